@@ -1,0 +1,249 @@
+//! Commands as replicas see them, and what becomes of them.
+//!
+//! A command is a tag byte and its content. Services see the content of [`Command::Service`] only;
+//! sessions and administration are the execution layer's own.
+
+use crate::codec::{Decode, DecodeError, Encode, Reader, encode_bytes};
+use crate::ids::ReplicaId;
+use crate::keys::PublicKey;
+use crate::limits;
+use bytes::Bytes;
+
+/// A decoded command.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Command {
+    /// Opens the session; always its number 0, in a frame by itself.
+    Open,
+    /// A command of the replicated service.
+    Service(Bytes),
+    /// Administration; refused unless the session's client is the administrator.
+    Admin(AdminCommand),
+}
+
+/// What only the administrator may order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum AdminCommand {
+    /// Registers a client key under a name; replaces nothing.
+    AddClient {
+        /// Unique, 1 to 64 bytes of UTF-8.
+        name: String,
+        /// The client's public key.
+        key: PublicKey,
+    },
+    /// Removes the client key with this name, and its sessions.
+    RevokeClient {
+        /// As registered.
+        name: String,
+    },
+    /// Replaces a replica by a new incarnation with a fresh key (rule D8). Takes effect one
+    /// pipeline depth later, as a new configuration.
+    ReplaceReplica {
+        /// Which replica.
+        replica: ReplicaId,
+        /// Its next incarnation: the current one plus one.
+        incarnation: u32,
+        /// Its new key.
+        key: PublicKey,
+    },
+}
+
+/// The result of a command as its session remembers it. Equal on all correct replicas.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// The session is open.
+    Opened,
+    /// The service's reply.
+    Service(Bytes),
+    /// The administration command was carried out; for a replaced replica, the number of the
+    /// configuration that it starts and its first slot.
+    Administered {
+        /// Number of the latest configuration.
+        configuration: u64,
+        /// First slot of the latest configuration.
+        from_slot: u64,
+    },
+    /// The command was ordered and changed nothing.
+    Refused(RefusalReason),
+    /// The reply is gone: the number lies below what the client acknowledged, or was evicted. It
+    /// may have executed.
+    TooOld,
+    /// There is no such session: it was evicted, revoked, or never opened. An earlier try of the
+    /// command may have executed.
+    NoSession,
+}
+
+/// Why an ordered command was refused. It changed nothing, on any replica.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RefusalReason {
+    /// The client's key is not registered, or was revoked.
+    #[error("the client's key is not registered; register it with `perdura client add`")]
+    UnknownClient,
+    /// Only the administrator may do this.
+    #[error("only the administrator may do this; use the key in admin.toml")]
+    NotAdministrator,
+    /// The command's number is too far above the acknowledged ones.
+    #[error("too many commands of the session are unacknowledged")]
+    WindowExceeded,
+    /// The command does not decode.
+    #[error("the command is malformed")]
+    Malformed,
+    /// The administration command contradicts the state (name taken, no such client, wrong
+    /// incarnation), in words.
+    #[error("{0}")]
+    Contradiction(String),
+    /// The service refused, in words.
+    #[error("{0}")]
+    Service(String),
+}
+
+impl Encode for Command {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Command::Open => out.push(0),
+            Command::Service(content) => {
+                out.push(1);
+                out.extend_from_slice(content);
+            }
+            Command::Admin(command) => {
+                out.push(2);
+                command.encode(out);
+            }
+        }
+    }
+}
+
+impl Decode for Command {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        match u8::decode(reader)? {
+            0 => Ok(Command::Open),
+            1 => Ok(Command::Service(reader.take(reader.remaining())?)),
+            2 => Ok(Command::Admin(AdminCommand::decode(reader)?)),
+            tag => Err(DecodeError::UnknownTag(tag)),
+        }
+    }
+}
+
+fn decode_text(
+    reader: &mut Reader,
+    what: &'static str,
+    limit: usize,
+) -> Result<String, DecodeError> {
+    let bytes = reader.bytes(what, limit)?;
+    String::from_utf8(bytes.to_vec()).map_err(|_| DecodeError::NotCanonical("text is not UTF-8"))
+}
+
+impl Encode for AdminCommand {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            AdminCommand::AddClient { name, key } => {
+                out.push(0);
+                encode_bytes(name.as_bytes(), out);
+                key.encode(out);
+            }
+            AdminCommand::RevokeClient { name } => {
+                out.push(1);
+                encode_bytes(name.as_bytes(), out);
+            }
+            AdminCommand::ReplaceReplica { replica, incarnation, key } => {
+                out.push(2);
+                replica.encode(out);
+                incarnation.encode(out);
+                key.encode(out);
+            }
+        }
+    }
+}
+
+impl Decode for AdminCommand {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        let limit = limits::CLIENT_NAME_BYTES;
+        match u8::decode(reader)? {
+            0 => Ok(AdminCommand::AddClient {
+                name: decode_text(reader, "client name", limit)?,
+                key: Decode::decode(reader)?,
+            }),
+            1 => {
+                Ok(AdminCommand::RevokeClient { name: decode_text(reader, "client name", limit)? })
+            }
+            2 => Ok(AdminCommand::ReplaceReplica {
+                replica: Decode::decode(reader)?,
+                incarnation: Decode::decode(reader)?,
+                key: Decode::decode(reader)?,
+            }),
+            tag => Err(DecodeError::UnknownTag(tag)),
+        }
+    }
+}
+
+impl Encode for Outcome {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Outcome::Opened => out.push(0),
+            Outcome::Service(reply) => {
+                out.push(1);
+                encode_bytes(reply, out);
+            }
+            Outcome::Administered { configuration, from_slot } => {
+                out.push(2);
+                configuration.encode(out);
+                from_slot.encode(out);
+            }
+            Outcome::Refused(reason) => {
+                out.push(3);
+                reason.encode(out);
+            }
+            Outcome::TooOld => out.push(4),
+            Outcome::NoSession => out.push(5),
+        }
+    }
+}
+
+impl Decode for Outcome {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        match u8::decode(reader)? {
+            0 => Ok(Outcome::Opened),
+            1 => Ok(Outcome::Service(reader.bytes("reply", limits::FRAME_BYTES)?)),
+            2 => Ok(Outcome::Administered {
+                configuration: Decode::decode(reader)?,
+                from_slot: Decode::decode(reader)?,
+            }),
+            3 => Ok(Outcome::Refused(RefusalReason::decode(reader)?)),
+            4 => Ok(Outcome::TooOld),
+            5 => Ok(Outcome::NoSession),
+            tag => Err(DecodeError::UnknownTag(tag)),
+        }
+    }
+}
+
+impl Encode for RefusalReason {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            RefusalReason::UnknownClient => out.push(0),
+            RefusalReason::NotAdministrator => out.push(1),
+            RefusalReason::WindowExceeded => out.push(2),
+            RefusalReason::Malformed => out.push(3),
+            RefusalReason::Contradiction(text) => {
+                out.push(4);
+                encode_bytes(text.as_bytes(), out);
+            }
+            RefusalReason::Service(text) => {
+                out.push(5);
+                encode_bytes(text.as_bytes(), out);
+            }
+        }
+    }
+}
+
+impl Decode for RefusalReason {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(match u8::decode(reader)? {
+            0 => RefusalReason::UnknownClient,
+            1 => RefusalReason::NotAdministrator,
+            2 => RefusalReason::WindowExceeded,
+            3 => RefusalReason::Malformed,
+            4 => RefusalReason::Contradiction(decode_text(reader, "reason", 4096)?),
+            5 => RefusalReason::Service(decode_text(reader, "reason", 4096)?),
+            tag => return Err(DecodeError::UnknownTag(tag)),
+        })
+    }
+}

@@ -1,0 +1,199 @@
+//! What the members of a cluster agree on: who they are (a [`Configuration`], replaced by ordered
+//! commands) and the [`Parameters`] fixed when the cluster was made and hashed into data files.
+
+use crate::codec::{Decode, DecodeError, Encode, Reader, encode_list};
+use crate::ids::{ClusterId, Digest, ReplicaId, Slot};
+use crate::keys::PublicKey;
+use crate::limits;
+use crate::quorum::Faults;
+use crate::statement::Context;
+
+/// A replica as the others know it. Blank is not amnesiac: who lost its disk comes back as a new
+/// incarnation with a fresh key (rule D8).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Member {
+    /// Signs its statements and its TLS handshakes.
+    pub key: PublicKey,
+    /// 0 for the first; one more with each replacement.
+    pub incarnation: u32,
+}
+
+/// The members from a slot on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Configuration {
+    /// 0 for the first; one more with each replacement.
+    pub id: u64,
+    /// First slot that is agreed on in this configuration.
+    pub from_slot: Slot,
+    /// By replica id.
+    pub members: Vec<Member>,
+}
+
+impl Configuration {
+    /// The key of `replica`, if there is such a member.
+    #[must_use]
+    pub fn key(&self, replica: ReplicaId) -> Option<PublicKey> {
+        self.members.get(replica.index()).map(|member| member.key)
+    }
+
+    /// The context of statements made in this configuration.
+    #[must_use]
+    pub fn context(&self, cluster: ClusterId) -> Context {
+        Context { cluster, configuration: self.id }
+    }
+}
+
+impl Encode for Member {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.key.encode(out);
+        self.incarnation.encode(out);
+    }
+}
+
+impl Decode for Member {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Member { key: Decode::decode(reader)?, incarnation: Decode::decode(reader)? })
+    }
+}
+
+impl Encode for Configuration {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.id.encode(out);
+        self.from_slot.encode(out);
+        encode_list(&self.members, out);
+    }
+}
+
+impl Decode for Configuration {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Configuration {
+            id: Decode::decode(reader)?,
+            from_slot: Decode::decode(reader)?,
+            members: reader.list("members", limits::REPLICAS, 36)?,
+        })
+    }
+}
+
+/// How much of the log is on disk before a reply leaves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Durability {
+    /// Written and flushed. What a client saw survives the crash of all replicas at once.
+    Sync = 0,
+    /// Written, flushed by the operating system in its own time. A reboot makes a replica amnesiac.
+    Async = 1,
+    /// Kept in memory. Any restart makes a replica amnesiac.
+    None = 2,
+}
+
+/// Fixed for the life of a cluster; equal on all replicas, checked by hash at every handshake.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Parameters {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// Fault bounds.
+    pub faults: Faults,
+    /// When replies leave.
+    pub durability: Durability,
+    /// Slots in agreement at once, 1 to 256. Enough to fill a network round trip and a flush.
+    pub depth: u64,
+    /// Slots between state digests and checkpoints, 64 to 2^20.
+    pub checkpoint_interval: u64,
+    /// Largest difference between a fresh Propose's time and the local clock, milliseconds.
+    pub max_skew_ms: u64,
+    /// Largest service state, bytes; commands that would exceed it are refused.
+    pub state_limit_bytes: u64,
+    /// Signs configuration commands.
+    pub administrator: PublicKey,
+}
+
+impl Parameters {
+    /// The hash that stands in data files and handshakes.
+    #[must_use]
+    pub fn digest(&self) -> Digest {
+        let mut out = b"perdura.parameters.v1".to_vec();
+        self.cluster.encode(&mut out);
+        out.push(self.faults.u() as u8);
+        out.push(self.faults.r() as u8);
+        out.push(self.durability as u8);
+        for number in
+            [self.depth, self.checkpoint_interval, self.max_skew_ms, self.state_limit_bytes]
+        {
+            number.encode(&mut out);
+        }
+        self.administrator.encode(&mut out);
+        Digest::of(&out)
+    }
+}
+
+/// The configurations that a replica knows, by the slots they govern.
+#[derive(Clone, Debug)]
+pub struct Configurations {
+    cluster: ClusterId,
+    // Ascending by id and from_slot; never empty.
+    known: Vec<Configuration>,
+}
+
+impl Configurations {
+    /// Configurations kept; older ones have no statement in any window.
+    const KEPT: usize = 16;
+
+    /// Starting from `first`.
+    #[must_use]
+    pub fn new(cluster: ClusterId, first: Configuration) -> Configurations {
+        Configurations { cluster, known: vec![first] }
+    }
+
+    /// Learns a successor; one that is known already is passed over.
+    pub fn add(&mut self, configuration: Configuration) {
+        if configuration.id <= self.latest().id {
+            return;
+        }
+        self.known.push(configuration);
+        if self.known.len() > Self::KEPT {
+            self.known.remove(0);
+        }
+    }
+
+    /// The one with the highest number.
+    #[must_use]
+    pub fn latest(&self) -> &Configuration {
+        self.known.last().expect("never empty")
+    }
+
+    /// The one that governs `slot`; the oldest known for slots before it.
+    #[must_use]
+    pub fn at(&self, slot: Slot) -> &Configuration {
+        self.known.iter().rev().find(|c| c.from_slot <= slot).unwrap_or(&self.known[0])
+    }
+
+    /// The one with this number.
+    #[must_use]
+    pub fn by_id(&self, id: u64) -> Option<&Configuration> {
+        self.known.iter().find(|configuration| configuration.id == id)
+    }
+
+    /// The context of statements about `slot`.
+    #[must_use]
+    pub fn context_at(&self, slot: Slot) -> Context {
+        self.at(slot).context(self.cluster)
+    }
+
+    /// The key with which `replica` signs about `slot`.
+    #[must_use]
+    pub fn key_at(&self, slot: Slot, replica: ReplicaId) -> Option<PublicKey> {
+        self.at(slot).key(replica)
+    }
+
+    /// All that are known, ascending.
+    #[must_use]
+    pub fn known(&self) -> &[Configuration] {
+        &self.known
+    }
+
+    /// The cluster.
+    #[must_use]
+    pub fn cluster(&self) -> ClusterId {
+        self.cluster
+    }
+}

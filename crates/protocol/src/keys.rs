@@ -1,0 +1,227 @@
+//! Keys and signatures.
+//!
+//! Ed25519 by the rules of ZIP 215, under which single and batch verification agree on every
+//! input (rule A5): a batch that fails is verified one by one, and no replica can be made to see
+//! another verdict than its peers. The keyed hash exists for the simulator, where it is a
+//! thousand times cheaper; its "signatures" can be made by whoever knows the public key.
+
+use crate::ids::{from_hex, hex_text, to_hex};
+use ed25519_zebra::{SigningKey, VerificationKey, VerificationKeyBytes, batch};
+use rand_core::SeedableRng;
+use std::fmt;
+
+/// A public key, 32 bytes; it identifies a replica's incarnation, a client or the administrator.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PublicKey(pub [u8; 32]);
+hex_text!(PublicKey, 32);
+
+/// A signature, 64 bytes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Signature(pub [u8; 64]);
+hex_text!(Signature, 64);
+
+impl Signature {
+    /// Stands where a signature is switched off (client frames when r = 0).
+    pub const NONE: Signature = Signature([0; 64]);
+}
+
+/// How statements are signed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Scheme {
+    /// RFC 8032 signatures, verified by ZIP 215.
+    Ed25519,
+    /// BLAKE3 keyed with the public key; for simulations only.
+    KeyedHash,
+}
+
+/// A secret key with its scheme. Never printed.
+#[derive(Clone)]
+pub struct SecretKey {
+    seed: [u8; 32],
+    public: PublicKey,
+    signing: Option<SigningKey>,
+}
+
+impl SecretKey {
+    /// The key that `seed`, 32 secret random bytes, stands for.
+    #[must_use]
+    pub fn from_seed(scheme: Scheme, seed: [u8; 32]) -> SecretKey {
+        match scheme {
+            Scheme::Ed25519 => {
+                let signing = SigningKey::from(seed);
+                let public = PublicKey(VerificationKeyBytes::from(&signing).into());
+                SecretKey { seed, public, signing: Some(signing) }
+            }
+            Scheme::KeyedHash => {
+                let public = PublicKey(*blake3::hash(&seed).as_bytes());
+                SecretKey { seed, public, signing: None }
+            }
+        }
+    }
+
+    /// An Ed25519 key from the hexadecimal text in a configuration file; `None` if it is not one.
+    #[must_use]
+    pub fn from_text(text: &str) -> Option<SecretKey> {
+        from_hex(text).map(|seed| SecretKey::from_seed(Scheme::Ed25519, seed))
+    }
+
+    /// The text for a configuration file, which must be readable by its owner only.
+    #[must_use]
+    pub fn to_secret_text(&self) -> String {
+        to_hex(&self.seed)
+    }
+
+    /// The 32 secret bytes, for a library that speaks TLS with this key.
+    #[must_use]
+    pub fn seed(&self) -> &[u8; 32] {
+        &self.seed
+    }
+
+    /// The public key.
+    #[must_use]
+    pub fn public(&self) -> PublicKey {
+        self.public
+    }
+
+    /// Signs `message`.
+    #[must_use]
+    pub fn sign(&self, message: &[u8]) -> Signature {
+        match &self.signing {
+            Some(signing) => Signature(signing.sign(message).to_bytes()),
+            None => keyed_hash(self.public, message),
+        }
+    }
+}
+
+impl fmt::Debug for SecretKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SecretKey(of {:?})", self.public)
+    }
+}
+
+fn keyed_hash(public: PublicKey, message: &[u8]) -> Signature {
+    let hash = blake3::keyed_hash(&public.0, message);
+    let mut signature = [0u8; 64];
+    signature[..32].copy_from_slice(hash.as_bytes());
+    signature[32..].copy_from_slice(&public.0);
+    Signature(signature)
+}
+
+/// A signature to verify: by whom, over what.
+#[derive(Clone, Debug)]
+pub struct Claim<M> {
+    /// The alleged signer.
+    pub key: PublicKey,
+    /// The signed bytes.
+    pub message: M,
+    /// The signature.
+    pub signature: Signature,
+}
+
+impl Scheme {
+    /// Whether `signature` over `message` is `key`'s.
+    #[must_use]
+    pub fn verify(self, key: PublicKey, message: &[u8], signature: Signature) -> bool {
+        match self {
+            Scheme::Ed25519 => VerificationKey::try_from(key.0)
+                .and_then(|key| key.verify(&ed25519_zebra::Signature::from(signature.0), message))
+                .is_ok(),
+            Scheme::KeyedHash => keyed_hash(key, message) == signature,
+        }
+    }
+
+    /// Verifies many claims at once; returns a verdict for each. `entropy` must be unpredictable
+    /// to whoever made the claims.
+    #[must_use]
+    pub fn verify_all<M: AsRef<[u8]>>(self, claims: &[Claim<M>], entropy: [u8; 32]) -> Vec<bool> {
+        if self == Scheme::Ed25519 && claims.len() > 1 {
+            let mut verifier = batch::Verifier::new();
+            for claim in claims {
+                let key = VerificationKeyBytes::from(claim.key.0);
+                let signature = ed25519_zebra::Signature::from(claim.signature.0);
+                verifier.queue((key, signature, claim.message.as_ref()));
+            }
+            if verifier.verify(rand_chacha::ChaCha20Rng::from_seed(entropy)).is_ok() {
+                return vec![true; claims.len()];
+            }
+        }
+        claims
+            .iter()
+            .map(|claim| self.verify(claim.key, claim.message.as_ref(), claim.signature))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_schemes_accept_their_own_and_nothing_else() {
+        for scheme in [Scheme::Ed25519, Scheme::KeyedHash] {
+            let key = SecretKey::from_seed(scheme, [7; 32]);
+            let other = SecretKey::from_seed(scheme, [8; 32]);
+            let signature = key.sign(b"statement");
+            assert!(scheme.verify(key.public(), b"statement", signature));
+            assert!(!scheme.verify(key.public(), b"statemenT", signature));
+            assert!(!scheme.verify(other.public(), b"statement", signature));
+        }
+    }
+
+    #[test]
+    fn one_bad_signature_in_a_batch_is_singled_out() {
+        let key = SecretKey::from_seed(Scheme::Ed25519, [1; 32]);
+        let mut claims: Vec<Claim<Vec<u8>>> = (0..5u8)
+            .map(|i| Claim { key: key.public(), message: vec![i], signature: key.sign(&[i]) })
+            .collect();
+        assert_eq!(Scheme::Ed25519.verify_all(&claims, [9; 32]), [true; 5]);
+        claims[3].message = vec![99];
+        let verdicts = Scheme::Ed25519.verify_all(&claims, [9; 32]);
+        assert_eq!(verdicts, [true, true, true, false, true]);
+    }
+
+    /// The identity point as key and R with s = 0 satisfies the cofactored equation for every
+    /// message: strict verifiers refuse it, ZIP 215 accepts it. What matters is that single and
+    /// batch verification say the same (rule A5).
+    #[test]
+    fn single_and_batch_agree_on_small_order_points() {
+        let small_order: [[u8; 32]; 3] = [
+            {
+                let mut identity = [0; 32];
+                identity[0] = 1;
+                identity
+            },
+            [0; 32],
+            {
+                let mut minus_one = [0xff; 32];
+                minus_one[0] = 0xec;
+                minus_one[31] = 0x7f;
+                minus_one
+            },
+        ];
+        for key in small_order {
+            for r in small_order {
+                let mut bytes = [0; 64];
+                bytes[..32].copy_from_slice(&r);
+                let claim = Claim {
+                    key: PublicKey(key),
+                    message: b"any".to_vec(),
+                    signature: Signature(bytes),
+                };
+                let single = Scheme::Ed25519.verify(claim.key, &claim.message, claim.signature);
+                let both = Scheme::Ed25519.verify_all(&[claim.clone(), claim], [3; 32]);
+                assert_eq!(both, [single, single]);
+                assert!(single);
+            }
+        }
+    }
+
+    #[test]
+    fn text_form_goes_both_ways() {
+        let key = SecretKey::from_seed(Scheme::Ed25519, [5; 32]);
+        let back = SecretKey::from_text(&key.to_secret_text()).unwrap();
+        assert_eq!(back.public(), key.public());
+        assert!(SecretKey::from_text("no key").is_none());
+        assert!(!format!("{key:?}").contains("0505"));
+    }
+}

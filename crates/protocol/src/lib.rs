@@ -1,0 +1,33 @@
+//! The shared language of Perdura: identifiers, quorum arithmetic, the canonical codec, keys and
+//! signatures, and every message and log record that leaves a replica.
+//!
+//! Nothing here decides anything: this crate has no clock, no sockets, no threads and no state of
+//! its own. The words are those of DESIGN.md section 2.
+
+#![forbid(unsafe_code)]
+
+pub mod batch;
+pub mod codec;
+pub mod command;
+pub mod configuration;
+pub mod frame;
+pub mod ids;
+pub mod keys;
+pub mod limits;
+pub mod message;
+pub mod quorum;
+pub mod record;
+pub mod statement;
+pub mod viewchange;
+
+pub use batch::Batch;
+pub use codec::{Decode, DecodeError, Encode, Reader};
+pub use command::{AdminCommand, Command, Outcome, RefusalReason};
+pub use configuration::Configuration;
+pub use frame::{Frame, SessionId};
+pub use ids::{ClusterId, Digest, ReplicaId, Slot, Time, View};
+pub use keys::{PublicKey, Scheme, SecretKey, Signature};
+pub use message::Message;
+pub use quorum::Faults;
+pub use record::Record;
+pub use statement::{Certificate, Context};

@@ -1,0 +1,67 @@
+//! Bounds that every replica of a cluster shares; a message that exceeds one is misbehaviour.
+//! Each has its reason beside it.
+
+/// Largest encoded command: a store transaction of 4 MiB plus the framing of 1,024 operations.
+pub const COMMAND_BYTES: usize = 4 * 1024 * 1024 + 64 * 1024;
+
+/// Commands in one client frame: amortises a signature a thousandfold, decodes in microseconds.
+pub const FRAME_COMMANDS: usize = 1024;
+
+/// Largest client frame: one largest command, or many small ones.
+pub const FRAME_BYTES: usize = COMMAND_BYTES + 64 * 1024;
+
+/// Frames in one batch: bounds the signatures that one Propose makes a replica verify.
+pub const BATCH_FRAMES: usize = 4096;
+
+/// Largest batch: at least one largest frame fits.
+pub const BATCH_BYTES: usize = 8 * 1024 * 1024;
+
+/// Bytes after which a leader closes a batch though more has queued up: beyond this a larger batch
+/// amortises nothing more, and its transmission delays the slots behind it.
+pub const BATCH_TARGET_BYTES: usize = 1024 * 1024;
+
+/// Largest message between replicas: a NewView of the largest group with every slot of the pipeline
+/// locked, or a run of decided batches.
+pub const MESSAGE_BYTES: usize = 32 * 1024 * 1024;
+
+/// Largest message that a client may send: a frame and its header.
+pub const CLIENT_MESSAGE_BYTES: usize = FRAME_BYTES + 1024;
+
+/// Slots above the delivered prefix for which messages are kept.
+pub const WINDOW: u64 = 1024;
+
+/// Delivered slots between two signed Prefix statements. Small against the window, so that the
+/// window moves; large against a signature's cost.
+pub const PREFIX_INTERVAL: u64 = 64;
+
+/// Command numbers of a session that may be unacknowledged at once. Replies to these are kept.
+pub const SESSION_WINDOW: u64 = 1024;
+
+/// Bytes of cached replies per session; beyond it the oldest bodies go and a retry of theirs is
+/// answered "too old".
+pub const SESSION_REPLY_BYTES: usize = 8 * 1024 * 1024;
+
+/// Sessions of one client key; opening another evicts the one that was idle for longest.
+pub const SESSIONS_PER_CLIENT: usize = 64;
+
+/// Nonces remembered per client key, so that an old signed `Open` opens nothing again.
+pub const NONCES_PER_CLIENT: usize = 256;
+
+/// Registered client keys.
+pub const CLIENTS: usize = 4096;
+
+/// Replicas of a group: u + r + max(u, r) + 1 with both at most 8.
+pub const REPLICAS: usize = 25;
+
+/// Decided batches sent in answer to one Fetch stop after this many bytes.
+pub const FETCH_BYTES: usize = 4 * 1024 * 1024;
+
+/// Length of a client's registered name, in bytes of UTF-8.
+pub const CLIENT_NAME_BYTES: usize = 64;
+
+/// Largest piece of a transferred state: a segment that holds one value of 1 MiB, or the table of
+/// a client's sessions with all cached replies.
+pub const PIECE_BYTES: usize = 24 * 1024 * 1024;
+
+/// Largest manifest of a state: 36 bytes for each piece.
+pub const MANIFEST_BYTES: usize = 24 * 1024 * 1024;

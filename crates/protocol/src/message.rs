@@ -1,0 +1,432 @@
+//! Every message between replicas and between clients and replicas.
+//!
+//! A message is a tag byte and its content; the transport carries its length. Who sent it is known
+//! from the link, whose TLS handshake proved the sender's key; what others must be able to believe
+//! later carries signatures of its own.
+
+use crate::batch::Batch;
+use crate::codec::{Decode, DecodeError, Encode, Reader, encode_bytes, encode_list};
+use crate::command::Outcome;
+use crate::frame::Frame;
+use crate::ids::{Digest, Slot, View};
+use crate::keys::Signature;
+use crate::limits;
+use crate::statement::Certificate;
+use crate::viewchange::{NewView, PrefixCertificate, ViewChange};
+use bytes::Bytes;
+
+/// A decided batch with the proof of its decision.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Decision {
+    /// The slot.
+    pub slot: Slot,
+    /// The view of the Accepts.
+    pub view: View,
+    /// r > 0: a quorum of Accepts, or empty where a Prefix certificate covers the slot.
+    pub accepts: Certificate,
+    /// The batch.
+    pub batch: Batch,
+}
+
+/// m + 1 signed digests of the state after one slot.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StateCertificate {
+    /// The slot.
+    pub slot: Slot,
+    /// Digest of the state's manifest.
+    pub digest: Digest,
+    /// Number of the configuration in which the statements are signed.
+    pub configuration: u64,
+    /// Signatures over (Checkpoint, view 0, slot, digest).
+    pub certificate: Certificate,
+}
+
+/// A message.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Message {
+    /// Client to leader, client to all after a time-out, replica to leader.
+    Frame(Frame),
+    /// Leader to active replicas. Carries what is decided so far (used when r = 0).
+    Propose {
+        /// The leader's view.
+        view: View,
+        /// The slot.
+        slot: Slot,
+        /// The batch.
+        batch: Batch,
+        /// All slots up to here are decided.
+        decided: Slot,
+        /// History hash at `decided`.
+        history: Digest,
+    },
+    /// r > 0, all to all, batch in hand.
+    Write {
+        /// The view.
+        view: View,
+        /// The slot.
+        slot: Slot,
+        /// The batch.
+        digest: Digest,
+        /// Over (Write, view, slot, digest).
+        signature: Signature,
+    },
+    /// Batch and vote are on the sender's disk. r > 0: to all, signed. r = 0: to the leader.
+    Accept {
+        /// The view.
+        view: View,
+        /// The slot.
+        slot: Slot,
+        /// The batch.
+        digest: Digest,
+        /// Over (Accept, view, slot, digest); [`Signature::NONE`] when r = 0.
+        signature: Signature,
+    },
+    /// r = 0, leader to all when idle: everything up to `slot` is decided.
+    Decided {
+        /// The leader's view.
+        view: View,
+        /// The last decided slot.
+        slot: Slot,
+        /// History hash at that slot.
+        history: Digest,
+    },
+    /// All to all every [`limits::PREFIX_INTERVAL`] delivered slots.
+    Prefix {
+        /// The slot.
+        slot: Slot,
+        /// History hash at that slot.
+        history: Digest,
+        /// Over (Prefix, view 0, slot, history).
+        signature: Signature,
+    },
+    /// All to all, several times a second: the heartbeat, and the base of every retransmission.
+    Status {
+        /// The sender's view.
+        view: View,
+        /// Whether it waits for that view's NewView.
+        changing: bool,
+        /// Its last delivered slot.
+        delivered: Slot,
+    },
+    /// "I want this view, for its predecessor's leader does not serve." Commits to nothing.
+    Suspect {
+        /// The view wanted.
+        view: View,
+    },
+    /// Signed vote for a later view, with the sender's locks.
+    ViewChange(Box<ViewChange>),
+    /// The start of a view.
+    NewView(Box<NewView>),
+    /// "Send me this batch of one of your locks."
+    FetchBatch {
+        /// The slot of the lock.
+        slot: Slot,
+        /// The batch.
+        digest: Digest,
+    },
+    /// Answer to FetchBatch.
+    LockedBatch {
+        /// The slot of the lock.
+        slot: Slot,
+        /// The batch.
+        batch: Batch,
+    },
+    /// "Send me decided batches from this slot on."
+    Fetch {
+        /// The first slot wanted.
+        from: Slot,
+    },
+    /// Answer to Fetch: consecutive decided batches, with proof for each or for the prefix that
+    /// they end in or before.
+    Decisions {
+        /// Ascending without gaps.
+        decisions: Vec<Decision>,
+        /// The highest certified prefix at or below the last of them.
+        prefix: Option<PrefixCertificate>,
+    },
+    /// Answer to Fetch when the slots wanted are no longer in the log.
+    TooOld {
+        /// The sender's newest stored checkpoint.
+        checkpoint: Slot,
+    },
+    /// Signed digest of the state after a slot; the state is durable at the sender.
+    Checkpoint {
+        /// The slot.
+        slot: Slot,
+        /// Digest of the state's manifest.
+        digest: Digest,
+        /// Over (Checkpoint, view 0, slot, digest).
+        signature: Signature,
+    },
+    /// "Which state can you send, and where are you?"
+    StateQuery,
+    /// Answer to StateQuery.
+    StateInfo {
+        /// Last delivered slot.
+        delivered: Slot,
+        /// Proof of the newest certified state that the sender stores.
+        state: Option<StateCertificate>,
+    },
+    /// "Send me the manifest of the state after this slot."
+    FetchManifest {
+        /// The slot.
+        slot: Slot,
+    },
+    /// Answer to FetchManifest; its digest is what was certified.
+    Manifest {
+        /// The slot.
+        slot: Slot,
+        /// The encoded manifest; empty if the sender no longer has that state.
+        manifest: Bytes,
+    },
+    /// "Send me this piece of the state after this slot."
+    FetchPiece {
+        /// The slot.
+        slot: Slot,
+        /// Index in the manifest.
+        index: u32,
+    },
+    /// Answer to FetchPiece.
+    Piece {
+        /// The slot.
+        slot: Slot,
+        /// Index in the manifest.
+        index: u32,
+        /// The encoded piece; empty if the sender no longer has that state.
+        piece: Bytes,
+    },
+    /// Client to all: "replies of this session of mine go to this connection".
+    Attach {
+        /// The session's number.
+        nonce: u64,
+    },
+    /// Replica to client, after Attach and when the leader changes: which view it is in.
+    Welcome {
+        /// The replica's view.
+        view: View,
+    },
+    /// Client to all: a read that is not ordered (rule C2).
+    Read {
+        /// Chosen by the client, echoed in the answer.
+        id: u64,
+        /// Encoded service command.
+        command: Bytes,
+    },
+    /// Replica to client: answer to Read.
+    ReadReply {
+        /// As in the Read.
+        id: u64,
+        /// The reply; `None` when the replica may not answer now (it recovers) or the command is
+        /// not a read.
+        outcome: Option<Outcome>,
+    },
+    /// Replica to client: outcomes of ordered commands.
+    Replies {
+        /// The replica's view, so that the client knows the leader.
+        view: View,
+        /// The session's number.
+        nonce: u64,
+        /// By command number.
+        outcomes: Vec<(u64, Outcome)>,
+    },
+    /// Replica to client: the frame was not taken because queues are full; try again later.
+    Busy {
+        /// The session's number.
+        nonce: u64,
+        /// First number of the frame.
+        first_number: u64,
+    },
+}
+
+impl Encode for Decision {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.slot.encode(out);
+        self.view.encode(out);
+        self.accepts.encode(out);
+        self.batch.encode(out);
+    }
+}
+
+impl Decode for Decision {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Decision {
+            slot: Decode::decode(reader)?,
+            view: Decode::decode(reader)?,
+            accepts: Decode::decode(reader)?,
+            batch: Decode::decode(reader)?,
+        })
+    }
+}
+
+impl Encode for StateCertificate {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.slot.encode(out);
+        self.digest.encode(out);
+        self.configuration.encode(out);
+        self.certificate.encode(out);
+    }
+}
+
+impl Decode for StateCertificate {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(StateCertificate {
+            slot: Decode::decode(reader)?,
+            digest: Decode::decode(reader)?,
+            configuration: Decode::decode(reader)?,
+            certificate: Decode::decode(reader)?,
+        })
+    }
+}
+
+impl Encode for (u64, Outcome) {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.0.encode(out);
+        self.1.encode(out);
+    }
+}
+
+impl Decode for (u64, Outcome) {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok((Decode::decode(reader)?, Decode::decode(reader)?))
+    }
+}
+
+/// Writes the tag and the fields of a message, in order.
+macro_rules! put {
+    ($out:expr, $tag:expr $(, $field:expr)*) => {{
+        $out.push($tag);
+        $($field.encode($out);)*
+    }};
+}
+
+impl Encode for Message {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Message::Frame(frame) => put!(out, 1, frame),
+            Message::Propose { view, slot, batch, decided, history } => {
+                put!(out, 2, view, slot, decided, history, batch);
+            }
+            Message::Write { view, slot, digest, signature } => {
+                put!(out, 3, view, slot, digest, signature);
+            }
+            Message::Accept { view, slot, digest, signature } => {
+                put!(out, 4, view, slot, digest, signature);
+            }
+            Message::Decided { view, slot, history } => put!(out, 5, view, slot, history),
+            Message::Prefix { slot, history, signature } => {
+                put!(out, 6, slot, history, signature);
+            }
+            Message::Status { view, changing, delivered } => {
+                put!(out, 7, view, changing, delivered);
+            }
+            Message::Suspect { view } => put!(out, 8, view),
+            Message::ViewChange(change) => put!(out, 9, change),
+            Message::NewView(new_view) => put!(out, 10, new_view),
+            Message::FetchBatch { slot, digest } => put!(out, 11, slot, digest),
+            Message::LockedBatch { slot, batch } => put!(out, 12, slot, batch),
+            Message::Fetch { from } => put!(out, 13, from),
+            Message::Decisions { decisions, prefix } => {
+                out.push(14);
+                encode_list(decisions, out);
+                prefix.encode(out);
+            }
+            Message::TooOld { checkpoint } => put!(out, 15, checkpoint),
+            Message::Checkpoint { slot, digest, signature } => {
+                put!(out, 16, slot, digest, signature);
+            }
+            Message::StateQuery => out.push(17),
+            Message::StateInfo { delivered, state } => put!(out, 18, delivered, state),
+            Message::FetchManifest { slot } => put!(out, 19, slot),
+            Message::Manifest { slot, manifest } => {
+                put!(out, 20, slot);
+                encode_bytes(manifest, out);
+            }
+            Message::FetchPiece { slot, index } => put!(out, 21, slot, index),
+            Message::Piece { slot, index, piece } => {
+                put!(out, 22, slot, index);
+                encode_bytes(piece, out);
+            }
+            Message::Attach { nonce } => put!(out, 32, nonce),
+            Message::Welcome { view } => put!(out, 33, view),
+            Message::Read { id, command } => {
+                put!(out, 34, id);
+                encode_bytes(command, out);
+            }
+            Message::ReadReply { id, outcome } => put!(out, 35, id, outcome),
+            Message::Replies { view, nonce, outcomes } => {
+                put!(out, 36, view, nonce);
+                encode_list(outcomes, out);
+            }
+            Message::Busy { nonce, first_number } => put!(out, 37, nonce, first_number),
+        }
+    }
+}
+
+/// Reads the fields of a message, in order.
+macro_rules! get {
+    ($reader:expr, $name:ident { $($field:ident),* }) => {{
+        $(let $field = Decode::decode($reader)?;)*
+        Message::$name { $($field),* }
+    }};
+}
+
+impl Decode for Message {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(match u8::decode(reader)? {
+            1 => Message::Frame(Decode::decode(reader)?),
+            2 => get!(reader, Propose { view, slot, decided, history, batch }),
+            3 => get!(reader, Write { view, slot, digest, signature }),
+            4 => get!(reader, Accept { view, slot, digest, signature }),
+            5 => get!(reader, Decided { view, slot, history }),
+            6 => get!(reader, Prefix { slot, history, signature }),
+            7 => get!(reader, Status { view, changing, delivered }),
+            8 => get!(reader, Suspect { view }),
+            9 => Message::ViewChange(Box::new(Decode::decode(reader)?)),
+            10 => Message::NewView(Box::new(Decode::decode(reader)?)),
+            11 => get!(reader, FetchBatch { slot, digest }),
+            12 => get!(reader, LockedBatch { slot, batch }),
+            13 => get!(reader, Fetch { from }),
+            14 => {
+                let decisions = reader.list("decisions", limits::WINDOW as usize * 4, 37)?;
+                Message::Decisions { decisions, prefix: Decode::decode(reader)? }
+            }
+            15 => get!(reader, TooOld { checkpoint }),
+            16 => get!(reader, Checkpoint { slot, digest, signature }),
+            17 => Message::StateQuery,
+            18 => get!(reader, StateInfo { delivered, state }),
+            19 => get!(reader, FetchManifest { slot }),
+            20 => Message::Manifest {
+                slot: Decode::decode(reader)?,
+                manifest: reader.bytes("manifest", limits::MANIFEST_BYTES)?,
+            },
+            21 => get!(reader, FetchPiece { slot, index }),
+            22 => Message::Piece {
+                slot: Decode::decode(reader)?,
+                index: Decode::decode(reader)?,
+                piece: reader.bytes("piece", limits::PIECE_BYTES)?,
+            },
+            32 => get!(reader, Attach { nonce }),
+            33 => get!(reader, Welcome { view }),
+            34 => Message::Read {
+                id: Decode::decode(reader)?,
+                command: reader.bytes("command", limits::COMMAND_BYTES)?,
+            },
+            35 => get!(reader, ReadReply { id, outcome }),
+            36 => Message::Replies {
+                view: Decode::decode(reader)?,
+                nonce: Decode::decode(reader)?,
+                outcomes: reader.list("outcomes", limits::SESSION_WINDOW as usize, 9)?,
+            },
+            37 => get!(reader, Busy { nonce, first_number }),
+            tag => return Err(DecodeError::UnknownTag(tag)),
+        })
+    }
+}
+
+impl Message {
+    /// Whether a client may send this.
+    #[must_use]
+    pub fn from_client(&self) -> bool {
+        matches!(self, Message::Frame(_) | Message::Attach { .. } | Message::Read { .. })
+    }
+}
