@@ -1,1 +1,31 @@
+//! Execution: the replicated state machine of one replica.
+//!
+//! A [`Service`] is what a developer writes. The [`Machine`] wraps it with what every service
+//! needs to be replicated: sessions with exactly-once semantics, the register of clients, the
+//! configurations of the group, agreed time. It takes decided batches in slot order and gives
+//! replies; it gives cheap snapshots of everything that influences later execution, and starts
+//! from them.
+//!
+//! Nothing here has a clock, randomness, sockets, threads, or iterates over an unordered map: equal
+//! batches give equal replies and equal state digests on every replica (rules E1 to E4 of
+//! DESIGN.md section 5).
 
+#![forbid(unsafe_code)]
+
+mod administration;
+mod footprint;
+mod genesis;
+mod machine;
+mod manifest;
+mod restore;
+mod service;
+mod session;
+mod snapshot;
+
+pub use footprint::{Footprint, KeyMark, KeyRange};
+pub use genesis::{Genesis, GenesisError};
+pub use machine::{Executed, Machine, Reply};
+pub use manifest::{Entry, Manifest};
+pub use restore::RestoreError;
+pub use service::{ExecutionContext, Service, Snapshot};
+pub use snapshot::StateSnapshot;

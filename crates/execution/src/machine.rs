@@ -1,0 +1,276 @@
+//! The replicated state machine of one replica: a service with sessions, clients, configurations
+//! and agreed time around it.
+//!
+//! Invariants:
+//! - slots are executed one after the other, none twice, none left out;
+//! - the state is a function of the executed batches; everything that influences later execution
+//!   is in the snapshot (DESIGN.md section 7), except for the cluster's fixed parameters;
+//! - no command executes twice, whatever is proposed (argument in `session.rs`).
+
+use crate::administration::{Change, Registry};
+use crate::footprint::Footprint;
+use crate::genesis::{Genesis, GenesisError};
+use crate::service::{ExecutionContext, Service};
+use crate::session::{Admission, ClientSessions};
+use crate::snapshot::StateSnapshot;
+use bytes::Bytes;
+use imbl::OrdMap;
+use perdura_protocol::configuration::Parameters;
+use perdura_protocol::{
+    Batch, ClusterId, Command, Configuration, Decode, Digest, Frame, Outcome, PublicKey,
+    RefusalReason, SessionId, Slot, Time, limits,
+};
+use std::sync::Arc;
+
+/// Bytes of a refusal's text that a client receives, as the codec bounds them.
+const REFUSAL_BYTES: usize = 4096;
+
+/// The state machine. Not `Clone`: a [`StateSnapshot`] is its cheap copy.
+#[derive(Debug)]
+pub struct Machine<S> {
+    pub(crate) cluster: ClusterId,
+    pub(crate) slot: Slot,
+    pub(crate) time: Time,
+    pub(crate) history: Digest,
+    pub(crate) registry: Registry,
+    pub(crate) sessions: OrdMap<PublicKey, Arc<ClientSessions>>,
+    pub(crate) service: S,
+}
+
+/// The outcome of one command.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Reply {
+    /// Whose command it was.
+    pub session: SessionId,
+    /// Its number in the session.
+    pub number: u64,
+    /// What became of it.
+    pub outcome: Outcome,
+}
+
+/// What executing a slot gave.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Executed {
+    /// A reply for each command of the batch, in order; retries included.
+    pub replies: Vec<Reply>,
+    /// The configuration that the batch ordered.
+    pub new_configuration: Option<Configuration>,
+}
+
+impl<S: Service> Machine<S> {
+    /// The state before slot 1. `service` is in its initial state, equal on all replicas.
+    ///
+    /// # Errors
+    /// When `genesis` contradicts itself or the parameters.
+    pub fn new(
+        parameters: &Parameters,
+        genesis: Genesis,
+        service: S,
+    ) -> Result<Machine<S>, GenesisError> {
+        Ok(Machine {
+            cluster: parameters.cluster,
+            slot: Slot(0),
+            time: Time(0),
+            history: Digest::ZERO,
+            registry: Registry::new(parameters, genesis)?,
+            sessions: OrdMap::new(),
+            service,
+        })
+    }
+
+    /// Executes the batch that was decided for the next slot. Its frames are authentic: their
+    /// signatures were verified before the batch was voted for (rule A5).
+    ///
+    /// # Panics
+    /// When `slot` does not follow the last one.
+    pub fn execute(&mut self, slot: Slot, batch: &Batch) -> Executed {
+        assert_eq!(slot, self.slot.next(), "slots are executed one after the other");
+        self.slot = slot;
+        self.time = self.time.max(batch.time());
+        self.history = self.history.chain(slot, batch.digest());
+        let mut executed = Executed::default();
+        for frame in batch.frames() {
+            if is_opening(frame) {
+                let outcome = self.open(frame.session);
+                executed.replies.push(Reply { session: frame.session, number: 0, outcome });
+            } else {
+                self.execute_frame(batch.digest(), frame, &mut executed);
+            }
+        }
+        executed
+    }
+
+    fn open(&mut self, session: SessionId) -> Outcome {
+        if !self.registry.is_client(session.client) {
+            return Outcome::Refused(RefusalReason::UnknownClient);
+        }
+        let sessions = self.sessions.entry(session.client).or_default();
+        Arc::make_mut(sessions).open(self.slot, session.nonce)
+    }
+
+    fn execute_frame(&mut self, batch: Digest, frame: &Frame, executed: &mut Executed) {
+        let Machine { cluster, slot, time, registry, sessions, service, .. } = self;
+        let id = frame.session;
+        let numbered = frame.commands().iter().zip(frame.first_number..);
+        let reply = |number, outcome| Reply { session: id, number, outcome };
+        let session = sessions
+            .get_mut(&id.client)
+            .and_then(|sessions| Arc::make_mut(sessions).get_mut(id.nonce));
+        let Some(session) = session else {
+            executed.replies.extend(numbered.map(|(_, n)| reply(n, Outcome::NoSession)));
+            return;
+        };
+        session.acknowledge(frame.acked_below);
+        let (cluster, slot, time) = (*cluster, *slot, *time);
+        let mut revoked = Vec::new();
+        for (command, number) in numbered {
+            let outcome = match session.admit(number) {
+                Admission::Answered(outcome) => outcome,
+                Admission::Fresh => {
+                    let context =
+                        ExecutionContext { slot, time, session: id, number, cluster, batch };
+                    let (outcome, change) = run(service, registry, &context, command);
+                    session.record(slot, number, outcome.clone());
+                    match change {
+                        Change::None => {}
+                        Change::Revoked(key) => revoked.push(key),
+                        Change::Configured(configuration) => {
+                            executed.new_configuration = Some(configuration);
+                        }
+                    }
+                    outcome
+                }
+            };
+            executed.replies.push(reply(number, outcome));
+        }
+        for key in revoked {
+            sessions.remove(&key);
+        }
+    }
+
+    /// The answer to a retry, if it is known without ordering the command again.
+    #[must_use]
+    pub fn cached(&self, session: SessionId, number: u64) -> Option<Outcome> {
+        self.sessions.get(&session.client)?.get(session.nonce)?.answer(number)
+    }
+
+    /// Whether frames of this key are worth ordering: it is registered, or the administrator's.
+    #[must_use]
+    pub fn is_client(&self, key: PublicKey) -> bool {
+        self.registry.is_client(key)
+    }
+
+    /// Answers an encoded [`Command`] that only reads, in the state as it is now; `None` when it is
+    /// not a read and must be ordered.
+    #[must_use]
+    pub fn query(&self, client: PublicKey, command: &Bytes) -> Option<Outcome> {
+        if !self.is_client(client) {
+            return Some(Outcome::Refused(RefusalReason::UnknownClient));
+        }
+        match Command::from_bytes(command.clone()) {
+            Ok(Command::Service(content)) => self.service.query(&content).map(service_outcome),
+            Ok(Command::Open | Command::Admin(_)) => None,
+            Err(_) => Some(Outcome::Refused(RefusalReason::Malformed)),
+        }
+    }
+
+    /// What an encoded [`Command`] of `session` reads and writes, its session included (rule E1).
+    #[must_use]
+    pub fn footprint(&self, session: SessionId, command: &Bytes) -> Footprint {
+        match Command::from_bytes(command.clone()) {
+            Ok(Command::Service(content)) => self.service.footprint(&content).of_session(session),
+            Ok(Command::Open | Command::Admin(_)) => Footprint::everything().of_session(session),
+            Err(_) => Footprint::new().of_session(session),
+        }
+    }
+
+    /// The last executed slot.
+    #[must_use]
+    pub fn slot(&self) -> Slot {
+        self.slot
+    }
+
+    /// Agreed time after the last executed slot.
+    #[must_use]
+    pub fn time(&self) -> Time {
+        self.time
+    }
+
+    /// History hash after the last executed slot.
+    #[must_use]
+    pub fn history(&self) -> Digest {
+        self.history
+    }
+
+    /// The latest 16 configurations, ascending; the last may be pending.
+    #[must_use]
+    pub fn configurations(&self) -> &[Configuration] {
+        self.registry.configurations()
+    }
+
+    /// Registered clients, by name.
+    pub fn clients(&self) -> impl Iterator<Item = (&str, PublicKey)> {
+        self.registry.clients()
+    }
+
+    /// The service, for its figures.
+    #[must_use]
+    pub fn service(&self) -> &S {
+        &self.service
+    }
+
+    /// The state as it is now; microseconds, whatever its size.
+    #[must_use]
+    pub fn snapshot(&self) -> StateSnapshot {
+        StateSnapshot::of(self)
+    }
+}
+
+/// Whether a frame opens its session: number 0, by itself.
+fn is_opening(frame: &Frame) -> bool {
+    match frame.commands() {
+        [command] if frame.first_number == 0 => {
+            matches!(Command::from_bytes(command.clone()), Ok(Command::Open))
+        }
+        _ => false,
+    }
+}
+
+/// Runs one command, whatever its bytes are.
+fn run<S: Service>(
+    service: &mut S,
+    registry: &mut Registry,
+    context: &ExecutionContext,
+    command: &Bytes,
+) -> (Outcome, Change) {
+    let refused = |reason| (Outcome::Refused(reason), Change::None);
+    match Command::from_bytes(command.clone()) {
+        Ok(Command::Service(content)) => {
+            (service_outcome(service.execute(context, &content)), Change::None)
+        }
+        Ok(Command::Admin(command)) if registry.is_administrator(context.session.client) => {
+            match registry.administer(context.slot, command) {
+                Ok(change) => {
+                    let Configuration { id, from_slot, .. } = registry.latest();
+                    let from_slot = from_slot.0;
+                    (Outcome::Administered { configuration: *id, from_slot }, change)
+                }
+                Err(text) => refused(RefusalReason::Contradiction(text)),
+            }
+        }
+        Ok(Command::Admin(_)) => refused(RefusalReason::NotAdministrator),
+        Ok(Command::Open) | Err(_) => refused(RefusalReason::Malformed),
+    }
+}
+
+/// A service's result within the bounds of the codec.
+fn service_outcome(result: Result<Bytes, String>) -> Outcome {
+    match result {
+        Ok(reply) if reply.len() <= limits::FRAME_BYTES => Outcome::Service(reply),
+        Ok(_) => Outcome::TooOld,
+        Err(mut text) => {
+            text.truncate(text.floor_char_boundary(REFUSAL_BYTES));
+            Outcome::Refused(RefusalReason::Service(text))
+        }
+    }
+}

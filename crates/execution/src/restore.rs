@@ -1,0 +1,130 @@
+//! A machine from a snapshot's pieces (rule D5: verified before it replaces anything).
+//!
+//! The manifest was certified or read from this replica's own disk; each piece is held against it,
+//! and the decoders take only what an encoder writes, so that the restored machine gives the same
+//! pieces again.
+
+use crate::administration::Registry;
+use crate::machine::Machine;
+use crate::manifest::Manifest;
+use crate::service::Service;
+use crate::session::{ClientSessions, Session};
+use bytes::Bytes;
+use imbl::OrdMap;
+use perdura_protocol::configuration::Parameters;
+use perdura_protocol::{Decode, DecodeError, PublicKey, Reader, SessionId, Time, limits};
+use std::sync::Arc;
+
+/// Why pieces are not a state. Nothing was replaced; fetch them again, or from another replica.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// There are more or fewer pieces than the manifest names.
+    #[error("the manifest names {expected} pieces, {found} are there")]
+    Count {
+        /// In the manifest.
+        expected: usize,
+        /// Given.
+        found: usize,
+    },
+    /// A piece is not the one in the manifest.
+    #[error("piece {0} is not the one that the manifest names")]
+    Digest(usize),
+    /// A piece or a service's segment does not decode.
+    #[error("piece {index} is malformed: {reason}")]
+    Malformed {
+        /// Index of the piece, or of the segment among the service's.
+        index: usize,
+        /// What is wrong.
+        reason: DecodeError,
+    },
+    /// The pieces decode, but no machine gives them.
+    #[error("the pieces contradict each other: {0}")]
+    Contradiction(&'static str),
+}
+
+impl<S: Service> Machine<S> {
+    /// The machine whose snapshot had this manifest and these pieces. `service` is in its initial
+    /// state.
+    ///
+    /// # Errors
+    /// When the pieces are not those of the manifest, or not those of a machine with these
+    /// parameters.
+    pub fn restore(
+        parameters: &Parameters,
+        manifest: &Manifest,
+        mut pieces: Vec<Bytes>,
+        mut service: S,
+    ) -> Result<Machine<S>, RestoreError> {
+        let expected = manifest.entries().len();
+        if pieces.len() != expected {
+            return Err(RestoreError::Count { expected, found: pieces.len() });
+        }
+        if let Some(index) = (0..expected).find(|index| !manifest.verify(*index, &pieces[*index])) {
+            return Err(RestoreError::Digest(index));
+        }
+        let segments = pieces.split_off(1 + manifest.sessions());
+        let mut reader = Reader::new(pieces[0].clone());
+        let core = Core::decode(&mut reader, parameters)
+            .and_then(|core| reader.finish().map(|()| core))
+            .map_err(|reason| RestoreError::Malformed { index: 0, reason })?;
+        let sessions = restore_sessions(manifest, core.sessions, &pieces)?;
+        service.restore(segments)?;
+        Ok(Machine {
+            cluster: parameters.cluster,
+            slot: manifest.slot,
+            time: core.time,
+            history: manifest.history,
+            registry: core.registry,
+            sessions,
+            service,
+        })
+    }
+}
+
+struct Core {
+    time: Time,
+    registry: Registry,
+    // Ascending by key; without their live sessions.
+    sessions: Vec<(PublicKey, ClientSessions)>,
+}
+
+impl Core {
+    fn decode(reader: &mut Reader, parameters: &Parameters) -> Result<Core, DecodeError> {
+        let time = Decode::decode(reader)?;
+        let registry = Registry::decode(reader, parameters)?;
+        let mut sessions: Vec<(PublicKey, ClientSessions)> = Vec::new();
+        for _ in 0..reader.count("clients with sessions", limits::CLIENTS + 1, 44)? {
+            let key = PublicKey::decode(reader)?;
+            let ascending = sessions.last().is_none_or(|(last, _)| *last < key);
+            if !ascending || !registry.is_client(key) {
+                return Err(DecodeError::NotCanonical("clients with sessions"));
+            }
+            sessions.push((key, ClientSessions::decode(reader)?));
+        }
+        Ok(Core { time, registry, sessions })
+    }
+}
+
+/// Puts the session pieces (all but the first of `pieces`) back under their clients.
+fn restore_sessions(
+    manifest: &Manifest,
+    mut clients: Vec<(PublicKey, ClientSessions)>,
+    pieces: &[Bytes],
+) -> Result<OrdMap<PublicKey, Arc<ClientSessions>>, RestoreError> {
+    let mut last: Option<SessionId> = None;
+    for (index, piece) in pieces.iter().enumerate().skip(1) {
+        let (id, session) = Session::from_piece(piece.clone())
+            .map_err(|reason| RestoreError::Malformed { index, reason })?;
+        if last.is_some_and(|last| last >= id) || session.last_used() > manifest.slot {
+            return Err(RestoreError::Contradiction("order or slots of sessions"));
+        }
+        last = Some(id);
+        let fits = clients
+            .binary_search_by_key(&id.client, |(key, _)| *key)
+            .is_ok_and(|client| clients[client].1.put_back(id.nonce, session));
+        if !fits {
+            return Err(RestoreError::Contradiction("a session that was not opened"));
+        }
+    }
+    Ok(clients.into_iter().map(|(key, sessions)| (key, Arc::new(sessions))).collect())
+}

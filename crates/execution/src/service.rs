@@ -1,0 +1,102 @@
+//! What a developer implements: a deterministic [`Service`] and the [`Snapshot`] of its state.
+//!
+//! Invariants that the machine relies on:
+//! - `execute` is a function of the state, the context and the command, and of nothing else;
+//! - a refusal (`Err`) leaves the state as it was;
+//! - two services that executed the same commands, or restored the same segments, give snapshots
+//!   with equal segments, byte for byte.
+
+use crate::footprint::Footprint;
+use crate::manifest::Entry;
+use crate::restore::RestoreError;
+use bytes::Bytes;
+use perdura_protocol::{ClusterId, Digest, Encode, SessionId, Slot, Time};
+use std::sync::Arc;
+
+/// What a command may know besides its bytes and the state (rule E3). Equal on all replicas.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ExecutionContext {
+    /// The slot in whose batch the command was decided.
+    pub slot: Slot,
+    /// Agreed time, milliseconds since the Unix epoch; it never goes back.
+    pub time: Time,
+    /// Whose command it is.
+    pub session: SessionId,
+    /// Its number in the session, from 1.
+    pub number: u64,
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// Digest of the slot's batch.
+    pub batch: Digest,
+}
+
+impl ExecutionContext {
+    /// Agreed randomness: a hash of (cluster, slot, batch, session, number). A leader can bias it
+    /// by its choice of batches and everyone can compute it: never use it for secrets.
+    #[must_use]
+    pub fn seed(&self) -> Digest {
+        let mut out = b"perdura.seed.v1".to_vec();
+        self.cluster.encode(&mut out);
+        self.slot.encode(&mut out);
+        self.batch.encode(&mut out);
+        self.session.encode(&mut out);
+        self.number.encode(&mut out);
+        Digest::of(&out)
+    }
+}
+
+/// A deterministic service, replicated by running the same commands in the same order everywhere.
+///
+/// `examples/counter.rs` is a whole one.
+pub trait Service: Send + 'static {
+    /// What `command` reads and writes, known before it runs. It may err only towards conflict
+    /// (rule E1), and must not panic on any bytes. The default conflicts with everything.
+    fn footprint(&self, command: &[u8]) -> Footprint {
+        let _ = command;
+        Footprint::everything()
+    }
+
+    /// Carries out `command`, any bytes a client sent, and gives its reply. The reply should own
+    /// its memory: a slice of the command would keep the whole batch alive. Replies above
+    /// [`perdura_protocol::limits::FRAME_BYTES`] are not delivered (the client learns "too old").
+    ///
+    /// # Errors
+    /// The command is refused, in words for the client (at most 4096 bytes of it are sent), and
+    /// has changed nothing.
+    fn execute(&mut self, context: &ExecutionContext, command: &[u8]) -> Result<Bytes, String>;
+
+    /// Answers a read outside the order of commands, as [`Service::execute`] would at this point;
+    /// `None` when `command` is not a read. The default orders everything.
+    fn query(&self, command: &[u8]) -> Option<Result<Bytes, String>> {
+        let _ = command;
+        None
+    }
+
+    /// The state as it is now. Execution waits for it, so it should take microseconds at any size:
+    /// share, and copy on write.
+    fn snapshot(&self) -> Arc<dyn Snapshot>;
+
+    /// Replaces the state by one whose snapshot gave these segments, in order. The digests have
+    /// been verified; the shape has not. Afterwards a snapshot gives the same segments again.
+    ///
+    /// # Errors
+    /// When no snapshot of this service gives these segments. The service is not used any more.
+    fn restore(&mut self, segments: Vec<Bytes>) -> Result<(), RestoreError>;
+}
+
+/// An unchanging state of a service, in segments that are digested, stored and sent on their own.
+///
+/// At most about 400,000 segments of at most [`perdura_protocol::limits::PIECE_BYTES`] each.
+pub trait Snapshot: Send + Sync {
+    /// Number of segments.
+    fn segments(&self) -> usize;
+
+    /// Encodes segment `index`, below [`Snapshot::segments`].
+    fn segment(&self, index: usize) -> Bytes;
+
+    /// Digest and length of segment `index`. A service that remembers them from one snapshot to
+    /// the next for what did not change makes checkpoints as cheap as the changes.
+    fn entry(&self, index: usize) -> Entry {
+        Entry::of(&self.segment(index))
+    }
+}

@@ -1,0 +1,130 @@
+//! A replica's state as of a slot, unchanging while execution goes on.
+//!
+//! Taking one clones the roots of shared maps. What costs (encoding and hashing) happens in
+//! [`StateSnapshot::manifest`] and [`StateSnapshot::piece`], on whichever thread calls them; pieces
+//! that did not change since an earlier snapshot keep the digest computed then.
+//!
+//! Pieces: 0 is the core, then one per live session, by client key and nonce, then the service's
+//! segments. A piece per session keeps each below [`perdura_protocol::limits::PIECE_BYTES`], and
+//! idle sessions cost nothing.
+
+use crate::administration::Registry;
+use crate::machine::Machine;
+use crate::manifest::{Entry, Manifest};
+use crate::service::{Service, Snapshot};
+use crate::session::{ClientSessions, Session};
+use bytes::Bytes;
+use imbl::OrdMap;
+use perdura_protocol::codec::encode_count;
+use perdura_protocol::{Digest, Encode, PublicKey, SessionId, Slot, Time};
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+/// A state; cloning shares it.
+#[derive(Clone)]
+pub struct StateSnapshot(Arc<State>);
+
+struct State {
+    slot: Slot,
+    time: Time,
+    history: Digest,
+    registry: Registry,
+    sessions: OrdMap<PublicKey, Arc<ClientSessions>>,
+    service: Arc<dyn Snapshot>,
+    // Filled at first need, off the event loop.
+    session_pieces: OnceLock<Vec<(SessionId, Arc<Session>)>>,
+}
+
+impl StateSnapshot {
+    pub(crate) fn of<S: Service>(machine: &Machine<S>) -> StateSnapshot {
+        StateSnapshot(Arc::new(State {
+            slot: machine.slot,
+            time: machine.time,
+            history: machine.history,
+            registry: machine.registry.clone(),
+            sessions: machine.sessions.clone(),
+            service: machine.service.snapshot(),
+            session_pieces: OnceLock::new(),
+        }))
+    }
+
+    /// The last executed slot.
+    #[must_use]
+    pub fn slot(&self) -> Slot {
+        self.0.slot
+    }
+
+    /// History hash at that slot.
+    #[must_use]
+    pub fn history(&self) -> Digest {
+        self.0.history
+    }
+
+    /// Number of pieces, at least 1.
+    #[must_use]
+    pub fn pieces(&self) -> usize {
+        1 + self.0.session_pieces().len() + self.0.service.segments()
+    }
+
+    /// Encodes piece `index`.
+    ///
+    /// # Panics
+    /// When `index` is not below [`StateSnapshot::pieces`].
+    #[must_use]
+    pub fn piece(&self, index: usize) -> Bytes {
+        let sessions = self.0.session_pieces();
+        match index.checked_sub(1) {
+            None => self.0.core(),
+            Some(index) => match sessions.get(index) {
+                Some((id, session)) => session.piece(*id),
+                None => self.0.service.segment(index - sessions.len()),
+            },
+        }
+    }
+
+    /// Digest and length of each piece. Encodes and hashes what changed since it was last asked.
+    #[must_use]
+    pub fn manifest(&self) -> Manifest {
+        let state = &self.0;
+        let sessions = state.session_pieces();
+        let mut entries = Vec::with_capacity(self.pieces());
+        entries.push(Entry::of(&state.core()));
+        entries.extend(sessions.iter().map(|(id, session)| session.entry(*id)));
+        entries.extend((0..state.service.segments()).map(|index| state.service.entry(index)));
+        Manifest::new(state.slot, state.history, sessions.len(), entries)
+    }
+}
+
+impl State {
+    fn session_pieces(&self) -> &[(SessionId, Arc<Session>)] {
+        self.session_pieces.get_or_init(|| {
+            let mut pieces = Vec::new();
+            for (client, sessions) in &self.sessions {
+                for (nonce, session) in sessions.live() {
+                    let id = SessionId { client: *client, nonce };
+                    pieces.push((id, Arc::clone(session)));
+                }
+            }
+            pieces
+        })
+    }
+
+    /// Time, registry, and for each client key the nonces that it used.
+    fn core(&self) -> Bytes {
+        let mut out = Vec::new();
+        self.time.encode(&mut out);
+        self.registry.encode(&mut out);
+        encode_count(self.sessions.len(), &mut out);
+        for (client, sessions) in &self.sessions {
+            client.encode(&mut out);
+            sessions.encode(&mut out);
+        }
+        out.into()
+    }
+}
+
+impl fmt::Debug for StateSnapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "StateSnapshot(slot {}, history {:?})", self.0.slot, self.0.history)
+    }
+}

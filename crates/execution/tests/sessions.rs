@@ -1,0 +1,283 @@
+//! Sessions: exactly once, whatever is proposed (rule E4).
+
+mod support;
+
+use bytes::Bytes;
+use perdura_execution::{ExecutionContext, RestoreError, Service, Snapshot};
+use perdura_protocol::{
+    AdminCommand, Batch, Command, Encode, Outcome, PublicKey, RefusalReason, Time, limits,
+};
+use std::sync::Arc;
+use support::*;
+
+const OPEN: Outcome = Outcome::Opened;
+
+fn add(amount: u64) -> Bytes {
+    service(&format!("add {amount}"))
+}
+
+#[test]
+fn a_retry_is_answered_and_not_run_again() {
+    let mut replica = Replica::new();
+    let alice = session(ALICE, 5);
+    assert_eq!(replica.open(alice), OPEN);
+    let first = frame(alice, 0, 1, &[add(1), add(2)]);
+    assert_eq!(replica.order(&first), [reply("1"), reply("3")]);
+    assert_eq!(replica.order(&first), [reply("1"), reply("3")]);
+    // The same frame twice in one batch, and a frame that overlaps it.
+    let batch = Batch::requests(
+        Time(2),
+        vec![first.clone(), first, frame(alice, 0, 2, &[add(100), add(4)])],
+    );
+    let outcomes: Vec<Outcome> =
+        replica.execute(&batch).replies.into_iter().map(|reply| reply.outcome).collect();
+    let expected = ["1", "3", "1", "3", "3", "7"].map(reply);
+    assert_eq!(outcomes, expected);
+    assert_eq!(replica.0.cached(alice, 3), Some(reply("7")));
+    assert_eq!(replica.0.cached(alice, 4), None);
+    assert_eq!(replica.0.cached(alice, 0), Some(OPEN));
+    assert_eq!(replica.0.cached(session(ALICE, 6), 0), None);
+}
+
+#[test]
+fn numbers_come_in_any_order_inside_the_window() {
+    let mut replica = Replica::new();
+    let alice = session(ALICE, 5);
+    replica.open(alice);
+    assert_eq!(replica.one(alice, 9, &add(1)), reply("1"));
+    assert_eq!(replica.one(alice, 3, &add(1)), reply("2"));
+    let last = limits::SESSION_WINDOW - 1;
+    assert_eq!(replica.one(alice, last, &add(1)), reply("3"));
+    let exceeded = Outcome::Refused(RefusalReason::WindowExceeded);
+    assert_eq!(replica.one(alice, last + 1, &add(1)), exceeded);
+    assert_eq!(replica.one(alice, u64::MAX - 1, &add(1)), exceeded);
+    // Not recorded: it runs once the window has moved.
+    let later = frame(alice, 2, last + 1, &[add(1)]);
+    assert_eq!(replica.order(&later), [reply("4")]);
+}
+
+#[test]
+fn acknowledged_numbers_are_too_old_for_good() {
+    let mut replica = Replica::new();
+    let alice = session(ALICE, 5);
+    replica.open(alice);
+    assert_eq!(replica.one(alice, 1, &add(1)), reply("1"));
+    assert_eq!(replica.order(&frame(alice, 3, 3, &[add(1)])), [reply("2")]);
+    // Number 1 executed, number 2 never did; neither runs any more.
+    for number in [1, 2] {
+        assert_eq!(replica.one(alice, number, &add(50)), Outcome::TooOld);
+        assert_eq!(replica.0.cached(alice, number), Some(Outcome::TooOld));
+    }
+    // An older frame with a lower mark does not lower it.
+    assert_eq!(replica.order(&frame(alice, 0, 2, &[add(50)])), [Outcome::TooOld]);
+    assert_eq!(replica.one(alice, 4, &service("get")), reply("2"));
+}
+
+#[test]
+fn numbers_at_the_end_of_their_range_do_not_overflow() {
+    let mut replica = Replica::new();
+    let alice = session(ALICE, 5);
+    replica.open(alice);
+    let end = u64::MAX - 1;
+    assert_eq!(replica.order(&frame(alice, end, end, &[add(1)])), [reply("1")]);
+    assert_eq!(replica.order(&frame(alice, end, end, &[add(1)])), [reply("1")]);
+    assert!(replica.restored(Counter::default()).is_ok());
+}
+
+#[test]
+fn without_a_session_nothing_runs() {
+    let mut replica = Replica::new();
+    let alice = session(ALICE, 5);
+    assert_eq!(replica.one(alice, 1, &add(1)), Outcome::NoSession);
+    let stranger = session(PublicKey([77; 32]), 1);
+    let unknown = Outcome::Refused(RefusalReason::UnknownClient);
+    assert_eq!(replica.open(stranger), unknown);
+    assert_eq!(replica.one(stranger, 1, &add(1)), Outcome::NoSession);
+    // Opening is number 0, in a frame by itself.
+    let open = Command::Open.to_bytes();
+    let both = frame(alice, 0, 0, &[open.clone(), add(1)]);
+    assert_eq!(replica.order(&both), [Outcome::NoSession, Outcome::NoSession]);
+    assert_eq!(replica.open(alice), OPEN);
+    assert_eq!(replica.open(alice), OPEN);
+    let malformed = Outcome::Refused(RefusalReason::Malformed);
+    assert_eq!(replica.one(alice, 1, &open), malformed);
+    assert_eq!(replica.one(alice, 2, &Bytes::from_static(&[9])), malformed);
+    assert_eq!(replica.one(alice, 2, &add(1)), malformed);
+    assert_eq!(replica.one(alice, 0, &add(1)), OPEN);
+    assert_eq!(replica.one(alice, 3, &service("get")), reply("0"));
+}
+
+#[test]
+fn the_session_idle_for_longest_is_evicted_and_never_opens_again() {
+    let mut replica = Replica::new();
+    let cap = limits::SESSIONS_PER_CLIENT as u64;
+    for nonce in 1..=cap {
+        assert_eq!(replica.open(session(ALICE, nonce)), OPEN);
+    }
+    replica.one(session(ALICE, 1), 1, &add(1));
+    // A replayed frame is no use: session 2 stays the idlest.
+    replica.open(session(ALICE, 2));
+    assert_eq!(replica.open(session(ALICE, cap + 1)), OPEN);
+    assert_eq!(replica.open(session(ALICE, 2)), Outcome::NoSession);
+    assert_eq!(replica.one(session(ALICE, 2), 1, &add(1)), Outcome::NoSession);
+    assert_eq!(replica.one(session(ALICE, 1), 2, &service("get")), reply("1"));
+    assert_eq!(replica.open(session(BOB, 2)), OPEN);
+}
+
+#[test]
+fn of_equally_idle_sessions_the_smallest_nonce_goes() {
+    let mut replica = Replica::new();
+    let cap = limits::SESSIONS_PER_CLIENT as u64;
+    let opens = (1..=cap).rev().map(|nonce| opening(session(ALICE, nonce))).collect();
+    replica.execute(&Batch::requests(Time(1), opens));
+    replica.open(session(ALICE, cap + 1));
+    assert_eq!(replica.0.cached(session(ALICE, 1), 0), None);
+    assert_eq!(replica.0.cached(session(ALICE, 2), 0), Some(OPEN));
+}
+
+#[test]
+fn forgotten_nonces_stay_closed() {
+    let mut replica = Replica::new();
+    let kept = limits::NONCES_PER_CLIENT as u64;
+    // An active session stays live though its nonce is forgotten.
+    let active = session(ALICE, 10);
+    replica.open(active);
+    for number in 1..=kept {
+        assert_eq!(replica.open(session(ALICE, 1000 + number)), OPEN);
+        replica.one(active, number, &add(1));
+    }
+    assert_eq!(replica.open(active), OPEN);
+    for nonce in [0, 9] {
+        let outcome = replica.open(session(ALICE, nonce));
+        assert!(matches!(outcome, Outcome::Refused(RefusalReason::Contradiction(_))));
+    }
+    // Above the forgotten one, a smaller nonce than others still opens.
+    assert_eq!(replica.open(session(ALICE, 500)), OPEN);
+    assert!(replica.restored(Counter::default()).is_ok());
+}
+
+#[test]
+fn a_revoked_client_is_gone_for_good() {
+    let mut replica = Replica::new();
+    let (alice, administrator) = (session(ALICE, 5), session(ADMINISTRATOR, 5));
+    replica.open(alice);
+    replica.open(administrator);
+    let old = frame(alice, 0, 1, &[add(1)]);
+    assert_eq!(replica.order(&old), [reply("1")]);
+    let revoke = AdminCommand::RevokeClient { name: "alice".into() };
+    assert!(matches!(replica.one(administrator, 1, &admin(revoke)), Outcome::Administered { .. }));
+    assert!(!replica.0.is_client(ALICE));
+    assert_eq!(replica.order(&old), [Outcome::NoSession]);
+    assert_eq!(replica.open(alice), Outcome::Refused(RefusalReason::UnknownClient));
+    // Else its old frames, the opening one included, would run again.
+    let again = AdminCommand::AddClient { name: "alice".into(), key: ALICE };
+    let outcome = replica.one(administrator, 2, &admin(again));
+    assert!(matches!(outcome, Outcome::Refused(RefusalReason::Contradiction(_))), "{outcome:?}");
+}
+
+/// Replies with as many bytes as the command says, in KiB.
+struct Echo;
+struct Nothing;
+
+impl Service for Echo {
+    fn execute(&mut self, _: &ExecutionContext, command: &[u8]) -> Result<Bytes, String> {
+        let [refuse, kib @ ..] = command else { return Err(String::new()) };
+        let size = 1024 * usize::from(u16::from_le_bytes([kib[0], kib[1]]));
+        if *refuse == 0 { Ok(vec![7; size].into()) } else { Err("ü".repeat(size / 2)) }
+    }
+
+    fn snapshot(&self) -> Arc<dyn Snapshot> {
+        Arc::new(Nothing)
+    }
+
+    fn restore(&mut self, _: Vec<Bytes>) -> Result<(), RestoreError> {
+        Ok(())
+    }
+}
+
+impl Snapshot for Nothing {
+    fn segments(&self) -> usize {
+        0
+    }
+
+    fn segment(&self, _: usize) -> Bytes {
+        Bytes::new()
+    }
+}
+
+fn echo(refuse: u8, kib: u16) -> Bytes {
+    let [low, high] = kib.to_le_bytes();
+    Command::Service(Bytes::copy_from_slice(&[refuse, low, high])).to_bytes()
+}
+
+#[test]
+fn cached_replies_are_bounded_in_bytes() {
+    let mut replica = Replica::around(Echo);
+    let alice = session(ALICE, 5);
+    replica.open(alice);
+    let mebibyte = Outcome::Service(vec![7; 1 << 20].into());
+    for number in 1..=10 {
+        assert_eq!(replica.one(alice, number, &echo(0, 1024)), mebibyte);
+    }
+    assert_eq!(replica.0.cached(alice, 2), Some(Outcome::TooOld));
+    assert_eq!(replica.0.cached(alice, 3), Some(mebibyte.clone()));
+    // Its number is still taken.
+    assert_eq!(replica.one(alice, 2, &echo(0, 1)), Outcome::TooOld);
+    let copy = replica.restored(Echo).unwrap();
+    assert_eq!(copy.0.cached(alice, 2), Some(Outcome::TooOld));
+    // Acknowledged replies make room.
+    replica.order(&frame(alice, 10, 10, &[echo(0, 1)]));
+    for number in 11..=17 {
+        replica.one(alice, number, &echo(0, 1024));
+    }
+    assert_eq!(replica.0.cached(alice, 10), Some(mebibyte));
+}
+
+#[test]
+fn replies_and_refusals_fit_the_codec() {
+    let mut replica = Replica::around(Echo);
+    let alice = session(ALICE, 5);
+    replica.open(alice);
+    assert_eq!(replica.one(alice, 1, &echo(0, 8192)), Outcome::TooOld);
+    let Outcome::Refused(RefusalReason::Service(text)) = replica.one(alice, 2, &echo(1, 5)) else {
+        panic!("the service refuses");
+    };
+    assert_eq!(text.len(), 4096);
+    assert!(replica.restored(Echo).is_ok());
+}
+
+/// Frames of three sessions, replayed at random for a long time, against a plain count.
+#[test]
+fn nothing_runs_twice_under_replay() {
+    let mut replica = Replica::new();
+    let mut seed = 1u64;
+    let mut random = move |below: u64| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) % below
+    };
+    let mut frames = Vec::new();
+    let mut commands = 0;
+    for nonce in 1..200u64 {
+        let id = session(ALICE, nonce);
+        frames.push(opening(id));
+        for number in 1..5 {
+            frames.push(frame(id, random(number + 1), number, &[add(1)]));
+            commands += 1;
+        }
+    }
+    let mut ran = std::collections::BTreeSet::new();
+    for round in 0..40_000 {
+        let near = (round as usize / 40).min(frames.len() - 1);
+        let pick = if random(2) == 0 { random(frames.len() as u64) as usize } else { near };
+        let frame = &frames[pick];
+        let before = replica.0.query(ALICE, &service("get"));
+        let outcome = replica.order(frame).remove(0);
+        let after = replica.0.query(ALICE, &service("get"));
+        if before != after {
+            assert!(ran.insert((frame.session, frame.first_number)), "{frame:?} ran twice");
+            assert_eq!(Some(outcome), after);
+        }
+    }
+    assert_eq!(replica.0.query(ALICE, &service("get")), Some(reply(&ran.len().to_string())));
+    assert!(ran.len() > 100 && ran.len() <= commands);
+}
