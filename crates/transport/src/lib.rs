@@ -1,1 +1,36 @@
+//! Authenticated links between replicas, and between clients and replicas.
+//!
+//! The pieces, from the inside out: an [`Identity`] is an Ed25519 key as TLS sees it; a [`Link`] is
+//! one connection without its socket (TLS, the [`Hello`] exchange, frames); a [`Hub`] is a
+//! replica's whole network on the thread that calls it.
+//!
+//! Invariants:
+//! - Nothing is delivered from a peer whose key has not been proven by its TLS handshake and
+//!   admitted by the owner of the hub.
+//! - Every length is held against its bound before memory is reserved for it, and memory grows
+//!   with the bytes that really arrived, never with a length that a peer announced.
+//! - Every queue is bounded; the bounds and their reasons are in [`bounds`].
+//! - A misbehaving peer loses its own connection and nobody else's.
 
+#![forbid(unsafe_code)]
+
+mod backoff;
+pub mod bounds;
+mod error;
+mod hello;
+mod hub;
+mod identity;
+mod link;
+mod stats;
+
+pub use backoff::Backoff;
+pub use bounds::Bounds;
+pub use error::{LinkError, Misbehaviour, QueueError};
+pub use hello::{Answer, Hello, PROTOCOL_VERSION, Refusal, Role};
+pub use hub::{Admission, BindError, Hub, HubConfig, HubEvent, MemberAddress, Peer, SendError};
+pub use identity::{Identity, IdentityError};
+pub use link::{Drained, Link, Received};
+pub use stats::{MisbehaviourCounts, Stats};
+pub use tcp::{connect_address, tune};
+
+mod tcp;

@@ -1,0 +1,108 @@
+//! Bounds of links and of the hub, each with its reason.
+
+use perdura_protocol::limits;
+use std::time::Duration;
+
+/// How large messages and queues of one link may become, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bounds {
+    /// Largest message that the peer may send.
+    pub receive_bytes: usize,
+    /// Largest message that may be queued for the peer.
+    pub send_bytes: usize,
+    /// Most bytes that wait for the peer at once.
+    pub queue_bytes: usize,
+}
+
+impl Bounds {
+    /// Between replicas. The queue holds one largest message and as much again of the usual ones;
+    /// what does not fit is dropped, for the protocol sends it again.
+    pub const REPLICA: Bounds = Bounds {
+        receive_bytes: limits::MESSAGE_BYTES,
+        send_bytes: limits::MESSAGE_BYTES,
+        queue_bytes: 2 * limits::MESSAGE_BYTES,
+    };
+
+    /// At a replica, of a client's link. The queue holds all replies that a session caches; a
+    /// client that leaves more than that unread is gone, or wants to fill our memory.
+    pub const CLIENT_AT_REPLICA: Bounds = Bounds {
+        receive_bytes: limits::CLIENT_MESSAGE_BYTES,
+        send_bytes: limits::MESSAGE_BYTES,
+        queue_bytes: limits::SESSION_REPLY_BYTES + limits::MESSAGE_BYTES,
+    };
+
+    /// At a client. The queue holds a few of the largest frames; the client keeps at most
+    /// a handful unacknowledged.
+    pub const CLIENT: Bounds = Bounds {
+        receive_bytes: limits::MESSAGE_BYTES,
+        send_bytes: limits::CLIENT_MESSAGE_BYTES,
+        queue_bytes: 8 * limits::CLIENT_MESSAGE_BYTES,
+    };
+
+    /// Before the peer is admitted: hellos and answers only.
+    pub(crate) const HANDSHAKE: Bounds = Bounds {
+        receive_bytes: HANDSHAKE_FRAME_BYTES,
+        send_bytes: HANDSHAKE_FRAME_BYTES,
+        queue_bytes: 4 * HANDSHAKE_FRAME_BYTES,
+    };
+}
+
+/// Largest frame before a peer is admitted: a hello, or a refusal with its reason in words.
+pub const HANDSHAKE_FRAME_BYTES: usize = 2048;
+
+/// Longest reason of a refusal, bytes of UTF-8: a few lines for a person.
+pub const REFUSAL_REASON_BYTES: usize = 1024;
+
+/// Ciphertext held by TLS for a socket that does not take it: enough for one large system call.
+pub const CIPHERTEXT_BYTES: usize = 512 * 1024;
+
+/// Messages up to this size are copied out of the read buffer, so that one that is kept for long
+/// does not keep the whole buffer with it; larger ones share its memory.
+pub const COPIED_MESSAGE_BYTES: usize = 4096;
+
+/// Bytes read from a socket in one system call.
+pub const READ_BYTES: usize = 128 * 1024;
+
+/// Bytes read from one replica in one round of the hub; then the next link has its turn.
+pub const REPLICA_ROUND_BYTES: usize = 1024 * 1024;
+
+/// Bytes read from one client in one round of the hub.
+pub const CLIENT_ROUND_BYTES: usize = 128 * 1024;
+
+/// Bytes read from all clients together in one round of the hub, so that replicas wait for
+/// milliseconds at most, however many clients there are.
+pub const CLIENTS_ROUND_BYTES: usize = 2 * 1024 * 1024;
+
+/// Client links at once: bounds file descriptors, and with the bounds per link, memory.
+pub const CLIENT_LINKS: usize = 1024;
+
+/// Links of one client key at once, so that no client takes the places of all others.
+pub const LINKS_PER_CLIENT: usize = 256;
+
+/// Bytes waiting for all clients together. Beyond it, the link that wants more of it while it has
+/// more than [`CLIENT_FAIR_BYTES`] is closed.
+pub const CLIENTS_QUEUE_BYTES: usize = 512 * 1024 * 1024;
+
+/// Bytes of incomplete messages of all clients together. Beyond it, the link that wants more of it
+/// while it has more than [`CLIENT_FAIR_BYTES`] is closed.
+pub const CLIENTS_INBOUND_BYTES: usize = 512 * 1024 * 1024;
+
+/// What each client link may use of the shared bounds in any case, bytes.
+pub const CLIENT_FAIR_BYTES: usize = 128 * 1024;
+
+/// Connections that have not proven who they are. One more closes the oldest: a handshake takes
+/// milliseconds, so an honest one is over long before it is the oldest of so many.
+pub const UNADMITTED_LINKS: usize = 128;
+
+/// Time for connecting, TLS and the hello exchange.
+pub const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
+
+/// First pause before a replica is dialled again.
+pub const REDIAL_FIRST: Duration = Duration::from_millis(50);
+
+/// Longest pause before a replica is dialled again.
+pub const REDIAL_LONGEST: Duration = Duration::from_secs(1);
+
+/// Unacknowledged data or keep-alive probes close a connection after this time. Generous against
+/// a busy machine; a replica that only hangs is suspected by the protocol long before.
+pub const SILENCE: Duration = Duration::from_secs(10);

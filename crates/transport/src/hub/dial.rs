@@ -1,0 +1,137 @@
+//! Coming by connections: dialling replicas with lower ids, and accepting everybody else.
+
+use super::connection::Accounted;
+use super::{ACCEPT_PAUSE, Connection, Connections, Hub, MemberAddress};
+use crate::Backoff;
+use crate::bounds::{Bounds, HANDSHAKE_TIME, UNADMITTED_LINKS};
+use crate::error::LinkError;
+use crate::link::Link;
+use crate::tcp::{connect_address, tune};
+use mio::Interest;
+use mio::net::TcpStream;
+use perdura_protocol::ReplicaId;
+use socket2::SockRef;
+use std::io;
+use std::net::SocketAddr;
+use std::time::Instant;
+
+/// Another replica, and how we stand with it.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) address: MemberAddress,
+    /// The connection of the link that is up.
+    pub(super) link: Option<usize>,
+    /// The connection by which we try.
+    pub(super) dialing: Option<usize>,
+    /// When to try next; none means at once.
+    pub(super) next_attempt: Option<Instant>,
+    pub(super) attempts: usize,
+    pub(super) backoff: Backoff,
+    pub(super) last_failure: Option<String>,
+}
+
+impl Hub {
+    pub(super) fn dial_due(&mut self) {
+        let ours = self.id;
+        let due: Vec<ReplicaId> = self
+            .members
+            .range(..ours)
+            .filter(|(_, member)| member.link.is_none() && member.dialing.is_none())
+            .filter(|(_, member)| member.next_attempt.is_none_or(|at| at <= self.now))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in due {
+            if let Err(error) = self.dial(id) {
+                self.dial_failed(id, &error);
+            }
+        }
+    }
+
+    fn dial(&mut self, id: ReplicaId) -> Result<(), LinkError> {
+        let Some(member) = self.members.get_mut(&id) else { return Ok(()) };
+        let attempt = member.attempts;
+        member.attempts += 1;
+        let key = member.address.key;
+        let address = connect_address(&member.address.address, attempt)?;
+        let link = Link::dial(&self.identity, key, &self.hello, Bounds::REPLICA)?;
+        let stream = TcpStream::connect(address)?;
+        let place = self.enter(stream, link, address, Some(id))?;
+        if let Some(member) = self.members.get_mut(&id) {
+            member.dialing = Some(place);
+        }
+        Ok(())
+    }
+
+    /// Notes the failure and when to try again.
+    pub(super) fn dial_failed(&mut self, id: ReplicaId, error: &LinkError) {
+        self.stats.failed_dials += 1;
+        let Some(member) = self.members.get_mut(&id) else { return };
+        let text = format!("{}: {error}", member.address.address);
+        if member.last_failure.as_ref() != Some(&text) {
+            tracing::warn!(replica = %id, "no link: {text}; trying on");
+        }
+        member.last_failure = Some(text);
+        let pause = member.backoff.next_pause();
+        member.next_attempt = Some(self.now + pause);
+    }
+
+    pub(super) fn accept_all(&mut self) {
+        loop {
+            match self.listener.accept() {
+                Ok((stream, address)) => {
+                    self.stats.accepted_connections += 1;
+                    if let Err(error) = self.take_in(stream, address) {
+                        tracing::debug!(%address, "cannot serve a connection: {error}");
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(error) => {
+                    tracing::warn!("cannot accept connections for now: {error}");
+                    self.accept_again = Some(self.now + ACCEPT_PAUSE);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn take_in(&mut self, stream: TcpStream, address: SocketAddr) -> Result<(), LinkError> {
+        if let (UNADMITTED_LINKS.., Some(oldest)) = self.connections.unadmitted() {
+            self.stats.expired_handshakes += 1;
+            self.end(oldest, LinkError::Expired);
+        }
+        tune(SockRef::from(&stream))?;
+        let link = Link::accept(&self.identity)?;
+        let place = self.enter(stream, link, address, None)?;
+        if let Some(connection) = self.connections.get_mut(place) {
+            connection.connected = true;
+        }
+        Ok(())
+    }
+
+    fn enter(
+        &mut self,
+        mut stream: TcpStream,
+        link: Link,
+        address: SocketAddr,
+        dialing: Option<ReplicaId>,
+    ) -> Result<usize, LinkError> {
+        let token = Connections::token(self.connections.next_place());
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        self.poll.registry().register(&mut stream, token, interest)?;
+        Ok(self.connections.insert(Connection {
+            stream,
+            link,
+            address,
+            peer: None,
+            dialing,
+            connected: false,
+            deadline: Some(self.now + HANDSHAKE_TIME),
+            in_line: false,
+            read_closed: false,
+            dirty: false,
+            accounted: Accounted::default(),
+        }))
+    }
+}

@@ -1,0 +1,392 @@
+//! Hubs on real sockets. Each test turns the loops of its hubs by hand until what it waits for has
+//! happened; the deadline is only there so that a failure ends.
+
+use bytes::Bytes;
+use perdura_protocol::{ClusterId, Digest, PublicKey, ReplicaId, Scheme, SecretKey};
+use perdura_transport::{
+    BindError, Bounds, Drained, Hello, Hub, HubConfig, HubEvent, Identity, Link, LinkError,
+    MemberAddress, Misbehaviour, PROTOCOL_VERSION, Peer, Received, Refusal, Role, SendError,
+};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+const CLUSTER: ClusterId = ClusterId([1; 16]);
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn key(seed: u8) -> SecretKey {
+    SecretKey::from_seed(Scheme::Ed25519, [seed; 32])
+}
+
+fn config(id: u8) -> HubConfig {
+    HubConfig {
+        id: ReplicaId(id),
+        incarnation: 0,
+        cluster: CLUSTER,
+        parameters: Digest::of(b"parameters"),
+        key: key(id),
+        listen: "127.0.0.1:0".into(),
+        seed: u64::from(id),
+    }
+}
+
+/// A hub with what it reported.
+struct Node {
+    hub: Hub,
+    seen: Vec<HubEvent>,
+    admit: Result<(), Refusal>,
+}
+
+impl Node {
+    fn new(config: &HubConfig) -> Node {
+        let hub = Hub::bind(config, Instant::now()).unwrap();
+        Node { hub, seen: Vec::new(), admit: Ok(()) }
+    }
+
+    fn turn(&mut self) {
+        let admit = self.admit.clone();
+        let mut admission = |_: &Hello, _: PublicKey| admit.clone();
+        let wait = Some(Duration::from_millis(1));
+        self.hub.poll(Instant::now(), wait, &mut admission, &mut self.seen).unwrap();
+    }
+
+    fn messages(&self) -> Vec<Bytes> {
+        let message = |event: &HubEvent| match event {
+            HubEvent::Message { message, .. } => Some(message.clone()),
+            _ => None,
+        };
+        self.seen.iter().filter_map(message).collect()
+    }
+
+    fn client(&self) -> Option<Peer> {
+        self.seen.iter().rev().find_map(|event| match event {
+            HubEvent::LinkUp { peer: peer @ Peer::Client { .. } } => Some(*peer),
+            _ => None,
+        })
+    }
+
+    fn down(&self) -> Option<&LinkError> {
+        self.seen.iter().find_map(|event| match event {
+            HubEvent::LinkDown { reason, .. } => Some(reason),
+            _ => None,
+        })
+    }
+
+    fn misbehaviour(&self, kind: Misbehaviour) -> u64 {
+        self.hub.stats().misbehaviour.get(kind)
+    }
+}
+
+fn until(nodes: &mut [&mut Node], mut done: impl FnMut(&[&mut Node]) -> bool) {
+    let start = Instant::now();
+    while !done(nodes) {
+        for node in nodes.iter_mut() {
+            node.turn();
+        }
+        if start.elapsed() > PATIENCE {
+            let seen: Vec<_> = nodes.iter().map(|node| (&node.seen, node.hub.stats())).collect();
+            panic!("nothing more happens: {seen:#?}");
+        }
+    }
+}
+
+fn member(node: &Node, id: u8) -> MemberAddress {
+    MemberAddress {
+        id: ReplicaId(id),
+        address: node.hub.local_address().to_string(),
+        key: key(id).public(),
+        incarnation: 0,
+    }
+}
+
+/// Replicas 0 and 1, not linked yet.
+fn pair() -> (Node, Node) {
+    let (mut zero, mut one) = (Node::new(&config(0)), Node::new(&config(1)));
+    let members = [member(&zero, 0), member(&one, 1)];
+    zero.hub.set_members(&members);
+    one.hub.set_members(&members);
+    (zero, one)
+}
+
+fn linked(nodes: &[&mut Node]) -> bool {
+    nodes[0].hub.is_linked(ReplicaId(1)) && nodes[1].hub.is_linked(ReplicaId(0))
+}
+
+#[test]
+fn replicas_find_each_other_and_exchange_messages_of_all_sizes() {
+    let (mut zero, mut one) = pair();
+    until(&mut [&mut zero, &mut one], linked);
+    let sizes = [1, 100, 5_000, 100_000, 3_000_000];
+    let sent: Vec<Bytes> = sizes.iter().map(|size| Bytes::from(vec![*size as u8; *size])).collect();
+    for message in &sent {
+        zero.hub.send(&Peer::Replica(ReplicaId(1)), message.clone()).unwrap();
+        one.hub.send(&Peer::Replica(ReplicaId(0)), message.clone()).unwrap();
+    }
+    zero.hub.flush();
+    one.hub.flush();
+    until(&mut [&mut zero, &mut one], |nodes| {
+        nodes.iter().all(|node| node.messages().len() == sizes.len())
+    });
+    assert!(zero.messages() == sent && one.messages() == sent);
+    assert_eq!(zero.hub.stats().replica_links, 1);
+    assert_eq!(zero.hub.stats().sent_messages, sizes.len() as u64);
+}
+
+#[test]
+fn a_restarted_peer_is_linked_again_from_either_side() {
+    let (mut zero, mut one) = pair();
+    until(&mut [&mut zero, &mut one], linked);
+    // The one that dials restarts.
+    let members = [member(&zero, 0), member(&one, 1)];
+    drop(one);
+    until(&mut [&mut zero], |nodes| nodes[0].down().is_some());
+    let mut one = Node::new(&config(1));
+    one.hub.set_members(&members);
+    until(&mut [&mut zero, &mut one], linked);
+    // The one that is dialled restarts at its address.
+    let listen = zero.hub.local_address().to_string();
+    drop(zero);
+    until(&mut [&mut one], |nodes| nodes[0].hub.last_failure(ReplicaId(0)).is_some());
+    let failure = one.hub.last_failure(ReplicaId(0)).unwrap();
+    assert!(failure.contains(&listen) && failure.contains("refused"), "{failure}");
+    let mut zero = Node::new(&HubConfig { listen, ..config(0) });
+    zero.hub.set_members(&members);
+    until(&mut [&mut zero, &mut one], linked);
+    assert_eq!(one.hub.last_failure(ReplicaId(0)), None);
+}
+
+#[test]
+fn a_replica_with_another_key_is_refused_by_both_sides() {
+    let (mut zero, mut one) = pair();
+    // The dialler expects another key.
+    let mut wrong = member(&zero, 0);
+    wrong.key = key(9).public();
+    one.hub.set_members(&[wrong]);
+    until(&mut [&mut zero, &mut one], |nodes| {
+        nodes[1].hub.last_failure(ReplicaId(0)).is_some_and(|text| text.contains("configured"))
+    });
+    // The acceptor expects another key.
+    let right = member(&zero, 0);
+    let mut wrong = member(&one, 1);
+    wrong.key = key(9).public();
+    one.hub.set_members(&[right]);
+    zero.hub.set_members(&[wrong]);
+    until(&mut [&mut zero, &mut one], |nodes| {
+        let failure = nodes[1].hub.last_failure(ReplicaId(0));
+        failure.is_some_and(|text| text.contains("replica 1 is incarnation 0 with key"))
+    });
+    assert!(zero.hub.stats().refused_peers > 0 && !zero.hub.is_linked(ReplicaId(1)));
+}
+
+#[test]
+fn a_key_that_changes_at_run_time_ends_the_link_of_the_old_one() {
+    let (mut zero, mut one) = pair();
+    until(&mut [&mut zero, &mut one], linked);
+    let mut renewed = member(&one, 1);
+    (renewed.key, renewed.incarnation) = (key(11).public(), 1);
+    zero.hub.set_members(&[renewed]);
+    until(&mut [&mut zero, &mut one], |nodes| {
+        nodes[0].down().is_some() && nodes[1].hub.last_failure(ReplicaId(0)).is_some()
+    });
+    let mut reborn = Node::new(&HubConfig { key: key(11), incarnation: 1, ..config(1) });
+    reborn.hub.set_members(&[member(&zero, 0)]);
+    until(&mut [&mut zero, &mut reborn], linked);
+}
+
+#[test]
+fn another_cluster_and_other_parameters_are_refused_in_words() {
+    for (config, words) in [
+        (HubConfig { cluster: ClusterId([2; 16]), ..config(1) }, "wrong cluster"),
+        (HubConfig { parameters: Digest::ZERO, ..config(1) }, "parameters differ"),
+    ] {
+        let (mut zero, _) = pair();
+        let mut stranger = Node::new(&config);
+        stranger.hub.set_members(&[member(&zero, 0)]);
+        until(&mut [&mut zero, &mut stranger], |nodes| {
+            let failure = nodes[1].hub.last_failure(ReplicaId(0));
+            failure.is_some_and(|text| text.contains(words))
+        });
+    }
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let taken = Node::new(&config(0));
+    let listen = taken.hub.local_address().to_string();
+    let error = Hub::bind(&HubConfig { listen: listen.clone(), ..config(1) }, Instant::now());
+    let error = error.unwrap_err();
+    assert!(matches!(&error, BindError::InUse { address } if *address == listen), "{error}");
+    let elsewhere = HubConfig { listen: "192.0.2.1:1".into(), ..config(1) };
+    let error = Hub::bind(&elsewhere, Instant::now()).unwrap_err();
+    assert!(matches!(error, BindError::Listen { .. }), "{error}");
+}
+
+/// A client by hand: a blocking socket with a link.
+struct Client {
+    socket: TcpStream,
+    link: Link,
+}
+
+impl Client {
+    fn dial(node: &Node, seed: u8, hello: &Hello) -> Client {
+        let identity = Identity::new(&key(seed)).unwrap();
+        let link = Link::dial(&identity, key(0).public(), hello, Bounds::CLIENT).unwrap();
+        let socket = TcpStream::connect(node.hub.local_address()).unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+        Client { socket, link }
+    }
+
+    fn hello() -> Hello {
+        Hello::client(CLUSTER, Role::Client)
+    }
+
+    /// Writes, turns the node, reads; until something is received.
+    fn receive(&mut self, node: &mut Node) -> Result<Received, LinkError> {
+        let start = Instant::now();
+        let mut buffer = vec![0; 100_000];
+        loop {
+            if let Some(received) = self.link.next_received()? {
+                return Ok(received);
+            }
+            self.link.write_to(&mut self.socket)?;
+            node.turn();
+            match self.socket.read(&mut buffer) {
+                Ok(0) => return Err(LinkError::Closed),
+                Ok(length) => self.link.feed(&buffer[..length])?,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error.into()),
+            }
+            assert!(start.elapsed() < PATIENCE);
+        }
+    }
+
+    fn connect(node: &mut Node, seed: u8) -> Client {
+        let mut client = Client::dial(node, seed, &Client::hello());
+        assert_eq!(client.receive(node).unwrap(), Received::Welcome);
+        client
+    }
+}
+
+#[test]
+fn a_client_is_admitted_by_its_key_and_talks() {
+    let mut node = Node::new(&config(0));
+    let mut client = Client::connect(&mut node, 50);
+    let peer = node.client().unwrap();
+    assert!(matches!(peer, Peer::Client { key: proven, .. } if proven == key(50).public()));
+    client.link.queue(Bytes::from_static(b"question")).unwrap();
+    client.link.write_to(&mut client.socket).unwrap();
+    until(&mut [&mut node], |nodes| nodes[0].messages() == [Bytes::from_static(b"question")]);
+    node.hub.send(&peer, Bytes::from_static(b"answer")).unwrap();
+    node.hub.flush();
+    let answer = client.receive(&mut node).unwrap();
+    assert_eq!(answer, Received::Message(Bytes::from_static(b"answer")));
+    assert_eq!(node.hub.stats().client_links, 1);
+    node.hub.close(&peer, "its key was revoked");
+    assert!(matches!(client.receive(&mut node), Err(LinkError::Closed)));
+    assert_eq!(node.hub.send(&peer, Bytes::from_static(b"late")), Err(SendError::NoLink));
+}
+
+#[test]
+fn an_unknown_client_and_a_newer_version_are_refused_in_words() {
+    let mut node = Node::new(&config(0));
+    node.admit = Err(Refusal("this key is not registered".into()));
+    let mut client = Client::dial(&node, 50, &Client::hello());
+    let error = client.receive(&mut node).unwrap_err();
+    assert!(matches!(&error, LinkError::Refused(text) if text.contains("not registered")));
+
+    let newer = Hello { version: PROTOCOL_VERSION + 1, ..Client::hello() };
+    let mut client = Client::dial(&node, 50, &newer);
+    let error = client.receive(&mut node).unwrap_err().to_string();
+    assert!(error.contains("protocol version 1") && error.contains("version 2"), "{error}");
+    assert_eq!((node.hub.stats().refused_peers, node.client()), (2, None));
+}
+
+#[test]
+fn garbage_before_tls_ends_that_connection_only() {
+    let (mut zero, mut one) = pair();
+    until(&mut [&mut zero, &mut one], linked);
+    let mut garbage = TcpStream::connect(zero.hub.local_address()).unwrap();
+    garbage.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    until(&mut [&mut zero, &mut one], |nodes| nodes[0].misbehaviour(Misbehaviour::Tls) == 1);
+    assert!(zero.down().is_none() && zero.hub.is_linked(ReplicaId(1)));
+    // An alert may come, and then the end.
+    let mut rest = Vec::new();
+    let _ = garbage.read_to_end(&mut rest);
+    assert!(rest.len() < 100);
+}
+
+#[test]
+fn an_oversized_frame_ends_the_link_by_its_length_alone() {
+    let mut node = Node::new(&config(0));
+    // A client that allows itself more than the replica does.
+    let identity = Identity::new(&key(50)).unwrap();
+    let link = Link::dial(&identity, key(0).public(), &Client::hello(), Bounds::REPLICA).unwrap();
+    let socket = TcpStream::connect(node.hub.local_address()).unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+    let mut client = Client { socket, link };
+    assert_eq!(client.receive(&mut node).unwrap(), Received::Welcome);
+    let size = Bounds::CLIENT_AT_REPLICA.receive_bytes + 1;
+    client.link.queue(Bytes::from(vec![0; size])).unwrap();
+    client.socket.set_nonblocking(true).unwrap();
+    let start = Instant::now();
+    while node.down().is_none() {
+        let _ = client.link.write_to(&mut client.socket);
+        node.turn();
+        assert!(start.elapsed() < PATIENCE);
+    }
+    let reason = node.down().unwrap();
+    assert!(matches!(reason, LinkError::Misbehaviour(Misbehaviour::OversizedFrame, _)), "{reason}");
+    assert_eq!(node.misbehaviour(Misbehaviour::OversizedFrame), 1);
+    assert_eq!(node.messages().len(), 0);
+}
+
+#[test]
+fn a_client_that_does_not_read_is_closed_and_others_are_served() {
+    let mut node = Node::new(&config(0));
+    let _slow = Client::connect(&mut node, 50);
+    let slow = node.client().unwrap();
+    let mut quick = Client::connect(&mut node, 51);
+    let reply = Bytes::from(vec![7; 4 << 20]);
+    let start = Instant::now();
+    while node.hub.send(&slow, reply.clone()).is_ok() {
+        node.hub.flush();
+        assert!(start.elapsed() < PATIENCE);
+    }
+    assert_eq!(node.misbehaviour(Misbehaviour::Flooding), 1);
+    node.hub.send(&node.client().unwrap(), Bytes::from_static(b"still here")).unwrap();
+    node.hub.flush();
+    let answer = quick.receive(&mut node).unwrap();
+    assert_eq!(answer, Received::Message(Bytes::from_static(b"still here")));
+    assert!(matches!(node.down(), Some(LinkError::Misbehaviour(Misbehaviour::Flooding, _))));
+}
+
+#[test]
+fn a_client_that_floods_does_not_starve_the_others() {
+    let mut node = Node::new(&config(0));
+    let mut flood = Client::connect(&mut node, 50);
+    let mut quiet = Client::connect(&mut node, 51);
+    flood.socket.set_nonblocking(true).unwrap();
+    let message = Bytes::from(vec![1; 1 << 20]);
+    let question = Bytes::from_static(b"question");
+    quiet.link.queue(question.clone()).unwrap();
+    quiet.link.write_to(&mut quiet.socket).unwrap();
+    let start = Instant::now();
+    while !node.messages().contains(&question) {
+        let _ = flood.link.queue(message.clone());
+        let _: Drained = flood.link.write_to(&mut flood.socket).unwrap();
+        node.turn();
+        assert!(start.elapsed() < PATIENCE);
+    }
+}
+
+#[test]
+fn another_thread_wakes_the_loop() {
+    let mut node = Node::new(&config(0));
+    let waker = node.hub.waker();
+    let thread = std::thread::spawn(move || waker.wake());
+    thread.join().unwrap().unwrap();
+    let start = Instant::now();
+    let mut admission = |_: &Hello, _: PublicKey| Ok(());
+    node.hub.poll(start, None, &mut admission, &mut node.seen).unwrap();
+    assert!(node.seen.is_empty());
+}
