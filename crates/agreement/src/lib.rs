@@ -1,1 +1,38 @@
+//! Agreement: orders batches of client frames for any (u, r).
+//!
+//! A pure machine (DESIGN.md section 7): messages, completions and time go in, effects come out.
+//! With r = 0 it runs propose, accept, decide through the leader (Paxos); with r > 0 propose,
+//! write, accept among the replicas (PBFT, Castro and Liskov, OSDI 1999). The two differ in three
+//! places: whether Write exists, who receives Accept, and what justifies a lock in a view change.
+//!
+//! What the driver owes this machine:
+//! 1. It appends [`Effect::Persist`] records to the log in the order in which they come out, and
+//!    calls [`Agreement::on_persisted`] when they are durable. Whatever must be on disk before it
+//!    is said is held back in here until then (rule A2); the driver just sends what it is told.
+//! 2. It executes [`Effect::Deliver`] in order and calls [`Agreement::on_executed`] after each.
+//! 3. Messages handed in carry the sender that the link proved, and client frames inside them
+//!    whose signatures were verified (rule A5).
+//! 4. It calls [`Agreement::on_tick`] about every [`timing::TICK_MS`], and [`Agreement::flush`]
+//!    after each round of input, which is when a leader proposes what has queued up.
+//!
+//! Files: [`pool`] frames that wait; `slot` what is known about a slot; `rules` the voting rules;
+//! `ordering` the path of a batch; `leading` the proposer; `evidence` what proves a view change and
+//! what follows from it; `views` suspicion and view changes; `laggards` retransmission and
+//! catching up; `restart` what a log says after a crash.
 
+#![forbid(unsafe_code)]
+
+mod evidence;
+mod laggards;
+mod leading;
+mod machine;
+mod ordering;
+pub mod pool;
+mod restart;
+mod rules;
+mod slot;
+pub mod timing;
+mod views;
+
+pub use machine::{Agreement, Effect, Misbehaviour, Mode, Now, Settings};
+pub use restart::Restart;

@@ -1,0 +1,247 @@
+//! What proves a view change, and what follows from it: pure functions over signed messages, so
+//! that every replica that sees the same NewView computes the same choice.
+//!
+//! Invalid view changes are thrown out first, and only then is a maximum taken over what is left
+//! (rule A3). A view change is valid when
+//! 1. its sender signed it, with the key it has in the verifier's current configuration;
+//! 2. its prefix carries r + 1 genuine Prefix signatures (slot 0 needs none);
+//! 3. its locks lie above the prefix, inside the window, in views before the one asked for, and
+//!    with r > 0 each carries a quorum of genuine Writes. With r = 0 nobody lies, and the sender's
+//!    word is enough.
+//!
+//! Any quorum of valid view changes is enough to choose from: a batch that was decided was locked
+//! by a quorum, which shares a correct replica with this one; that replica reports the lock, and
+//! no higher lock for another batch can be proven, because Writes in a later view were bound by
+//! that view's own choice (induction over views, as in PBFT section 4.5.2).
+
+use crate::rules::Choice;
+use perdura_protocol::configuration::Configurations;
+use perdura_protocol::keys::{Claim, Scheme};
+use perdura_protocol::statement::{Kind, STATEMENT_BYTES};
+use perdura_protocol::viewchange::{NewView, PrefixCertificate, ViewChange};
+use perdura_protocol::{Batch, Certificate, Digest, Faults, ReplicaId, Slot, View, limits};
+use std::collections::BTreeMap;
+
+/// What a verifier knows.
+pub struct Verifier<'a> {
+    /// Fault bounds.
+    pub faults: Faults,
+    /// Signature scheme.
+    pub scheme: Scheme,
+    /// Known configurations.
+    pub configurations: &'a Configurations,
+    /// The configuration in which view changes are signed now.
+    pub current: u64,
+    /// Unpredictable bytes for batch verification.
+    pub entropy: [u8; 32],
+}
+
+/// Why evidence does not count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Invalid {
+    /// Signed in a configuration that is not the verifier's current one.
+    #[error("signed in another configuration")]
+    OtherConfiguration,
+    /// Not signed by the alleged sender.
+    #[error("signature is not the sender's")]
+    Signature,
+    /// The prefix is not certified.
+    #[error("prefix is not certified")]
+    Prefix,
+    /// A lock is outside the window, of a view that is not earlier, or not certified.
+    #[error("lock is not certified")]
+    Lock,
+    /// Too few view changes, or of other views, or from somebody who does not lead.
+    #[error("new view does not hold a quorum of view changes from its leader")]
+    Quorum,
+}
+
+type StatementClaim = Claim<[u8; STATEMENT_BYTES]>;
+
+impl Verifier<'_> {
+    fn all_genuine(&self, claims: &[StatementClaim]) -> bool {
+        self.scheme.verify_all(claims, self.entropy).into_iter().all(|genuine| genuine)
+    }
+
+    fn claims(
+        &self,
+        certificate: &Certificate,
+        kind: Kind,
+        view: View,
+        slot: Slot,
+        digest: Digest,
+        out: &mut Vec<StatementClaim>,
+    ) -> Option<()> {
+        let message = self.configurations.context_at(slot).statement(kind, view, slot, digest);
+        for (id, signature) in certificate.signatures() {
+            let key = self.configurations.key_at(slot, *id)?;
+            out.push(Claim { key, message, signature: *signature });
+        }
+        Some(())
+    }
+
+    /// Whether a certificate of at least `quorum` signatures over one statement is genuine.
+    #[must_use]
+    pub fn certified(
+        &self,
+        certificate: &Certificate,
+        quorum: usize,
+        kind: Kind,
+        view: View,
+        slot: Slot,
+        digest: Digest,
+    ) -> bool {
+        let mut claims = Vec::new();
+        certificate.len() >= quorum
+            && self.claims(certificate, kind, view, slot, digest, &mut claims).is_some()
+            && self.all_genuine(&claims)
+    }
+
+    /// Whether a prefix is certified.
+    #[must_use]
+    pub fn prefix(&self, prefix: &PrefixCertificate) -> bool {
+        if prefix.slot == Slot(0) {
+            return *prefix == PrefixCertificate::genesis();
+        }
+        let quorum = self.faults.witnesses();
+        let PrefixCertificate { slot, history, certificate } = prefix;
+        self.certified(certificate, quorum, Kind::Prefix, View(0), *slot, *history)
+    }
+
+    fn signed(
+        &self,
+        kind: Kind,
+        view: View,
+        sender: ReplicaId,
+        body: Digest,
+    ) -> Option<StatementClaim> {
+        let configuration = self.configurations.by_id(self.current)?;
+        let context = configuration.context(self.configurations.cluster());
+        let message = context.statement(kind, view, Slot(0), body);
+        let key = configuration.key(sender)?;
+        Some(Claim { key, message, signature: perdura_protocol::Signature::NONE })
+    }
+
+    /// Checks a view change; all its signatures in one batch.
+    pub fn view_change(&self, change: &ViewChange) -> Result<(), Invalid> {
+        if change.configuration != self.current {
+            return Err(Invalid::OtherConfiguration);
+        }
+        let own = self
+            .signed(Kind::ViewChange, change.view, change.sender, change.body_digest())
+            .ok_or(Invalid::Signature)?;
+        if !self.scheme.verify(own.key, &own.message, change.signature) {
+            return Err(Invalid::Signature);
+        }
+        if !self.prefix(&change.prefix) {
+            return Err(Invalid::Prefix);
+        }
+        let quorum = self.faults.agreement_quorum();
+        let mut claims = Vec::new();
+        for lock in &change.locks {
+            let in_window = lock.slot > change.prefix.slot
+                && lock.slot <= change.prefix.slot.plus(limits::WINDOW);
+            if !in_window || lock.view >= change.view {
+                return Err(Invalid::Lock);
+            }
+            if self.faults.byzantine() {
+                if lock.writes.len() < quorum {
+                    return Err(Invalid::Lock);
+                }
+                self.claims(
+                    &lock.writes,
+                    Kind::Write,
+                    lock.view,
+                    lock.slot,
+                    lock.digest,
+                    &mut claims,
+                )
+                .ok_or(Invalid::Lock)?;
+            }
+        }
+        if self.all_genuine(&claims) { Ok(()) } else { Err(Invalid::Lock) }
+    }
+
+    /// Checks a new view and all that it rests on. `known` says of a view change that it was
+    /// checked before, so that it is not checked again.
+    pub fn new_view(
+        &self,
+        new_view: &NewView,
+        known: impl Fn(&ViewChange) -> bool,
+    ) -> Result<(), Invalid> {
+        if new_view.configuration != self.current {
+            return Err(Invalid::OtherConfiguration);
+        }
+        if new_view.sender != new_view.view.leader(self.faults.n())
+            || new_view.changes.len() < self.faults.agreement_quorum()
+            || new_view.changes.iter().any(|change| change.view != new_view.view)
+        {
+            return Err(Invalid::Quorum);
+        }
+        let own = self
+            .signed(Kind::NewView, new_view.view, new_view.sender, new_view.body_digest())
+            .ok_or(Invalid::Signature)?;
+        if !self.scheme.verify(own.key, &own.message, new_view.signature) {
+            return Err(Invalid::Signature);
+        }
+        for change in &new_view.changes {
+            if !known(change) {
+                self.view_change(change)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a new view starts from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Start {
+    /// The highest certified prefix among the view changes.
+    pub base: PrefixCertificate,
+    /// The batch for each slot from the one after the base to the highest locked one; the null
+    /// batch where nobody holds a lock.
+    pub choices: BTreeMap<Slot, Digest>,
+}
+
+impl Start {
+    /// The start of view 0: everything is free.
+    #[must_use]
+    pub fn genesis() -> Start {
+        Start { base: PrefixCertificate::genesis(), choices: BTreeMap::new() }
+    }
+
+    /// Computes the choice from a quorum of valid view changes.
+    #[must_use]
+    pub fn choose<'a>(changes: impl Iterator<Item = &'a ViewChange> + Clone) -> Start {
+        let base = changes
+            .clone()
+            .map(|change| &change.prefix)
+            .max_by_key(|prefix| prefix.slot)
+            .cloned()
+            .unwrap_or_else(PrefixCertificate::genesis);
+        let mut best: BTreeMap<Slot, (View, Digest)> = BTreeMap::new();
+        for lock in changes.flat_map(|change| &change.locks) {
+            if lock.slot > base.slot {
+                let entry = best.entry(lock.slot).or_insert((lock.view, lock.digest));
+                if lock.view > entry.0 {
+                    *entry = (lock.view, lock.digest);
+                }
+            }
+        }
+        let mut choices = BTreeMap::new();
+        if let Some((last, _)) = best.last_key_value() {
+            let null = Batch::null().digest();
+            for number in base.slot.0 + 1..=last.0 {
+                let slot = Slot(number);
+                choices.insert(slot, best.get(&slot).map_or(null, |(_, digest)| *digest));
+            }
+        }
+        Start { base, choices }
+    }
+
+    /// What may be proposed for a slot.
+    #[must_use]
+    pub fn choice(&self, slot: Slot) -> Choice {
+        self.choices.get(&slot).map_or(Choice::Free, |digest| Choice::Bound(*digest))
+    }
+}

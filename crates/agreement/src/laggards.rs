@@ -1,0 +1,266 @@
+//! Messages get lost, replicas fall behind. Status messages tell everybody where everybody is;
+//! from them follows who repeats what, and who fetches from whom. Nothing is repeated that was
+//! not missed, and no peer's word makes a replica send more than a bounded answer per Status.
+
+use crate::machine::{Agreement, Effect, Misbehaviour, Mode, Now};
+use crate::slot::Decided;
+use crate::timing;
+use perdura_protocol::message::{Decision, Message};
+use perdura_protocol::statement::Kind;
+use perdura_protocol::viewchange::PrefixCertificate;
+use perdura_protocol::{Digest, ReplicaId, Slot, View, limits};
+
+/// Slots repeated for a peer that stands still, per Status of it.
+const REPEATED_SLOTS: usize = 8;
+
+impl Agreement {
+    pub(crate) fn status(&self) -> Message {
+        Message::Status {
+            view: self.view,
+            changing: self.mode == Mode::Changing,
+            delivered: self.delivered,
+        }
+    }
+
+    pub(crate) fn broadcast_status(&mut self, now: Now) {
+        let status = self.status();
+        self.effects.push_back(Effect::Broadcast(status));
+        if let Some(view) = self.suspecting {
+            self.effects.push_back(Effect::Broadcast(Message::Suspect { view }));
+        }
+        let due = now.monotonic_ms >= self.changes_sent_ms + timing::VIEW_CHANGE_MS;
+        if self.mode == Mode::Changing && due && self.persisted >= self.view_sequence {
+            self.changes_sent_ms = now.monotonic_ms;
+            if let Some(change) = self.own_change.clone() {
+                let message = Message::ViewChange(Box::new(change));
+                self.effects.push_back(Effect::Broadcast(message));
+            }
+            self.try_new_view(now);
+        }
+        self.fetch_if_behind(now);
+        self.status_delivered = self.delivered;
+    }
+
+    pub(crate) fn on_status(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        view: View,
+        changing: bool,
+        delivered: Slot,
+    ) {
+        let peer = &mut self.peers[from.index()];
+        let stalled = peer.delivered == delivered;
+        peer.view = view;
+        peer.changing = changing;
+        peer.delivered = delivered;
+        // A suspicion that still holds is repeated behind the Status; one that does not ends here.
+        peer.wanted = view;
+        self.join_if_wanted(now);
+        if self.mode != Mode::Started {
+            return;
+        }
+        if view < self.view || (view == self.view && changing) {
+            if let Some(new_view) = self.new_view.clone() {
+                self.send_in_view(from, Message::NewView(Box::new(new_view)));
+            }
+        } else if view == self.view && stalled {
+            self.repeat_for(from, delivered);
+        }
+    }
+
+    /// Repeats what this replica said about slots that neither it nor the peer has delivered.
+    fn repeat_for(&mut self, to: ReplicaId, delivered: Slot) {
+        if self.leads() && !self.byzantine() && delivered < self.delivered {
+            let (view, slot, history) = (self.view, self.delivered, self.history);
+            let message = Message::Decided { view, slot, history };
+            self.effects.push_back(Effect::Send { to, message });
+        }
+        let first = delivered.max(self.delivered).next();
+        let slots: Vec<Slot> =
+            self.slots.range(first..).map(|(slot, _)| *slot).take(REPEATED_SLOTS).collect();
+        for slot in slots {
+            for message in self.said_about(slot) {
+                self.send_in_view(to, message);
+            }
+        }
+    }
+
+    fn said_about(&self, slot: Slot) -> Vec<Message> {
+        let mut said = Vec::new();
+        let Some(state) = self.slots.get(&slot) else { return said };
+        let view = self.view;
+        let proposal = state.proposal.as_ref().filter(|proposal| proposal.view == view);
+        if let (true, Some(proposal)) = (self.leads(), proposal) {
+            said.push(Message::Propose {
+                view,
+                slot,
+                batch: proposal.batch.clone(),
+                decided: self.delivered,
+                history: self.history,
+            });
+        }
+        if let Some((_, digest, signature)) = state.written.filter(|written| written.0 == view) {
+            said.push(Message::Write { view, slot, digest, signature });
+        }
+        let own = state.accepts.of(self.settings.me).filter(|vote| vote.view == view);
+        if let (true, Some(vote)) = (self.byzantine(), own) {
+            let (digest, signature) = (vote.digest, vote.signature);
+            said.push(Message::Accept { view, slot, digest, signature });
+        }
+        said
+    }
+
+    /// The slot that r + 1 peers say they delivered, so that one correct one did.
+    fn delivered_elsewhere(&self) -> Slot {
+        let me = self.settings.me.index();
+        let mut slots: Vec<Slot> = self
+            .peers
+            .iter()
+            .enumerate()
+            .filter(|(index, _)| *index != me)
+            .map(|(_, peer)| peer.delivered)
+            .collect();
+        slots.sort_unstable_by(|a, b| b.cmp(a));
+        let index = self.settings.parameters.faults.witnesses() - 1;
+        slots.get(index).copied().unwrap_or_default().max(self.prefix.slot)
+    }
+
+    fn fetch_if_behind(&mut self, now: Now) {
+        let target = self.delivered_elsewhere();
+        let stalled = self.delivered == self.status_delivered;
+        let far = target > self.delivered.plus(self.settings.parameters.depth);
+        let waiting =
+            self.fetch_ms.is_some_and(|since| now.monotonic_ms < since + timing::FETCH_MS);
+        if target <= self.delivered || !(stalled || far) || waiting {
+            return;
+        }
+        // One peer after the other, so that a silent or lying one costs one time-out.
+        let n = self.n();
+        for step in 1..=n {
+            let candidate = (self.fetch_from + step) % n;
+            let ahead = self.peers[candidate].delivered > self.delivered;
+            if candidate != self.settings.me.index() && ahead {
+                self.fetch_from = candidate;
+                self.fetch_ms = Some(now.monotonic_ms);
+                let to = ReplicaId(candidate as u8);
+                let message = Message::Fetch { from: self.delivered.next() };
+                self.effects.push_back(Effect::Send { to, message });
+                return;
+            }
+        }
+    }
+
+    pub(crate) fn on_fetch(&mut self, from: ReplicaId, first: Slot) {
+        if first > self.delivered || first == Slot(0) {
+            return;
+        }
+        let mut decisions = Vec::new();
+        let mut bytes = 0;
+        let mut slot = first;
+        while let Some(decision) = self.decision(slot) {
+            bytes += decision.batch.raw().len();
+            decisions.push(decision);
+            slot = slot.next();
+            let enough = decisions.len() as u64 >= self.settings.parameters.depth;
+            if bytes >= limits::FETCH_BYTES || enough {
+                break;
+            }
+        }
+        if decisions.is_empty() {
+            self.effects.push_back(Effect::Serve { to: from, from: first });
+            return;
+        }
+        let prefix = Some(self.prefix.clone()).filter(|p| p.slot >= first && p.slot < slot);
+        let message = Message::Decisions { decisions, prefix };
+        self.effects.push_back(Effect::Send { to: from, message });
+    }
+
+    pub(crate) fn on_decisions(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        decisions: Vec<Decision>,
+        prefix: Option<PrefixCertificate>,
+    ) {
+        let before = self.delivered;
+        let mut next = self.delivered.next();
+        let mut fresh: Vec<Decision> = Vec::new();
+        for decision in decisions {
+            if decision.slot < next {
+                continue;
+            }
+            if decision.slot != next || decision.slot > self.reach() {
+                break;
+            }
+            next = next.next();
+            fresh.push(decision);
+        }
+        let covered = self.covered(&fresh, prefix.as_ref());
+        for decision in fresh {
+            if decision.slot > covered && !self.proven(&decision) {
+                self.misbehaved(from, Misbehaviour::BadDecision);
+                break;
+            }
+            let Decision { slot, view, accepts, batch } = decision;
+            let state = self.slot_mut(now, slot);
+            if let Some(held) = &state.decided {
+                assert!(held.batch.digest() == batch.digest(), "two decisions for a slot: stop");
+            }
+            state.decided = Some(Decided { view, batch, accepts });
+        }
+        if let Some(prefix) = prefix.filter(|prefix| prefix.slot <= covered) {
+            self.learn_prefix(prefix);
+        }
+        self.deliver_decided(now);
+        self.fetch_ms = None;
+        if self.delivered > before && self.peers[from.index()].delivered > self.delivered {
+            self.fetch_ms = Some(now.monotonic_ms);
+            let message = Message::Fetch { from: self.delivered.next() };
+            self.effects.push_back(Effect::Send { to: from, message });
+        }
+    }
+
+    /// The slot up to which a certified prefix proves these decisions.
+    fn covered(&mut self, decisions: &[Decision], prefix: Option<&PrefixCertificate>) -> Slot {
+        let Some(prefix) = prefix.filter(|prefix| prefix.slot <= self.reach()) else {
+            return self.delivered;
+        };
+        let mut history: Digest = self.history;
+        for decision in decisions.iter().take_while(|decision| decision.slot <= prefix.slot) {
+            history = history.chain(decision.slot, decision.batch.digest());
+            if decision.slot == prefix.slot && history == prefix.history {
+                let entropy = self.entropy();
+                if self.verifier(entropy).prefix(prefix) {
+                    return prefix.slot;
+                }
+            }
+        }
+        self.delivered
+    }
+
+    /// Whether a quorum of Accepts proves the decision. With r = 0 nobody lies about one.
+    fn proven(&mut self, decision: &Decision) -> bool {
+        if !self.byzantine() {
+            return true;
+        }
+        let entropy = self.entropy();
+        let (slot, view, digest) = (decision.slot, decision.view, decision.batch.digest());
+        let quorum = self.quorum();
+        self.verifier(entropy).certified(
+            &decision.accepts,
+            quorum,
+            Kind::Accept,
+            view,
+            slot,
+            digest,
+        )
+    }
+
+    pub(crate) fn on_too_old(&mut self, checkpoint: Slot) {
+        if checkpoint > self.delivered {
+            self.fetch_ms = None;
+            self.effects.push_back(Effect::FetchState { checkpoint });
+        }
+    }
+}

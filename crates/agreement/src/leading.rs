@@ -1,0 +1,85 @@
+//! The proposer. It closes a batch by what has queued up: with few slots in flight at once, with
+//! more only when there is enough for a batch that is worth its signatures. No fixed delay.
+
+use crate::machine::{Agreement, Effect, Mode, Now};
+use perdura_protocol::message::Message;
+use perdura_protocol::{Batch, Slot, limits};
+
+/// With fewer slots in flight than this, whatever waits is proposed at once: one is being voted
+/// on while the next travels.
+const EAGER_SLOTS: u64 = 2;
+
+/// With more in flight, a batch waits until this much has queued up: by then the signatures of a
+/// slot cost less than the bytes.
+const WORTHWHILE_BYTES: usize = 64 * 1024;
+
+impl Agreement {
+    /// After each round of input: a leader proposes what has queued up, and tells what is decided
+    /// if no proposal carried it.
+    pub fn flush(&mut self, now: Now) {
+        if !self.leads() || self.mode != Mode::Started || !self.voting() {
+            return;
+        }
+        // A restarted leader sends no Propose in the view it restarted in (A2).
+        if self.restarted_in == Some(self.view) {
+            return;
+        }
+        while let Some(batch) = self.next_batch(now) {
+            let slot = self.next_propose;
+            self.next_propose = slot.next();
+            self.decided_told = self.delivered;
+            let message = Message::Propose {
+                view: self.view,
+                slot,
+                batch: batch.clone(),
+                decided: self.delivered,
+                history: self.history,
+            };
+            self.broadcast_in_view(message);
+            self.take_proposal(now, self.settings.me, slot, batch);
+        }
+        self.tell_decided();
+    }
+
+    fn next_batch(&mut self, now: Now) -> Option<Batch> {
+        self.next_propose = self.next_propose.max(self.prefix.slot.next());
+        let slot = self.next_propose;
+        let end = Slot(self.prefix.slot.0 + limits::WINDOW / 2);
+        if slot > self.reach()
+            || slot > end
+            || self.configurations.at(slot).id != self.view_configuration
+        {
+            return None;
+        }
+        if let Some(digest) = self.start.choices.get(&slot) {
+            let null = Batch::null();
+            if *digest == null.digest() {
+                return Some(null);
+            }
+            let held = self.slots.get(&slot).and_then(|state| state.batch(*digest));
+            return held.or_else(|| self.fetched.get(digest)).cloned();
+        }
+        self.fetched.clear();
+        let in_flight = slot.0 - 1 - self.delivered.0.min(slot.0 - 1);
+        let waiting = self.pool.waiting_bytes();
+        let worthwhile = waiting >= WORTHWHILE_BYTES || (waiting > 0 && in_flight < EAGER_SLOTS);
+        if worthwhile {
+            let frames = self.pool.take(limits::BATCH_TARGET_BYTES);
+            if !frames.is_empty() {
+                return Some(Batch::requests(now.wall, frames));
+            }
+        }
+        // Null batches carry the group to the start of a new configuration (D8).
+        let activation = self.configurations.latest().from_slot;
+        (slot < activation && in_flight < EAGER_SLOTS).then(Batch::null)
+    }
+
+    fn tell_decided(&mut self) {
+        if self.byzantine() || self.decided_told >= self.delivered {
+            return;
+        }
+        self.decided_told = self.delivered;
+        let (view, slot, history) = (self.view, self.delivered, self.history);
+        self.effects.push_back(Effect::Broadcast(Message::Decided { view, slot, history }));
+    }
+}

@@ -1,0 +1,630 @@
+//! The machine itself: its state, what goes in, what comes out, and the one place where speaking
+//! waits for the disk.
+
+use crate::evidence::{Start, Verifier};
+use crate::pool::{Admission, Pool};
+use crate::rules::Standing;
+use crate::slot::{SlotState, Vote};
+use crate::{restart::Restart, timing};
+use perdura_protocol::configuration::{Configuration, Configurations, Parameters};
+use perdura_protocol::keys::Scheme;
+use perdura_protocol::message::{Decision, Message};
+use perdura_protocol::statement::Kind;
+use perdura_protocol::viewchange::{NewView, PrefixCertificate, ViewChange};
+use perdura_protocol::{
+    Batch, Digest, Frame, Record, ReplicaId, SecretKey, SessionId, Signature, Slot, Time, View,
+    limits,
+};
+use std::collections::{BTreeMap, VecDeque};
+
+/// The two clocks, as arguments.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Now {
+    /// Never goes back; for time-outs.
+    pub monotonic_ms: u64,
+    /// The wall clock, for the agreed time; may jump.
+    pub wall: Time,
+}
+
+/// What the machine is told once.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// This replica.
+    pub me: ReplicaId,
+    /// Its key in the current configuration.
+    pub key: SecretKey,
+    /// How statements are signed.
+    pub scheme: Scheme,
+    /// What the cluster agreed on.
+    pub parameters: Parameters,
+    /// Secret random bytes for batch verification and for jitter.
+    pub entropy: [u8; 32],
+}
+
+/// What the machine wants done, in order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Effect {
+    /// Send to one replica. May be lost.
+    Send {
+        /// To whom.
+        to: ReplicaId,
+        /// What.
+        message: Message,
+    },
+    /// Send to all other replicas. May be lost.
+    Broadcast(Message),
+    /// Append to the log and report when it is durable. The n-th such effect since the start has
+    /// sequence number n, from 1.
+    Persist(Record),
+    /// Append to the log with whatever is appended next; nothing waits for it.
+    Note(Record),
+    /// Execute this batch. Slots come in order, without gaps, each once. Replies may leave when
+    /// `logged_at` is durable.
+    Deliver {
+        /// The slot.
+        slot: Slot,
+        /// The batch.
+        batch: Batch,
+        /// History hash with this slot.
+        history: Digest,
+        /// The sequence number whose durability makes the batch logged here (rule D1).
+        logged_at: u64,
+    },
+    /// A prefix is certified up to this slot.
+    Certified(PrefixCertificate),
+    /// This view has started here.
+    ViewStarted(View),
+    /// A peer asks for decided batches from this slot on which this machine holds no more.
+    Serve {
+        /// To whom.
+        to: ReplicaId,
+        /// First slot wanted.
+        from: Slot,
+    },
+    /// This replica is so far behind that a peer no longer has the batches: fetch its state.
+    FetchState {
+        /// The peer's stored checkpoint.
+        checkpoint: Slot,
+    },
+    /// A peer did what no correct replica does.
+    Misbehaved {
+        /// Who.
+        replica: ReplicaId,
+        /// What.
+        what: Misbehaviour,
+    },
+}
+
+/// What only a faulty peer does.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Misbehaviour {
+    /// Two proposals for a slot in one view.
+    Equivocation,
+    /// Two votes for a slot in one view.
+    DoubleVote,
+    /// A signature that is not genuine.
+    BadSignature,
+    /// A view change or new view that does not hold.
+    BadEvidence,
+    /// A proposal against the view change's choice or against a decision.
+    BadProposal,
+    /// Decisions without proof.
+    BadDecision,
+    /// A message that only a leader, or nobody, sends.
+    OutOfRole,
+}
+
+/// Where the replica stands in its view.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    /// The view has started.
+    Started,
+    /// Waiting for the view's NewView.
+    Changing,
+}
+
+/// What waits for the disk.
+#[derive(Clone, Debug)]
+pub(crate) enum Held {
+    Broadcast(Message),
+    Send(ReplicaId, Message),
+    OwnAccept(View, Slot, Digest),
+}
+
+/// What is known about a peer from its Status messages.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct PeerStatus {
+    pub view: View,
+    pub changing: bool,
+    pub delivered: Slot,
+    pub wanted: View,
+    pub connected: bool,
+}
+
+/// The agreement machine of one replica.
+#[derive(Debug)]
+pub struct Agreement {
+    pub(crate) settings: Settings,
+    pub(crate) configurations: Configurations,
+    pub(crate) pool: Pool,
+    pub(crate) slots: BTreeMap<Slot, SlotState>,
+    pub(crate) held_proposal_bytes: usize,
+
+    pub(crate) view: View,
+    pub(crate) mode: Mode,
+    pub(crate) restarted_in: Option<View>,
+    // Votes need a certified prefix up to here: 0, or what a replica without its memory of
+    // earlier votes was started with (D8).
+    pub(crate) vote_after: Slot,
+    pub(crate) start: Start,
+    // The configuration in which the current view was started; slots of another one wait for a
+    // view of theirs, so that a replaced replica's promises bind its successor.
+    pub(crate) view_configuration: u64,
+    pub(crate) new_view: Option<NewView>,
+    // Position in the log of the record that entered the current view.
+    pub(crate) view_sequence: u64,
+
+    pub(crate) delivered: Slot,
+    pub(crate) history: Digest,
+    pub(crate) executed: Slot,
+    pub(crate) prefix: PrefixCertificate,
+    pub(crate) prefix_votes: BTreeMap<Slot, Vec<Option<(Digest, Signature)>>>,
+    pub(crate) own_histories: BTreeMap<Slot, Digest>,
+    // Delivered and not executed: slot, history hash, where it is logged.
+    pub(crate) executing: VecDeque<(Slot, Digest, u64)>,
+
+    pub(crate) next_propose: Slot,
+    pub(crate) decided_told: Slot,
+
+    pub(crate) suspecting: Option<View>,
+    pub(crate) abdicated: Option<View>,
+    // Since when r + 1 peers have given this view up.
+    pub(crate) left_ms: Option<u64>,
+    pub(crate) failed_views: u32,
+    pub(crate) changes: BTreeMap<ReplicaId, ViewChange>,
+    pub(crate) own_change: Option<ViewChange>,
+    pub(crate) changes_sent_ms: u64,
+    pub(crate) fetched: BTreeMap<Digest, Batch>,
+    pub(crate) quorum_asked_ms: Option<u64>,
+    pub(crate) changing_since_ms: u64,
+
+    pub(crate) peers: Vec<PeerStatus>,
+    pub(crate) leader_heard_ms: u64,
+    pub(crate) leader_lost_ms: Option<u64>,
+    pub(crate) progress_ms: u64,
+    pub(crate) status_ms: u64,
+    pub(crate) status_delivered: Slot,
+    pub(crate) fetch_ms: Option<u64>,
+    pub(crate) fetch_from: usize,
+
+    pub(crate) appended: u64,
+    pub(crate) persisted: u64,
+    pub(crate) held: VecDeque<(u64, Held)>,
+    pub(crate) effects: VecDeque<Effect>,
+    pub(crate) entropy_used: u64,
+}
+
+impl Agreement {
+    /// A machine that starts from what `restart` found, or from nothing.
+    #[must_use]
+    pub fn new(
+        settings: Settings,
+        configurations: Configurations,
+        restart: Restart,
+        now: Now,
+    ) -> Agreement {
+        let n = settings.parameters.faults.n();
+        let fresh = restart.view == View(0) && restart.blank;
+        let mut agreement = Agreement {
+            pool: Pool::default(),
+            slots: restart.slots,
+            held_proposal_bytes: 0,
+            view: restart.view,
+            mode: if restart.view == View(0) { Mode::Started } else { Mode::Changing },
+            restarted_in: if fresh { None } else { Some(restart.view) },
+            vote_after: restart.vote_after,
+            start: Start::genesis(),
+            view_configuration: 0,
+            new_view: None,
+            view_sequence: 0,
+            delivered: restart.delivered,
+            history: restart.history,
+            executed: restart.delivered,
+            prefix: restart.prefix,
+            prefix_votes: BTreeMap::new(),
+            own_histories: BTreeMap::new(),
+            executing: VecDeque::new(),
+            next_propose: restart.delivered.next(),
+            decided_told: Slot(0),
+            suspecting: None,
+            abdicated: None,
+            left_ms: None,
+            failed_views: 0,
+            changes: BTreeMap::new(),
+            own_change: None,
+            changes_sent_ms: 0,
+            fetched: BTreeMap::new(),
+            quorum_asked_ms: None,
+            changing_since_ms: now.monotonic_ms,
+            peers: vec![PeerStatus::default(); n],
+            leader_heard_ms: now.monotonic_ms,
+            leader_lost_ms: None,
+            progress_ms: now.monotonic_ms,
+            status_ms: 0,
+            status_delivered: restart.delivered,
+            fetch_ms: None,
+            fetch_from: settings.me.index(),
+            appended: 0,
+            persisted: 0,
+            held: VecDeque::new(),
+            effects: VecDeque::new(),
+            entropy_used: 0,
+            settings,
+            configurations,
+        };
+        if fresh {
+            // From here on a restart knows that it is one.
+            agreement.view_sequence = agreement.persist(Record::View(View(0)));
+        }
+        agreement.deliver_decided(now);
+        agreement
+    }
+
+    /// Takes a message from the replica that the link proved.
+    pub fn on_message(&mut self, now: Now, from: ReplicaId, message: Message) {
+        if from == self.settings.me || from.index() >= self.n() {
+            return;
+        }
+        if from == self.leader() {
+            self.leader_heard_ms = now.monotonic_ms;
+        }
+        match message {
+            Message::Propose { view, slot, batch, decided, history } => {
+                self.on_propose(now, from, view, slot, batch);
+                self.on_decided(now, from, view, decided, history);
+            }
+            Message::Write { view, slot, digest, signature } => {
+                let vote = Vote { view, digest, signature, verified: false };
+                self.on_vote(now, from, Kind::Write, slot, vote);
+            }
+            Message::Accept { view, slot, digest, signature } => {
+                let vote = Vote { view, digest, signature, verified: false };
+                self.on_vote(now, from, Kind::Accept, slot, vote);
+            }
+            Message::Decided { view, slot, history } => {
+                self.on_decided(now, from, view, slot, history);
+            }
+            Message::Prefix { slot, history, signature } => {
+                self.on_prefix(now, from, slot, history, signature);
+            }
+            Message::Status { view, changing, delivered } => {
+                self.on_status(now, from, view, changing, delivered);
+            }
+            Message::Suspect { view } => self.on_suspect(now, from, view),
+            Message::ViewChange(change) => self.on_view_change(now, from, *change),
+            Message::NewView(new_view) => self.on_new_view(now, from, *new_view),
+            Message::FetchBatch { slot, digest } => self.on_fetch_batch(from, slot, digest),
+            Message::LockedBatch { slot, batch } => self.on_locked_batch(now, slot, batch),
+            Message::Fetch { from: first } => self.on_fetch(from, first),
+            Message::Decisions { decisions, prefix } => {
+                self.on_decisions(now, from, decisions, prefix);
+            }
+            Message::TooOld { checkpoint } => self.on_too_old(checkpoint),
+            _ => self.misbehaved(from, Misbehaviour::OutOfRole),
+        }
+    }
+
+    /// Offers a client's frame whose signature is verified.
+    pub fn on_frame(&mut self, now: Now, frame: Frame) -> Admission {
+        self.pool.offer(frame, now.monotonic_ms)
+    }
+
+    /// The log is durable up to and including the `sequence`-th [`Effect::Persist`].
+    pub fn on_persisted(&mut self, now: Now, sequence: u64) {
+        self.persisted = self.persisted.max(sequence);
+        while self.held.front().is_some_and(|(needed, _)| *needed <= self.persisted) {
+            match self.held.pop_front() {
+                Some((_, Held::Broadcast(message))) => {
+                    self.effects.push_back(Effect::Broadcast(message));
+                }
+                Some((_, Held::Send(to, message))) => {
+                    self.effects.push_back(Effect::Send { to, message });
+                }
+                Some((_, Held::OwnAccept(view, slot, digest))) => {
+                    self.speak_accept(now, view, slot, digest);
+                }
+                None => return,
+            }
+        }
+    }
+
+    /// The batch of `slot` was executed; with it may have come a new configuration.
+    pub fn on_executed(&mut self, now: Now, slot: Slot, configuration: Option<Configuration>) {
+        assert!(slot == self.executed.next() && slot <= self.delivered, "executed out of order");
+        self.executed = slot;
+        if let Some(configuration) = configuration {
+            self.effects.push_back(Effect::Note(Record::Configuration(configuration.clone())));
+            self.configurations.add(configuration);
+        }
+        if let Some((delivered, history, logged_at)) = self.executing.pop_front() {
+            assert!(delivered == slot, "executed what was not delivered");
+            self.sign_prefix(now, slot, history, logged_at);
+        }
+        // What lay just beyond the pipeline's reach may be voted on now.
+        let reach = self.reach();
+        if self.slots.contains_key(&reach) {
+            self.advance(now, reach);
+        }
+    }
+
+    /// A link to a replica came up or went down.
+    pub fn on_link(&mut self, now: Now, replica: ReplicaId, up: bool) {
+        let leader = self.leader();
+        let Some(peer) = self.peers.get_mut(replica.index()) else { return };
+        let was = std::mem::replace(&mut peer.connected, up);
+        if replica == leader {
+            self.leader_lost_ms = match (was, up) {
+                (_, true) => None,
+                (true, false) => Some(now.monotonic_ms),
+                (false, false) => self.leader_lost_ms,
+            };
+        }
+        if up {
+            // Whatever was in flight is lost: tell at once where we are.
+            let message = self.status();
+            self.effects.push_back(Effect::Send { to: replica, message });
+        }
+    }
+
+    /// Time passes; called every [`timing::TICK_MS`] or so.
+    pub fn on_tick(&mut self, now: Now) {
+        self.check_leader(now);
+        if now.monotonic_ms >= self.status_ms + timing::STATUS_MS {
+            self.status_ms = now.monotonic_ms;
+            self.broadcast_status(now);
+        }
+    }
+
+    /// What has to be done, oldest first.
+    pub fn next_effect(&mut self) -> Option<Effect> {
+        self.effects.pop_front()
+    }
+
+    /// State was transferred: everything up to the prefix is delivered and executed. From here on
+    /// this replica may vote.
+    pub fn on_installed(
+        &mut self,
+        now: Now,
+        prefix: PrefixCertificate,
+        configurations: &[Configuration],
+    ) {
+        for configuration in configurations {
+            self.configurations.add(configuration.clone());
+        }
+        if prefix.slot > self.delivered {
+            self.delivered = prefix.slot;
+            self.history = prefix.history;
+            self.executed = prefix.slot;
+            self.executing.clear();
+        }
+        self.own_histories = self.own_histories.split_off(&self.delivered.next());
+        self.learn_prefix(prefix);
+        self.next_propose = self.next_propose.max(self.delivered.next());
+        self.progress_ms = now.monotonic_ms;
+        self.fetch_ms = None;
+        self.deliver_decided(now);
+    }
+
+    /// Drops waiting frames that `keep` says are of no use any more.
+    pub fn retain_frames(&mut self, keep: impl FnMut(&Frame) -> bool) {
+        self.pool.retain(keep);
+    }
+
+    /// A frame whose commands were all executed waits no longer.
+    pub fn forget_frame(&mut self, session: SessionId, first_number: u64) {
+        self.pool.remove(session, first_number);
+    }
+
+    /// Whether exactly this frame waits here, its signature verified.
+    #[must_use]
+    pub fn holds_frame(&self, frame: &Frame) -> bool {
+        self.pool.holds(frame)
+    }
+
+    /// The frames that wait.
+    pub fn waiting_frames(&self) -> impl Iterator<Item = &Frame> {
+        self.pool.frames()
+    }
+
+    /// The current view.
+    #[must_use]
+    pub fn view(&self) -> View {
+        self.view
+    }
+
+    /// Whether the view has started.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// The leader of the current view.
+    #[must_use]
+    pub fn leader(&self) -> ReplicaId {
+        self.view.leader(self.n())
+    }
+
+    /// Whether this replica leads the current view.
+    #[must_use]
+    pub fn leads(&self) -> bool {
+        self.leader() == self.settings.me
+    }
+
+    /// The last delivered slot.
+    #[must_use]
+    pub fn delivered(&self) -> Slot {
+        self.delivered
+    }
+
+    /// The certified prefix.
+    #[must_use]
+    pub fn prefix(&self) -> &PrefixCertificate {
+        &self.prefix
+    }
+
+    /// Whether this replica may vote: it holds all that it could have promised before (D8).
+    #[must_use]
+    pub fn voting(&self) -> bool {
+        self.prefix.slot >= self.vote_after
+    }
+
+    /// The highest slot for which this replica sent an Accept (rule C2).
+    #[must_use]
+    pub fn highest_accepted(&self) -> Slot {
+        let accepted = self.slots.iter().rev().find(|(_, state)| state.locked.is_some());
+        accepted.map_or(self.delivered, |(slot, _)| (*slot).max(self.delivered))
+    }
+
+    /// The known configurations.
+    #[must_use]
+    pub fn configurations(&self) -> &Configurations {
+        &self.configurations
+    }
+
+    /// The decision about a slot, while it is held here.
+    #[must_use]
+    pub fn decision(&self, slot: Slot) -> Option<Decision> {
+        if slot > self.delivered {
+            return None;
+        }
+        let decided = self.slots.get(&slot)?.decided.as_ref()?;
+        Some(Decision {
+            slot,
+            view: decided.view,
+            accepts: decided.accepts.clone(),
+            batch: decided.batch.clone(),
+        })
+    }
+
+    /// Slots held, bytes of waiting frames, messages held for the disk: for metrics and for the
+    /// check that memory stays bounded (A6).
+    #[must_use]
+    pub fn held(&self) -> (usize, usize, usize) {
+        (self.slots.len(), self.pool.held_bytes(), self.held.len())
+    }
+
+    pub(crate) fn n(&self) -> usize {
+        self.settings.parameters.faults.n()
+    }
+
+    pub(crate) fn quorum(&self) -> usize {
+        self.settings.parameters.faults.agreement_quorum()
+    }
+
+    pub(crate) fn byzantine(&self) -> bool {
+        self.settings.parameters.faults.byzantine()
+    }
+
+    /// The highest slot that may be agreed on: its configuration is known, because whatever could
+    /// change it was executed.
+    pub(crate) fn reach(&self) -> Slot {
+        self.executed.plus(self.settings.parameters.depth)
+    }
+
+    pub(crate) fn standing(&self) -> Standing {
+        Standing {
+            view: self.view,
+            started: self.mode == Mode::Started,
+            view_configuration: self.view_configuration,
+            prefix: self.prefix.slot,
+            reach: self.reach(),
+            restarted_in: self.restarted_in,
+            voting: self.voting(),
+        }
+    }
+
+    pub(crate) fn slot_mut(&mut self, now: Now, slot: Slot) -> &mut SlotState {
+        let n = self.n();
+        self.slots.entry(slot).or_insert_with(|| SlotState::new(n, now.monotonic_ms))
+    }
+
+    /// Appends a record; returns the sequence number to wait for.
+    pub(crate) fn persist(&mut self, record: Record) -> u64 {
+        self.appended += 1;
+        self.effects.push_back(Effect::Persist(record));
+        self.appended
+    }
+
+    /// Holds something back until the log is durable up to `sequence`.
+    pub(crate) fn hold(&mut self, sequence: u64, held: Held) {
+        // Sequence numbers come in order but for messages bound to the view's own record.
+        let place = self.held.partition_point(|(needed, _)| *needed <= sequence);
+        self.held.insert(place, (sequence, held));
+    }
+
+    /// Broadcasts now, or as soon as the current view is on disk.
+    pub(crate) fn broadcast_in_view(&mut self, message: Message) {
+        if self.persisted >= self.view_sequence {
+            self.effects.push_back(Effect::Broadcast(message));
+        } else {
+            self.hold(self.view_sequence, Held::Broadcast(message));
+        }
+    }
+
+    /// Sends now, or as soon as the current view is on disk.
+    pub(crate) fn send_in_view(&mut self, to: ReplicaId, message: Message) {
+        if self.persisted >= self.view_sequence {
+            self.effects.push_back(Effect::Send { to, message });
+        } else {
+            self.hold(self.view_sequence, Held::Send(to, message));
+        }
+    }
+
+    pub(crate) fn misbehaved(&mut self, replica: ReplicaId, what: Misbehaviour) {
+        self.effects.push_back(Effect::Misbehaved { replica, what });
+    }
+
+    /// Fresh bytes that no peer can foresee.
+    pub(crate) fn entropy(&mut self) -> [u8; 32] {
+        self.entropy_used += 1;
+        let mut input = [0u8; 40];
+        input[..32].copy_from_slice(&self.settings.entropy);
+        input[32..].copy_from_slice(&self.entropy_used.to_le_bytes());
+        Digest::of(&input).0
+    }
+
+    pub(crate) fn verifier(&self, entropy: [u8; 32]) -> Verifier<'_> {
+        Verifier {
+            faults: self.settings.parameters.faults,
+            scheme: self.settings.scheme,
+            configurations: &self.configurations,
+            current: self.configurations.at(self.executed.next()).id,
+            entropy,
+        }
+    }
+
+    /// Signs a statement about `slot` in the configuration that governs it.
+    pub(crate) fn sign(&self, kind: Kind, view: View, slot: Slot, digest: Digest) -> Signature {
+        let context = self.configurations.context_at(slot);
+        self.settings.key.sign(&context.statement(kind, view, slot, digest))
+    }
+
+    /// Forgets slots that are both delivered and certified: no view change speaks of them.
+    pub(crate) fn forget_certified(&mut self) {
+        let through = self.prefix.slot.min(self.executed);
+        while let Some(entry) = self.slots.first_entry() {
+            if *entry.key() > through {
+                break;
+            }
+            let state = entry.remove();
+            self.held_proposal_bytes -= state.held_bytes();
+        }
+        self.prefix_votes = self.prefix_votes.split_off(&self.prefix.slot.next());
+        self.own_histories = self.own_histories.split_off(&self.prefix.slot.next());
+    }
+
+    /// Highest slot about which messages are kept.
+    pub(crate) fn window_end(&self) -> Slot {
+        self.delivered.plus(limits::WINDOW)
+    }
+}

@@ -1,0 +1,477 @@
+//! The path of a batch: Propose, Write (r > 0), Accept, decided, delivered; and the signed
+//! prefixes that let everybody forget it.
+
+use crate::machine::{Agreement, Effect, Held, Misbehaviour, Mode, Now};
+use crate::rules::{self, Ballot};
+use crate::slot::{Added, Decided, Judge, Locked, Proposal, Vote};
+use perdura_protocol::batch::BatchKind;
+use perdura_protocol::message::Message;
+use perdura_protocol::statement::Kind;
+use perdura_protocol::viewchange::PrefixCertificate;
+use perdura_protocol::{
+    Batch, Certificate, Digest, Record, ReplicaId, Signature, Slot, View, limits,
+};
+
+/// Bytes of undecided proposals that are kept. A leader fills its pipeline of 32 slots with a
+/// quarter of this; a liar can make a replica hold no more.
+const HELD_PROPOSAL_BYTES: usize = 128 * 1024 * 1024;
+
+impl Agreement {
+    pub(crate) fn on_propose(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        view: View,
+        slot: Slot,
+        batch: Batch,
+    ) {
+        if from != view.leader(self.n()) {
+            self.misbehaved(from, Misbehaviour::OutOfRole);
+            return;
+        }
+        let far = self.reach().plus(self.settings.parameters.depth);
+        if view != self.view || self.mode != Mode::Started || slot > far {
+            return;
+        }
+        if slot <= self.prefix.slot {
+            return; // The proposer is behind; it will fetch what is certified.
+        }
+        let fits = self.held_proposal_bytes + batch.raw().len() <= HELD_PROPOSAL_BYTES;
+        if !fits && slot != self.delivered.next() {
+            return;
+        }
+        if !self.admissible(now, slot, &batch) {
+            return;
+        }
+        self.take_proposal(now, from, slot, batch);
+    }
+
+    /// Fresh proposals carry a time close to the local clock (E3); bound ones are not judged.
+    fn admissible(&self, now: Now, slot: Slot, batch: &Batch) -> bool {
+        if self.start.choices.contains_key(&slot) || batch.kind() == BatchKind::Null {
+            return true;
+        }
+        batch.time().0.abs_diff(now.wall.0) <= self.settings.parameters.max_skew_ms
+    }
+
+    pub(crate) fn take_proposal(&mut self, now: Now, from: ReplicaId, slot: Slot, batch: Batch) {
+        let view = self.view;
+        let (me, byzantine) = (self.settings.me, self.byzantine());
+        let state = self.slot_mut(now, slot);
+        if let Some(proposal) = state.proposal.as_ref().filter(|p| p.view == view) {
+            if proposal.batch.digest() != batch.digest() {
+                self.misbehaved(from, Misbehaviour::Equivocation);
+            } else if from != me && !byzantine {
+                self.repeat_accept(from, slot);
+            }
+            return;
+        }
+        let before = state.held_bytes();
+        state.proposal = Some(Proposal { view, batch });
+        state.since_ms = now.monotonic_ms;
+        let after = state.held_bytes();
+        self.held_proposal_bytes = self.held_proposal_bytes - before + after;
+        self.advance(now, slot);
+    }
+
+    /// r = 0: the leader repeated a proposal, so it may have missed this replica's Accept.
+    fn repeat_accept(&mut self, to: ReplicaId, slot: Slot) {
+        let Some(locked) = self.slots.get(&slot).and_then(|state| state.locked.as_ref()) else {
+            return;
+        };
+        if locked.view == self.view && locked.sequence <= self.persisted {
+            let (view, digest) = (locked.view, locked.batch.digest());
+            let message = Message::Accept { view, slot, digest, signature: Signature::NONE };
+            self.send_in_view(to, message);
+        }
+    }
+
+    pub(crate) fn on_vote(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        kind: Kind,
+        slot: Slot,
+        vote: Vote,
+    ) {
+        let view = vote.view;
+        if slot <= self.prefix.slot || slot > self.window_end() {
+            return;
+        }
+        let byzantine = self.byzantine();
+        if !byzantine && (kind == Kind::Write || view != self.view || !self.leads()) {
+            return; // With r = 0 only the leader of the view counts, and only Accepts.
+        }
+        let vote = Vote { verified: !byzantine, ..vote };
+        let state = self.slot_mut(now, slot);
+        let votes = if kind == Kind::Write { &mut state.writes } else { &mut state.accepts };
+        match votes.add(from, vote) {
+            Added::Stale => {}
+            Added::Conflict => self.misbehaved(from, Misbehaviour::DoubleVote),
+            Added::New => self.advance(now, slot),
+        }
+    }
+
+    /// Takes a slot as far as what is known about it allows.
+    pub(crate) fn advance(&mut self, now: Now, slot: Slot) {
+        if slot > self.reach() || slot <= self.prefix.slot {
+            return;
+        }
+        self.try_write(slot);
+        self.try_lock(now, slot);
+        self.try_decide(now, slot);
+    }
+
+    fn try_write(&mut self, slot: Slot) {
+        if !self.byzantine() {
+            return;
+        }
+        let Some(state) = self.slots.get(&slot) else { return };
+        let Some(digest) = self.proposed(slot) else { return };
+        let view = self.view;
+        if state.written.is_some_and(|written| written.0 == view) {
+            return;
+        }
+        if rules::may_write(&self.standing(), self.ballot(slot, digest), state).is_err() {
+            return;
+        }
+        let signature = self.sign(Kind::Write, view, slot, digest);
+        let me = self.settings.me;
+        if let Some(state) = self.slots.get_mut(&slot) {
+            state.written = Some((view, digest, signature));
+            state.writes.add(me, Vote { view, digest, signature, verified: true });
+        }
+        self.broadcast_in_view(Message::Write { view, slot, digest, signature });
+    }
+
+    fn ballot(&self, slot: Slot, digest: Digest) -> Ballot {
+        Ballot {
+            view: self.view,
+            slot,
+            digest,
+            configuration: self.configurations.at(slot).id,
+            choice: self.start.choice(slot),
+        }
+    }
+
+    /// Digest of the current view's proposal for the slot.
+    fn proposed(&self, slot: Slot) -> Option<Digest> {
+        let proposal = self.slots.get(&slot)?.proposal.as_ref()?;
+        (proposal.view == self.view).then(|| proposal.batch.digest())
+    }
+
+    /// Votes to accept: with r = 0 on the leader's proposal, with r > 0 on a quorum of Writes.
+    fn try_lock(&mut self, now: Now, slot: Slot) {
+        let Some(digest) = self.proposed(slot) else { return };
+        let view = self.view;
+        let Some(state) = self.slots.get(&slot) else { return };
+        if state.locked.as_ref().is_some_and(|locked| locked.view == view)
+            || rules::may_consider(&self.standing(), self.ballot(slot, digest), state).is_err()
+        {
+            return;
+        }
+        let Some(writes) = self.write_quorum(view, slot, digest) else { return };
+        let Some(batch) = self.slots.get(&slot).and_then(|state| state.batch(digest)).cloned()
+        else {
+            return;
+        };
+        let record = Record::Vote { view, slot, batch: batch.clone(), writes: writes.clone() };
+        let sequence = self.persist(record);
+        self.slot_mut(now, slot).locked = Some(Locked { view, batch, writes, sequence });
+        self.hold(sequence, Held::OwnAccept(view, slot, digest));
+    }
+
+    fn write_quorum(&mut self, view: View, slot: Slot, digest: Digest) -> Option<Certificate> {
+        if !self.byzantine() {
+            return Some(Certificate::default());
+        }
+        self.vote_quorum(Kind::Write, view, slot, digest)
+    }
+
+    fn vote_quorum(
+        &mut self,
+        kind: Kind,
+        view: View,
+        slot: Slot,
+        digest: Digest,
+    ) -> Option<Certificate> {
+        let quorum = self.quorum();
+        let state = self.slots.get(&slot)?;
+        let votes = if kind == Kind::Write { &state.writes } else { &state.accepts };
+        if votes.matching(view, digest).len() < quorum {
+            return None;
+        }
+        let entropy = self.entropy();
+        let judge = Judge {
+            scheme: self.byzantine().then_some(self.settings.scheme),
+            configuration: self.configurations.at(slot),
+            context: self.configurations.context_at(slot),
+            kind,
+            slot,
+            entropy,
+        };
+        let state = self.slots.get_mut(&slot)?;
+        let votes = if kind == Kind::Write { &mut state.writes } else { &mut state.accepts };
+        let mut liars = Vec::new();
+        let certificate = votes.quorum(view, digest, quorum, &judge, &mut liars);
+        for liar in liars {
+            self.misbehaved(liar, Misbehaviour::BadSignature);
+        }
+        certificate
+    }
+
+    /// The vote is on disk: say so.
+    pub(crate) fn speak_accept(&mut self, now: Now, view: View, slot: Slot, digest: Digest) {
+        let byzantine = self.byzantine();
+        let signature =
+            if byzantine { self.sign(Kind::Accept, view, slot, digest) } else { Signature::NONE };
+        let message = Message::Accept { view, slot, digest, signature };
+        let me = self.settings.me;
+        let leader = view.leader(self.n());
+        if byzantine {
+            self.effects.push_back(Effect::Broadcast(message));
+        } else if leader != me {
+            self.effects.push_back(Effect::Send { to: leader, message });
+        }
+        if slot > self.prefix.slot {
+            let vote = Vote { view, digest, signature, verified: true };
+            self.slot_mut(now, slot).accepts.add(me, vote);
+            self.advance(now, slot);
+        }
+    }
+
+    fn try_decide(&mut self, now: Now, slot: Slot) {
+        let Some(state) = self.slots.get(&slot) else { return };
+        if state.decided.is_some() || (!self.byzantine() && !self.leads()) {
+            return;
+        }
+        let Some((view, digest)) = state.accepts.candidate(self.quorum()) else { return };
+        if !self.byzantine() && view != self.view {
+            return;
+        }
+        let Some(batch) = state.batch(digest).cloned() else { return };
+        let Some(accepts) = self.vote_quorum(Kind::Accept, view, slot, digest) else { return };
+        let accepts = if self.byzantine() { accepts } else { Certificate::default() };
+        self.slot_mut(now, slot).decided = Some(Decided { view, batch, accepts });
+        self.deliver_decided(now);
+    }
+
+    /// r = 0: the leader of this view says that everything up to `slot` is decided.
+    pub(crate) fn on_decided(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        view: View,
+        slot: Slot,
+        history: Digest,
+    ) {
+        if self.byzantine() || from != view.leader(self.n()) || slot <= self.delivered {
+            return;
+        }
+        let peer = &mut self.peers[from.index()];
+        peer.delivered = peer.delivered.max(slot);
+        // Either it was accepted in exactly that view ...
+        let mut chain = self.history;
+        let mut decided = Vec::new();
+        for number in self.delivered.0 + 1..=slot.0 {
+            let Some(state) = self.slots.get(&Slot(number)) else { break };
+            let Some(locked) = &state.locked else { break };
+            let in_view = locked.view == view;
+            chain = chain.chain(Slot(number), locked.batch.digest());
+            decided.push((Slot(number), in_view, locked.batch.clone()));
+        }
+        // ... or the whole run matches the leader's history.
+        let matches = decided.last().is_some_and(|(last, ..)| *last == slot) && chain == history;
+        for (slot, in_view, batch) in decided {
+            if !in_view && !matches {
+                break;
+            }
+            let decided = Decided { view, batch, accepts: Certificate::default() };
+            self.slot_mut(now, slot).decided.get_or_insert(decided);
+        }
+        self.deliver_decided(now);
+    }
+
+    /// Delivers the contiguous decided prefix (A4).
+    pub(crate) fn deliver_decided(&mut self, now: Now) {
+        loop {
+            let slot = self.delivered.next();
+            let Some(decided) = self.slots.get(&slot).and_then(|state| state.decided.clone())
+            else {
+                return;
+            };
+            let digest = decided.batch.digest();
+            let logged_at = self.log_decision(slot, &decided);
+            self.delivered = slot;
+            self.history = self.history.chain(slot, digest);
+            self.progress_ms = now.monotonic_ms;
+            if self.mode == Mode::Started {
+                self.failed_views = 0;
+            }
+            for frame in decided.batch.frames() {
+                self.pool.remove(frame.session, frame.first_number);
+            }
+            if let Some(state) = self.slots.get_mut(&slot) {
+                let freed = state.held_bytes();
+                state.proposal = None;
+                self.held_proposal_bytes -= freed;
+            }
+            let (batch, history) = (decided.batch, self.history);
+            self.effects.push_back(Effect::Deliver { slot, batch, history, logged_at });
+            self.effects.push_back(Effect::Note(Record::Delivered { slot, history }));
+            self.executing.push_back((slot, history, logged_at));
+        }
+    }
+
+    /// The sequence number at which the batch is on this disk with a vote or a proof (D1).
+    fn log_decision(&mut self, slot: Slot, decided: &Decided) -> u64 {
+        let digest = decided.batch.digest();
+        let voted = self
+            .slots
+            .get(&slot)
+            .and_then(|state| state.locked.as_ref())
+            .filter(|locked| locked.batch.digest() == digest)
+            .map(|locked| locked.sequence);
+        match voted {
+            Some(sequence) => {
+                if self.byzantine() && !decided.accepts.is_empty() {
+                    self.effects.push_back(Effect::Note(Record::Accepts {
+                        slot,
+                        view: decided.view,
+                        digest,
+                        accepts: decided.accepts.clone(),
+                    }));
+                }
+                sequence
+            }
+            None => self.persist(Record::Decision {
+                slot,
+                view: decided.view,
+                batch: decided.batch.clone(),
+                accepts: decided.accepts.clone(),
+            }),
+        }
+    }
+
+    /// Whether a Prefix is signed at this slot: at regular intervals, and wherever a state is
+    /// checkpointed, so that a transferred state comes with its certified prefix.
+    fn prefix_due(&self, slot: Slot) -> bool {
+        slot.0.is_multiple_of(limits::PREFIX_INTERVAL)
+            || self.configurations.known().iter().any(|c| c.from_slot == slot.next())
+    }
+
+    pub(crate) fn sign_prefix(&mut self, now: Now, slot: Slot, history: Digest, logged_at: u64) {
+        if !self.prefix_due(slot) {
+            return;
+        }
+        self.own_histories.insert(slot, history);
+        if self.voting() {
+            let signature = self.sign(Kind::Prefix, View(0), slot, history);
+            let message = Message::Prefix { slot, history, signature };
+            if logged_at <= self.persisted {
+                self.effects.push_back(Effect::Broadcast(message));
+            } else {
+                self.hold(logged_at, Held::Broadcast(message));
+            }
+            let me = self.settings.me;
+            self.add_prefix_vote(me, slot, history, signature);
+        }
+        self.try_certify_prefix(now, slot);
+    }
+
+    pub(crate) fn on_prefix(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        slot: Slot,
+        history: Digest,
+        signature: Signature,
+    ) {
+        let peer = &mut self.peers[from.index()];
+        peer.delivered = peer.delivered.max(slot);
+        if slot <= self.prefix.slot || slot > self.window_end() {
+            return;
+        }
+        self.add_prefix_vote(from, slot, history, signature);
+        self.try_certify_prefix(now, slot);
+    }
+
+    fn add_prefix_vote(
+        &mut self,
+        from: ReplicaId,
+        slot: Slot,
+        history: Digest,
+        signature: Signature,
+    ) {
+        let n = self.n();
+        let votes = self.prefix_votes.entry(slot).or_insert_with(|| vec![None; n]);
+        votes[from.index()] = Some((history, signature));
+        // A liar may name any slot: what is kept is bounded by the window's own prefixes.
+        while self.prefix_votes.len() > (limits::WINDOW / limits::PREFIX_INTERVAL) as usize * 4 {
+            self.prefix_votes.pop_last();
+        }
+    }
+
+    fn try_certify_prefix(&mut self, _now: Now, slot: Slot) {
+        if slot <= self.prefix.slot || slot > self.reach() {
+            return;
+        }
+        let Some(votes) = self.prefix_votes.get(&slot) else { return };
+        let quorum = self.settings.parameters.faults.witnesses();
+        let named: Vec<(ReplicaId, Digest, Signature)> = (0u8..)
+            .zip(votes)
+            .filter_map(|(id, vote)| vote.map(|(history, sig)| (ReplicaId(id), history, sig)))
+            .collect();
+        let Some(history) = named
+            .iter()
+            .map(|(_, history, _)| *history)
+            .find(|h| named.iter().filter(|(_, other, _)| other == h).count() >= quorum)
+        else {
+            return;
+        };
+        let matching: Vec<(ReplicaId, Signature)> = named
+            .iter()
+            .filter(|(_, h, _)| *h == history)
+            .map(|(id, _, sig)| (*id, *sig))
+            .collect();
+        let entropy = self.entropy();
+        let mut genuine = Vec::new();
+        let mut liars = Vec::new();
+        for (id, signature) in matching {
+            let single = Certificate::new(vec![(id, signature)]);
+            let verifier = self.verifier(entropy);
+            if verifier.certified(&single, 1, Kind::Prefix, View(0), slot, history) {
+                genuine.push((id, signature));
+            } else {
+                liars.push(id);
+            }
+            if genuine.len() == quorum {
+                break;
+            }
+        }
+        for liar in liars {
+            self.misbehaved(liar, Misbehaviour::BadSignature);
+            if let Some(votes) = self.prefix_votes.get_mut(&slot) {
+                votes[liar.index()] = None;
+            }
+        }
+        if genuine.len() >= quorum {
+            let certificate = Certificate::new(genuine);
+            self.learn_prefix(PrefixCertificate { slot, history, certificate });
+        }
+    }
+
+    /// A prefix is proven: it is the base of view changes from now on.
+    pub(crate) fn learn_prefix(&mut self, prefix: PrefixCertificate) {
+        if prefix.slot <= self.prefix.slot {
+            return;
+        }
+        if let Some(own) = self.own_histories.get(&prefix.slot) {
+            assert!(*own == prefix.history, "history differs from a certified one: stop");
+        }
+        self.prefix = prefix.clone();
+        self.effects.push_back(Effect::Note(Record::Prefix(prefix.clone())));
+        self.effects.push_back(Effect::Certified(prefix));
+        self.forget_certified();
+    }
+}

@@ -1,0 +1,188 @@
+//! What a log says after a crash: the agreed history, and what this replica promised.
+//!
+//! Decided is what a Delivered mark, a Decision or a certificate in the log proves, in one run
+//! from the checkpoint on. Votes above that are promises only; they come back through the view
+//! change. Marks are written lazily, so the log may know less than the replica did, never more.
+
+use crate::slot::{Decided, Locked, SlotState};
+use perdura_protocol::viewchange::PrefixCertificate;
+use perdura_protocol::{Batch, Certificate, Digest, Record, Slot, View};
+use std::collections::BTreeMap;
+
+/// Where a machine starts.
+#[derive(Debug)]
+pub struct Restart {
+    pub(crate) view: View,
+    pub(crate) blank: bool,
+    pub(crate) vote_after: Slot,
+    pub(crate) delivered: Slot,
+    pub(crate) history: Digest,
+    pub(crate) prefix: PrefixCertificate,
+    pub(crate) slots: BTreeMap<Slot, SlotState>,
+    replay: Vec<(Slot, Batch)>,
+}
+
+#[derive(Default)]
+struct Read {
+    view: View,
+    batches: BTreeMap<(Slot, Digest), Batch>,
+    votes: BTreeMap<Slot, (View, Digest, Certificate)>,
+    decisions: BTreeMap<Slot, (View, Digest, Certificate)>,
+    marks: BTreeMap<Slot, Digest>,
+    prefixes: BTreeMap<Slot, PrefixCertificate>,
+}
+
+impl Read {
+    fn take(&mut self, record: Record) {
+        match record {
+            Record::View(view) => self.view = self.view.max(view),
+            Record::Vote { view, slot, batch, writes } => {
+                let digest = batch.digest();
+                self.batches.insert((slot, digest), batch);
+                let held = self.votes.get(&slot);
+                if held.is_none_or(|held| held.0 <= view) {
+                    self.votes.insert(slot, (view, digest, writes));
+                }
+            }
+            Record::Decision { slot, view, batch, accepts } => {
+                let digest = batch.digest();
+                self.batches.insert((slot, digest), batch);
+                self.decisions.insert(slot, (view, digest, accepts));
+            }
+            Record::Accepts { slot, view, digest, accepts } => {
+                self.decisions.insert(slot, (view, digest, accepts));
+            }
+            Record::Delivered { slot, history } => {
+                self.marks.insert(slot, history);
+            }
+            Record::Prefix(prefix) => {
+                self.prefixes.insert(prefix.slot, prefix);
+            }
+            Record::Configuration(_) => {}
+        }
+    }
+
+    /// The batch that is, or may be, decided for a slot, and whether the log proves it by itself.
+    fn candidate(&self, slot: Slot) -> Option<(Decided, bool)> {
+        if let Some((view, digest, accepts)) = self.decisions.get(&slot) {
+            let batch = self.batches.get(&(slot, *digest))?.clone();
+            return Some((Decided { view: *view, batch, accepts: accepts.clone() }, true));
+        }
+        let (view, digest, _) = self.votes.get(&slot)?;
+        let batch = self.batches.get(&(slot, *digest))?.clone();
+        Some((Decided { view: *view, batch, accepts: Certificate::default() }, false))
+    }
+}
+
+impl Restart {
+    /// A replica that starts for the first time.
+    #[must_use]
+    pub fn blank() -> Restart {
+        Restart {
+            view: View(0),
+            blank: true,
+            vote_after: Slot(0),
+            delivered: Slot(0),
+            history: Digest::ZERO,
+            prefix: PrefixCertificate::genesis(),
+            slots: BTreeMap::new(),
+            replay: Vec::new(),
+        }
+    }
+
+    /// Reads the log of one of `n` replicas whose checkpoint ends in `slot` with `history`.
+    /// `vote_after` is where a new incarnation may vote from (0 for others).
+    #[must_use]
+    pub fn from_log(
+        n: usize,
+        slot: Slot,
+        history: Digest,
+        records: Vec<Record>,
+        vote_after: Slot,
+    ) -> Restart {
+        let mut read = Read::default();
+        for record in records {
+            read.take(record);
+        }
+        let mut restart = Restart { blank: false, ..Restart::blank() };
+        restart.view = read.view;
+        restart.delivered = slot;
+        restart.history = history;
+        let decided = restart.replay_decided(&read);
+        restart.keep_slots(n, &read, decided);
+        // Without a certified prefix up to the checkpoint this replica cannot say what it voted
+        // for below; it votes again once peers certify that far (see the module `views`).
+        restart.vote_after =
+            vote_after.max(if restart.prefix.slot < slot && !restart.complete(&read, slot) {
+                slot
+            } else {
+                Slot(0)
+            });
+        restart
+    }
+
+    /// Whether every slot between the prefix and the checkpoint has its record.
+    fn complete(&self, read: &Read, checkpoint: Slot) -> bool {
+        (self.prefix.slot.0 + 1..=checkpoint.0).all(|number| {
+            let slot = Slot(number);
+            read.votes.contains_key(&slot) || read.decisions.contains_key(&slot)
+        })
+    }
+
+    fn replay_decided(&mut self, read: &Read) -> BTreeMap<Slot, Decided> {
+        let mut decided = BTreeMap::new();
+        let mut pending: Vec<(Slot, Decided, Digest)> = Vec::new();
+        let mut slot = self.delivered.next();
+        let mut history = self.history;
+        while let Some((candidate, proven)) = read.candidate(slot) {
+            history = history.chain(slot, candidate.batch.digest());
+            pending.push((slot, candidate, history));
+            // A mark proves the run before it; a proof by itself extends a proven run.
+            let marked = read.marks.get(&slot).is_some_and(|mark| *mark == history);
+            if marked || (proven && pending.len() == 1) {
+                for (slot, candidate, history) in pending.drain(..) {
+                    self.replay.push((slot, candidate.batch.clone()));
+                    self.delivered = slot;
+                    self.history = history;
+                    decided.insert(slot, candidate);
+                }
+            }
+            slot = slot.next();
+        }
+        decided
+    }
+
+    fn keep_slots(&mut self, n: usize, read: &Read, mut decided: BTreeMap<Slot, Decided>) {
+        let certified = read.prefixes.range(..=self.delivered).next_back();
+        if let Some((_, prefix)) = certified {
+            self.prefix = prefix.clone();
+        }
+        for (slot, (view, digest, writes)) in read.votes.range(self.prefix.slot.next()..) {
+            let Some(batch) = read.batches.get(&(*slot, *digest)) else { continue };
+            let mut state = SlotState::new(n, 0);
+            state.locked = Some(Locked {
+                view: *view,
+                batch: batch.clone(),
+                writes: writes.clone(),
+                sequence: 0,
+            });
+            self.slots.insert(*slot, state);
+        }
+        let above = decided.split_off(&self.prefix.slot.next());
+        for (slot, decision) in above {
+            let state = self.slots.entry(slot).or_insert_with(|| SlotState::new(n, 0));
+            state.decided = Some(decision);
+        }
+    }
+
+    /// The batches to execute on top of the checkpoint, ascending; taken once.
+    pub fn take_replay(&mut self) -> Vec<(Slot, Batch)> {
+        std::mem::take(&mut self.replay)
+    }
+
+    /// The last slot that the log proves decided.
+    #[must_use]
+    pub fn delivered(&self) -> Slot {
+        self.delivered
+    }
+}

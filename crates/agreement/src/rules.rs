@@ -1,0 +1,217 @@
+//! The voting rules: when this replica may say Write or Accept. They stand alone so that they can
+//! be read, and tested, by themselves; nothing else decides about a vote.
+//!
+//! 1. Only in the current view, and not while it waits for that view's NewView.
+//! 2. Never below or at the certified prefix, never above the pipeline's reach.
+//! 3. What was decided for a slot is voted for again, and nothing else.
+//! 4. What the view change chose for a slot is voted for in this view, and nothing else.
+//! 5. One batch per slot and view: what was written or locked in this view binds.
+//! 6. After a restart no Write in the view it restarted in, unless the vote is in the log: the
+//!    replica may have written something that it does not remember (A2).
+//! 7. Only slots of the configuration in which the view was started: a view change of an earlier
+//!    configuration may hold promises of a replica that was replaced since (D8).
+//! 8. A replica without a complete state (a new incarnation, D8) does not vote.
+
+use crate::slot::SlotState;
+use perdura_protocol::{Digest, Slot, View};
+
+/// Everything about the replica, besides the slot itself, on which a vote depends.
+#[derive(Clone, Copy, Debug)]
+pub struct Standing {
+    /// The current view.
+    pub view: View,
+    /// Whether the view has started (rule 1).
+    pub started: bool,
+    /// Last slot of the certified prefix (rule 2).
+    pub prefix: Slot,
+    /// Highest slot that may be agreed on now: `depth` above the executed ones (rule 2).
+    pub reach: Slot,
+    /// The view in which this replica restarted (rule 6).
+    pub restarted_in: Option<View>,
+    /// The configuration in which the view was started (rule 7).
+    pub view_configuration: u64,
+    /// Whether it may vote at all (rule 8).
+    pub voting: bool,
+}
+
+/// Why a vote is withheld.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Withheld {
+    /// Rule 1.
+    #[error("not in this view")]
+    OtherView,
+    /// Rule 2.
+    #[error("slot is outside the pipeline's reach")]
+    OutOfReach,
+    /// Rule 3.
+    #[error("another batch is decided for the slot")]
+    DecidedOtherwise,
+    /// Rule 4.
+    #[error("the view change chose another batch for the slot")]
+    ChosenOtherwise,
+    /// Rule 5.
+    #[error("voted for another batch in this view")]
+    VotedOtherwise,
+    /// Rule 6.
+    #[error("restarted in this view")]
+    Restarted,
+    /// Rule 7.
+    #[error("the view was started in another configuration")]
+    OtherConfiguration,
+    /// Rule 8.
+    #[error("state is not complete")]
+    NotVoting,
+}
+
+/// What the view change says about a slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Choice {
+    /// The slot is above everything that was locked: any batch may be proposed.
+    Free,
+    /// This batch and no other.
+    Bound(Digest),
+}
+
+/// A vote that is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Ballot {
+    /// The view.
+    pub view: View,
+    /// The slot.
+    pub slot: Slot,
+    /// The batch.
+    pub digest: Digest,
+    /// Number of the configuration that governs the slot.
+    pub configuration: u64,
+    /// What the view change says about the slot.
+    pub choice: Choice,
+}
+
+/// Whether a proposal may be taken up: all rules but 6.
+pub fn may_consider(
+    standing: &Standing,
+    ballot: Ballot,
+    state: &SlotState,
+) -> Result<(), Withheld> {
+    let Ballot { view, slot, digest, configuration, choice } = ballot;
+    if !standing.voting {
+        return Err(Withheld::NotVoting);
+    }
+    if view != standing.view || !standing.started {
+        return Err(Withheld::OtherView);
+    }
+    if configuration != standing.view_configuration {
+        return Err(Withheld::OtherConfiguration);
+    }
+    if slot <= standing.prefix || slot > standing.reach {
+        return Err(Withheld::OutOfReach);
+    }
+    if state.decided.as_ref().is_some_and(|decided| decided.batch.digest() != digest) {
+        return Err(Withheld::DecidedOtherwise);
+    }
+    if matches!(choice, Choice::Bound(bound) if bound != digest) {
+        return Err(Withheld::ChosenOtherwise);
+    }
+    let written = state.written.as_ref().filter(|written| written.0 == view);
+    let locked = state.locked.as_ref().filter(|locked| locked.view == view);
+    if written.is_some_and(|written| written.1 != digest)
+        || locked.is_some_and(|locked| locked.batch.digest() != digest)
+    {
+        return Err(Withheld::VotedOtherwise);
+    }
+    Ok(())
+}
+
+/// Whether a Write may be sent for a proposal: all rules.
+pub fn may_write(standing: &Standing, ballot: Ballot, state: &SlotState) -> Result<(), Withheld> {
+    may_consider(standing, ballot, state)?;
+    let Ballot { view, digest, .. } = ballot;
+    let logged = state
+        .locked
+        .as_ref()
+        .is_some_and(|locked| locked.view == view && locked.batch.digest() == digest);
+    if standing.restarted_in == Some(view) && !logged {
+        return Err(Withheld::Restarted);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::slot::{Decided, Locked};
+    use perdura_protocol::{Batch, Certificate, Signature, Time};
+
+    fn standing() -> Standing {
+        Standing {
+            view: View(3),
+            started: true,
+            prefix: Slot(64),
+            reach: Slot(100),
+            restarted_in: None,
+            view_configuration: 2,
+            voting: true,
+        }
+    }
+
+    fn check(
+        standing: Standing,
+        slot: u64,
+        state: &SlotState,
+        choice: Choice,
+    ) -> Result<(), Withheld> {
+        let digest = Batch::tick(Time(1)).digest();
+        let slot = Slot(slot);
+        let ballot = Ballot { view: View(3), slot, digest, configuration: 2, choice };
+        may_write(&standing, ballot, state)
+    }
+
+    #[test]
+    fn each_rule_withholds() {
+        let blank = SlotState::new(4, 0);
+        let other = Batch::tick(Time(2));
+        assert_eq!(check(standing(), 70, &blank, Choice::Free), Ok(()));
+        let s = Standing { view: View(4), ..standing() };
+        assert_eq!(check(s, 70, &blank, Choice::Free), Err(Withheld::OtherView));
+        let s = Standing { started: false, ..standing() };
+        assert_eq!(check(s, 70, &blank, Choice::Free), Err(Withheld::OtherView));
+        assert_eq!(check(standing(), 64, &blank, Choice::Free), Err(Withheld::OutOfReach));
+        assert_eq!(check(standing(), 101, &blank, Choice::Free), Err(Withheld::OutOfReach));
+        let bound = Choice::Bound(other.digest());
+        assert_eq!(check(standing(), 70, &blank, bound), Err(Withheld::ChosenOtherwise));
+        let s = Standing { restarted_in: Some(View(3)), ..standing() };
+        assert_eq!(check(s, 70, &blank, Choice::Free), Err(Withheld::Restarted));
+        let s = Standing { view_configuration: 1, ..standing() };
+        assert_eq!(check(s, 70, &blank, Choice::Free), Err(Withheld::OtherConfiguration));
+        let s = Standing { voting: false, ..standing() };
+        assert_eq!(check(s, 70, &blank, Choice::Free), Err(Withheld::NotVoting));
+
+        let mut decided = blank.clone();
+        decided.decided =
+            Some(Decided { view: View(1), batch: other.clone(), accepts: Certificate::default() });
+        assert_eq!(check(standing(), 70, &decided, Choice::Free), Err(Withheld::DecidedOtherwise));
+        let mut written = blank.clone();
+        written.written = Some((View(3), other.digest(), Signature::NONE));
+        assert_eq!(check(standing(), 70, &written, Choice::Free), Err(Withheld::VotedOtherwise));
+        written.written = Some((View(2), other.digest(), Signature::NONE));
+        assert_eq!(check(standing(), 70, &written, Choice::Free), Ok(()));
+        let mut locked = blank;
+        locked.locked = Some(Locked {
+            view: View(3),
+            batch: other,
+            writes: Certificate::default(),
+            sequence: 0,
+        });
+        assert_eq!(check(standing(), 70, &locked, Choice::Free), Err(Withheld::VotedOtherwise));
+    }
+
+    #[test]
+    fn a_logged_vote_may_be_repeated_after_a_restart() {
+        let batch = Batch::tick(Time(1));
+        let mut state = SlotState::new(4, 0);
+        state.locked =
+            Some(Locked { view: View(3), batch, writes: Certificate::default(), sequence: 0 });
+        let s = Standing { restarted_in: Some(View(3)), ..standing() };
+        assert_eq!(check(s, 70, &state, Choice::Free), Ok(()));
+    }
+}

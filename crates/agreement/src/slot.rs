@@ -1,0 +1,278 @@
+//! What is known about one slot: the proposal of the current view, votes by replica, this
+//! replica's own lock, and the decision.
+
+use perdura_protocol::keys::{Claim, Scheme};
+use perdura_protocol::statement::{Kind, STATEMENT_BYTES};
+use perdura_protocol::viewchange::Lock;
+use perdura_protocol::{
+    Batch, Certificate, Configuration, Context, Digest, ReplicaId, Signature, Slot, View,
+};
+
+/// One replica's vote in one step.
+#[derive(Clone, Copy, Debug)]
+pub struct Vote {
+    /// The view of the vote.
+    pub view: View,
+    /// The batch.
+    pub digest: Digest,
+    /// Over the step's statement.
+    pub signature: Signature,
+    /// Whether the signature was found genuine, or needs none.
+    pub verified: bool,
+}
+
+/// The latest vote of each replica in one step (Write or Accept).
+#[derive(Clone, Debug)]
+pub struct Votes {
+    by_replica: Vec<Option<Vote>>,
+}
+
+/// What came of adding a vote.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Added {
+    /// It counts.
+    New,
+    /// It was there, or is older than what is there.
+    Stale,
+    /// The same replica voted for another batch in the same view.
+    Conflict,
+}
+
+impl Votes {
+    /// No votes of `n` replicas.
+    #[must_use]
+    pub fn new(n: usize) -> Votes {
+        Votes { by_replica: vec![None; n] }
+    }
+
+    /// Keeps the vote if it is of a later view than what is there. One vote per replica bounds
+    /// the memory whatever peers send (A6).
+    pub fn add(&mut self, from: ReplicaId, vote: Vote) -> Added {
+        let Some(place) = self.by_replica.get_mut(from.index()) else { return Added::Stale };
+        match place {
+            Some(held) if held.view > vote.view => Added::Stale,
+            Some(held) if held.view == vote.view && held.digest == vote.digest => {
+                // A second signature for the same vote replaces one that may have been garbage.
+                if !held.verified && held.signature != vote.signature {
+                    *place = Some(vote);
+                    return Added::New;
+                }
+                Added::Stale
+            }
+            Some(held) if held.view == vote.view && held.verified => Added::Conflict,
+            _ => {
+                *place = Some(vote);
+                Added::New
+            }
+        }
+    }
+
+    /// The vote of one replica.
+    #[must_use]
+    pub fn of(&self, replica: ReplicaId) -> Option<&Vote> {
+        self.by_replica.get(replica.index()).and_then(Option::as_ref)
+    }
+
+    /// A quorum of verified votes for (view, digest) as certificate, if there is one. Verifies
+    /// only when enough votes are there, and only those; drops what is not genuine and names the
+    /// replicas that sent it in `liars`.
+    pub fn quorum(
+        &mut self,
+        view: View,
+        digest: Digest,
+        quorum: usize,
+        judge: &Judge<'_>,
+        liars: &mut Vec<ReplicaId>,
+    ) -> Option<Certificate> {
+        loop {
+            let matching: Vec<ReplicaId> = self.matching(view, digest);
+            if matching.len() < quorum {
+                return None;
+            }
+            let mut chosen = matching;
+            // Own and known votes first: they cost nothing.
+            chosen.sort_by_key(|id| (!self.of(*id).is_some_and(|vote| vote.verified), *id));
+            chosen.truncate(quorum);
+            if self.verify(&chosen, judge, liars) {
+                let signatures = chosen
+                    .iter()
+                    .filter_map(|id| self.of(*id).map(|vote| (*id, vote.signature)))
+                    .collect();
+                return Some(Certificate::new(signatures));
+            }
+        }
+    }
+
+    /// Replicas whose latest vote is for (view, digest).
+    #[must_use]
+    pub fn matching(&self, view: View, digest: Digest) -> Vec<ReplicaId> {
+        (0u8..)
+            .zip(&self.by_replica)
+            .filter(|(_, vote)| vote.is_some_and(|v| v.view == view && v.digest == digest))
+            .map(|(id, _)| ReplicaId(id))
+            .collect()
+    }
+
+    /// The (view, digest) pairs that at least `quorum` replicas voted for.
+    #[must_use]
+    pub fn candidate(&self, quorum: usize) -> Option<(View, Digest)> {
+        self.by_replica
+            .iter()
+            .flatten()
+            .map(|vote| (vote.view, vote.digest))
+            .find(|(view, digest)| self.matching(*view, *digest).len() >= quorum)
+    }
+
+    fn verify(
+        &mut self,
+        chosen: &[ReplicaId],
+        judge: &Judge<'_>,
+        liars: &mut Vec<ReplicaId>,
+    ) -> bool {
+        let open: Vec<(ReplicaId, Vote)> = chosen
+            .iter()
+            .filter_map(|id| self.of(*id).map(|vote| (*id, *vote)))
+            .filter(|(_, vote)| !vote.verified)
+            .collect();
+        let verdicts = judge.verdicts(&open);
+        for ((id, _), genuine) in open.iter().zip(&verdicts) {
+            let place = &mut self.by_replica[id.index()];
+            if *genuine {
+                if let Some(vote) = place {
+                    vote.verified = true;
+                }
+            } else {
+                *place = None;
+                liars.push(*id);
+            }
+        }
+        verdicts.iter().all(|genuine| *genuine)
+    }
+}
+
+/// Verifies votes of one kind about one slot.
+pub struct Judge<'a> {
+    /// Signature scheme; `None` when r = 0, where links vouch for votes.
+    pub scheme: Option<Scheme>,
+    /// The configuration that governs the slot.
+    pub configuration: &'a Configuration,
+    /// Its context.
+    pub context: Context,
+    /// Write or Accept.
+    pub kind: Kind,
+    /// The slot.
+    pub slot: Slot,
+    /// Unpredictable bytes for batch verification.
+    pub entropy: [u8; 32],
+}
+
+impl Judge<'_> {
+    fn verdicts(&self, votes: &[(ReplicaId, Vote)]) -> Vec<bool> {
+        let Some(scheme) = self.scheme else { return vec![true; votes.len()] };
+        if votes.is_empty() {
+            return Vec::new();
+        }
+        let claims: Vec<Option<Claim<[u8; STATEMENT_BYTES]>>> = votes
+            .iter()
+            .map(|(id, vote)| {
+                let key = self.configuration.key(*id)?;
+                let message = self.context.statement(self.kind, vote.view, self.slot, vote.digest);
+                Some(Claim { key, message, signature: vote.signature })
+            })
+            .collect();
+        let known: Vec<Claim<[u8; STATEMENT_BYTES]>> = claims.iter().flatten().cloned().collect();
+        let mut verdicts = scheme.verify_all(&known, self.entropy).into_iter();
+        claims.iter().map(|claim| claim.is_some() && verdicts.next().unwrap_or(false)).collect()
+    }
+}
+
+/// This replica's vote to accept, the strongest promise it makes about a slot.
+#[derive(Clone, Debug)]
+pub struct Locked {
+    /// The view of the vote.
+    pub view: View,
+    /// The batch.
+    pub batch: Batch,
+    /// r > 0: the quorum of Writes that justified it.
+    pub writes: Certificate,
+    /// Position in the log; the vote may be spoken of once that is on disk.
+    pub sequence: u64,
+}
+
+impl Locked {
+    /// As evidence for a view change.
+    #[must_use]
+    pub fn evidence(&self, slot: Slot) -> Lock {
+        Lock { slot, view: self.view, digest: self.batch.digest(), writes: self.writes.clone() }
+    }
+}
+
+/// A decision about a slot.
+#[derive(Clone, Debug)]
+pub struct Decided {
+    /// The view of the Accepts (or of the leader's word when r = 0).
+    pub view: View,
+    /// The batch.
+    pub batch: Batch,
+    /// r > 0: a quorum of Accepts; empty if a Prefix certificate covers the slot.
+    pub accepts: Certificate,
+}
+
+/// A proposal of the current view.
+#[derive(Clone, Debug)]
+pub struct Proposal {
+    /// The view.
+    pub view: View,
+    /// The batch.
+    pub batch: Batch,
+}
+
+/// All that is known about a slot.
+#[derive(Clone, Debug)]
+pub struct SlotState {
+    /// The current view's proposal.
+    pub proposal: Option<Proposal>,
+    /// The view and batch of the Write that this replica sent last.
+    pub written: Option<(View, Digest, Signature)>,
+    /// Writes by replica.
+    pub writes: Votes,
+    /// Accepts by replica.
+    pub accepts: Votes,
+    /// This replica's vote.
+    pub locked: Option<Locked>,
+    /// The decision.
+    pub decided: Option<Decided>,
+    /// When the first proposal arrived, for timing the leader.
+    pub since_ms: u64,
+}
+
+impl SlotState {
+    /// Nothing is known.
+    #[must_use]
+    pub fn new(n: usize, now_ms: u64) -> SlotState {
+        SlotState {
+            proposal: None,
+            written: None,
+            writes: Votes::new(n),
+            accepts: Votes::new(n),
+            locked: None,
+            decided: None,
+            since_ms: now_ms,
+        }
+    }
+
+    /// The batch with this digest, if it is held in whatever role.
+    #[must_use]
+    pub fn batch(&self, digest: Digest) -> Option<&Batch> {
+        let proposal = self.proposal.as_ref().map(|proposal| &proposal.batch);
+        let locked = self.locked.as_ref().map(|locked| &locked.batch);
+        let decided = self.decided.as_ref().map(|decided| &decided.batch);
+        [proposal, locked, decided].into_iter().flatten().find(|batch| batch.digest() == digest)
+    }
+
+    /// Bytes of batches held.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        self.proposal.as_ref().map_or(0, |proposal| proposal.batch.raw().len())
+    }
+}

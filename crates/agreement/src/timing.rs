@@ -1,0 +1,31 @@
+//! Time-outs. They affect liveness only; safety never depends on time.
+
+/// How often the driver calls [`crate::Agreement::on_tick`], at least.
+pub const TICK_MS: u64 = 20;
+
+/// Between two Status messages to each peer. Short against every time-out that rests on it.
+pub const STATUS_MS: u64 = 100;
+
+/// A leader that has not been heard of for this long is suspected. Ten lost heartbeats, or an
+/// event loop that stood still for a second.
+pub const SILENCE_MS: u64 = 1_000;
+
+/// The same when the connection to it broke: a process that died resets its connections at once,
+/// one that lives dials again within this time.
+pub const DISCONNECTED_MS: u64 = 100;
+
+/// A request or proposal that made no progress for this long makes a replica suspect the leader.
+pub const REQUEST_MS: u64 = 1_000;
+
+/// With r > 0, a request that waited for this many request time-outs is taken for censored though
+/// others are served.
+pub const CENSORSHIP_FACTOR: u64 = 8;
+
+/// From a quorum of view changes to a working new view.
+pub const VIEW_CHANGE_MS: u64 = 500;
+
+/// Doublings of the time-outs over failed views.
+pub const BACKOFF_LIMIT: u32 = 6;
+
+/// An unanswered Fetch is repeated to the next peer after this time.
+pub const FETCH_MS: u64 = 500;

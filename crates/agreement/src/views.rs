@@ -1,0 +1,371 @@
+//! Suspicion, view changes, new views.
+//!
+//! A replica that suspects its leader first says so (Suspect, which commits it to nothing, so that
+//! one with a broken link does not drop out of a working view). It gives the view up, and signs a
+//! ViewChange, when m + 1 others want a later view, or r + 1 others do and it suspects too (A4).
+//! Entering a view is on disk before anything is said in it (A2).
+
+use crate::evidence::{Invalid, Start};
+use crate::machine::{Agreement, Effect, Held, Misbehaviour, Mode, Now};
+use crate::timing;
+use perdura_protocol::message::Message;
+use perdura_protocol::statement::Kind;
+use perdura_protocol::viewchange::{NewView, ViewChange};
+use perdura_protocol::{Batch, Digest, Record, ReplicaId, Signature, Slot, View};
+use std::collections::BTreeSet;
+
+impl Agreement {
+    fn backoff(&self, base_ms: u64) -> u64 {
+        base_ms << self.failed_views.saturating_sub(1).min(timing::BACKOFF_LIMIT)
+    }
+
+    /// Judges the leader anew; a suspicion whose cause is gone is dropped.
+    pub(crate) fn check_leader(&mut self, now: Now) {
+        self.note_left(now);
+        if !self.voting() {
+            return;
+        }
+        let suspicious = match self.mode {
+            Mode::Started => self.leader_fails(now),
+            Mode::Changing => self.view_change_fails(now),
+        };
+        let before = self.suspecting;
+        self.suspecting = suspicious.then(|| self.view.next());
+        if let Some(view) = self.suspecting {
+            if before != self.suspecting {
+                self.effects.push_back(Effect::Broadcast(Message::Suspect { view }));
+            }
+            self.join_if_wanted(now);
+        }
+    }
+
+    fn leader_fails(&self, now: Now) -> bool {
+        if self.view_configuration != self.current_configuration() {
+            return true; // Slots of the new configuration need a view of theirs.
+        }
+        if self.leads() {
+            return self.restarted_in == Some(self.view);
+        }
+        let ms = now.monotonic_ms;
+        let silent = ms > self.leader_heard_ms + self.backoff(timing::SILENCE_MS);
+        let lost = self.leader_lost_ms.is_some_and(|since| ms > since + timing::DISCONNECTED_MS);
+        let oldest_slot = self
+            .slots
+            .range(self.delivered.next()..)
+            .find(|(_, state)| state.proposal.is_some() && state.decided.is_none())
+            .map(|(_, state)| state.since_ms);
+        let oldest_frame = self.pool.oldest_ms();
+        let oldest = oldest_slot.into_iter().chain(oldest_frame).min();
+        let timeout = self.backoff(timing::REQUEST_MS);
+        let stuck = oldest.is_some_and(|since| ms > since.max(self.progress_ms) + timeout);
+        let censored = self.byzantine()
+            && oldest_frame.is_some_and(|since| ms > since + timeout * timing::CENSORSHIP_FACTOR);
+        silent || lost || stuck || censored || self.abdicated == Some(self.view) || self.left(now)
+    }
+
+    fn current_configuration(&self) -> u64 {
+        self.configurations.at(self.executed.next()).id
+    }
+
+    /// r + 1 others gave this view up: one of them is correct, and the group lacks it.
+    fn note_left(&mut self, now: Now) {
+        let gone = self.peers.iter().filter(|peer| peer.changing && peer.view > self.view).count();
+        if gone < self.settings.parameters.faults.view_join_suspecting() {
+            self.left_ms = None;
+        } else if self.left_ms.is_none() {
+            self.left_ms = Some(now.monotonic_ms);
+        }
+    }
+
+    fn left(&self, now: Now) -> bool {
+        let patience = 2 * self.backoff(timing::SILENCE_MS);
+        self.left_ms.is_some_and(|since| now.monotonic_ms > since + patience)
+    }
+
+    fn view_change_fails(&self, now: Now) -> bool {
+        let current = self.current_configuration();
+        if self.own_change.as_ref().is_some_and(|change| change.configuration != current) {
+            return true;
+        }
+        let since = match (self.quorum_asked_ms, &self.own_change) {
+            (Some(since), _) => since + self.backoff(timing::VIEW_CHANGE_MS),
+            // Restarted in this view, and nobody sends its NewView.
+            (None, None) => self.changing_since_ms + timing::VIEW_CHANGE_MS,
+            (None, Some(_)) => return false,
+        };
+        now.monotonic_ms > since
+    }
+
+    pub(crate) fn on_suspect(&mut self, now: Now, from: ReplicaId, view: View) {
+        let leader = self.leader();
+        let current = self.view;
+        let peer = &mut self.peers[from.index()];
+        peer.wanted = peer.wanted.max(view);
+        if from == leader && view > current {
+            self.abdicated = Some(current);
+        }
+        self.join_if_wanted(now);
+    }
+
+    fn wanted_by_others(&self) -> Vec<View> {
+        let me = self.settings.me.index();
+        let mut wanted: Vec<View> = self
+            .peers
+            .iter()
+            .enumerate()
+            .filter(|(index, _)| *index != me)
+            .map(|(_, peer)| peer.wanted)
+            .collect();
+        wanted.sort_unstable_by(|a, b| b.cmp(a));
+        wanted
+    }
+
+    pub(crate) fn join_if_wanted(&mut self, now: Now) {
+        if !self.voting() {
+            return;
+        }
+        let faults = self.settings.parameters.faults;
+        let wanted = self.wanted_by_others();
+        let strong = wanted.get(faults.view_join() - 1).copied().unwrap_or_default();
+        let weak = wanted.get(faults.view_join_suspecting() - 1).copied().unwrap_or_default();
+        if strong > self.view {
+            self.join(now, strong);
+        } else if self.suspecting.is_some() && weak > self.view {
+            self.join(now, weak);
+        }
+    }
+
+    /// Gives up the current view and asks for `view`.
+    fn join(&mut self, now: Now, view: View) {
+        self.leave_for(now, view);
+        self.mode = Mode::Changing;
+        self.new_view = None;
+        self.failed_views = self.failed_views.saturating_add(1);
+        let change = self.make_view_change();
+        let message = Message::ViewChange(Box::new(change.clone()));
+        self.hold(self.view_sequence, Held::Broadcast(message));
+        self.changes.insert(self.settings.me, change.clone());
+        self.own_change = Some(change);
+        self.changes_sent_ms = now.monotonic_ms;
+        self.note_quorum(now);
+        self.try_new_view(now);
+    }
+
+    fn leave_for(&mut self, now: Now, view: View) {
+        assert!(view > self.view, "views only grow");
+        self.view = view;
+        self.view_sequence = self.persist(Record::View(view));
+        self.restarted_in = None;
+        self.suspecting = None;
+        self.abdicated = None;
+        self.quorum_asked_ms = None;
+        self.changing_since_ms = now.monotonic_ms;
+        self.fetched.clear();
+        self.hear_leader(now);
+        self.pool.release_proposed();
+    }
+
+    fn hear_leader(&mut self, now: Now) {
+        self.leader_heard_ms = now.monotonic_ms;
+        let leader = self.leader();
+        let connected = leader == self.settings.me || self.peers[leader.index()].connected;
+        self.leader_lost_ms = (!connected).then_some(now.monotonic_ms);
+    }
+
+    fn make_view_change(&self) -> ViewChange {
+        let configuration = self.configurations.at(self.executed.next());
+        let locks = self
+            .slots
+            .range(self.prefix.slot.next()..)
+            .filter_map(|(slot, state)| state.locked.as_ref().map(|locked| locked.evidence(*slot)))
+            .collect();
+        let mut change = ViewChange {
+            view: self.view,
+            sender: self.settings.me,
+            configuration: configuration.id,
+            prefix: self.prefix.clone(),
+            locks,
+            signature: Signature::NONE,
+        };
+        change.signature = self.sign_now(Kind::ViewChange, self.view, change.body_digest());
+        change
+    }
+
+    /// Signs in the current configuration, about a view.
+    fn sign_now(&self, kind: Kind, view: View, digest: Digest) -> Signature {
+        let configuration = self.configurations.at(self.executed.next());
+        let context = configuration.context(self.configurations.cluster());
+        self.settings.key.sign(&context.statement(kind, view, Slot(0), digest))
+    }
+
+    pub(crate) fn on_view_change(&mut self, now: Now, from: ReplicaId, change: ViewChange) {
+        if change.sender != from {
+            self.misbehaved(from, Misbehaviour::OutOfRole);
+            return;
+        }
+        let known = self.changes.get(&from).is_some_and(|held| held.view >= change.view);
+        if known || change.view < self.view {
+            return;
+        }
+        let entropy = self.entropy();
+        match self.verifier(entropy).view_change(&change) {
+            Ok(()) => {}
+            Err(Invalid::OtherConfiguration) => return,
+            Err(_) => {
+                self.misbehaved(from, Misbehaviour::BadEvidence);
+                return;
+            }
+        }
+        let view = change.view;
+        self.changes.insert(from, change);
+        let peer = &mut self.peers[from.index()];
+        peer.wanted = peer.wanted.max(view);
+        self.join_if_wanted(now);
+        self.note_quorum(now);
+        self.try_new_view(now);
+    }
+
+    /// The clock of a view change runs from the moment a quorum asks for it.
+    fn note_quorum(&mut self, now: Now) {
+        let current = self.current_configuration();
+        let asking = self
+            .changes
+            .values()
+            .filter(|change| change.view >= self.view && change.configuration == current)
+            .count();
+        if self.mode == Mode::Changing && self.quorum_asked_ms.is_none() && asking >= self.quorum()
+        {
+            self.quorum_asked_ms = Some(now.monotonic_ms);
+        }
+    }
+
+    fn holds_batch(&self, slot: Slot, digest: Digest) -> bool {
+        digest == Batch::null().digest()
+            || self.fetched.contains_key(&digest)
+            || self.slots.get(&slot).is_some_and(|state| state.batch(digest).is_some())
+    }
+
+    /// As leader of the view asked for: starts it when a quorum of view changes is there whose
+    /// batches are all in hand. A view change whose sender withholds a batch is left out, so that
+    /// a liar cannot hold the view up with a lock that nobody can fill.
+    pub(crate) fn try_new_view(&mut self, now: Now) {
+        if !self.leads() || self.mode != Mode::Changing || self.own_change.is_none() {
+            return;
+        }
+        let current = self.current_configuration();
+        let mut usable: BTreeSet<ReplicaId> = self
+            .changes
+            .values()
+            .filter(|change| change.view == self.view && change.configuration == current)
+            .map(|change| change.sender)
+            .collect();
+        let mut wanted: BTreeSet<(Slot, Digest)> = BTreeSet::new();
+        while usable.len() >= self.quorum() {
+            let start = Start::choose(usable.iter().filter_map(|id| self.changes.get(id)));
+            let missing: BTreeSet<(Slot, Digest)> = start
+                .choices
+                .iter()
+                .filter(|(slot, digest)| !self.holds_batch(**slot, **digest))
+                .map(|(slot, digest)| (*slot, *digest))
+                .collect();
+            if missing.is_empty() {
+                self.start_view(now, &usable);
+                return;
+            }
+            usable.retain(|id| {
+                let locks = self.changes.get(id).into_iter().flat_map(|change| &change.locks);
+                !locks.into_iter().any(|lock| missing.contains(&(lock.slot, lock.digest)))
+            });
+            wanted.extend(missing);
+        }
+        self.ask_for_batches(&wanted);
+    }
+
+    fn ask_for_batches(&mut self, wanted: &BTreeSet<(Slot, Digest)>) {
+        for change in self.changes.values().filter(|change| change.view == self.view) {
+            for lock in &change.locks {
+                if wanted.contains(&(lock.slot, lock.digest)) && change.sender != self.settings.me {
+                    let message = Message::FetchBatch { slot: lock.slot, digest: lock.digest };
+                    self.effects.push_back(Effect::Send { to: change.sender, message });
+                }
+            }
+        }
+    }
+
+    pub(crate) fn on_fetch_batch(&mut self, from: ReplicaId, slot: Slot, digest: Digest) {
+        let Some(batch) = self.slots.get(&slot).and_then(|state| state.batch(digest)).cloned()
+        else {
+            return;
+        };
+        let message = Message::LockedBatch { slot, batch };
+        self.effects.push_back(Effect::Send { to: from, message });
+    }
+
+    pub(crate) fn on_locked_batch(&mut self, now: Now, slot: Slot, batch: Batch) {
+        let digest = batch.digest();
+        let asked = self.changes.values().any(|change| {
+            change.locks.iter().any(|lock| lock.slot == slot && lock.digest == digest)
+        });
+        if self.leads() && self.mode == Mode::Changing && asked {
+            self.fetched.insert(digest, batch);
+            self.try_new_view(now);
+        }
+    }
+
+    fn start_view(&mut self, now: Now, senders: &BTreeSet<ReplicaId>) {
+        let configuration = self.current_configuration();
+        let mut new_view = NewView {
+            view: self.view,
+            sender: self.settings.me,
+            configuration,
+            changes: senders.iter().filter_map(|id| self.changes.get(id)).cloned().collect(),
+            signature: Signature::NONE,
+        };
+        new_view.signature = self.sign_now(Kind::NewView, self.view, new_view.body_digest());
+        self.broadcast_in_view(Message::NewView(Box::new(new_view.clone())));
+        self.enter(now, new_view);
+    }
+
+    pub(crate) fn on_new_view(&mut self, now: Now, from: ReplicaId, new_view: NewView) {
+        let late = new_view.view == self.view && self.mode == Mode::Started;
+        if new_view.view < self.view || late || !self.voting() {
+            return;
+        }
+        let entropy = self.entropy();
+        let known = |change: &ViewChange| self.changes.get(&change.sender) == Some(change);
+        match self.verifier(entropy).new_view(&new_view, known) {
+            Ok(()) => self.enter(now, new_view),
+            Err(Invalid::OtherConfiguration) => {}
+            Err(_) => self.misbehaved(from, Misbehaviour::BadEvidence),
+        }
+    }
+
+    /// The view starts: what is bound in it follows from the view changes, for everybody alike.
+    fn enter(&mut self, now: Now, new_view: NewView) {
+        if new_view.view > self.view {
+            self.leave_for(now, new_view.view);
+        }
+        self.start = Start::choose(new_view.changes.iter());
+        self.view_configuration = new_view.configuration;
+        self.mode = Mode::Started;
+        self.own_change = None;
+        self.quorum_asked_ms = None;
+        self.suspecting = None;
+        self.changing_since_ms = now.monotonic_ms;
+        self.progress_ms = now.monotonic_ms;
+        self.hear_leader(now);
+        self.pool.restart_clocks(now.monotonic_ms);
+        let view = self.view;
+        self.changes.retain(|_, change| change.view > view);
+        self.new_view = Some(new_view);
+        let base = self.start.base.clone();
+        self.next_propose = base.slot.next();
+        self.learn_prefix(base);
+        self.effects.push_back(Effect::ViewStarted(view));
+        // Accepts of this view may have come before it started here.
+        let open: Vec<Slot> = self.slots.keys().copied().collect();
+        for slot in open {
+            self.advance(now, slot);
+        }
+    }
+}
