@@ -1,1 +1,25 @@
+//! The store service: an ordered map of byte-string keys to byte-string values with the short
+//! transactions of Augustus (Padilha and Pedone, EuroSys 2013, section 3.1 and table 1), in one
+//! partition.
+//!
+//! A client declares all operations of a transaction at once: comparisons, reads, updates. All
+//! comparisons come first; if they hold, the rest runs in order, atomically. Put, get and delete
+//! are transactions of one operation with a shorter encoding.
+//!
+//! [`StoreCommand`] and [`StoreReply`] are what clients send and receive; [`Store`] is the service.
+//! Like every service it is pure: equal commands give equal replies and equal segments.
 
+#![forbid(unsafe_code)]
+
+mod command;
+mod keys;
+pub mod limits;
+mod map;
+mod plan;
+mod reply;
+mod segment;
+mod service;
+
+pub use command::{CommandError, Operation, StoreCommand, Transaction};
+pub use reply::{OperationResult, StoreReply, TransactionResult};
+pub use service::Store;

@@ -1,0 +1,194 @@
+//! Evaluates a transaction against the state without touching it. What it would change stands in
+//! an overlay, which is applied when the whole transaction holds; so a transaction that fails or is
+//! refused leaves no trace, not even in the shape of segments, and reads need no `&mut`.
+
+use crate::command::{Operation, Transaction};
+use crate::limits;
+use crate::map::SegmentMap;
+use crate::reply::{OperationResult, TransactionResult};
+use crate::segment::entry_bytes;
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+/// What a transaction would do.
+pub(crate) struct Plan {
+    pub(crate) result: TransactionResult,
+    /// New values; `None` where the key goes. Empty unless the transaction commits.
+    pub(crate) changes: BTreeMap<Bytes, Option<Bytes>>,
+}
+
+/// Why a transaction did not come to its end.
+enum Stop {
+    /// This operation failed it.
+    Failed,
+    /// Its results do not fit a reply.
+    TooMuch,
+}
+
+impl Plan {
+    /// Evaluates `transaction`, which is within the limits.
+    pub(crate) fn of(map: &SegmentMap, transaction: &Transaction) -> Result<Plan, String> {
+        let mut view = View { map, changes: BTreeMap::new(), budget: limits::RESULT_BYTES };
+        let operations = &transaction.operations;
+        for (index, operation) in operations.iter().enumerate() {
+            if let Operation::Cmp { key, value } = operation
+                && view.get(key) != value.as_deref()
+            {
+                return Ok(Plan::failed(index));
+            }
+        }
+        let mut results = Vec::with_capacity(operations.len());
+        for (index, operation) in operations.iter().enumerate() {
+            match view.run(operation) {
+                Ok(result) => results.push(result),
+                Err(Stop::Failed) => return Ok(Plan::failed(index)),
+                Err(Stop::TooMuch) => {
+                    return Err(format!(
+                        "the transaction reads more than {} bytes; read less at once",
+                        limits::RESULT_BYTES
+                    ));
+                }
+            }
+        }
+        Ok(Plan { result: TransactionResult::committed(results), changes: view.changes })
+    }
+
+    fn failed(index: usize) -> Plan {
+        Plan { result: TransactionResult::failed(index), changes: BTreeMap::new() }
+    }
+
+    /// Whether the changes make the state grow beyond `limit` bytes.
+    pub(crate) fn exceeds(&self, map: &SegmentMap, limit: u64) -> bool {
+        let (mut removed, mut added) = (0, 0);
+        for (key, value) in &self.changes {
+            removed += map.get(key).map_or(0, |old| entry_bytes(key, old) as u64);
+            added += value.as_ref().map_or(0, |value| entry_bytes(key, value) as u64);
+        }
+        added > removed && map.bytes() - removed + added > limit
+    }
+}
+
+/// The state as the next operation sees it.
+struct View<'a> {
+    map: &'a SegmentMap,
+    changes: BTreeMap<Bytes, Option<Bytes>>,
+    /// Bytes of results that may still be given.
+    budget: usize,
+}
+
+impl View<'_> {
+    fn get(&self, key: &[u8]) -> Option<&[u8]> {
+        match self.changes.get(key) {
+            Some(changed) => changed.as_deref(),
+            None => self.map.get(key).map(AsRef::as_ref),
+        }
+    }
+
+    fn run(&mut self, operation: &Operation) -> Result<OperationResult, Stop> {
+        match operation {
+            Operation::Cmp { .. } => Ok(OperationResult::Compared),
+            Operation::Read { key } => {
+                let value = self.get(key).map(Bytes::copy_from_slice);
+                self.spend(value.as_ref().map_or(0, Bytes::len))?;
+                Ok(OperationResult::Value(value))
+            }
+            Operation::ReadRange { start, end, limit, reverse } => {
+                let (entries, more) = self.read_range(start, end.as_deref(), *limit, *reverse);
+                self.spend(entries.iter().map(framed_bytes).sum())?;
+                Ok(OperationResult::Entries { entries, more })
+            }
+            Operation::Insert { key, value } => {
+                if self.get(key).is_some() {
+                    return Err(Stop::Failed);
+                }
+                self.changes.insert(key.clone(), Some(value.clone()));
+                Ok(OperationResult::Written)
+            }
+            Operation::Write { key, value, only_if_present } => {
+                if *only_if_present && self.get(key).is_none() {
+                    return Err(Stop::Failed);
+                }
+                self.changes.insert(key.clone(), Some(value.clone()));
+                Ok(OperationResult::Written)
+            }
+            Operation::Delete { key } => {
+                let existed = self.get(key).is_some();
+                self.changes.insert(key.clone(), None);
+                Ok(OperationResult::Deleted { existed })
+            }
+        }
+    }
+
+    fn spend(&mut self, bytes: usize) -> Result<(), Stop> {
+        self.budget = self.budget.checked_sub(bytes).ok_or(Stop::TooMuch)?;
+        Ok(())
+    }
+
+    /// Entries up to the limits, and whether there are more.
+    fn read_range(
+        &self,
+        start: &[u8],
+        end: Option<&[u8]>,
+        limit: u32,
+        reverse: bool,
+    ) -> (Vec<(Bytes, Bytes)>, bool) {
+        let end = end.map(|end| end.max(start));
+        let upper = end.map_or(Bound::Unbounded, Bound::Excluded);
+        let changed = self
+            .changes
+            .range::<[u8], _>((Bound::Included(start), upper))
+            .map(|(key, value)| (key.as_ref(), value.as_deref()));
+        let stored = self.map.range(start, end);
+        if reverse {
+            collect(merge(stored.rev(), changed.rev(), true), limit)
+        } else {
+            collect(merge(stored, changed, false), limit)
+        }
+    }
+}
+
+/// What an entry takes in a reply.
+fn framed_bytes((key, value): &(Bytes, Bytes)) -> usize {
+    8 + key.len() + value.len()
+}
+
+/// Stored entries and changes, both in the same order, as one sequence; a change hides what is
+/// stored under its key.
+fn merge<'a>(
+    stored: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+    changed: impl Iterator<Item = (&'a [u8], Option<&'a [u8]>)>,
+    reverse: bool,
+) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
+    let mut stored = stored.peekable();
+    let mut changed = changed.peekable();
+    let comes_first = move |a: &[u8], b: &[u8]| if reverse { a > b } else { a < b };
+    let next = move || {
+        let Some((key, _)) = changed.peek() else {
+            return stored.next().map(|(key, value)| (key, Some(value)));
+        };
+        if let Some(entry) = stored.next_if(|(other, _)| comes_first(other, key)) {
+            return Some((entry.0, Some(entry.1)));
+        }
+        stored.next_if(|(other, _)| other == key);
+        changed.next()
+    };
+    std::iter::from_fn(next).filter_map(|(key, value)| value.map(|value| (key, value)))
+}
+
+fn collect<'a>(
+    entries: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+    limit: u32,
+) -> (Vec<(Bytes, Bytes)>, bool) {
+    let mut found = Vec::new();
+    let mut bytes = 0;
+    for (key, value) in entries {
+        bytes += 8 + key.len() + value.len();
+        let fits = bytes <= limits::RANGE_BYTES || found.is_empty();
+        if found.len() >= limit as usize || !fits {
+            return (found, true);
+        }
+        found.push((Bytes::copy_from_slice(key), Bytes::copy_from_slice(value)));
+    }
+    (found, false)
+}

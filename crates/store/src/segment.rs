@@ -1,0 +1,182 @@
+//! A segment: the entries of a contiguous range of keys, checkpointed and sent as one piece.
+//!
+//! Invariants: keys ascend; `bytes` is the sum of [`entry_bytes`] over the entries; the remembered
+//! digest is that of the entries as they are. Values own exact allocations, never slices of the
+//! batch in which they came.
+
+use crate::keys::Keys;
+use crate::limits;
+use bytes::Bytes;
+use perdura_execution::Entry;
+use perdura_protocol::codec::{encode_bytes, encode_count};
+use perdura_protocol::{Decode, DecodeError, Reader};
+use std::sync::{Arc, OnceLock};
+
+pub(crate) type Value = Arc<[u8]>;
+
+/// What an entry counts for in the state, bytes.
+pub(crate) fn entry_bytes(key: &[u8], value: &[u8]) -> usize {
+    key.len() + value.len() + limits::ENTRY_OVERHEAD_BYTES
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Segment {
+    keys: Keys,
+    // By the index of their keys.
+    values: Vec<Value>,
+    bytes: usize,
+    // Of the encoded segment; empty after a change.
+    digest: OnceLock<Entry>,
+}
+
+impl Segment {
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.values.len()
+    }
+
+    pub(crate) fn is_oversized(&self) -> bool {
+        self.bytes > limits::SEGMENT_SPLIT_BYTES && self.len() > 1
+    }
+
+    pub(crate) fn is_undersized(&self) -> bool {
+        self.bytes < limits::SEGMENT_MERGE_BYTES
+    }
+
+    pub(crate) fn last_key(&self) -> Option<&[u8]> {
+        self.keys.last()
+    }
+
+    /// Where `key` is, or where it belongs.
+    pub(crate) fn find(&self, key: &[u8]) -> Result<usize, usize> {
+        self.keys.find(key)
+    }
+
+    pub(crate) fn value(&self, index: usize) -> &Value {
+        &self.values[index]
+    }
+
+    /// The entries from `start` up to `end`, which is not below it.
+    pub(crate) fn range(
+        &self,
+        start: &[u8],
+        end: Option<&[u8]>,
+    ) -> impl DoubleEndedIterator<Item = (&[u8], &[u8])> {
+        let place = |key| self.find(key).unwrap_or_else(|index| index);
+        let indices = place(start)..end.map_or(self.len(), place);
+        indices.map(|index| (self.keys.get(index), self.values[index].as_ref()))
+    }
+
+    fn entries(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        (0..self.len()).map(|index| (self.keys.get(index), self.values[index].as_ref()))
+    }
+
+    /// Writes an entry at the place that [`Segment::find`] gave.
+    pub(crate) fn put(&mut self, place: Result<usize, usize>, key: &[u8], value: &[u8]) {
+        match place {
+            Ok(index) => {
+                let old = &mut self.values[index];
+                self.bytes = self.bytes - old.len() + value.len();
+                match Arc::get_mut(old) {
+                    Some(owned) if owned.len() == value.len() => owned.copy_from_slice(value),
+                    _ => *old = value.into(),
+                }
+            }
+            Err(index) => {
+                self.bytes += entry_bytes(key, value);
+                self.keys.insert(index, key);
+                self.values.insert(index, value.into());
+            }
+        }
+        self.digest.take();
+    }
+
+    /// Removes the entry at `index`; returns what it counted for.
+    pub(crate) fn remove(&mut self, index: usize) -> usize {
+        let bytes = entry_bytes(self.keys.get(index), &self.values[index]);
+        self.keys.remove(index);
+        self.values.remove(index);
+        self.bytes -= bytes;
+        self.digest.take();
+        bytes
+    }
+
+    /// Takes over the entries of the segment to the right.
+    pub(crate) fn absorb(&mut self, right: &Segment) {
+        for index in 0..right.len() {
+            self.keys.push(right.keys.get(index));
+            self.values.push(Arc::clone(&right.values[index]));
+        }
+        self.bytes += right.bytes;
+        self.digest.take();
+    }
+
+    /// Cuts an oversized segment in the middle by bytes; gives the right half and its first key.
+    pub(crate) fn split(&mut self) -> (Arc<[u8]>, Segment) {
+        let mut left = 0;
+        let half = self.bytes / 2;
+        let cut = self.entries().position(|(key, value)| {
+            left += entry_bytes(key, value);
+            left >= half
+        });
+        // Both halves get an entry at least.
+        let cut = cut.map_or(1, |index| index + 1).min(self.len() - 1);
+        let keys = self.keys.split_off(cut);
+        let values = self.values.split_off(cut);
+        self.values.shrink_to_fit();
+        let mut right = Segment { keys, values, bytes: 0, digest: OnceLock::new() };
+        right.bytes = right.entries().map(|(key, value)| entry_bytes(key, value)).sum();
+        self.bytes -= right.bytes;
+        self.digest.take();
+        (right.keys.get(0).into(), right)
+    }
+
+    /// Encodes the segment, with the first key of its range, which may be below its first entry's.
+    pub(crate) fn piece(&self, bound: &[u8]) -> Bytes {
+        let mut out = Vec::with_capacity(8 + bound.len() + self.bytes);
+        encode_bytes(bound, &mut out);
+        encode_count(self.len(), &mut out);
+        for (key, value) in self.entries() {
+            encode_bytes(key, &mut out);
+            encode_bytes(value, &mut out);
+        }
+        out.into()
+    }
+
+    pub(crate) fn entry(&self, bound: &[u8]) -> Entry {
+        *self.digest.get_or_init(|| Entry::of(&self.piece(bound)))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_digested(&self) -> bool {
+        self.digest.get().is_some()
+    }
+
+    /// Reads a segment and the first key of its range; its keys ascend from there.
+    pub(crate) fn from_piece(piece: Bytes) -> Result<(Arc<[u8]>, Segment), DecodeError> {
+        let mut reader = Reader::new(piece);
+        let bound = reader.bytes("first key", limits::KEY_BYTES)?;
+        let count = u32::decode(&mut reader)? as usize;
+        let mut segment = Segment::default();
+        for _ in 0..count {
+            let key = reader.bytes("key", limits::KEY_BYTES)?;
+            let value = reader.bytes("value", limits::VALUE_BYTES)?;
+            let ascending = match segment.last_key() {
+                Some(last) => *last < key[..],
+                None => !key.is_empty() && bound <= key,
+            };
+            if !ascending {
+                return Err(DecodeError::NotCanonical("keys of a segment"));
+            }
+            segment.put(Err(segment.len()), &key, &value);
+            if segment.is_oversized() {
+                return Err(DecodeError::NotCanonical("a segment that should have been split"));
+            }
+        }
+        reader.finish()?;
+        Ok((bound[..].into(), segment))
+    }
+}

@@ -1,0 +1,153 @@
+//! The store as a [`Service`].
+
+use crate::command::{Operation, Request, Transaction};
+use crate::map::{Full, SegmentMap};
+use crate::plan::Plan;
+use crate::reply::StoreReply;
+use crate::segment::Value;
+use bytes::Bytes;
+use perdura_execution::{ExecutionContext, Footprint, RestoreError, Service, Snapshot};
+use perdura_protocol::Encode;
+use std::sync::Arc;
+
+/// The store of one replica.
+#[derive(Debug)]
+pub struct Store {
+    map: SegmentMap,
+    limit_bytes: u64,
+}
+
+impl Store {
+    /// An empty store. Entries count their key, their value and
+    /// [`crate::limits::ENTRY_OVERHEAD_BYTES`]; what would make their sum grow beyond
+    /// `state_limit_bytes` is refused, the same way on every replica. Deletes never are.
+    #[must_use]
+    pub fn new(state_limit_bytes: u64) -> Store {
+        Store { map: SegmentMap::new(), limit_bytes: state_limit_bytes }
+    }
+
+    /// What the entries count for, bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.map.bytes()
+    }
+
+    /// Number of entries.
+    #[must_use]
+    pub fn entries(&self) -> u64 {
+        self.map.entries()
+    }
+
+    /// Number of segments.
+    #[must_use]
+    pub fn segments(&self) -> usize {
+        self.map.segments()
+    }
+
+    fn full(&self) -> String {
+        format!(
+            "the store is full: it would exceed state_limit_bytes = {}; delete something first",
+            self.limit_bytes
+        )
+    }
+
+    fn transact(&mut self, transaction: &Transaction) -> Result<Bytes, String> {
+        let plan = Plan::of(&self.map, transaction)?;
+        if plan.exceeds(&self.map, self.limit_bytes) {
+            return Err(self.full());
+        }
+        for (key, value) in &plan.changes {
+            match value {
+                Some(value) => {
+                    self.map.put(key, value, u64::MAX).map_err(|Full| self.full())?;
+                }
+                None => {
+                    self.map.remove(key);
+                }
+            }
+        }
+        Ok(StoreReply::Transaction(plan.result).to_bytes())
+    }
+}
+
+fn found(value: Option<&Value>) -> Bytes {
+    let Some(value) = value else { return Bytes::from_static(&[StoreReply::ABSENT]) };
+    let mut out = Vec::with_capacity(1 + value.len());
+    out.push(StoreReply::PRESENT);
+    out.extend_from_slice(value);
+    out.into()
+}
+
+fn deleted(existed: bool) -> Bytes {
+    if existed {
+        Bytes::from_static(&[StoreReply::DELETED])
+    } else {
+        Bytes::from_static(&[StoreReply::DELETED_NOTHING])
+    }
+}
+
+impl Service for Store {
+    fn footprint(&self, command: &[u8]) -> Footprint {
+        let mut footprint = Footprint::new();
+        match Request::decode(command) {
+            Ok(Request::Get { key }) => footprint.read(key),
+            Ok(Request::Put { key, .. } | Request::Delete { key }) => footprint.write(key),
+            Ok(Request::Transaction(transaction)) => {
+                for operation in &transaction.operations {
+                    add(operation, &mut footprint);
+                }
+            }
+            // Refused, whatever the state is.
+            Err(_) => {}
+        }
+        footprint
+    }
+
+    fn execute(&mut self, _: &ExecutionContext, command: &[u8]) -> Result<Bytes, String> {
+        match Request::decode(command).map_err(|error| error.to_string())? {
+            Request::Get { key } => Ok(found(self.map.get(key))),
+            Request::Put { key, value } => match self.map.put(key, value, self.limit_bytes) {
+                Ok(()) => Ok(Bytes::from_static(&[StoreReply::PUT])),
+                Err(Full) => Err(self.full()),
+            },
+            Request::Delete { key } => Ok(deleted(self.map.remove(key))),
+            Request::Transaction(transaction) => self.transact(&transaction),
+        }
+    }
+
+    fn query(&self, command: &[u8]) -> Option<Result<Bytes, String>> {
+        match Request::decode(command) {
+            Ok(Request::Get { key }) => Some(Ok(found(self.map.get(key)))),
+            Ok(Request::Transaction(transaction)) if transaction.is_read() => {
+                let plan = Plan::of(&self.map, &transaction);
+                Some(plan.map(|plan| StoreReply::Transaction(plan.result).to_bytes()))
+            }
+            Ok(_) => None,
+            Err(error) => Some(Err(error.to_string())),
+        }
+    }
+
+    fn snapshot(&self) -> Arc<dyn Snapshot> {
+        self.map.snapshot()
+    }
+
+    fn restore(&mut self, segments: Vec<Bytes>) -> Result<(), RestoreError> {
+        let map = SegmentMap::restore(segments)?;
+        if map.bytes() > self.limit_bytes {
+            return Err(RestoreError::Contradiction("the store exceeds state_limit_bytes"));
+        }
+        self.map = map;
+        Ok(())
+    }
+}
+
+/// Adds what an operation reads and writes.
+fn add(operation: &Operation, footprint: &mut Footprint) {
+    match operation {
+        Operation::Cmp { key, .. } | Operation::Read { key } => footprint.read(key),
+        Operation::ReadRange { start, end, .. } => footprint.read_range(start, end.as_deref()),
+        Operation::Insert { key, .. }
+        | Operation::Write { key, .. }
+        | Operation::Delete { key } => footprint.write(key),
+    }
+}
