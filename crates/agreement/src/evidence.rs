@@ -19,7 +19,9 @@ use perdura_protocol::configuration::Configurations;
 use perdura_protocol::keys::{Claim, Scheme};
 use perdura_protocol::statement::{Kind, STATEMENT_BYTES};
 use perdura_protocol::viewchange::{NewView, PrefixCertificate, ViewChange};
-use perdura_protocol::{Batch, Certificate, Digest, Faults, ReplicaId, Slot, View, limits};
+use perdura_protocol::{
+    Batch, Certificate, Context, Digest, Faults, ReplicaId, Slot, View, limits,
+};
 use std::collections::BTreeMap;
 
 /// What a verifier knows.
@@ -103,9 +105,26 @@ impl Verifier<'_> {
         if prefix.slot == Slot(0) {
             return *prefix == PrefixCertificate::genesis();
         }
-        let quorum = self.faults.witnesses();
-        let PrefixCertificate { slot, history, certificate } = prefix;
-        self.certified(certificate, quorum, Kind::Prefix, View(0), *slot, *history)
+        let oldest = &self.configurations.known()[0];
+        let governing = self.configurations.at(prefix.slot);
+        // A replica that joined later knows older configurations by their number only.
+        if prefix.slot >= oldest.from_slot && prefix.configuration != governing.id {
+            return false;
+        }
+        let cluster = self.configurations.cluster();
+        let context = Context { cluster, configuration: prefix.configuration };
+        let message = context.statement(Kind::Prefix, View(0), prefix.slot, prefix.history);
+        let claims: Option<Vec<StatementClaim>> = prefix
+            .certificate
+            .signatures()
+            .iter()
+            .map(|(id, signature)| {
+                let key = governing.key(*id)?;
+                Some(Claim { key, message, signature: *signature })
+            })
+            .collect();
+        prefix.certificate.len() >= self.faults.witnesses()
+            && claims.is_some_and(|claims| self.all_genuine(&claims))
     }
 
     fn signed(

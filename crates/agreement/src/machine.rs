@@ -338,8 +338,16 @@ impl Agreement {
         }
     }
 
-    /// The batch of `slot` was executed; with it may have come a new configuration.
-    pub fn on_executed(&mut self, now: Now, slot: Slot, configuration: Option<Configuration>) {
+    /// The batch of `slot` was executed; with it may have come a new configuration. At a
+    /// `boundary` the state is checkpointed, and the prefix is signed so that a transferred state
+    /// comes with its certified prefix; elsewhere it is signed at regular intervals.
+    pub fn on_executed(
+        &mut self,
+        now: Now,
+        slot: Slot,
+        configuration: Option<Configuration>,
+        boundary: bool,
+    ) {
         assert!(slot == self.executed.next() && slot <= self.delivered, "executed out of order");
         self.executed = slot;
         if let Some(configuration) = configuration {
@@ -348,7 +356,9 @@ impl Agreement {
         }
         if let Some((delivered, history, logged_at)) = self.executing.pop_front() {
             assert!(delivered == slot, "executed what was not delivered");
-            self.sign_prefix(now, slot, history, logged_at);
+            if boundary || slot.0.is_multiple_of(limits::PREFIX_INTERVAL) {
+                self.sign_prefix(now, slot, history, logged_at);
+            }
         }
         // What lay just beyond the pipeline's reach may be voted on now.
         let reach = self.reach();
@@ -390,29 +400,36 @@ impl Agreement {
         self.effects.pop_front()
     }
 
-    /// State was transferred: everything up to the prefix is delivered and executed. From here on
-    /// this replica may vote.
+    /// State was transferred: everything up to `slot` is delivered and executed.
     pub fn on_installed(
         &mut self,
         now: Now,
-        prefix: PrefixCertificate,
+        slot: Slot,
+        history: Digest,
         configurations: &[Configuration],
     ) {
-        for configuration in configurations {
-            self.configurations.add(configuration.clone());
-        }
-        if prefix.slot > self.delivered {
-            self.delivered = prefix.slot;
-            self.history = prefix.history;
-            self.executed = prefix.slot;
+        self.configurations.learn(configurations);
+        if slot > self.delivered {
+            self.delivered = slot;
+            self.history = history;
+            self.executed = slot;
             self.executing.clear();
+            self.own_histories.clear();
         }
-        self.own_histories = self.own_histories.split_off(&self.delivered.next());
-        self.learn_prefix(prefix);
         self.next_propose = self.next_propose.max(self.delivered.next());
         self.progress_ms = now.monotonic_ms;
         self.fetch_ms = None;
+        self.forget_certified();
         self.deliver_decided(now);
+    }
+
+    /// A certified prefix from a peer; what it does not prove is passed over. With it a replica
+    /// that lost its memory of earlier votes may vote again.
+    pub fn on_prefix_certificate(&mut self, prefix: PrefixCertificate) {
+        let entropy = self.entropy();
+        if prefix.slot <= self.reach() && self.verifier(entropy).prefix(&prefix) {
+            self.learn_prefix(prefix);
+        }
     }
 
     /// Drops waiting frames that `keep` says are of no use any more.

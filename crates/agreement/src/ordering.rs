@@ -353,17 +353,8 @@ impl Agreement {
         }
     }
 
-    /// Whether a Prefix is signed at this slot: at regular intervals, and wherever a state is
-    /// checkpointed, so that a transferred state comes with its certified prefix.
-    fn prefix_due(&self, slot: Slot) -> bool {
-        slot.0.is_multiple_of(limits::PREFIX_INTERVAL)
-            || self.configurations.known().iter().any(|c| c.from_slot == slot.next())
-    }
-
+    /// Signs the delivered and executed prefix.
     pub(crate) fn sign_prefix(&mut self, now: Now, slot: Slot, history: Digest, logged_at: u64) {
-        if !self.prefix_due(slot) {
-            return;
-        }
         self.own_histories.insert(slot, history);
         if self.voting() {
             let signature = self.sign(Kind::Prefix, View(0), slot, history);
@@ -457,7 +448,8 @@ impl Agreement {
         }
         if genuine.len() >= quorum {
             let certificate = Certificate::new(genuine);
-            self.learn_prefix(PrefixCertificate { slot, history, certificate });
+            let configuration = self.configurations.at(slot).id;
+            self.learn_prefix(PrefixCertificate { slot, history, configuration, certificate });
         }
     }
 

@@ -89,6 +89,9 @@ impl Group {
                 delivered: Slot(0),
             });
         }
+        for i in 0..faults.n() {
+            group.connect(i);
+        }
         group
     }
 
@@ -105,6 +108,7 @@ impl Group {
             durability: Durability::Sync,
             depth: 8,
             checkpoint_interval: 64,
+            checkpoint_bytes: 1 << 20,
             max_skew_ms: 500,
             state_limit_bytes: 1 << 30,
             administrator: self.keys[0].public(),
@@ -163,7 +167,7 @@ impl Group {
                     let digest = batch.digest();
                     let agreed = *self.agreed.entry(slot).or_insert(digest);
                     assert_eq!(agreed, digest, "A1: replica {i}, slot {slot}");
-                    agreement.on_executed(now, slot, None);
+                    agreement.on_executed(now, slot, None, false);
                     assert_eq!(slot, self.nodes[i].delivered.next(), "gap");
                     self.nodes[i].delivered = slot;
                 }
@@ -296,6 +300,12 @@ impl Group {
         node.durable.extend(node.pending.drain(..kept).map(|(_, record)| record));
         node.pending.clear();
         node.appended = 0;
+        let now = self.clock();
+        for node in &mut self.nodes {
+            if let Some(agreement) = node.agreement.as_mut() {
+                agreement.on_link(now, ReplicaId(i as u8), false);
+            }
+        }
     }
 
     fn restart(&mut self, i: usize) {
@@ -311,7 +321,23 @@ impl Group {
         }
         self.nodes[i].delivered = restart.delivered();
         self.nodes[i].agreement = Some(self.machine(i, restart));
+        self.connect(i);
         self.settle(i);
+    }
+
+    /// Links of one replica come up, for both ends.
+    fn connect(&mut self, i: usize) {
+        let now = self.clock();
+        for j in (0..self.nodes.len()).filter(|j| *j != i) {
+            if self.nodes[j].agreement.is_none() {
+                continue;
+            }
+            for (a, b) in [(i, j), (j, i)] {
+                if let Some(agreement) = self.nodes[a].agreement.as_mut() {
+                    agreement.on_link(now, ReplicaId(b as u8), true);
+                }
+            }
+        }
     }
 
     fn assert_progress(&mut self, seed: u64) {

@@ -99,6 +99,9 @@ pub struct Parameters {
     pub depth: u64,
     /// Slots between state digests and checkpoints, 64 to 2^20.
     pub checkpoint_interval: u64,
+    /// Bytes of batches after which a state is digested and checkpointed even earlier, so that
+    /// logs stay short under large commands. At least 1 MiB.
+    pub checkpoint_bytes: u64,
     /// Largest difference between a fresh Propose's time and the local clock, milliseconds.
     pub max_skew_ms: u64,
     /// Largest service state, bytes; commands that would exceed it are refused.
@@ -116,9 +119,13 @@ impl Parameters {
         out.push(self.faults.u() as u8);
         out.push(self.faults.r() as u8);
         out.push(self.durability as u8);
-        for number in
-            [self.depth, self.checkpoint_interval, self.max_skew_ms, self.state_limit_bytes]
-        {
+        for number in [
+            self.depth,
+            self.checkpoint_interval,
+            self.checkpoint_bytes,
+            self.max_skew_ms,
+            self.state_limit_bytes,
+        ] {
             number.encode(&mut out);
         }
         self.administrator.encode(&mut out);
@@ -152,6 +159,13 @@ impl Configurations {
         self.known.push(configuration);
         if self.known.len() > Self::KEPT {
             self.known.remove(0);
+        }
+    }
+
+    /// Takes over what a state says, unless more is known here.
+    pub fn learn(&mut self, known: &[Configuration]) {
+        if known.last().is_some_and(|latest| latest.id >= self.latest().id) {
+            self.known = known[known.len().saturating_sub(Self::KEPT)..].to_vec();
         }
     }
 

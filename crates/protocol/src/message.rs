@@ -166,6 +166,8 @@ pub enum Message {
         delivered: Slot,
         /// Proof of the newest certified state that the sender stores.
         state: Option<StateCertificate>,
+        /// The sender's certified prefix; at or above the state's slot.
+        prefix: PrefixCertificate,
     },
     /// "Send me the manifest of the state after this slot."
     FetchManifest {
@@ -335,7 +337,9 @@ impl Encode for Message {
                 put!(out, 16, slot, digest, signature);
             }
             Message::StateQuery => out.push(17),
-            Message::StateInfo { delivered, state } => put!(out, 18, delivered, state),
+            Message::StateInfo { delivered, state, prefix } => {
+                put!(out, 18, delivered, state, prefix);
+            }
             Message::FetchManifest { slot } => put!(out, 19, slot),
             Message::Manifest { slot, manifest } => {
                 put!(out, 20, slot);
@@ -393,7 +397,7 @@ impl Decode for Message {
             15 => get!(reader, TooOld { checkpoint }),
             16 => get!(reader, Checkpoint { slot, digest, signature }),
             17 => Message::StateQuery,
-            18 => get!(reader, StateInfo { delivered, state }),
+            18 => get!(reader, StateInfo { delivered, state, prefix }),
             19 => get!(reader, FetchManifest { slot }),
             20 => Message::Manifest {
                 slot: Decode::decode(reader)?,

@@ -15,6 +15,8 @@ pub struct PrefixCertificate {
     pub slot: Slot,
     /// History hash at that slot.
     pub history: Digest,
+    /// Number of the configuration that governs the slot, in which it is signed.
+    pub configuration: u64,
     /// Signatures over (Prefix, view 0, slot, history).
     pub certificate: Certificate,
 }
@@ -26,6 +28,7 @@ impl PrefixCertificate {
         PrefixCertificate {
             slot: Slot(0),
             history: Digest::ZERO,
+            configuration: 0,
             certificate: Certificate::default(),
         }
     }
@@ -115,6 +118,7 @@ impl Encode for PrefixCertificate {
     fn encode(&self, out: &mut Vec<u8>) {
         self.slot.encode(out);
         self.history.encode(out);
+        self.configuration.encode(out);
         self.certificate.encode(out);
     }
 }
@@ -124,6 +128,7 @@ impl Decode for PrefixCertificate {
         Ok(PrefixCertificate {
             slot: Decode::decode(reader)?,
             history: Decode::decode(reader)?,
+            configuration: Decode::decode(reader)?,
             certificate: Decode::decode(reader)?,
         })
     }
@@ -187,7 +192,7 @@ impl Decode for NewView {
             view: Decode::decode(reader)?,
             sender: Decode::decode(reader)?,
             configuration: Decode::decode(reader)?,
-            changes: reader.list("view changes", limits::REPLICAS, 133)?,
+            changes: reader.list("view changes", limits::REPLICAS, 141)?,
             signature: Decode::decode(reader)?,
         };
         if new_view.changes.windows(2).any(|pair| pair[0].sender >= pair[1].sender) {

@@ -26,6 +26,7 @@ pub fn parameters() -> Parameters {
         durability: Durability::Sync,
         depth: DEPTH,
         checkpoint_interval: 64,
+        checkpoint_bytes: 1 << 20,
         max_skew_ms: 500,
         state_limit_bytes: 1 << 30,
         administrator: ADMINISTRATOR,

@@ -1,0 +1,163 @@
+//! From what is on disk to a node that takes part: checkpoint, then the decided part of the log,
+//! then the promises (DESIGN.md section 6, steps 1 and 5).
+
+use super::checkpoints::{Checkpointing, Stored};
+use super::transfer::Transfer;
+use super::{Counters, Node, Now, Output};
+use bytes::Bytes;
+use perdura_agreement::{Agreement, Restart, Settings};
+use perdura_execution::{Genesis, GenesisError, Machine, Manifest, RestoreError, Service};
+use perdura_protocol::configuration::{Configurations, Parameters};
+use perdura_protocol::{Digest, Record, ReplicaId, Scheme, SecretKey, Slot};
+use std::collections::{BTreeMap, VecDeque};
+
+/// What a replica starts from.
+pub struct Boot<S> {
+    /// Which replica.
+    pub me: ReplicaId,
+    /// The key of this incarnation.
+    pub key: SecretKey,
+    /// How statements are signed.
+    pub scheme: Scheme,
+    /// What the cluster agreed on.
+    pub parameters: Parameters,
+    /// Members and clients as the configuration file has them.
+    pub genesis: Genesis,
+    /// Secret random bytes.
+    pub entropy: [u8; 32],
+    /// Makes a service in its initial state.
+    pub make_service: Box<dyn Fn() -> S + Send>,
+    /// The stored checkpoint: manifest and pieces.
+    pub checkpoint: Option<(Manifest, Vec<Bytes>)>,
+    /// The surviving log, in order.
+    pub records: Vec<Record>,
+    /// Votes need a certified prefix up to here (a new incarnation, or lost state); 0 otherwise.
+    pub vote_after: Slot,
+}
+
+/// Why a node cannot start. The data directory is as it was.
+#[derive(Debug, thiserror::Error)]
+pub enum BootError {
+    /// The configuration file contradicts itself.
+    #[error("the cluster's configuration is not usable: {0}")]
+    Genesis(#[from] GenesisError),
+    /// The checkpoint's checksums hold, but it is not a state of this program.
+    #[error(
+        "the checkpoint does not restore: {0}. Replace the replica with `perdura replica reinit`"
+    )]
+    Checkpoint(#[from] RestoreError),
+}
+
+impl<S: Service> Node<S> {
+    /// Starts a node. It executes what its log proves decided; the rest comes back through
+    /// agreement.
+    ///
+    /// # Errors
+    /// When configuration or checkpoint are not usable.
+    pub fn boot(boot: Boot<S>, now: Now) -> Result<Node<S>, BootError> {
+        let Boot { me, key, scheme, parameters, genesis, entropy, make_service, .. } = boot;
+        let n = parameters.faults.n();
+        let first = genesis.configuration.clone();
+        let mut checkpointing = Checkpointing::new(n, Slot(0));
+        let mut machine = match boot.checkpoint {
+            None => Machine::new(&parameters, genesis_of_zero(genesis), make_service())?,
+            Some((manifest, pieces)) => {
+                let machine = Machine::restore(&parameters, &manifest, pieces, make_service())?;
+                let digest = manifest.digest();
+                checkpointing.kept = manifest.slot;
+                let snapshot = machine.snapshot();
+                checkpointing.add_stored(Stored { snapshot, manifest, digest });
+                machine
+            }
+        };
+        let mut restart =
+            if boot.records.is_empty() && machine.slot() == Slot(0) && boot.vote_after == Slot(0) {
+                Restart::blank()
+            } else {
+                let (slot, history) = (machine.slot(), machine.history());
+                Restart::from_log(n, slot, history, boot.records, boot.vote_after)
+            };
+        let mut histories = BTreeMap::new();
+        set_forced(&mut checkpointing, &machine);
+        for (slot, batch) in restart.take_replay() {
+            machine.execute(slot, &batch);
+            histories.insert(slot, batch.digest());
+            set_forced(&mut checkpointing, &machine);
+            let bytes = batch.raw().len() as u64;
+            let (interval, limit) = (parameters.checkpoint_interval, parameters.checkpoint_bytes);
+            checkpointing.count(slot, bytes, interval, limit);
+        }
+        let mut configurations = Configurations::new(parameters.cluster, first);
+        configurations.learn(machine.configurations());
+        let settings = Settings {
+            me,
+            key: key.clone(),
+            scheme,
+            parameters: parameters.clone(),
+            entropy: derive(entropy, b"agreement"),
+        };
+        let agreement = Agreement::new(settings, configurations, restart, now);
+        let logged_slot = machine.slot();
+        let mut node = Node {
+            me,
+            key,
+            scheme,
+            entropy: derive(entropy, b"node"),
+            entropy_used: 0,
+            agreement,
+            machine,
+            make_service,
+            outputs: VecDeque::new(),
+            records: Vec::new(),
+            forced: false,
+            noted_ms: None,
+            sequence: 0,
+            persisted: 0,
+            frames: Vec::new(),
+            routes: BTreeMap::new(),
+            connections: BTreeMap::new(),
+            egress: VecDeque::new(),
+            reads: VecDeque::new(),
+            logged_at: 0,
+            logged: VecDeque::new(),
+            logged_slot,
+            checkpointing,
+            transfer: Transfer::new(boot.vote_after),
+            histories,
+            ticked_ms: 0,
+            halted: false,
+            counters: Counters::default(),
+            parameters,
+        };
+        let members = node.configuration().clone();
+        node.outputs.push_back(Output::Members(members));
+        node.carry_out(now);
+        Ok(node)
+    }
+}
+
+/// The state before slot 1 begins with configuration 0, whatever the file says of later ones; a
+/// new incarnation, whose file names a later one, fetches its state anyway.
+fn genesis_of_zero(mut genesis: Genesis) -> Genesis {
+    genesis.configuration.id = 0;
+    genesis.configuration.from_slot = Slot(0);
+    genesis
+}
+
+/// A configuration that is pending forces a checkpoint before its first slot.
+fn set_forced<S: Service>(checkpointing: &mut Checkpointing, machine: &Machine<S>) {
+    let pending = machine
+        .configurations()
+        .last()
+        .filter(|latest| latest.from_slot > machine.slot().next())
+        .map(|latest| latest.from_slot.previous());
+    if pending.is_some() {
+        checkpointing.forced = pending;
+    }
+}
+
+fn derive(entropy: [u8; 32], purpose: &[u8]) -> [u8; 32] {
+    let mut input = entropy.to_vec();
+    input.extend_from_slice(purpose);
+    Digest::of(&input).0
+}

@@ -1,0 +1,352 @@
+//! Boundaries, checkpoints, signed digests, truncation, and serving decided batches to laggards.
+//!
+//! A boundary is a slot at which every replica digests and checkpoints its state: after
+//! `checkpoint_interval` slots or `checkpoint_bytes` bytes of batches, and before a new
+//! configuration starts (D8). All count alike, so all agree on where it is. The digest is signed
+//! once the checkpoint is durable; m + 1 equal ones certify the state (D7). Log goes only below
+//! this replica's own durable checkpoint, and one more checkpoint interval is kept for laggards.
+
+use super::{Node, Output, Peer};
+use perdura_execution::{Manifest, Service, StateSnapshot};
+use perdura_protocol::message::{Decision, Message, StateCertificate};
+use perdura_protocol::statement::Kind;
+use perdura_protocol::{
+    Batch, Certificate, Context, Digest, Encode, ReplicaId, Signature, Slot, View, limits,
+};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Bytes of recent batches kept in memory for laggards; older ones are read from the log.
+const RECENT_BYTES: usize = 32 * 1024 * 1024;
+
+/// States kept in memory for sending, copied on write: the newest, and the one before it, which a
+/// replica may be fetching right now.
+const STORED: usize = 2;
+
+/// A replica's word about its state.
+type Vote = (Slot, Digest, Signature);
+
+pub(super) struct Stored {
+    pub snapshot: StateSnapshot,
+    pub manifest: Manifest,
+    pub digest: Digest,
+}
+
+pub(super) struct Checkpointing {
+    pub slots_since: u64,
+    pub bytes_since: u64,
+    pub forced: Option<Slot>,
+    pub storing: Option<StateSnapshot>,
+    next: Option<StateSnapshot>,
+    pub stored: VecDeque<Stored>,
+    // The latest two of each replica, so that a liar takes no memory.
+    votes: Vec<[Option<Vote>; 2]>,
+    pub certified: Option<StateCertificate>,
+    /// Slots up to here are no longer in the log.
+    pub kept: Slot,
+    recent: BTreeMap<Slot, Decision>,
+    recent_bytes: usize,
+}
+
+impl Checkpointing {
+    pub fn new(n: usize, kept: Slot) -> Checkpointing {
+        Checkpointing {
+            slots_since: 0,
+            bytes_since: 0,
+            forced: None,
+            storing: None,
+            next: None,
+            stored: VecDeque::new(),
+            votes: vec![[None; 2]; n],
+            certified: None,
+            kept,
+            recent: BTreeMap::new(),
+            recent_bytes: 0,
+        }
+    }
+
+    /// The newest durable checkpoint's slot.
+    pub fn slot(&self) -> Slot {
+        self.stored.back().map_or(Slot(0), |stored| stored.snapshot.slot())
+    }
+
+    /// Counts a slot; true at a boundary.
+    pub fn count(&mut self, slot: Slot, bytes: u64, interval: u64, limit: u64) -> bool {
+        self.slots_since += 1;
+        self.bytes_since += bytes;
+        let forced = self.forced == Some(slot);
+        let due = self.slots_since >= interval || self.bytes_since >= limit || forced;
+        if due {
+            self.slots_since = 0;
+            self.bytes_since = 0;
+        }
+        if forced {
+            self.forced = None;
+        }
+        due
+    }
+
+    pub fn add_stored(&mut self, stored: Stored) {
+        self.stored.push_back(stored);
+        if self.stored.len() > STORED {
+            self.stored.pop_front();
+        }
+    }
+
+    fn add_recent(&mut self, decision: Decision) {
+        self.recent_bytes += decision.batch.raw().len();
+        self.recent.insert(decision.slot, decision);
+        while self.recent_bytes > RECENT_BYTES {
+            let Some((_, oldest)) = self.recent.pop_first() else { return };
+            self.recent_bytes -= oldest.batch.raw().len();
+        }
+    }
+
+    pub fn forget_recent(&mut self) {
+        self.recent.clear();
+        self.recent_bytes = 0;
+    }
+}
+
+impl<S: Service> Node<S> {
+    pub(super) fn note_boundary(&mut self, slot: Slot, batch: &Batch) -> bool {
+        if let Some(decision) = self.agreement.decision(slot) {
+            self.checkpointing.add_recent(decision);
+        }
+        let interval = self.parameters.checkpoint_interval;
+        let limit = self.parameters.checkpoint_bytes;
+        self.checkpointing.count(slot, batch.raw().len() as u64, interval, limit)
+    }
+
+    pub(super) fn at_boundary(&mut self, slot: Slot) {
+        let snapshot = self.machine.snapshot();
+        assert!(snapshot.slot() == slot, "a snapshot is taken where it belongs");
+        if self.checkpointing.storing.is_some() {
+            self.counters.boundaries_passed_over +=
+                u64::from(self.checkpointing.next.replace(snapshot).is_some());
+        } else {
+            self.checkpointing.storing = Some(snapshot.clone());
+            self.outputs.push_back(Output::StoreCheckpoint(snapshot));
+        }
+    }
+
+    pub(super) fn on_checkpoint_stored(&mut self, now: super::Now, manifest: Manifest) {
+        let slot = manifest.slot;
+        let ours = self.checkpointing.storing.as_ref().is_some_and(|held| held.slot() == slot);
+        if !ours {
+            self.on_installed(now, &manifest);
+            return;
+        }
+        let digest = manifest.digest();
+        let Some(snapshot) = self.checkpointing.storing.take() else { return };
+        let previous = self.checkpointing.slot();
+        self.checkpointing.add_stored(Stored { snapshot, manifest, digest });
+        self.counters.checkpoints += 1;
+        let below = previous.min(self.agreement.prefix().slot);
+        if below > self.checkpointing.kept {
+            self.checkpointing.kept = below;
+            self.outputs.push_back(Output::Truncate(below));
+        }
+        if let Some(next) = self.checkpointing.next.take() {
+            self.checkpointing.storing = Some(next.clone());
+            self.outputs.push_back(Output::StoreCheckpoint(next));
+        }
+        self.vote_for_state(slot, digest);
+    }
+
+    /// "My state after this slot has this digest, and is durable here."
+    fn vote_for_state(&mut self, slot: Slot, digest: Digest) {
+        let signature = self.sign_state(slot, digest);
+        let me = self.me;
+        self.broadcast(&Message::Checkpoint { slot, digest, signature });
+        self.add_vote(me, (slot, digest, signature));
+        self.certify_state(slot);
+    }
+
+    fn sign_state(&self, slot: Slot, digest: Digest) -> Signature {
+        let context = self.agreement.configurations().context_at(slot);
+        self.key.sign(&context.statement(Kind::Checkpoint, View(0), slot, digest))
+    }
+
+    pub(super) fn repeat_checkpoint_votes(&mut self, to: ReplicaId) {
+        let votes: Vec<(Slot, Digest)> = self
+            .checkpointing
+            .stored
+            .iter()
+            .map(|stored| (stored.snapshot.slot(), stored.digest))
+            .collect();
+        for (slot, digest) in votes {
+            let signature = self.sign_state(slot, digest);
+            self.send(&[Peer::Replica(to)], &Message::Checkpoint { slot, digest, signature });
+        }
+    }
+
+    pub(super) fn on_checkpoint_vote(
+        &mut self,
+        from: ReplicaId,
+        slot: Slot,
+        digest: Digest,
+        signature: Signature,
+    ) {
+        self.add_vote(from, (slot, digest, signature));
+        self.certify_state(slot);
+    }
+
+    fn add_vote(&mut self, from: ReplicaId, vote: Vote) {
+        let Some(held) = self.checkpointing.votes.get_mut(from.index()) else { return };
+        let same = |old: &Option<Vote>| old.is_some_and(|old| old.0 == vote.0);
+        if let Some(place) = held.iter_mut().find(|old| same(old)) {
+            *place = Some(vote);
+        } else if held[1].is_none_or(|newest| vote.0 > newest.0) {
+            held[0] = held[1].replace(vote);
+        } else if held[0].is_none_or(|older| vote.0 > older.0) {
+            held[0] = Some(vote);
+        }
+    }
+
+    /// Looks for m + 1 genuine and equal digests of one slot's state.
+    fn certify_state(&mut self, slot: Slot) {
+        if self.checkpointing.certified.as_ref().is_some_and(|held| held.slot >= slot) {
+            return;
+        }
+        let quorum = self.parameters.faults.state_certificate();
+        let votes: Vec<(ReplicaId, Digest, Signature)> = (0u8..)
+            .zip(&self.checkpointing.votes)
+            .filter_map(|(id, held)| {
+                let vote = held.iter().flatten().find(|vote| vote.0 == slot)?;
+                Some((ReplicaId(id), vote.1, vote.2))
+            })
+            .collect();
+        let enough = |digest: &Digest| votes.iter().filter(|v| v.1 == *digest).count() >= quorum;
+        let Some(digest) = votes.iter().map(|vote| vote.1).find(enough) else { return };
+        let signatures: Vec<(ReplicaId, Signature)> =
+            votes.iter().filter(|vote| vote.1 == digest).map(|vote| (vote.0, vote.2)).collect();
+        let configuration = self.agreement.configurations().at(slot).id;
+        let mut genuine = Vec::new();
+        for (id, signature) in signatures {
+            let single = Certificate::new(vec![(id, signature)]);
+            let state = StateCertificate { slot, digest, configuration, certificate: single };
+            if self.state_certified(&state, 1) {
+                genuine.push((id, signature));
+            } else {
+                self.checkpointing.votes[id.index()] = [None; 2];
+            }
+        }
+        if genuine.len() < quorum {
+            return;
+        }
+        let certificate = Certificate::new(genuine);
+        self.counters.states_certified += 1;
+        self.judge_own_state(slot, digest);
+        self.checkpointing.certified =
+            Some(StateCertificate { slot, digest, configuration, certificate });
+    }
+
+    /// A replica whose digest loses must not go on: its answers may be wrong.
+    fn judge_own_state(&mut self, slot: Slot, certified: Digest) {
+        let own = self.checkpointing.stored.iter().find(|stored| stored.snapshot.slot() == slot);
+        if own.is_some_and(|stored| stored.digest != certified) {
+            self.counters.diverged = true;
+            self.halt(format!(
+                "the state after slot {slot} differs from the one that a quorum of replicas \
+                 signed: memory or disk of this replica is damaged. Stop it and replace it with \
+                 `perdura replica reinit`"
+            ));
+        }
+    }
+
+    /// Whether at least `quorum` genuine signatures certify a state. A replica that was away may
+    /// not know the configuration; it goes by the members that it knows.
+    pub(super) fn state_certified(&self, state: &StateCertificate, quorum: usize) -> bool {
+        let configurations = self.agreement.configurations();
+        let members =
+            configurations.by_id(state.configuration).unwrap_or_else(|| configurations.latest());
+        let context =
+            Context { cluster: configurations.cluster(), configuration: state.configuration };
+        let message = context.statement(Kind::Checkpoint, View(0), state.slot, state.digest);
+        let genuine = state
+            .certificate
+            .signatures()
+            .iter()
+            .filter(|(id, signature)| {
+                members.key(*id).is_some_and(|key| self.scheme.verify(key, &message, *signature))
+            })
+            .count();
+        genuine >= quorum
+    }
+
+    pub(super) fn on_certified(&mut self, _slot: Slot) {
+        self.counters.prefixes_certified += 1;
+    }
+
+    /// A laggard asks for batches that agreement has forgotten.
+    pub(super) fn serve(&mut self, to: ReplicaId, from: Slot) {
+        self.counters.fetches_served += 1;
+        let limit = self.parameters.depth as usize;
+        let mut bytes = 0;
+        let recent: Vec<Decision> = self
+            .checkpointing
+            .recent
+            .range(from..)
+            .zip(from.0..)
+            .take_while(|((slot, decision), expected)| {
+                bytes += decision.batch.raw().len();
+                slot.0 == *expected && bytes <= limits::FETCH_BYTES + limits::BATCH_BYTES
+            })
+            .map(|((_, decision), _)| decision.clone())
+            .take(limit)
+            .collect();
+        if !recent.is_empty() {
+            self.send_decisions(to, recent);
+            return;
+        }
+        let wanted: Vec<(Slot, Digest)> = self
+            .histories
+            .range(from..)
+            .zip(from.0..)
+            .take_while(|((slot, _), expected)| slot.0 == *expected)
+            .map(|((slot, digest), _)| (*slot, *digest))
+            .take(limit)
+            .collect();
+        if wanted.is_empty() || from <= self.checkpointing.kept {
+            self.send_too_old(to);
+        } else {
+            self.outputs.push_back(Output::ReadDecisions { to, wanted });
+        }
+    }
+
+    fn send_too_old(&mut self, to: ReplicaId) {
+        let checkpoint = self.checkpointing.slot();
+        self.send(&[Peer::Replica(to)], &Message::TooOld { checkpoint });
+    }
+
+    pub(super) fn on_decisions_read(&mut self, to: ReplicaId, decisions: Vec<Decision>) {
+        if decisions.is_empty() {
+            self.send_too_old(to);
+        } else {
+            self.send_decisions(to, decisions);
+        }
+    }
+
+    fn send_decisions(&mut self, to: ReplicaId, decisions: Vec<Decision>) {
+        let (Some(first), Some(last)) = (decisions.first(), decisions.last()) else { return };
+        let held = self.agreement.prefix();
+        let covers = held.slot >= first.slot && held.slot <= last.slot;
+        let prefix = covers.then(|| held.clone());
+        self.send(&[Peer::Replica(to)], &Message::Decisions { decisions, prefix });
+    }
+
+    /// The manifest of a stored state, encoded; empty if it is gone.
+    pub(super) fn manifest_bytes(&self, slot: Slot) -> bytes::Bytes {
+        let stored = self.checkpointing.stored.iter().find(|s| s.snapshot.slot() == slot);
+        stored.map(|stored| stored.manifest.to_bytes()).unwrap_or_default()
+    }
+
+    /// A piece of a stored state; empty if it is gone.
+    pub(super) fn piece_bytes(&self, slot: Slot, index: u32) -> bytes::Bytes {
+        let stored = self.checkpointing.stored.iter().find(|s| s.snapshot.slot() == slot);
+        stored
+            .filter(|stored| (index as usize) < stored.snapshot.pieces())
+            .map(|stored| stored.snapshot.piece(index as usize))
+            .unwrap_or_default()
+    }
+}

@@ -1,0 +1,206 @@
+//! Delivery, replies and reads.
+//!
+//! A reply leaves only after its command is decided, executed and logged here (rule D1); replies
+//! of one session leave together. A read that was not ordered is answered after every slot was
+//! executed for which this replica had sent an Accept when the read came (rule C2).
+
+use super::{Node, Peer, ROUTES};
+use bytes::Bytes;
+use perdura_agreement::Now;
+use perdura_execution::Service;
+use perdura_protocol::message::Message;
+use perdura_protocol::{Batch, Digest, Outcome, PublicKey, SessionId, Slot, limits};
+
+/// Reads that wait for slots in agreement; further ones are told to go the ordered way.
+const WAITING_READS: usize = 4096;
+
+/// Replies that wait for the disk; as many as a full pipeline of full batches gives. Beyond it the
+/// oldest are dropped, and the client's retry is answered from its session.
+const WAITING_REPLIES: usize = 262_144;
+
+#[derive(Debug)]
+pub(super) struct Egress {
+    logged_at: u64,
+    session: SessionId,
+    outcomes: Vec<(u64, Outcome)>,
+}
+
+#[derive(Debug)]
+pub(super) struct WaitingRead {
+    after: Slot,
+    connection: u64,
+    key: PublicKey,
+    id: u64,
+    command: Bytes,
+}
+
+impl<S: Service> Node<S> {
+    pub(super) fn deliver(
+        &mut self,
+        now: Now,
+        slot: Slot,
+        batch: &Batch,
+        history: Digest,
+        logged_at: u64,
+    ) {
+        let executed = self.machine.execute(slot, batch);
+        assert!(self.machine.history() == history, "agreement and execution disagree: stop");
+        self.counters.batches += 1;
+        self.counters.commands += executed.replies.len() as u64;
+        self.logged_at = self.logged_at.max(logged_at);
+        self.logged.push_back((slot, self.logged_at));
+        self.remember(slot, batch.digest());
+        let boundary = self.note_boundary(slot, batch);
+        if let Some(configuration) = &executed.new_configuration {
+            self.counters.configurations += 1;
+            self.checkpointing.forced = Some(configuration.from_slot.previous());
+        }
+        let configuration = executed.new_configuration;
+        self.agreement.on_executed(now, slot, configuration, boundary);
+        if boundary {
+            self.at_boundary(slot);
+        }
+        let latest = self.agreement.configurations().latest();
+        if latest.id > 0 && latest.from_slot == slot.next() {
+            let latest = latest.clone();
+            self.outputs.push_back(super::Output::Members(latest));
+        }
+        let mut outcomes: Vec<(u64, Outcome)> = Vec::new();
+        let mut session: Option<SessionId> = None;
+        for reply in executed.replies {
+            if session.is_some_and(|held| held != reply.session) {
+                if let Some(held) = session {
+                    self.hold_replies(self.logged_at, held, std::mem::take(&mut outcomes));
+                }
+            }
+            session = Some(reply.session);
+            outcomes.push((reply.number, reply.outcome));
+        }
+        if let Some(held) = session {
+            self.hold_replies(self.logged_at, held, outcomes);
+        }
+    }
+
+    /// Keeps the digests of recent slots, by which a laggard's batches are found in the log.
+    fn remember(&mut self, slot: Slot, digest: Digest) {
+        self.histories.insert(slot, digest);
+        while self.histories.len() > 4 * limits::WINDOW as usize
+            && self.histories.first_key_value().is_some_and(|(s, _)| *s <= self.checkpointing.kept)
+        {
+            self.histories.pop_first();
+        }
+    }
+
+    pub(super) fn hold_replies(
+        &mut self,
+        logged_at: u64,
+        session: SessionId,
+        outcomes: Vec<(u64, Outcome)>,
+    ) {
+        if !self.routes.contains_key(&session) {
+            return;
+        }
+        if self.egress.len() >= WAITING_REPLIES {
+            self.egress.pop_front();
+        }
+        self.egress.push_back(Egress { logged_at, session, outcomes });
+    }
+
+    /// Sends the replies whose commands are logged by now.
+    pub(super) fn release_replies(&mut self) {
+        while self.logged.front().is_some_and(|(_, at)| *at <= self.persisted) {
+            if let Some((slot, _)) = self.logged.pop_front() {
+                self.logged_slot = slot;
+            }
+        }
+        let mut ready: Vec<(SessionId, Vec<(u64, Outcome)>)> = Vec::new();
+        while self.egress.front().is_some_and(|egress| egress.logged_at <= self.persisted) {
+            let Some(egress) = self.egress.pop_front() else { break };
+            let full = limits::SESSION_WINDOW as usize;
+            match ready.iter_mut().rev().find(|(session, _)| *session == egress.session) {
+                Some((_, outcomes)) if outcomes.len() + egress.outcomes.len() <= full => {
+                    outcomes.extend(egress.outcomes);
+                }
+                _ => ready.push((egress.session, egress.outcomes)),
+            }
+        }
+        let view = self.agreement.view();
+        for (session, outcomes) in ready {
+            let Some(connection) = self.routes.get(&session) else { continue };
+            let peer = Peer::Client { connection: *connection, key: session.client };
+            self.counters.replies += outcomes.len() as u64;
+            let nonce = session.nonce;
+            self.send(&[peer], &Message::Replies { view, nonce, outcomes });
+        }
+    }
+
+    pub(super) fn attach(&mut self, session: SessionId, connection: u64) {
+        let known = self.routes.contains_key(&session);
+        let of_client = SessionId { client: session.client, nonce: 0 }..=SessionId {
+            client: session.client,
+            nonce: u64::MAX,
+        };
+        let held = self.routes.range(of_client.clone()).count();
+        if !known && (held >= 4 * limits::SESSIONS_PER_CLIENT || self.routes.len() >= ROUTES) {
+            // The client's own oldest session gives way.
+            let oldest = self.routes.range(of_client).next().map(|(id, _)| *id);
+            match oldest {
+                Some(oldest) => self.routes.remove(&oldest),
+                None => return,
+            };
+        }
+        self.routes.insert(session, connection);
+        let peer = Peer::Client { connection, key: session.client };
+        let view = self.agreement.view();
+        self.send(&[peer], &Message::Welcome { view });
+    }
+
+    pub(super) fn on_link_up(&mut self, now: Now, peer: Peer) {
+        match peer {
+            Peer::Replica(id) => {
+                self.agreement.on_link(now, id, true);
+                self.repeat_checkpoint_votes(id);
+            }
+            Peer::Client { connection, key } => {
+                self.connections.insert(connection, key);
+                let view = self.agreement.view();
+                self.send(&[peer], &Message::Welcome { view });
+            }
+        }
+    }
+
+    pub(super) fn on_link_down(&mut self, now: Now, peer: Peer) {
+        match peer {
+            Peer::Replica(id) => self.agreement.on_link(now, id, false),
+            Peer::Client { connection, .. } => {
+                self.connections.remove(&connection);
+                self.routes.retain(|_, held| *held != connection);
+            }
+        }
+    }
+
+    pub(super) fn on_read(&mut self, connection: u64, key: PublicKey, id: u64, command: Bytes) {
+        let after = self.agreement.highest_accepted();
+        let read = WaitingRead { after, connection, key, id, command };
+        if !self.agreement.voting() || self.reads.len() >= WAITING_READS {
+            self.reply_read(&read, None);
+        } else {
+            self.reads.push_back(read);
+        }
+    }
+
+    pub(super) fn answer_reads(&mut self, _now: Now) {
+        // Reads wait in the order of their slots: Accepts only reach higher.
+        while self.reads.front().is_some_and(|read| read.after <= self.machine.slot()) {
+            let Some(read) = self.reads.pop_front() else { return };
+            let outcome = self.machine.query(read.key, &read.command);
+            self.counters.reads += 1;
+            self.reply_read(&read, outcome);
+        }
+    }
+
+    fn reply_read(&mut self, read: &WaitingRead, outcome: Option<Outcome>) {
+        let peer = Peer::Client { connection: read.connection, key: read.key };
+        self.send(&[peer], &Message::ReadReply { id: read.id, outcome });
+    }
+}

@@ -1,0 +1,299 @@
+//! One replica as a pure machine: agreement, execution, sessions, checkpoints and state transfer,
+//! and the order of their effects (persist before send). The event loop of a real replica and the
+//! simulator are thin drivers of this same type; they only move bytes, time and completions.
+//!
+//! What a driver owes a node:
+//! 1. Each [`Output::Append`] becomes part of one write and flush of the log, in order; then comes
+//!    [`Input::Persisted`]. Several may share a flush (rule D2).
+//! 2. A failed write or flush is never reported as done: the driver stops the replica (D3).
+//! 3. After each round of inputs it calls [`Node::flush`] and carries out all outputs.
+//! 4. It calls [`Node::flush`] at least every [`perdura_agreement::timing::TICK_MS`].
+//!
+//! Files: `boot` from disk to node; `ingress` decoding and authentication; `executing` delivery,
+//! replies and reads; `checkpoints` boundaries, digests, truncation; `transfer` the state of a
+//! replica that was away; `report` what an operator sees.
+
+mod boot;
+mod checkpoints;
+mod executing;
+mod ingress;
+mod report;
+mod transfer;
+
+pub use boot::{Boot, BootError};
+pub use perdura_agreement::{Misbehaviour, Now};
+pub use report::{Counters, Report, State};
+
+use bytes::Bytes;
+use checkpoints::Checkpointing;
+use executing::{Egress, WaitingRead};
+use ingress::WaitingFrame;
+use perdura_agreement::{Agreement, Effect};
+use perdura_execution::{Machine, Manifest, Service, StateSnapshot};
+use perdura_protocol::configuration::Parameters;
+use perdura_protocol::message::{Decision, Message};
+use perdura_protocol::{
+    Configuration, Digest, Encode, PublicKey, Record, ReplicaId, Scheme, SecretKey, SessionId, Slot,
+};
+use std::collections::{BTreeMap, VecDeque};
+use transfer::Transfer;
+
+/// Records that nothing waits for are appended after this time at the latest.
+const NOTE_MS: u64 = 100;
+
+/// Notes that wait to be appended; with more, they are appended at once.
+const NOTES: usize = 1024;
+
+/// Connections on which sessions are attached; further ones replace the oldest of their client.
+const ROUTES: usize = 65_536;
+
+/// Who is at the other end of a link, as its handshake proved.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub enum Peer {
+    /// A replica of the group, current incarnation.
+    Replica(ReplicaId),
+    /// A client, or the administrator.
+    Client {
+        /// Number of the connection.
+        connection: u64,
+        /// The proven key.
+        key: PublicKey,
+    },
+}
+
+/// What goes in.
+#[derive(Debug)]
+pub enum Input {
+    /// Bytes of one message.
+    Message {
+        /// From whom.
+        peer: Peer,
+        /// The message.
+        bytes: Bytes,
+    },
+    /// Messages may flow.
+    LinkUp(Peer),
+    /// Whatever was in flight is lost.
+    LinkDown(Peer),
+    /// Everything appended up to and including this mark is durable.
+    Persisted(u64),
+    /// The checkpoint of this state is durable, and the superblock names it.
+    CheckpointStored {
+        /// The state's manifest.
+        manifest: Manifest,
+    },
+    /// Answer to [`Output::ReadDecisions`].
+    DecisionsRead {
+        /// Who asked.
+        to: ReplicaId,
+        /// What was found, from the first wanted slot on.
+        decisions: Vec<Decision>,
+    },
+}
+
+/// What comes out.
+#[derive(Debug)]
+pub enum Output {
+    /// Send to each of the peers; may be lost.
+    Send {
+        /// To whom.
+        peers: Vec<Peer>,
+        /// The message.
+        bytes: Bytes,
+    },
+    /// Append to the log.
+    Append {
+        /// In this order.
+        records: Vec<Record>,
+        /// To be reported when they are durable.
+        mark: u64,
+    },
+    /// Store a checkpoint of this state; off the event loop.
+    StoreCheckpoint(StateSnapshot),
+    /// Store a state that was transferred and verified; off the event loop.
+    InstallCheckpoint {
+        /// Its manifest.
+        manifest: Manifest,
+        /// Its pieces.
+        pieces: Vec<Bytes>,
+    },
+    /// Log files may go in which nothing is above this slot.
+    Truncate(Slot),
+    /// Read decided batches from the log.
+    ReadDecisions {
+        /// Who asked.
+        to: ReplicaId,
+        /// Slot and batch, ascending.
+        wanted: Vec<(Slot, Digest)>,
+    },
+    /// Links are to these members from now on.
+    Members(Configuration),
+    /// A peer did what no correct one does; close the link to a client, log it for a replica.
+    Misbehaved {
+        /// Who.
+        peer: Peer,
+        /// What, in words.
+        what: String,
+    },
+    /// Stop the process: going on would not be safe. In words what to do.
+    Halt(String),
+}
+
+/// A replica.
+pub struct Node<S> {
+    me: ReplicaId,
+    key: SecretKey,
+    scheme: Scheme,
+    parameters: Parameters,
+    entropy: [u8; 32],
+    entropy_used: u64,
+    agreement: Agreement,
+    machine: Machine<S>,
+    make_service: Box<dyn Fn() -> S + Send>,
+
+    outputs: VecDeque<Output>,
+    records: Vec<Record>,
+    // Whether a record that something waits for is among `records`, and since when they wait.
+    forced: bool,
+    noted_ms: Option<u64>,
+    sequence: u64,
+    persisted: u64,
+
+    frames: Vec<WaitingFrame>,
+    routes: BTreeMap<SessionId, u64>,
+    connections: BTreeMap<u64, PublicKey>,
+    egress: VecDeque<Egress>,
+    reads: VecDeque<WaitingRead>,
+    logged_at: u64,
+    logged: VecDeque<(Slot, u64)>,
+    logged_slot: Slot,
+
+    checkpointing: Checkpointing,
+    transfer: Transfer<S>,
+    histories: BTreeMap<Slot, Digest>,
+    ticked_ms: u64,
+    halted: bool,
+    counters: Counters,
+}
+
+impl<S: Service> Node<S> {
+    /// Takes one input.
+    pub fn handle(&mut self, now: Now, input: Input) {
+        if self.halted {
+            return;
+        }
+        match input {
+            Input::Message { peer, bytes } => self.on_bytes(now, peer, bytes),
+            Input::LinkUp(peer) => self.on_link_up(now, peer),
+            Input::LinkDown(peer) => self.on_link_down(now, peer),
+            Input::Persisted(mark) => {
+                self.persisted = self.persisted.max(mark);
+                self.agreement.on_persisted(now, mark);
+            }
+            Input::CheckpointStored { manifest } => self.on_checkpoint_stored(now, manifest),
+            Input::DecisionsRead { to, decisions } => self.on_decisions_read(to, decisions),
+        }
+        self.carry_out(now);
+    }
+
+    /// Ends a round of inputs: verifies what came from clients, proposes what has queued up, lets
+    /// out what may leave. Also lets time pass.
+    pub fn flush(&mut self, now: Now) {
+        if self.halted {
+            return;
+        }
+        self.admit_frames(now);
+        if now.monotonic_ms >= self.ticked_ms + perdura_agreement::timing::TICK_MS {
+            self.ticked_ms = now.monotonic_ms;
+            self.agreement.on_tick(now);
+            self.tick_transfer(now);
+        }
+        self.carry_out(now);
+        self.agreement.flush(now);
+        self.carry_out(now);
+        self.answer_reads(now);
+        self.release_replies();
+        self.append(now);
+    }
+
+    /// The next thing to do, oldest first.
+    pub fn next_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// Does what agreement wants, until it wants nothing.
+    fn carry_out(&mut self, now: Now) {
+        while let Some(effect) = self.agreement.next_effect() {
+            match effect {
+                Effect::Send { to, message } => self.send(&[Peer::Replica(to)], &message),
+                Effect::Broadcast(message) => self.broadcast(&message),
+                Effect::Persist(record) => {
+                    self.records.push(record);
+                    self.forced = true;
+                    self.sequence += 1;
+                }
+                Effect::Note(record) => self.note(now, record),
+                Effect::Deliver { slot, batch, history, logged_at } => {
+                    self.deliver(now, slot, &batch, history, logged_at);
+                }
+                Effect::Certified(prefix) => self.on_certified(prefix.slot),
+                Effect::ViewStarted(view) => self.on_view_started(view),
+                Effect::Serve { to, from } => self.serve(to, from),
+                Effect::FetchState { checkpoint } => self.want_state(now, checkpoint),
+                Effect::Misbehaved { replica, what } => {
+                    self.misbehaved(Peer::Replica(replica), format!("{what:?}"));
+                }
+            }
+        }
+    }
+
+    /// Adds a record that nothing waits for; a newer Delivered mark takes the place of the last.
+    fn note(&mut self, now: Now, record: Record) {
+        let marks = (&record, self.records.last());
+        if let (Record::Delivered { .. }, Some(Record::Delivered { .. })) = marks {
+            self.records.pop();
+        }
+        self.records.push(record);
+        self.noted_ms.get_or_insert(now.monotonic_ms);
+    }
+
+    fn append(&mut self, now: Now) {
+        let due = self.noted_ms.is_some_and(|since| now.monotonic_ms >= since + NOTE_MS)
+            || self.records.len() >= NOTES;
+        if self.records.is_empty() || !(self.forced || due) {
+            return;
+        }
+        let records = std::mem::take(&mut self.records);
+        self.forced = false;
+        self.noted_ms = None;
+        self.outputs.push_back(Output::Append { records, mark: self.sequence });
+    }
+
+    fn send(&mut self, peers: &[Peer], message: &Message) {
+        self.outputs.push_back(Output::Send { peers: peers.to_vec(), bytes: message.to_bytes() });
+    }
+
+    fn broadcast(&mut self, message: &Message) {
+        let n = self.parameters.faults.n() as u8;
+        let me = self.me;
+        let peers = (0..n).map(ReplicaId).filter(|id| *id != me).map(Peer::Replica).collect();
+        self.outputs.push_back(Output::Send { peers, bytes: message.to_bytes() });
+    }
+
+    fn misbehaved(&mut self, peer: Peer, what: String) {
+        self.counters.misbehaviours += 1;
+        self.outputs.push_back(Output::Misbehaved { peer, what });
+    }
+
+    fn halt(&mut self, reason: String) {
+        self.halted = true;
+        self.outputs.push_back(Output::Halt(reason));
+    }
+
+    fn entropy(&mut self) -> [u8; 32] {
+        self.entropy_used += 1;
+        let mut input = self.entropy.to_vec();
+        input.extend_from_slice(&self.entropy_used.to_le_bytes());
+        Digest::of(&input).0
+    }
+}

@@ -1,0 +1,158 @@
+//! What an operator sees of a replica.
+
+use super::Node;
+use perdura_agreement::Mode;
+use perdura_execution::Service;
+use perdura_protocol::{Digest, ReplicaId, Slot, View};
+
+/// Counted since the process started.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Counters {
+    /// Client frames that waited to be ordered here.
+    pub frames: u64,
+    /// Frames that came again.
+    pub retransmissions: u64,
+    /// Frames of keys that are not registered.
+    pub unknown_clients: u64,
+    /// Frames refused because queues were full.
+    pub busy: u64,
+    /// Client signatures verified.
+    pub signatures_verified: u64,
+    /// Batches executed.
+    pub batches: u64,
+    /// Commands executed or answered from their session.
+    pub commands: u64,
+    /// Replies sent.
+    pub replies: u64,
+    /// Unordered reads answered.
+    pub reads: u64,
+    /// Views that started here.
+    pub views_started: u64,
+    /// Configurations ordered.
+    pub configurations: u64,
+    /// Prefixes certified.
+    pub prefixes_certified: u64,
+    /// Checkpoints stored.
+    pub checkpoints: u64,
+    /// Boundaries passed over because the checkpoint before was still being stored.
+    pub boundaries_passed_over: u64,
+    /// States certified by m + 1 replicas.
+    pub states_certified: u64,
+    /// Requests of laggards for old batches.
+    pub fetches_served: u64,
+    /// State transfers begun here.
+    pub transfers_started: u64,
+    /// State transfers that ended with a new state.
+    pub transfers_completed: u64,
+    /// Pieces of state sent to others.
+    pub pieces_sent: u64,
+    /// Pieces of state received and verified.
+    pub pieces_received: u64,
+    /// Messages that no correct peer sends.
+    pub misbehaviours: u64,
+    /// Whether this replica's state differs from a certified one.
+    pub diverged: bool,
+}
+
+/// Whether a replica takes part.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    /// It votes, executes and answers.
+    Active,
+    /// It fetches state, or waits for its view to start.
+    Recovering,
+    /// Its state differs from a certified one; it has stopped.
+    Diverged,
+}
+
+impl State {
+    /// As in `perdura status`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            State::Active => "active",
+            State::Recovering => "recovering",
+            State::Diverged => "diverged",
+        }
+    }
+}
+
+/// A replica at a moment.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Which replica.
+    pub id: ReplicaId,
+    /// Its view.
+    pub view: View,
+    /// Whether it leads that view.
+    pub leader: bool,
+    /// Last slot it knows to be decided, in one run.
+    pub decided: Slot,
+    /// Last slot executed.
+    pub executed: Slot,
+    /// Last slot on its disk.
+    pub logged: Slot,
+    /// Last slot of the certified prefix.
+    pub prefix: Slot,
+    /// Newest durable checkpoint.
+    pub checkpoint: Option<(Slot, Digest)>,
+    /// Newest slot at which the state was digested.
+    pub boundary: Option<(Slot, Digest)>,
+    /// Whether it takes part.
+    pub state: State,
+    /// Slots held, bytes of waiting frames, messages waiting for the disk, replies waiting for the
+    /// disk: what rule A6 bounds.
+    pub held: [usize; 4],
+    /// Counted since the start.
+    pub counters: Counters,
+}
+
+impl<S: Service> Node<S> {
+    /// How it stands.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        let stored = self.checkpointing.stored.back();
+        let checkpoint = stored.map(|stored| (stored.snapshot.slot(), stored.digest));
+        let working = self.agreement.voting()
+            && self.agreement.mode() == Mode::Started
+            && !self.transfer.active();
+        let state = match (self.counters.diverged, working) {
+            (true, _) => State::Diverged,
+            (false, true) => State::Active,
+            (false, false) => State::Recovering,
+        };
+        let (slots, bytes, held) = self.agreement.held();
+        Report {
+            id: self.me,
+            view: self.agreement.view(),
+            leader: self.agreement.leads() && self.agreement.mode() == Mode::Started,
+            decided: self.agreement.delivered(),
+            executed: self.machine.slot(),
+            logged: self.logged_slot,
+            prefix: self.agreement.prefix().slot,
+            checkpoint,
+            boundary: checkpoint,
+            state,
+            held: [slots, bytes, held, self.egress.len()],
+            counters: self.counters,
+        }
+    }
+
+    /// The executed state, for checks and figures.
+    #[must_use]
+    pub fn machine(&self) -> &perdura_execution::Machine<S> {
+        &self.machine
+    }
+
+    /// Whether a client with this key may connect.
+    #[must_use]
+    pub fn accepts_client(&self, key: perdura_protocol::PublicKey) -> bool {
+        self.machine.is_client(key)
+    }
+
+    /// The active configuration.
+    #[must_use]
+    pub fn configuration(&self) -> &perdura_protocol::Configuration {
+        self.agreement.configurations().at(self.machine.slot().next())
+    }
+}

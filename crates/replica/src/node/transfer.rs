@@ -1,0 +1,363 @@
+//! State transfer, first form: one certified state, piece by piece from the replicas that offer
+//! it, then the log above it as any laggard (`../../shared/papers/dura-smart-atc13.txt` figure 6
+//! with one seeder at a time; the collaborative forms build on the same messages).
+//!
+//! Everything is verified before it replaces anything (D5): the certificate (m + 1 signatures),
+//! the manifest against it, each piece against the manifest, the whole by restoring a machine
+//! beside the one that serves; then it is stored, and only when that is durable it is swapped in.
+
+use super::checkpoints::Stored;
+use super::{Node, Now, Output, Peer};
+use bytes::Bytes;
+use perdura_execution::{Machine, Manifest, Service};
+use perdura_protocol::message::{Message, StateCertificate};
+use perdura_protocol::viewchange::PrefixCertificate;
+use perdura_protocol::{Decode, ReplicaId, Slot};
+use std::collections::BTreeMap;
+
+/// Offers are awaited for this long after asking, unless all have answered.
+const OFFERS_MS: u64 = 200;
+
+/// An unanswered question is asked again, elsewhere, after this time.
+const ANSWER_MS: u64 = 1_000;
+
+/// Pieces asked for at once: enough to keep a link busy, and a bounded memory at both ends.
+const PIECES_AT_ONCE: usize = 8;
+
+#[derive(Clone)]
+struct Offer {
+    state: StateCertificate,
+    prefix: PrefixCertificate,
+}
+
+enum Phase<S> {
+    Idle,
+    Asking { since_ms: u64 },
+    Manifest { offer: Offer, seeders: Vec<ReplicaId>, since_ms: u64 },
+    Pieces(Box<Fetching>),
+    Installing { machine: Box<Machine<S>>, prefix: PrefixCertificate },
+}
+
+struct Fetching {
+    offer: Offer,
+    seeders: Vec<ReplicaId>,
+    manifest: Manifest,
+    pieces: Vec<Option<Bytes>>,
+    asked: BTreeMap<u32, u64>,
+    next: u32,
+    missing: usize,
+    turn: usize,
+}
+
+pub(super) struct Transfer<S> {
+    phase: Phase<S>,
+    offers: BTreeMap<ReplicaId, Offer>,
+    answers: usize,
+    ended_ms: u64,
+    /// State that was on disk before and is lost; no state below it will do.
+    pub at_least: Slot,
+}
+
+impl<S> Transfer<S> {
+    pub fn new(at_least: Slot) -> Transfer<S> {
+        Transfer { phase: Phase::Idle, offers: BTreeMap::new(), answers: 0, ended_ms: 0, at_least }
+    }
+
+    pub fn active(&self) -> bool {
+        !matches!(self.phase, Phase::Idle)
+    }
+}
+
+impl<S: Service> Node<S> {
+    /// Starts to look for a newer state, unless that is under way.
+    pub(super) fn want_state(&mut self, now: Now, _offered: Slot) {
+        if self.transfer.active() {
+            return;
+        }
+        self.transfer.offers.clear();
+        self.transfer.answers = 0;
+        self.transfer.phase = Phase::Asking { since_ms: now.monotonic_ms };
+        self.broadcast(&Message::StateQuery);
+    }
+
+    pub(super) fn on_transfer_message(&mut self, now: Now, from: ReplicaId, message: Message) {
+        let to = [Peer::Replica(from)];
+        match message {
+            Message::StateQuery => self.answer_query(from),
+            Message::FetchManifest { slot } => {
+                let manifest = self.manifest_bytes(slot);
+                self.send(&to, &Message::Manifest { slot, manifest });
+            }
+            Message::FetchPiece { slot, index } => {
+                let piece = self.piece_bytes(slot, index);
+                self.counters.pieces_sent += 1;
+                self.send(&to, &Message::Piece { slot, index, piece });
+            }
+            Message::StateInfo { state, prefix, .. } => self.on_offer(now, from, state, prefix),
+            Message::Manifest { slot, manifest } => self.on_manifest(now, from, slot, manifest),
+            Message::Piece { slot, index, piece } => self.on_piece(now, from, slot, index, piece),
+            _ => {}
+        }
+    }
+
+    fn answer_query(&mut self, from: ReplicaId) {
+        let prefix = self.agreement.prefix().clone();
+        let delivered = self.agreement.delivered();
+        let held = |slot| self.checkpointing.stored.iter().any(|s| s.snapshot.slot() == slot);
+        let state = self
+            .checkpointing
+            .certified
+            .clone()
+            .filter(|state| held(state.slot) && prefix.slot >= state.slot);
+        self.send(&[Peer::Replica(from)], &Message::StateInfo { delivered, state, prefix });
+    }
+
+    fn on_offer(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        state: Option<StateCertificate>,
+        prefix: PrefixCertificate,
+    ) {
+        if !self.agreement.voting() {
+            self.agreement.on_prefix_certificate(prefix.clone());
+        }
+        if !matches!(self.transfer.phase, Phase::Asking { .. }) {
+            return;
+        }
+        self.transfer.answers += 1;
+        if let Some(state) = state {
+            let quorum = self.parameters.faults.state_certificate();
+            let newer = state.slot > self.machine.slot() && state.slot >= self.transfer.at_least;
+            if newer && prefix.slot >= state.slot {
+                if self.state_certified(&state, quorum) {
+                    self.transfer.offers.insert(from, Offer { state, prefix });
+                } else {
+                    self.misbehaved(Peer::Replica(from), "offers an uncertified state".into());
+                }
+            }
+        }
+        if self.transfer.answers + 1 >= self.parameters.faults.n() {
+            self.choose_offer(now);
+        }
+    }
+
+    /// Takes the newest certified state; the leader is asked last, for it has the most to do.
+    fn choose_offer(&mut self, now: Now) {
+        let best = self.transfer.offers.values().max_by_key(|offer| offer.state.slot).cloned();
+        let Some(offer) = best else {
+            self.end_transfer(now);
+            return;
+        };
+        let leader = self.agreement.leader();
+        let mut seeders: Vec<ReplicaId> = self
+            .transfer
+            .offers
+            .iter()
+            .filter(|(_, other)| {
+                other.state.slot == offer.state.slot && other.state.digest == offer.state.digest
+            })
+            .map(|(id, _)| *id)
+            .collect();
+        seeders.sort_by_key(|id| (*id == leader, *id));
+        self.counters.transfers_started += 1;
+        self.ask_manifest(now, offer, seeders);
+    }
+
+    fn ask_manifest(&mut self, now: Now, offer: Offer, seeders: Vec<ReplicaId>) {
+        let Some(first) = seeders.first() else {
+            self.end_transfer(now);
+            return;
+        };
+        let slot = offer.state.slot;
+        self.send(&[Peer::Replica(*first)], &Message::FetchManifest { slot });
+        self.transfer.phase = Phase::Manifest { offer, seeders, since_ms: now.monotonic_ms };
+    }
+
+    fn end_transfer(&mut self, now: Now) {
+        self.transfer.phase = Phase::Idle;
+        self.transfer.ended_ms = now.monotonic_ms;
+    }
+
+    fn on_manifest(&mut self, now: Now, from: ReplicaId, slot: Slot, bytes: Bytes) {
+        let Phase::Manifest { offer, seeders, .. } = &self.transfer.phase else { return };
+        if offer.state.slot != slot || seeders.first() != Some(&from) {
+            return;
+        }
+        let (offer, mut seeders) = (offer.clone(), seeders.clone());
+        let manifest = Manifest::from_bytes(bytes)
+            .ok()
+            .filter(|manifest| manifest.digest() == offer.state.digest && manifest.slot == slot);
+        let Some(manifest) = manifest else {
+            // Gone there, or not what was certified: the next one.
+            seeders.remove(0);
+            self.ask_manifest(now, offer, seeders);
+            return;
+        };
+        let count = manifest.entries().len();
+        self.transfer.phase = Phase::Pieces(Box::new(Fetching {
+            offer,
+            seeders,
+            manifest,
+            pieces: vec![None; count],
+            asked: BTreeMap::new(),
+            next: 0,
+            missing: count,
+            turn: 0,
+        }));
+        self.ask_pieces(now);
+    }
+
+    fn ask_pieces(&mut self, now: Now) {
+        let Phase::Pieces(fetching) = &mut self.transfer.phase else { return };
+        let slot = fetching.offer.state.slot;
+        let mut asks: Vec<(ReplicaId, u32)> = Vec::new();
+        while fetching.asked.len() < PIECES_AT_ONCE
+            && (fetching.next as usize) < fetching.pieces.len()
+        {
+            let index = fetching.next;
+            fetching.next += 1;
+            fetching.asked.insert(index, now.monotonic_ms);
+            asks.push((fetching.seeders[fetching.turn % fetching.seeders.len()], index));
+        }
+        for (to, index) in asks {
+            self.send(&[Peer::Replica(to)], &Message::FetchPiece { slot, index });
+        }
+    }
+
+    fn on_piece(&mut self, now: Now, from: ReplicaId, slot: Slot, index: u32, piece: Bytes) {
+        let Phase::Pieces(fetching) = &mut self.transfer.phase else { return };
+        let wanted = fetching.offer.state.slot == slot
+            && fetching.pieces.get(index as usize).is_some_and(Option::is_none);
+        if !wanted {
+            return;
+        }
+        if !fetching.manifest.verify(index as usize, &piece) {
+            let gone = piece.is_empty();
+            self.drop_seeder(now, from);
+            if !gone {
+                self.misbehaved(Peer::Replica(from), "sent a piece that is not the state's".into());
+            }
+            return;
+        }
+        fetching.asked.remove(&index);
+        fetching.pieces[index as usize] = Some(piece);
+        fetching.missing -= 1;
+        self.counters.pieces_received += 1;
+        if self.transfer_complete() {
+            self.restore(now);
+        } else {
+            self.ask_pieces(now);
+        }
+    }
+
+    fn transfer_complete(&self) -> bool {
+        matches!(&self.transfer.phase, Phase::Pieces(fetching) if fetching.missing == 0)
+    }
+
+    /// Goes on without a seeder that failed; without any, from the beginning.
+    fn drop_seeder(&mut self, now: Now, from: ReplicaId) {
+        let Phase::Pieces(fetching) = &mut self.transfer.phase else { return };
+        fetching.seeders.retain(|id| *id != from);
+        if fetching.seeders.is_empty() {
+            self.end_transfer(now);
+            return;
+        }
+        fetching.turn = fetching.turn.wrapping_add(1);
+        let seeder = fetching.seeders[fetching.turn % fetching.seeders.len()];
+        let slot = fetching.offer.state.slot;
+        let open: Vec<u32> = fetching.asked.keys().copied().collect();
+        for since in fetching.asked.values_mut() {
+            *since = now.monotonic_ms;
+        }
+        for index in open {
+            self.send(&[Peer::Replica(seeder)], &Message::FetchPiece { slot, index });
+        }
+    }
+
+    fn restore(&mut self, now: Now) {
+        let phase = std::mem::replace(&mut self.transfer.phase, Phase::Idle);
+        let Phase::Pieces(fetching) = phase else { return };
+        let Fetching { offer, manifest, pieces, .. } = *fetching;
+        let pieces: Vec<Bytes> = pieces.into_iter().flatten().collect();
+        let service = (self.make_service)();
+        match Machine::restore(&self.parameters, &manifest, pieces.clone(), service) {
+            Ok(machine) if manifest.slot > self.machine.slot() => {
+                let machine = Box::new(machine);
+                self.transfer.phase = Phase::Installing { machine, prefix: offer.prefix };
+                self.outputs.push_back(Output::InstallCheckpoint { manifest, pieces });
+            }
+            Ok(_) => self.end_transfer(now),
+            Err(error) => {
+                self.halt(format!("a certified state does not restore: {error}. Report this"));
+            }
+        }
+    }
+
+    /// The transferred state is durable: it takes the place of the old one.
+    pub(super) fn on_installed(&mut self, now: Now, manifest: &Manifest) {
+        let phase = std::mem::replace(&mut self.transfer.phase, Phase::Idle);
+        self.transfer.ended_ms = now.monotonic_ms;
+        let Phase::Installing { machine, prefix } = phase else { return };
+        if machine.slot() != manifest.slot || machine.slot() <= self.machine.slot() {
+            return;
+        }
+        self.machine = *machine;
+        let (slot, history) = (manifest.slot, manifest.history);
+        let configurations = self.machine.configurations().to_vec();
+        let snapshot = self.machine.snapshot();
+        let (manifest, digest) = (manifest.clone(), manifest.digest());
+        self.checkpointing.storing = None;
+        self.checkpointing.slots_since = 0;
+        self.checkpointing.bytes_since = 0;
+        self.checkpointing.kept = slot;
+        self.checkpointing.forget_recent();
+        self.checkpointing.forced = configurations
+            .last()
+            .filter(|latest| latest.from_slot > slot.next())
+            .map(|latest| latest.from_slot.previous());
+        self.checkpointing.add_stored(Stored { snapshot, manifest, digest });
+        self.histories.clear();
+        self.counters.transfers_completed += 1;
+        self.agreement.on_installed(now, slot, history, &configurations);
+        self.agreement.on_prefix_certificate(prefix);
+        if let Some(active) = configurations.iter().rev().find(|c| c.from_slot <= slot.next()) {
+            self.outputs.push_back(Output::Members(active.clone()));
+        }
+        let machine = &self.machine;
+        self.agreement
+            .retain_frames(|frame| machine.cached(frame.session, frame.first_number).is_none());
+    }
+
+    pub(super) fn tick_transfer(&mut self, now: Now) {
+        let ms = now.monotonic_ms;
+        match &mut self.transfer.phase {
+            Phase::Idle => {
+                let needed =
+                    !self.agreement.voting() || self.machine.slot() < self.transfer.at_least;
+                if needed && ms >= self.transfer.ended_ms + ANSWER_MS {
+                    self.want_state(now, Slot(0));
+                }
+            }
+            Phase::Asking { since_ms } if ms >= *since_ms + OFFERS_MS => {
+                if self.transfer.offers.is_empty() && ms < *since_ms + ANSWER_MS {
+                    return;
+                }
+                self.choose_offer(now);
+            }
+            Phase::Manifest { offer, seeders, since_ms } if ms >= *since_ms + ANSWER_MS => {
+                let (offer, mut seeders) = (offer.clone(), seeders.clone());
+                seeders.remove(0);
+                self.ask_manifest(now, offer, seeders);
+            }
+            Phase::Pieces(fetching) => {
+                let late = fetching.asked.values().any(|since| ms >= since + ANSWER_MS);
+                if late {
+                    let seeder = fetching.seeders[fetching.turn % fetching.seeders.len()];
+                    self.drop_seeder(now, seeder);
+                }
+            }
+            _ => {}
+        }
+    }
+}
