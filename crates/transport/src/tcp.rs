@@ -4,6 +4,7 @@ use crate::bounds::SILENCE;
 use socket2::{SockRef, TcpKeepalive};
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 /// Sets what every connection of ours has: no delay of small writes, and an end within
@@ -11,7 +12,8 @@ use std::time::Duration;
 ///
 /// # Errors
 /// As the operating system gives them.
-pub fn tune(socket: SockRef<'_>) -> io::Result<()> {
+pub fn tune<S: AsFd>(socket: &S) -> io::Result<()> {
+    let socket = SockRef::from(socket);
     socket.set_tcp_nodelay(true)?;
     let keepalive = TcpKeepalive::new()
         .with_time(SILENCE / 2)

@@ -7,8 +7,9 @@ use perdura_transport::{
     BindError, Bounds, Drained, Hello, Hub, HubConfig, HubEvent, Identity, Link, LinkError,
     MemberAddress, Misbehaviour, PROTOCOL_VERSION, Peer, Received, Refusal, Role, SendError,
 };
+use socket2::{Domain, Socket, Type};
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 const CLUSTER: ClusterId = ClusterId([1; 16]);
@@ -28,6 +29,17 @@ fn config(id: u8) -> HubConfig {
         listen: "127.0.0.1:0".into(),
         seed: u64::from(id),
     }
+}
+
+/// A port that nobody else is given while the socket lives: bound, but not listening, so that a
+/// hub may listen there and nobody answers while none does.
+fn reserve() -> (Socket, String) {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.set_reuse_address(true).unwrap();
+    let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    socket.bind(&any.into()).unwrap();
+    let address = socket.local_addr().unwrap().as_socket().unwrap();
+    (socket, address.to_string())
 }
 
 /// A hub with what it reported.
@@ -134,17 +146,20 @@ fn replicas_find_each_other_and_exchange_messages_of_all_sizes() {
 
 #[test]
 fn a_restarted_peer_is_linked_again_from_either_side() {
-    let (mut zero, mut one) = pair();
+    let (_port, listen) = reserve();
+    let mut zero = Node::new(&HubConfig { listen: listen.clone(), ..config(0) });
+    let mut one = Node::new(&config(1));
+    let members = [member(&zero, 0), member(&one, 1)];
+    zero.hub.set_members(&members);
+    one.hub.set_members(&members);
     until(&mut [&mut zero, &mut one], linked);
     // The one that dials restarts.
-    let members = [member(&zero, 0), member(&one, 1)];
     drop(one);
     until(&mut [&mut zero], |nodes| nodes[0].down().is_some());
     let mut one = Node::new(&config(1));
     one.hub.set_members(&members);
     until(&mut [&mut zero, &mut one], linked);
     // The one that is dialled restarts at its address.
-    let listen = zero.hub.local_address().to_string();
     drop(zero);
     until(&mut [&mut one], |nodes| nodes[0].hub.last_failure(ReplicaId(0)).is_some());
     let failure = one.hub.last_failure(ReplicaId(0)).unwrap();

@@ -10,7 +10,6 @@ use crate::tcp::{connect_address, tune};
 use mio::Interest;
 use mio::net::TcpStream;
 use perdura_protocol::ReplicaId;
-use socket2::SockRef;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -101,7 +100,7 @@ impl Hub {
             self.stats.expired_handshakes += 1;
             self.end(oldest, LinkError::Expired);
         }
-        tune(SockRef::from(&stream))?;
+        tune(&stream)?;
         let link = Link::accept(&self.identity)?;
         let place = self.enter(stream, link, address, None)?;
         if let Some(connection) = self.connections.get_mut(place) {

@@ -13,7 +13,6 @@ use crate::link::{Drained, Received};
 use crate::tcp::tune;
 use mio::event::Event;
 use perdura_protocol::{Digest, PublicKey, ReplicaId};
-use socket2::SockRef;
 use std::io::{self, Read, Write};
 
 /// What a round of reading left behind.
@@ -416,7 +415,7 @@ fn connected(connection: &mut Connection) -> io::Result<bool> {
     }
     match connection.stream.peer_addr() {
         Ok(_) => {
-            tune(SockRef::from(&connection.stream))?;
+            tune(&connection.stream)?;
             Ok(true)
         }
         Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(false),

@@ -1,0 +1,27 @@
+//! Bounds and times of a client, each with its reason.
+
+use perdura_protocol::limits;
+
+/// Bytes of commands after which a frame is closed: beyond this a signature is amortised, and a
+/// larger frame only delays those behind it. A larger command has a frame by itself.
+pub const FRAME_TARGET_BYTES: usize = 256 * 1024;
+
+/// Calls that wait to be sent; one more is refused. Far above what a cluster answers in a second
+/// would only be answered after its deadline.
+pub const WAITING_CALLS: usize = 65_536;
+
+/// Bytes of calls that wait to be sent; a call beyond it is refused.
+pub const WAITING_BYTES: usize = 256 * 1024 * 1024;
+
+/// Fast reads in flight; further ones are ordered, which shares signatures and messages.
+pub const FAST_READS: usize = 1024;
+
+/// Largest command: it has to fit into a frame.
+pub const COMMAND_BYTES: usize = limits::COMMAND_BYTES;
+
+/// Session numbers that pass in a millisecond when sessions are numbered by the clock: 1,024 to
+/// the microsecond, so that clients that share a key and start together differ in the low bits.
+pub const NONCES_PER_MS: u64 = 1024 * 1000;
+
+/// Session numbers tried before the calls that wait for a session are refused.
+pub const OPEN_ATTEMPTS: u32 = 8;

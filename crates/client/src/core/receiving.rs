@@ -1,0 +1,155 @@
+//! Receiving: replies are matched until enough replicas agree.
+
+use super::bounds::OPEN_ATTEMPTS;
+use super::calls::Stage;
+use super::{CallId, ClientCore};
+use crate::outcome::{CallResult, Indeterminacy, Refusal, Reply};
+use crate::votes::is_final;
+use perdura_protocol::{Message, Outcome, RefusalReason, ReplicaId};
+
+impl ClientCore {
+    /// A message arrived by the link of `from`.
+    pub fn on_message(&mut self, now_ms: u64, from: ReplicaId, message: Message) {
+        if from.index() >= self.links.len() {
+            return;
+        }
+        match message {
+            Message::Welcome { view } => {
+                if self.views.note(from, view) {
+                    self.leader_changed();
+                }
+            }
+            Message::Replies { view, nonce, outcomes } => {
+                if self.views.note(from, view) {
+                    self.leader_changed();
+                }
+                for (number, outcome) in outcomes {
+                    self.reply(now_ms, from, nonce, number, &outcome);
+                }
+            }
+            Message::ReadReply { id, outcome } => self.read_reply(from, id, outcome),
+            Message::Busy { nonce, first_number } => {
+                if from == self.views.leader() {
+                    self.busy(now_ms, nonce, first_number);
+                }
+            }
+            _ => self.stats.unexpected_messages += 1,
+        }
+    }
+
+    fn reply(&mut self, now_ms: u64, from: ReplicaId, nonce: u64, number: u64, outcome: &Outcome) {
+        let witnesses = self.config.faults.witnesses();
+        let Some(session) = self.session.as_mut().filter(|session| session.nonce == nonce) else {
+            return;
+        };
+        if number == 0 {
+            let Some(votes) = &mut session.opening else { return };
+            let added = votes.add(from, outcome);
+            self.stats.disagreements += u64::from(added.disagrees);
+            if added.support >= witnesses {
+                self.opened(now_ms, outcome);
+            }
+            return;
+        }
+        let Some(pending) = session.pending(number) else { return };
+        let id = pending.call;
+        let added = pending.votes.add(from, outcome);
+        self.stats.disagreements += u64::from(added.disagrees);
+        // What one correct replica no longer knows will not become known by asking on.
+        let wanted = if is_final(outcome) {
+            self.calls.get(&id).map_or(witnesses, |call| call.quorum)
+        } else {
+            witnesses
+        };
+        if added.support >= wanted {
+            self.decided(now_ms, id, number, outcome);
+        }
+    }
+
+    /// Enough replicas agree on the outcome of number 0.
+    fn opened(&mut self, now_ms: u64, outcome: &Outcome) {
+        if *outcome == Outcome::Opened {
+            self.open_attempts = 0;
+            self.stats.sessions += 1;
+            let Some(session) = &mut self.session else { return };
+            session.opening = None;
+            if let Some(flight) = session.settle(0) {
+                self.note_round_trip(now_ms, &flight);
+            }
+            return;
+        }
+        // This number was used before; another may do, unless the key itself is unknown.
+        let reason = match outcome {
+            Outcome::Refused(reason) => reason.clone(),
+            _ => RefusalReason::Contradiction("session numbers of this key are used up".into()),
+        };
+        self.session = None;
+        self.open_attempts += 1;
+        if reason == RefusalReason::UnknownClient || self.open_attempts >= OPEN_ATTEMPTS {
+            self.open_attempts = 0;
+            self.refuse_waiting(&reason);
+        }
+    }
+
+    fn refuse_waiting(&mut self, reason: &RefusalReason) {
+        let waiting: Vec<CallId> = self
+            .calls
+            .iter()
+            .filter(|(_, call)| call.stage == Stage::Waiting)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in waiting {
+            self.end_call(id, CallResult::Refused(Refusal::Session(reason.clone())));
+        }
+    }
+
+    /// Enough replicas agree on the outcome of a number.
+    fn decided(&mut self, now_ms: u64, id: CallId, number: u64, outcome: &Outcome) {
+        let result = result_of(outcome);
+        if let Some(flight) = self.session.as_mut().and_then(|session| session.forget(number)) {
+            self.note_round_trip(now_ms, &flight);
+        }
+        let ended = result == CallResult::Indeterminate(Indeterminacy::NoSession);
+        self.end_call(id, result);
+        if ended {
+            // The other numbers were sent, once or more: whether an earlier try of theirs executed
+            // while the session lived, its end does not tell.
+            for id in self.drop_session() {
+                self.end_call(id, CallResult::Indeterminate(Indeterminacy::NoSession));
+            }
+        }
+    }
+}
+
+/// What an outcome that enough replicas agree on means for the call.
+fn result_of(outcome: &Outcome) -> CallResult {
+    match outcome {
+        Outcome::Service(reply) => CallResult::Completed(Reply::Service(reply.clone())),
+        Outcome::Administered { configuration, from_slot } => {
+            CallResult::Completed(Reply::Administered {
+                configuration: *configuration,
+                from_slot: *from_slot,
+            })
+        }
+        Outcome::Refused(RefusalReason::WindowExceeded) => {
+            CallResult::Indeterminate(Indeterminacy::WindowExceeded)
+        }
+        // Said of sessions only; of a number it would not tell about an earlier try.
+        Outcome::Refused(RefusalReason::UnknownClient) => {
+            CallResult::Indeterminate(Indeterminacy::NoSession)
+        }
+        Outcome::Refused(reason) => CallResult::Refused(Refusal::Ordered(reason.clone())),
+        Outcome::TooOld => CallResult::Indeterminate(Indeterminacy::TooOld),
+        Outcome::NoSession => CallResult::Indeterminate(Indeterminacy::NoSession),
+        Outcome::Opened => CallResult::Indeterminate(Indeterminacy::Nonsense),
+    }
+}
+
+/// What an answer to a fast read means for the call; `None` when it is no answer.
+pub(super) fn read_result(outcome: &Outcome) -> Option<CallResult> {
+    match outcome {
+        Outcome::Service(reply) => Some(CallResult::Completed(Reply::Service(reply.clone()))),
+        Outcome::Refused(reason) => Some(CallResult::Refused(Refusal::Ordered(reason.clone()))),
+        _ => None,
+    }
+}

@@ -1,0 +1,232 @@
+//! Sending: sessions are opened, waiting calls packed into frames, frames sent again.
+//!
+//! There is no delay for packing. While fewer frames are in flight than allowed, whatever waits
+//! leaves at once; while there are as many, what comes gathers, so that frames grow with the load.
+
+use super::bounds::{FRAME_TARGET_BYTES, NONCES_PER_MS};
+use super::calls::Stage;
+use super::session::{InFlight, Session};
+use super::{CallId, ClientCore};
+use bytes::Bytes;
+use perdura_protocol::{Command, Encode, Frame, Message, ReplicaId, SessionId, limits};
+
+impl ClientCore {
+    /// Packs what waits into frames, as far as the pipeline allows, and sends them.
+    pub fn flush(&mut self, now_ms: u64) {
+        if !self.any_link() {
+            // What was never sent can still be refused for certain.
+            return;
+        }
+        if self.session.is_none() && self.waiting_calls > 0 {
+            self.open_session(now_ms);
+        }
+        while self.waiting_calls > 0 && self.has_room() {
+            let Some(frame) = self.next_frame() else { break };
+            self.send_new(now_ms, frame);
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        self.session.as_ref().is_some_and(|session| {
+            session.opening.is_none()
+                && session.frames.len() < self.config.frames_in_flight.max(1)
+                && session.room() > 0
+        })
+    }
+
+    fn next_frame(&mut self) -> Option<Frame> {
+        let mut session = self.session.take()?;
+        let room = session.room().min(limits::FRAME_COMMANDS);
+        let first = session.next_number();
+        let mut commands: Vec<Bytes> = Vec::new();
+        let mut bytes = 0;
+        while commands.len() < room {
+            let fits = |more| bytes == 0 || bytes + more <= FRAME_TARGET_BYTES;
+            let Some(id) = self.take_waiting(fits) else { break };
+            let Some(call) = self.calls.get_mut(&id) else { continue };
+            // Counted with its length prefix, so that empty commands count as well.
+            bytes += call.command.len() + 4;
+            commands.push(call.command.clone());
+            call.stage = Stage::Sent(session.assign(id));
+        }
+        let frame = (!commands.is_empty())
+            .then(|| self.build(session.nonce, session.acked_below(), first, &commands));
+        self.session = Some(session);
+        frame
+    }
+
+    fn build(&mut self, nonce: u64, acked_below: u64, first: u64, commands: &[Bytes]) -> Frame {
+        let config = &self.config;
+        let session = SessionId { client: config.key.public(), nonce };
+        let key = config.signs().then_some(&config.key);
+        self.stats.frames += 1;
+        self.stats.commands += commands.len() as u64;
+        Frame::build(config.cluster, session, acked_below, first, commands, key)
+    }
+
+    /// Starts the next session: replies shall come here, and number 0 opens it.
+    fn open_session(&mut self, now_ms: u64) {
+        let nonce = self.next_nonce(now_ms);
+        for replica in self.linked() {
+            self.send(replica, Message::Attach { nonce });
+        }
+        self.session = Some(Session::new(nonce));
+        let frame = self.build(nonce, 0, 0, &[Command::Open.to_bytes()]);
+        self.send_new(now_ms, frame);
+    }
+
+    /// Session numbers follow the clock from the first one on, and grow in any case; each attempt
+    /// that fails skips further ahead.
+    fn next_nonce(&mut self, now_ms: u64) -> u64 {
+        let (last, at) = self.last_nonce;
+        let elapsed = now_ms.saturating_sub(at).saturating_mul(NONCES_PER_MS);
+        let skip =
+            if self.open_attempts == 0 { 0 } else { 1 << (10 + 4 * self.open_attempts.min(8)) };
+        let nonce = if self.nonce_used {
+            last.saturating_add(elapsed.max(1)).saturating_add(skip)
+        } else {
+            last
+        };
+        self.nonce_used = true;
+        self.last_nonce = (nonce, now_ms);
+        nonce
+    }
+
+    fn send_new(&mut self, now_ms: u64, frame: Frame) {
+        let (pause, busy) = (self.first_pause_ms(), self.config.busy_first_ms.max(1));
+        let mut flight = InFlight::new(frame, now_ms, pause, busy);
+        for replica in flight.first_targets(self.views.leader(), self.linked()) {
+            self.send(replica, Message::Frame(flight.frame.clone()));
+        }
+        if let Some(session) = &mut self.session {
+            session.frames.push_back(flight);
+        }
+    }
+
+    /// Replies usually come within the smoothed round trip and four deviations (RFC 6298).
+    fn first_pause_ms(&self) -> u64 {
+        let usual = self.round_trip.map_or(0, |(mean, deviation)| mean + 4 * deviation);
+        let longest = self.config.retransmit_longest_ms.max(1);
+        usual.max(self.config.retransmit_first_ms).clamp(1, longest)
+    }
+
+    /// A frame was answered completely.
+    pub(super) fn note_round_trip(&mut self, now_ms: u64, flight: &InFlight) {
+        if flight.resent {
+            return;
+        }
+        let sample = now_ms.saturating_sub(flight.sent_ms);
+        self.round_trip = Some(match self.round_trip {
+            None => (sample, sample / 2),
+            Some((mean, deviation)) => {
+                ((7 * mean + sample) / 8, (3 * deviation + mean.abs_diff(sample)) / 4)
+            }
+        });
+    }
+
+    pub(super) fn forget_number(&mut self, number: u64) {
+        if let Some(session) = &mut self.session {
+            session.forget(number);
+        }
+    }
+
+    /// A replica that came up learns of the session, and gets what is in flight: it may have
+    /// executed it before it knew where its replies should go.
+    pub(super) fn greet(&mut self, replica: ReplicaId) {
+        let Some(session) = &mut self.session else { return };
+        let nonce = session.nonce;
+        let mut frames: Vec<Frame> = Vec::new();
+        for flight in &mut session.frames {
+            flight.resent = true;
+            frames.push(flight.frame.clone());
+        }
+        self.send(replica, Message::Attach { nonce });
+        self.send_again(&[replica], frames);
+    }
+
+    /// The leader cannot be reached: the others hold what we have, and time him.
+    pub(super) fn resend_all(&mut self, now_ms: u64) {
+        let Some(session) = &mut self.session else { return };
+        let mut frames = Vec::new();
+        for flight in &mut session.frames {
+            (flight.to_all, flight.resent) = (true, true);
+            flight.resend_ms = now_ms + flight.pause_ms;
+            frames.push(flight.frame.clone());
+        }
+        let linked = self.linked();
+        self.send_again(&linked, frames);
+    }
+
+    /// Another leader: he gets what only his predecessor had.
+    pub(super) fn leader_changed(&mut self) {
+        let leader = self.views.leader();
+        if !self.is_linked(leader) {
+            return;
+        }
+        let Some(session) = &mut self.session else { return };
+        let mut frames = Vec::new();
+        for flight in session.frames.iter_mut().filter(|flight| !flight.to_all) {
+            flight.resent = true;
+            frames.push(flight.frame.clone());
+        }
+        self.send_again(&[leader], frames);
+    }
+
+    /// Sends what is due: to all replicas what was not answered, to the leader what he was too
+    /// busy for.
+    pub(super) fn resend_due(&mut self, now_ms: u64) {
+        let longest = self.config.retransmit_longest_ms.max(1);
+        let Some(session) = &mut self.session else { return };
+        let (mut to_all, mut to_leader) = (Vec::new(), Vec::new());
+        for flight in &mut session.frames {
+            if flight.resend_ms <= now_ms {
+                (flight.to_all, flight.resent) = (true, true);
+                flight.pause_ms = (flight.pause_ms * 2).min(longest);
+                flight.resend_ms = now_ms + flight.pause_ms;
+                flight.busy_resend_ms = None;
+                to_all.push(flight.frame.clone());
+            } else if flight.busy_resend_ms.is_some_and(|at| at <= now_ms) {
+                flight.resent = true;
+                flight.busy_resend_ms = None;
+                to_leader.push(flight.frame.clone());
+            }
+        }
+        let linked = self.linked();
+        self.send_again(&linked, to_all);
+        let leader = self.views.leader();
+        if self.is_linked(leader) {
+            self.send_again(&[leader], to_leader);
+        }
+    }
+
+    /// The leader has no place for a frame now: it is asked again soon, at growing intervals.
+    /// That the frame goes to all replicas in time does not depend on its word.
+    pub(super) fn busy(&mut self, now_ms: u64, nonce: u64, first_number: u64) {
+        let longest = self.config.retransmit_longest_ms.max(1);
+        let Some(session) = &mut self.session else { return };
+        if session.nonce != nonce {
+            return;
+        }
+        let flight = session.frames.iter_mut().find(|one| one.frame.first_number == first_number);
+        let Some(flight) = flight else { return };
+        if flight.busy_resend_ms.is_none() {
+            flight.busy_resend_ms = Some(now_ms + flight.busy_pause_ms);
+            flight.busy_pause_ms = (flight.busy_pause_ms * 2).min(longest);
+        }
+        self.stats.busy += 1;
+    }
+
+    fn send_again(&mut self, replicas: &[ReplicaId], frames: Vec<Frame>) {
+        for frame in frames {
+            for replica in replicas {
+                self.stats.retransmissions += 1;
+                self.send(*replica, Message::Frame(frame.clone()));
+            }
+        }
+    }
+
+    /// The calls that are in flight in the current session, which ends.
+    pub(super) fn drop_session(&mut self) -> Vec<CallId> {
+        self.session.take().map(|session| session.calls()).unwrap_or_default()
+    }
+}

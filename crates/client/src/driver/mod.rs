@@ -1,0 +1,261 @@
+//! The client on tokio: a handle for callers, and one task that owns all connections.
+//!
+//! The task runs on the runtime that [`Client::connect`] is called on. It reads, decides and writes
+//! by itself, so that on a single-threaded runtime a call crosses no thread. It ends when the last
+//! handle is dropped or [`Client::close`] is called, and tries to reach replicas until then.
+
+mod connection;
+mod task;
+
+use crate::core::{ClientConfig, ClientCore, ClientStats, Mode, bounds};
+use crate::outcome::{Indeterminacy, Refusal, Reply};
+use bytes::Bytes;
+use perdura_protocol::{
+    AdminCommand, ClusterId, Command, Encode, Faults, PublicKey, ReplicaId, SecretKey, View,
+};
+use perdura_transport::{Identity, IdentityError};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use task::{CallRequest, Request, Task};
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, timeout_at};
+
+/// Requests between callers and the task. What the task has taken waits in the core; this many
+/// are taken in one of its turns.
+const REQUESTS: usize = 1024;
+
+/// Where a replica is, and how it proves itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ReplicaAddress {
+    /// Its id.
+    pub id: ReplicaId,
+    /// `host:port`; names are resolved at each attempt.
+    pub address: String,
+    /// Its key.
+    pub key: PublicKey,
+}
+
+/// The cluster to talk to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ClusterConfig {
+    /// Its id.
+    pub cluster: ClusterId,
+    /// Its fault bounds.
+    pub faults: Faults,
+    /// Its replicas, in any order, each once.
+    pub replicas: Vec<ReplicaAddress>,
+    /// The administrator's key, where it is known: who holds it comes as the administrator.
+    pub administrator: Option<PublicKey>,
+}
+
+/// Why a client could not be made.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The replicas are not those of a group with these fault bounds.
+    #[error("{found} replicas are given, numbered {ids:?}; the group has {wanted}, from 0")]
+    Replicas {
+        /// Replicas given.
+        found: usize,
+        /// Their ids.
+        ids: Vec<u8>,
+        /// Replicas of a group with these bounds.
+        wanted: usize,
+    },
+    /// The key cannot be used.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// Called outside of a tokio runtime.
+    #[error("a client is made inside of a tokio runtime, with its time and io enabled")]
+    NoRuntime,
+}
+
+/// How a call is carried out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// The call ends after this time at the latest.
+    pub timeout: Duration,
+    /// Matching replies that are wanted; none means r + 1, and less is raised to that. At most n.
+    pub reply_quorum: Option<usize>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { timeout: Duration::from_secs(10), reply_quorum: None }
+    }
+}
+
+/// A call without a reply (rule C1).
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum CallError {
+    /// Nothing happened, and will not. That is certain.
+    #[error("refused: {reason}{detail}")]
+    Refused {
+        /// Why.
+        reason: Refusal,
+        /// Empty, or which replicas could not be reached and why.
+        detail: String,
+    },
+    /// It may have happened, or still happen.
+    #[error("indeterminate: {reason}{detail}")]
+    Indeterminate {
+        /// Why.
+        reason: Indeterminacy,
+        /// Empty, or which replicas could not be reached and why.
+        detail: String,
+    },
+}
+
+impl CallError {
+    fn refused(reason: Refusal) -> CallError {
+        CallError::Refused { reason, detail: String::new() }
+    }
+
+    /// Whether it is certain that nothing happened.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, CallError::Refused { .. })
+    }
+}
+
+/// What a client did, and how it stands.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DriverStats {
+    /// Counters of the protocol.
+    pub core: ClientStats,
+    /// The view that the client believes the replicas to be in.
+    pub view: View,
+    /// Calls that have not ended.
+    pub open_calls: usize,
+    /// Replicas that are linked now.
+    pub linked: Vec<ReplicaId>,
+    /// For those that are not, why.
+    pub failures: Vec<(ReplicaId, String)>,
+}
+
+/// A client of a cluster: one session, shared by all clones of the handle. Several sessions are
+/// several clients.
+#[derive(Clone, Debug)]
+pub struct Client {
+    requests: mpsc::Sender<Request>,
+}
+
+impl Client {
+    /// Makes a client with `key` and starts its task on the current runtime, which needs time and
+    /// io enabled. Does not wait for connections.
+    ///
+    /// # Errors
+    /// When the configuration contradicts itself, the key is no Ed25519 key, or there is no
+    /// runtime.
+    pub fn connect(cluster: ClusterConfig, key: SecretKey) -> Result<Client, ConnectError> {
+        let runtime = tokio::runtime::Handle::try_current().map_err(|_| ConnectError::NoRuntime)?;
+        let mut replicas = cluster.replicas;
+        replicas.sort_by_key(|replica| replica.id);
+        let ids: Vec<u8> = replicas.iter().map(|replica| replica.id.0).collect();
+        let wanted = cluster.faults.n();
+        if !ids.iter().copied().map(usize::from).eq(0..wanted) {
+            return Err(ConnectError::Replicas { found: ids.len(), ids, wanted });
+        }
+        let identity = Identity::new(&key)?;
+        let administrator = cluster.administrator == Some(key.public());
+        let config = ClientConfig {
+            administrator,
+            ..ClientConfig::new(cluster.cluster, cluster.faults, key)
+        };
+        let core = ClientCore::new(config, fresh_nonce(), 0);
+        let (requests, receiver) = mpsc::channel(REQUESTS);
+        let task = Task::new(core, identity, cluster.cluster, administrator, replicas, receiver);
+        runtime.spawn(task.run());
+        Ok(Client { requests })
+    }
+
+    /// Orders a service command; `content` is what the service sees.
+    ///
+    /// # Errors
+    /// A refusal, when it is certain that nothing happened; else indeterminate.
+    pub async fn call(&self, content: Bytes, options: &Options) -> Result<Reply, CallError> {
+        let command = Command::Service(content).to_bytes();
+        self.request(command, Mode::Ordered, options).await
+    }
+
+    /// Carries out a service command that only reads, without ordering where n - u replicas answer
+    /// alike, else ordered (rule C2).
+    ///
+    /// # Errors
+    /// As [`Client::call`].
+    pub async fn read(&self, content: Bytes, options: &Options) -> Result<Reply, CallError> {
+        let command = Command::Service(content).to_bytes();
+        self.request(command, Mode::Fast, options).await
+    }
+
+    /// Orders an administration command; refused unless the client's key is the administrator's.
+    ///
+    /// # Errors
+    /// As [`Client::call`].
+    pub async fn administer(
+        &self,
+        command: AdminCommand,
+        options: &Options,
+    ) -> Result<Reply, CallError> {
+        let command = Command::Admin(command).to_bytes();
+        self.request(command, Mode::Ordered, options).await
+    }
+
+    async fn request(
+        &self,
+        command: Bytes,
+        mode: Mode,
+        options: &Options,
+    ) -> Result<Reply, CallError> {
+        let (answer, result) = oneshot::channel();
+        let deadline = Instant::now() + options.timeout;
+        let reply_quorum = options.reply_quorum;
+        let call = CallRequest { command, mode, deadline, reply_quorum, answer };
+        match self.requests.try_send(Request::Call(call)) {
+            Ok(()) => {}
+            Err(TrySendError::Closed(_)) => return Err(CallError::refused(Refusal::Closed)),
+            Err(TrySendError::Full(request)) => {
+                match timeout_at(deadline, self.requests.send(request)).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(_)) => return Err(CallError::refused(Refusal::Closed)),
+                    Err(_) => return Err(CallError::refused(Refusal::DeadlinePassed)),
+                }
+            }
+        }
+        // The task answers every call that it took before it ends.
+        result.await.unwrap_or_else(|_| {
+            let reason = Indeterminacy::Closed;
+            Err(CallError::Indeterminate { reason, detail: String::new() })
+        })
+    }
+
+    /// Counters and connections; `None` once the client is closed.
+    pub async fn stats(&self) -> Option<DriverStats> {
+        let (answer, stats) = oneshot::channel();
+        self.requests.send(Request::Stats(answer)).await.ok()?;
+        stats.await.ok()
+    }
+
+    /// Ends all calls, of all clones, and closes the connections. Later calls are refused.
+    pub async fn close(&self) {
+        let (answer, closed) = oneshot::channel();
+        if self.requests.send(Request::Close(answer)).await.is_ok() {
+            let _ = closed.await;
+        }
+    }
+}
+
+/// A session number by the clock, larger than all before in this process; see
+/// [`bounds::NONCES_PER_MS`].
+fn fresh_nonce() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let per_microsecond = bounds::NONCES_PER_MS / 1000;
+    let micros = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
+    let chance = RandomState::new().build_hasher().finish() % per_microsecond;
+    let by_clock = micros.saturating_mul(per_microsecond).saturating_add(chance);
+    let next = |last: u64| by_clock.max(last.saturating_add(1));
+    let last = LAST.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| Some(next(last)));
+    next(last.unwrap_or_else(|last| last))
+}

@@ -1,0 +1,280 @@
+//! The task that owns a client's connections and its core.
+
+use super::connection::{Connection, Event};
+use super::{CallError, DriverStats, REQUESTS, ReplicaAddress};
+use crate::core::{CallId, CallOptions, ClientCore, Mode, Output};
+use crate::outcome::{CallResult, Indeterminacy, Refusal, Reply};
+use bytes::Bytes;
+use perdura_protocol::ClusterId;
+use perdura_transport::{Hello, Identity, Role, bounds};
+use std::collections::HashMap;
+use std::future::Future;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, Sleep, sleep_until};
+
+/// A call on its way to the task.
+#[derive(Debug)]
+pub(super) struct CallRequest {
+    pub(super) command: Bytes,
+    pub(super) mode: Mode,
+    pub(super) deadline: Instant,
+    pub(super) reply_quorum: Option<usize>,
+    pub(super) answer: oneshot::Sender<Result<Reply, CallError>>,
+}
+
+/// What handles ask of the task.
+#[derive(Debug)]
+pub(super) enum Request {
+    Call(CallRequest),
+    Stats(oneshot::Sender<DriverStats>),
+    Close(oneshot::Sender<()>),
+}
+
+pub(super) struct Task {
+    core: ClientCore,
+    identity: Identity,
+    // By replica id.
+    connections: Vec<Connection>,
+    requests: mpsc::Receiver<Request>,
+    taken: Vec<Request>,
+    events: Vec<Event>,
+    callers: HashMap<CallId, oneshot::Sender<Result<Reply, CallError>>>,
+    next_call: u64,
+    /// The core's time is measured from here.
+    start: Instant,
+    alarm: Pin<Box<Sleep>>,
+    scratch: Vec<u8>,
+    closed: Option<oneshot::Sender<()>>,
+}
+
+impl Task {
+    pub(super) fn new(
+        core: ClientCore,
+        identity: Identity,
+        cluster: ClusterId,
+        administrator: bool,
+        replicas: Vec<ReplicaAddress>,
+        requests: mpsc::Receiver<Request>,
+    ) -> Task {
+        let start = Instant::now();
+        let role = if administrator { Role::Admin } else { Role::Client };
+        let hello = Hello::client(cluster, role);
+        let connection = |replica: ReplicaAddress| {
+            let seed = RandomState::new().build_hasher().finish();
+            Connection::new(replica, hello, seed, start)
+        };
+        Task {
+            core,
+            identity,
+            connections: replicas.into_iter().map(connection).collect(),
+            requests,
+            taken: Vec::new(),
+            events: Vec::new(),
+            callers: HashMap::new(),
+            next_call: 0,
+            start,
+            alarm: Box::pin(sleep_until(start)),
+            scratch: vec![0; bounds::READ_BYTES],
+            closed: None,
+        }
+    }
+
+    /// Runs until closed, or until no handle is left.
+    pub(super) async fn run(mut self) {
+        std::future::poll_fn(|context| self.turn(context)).await;
+        if let Some(closed) = self.closed.take() {
+            let _ = closed.send(());
+        }
+    }
+
+    fn turn(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        loop {
+            let now = Instant::now();
+            let more = self.take_requests(context, now);
+            if !more || self.closed.is_some() {
+                self.end(context);
+                return Poll::Ready(());
+            }
+            self.poll_connections(context, now);
+            self.core.on_tick(self.core_time(now));
+            self.core.flush(self.core_time(now));
+            self.carry_out(context, now);
+            if self.wait(context).is_pending() {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Milliseconds on the core's clock.
+    fn core_time(&self, at: Instant) -> u64 {
+        let elapsed = at.saturating_duration_since(self.start);
+        u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Returns whether there may be more requests ever.
+    fn take_requests(&mut self, context: &mut Context<'_>, now: Instant) -> bool {
+        let mut taken = std::mem::take(&mut self.taken);
+        let open = loop {
+            match self.requests.poll_recv_many(context, &mut taken, REQUESTS) {
+                Poll::Pending => break true,
+                Poll::Ready(0) => break false,
+                Poll::Ready(_) => {}
+            }
+            for request in taken.drain(..) {
+                self.take(request, now);
+            }
+        };
+        self.taken = taken;
+        open
+    }
+
+    fn take(&mut self, request: Request, now: Instant) {
+        match request {
+            Request::Call(call) => {
+                let id = CallId(self.next_call);
+                self.next_call += 1;
+                self.callers.insert(id, call.answer);
+                let options = CallOptions {
+                    deadline_ms: self.core_time(call.deadline),
+                    mode: call.mode,
+                    reply_quorum: call.reply_quorum,
+                };
+                self.core.call(self.core_time(now), id, call.command, options);
+            }
+            Request::Stats(answer) => {
+                let _ = answer.send(self.stats());
+            }
+            Request::Close(answer) => self.closed = Some(answer),
+        }
+    }
+
+    fn stats(&self) -> DriverStats {
+        let linked = self.connections.iter().filter(|connection| connection.is_up());
+        DriverStats {
+            core: self.core.stats(),
+            view: self.core.view(),
+            open_calls: self.core.open_calls(),
+            linked: linked.map(|connection| connection.replica().id).collect(),
+            failures: self
+                .connections
+                .iter()
+                .filter_map(|one| Some((one.replica().id, one.failure()?)))
+                .collect(),
+        }
+    }
+
+    fn poll_connections(&mut self, context: &mut Context<'_>, now: Instant) {
+        let mut events = std::mem::take(&mut self.events);
+        for index in 0..self.connections.len() {
+            let connection = &mut self.connections[index];
+            connection.poll(context, &self.identity, now, &mut self.scratch, &mut events);
+            self.hand_in(index, &mut events, now);
+        }
+        self.events = events;
+    }
+
+    /// Gives the core what happened on a connection.
+    fn hand_in(&mut self, index: usize, events: &mut Vec<Event>, now: Instant) {
+        let now_ms = self.core_time(now);
+        let replica = self.connections[index].replica().id;
+        for event in events.drain(..) {
+            match event {
+                Event::Up => self.core.on_link(now_ms, replica, true),
+                Event::Down => self.core.on_link(now_ms, replica, false),
+                Event::Message(message) => self.core.on_message(now_ms, replica, message),
+            }
+        }
+    }
+
+    /// Carries out what the core wants, until it wants nothing more.
+    fn carry_out(&mut self, context: &mut Context<'_>, now: Instant) {
+        let mut events = std::mem::take(&mut self.events);
+        loop {
+            while let Some(output) = self.core.next_output() {
+                match output {
+                    Output::Send { to, message } => {
+                        if let Some(connection) = self.connections.get_mut(to.index()) {
+                            connection.send(&message);
+                        }
+                    }
+                    Output::Done { id, result } => self.answer(id, result),
+                }
+            }
+            let mut failed = false;
+            for index in 0..self.connections.len() {
+                self.connections[index].flush(context, now, &mut events);
+                failed |= !events.is_empty();
+                self.hand_in(index, &mut events, now);
+            }
+            if !failed {
+                break;
+            }
+        }
+        self.events = events;
+    }
+
+    fn answer(&mut self, id: CallId, result: CallResult) {
+        let Some(caller) = self.callers.remove(&id) else { return };
+        let answer = match result {
+            CallResult::Completed(reply) => Ok(reply),
+            CallResult::Refused(reason) => {
+                let late = reason == Refusal::DeadlinePassed;
+                Err(CallError::Refused { reason, detail: self.detail(late) })
+            }
+            CallResult::Indeterminate(reason) => {
+                let late = reason == Indeterminacy::DeadlinePassed;
+                Err(CallError::Indeterminate { reason, detail: self.detail(late) })
+            }
+        };
+        // A caller that is gone does not want to know.
+        let _ = caller.send(answer);
+    }
+
+    /// For a call that ran out of time: which replicas cannot be reached, and why.
+    fn detail(&self, late: bool) -> String {
+        let failures: Vec<String> =
+            self.connections.iter().filter_map(Connection::failure).collect();
+        let (all, down) = (self.connections.len(), failures.len());
+        if !late || down == 0 {
+            String::new()
+        } else if down == all {
+            format!("; no replica reachable: {}", failures.join("; "))
+        } else {
+            format!("; {} of {all} replicas reachable: {}", all - down, failures.join("; "))
+        }
+    }
+
+    /// Sets the alarm for whatever is due next; ready when that is now.
+    fn wait(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let core =
+            self.core.next_deadline().map(|at| self.start + std::time::Duration::from_millis(at));
+        let connections = self.connections.iter().filter_map(Connection::deadline);
+        let Some(next) = connections.chain(core).min() else { return Poll::Pending };
+        if self.alarm.deadline() != next {
+            self.alarm.as_mut().reset(next);
+        }
+        self.alarm.as_mut().poll(context)
+    }
+
+    fn end(&mut self, context: &mut Context<'_>) {
+        self.core.close();
+        while let Some(output) = self.core.next_output() {
+            if let Output::Done { id, result } = output {
+                self.answer(id, result);
+            }
+        }
+        for connection in &mut self.connections {
+            connection.close(context);
+        }
+        // Calls that are still in the channel were not sent.
+        self.requests.close();
+        while let Ok(request) = self.requests.try_recv() {
+            if let Request::Call(call) = request {
+                let _ = call.answer.send(Err(CallError::refused(Refusal::Closed)));
+            }
+        }
+    }
+}

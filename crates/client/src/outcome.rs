@@ -1,0 +1,76 @@
+//! What becomes of a call (rule C1). The types keep three things apart: it happened and this is
+//! the reply; it did not happen, for certain; nobody can tell.
+
+use bytes::Bytes;
+use perdura_protocol::RefusalReason;
+
+/// The reply to a call that was carried out.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Reply {
+    /// The service's reply.
+    Service(Bytes),
+    /// An administration command was carried out.
+    Administered {
+        /// Number of the latest configuration.
+        configuration: u64,
+        /// First slot of the latest configuration.
+        from_slot: u64,
+    },
+}
+
+/// Why nothing happened. That is certain.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Refusal {
+    /// It was ordered, and enough replicas say that it changed nothing.
+    #[error("{0}")]
+    Ordered(RefusalReason),
+    /// The session that it needs was refused; it was not sent.
+    #[error("no session was opened, so it was not sent: {0}")]
+    Session(RefusalReason),
+    /// The deadline passed before it was sent for ordering.
+    #[error("the deadline passed before it was sent")]
+    DeadlinePassed,
+    /// Too many calls wait in this client.
+    #[error("too many calls wait to be sent")]
+    QueueFull,
+    /// The command is longer than a replica takes.
+    #[error("the command has {0} bytes, more than replicas take")]
+    TooLarge(usize),
+    /// The client was closed before it was sent.
+    #[error("the client was closed before it was sent")]
+    Closed,
+}
+
+/// Why nobody can tell whether it happened, or will happen.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Indeterminacy {
+    /// The deadline passed after it was sent.
+    #[error("the deadline passed after it was sent")]
+    DeadlinePassed,
+    /// The replicas no longer keep the reply.
+    #[error("the replicas no longer keep its reply")]
+    TooOld,
+    /// The session ended: it was evicted, or its key revoked. An earlier try may have executed.
+    #[error("its session ended")]
+    NoSession,
+    /// The replicas say that too many numbers of the session are open; it may execute later.
+    #[error("the replicas did not take its number, and may take it later")]
+    WindowExceeded,
+    /// Enough replicas agree on an answer that makes no sense for a call.
+    #[error("the replicas gave an answer that fits no call")]
+    Nonsense,
+    /// The client was closed after it was sent.
+    #[error("the client was closed after it was sent")]
+    Closed,
+}
+
+/// The three-way outcome of a call.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum CallResult {
+    /// It happened.
+    Completed(Reply),
+    /// It did not happen, and will not.
+    Refused(Refusal),
+    /// It may have happened, or still happen.
+    Indeterminate(Indeterminacy),
+}

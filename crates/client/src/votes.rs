@@ -1,0 +1,90 @@
+//! The answers of replicas to one command or read, one vote each.
+//!
+//! Invariants: a replica has one vote; a vote that says "I know the outcome" is never replaced, one
+//! that says "I no longer know" is replaced by one that does. So a liar counts once, and a replica
+//! that forgot is not held against those who remember.
+
+use perdura_protocol::{Outcome, RefusalReason, ReplicaId};
+
+/// Whether an outcome is what the command came to, rather than a word about lost memory.
+pub(crate) fn is_final(outcome: &Outcome) -> bool {
+    match outcome {
+        Outcome::Opened
+        | Outcome::Service(_)
+        | Outcome::Administered { .. }
+        | Outcome::Refused(
+            RefusalReason::UnknownClient
+            | RefusalReason::NotAdministrator
+            | RefusalReason::Malformed
+            | RefusalReason::Contradiction(_)
+            | RefusalReason::Service(_),
+        ) => true,
+        // Not recorded by replicas: the number may execute when its frame is ordered again.
+        Outcome::Refused(RefusalReason::WindowExceeded) => false,
+        Outcome::TooOld | Outcome::NoSession => false,
+    }
+}
+
+/// Votes on one outcome.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Votes {
+    // At most one per replica.
+    votes: Vec<(ReplicaId, Outcome)>,
+}
+
+/// What a vote did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Added {
+    /// Replicas that say the same, this one included; 0 when the vote was not counted.
+    pub(crate) support: usize,
+    /// It contradicts a final outcome that another replica gave, or this one itself.
+    pub(crate) disagrees: bool,
+}
+
+impl Votes {
+    pub(crate) fn add(&mut self, from: ReplicaId, outcome: &Outcome) -> Added {
+        let is_final_now = is_final(outcome);
+        let contradicts = |other: &Outcome| is_final_now && is_final(other) && other != outcome;
+        let disagrees = self.votes.iter().any(|(_, other)| contradicts(other));
+        match self.votes.iter_mut().find(|(replica, _)| *replica == from) {
+            None => self.votes.push((from, outcome.clone())),
+            Some((_, own)) if own == outcome => {}
+            Some((_, own)) if is_final_now && !is_final(own) => *own = outcome.clone(),
+            Some(_) => return Added { support: 0, disagrees },
+        }
+        let support = self.votes.iter().filter(|(_, other)| other == outcome).count();
+        Added { support, disagrees }
+    }
+
+    /// The size of the largest group that says the same.
+    pub(crate) fn best(&self) -> usize {
+        let support = |one: &Outcome| self.votes.iter().filter(|(_, other)| other == one).count();
+        self.votes.iter().map(|(_, outcome)| support(outcome)).max().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    fn reply(text: &'static str) -> Outcome {
+        Outcome::Service(Bytes::from_static(text.as_bytes()))
+    }
+
+    #[test]
+    fn a_replica_has_one_vote_and_forgetting_is_not_a_final_one() {
+        let mut votes = Votes::default();
+        let counted = |support| Added { support, disagrees: false };
+        assert_eq!(votes.add(ReplicaId(0), &reply("a")), counted(1));
+        assert_eq!(votes.add(ReplicaId(0), &reply("a")), counted(1));
+        let lie = votes.add(ReplicaId(0), &reply("b"));
+        assert_eq!(lie, Added { support: 0, disagrees: true });
+        assert_eq!(votes.add(ReplicaId(1), &Outcome::TooOld), counted(1));
+        assert_eq!(votes.add(ReplicaId(1), &reply("a")), counted(2));
+        assert_eq!(votes.add(ReplicaId(1), &Outcome::TooOld), counted(0));
+        let other = votes.add(ReplicaId(2), &reply("b"));
+        assert_eq!(other, Added { support: 1, disagrees: true });
+        assert_eq!(votes.best(), 2);
+    }
+}
