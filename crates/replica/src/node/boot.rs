@@ -6,9 +6,10 @@ use super::transfer::Transfer;
 use super::{Counters, Node, Now, Output};
 use bytes::Bytes;
 use perdura_agreement::{Agreement, Restart, Settings};
+use perdura_durability::{CheckpointError, Checkpoints, Disk, Log, Opened, RecoveredState};
 use perdura_execution::{Genesis, GenesisError, Machine, Manifest, RestoreError, Service};
 use perdura_protocol::configuration::{Configurations, Parameters};
-use perdura_protocol::{Digest, Record, ReplicaId, Scheme, SecretKey, Slot};
+use perdura_protocol::{Decode, Digest, Record, ReplicaId, Scheme, SecretKey, Slot};
 use std::collections::{BTreeMap, VecDeque};
 
 /// What a replica starts from.
@@ -160,4 +161,72 @@ fn derive(entropy: [u8; 32], purpose: &[u8]) -> [u8; 32] {
     let mut input = entropy.to_vec();
     input.extend_from_slice(purpose);
     Digest::of(&input).0
+}
+
+/// What was recovered from a data directory, ready for [`Boot`].
+pub struct Recovered<D> {
+    /// The stored checkpoint: manifest and pieces.
+    pub checkpoint: Option<(Manifest, Vec<Bytes>)>,
+    /// The surviving log, in order.
+    pub records: Vec<Record>,
+    /// Votes need a certified prefix up to here.
+    pub vote_after: Slot,
+    /// The log, for the keeper.
+    pub log: Log<D>,
+    /// Checkpoints and superblock.
+    pub checkpoints: Checkpoints<D>,
+    /// What was found damaged or cut, for the operator.
+    pub warnings: Vec<String>,
+}
+
+/// Turns an opened data directory into what a node starts from: a replacement votes only from the
+/// state of its configuration on, a replica that lost state or records only when peers certify
+/// that far (rule D8).
+///
+/// # Errors
+/// When the checkpoint cannot be read after all.
+pub fn recover<D: Disk>(opened: Opened<D>) -> Result<Recovered<D>, CheckpointError> {
+    let Opened { superblock, state, records, repaired_gaps, torn_tail, log, checkpoints } = opened;
+    let mut warnings = Vec::new();
+    let mut vote_after = superblock.identity.must_recover.map_or(Slot(0), Slot::previous);
+    for gap in &repaired_gaps {
+        vote_after = vote_after.max(gap.slots_through);
+        warnings.push(format!(
+            "the log is damaged: records up to slot {} are lost and come back from peers: {gap:?}",
+            gap.slots_through
+        ));
+    }
+    if let Some(torn) = torn_tail {
+        warnings.push(format!("an unfinished write at the end of the log was cut: {torn:?}"));
+    }
+    let mut reader = match state {
+        RecoveredState::Initial => None,
+        RecoveredState::Checkpoint(reader) => Some(reader),
+        RecoveredState::Previous { lost, reader } => {
+            warnings.push(format!(
+                "the checkpoint at slot {} is damaged; the one before it is used",
+                lost.slot
+            ));
+            Some(reader)
+        }
+        RecoveredState::Lost(lost) => {
+            vote_after = vote_after.max(lost.slot);
+            warnings.push(format!(
+                "the checkpoint at slot {} is damaged; the state comes from peers",
+                lost.slot
+            ));
+            None
+        }
+    };
+    let checkpoint = match &mut reader {
+        None => None,
+        Some(reader) => {
+            let slot = superblock.checkpoint().map_or(Slot(0), |name| name.slot);
+            let manifest = Manifest::from_bytes(reader.manifest().clone())
+                .map_err(|_| CheckpointError::Unknown { slot })?;
+            let pieces: Result<Vec<Bytes>, CheckpointError> = reader.pieces().collect();
+            Some((manifest, pieces?))
+        }
+    };
+    Ok(Recovered { checkpoint, records, vote_after, log, checkpoints, warnings })
 }

@@ -68,10 +68,8 @@ impl<S: Service> Node<S> {
         let mut outcomes: Vec<(u64, Outcome)> = Vec::new();
         let mut session: Option<SessionId> = None;
         for reply in executed.replies {
-            if session.is_some_and(|held| held != reply.session) {
-                if let Some(held) = session {
-                    self.hold_replies(self.logged_at, held, std::mem::take(&mut outcomes));
-                }
+            if let Some(held) = session.filter(|held| *held != reply.session) {
+                self.hold_replies(self.logged_at, held, std::mem::take(&mut outcomes));
             }
             session = Some(reply.session);
             outcomes.push((reply.number, reply.outcome));

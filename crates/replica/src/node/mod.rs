@@ -20,7 +20,7 @@ mod ingress;
 mod report;
 mod transfer;
 
-pub use boot::{Boot, BootError};
+pub use boot::{Boot, BootError, Recovered, recover};
 pub use perdura_agreement::{Misbehaviour, Now};
 pub use report::{Counters, Report, State};
 

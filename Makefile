@@ -1,0 +1,30 @@
+# `make dev` brings up a local four-replica Byzantine cluster, `make test` runs all tests.
+CARGO ?= cargo
+DIR ?= perdura-data
+
+.PHONY: dev test verify fix bench build
+
+build:
+	$(CARGO) build --release --locked --bin perdura
+
+# A cluster of real processes on loopback, with its data in $(DIR); Ctrl-C stops it.
+dev: build
+	target/release/perdura dev $(DIR)
+
+test:
+	$(CARGO) test --workspace --locked
+
+# Checks and never writes.
+verify:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	scripts/check-architecture
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked --quiet
+
+fix:
+	$(CARGO) fmt --all
+	$(CARGO) clippy --workspace --all-targets --fix --allow-dirty --allow-staged
+
+# The figures of the README, on this machine.
+bench: build
+	scripts/bench

@@ -1,0 +1,92 @@
+//! The thread that digests, writes and flushes checkpoints, from frozen snapshots, while the event
+//! loop executes on.
+
+use super::keeper::{Completion, Completions};
+use bytes::Bytes;
+use perdura_durability::{CheckpointError, Checkpoints, FileDisk};
+use perdura_execution::{Manifest, StateSnapshot};
+use perdura_protocol::Encode;
+use perdura_protocol::configuration::Durability;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+/// A node has one checkpoint and one transferred state under way at most.
+const QUEUE: usize = 4;
+
+pub(super) enum Job {
+    Store(StateSnapshot),
+    Install { manifest: Manifest, pieces: Vec<Bytes> },
+}
+
+pub(super) struct Checkpointer {
+    jobs: Option<SyncSender<Job>>,
+    thread: JoinHandle<Checkpoints<FileDisk>>,
+}
+
+impl Checkpointer {
+    pub fn start(
+        checkpoints: Checkpoints<FileDisk>,
+        completions: Completions,
+    ) -> std::io::Result<Checkpointer> {
+        let (jobs, queue) = sync_channel(QUEUE);
+        let thread = std::thread::Builder::new()
+            .name("checkpointer".into())
+            .spawn(move || work(checkpoints, &queue, &completions))?;
+        Ok(Checkpointer { jobs: Some(jobs), thread })
+    }
+
+    pub fn send(&self, job: Job) {
+        if let Some(jobs) = &self.jobs {
+            // A thread that is gone has reported its failure.
+            let _ = jobs.send(job);
+        }
+    }
+
+    /// Waits until everything queued is done, and gives the checkpoints back.
+    pub fn stop(mut self) -> Option<Checkpoints<FileDisk>> {
+        self.jobs = None;
+        self.thread.join().ok()
+    }
+}
+
+fn work(
+    mut checkpoints: Checkpoints<FileDisk>,
+    queue: &Receiver<Job>,
+    completions: &Completions,
+) -> Checkpoints<FileDisk> {
+    let on_disk = checkpoints.superblock().identity.durability != Durability::None;
+    while let Ok(job) = queue.recv() {
+        let stored = match job {
+            Job::Store(snapshot) => {
+                let manifest = snapshot.manifest();
+                store(&mut checkpoints, on_disk, &manifest, &mut |index| snapshot.piece(index))
+                    .map(|()| manifest)
+            }
+            Job::Install { manifest, pieces } => {
+                store(&mut checkpoints, on_disk, &manifest, &mut |index| pieces[index].clone())
+                    .map(|()| manifest)
+            }
+        };
+        match stored {
+            Ok(manifest) => completions.push(Completion::CheckpointStored(manifest)),
+            Err(error) => {
+                completions.push(Completion::Failed(error.to_string()));
+                break;
+            }
+        }
+    }
+    checkpoints
+}
+
+fn store(
+    checkpoints: &mut Checkpoints<FileDisk>,
+    on_disk: bool,
+    manifest: &Manifest,
+    piece: &mut dyn FnMut(usize) -> Bytes,
+) -> Result<(), CheckpointError> {
+    if !on_disk {
+        return Ok(());
+    }
+    let count = manifest.entries().len();
+    checkpoints.store(manifest.slot, manifest.digest(), &manifest.to_bytes(), count, piece)
+}

@@ -1,0 +1,143 @@
+//! The HTTP endpoint of a replica: `/status` (JSON), `/metrics` (Prometheus), `/healthz` (the
+//! event loop turns) and `/readyz` (the replica takes part). A thread of its own, so that a slow
+//! reader never holds up agreement; it sees copies only.
+
+use super::{RunError, metrics};
+use crate::node::{Report, State};
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode, header};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use perdura_protocol::{Digest, Slot};
+use perdura_transport::Stats;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Requests are answered from memory; a peer that takes longer than this to send one is cut off.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Connections at once; operators and scrapers need a few.
+const CONNECTIONS: usize = 64;
+
+/// What the HTTP thread knows.
+#[derive(Clone, Debug)]
+pub(super) struct Snapshot {
+    pub report: Report,
+    pub network: Stats,
+}
+
+pub(super) type Shared = Arc<Mutex<Option<Snapshot>>>;
+
+/// Listens and serves on a thread that ends with the process.
+pub(super) fn serve(address: &str, shared: Shared) -> Result<(), RunError> {
+    let failed = |error| RunError::Http { address: address.to_owned(), error };
+    let listener = std::net::TcpListener::bind(address).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .build()
+        .map_err(failed)?;
+    std::thread::Builder::new()
+        .name("http".into())
+        .spawn(move || {
+            runtime.block_on(async {
+                if let Err(error) = accept(listener, shared).await {
+                    tracing::error!("the HTTP endpoint failed: {error}");
+                }
+            });
+        })
+        .map_err(failed)?;
+    Ok(())
+}
+
+async fn accept(listener: std::net::TcpListener, shared: Shared) -> std::io::Result<()> {
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    let places = Arc::new(tokio::sync::Semaphore::new(CONNECTIONS));
+    loop {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return Ok(()) };
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::debug!("HTTP accept: {error}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let shared = Arc::clone(&shared);
+        tokio::task::spawn(async move {
+            let answer = service_fn(move |request| {
+                let response = respond(&request, &shared);
+                async move { Ok::<_, Infallible>(response) }
+            });
+            let served = hyper::server::conn::http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(HEADER_TIMEOUT)
+                .serve_connection(TokioIo::new(stream), answer)
+                .await;
+            if let Err(error) = served {
+                tracing::debug!("HTTP connection: {error}");
+            }
+            drop(place);
+        });
+    }
+}
+
+fn respond(request: &Request<Incoming>, shared: &Shared) -> Response<Full<Bytes>> {
+    if request.method() != Method::GET {
+        return text(StatusCode::METHOD_NOT_ALLOWED, "only GET\n");
+    }
+    let snapshot = shared.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let Some(snapshot) = snapshot else {
+        return text(StatusCode::SERVICE_UNAVAILABLE, "starting\n");
+    };
+    match request.uri().path() {
+        "/healthz" => text(StatusCode::OK, "ok\n"),
+        "/readyz" if snapshot.report.state == State::Active => text(StatusCode::OK, "ready\n"),
+        "/readyz" => text(StatusCode::SERVICE_UNAVAILABLE, snapshot.report.state.as_str()),
+        "/status" => with_type(StatusCode::OK, "application/json", status(&snapshot).into()),
+        "/metrics" => match metrics::text(&snapshot) {
+            Ok(body) => with_type(StatusCode::OK, "text/plain; version=0.0.4", body.into()),
+            Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+        },
+        _ => text(StatusCode::NOT_FOUND, "try /status, /metrics, /healthz or /readyz\n"),
+    }
+}
+
+fn text(code: StatusCode, body: &str) -> Response<Full<Bytes>> {
+    with_type(code, "text/plain", Bytes::from(body.to_owned()))
+}
+
+fn with_type(code: StatusCode, kind: &'static str, body: Bytes) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body));
+    *response.status_mut() = code;
+    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
+    response
+}
+
+fn status(snapshot: &Snapshot) -> String {
+    let report = &snapshot.report;
+    let at = |point: Option<(Slot, Digest)>| {
+        point
+            .map(|(slot, digest)| serde_json::json!({"slot": slot.0, "digest": digest.to_string()}))
+    };
+    let mut text = serde_json::json!({
+        "id": report.id.0,
+        "leader": report.leader,
+        "view": report.view.0,
+        "decided": report.decided.0,
+        "executed": report.executed.0,
+        "logged": report.logged.0,
+        "prefix": report.prefix.0,
+        "checkpoint": at(report.checkpoint),
+        "boundary": at(report.boundary),
+        "state": report.state.as_str(),
+        "pid": std::process::id(),
+        "version": env!("CARGO_PKG_VERSION"),
+    })
+    .to_string();
+    text.push('\n');
+    text
+}

@@ -1,0 +1,156 @@
+//! The keeper: the thread that writes the log in groups. It takes everything that has queued up
+//! since the last flush and writes it at once, across slots (rule D2), so the longer a flush
+//! takes, the more the next one carries.
+
+use perdura_durability::{FileDisk, Log, LogError};
+use perdura_protocol::message::Decision;
+use perdura_protocol::{Digest, Record, ReplicaId, Slot, limits};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+/// Appends that may wait for the keeper; then the event loop waits, and with it the clients.
+const QUEUE: usize = 4096;
+
+/// Bytes of batches after which a group is closed, so that a flush stays short and the log's
+/// buffer small.
+const GROUP_BYTES: usize = 32 * 1024 * 1024;
+
+pub(super) enum Job {
+    Append { records: Vec<Record>, mark: u64 },
+    Truncate(Slot),
+    Read { to: ReplicaId, wanted: Vec<(Slot, Digest)> },
+}
+
+/// What other threads report to the event loop.
+pub(super) enum Completion {
+    Persisted(u64),
+    DecisionsRead { to: ReplicaId, decisions: Vec<Decision> },
+    CheckpointStored(perdura_execution::Manifest),
+    Failed(String),
+}
+
+/// Where completions wait; bounded by the jobs under way.
+#[derive(Clone)]
+pub(super) struct Completions {
+    pub waiting: Arc<Mutex<Vec<Completion>>>,
+    pub waker: Arc<mio::Waker>,
+}
+
+impl Completions {
+    pub fn push(&self, completion: Completion) {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(completion);
+        if let Err(error) = self.waker.wake() {
+            tracing::error!("the event loop cannot be woken: {error}");
+        }
+    }
+
+    pub fn take(&self) -> Vec<Completion> {
+        std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+pub(super) struct Keeper {
+    jobs: Option<SyncSender<Job>>,
+    thread: JoinHandle<Log<FileDisk>>,
+}
+
+impl Keeper {
+    pub fn start(log: Log<FileDisk>, completions: Completions) -> std::io::Result<Keeper> {
+        let (jobs, queue) = sync_channel(QUEUE);
+        let thread = std::thread::Builder::new()
+            .name("keeper".into())
+            .spawn(move || keep(log, &queue, &completions))?;
+        Ok(Keeper { jobs: Some(jobs), thread })
+    }
+
+    pub fn send(&self, job: Job) {
+        if let Some(jobs) = &self.jobs {
+            // A keeper that is gone has reported its failure.
+            let _ = jobs.send(job);
+        }
+    }
+
+    /// Waits until everything queued is done, and gives the log back.
+    pub fn stop(mut self) -> Option<Log<FileDisk>> {
+        self.jobs = None;
+        self.thread.join().ok()
+    }
+}
+
+fn keep(mut log: Log<FileDisk>, queue: &Receiver<Job>, completions: &Completions) -> Log<FileDisk> {
+    let mut records: Vec<Record> = Vec::new();
+    while let Ok(first) = queue.recv() {
+        let mut next = Some(first);
+        let mut mark = None;
+        let mut bytes = 0;
+        let mut others = Vec::new();
+        while let Some(job) = next.take() {
+            match job {
+                Job::Append { records: more, mark: last } => {
+                    bytes += more.iter().map(size_of_record).sum::<usize>();
+                    records.extend(more);
+                    mark = Some(last);
+                }
+                other => others.push(other),
+            }
+            if bytes < GROUP_BYTES {
+                next = queue.try_recv().ok();
+            }
+        }
+        let mut outcome = Ok(());
+        if let Some(mark) = mark {
+            outcome = log.append(&records);
+            records.clear();
+            if outcome.is_ok() {
+                completions.push(Completion::Persisted(mark));
+            }
+        }
+        for job in others {
+            outcome = outcome.and_then(|()| serve(&mut log, job, completions));
+        }
+        // A new file is made ready while nobody waits, not in the way of an append.
+        if outcome.is_ok() {
+            outcome = log.prepare_free_file();
+        }
+        if let Err(error) = outcome {
+            completions.push(Completion::Failed(error.to_string()));
+            break;
+        }
+    }
+    log
+}
+
+fn size_of_record(record: &Record) -> usize {
+    record.batch().map_or(256, |(_, batch)| batch.raw().len() + 256)
+}
+
+fn serve(log: &mut Log<FileDisk>, job: Job, completions: &Completions) -> Result<(), LogError> {
+    match job {
+        Job::Append { .. } => Ok(()),
+        Job::Truncate(slot) => log.truncate_below(slot),
+        Job::Read { to, wanted } => {
+            let decisions = match log.read_decisions(&wanted, limits::FETCH_BYTES) {
+                Ok(decisions) => consecutive(decisions, &wanted),
+                Err(error @ LogError::Corrupt { .. }) => {
+                    tracing::error!("{error}; the batch is left for other replicas to send");
+                    Vec::new()
+                }
+                Err(error) => return Err(error),
+            };
+            completions.push(Completion::DecisionsRead { to, decisions });
+            Ok(())
+        }
+    }
+}
+
+/// The run of decisions from the first wanted slot on.
+fn consecutive(decisions: Vec<Decision>, wanted: &[(Slot, Digest)]) -> Vec<Decision> {
+    let first = wanted.first().map_or(0, |(slot, _)| slot.0);
+    decisions
+        .into_iter()
+        .zip(first..)
+        .take_while(|(decision, slot)| decision.slot.0 == *slot)
+        .map(|(decision, _)| decision)
+        .collect()
+}

@@ -1,0 +1,83 @@
+//! Prometheus metrics from a replica's report.
+
+use super::http::Snapshot;
+use prometheus::{Encoder, IntCounter, IntGauge, Opts, Registry, TextEncoder};
+
+fn add(
+    registry: &Registry,
+    name: &str,
+    help: &str,
+    value: u64,
+    grows: bool,
+) -> prometheus::Result<()> {
+    let options = Opts::new(name, help);
+    if grows {
+        let counter = IntCounter::with_opts(options)?;
+        counter.inc_by(value);
+        registry.register(Box::new(counter))
+    } else {
+        let gauge = IntGauge::with_opts(options)?;
+        gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+        registry.register(Box::new(gauge))
+    }
+}
+
+/// The text that a Prometheus server scrapes.
+pub(super) fn text(snapshot: &Snapshot) -> prometheus::Result<Vec<u8>> {
+    let report = &snapshot.report;
+    let c = &report.counters;
+    let s = &snapshot.network;
+    let registry = Registry::new();
+    let gauges = [
+        ("perdura_view", "Current view.", report.view.0),
+        ("perdura_leader", "1 if this replica leads its view.", u64::from(report.leader)),
+        ("perdura_decided_slot", "Last slot known to be decided.", report.decided.0),
+        ("perdura_executed_slot", "Last slot executed.", report.executed.0),
+        ("perdura_logged_slot", "Last slot on disk.", report.logged.0),
+        ("perdura_prefix_slot", "Last slot of the certified prefix.", report.prefix.0),
+        (
+            "perdura_checkpoint_slot",
+            "Slot of the newest durable checkpoint.",
+            report.checkpoint.map_or(0, |(slot, _)| slot.0),
+        ),
+        ("perdura_diverged", "1 if the state differs from a certified one.", u64::from(c.diverged)),
+        ("perdura_slots_held", "Slots held in memory.", report.held[0] as u64),
+        ("perdura_waiting_frame_bytes", "Bytes of frames waiting.", report.held[1] as u64),
+        ("perdura_replies_waiting", "Replies waiting for the disk.", report.held[3] as u64),
+        ("perdura_replica_links", "Links to replicas.", s.replica_links),
+        ("perdura_client_links", "Links of clients.", s.client_links),
+    ];
+    let counters = [
+        ("perdura_commands_total", "Commands executed.", c.commands),
+        ("perdura_batches_total", "Batches executed.", c.batches),
+        ("perdura_frames_total", "Client frames taken.", c.frames),
+        ("perdura_retransmitted_frames_total", "Client frames that came again.", c.retransmissions),
+        ("perdura_refused_frames_total", "Frames refused: queues were full.", c.busy),
+        ("perdura_unknown_client_frames_total", "Frames of unknown keys.", c.unknown_clients),
+        ("perdura_signatures_verified_total", "Client signatures.", c.signatures_verified),
+        ("perdura_replies_total", "Replies sent.", c.replies),
+        ("perdura_reads_total", "Unordered reads answered.", c.reads),
+        ("perdura_views_started_total", "Views started.", c.views_started),
+        ("perdura_checkpoints_total", "Checkpoints stored.", c.checkpoints),
+        ("perdura_states_certified_total", "States certified.", c.states_certified),
+        ("perdura_transfers_started_total", "State transfers begun.", c.transfers_started),
+        ("perdura_transfers_completed_total", "State transfers ended.", c.transfers_completed),
+        ("perdura_fetches_served_total", "Laggards served.", c.fetches_served),
+        ("perdura_misbehaviours_total", "Messages no correct peer sends.", c.misbehaviours),
+        ("perdura_received_bytes_total", "Bytes received.", s.received_bytes),
+        ("perdura_sent_bytes_total", "Bytes sent.", s.sent_bytes),
+        ("perdura_received_messages_total", "Messages received.", s.received_messages),
+        ("perdura_sent_messages_total", "Messages sent.", s.sent_messages),
+        ("perdura_dropped_messages_total", "Messages dropped.", s.dropped_messages),
+        ("perdura_refused_peers_total", "Peers refused at their handshake.", s.refused_peers),
+    ];
+    for (name, help, value) in gauges {
+        add(&registry, name, help, value, false)?;
+    }
+    for (name, help, value) in counters {
+        add(&registry, name, help, value, true)?;
+    }
+    let mut out = Vec::new();
+    TextEncoder::new().encode(&registry.gather(), &mut out)?;
+    Ok(out)
+}

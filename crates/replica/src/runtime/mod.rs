@@ -1,0 +1,217 @@
+//! A real replica: one event-loop thread for network, agreement and execution, a keeper thread
+//! that writes the log in groups (D2), a thread for checkpoints, and one that answers HTTP.
+//!
+//! The event loop is a thin driver of [`crate::node::Node`]; its duties stand there.
+
+mod checkpointer;
+mod event_loop;
+mod http;
+mod keeper;
+mod metrics;
+
+use crate::node::{self, Boot, BootError, Node, Now};
+use perdura_durability::storage::CloseError;
+use perdura_durability::{CheckpointError, Expectation, FileDisk, OpenError, Options, storage};
+use perdura_execution::{Genesis, Service};
+use perdura_protocol::configuration::Parameters;
+use perdura_protocol::{ReplicaId, Scheme, SecretKey, Time};
+use perdura_transport::{BindError, Hub, HubConfig};
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+/// Everything that a replica is told.
+pub struct ReplicaConfig {
+    /// Which replica.
+    pub id: ReplicaId,
+    /// Its incarnation.
+    pub incarnation: u32,
+    /// The key of this incarnation.
+    pub key: SecretKey,
+    /// What the cluster agreed on.
+    pub parameters: Parameters,
+    /// Members and clients as the configuration file has them.
+    pub genesis: Genesis,
+    /// `host:port` of each replica, by id.
+    pub addresses: Vec<String>,
+    /// `host:port` to listen on.
+    pub listen: String,
+    /// `host:port` of the HTTP endpoint, if there is one.
+    pub http: Option<String>,
+    /// The data directory.
+    pub data: PathBuf,
+}
+
+/// Why a replica did not start, or stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The data directory cannot be used.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// A checkpoint could not be read, or not stored.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// Configuration or checkpoint are not usable.
+    #[error(transparent)]
+    Boot(#[from] BootError),
+    /// The port cannot be listened on.
+    #[error("{0}; choose another port in cluster.toml, or stop what uses this one")]
+    Bind(#[from] BindError),
+    /// The HTTP port cannot be listened on.
+    #[error("cannot listen on the HTTP address {address}: {error}; change `http` in cluster.toml")]
+    Http {
+        /// As configured.
+        address: String,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// The system gives no random bytes or threads, or its event queue fails.
+    #[error("the operating system failed: {0}")]
+    System(#[from] io::Error),
+    /// A write failed: what is on disk is not known, and going on would not be safe (rule D3).
+    #[error(
+        "stopped, because the disk failed: {0}. Everything acknowledged is safe. Free space or \
+         mend the disk, then start the replica again"
+    )]
+    Disk(String),
+    /// The node refuses to go on.
+    #[error("stopped: {0}")]
+    Halted(String),
+    /// The run ended, but the data directory was not closed in order; it opens as after a crash.
+    #[error(transparent)]
+    Close(#[from] CloseError),
+}
+
+/// Asks a running replica to stop in order. Clones ask the same one.
+#[derive(Clone, Debug, Default)]
+pub struct Shutdown(Arc<ShutdownState>);
+
+#[derive(Debug, Default)]
+struct ShutdownState {
+    requested: AtomicBool,
+    waker: Mutex<Option<Arc<mio::Waker>>>,
+}
+
+impl Shutdown {
+    /// Nothing is asked yet.
+    #[must_use]
+    pub fn new() -> Shutdown {
+        Shutdown::default()
+    }
+
+    /// The replica makes durable what it took on, then [`run`] returns. Not for signal handlers
+    /// themselves; call it from a thread that waits for signals.
+    pub fn request(&self) {
+        self.0.requested.store(true, Ordering::SeqCst);
+        let waker = self.0.waker.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(waker) = waker.as_ref() {
+            // Without it the loop notices within its next tick.
+            let _ = waker.wake();
+        }
+    }
+
+    /// Whether it was asked.
+    #[must_use]
+    pub fn requested(&self) -> bool {
+        self.0.requested.load(Ordering::SeqCst)
+    }
+
+    fn attach(&self, waker: Arc<mio::Waker>) {
+        *self.0.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(waker);
+    }
+}
+
+/// The clocks of a process.
+#[derive(Clone, Copy, Debug)]
+struct Clock {
+    origin: Instant,
+}
+
+impl Clock {
+    fn now(self) -> Now {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        // Starts at a day, so that no time-out ever reaches back before 0.
+        let monotonic_ms = 86_400_000 + self.origin.elapsed().as_millis() as u64;
+        Now { monotonic_ms, wall: Time(wall.as_millis() as u64) }
+    }
+}
+
+fn boot_id() -> io::Result<[u8; 16]> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    perdura_protocol::ids::from_hex(&digits)
+        .ok_or_else(|| io::Error::other("the boot id of this machine does not read"))
+}
+
+/// Runs a replica until `shutdown` is requested. Blocks.
+///
+/// # Errors
+/// [`RunError`], each with what to do about it.
+pub fn run<S: Service>(
+    config: ReplicaConfig,
+    make_service: impl Fn() -> S + Send + 'static,
+    shutdown: &Shutdown,
+) -> Result<(), RunError> {
+    let clock = Clock { origin: Instant::now() };
+    let disk = FileDisk::open(&config.data)?;
+    let expectation = Expectation {
+        cluster: config.parameters.cluster,
+        replica: config.id,
+        parameters: config.parameters.digest(),
+        boot_id: boot_id()?,
+    };
+    let recovered = node::recover(storage::open(disk, &expectation, &Options::default())?)?;
+    for warning in &recovered.warnings {
+        tracing::warn!("{warning}");
+    }
+    let mut entropy = [0u8; 32];
+    getrandom::fill(&mut entropy).map_err(|error| io::Error::other(error.to_string()))?;
+    let hub = Hub::bind(
+        &HubConfig {
+            id: config.id,
+            incarnation: config.incarnation,
+            cluster: config.parameters.cluster,
+            parameters: config.parameters.digest(),
+            key: config.key.clone(),
+            listen: config.listen.clone(),
+            seed: u64::from_le_bytes([
+                entropy[0], entropy[1], entropy[2], entropy[3], entropy[4], entropy[5], entropy[6],
+                entropy[7],
+            ]),
+        },
+        clock.origin,
+    )?;
+    let shared = Arc::new(Mutex::new(None));
+    if let Some(address) = &config.http {
+        http::serve(address, Arc::clone(&shared))?;
+    }
+    let node = Node::boot(
+        Boot {
+            me: config.id,
+            key: config.key.clone(),
+            scheme: Scheme::Ed25519,
+            parameters: config.parameters.clone(),
+            genesis: config.genesis.clone(),
+            entropy: perdura_protocol::Digest::of(&entropy).0,
+            make_service: Box::new(make_service),
+            checkpoint: recovered.checkpoint,
+            records: recovered.records,
+            vote_after: recovered.vote_after,
+        },
+        clock.now(),
+    )?;
+    tracing::info!(
+        replica = %config.id,
+        listen = %hub.local_address(),
+        executed = %node.report().executed,
+        "replica starts"
+    );
+    shutdown.attach(hub.waker());
+    event_loop::EventLoop::start(config, clock, hub, node, shared)?.run(
+        recovered.log,
+        recovered.checkpoints,
+        shutdown,
+    )
+}
