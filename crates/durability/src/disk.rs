@@ -1,0 +1,102 @@
+//! The disk as this crate sees it: files of one directory, by relative name.
+//!
+//! Names are `file` or `directory/file`. What is written is seen by reads at once and survives a
+//! crash of the machine only after [`Disk::sync`]; a name that was made, changed or removed
+//! survives only after [`Disk::sync_directory`] of its directory. An implementation may keep or
+//! lose anything unsynced, sector by sector, in any order.
+
+use std::io;
+
+/// A failed operation on a file of the data directory.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {operation} {name}: {source}")]
+pub struct DiskError {
+    /// What was tried: "write", "sync", ...
+    pub operation: &'static str,
+    /// The file, relative to the data directory.
+    pub name: String,
+    /// Why it failed.
+    pub source: io::Error,
+}
+
+impl DiskError {
+    /// An error of `operation` on `name`.
+    #[must_use]
+    pub fn new(operation: &'static str, name: &str, source: io::Error) -> DiskError {
+        DiskError { operation, name: name.to_owned(), source }
+    }
+}
+
+/// A directory of files. All of a data directory goes through one implementation of this.
+pub trait Disk: Send + 'static {
+    /// Another handle to the same directory, for another thread. Two handles must not rename or
+    /// remove each other's files.
+    #[must_use]
+    fn handle(&self) -> Self
+    where
+        Self: Sized;
+
+    /// Makes a file of `size_bytes` zeros that are really written, so that later writes inside it
+    /// allocate nothing; replaces a file of this name. Makes the directory it stands in.
+    ///
+    /// # Errors
+    /// As the operating system's; the file may then exist in part.
+    fn create(&mut self, name: &str, size_bytes: u64) -> Result<(), DiskError>;
+
+    /// Fills `buffer` from `offset` on.
+    ///
+    /// # Errors
+    /// As the operating system's; `UnexpectedEof` when the file ends before.
+    fn read_at(&mut self, name: &str, offset: u64, buffer: &mut [u8]) -> Result<(), DiskError>;
+
+    /// Writes all of `data` at `offset`, in one system call where the system allows; the file
+    /// grows as needed.
+    ///
+    /// # Errors
+    /// As the operating system's; any part of `data` may then be written.
+    fn write_at(&mut self, name: &str, offset: u64, data: &[u8]) -> Result<(), DiskError>;
+
+    /// Makes the content and size of a file durable (fdatasync).
+    ///
+    /// # Errors
+    /// As the operating system's; it is then unknown what is durable.
+    fn sync(&mut self, name: &str) -> Result<(), DiskError>;
+
+    /// Makes the names in a directory durable; `""` is the data directory itself.
+    ///
+    /// # Errors
+    /// As the operating system's.
+    fn sync_directory(&mut self, directory: &str) -> Result<(), DiskError>;
+
+    /// Gives a file another name in the same directory, replacing what had that name.
+    ///
+    /// # Errors
+    /// As the operating system's.
+    fn rename(&mut self, from: &str, to: &str) -> Result<(), DiskError>;
+
+    /// Removes a file.
+    ///
+    /// # Errors
+    /// As the operating system's.
+    fn remove(&mut self, name: &str) -> Result<(), DiskError>;
+
+    /// The files that stand in `directory` itself (`""`: the data directory), ascending, without
+    /// the directory's name; the lock file is not among them. A directory that is not there is
+    /// empty.
+    ///
+    /// # Errors
+    /// As the operating system's.
+    fn list(&mut self, directory: &str) -> Result<Vec<String>, DiskError>;
+
+    /// Size of a file, bytes.
+    ///
+    /// # Errors
+    /// As the operating system's.
+    fn len(&mut self, name: &str) -> Result<u64, DiskError>;
+
+    /// Whether there is a file of this name.
+    ///
+    /// # Errors
+    /// As the operating system's, other than "not found".
+    fn exists(&mut self, name: &str) -> Result<bool, DiskError>;
+}

@@ -1,0 +1,224 @@
+//! The real disk: a directory of the file system, held by one process at a time.
+//!
+//! The only module of this crate that touches `std::fs`. Invariants: a directory opened for
+//! writing holds an exclusive lock on its file `lock` for as long as any handle lives; a
+//! directory that is made is made durable in its parent at once.
+
+use crate::disk::{Disk, DiskError};
+use crate::storage::OpenError;
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const LOCK_NAME: &str = "lock";
+
+/// Zeros are written in chunks of this size.
+const ZERO_CHUNK_BYTES: usize = 1024 * 1024;
+
+/// A directory of the file system.
+#[derive(Debug)]
+pub struct FileDisk {
+    root: PathBuf,
+    // `None`: read-only, without the lock.
+    lock: Option<Arc<File>>,
+    files: BTreeMap<String, File>,
+}
+
+impl FileDisk {
+    /// Opens an existing directory and locks it.
+    ///
+    /// # Errors
+    /// [`OpenError::Missing`] when there is no such directory, [`OpenError::Locked`] when another
+    /// process has it open, [`OpenError::Io`].
+    pub fn open(root: &Path) -> Result<FileDisk, OpenError> {
+        if !root.is_dir() {
+            return Err(OpenError::Missing { path: root.display().to_string() });
+        }
+        let error = |operation, source| OpenError::Io(DiskError::new(operation, LOCK_NAME, source));
+        let lock = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(root.join(LOCK_NAME))
+            .map_err(|source| error("open", source))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(OpenError::Locked { path: root.display().to_string() });
+            }
+            Err(TryLockError::Error(source)) => return Err(error("lock", source)),
+        }
+        let lock = Some(Arc::new(lock));
+        Ok(FileDisk { root: root.to_owned(), lock, files: BTreeMap::new() })
+    }
+
+    /// Makes the directory (and those above it) if it is not there, and opens it as
+    /// [`FileDisk::open`]; for [`crate::storage::format`].
+    ///
+    /// # Errors
+    /// As [`FileDisk::open`].
+    pub fn create_directory(root: &Path) -> Result<FileDisk, OpenError> {
+        make_directory(root).map_err(|source| {
+            OpenError::Io(DiskError::new("make directory", &root.display().to_string(), source))
+        })?;
+        FileDisk::open(root)
+    }
+
+    /// A directory to read from only, without its lock: for `perdura inspect`, also of copies and
+    /// of a directory that is in use. Every change is refused.
+    #[must_use]
+    pub fn read_only(root: &Path) -> FileDisk {
+        FileDisk { root: root.to_owned(), lock: None, files: BTreeMap::new() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        if name.is_empty() { self.root.clone() } else { self.root.join(name) }
+    }
+
+    fn file(&mut self, operation: &'static str, name: &str) -> Result<&File, DiskError> {
+        if !self.files.contains_key(name) {
+            let file = OpenOptions::new()
+                .read(true)
+                .write(self.lock.is_some())
+                .open(self.path(name))
+                .map_err(|source| DiskError::new(operation, name, source))?;
+            self.files.insert(name.to_owned(), file);
+        }
+        self.files
+            .get(name)
+            .ok_or_else(|| DiskError::new(operation, name, ErrorKind::NotFound.into()))
+    }
+
+    fn writable(&self, operation: &'static str, name: &str) -> Result<(), DiskError> {
+        if self.lock.is_some() {
+            return Ok(());
+        }
+        Err(DiskError::new(operation, name, ErrorKind::ReadOnlyFilesystem.into()))
+    }
+
+    fn create_file(&self, name: &str, size_bytes: u64) -> io::Result<File> {
+        let path = self.path(name);
+        if let Some(parent) = path.parent() {
+            make_directory(parent)?;
+        }
+        let file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)?;
+        let zeros =
+            vec![0; ZERO_CHUNK_BYTES.min(usize::try_from(size_bytes).unwrap_or(usize::MAX))];
+        let mut offset = 0;
+        while offset < size_bytes {
+            let length = (size_bytes - offset).min(zeros.len() as u64);
+            file.write_all_at(&zeros[..length as usize], offset)?;
+            offset += length;
+        }
+        Ok(file)
+    }
+}
+
+/// Makes a directory and those above it, each durable in its parent.
+fn make_directory(path: &Path) -> io::Result<()> {
+    if path.as_os_str().is_empty() || path.is_dir() {
+        return Ok(());
+    }
+    let parent = path.parent().unwrap_or(Path::new(""));
+    make_directory(parent)?;
+    match std::fs::create_dir(path) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+    File::open(parent)?.sync_all()
+}
+
+impl Disk for FileDisk {
+    fn handle(&self) -> FileDisk {
+        FileDisk { root: self.root.clone(), lock: self.lock.clone(), files: BTreeMap::new() }
+    }
+
+    fn create(&mut self, name: &str, size_bytes: u64) -> Result<(), DiskError> {
+        self.writable("create", name)?;
+        let file = self
+            .create_file(name, size_bytes)
+            .map_err(|source| DiskError::new("create", name, source))?;
+        self.files.insert(name.to_owned(), file);
+        Ok(())
+    }
+
+    fn read_at(&mut self, name: &str, offset: u64, buffer: &mut [u8]) -> Result<(), DiskError> {
+        self.file("read", name)?
+            .read_exact_at(buffer, offset)
+            .map_err(|source| DiskError::new("read", name, source))
+    }
+
+    fn write_at(&mut self, name: &str, offset: u64, data: &[u8]) -> Result<(), DiskError> {
+        self.writable("write", name)?;
+        self.file("write", name)?
+            .write_all_at(data, offset)
+            .map_err(|source| DiskError::new("write", name, source))
+    }
+
+    fn sync(&mut self, name: &str) -> Result<(), DiskError> {
+        self.writable("sync", name)?;
+        self.file("sync", name)?.sync_data().map_err(|source| DiskError::new("sync", name, source))
+    }
+
+    fn sync_directory(&mut self, directory: &str) -> Result<(), DiskError> {
+        self.writable("sync directory", directory)?;
+        match File::open(self.path(directory)).and_then(|file| file.sync_all()) {
+            Err(error) if error.kind() == ErrorKind::NotFound && !directory.is_empty() => Ok(()),
+            result => result.map_err(|source| DiskError::new("sync directory", directory, source)),
+        }
+    }
+
+    fn rename(&mut self, from: &str, to: &str) -> Result<(), DiskError> {
+        self.writable("rename", from)?;
+        std::fs::rename(self.path(from), self.path(to))
+            .map_err(|source| DiskError::new("rename", from, source))?;
+        self.files.remove(to);
+        if let Some(file) = self.files.remove(from) {
+            self.files.insert(to.to_owned(), file);
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, name: &str) -> Result<(), DiskError> {
+        self.writable("remove", name)?;
+        self.files.remove(name);
+        std::fs::remove_file(self.path(name))
+            .map_err(|source| DiskError::new("remove", name, source))
+    }
+
+    fn list(&mut self, directory: &str) -> Result<Vec<String>, DiskError> {
+        let error = |source| DiskError::new("list", directory, source);
+        let entries = match std::fs::read_dir(self.path(directory)) {
+            Err(e) if e.kind() == ErrorKind::NotFound && !directory.is_empty() => {
+                return Ok(vec![]);
+            }
+            entries => entries.map_err(error)?,
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(error)?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let is_file = entry.file_type().map_err(error)?.is_file();
+            if is_file && !(directory.is_empty() && name == LOCK_NAME) {
+                names.push(name);
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    fn len(&mut self, name: &str) -> Result<u64, DiskError> {
+        let metadata = self.file("measure", name)?.metadata();
+        metadata.map(|m| m.len()).map_err(|source| DiskError::new("measure", name, source))
+    }
+
+    fn exists(&mut self, name: &str) -> Result<bool, DiskError> {
+        self.path(name).try_exists().map_err(|source| DiskError::new("look for", name, source))
+    }
+}

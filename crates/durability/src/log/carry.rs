@@ -1,0 +1,54 @@
+//! What a new log file repeats, so that dropping the files before it loses nothing: the view, the
+//! configurations, and how far the agreed prefix was known.
+
+use perdura_protocol::configuration::Configuration;
+use perdura_protocol::viewchange::PrefixCertificate;
+use perdura_protocol::{Digest, Record, Slot, View};
+use std::collections::BTreeMap;
+
+/// The newest records of the kinds that are not bound to a slot's agreement.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Carry {
+    view: Option<View>,
+    configurations: BTreeMap<u64, Configuration>,
+    prefix: Option<PrefixCertificate>,
+    delivered: Option<(Slot, Digest)>,
+}
+
+impl Carry {
+    /// As many configurations as `protocol` remembers.
+    const CONFIGURATIONS: usize = 16;
+
+    /// Takes a record into account.
+    pub(crate) fn observe(&mut self, record: &Record) {
+        match record {
+            Record::View(view) => self.view = self.view.max(Some(*view)),
+            Record::Configuration(configuration) => {
+                self.configurations.insert(configuration.id, configuration.clone());
+                if self.configurations.len() > Self::CONFIGURATIONS {
+                    self.configurations.pop_first();
+                }
+            }
+            Record::Prefix(prefix) => {
+                if self.prefix.as_ref().is_none_or(|known| known.slot < prefix.slot) {
+                    self.prefix = Some(prefix.clone());
+                }
+            }
+            Record::Delivered { slot, history } => {
+                if self.delivered.is_none_or(|(known, _)| known < *slot) {
+                    self.delivered = Some((*slot, *history));
+                }
+            }
+            Record::Vote { .. } | Record::Decision { .. } | Record::Accepts { .. } => {}
+        }
+    }
+
+    /// The records to repeat.
+    pub(crate) fn records(&self) -> Vec<Record> {
+        let mut records: Vec<Record> = self.view.map(Record::View).into_iter().collect();
+        records.extend(self.configurations.values().cloned().map(Record::Configuration));
+        records.extend(self.prefix.clone().map(Record::Prefix));
+        records.extend(self.delivered.map(|(slot, history)| Record::Delivered { slot, history }));
+        records
+    }
+}

@@ -1,0 +1,399 @@
+//! The log: what this replica promised, and the decided batches, in groups (rules D1 to D4).
+//!
+//! The log is a row of prezeroed files, `log/<use number>`; the last is written to. Each use of a
+//! file has a number of its own, one above all before, that is part of every checksum in it. A
+//! file whose slots a durable checkpoint covers is renamed `log/free-<use number>` and used again.
+//! The layout of a file is in [`file`], that of a group in [`group`].
+//!
+//! Invariants:
+//! - One append is one group, one write, one flush. Group g + 1 is written only after the flush of
+//!   g returned (with `sync`), so only the last group can be torn.
+//! - No flush rewrites a page of an earlier group.
+//! - A file is begun only after the flush of the last group in the one before it; its name is
+//!   durable before its first group is acknowledged; its first group repeats what [`carry`] says.
+//! - A file is sealed, by a flushed mark, once the one after it holds a group; files are freed only
+//!   after that. So a hole between files is known from a hole in a file.
+//! - Files are freed oldest first, and a freed file's name is durable before it is written to.
+//! - After a failed write or flush every later call fails ([`LogError::Poisoned`]).
+//!
+//! Files: [`group`] and [`file`] are the codec, this one is the writer, [`scan`] the reader,
+//! [`recovery`] judges what a reader found, [`resume`] makes a log of it again.
+
+mod carry;
+pub(crate) mod file;
+pub(crate) mod group;
+mod index;
+pub(crate) mod recovery;
+pub(crate) mod resume;
+pub(crate) mod scan;
+
+pub use group::Position;
+pub use recovery::{RepairedGap, TornTail};
+
+use crate::checksum::FileKey;
+use crate::disk::{Disk, DiskError};
+use crate::superblock::Identity;
+use bytes::Bytes;
+use carry::Carry;
+use file::{DIRECTORY, FileHeader, GROUPS_OFFSET, encode_mark, free_name_of, name_of};
+use group::{GROUP_BYTES, GroupBuilder, GroupHeader, decode_frame};
+use index::{Index, Location};
+use perdura_protocol::configuration::Durability;
+use perdura_protocol::message::Decision;
+use perdura_protocol::{Digest, Record, Slot};
+use scan::key_of;
+use std::collections::VecDeque;
+
+/// Why the log did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// A write or flush failed. The replica must stop: what is on disk is not known.
+    #[error("the log failed, and the replica must stop: {0}")]
+    Disk(#[from] DiskError),
+    /// An earlier write or flush failed. The replica must stop.
+    #[error("the log failed before; nothing is written to it any more (rule D3)")]
+    Poisoned,
+    /// More than a group may hold; nothing was written and the log goes on.
+    #[error("{bytes} bytes of records are above the limit of {limit} for one group")]
+    TooLarge {
+        /// Bytes of the records with framing.
+        bytes: usize,
+        /// Most bytes.
+        limit: usize,
+    },
+    /// A record that was asked for has rotted; the log goes on, peers have the batch.
+    #[error("{file} is corrupt at offset {offset}")]
+    Corrupt {
+        /// The file, relative to the data directory.
+        file: String,
+        /// Where the record stands.
+        offset: u64,
+    },
+}
+
+/// A file of the row.
+#[derive(Debug)]
+struct LogFile {
+    use_number: u64,
+    name: String,
+    size_bytes: u64,
+    // The highest slot that a record in it speaks of, repeated ones aside.
+    slots: Slot,
+}
+
+/// The log of one replica, open for writing. Belongs to the keeper's thread.
+pub struct Log<D> {
+    disk: D,
+    identity: Identity,
+    file_bytes: u64,
+    free_files: usize,
+    // Never empty, unless durability is `none`.
+    files: VecDeque<LogFile>,
+    // Names of files of `file_bytes` each.
+    free: Vec<String>,
+    next_use: u64,
+    // Key of the last file, and the offset of the next group in it.
+    key: FileKey,
+    tail: u64,
+    next_group: u64,
+    position: Position,
+    carry: Carry,
+    index: Index,
+    builder: GroupBuilder,
+    poisoned: bool,
+}
+
+impl<D: Disk> Log<D> {
+    /// Writes `records` as one group, after all groups before it. When this returns they are as
+    /// durable as the cluster's parameters ask: flushed (`sync`), handed to the operating system
+    /// (`async`), or nothing at all was done (`none`).
+    ///
+    /// # Errors
+    /// [`LogError::Disk`]: whether the records are on disk is not known, and the replica must
+    /// stop. [`LogError::Poisoned`]: it should have. [`LogError::TooLarge`].
+    pub fn append(&mut self, records: &[Record]) -> Result<(), LogError> {
+        if !self.is_written() || records.is_empty() {
+            return Ok(());
+        }
+        self.guarded(|log| log.append_group(records))
+    }
+
+    /// Frees the files in which every record speaks of slots up to `slot` only, other than the one
+    /// that is written to. A checkpoint at or after `slot` must be durable *here* before (rule D6).
+    ///
+    /// # Errors
+    /// As [`Log::append`].
+    pub fn truncate_below(&mut self, slot: Slot) -> Result<(), LogError> {
+        let rest = self.files.len().saturating_sub(1);
+        let count = self.files.iter().take(rest).take_while(|file| file.slots <= slot).count();
+        if count == 0 {
+            return Ok(());
+        }
+        self.guarded(|log| {
+            for _ in 0..count {
+                if let Some(file) = log.files.pop_front() {
+                    log.free_file(file.use_number, file.size_bytes)?;
+                }
+            }
+            log.disk.sync_directory(DIRECTORY)?;
+            let first_use = log.files.front().map_or(0, |file| file.use_number);
+            log.index.forget(slot, first_use);
+            Ok(())
+        })
+    }
+
+    /// Reads decided batches for a laggard: for each of `wanted`, slots that the caller knows as
+    /// decided with these digests, the newest record of that batch with the newest certificate.
+    /// Slots that the log does not hold are passed over. Stops before the batches exceed
+    /// `max_bytes`, though not before the first.
+    ///
+    /// # Errors
+    /// [`LogError::Corrupt`] names the first record that has rotted; the log goes on.
+    pub fn read_decisions(
+        &mut self,
+        wanted: &[(Slot, Digest)],
+        max_bytes: usize,
+    ) -> Result<Vec<Decision>, LogError> {
+        if self.poisoned {
+            return Err(LogError::Poisoned);
+        }
+        let mut decisions = Vec::new();
+        let mut bytes = 0;
+        for (slot, digest) in wanted {
+            let Some(entry) = self.index.get(*slot, *digest) else { continue };
+            let Some(location) = entry.batch else { continue };
+            bytes += location.bytes as usize;
+            if bytes > max_bytes && !decisions.is_empty() {
+                break;
+            }
+            let mut decision = match self.read_record(location)? {
+                Record::Decision { slot, view, batch, accepts } => {
+                    Decision { slot, view, accepts, batch }
+                }
+                Record::Vote { view, slot, batch, .. } => {
+                    Decision { slot, view, accepts: Default::default(), batch }
+                }
+                _ => return Err(self.corrupt(location)),
+            };
+            if decision.slot != *slot || decision.batch.digest() != *digest {
+                return Err(self.corrupt(location));
+            }
+            if let Some(location) = entry.accepts {
+                match self.read_record(location)? {
+                    Record::Accepts { view, accepts, .. } => {
+                        (decision.view, decision.accepts) = (view, accepts);
+                    }
+                    _ => return Err(self.corrupt(location)),
+                }
+            }
+            decisions.push(decision);
+        }
+        Ok(decisions)
+    }
+
+    /// Makes a free file ready if there is none, so that the next file is begun without writing
+    /// 16 MiB of zeros in the way of an append. For when the keeper has nothing else to do.
+    ///
+    /// # Errors
+    /// As [`Log::append`].
+    pub fn prepare_free_file(&mut self) -> Result<(), LogError> {
+        if !self.is_written() || !self.free.is_empty() {
+            return Ok(());
+        }
+        self.guarded(|log| {
+            let name = free_name_of(log.next_use);
+            log.next_use += 1;
+            log.disk.create(&name, log.file_bytes)?;
+            log.disk.sync(&name)?;
+            log.disk.sync_directory(DIRECTORY)?;
+            log.free.push(name);
+            Ok(())
+        })
+    }
+
+    /// Flushes everything appended so far, whatever the durability.
+    ///
+    /// # Errors
+    /// As [`Log::append`].
+    pub fn flush(&mut self) -> Result<(), LogError> {
+        self.guarded(|log| {
+            for file in &log.files {
+                log.disk.sync(&file.name)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// What the log has promised so far, over its whole life.
+    #[must_use]
+    pub fn position(&self) -> Position {
+        self.position
+    }
+
+    /// Number of files in the row.
+    #[must_use]
+    pub fn files(&self) -> usize {
+        self.files.len()
+    }
+
+    fn is_written(&self) -> bool {
+        self.identity.durability != Durability::None
+    }
+
+    /// Runs `operation`; poisons the log when the disk fails in it.
+    fn guarded(
+        &mut self,
+        operation: impl FnOnce(&mut Log<D>) -> Result<(), LogError>,
+    ) -> Result<(), LogError> {
+        if self.poisoned {
+            return Err(LogError::Poisoned);
+        }
+        let result = operation(self);
+        if let Err(LogError::Disk(_)) = result {
+            self.poisoned = true;
+        }
+        result
+    }
+
+    fn append_group(&mut self, records: &[Record]) -> Result<(), LogError> {
+        self.encode(self.key, &[], records)?;
+        let room = self.files.back().map_or(0, |file| file.size_bytes);
+        let mut carried = Vec::new();
+        let begins_file = self.tail + self.builder.size() > room;
+        if begins_file {
+            carried = self.carry.records();
+            self.encode(key_of(&self.identity, self.next_use), &carried, records)?;
+            self.begin_file(self.builder.size())?;
+        }
+        let Some(file) = self.files.back() else { return Err(LogError::Poisoned) };
+        let mut after = self.position;
+        records.iter().for_each(|record| after.advance(record));
+        let header = GroupHeader {
+            records_sum: Default::default(),
+            use_number: file.use_number,
+            offset: self.tail,
+            number: self.next_group,
+            payload_bytes: 0,
+            records: 0,
+            carried: carried.len() as u32,
+            before: self.position,
+            after,
+        };
+        let group = self.builder.finish(&self.key, header);
+        self.disk.write_at(&file.name, self.tail, group)?;
+        if self.identity.durability == Durability::Sync {
+            self.disk.sync(&file.name)?;
+        }
+        let (offset, mark) = encode_mark(&self.key, file.use_number, self.next_group);
+        self.disk.write_at(&file.name, offset, &mark)?;
+        if begins_file && self.files.len() > 1 {
+            self.seal_previous_file()?;
+        }
+        self.take_in(carried.len(), records);
+        self.position = after;
+        self.tail += self.builder.size();
+        self.next_group += 1;
+        Ok(())
+    }
+
+    fn encode(
+        &mut self,
+        key: FileKey,
+        carried: &[Record],
+        records: &[Record],
+    ) -> Result<(), LogError> {
+        self.builder.begin(&key);
+        for record in carried.iter().chain(records) {
+            self.builder.push(&key, record);
+            let bytes = self.builder.payload_bytes();
+            if bytes > GROUP_BYTES {
+                return Err(LogError::TooLarge { bytes, limit: GROUP_BYTES });
+            }
+        }
+        Ok(())
+    }
+
+    /// Remembers what was just written: for the index, for truncation, for the next file.
+    fn take_in(&mut self, carried: usize, records: &[Record]) {
+        let Some(file) = self.files.back_mut() else { return };
+        for (record, (offset, bytes)) in records.iter().zip(&self.builder.frames()[carried..]) {
+            let location = Location {
+                use_number: file.use_number,
+                offset: self.tail + *offset as u64,
+                bytes: *bytes as u32,
+            };
+            self.index.insert(record, location);
+            self.carry.observe(record);
+            file.slots = file.slots.max(record.slot().unwrap_or_default());
+        }
+    }
+
+    /// Begins the next file, with room for a group of `group_bytes`: renamed from a free one, or
+    /// new. Its name is durable when this returns; its header goes with the first flush.
+    fn begin_file(&mut self, group_bytes: u64) -> Result<(), LogError> {
+        let use_number = self.next_use;
+        let name = name_of(use_number);
+        let size_bytes = self.file_bytes.max(GROUPS_OFFSET + group_bytes);
+        let free = if size_bytes == self.file_bytes { self.free.pop() } else { None };
+        match free {
+            Some(free) => self.disk.rename(&free, &name)?,
+            None => self.disk.create(&name, size_bytes)?,
+        }
+        self.disk.sync_directory(DIRECTORY)?;
+        let key = key_of(&self.identity, use_number);
+        self.disk.write_at(&name, 0, &self.header(use_number).encode())?;
+        self.next_use += 1;
+        self.key = key;
+        self.tail = GROUPS_OFFSET;
+        self.files.push_back(LogFile { use_number, name, size_bytes, slots: Slot(0) });
+        Ok(())
+    }
+
+    fn header(&self, use_number: u64) -> FileHeader {
+        FileHeader {
+            version: crate::FORMAT_VERSION,
+            incarnation: self.identity.incarnation,
+            cluster: self.identity.cluster,
+            use_number,
+            first_group: self.next_group,
+            key: key_of(&self.identity, use_number),
+        }
+    }
+
+    /// Seals the file before the last: its mark says, durably, that the group after its own is
+    /// flushed, and so stands in another file.
+    fn seal_previous_file(&mut self) -> Result<(), LogError> {
+        let previous = &self.files[self.files.len() - 2];
+        let key = key_of(&self.identity, previous.use_number);
+        let (offset, mark) = encode_mark(&key, previous.use_number, self.next_group);
+        self.disk.write_at(&previous.name, offset, &mark)?;
+        if self.identity.durability == Durability::Sync {
+            self.disk.sync(&previous.name)?;
+        }
+        Ok(())
+    }
+
+    /// Takes a file out of the row: keeps it for its next use, or removes it. The caller syncs the
+    /// directory.
+    fn free_file(&mut self, use_number: u64, size_bytes: u64) -> Result<(), DiskError> {
+        let name = name_of(use_number);
+        if size_bytes != self.file_bytes || self.free.len() >= self.free_files {
+            return self.disk.remove(&name);
+        }
+        let free = free_name_of(use_number);
+        self.disk.rename(&name, &free)?;
+        self.free.push(free);
+        Ok(())
+    }
+
+    fn read_record(&mut self, location: Location) -> Result<Record, LogError> {
+        let mut frame = vec![0; location.bytes as usize];
+        self.disk.read_at(&name_of(location.use_number), location.offset, &mut frame)?;
+        let key = key_of(&self.identity, location.use_number);
+        decode_frame(&key, Bytes::from(frame)).ok_or_else(|| self.corrupt(location))
+    }
+
+    fn corrupt(&self, location: Location) -> LogError {
+        LogError::Corrupt { file: name_of(location.use_number), offset: location.offset }
+    }
+}

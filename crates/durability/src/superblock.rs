@@ -1,0 +1,362 @@
+//! The superblock: who this data directory belongs to, and which checkpoint is its state.
+//!
+//! Layout of the file `superblock`, 16 KiB: four copies of 4 KiB. A copy, little-endian:
+//!
+//! | offset | bytes | what |
+//! |---|---|---|
+//! | 0 | 8 | magic `PERDSUPR` |
+//! | 8 | 32 | BLAKE3 of bytes 40..4096 of the copy |
+//! | 40 | 4 | format version |
+//! | 44 | .. | the fields of [`Superblock`] in order; zeros to the end |
+//!
+//! Magic, checksum and version keep their place in every format version, so that an older program
+//! can tell a newer directory from a damaged one.
+//!
+//! Invariants:
+//! - Copies 0 and 1 are a pair, so are 2 and 3. An update writes one pair, syncs, writes the
+//!   other, syncs, and starts with the pair that does *not* hold the newest valid copy: a torn
+//!   update leaves the one before it intact, and a rotten copy leaves its twin.
+//! - The valid copy with the highest sequence number is the superblock.
+//! - The position of the log and the state are one atomic fact (rule D5): a checkpoint file that
+//!   the superblock does not name is not there.
+
+use crate::FORMAT_VERSION;
+use crate::checksum::{array_at, u32_at};
+use crate::disk::{Disk, DiskError};
+use crate::storage::OpenError;
+use bytes::Bytes;
+use perdura_protocol::configuration::Durability;
+use perdura_protocol::{ClusterId, Decode, DecodeError, Digest, Encode, Reader, ReplicaId, Slot};
+
+pub(crate) const SUPERBLOCK_NAME: &str = "superblock";
+pub(crate) const TEMPORARY_NAME: &str = "superblock.new";
+
+const MAGIC: &[u8; 8] = b"PERDSUPR";
+const COPY_BYTES: usize = 4096;
+const COPIES: usize = 4;
+const SUM_OFFSET: usize = 8;
+const VERSION_OFFSET: usize = 40;
+const FIELDS_OFFSET: usize = 44;
+
+/// Most checkpoints that a superblock names: the state and those kept behind it.
+pub(crate) const CHECKPOINTS: usize = 4;
+
+/// Whose data directory it is. Fixed when it is formatted.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// The replica.
+    pub replica: ReplicaId,
+    /// 0 for the first; one more with each replacement (rule D8).
+    pub incarnation: u32,
+    /// `Parameters::digest()` of the cluster.
+    pub parameters: Digest,
+    /// When a log record counts as kept; also part of the parameters.
+    pub durability: Durability,
+    /// 32 random bytes, secret to this directory: keys the checksums of the log, so that no
+    /// client can write a value that looks like a group of log records.
+    pub checksum_key: [u8; 32],
+    /// For a replacement: it may not vote before it holds a state at or after this slot, the first
+    /// of its configuration. `None` for the replicas that a cluster starts with.
+    pub must_recover: Option<Slot>,
+}
+
+impl std::fmt::Debug for Identity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Identity")
+            .field("cluster", &self.cluster)
+            .field("replica", &self.replica)
+            .field("incarnation", &self.incarnation)
+            .field("parameters", &self.parameters)
+            .field("durability", &self.durability)
+            .field("must_recover", &self.must_recover)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A checkpoint that the superblock names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CheckpointName {
+    /// It is the state after this slot.
+    pub slot: Slot,
+    /// Digest of the state.
+    pub digest: Digest,
+}
+
+/// What the superblock says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Superblock {
+    /// Grows by one with each update.
+    pub sequence: u64,
+    /// Whose directory it is. `must_recover` becomes `None` when the state is there.
+    pub identity: Identity,
+    /// Whether a replica ever ran on it; if so there is a log (unless durability is `none`).
+    pub opened: bool,
+    /// The boot of the machine in which a run began that did not end in an orderly way.
+    pub running: Option<[u8; 16]>,
+    /// Newest first. The first is the state, the others are kept in case it rots. Empty: the
+    /// state before slot 1.
+    pub checkpoints: Vec<CheckpointName>,
+}
+
+impl Superblock {
+    /// The superblock of a freshly formatted directory.
+    #[must_use]
+    pub fn new(identity: Identity) -> Superblock {
+        Superblock { sequence: 1, identity, opened: false, running: None, checkpoints: vec![] }
+    }
+
+    /// The checkpoint that is the state, if there is one.
+    #[must_use]
+    pub fn checkpoint(&self) -> Option<CheckpointName> {
+        self.checkpoints.first().copied()
+    }
+
+    fn encode_copy(&self) -> Vec<u8> {
+        let mut out = vec![0; FIELDS_OFFSET];
+        out[..8].copy_from_slice(MAGIC);
+        out[VERSION_OFFSET..FIELDS_OFFSET].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+        self.encode(&mut out);
+        assert!(out.len() <= COPY_BYTES, "all fields are bounded");
+        out.resize(COPY_BYTES, 0);
+        let sum = blake3::hash(&out[VERSION_OFFSET..]);
+        out[SUM_OFFSET..VERSION_OFFSET].copy_from_slice(sum.as_bytes());
+        out
+    }
+
+    fn decode_copy(copy: &[u8]) -> Copy {
+        let sum: [u8; 32] = array_at(copy, SUM_OFFSET);
+        if &copy[..8] != MAGIC || blake3::hash(&copy[VERSION_OFFSET..]) != sum {
+            return Copy::Damaged;
+        }
+        let version = u32_at(copy, VERSION_OFFSET);
+        if version > FORMAT_VERSION {
+            return Copy::Newer(version);
+        }
+        let mut reader = Reader::new(Bytes::copy_from_slice(&copy[FIELDS_OFFSET..]));
+        Superblock::decode(&mut reader).map_or(Copy::Damaged, Copy::Valid)
+    }
+}
+
+/// What a copy turned out to be.
+enum Copy {
+    Valid(Superblock),
+    Newer(u32),
+    Damaged,
+}
+
+impl Encode for Superblock {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let identity = &self.identity;
+        self.sequence.encode(out);
+        identity.cluster.encode(out);
+        identity.replica.encode(out);
+        identity.incarnation.encode(out);
+        identity.parameters.encode(out);
+        (identity.durability as u8).encode(out);
+        identity.checksum_key.encode(out);
+        identity.must_recover.encode(out);
+        self.opened.encode(out);
+        self.running.encode(out);
+        perdura_protocol::codec::encode_list(&self.checkpoints, out);
+    }
+}
+
+impl Decode for Superblock {
+    fn decode(reader: &mut Reader) -> Result<Superblock, DecodeError> {
+        Ok(Superblock {
+            sequence: Decode::decode(reader)?,
+            identity: Identity {
+                cluster: Decode::decode(reader)?,
+                replica: Decode::decode(reader)?,
+                incarnation: Decode::decode(reader)?,
+                parameters: Decode::decode(reader)?,
+                durability: match u8::decode(reader)? {
+                    0 => Durability::Sync,
+                    1 => Durability::Async,
+                    2 => Durability::None,
+                    tag => return Err(DecodeError::UnknownTag(tag)),
+                },
+                checksum_key: Decode::decode(reader)?,
+                must_recover: Decode::decode(reader)?,
+            },
+            opened: Decode::decode(reader)?,
+            running: Decode::decode(reader)?,
+            checkpoints: reader.list("checkpoints", CHECKPOINTS, 40)?,
+        })
+    }
+}
+
+impl Encode for CheckpointName {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.slot.encode(out);
+        self.digest.encode(out);
+    }
+}
+
+impl Decode for CheckpointName {
+    fn decode(reader: &mut Reader) -> Result<CheckpointName, DecodeError> {
+        Ok(CheckpointName { slot: Decode::decode(reader)?, digest: Decode::decode(reader)? })
+    }
+}
+
+/// The superblock of an open directory, and where its next update begins.
+#[derive(Debug)]
+pub(crate) struct SuperblockFile {
+    current: Superblock,
+    // 0 or 1: the pair that does not hold the newest copy, or the one whose turn it is.
+    next_pair: usize,
+}
+
+impl SuperblockFile {
+    /// Writes the superblock of a new directory, under its name only when it is complete.
+    pub(crate) fn format(disk: &mut impl Disk, first: Superblock) -> Result<(), DiskError> {
+        disk.create(TEMPORARY_NAME, (COPY_BYTES * COPIES) as u64)?;
+        disk.write_at(TEMPORARY_NAME, 0, &first.encode_copy().repeat(COPIES))?;
+        disk.sync(TEMPORARY_NAME)?;
+        disk.rename(TEMPORARY_NAME, SUPERBLOCK_NAME)?;
+        disk.sync_directory("")
+    }
+
+    /// Reads it: the valid copy with the highest sequence number. Changes nothing.
+    pub(crate) fn read(disk: &mut impl Disk) -> Result<SuperblockFile, OpenError> {
+        let mut newest: Option<(usize, Superblock)> = None;
+        let mut both = false;
+        for index in 0..COPIES {
+            let mut copy = vec![0; COPY_BYTES];
+            match disk.read_at(SUPERBLOCK_NAME, (index * COPY_BYTES) as u64, &mut copy) {
+                Err(error) if error.source.kind() == std::io::ErrorKind::UnexpectedEof => continue,
+                result => result?,
+            }
+            let found = match Superblock::decode_copy(&copy) {
+                Copy::Valid(found) => found,
+                Copy::Newer(found) => {
+                    return Err(OpenError::NewerFormat { found, supported: FORMAT_VERSION });
+                }
+                Copy::Damaged => continue,
+            };
+            match &newest {
+                Some((_, best)) if best.sequence > found.sequence => {}
+                Some((pair, best)) if best.sequence == found.sequence => both |= *pair != index / 2,
+                _ => {
+                    both = false;
+                    newest = Some((index / 2, found));
+                }
+            }
+        }
+        let Some((pair, current)) = newest else {
+            return Err(OpenError::Corrupt { file: SUPERBLOCK_NAME.to_owned(), offset: 0 });
+        };
+        let next_pair = if both { current.sequence as usize % 2 } else { 1 - pair };
+        Ok(SuperblockFile { current, next_pair })
+    }
+
+    /// What it says.
+    pub(crate) fn current(&self) -> &Superblock {
+        &self.current
+    }
+
+    /// Replaces it by what `change` makes of it. On return all four copies hold it, durably.
+    pub(crate) fn update(
+        &mut self,
+        disk: &mut impl Disk,
+        change: impl FnOnce(&mut Superblock),
+    ) -> Result<(), DiskError> {
+        let mut next = self.current.clone();
+        change(&mut next);
+        next.sequence += 1;
+        let pair_of_copies = next.encode_copy().repeat(2);
+        for pair in [self.next_pair, 1 - self.next_pair] {
+            let offset = (pair * 2 * COPY_BYTES) as u64;
+            disk.write_at(SUPERBLOCK_NAME, offset, &pair_of_copies)?;
+            disk.sync(SUPERBLOCK_NAME)?;
+        }
+        self.current = next;
+        self.next_pair = 1 - self.next_pair;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory_disk::MemoryDisk;
+
+    fn identity() -> Identity {
+        Identity {
+            cluster: ClusterId([1; 16]),
+            replica: ReplicaId(2),
+            incarnation: 3,
+            parameters: Digest::of(b"parameters"),
+            durability: Durability::Async,
+            checksum_key: [4; 32],
+            must_recover: Some(Slot(77)),
+        }
+    }
+
+    fn formatted() -> MemoryDisk {
+        let mut disk = MemoryDisk::new();
+        SuperblockFile::format(&mut disk, Superblock::new(identity())).unwrap();
+        disk
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let mut disk = formatted();
+        let mut file = SuperblockFile::read(&mut disk).unwrap();
+        assert_eq!(file.current(), &Superblock::new(identity()));
+        let name = CheckpointName { slot: Slot(5), digest: Digest::of(b"state") };
+        file.update(&mut disk, |superblock| {
+            superblock.running = Some([9; 16]);
+            superblock.checkpoints = vec![name; CHECKPOINTS];
+        })
+        .unwrap();
+        let again = SuperblockFile::read(&mut disk).unwrap();
+        assert_eq!(again.current(), file.current());
+        assert_eq!(again.current().checkpoint(), Some(name));
+    }
+
+    #[test]
+    fn three_rotten_copies_of_four_are_survived() {
+        for survivor in 0..COPIES {
+            let mut disk = formatted();
+            for copy in (0..COPIES).filter(|copy| *copy != survivor) {
+                disk.flip_bit(SUPERBLOCK_NAME, (copy * COPY_BYTES + 50) as u64, 3).unwrap();
+            }
+            let mut file = SuperblockFile::read(&mut disk).unwrap();
+            file.update(&mut disk, |superblock| superblock.opened = true).unwrap();
+            assert!(SuperblockFile::read(&mut disk).unwrap().current().opened);
+        }
+        let mut disk = formatted();
+        for copy in 0..COPIES {
+            disk.flip_bit(SUPERBLOCK_NAME, (copy * COPY_BYTES) as u64, 0).unwrap();
+        }
+        assert!(matches!(SuperblockFile::read(&mut disk), Err(OpenError::Corrupt { .. })));
+    }
+
+    /// A torn update leaves the old or the new, again and again, wherever it is cut.
+    #[test]
+    fn a_torn_update_leaves_the_old_or_the_new() {
+        let mut seed = 1u64;
+        let mut entropy = move || {
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            seed >> 20
+        };
+        for cut in 0..4 {
+            let mut disk = formatted();
+            for _ in 0..50 {
+                let mut file = SuperblockFile::read(&mut disk).unwrap();
+                let old = file.current().clone();
+                disk.fail_after(cut);
+                assert!(file.update(&mut disk, |s| s.opened = !s.opened).is_err());
+                disk.crash(&mut entropy);
+                let found = SuperblockFile::read(&mut disk).unwrap().current().clone();
+                let is_new = found.sequence == old.sequence + 1 && found.opened != old.opened;
+                assert!(found == old || is_new);
+            }
+        }
+    }
+}
