@@ -328,7 +328,8 @@ impl Hub {
 
     /// Waits until something happens, at most `timeout` (`None`: until then), and appends what
     /// happened to `events`. `now` is the time of the call, from any fixed origin. Returns without
-    /// events as well: when woken, when a socket became writable, once a second.
+    /// events as well: when woken, when a socket became writable, once a second. The system waits
+    /// whole milliseconds: a shorter timeout is rounded up, zero excepted.
     ///
     /// # Errors
     /// When the system's event queue fails; the hub is of no more use then.
