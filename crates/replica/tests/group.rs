@@ -1,0 +1,214 @@
+//! Replicas with real disks and sockets, each on a thread of its own, and the real client.
+
+use perdura_client::{Client, ClusterConfig, Options, ReplicaAddress, Reply};
+use perdura_durability::{FileDisk, Identity, storage};
+use perdura_execution::Genesis;
+use perdura_protocol::configuration::{Configuration, Durability, Member, Parameters};
+use perdura_protocol::{
+    ClusterId, Decode, Encode, Faults, PublicKey, ReplicaId, Scheme, SecretKey, Slot,
+};
+use perdura_replica::runtime::{ReplicaConfig, RunError, Shutdown, run};
+use perdura_store::{Store, StoreCommand, StoreReply};
+use std::net::TcpListener;
+use std::path::Path;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+struct Group {
+    parameters: Parameters,
+    keys: Vec<SecretKey>,
+    client: SecretKey,
+    addresses: Vec<String>,
+    directory: tempfile::TempDir,
+    running: Vec<Option<(Shutdown, JoinHandle<Result<(), RunError>>)>>,
+}
+
+fn key(seed: u8) -> SecretKey {
+    SecretKey::from_seed(Scheme::Ed25519, [seed; 32])
+}
+
+fn free_addresses(n: usize) -> Vec<String> {
+    let listeners: Vec<TcpListener> =
+        (0..n).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    listeners.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect()
+}
+
+impl Group {
+    fn new(u: u8, r: u8, durability: Durability) -> Group {
+        let faults = Faults::new(u, r).unwrap();
+        let keys: Vec<SecretKey> = (0..faults.n() as u8).map(|i| key(10 + i)).collect();
+        let parameters = Parameters {
+            cluster: ClusterId([9; 16]),
+            faults,
+            durability,
+            depth: 32,
+            checkpoint_interval: 64,
+            checkpoint_bytes: 1 << 24,
+            max_skew_ms: 500,
+            state_limit_bytes: 1 << 30,
+            administrator: key(1).public(),
+        };
+        let directory = tempfile::tempdir().unwrap();
+        let running = keys.iter().map(|_| None).collect();
+        let addresses = free_addresses(keys.len());
+        let client = key(2);
+        let mut group = Group { parameters, keys, client, addresses, directory, running };
+        for i in 0..group.keys.len() {
+            group.format(i);
+            group.start(i);
+        }
+        group
+    }
+
+    fn data(&self, i: usize) -> std::path::PathBuf {
+        self.directory.path().join(format!("replica-{i}"))
+    }
+
+    fn format(&self, i: usize) {
+        let mut disk = FileDisk::create_directory(&self.data(i)).unwrap();
+        let identity = Identity {
+            cluster: self.parameters.cluster,
+            replica: ReplicaId(i as u8),
+            incarnation: 0,
+            parameters: self.parameters.digest(),
+            durability: self.parameters.durability,
+            checksum_key: [i as u8; 32],
+            must_recover: None,
+        };
+        storage::format(&mut disk, &identity).unwrap();
+    }
+
+    fn start(&mut self, i: usize) {
+        let members: Vec<Member> =
+            self.keys.iter().map(|key| Member { key: key.public(), incarnation: 0 }).collect();
+        let config = ReplicaConfig {
+            id: ReplicaId(i as u8),
+            incarnation: 0,
+            key: self.keys[i].clone(),
+            parameters: self.parameters.clone(),
+            genesis: Genesis {
+                configuration: Configuration { id: 0, from_slot: Slot(0), members },
+                clients: vec![("client".into(), self.client.public())],
+            },
+            addresses: self.addresses.clone(),
+            listen: self.addresses[i].clone(),
+            http: None,
+            data: self.data(i),
+        };
+        let shutdown = Shutdown::new();
+        let asked = shutdown.clone();
+        let limit = self.parameters.state_limit_bytes;
+        let thread = std::thread::spawn(move || run(config, move || Store::new(limit), &asked));
+        self.running[i] = Some((shutdown, thread));
+    }
+
+    fn stop(&mut self, i: usize) {
+        if let Some((shutdown, thread)) = self.running[i].take() {
+            shutdown.request();
+            thread.join().unwrap().unwrap();
+        }
+    }
+
+    fn cluster(&self) -> ClusterConfig {
+        let replica = |(i, key): (usize, &SecretKey)| ReplicaAddress {
+            id: ReplicaId(i as u8),
+            address: self.addresses[i].clone(),
+            key: key.public(),
+        };
+        ClusterConfig {
+            cluster: self.parameters.cluster,
+            faults: self.parameters.faults,
+            replicas: self.keys.iter().enumerate().map(replica).collect(),
+            administrator: None::<PublicKey>,
+        }
+    }
+
+    fn connect(&self) -> Client {
+        Client::connect(self.cluster(), self.client.clone()).unwrap()
+    }
+}
+
+fn options() -> Options {
+    Options { timeout: Duration::from_secs(30), ..Options::default() }
+}
+
+async fn put(client: &Client, key: String, value: String) {
+    let command =
+        StoreCommand::Put { key: key.into_bytes().into(), value: value.into_bytes().into() };
+    client.call(command.to_bytes(), &options()).await.unwrap();
+}
+
+async fn get(client: &Client, key: &str, fast: bool) -> Option<String> {
+    let command = StoreCommand::Get { key: key.to_owned().into_bytes().into() }.to_bytes();
+    let reply: Reply = if fast {
+        client.read(command, &options()).await.unwrap()
+    } else {
+        client.call(command, &options()).await.unwrap()
+    };
+    let Reply::Service(bytes) = reply else { panic!("not a service's reply: {reply:?}") };
+    match StoreReply::from_bytes(bytes).unwrap() {
+        StoreReply::Value(value) => value.map(|v| String::from_utf8(v.to_vec()).unwrap()),
+        other => panic!("not a value: {other:?}"),
+    }
+}
+
+async fn put_many(client: &Client, from: usize, count: usize) {
+    let mut tasks = Vec::new();
+    for i in from..from + count {
+        let client = client.clone();
+        tasks.push(tokio::spawn(async move {
+            put(&client, format!("key{i}"), format!("value{i}")).await;
+        }));
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+}
+
+fn lifecycle(u: u8, r: u8) {
+    let mut group = Group::new(u, r, Durability::Sync);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let client = group.connect();
+        put_many(&client, 0, 500).await;
+        assert_eq!(get(&client, "key7", false).await.as_deref(), Some("value7"));
+        assert_eq!(get(&client, "key499", true).await.as_deref(), Some("value499"));
+        // A replica is away while many checkpoints pass, and comes back.
+        group.stop(1);
+        for round in 0..100 {
+            put_many(&client, 500 + round * 5, 5).await;
+        }
+        group.start(1);
+        // The leader goes away: the others carry on.
+        put_many(&client, 2000, 50).await;
+        group.stop(0);
+        put_many(&client, 3000, 50).await;
+        assert_eq!(get(&client, "key2049", false).await.as_deref(), Some("value2049"));
+        // All stop and start again: nothing is lost.
+        for i in 0..group.keys.len() {
+            group.stop(i);
+        }
+        for i in 0..group.keys.len() {
+            group.start(i);
+        }
+        let client = group.connect();
+        for key in ["key0", "key600", "key999", "key2010", "key3049"] {
+            let value = get(&client, key, false).await;
+            assert_eq!(value, Some(key.replace("key", "value")), "{key}");
+        }
+    });
+    for i in 0..group.keys.len() {
+        group.stop(i);
+    }
+    assert!(Path::new(&group.data(0)).join("superblock").exists());
+}
+
+#[test]
+fn a_byzantine_group_serves_through_stops_and_starts() {
+    lifecycle(1, 1);
+}
+
+#[test]
+fn a_crash_group_serves_through_stops_and_starts() {
+    lifecycle(1, 0);
+}
