@@ -228,7 +228,7 @@ pub struct Opened<D> {
     /// state's slot; views, configurations and prefixes may occur more than once.
     pub records: Vec<Record>,
     /// What has rotted and is harmless once the batches come back from peers. To be reported
-    /// loudly; the replica fetches what it lacks up to each `slots_through` before it votes.
+    /// loudly; see [`RepairedGap`] for what the replica must fetch before it votes.
     pub repaired_gaps: Vec<RepairedGap>,
     /// A last group that was cut; nobody was ever told of it.
     pub torn_tail: Option<TornTail>,

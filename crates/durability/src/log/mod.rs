@@ -3,21 +3,21 @@
 //! The log is a row of prezeroed files, `log/<use number>`; the last is written to. Each use of a
 //! file has a number of its own, one above all before, that is part of every checksum in it. A
 //! file whose slots a durable checkpoint covers is renamed `log/free-<use number>` and used again.
-//! The layout of a file is in [`file`], that of a group in [`group`].
+//! The layout of a file is in `file`, that of a group in `group`.
 //!
 //! Invariants:
 //! - One append is one group, one write, one flush. Group g + 1 is written only after the flush of
 //!   g returned (with `sync`), so only the last group can be torn.
 //! - No flush rewrites a page of an earlier group.
 //! - A file is begun only after the flush of the last group in the one before it; its name is
-//!   durable before its first group is acknowledged; its first group repeats what [`carry`] says.
+//!   durable before its first group is acknowledged; its first group repeats what `carry` says.
 //! - A file is sealed, by a flushed mark, once the one after it holds a group; files are freed only
 //!   after that. So a hole between files is known from a hole in a file.
 //! - Files are freed oldest first, and a freed file's name is durable before it is written to.
 //! - After a failed write or flush every later call fails ([`LogError::Poisoned`]).
 //!
-//! Files: [`group`] and [`file`] are the codec, this one is the writer, [`scan`] the reader,
-//! [`recovery`] judges what a reader found, [`resume`] makes a log of it again.
+//! Files: `group` and `file` are the codec, this one is the writer, `scan` the reader,
+//! `recovery` judges what a reader found, `resume` makes a log of it again.
 
 mod carry;
 pub(crate) mod file;

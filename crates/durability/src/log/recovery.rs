@@ -27,7 +27,11 @@ use super::group::{GroupHeader, Position};
 use super::scan::{FoundGroup, LogScan};
 use perdura_protocol::{Record, Slot, View};
 
-/// Groups that rotted, none of whose votes matters any more.
+/// Groups that rotted, all of whose votes concern decided slots.
+///
+/// The locks among them are gone all the same. So the replica first fetches the batches up to
+/// `slots_through`, and a certified prefix or state that reaches `votes_through`; until then it
+/// sends no vote and no view change, which would have to carry those locks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RepairedGap {
     /// The file in which the loss begins, relative to the data directory.
