@@ -256,7 +256,9 @@ impl Agreement {
         self.deliver_decided(now);
     }
 
-    /// r = 0: the leader of this view says that everything up to `slot` is decided.
+    /// r = 0: a leader says that everything up to `slot` is decided. It may have learned so from
+    /// a later view than its own, so what was accepted in its view need not be what was decided:
+    /// only the history hash tells. A replica that lacks a batch of the run fetches.
     pub(crate) fn on_decided(
         &mut self,
         now: Now,
@@ -270,22 +272,18 @@ impl Agreement {
         }
         let peer = &mut self.peers[from.index()];
         peer.delivered = peer.delivered.max(slot);
-        // Either it was accepted in exactly that view ...
         let mut chain = self.history;
         let mut decided = Vec::new();
         for number in self.delivered.0 + 1..=slot.0 {
-            let Some(state) = self.slots.get(&Slot(number)) else { break };
-            let Some(locked) = &state.locked else { break };
-            let in_view = locked.view == view;
+            let locked = self.slots.get(&Slot(number)).and_then(|state| state.locked.as_ref());
+            let Some(locked) = locked else { return };
             chain = chain.chain(Slot(number), locked.batch.digest());
-            decided.push((Slot(number), in_view, locked.batch.clone()));
+            decided.push((Slot(number), locked.batch.clone()));
         }
-        // ... or the whole run matches the leader's history.
-        let matches = decided.last().is_some_and(|(last, ..)| *last == slot) && chain == history;
-        for (slot, in_view, batch) in decided {
-            if !in_view && !matches {
-                break;
-            }
+        if chain != history {
+            return;
+        }
+        for (slot, batch) in decided {
             let decided = Decided { view, batch, accepts: Certificate::default() };
             self.slot_mut(now, slot).decided.get_or_insert(decided);
         }
