@@ -343,3 +343,23 @@ fn a_free_file_is_made_ready_in_advance() {
     drop(log);
     assert_eq!(opened(&disk).records.len(), 7);
 }
+
+/// The header of a torn group that nothing was written over must never speak for a later group of
+/// the same number, which stands in another file.
+#[test]
+fn a_torn_group_never_speaks_for_a_lost_one() {
+    let mut disk = written(&[vec![vote(0, 1, 1), delivered(1)]]);
+    let mut torn = disk.copy();
+    opened(&torn).log.append(&[Record::View(View(5))]).unwrap();
+    let header = read(&mut torn, FIRST, GROUPS + 4096, 128);
+    disk.write_at(FIRST, GROUPS + 4096, &header).unwrap();
+    let mut again = opened(&disk);
+    assert!(again.torn_tail.is_some());
+    let large: Vec<Record> = (2..120).map(|i| vote(0, i, i)).collect();
+    again.log.append(&large).unwrap();
+    drop(again);
+    let files = log_files(&mut disk);
+    assert_eq!(files.len(), 2);
+    disk.flip_bit(&files[1], GROUPS + 60, 0).unwrap();
+    assert_eq!(lost_votes(&disk), None);
+}

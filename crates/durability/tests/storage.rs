@@ -69,6 +69,20 @@ fn format_refuses_what_is_not_empty_and_may_be_done_again_when_interrupted() {
     }
 }
 
+/// The process, not the machine, is restarted between the renaming of the superblock and the
+/// flush of its name: it is seen, and must be durable before anything relies on it.
+#[test]
+fn a_name_that_is_only_in_the_cache_is_made_durable() {
+    let mut disk = MemoryDisk::new();
+    disk.fail_after(4);
+    assert!(format(&mut disk, &identity(Durability::Sync)).is_err());
+    disk.restart_process();
+    let mut opened = reopen(disk.handle()).unwrap();
+    opened.log.append(&[vote(0, 1, 1)]).unwrap();
+    disk.crash(|| 1);
+    assert_eq!(reopen(disk).unwrap().records, [vote(0, 1, 1)]);
+}
+
 /// A directory of a later format version is refused with both versions named.
 #[test]
 fn a_newer_format_is_refused() {

@@ -119,7 +119,9 @@ impl<D: Disk> Log<D> {
     }
 
     /// Frees the files in which every record speaks of slots up to `slot` only, other than the one
-    /// that is written to. A checkpoint at or after `slot` must be durable *here* before (rule D6).
+    /// that is written to. Before, a checkpoint at or after `slot` must be durable *here* (rule D6),
+    /// and a certified prefix must reach `slot`: votes above the prefix are locks that a view
+    /// change has to carry, also where the checkpoint covers their slots.
     ///
     /// # Errors
     /// As [`Log::append`].
