@@ -25,6 +25,34 @@ pub(super) struct Egress {
     outcomes: Vec<(u64, Outcome)>,
 }
 
+/// Bytes of outcomes in one message to a client; a larger single outcome has one to itself.
+const REPLIES_BYTES: usize = 1024 * 1024;
+
+/// Outcomes of one session that leave in one message.
+struct Ready {
+    session: SessionId,
+    outcomes: Vec<(u64, Outcome)>,
+    bytes: usize,
+}
+
+impl Ready {
+    fn has_room(&self, bytes: usize) -> bool {
+        self.outcomes.len() < limits::SESSION_WINDOW as usize && self.bytes + bytes <= REPLIES_BYTES
+    }
+
+    fn add(&mut self, outcome: (u64, Outcome), bytes: usize) {
+        self.outcomes.push(outcome);
+        self.bytes += bytes;
+    }
+}
+
+fn size_of_outcome(outcome: &Outcome) -> usize {
+    match outcome {
+        Outcome::Service(reply) => reply.len() + 16,
+        _ => 64,
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct WaitingRead {
     after: Slot,
@@ -111,19 +139,21 @@ impl<S: Service> Node<S> {
                 self.logged_slot = slot;
             }
         }
-        let mut ready: Vec<(SessionId, Vec<(u64, Outcome)>)> = Vec::new();
+        let mut ready: Vec<Ready> = Vec::new();
         while self.egress.front().is_some_and(|egress| egress.logged_at <= self.persisted) {
             let Some(egress) = self.egress.pop_front() else { break };
-            let full = limits::SESSION_WINDOW as usize;
-            match ready.iter_mut().rev().find(|(session, _)| *session == egress.session) {
-                Some((_, outcomes)) if outcomes.len() + egress.outcomes.len() <= full => {
-                    outcomes.extend(egress.outcomes);
+            let session = egress.session;
+            for outcome in egress.outcomes {
+                let bytes = size_of_outcome(&outcome.1);
+                let open = ready.iter_mut().rev().find(|part| part.session == session);
+                match open.filter(|part| part.has_room(bytes)) {
+                    Some(part) => part.add(outcome, bytes),
+                    None => ready.push(Ready { session, outcomes: vec![outcome], bytes }),
                 }
-                _ => ready.push((egress.session, egress.outcomes)),
             }
         }
         let view = self.agreement.view();
-        for (session, outcomes) in ready {
+        for Ready { session, outcomes, .. } in ready {
             let Some(connection) = self.routes.get(&session) else { continue };
             let peer = Peer::Client { connection: *connection, key: session.client };
             self.counters.replies += outcomes.len() as u64;
