@@ -1,0 +1,189 @@
+//! The callers.
+
+use super::Arguments;
+use super::workload::Workload;
+use crate::kv::call;
+use anyhow::{Context, Result, anyhow};
+use hdrhistogram::Histogram;
+use indicatif::{ProgressBar, ProgressStyle};
+use perdura_client::{Client, Options};
+use std::cell::{Cell, RefCell};
+use std::io::IsTerminal;
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Loading transactions in flight.
+const LOADS: u64 = 16;
+
+/// What came out.
+pub struct Measured {
+    /// Microseconds of operations that ended ok.
+    pub latency: Histogram<u64>,
+    /// Operations that did not.
+    pub errors: u64,
+    /// One of the errors.
+    pub error: Option<String>,
+    /// Until the last operation ended.
+    pub elapsed: Duration,
+}
+
+impl Measured {
+    /// Operations that ended ok.
+    pub fn completed(&self) -> u64 {
+        self.latency.len()
+    }
+}
+
+/// Shared by the callers.
+struct Run {
+    clients: Vec<Client>,
+    workload: Rc<Workload>,
+    options: Options,
+    fast: bool,
+    start: Instant,
+    end: Instant,
+    rate: Option<f64>,
+    // Number of the next operation, in an open loop.
+    next: Cell<u64>,
+    latency: RefCell<Histogram<u64>>,
+    errors: Cell<u64>,
+    error: RefCell<Option<String>>,
+}
+
+fn progress(length: u64, template: &str) -> Result<ProgressBar> {
+    if !std::io::stderr().is_terminal() {
+        return Ok(ProgressBar::hidden());
+    }
+    let bar = ProgressBar::new(length);
+    bar.set_style(ProgressStyle::with_template(template)?);
+    Ok(bar)
+}
+
+/// Writes every key once.
+pub async fn preload(clients: &[Client], workload: &Rc<Workload>, timeout: Duration) -> Result<()> {
+    let bar = progress(workload.keys, "loading {wide_bar} {pos}/{len} keys")?;
+    let next = Rc::new(Cell::new(0));
+    let mut tasks = Vec::new();
+    for number in 0..LOADS {
+        let client = clients[number as usize % clients.len()].clone();
+        let (next, workload, bar) = (Rc::clone(&next), Rc::clone(workload), bar.clone());
+        tasks.push(tokio::task::spawn_local(async move {
+            let options = Options { timeout, reply_quorum: None };
+            loop {
+                let from = next.get();
+                let to = (from + workload.keys_per_load()).min(workload.keys);
+                if from == to {
+                    return anyhow::Ok(());
+                }
+                next.set(to);
+                let command = workload.load(from, to);
+                call(&client, &command, false, &options).await.context("cannot load the keys")?;
+                bar.inc(to - from);
+            }
+        }));
+    }
+    for task in tasks {
+        task.await??;
+    }
+    bar.finish_and_clear();
+    Ok(())
+}
+
+/// Runs all callers to the end.
+pub async fn measure(
+    clients: &[Client],
+    workload: &Rc<Workload>,
+    arguments: &Arguments,
+) -> Result<Measured> {
+    let start = Instant::now();
+    let length = Duration::from_secs_f64(arguments.seconds);
+    let run = Rc::new(Run {
+        clients: clients.to_vec(),
+        workload: Rc::clone(workload),
+        options: Options { timeout: arguments.timeout, reply_quorum: None },
+        fast: arguments.fast,
+        start,
+        end: start + length,
+        rate: arguments.rate,
+        next: Cell::new(0),
+        latency: RefCell::new(Histogram::new(3)?),
+        errors: Cell::new(0),
+        error: RefCell::new(None),
+    });
+    let mut callers = Vec::new();
+    for number in 0..arguments.clients as usize {
+        callers.push(tokio::task::spawn_local(Rc::clone(&run).caller(number)));
+    }
+    let shown = tokio::task::spawn_local(show(Rc::clone(&run), length));
+    for caller in callers {
+        caller.await?;
+    }
+    let elapsed = start.elapsed();
+    shown.abort();
+    // It holds the figures until it is gone.
+    let _ = shown.await;
+    let run = Rc::into_inner(run).ok_or_else(|| anyhow!("a caller is left"))?;
+    Ok(Measured {
+        latency: run.latency.into_inner(),
+        errors: run.errors.get(),
+        error: run.error.into_inner(),
+        elapsed,
+    })
+}
+
+impl Run {
+    async fn caller(self: Rc<Self>, number: usize) {
+        let client = &self.clients[number % self.clients.len()];
+        while let Some(due) = self.due().await {
+            let command = self.workload.operation();
+            let result = call(client, &command, self.fast, &self.options).await;
+            match result {
+                Ok(_) => {
+                    let micros = u64::try_from(due.elapsed().as_micros()).unwrap_or(u64::MAX);
+                    // It grows as needed; a value that it cannot hold does not occur.
+                    let _ = self.latency.borrow_mut().record(micros.max(1));
+                }
+                Err(error) => {
+                    self.errors.set(self.errors.get() + 1);
+                    let mut first = self.error.borrow_mut();
+                    first.get_or_insert_with(|| error.to_string());
+                }
+            }
+        }
+    }
+
+    /// When the next operation is due, then; none when time is up.
+    async fn due(&self) -> Option<Instant> {
+        let Some(rate) = self.rate else {
+            let now = Instant::now();
+            return (now < self.end).then_some(now);
+        };
+        let number = self.next.get();
+        let due = self.start + Duration::from_secs_f64(number as f64 / rate);
+        if due >= self.end {
+            return None;
+        }
+        self.next.set(number + 1);
+        tokio::time::sleep_until(due).await;
+        Some(due)
+    }
+}
+
+/// Shows how it goes, on a terminal.
+async fn show(run: Rc<Run>, length: Duration) {
+    let millis = u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
+    let Ok(bar) = progress(millis, "{wide_bar} {msg}") else { return };
+    loop {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let elapsed = run.start.elapsed();
+        let count = run.latency.borrow().len();
+        let rate = count as f64 / elapsed.as_secs_f64();
+        bar.set_position(u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX).min(millis));
+        bar.set_message(format!("{rate:.0} ops/s, {} errors", run.errors.get()));
+        if elapsed > length {
+            bar.finish_and_clear();
+            return;
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! `perdura bench`: throughput, latency and CPU per operation, as a user would see them.
+//!
+//! Callers are tasks on one thread, each with one operation in flight, multiplexed over a few
+//! client sessions. Only operations that end `ok` count. In an open loop an operation is due at a
+//! time that does not depend on earlier ones, and its latency counts from then, so that a stall
+//! shows in the latency of all that it held up.
+
+mod load;
+mod report;
+mod workload;
+
+use crate::connect::{ClusterArguments, connect, parse_duration, runtime};
+use crate::process::cpu_time;
+use crate::{Usage, status};
+use anyhow::{Result, bail};
+use clap::{Args, ValueEnum};
+use perdura_client::Client;
+use report::Report;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::time::Duration;
+use workload::Workload;
+
+const AFTER_HELP: &str = "\
+Writes --keys keys first, through the same sessions, and does not measure that. Keys are 16 bytes, \
+chosen uniformly; values are random bytes, which do not compress.
+
+Without --rate, each client sends its next operation when the last is answered. With --rate, \
+operations are due at fixed times and latency counts from those, to 1 ms; it includes waiting for a \
+free client, so give enough of them.
+
+CPU is user and system time of the replica processes that run on this machine (of the bench process \
+for client_cpu), over the operations that ended ok.";
+
+/// Measures throughput, latency and CPU per operation.
+#[derive(Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct Arguments {
+    /// What clients do
+    #[arg(value_enum)]
+    operation: Operation,
+    #[command(flatten)]
+    cluster: ClusterArguments,
+    /// Bytes of a value, up to 1 MiB
+    #[arg(long, value_name = "B", default_value_t = 512,
+          value_parser = clap::value_parser!(u32).range(0..=1_048_576))]
+    value_size: u32,
+    /// Number of keys
+    #[arg(long, value_name = "N", default_value_t = 10_000,
+          value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    keys: u64,
+    /// Callers, each with one operation in flight
+    #[arg(long, value_name = "N", default_value_t = 64,
+          value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    clients: u32,
+    /// Client sessions that they share
+    #[arg(long, value_name = "C", default_value_t = 1,
+          value_parser = clap::value_parser!(u32).range(1..=64))]
+    connections: u32,
+    /// Seconds to measure
+    #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = parse_seconds)]
+    seconds: f64,
+    /// Operations a second, in an open loop
+    #[arg(long, value_name = "R", value_parser = parse_rate)]
+    rate: Option<f64>,
+    /// With `mixed`: how many of 100 operations read
+    #[arg(long, value_name = "PERCENT", default_value_t = 50,
+          value_parser = clap::value_parser!(u8).range(0..=100))]
+    reads: u8,
+    /// Read without ordering, where enough replicas answer alike
+    #[arg(long)]
+    fast: bool,
+    /// An operation that takes longer counts as an error
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
+    timeout: Duration,
+    /// Write the result to a file; `-` is standard output, instead of the table
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Operation {
+    /// Writes
+    Put,
+    /// Reads
+    Get,
+    /// Both, see --reads
+    Mixed,
+}
+
+impl Operation {
+    fn name(self) -> &'static str {
+        match self {
+            Operation::Put => "put",
+            Operation::Get => "get",
+            Operation::Mixed => "mixed",
+        }
+    }
+}
+
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.1..=86_400.0).contains(&seconds) => Ok(seconds),
+        _ => Err("give a number from 0.1 to 86400".to_owned()),
+    }
+}
+
+fn parse_rate(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(rate) if (0.01..=10_000_000.0).contains(&rate) => Ok(rate),
+        _ => Err("give a number from 0.01 to 10000000".to_owned()),
+    }
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    if arguments.connections > arguments.clients {
+        let (connections, clients) = (arguments.connections, arguments.clients);
+        bail!(Usage(format!("{clients} clients cannot use {connections} connections")));
+    }
+    let cluster = arguments.cluster.load()?;
+    let key = arguments.cluster.key(&cluster)?;
+    let workload = Rc::new(Workload::new(
+        arguments.keys,
+        arguments.value_size as usize,
+        match arguments.operation {
+            Operation::Put => 0,
+            Operation::Get => 100,
+            Operation::Mixed => arguments.reads,
+        },
+    )?);
+    let report = runtime()?.block_on(tokio::task::LocalSet::new().run_until(async {
+        let connections = (0..arguments.connections).map(|_| connect(&cluster, &key));
+        let clients: Vec<Client> = connections.collect::<Result<_>>()?;
+        load::preload(&clients, &workload, arguments.timeout).await?;
+        let pids = local_replicas(&cluster);
+        let (server, own) = (cpu_of(&pids), cpu_time(std::process::id()));
+        let measured = load::measure(&clients, &workload, arguments).await?;
+        let server = cpu_of(&pids).zip(server).map(|(after, before)| after.saturating_sub(before));
+        let own = cpu_time(std::process::id()).zip(own).map(|(after, before)| after - before);
+        for client in &clients {
+            client.close().await;
+        }
+        anyhow::Ok(Report { measured, server, own, local_replicas: pids.len() })
+    }))?;
+    report.print(arguments, &cluster)?;
+    let any = report.measured.completed() > 0;
+    Ok(if any { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The processes of those replicas that run on this machine.
+fn local_replicas(cluster: &crate::config::Cluster) -> Vec<u32> {
+    let reports = status::ask_all(cluster).into_iter().zip(&cluster.replicas);
+    let local = reports.filter_map(|(report, entry)| {
+        let host = entry.http.rsplit_once(':')?.0;
+        let loopback = ["127.0.0.1", "localhost", "[::1]"].contains(&host);
+        report.ok().filter(|report| loopback && cpu_time(report.pid).is_some())
+    });
+    local.map(|report| report.pid).collect()
+}
+
+/// CPU time of all of them; none if there are none, or one has ended.
+fn cpu_of(pids: &[u32]) -> Option<Duration> {
+    (!pids.is_empty()).then(|| pids.iter().map(|pid| cpu_time(*pid)).sum()).flatten()
+}

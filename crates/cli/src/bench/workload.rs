@@ -1,0 +1,112 @@
+//! Keys and values of a benchmark.
+
+use crate::config::keys::random;
+use anyhow::Result;
+use bytes::Bytes;
+use perdura_store::{Operation, StoreCommand, Transaction};
+use std::cell::Cell;
+
+/// Values are slices of this many random bytes and their own length, each at another place.
+const POOL_BYTES: usize = 1024 * 1024;
+
+/// Bytes of values in one transaction while keys are loaded.
+const LOAD_BYTES: usize = 128 * 1024;
+
+/// Keys in one transaction while keys are loaded.
+const LOAD_KEYS: u64 = 256;
+
+/// What clients ask for.
+pub struct Workload {
+    /// Number of keys.
+    pub keys: u64,
+    value_size: usize,
+    reads_percent: u8,
+    pool: Bytes,
+    random: Cell<u64>,
+}
+
+impl Workload {
+    /// `keys` keys, values of `value_size` bytes; `reads_percent` of 100 operations read.
+    pub fn new(keys: u64, value_size: usize, reads_percent: u8) -> Result<Workload> {
+        let seed = u64::from_le_bytes(random()?);
+        let mut pool = Vec::with_capacity(POOL_BYTES + value_size + 8);
+        let mut state = seed;
+        while pool.len() < POOL_BYTES + value_size {
+            state = state.wrapping_add(GOLDEN);
+            pool.extend_from_slice(&mix(state).to_le_bytes());
+        }
+        let random = Cell::new(state);
+        Ok(Workload { keys, value_size, reads_percent, pool: pool.into(), random })
+    }
+
+    fn next(&self) -> u64 {
+        let state = self.random.get().wrapping_add(GOLDEN);
+        self.random.set(state);
+        mix(state)
+    }
+
+    fn value(&self) -> Bytes {
+        let start = (self.next() % POOL_BYTES as u64) as usize;
+        self.pool.slice(start..start + self.value_size)
+    }
+
+    /// The next operation.
+    pub fn operation(&self) -> StoreCommand {
+        let key = key(self.next() % self.keys);
+        match self.next() % 100 < u64::from(self.reads_percent) {
+            true => StoreCommand::Get { key },
+            false => StoreCommand::Put { key, value: self.value() },
+        }
+    }
+
+    /// How many keys one loading transaction writes.
+    pub fn keys_per_load(&self) -> u64 {
+        LOAD_KEYS.min((LOAD_BYTES / self.value_size.max(1)).max(1) as u64)
+    }
+
+    /// Writes keys `from..to`.
+    pub fn load(&self, from: u64, to: u64) -> StoreCommand {
+        let write = |index| Operation::Write {
+            key: key(index),
+            value: self.value(),
+            only_if_present: false,
+        };
+        StoreCommand::Transaction(Transaction { operations: (from..to).map(write).collect() })
+    }
+}
+
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The output function of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): a bijection.
+fn mix(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// 16 bytes, spread over the whole space, the same in every run.
+fn key(index: u64) -> Bytes {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&mix(index).to_be_bytes());
+    bytes[8..].copy_from_slice(&index.to_be_bytes());
+    Bytes::copy_from_slice(&bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_are_within_the_limits_and_of_the_kind_asked_for() {
+        for (value_size, reads) in [(0, 0), (512, 100), (1024 * 1024, 50)] {
+            let workload = Workload::new(100, value_size, reads).unwrap();
+            for _ in 0..20 {
+                let operation = workload.operation();
+                operation.validate().unwrap();
+                assert!(reads == 50 || operation.is_read() == (reads == 100));
+            }
+            workload.load(0, workload.keys_per_load().min(100)).validate().unwrap();
+        }
+        assert_ne!(key(1), key(2));
+    }
+}

@@ -1,0 +1,153 @@
+//! `perdura client add|revoke`: client keys, by ordered commands, while the cluster runs.
+//!
+//! The new key is in its file (with `.pending` behind its name) before it is ordered, so that a
+//! run that was interrupted can be repeated and nothing is registered whose key is lost.
+
+use crate::Usage;
+use crate::config::keys::fresh_key;
+use crate::config::{CLUSTER_FILE, Cluster, KeyFile, files};
+use crate::connect::{administrator, connect, load, parse_duration, runtime};
+use anyhow::{Context, Result, bail};
+use clap::{Args, Subcommand};
+use perdura_client::{CallError, Options, Refusal};
+use perdura_protocol::{AdminCommand, RefusalReason, limits};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Certifies and revokes client keys with the administrator's key, without a restart.
+#[derive(Args)]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Make a key, register it under a name, and write it to a file
+    Add {
+        /// Unique, 1 to 64 bytes
+        name: String,
+        /// Where the key goes [default: client-NAME.toml in DIR]
+        #[arg(long, value_name = "FILE")]
+        key_out: Option<PathBuf>,
+        #[command(flatten)]
+        how: How,
+    },
+    /// Revoke the key that is registered under a name; it is never registered again
+    Revoke {
+        /// As registered; the key that `perdura init` made is named "default"
+        name: String,
+        #[command(flatten)]
+        how: How,
+    },
+}
+
+#[derive(Args)]
+struct How {
+    /// The directory of the cluster's files, with admin.toml
+    #[arg(long, value_name = "DIR")]
+    cluster: PathBuf,
+    /// How long to wait for the cluster
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
+    timeout: Duration,
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    match &arguments.command {
+        Command::Add { name, key_out, how } => add(name, key_out.as_deref(), how)?,
+        Command::Revoke { name, how } => {
+            let cluster = load(&how.cluster)?;
+            administer(&cluster, how, AdminCommand::RevokeClient { name: name.clone() })?;
+            println!("client {name} is revoked, and its sessions are closed");
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn add(name: &str, key_out: Option<&Path>, how: &How) -> Result<()> {
+    if name.is_empty() || name.len() > limits::CLIENT_NAME_BYTES {
+        let most = limits::CLIENT_NAME_BYTES;
+        bail!(Usage(format!("a client's name has 1 to {most} bytes")));
+    }
+    let path = match key_out {
+        Some(path) => path.to_owned(),
+        None if name.contains('/') => {
+            bail!(Usage(format!("{name:?} makes no file name; give --key-out FILE")))
+        }
+        None => how.cluster.join(format!("client-{name}.toml")),
+    };
+    if path.exists() {
+        bail!("{} is there already, and nothing is overwritten; give --key-out", path.display());
+    }
+    let mut pending = path.clone().into_os_string();
+    pending.push(".pending");
+    let pending = PathBuf::from(pending);
+    let cluster = load(&how.cluster)?;
+    let key = match pending.exists() {
+        true => KeyFile::load(&pending)?.key,
+        false => {
+            let key = fresh_key()?;
+            let to = path_from(&files::directory_of(&path), &how.cluster.join(CLUSTER_FILE))?;
+            KeyFile::write(&pending, "A client of a Perdura cluster.", name, &key, &to)?;
+            key
+        }
+    };
+    let command = AdminCommand::AddClient { name: name.to_owned(), key: key.public() };
+    match administer(&cluster, how, command) {
+        Ok(()) => {}
+        Err(error) if is_contradiction(&error) => {
+            // Certain, so the key is of no use.
+            let _ = std::fs::remove_file(&pending);
+            return Err(error).with_context(|| format!("client {name} is not registered"));
+        }
+        Err(error) => {
+            return Err(error).with_context(|| {
+                format!(
+                    "client {name} may not be registered; run the command again: it goes on with \
+                     the key in {}",
+                    pending.display()
+                )
+            });
+        }
+    }
+    files::rename(&pending, &path)?;
+    println!("client {name} is registered; its key is in {}", path.display());
+    println!(
+        "use it with: perdura kv get KEY --cluster {} --client {}",
+        how.cluster.display(),
+        path.display()
+    );
+    Ok(())
+}
+
+/// Whether the replicas say that the command contradicts what they hold.
+fn is_contradiction(error: &anyhow::Error) -> bool {
+    matches!(
+        error.downcast_ref(),
+        Some(CallError::Refused { reason: Refusal::Ordered(RefusalReason::Contradiction(_)), .. })
+    )
+}
+
+/// `file` as seen from `directory`: its name if it stands there, else the whole path.
+fn path_from(directory: &Path, file: &Path) -> Result<String> {
+    let absolute = |path: &Path| {
+        std::fs::canonicalize(path).with_context(|| format!("cannot find {}", path.display()))
+    };
+    let (directory, file) = (absolute(directory)?, absolute(file)?);
+    let seen = file.strip_prefix(&directory).unwrap_or(&file);
+    Ok(seen.to_string_lossy().into_owned())
+}
+
+fn administer(cluster: &Cluster, how: &How, command: AdminCommand) -> Result<()> {
+    let key = administrator(&how.cluster, cluster)?;
+    let options = Options { timeout: how.timeout, reply_quorum: None };
+    runtime()?.block_on(async {
+        let client = connect(cluster, &key)?;
+        let result = client.administer(command, &options).await;
+        client.close().await;
+        result?;
+        Ok(())
+    })
+}

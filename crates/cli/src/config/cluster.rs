@@ -1,0 +1,413 @@
+//! `cluster.toml`: what all replicas and clients of a cluster agree on.
+//!
+//! The parameters never change; their digest stands in data directories and handshakes. The
+//! members do: a replaced replica's entry keeps the key it had first, because a replica that
+//! replays the log from its start begins with the first configuration.
+
+use super::files::{self, Secrecy};
+use super::keys::quoted;
+use super::{FORMAT_VERSION, host_port, public_key};
+use anyhow::{Context, Result, bail, ensure};
+use perdura_client::{ClusterConfig, ReplicaAddress};
+use perdura_execution::Genesis;
+use perdura_protocol::configuration::{Durability, Member, Parameters};
+use perdura_protocol::{ClusterId, Configuration, Faults, PublicKey, ReplicaId, Slot};
+use serde::Deserialize;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+const MIB: u64 = 1024 * 1024;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Raw {
+    format: u32,
+    cluster: String,
+    administrator: String,
+    durability: String,
+    depth: u64,
+    checkpoint_interval_slots: u64,
+    checkpoint_mib: u64,
+    max_skew_ms: u64,
+    state_limit_mib: u64,
+    faults: RawFaults,
+    configuration: RawConfiguration,
+    replica: Vec<RawReplica>,
+    #[serde(default)]
+    client: Vec<RawClient>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawFaults {
+    u: u8,
+    r: u8,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawConfiguration {
+    number: u64,
+    from_slot: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawReplica {
+    id: u8,
+    address: String,
+    http: String,
+    public_key: String,
+    incarnation: u32,
+    first_public_key: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawClient {
+    name: String,
+    public_key: String,
+}
+
+/// A replica as the others see it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ReplicaEntry {
+    /// `host:port` of its protocol.
+    pub address: String,
+    /// `host:port` of its status and metrics.
+    pub http: String,
+    /// Its key.
+    pub key: PublicKey,
+    /// How often it was replaced.
+    pub incarnation: u32,
+    /// The key of incarnation 0.
+    pub first_key: PublicKey,
+}
+
+/// A cluster, checked.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Cluster {
+    /// Where the file is.
+    pub path: PathBuf,
+    /// What never changes.
+    pub parameters: Parameters,
+    /// Number of the latest configuration.
+    pub configuration: u64,
+    /// Its first slot.
+    pub from_slot: Slot,
+    /// By id.
+    pub replicas: Vec<ReplicaEntry>,
+    /// Clients that are registered from the start.
+    pub clients: Vec<(String, PublicKey)>,
+}
+
+impl Cluster {
+    /// Parameters with the defaults of a new cluster.
+    pub fn default_parameters(
+        cluster: ClusterId,
+        faults: Faults,
+        durability: Durability,
+        administrator: PublicKey,
+    ) -> Parameters {
+        Parameters {
+            cluster,
+            faults,
+            durability,
+            depth: 32,
+            checkpoint_interval: 16_384,
+            checkpoint_bytes: 256 * MIB,
+            max_skew_ms: 500,
+            state_limit_bytes: 8192 * MIB,
+            administrator,
+        }
+    }
+
+    /// Reads and checks the file at `path`.
+    pub fn load(path: &Path) -> Result<Cluster> {
+        let advice = "`perdura init DIR` makes a cluster's files";
+        let raw: Raw = files::read(path, advice)?;
+        let file = path.display().to_string();
+        ensure!(
+            raw.format == FORMAT_VERSION,
+            "{file}: format is {}, and this program reads {FORMAT_VERSION}; use the program that \
+             wrote it",
+            raw.format
+        );
+        let parameters = parameters(&raw, &file)?;
+        let replicas = replicas(raw.replica, parameters.faults, &file)?;
+        let clients = raw.client.into_iter().enumerate().map(|(index, client)| {
+            let field = format!("client[{index}].public_key");
+            Ok((client.name, public_key(&client.public_key, &file, &field)?))
+        });
+        Ok(Cluster {
+            path: path.to_owned(),
+            parameters,
+            configuration: raw.configuration.number,
+            from_slot: Slot(raw.configuration.from_slot),
+            replicas,
+            clients: clients.collect::<Result<_>>()?,
+        })
+    }
+
+    /// Writes it where it was read from.
+    pub fn store(&self) -> Result<()> {
+        files::write(&self.path, &self.render(), Secrecy::Public)
+    }
+
+    /// What replica `id` starts from: the first configuration, or, for one that was replaced, the
+    /// latest (it fetches the state before it).
+    pub fn genesis(&self, id: ReplicaId) -> Genesis {
+        let replaced = self.replicas.get(id.index()).is_some_and(|entry| entry.incarnation > 0);
+        let member = |entry: &ReplicaEntry| match replaced {
+            true => Member { key: entry.key, incarnation: entry.incarnation },
+            false => Member { key: entry.first_key, incarnation: 0 },
+        };
+        let members = self.replicas.iter().map(member).collect();
+        let configuration = match replaced {
+            true => Configuration { id: self.configuration, from_slot: self.from_slot, members },
+            false => Configuration { id: 0, from_slot: Slot(0), members },
+        };
+        Genesis { configuration, clients: self.clients.clone() }
+    }
+
+    /// What a client needs to know.
+    pub fn client_config(&self) -> ClusterConfig {
+        let address = |(id, entry): (usize, &ReplicaEntry)| ReplicaAddress {
+            id: ReplicaId(id as u8),
+            address: entry.address.clone(),
+            key: entry.key,
+        };
+        ClusterConfig {
+            cluster: self.parameters.cluster,
+            faults: self.parameters.faults,
+            replicas: self.replicas.iter().enumerate().map(address).collect(),
+            administrator: Some(self.parameters.administrator),
+        }
+    }
+
+    fn render(&self) -> String {
+        let p = &self.parameters;
+        let mut text = format!(
+            "# A Perdura cluster. All its replicas and clients need this file; it holds no secret.\n\
+             # Up to and with [faults] it is fixed for the life of the cluster.\n\
+             format = {FORMAT_VERSION}\n\
+             cluster = \"{}\"\n\
+             # Public key of the administrator, who may replace replicas and certify clients.\n\
+             administrator = \"{}\"\n\
+             # When a reply leaves: after the log is flushed (sync), written (async), or at once \
+             (none).\n\
+             durability = \"{}\"\n\
+             # Slots in agreement at once.\n\
+             depth = {}\n\
+             # A checkpoint is due after this many slots, or earlier after this much data.\n\
+             checkpoint_interval_slots = {}\n\
+             checkpoint_mib = {}\n\
+             # A proposal whose time differs more from a replica's clock is not voted for.\n\
+             max_skew_ms = {}\n\
+             # Commands that would make the state larger are refused.\n\
+             state_limit_mib = {}\n\n\
+             # Live with up to u failures of any kind, safe with up to r of them lying.\n\
+             [faults]\nu = {}\nr = {}\n\n\
+             # The members' latest configuration; `perdura replica reinit` changes it.\n\
+             [configuration]\nnumber = {}\nfrom_slot = {}\n",
+            p.cluster,
+            p.administrator,
+            durability_text(p.durability),
+            p.depth,
+            p.checkpoint_interval,
+            p.checkpoint_bytes / MIB,
+            p.max_skew_ms,
+            p.state_limit_bytes / MIB,
+            p.faults.u(),
+            p.faults.r(),
+            self.configuration,
+            self.from_slot,
+        );
+        for (id, entry) in self.replicas.iter().enumerate() {
+            let ReplicaEntry { address, http, key, incarnation, first_key } = entry;
+            let (address, http) = (quoted(address), quoted(http));
+            let _ = write!(
+                text,
+                "\n[[replica]]\nid = {id}\naddress = {address}\nhttp = {http}\n\
+                 public_key = \"{key}\"\nincarnation = {incarnation}\n",
+            );
+            if key != first_key {
+                let _ = writeln!(text, "first_public_key = \"{first_key}\"");
+            }
+        }
+        if !self.clients.is_empty() {
+            text.push_str("\n# Registered from the start; later ones are not listed here.\n");
+        }
+        for (name, key) in &self.clients {
+            let name = quoted(name);
+            let _ = write!(text, "[[client]]\nname = {name}\npublic_key = \"{key}\"\n");
+        }
+        text
+    }
+}
+
+fn parameters(raw: &Raw, file: &str) -> Result<Parameters> {
+    let cluster = raw.cluster.parse().map_err(|_| {
+        anyhow::anyhow!("{file}: cluster must be 32 hexadecimal digits; it is {:?}", raw.cluster)
+    })?;
+    let faults =
+        Faults::new(raw.faults.u, raw.faults.r).with_context(|| format!("{file}: [faults]"))?;
+    let durability = durability(&raw.durability)
+        .with_context(|| format!("{file}: durability is {:?}", raw.durability))?;
+    let within = |field: &str, value: u64, least: u64, most: u64| match value {
+        value if (least..=most).contains(&value) => Ok(value),
+        value => bail!("{file}: {field} must be {least} to {most}; it is {value}"),
+    };
+    let interval = raw.checkpoint_interval_slots;
+    Ok(Parameters {
+        cluster,
+        faults,
+        durability,
+        depth: within("depth", raw.depth, 1, 256)?,
+        checkpoint_interval: within("checkpoint_interval_slots", interval, 64, 1 << 20)?,
+        checkpoint_bytes: within("checkpoint_mib", raw.checkpoint_mib, 1, MIB)? * MIB,
+        max_skew_ms: within("max_skew_ms", raw.max_skew_ms, 1, 3_600_000)?,
+        state_limit_bytes: within("state_limit_mib", raw.state_limit_mib, 1, MIB)? * MIB,
+        administrator: public_key(&raw.administrator, file, "administrator")?,
+    })
+}
+
+fn replicas(raw: Vec<RawReplica>, faults: Faults, file: &str) -> Result<Vec<ReplicaEntry>> {
+    ensure!(
+        raw.len() == faults.n(),
+        "{file}: there are {} [[replica]] entries; u = {} and r = {} take {}",
+        raw.len(),
+        faults.u(),
+        faults.r(),
+        faults.n()
+    );
+    let entry = |(index, raw): (usize, RawReplica)| {
+        let field = |name: &str| format!("replica[{index}].{name}");
+        ensure!(
+            usize::from(raw.id) == index,
+            "{file}: {} must be {index}, since entries are in the order of their ids; it is {}",
+            field("id"),
+            raw.id
+        );
+        host_port(&raw.address, file, &field("address"))?;
+        host_port(&raw.http, file, &field("http"))?;
+        let key = public_key(&raw.public_key, file, &field("public_key"))?;
+        let first_key = match &raw.first_public_key {
+            Some(first) => public_key(first, file, &field("first_public_key"))?,
+            None => key,
+        };
+        ensure!(
+            (raw.incarnation > 0) == raw.first_public_key.is_some(),
+            "{file}: {} and {} contradict each other: a replica has a first key of its own when it \
+             was replaced, and only then",
+            field("incarnation"),
+            field("first_public_key")
+        );
+        Ok(ReplicaEntry {
+            address: raw.address,
+            http: raw.http,
+            key,
+            incarnation: raw.incarnation,
+            first_key,
+        })
+    };
+    raw.into_iter().enumerate().map(entry).collect()
+}
+
+/// The durability that `text` names.
+pub fn durability(text: &str) -> Result<Durability> {
+    match text {
+        "sync" => Ok(Durability::Sync),
+        "async" => Ok(Durability::Async),
+        "none" => Ok(Durability::None),
+        _ => bail!("durability is one of sync, async, none"),
+    }
+}
+
+/// Its name.
+pub fn durability_text(durability: Durability) -> &'static str {
+    match durability {
+        Durability::Sync => "sync",
+        Durability::Async => "async",
+        Durability::None => "none",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(path: &Path) -> Cluster {
+        let faults = Faults::new(1, 1).unwrap();
+        let administrator = PublicKey([9; 32]);
+        let parameters = Cluster::default_parameters(
+            ClusterId([7; 16]),
+            faults,
+            Durability::Sync,
+            administrator,
+        );
+        let entry = |id: u8| ReplicaEntry {
+            address: format!("127.0.0.1:{}", 7400 + u16::from(id)),
+            http: format!("127.0.0.1:{}", 7500 + u16::from(id)),
+            key: PublicKey([id; 32]),
+            incarnation: u32::from(id == 2),
+            first_key: PublicKey([if id == 2 { 20 } else { id }; 32]),
+        };
+        Cluster {
+            path: path.to_owned(),
+            parameters,
+            configuration: 1,
+            from_slot: Slot(77),
+            replicas: (0..4).map(entry).collect(),
+            clients: vec![("default".to_owned(), PublicKey([8; 32]))],
+        }
+    }
+
+    #[test]
+    fn a_cluster_goes_both_ways() {
+        let directory = tempfile::tempdir().unwrap();
+        let cluster = sample(&directory.path().join("cluster.toml"));
+        cluster.store().unwrap();
+        assert_eq!(Cluster::load(&cluster.path).unwrap(), cluster);
+    }
+
+    #[test]
+    fn who_was_replaced_starts_from_the_latest_configuration_and_the_others_from_the_first() {
+        let cluster = sample(Path::new("cluster.toml"));
+        let first = cluster.genesis(ReplicaId(0)).configuration;
+        assert_eq!((first.id, first.from_slot), (0, Slot(0)));
+        assert_eq!(first.members[2], Member { key: PublicKey([20; 32]), incarnation: 0 });
+        let latest = cluster.genesis(ReplicaId(2)).configuration;
+        assert_eq!((latest.id, latest.from_slot), (1, Slot(77)));
+        assert_eq!(latest.members[2], Member { key: PublicKey([2; 32]), incarnation: 1 });
+    }
+
+    #[test]
+    fn each_wrong_field_is_named_with_its_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let cluster = sample(&directory.path().join("cluster.toml"));
+        let good = cluster.render();
+        for (from, to, named) in [
+            ("format = 1", "format = 2", "format is 2"),
+            ("depth = 32", "depth = 0", "depth must be 1 to 256"),
+            ("depth = 32", "depth = \"x\"", "line 10 (depth)"),
+            ("depth = 32", "", "depth"),
+            ("depth = 32", "depth = 32\ndeepness = 1", "deepness"),
+            ("u = 1", "u = 0", "[faults]"),
+            ("r = 1", "r = 0", "[[replica]]"),
+            ("\"sync\"", "\"maybe\"", "durability"),
+            ("id = 1", "id = 3", "replica[1].id"),
+            ("127.0.0.1:7402", "127.0.0.1", "replica[2].address"),
+            ("127.0.0.1:7503", ":1", "replica[3].http"),
+            ("incarnation = 1\n", "incarnation = 0\n", "replica[2].incarnation"),
+            (&"08".repeat(32), "08", "client[0].public_key"),
+            (&"07".repeat(16), "zz", "cluster must be"),
+            ("format = 1", "format = [", "line 4"),
+        ] {
+            assert!(good.contains(from), "{from}");
+            std::fs::write(&cluster.path, good.replacen(from, to, 1)).unwrap();
+            let error = format!("{:#}", Cluster::load(&cluster.path).unwrap_err());
+            assert!(error.contains("cluster.toml") && error.contains(named), "{named}: {error}");
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Reading and writing whole files.
+
+use anyhow::{Context, Result};
+use serde::de::DeserializeOwned;
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// Whether others than its owner may read a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Secrecy {
+    /// Mode 0644.
+    Public,
+    /// Mode 0600.
+    Secret,
+}
+
+/// Parses the file at `path`; `advice` says what to do when it is missing.
+pub fn read<T: DeserializeOwned>(path: &Path, advice: &str) -> Result<T> {
+    let file = path.display();
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            anyhow::bail!("there is no file {file}; {advice}")
+        }
+        Err(error) if error.kind() == ErrorKind::InvalidData => {
+            anyhow::bail!("{file} is not a text file; restore it from a copy")
+        }
+        Err(error) => return Err(error).with_context(|| format!("cannot read {file}")),
+    };
+    toml::from_str(&text).map_err(|error| {
+        let place = error.span().map_or(String::new(), |span| place_of(&text, span.start));
+        anyhow::anyhow!("{file}{place}: {}; correct the file", error.message().trim())
+    })
+}
+
+/// The line at `offset` and the field on it. Not the line itself, which may hold a secret key.
+fn place_of(text: &str, offset: usize) -> String {
+    let before = text.get(..offset).unwrap_or_default();
+    let number = before.matches('\n').count() + 1;
+    let line = text.lines().nth(number - 1).unwrap_or_default();
+    match line.split_once('=') {
+        Some((field, _)) => format!(", line {number} ({})", field.trim()),
+        None => format!(", line {number}"),
+    }
+}
+
+/// Writes `content` under the name `path` so that after a crash there is either this or what was
+/// there before.
+pub fn write(path: &Path, content: &str, secrecy: Secrecy) -> Result<()> {
+    let directory = directory_of(path);
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let temporary = directory.join(format!(".{name}.tmp"));
+    let mode = match secrecy {
+        Secrecy::Public => 0o644,
+        Secrecy::Secret => 0o600,
+    };
+    let write = || -> std::io::Result<()> {
+        // A leftover may have other permissions.
+        match fs::remove_file(&temporary) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file =
+            OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
+        file.write_all(content.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)?;
+        sync_directory(&directory)
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Gives `from` the name `to` in the same directory, durably.
+pub fn rename(from: &Path, to: &Path) -> Result<()> {
+    fs::rename(from, to)
+        .and_then(|()| sync_directory(&directory_of(to)))
+        .with_context(|| format!("cannot rename {} to {}", from.display(), to.display()))
+}
+
+/// Makes the names in `directory` durable.
+pub fn sync_directory(directory: &Path) -> std::io::Result<()> {
+    File::open(directory)?.sync_all()
+}
+
+/// The directory that `path` stands in.
+pub fn directory_of(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
+/// `relative` as it stands in the file at `file`.
+pub fn resolve(file: &Path, relative: &Path) -> PathBuf {
+    directory_of(file).join(relative)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_secret_file_is_replaced_as_a_whole_and_readable_by_its_owner_only() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("key.toml");
+        write(&path, "a", Secrecy::Public).unwrap();
+        write(&path, "b", Secrecy::Secret).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "b");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn paths_resolve_against_the_file_they_stand_in() {
+        let resolved = resolve(Path::new("a/replica-0/replica.toml"), Path::new("../cluster.toml"));
+        assert_eq!(resolved, Path::new("a/replica-0/../cluster.toml"));
+        assert_eq!(resolve(Path::new("c.toml"), Path::new("data")), Path::new("./data"));
+        let absolute = resolve(Path::new("a/c.toml"), Path::new("/data"));
+        assert_eq!(absolute, Path::new("/data"));
+    }
+}

@@ -1,0 +1,65 @@
+//! The files of a cluster's directory: what they hold, and how they are read and written.
+//!
+//! | file | what | secret |
+//! |---|---|---|
+//! | `cluster.toml` | parameters, replicas, first clients; equal on all machines ([`cluster`]) | no |
+//! | `client.toml`, `client-NAME.toml` | a client's key ([`keys`]) | yes |
+//! | `admin.toml` | the administrator's key ([`keys`]) | yes |
+//! | `replica-i/replica.toml` | what concerns one replica alone ([`replica`]) | yes |
+//!
+//! Invariants: a relative path resolves against the file it stands in; a field that is not known
+//! is refused, since a misspelt one would silently not count; an error names the file and the
+//! field; a file is replaced as a whole or not at all; secret files are readable by their owner
+//! only.
+
+pub mod cluster;
+pub mod files;
+pub mod keys;
+pub mod replica;
+
+pub use cluster::{Cluster, ReplicaEntry};
+pub use keys::KeyFile;
+pub use replica::ReplicaFile;
+
+use perdura_protocol::{PublicKey, SecretKey};
+
+/// Name of the cluster's file in its directory.
+pub const CLUSTER_FILE: &str = "cluster.toml";
+/// Name of the first client's file.
+pub const CLIENT_FILE: &str = "client.toml";
+/// Name of the administrator's file.
+pub const ADMIN_FILE: &str = "admin.toml";
+/// Name of a replica's file in its own directory.
+pub const REPLICA_FILE: &str = "replica.toml";
+/// Name of a replica's file while its replacement is under way.
+pub const PENDING_REPLICA_FILE: &str = "replica.toml.pending";
+
+/// Version of the files' format.
+const FORMAT_VERSION: u32 = 1;
+
+/// The public key that the field `field` of `file` spells.
+fn public_key(text: &str, file: &str, field: &str) -> anyhow::Result<PublicKey> {
+    text.parse().map_err(|_| {
+        anyhow::anyhow!(
+            "{file}: {field} must be a public key, 64 hexadecimal digits; it is {text:?}"
+        )
+    })
+}
+
+/// The secret key that the field `field` of `file` spells; errors do not repeat it.
+fn secret_key(text: &str, file: &str, field: &str) -> anyhow::Result<SecretKey> {
+    SecretKey::from_text(text).ok_or_else(|| {
+        anyhow::anyhow!("{file}: {field} must be a secret key, 64 hexadecimal digits")
+    })
+}
+
+/// A `host:port` as far as it can be checked without resolving it.
+fn host_port(text: &str, file: &str, field: &str) -> anyhow::Result<()> {
+    let port = text.rsplit_once(':').filter(|(host, _)| !host.is_empty());
+    match port.and_then(|(_, port)| port.parse::<u16>().ok()) {
+        Some(port) if port > 0 => Ok(()),
+        _ => {
+            anyhow::bail!("{file}: {field} must be host:port, as in 127.0.0.1:7400; it is {text:?}")
+        }
+    }
+}

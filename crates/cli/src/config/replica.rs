@@ -1,0 +1,141 @@
+//! `replica-i/replica.toml`: what concerns one replica alone.
+
+use super::cluster::Cluster;
+use super::files::{self, Secrecy};
+use super::keys::quoted;
+use super::{FORMAT_VERSION, PENDING_REPLICA_FILE, host_port, secret_key};
+use anyhow::{Result, ensure};
+use perdura_protocol::SecretKey;
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Raw {
+    format: u32,
+    id: u8,
+    incarnation: u32,
+    secret_key: String,
+    cluster: PathBuf,
+    data: PathBuf,
+    listen: String,
+    http: Option<String>,
+}
+
+/// A replica's own file. Paths are as in the file; see [`ReplicaFile::data`] and
+/// [`ReplicaFile::cluster`].
+#[derive(Clone, Debug)]
+pub struct ReplicaFile {
+    /// Where the file is.
+    pub path: PathBuf,
+    /// Which replica.
+    pub id: u8,
+    /// How often it was replaced.
+    pub incarnation: u32,
+    /// Its key.
+    pub key: SecretKey,
+    /// cluster.toml, as seen from this file.
+    pub cluster_path: PathBuf,
+    /// The data directory, as seen from this file.
+    pub data_path: PathBuf,
+    /// Where it listens for replicas and clients.
+    pub listen: String,
+    /// Where it serves status and metrics; nowhere if absent.
+    pub http: Option<String>,
+}
+
+impl ReplicaFile {
+    /// Reads and checks the file at `path`.
+    pub fn load(path: &Path) -> Result<ReplicaFile> {
+        let advice =
+            "`perdura init` makes one for each replica, `perdura replica reinit` a new one";
+        let raw: Raw = files::read(path, advice)?;
+        let file = path.display().to_string();
+        ensure!(
+            raw.format == FORMAT_VERSION,
+            "{file}: format is {}, and this program reads {FORMAT_VERSION}; use the program that \
+             wrote it",
+            raw.format
+        );
+        host_port(&raw.listen, &file, "listen")?;
+        if let Some(http) = &raw.http {
+            host_port(http, &file, "http")?;
+        }
+        Ok(ReplicaFile {
+            path: path.to_owned(),
+            id: raw.id,
+            incarnation: raw.incarnation,
+            key: secret_key(&raw.secret_key, &file, "secret_key")?,
+            cluster_path: raw.cluster,
+            data_path: raw.data,
+            listen: raw.listen,
+            http: raw.http,
+        })
+    }
+
+    /// Writes it under the name `path`.
+    pub fn store(&self, path: &Path) -> Result<()> {
+        let mut text = format!(
+            "# Replica {id} of a Perdura cluster; start it with `perdura replica --config` and this \
+             file.\n# Whoever reads this file can act in its name: keep it to yourself.\n\
+             format = {FORMAT_VERSION}\n\
+             id = {id}\n\
+             incarnation = {}\n\
+             secret_key = \"{}\"\n\
+             # Relative paths are relative to this file.\n\
+             cluster = {}\n\
+             data = {}\n\
+             # Where it listens for replicas and clients, who find it under its address in \
+             cluster.toml.\n\
+             listen = {}\n",
+            self.incarnation,
+            self.key.to_secret_text(),
+            quoted(&self.cluster_path.to_string_lossy()),
+            quoted(&self.data_path.to_string_lossy()),
+            quoted(&self.listen),
+            id = self.id,
+        );
+        if let Some(http) = &self.http {
+            text.push_str("# Where it serves /status, /metrics, /healthz and /readyz.\n");
+            text.push_str(&format!("http = {}\n", quoted(http)));
+        }
+        files::write(path, &text, Secrecy::Secret)
+    }
+
+    /// The data directory, resolved.
+    pub fn data(&self) -> PathBuf {
+        files::resolve(&self.path, &self.data_path)
+    }
+
+    /// Where cluster.toml is, resolved.
+    pub fn cluster(&self) -> PathBuf {
+        files::resolve(&self.path, &self.cluster_path)
+    }
+
+    /// That this is a replica of `cluster`, in its current incarnation.
+    pub fn check_member(&self, cluster: &Cluster) -> Result<()> {
+        let (file, of) = (self.path.display(), cluster.path.display());
+        let Some(entry) = cluster.replicas.get(usize::from(self.id)) else {
+            let last = cluster.replicas.len().saturating_sub(1);
+            anyhow::bail!("{file}: id is {}, and the replicas in {of} are 0 to {last}", self.id);
+        };
+        if entry.key == self.key.public() && entry.incarnation == self.incarnation {
+            return Ok(());
+        }
+        let id = self.id;
+        let pending = self.path.with_file_name(PENDING_REPLICA_FILE);
+        ensure!(
+            !pending.exists(),
+            "replacing replica {id} was interrupted; finish it with `perdura replica reinit \
+             --cluster {} --id {id}`",
+            files::directory_of(&cluster.path).display()
+        );
+        anyhow::bail!(
+            "{file}: secret_key and incarnation {} are not those of replica {id} in {of} \
+             (incarnation {}): one of the files is of another cluster, or older than the replica's \
+             last replacement; take the newer ones",
+            self.incarnation,
+            entry.incarnation
+        )
+    }
+}

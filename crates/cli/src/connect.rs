@@ -1,0 +1,120 @@
+//! From `--cluster DIR` to a client.
+
+use crate::config::{ADMIN_FILE, CLIENT_FILE, CLUSTER_FILE, Cluster, KeyFile};
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use perdura_client::Client;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Which cluster, and as which client.
+#[derive(Args, Clone)]
+pub struct ClusterArguments {
+    /// The directory of the cluster's files
+    #[arg(long, value_name = "DIR")]
+    pub cluster: PathBuf,
+    /// The client's key [default: client.toml in DIR]
+    #[arg(long, value_name = "FILE")]
+    pub client: Option<PathBuf>,
+}
+
+impl ClusterArguments {
+    /// The cluster.
+    pub fn load(&self) -> Result<Cluster> {
+        load(&self.cluster)
+    }
+
+    /// The client's key.
+    pub fn key(&self, cluster: &Cluster) -> Result<KeyFile> {
+        let path = self.client.clone().unwrap_or_else(|| self.cluster.join(CLIENT_FILE));
+        checked(&path, cluster)
+    }
+}
+
+/// The cluster whose files are in `dir`.
+pub fn load(dir: &Path) -> Result<Cluster> {
+    Cluster::load(&dir.join(CLUSTER_FILE))
+}
+
+/// The administrator's key.
+pub fn administrator(dir: &Path, cluster: &Cluster) -> Result<KeyFile> {
+    let path = dir.join(ADMIN_FILE);
+    let file = checked(&path, cluster)?;
+    ensure!(
+        file.key.public() == cluster.parameters.administrator,
+        "{}: secret_key is not that of the administrator in {}; take the admin.toml that was made \
+         with it",
+        path.display(),
+        cluster.path.display()
+    );
+    Ok(file)
+}
+
+/// A key file, which must be of `cluster`: where it names another cluster.toml that is there too,
+/// that has to be the same cluster.
+fn checked(path: &Path, cluster: &Cluster) -> Result<KeyFile> {
+    let file = KeyFile::load(path)?;
+    if file.cluster.exists() {
+        let other = Cluster::load(&file.cluster)?;
+        ensure!(
+            other.parameters.cluster == cluster.parameters.cluster,
+            "{} is a key for cluster {} ({}), not for {} ({}); take one of this cluster",
+            path.display(),
+            other.parameters.cluster,
+            other.path.display(),
+            cluster.parameters.cluster,
+            cluster.path.display()
+        );
+    }
+    Ok(file)
+}
+
+/// A client; inside of a runtime.
+pub fn connect(cluster: &Cluster, key: &KeyFile) -> Result<Client> {
+    Client::connect(cluster.client_config(), key.key.clone())
+        .with_context(|| format!("cannot make a client of {}", cluster.path.display()))
+}
+
+/// A runtime on this thread alone: no call wakes up another core.
+pub fn runtime() -> Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the asynchronous runtime")
+}
+
+/// A time on the command line: `10s`, `500ms`, `2m`, or a number of seconds.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let per_second = match unit {
+        "ms" => 0.001,
+        "s" | "" => 1.0,
+        "m" => 60.0,
+        "h" => 3600.0,
+        _ => return Err("give a time as in 10s, 500ms or 2m".to_owned()),
+    };
+    let number: f64 = number.parse().map_err(|_| "give a time as in 10s, 500ms or 2m")?;
+    match Duration::try_from_secs_f64(number * per_second) {
+        Ok(time) if time.is_zero() => Err("the time must be more than nothing".to_owned()),
+        Ok(time) if time > Duration::from_secs(86_400) => Err("a day is the most".to_owned()),
+        Ok(time) => Ok(time),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_parsed() {
+        assert_eq!(parse_duration("10s"), Ok(Duration::from_secs(10)));
+        assert_eq!(parse_duration("1.5"), Ok(Duration::from_millis(1500)));
+        assert_eq!(parse_duration("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(parse_duration("2m"), Ok(Duration::from_secs(120)));
+        for bad in ["", "s", "0", "-1", "10 s", "1d", "1e9", "25h", "1.2.3s"] {
+            assert!(parse_duration(bad).is_err(), "{bad}");
+        }
+    }
+}

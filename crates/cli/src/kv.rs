@@ -1,0 +1,307 @@
+//! `perdura kv`: one operation on the store, or a stream of them (see [`crate::kv_batch`]).
+
+use crate::Usage;
+use crate::connect::{ClusterArguments, connect, parse_duration, runtime};
+use crate::kv_batch;
+use crate::kv_json::{Parsed, SCAN_LIMIT, from_base64, to_base64};
+use anyhow::{Context, Result, bail};
+use bytes::Bytes;
+use clap::{Args, Subcommand};
+use perdura_client::{CallError, Client, Options, Reply};
+use perdura_protocol::{Decode, Encode};
+use perdura_store::{StoreCommand, StoreReply};
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Reads and writes the store.
+#[derive(Args)]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Write a key
+    Put {
+        /// The key, 1 to 4096 bytes
+        key: String,
+        /// Its value, up to 1 MiB; `-` reads it from standard input
+        #[arg(allow_hyphen_values = true)]
+        value: String,
+        #[command(flatten)]
+        how: How,
+    },
+    /// Read a key; exit code 1 if it is absent
+    Get {
+        /// The key
+        key: String,
+        /// Read without ordering, where enough replicas answer alike; as consistent, and faster
+        #[arg(long)]
+        fast: bool,
+        #[command(flatten)]
+        how: How,
+    },
+    /// Remove a key, present or not
+    Del {
+        /// The key
+        key: String,
+        #[command(flatten)]
+        how: How,
+    },
+    /// List keys and values of a range, in order, separated by a tab
+    Scan {
+        /// First key
+        #[arg(long, value_name = "KEY", default_value = "")]
+        start: String,
+        /// The key after the last
+        #[arg(long, value_name = "KEY")]
+        end: Option<String>,
+        /// Entries at most, 1 to 10000
+        #[arg(long, value_name = "N", default_value_t = SCAN_LIMIT)]
+        limit: u32,
+        /// From the last to the first
+        #[arg(long)]
+        reverse: bool,
+        /// Read without ordering, where enough replicas answer alike; as consistent, and faster
+        #[arg(long)]
+        fast: bool,
+        #[command(flatten)]
+        how: How,
+    },
+    /// Write a key if it has an expected value; exit code 1 if it has not
+    Cas(Cas),
+    /// Carry out a transaction; exit code 1 if it does not commit
+    #[command(after_help = TXN_HELP)]
+    Txn {
+        /// A list of operations in JSON; `-` reads it from standard input
+        ops: String,
+        #[command(flatten)]
+        how: How,
+    },
+    /// Carry out operations from standard input, many at once, in JSON lines
+    Batch(kv_batch::Arguments),
+}
+
+const TXN_HELP: &str = r#"Operations, of which all comparisons come first, on the state before:
+  {"cmp":{"key":"a","value":"x"}}      fails the transaction unless a is x (null: absent)
+  {"read":"a"}
+  {"range":{"start":"a","end":"b","limit":10,"reverse":false}}
+  {"insert":{"key":"a","value":"x"}}   fails the transaction if a is present
+  {"write":{"key":"a","value":"x","only_if_present":false}}
+  {"delete":"a"}
+Keys and values are strings, or {"b64":"..."}. Example:
+  perdura kv txn --cluster DIR '[{"cmp":{"key":"a","value":"1"}},{"write":{"key":"a","value":"2"}}]'"#;
+
+#[derive(Args)]
+struct Cas {
+    /// The key
+    key: String,
+    /// Its new value; `-` reads it from standard input
+    #[arg(allow_hyphen_values = true, required_unless_present = "delete")]
+    value: Option<String>,
+    /// The value it must have
+    #[arg(
+        long,
+        value_name = "VALUE",
+        conflicts_with = "absent",
+        required_unless_present = "absent"
+    )]
+    expect: Option<String>,
+    /// It must be absent
+    #[arg(long)]
+    absent: bool,
+    /// Remove it instead of writing it
+    #[arg(long, conflicts_with = "value")]
+    delete: bool,
+    #[command(flatten)]
+    how: How,
+}
+
+#[derive(Args)]
+struct How {
+    #[command(flatten)]
+    cluster: ClusterArguments,
+    /// How long to wait for the answer
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
+    timeout: Duration,
+    /// Keys and values are in Base64, on the command line and in the output
+    #[arg(long)]
+    base64: bool,
+    /// Print the result in JSON, as `perdura kv batch` does
+    #[arg(long)]
+    json: bool,
+}
+
+impl How {
+    fn bytes(&self, text: &str) -> Result<Bytes> {
+        if self.base64 {
+            return from_base64(text).map_err(|error| Usage(error).into());
+        }
+        Ok(Bytes::copy_from_slice(text.as_bytes()))
+    }
+
+    /// A value, or what stands on standard input for `-`.
+    fn value(&self, text: &str) -> Result<Bytes> {
+        if text != "-" {
+            return self.bytes(text);
+        }
+        let mut read = Vec::new();
+        // One byte more than a value may have is enough to refuse it.
+        let most = perdura_store::limits::TRANSACTION_BYTES as u64 * 2;
+        let taken = std::io::stdin().lock().take(most).read_to_end(&mut read);
+        taken.context("cannot read the value from standard input")?;
+        match std::str::from_utf8(&read) {
+            Ok(text) if self.base64 => self.bytes(text.trim()),
+            Err(_) if self.base64 => bail!("standard input is not Base64"),
+            _ => Ok(read.into()),
+        }
+    }
+}
+
+/// Runs the command.
+pub fn run(arguments: Arguments) -> Result<ExitCode> {
+    let plain = |command| Parsed { command, kind: crate::kv_json::Kind::Plain };
+    let (parsed, fast, how) = match arguments.command {
+        Command::Batch(arguments) => return kv_batch::run(&arguments),
+        Command::Put { key, value, how } => {
+            let (key, value) = (how.bytes(&key)?, how.value(&value)?);
+            (plain(StoreCommand::Put { key, value }), false, how)
+        }
+        Command::Get { key, fast, how } => {
+            (plain(StoreCommand::Get { key: how.bytes(&key)? }), fast, how)
+        }
+        Command::Del { key, how } => {
+            (plain(StoreCommand::Delete { key: how.bytes(&key)? }), false, how)
+        }
+        Command::Scan { start, end, limit, reverse, fast, how } => {
+            let end = end.map(|end| how.bytes(&end)).transpose()?;
+            (Parsed::scan(how.bytes(&start)?, end, limit, reverse), fast, how)
+        }
+        Command::Cas(Cas { key, value, expect, how, .. }) => {
+            let expect = expect.map(|expect| how.bytes(&expect)).transpose()?;
+            let value = value.map(|value| how.value(&value)).transpose()?;
+            (Parsed::cas(how.bytes(&key)?, expect, value), false, how)
+        }
+        Command::Txn { ops, how } => {
+            let text = if ops == "-" { how_text()? } else { ops };
+            let ops: Value = serde_json::from_str(&text)
+                .map_err(|error| Usage(format!("the operations are not JSON: {error}")))?;
+            let parsed = Parsed::from_json(json!({"op": "txn", "ops": ops})).map_err(Usage)?;
+            (parsed, false, how)
+        }
+    };
+    parsed.command.validate().map_err(|error| Usage(error.to_string()))?;
+    one(&parsed, fast, &how)
+}
+
+fn how_text() -> Result<String> {
+    std::io::read_to_string(std::io::stdin()).context("cannot read standard input as text")
+}
+
+fn one(parsed: &Parsed, fast: bool, how: &How) -> Result<ExitCode> {
+    let cluster = how.cluster.load()?;
+    let key = how.cluster.key(&cluster)?;
+    let options = Options { timeout: how.timeout, reply_quorum: None };
+    let reply = runtime()?.block_on(async {
+        let client = connect(&cluster, &key)?;
+        let reply = call(&client, &parsed.command, fast, &options).await;
+        client.close().await;
+        anyhow::Ok(reply?)
+    })?;
+    print(parsed, reply, how)
+}
+
+/// Why a call brought no reply of the store.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum StoreError {
+    /// The call failed.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// The reply makes no sense; more than r replicas lie, or run another service.
+    #[error("indeterminate: the cluster gave an answer that fits no command of the store")]
+    Nonsense,
+}
+
+/// One command of the store.
+pub async fn call(
+    client: &Client,
+    command: &StoreCommand,
+    fast: bool,
+    options: &Options,
+) -> Result<StoreReply, StoreError> {
+    let content = command.to_bytes();
+    let reply = match fast && command.is_read() {
+        true => client.read(content, options).await?,
+        false => client.call(content, options).await?,
+    };
+    match reply {
+        Reply::Service(bytes) => StoreReply::from_bytes(bytes).map_err(|_| StoreError::Nonsense),
+        Reply::Administered { .. } => Err(StoreError::Nonsense),
+    }
+}
+
+fn print(parsed: &Parsed, reply: StoreReply, how: &How) -> Result<ExitCode> {
+    let success = match &reply {
+        StoreReply::Value(value) => value.is_some(),
+        StoreReply::Transaction(result) => result.committed,
+        StoreReply::Put | StoreReply::Deleted { .. } => true,
+    };
+    let code = if success { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    let mut out = std::io::stdout().lock();
+    let plain_value = match &reply {
+        StoreReply::Value(value) if !how.json => Some(value.clone()),
+        _ => None,
+    };
+    if let Some(value) = plain_value {
+        match value {
+            Some(value) if how.base64 => writeln!(out, "{}", to_base64(&value))?,
+            Some(value) => {
+                out.write_all(&value)?;
+                out.write_all(b"\n")?;
+            }
+            None => eprintln!("perdura: there is no such key"),
+        }
+        return Ok(code);
+    }
+    let result = parsed.result(reply).ok_or(StoreError::Nonsense)?;
+    match (&result["entries"], &result["deleted"], &result["committed"]) {
+        _ if how.json => writeln!(out, "{result}")?,
+        (Value::Array(entries), _, _) => {
+            for entry in entries {
+                writeln!(out, "{}\t{}", shown(&entry["key"], how), shown(&entry["value"], how))?;
+            }
+            if result["more"] == Value::Bool(true) {
+                eprintln!("perdura: there is more; go on with --start, or raise --limit");
+            }
+        }
+        (_, Value::Bool(deleted), _) => {
+            writeln!(out, "{}", if *deleted { "deleted" } else { "was absent" })?;
+        }
+        (_, _, Value::Bool(_)) if result["results"].is_array() => writeln!(out, "{result}")?,
+        (_, _, Value::Bool(true)) => writeln!(out, "ok")?,
+        (_, _, Value::Bool(false)) => {
+            let failed = &result["failed"];
+            match failed.is_null() {
+                true => eprintln!("perdura: not committed: it does not have the expected value"),
+                false => eprintln!("perdura: not committed: operation {failed} (from 0) failed"),
+            }
+        }
+        _ => writeln!(out, "ok")?,
+    }
+    Ok(code)
+}
+
+/// A key or value on a line of its own kind: what is not UTF-8 is in Base64.
+fn shown(value: &Value, how: &How) -> String {
+    match value {
+        Value::String(text) if how.base64 => to_base64(text.as_bytes()),
+        Value::String(text) => text.clone(),
+        other => {
+            let text = other["b64"].as_str().unwrap_or_default();
+            if how.base64 { text.to_owned() } else { format!("base64:{text}") }
+        }
+    }
+}

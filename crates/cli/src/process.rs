@@ -1,0 +1,96 @@
+//! What has to do with processes: logs, signals, CPU time.
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use rustix::process::{Pid, Signal};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::process::Child;
+use std::time::Duration;
+use tracing_subscriber::filter::LevelFilter;
+
+/// How much is logged.
+#[derive(Clone, Copy, ValueEnum)]
+pub enum LogLevel {
+    /// What stops the replica
+    Error,
+    /// What an operator has to look at
+    Warn,
+    /// What changes: views, links, checkpoints
+    Info,
+    /// Details
+    Debug,
+    /// Everything
+    Trace,
+}
+
+/// Sends logs of `level` and above to standard error.
+pub fn start_logging(level: LogLevel) {
+    let level = match level {
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
+    };
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .with_max_level(level)
+        .init();
+}
+
+/// Calls `stop` on SIGTERM and on SIGINT, on a thread of its own. A second signal ends the process
+/// at once, as it would have without this.
+pub fn on_stop(stop: impl FnOnce(&'static str) + Send + 'static) -> Result<()> {
+    let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT])
+        .context("cannot listen for SIGTERM and SIGINT")?;
+    std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || {
+            let mut stop = Some(stop);
+            for signal in signals.forever() {
+                let name = if signal == SIGTERM { "SIGTERM" } else { "SIGINT" };
+                match stop.take() {
+                    Some(stop) => stop(name),
+                    None => {
+                        let _ = signal_hook::low_level::emulate_default_handler(signal);
+                    }
+                }
+            }
+        })
+        .context("cannot start a thread for signals")?;
+    Ok(())
+}
+
+/// Sends this process SIGTERM when `parent` ends, at once if it has ended already.
+pub fn end_with_parent(parent: u32) -> Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::TERM))
+        .context("cannot be told of the end of the parent process")?;
+    let now = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
+    anyhow::ensure!(now == i32::try_from(parent).ok(), "the parent process {parent} has ended");
+    Ok(())
+}
+
+/// Sends a child SIGTERM. It must not have been waited for with success, so that the number is
+/// still its own.
+pub fn terminate(child: &Child) {
+    if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+        // It may be ending by itself.
+        let _ = rustix::process::kill_process(pid, Signal::TERM);
+    }
+}
+
+/// CPU time, user and system, that a process of this machine has used; `None` if there is no such
+/// process of this program.
+pub fn cpu_time(pid: u32) -> Option<Duration> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name stands in parentheses and may hold anything; what follows it is numbers.
+    let (before, after) = (stat.find('(')?, stat.rfind(')')?);
+    if stat.get(before + 1..after)? != "perdura" {
+        return None;
+    }
+    let fields: Vec<&str> = stat.get(after + 1..)?.split_whitespace().collect();
+    let ticks = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
+    let per_second = rustix::param::clock_ticks_per_second();
+    Some(Duration::from_secs_f64(ticks as f64 / per_second as f64))
+}

@@ -1,0 +1,185 @@
+//! `perdura replica reinit`: replaces a replica that no longer knows what it promised by a new
+//! incarnation (rule D8).
+//!
+//! Each step may be the last before an interruption, and running the command again goes on:
+//!
+//! 1. the new key goes to `replica.toml.pending`, so that a second run orders the same;
+//! 2. the replacement is ordered; ordering the same one again is answered as the first time;
+//! 3. cluster.toml gets the new key, so that the old file can no longer be run;
+//! 4. the old data is moved aside and the data directory formatted. Nobody can have run on it
+//!    before step 5;
+//! 5. `replica.toml.pending` becomes `replica.toml`.
+
+use crate::config::keys::fresh_key;
+use crate::config::{Cluster, PENDING_REPLICA_FILE, REPLICA_FILE, ReplicaFile, files};
+use crate::connect::{administrator, connect, load, parse_duration, runtime};
+use crate::{Usage, format};
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use perdura_client::{CallError, Options, Refusal, Reply};
+use perdura_durability::FileDisk;
+use perdura_protocol::{AdminCommand, RefusalReason, ReplicaId, Slot};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Replaces a replica that lost its disk, or its memory. The others must be running; what it has
+/// of data is moved aside, not deleted. Interrupted, it may be run again.
+#[derive(Args)]
+pub struct Arguments {
+    /// The directory of the cluster's files, with admin.toml
+    #[arg(long, value_name = "DIR")]
+    cluster: PathBuf,
+    /// The replica to replace
+    #[arg(long, value_name = "I")]
+    id: u8,
+    /// How long to wait for the cluster
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
+    timeout: Duration,
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let dir = &arguments.cluster;
+    let mut cluster = load(dir)?;
+    let id = ReplicaId(arguments.id);
+    if id.index() >= cluster.replicas.len() {
+        let last = cluster.replicas.len() - 1;
+        bail!(Usage(format!("--id {id}: the replicas of this cluster are 0 to {last}")));
+    }
+    let own = dir.join(format!("replica-{id}"));
+    let new = pending(&own, id, &cluster)?;
+    // Held until the end: an old incarnation that still runs would lose its files under its feet.
+    let lock = match FileDisk::open(&new.data()) {
+        Ok(disk) => Some(disk),
+        Err(perdura_durability::OpenError::Missing { .. }) => None,
+        Err(error) => return Err(error).context("the old incarnation has to be stopped first"),
+    };
+    let (configuration, from_slot) = order(arguments, &cluster, id, &new)?;
+
+    let entry = &mut cluster.replicas[id.index()];
+    entry.key = new.key.public();
+    entry.incarnation = new.incarnation;
+    cluster.configuration = configuration;
+    cluster.from_slot = from_slot;
+    cluster.store()?;
+    let moved = move_aside(&new.data())?;
+    drop(lock);
+    let parameters = &cluster.parameters;
+    format::data_directory(&new.data(), parameters, id, new.incarnation, Some(from_slot))?;
+    let path = own.join(REPLICA_FILE);
+    files::rename(&new.path, &path)?;
+
+    println!(
+        "replica {id} is in incarnation {} from slot {from_slot} on, configuration {configuration}",
+        new.incarnation
+    );
+    if let Some(moved) = moved {
+        println!("its old data is in {}; delete it when you no longer want it", moved.display());
+    }
+    println!("start it with: perdura replica --config {}", path.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The replica's next file: the one of an interrupted run, or a fresh one, stored.
+fn pending(own: &Path, id: ReplicaId, cluster: &Cluster) -> Result<ReplicaFile> {
+    let path = own.join(PENDING_REPLICA_FILE);
+    let entry = &cluster.replicas[id.index()];
+    if path.exists() {
+        let file = ReplicaFile::load(&path)?;
+        let next = entry.incarnation.saturating_add(1);
+        let ordered = file.incarnation == entry.incarnation && file.key.public() == entry.key;
+        ensure!(
+            ordered || file.incarnation == next,
+            "{} is for incarnation {}, and replica {id} is in incarnation {}; remove the file",
+            path.display(),
+            file.incarnation,
+            entry.incarnation
+        );
+        return Ok(file);
+    }
+    fs::create_dir_all(own).with_context(|| format!("cannot make {}", own.display()))?;
+    // With the replica's file gone too, it comes back where the others look for it.
+    let current = own.join(REPLICA_FILE);
+    let places = match current.exists() {
+        true => ReplicaFile::load(&current)?,
+        false => ReplicaFile {
+            path: current,
+            id: id.0,
+            incarnation: entry.incarnation,
+            key: fresh_key()?,
+            cluster_path: Path::new("..").join(crate::config::CLUSTER_FILE),
+            data_path: PathBuf::from("data"),
+            listen: entry.address.clone(),
+            http: Some(entry.http.clone()),
+        },
+    };
+    let incarnation = entry.incarnation.checked_add(1).context("no incarnation is left")?;
+    let file = ReplicaFile { path: path.clone(), incarnation, key: fresh_key()?, ..places };
+    file.store(&path)?;
+    Ok(file)
+}
+
+/// Orders the replacement; gives the configuration and the first slot in which it counts.
+fn order(
+    arguments: &Arguments,
+    cluster: &Cluster,
+    id: ReplicaId,
+    new: &ReplicaFile,
+) -> Result<(u64, Slot)> {
+    let key = administrator(&arguments.cluster, cluster)?;
+    let command = AdminCommand::ReplaceReplica {
+        replica: id,
+        incarnation: new.incarnation,
+        key: new.key.public(),
+    };
+    let options = Options { timeout: arguments.timeout, reply_quorum: None };
+    let result = runtime()?.block_on(async {
+        let client = connect(cluster, &key)?;
+        let result = client.administer(command, &options).await;
+        client.close().await;
+        anyhow::Ok(result)
+    })?;
+    match result {
+        Ok(Reply::Administered { configuration, from_slot }) => {
+            Ok((configuration, Slot(from_slot)))
+        }
+        Ok(Reply::Service(_)) => bail!("the cluster gave an answer that fits no replacement"),
+        Err(CallError::Refused {
+            reason: Refusal::Ordered(RefusalReason::Contradiction(why)),
+            ..
+        }) => bail!(
+            "the cluster does not replace replica {id}: {why}. Nothing was changed. If the \
+             incarnation is the reason, {} is older than the replica's last replacement: take the \
+             newer one, and remove {}",
+            cluster.path.display(),
+            new.path.display()
+        ),
+        Err(error) => Err(error).with_context(|| {
+            format!(
+                "replica {id} is not replaced yet; see that the other replicas run, and run the \
+                 command again: it goes on with the same key"
+            )
+        }),
+    }
+}
+
+/// Moves a data directory that holds something to the first free name `data.old-N`.
+fn move_aside(data: &Path) -> Result<Option<PathBuf>> {
+    let entries = match fs::read_dir(data) {
+        Ok(entries) => entries,
+        Err(_) if !data.exists() => return Ok(None),
+        Err(error) => return Err(error).with_context(|| format!("cannot read {}", data.display())),
+    };
+    if entries.flatten().all(|entry| entry.file_name() == "lock") {
+        return Ok(None);
+    }
+    let name = data.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let free = (0..u32::MAX)
+        .map(|number| data.with_file_name(format!("{name}.old-{number}")))
+        .find(|path| !path.exists())
+        .context("no name is left for the old data")?;
+    files::rename(data, &free)?;
+    Ok(Some(free))
+}
