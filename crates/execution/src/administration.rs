@@ -4,6 +4,8 @@
 //! - names and keys of clients are unique, and no client key is a replica's or the administrator's;
 //! - a revoked key is never registered again: the nonces of its sessions are forgotten with it, so
 //!   a second registration would let its old signed frames run once more;
+//! - ordering what holds already (the same name and key, the same incarnation and key) is answered
+//!   as the first time and changes nothing, so that an interrupted administrator can go on;
 //! - configuration numbers ascend by one; at most one configuration is pending (its first slot is
 //!   yet to come), so that a replacement is never decided by a group that is changing already.
 
@@ -66,6 +68,10 @@ impl Registry {
         }
         let mut registry = Registry::with(parameters, vec![configuration]);
         for (name, key) in clients {
+            if registry.names.contains_key(&name) {
+                let reason = "it stands there twice".to_owned();
+                return Err(GenesisError::Client { name, reason });
+            }
             registry
                 .add_client(name.clone(), key)
                 .map_err(|reason| GenesisError::Client { name, reason })?;
@@ -123,6 +129,10 @@ impl Registry {
         if name.is_empty() || name.len() > limits::CLIENT_NAME_BYTES {
             return Err(format!("a client's name has 1 to {} bytes", limits::CLIENT_NAME_BYTES));
         }
+        if self.names.get(&name) == Some(&key) {
+            // An administrator who was interrupted orders the same again.
+            return Ok(Change::None);
+        }
         if self.names.contains_key(&name) {
             return Err(format!("a client named {name:?} is registered already"));
         }
@@ -155,6 +165,10 @@ impl Registry {
         key: PublicKey,
     ) -> Result<Change, String> {
         let latest = self.latest();
+        if latest.members.get(replica.index()) == Some(&Member { key, incarnation }) {
+            // An administrator who was interrupted orders the same again.
+            return Ok(Change::None);
+        }
         if latest.from_slot > slot {
             return Err(format!(
                 "configuration {} is pending until slot {}; try again after it",

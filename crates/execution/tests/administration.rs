@@ -38,6 +38,8 @@ fn clients_are_added_and_revoked() {
     assert_eq!(replica.open(session(CAROL, 1)), Outcome::Opened);
     let names: Vec<&str> = replica.0.clients().map(|(name, _)| name).collect();
     assert_eq!(names, ["alice", "bob", "carol"]);
+    // Ordering the same again, after an interruption, changes nothing.
+    assert_eq!(replica.one(root, 2, &add_client("carol", CAROL)), done);
     let fresh = PublicKey([50; 32]);
     let refused = [
         (add_client("carol", fresh), "named \"carol\" is registered"),
@@ -47,7 +49,7 @@ fn clients_are_added_and_revoked() {
         (add_client("", fresh), "1 to 64 bytes"),
         (admin(AdminCommand::RevokeClient { name: "dave".into() }), "no client named \"dave\""),
     ];
-    for (number, (command, text)) in (2..).zip(refused) {
+    for (number, (command, text)) in (3..).zip(refused) {
         let outcome = replica.one(root, number, &command);
         assert!(contradiction(&outcome).contains(text), "{outcome:?}");
     }
@@ -126,9 +128,12 @@ fn a_replaced_replica_starts_a_configuration_one_depth_later() {
     let from_slot = configuration.from_slot.0;
     let expected = Outcome::Administered { configuration: 1, from_slot };
     assert_eq!(executed.replies[0].outcome, expected);
+    // Ordering the same again, after an interruption, is answered alike and changes nothing.
+    assert_eq!(replica.one(root, 7, &replace(1, 1, fresh)), expected);
+    assert_eq!(replica.0.configurations().len(), 2);
     // Another has to wait until this one governs.
     let next = PublicKey([61; 32]);
-    let mut number = 7;
+    let mut number = 8;
     while replica.0.slot().next() < configuration.from_slot {
         let outcome = replica.one(root, number, &replace(2, 1, next));
         assert!(contradiction(&outcome).contains("pending"));
@@ -178,6 +183,8 @@ fn a_contradictory_genesis_is_refused() {
     assert_eq!(start(&shared), GenesisError::SharedKey(member(0).key));
     let twice = |g: &mut perdura_execution::Genesis| g.clients[1].1 = ALICE;
     assert!(matches!(start(&twice), GenesisError::Client { .. }));
+    let same = |g: &mut perdura_execution::Genesis| g.clients[1] = g.clients[0].clone();
+    assert!(matches!(start(&same), GenesisError::Client { .. }));
 }
 
 #[test]
