@@ -132,7 +132,7 @@ impl Agreement {
         let far = target > self.delivered.plus(self.settings.parameters.depth);
         let waiting =
             self.fetch_ms.is_some_and(|since| now.monotonic_ms < since + timing::FETCH_MS);
-        if target <= self.delivered || !(stalled || far) || waiting {
+        if target <= self.delivered || !(stalled || far) || waiting || self.awaiting_state {
             return;
         }
         // One peer after the other, so that a silent or lying one costs one time-out.
@@ -183,6 +183,9 @@ impl Agreement {
         decisions: Vec<Decision>,
         prefix: Option<PrefixCertificate>,
     ) {
+        if self.awaiting_state {
+            return;
+        }
         let before = self.delivered;
         let mut next = self.delivered.next();
         let mut fresh: Vec<Decision> = Vec::new();

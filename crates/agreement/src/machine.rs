@@ -67,7 +67,8 @@ pub enum Effect {
         batch: Batch,
         /// History hash with this slot.
         history: Digest,
-        /// The sequence number whose durability makes the batch logged here (rule D1).
+        /// The sequence number whose durability makes this batch and all before it logged here
+        /// (rule D1).
         logged_at: u64,
     },
     /// A prefix is certified up to this slot.
@@ -156,6 +157,8 @@ pub struct Agreement {
     // Votes need a certified prefix up to here: 0, or what a replica without its memory of
     // earlier votes was started with (D8).
     pub(crate) vote_after: Slot,
+    // The state from which slots could be executed is to be fetched first.
+    pub(crate) awaiting_state: bool,
     pub(crate) start: Start,
     // The configuration in which the current view was started; slots of another one wait for a
     // view of theirs, so that a replaced replica's promises bind its successor.
@@ -170,6 +173,8 @@ pub struct Agreement {
     pub(crate) prefix: PrefixCertificate,
     pub(crate) prefix_votes: BTreeMap<Slot, Vec<Option<(Digest, Signature)>>>,
     pub(crate) own_histories: BTreeMap<Slot, Digest>,
+    // The sequence number at which everything delivered is logged.
+    pub(crate) logged_at: u64,
     // Delivered and not executed: slot, history hash, where it is logged.
     pub(crate) executing: VecDeque<(Slot, Digest, u64)>,
 
@@ -223,6 +228,7 @@ impl Agreement {
             mode: if restart.view == View(0) { Mode::Started } else { Mode::Changing },
             restarted_in: if fresh { None } else { Some(restart.view) },
             vote_after: restart.vote_after,
+            awaiting_state: restart.awaiting_state,
             start: Start::genesis(),
             view_configuration: 0,
             new_view: None,
@@ -233,6 +239,7 @@ impl Agreement {
             prefix: restart.prefix,
             prefix_votes: BTreeMap::new(),
             own_histories: BTreeMap::new(),
+            logged_at: 0,
             executing: VecDeque::new(),
             next_propose: restart.delivered.next(),
             decided_told: Slot(0),
@@ -409,6 +416,7 @@ impl Agreement {
         configurations: &[Configuration],
     ) {
         self.configurations.learn(configurations);
+        self.awaiting_state = false;
         if slot > self.delivered {
             self.delivered = slot;
             self.history = history;

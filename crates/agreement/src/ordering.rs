@@ -292,14 +292,16 @@ impl Agreement {
 
     /// Delivers the contiguous decided prefix (A4).
     pub(crate) fn deliver_decided(&mut self, now: Now) {
-        loop {
+        while !self.awaiting_state {
             let slot = self.delivered.next();
             let Some(decided) = self.slots.get(&slot).and_then(|state| state.decided.clone())
             else {
                 return;
             };
             let digest = decided.batch.digest();
-            let logged_at = self.log_decision(slot, &decided);
+            // Of the whole prefix: an earlier slot may have been logged later.
+            self.logged_at = self.logged_at.max(self.log_decision(slot, &decided));
+            let logged_at = self.logged_at;
             self.delivered = slot;
             self.history = self.history.chain(slot, digest);
             self.progress_ms = now.monotonic_ms;

@@ -15,6 +15,7 @@ pub struct Restart {
     pub(crate) view: View,
     pub(crate) blank: bool,
     pub(crate) vote_after: Slot,
+    pub(crate) awaiting_state: bool,
     pub(crate) delivered: Slot,
     pub(crate) history: Digest,
     pub(crate) prefix: PrefixCertificate,
@@ -82,6 +83,7 @@ impl Restart {
             view: View(0),
             blank: true,
             vote_after: Slot(0),
+            awaiting_state: false,
             delivered: Slot(0),
             history: Digest::ZERO,
             prefix: PrefixCertificate::genesis(),
@@ -119,6 +121,14 @@ impl Restart {
                 Slot(0)
             });
         restart
+    }
+
+    /// Of a new incarnation without a state: it knows the members of its own configuration, not
+    /// those from whose state slot 1 was executed, and so executes nothing before it has fetched
+    /// one.
+    #[must_use]
+    pub fn awaiting_state(self) -> Restart {
+        Restart { awaiting_state: true, ..self }
     }
 
     /// Whether every slot between the prefix and the checkpoint has its record.

@@ -59,6 +59,7 @@ impl<S: Service> Node<S> {
         let Boot { me, key, scheme, parameters, genesis, entropy, make_service, .. } = boot;
         let n = parameters.faults.n();
         let first = genesis.configuration.clone();
+        let awaiting_state = first.id > 0 && boot.checkpoint.is_none();
         let mut checkpointing = Checkpointing::new(n, Slot(0));
         let mut machine = match boot.checkpoint {
             None => Machine::new(&parameters, genesis_of_zero(genesis), make_service())?,
@@ -78,6 +79,9 @@ impl<S: Service> Node<S> {
                 let (slot, history) = (machine.slot(), machine.history());
                 Restart::from_log(n, slot, history, boot.records, boot.vote_after)
             };
+        if awaiting_state {
+            restart = restart.awaiting_state();
+        }
         let mut histories = BTreeMap::new();
         set_forced(&mut checkpointing, &machine);
         for (slot, batch) in restart.take_replay() {
@@ -138,7 +142,7 @@ impl<S: Service> Node<S> {
 }
 
 /// The state before slot 1 begins with configuration 0, whatever the file says of later ones; a
-/// new incarnation, whose file names a later one, fetches its state anyway.
+/// new incarnation, whose file names a later one, executes nothing on it and fetches a state.
 fn genesis_of_zero(mut genesis: Genesis) -> Genesis {
     genesis.configuration.id = 0;
     genesis.configuration.from_slot = Slot(0);
