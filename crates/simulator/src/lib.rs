@@ -1,1 +1,29 @@
+//! Whole groups of replicas and their clients in one thread on virtual time, from one seed.
+//!
+//! What runs is the real thing: [`perdura_replica::node::Node`] with the store, the durability
+//! crate's log and checkpoints over its disk in memory, and [`perdura_client::ClientCore`]. Only
+//! the network, the clocks, the scheduling of the disk and the workload are simulated. Nothing
+//! here has a clock, threads, or iterates over an unordered map: equal [`Options`] give equal
+//! runs, byte for byte.
+//!
+//! Start at [`world`] (the events), then [`faults`](world) (what may be done to a group, within
+//! which promise) and [`checkers`] (what is asked of it).
 
+#![forbid(unsafe_code)]
+
+pub mod checkers;
+pub mod linearizability;
+mod options;
+mod plan;
+mod random;
+mod report;
+mod violation;
+mod witness;
+pub mod world;
+
+pub use options::{Mode, Options, parse_scheme, scheme_name};
+pub use plan::{FaultPlan, NetworkPlan, Plan, WorkloadPlan};
+pub use random::Random;
+pub use report::{Calls, FaultKind, Report};
+pub use violation::Violation;
+pub use world::{simulate, simulate_traced};

@@ -1,0 +1,100 @@
+//! The store as its documentation has it: a map, and transactions that happen whole or not.
+
+use crate::linearizability::{Call, Return, Step, StepReturn};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The map. Copies share it until one changes.
+#[derive(Clone, Debug, Default)]
+pub struct Model(Arc<BTreeMap<String, String>>);
+
+impl Model {
+    /// Carries out a call.
+    pub fn run(&mut self, call: &Call) -> Return {
+        match call {
+            Call::Get { key } => Return::Value(self.0.get(key).cloned()),
+            Call::Put { key, value } => {
+                Arc::make_mut(&mut self.0).insert(key.clone(), value.clone());
+                Return::Put
+            }
+            Call::Delete { key } => {
+                Return::Deleted(Arc::make_mut(&mut self.0).remove(key).is_some())
+            }
+            Call::Transaction { steps } => {
+                let mut copy = BTreeMap::clone(&self.0);
+                match transact(&mut copy, steps) {
+                    Ok(results) => {
+                        if copy != *self.0 {
+                            self.0 = Arc::new(copy);
+                        }
+                        Return::Committed(results)
+                    }
+                    Err(failed) => Return::Failed(failed as u32),
+                }
+            }
+        }
+    }
+
+    /// What a call that only reads would give.
+    #[must_use]
+    pub fn ask(&self, call: &Call) -> Return {
+        self.clone().run(call)
+    }
+}
+
+fn transact(map: &mut BTreeMap<String, String>, steps: &[Step]) -> Result<Vec<StepReturn>, usize> {
+    for (index, step) in steps.iter().enumerate() {
+        if let Step::Cmp { key, value } = step
+            && map.get(key) != value.as_ref()
+        {
+            return Err(index);
+        }
+    }
+    let mut results = Vec::with_capacity(steps.len());
+    for (index, step) in steps.iter().enumerate() {
+        results.push(match step {
+            Step::Cmp { .. } => StepReturn::Done,
+            Step::Read { key } => StepReturn::Value(map.get(key).cloned()),
+            Step::Range { start, end, limit, reverse } => {
+                range(map, start, end.as_deref(), *limit as usize, *reverse)
+            }
+            Step::Insert { key, value } => {
+                if map.contains_key(key) {
+                    return Err(index);
+                }
+                map.insert(key.clone(), value.clone());
+                StepReturn::Done
+            }
+            Step::Write { key, value, only_if_present } => {
+                if *only_if_present && !map.contains_key(key) {
+                    return Err(index);
+                }
+                map.insert(key.clone(), value.clone());
+                StepReturn::Done
+            }
+            Step::Delete { key } => StepReturn::Deleted(map.remove(key).is_some()),
+        });
+    }
+    Ok(results)
+}
+
+fn range(
+    map: &BTreeMap<String, String>,
+    start: &str,
+    end: Option<&str>,
+    limit: usize,
+    reverse: bool,
+) -> StepReturn {
+    let inside = |key: &str| key >= start && end.is_none_or(|end| key < end);
+    let mut entries: Vec<(String, String)> = map
+        .iter()
+        .filter(|(key, _)| inside(key))
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect();
+    if reverse {
+        entries.reverse();
+    }
+    let more = entries.len() > limit;
+    entries.truncate(limit);
+    StepReturn::Entries { entries, more }
+}

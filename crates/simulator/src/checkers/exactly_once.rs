@@ -1,0 +1,127 @@
+//! Guards E4 and A1, second half: each (session, number) executes at most once, as the command
+//! that its client sent under that number, and gives the same reply on every replica.
+
+use crate::violation::{Broken, Check};
+use crate::witness::Execution;
+use bytes::Bytes;
+use perdura_protocol::{SessionId, Slot};
+use std::collections::BTreeMap;
+
+const RULE: &str = "ExactlyOnce (E4)";
+
+/// The checker. It also knows the order in which everything was executed.
+#[derive(Debug, Default)]
+pub struct ExactlyOnce {
+    // What every replica executes in a slot, in order.
+    slots: BTreeMap<Slot, Vec<Execution>>,
+    // Where each number was executed.
+    places: BTreeMap<(SessionId, u64), (Slot, usize)>,
+    // What clients sent.
+    sent: BTreeMap<(SessionId, u64), Bytes>,
+    // Where each replica is within the slot that it executes.
+    cursors: BTreeMap<usize, (Slot, usize)>,
+}
+
+impl ExactlyOnce {
+    /// A client sends `command`, a service command, under this number.
+    pub fn sent(&mut self, session: SessionId, number: u64, command: Bytes) -> Check {
+        let first = self.sent.entry((session, number)).or_insert_with(|| command.clone());
+        if *first == command {
+            return Ok(());
+        }
+        let what = format!("a client sent two commands under number {number} of {session:?}");
+        Err(Broken::new(RULE, what))
+    }
+
+    /// `replica` starts to execute anew, from its disk or from a transferred state.
+    pub fn restarted(&mut self, replica: usize) {
+        self.cursors.remove(&replica);
+    }
+
+    /// `replica` executed this.
+    pub fn executed(&mut self, replica: usize, execution: Execution) -> Check {
+        let slot = execution.slot;
+        let cursor = self.cursors.entry(replica).or_insert((slot, 0));
+        if cursor.0 != slot {
+            *cursor = (slot, 0);
+        }
+        let index = cursor.1;
+        cursor.1 += 1;
+        let order = self.slots.entry(slot).or_default();
+        if let Some(known) = order.get(index) {
+            if *known == execution {
+                return Ok(());
+            }
+            let what = format!("replica {replica} executed {execution:?} where others {known:?}");
+            return Err(Broken::new(RULE, what));
+        }
+        let number = (execution.session, execution.number);
+        if self.sent.get(&number) != Some(&execution.command) {
+            let what = format!("replica {replica} executed {execution:?}, which nobody sent");
+            return Err(Broken::new(RULE, what));
+        }
+        if let Some((before, _)) = self.places.insert(number, (slot, index)) {
+            let what = format!("{execution:?} was executed before, in slot {before}");
+            return Err(Broken::new(RULE, what));
+        }
+        order.push(execution);
+        Ok(())
+    }
+
+    /// Everything that was executed, in order.
+    pub fn order(&self) -> impl Iterator<Item = &Execution> {
+        self.slots.values().flatten()
+    }
+
+    /// The slot in which a number was executed.
+    #[must_use]
+    pub fn slot_of(&self, session: SessionId, number: u64) -> Option<Slot> {
+        self.places.get(&(session, number)).map(|(slot, _)| *slot)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use perdura_protocol::{Digest, PublicKey};
+
+    fn execution(slot: u64, number: u64, reply: &'static str) -> Execution {
+        Execution {
+            slot: Slot(slot),
+            batch: Digest([1; 32]),
+            session: SessionId { client: PublicKey([1; 32]), nonce: 1 },
+            number,
+            command: Bytes::from_static(b"c"),
+            reply: Ok(Bytes::from_static(reply.as_bytes())),
+        }
+    }
+
+    fn checker() -> ExactlyOnce {
+        let mut checker = ExactlyOnce::default();
+        let session = execution(1, 1, "").session;
+        for number in 1..5 {
+            checker.sent(session, number, Bytes::from_static(b"c")).unwrap();
+        }
+        checker
+    }
+
+    #[test]
+    fn twice_is_once_too_often() {
+        let mut checker = checker();
+        checker.executed(0, execution(1, 1, "a")).unwrap();
+        checker.executed(1, execution(1, 1, "a")).unwrap();
+        assert!(checker.executed(0, execution(2, 1, "a")).is_err());
+        assert!(checker.executed(1, execution(1, 1, "a")).is_err());
+    }
+
+    #[test]
+    fn replies_are_equal_and_commands_were_sent() {
+        let mut checker = checker();
+        checker.executed(0, execution(1, 1, "a")).unwrap();
+        assert!(checker.executed(1, execution(1, 1, "b")).is_err());
+        assert!(checker.executed(0, execution(2, 9, "a")).is_err());
+        let session = execution(1, 1, "").session;
+        assert!(checker.sent(session, 1, Bytes::from_static(b"d")).is_err());
+        assert_eq!(checker.slot_of(session, 1), Some(Slot(1)));
+    }
+}

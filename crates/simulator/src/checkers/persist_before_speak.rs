@@ -1,0 +1,278 @@
+//! Guards A2 and D1: whatever leaves a replica that others may count on is on its disk at that
+//! moment. Every outgoing message is held against the records whose write was reported as done,
+//! and these against what is read back after each crash.
+//!
+//! | message | what is on disk |
+//! |---|---|
+//! | Accept | a Vote for this view, slot and batch |
+//! | Propose, Write, ViewChange, NewView | a View not below its view |
+//! | ViewChange | a Vote for each of its locks |
+//! | Prefix | a batch for every slot of it, or a state after it |
+//! | Checkpoint | that state |
+//! | Replies | the batch of the command, or a state after it |
+
+use super::exactly_once::ExactlyOnce;
+use crate::violation::{Broken, Check};
+use perdura_protocol::{Digest, Message, Outcome, Record, RefusalReason, SessionId, Slot, View};
+use std::collections::BTreeSet;
+
+const RULE: &str = "PersistBeforeSpeak (A2, D1)";
+const LOST: &str = "Durability (D1, D4)";
+
+/// What is on one disk.
+#[derive(Clone, Debug, Default)]
+struct Kept {
+    view: Option<View>,
+    votes: BTreeSet<(Slot, View, Digest)>,
+    batches: BTreeSet<Slot>,
+    states: BTreeSet<(Slot, Digest)>,
+    checkpoint: Slot,
+    truncated: Slot,
+}
+
+impl Kept {
+    fn take(&mut self, record: &Record) {
+        match record {
+            Record::View(view) => self.view = self.view.max(Some(*view)),
+            Record::Vote { view, slot, batch, .. } => {
+                self.votes.insert((*slot, *view, batch.digest()));
+                self.batches.insert(*slot);
+            }
+            Record::Decision { slot, .. } => {
+                self.batches.insert(*slot);
+            }
+            _ => {}
+        }
+    }
+
+    fn has_batch(&self, slot: Slot) -> bool {
+        slot <= self.checkpoint || self.batches.contains(&slot)
+    }
+}
+
+/// The checker.
+#[derive(Debug)]
+pub struct PersistBeforeSpeak {
+    replicas: Vec<Kept>,
+}
+
+impl PersistBeforeSpeak {
+    /// For a group of `n` replicas with empty disks.
+    #[must_use]
+    pub fn new(n: usize) -> PersistBeforeSpeak {
+        PersistBeforeSpeak { replicas: vec![Kept::default(); n] }
+    }
+
+    /// The disk of `replica` has these records for good.
+    pub fn appended(&mut self, replica: usize, records: &[Record]) {
+        let kept = &mut self.replicas[replica];
+        records.iter().for_each(|record| kept.take(record));
+    }
+
+    /// The disk of `replica` has this state for good.
+    pub fn stored(&mut self, replica: usize, slot: Slot, digest: Digest) {
+        let kept = &mut self.replicas[replica];
+        kept.states.insert((slot, digest));
+        kept.checkpoint = kept.checkpoint.max(slot);
+    }
+
+    /// `replica` lets go of its log up to `slot`.
+    pub fn truncated(&mut self, replica: usize, slot: Slot) -> Check {
+        let kept = &mut self.replicas[replica];
+        if slot > kept.checkpoint {
+            let what = format!(
+                "replica {replica} cuts its log below slot {slot}; its newest state on disk is \
+                 after slot {}",
+                kept.checkpoint
+            );
+            return Err(Broken::new(LOST, what));
+        }
+        kept.truncated = kept.truncated.max(slot);
+        Ok(())
+    }
+
+    /// The disk of `replica` is gone.
+    pub fn wiped(&mut self, replica: usize) {
+        self.replicas[replica] = Kept::default();
+    }
+
+    /// After a crash `replica` read this: nothing that was reported as written is missing.
+    pub fn reopened(
+        &mut self,
+        replica: usize,
+        records: &[Record],
+        states: &[(Slot, Digest)],
+    ) -> Check {
+        let before = std::mem::take(&mut self.replicas[replica]);
+        let kept = &mut self.replicas[replica];
+        kept.truncated = before.truncated;
+        kept.states.extend(states);
+        kept.checkpoint = states.iter().map(|(slot, _)| *slot).max().unwrap_or_default();
+        records.iter().for_each(|record| kept.take(record));
+        let lost = |what: String| Err(Broken::new(LOST, format!("replica {replica} lost {what}")));
+        if kept.checkpoint < before.checkpoint {
+            return lost(format!("its state after slot {}", before.checkpoint));
+        }
+        if kept.view < before.view {
+            return lost(format!("its view: {:?} was written, {:?} read", before.view, kept.view));
+        }
+        let needed = kept.checkpoint.max(before.truncated);
+        for (slot, view, digest) in &before.votes {
+            let gone = !kept.votes.contains(&(*slot, *view, *digest));
+            // A later vote for the slot may stand in another file than one that was cut.
+            if gone && *slot > needed {
+                return lost(format!("its vote for {digest:?} in slot {slot}, view {view}"));
+            }
+        }
+        if let Some(slot) = before.batches.iter().find(|slot| !kept.has_batch(**slot)) {
+            return lost(format!("the batch of slot {slot}"));
+        }
+        Ok(())
+    }
+
+    /// `replica` sends this.
+    pub fn speaks(&self, replica: usize, message: &Message) -> Check {
+        let kept = &self.replicas[replica];
+        let fail = |what: String| {
+            Err(Broken::new(RULE, format!("replica {replica} says {what}, not on its disk")))
+        };
+        let in_view = |view: View, what: &str| match kept.view {
+            Some(entered) if entered >= view => Ok(()),
+            entered => fail(format!("{what} in view {view} (on disk: {entered:?})")),
+        };
+        match message {
+            Message::Propose { view, .. } => in_view(*view, "Propose"),
+            Message::Write { view, .. } => in_view(*view, "Write"),
+            Message::NewView(new_view) => in_view(new_view.view, "NewView"),
+            Message::Accept { view, slot, digest, .. } => {
+                if kept.votes.contains(&(*slot, *view, *digest)) {
+                    return Ok(());
+                }
+                fail(format!("Accept of {digest:?} in slot {slot}, view {view}"))
+            }
+            Message::ViewChange(change) => {
+                in_view(change.view, "ViewChange")?;
+                let missing = change
+                    .locks
+                    .iter()
+                    .find(|lock| !kept.votes.contains(&(lock.slot, lock.view, lock.digest)));
+                match missing {
+                    None => Ok(()),
+                    Some(lock) => fail(format!(
+                        "in a ViewChange that it voted in slot {}, view {}",
+                        lock.slot, lock.view
+                    )),
+                }
+            }
+            Message::Prefix { slot, .. } => {
+                let first = kept.checkpoint.0 + 1;
+                match (first..=slot.0).find(|number| !kept.has_batch(Slot(*number))) {
+                    None => Ok(()),
+                    Some(missing) => fail(format!("Prefix {slot}, slot {missing} is")),
+                }
+            }
+            Message::Checkpoint { slot, digest, .. } => {
+                if kept.states.contains(&(*slot, *digest)) {
+                    return Ok(());
+                }
+                fail(format!("Checkpoint {slot}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// `replica` sends these outcomes to the client of `session`.
+    pub fn replies(
+        &self,
+        replica: usize,
+        session: SessionId,
+        outcomes: &[(u64, Outcome)],
+        order: &ExactlyOnce,
+    ) -> Check {
+        let kept = &self.replicas[replica];
+        for (number, outcome) in outcomes {
+            let final_outcome = matches!(
+                outcome,
+                Outcome::Service(_) | Outcome::Refused(RefusalReason::Service(_))
+            );
+            if !final_outcome {
+                continue;
+            }
+            let Some(slot) = order.slot_of(session, *number) else {
+                let what = format!("replica {replica} replies to number {number}: not executed");
+                return Err(Broken::new(RULE, what));
+            };
+            if !kept.has_batch(slot) {
+                let what = format!(
+                    "replica {replica} replies to number {number} of slot {slot}, which is not on \
+                     its disk"
+                );
+                return Err(Broken::new(RULE, what));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use perdura_protocol::{Batch, Certificate, Signature};
+
+    fn accept(view: u64) -> Message {
+        let digest = Batch::null().digest();
+        Message::Accept { view: View(view), slot: Slot(3), digest, signature: Signature::NONE }
+    }
+
+    fn vote(view: u64) -> Record {
+        let writes = Certificate::default();
+        Record::Vote { view: View(view), slot: Slot(3), batch: Batch::null(), writes }
+    }
+
+    #[test]
+    fn a_vote_is_on_disk_before_it_leaves() {
+        let mut checker = PersistBeforeSpeak::new(3);
+        assert!(checker.speaks(1, &accept(2)).is_err());
+        checker.appended(1, &[vote(2)]);
+        assert!(checker.speaks(1, &accept(2)).is_ok());
+        assert!(checker.speaks(1, &accept(3)).is_err());
+        assert!(checker.speaks(0, &accept(2)).is_err());
+    }
+
+    #[test]
+    fn a_view_is_on_disk_before_anything_is_said_in_it() {
+        let mut checker = PersistBeforeSpeak::new(3);
+        let write = Message::Write {
+            view: View(1),
+            slot: Slot(1),
+            digest: Digest::ZERO,
+            signature: Signature::NONE,
+        };
+        assert!(checker.speaks(0, &write).is_err());
+        checker.appended(0, &[Record::View(View(1))]);
+        assert!(checker.speaks(0, &write).is_ok());
+    }
+
+    #[test]
+    fn what_was_written_is_read_back() {
+        let mut checker = PersistBeforeSpeak::new(3);
+        checker.appended(0, &[Record::View(View(1)), vote(1)]);
+        assert!(checker.reopened(0, &[Record::View(View(1)), vote(1)], &[]).is_ok());
+        assert!(checker.clone_for_test().reopened(0, &[Record::View(View(1))], &[]).is_err());
+        assert!(checker.reopened(0, &[vote(1)], &[]).is_err());
+    }
+
+    #[test]
+    fn the_log_is_cut_below_a_state_on_disk_only() {
+        let mut checker = PersistBeforeSpeak::new(3);
+        assert!(checker.truncated(0, Slot(64)).is_err());
+        checker.stored(0, Slot(64), Digest::ZERO);
+        assert!(checker.truncated(0, Slot(64)).is_ok());
+    }
+
+    impl PersistBeforeSpeak {
+        fn clone_for_test(&self) -> PersistBeforeSpeak {
+            PersistBeforeSpeak { replicas: self.replicas.clone() }
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! What a run is asked for; whatever is left open is drawn from the seed.
+
+use perdura_protocol::{Faults, Scheme};
+use std::fmt;
+
+/// What the run may do to the group, and what it asks of it in return.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    /// At most `u` replicas have failed at a time: calls are answered all the while.
+    Liveness,
+    /// Any number of replicas crashes, all at once too: nothing wrong is ever said, nothing that
+    /// was acknowledged is forgotten, and once all is well again the group goes on.
+    Safety,
+}
+
+impl Mode {
+    /// As on the command line.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Mode::Liveness => "liveness",
+            Mode::Safety => "safety",
+        }
+    }
+
+    /// As on the command line.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Mode> {
+        [Mode::Liveness, Mode::Safety].into_iter().find(|mode| mode.as_str() == text)
+    }
+}
+
+/// A run. Two runs with equal options are equal, byte for byte.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// Decides everything.
+    pub seed: u64,
+    /// Delivered messages, disk completions and timers with consequences before the faults stop.
+    pub steps: u64,
+    /// Fault bounds of the group.
+    pub faults: Option<Faults>,
+    /// Liveness or safety.
+    pub mode: Option<Mode>,
+    /// How statements are signed.
+    pub scheme: Option<Scheme>,
+}
+
+/// Name of a scheme on the command line.
+#[must_use]
+pub fn scheme_name(scheme: Scheme) -> &'static str {
+    match scheme {
+        Scheme::Ed25519 => "ed25519",
+        Scheme::KeyedHash => "keyed-hash",
+    }
+}
+
+/// The scheme with a name.
+#[must_use]
+pub fn parse_scheme(text: &str) -> Option<Scheme> {
+    [Scheme::Ed25519, Scheme::KeyedHash].into_iter().find(|scheme| scheme_name(*scheme) == text)
+}
+
+impl Options {
+    /// All but seed and steps left to the seed.
+    #[must_use]
+    pub fn new(seed: u64, steps: u64) -> Options {
+        Options { seed, steps, faults: None, mode: None, scheme: None }
+    }
+}
+
+/// The command line that repeats the run.
+impl fmt::Display for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "perdura simulate --seed {} --steps {}", self.seed, self.steps)?;
+        if let Some(faults) = self.faults {
+            write!(f, " --faults {},{}", faults.u(), faults.r())?;
+        }
+        if let Some(mode) = self.mode {
+            write!(f, " --mode {}", mode.as_str())?;
+        }
+        if let Some(scheme) = self.scheme {
+            write!(f, " --signatures {}", scheme_name(scheme))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,172 @@
+//! What a seed stands for: the group, the surroundings and the workload of one run.
+//!
+//! Everything is drawn in a fixed order and only then replaced by what the options ask for, so
+//! that asking for one thing leaves the others as they were.
+
+use crate::options::{Mode, Options};
+use crate::random::Random;
+use perdura_protocol::configuration::Durability;
+use perdura_protocol::{Faults, Scheme};
+
+/// How messages travel. Times in microseconds, odds in a million.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NetworkPlan {
+    /// Shortest delay.
+    pub delay_us: u64,
+    /// Added delay, drawn evenly up to this.
+    pub jitter_us: u64,
+    /// Odds of a delay a hundred times longer.
+    pub straggle: u64,
+    /// Odds of losing a message on a link that stays up.
+    pub loss: u64,
+    /// Odds of delivering a message twice.
+    pub duplication: u64,
+    /// Whether messages of a link overtake each other.
+    pub reordering: bool,
+}
+
+impl NetworkPlan {
+    /// Nothing goes wrong.
+    pub const CALM: NetworkPlan = NetworkPlan {
+        delay_us: 200,
+        jitter_us: 200,
+        straggle: 0,
+        loss: 0,
+        duplication: 0,
+        reordering: false,
+    };
+}
+
+/// What clients do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WorkloadPlan {
+    /// Client processes.
+    pub clients: usize,
+    /// Calls that a client has open at most.
+    pub callers: usize,
+    /// Keys that all share.
+    pub keys: u64,
+    /// Longest pause between two calls of a caller, microseconds.
+    pub think_us: u64,
+    /// Calls in a hundred that only read.
+    pub reads: u64,
+    /// Of these, in a hundred, those not ordered.
+    pub fast_reads: u64,
+    /// Calls in a hundred with a short deadline.
+    pub short_deadlines: u64,
+    /// Usual length of a value, bytes.
+    pub value_bytes: usize,
+}
+
+/// How often something is done to the group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FaultPlan {
+    /// Longest time from one fault to the next, microseconds.
+    pub interval_us: u64,
+    /// Longest time a replica stays down or cut off, microseconds.
+    pub down_us: u64,
+    /// Whether replicas lose their disks and are replaced.
+    pub wipes: bool,
+}
+
+/// A run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Plan {
+    /// Fault bounds.
+    pub faults: Faults,
+    /// Liveness or safety.
+    pub mode: Mode,
+    /// How statements are signed.
+    pub scheme: Scheme,
+    /// When replies leave.
+    pub durability: Durability,
+    /// Slots in agreement at once.
+    pub depth: u64,
+    /// Slots between checkpoints.
+    pub checkpoint_interval: u64,
+    /// Size of a log file, bytes.
+    pub log_file_bytes: u64,
+    /// Longest usual flush, microseconds.
+    pub flush_us: u64,
+    /// Whether an event loop takes several inputs in a round.
+    pub long_rounds: bool,
+    /// Largest drift of a replica's monotonic clock, in a million.
+    pub drift: u64,
+    /// Messages.
+    pub network: NetworkPlan,
+    /// Clients.
+    pub workload: WorkloadPlan,
+    /// Faults.
+    pub chaos: FaultPlan,
+}
+
+fn draw_faults(random: &mut Random) -> Faults {
+    let (u, r) = match random.below(100) {
+        0..35 => (1, 0),
+        35..50 => (2, 0),
+        50..80 => (1, 1),
+        80..95 => (2, 1),
+        _ => (2, 2),
+    };
+    Faults::new(u, r).unwrap_or_else(|_| unreachable!("all of these are in range"))
+}
+
+fn draw_network(random: &mut Random) -> NetworkPlan {
+    let rough = random.percent(50);
+    NetworkPlan {
+        delay_us: random.between(50, 1_500),
+        jitter_us: *random.pick(&[100, 1_000, 5_000]),
+        straggle: if rough { random.below(5_000) } else { 0 },
+        loss: if rough { *random.pick(&[0, 1_000, 10_000, 50_000]) } else { 0 },
+        duplication: if rough { *random.pick(&[0, 10_000, 50_000]) } else { 0 },
+        reordering: random.percent(60),
+    }
+}
+
+fn draw_workload(random: &mut Random) -> WorkloadPlan {
+    WorkloadPlan {
+        clients: random.between(2, 5) as usize,
+        callers: random.between(1, 4) as usize,
+        keys: random.between(2, 8),
+        think_us: *random.pick(&[500, 5_000, 50_000]),
+        reads: *random.pick(&[20, 50]),
+        fast_reads: *random.pick(&[0, 50, 90]),
+        short_deadlines: *random.pick(&[0, 5, 25]),
+        value_bytes: *random.pick(&[16, 16, 16, 300, 2_000]),
+    }
+}
+
+impl Plan {
+    /// The plan of these options.
+    #[must_use]
+    pub fn draw(options: &Options) -> Plan {
+        let mut random = Random::new(options.seed).fork("plan");
+        let faults = draw_faults(&mut random);
+        let mode = if random.percent(50) { Mode::Liveness } else { Mode::Safety };
+        let scheme = if random.percent(1) { Scheme::Ed25519 } else { Scheme::KeyedHash };
+        let durability = if random.percent(10) { Durability::Async } else { Durability::Sync };
+        let mut plan = Plan {
+            faults,
+            mode,
+            scheme,
+            durability,
+            depth: *random.pick(&[2, 8, 32]),
+            checkpoint_interval: 64,
+            log_file_bytes: *random.pick(&[16 * 1024, 64 * 1024, 256 * 1024]),
+            flush_us: *random.pick(&[300, 1_000, 4_000]),
+            long_rounds: random.percent(50),
+            drift: *random.pick(&[0, 1_000, 50_000]),
+            network: draw_network(&mut random),
+            workload: draw_workload(&mut random),
+            chaos: FaultPlan {
+                interval_us: *random.pick(&[200_000, 800_000, 3_000_000]),
+                down_us: *random.pick(&[100_000, 1_000_000, 4_000_000]),
+                wipes: random.percent(30),
+            },
+        };
+        plan.faults = options.faults.unwrap_or(plan.faults);
+        plan.mode = options.mode.unwrap_or(plan.mode);
+        plan.scheme = options.scheme.unwrap_or(plan.scheme);
+        plan
+    }
+}

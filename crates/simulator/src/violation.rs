@@ -1,0 +1,38 @@
+//! How a run fails.
+
+use crate::options::Options;
+
+/// A rule of DESIGN.md was broken, or the run itself broke down.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{rule} violated at {at_us} us, step {step}: {what}\n  replay: {options}")]
+pub struct Violation {
+    /// The checker that saw it.
+    pub rule: &'static str,
+    /// What it saw.
+    pub what: String,
+    /// Virtual time, microseconds.
+    pub at_us: u64,
+    /// The step.
+    pub step: u64,
+    /// The run.
+    pub options: Options,
+}
+
+/// What a checker saw, before it is known when.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Broken {
+    /// The checker.
+    pub rule: &'static str,
+    /// What it saw.
+    pub what: String,
+}
+
+impl Broken {
+    /// `rule` is broken.
+    pub fn new(rule: &'static str, what: impl Into<String>) -> Broken {
+        Broken { rule, what: what.into() }
+    }
+}
+
+/// A checker's verdict.
+pub type Check = Result<(), Broken>;

@@ -1,0 +1,241 @@
+//! Processes end and start.
+
+use super::{Event, TICK_US, World};
+use crate::report::FaultKind;
+use crate::violation::Broken;
+use crate::witness::{Notes, Witnessed};
+use crate::world::replica::Process;
+use bytes::Bytes;
+use perdura_durability::{
+    CheckpointReader, Disk, Expectation, Identity, MemoryDisk, OpenError, Opened, RecoveredState,
+    storage,
+};
+use perdura_execution::Manifest;
+use perdura_protocol::configuration::Durability;
+use perdura_protocol::{Configuration, Decode, Digest, ReplicaId, Slot};
+use perdura_replica::node::{Boot, Node};
+use std::collections::VecDeque;
+
+/// A data directory that an intact disk does not give back.
+const RULE: &str = "Durability (D1, D4)";
+
+impl World {
+    /// Formats a replica's disk; a replacement has to recover up to a slot before it votes.
+    pub(crate) fn format(&mut self, replica: usize, must_recover: Option<Slot>) {
+        let mut disk = MemoryDisk::new();
+        let identity = Identity {
+            cluster: self.parameters.cluster,
+            replica: ReplicaId(replica as u8),
+            incarnation: self.replicas[replica].incarnation,
+            parameters: self.parameters.digest(),
+            durability: self.plan.durability,
+            checksum_key: self.disk_random.bytes32(),
+            must_recover,
+        };
+        if let Err(error) = storage::format(&mut disk, &identity) {
+            self.fail(Broken::new(RULE, error.to_string()));
+        }
+        self.replicas[replica].disk = disk;
+    }
+
+    /// The process ends; its machine goes on, and every write stays.
+    pub(crate) fn crash_process(&mut self, replica: usize) {
+        self.end_process(replica, 5_000);
+        self.replicas[replica].disk.restart_process();
+        self.start_later(replica);
+    }
+
+    /// The machine stops; what was not synced is lost, kept or torn.
+    pub(crate) fn crash_machine(&mut self, replica: usize) {
+        // Others notice at once, or only after a while: nobody resets the connections.
+        let notice_us = if self.random.percent(50) { 5_000 } else { 3_000_000 };
+        self.end_process(replica, notice_us);
+        let random = &mut self.disk_random;
+        self.replicas[replica].disk.crash(|| random.next());
+        self.start_later(replica);
+    }
+
+    /// One of the two; with `async` durability a machine's crash would be amnesia, and more than
+    /// one of those at a time is not promised.
+    pub(crate) fn crash_either(&mut self, replica: usize) {
+        if self.plan.durability == Durability::Sync && self.random.percent(60) {
+            self.crash_machine(replica);
+        } else {
+            self.crash_process(replica);
+        }
+    }
+
+    /// The disk failed, and the replica stops (D3). What made it fail is over when it starts.
+    pub(crate) fn disk_failed(&mut self, replica: usize, what: &str) {
+        let kind = self.replicas[replica].armed.disk.take();
+        let Some(kind) = kind else {
+            self.fail(Broken::new(RULE, format!("replica {replica}, disk in order: {what}")));
+            return;
+        };
+        self.fired(kind);
+        self.trace.line(self.now_us, format_args!("r{replica} stops: {what}"));
+        self.crash_either(replica);
+    }
+
+    fn end_process(&mut self, replica: usize, notice_us: u64) {
+        self.trace.event([7, replica as u64, notice_us, self.now_us], &[]);
+        self.trace.line(self.now_us, format_args!("r{replica} ends"));
+        let here = &mut self.replicas[replica];
+        here.life += 1;
+        here.armed = Default::default();
+        here.disk.set_capacity(None);
+        here.paused_until_us = 0;
+        if let Some(process) = here.process.take() {
+            self.report.add_counters(&process.node.report().counters);
+        }
+        self.drop_links(replica, notice_us);
+    }
+
+    fn start_later(&mut self, replica: usize) {
+        if self.replicas[replica].replaced || self.replicas[replica].starting {
+            return;
+        }
+        self.replicas[replica].starting = true;
+        let delay = if self.ending.begun() { 10_000 } else { self.chaos.downtime_us(&self.plan) };
+        self.push(delay, Event::Start { replica });
+    }
+
+    /// The process starts from what is on its disk.
+    pub(crate) fn start(&mut self, replica: usize) {
+        let here = &mut self.replicas[replica];
+        here.starting = false;
+        if here.process.is_some() || here.replaced {
+            return;
+        }
+        if let Some(operations) = here.armed.in_recovery.take() {
+            here.disk.fail_after(operations);
+            here.armed.disk = Some(FaultKind::CrashInRecovery);
+        }
+        let expected = Expectation {
+            cluster: self.parameters.cluster,
+            replica: ReplicaId(replica as u8),
+            parameters: self.parameters.digest(),
+            boot_id: [0; 16],
+        };
+        let options = storage::Options {
+            log_file_bytes: self.plan.log_file_bytes,
+            free_log_files: 2,
+            retained_checkpoints: 1,
+        };
+        match storage::open(here.disk.handle(), &expected, &options) {
+            Ok(opened) => self.boot(replica, opened),
+            Err(OpenError::Io(error)) => self.disk_failed(replica, &error.to_string()),
+            Err(error) => {
+                self.fail(Broken::new(RULE, format!("replica {replica} does not open: {error}")));
+            }
+        }
+    }
+
+    fn boot(&mut self, replica: usize, opened: Opened<MemoryDisk>) {
+        let Opened { superblock, state, records, repaired_gaps, torn_tail, log, checkpoints } =
+            opened;
+        self.report.torn_tails += u64::from(torn_tail.is_some());
+        let (checkpoint, lost) = match read_state(state) {
+            Ok(read) => read,
+            Err(what) => {
+                self.fail(Broken::new(RULE, format!("replica {replica}: {what}")));
+                return;
+            }
+        };
+        if lost.is_some() || !repaired_gaps.is_empty() {
+            let what = format!("replica {replica} lost {lost:?} {repaired_gaps:?}, undamaged");
+            self.fail(Broken::new(RULE, what));
+        }
+        let states: Vec<(Slot, Digest)> =
+            checkpoints.list().iter().map(|name| (name.slot, name.digest)).collect();
+        let check = self.checkers.persist_before_speak.reopened(replica, &records, &states);
+        self.check(check);
+        let must_recover = superblock.identity.must_recover;
+        let notes = Notes::default();
+        let (limit, service_notes) = (self.parameters.state_limit_bytes, notes.clone());
+        let entropy = self.random.bytes32();
+        let here = &self.replicas[replica];
+        let boot = Boot {
+            me: ReplicaId(replica as u8),
+            key: here.key.clone(),
+            scheme: self.plan.scheme,
+            parameters: self.parameters.clone(),
+            genesis: here.genesis.clone(),
+            entropy,
+            make_service: Box::new(move || Witnessed::new(limit, service_notes.clone())),
+            checkpoint,
+            records,
+            vote_after: must_recover.unwrap_or(Slot(0)),
+        };
+        let node = match Node::boot(boot, here.clock.now(self.now_us)) {
+            Ok(node) => node,
+            Err(error) => {
+                self.fail(Broken::new(RULE, format!("replica {replica} does not boot: {error}")));
+                return;
+            }
+        };
+        let process = Process {
+            node,
+            notes,
+            log,
+            checkpoints,
+            appends: VecDeque::new(),
+            flush: None,
+            truncate: None,
+            states: VecDeque::new(),
+            members: here.genesis.configuration.clone(),
+            must_recover,
+            executed: Slot(0),
+            round_open: false,
+        };
+        let life = here.life;
+        self.trace.event([8, replica as u64, process.node.report().executed.0, self.now_us], &[]);
+        let report = process.node.report();
+        let (view, executed) = (report.view, report.executed);
+        self.trace
+            .line(self.now_us, format_args!("r{replica} starts: view {view}, executed {executed}"));
+        self.report.restarts += u64::from(life > 0);
+        self.replicas[replica].process = Some(process);
+        self.checkers.exactly_once.restarted(replica);
+        self.witness(replica);
+        self.end_round(replica);
+        self.push(TICK_US / 2, Event::Tick { replica, life });
+        self.dial_all(replica);
+    }
+
+    /// From now on links are to these members: a link to a former incarnation ends.
+    pub(crate) fn on_members(&mut self, replica: usize, configuration: Configuration) {
+        let Some(process) = &mut self.replicas[replica].process else { return };
+        process.members = configuration;
+        for other in 0..self.n() {
+            if other == replica {
+                continue;
+            }
+            let expected = self.replicas[replica]
+                .process
+                .as_ref()
+                .and_then(|process| process.members.key(ReplicaId(other as u8)));
+            if expected != Some(self.replicas[other].key.public()) {
+                self.break_link(replica, other, [0, 0]);
+            }
+            self.dial(replica, other, 1_000);
+        }
+    }
+}
+
+type State = Option<(Manifest, Vec<Bytes>)>;
+
+/// Reads the state that a directory holds; the slot of a newer one that is lost.
+fn read_state(state: RecoveredState<MemoryDisk>) -> Result<(State, Option<Slot>), String> {
+    let (mut reader, lost): (CheckpointReader<MemoryDisk>, _) = match state {
+        RecoveredState::Initial => return Ok((None, None)),
+        RecoveredState::Lost(name) => return Ok((None, Some(name.slot))),
+        RecoveredState::Checkpoint(reader) => (reader, None),
+        RecoveredState::Previous { lost, reader } => (reader, Some(lost.slot)),
+    };
+    let manifest =
+        Manifest::from_bytes(reader.manifest().clone()).map_err(|error| error.to_string())?;
+    let pieces: Result<Vec<Bytes>, _> = reader.pieces().collect();
+    let pieces = pieces.map_err(|error| error.to_string())?;
+    Ok((Some((manifest, pieces)), lost))
+}

@@ -1,0 +1,327 @@
+//! Drives client cores, keeps the record of every call, and shows the checkers what was sent and
+//! what came of it.
+
+use super::workload::{Request, Workload};
+use super::{Event, World};
+use crate::checkers::commit_order::Seen;
+use crate::checkers::progress;
+use crate::options::Mode as RunMode;
+use crate::plan::Plan;
+use crate::random::Random;
+use bytes::Bytes;
+use perdura_client::{
+    CallId, CallOptions, CallResult, ClientConfig, ClientCore, Mode, Output, Refusal, Reply,
+};
+use perdura_protocol::configuration::Parameters;
+use perdura_protocol::{
+    AdminCommand, Command, Decode, Encode, Frame, Message, ReplicaId, SecretKey, SessionId,
+};
+use perdura_store::{StoreCommand, StoreReply};
+use std::collections::BTreeMap;
+
+/// A call of a client, from its beginning to its end.
+#[derive(Clone, Debug)]
+pub struct CallRecord {
+    /// The caller and process within it.
+    pub process: u64,
+    /// What it asked for.
+    pub command: StoreCommand,
+    /// When it was called, as a moment and in microseconds.
+    pub invoked: u64,
+    /// In microseconds.
+    pub invoked_us: u64,
+    /// When it ended.
+    pub ended: Option<u64>,
+    /// How.
+    pub seen: Seen,
+    /// Its number, once it was sent for ordering.
+    pub number: Option<(SessionId, u64)>,
+}
+
+/// A client process, or the administrator's.
+pub struct Client {
+    /// The client itself.
+    pub core: Option<ClientCore>,
+    /// Its key.
+    pub key: SecretKey,
+    /// Grows when it is started anew.
+    pub life: u64,
+    config: ClientConfig,
+    workload: Workload,
+    // Calls that have not ended: record and caller.
+    open: BTreeMap<CallId, (usize, usize)>,
+    // By encoded command, calls that have not ended; no two are alike.
+    by_command: BTreeMap<Bytes, usize>,
+    // What the administrator waits for.
+    pub administered: Option<CallId>,
+    next_call: u64,
+    tick_us: Option<u64>,
+}
+
+impl Client {
+    /// A client that has not started; the last one is the administrator.
+    pub fn new(
+        plan: &Plan,
+        parameters: &Parameters,
+        index: usize,
+        key: SecretKey,
+        random: &Random,
+    ) -> Client {
+        let mut config = ClientConfig::new(parameters.cluster, plan.faults, key.clone());
+        config.administrator = index == plan.workload.clients;
+        Client {
+            core: None,
+            key,
+            life: 0,
+            config,
+            workload: Workload::new(plan.workload, index, random.fork(&format!("client {index}"))),
+            open: BTreeMap::new(),
+            by_command: BTreeMap::new(),
+            administered: None,
+            next_call: 1,
+            tick_us: None,
+        }
+    }
+}
+
+impl World {
+    fn now_ms(&self) -> u64 {
+        self.now_us / 1000
+    }
+
+    /// A client process starts, without any memory of an earlier one.
+    pub(crate) fn start_client(&mut self, client: usize) {
+        let now_ms = self.now_ms();
+        let here = &mut self.clients[client];
+        here.life += 1;
+        here.tick_us = None;
+        let nonce = self.now_us * 1024;
+        here.core = Some(ClientCore::new(here.config.clone(), nonce, now_ms));
+        let (life, station) = (here.life, self.n() + client);
+        self.dial_all(station);
+        if client + 1 < self.clients.len() {
+            for caller in 0..self.plan.workload.callers {
+                let delay = 1_000 + self.random.below(10_000);
+                self.push(delay, Event::Call { client, life, caller });
+            }
+        }
+    }
+
+    /// A client process ends; what becomes of its calls nobody will know.
+    pub(crate) fn end_client(&mut self, client: usize) {
+        let here = &mut self.clients[client];
+        here.core = None;
+        here.administered = None;
+        here.by_command.clear();
+        self.report.calls.abandoned += here.open.len() as u64;
+        here.open.clear();
+        self.trace.line(self.now_us, format_args!("c{client} ends"));
+        self.drop_links(self.n() + client, 5_000);
+    }
+
+    /// Calls of clients, the administrator's aside, that have not ended.
+    pub(crate) fn open_calls(&self) -> usize {
+        self.clients.iter().map(|client| client.open.len()).sum()
+    }
+
+    pub(crate) fn make_call(&mut self, client: usize, life: u64, caller: usize) {
+        if self.clients[client].life != life || self.ending.begun() {
+            return;
+        }
+        let request = self.clients[client].workload.draw();
+        if !self.call(client, caller, request) {
+            // The same is under way already; later something else.
+            self.push(1_000, Event::Call { client, life, caller });
+        }
+    }
+
+    /// Makes a call; false if an equal one is under way.
+    pub(crate) fn call(&mut self, client: usize, caller: usize, request: Request) -> bool {
+        let Request { command, fast, short_us } = request;
+        let encoded = Command::Service(command.to_bytes()).to_bytes();
+        let patience_us = match (short_us, self.plan.mode) {
+            (Some(short_us), _) => short_us,
+            (None, RunMode::Liveness) => progress::PATIENCE_US,
+            (None, RunMode::Safety) => 10_000_000,
+        };
+        let (now_ms, invoked_us) = (self.now_ms(), self.now_us);
+        let invoked = self.stamp();
+        let record = self.calls.len();
+        let here = &mut self.clients[client];
+        if here.by_command.contains_key(&encoded) {
+            return false;
+        }
+        let Some(core) = &mut here.core else { return false };
+        let id = CallId(here.next_call);
+        here.next_call += 1;
+        here.open.insert(id, (record, caller));
+        here.by_command.insert(encoded.clone(), record);
+        let process = caller as u64 + 100 * client as u64 + 10_000 * here.life;
+        self.calls.push(CallRecord {
+            process,
+            command,
+            invoked,
+            invoked_us,
+            ended: None,
+            seen: Seen::Unknown,
+            number: None,
+        });
+        let mode = if fast { Mode::Fast } else { Mode::Ordered };
+        let deadline_ms = now_ms + patience_us / 1000 + 1;
+        core.call(now_ms, id, encoded, CallOptions { deadline_ms, mode, reply_quorum: None });
+        self.client_round(client);
+        true
+    }
+
+    /// The administrator orders a command.
+    pub(crate) fn administer_command(&mut self, command: AdminCommand) {
+        let now_ms = self.now_ms();
+        let admin = self.clients.len() - 1;
+        let here = &mut self.clients[admin];
+        let Some(core) = &mut here.core else { return };
+        let id = CallId(here.next_call);
+        here.next_call += 1;
+        here.administered = Some(id);
+        let options =
+            CallOptions { deadline_ms: now_ms + 5_000, mode: Mode::Ordered, reply_quorum: None };
+        core.call(now_ms, id, Command::Admin(command).to_bytes(), options);
+        self.client_round(admin);
+    }
+
+    pub(crate) fn client_link(&mut self, client: usize, replica: usize, up: bool) {
+        let now_ms = self.now_ms();
+        if let Some(core) = &mut self.clients[client].core {
+            core.on_link(now_ms, ReplicaId(replica as u8), up);
+            self.client_round(client);
+        }
+    }
+
+    pub(crate) fn client_message(&mut self, client: usize, from: usize, message: Message) {
+        let now_ms = self.now_ms();
+        if let Some(core) = &mut self.clients[client].core {
+            core.on_message(now_ms, ReplicaId(from as u8), message);
+            self.client_round(client);
+        }
+    }
+
+    pub(crate) fn on_client_tick(&mut self, client: usize, life: u64) {
+        let now_ms = self.now_ms();
+        let here = &mut self.clients[client];
+        if here.life != life || here.tick_us.is_none_or(|at| at > self.now_us) {
+            return;
+        }
+        here.tick_us = None;
+        if let Some(core) = &mut here.core {
+            core.on_tick(now_ms);
+            self.step();
+            self.client_round(client);
+        }
+    }
+
+    /// Ends a round of inputs of a client.
+    fn client_round(&mut self, client: usize) {
+        let now_ms = self.now_ms();
+        let station = self.n() + client;
+        if let Some(core) = &mut self.clients[client].core {
+            core.flush(now_ms);
+        }
+        while let Some(output) =
+            self.clients[client].core.as_mut().and_then(ClientCore::next_output)
+        {
+            match output {
+                Output::Send { to, message } => {
+                    if let Message::Frame(frame) = &message {
+                        self.note_numbers(client, frame);
+                    }
+                    self.send(station, to.index(), &message.to_bytes());
+                }
+                Output::Done { id, result } => self.call_ended(client, id, result),
+            }
+        }
+        let here = &mut self.clients[client];
+        let Some(core) = &here.core else { return };
+        let Some(deadline_ms) = core.next_deadline() else { return };
+        let at_us = (deadline_ms * 1000).max(self.now_us + 1);
+        if here.tick_us.is_none_or(|known| at_us < known) {
+            here.tick_us = Some(at_us);
+            let life = here.life;
+            self.push_at(at_us, Event::ClientTick { client, life });
+        }
+    }
+
+    /// Notes under which number each command of a frame goes.
+    fn note_numbers(&mut self, client: usize, frame: &Frame) {
+        let session = frame.session;
+        for (number, command) in (frame.first_number..).zip(frame.commands()) {
+            let Ok(Command::Service(content)) = Command::from_bytes(command.clone()) else {
+                continue;
+            };
+            let check = self.checkers.exactly_once.sent(session, number, content);
+            self.check(check);
+            if let Some(record) = self.clients[client].by_command.get(command) {
+                self.calls[*record].number.get_or_insert((session, number));
+            }
+        }
+    }
+
+    fn call_ended(&mut self, client: usize, id: CallId, result: CallResult) {
+        let here = &mut self.clients[client];
+        if here.administered == Some(id) {
+            here.administered = None;
+            self.trace.line(self.now_us, format_args!("admin: {result:?}"));
+            self.push(0, Event::Administer);
+            return;
+        }
+        let Some((record, caller)) = here.open.remove(&id) else { return };
+        let life = here.life;
+        here.by_command.retain(|_, held| *held != record);
+        let ended = self.stamp();
+        let call = &mut self.calls[record];
+        let waited_us = self.now_us - call.invoked_us;
+        call.ended = Some(ended);
+        let calls = &mut self.report.calls;
+        call.seen = match &result {
+            CallResult::Completed(Reply::Service(bytes)) => {
+                calls.ok += 1;
+                calls.fast_reads += u64::from(call.number.is_none());
+                match StoreReply::from_bytes(bytes.clone()) {
+                    Ok(reply) => Seen::Ok(reply),
+                    Err(_) => Seen::RefusedInOrder,
+                }
+            }
+            CallResult::Completed(Reply::Administered { .. }) => Seen::RefusedInOrder,
+            CallResult::Refused(Refusal::Ordered(_)) => {
+                calls.refused += 1;
+                Seen::RefusedInOrder
+            }
+            CallResult::Refused(_) => {
+                calls.refused += 1;
+                Seen::NotSent
+            }
+            CallResult::Indeterminate(_) => {
+                calls.indeterminate += 1;
+                call.ended = None;
+                Seen::Unknown
+            }
+        };
+        let acknowledged = match (&call.seen, call.number) {
+            (Seen::Ok(_) | Seen::RefusedInOrder, Some(number)) => Some(number),
+            _ => None,
+        };
+        let what = format!("{result:?}");
+        self.trace.event([9, client as u64, id.0, self.now_us], what.as_bytes());
+        self.trace.line(self.now_us, format_args!("c{client} call {record} ends: {what}"));
+        if let Some((session, number)) = acknowledged
+            && let Some(slot) = self.checkers.exactly_once.slot_of(session, number)
+        {
+            self.checkers.durability.acknowledged(slot);
+        }
+        if self.plan.mode == RunMode::Liveness
+            && matches!(result, CallResult::Indeterminate(_) | CallResult::Refused(_))
+        {
+            self.check(progress::gave_up(client, waited_us, &what));
+        }
+        let pause = self.random.below(self.plan.workload.think_us + 1);
+        self.push(pause, Event::Call { client, life, caller });
+    }
+}

@@ -1,0 +1,188 @@
+//! Drives nodes: inputs in, rounds ended, outputs carried out (the driver's duties as
+//! `perdura_replica::node` lists them), and every output shown to the checkers first.
+
+use super::{Event, TICK_US, World};
+use crate::checkers::progress;
+use crate::report::FaultKind;
+use crate::world::replica::StateJob;
+use bytes::Bytes;
+use perdura_protocol::{Decode, Message, SessionId};
+use perdura_replica::node::{Input, Output, Peer};
+
+/// Inputs in a hundred after which a round stays open for more, where rounds are long.
+const OPEN_ROUNDS: u64 = 30;
+
+impl World {
+    /// One input for a replica; its round ends with it, or stays open for a moment.
+    pub(crate) fn input(&mut self, replica: usize, input: Input) {
+        let now = self.replicas[replica].clock.now(self.now_us);
+        let long = self.plan.long_rounds && self.random.percent(OPEN_ROUNDS);
+        let life = self.replicas[replica].life;
+        let Some(process) = &mut self.replicas[replica].process else { return };
+        process.node.handle(now, input);
+        if process.round_open {
+            return;
+        }
+        if long {
+            process.round_open = true;
+            let delay = self.random.below(500);
+            self.push(delay, Event::Round { replica, life });
+        } else {
+            self.end_round(replica);
+        }
+    }
+
+    pub(crate) fn end_round(&mut self, replica: usize) {
+        let now = self.replicas[replica].clock.now(self.now_us);
+        let Some(process) = &mut self.replicas[replica].process else { return };
+        process.round_open = false;
+        process.node.flush(now);
+        self.witness(replica);
+        self.carry_out(replica);
+    }
+
+    pub(crate) fn on_tick(&mut self, replica: usize) {
+        let life = self.replicas[replica].life;
+        // At the pace of the replica's own clock, and never later than it asks for.
+        let delay = self.random.between(TICK_US * 3 / 4, TICK_US * 9 / 10);
+        self.push(delay, Event::Tick { replica, life });
+        if self.is_paused(replica) {
+            return;
+        }
+        let before = self.report.steps;
+        self.end_round(replica);
+        if self.report.steps == before && self.outputs > 0 {
+            self.step();
+        }
+        self.outputs = 0;
+        let Some(process) = &self.replicas[replica].process else { return };
+        let held = process.node.report().held;
+        self.check(self.checkers.bounded_memory.held(replica, held));
+    }
+
+    /// Shows the checkers what was executed.
+    pub(crate) fn witness(&mut self, replica: usize) {
+        let Some(process) = &mut self.replicas[replica].process else { return };
+        let machine = process.node.machine();
+        let (slot, history) = (machine.slot(), machine.history());
+        if slot == process.executed {
+            return;
+        }
+        process.executed = slot;
+        let executions = process.notes.take();
+        self.report.slots = self.report.slots.max(slot.0);
+        let mut check = self.checkers.agreement.executed(replica, slot, history);
+        for execution in executions {
+            check = check
+                .and_then(|()| {
+                    self.checkers.agreement.batch(replica, execution.slot, execution.batch)
+                })
+                .and_then(|()| self.checkers.exactly_once.executed(replica, execution));
+        }
+        self.check(check);
+    }
+
+    /// Carries out what a node wants, oldest first; the process may die on the way.
+    pub(crate) fn carry_out(&mut self, replica: usize) {
+        while !self.failed() {
+            let Some(process) = &mut self.replicas[replica].process else { return };
+            let Some(output) = process.node.next_output() else { break };
+            self.outputs += 1;
+            match output {
+                Output::Send { peers, bytes } => {
+                    if !self.send_all(replica, &peers, &bytes) {
+                        return;
+                    }
+                }
+                Output::Append { records, mark } => process.appends.push_back((records, mark)),
+                Output::StoreCheckpoint(snapshot) => {
+                    self.store_state(replica, StateJob::Store(snapshot));
+                }
+                Output::InstallCheckpoint { manifest, pieces } => {
+                    self.store_state(replica, StateJob::Install { manifest, pieces });
+                }
+                Output::Truncate(slot) => process.truncate = Some(slot),
+                Output::ReadDecisions { to, wanted } => {
+                    let life = self.replicas[replica].life;
+                    let delay = self.random.between(100, 3_000);
+                    self.push(delay, Event::Read { replica, life, to, wanted });
+                }
+                Output::Members(configuration) => self.on_members(replica, configuration),
+                Output::Misbehaved { peer, what } => {
+                    self.fail(progress::accused(replica, &format!("{peer:?} {what}")));
+                }
+                Output::Halt(why) => self.fail(progress::halted(replica, &why)),
+            }
+            if self.dies_now(replica) {
+                return;
+            }
+        }
+        self.keep(replica);
+    }
+
+    /// Counts outputs down to the one after which the process dies.
+    fn dies_now(&mut self, replica: usize) -> bool {
+        let armed = &mut self.replicas[replica].armed.at_send;
+        match armed {
+            None => false,
+            Some(0) => {
+                *armed = None;
+                self.fired(FaultKind::CrashAtSend);
+                self.crash_either(replica);
+                true
+            }
+            Some(left) => {
+                *left -= 1;
+                false
+            }
+        }
+    }
+
+    /// Sends to each peer; false when the process died meanwhile.
+    fn send_all(&mut self, replica: usize, peers: &[Peer], bytes: &Bytes) -> bool {
+        self.check_speech(replica, peers, bytes);
+        for peer in peers {
+            let station = match peer {
+                Peer::Replica(id) => Some(id.index()),
+                Peer::Client { connection, .. } => self.station_of(replica, *connection),
+            };
+            if let Some(station) = station {
+                self.send(replica, station, bytes);
+            }
+            if self.dies_now(replica) {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn station_of(&mut self, replica: usize, connection: u64) -> Option<usize> {
+        (self.n()..self.network.stations()).find(|station| {
+            let link = self.network.link(replica, *station);
+            link.up && link.connection == connection
+        })
+    }
+
+    /// Shows the checkers what is about to be said.
+    fn check_speech(&mut self, replica: usize, peers: &[Peer], bytes: &Bytes) {
+        // Propose, Write, Accept, Prefix, ViewChange, NewView, Checkpoint, Replies.
+        if !matches!(bytes.first(), Some(2 | 3 | 4 | 6 | 9 | 10 | 16 | 36)) {
+            return;
+        }
+        let Ok(message) = Message::from_bytes(bytes.clone()) else {
+            let what = "says something that does not decode";
+            self.fail(progress::accused(replica, what));
+            return;
+        };
+        let checkers = &self.checkers;
+        let check = match (&message, peers.first()) {
+            (Message::Replies { nonce, outcomes, .. }, Some(Peer::Client { key, .. })) => {
+                let session = SessionId { client: *key, nonce: *nonce };
+                let order = &checkers.exactly_once;
+                checkers.persist_before_speak.replies(replica, session, outcomes, order)
+            }
+            _ => checkers.persist_before_speak.speaks(replica, &message),
+        };
+        self.check(check);
+    }
+}

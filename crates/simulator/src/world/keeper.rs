@@ -1,0 +1,205 @@
+//! The disk work of a replica. Appends queue up while one write is under way, and all that has
+//! queued up goes in the next (D2). A write happens at its beginning or at its end, as chance has
+//! it: a crash before the word of it finds it done, or not, or (armed) half done.
+
+use super::{Event, World};
+use crate::report::FaultKind;
+use crate::world::replica::{Flush, StateJob};
+use perdura_durability::{CheckpointError, LogError};
+use perdura_execution::Manifest;
+use perdura_protocol::{Digest, Encode, Record, ReplicaId, Slot, limits};
+use perdura_replica::node::Input;
+
+impl World {
+    /// Gives the keeper something to do, if it has nothing.
+    pub(crate) fn keep(&mut self, replica: usize) {
+        let Some(process) = &mut self.replicas[replica].process else { return };
+        if process.flush.is_some() {
+            return;
+        }
+        if let Some(slot) = process.truncate.take() {
+            let result = process.log.truncate_below(slot);
+            self.report.truncations += 1;
+            self.check_truncated(replica, slot);
+            if let Err(error) = result {
+                self.log_failed(replica, &error);
+                return;
+            }
+        }
+        let Some(process) = &mut self.replicas[replica].process else { return };
+        let mut mark = None;
+        let mut records: Vec<Record> = Vec::new();
+        for (more, at) in process.appends.drain(..) {
+            records.extend(more);
+            mark = Some(at);
+        }
+        let Some(mark) = mark else { return };
+        process.flush = Some(Flush { records, mark, written: false });
+        let life = self.replicas[replica].life;
+        if self.disk_random.percent(50) && !self.write_flush(replica) {
+            return;
+        }
+        let usual = self.disk_random.below(self.plan.flush_us + 1);
+        let delay = 50 + usual + self.replicas[replica].slow_us;
+        self.push(delay, Event::Flushed { replica, life });
+    }
+
+    fn check_truncated(&mut self, replica: usize, slot: Slot) {
+        let check = self.checkers.persist_before_speak.truncated(replica, slot);
+        self.check(check);
+    }
+
+    /// Writes what is to be flushed; false when the replica died of it.
+    fn write_flush(&mut self, replica: usize) -> bool {
+        let here = &mut self.replicas[replica];
+        let armed = here.armed.in_append.take();
+        let Some(process) = &mut here.process else { return false };
+        let Some(flush) = &mut process.flush else { return true };
+        if flush.written {
+            return true;
+        }
+        if let Some(operations) = armed {
+            here.disk.fail_after(operations);
+            here.armed.disk = Some(FaultKind::CrashInAppend);
+        }
+        let result = process.log.append(&flush.records);
+        flush.written = result.is_ok();
+        match result {
+            Ok(()) => {
+                let records = std::mem::take(&mut flush.records);
+                self.checkers.persist_before_speak.appended(replica, &records);
+                if armed.is_some() {
+                    // The disk was done; the process dies before it learns of it.
+                    self.replicas[replica].armed.disk = None;
+                    self.fired(FaultKind::CrashInAppend);
+                    self.crash_either(replica);
+                    return false;
+                }
+                true
+            }
+            Err(error) => {
+                self.log_failed(replica, &error);
+                false
+            }
+        }
+    }
+
+    /// A failed write stops the replica (D3).
+    fn log_failed(&mut self, replica: usize, error: &LogError) {
+        match error {
+            LogError::Disk(_) => self.disk_failed(replica, &error.to_string()),
+            _ => self.fail(crate::checkers::progress::halted(replica, &error.to_string())),
+        }
+    }
+
+    pub(crate) fn on_flushed(&mut self, replica: usize) {
+        if !self.write_flush(replica) {
+            return;
+        }
+        let Some(process) = &mut self.replicas[replica].process else { return };
+        let Some(flush) = process.flush.take() else { return };
+        self.step();
+        self.trace.event([4, replica as u64, flush.mark, self.now_us], &[]);
+        self.trace.line(self.now_us, format_args!("r{replica} persisted {}", flush.mark));
+        self.input(replica, Input::Persisted(flush.mark));
+        self.keep(replica);
+    }
+
+    /// Queues a state to be stored.
+    pub(crate) fn store_state(&mut self, replica: usize, job: StateJob) {
+        let life = self.replicas[replica].life;
+        let Some(process) = &mut self.replicas[replica].process else { return };
+        process.states.push_back(job);
+        if process.states.len() == 1 {
+            self.schedule_state(replica, life);
+        }
+    }
+
+    fn schedule_state(&mut self, replica: usize, life: u64) {
+        let slow = self.disk_random.between(1, 20);
+        let delay = slow * self.plan.flush_us + self.replicas[replica].slow_us;
+        self.push(delay, Event::StateStored { replica, life });
+    }
+
+    pub(crate) fn on_state_stored(&mut self, replica: usize) {
+        let here = &mut self.replicas[replica];
+        let armed = here.armed.in_checkpoint.take();
+        let life = here.life;
+        let Some(process) = &mut here.process else { return };
+        let Some(job) = process.states.pop_front() else { return };
+        if let Some(operations) = armed {
+            here.disk.fail_after(operations);
+            here.armed.disk = Some(FaultKind::CrashInCheckpoint);
+        }
+        let (manifest, result) = match &job {
+            StateJob::Store(snapshot) => {
+                let manifest = snapshot.manifest();
+                let (count, bytes) = (snapshot.pieces(), manifest.to_bytes());
+                let mut piece = |index| snapshot.piece(index);
+                let (slot, digest) = (manifest.slot, manifest.digest());
+                let stored = &mut process.checkpoints;
+                (manifest, stored.store(slot, digest, &bytes, count, &mut piece))
+            }
+            StateJob::Install { manifest, pieces } => {
+                let bytes = manifest.to_bytes();
+                let mut piece = |index: usize| pieces[index].clone();
+                let (slot, digest) = (manifest.slot, manifest.digest());
+                let stored = &mut process.checkpoints;
+                let result = stored.store(slot, digest, &bytes, pieces.len(), &mut piece);
+                (manifest.clone(), result)
+            }
+        };
+        if !process.states.is_empty() {
+            self.schedule_state(replica, life);
+        }
+        match result {
+            Ok(()) => self.state_stored(replica, manifest, armed.is_some()),
+            // A state that was transferred meanwhile is newer; nobody waits for this one.
+            Err(CheckpointError::NotNewer { .. }) => {}
+            Err(CheckpointError::Disk(error)) => self.disk_failed(replica, &error.to_string()),
+            Err(error) => {
+                self.fail(crate::checkers::progress::halted(replica, &error.to_string()));
+            }
+        }
+    }
+
+    fn state_stored(&mut self, replica: usize, manifest: Manifest, dies: bool) {
+        let (slot, digest) = (manifest.slot, manifest.digest());
+        self.checkers.persist_before_speak.stored(replica, slot, digest);
+        let check = self.checkers.equal_states.state(replica, slot, digest);
+        self.check(check);
+        if dies {
+            self.replicas[replica].armed.disk = None;
+            self.fired(FaultKind::CrashInCheckpoint);
+            self.crash_either(replica);
+            return;
+        }
+        self.step();
+        self.trace.event([5, replica as u64, slot.0, self.now_us], &digest.0);
+        self.trace.line(self.now_us, format_args!("r{replica} stored the state after slot {slot}"));
+        let Some(process) = &mut self.replicas[replica].process else { return };
+        if process.must_recover.is_some_and(|needed| slot >= needed) {
+            process.must_recover = None;
+            if let Err(error) = process.checkpoints.set_recovered() {
+                self.disk_failed(replica, &error.to_string());
+                return;
+            }
+        }
+        self.input(replica, Input::CheckpointStored { manifest });
+    }
+
+    pub(crate) fn on_read(&mut self, replica: usize, to: ReplicaId, wanted: &[(Slot, Digest)]) {
+        let Some(process) = &mut self.replicas[replica].process else { return };
+        match process.log.read_decisions(wanted, limits::FETCH_BYTES) {
+            Ok(decisions) => {
+                self.step();
+                self.trace.event([6, replica as u64, decisions.len() as u64, self.now_us], &[]);
+                self.input(replica, Input::DecisionsRead { to, decisions });
+            }
+            Err(LogError::Disk(error)) => self.disk_failed(replica, &error.to_string()),
+            Err(error) => {
+                self.fail(crate::checkers::progress::halted(replica, &error.to_string()));
+            }
+        }
+    }
+}

@@ -1,0 +1,397 @@
+//! The world: virtual time, the queue of events, and the stations.
+//!
+//! Events are ordered by (microsecond, number). A *step* is a delivered message, a disk
+//! completion, or a timer that had a consequence. Files: [`replica`] and [`network`] are what
+//! there is; `boot` starts and stops processes, `driver` carries out what a node wants, `keeper`
+//! does its disk work, `clients` drives clients, `workload` is what they ask, `chaos` what goes
+//! wrong, `replacement` brings in new incarnations, `ending` heals everything and judges.
+
+mod boot;
+mod chaos;
+mod clients;
+mod driver;
+mod ending;
+mod keeper;
+mod links;
+pub mod network;
+mod replacement;
+pub mod replica;
+mod trace;
+mod workload;
+
+use crate::checkers::Checkers;
+use crate::options::Options;
+use crate::plan::Plan;
+use crate::random::Random;
+use crate::report::{FaultKind, Report};
+use crate::violation::{Broken, Check, Violation};
+use bytes::Bytes;
+use chaos::Chaos;
+use clients::{CallRecord, Client};
+use ending::Ending;
+use network::Network;
+use perdura_execution::Genesis;
+use perdura_protocol::configuration::{Configuration, Member, Parameters};
+use perdura_protocol::{ClusterId, Digest, ReplicaId, SecretKey, Slot};
+use replacement::Replacement;
+use replica::{Armed, Clock, Replica};
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use trace::Trace;
+
+pub use ending::History;
+
+/// When virtual time starts, microseconds.
+const START_US: u64 = 1_000_000;
+
+/// Longest time between two rounds of a replica, microseconds (a node asks for 20 ms).
+const TICK_US: u64 = 20_000;
+
+/// Events whose consequences a run may have beyond its steps: a run that does not end is a bug.
+const EVENTS_AT_MOST: u64 = 50_000_000;
+
+/// What happens next.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// A message arrives.
+    Message { from: usize, to: usize, epoch: u64, bytes: Bytes },
+    /// The keeper's write is done.
+    Flushed { replica: usize, life: u64 },
+    /// A state is stored.
+    StateStored { replica: usize, life: u64 },
+    /// Batches were read from the log.
+    Read { replica: usize, life: u64, to: ReplicaId, wanted: Vec<(Slot, Digest)> },
+    /// A replica lets time pass.
+    Tick { replica: usize, life: u64 },
+    /// A round that was kept open ends.
+    Round { replica: usize, life: u64 },
+    /// Two stations try to connect.
+    Connect { a: usize, b: usize },
+    /// A station learns that its link broke.
+    LinkDown { at: usize, peer: usize, epoch: u64 },
+    /// A client lets time pass.
+    ClientTick { client: usize, life: u64 },
+    /// A caller makes its next call.
+    Call { client: usize, life: u64, caller: usize },
+    /// Something goes wrong.
+    Fault,
+    /// A partition or slowness ends.
+    Heal(usize),
+    /// A process starts.
+    Start { replica: usize },
+    /// The administrator looks again.
+    Administer,
+    /// Whether the end has come.
+    Look,
+}
+
+/// One run.
+pub struct World {
+    pub(crate) options: Options,
+    pub(crate) plan: Plan,
+    pub(crate) parameters: Parameters,
+    pub(crate) random: Random,
+    pub(crate) disk_random: Random,
+    pub(crate) now_us: u64,
+    sequence: u64,
+    stamp: u64,
+    queue: BTreeMap<(u64, u64), Event>,
+    pub(crate) network: Network,
+    pub(crate) replicas: Vec<Replica>,
+    // The administrator is the last.
+    pub(crate) clients: Vec<Client>,
+    pub(crate) calls: Vec<CallRecord>,
+    pub(crate) chaos: Chaos,
+    pub(crate) replacement: Option<Replacement>,
+    pub(crate) ending: Ending,
+    pub(crate) checkers: Checkers,
+    pub(crate) report: Report,
+    pub(crate) trace: Trace,
+    // Outputs since the last tick.
+    pub(crate) outputs: u64,
+    broken: Option<Broken>,
+}
+
+/// Runs the options to their end.
+///
+/// # Errors
+/// The first rule that was broken, with the command that repeats the run.
+pub fn simulate(options: &Options) -> Result<Report, Box<Violation>> {
+    simulate_traced(options, None)
+}
+
+/// As [`simulate`], with a line for everything that happens.
+///
+/// # Errors
+/// As [`simulate`].
+pub fn simulate_traced(
+    options: &Options,
+    writer: Option<Box<dyn Write>>,
+) -> Result<Report, Box<Violation>> {
+    let mut world = World::new(options, Plan::draw(options), writer);
+    world.guarded(World::run)
+}
+
+impl World {
+    /// A group that has not started yet.
+    #[must_use]
+    pub fn new(options: &Options, plan: Plan, writer: Option<Box<dyn Write>>) -> World {
+        let random = Random::new(options.seed);
+        let n = plan.faults.n();
+        let stations = n + plan.workload.clients + 1;
+        let mut keys = random.fork("keys");
+        let mut key = || SecretKey::from_seed(plan.scheme, keys.bytes32());
+        let replica_keys: Vec<SecretKey> = (0..n).map(|_| key()).collect();
+        let client_keys: Vec<SecretKey> = (0..plan.workload.clients + 1).map(|_| key()).collect();
+        let administrator = client_keys[plan.workload.clients].public();
+        let mut id = [0; 16];
+        id.copy_from_slice(&keys.bytes32()[..16]);
+        let parameters = Parameters {
+            cluster: ClusterId(id),
+            faults: plan.faults,
+            durability: plan.durability,
+            depth: plan.depth,
+            checkpoint_interval: plan.checkpoint_interval,
+            checkpoint_bytes: 1 << 20,
+            max_skew_ms: 500,
+            state_limit_bytes: 1 << 30,
+            administrator,
+        };
+        let members: Vec<Member> =
+            replica_keys.iter().map(|key| Member { key: key.public(), incarnation: 0 }).collect();
+        let clients = (0..plan.workload.clients)
+            .map(|index| (format!("client-{index}"), client_keys[index].public()))
+            .collect();
+        let configuration = Configuration { id: 0, from_slot: Slot(0), members };
+        let genesis = Genesis { configuration, clients };
+        let mut clocks = random.fork("clocks");
+        let replicas = replica_keys
+            .into_iter()
+            .map(|key| Replica {
+                disk: perdura_durability::MemoryDisk::new(),
+                clock: Clock::draw(&mut clocks, plan.drift),
+                life: 0,
+                incarnation: 0,
+                key,
+                genesis: genesis.clone(),
+                process: None,
+                starting: false,
+                replaced: false,
+                paused_until_us: 0,
+                slow_us: 0,
+                cuts: 0,
+                armed: Armed::default(),
+            })
+            .collect();
+        let clients = client_keys
+            .into_iter()
+            .enumerate()
+            .map(|(index, key)| Client::new(&plan, &parameters, index, key, &random))
+            .collect();
+        World {
+            options: options.clone(),
+            network: Network::new(stations, plan.network, random.fork("network")),
+            chaos: Chaos::new(random.fork("chaos")),
+            disk_random: random.fork("disks"),
+            random: random.fork("world"),
+            checkers: Checkers::new(&plan),
+            plan,
+            parameters,
+            now_us: START_US,
+            sequence: 0,
+            stamp: 0,
+            queue: BTreeMap::new(),
+            replicas,
+            clients,
+            calls: Vec::new(),
+            replacement: None,
+            ending: Ending::default(),
+            report: Report { runs: 1, ..Report::default() },
+            trace: Trace::new(writer),
+            outputs: 0,
+            broken: None,
+        }
+    }
+
+    /// Runs `body`; a panic of anything in it is a violation too.
+    pub(crate) fn guarded(
+        &mut self,
+        body: impl FnOnce(&mut World),
+    ) -> Result<Report, Box<Violation>> {
+        let result = catch_unwind(AssertUnwindSafe(|| body(self)));
+        if let Err(panic) = result {
+            let text = panic
+                .downcast_ref::<String>()
+                .cloned()
+                .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
+                .unwrap_or_default();
+            self.broken = Some(Broken::new("Assertion", text));
+        }
+        self.report.virtual_us = self.now_us - START_US;
+        self.report.fingerprint = self.trace.fingerprint();
+        match self.broken.take() {
+            None => Ok(self.report.clone()),
+            Some(Broken { rule, what }) => Err(Box::new(Violation {
+                rule,
+                what,
+                at_us: self.now_us,
+                step: self.report.steps,
+                options: self.options.clone(),
+            })),
+        }
+    }
+
+    fn run(&mut self) {
+        self.begin();
+        self.schedule_fault();
+        let steps = self.options.steps;
+        self.run_while(|world| world.report.steps < steps);
+        if self.broken.is_none() {
+            self.end();
+        }
+    }
+
+    /// Starts every replica on an empty disk, and every client.
+    pub(crate) fn begin(&mut self) {
+        for replica in 0..self.replicas.len() {
+            self.format(replica, None);
+            self.start(replica);
+        }
+        for client in 0..self.clients.len() {
+            self.start_client(client);
+        }
+    }
+
+    /// Lets events happen while `more` says so.
+    pub(crate) fn run_while(&mut self, more: impl Fn(&World) -> bool) {
+        let mut events = 0;
+        while self.broken.is_none() && more(self) {
+            let Some(((at, _), event)) = self.queue.pop_first() else { return };
+            self.now_us = self.now_us.max(at);
+            self.happen(event);
+            events += 1;
+            if events > EVENTS_AT_MOST {
+                self.fail(Broken::new("Progress (A4, C1)", "the run does not end"));
+            }
+        }
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Message { from, to, epoch, bytes } => self.arrive(from, to, epoch, bytes),
+            Event::Flushed { replica, life } => {
+                if self.lives(replica, life)
+                    && !self.postponed(replica, || Event::Flushed { replica, life })
+                {
+                    self.on_flushed(replica);
+                }
+            }
+            Event::StateStored { replica, life } => {
+                if self.lives(replica, life)
+                    && !self.postponed(replica, || Event::StateStored { replica, life })
+                {
+                    self.on_state_stored(replica);
+                }
+            }
+            Event::Read { replica, life, to, wanted } => {
+                if self.lives(replica, life) {
+                    self.on_read(replica, to, &wanted);
+                }
+            }
+            Event::Tick { replica, life } => {
+                if self.lives(replica, life) {
+                    self.on_tick(replica);
+                }
+            }
+            Event::Round { replica, life } => {
+                if self.lives(replica, life)
+                    && !self.postponed(replica, || Event::Round { replica, life })
+                {
+                    self.end_round(replica);
+                }
+            }
+            Event::Connect { a, b } => self.try_connect(a, b),
+            Event::LinkDown { at, peer, epoch } => self.on_link_down(at, peer, epoch),
+            Event::ClientTick { client, life } => self.on_client_tick(client, life),
+            Event::Call { client, life, caller } => self.make_call(client, life, caller),
+            Event::Fault => self.on_fault(),
+            Event::Heal(id) => self.heal(id),
+            Event::Start { replica } => self.start(replica),
+            Event::Administer => self.administer(),
+            Event::Look => self.look(),
+        }
+    }
+
+    pub(crate) fn push(&mut self, delay_us: u64, event: Event) {
+        self.push_at(self.now_us + delay_us, event);
+    }
+
+    pub(crate) fn push_at(&mut self, at_us: u64, event: Event) {
+        self.sequence += 1;
+        self.queue.insert((at_us, self.sequence), event);
+    }
+
+    /// A replica that is paused does it later.
+    fn postponed(&mut self, replica: usize, event: impl FnOnce() -> Event) -> bool {
+        let until = self.replicas[replica].paused_until_us;
+        if until <= self.now_us {
+            return false;
+        }
+        self.push_at(until, event());
+        true
+    }
+
+    fn lives(&self, replica: usize, life: u64) -> bool {
+        let replica = &self.replicas[replica];
+        replica.life == life && replica.process.is_some()
+    }
+
+    /// A moment that is later than all before.
+    pub(crate) fn stamp(&mut self) -> u64 {
+        self.stamp += 1;
+        self.stamp
+    }
+
+    pub(crate) fn check(&mut self, check: Check) {
+        if let Err(broken) = check {
+            self.fail(broken);
+        }
+    }
+
+    /// The first thing that broke is kept.
+    pub(crate) fn fail(&mut self, broken: Broken) {
+        self.trace.line(self.now_us, format_args!("{} violated: {}", broken.rule, broken.what));
+        self.broken.get_or_insert(broken);
+    }
+
+    pub(crate) fn failed(&self) -> bool {
+        self.broken.is_some()
+    }
+
+    pub(crate) fn step(&mut self) {
+        self.report.steps += 1;
+    }
+
+    pub(crate) fn fired(&mut self, kind: FaultKind) {
+        self.report.fired(kind);
+    }
+
+    pub(crate) fn n(&self) -> usize {
+        self.replicas.len()
+    }
+
+    /// The client at a station, if one is.
+    pub(crate) fn client_at(&self, station: usize) -> Option<usize> {
+        station.checked_sub(self.n())
+    }
+
+    /// Name of a station in a trace.
+    pub(crate) fn name(&self, station: usize) -> String {
+        match self.client_at(station) {
+            None => format!("r{station}"),
+            Some(client) if client + 1 == self.clients.len() => "admin".to_owned(),
+            Some(client) => format!("c{client}"),
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! What clients ask for: random operations on a few shared keys, every written value unique.
+
+use crate::plan::WorkloadPlan;
+use crate::random::Random;
+use bytes::Bytes;
+use perdura_store::{Operation, StoreCommand, Transaction};
+
+/// A call to be made.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Request {
+    /// The command.
+    pub command: StoreCommand,
+    /// Whether it need not be ordered.
+    pub fast: bool,
+    /// A short deadline, microseconds.
+    pub short_us: Option<u64>,
+}
+
+/// The workload of one client.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    plan: WorkloadPlan,
+    client: usize,
+    values: u64,
+    random: Random,
+}
+
+impl Workload {
+    /// Of one client.
+    #[must_use]
+    pub fn new(plan: WorkloadPlan, client: usize, random: Random) -> Workload {
+        Workload { plan, client, values: 0, random }
+    }
+
+    /// The next request.
+    pub fn draw(&mut self) -> Request {
+        let command =
+            if self.random.percent(self.plan.reads) { self.read() } else { self.update() };
+        let fast = command.is_read() && self.random.percent(self.plan.fast_reads);
+        let short = self.random.percent(self.plan.short_deadlines);
+        let short_us = short.then(|| self.random.between(2_000, 800_000));
+        Request { command, fast, short_us }
+    }
+
+    fn key(&mut self) -> Bytes {
+        key(self.random.below(self.plan.keys))
+    }
+
+    fn value(&mut self) -> Bytes {
+        self.values += 1;
+        let mut value = format!("c{}.{}", self.client, self.values);
+        let length = self.random.below(2 * self.plan.value_bytes as u64) as usize;
+        while value.len() < length {
+            value.push('.');
+        }
+        value.into()
+    }
+
+    fn read(&mut self) -> StoreCommand {
+        match self.random.below(10) {
+            0 => transaction(vec![scan(self.random.percent(50))]),
+            1 => {
+                let operations =
+                    vec![Operation::Read { key: self.key() }, Operation::Read { key: self.key() }];
+                transaction(operations)
+            }
+            _ => StoreCommand::Get { key: self.key() },
+        }
+    }
+
+    fn update(&mut self) -> StoreCommand {
+        let (key, value) = (self.key(), self.value());
+        match self.random.below(20) {
+            0..9 => StoreCommand::Put { key, value },
+            9..11 => StoreCommand::Delete { key },
+            11..13 => transaction(vec![Operation::Insert { key, value }]),
+            13 => transaction(vec![Operation::Write { key, value, only_if_present: true }]),
+            14..17 => {
+                // A swap that expects the absent key, or a value that may have been written.
+                let expected = if self.random.percent(50) {
+                    None
+                } else {
+                    let written = self.random.below(self.values) + 1;
+                    Some(Bytes::from(format!("c{}.{written}", self.client)))
+                };
+                transaction(vec![
+                    Operation::Cmp { key: key.clone(), value: expected },
+                    Operation::Write { key, value, only_if_present: false },
+                ])
+            }
+            17..19 => {
+                let other = self.key();
+                transaction(vec![
+                    Operation::Read { key: other.clone() },
+                    Operation::Write { key, value: value.clone(), only_if_present: false },
+                    Operation::Write { key: other, value, only_if_present: false },
+                ])
+            }
+            _ => {
+                let other = self.key();
+                transaction(vec![
+                    Operation::Delete { key },
+                    scan(false),
+                    Operation::Write { key: other, value, only_if_present: false },
+                ])
+            }
+        }
+    }
+}
+
+/// The key with a number.
+#[must_use]
+pub fn key(number: u64) -> Bytes {
+    Bytes::from(format!("k{number}"))
+}
+
+fn scan(reverse: bool) -> Operation {
+    Operation::ReadRange { start: Bytes::new(), end: None, limit: 100, reverse }
+}
+
+fn transaction(operations: Vec<Operation>) -> StoreCommand {
+    StoreCommand::Transaction(Transaction { operations })
+}
+
+/// Reads everything there is.
+#[must_use]
+pub fn read_everything() -> Request {
+    Request { command: transaction(vec![scan(false)]), fast: false, short_us: None }
+}
