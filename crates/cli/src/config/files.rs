@@ -97,6 +97,17 @@ pub fn resolve(file: &Path, relative: &Path) -> PathBuf {
     directory_of(file).join(relative)
 }
 
+/// The shortest way to write `path`, without `..`; as it is, if nothing is there.
+pub fn plain(path: PathBuf) -> PathBuf {
+    let Ok(absolute) = fs::canonicalize(&path) else { return path };
+    let current = std::env::current_dir().unwrap_or_default();
+    match absolute.strip_prefix(&current) {
+        Ok(within) if within.as_os_str().is_empty() => PathBuf::from("."),
+        Ok(within) => within.to_owned(),
+        Err(_) => absolute,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -109,7 +109,7 @@ impl ReplicaFile {
 
     /// Where cluster.toml is, resolved.
     pub fn cluster(&self) -> PathBuf {
-        files::resolve(&self.path, &self.cluster_path)
+        files::plain(files::resolve(&self.path, &self.cluster_path))
     }
 
     /// That this is a replica of `cluster`, in its current incarnation.

@@ -1,0 +1,228 @@
+//! What users do wrong, and what goes wrong at the start of a replica: a clear error each time,
+//! with the right exit code, and nothing lost.
+
+mod common;
+
+use common::{Cluster, Ran, edit, program, run};
+use std::net::TcpListener;
+use std::path::Path;
+
+/// Runs a replica that is expected to refuse.
+fn start(cluster: &Cluster, id: usize) -> Ran {
+    cluster.replica(id).output().unwrap().into()
+}
+
+/// All files below `directory` with their content.
+fn content(directory: &Path) -> Vec<(std::path::PathBuf, Vec<u8>)> {
+    let mut found = Vec::new();
+    let mut left = vec![directory.to_owned()];
+    while let Some(directory) = left.pop() {
+        for entry in std::fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => left.push(path),
+                false => found.push((path.clone(), std::fs::read(path).unwrap())),
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn bad_flags_are_explained_with_exit_code_2() {
+    let cases: &[(&[&str], &str)] = &[
+        (&[], "Usage"),
+        (&["unheard"], "unheard"),
+        (&["init"], "DIR"),
+        (&["init", "x", "--crash", "0"], "1..=8"),
+        (&["init", "x", "--crash", "1", "--byzantine", "1"], "cannot be used with"),
+        (&["init", "x", "--faults", "2"], "2,1"),
+        (&["init", "x", "--faults", "0,1"], "at least one failure"),
+        (&["init", "x", "--hosts", "a,b"], "the group has 4"),
+        (&["init", "x", "--hosts", "a,,b,c"], "no host"),
+        (&["init", "x", "--base-port", "0"], "--base-port"),
+        (&["init", "x", "--base-port", "65535"], "no room"),
+        (&["init", "x", "--durability", "maybe"], "sync"),
+        (&["init", "x", "--public-http"], "--hosts"),
+        (&["replica"], "--config"),
+        (&["replica", "--config", "x", "--log-level", "loud"], "loud"),
+        (&["replica", "reinit", "--cluster", "x"], "--id"),
+        (&["replica", "reinit", "--cluster", "x", "--id", "256"], "256"),
+        (&["client", "add"], "NAME"),
+        (&["kv", "put", "--cluster", "x", "key"], "VALUE"),
+        (&["kv", "put", "--cluster", "x", "", "value"], "a key has 1 to 4096 bytes"),
+        (&["kv", "put", "--cluster", "x", "?", "value", "--base64"], "Base64"),
+        (&["kv", "get", "key"], "--cluster"),
+        (&["kv", "get", "--cluster", "x", "key", "--timeout", "soon"], "10s"),
+        (&["kv", "get", "--cluster", "x", "key", "--timeout", "0"], "more than nothing"),
+        (&["kv", "scan", "--cluster", "x", "--limit", "0"], "limit"),
+        (&["kv", "cas", "--cluster", "x", "key", "value"], "--expect"),
+        (&["kv", "cas", "--cluster", "x", "key", "--absent"], "VALUE"),
+        (&["kv", "txn", "--cluster", "x", "["], "JSON"),
+        (&["kv", "txn", "--cluster", "x", "[{\"red\":\"a\"}]"], "red"),
+        (&["kv", "batch", "--cluster", "x", "--in-flight", "0"], "--in-flight"),
+        (&["bench", "scan", "--cluster", "x"], "scan"),
+        (&["bench", "put", "--cluster", "x", "--value-size", "1048577"], "1048577"),
+        (&["bench", "put", "--cluster", "x", "--seconds", "0"], "86400"),
+        (&["bench", "put", "--cluster", "x", "--clients", "2", "--connections", "3"], "3"),
+        (&["inspect", "table", "x"], "table"),
+        (&["status"], "--cluster"),
+    ];
+    for (arguments, words) in cases {
+        run(arguments).failed(2, &[words]);
+    }
+    assert!(!Path::new("x").exists());
+}
+
+#[test]
+fn help_is_there_for_everything() {
+    for command in [
+        &["--help"][..],
+        &["init", "--help"],
+        &["dev", "--help"],
+        &["replica", "--help"],
+        &["replica", "reinit", "--help"],
+        &["client", "add", "--help"],
+        &["kv", "txn", "--help"],
+        &["kv", "batch", "--help"],
+        &["bench", "--help"],
+        &["inspect", "log", "--help"],
+    ] {
+        assert!(run(command).ok().contains("Usage"), "{command:?}");
+    }
+    assert!(run(&["--version"]).ok().starts_with("perdura "));
+}
+
+#[test]
+fn nothing_is_overwritten() {
+    let cluster = Cluster::init(&["--crash", "1"]);
+    let before = content(&cluster.dir());
+    let again: Ran = program().arg("init").arg(cluster.dir()).output().unwrap().into();
+    again.failed(1, &["holds a cluster already", "perdura dev"]);
+    assert_eq!(content(&cluster.dir()), before);
+
+    let other = tempfile::tempdir().unwrap();
+    std::fs::write(other.path().join("thesis.txt"), "mine").unwrap();
+    let into: Ran = program().arg("init").arg(other.path()).output().unwrap().into();
+    into.failed(1, &["not empty", "thesis.txt"]);
+    assert_eq!(content(other.path()).len(), 1);
+
+    let bounds: Ran =
+        program().arg("dev").arg(cluster.dir()).args(["--byzantine", "2"]).output().unwrap().into();
+    bounds.failed(1, &["u = 1 and r = 0", "another directory"]);
+}
+
+#[test]
+fn a_missing_or_empty_data_directory_names_reinit() {
+    let cluster = Cluster::init(&["--crash", "1"]);
+    let data = cluster.path("replica-1/data");
+    let dir = cluster.dir().display().to_string();
+    let reinit = format!("perdura replica reinit --cluster {dir} --id 1");
+    std::fs::remove_file(data.join("superblock")).unwrap();
+    start(&cluster, 1).failed(1, &["is empty", &reinit]);
+    std::fs::remove_dir_all(&data).unwrap();
+    start(&cluster, 1).failed(1, &["is missing", &reinit]);
+    assert!(!data.exists());
+}
+
+#[test]
+fn a_directory_of_another_cluster_or_replica_is_refused() {
+    let (cluster, other) = (Cluster::init(&["--crash", "1"]), Cluster::init(&["--crash", "1"]));
+    let file = cluster.path("replica-0/replica.toml");
+    let foreign = other.path("replica-0/data");
+    let before = content(&foreign);
+    edit(&file, "data = \"data\"", &format!("data = {:?}", foreign.display().to_string()));
+    start(&cluster, 0).failed(1, &["belongs to cluster", "replica.toml"]);
+    assert_eq!(content(&foreign), before);
+    edit(&file, &format!("{:?}", foreign.display().to_string()), "\"../replica-1/data\"");
+    start(&cluster, 0).failed(1, &["belongs to replica 1", "replica.toml"]);
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let cluster = Cluster::init(&["--crash", "1"]);
+    for field in ["listen", "http"] {
+        let text = std::fs::read_to_string(cluster.path("replica-2/replica.toml")).unwrap();
+        let start_of = format!("{field} = \"");
+        let line = text.lines().find_map(|line| line.strip_prefix(start_of.as_str())).unwrap();
+        let address = line.trim_end_matches('"');
+        let holder = TcpListener::bind(address).unwrap();
+        start(&cluster, 2).failed(1, &["replica 2", address, "in use"]);
+        let dev: Ran = program().arg("dev").arg(cluster.dir()).output().unwrap().into();
+        dev.failed(1, &["replica 2", address, "in use"]);
+        drop(holder);
+    }
+}
+
+#[test]
+fn a_wrong_file_is_named_with_its_line_or_field() {
+    let cluster = Cluster::init(&["--crash", "1"]);
+    let path = cluster.path("cluster.toml");
+    let good = std::fs::read(&path).unwrap();
+    edit(&path, "depth = 32", "depth = 32\ndeepness = 3");
+    cluster.run(&["status"]).failed(1, &["cluster.toml, line", "deepness"]);
+    start(&cluster, 0).failed(1, &["cluster.toml, line", "deepness"]);
+    std::fs::write(&path, &good[..good.len() / 2]).unwrap();
+    start(&cluster, 0).failed(1, &["cluster.toml"]);
+    std::fs::write(&path, [0xff, 0xfe]).unwrap();
+    start(&cluster, 0).failed(1, &["cluster.toml is not a text file"]);
+    std::fs::remove_file(&path).unwrap();
+    start(&cluster, 0).failed(1, &["no file", "cluster.toml", "perdura init"]);
+    std::fs::write(&path, &good).unwrap();
+
+    edit(&cluster.path("replica-0/replica.toml"), "id = 0", "id = 7");
+    start(&cluster, 0).failed(1, &["replica.toml", "id is 7", "0 to 2"]);
+    edit(&cluster.path("client.toml"), "secret_key = \"", "secret_key = \"x");
+    let get = cluster.run(&["kv", "get", "key"]);
+    get.failed(1, &["client.toml", "secret_key"]);
+}
+
+#[test]
+fn parameters_are_fixed_and_formats_known() {
+    let cluster = Cluster::init(&["--crash", "1"]);
+    let path = cluster.path("cluster.toml");
+    edit(&path, "depth = 32", "depth = 33");
+    start(&cluster, 0).failed(1, &["parameters", "cluster.toml", "fixed"]);
+    edit(&path, "format = 1", "format = 2");
+    start(&cluster, 0).failed(1, &["cluster.toml", "format is 2"]);
+}
+
+#[test]
+fn a_stale_replica_file_is_refused() {
+    let (cluster, other) = (Cluster::init(&["--crash", "1"]), Cluster::init(&["--crash", "1"]));
+    let file = cluster.path("replica-0/replica.toml");
+    std::fs::copy(other.path("replica-0/replica.toml"), &file).unwrap();
+    start(&cluster, 0).failed(1, &["not those of replica 0", "newer"]);
+}
+
+#[test]
+fn a_key_of_another_cluster_is_refused_before_it_is_used() {
+    let (cluster, other) = (Cluster::init(&["--crash", "1"]), Cluster::init(&["--crash", "1"]));
+    let foreign = other.path("client.toml").display().to_string();
+    cluster.run(&["kv", "get", "key", "--client", &foreign]).failed(1, &["is a key for cluster"]);
+    std::fs::copy(other.path("admin.toml"), cluster.path("admin.toml")).unwrap();
+    cluster.run(&["client", "add", "bob"]).failed(1, &["not that of the administrator"]);
+    assert!(!cluster.path("client-bob.toml").exists());
+}
+
+#[test]
+fn a_rotten_superblock_is_reported_and_left_alone() {
+    let cluster = Cluster::init(&["--crash", "1"]);
+    let path = cluster.path("replica-0/data/superblock");
+    let mut bytes = std::fs::read(&path).unwrap();
+    for copy in bytes.chunks_mut(4096) {
+        copy[100] ^= 1;
+    }
+    std::fs::write(&path, &bytes).unwrap();
+    start(&cluster, 0).failed(1, &["superblock is corrupt", "reinit"]);
+    assert_eq!(std::fs::read(&path).unwrap(), bytes);
+}
+
+#[test]
+fn status_answers_when_nobody_is_there() {
+    let cluster = Cluster::init(&[]);
+    let status = cluster.status();
+    assert_eq!(status.len(), 4);
+    assert!(status.iter().all(|replica| replica["reachable"] == false));
+}

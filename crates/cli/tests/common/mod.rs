@@ -1,0 +1,244 @@
+//! What tests with real processes share: the program, a cluster of replicas, polling.
+
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use serde_json::Value;
+use std::fs::{File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// Nothing that a test waits for takes this long on any machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The program, to be given arguments.
+pub fn program() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_perdura"));
+    command.stdin(Stdio::null()).env_remove("RUST_BACKTRACE");
+    command
+}
+
+/// What became of a run of the program.
+#[derive(Debug)]
+pub struct Ran {
+    pub code: Option<i32>,
+    pub out: String,
+    pub error: String,
+}
+
+impl From<Output> for Ran {
+    fn from(output: Output) -> Ran {
+        Ran {
+            code: output.status.code(),
+            out: String::from_utf8(output.stdout).unwrap(),
+            error: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+}
+
+impl Ran {
+    /// That it succeeded; gives its output.
+    #[track_caller]
+    pub fn ok(self) -> String {
+        assert_eq!(self.code, Some(0), "{self:?}");
+        self.out
+    }
+
+    /// That it ended with `code`, and said all of `words` on standard error.
+    #[track_caller]
+    pub fn failed(&self, code: i32, words: &[&str]) {
+        assert_eq!(self.code, Some(code), "{self:?}");
+        for word in words {
+            assert!(self.error.contains(word), "no {word:?} in {self:?}");
+        }
+    }
+}
+
+/// Runs the program to its end.
+pub fn run<S: AsRef<std::ffi::OsStr>>(arguments: &[S]) -> Ran {
+    program().args(arguments).output().unwrap().into()
+}
+
+/// Asks until there is an answer.
+#[track_caller]
+pub fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Waits for the end of a process.
+#[track_caller]
+pub fn wait_for_end(child: &mut Child) -> std::process::ExitStatus {
+    wait_for("the end of a process", || child.try_wait().unwrap())
+}
+
+pub fn send_signal(child: &Child, signal: &str) {
+    let sent = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+}
+
+/// A cluster in a temporary directory. Its processes end with it.
+pub struct Cluster {
+    directory: tempfile::TempDir,
+    replicas: Vec<Option<Child>>,
+}
+
+impl Cluster {
+    /// Files only.
+    pub fn init(bounds: &[&str]) -> Cluster {
+        let directory = tempfile::tempdir().unwrap();
+        let dir = directory.path().join("cluster");
+        program().arg("init").arg(&dir).args(bounds).output().map(Ran::from).unwrap().ok();
+        let replicas = (0..).take_while(|id| dir.join(format!("replica-{id}")).exists());
+        let replicas = replicas.map(|_| None).collect();
+        Cluster { directory, replicas }
+    }
+
+    /// A cluster of which all replicas run.
+    pub fn start_all(bounds: &[&str]) -> Cluster {
+        let mut cluster = Cluster::init(bounds);
+        for id in 0..cluster.len() {
+            cluster.start(id);
+        }
+        cluster
+    }
+
+    pub fn len(&self) -> usize {
+        self.replicas.len()
+    }
+
+    pub fn dir(&self) -> PathBuf {
+        self.directory.path().join("cluster")
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir().join(name)
+    }
+
+    /// The command that runs a replica.
+    pub fn replica(&self, id: usize) -> Command {
+        let mut command = program();
+        let config = self.path(&format!("replica-{id}/replica.toml"));
+        command.args(["replica", "--log-level", "info", "--config"]).arg(config);
+        command
+    }
+
+    /// Where a replica's log goes.
+    pub fn log(&self, id: usize) -> String {
+        std::fs::read_to_string(self.path(&format!("log-{id}.txt"))).unwrap_or_default()
+    }
+
+    pub fn start(&mut self, id: usize) {
+        let command = self.replica(id);
+        self.start_as(id, command);
+    }
+
+    pub fn start_as(&mut self, id: usize, mut command: Command) {
+        assert!(self.replicas[id].is_none());
+        let path = self.path(&format!("log-{id}.txt"));
+        let log = OpenOptions::new().create(true).append(true).open(path).unwrap();
+        let child = command.stdout(File::open("/dev/null").unwrap()).stderr(log).spawn();
+        self.replicas[id] = Some(child.unwrap());
+    }
+
+    pub fn child(&mut self, id: usize) -> &mut Child {
+        self.replicas[id].as_mut().unwrap()
+    }
+
+    /// kill -9.
+    pub fn kill(&mut self, id: usize) {
+        let mut child = self.replicas[id].take().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// SIGTERM, and in order.
+    #[track_caller]
+    pub fn stop(&mut self, id: usize) {
+        let mut child = self.replicas[id].take().unwrap();
+        send_signal(&child, "-TERM");
+        let status = wait_for_end(&mut child);
+        assert_eq!(status.code(), Some(0), "{}", self.log(id));
+    }
+
+    /// Waits until a replica ends by itself.
+    #[track_caller]
+    pub fn ended(&mut self, id: usize) -> Option<i32> {
+        let mut child = self.replicas[id].take().unwrap();
+        wait_for_end(&mut child).code()
+    }
+
+    /// `perdura` with `--cluster`.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = program();
+        command.args(arguments).arg("--cluster").arg(self.dir());
+        command
+    }
+
+    pub fn run(&self, arguments: &[&str]) -> Ran {
+        self.command(arguments).output().unwrap().into()
+    }
+
+    /// What `status --json` says of each replica.
+    pub fn status(&self) -> Vec<Value> {
+        let out = self.run(&["status", "--json"]).ok();
+        let mut answer: Value = serde_json::from_str(&out).unwrap();
+        let Value::Array(replicas) = answer["replicas"].take() else { panic!("{out}") };
+        replicas
+    }
+
+    /// Waits until one replica leads and as many as are running take part.
+    #[track_caller]
+    pub fn wait_until_active(&self) -> Vec<Value> {
+        let running = self.replicas.iter().flatten().count();
+        wait_for("all running replicas to be active", || {
+            let status = self.status();
+            let active = status.iter().filter(|replica| replica["state"] == "active").count();
+            (active == running).then_some(status)
+        })
+    }
+
+    /// Who leads in the latest view.
+    #[track_caller]
+    pub fn leader(&self) -> usize {
+        wait_for("a leader", || {
+            let status = self.status();
+            let leaders = status.iter().filter(|replica| replica["leader"] == true);
+            let latest = leaders.max_by_key(|replica| replica["view"].as_u64())?;
+            latest["id"].as_u64().map(|id| id as usize)
+        })
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        let failed = std::thread::panicking();
+        for (id, child) in self.replicas.iter_mut().enumerate() {
+            if let Some(mut child) = child.take() {
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+            if failed {
+                let log = self.directory.path().join(format!("cluster/log-{id}.txt"));
+                let log = std::fs::read_to_string(log).unwrap_or_default();
+                let tail: Vec<&str> = log.lines().rev().take(20).collect();
+                for line in tail.iter().rev() {
+                    eprintln!("replica {id} | {line}");
+                }
+            }
+        }
+    }
+}
+
+/// Replaces text in a file; it has to be there.
+pub fn edit(path: &Path, from: &str, to: &str) {
+    let text = std::fs::read_to_string(path).unwrap();
+    assert!(text.contains(from), "no {from:?} in {text}");
+    std::fs::write(path, text.replacen(from, to, 1)).unwrap();
+}
