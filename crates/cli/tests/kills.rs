@@ -29,7 +29,8 @@ struct Random(u64);
 
 impl Random {
     fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % bound
     }
 }
@@ -66,7 +67,8 @@ fn draw(random: &mut Random, number: u64) -> (Value, Call) {
         7 => (json!({"id": number, "op": "del", "key": key}), Call::Delete { key }),
         8 => {
             // Takes the key's place only if it is absent.
-            let line = json!({"id": number, "op": "cas", "key": key, "expect": null, "value": value});
+            let line =
+                json!({"id": number, "op": "cas", "key": key, "expect": null, "value": value});
             let steps = vec![
                 Step::Cmp { key: key.clone(), value: None },
                 Step::Write { key, value, only_if_present: false },
@@ -75,12 +77,11 @@ fn draw(random: &mut Random, number: u64) -> (Value, Call) {
         }
         _ => {
             let other = format!("key{}", random.below(KEYS));
-            let operations = json!([{"read": {"key": key}}, {"write": {"key": other, "value": value}}]);
+            let operations =
+                json!([{"read": {"key": key}}, {"write": {"key": other, "value": value}}]);
             let line = json!({"id": number, "op": "txn", "ops": operations});
-            let steps = vec![
-                Step::Read { key },
-                Step::Write { key: other, value, only_if_present: false },
-            ];
+            let steps =
+                vec![Step::Read { key }, Step::Write { key: other, value, only_if_present: false }];
             (line, Call::Transaction { steps })
         }
     }
@@ -121,7 +122,15 @@ fn outcome(call: &Call, answer: &Value) -> Outcome {
 impl Load {
     fn start(cluster: &Cluster, seed: u64) -> Load {
         let mut child = program()
-            .args(["kv", "batch", "--in-flight", &CALLERS.to_string(), "--timeout", "20", "--cluster"])
+            .args([
+                "kv",
+                "batch",
+                "--in-flight",
+                &CALLERS.to_string(),
+                "--timeout",
+                "20",
+                "--cluster",
+            ])
             .arg(cluster.dir())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -203,13 +212,6 @@ fn note(book: &Mutex<Book>, line: &str) {
     book.history.operations.push(Operation { process, invoked, ended, call, outcome });
 }
 
-fn leader(cluster: &Cluster) -> usize {
-    wait_for("a leader", || {
-        let status = cluster.status();
-        status.iter().position(|replica| replica["leader"] == true)
-    })
-}
-
 fn rounds() -> usize {
     std::env::var("PERDURA_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(3)
 }
@@ -229,7 +231,7 @@ fn kills(bounds: &[&str], seed: u64) {
                 cluster.start(id);
             }
             1 => {
-                let id = leader(&cluster);
+                let id = cluster.leader();
                 cluster.kill(id);
                 load.await_answers(ANSWERS);
                 cluster.start(id);
