@@ -28,3 +28,8 @@ fix:
 # The figures of the README, on this machine.
 bench: build
 	scripts/bench
+
+# kill -9 of one replica, of the leader, of all at once, 20 times per kind of group, under load.
+.PHONY: kills
+kills:
+	PERDURA_ROUNDS=20 $(CARGO) test --locked -p perdura --test kills -- --nocapture --test-threads 1
