@@ -328,6 +328,8 @@ impl<S: Service> Node<S> {
             .map(|latest| latest.from_slot.previous());
         self.checkpointing.add_stored(Stored { snapshot, manifest, digest });
         self.histories.clear();
+        self.logged.clear();
+        self.logged_slot = slot;
         self.counters.transfers_completed += 1;
         self.agreement.on_installed(now, slot, history, &configurations);
         self.agreement.on_prefix_certificate(prefix);

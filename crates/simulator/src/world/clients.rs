@@ -269,7 +269,6 @@ impl World {
         if here.administered == Some(id) {
             here.administered = None;
             self.trace.line(self.now_us, format_args!("admin: {result:?}"));
-            self.push(0, Event::Administer);
             return;
         }
         let Some((record, caller)) = here.open.remove(&id) else { return };

@@ -34,24 +34,21 @@ impl World {
 
     /// The administrator goes on with the replacement, if one is under way.
     pub(crate) fn administer(&mut self) {
-        let admin = self.clients.len() - 1;
         let Some(replacement) = &self.replacement else { return };
-        if self.clients[admin].administered.is_some() {
-            return;
-        }
         let key = replacement.key.public();
-        let replica = replacement.replica;
+        let (replica, incarnation) = (replacement.replica, replacement.incarnation);
         if let Some(configuration) = self.ordered_configuration(replica) {
             self.bring_in(configuration);
             return;
         }
-        let command = AdminCommand::ReplaceReplica {
-            replica: ReplicaId(replica as u8),
-            incarnation: replacement.incarnation,
-            key,
-        };
-        self.administer_command(command);
         self.push(LOOK_US, Event::Administer);
+        let admin = self.clients.len() - 1;
+        if self.clients[admin].administered.is_some() {
+            return;
+        }
+        let command =
+            AdminCommand::ReplaceReplica { replica: ReplicaId(replica as u8), incarnation, key };
+        self.administer_command(command);
     }
 
     /// The configuration with the new key, as the replicas' status shows it.
