@@ -101,6 +101,12 @@ impl Checkpointing {
         }
     }
 
+    /// A transferred state takes the place of whatever was to be stored.
+    pub fn forget_storing(&mut self) {
+        self.storing = None;
+        self.next = None;
+    }
+
     pub fn forget_recent(&mut self) {
         self.recent.clear();
         self.recent_bytes = 0;
@@ -120,6 +126,9 @@ impl<S: Service> Node<S> {
     pub(super) fn at_boundary(&mut self, slot: Slot) {
         let snapshot = self.machine.snapshot();
         assert!(snapshot.slot() == slot, "a snapshot is taken where it belongs");
+        if self.transfer.supersedes(slot) {
+            return;
+        }
         if self.checkpointing.storing.is_some() {
             self.counters.boundaries_passed_over +=
                 u64::from(self.checkpointing.next.replace(snapshot).is_some());
@@ -136,8 +145,18 @@ impl<S: Service> Node<S> {
             self.on_installed(now, &manifest);
             return;
         }
-        let digest = manifest.digest();
         let Some(snapshot) = self.checkpointing.storing.take() else { return };
+        self.add_checkpoint(snapshot, manifest);
+        let next = self.checkpointing.next.take();
+        if let Some(next) = next.filter(|next| !self.transfer.supersedes(next.slot())) {
+            self.checkpointing.storing = Some(next.clone());
+            self.outputs.push_back(Output::StoreCheckpoint(next));
+        }
+    }
+
+    /// A state of this replica is durable: the log before the one before it may go.
+    pub(super) fn add_checkpoint(&mut self, snapshot: StateSnapshot, manifest: Manifest) {
+        let (slot, digest) = (manifest.slot, manifest.digest());
         let previous = self.checkpointing.slot();
         self.checkpointing.add_stored(Stored { snapshot, manifest, digest });
         self.counters.checkpoints += 1;
@@ -145,10 +164,6 @@ impl<S: Service> Node<S> {
         if below > self.checkpointing.kept {
             self.checkpointing.kept = below;
             self.outputs.push_back(Output::Truncate(below));
-        }
-        if let Some(next) = self.checkpointing.next.take() {
-            self.checkpointing.storing = Some(next.clone());
-            self.outputs.push_back(Output::StoreCheckpoint(next));
         }
         self.vote_for_state(slot, digest);
     }

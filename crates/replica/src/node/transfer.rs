@@ -58,13 +58,19 @@ pub(super) struct Transfer<S> {
     pub at_least: Slot,
 }
 
-impl<S> Transfer<S> {
+impl<S: Service> Transfer<S> {
     pub fn new(at_least: Slot) -> Transfer<S> {
         Transfer { phase: Phase::Idle, offers: BTreeMap::new(), answers: 0, ended_ms: 0, at_least }
     }
 
     pub fn active(&self) -> bool {
         !matches!(self.phase, Phase::Idle)
+    }
+
+    /// Whether a state at or after `slot` is being stored already: an older one could not follow
+    /// it on disk.
+    pub fn supersedes(&self, slot: Slot) -> bool {
+        matches!(&self.phase, Phase::Installing { machine, .. } if machine.slot() >= slot)
     }
 }
 
@@ -309,7 +315,10 @@ impl<S: Service> Node<S> {
         let phase = std::mem::replace(&mut self.transfer.phase, Phase::Idle);
         self.transfer.ended_ms = now.monotonic_ms;
         let Phase::Installing { machine, prefix } = phase else { return };
-        if machine.slot() != manifest.slot || machine.slot() <= self.machine.slot() {
+        if machine.slot() <= self.machine.slot() {
+            // This replica got there by itself meanwhile; what is on disk is its state all the same.
+            let (snapshot, manifest) = (machine.snapshot(), manifest.clone());
+            self.add_checkpoint(snapshot, manifest);
             return;
         }
         self.machine = *machine;
@@ -317,7 +326,7 @@ impl<S: Service> Node<S> {
         let configurations = self.machine.configurations().to_vec();
         let snapshot = self.machine.snapshot();
         let (manifest, digest) = (manifest.clone(), manifest.digest());
-        self.checkpointing.storing = None;
+        self.checkpointing.forget_storing();
         self.checkpointing.slots_since = 0;
         self.checkpointing.bytes_since = 0;
         self.checkpointing.kept = slot;
