@@ -5,15 +5,12 @@ use crate::report::FaultKind;
 use crate::violation::Broken;
 use crate::witness::{Notes, Witnessed};
 use crate::world::replica::Process;
-use bytes::Bytes;
 use perdura_durability::{
-    CheckpointReader, Disk, Expectation, Identity, MemoryDisk, OpenError, Opened, RecoveredState,
-    storage,
+    Disk, Expectation, Identity, MemoryDisk, OpenError, Opened, RecoveredState, storage,
 };
-use perdura_execution::Manifest;
 use perdura_protocol::configuration::Durability;
-use perdura_protocol::{Configuration, Decode, Digest, ReplicaId, Slot};
-use perdura_replica::node::{Boot, Node};
+use perdura_protocol::{Configuration, Digest, ReplicaId, Slot};
+use perdura_replica::node::{Boot, Node, Recovered, recover};
 use std::collections::VecDeque;
 
 /// A data directory that an intact disk does not give back.
@@ -132,25 +129,26 @@ impl World {
     }
 
     fn boot(&mut self, replica: usize, opened: Opened<MemoryDisk>) {
-        let Opened { superblock, state, records, repaired_gaps, torn_tail, log, checkpoints } =
-            opened;
-        self.report.torn_tails += u64::from(torn_tail.is_some());
-        let (checkpoint, lost) = match read_state(state) {
-            Ok(read) => read,
-            Err(what) => {
-                self.fail(Broken::new(RULE, format!("replica {replica}: {what}")));
+        self.report.torn_tails += u64::from(opened.torn_tail.is_some());
+        let intact = opened.repaired_gaps.is_empty()
+            && matches!(opened.state, RecoveredState::Initial | RecoveredState::Checkpoint(_));
+        let recovered = match recover(opened) {
+            Ok(recovered) if intact => recovered,
+            Ok(recovered) => {
+                let what = format!("replica {replica}, disk in order: {:?}", recovered.warnings);
+                self.fail(Broken::new(RULE, what));
+                return;
+            }
+            Err(error) => {
+                self.fail(Broken::new(RULE, format!("replica {replica}: {error}")));
                 return;
             }
         };
-        if lost.is_some() || !repaired_gaps.is_empty() {
-            let what = format!("replica {replica} lost {lost:?} {repaired_gaps:?}, undamaged");
-            self.fail(Broken::new(RULE, what));
-        }
+        let Recovered { checkpoint, records, vote_after, log, checkpoints, .. } = recovered;
         let states: Vec<(Slot, Digest)> =
             checkpoints.list().iter().map(|name| (name.slot, name.digest)).collect();
         let check = self.checkers.persist_before_speak.reopened(replica, &records, &states);
         self.check(check);
-        let must_recover = superblock.identity.must_recover;
         let notes = Notes::default();
         let (limit, service_notes) = (self.parameters.state_limit_bytes, notes.clone());
         let entropy = self.random.bytes32();
@@ -165,7 +163,7 @@ impl World {
             make_service: Box::new(move || Witnessed::new(limit, service_notes.clone())),
             checkpoint,
             records,
-            vote_after: must_recover.unwrap_or(Slot(0)),
+            vote_after,
         };
         let node = match Node::boot(boot, here.clock.now(self.now_us)) {
             Ok(node) => node,
@@ -184,7 +182,6 @@ impl World {
             truncate: None,
             states: VecDeque::new(),
             members: here.genesis.configuration.clone(),
-            must_recover,
             executed: Slot(0),
             round_open: false,
         };
@@ -221,21 +218,4 @@ impl World {
             self.dial(replica, other, 1_000);
         }
     }
-}
-
-type State = Option<(Manifest, Vec<Bytes>)>;
-
-/// Reads the state that a directory holds; the slot of a newer one that is lost.
-fn read_state(state: RecoveredState<MemoryDisk>) -> Result<(State, Option<Slot>), String> {
-    let (mut reader, lost): (CheckpointReader<MemoryDisk>, _) = match state {
-        RecoveredState::Initial => return Ok((None, None)),
-        RecoveredState::Lost(name) => return Ok((None, Some(name.slot))),
-        RecoveredState::Checkpoint(reader) => (reader, None),
-        RecoveredState::Previous { lost, reader } => (reader, Some(lost.slot)),
-    };
-    let manifest =
-        Manifest::from_bytes(reader.manifest().clone()).map_err(|error| error.to_string())?;
-    let pieces: Result<Vec<Bytes>, _> = reader.pieces().collect();
-    let pieces = pieces.map_err(|error| error.to_string())?;
-    Ok((Some((manifest, pieces)), lost))
 }

@@ -204,12 +204,8 @@ impl World {
         let others_failed =
             (0..self.n()).filter(|other| *other != victim && self.has_failed(*other)).count();
         let room = others_failed < self.plan.faults.u();
-        let busy = self.replacement.is_some()
-            || self
-                .replicas
-                .iter()
-                .any(|r| r.process.as_ref().is_some_and(|p| p.must_recover.is_some()));
-        if self.plan.chaos.wipes && room && !busy && self.checkers.agreement.last().0 > 0 {
+        let idle = self.replacement.is_none();
+        if self.plan.chaos.wipes && room && idle && self.checkers.agreement.last().0 > 0 {
             self.fired(FaultKind::Wipe);
             self.wipe(victim);
         }

@@ -48,7 +48,7 @@ impl World {
             self.start(replica);
         }
         self.come_to_rest();
-        if self.random.percent(50) {
+        if !self.failed() && self.random.percent(50) {
             self.crash_all();
             self.come_to_rest();
         }

@@ -7,6 +7,7 @@ use crate::report::FaultKind;
 use crate::world::replica::{Flush, StateJob};
 use perdura_durability::{CheckpointError, LogError};
 use perdura_execution::Manifest;
+use perdura_protocol::message::Decision;
 use perdura_protocol::{Digest, Encode, Record, ReplicaId, Slot, limits};
 use perdura_replica::node::Input;
 
@@ -154,8 +155,6 @@ impl World {
         }
         match result {
             Ok(()) => self.state_stored(replica, manifest, armed.is_some()),
-            // A state that was transferred meanwhile is newer; nobody waits for this one.
-            Err(CheckpointError::NotNewer { .. }) => {}
             Err(CheckpointError::Disk(error)) => self.disk_failed(replica, &error.to_string()),
             Err(error) => {
                 self.fail(crate::checkers::progress::halted(replica, &error.to_string()));
@@ -177,21 +176,20 @@ impl World {
         self.step();
         self.trace.event([5, replica as u64, slot.0, self.now_us], &digest.0);
         self.trace.line(self.now_us, format_args!("r{replica} stored the state after slot {slot}"));
-        let Some(process) = &mut self.replicas[replica].process else { return };
-        if process.must_recover.is_some_and(|needed| slot >= needed) {
-            process.must_recover = None;
-            if let Err(error) = process.checkpoints.set_recovered() {
-                self.disk_failed(replica, &error.to_string());
-                return;
-            }
-        }
         self.input(replica, Input::CheckpointStored { manifest });
     }
 
     pub(crate) fn on_read(&mut self, replica: usize, to: ReplicaId, wanted: &[(Slot, Digest)]) {
         let Some(process) = &mut self.replicas[replica].process else { return };
         match process.log.read_decisions(wanted, limits::FETCH_BYTES) {
-            Ok(decisions) => {
+            Ok(found) => {
+                // In one run from the first wanted slot on, or none.
+                let decisions: Vec<Decision> = found
+                    .into_iter()
+                    .zip(wanted)
+                    .take_while(|(decision, (slot, _))| decision.slot == *slot)
+                    .map(|(decision, _)| decision)
+                    .collect();
                 self.step();
                 self.trace.event([6, replica as u64, decisions.len() as u64, self.now_us], &[]);
                 self.input(replica, Input::DecisionsRead { to, decisions });

@@ -4,7 +4,7 @@
 
 use super::{Event, World};
 use perdura_protocol::configuration::Configuration;
-use perdura_protocol::{AdminCommand, ReplicaId, SecretKey, Slot};
+use perdura_protocol::{AdminCommand, ReplicaId, SecretKey};
 
 /// Time between two looks of the administrator, microseconds.
 const LOOK_US: u64 = 300_000;
@@ -79,7 +79,7 @@ impl World {
         here.incarnation = incarnation;
         here.key = key;
         here.genesis.configuration = configuration;
-        self.format(replica, Some(Slot(from_slot.0 - 1)));
+        self.format(replica, Some(from_slot));
         self.start(replica);
     }
 }

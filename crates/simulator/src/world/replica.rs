@@ -93,8 +93,6 @@ pub struct Process {
     pub states: VecDeque<StateJob>,
     /// Who may connect.
     pub members: Configuration,
-    /// A replacement notes that it recovered once it holds this state.
-    pub must_recover: Option<Slot>,
     /// The last slot seen executed.
     pub executed: Slot,
     /// Whether the end of the round is still to come.
