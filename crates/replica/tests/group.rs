@@ -20,8 +20,11 @@ struct Group {
     client: SecretKey,
     addresses: Vec<String>,
     directory: tempfile::TempDir,
-    running: Vec<Option<(Shutdown, JoinHandle<Result<(), RunError>>)>>,
+    running: Vec<Option<Running>>,
 }
+
+/// A replica's thread, and how it is asked to stop.
+type Running = (Shutdown, JoinHandle<Result<(), RunError>>);
 
 fn key(seed: u8) -> SecretKey {
     SecretKey::from_seed(Scheme::Ed25519, [seed; 32])
