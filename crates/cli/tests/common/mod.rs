@@ -204,6 +204,18 @@ impl Cluster {
         })
     }
 
+    /// Waits until all replicas that are there have executed the same, and something.
+    #[track_caller]
+    pub fn wait_until_level(&self) {
+        wait_for("all replicas to have executed the same", || {
+            let status = self.status();
+            let there = status.iter().filter(|replica| replica["reachable"] == true);
+            let executed: Vec<u64> = there.filter_map(|one| one["executed"].as_u64()).collect();
+            let level = executed.iter().all(|slot| *slot > 0 && *slot == executed[0]);
+            level.then_some(())
+        });
+    }
+
     /// Who leads in the latest view.
     #[track_caller]
     pub fn leader(&self) -> usize {
