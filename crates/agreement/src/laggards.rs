@@ -57,6 +57,7 @@ impl Agreement {
         // A suspicion that still holds is repeated behind the Status; one that does not ends here.
         peer.wanted = view;
         self.join_if_wanted(now);
+        self.note_quorum(now);
         if self.mode != Mode::Started {
             return;
         }

@@ -6,7 +6,7 @@
 //! Entering a view is on disk before anything is said in it (A2).
 
 use crate::evidence::{Invalid, Start};
-use crate::machine::{Agreement, Effect, Held, Misbehaviour, Mode, Now};
+use crate::machine::{Agreement, Effect, Held, Misbehaviour, Mode, Now, PeerStatus};
 use crate::timing;
 use perdura_protocol::message::Message;
 use perdura_protocol::statement::Kind;
@@ -225,16 +225,24 @@ impl Agreement {
         self.try_new_view(now);
     }
 
-    /// The clock of a view change runs from the moment a quorum asks for it.
-    fn note_quorum(&mut self, now: Now) {
+    /// The clock of a view change runs from the moment a quorum asks for the view. Who restarted
+    /// in it asks no more (it may have voted there), but its Status says where it waits; without
+    /// counting it, those who did ask would wait for it for ever.
+    pub(crate) fn note_quorum(&mut self, now: Now) {
+        if self.mode != Mode::Changing || self.quorum_asked_ms.is_some() {
+            return;
+        }
         let current = self.current_configuration();
-        let asking = self
-            .changes
-            .values()
-            .filter(|change| change.view >= self.view && change.configuration == current)
-            .count();
-        if self.mode == Mode::Changing && self.quorum_asked_ms.is_none() && asking >= self.quorum()
-        {
+        let asks = |index: usize, peer: &PeerStatus| {
+            let waits = peer.view > self.view || (peer.view == self.view && peer.changing);
+            let asked = self
+                .changes
+                .get(&ReplicaId(index as u8))
+                .is_some_and(|change| change.view >= self.view && change.configuration == current);
+            index == self.settings.me.index() || waits || asked
+        };
+        let asking = self.peers.iter().enumerate().filter(|(index, peer)| asks(*index, peer));
+        if asking.count() >= self.quorum() {
             self.quorum_asked_ms = Some(now.monotonic_ms);
         }
     }
