@@ -84,13 +84,16 @@ impl<S: Service> Node<S> {
         }
         let mut histories = BTreeMap::new();
         set_forced(&mut checkpointing, &machine);
+        let mut boundary = None;
         for (slot, batch) in restart.take_replay() {
             machine.execute(slot, &batch);
             histories.insert(slot, batch.digest());
             set_forced(&mut checkpointing, &machine);
             let bytes = batch.raw().len() as u64;
             let (interval, limit) = (parameters.checkpoint_interval, parameters.checkpoint_bytes);
-            checkpointing.count(slot, bytes, interval, limit);
+            if checkpointing.count(slot, bytes, interval, limit) {
+                boundary = Some(machine.snapshot());
+            }
         }
         let mut configurations = Configurations::new(parameters.cluster, first);
         configurations.learn(machine.configurations());
@@ -136,6 +139,12 @@ impl<S: Service> Node<S> {
         };
         let members = node.configuration().clone();
         node.outputs.push_back(Output::Members(members));
+        node.recall_votes();
+        // Else peers that stopped on either side of a boundary would certify no state, and an idle
+        // group could give none to a laggard.
+        if let Some(snapshot) = boundary {
+            node.store(snapshot);
+        }
         node.carry_out(now);
         Ok(node)
     }

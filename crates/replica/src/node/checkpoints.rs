@@ -133,9 +133,13 @@ impl<S: Service> Node<S> {
             self.counters.boundaries_passed_over +=
                 u64::from(self.checkpointing.next.replace(snapshot).is_some());
         } else {
-            self.checkpointing.storing = Some(snapshot.clone());
-            self.outputs.push_back(Output::StoreCheckpoint(snapshot));
+            self.store(snapshot);
         }
+    }
+
+    pub(super) fn store(&mut self, snapshot: StateSnapshot) {
+        self.checkpointing.storing = Some(snapshot.clone());
+        self.outputs.push_back(Output::StoreCheckpoint(snapshot));
     }
 
     pub(super) fn on_checkpoint_stored(&mut self, now: super::Now, manifest: Manifest) {
@@ -149,8 +153,7 @@ impl<S: Service> Node<S> {
         self.add_checkpoint(snapshot, manifest);
         let next = self.checkpointing.next.take();
         if let Some(next) = next.filter(|next| !self.transfer.supersedes(next.slot())) {
-            self.checkpointing.storing = Some(next.clone());
-            self.outputs.push_back(Output::StoreCheckpoint(next));
+            self.store(next);
         }
     }
 
@@ -182,6 +185,20 @@ impl<S: Service> Node<S> {
         self.key.sign(&context.statement(Kind::Checkpoint, View(0), slot, digest))
     }
 
+    /// After a restart: what was voted for before counts here again; peers hear it on link up.
+    pub(super) fn recall_votes(&mut self) {
+        let stored: Vec<(Slot, Digest)> = self
+            .checkpointing
+            .stored
+            .iter()
+            .map(|stored| (stored.snapshot.slot(), stored.digest))
+            .collect();
+        for (slot, digest) in stored {
+            let signature = self.sign_state(slot, digest);
+            self.add_vote(self.me, (slot, digest, signature));
+        }
+    }
+
     pub(super) fn repeat_checkpoint_votes(&mut self, to: ReplicaId) {
         let votes: Vec<(Slot, Digest)> = self
             .checkpointing
@@ -192,6 +209,19 @@ impl<S: Service> Node<S> {
         for (slot, digest) in votes {
             let signature = self.sign_state(slot, digest);
             self.send(&[Peer::Replica(to)], &Message::Checkpoint { slot, digest, signature });
+        }
+    }
+
+    /// Votes get lost, and a restart forgets those of others: as long as the newest state here is
+    /// not certified, whoever asks for one makes all who are asked vote again.
+    pub(super) fn repeat_uncertified_votes(&mut self) {
+        let certified = self.checkpointing.certified.as_ref().map_or(Slot(0), |held| held.slot);
+        if certified < self.checkpointing.slot() {
+            let n = self.parameters.faults.n() as u8;
+            let me = self.me;
+            for peer in (0..n).map(ReplicaId).filter(|id| *id != me) {
+                self.repeat_checkpoint_votes(peer);
+            }
         }
     }
 

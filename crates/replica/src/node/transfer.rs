@@ -115,17 +115,8 @@ impl<S: Service> Node<S> {
             .certified
             .clone()
             .filter(|state| held(state.slot) && prefix.slot >= state.slot);
-        // Votes may have been lost when they were fresh: with them the asker certifies by itself.
-        self.repeat_checkpoint_votes(from);
         self.send(&[Peer::Replica(from)], &Message::StateInfo { delivered, state, prefix });
-    }
-
-    /// The state that this replica holds a certificate of, if `from` signed it: it is stored there.
-    fn certified_by(&self, from: ReplicaId) -> Option<StateCertificate> {
-        let signed = |state: &&StateCertificate| {
-            state.certificate.signatures().iter().any(|(signer, _)| *signer == from)
-        };
-        self.checkpointing.certified.as_ref().filter(signed).cloned()
+        self.repeat_uncertified_votes();
     }
 
     fn on_offer(
@@ -142,7 +133,7 @@ impl<S: Service> Node<S> {
             return;
         }
         self.transfer.answers += 1;
-        if let Some(state) = state.or_else(|| self.certified_by(from)) {
+        if let Some(state) = state {
             let quorum = self.parameters.faults.state_certificate();
             let newer = state.slot > self.machine.slot() && state.slot >= self.transfer.at_least;
             if newer && prefix.slot >= state.slot {
