@@ -60,7 +60,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         Command::Revoke { name, how } => {
             let cluster = load(&how.cluster)?;
             administer(&cluster, how, AdminCommand::RevokeClient { name: name.clone() })?;
-            println!("client {name} is revoked, and its sessions are closed");
+            say!("client {name} is revoked, and its sessions are closed");
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -113,8 +113,8 @@ fn add(name: &str, key_out: Option<&Path>, how: &How) -> Result<()> {
         }
     }
     files::rename(&pending, &path)?;
-    println!("client {name} is registered; its key is in {}", path.display());
-    println!(
+    say!("client {name} is registered; its key is in {}", path.display());
+    say!(
         "use it with: perdura kv get KEY --cluster {} --client {}",
         how.cluster.display(),
         path.display()

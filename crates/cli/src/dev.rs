@@ -91,13 +91,13 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         Some(took) => took,
         None => return group.stop(),
     };
-    println!("wrote a key and read it back, {} ms", took.as_millis());
+    say!("wrote a key and read it back, {} ms", took.as_millis());
     if arguments.once {
         return group.stop();
     }
     print_guide(dir, &cluster, &group);
     let signal = group.wait_for_stop(dir, &happened);
-    println!("{signal}: stopping");
+    say!("{signal}: stopping");
     group.stop()
 }
 
@@ -108,7 +108,7 @@ fn prepare(arguments: &Arguments) -> Result<Cluster> {
         let faults = arguments.bounds.faults()?;
         let places = Place::all(faults.n(), &[], arguments.base_port, false)?;
         let cluster = make(dir, faults, Durability::Sync, &places)?;
-        println!("made a cluster of {} replicas in {}", faults.n(), dir.display());
+        say!("made a cluster of {} replicas in {}", faults.n(), dir.display());
         return Ok(cluster);
     }
     let cluster = Cluster::load(&path)?;
@@ -121,7 +121,7 @@ fn prepare(arguments: &Arguments) -> Result<Cluster> {
         there.u(),
         there.r()
     );
-    println!("going on with the cluster of {} replicas in {}", there.n(), dir.display());
+    say!("going on with the cluster of {} replicas in {}", there.n(), dir.display());
     Ok(cluster)
 }
 
@@ -249,13 +249,13 @@ impl Group {
                 Err(RecvTimeoutError::Disconnected) => std::thread::sleep(LOOK),
             }
             for (id, pid, status) in self.newly_ended() {
-                println!("replica {id} (pid {pid}) ended: {status}; the others go on");
+                say!("replica {id} (pid {pid}) ended: {status}; the others go on");
                 if !status.success() && status.code().is_some() {
-                    println!("{}", last_lines(&self.running[id].log, 3));
+                    say!("{}", last_lines(&self.running[id].log, 3));
                 }
                 let file = replica_file(dir, id);
-                println!("  start it again, in another terminal:");
-                println!("    {} replica --config {}", program_name(), file.display());
+                say!("  start it again, in another terminal:");
+                say!("    {} replica --config {}", program_name(), file.display());
             }
         }
     }
@@ -273,7 +273,7 @@ impl Group {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        println!("stopped; the data stays");
+        say!("stopped; the data stays");
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -311,7 +311,7 @@ fn program_name() -> String {
 
 fn print_guide(dir: &Path, cluster: &Cluster, group: &Group) {
     let (faults, dir, program) = (cluster.parameters.faults, dir.display(), program_name());
-    println!(
+    say!(
         "{} replicas are up, live with {} failures, safe with {} liars",
         faults.n(),
         faults.u(),
@@ -319,7 +319,7 @@ fn print_guide(dir: &Path, cluster: &Cluster, group: &Group) {
     );
     for running in &group.running {
         let entry = &cluster.replicas[running.id];
-        println!(
+        say!(
             "  replica {}  pid {}  {}  http://{}/status  {}",
             running.id,
             running.child.id(),
@@ -328,11 +328,11 @@ fn print_guide(dir: &Path, cluster: &Cluster, group: &Group) {
             running.log.display()
         );
     }
-    println!("try, in another terminal:");
-    println!("  {program} kv put --cluster {dir} hello world");
-    println!("  {program} kv get --cluster {dir} hello");
-    println!("  {program} status --cluster {dir}");
-    println!("  {program} bench put --cluster {dir} --clients 64");
-    println!("  kill -9 the leader's pid, and read and write on");
-    println!("Ctrl-C stops the cluster; the same command goes on with its data.");
+    say!("try, in another terminal:");
+    say!("  {program} kv put --cluster {dir} hello world");
+    say!("  {program} kv get --cluster {dir} hello");
+    say!("  {program} status --cluster {dir}");
+    say!("  {program} bench put --cluster {dir} --clients 64");
+    say!("  kill -9 the leader's pid, and read and write on");
+    say!("Ctrl-C stops the cluster; the same command goes on with its data.");
 }

@@ -97,7 +97,8 @@ impl Bounds {
     }
 }
 
-fn parse_faults(text: &str) -> Result<Faults, String> {
+/// `U,R`.
+pub fn parse_faults(text: &str) -> Result<Faults, String> {
     let numbers = text
         .split_once(',')
         .and_then(|(u, r)| Some((u.trim().parse::<u8>().ok()?, r.trim().parse::<u8>().ok()?)));
@@ -128,7 +129,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let places = Place::all(faults.n(), &arguments.hosts, arguments.base_port, public)?;
     let cluster = make(&arguments.dir, faults, durability, &places)?;
     let (dir, n) = (arguments.dir.display(), faults.n());
-    println!(
+    say!(
         "{dir}: cluster {} of {n} replicas, live with {} failures, safe with {} liars, durability {}",
         cluster.parameters.cluster,
         faults.u(),
@@ -136,11 +137,11 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         cluster::durability_text(durability)
     );
     for (id, entry) in cluster.replicas.iter().enumerate() {
-        println!("  replica {id} at {}, status at http://{}/status", entry.address, entry.http);
+        say!("  replica {id} at {}, status at http://{}/status", entry.address, entry.http);
     }
-    println!("Start replica I (all of 0 to {}) with:", n - 1);
-    println!("  perdura replica --config {dir}/replica-I/{REPLICA_FILE}");
-    println!("{dir}/{ADMIN_FILE} can replace replicas and certify clients: keep it safe.");
+    say!("Start replica I (all of 0 to {}) with:", n - 1);
+    say!("  perdura replica --config {dir}/replica-I/{REPLICA_FILE}");
+    say!("{dir}/{ADMIN_FILE} can replace replicas and certify clients: keep it safe.");
     Ok(ExitCode::SUCCESS)
 }
 

@@ -3,6 +3,14 @@
 
 #![forbid(unsafe_code)]
 
+/// Prints a line; if nobody reads it any more, there is nobody to tell.
+macro_rules! say {
+    ($($text:tt)*) => {{
+        use std::io::Write;
+        let _ = writeln!(std::io::stdout(), $($text)*);
+    }};
+}
+
 mod bench;
 mod client_keys;
 mod config;
@@ -17,6 +25,7 @@ mod kv_json;
 mod process;
 mod reinit;
 mod replica;
+mod simulate;
 mod status;
 
 use clap::{Parser, Subcommand};
@@ -53,6 +62,8 @@ enum Command {
     Bench(bench::Arguments),
     /// What is on a replica's disk, record by record, verifying checksums
     Inspect(inspect::Arguments),
+    /// Run a whole group on virtual time, with faults, and check what it promises
+    Simulate(simulate::Arguments),
 }
 
 /// The command line asks for something that makes no sense: exit code 2.
@@ -77,6 +88,7 @@ fn main() -> ExitCode {
         Command::Status(arguments) => status::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Inspect(arguments) => inspect::run(&arguments),
+        Command::Simulate(arguments) => simulate::run(&arguments),
     };
     match done {
         Ok(code) => code,

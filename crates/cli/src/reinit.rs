@@ -71,14 +71,14 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let path = own.join(REPLICA_FILE);
     files::rename(&new.path, &path)?;
 
-    println!(
+    say!(
         "replica {id} is in incarnation {} from slot {from_slot} on, configuration {configuration}",
         new.incarnation
     );
     if let Some(moved) = moved {
-        println!("its old data is in {}; delete it when you no longer want it", moved.display());
+        say!("its old data is in {}; delete it when you no longer want it", moved.display());
     }
-    println!("start it with: perdura replica --config {}", path.display());
+    say!("start it with: perdura replica --config {}", path.display());
     Ok(ExitCode::SUCCESS)
 }
 

@@ -226,3 +226,16 @@ fn status_answers_when_nobody_is_there() {
     assert_eq!(status.len(), 4);
     assert!(status.iter().all(|replica| replica["reachable"] == false));
 }
+
+#[test]
+fn simulate_repeats_itself_and_knows_its_flags() {
+    let simulate = |more: &[&str]| run(&[&["simulate", "--seed", "7"], more].concat());
+    let first = simulate(&["--steps", "500"]).ok();
+    assert!(first.contains("violations    0"), "{first}");
+    assert_eq!(simulate(&["--steps", "500"]).ok(), first);
+    simulate(&["--steps", "0"]).failed(2, &["--steps"]);
+    simulate(&["--faults", "1"]).failed(2, &["2,1"]);
+    simulate(&["--mode", "bliss"]).failed(2, &["liveness or safety"]);
+    simulate(&["--signatures", "none"]).failed(2, &["keyed-hash"]);
+    run(&["simulate"]).failed(2, &["--seed"]);
+}
