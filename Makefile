@@ -29,7 +29,7 @@ fix:
 bench: build
 	scripts/bench
 
-# kill -9 of one replica, of the leader, of all at once, 20 times per kind of group, under load.
+# kill -9 of one replica, of the leader, of all at once, 20 times each per kind of group, under load.
 .PHONY: kills
 kills:
-	PERDURA_ROUNDS=20 $(CARGO) test --locked -p perdura --test kills -- --nocapture --test-threads 1
+	PERDURA_ROUNDS=60 $(CARGO) test --locked -p perdura --test kills -- --nocapture --test-threads 1
