@@ -9,7 +9,7 @@
 //! bound on the configurations visited.
 //!
 //! [`history`] what happened, also as JSON lines; [`conditions`] what an operation says about each
-//! key; [`search`] the search.
+//! key; [`mod@search`] the search.
 
 pub mod conditions;
 pub mod history;
