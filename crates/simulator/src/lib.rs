@@ -6,8 +6,9 @@
 //! here has a clock, threads, or iterates over an unordered map: equal [`Options`] give equal
 //! runs, byte for byte.
 //!
-//! Start at [`world`] (the events), then [`faults`](world) (what may be done to a group, within
-//! which promise) and [`checkers`] (what is asked of it).
+//! Start at [`world`] (the events; its `chaos` says what may be done to a group within which
+//! promise), then [`checkers`] (what is asked of it). [`scenario`] runs the readable ones in
+//! `scenarios/`.
 
 #![forbid(unsafe_code)]
 
@@ -17,6 +18,7 @@ mod options;
 mod plan;
 mod random;
 mod report;
+pub mod scenario;
 mod violation;
 mod witness;
 pub mod world;

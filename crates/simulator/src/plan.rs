@@ -161,7 +161,7 @@ impl Plan {
             chaos: FaultPlan {
                 interval_us: *random.pick(&[200_000, 800_000, 3_000_000]),
                 down_us: *random.pick(&[100_000, 1_000_000, 4_000_000]),
-                wipes: random.percent(30),
+                wipes: random.percent(50),
             },
         };
         plan.faults = options.faults.unwrap_or(plan.faults);

@@ -89,7 +89,8 @@ impl World {
     }
 
     fn start_later(&mut self, replica: usize) {
-        if self.replicas[replica].replaced || self.replicas[replica].starting {
+        let here = &self.replicas[replica];
+        if here.replaced || here.starting || (self.by_hand && !self.ending.begun()) {
             return;
         }
         self.replicas[replica].starting = true;

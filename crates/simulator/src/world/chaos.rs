@@ -47,7 +47,7 @@ const WEIGHTS: [(FaultKind, u64); 17] = [
     (FaultKind::OneWayPartition, 6),
     (FaultKind::SplitGroup, 4),
     (FaultKind::LinkReset, 10),
-    (FaultKind::Wipe, 5),
+    (FaultKind::Wipe, 8),
     (FaultKind::ClientRestart, 5),
 ];
 

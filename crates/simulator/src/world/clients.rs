@@ -99,7 +99,7 @@ impl World {
         here.core = Some(ClientCore::new(here.config.clone(), nonce, now_ms));
         let (life, station) = (here.life, self.n() + client);
         self.dial_all(station);
-        if client + 1 < self.clients.len() {
+        if client + 1 < self.clients.len() && !self.by_hand {
             for caller in 0..self.plan.workload.callers {
                 let delay = 1_000 + self.random.below(10_000);
                 self.push(delay, Event::Call { client, life, caller });
@@ -319,6 +319,9 @@ impl World {
             && matches!(result, CallResult::Indeterminate(_) | CallResult::Refused(_))
         {
             self.check(progress::gave_up(client, waited_us, &what));
+        }
+        if self.by_hand {
+            return;
         }
         let pause = self.random.below(self.plan.workload.think_us + 1);
         self.push(pause, Event::Call { client, life, caller });

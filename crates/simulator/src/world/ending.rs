@@ -40,13 +40,7 @@ impl Ending {
 
 impl World {
     pub(crate) fn end(&mut self) {
-        self.ending.begun = true;
-        self.trace.line(self.now_us, format_args!("all is well from here on"));
-        self.network.plan = NetworkPlan::CALM;
-        self.heal_all();
-        for replica in 0..self.n() {
-            self.start(replica);
-        }
+        self.all_is_well();
         self.come_to_rest();
         if !self.failed() && self.random.percent(50) {
             self.crash_all();
@@ -64,8 +58,19 @@ impl World {
         self.judge();
     }
 
+    /// Faults and new calls stop, and what is down starts.
+    pub(crate) fn all_is_well(&mut self) {
+        self.ending.begun = true;
+        self.trace.line(self.now_us, format_args!("all is well from here on"));
+        self.network.plan = NetworkPlan::CALM;
+        self.heal_all();
+        for replica in 0..self.n() {
+            self.start(replica);
+        }
+    }
+
     /// Runs until all replicas are up and equal and all calls have ended.
-    fn come_to_rest(&mut self) {
+    pub(crate) fn come_to_rest(&mut self) {
         self.ending.looks_at_rest = 0;
         self.ending.since_us = self.now_us;
         self.push(LOOK_US, Event::Look);
@@ -113,7 +118,7 @@ impl World {
     }
 
     /// Compares the states, and holds the history against its order and any other.
-    fn judge(&mut self) {
+    pub(crate) fn judge(&mut self) {
         for index in 0..self.n() {
             let Some(process) = &self.replicas[index].process else { continue };
             let report = process.node.report();

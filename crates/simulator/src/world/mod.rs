@@ -4,9 +4,11 @@
 //! completion, or a timer that had a consequence. Files: [`replica`] and [`network`] are what
 //! there is; `boot` starts and stops processes, `driver` carries out what a node wants, `keeper`
 //! does its disk work, `clients` drives clients, `workload` is what they ask, `chaos` what goes
-//! wrong, `replacement` brings in new incarnations, `ending` heals everything and judges.
+//! wrong, `replacement` brings in new incarnations, `ending` heals everything and judges,
+//! `by_hand` is what scenarios do.
 
 mod boot;
+mod by_hand;
 mod chaos;
 mod clients;
 mod driver;
@@ -108,6 +110,8 @@ pub struct World {
     pub(crate) checkers: Checkers,
     pub(crate) report: Report,
     pub(crate) trace: Trace,
+    /// Whether replicas start and clients call only when they are told to (scenarios).
+    pub(crate) by_hand: bool,
     // Outputs since the last tick.
     pub(crate) outputs: u64,
     broken: Option<Broken>,
@@ -209,6 +213,7 @@ impl World {
             ending: Ending::default(),
             report: Report { runs: 1, ..Report::default() },
             trace: Trace::new(writer),
+            by_hand: false,
             outputs: 0,
             broken: None,
         }
@@ -261,6 +266,14 @@ impl World {
         for client in 0..self.clients.len() {
             self.start_client(client);
         }
+    }
+
+    /// Lets events happen until a moment, which then has come.
+    pub(crate) fn run_until(&mut self, until_us: u64) {
+        self.run_while(|world| {
+            world.queue.first_key_value().is_some_and(|((at, _), _)| *at <= until_us)
+        });
+        self.now_us = self.now_us.max(until_us);
     }
 
     /// Lets events happen while `more` says so.

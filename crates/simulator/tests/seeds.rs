@@ -1,0 +1,51 @@
+//! A batch of seeds: every rule is kept in each, and every kind of fault fires in one of them.
+//!
+//! `PERDURA_SEEDS` (40), `PERDURA_FIRST_SEED` (1) and `PERDURA_STEPS` (10,000) ask for more; each
+//! failing seed is printed with the command that repeats it.
+
+use perdura_simulator::{Options, Report, simulate};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const THREADS: usize = 2;
+
+fn asked(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+#[test]
+fn every_rule_is_kept_and_every_fault_fires() {
+    let first = asked("PERDURA_FIRST_SEED", 1);
+    let (count, steps) = (asked("PERDURA_SEEDS", 40), asked("PERDURA_STEPS", 10_000));
+    let next = AtomicU64::new(0);
+    let total = Mutex::new((Report::default(), Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    if index >= count {
+                        return;
+                    }
+                    let result = simulate(&Options::new(first + index, steps));
+                    let mut total = total.lock().unwrap();
+                    match result {
+                        Ok(report) => total.0.add(&report),
+                        Err(violation) => {
+                            eprintln!("{violation}");
+                            total.1.push(violation);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let (report, violations) = total.into_inner().unwrap();
+    println!("{report}");
+    assert!(violations.is_empty(), "{} of {count} seeds failed", violations.len());
+    if count >= 40 {
+        assert_eq!(report.never_fired(), [], "kinds of faults that never took effect");
+        assert!(report.calls.ok > 1_000 && report.calls.fast_reads > 0);
+        assert!(report.views_started > 0 && report.transfers > 0 && report.truncations > 0);
+    }
+}
