@@ -44,23 +44,30 @@ impl Agreement {
             return true; // Slots of the new configuration need a view of theirs.
         }
         if self.leads() {
-            return self.restarted_in == Some(self.view);
+            // A proposal that arrived late is fresh no more and finds no votes, and no follower
+            // can bring the view down alone: the leader gives up with them.
+            return self.restarted_in == Some(self.view) || self.stuck(now);
         }
         let ms = now.monotonic_ms;
         let silent = ms > self.leader_heard_ms + self.backoff(timing::SILENCE_MS);
         let lost = self.leader_lost_ms.is_some_and(|since| ms > since + timing::DISCONNECTED_MS);
+        let patience = self.backoff(timing::REQUEST_MS) * timing::CENSORSHIP_FACTOR;
+        let censored =
+            self.byzantine() && self.pool.oldest_ms().is_some_and(|since| ms > since + patience);
+        let stuck = self.stuck(now);
+        silent || lost || stuck || censored || self.abdicated == Some(self.view) || self.left(now)
+    }
+
+    /// A proposal or request waits, and nothing was delivered for a while.
+    fn stuck(&self, now: Now) -> bool {
         let oldest_slot = self
             .slots
             .range(self.delivered.next()..)
             .find(|(_, state)| state.proposal.is_some() && state.decided.is_none())
             .map(|(_, state)| state.since_ms);
-        let oldest_frame = self.pool.oldest_ms();
-        let oldest = oldest_slot.into_iter().chain(oldest_frame).min();
+        let oldest = oldest_slot.into_iter().chain(self.pool.oldest_ms()).min();
         let timeout = self.backoff(timing::REQUEST_MS);
-        let stuck = oldest.is_some_and(|since| ms > since.max(self.progress_ms) + timeout);
-        let censored = self.byzantine()
-            && oldest_frame.is_some_and(|since| ms > since + timeout * timing::CENSORSHIP_FACTOR);
-        silent || lost || stuck || censored || self.abdicated == Some(self.view) || self.left(now)
+        oldest.is_some_and(|since| now.monotonic_ms > since.max(self.progress_ms) + timeout)
     }
 
     fn current_configuration(&self) -> u64 {
