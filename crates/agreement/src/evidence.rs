@@ -6,7 +6,7 @@
 //! 1. its sender signed it, with the key it has in the verifier's current configuration;
 //! 2. its prefix carries r + 1 genuine Prefix signatures (slot 0 needs none);
 //! 3. its locks lie above the prefix, inside the window, in views before the one asked for, and
-//!    with r > 0 each carries a quorum of genuine Writes. With r = 0 nobody lies, and the sender's
+//!    with r > 0 each carries exactly a quorum of genuine Writes. With r = 0 nobody lies, and the sender's
 //!    word is enough.
 //!
 //! Any quorum of valid view changes is enough to choose from: a batch that was decided was locked
@@ -62,7 +62,7 @@ type StatementClaim = Claim<[u8; STATEMENT_BYTES]>;
 
 impl Verifier<'_> {
     fn all_genuine(&self, claims: &[StatementClaim]) -> bool {
-        self.scheme.verify_all(claims, self.entropy).into_iter().all(|genuine| genuine)
+        self.scheme.verify_every(claims, self.entropy)
     }
 
     fn claims(
@@ -164,7 +164,7 @@ impl Verifier<'_> {
                 return Err(Invalid::Lock);
             }
             if self.faults.byzantine() {
-                if lock.writes.len() < quorum {
+                if lock.writes.len() != quorum {
                     return Err(Invalid::Lock);
                 }
                 self.claims(

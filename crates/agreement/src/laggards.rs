@@ -49,8 +49,12 @@ impl Agreement {
         changing: bool,
         delivered: Slot,
     ) {
+        // Further ahead than anybody fetches at once; a liar's number stays small.
+        let delivered = delivered.min(self.window_end());
         let peer = &mut self.peers[from.index()];
         let stalled = peer.delivered == delivered;
+        // One answer per heartbeat, however often a peer says where it is.
+        let due = now.monotonic_ms >= peer.answered_ms + timing::STATUS_MS / 2;
         peer.view = view;
         peer.changing = changing;
         peer.delivered = delivered;
@@ -58,9 +62,10 @@ impl Agreement {
         peer.wanted = view;
         self.join_if_wanted(now);
         self.note_quorum(now);
-        if self.mode != Mode::Started {
+        if self.mode != Mode::Started || !due {
             return;
         }
+        self.peers[from.index()].answered_ms = now.monotonic_ms;
         if view < self.view || (view == self.view && changing) {
             if let Some(new_view) = self.new_view.clone() {
                 self.send_in_view(from, Message::NewView(Box::new(new_view)));
@@ -124,13 +129,20 @@ impl Agreement {
             .collect();
         slots.sort_unstable_by(|a, b| b.cmp(a));
         let index = self.settings.parameters.faults.witnesses() - 1;
-        slots.get(index).copied().unwrap_or_default().max(self.prefix.slot)
+        slots.get(index).copied().unwrap_or_default()
+    }
+
+    /// The slot that any peer says it delivered; decisions prove themselves when they come.
+    fn claimed_elsewhere(&self) -> Slot {
+        let me = self.settings.me.index();
+        let others = self.peers.iter().enumerate().filter(|(index, _)| *index != me);
+        others.map(|(_, peer)| peer.delivered).max().unwrap_or_default()
     }
 
     fn fetch_if_behind(&mut self, now: Now) {
-        let target = self.delivered_elsewhere();
         let stalled = self.delivered == self.status_delivered;
-        let far = target > self.delivered.plus(self.settings.parameters.depth);
+        let far = self.delivered_elsewhere() > self.delivered.plus(self.settings.parameters.depth);
+        let target = self.claimed_elsewhere();
         let waiting =
             self.fetch_ms.is_some_and(|since| now.monotonic_ms < since + timing::FETCH_MS);
         if target <= self.delivered || !(stalled || far) || waiting || self.awaiting_state {
@@ -200,7 +212,8 @@ impl Agreement {
             next = next.next();
             fresh.push(decision);
         }
-        let covered = self.covered(&fresh, prefix.as_ref());
+        let proven_prefix = self.covered(&fresh, prefix.as_ref());
+        let covered = proven_prefix.unwrap_or_default();
         for decision in fresh {
             if decision.slot > covered && !self.proven(&decision) {
                 self.misbehaved(from, Misbehaviour::BadDecision);
@@ -213,34 +226,37 @@ impl Agreement {
             }
             state.decided = Some(Decided { view, batch, accepts });
         }
-        if let Some(prefix) = prefix.filter(|prefix| prefix.slot <= covered) {
+        if let Some(prefix) = prefix.filter(|prefix| proven_prefix == Some(prefix.slot)) {
             self.learn_prefix(prefix);
         }
         self.deliver_decided(now);
         self.fetch_ms = None;
         if self.delivered > before && self.peers[from.index()].delivered > self.delivered {
             self.fetch_ms = Some(now.monotonic_ms);
+            self.fetch_from = from.index();
             let message = Message::Fetch { from: self.delivered.next() };
             self.effects.push_back(Effect::Send { to: from, message });
         }
     }
 
-    /// The slot up to which a certified prefix proves these decisions.
-    fn covered(&mut self, decisions: &[Decision], prefix: Option<&PrefixCertificate>) -> Slot {
-        let Some(prefix) = prefix.filter(|prefix| prefix.slot <= self.reach()) else {
-            return self.delivered;
-        };
+    /// The slot up to which a certified prefix proves these decisions, if it does.
+    fn covered(
+        &mut self,
+        decisions: &[Decision],
+        prefix: Option<&PrefixCertificate>,
+    ) -> Option<Slot> {
+        let prefix = prefix.filter(|prefix| prefix.slot <= self.reach())?;
         let mut history: Digest = self.history;
         for decision in decisions.iter().take_while(|decision| decision.slot <= prefix.slot) {
             history = history.chain(decision.slot, decision.batch.digest());
             if decision.slot == prefix.slot && history == prefix.history {
                 let entropy = self.entropy();
                 if self.verifier(entropy).prefix(prefix) {
-                    return prefix.slot;
+                    return Some(prefix.slot);
                 }
             }
         }
-        self.delivered
+        None
     }
 
     /// Whether a quorum of Accepts proves the decision. With r = 0 nobody lies about one.
@@ -261,8 +277,10 @@ impl Agreement {
         )
     }
 
-    pub(crate) fn on_too_old(&mut self, checkpoint: Slot) {
-        if checkpoint > self.delivered {
+    /// Only the peer that was asked may send this replica after a state.
+    pub(crate) fn on_too_old(&mut self, from: ReplicaId, checkpoint: Slot) {
+        let asked = self.fetch_ms.is_some() && from.index() == self.fetch_from;
+        if asked && checkpoint > self.delivered {
             self.fetch_ms = None;
             self.effects.push_back(Effect::FetchState { checkpoint });
         }

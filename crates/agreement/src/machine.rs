@@ -140,6 +140,8 @@ pub(crate) struct PeerStatus {
     pub delivered: Slot,
     pub wanted: View,
     pub connected: bool,
+    /// When its Status was last answered with more than nothing.
+    pub answered_ms: u64,
 }
 
 /// The agreement machine of one replica.
@@ -171,6 +173,9 @@ pub struct Agreement {
     pub(crate) history: Digest,
     pub(crate) executed: Slot,
     pub(crate) prefix: PrefixCertificate,
+    // A higher one that this replica has yet to deliver. It is no base before that: who would
+    // vote above it could wait for batches that nobody is left to send.
+    pub(crate) prefix_ahead: Option<PrefixCertificate>,
     pub(crate) prefix_votes: BTreeMap<Slot, Vec<Option<(Digest, Signature)>>>,
     pub(crate) own_histories: BTreeMap<Slot, Digest>,
     // The sequence number at which everything delivered is logged.
@@ -237,6 +242,7 @@ impl Agreement {
             history: restart.history,
             executed: restart.delivered,
             prefix: restart.prefix,
+            prefix_ahead: None,
             prefix_votes: BTreeMap::new(),
             own_histories: BTreeMap::new(),
             logged_at: 0,
@@ -316,9 +322,21 @@ impl Agreement {
             Message::Decisions { decisions, prefix } => {
                 self.on_decisions(now, from, decisions, prefix);
             }
-            Message::TooOld { checkpoint } => self.on_too_old(checkpoint),
+            Message::TooOld { checkpoint } => self.on_too_old(from, checkpoint),
             _ => self.misbehaved(from, Misbehaviour::OutOfRole),
         }
+    }
+
+    /// Whether a proposal would be taken up, so that it is worth verifying its frames.
+    #[must_use]
+    pub fn wants_proposal(&self, from: ReplicaId, view: View, slot: Slot) -> bool {
+        let known = self.slots.get(&slot).and_then(|state| state.proposal.as_ref());
+        from == self.leader()
+            && view == self.view
+            && self.mode == Mode::Started
+            && slot > self.prefix.slot
+            && slot <= self.reach().plus(self.settings.parameters.depth)
+            && known.is_none_or(|proposal| proposal.view != view)
     }
 
     /// Offers a client's frame whose signature is verified.
@@ -366,6 +384,9 @@ impl Agreement {
             if boundary || slot.0.is_multiple_of(limits::PREFIX_INTERVAL) {
                 self.sign_prefix(now, slot, history, logged_at);
             }
+        }
+        if self.leads() && self.mode == Mode::Changing {
+            self.try_new_view(now); // It may have waited for this replica to catch up.
         }
         // What lay just beyond the pipeline's reach may be voted on now.
         let reach = self.reach();
@@ -427,8 +448,13 @@ impl Agreement {
         self.next_propose = self.next_propose.max(self.delivered.next());
         self.progress_ms = now.monotonic_ms;
         self.fetch_ms = None;
+        self.adopt_prefix();
         self.forget_certified();
         self.deliver_decided(now);
+        let open: Vec<Slot> = self.slots.keys().copied().collect();
+        for slot in open {
+            self.advance(now, slot);
+        }
     }
 
     /// A certified prefix from a peer; what it does not prove is passed over. With it a replica
@@ -561,7 +587,7 @@ impl Agreement {
             view: self.view,
             started: self.mode == Mode::Started,
             view_configuration: self.view_configuration,
-            prefix: self.prefix.slot,
+            prefix: self.prefix.slot.max(self.start.base.slot),
             reach: self.reach(),
             restarted_in: self.restarted_in,
             voting: self.voting(),

@@ -3,7 +3,7 @@
 
 use crate::machine::{Agreement, Effect, Held, Misbehaviour, Mode, Now};
 use crate::rules::{self, Ballot};
-use crate::slot::{Added, Decided, Judge, Locked, Proposal, Vote};
+use crate::slot::{Added, Decided, Judge, Locked, Proposal, SlotState, Vote};
 use perdura_protocol::batch::BatchKind;
 use perdura_protocol::message::Message;
 use perdura_protocol::statement::Kind;
@@ -36,7 +36,8 @@ impl Agreement {
         if slot <= self.prefix.slot {
             return; // The proposer is behind; it will fetch what is certified.
         }
-        let fits = self.held_proposal_bytes + batch.raw().len() <= HELD_PROPOSAL_BYTES;
+        let replaced = self.slots.get(&slot).map_or(0, SlotState::held_bytes);
+        let fits = self.held_proposal_bytes - replaced + batch.raw().len() <= HELD_PROPOSAL_BYTES;
         if !fits && slot != self.delivered.next() {
             return;
         }
@@ -49,6 +50,11 @@ impl Agreement {
     /// Fresh proposals carry a time close to the local clock (E3); bound ones are not judged.
     fn admissible(&self, now: Now, slot: Slot, batch: &Batch) -> bool {
         if self.start.choices.contains_key(&slot) || batch.kind() == BatchKind::Null {
+            return true;
+        }
+        // What was found fresh once, or voted for, comes again as old as it is by now.
+        let held = self.slots.get(&slot).and_then(|state| state.batch(batch.digest()));
+        if held.is_some() {
             return true;
         }
         batch.time().0.abs_diff(now.wall.0) <= self.settings.parameters.max_skew_ms
@@ -320,6 +326,7 @@ impl Agreement {
             self.effects.push_back(Effect::Deliver { slot, batch, history, logged_at });
             self.effects.push_back(Effect::Note(Record::Delivered { slot, history }));
             self.executing.push_back((slot, history, logged_at));
+            self.adopt_prefix();
         }
     }
 
@@ -378,9 +385,12 @@ impl Agreement {
         history: Digest,
         signature: Signature,
     ) {
+        let end = self.window_end();
         let peer = &mut self.peers[from.index()];
-        peer.delivered = peer.delivered.max(slot);
-        if slot <= self.prefix.slot || slot > self.window_end() {
+        if slot <= end {
+            peer.delivered = peer.delivered.max(slot);
+        }
+        if slot <= self.prefix.slot || slot > end {
             return;
         }
         self.add_prefix_vote(from, slot, history, signature);
@@ -453,11 +463,25 @@ impl Agreement {
         }
     }
 
-    /// A prefix is proven: it is the base of view changes from now on.
+    /// A prefix is proven: it is the base of view changes from the moment on that this replica
+    /// has delivered it.
     pub(crate) fn learn_prefix(&mut self, prefix: PrefixCertificate) {
-        if prefix.slot <= self.prefix.slot {
-            return;
+        let known = self.prefix_ahead.as_ref().map_or(self.prefix.slot, |ahead| ahead.slot);
+        if prefix.slot > known.max(self.delivered) {
+            self.prefix_ahead = Some(prefix);
+        } else if prefix.slot > self.prefix.slot && prefix.slot <= self.delivered {
+            self.take_prefix(prefix);
         }
+    }
+
+    /// Takes over a prefix that was proven before this replica had delivered it.
+    pub(crate) fn adopt_prefix(&mut self) {
+        if let Some(prefix) = self.prefix_ahead.take_if(|ahead| ahead.slot <= self.delivered) {
+            self.learn_prefix(prefix);
+        }
+    }
+
+    fn take_prefix(&mut self, prefix: PrefixCertificate) {
         if let Some(own) = self.own_histories.get(&prefix.slot) {
             assert!(*own == prefix.history, "history differs from a certified one: stop");
         }

@@ -272,6 +272,8 @@ impl Agreement {
             .changes
             .values()
             .filter(|change| change.view == self.view && change.configuration == current)
+            // What the view rests on can be sent to whoever lacks it: by this replica.
+            .filter(|change| change.prefix.slot <= self.executed)
             .map(|change| change.sender)
             .collect();
         let mut wanted: BTreeSet<(Slot, Digest)> = BTreeSet::new();

@@ -7,9 +7,10 @@ use perdura_agreement::{Agreement, Effect, Now, Restart, Settings};
 use perdura_protocol::configuration::{
     Configuration, Configurations, Durability, Member, Parameters,
 };
+use perdura_protocol::viewchange::PrefixCertificate;
 use perdura_protocol::{
-    Batch, ClusterId, Digest, Faults, Frame, Message, Record, ReplicaId, Scheme, SecretKey,
-    SessionId, Slot, Time, View,
+    Batch, Certificate, ClusterId, Digest, Faults, Frame, Message, Record, ReplicaId, Scheme,
+    SecretKey, SessionId, Signature, Slot, Time, View,
 };
 use std::collections::BTreeMap;
 
@@ -477,4 +478,51 @@ fn a_decision_of_a_later_view_is_not_taken_for_one_of_the_leaders_own() {
     };
     assert!(!delivers(told(Slot(1), &decided)));
     assert!(delivers(told(Slot(1), &accepted)));
+}
+
+/// What one liar sends out of the blue neither stops a replica nor becomes part of its history.
+#[test]
+fn junk_from_one_replica_changes_nothing() {
+    let mut group = Group::new(3, 1, 1);
+    for _ in 0..150 {
+        group.request();
+        group.run(5);
+    }
+    group.run(1_000);
+    let end = Slot(u64::MAX);
+    let junk = Digest::of(b"junk");
+    let certificate = Certificate::new(vec![(ReplicaId(3), Signature::NONE)]);
+    let delivered = group.nodes[0].delivered;
+    let mut messages = vec![
+        Message::Status { view: View(0), changing: false, delivered: end },
+        Message::Status { view: View(0), changing: false, delivered: end },
+        Message::Suspect { view: View(u64::MAX) },
+        Message::Fetch { from: end },
+        Message::FetchBatch { slot: end, digest: junk },
+        Message::TooOld { checkpoint: end },
+        Message::Prefix { slot: end, history: junk, signature: Signature::NONE },
+        Message::Decided { view: View(3), slot: end, history: junk },
+        Message::LockedBatch { slot: end, batch: Batch::null() },
+        Message::Accept { view: View(0), slot: end, digest: junk, signature: Signature::NONE },
+    ];
+    for slot in [1, 64, 128, delivered.0, delivered.0 + 1, u64::MAX].map(Slot) {
+        let certificate = certificate.clone();
+        let prefix = PrefixCertificate { slot, history: junk, configuration: 0, certificate };
+        messages.push(Message::Decisions { decisions: Vec::new(), prefix: Some(prefix) });
+        let signature = Signature::NONE;
+        messages.push(Message::Prefix { slot, history: junk, signature });
+        messages.push(Message::Write { view: View(0), slot, digest: junk, signature });
+    }
+    let now = group.clock();
+    let victim = group.nodes[0].agreement.as_mut().unwrap();
+    let before = victim.prefix().clone();
+    assert!(before.slot >= Slot(64));
+    for message in messages {
+        victim.on_message(now, ReplicaId(3), message);
+    }
+    while let Some(effect) = victim.next_effect() {
+        assert!(!matches!(effect, Effect::FetchState { .. } | Effect::Deliver { .. }));
+    }
+    assert_eq!(*victim.prefix(), before);
+    group.assert_progress(3);
 }

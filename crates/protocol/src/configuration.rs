@@ -162,6 +162,13 @@ impl Configurations {
         }
     }
 
+    /// Starts over from what a restored state says.
+    pub fn restart(&mut self, known: &[Configuration]) {
+        if !known.is_empty() {
+            self.known = known[known.len().saturating_sub(Self::KEPT)..].to_vec();
+        }
+    }
+
     /// Takes over what a state says, unless more is known here.
     pub fn learn(&mut self, known: &[Configuration]) {
         if known.last().is_some_and(|latest| latest.id >= self.latest().id) {

@@ -44,10 +44,10 @@ number!(
 );
 
 impl Slot {
-    /// The slot after this one.
+    /// The slot after this one (saturating: a peer's number never overflows ours).
     #[must_use]
     pub fn next(self) -> Slot {
-        Slot(self.0 + 1)
+        Slot(self.0.saturating_add(1))
     }
 
     /// The slot before this one, or slot 0.

@@ -130,26 +130,38 @@ impl Scheme {
         }
     }
 
+    /// Whether all claims are genuine; costs a batch whatever they are, so that a liar gains
+    /// nothing by spoiling one of many. `entropy` as in [`Scheme::verify_all`].
+    #[must_use]
+    pub fn verify_every<M: AsRef<[u8]>>(self, claims: &[Claim<M>], entropy: [u8; 32]) -> bool {
+        if self == Scheme::Ed25519 && claims.len() > 1 {
+            return verify_batch(claims, entropy);
+        }
+        claims.iter().all(|claim| self.verify(claim.key, claim.message.as_ref(), claim.signature))
+    }
+
     /// Verifies many claims at once; returns a verdict for each. `entropy` must be unpredictable
     /// to whoever made the claims.
     #[must_use]
     pub fn verify_all<M: AsRef<[u8]>>(self, claims: &[Claim<M>], entropy: [u8; 32]) -> Vec<bool> {
-        if self == Scheme::Ed25519 && claims.len() > 1 {
-            let mut verifier = batch::Verifier::new();
-            for claim in claims {
-                let key = VerificationKeyBytes::from(claim.key.0);
-                let signature = ed25519_zebra::Signature::from(claim.signature.0);
-                verifier.queue((key, signature, claim.message.as_ref()));
-            }
-            if verifier.verify(rand_chacha::ChaCha20Rng::from_seed(entropy)).is_ok() {
-                return vec![true; claims.len()];
-            }
+        if self == Scheme::Ed25519 && claims.len() > 1 && verify_batch(claims, entropy) {
+            return vec![true; claims.len()];
         }
         claims
             .iter()
             .map(|claim| self.verify(claim.key, claim.message.as_ref(), claim.signature))
             .collect()
     }
+}
+
+fn verify_batch<M: AsRef<[u8]>>(claims: &[Claim<M>], entropy: [u8; 32]) -> bool {
+    let mut verifier = batch::Verifier::new();
+    for claim in claims {
+        let key = VerificationKeyBytes::from(claim.key.0);
+        let signature = ed25519_zebra::Signature::from(claim.signature.0);
+        verifier.queue((key, signature, claim.message.as_ref()));
+    }
+    verifier.verify(rand_chacha::ChaCha20Rng::from_seed(entropy)).is_ok()
 }
 
 #[cfg(test)]
