@@ -10,7 +10,7 @@ use perdura_durability::{CheckpointError, Checkpoints, Disk, Log, Opened, Recove
 use perdura_execution::{Genesis, GenesisError, Machine, Manifest, RestoreError, Service};
 use perdura_protocol::configuration::{Configurations, Parameters};
 use perdura_protocol::{Decode, Digest, Record, ReplicaId, Scheme, SecretKey, Slot};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What a replica starts from.
 pub struct Boot<S> {
@@ -34,6 +34,8 @@ pub struct Boot<S> {
     pub records: Vec<Record>,
     /// Votes need a certified prefix up to here (a new incarnation, or lost state); 0 otherwise.
     pub vote_after: Slot,
+    /// The newest checkpoint, if it is damaged: nothing below it is stored any more.
+    pub lost: Option<Slot>,
 }
 
 /// Why a node cannot start. The data directory is as it was.
@@ -59,8 +61,10 @@ impl<S: Service> Node<S> {
         let Boot { me, key, scheme, parameters, genesis, entropy, make_service, .. } = boot;
         let n = parameters.faults.n();
         let first = genesis.configuration.clone();
-        let awaiting_state = first.id > 0 && boot.checkpoint.is_none();
+        let restored = boot.checkpoint.is_some();
+        let awaiting_state = !restored && (first.id > 0 || boot.lost.is_some());
         let mut checkpointing = Checkpointing::new(n, Slot(0));
+        checkpointing.store_from = boot.lost.unwrap_or_default();
         let mut machine = match boot.checkpoint {
             None => Machine::new(&parameters, genesis_of_zero(genesis), make_service())?,
             Some((manifest, pieces)) => {
@@ -68,7 +72,8 @@ impl<S: Service> Node<S> {
                 let digest = manifest.digest();
                 checkpointing.kept = manifest.slot;
                 let snapshot = machine.snapshot();
-                checkpointing.add_stored(Stored { snapshot, manifest, digest });
+                let stored = Stored { snapshot, manifest, digest, asked_ms: 0 };
+                checkpointing.add_stored(stored, 0);
                 machine
             }
         };
@@ -96,7 +101,12 @@ impl<S: Service> Node<S> {
             }
         }
         let mut configurations = Configurations::new(parameters.cluster, first);
-        configurations.learn(machine.configurations());
+        if restored {
+            // The state knows them all; the file's may be newer than what was executed.
+            configurations.restart(machine.configurations());
+        } else {
+            configurations.learn(machine.configurations());
+        }
         let settings = Settings {
             me,
             key: key.clone(),
@@ -116,6 +126,9 @@ impl<S: Service> Node<S> {
             machine,
             make_service,
             outputs: VecDeque::new(),
+            output_bytes: 0,
+            questions: vec![0; n],
+            reading: BTreeSet::new(),
             records: Vec::new(),
             forced: false,
             noted_ms: None,
@@ -126,6 +139,7 @@ impl<S: Service> Node<S> {
             connections: BTreeMap::new(),
             egress: VecDeque::new(),
             reads: VecDeque::new(),
+            reads_bytes: 0,
             logged_at: 0,
             logged: VecDeque::new(),
             logged_slot,
@@ -184,6 +198,8 @@ pub struct Recovered<D> {
     pub records: Vec<Record>,
     /// Votes need a certified prefix up to here.
     pub vote_after: Slot,
+    /// The newest checkpoint, if it is damaged.
+    pub lost: Option<Slot>,
     /// The log, for the keeper.
     pub log: Log<D>,
     /// Checkpoints and superblock.
@@ -201,6 +217,7 @@ pub struct Recovered<D> {
 pub fn recover<D: Disk>(opened: Opened<D>) -> Result<Recovered<D>, CheckpointError> {
     let Opened { superblock, state, records, repaired_gaps, torn_tail, log, checkpoints } = opened;
     let mut warnings = Vec::new();
+    let mut lost_slot = None;
     let mut vote_after = superblock.identity.must_recover.map_or(Slot(0), Slot::previous);
     for gap in &repaired_gaps {
         vote_after = vote_after.max(gap.slots_through);
@@ -216,6 +233,7 @@ pub fn recover<D: Disk>(opened: Opened<D>) -> Result<Recovered<D>, CheckpointErr
         RecoveredState::Initial => None,
         RecoveredState::Checkpoint(reader) => Some(reader),
         RecoveredState::Previous { lost, reader } => {
+            lost_slot = Some(lost.slot);
             warnings.push(format!(
                 "the checkpoint at slot {} is damaged; the one before it is used",
                 lost.slot
@@ -223,6 +241,7 @@ pub fn recover<D: Disk>(opened: Opened<D>) -> Result<Recovered<D>, CheckpointErr
             Some(reader)
         }
         RecoveredState::Lost(lost) => {
+            lost_slot = Some(lost.slot);
             vote_after = vote_after.max(lost.slot);
             warnings.push(format!(
                 "the checkpoint at slot {} is damaged; the state comes from peers",
@@ -241,5 +260,6 @@ pub fn recover<D: Disk>(opened: Opened<D>) -> Result<Recovered<D>, CheckpointErr
             Some((manifest, pieces?))
         }
     };
-    Ok(Recovered { checkpoint, records, vote_after, log, checkpoints, warnings })
+    let lost = lost_slot;
+    Ok(Recovered { checkpoint, records, vote_after, lost, log, checkpoints, warnings })
 }

@@ -6,7 +6,8 @@
 //! once the checkpoint is durable; m + 1 equal ones certify the state (D7). Log goes only below
 //! this replica's own durable checkpoint, and one more checkpoint interval is kept for laggards.
 
-use super::{Node, Output, Peer};
+use super::{Node, Now, Output, Peer};
+use bytes::Bytes;
 use perdura_execution::{Manifest, Service, StateSnapshot};
 use perdura_protocol::message::{Decision, Message, StateCertificate};
 use perdura_protocol::statement::Kind;
@@ -22,6 +23,12 @@ const RECENT_BYTES: usize = 32 * 1024 * 1024;
 /// replica may be fetching right now.
 const STORED: usize = 2;
 
+/// A stored state that was asked for within this time is kept though newer ones are there ...
+const PINNED_MS: u64 = 10_000;
+
+/// ... but only so many.
+const PINNED: usize = 2;
+
 /// A replica's word about its state.
 type Vote = (Slot, Digest, Signature);
 
@@ -29,6 +36,8 @@ pub(super) struct Stored {
     pub snapshot: StateSnapshot,
     pub manifest: Manifest,
     pub digest: Digest,
+    /// When a replica last asked for a piece of it.
+    pub asked_ms: u64,
 }
 
 pub(super) struct Checkpointing {
@@ -43,6 +52,8 @@ pub(super) struct Checkpointing {
     pub certified: Option<StateCertificate>,
     /// Slots up to here are no longer in the log.
     pub kept: Slot,
+    /// Nothing below is stored: the disk knows of a newer state, though it is damaged.
+    pub store_from: Slot,
     recent: BTreeMap<Slot, Decision>,
     recent_bytes: usize,
 }
@@ -59,6 +70,7 @@ impl Checkpointing {
             votes: vec![[None; 2]; n],
             certified: None,
             kept,
+            store_from: Slot(0),
             recent: BTreeMap::new(),
             recent_bytes: 0,
         }
@@ -85,11 +97,21 @@ impl Checkpointing {
         due
     }
 
-    pub fn add_stored(&mut self, stored: Stored) {
+    pub fn add_stored(&mut self, stored: Stored, now_ms: u64) {
         self.stored.push_back(stored);
-        if self.stored.len() > STORED {
-            self.stored.pop_front();
-        }
+        // What is being fetched stays, within reason.
+        let pinned = |stored: &Stored| stored.asked_ms + PINNED_MS > now_ms;
+        let excess = self.stored.len().saturating_sub(STORED);
+        let mut dropped = 0;
+        let newest = self.stored.len() - 1;
+        let mut index = 0;
+        self.stored.retain(|stored| {
+            index += 1;
+            let last = index > newest;
+            let go = !last && dropped < excess && (!pinned(stored) || excess > PINNED);
+            dropped += usize::from(go);
+            !go
+        });
     }
 
     fn add_recent(&mut self, decision: Decision) {
@@ -138,11 +160,14 @@ impl<S: Service> Node<S> {
     }
 
     pub(super) fn store(&mut self, snapshot: StateSnapshot) {
+        if snapshot.slot() < self.checkpointing.store_from {
+            return;
+        }
         self.checkpointing.storing = Some(snapshot.clone());
         self.outputs.push_back(Output::StoreCheckpoint(snapshot));
     }
 
-    pub(super) fn on_checkpoint_stored(&mut self, now: super::Now, manifest: Manifest) {
+    pub(super) fn on_checkpoint_stored(&mut self, now: Now, manifest: Manifest) {
         let slot = manifest.slot;
         let ours = self.checkpointing.storing.as_ref().is_some_and(|held| held.slot() == slot);
         if !ours {
@@ -161,8 +186,13 @@ impl<S: Service> Node<S> {
     pub(super) fn add_checkpoint(&mut self, snapshot: StateSnapshot, manifest: Manifest) {
         let (slot, digest) = (manifest.slot, manifest.digest());
         let previous = self.checkpointing.slot();
-        self.checkpointing.add_stored(Stored { snapshot, manifest, digest });
+        let stored = Stored { snapshot, manifest, digest, asked_ms: 0 };
+        self.checkpointing.add_stored(stored, self.ticked_ms);
         self.counters.checkpoints += 1;
+        let certified = self.checkpointing.certified.as_ref().filter(|held| held.slot == slot);
+        if let Some(certified) = certified.map(|held| held.digest) {
+            self.judge_own_state(slot, certified);
+        }
         let below = previous.min(self.agreement.prefix().slot);
         if below > self.checkpointing.kept {
             self.checkpointing.kept = below;
@@ -354,7 +384,8 @@ impl<S: Service> Node<S> {
             .collect();
         if wanted.is_empty() || from <= self.checkpointing.kept {
             self.send_too_old(to);
-        } else {
+        } else if self.reading.insert(to) {
+            // One at a time for each: the keeper has a log to write.
             self.outputs.push_back(Output::ReadDecisions { to, wanted });
         }
     }
@@ -365,6 +396,7 @@ impl<S: Service> Node<S> {
     }
 
     pub(super) fn on_decisions_read(&mut self, to: ReplicaId, decisions: Vec<Decision>) {
+        self.reading.remove(&to);
         if decisions.is_empty() {
             self.send_too_old(to);
         } else {
@@ -381,15 +413,21 @@ impl<S: Service> Node<S> {
     }
 
     /// The manifest of a stored state, encoded; empty if it is gone.
-    pub(super) fn manifest_bytes(&self, slot: Slot) -> bytes::Bytes {
-        let stored = self.checkpointing.stored.iter().find(|s| s.snapshot.slot() == slot);
+    pub(super) fn manifest_bytes(&mut self, now: Now, slot: Slot) -> Bytes {
+        let stored = self.asked_for(now, slot);
         stored.map(|stored| stored.manifest.to_bytes()).unwrap_or_default()
     }
 
+    fn asked_for(&mut self, now: Now, slot: Slot) -> Option<&Stored> {
+        let mut held = self.checkpointing.stored.iter_mut();
+        let stored = held.find(|stored| stored.snapshot.slot() == slot)?;
+        stored.asked_ms = now.monotonic_ms;
+        Some(stored)
+    }
+
     /// A piece of a stored state; empty if it is gone.
-    pub(super) fn piece_bytes(&self, slot: Slot, index: u32) -> bytes::Bytes {
-        let stored = self.checkpointing.stored.iter().find(|s| s.snapshot.slot() == slot);
-        stored
+    pub(super) fn piece_bytes(&mut self, now: Now, slot: Slot, index: u32) -> Bytes {
+        self.asked_for(now, slot)
             .filter(|stored| (index as usize) < stored.snapshot.pieces())
             .map(|stored| stored.snapshot.piece(index as usize))
             .unwrap_or_default()

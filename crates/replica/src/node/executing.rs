@@ -14,6 +14,9 @@ use perdura_protocol::{Batch, Digest, Outcome, PublicKey, SessionId, Slot, limit
 /// Reads that wait for slots in agreement; further ones are told to go the ordered way.
 const WAITING_READS: usize = 4096;
 
+/// Bytes of the commands of waiting reads; the same beyond it.
+const WAITING_READS_BYTES: usize = 16 * 1024 * 1024;
+
 /// Replies that wait for the disk; as many as a full pipeline of full batches gives. Beyond it the
 /// oldest are dropped, and the client's retry is answered from its session.
 const WAITING_REPLIES: usize = 262_144;
@@ -62,6 +65,12 @@ pub(super) struct WaitingRead {
     command: Bytes,
 }
 
+impl WaitingRead {
+    pub fn ready(&self, executed: Slot) -> bool {
+        self.after <= executed
+    }
+}
+
 impl<S: Service> Node<S> {
     pub(super) fn deliver(
         &mut self,
@@ -78,11 +87,11 @@ impl<S: Service> Node<S> {
         self.logged_at = self.logged_at.max(logged_at);
         self.logged.push_back((slot, self.logged_at));
         self.remember(slot, batch.digest());
-        let boundary = self.note_boundary(slot, batch);
         if let Some(configuration) = &executed.new_configuration {
             self.counters.configurations += 1;
             self.checkpointing.forced = Some(configuration.from_slot.previous());
         }
+        let boundary = self.note_boundary(slot, batch);
         let configuration = executed.new_configuration;
         self.agreement.on_executed(now, slot, configuration, boundary);
         if boundary {
@@ -92,6 +101,13 @@ impl<S: Service> Node<S> {
         if latest.id > 0 && latest.from_slot == slot.next() {
             let latest = latest.clone();
             self.outputs.push_back(super::Output::Members(latest));
+        }
+        let administrator = self.parameters.administrator;
+        if batch.frames().iter().any(|frame| frame.session.client == administrator) {
+            // A client may have been revoked: nobody would propose what it still has waiting, and
+            // the leader would be suspected for it.
+            let machine = &self.machine;
+            self.agreement.retain_frames(|frame| machine.is_client(frame.session.client));
         }
         let mut outcomes: Vec<(u64, Outcome)> = Vec::new();
         let mut session: Option<SessionId> = None;
@@ -210,17 +226,23 @@ impl<S: Service> Node<S> {
     pub(super) fn on_read(&mut self, connection: u64, key: PublicKey, id: u64, command: Bytes) {
         let after = self.agreement.highest_accepted();
         let read = WaitingRead { after, connection, key, id, command };
-        if !self.agreement.voting() || self.reads.len() >= WAITING_READS {
+        let bytes = self.reads_bytes + read.command.len();
+        let full = self.reads.len() >= WAITING_READS || bytes > WAITING_READS_BYTES;
+        if full || !self.agreement.voting() {
             self.reply_read(&read, None);
         } else {
+            self.reads_bytes = bytes;
             self.reads.push_back(read);
         }
     }
 
     pub(super) fn answer_reads(&mut self, _now: Now) {
         // Reads wait in the order of their slots: Accepts only reach higher.
-        while self.reads.front().is_some_and(|read| read.after <= self.machine.slot()) {
+        while !self.is_full()
+            && self.reads.front().is_some_and(|read| read.ready(self.machine.slot()))
+        {
             let Some(read) = self.reads.pop_front() else { return };
+            self.reads_bytes -= read.command.len();
             let outcome = self.machine.query(read.key, &read.command);
             self.counters.reads += 1;
             self.reply_read(&read, outcome);

@@ -12,7 +12,8 @@ use perdura_execution::Service;
 use perdura_protocol::keys::Claim;
 use perdura_protocol::message::Message;
 use perdura_protocol::statement::STATEMENT_BYTES;
-use perdura_protocol::{Batch, Decode, Frame, Outcome, SessionId, View};
+use perdura_protocol::{Batch, Decode, Frame, Outcome, ReplicaId, SessionId, View};
+use std::collections::BTreeMap;
 
 /// Frames that wait for the end of a round; a link's read budget keeps rounds far shorter.
 const WAITING_FRAMES: usize = 8192;
@@ -36,10 +37,13 @@ impl<S: Service> Node<S> {
             }
         };
         match peer {
+            Peer::Replica(from) if !self.may_ask(from, &message) => self.counters.throttled += 1,
             Peer::Replica(from) => match message {
                 Message::Frame(frame) => self.wait_frame(peer, frame),
-                Message::Propose { ref batch, .. } => {
-                    if self.authentic(batch) {
+                Message::Propose { view, slot, ref batch, .. } => {
+                    // What agreement will not take up needs no verification.
+                    let wanted = self.agreement.wants_proposal(from, view, slot);
+                    if !wanted || self.authentic(batch) {
                         self.agreement.on_message(now, from, message);
                     } else {
                         self.misbehaved(peer, "proposed a frame that no client signed".into());
@@ -67,6 +71,25 @@ impl<S: Service> Node<S> {
                 _ => self.misbehaved(peer, "a message that no client sends".into()),
             },
         }
+    }
+
+    /// Questions with large answers are counted; whoever asks too often gets no answer.
+    fn may_ask(&mut self, from: ReplicaId, message: &Message) -> bool {
+        let costly = matches!(
+            message,
+            Message::Fetch { .. }
+                | Message::FetchBatch { .. }
+                | Message::FetchManifest { .. }
+                | Message::FetchPiece { .. }
+                | Message::StateQuery
+        );
+        let Some(left) = self.questions.get_mut(from.index()) else { return false };
+        if costly {
+            let allowed = *left > 0;
+            *left = left.saturating_sub(1);
+            return allowed;
+        }
+        true
     }
 
     /// Lets a driver inject an input as bytes; for tests that want the whole path.
@@ -118,7 +141,16 @@ impl<S: Service> Node<S> {
             return;
         }
         let mut unverified: Vec<WaitingFrame> = Vec::new();
+        // Copies that came in the same round are one frame.
+        let mut seen: BTreeMap<(SessionId, u64), Bytes> = BTreeMap::new();
         for waiting in std::mem::take(&mut self.frames) {
+            let name = (waiting.frame.session, waiting.frame.first_number);
+            let raw = waiting.frame.raw().clone();
+            if seen.get(&name) == Some(&raw) {
+                self.counters.retransmissions += 1;
+                continue;
+            }
+            seen.insert(name, raw);
             if !self.machine.is_client(waiting.frame.session.client) {
                 self.counters.unknown_clients += 1;
             } else if self.agreement.holds_frame(&waiting.frame) {

@@ -35,7 +35,7 @@ use perdura_protocol::message::{Decision, Message};
 use perdura_protocol::{
     Configuration, Digest, Encode, PublicKey, Record, ReplicaId, Scheme, SecretKey, SessionId, Slot,
 };
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use transfer::Transfer;
 
 /// Records that nothing waits for are appended after this time at the latest.
@@ -46,6 +46,15 @@ const NOTES: usize = 1024;
 
 /// Connections on which sessions are attached; further ones replace the oldest of their client.
 const ROUTES: usize = 65_536;
+
+/// Bytes of messages that may wait among the outputs; beyond it the driver carries them out before
+/// it takes in more, so that answers which are larger than their questions stay bounded by the
+/// links' own queues (A6).
+const OUTPUT_BYTES: usize = 8 * 1024 * 1024;
+
+/// Questions with large answers (batches, pieces of state) that one replica may ask between two
+/// ticks. A transfer asks for eight pieces at a time.
+const QUESTIONS: u32 = 64;
 
 /// Who is at the other end of a link, as its handshake proved.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
@@ -152,6 +161,12 @@ pub struct Node<S> {
     make_service: Box<dyn Fn() -> S + Send>,
 
     outputs: VecDeque<Output>,
+    // Of messages among the outputs.
+    output_bytes: usize,
+    // Costly questions that each replica may still ask before the next tick.
+    questions: Vec<u32>,
+    // Replicas for which the log is being read.
+    reading: BTreeSet<ReplicaId>,
     records: Vec<Record>,
     // Whether a record that something waits for is among `records`, and since when they wait.
     forced: bool,
@@ -164,6 +179,7 @@ pub struct Node<S> {
     connections: BTreeMap<u64, PublicKey>,
     egress: VecDeque<Egress>,
     reads: VecDeque<WaitingRead>,
+    reads_bytes: usize,
     logged_at: u64,
     logged: VecDeque<(Slot, u64)>,
     logged_slot: Slot,
@@ -205,6 +221,7 @@ impl<S: Service> Node<S> {
         self.admit_frames(now);
         if now.monotonic_ms >= self.ticked_ms + perdura_agreement::timing::TICK_MS {
             self.ticked_ms = now.monotonic_ms;
+            self.questions.fill(QUESTIONS);
             self.agreement.on_tick(now);
             self.tick_transfer(now);
         }
@@ -218,7 +235,23 @@ impl<S: Service> Node<S> {
 
     /// The next thing to do, oldest first.
     pub fn next_output(&mut self) -> Option<Output> {
-        self.outputs.pop_front()
+        let output = self.outputs.pop_front();
+        if let Some(Output::Send { bytes, .. }) = &output {
+            self.output_bytes -= bytes.len();
+        }
+        output
+    }
+
+    /// Whether so much is to be sent that outputs come before further inputs.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.output_bytes >= OUTPUT_BYTES
+    }
+
+    /// Whether another [`Node::flush`] has something to do at once.
+    #[must_use]
+    pub fn has_more(&self) -> bool {
+        !self.is_full() && self.reads.front().is_some_and(|read| read.ready(self.machine.slot()))
     }
 
     /// Does what agreement wants, until it wants nothing.
@@ -270,14 +303,20 @@ impl<S: Service> Node<S> {
     }
 
     fn send(&mut self, peers: &[Peer], message: &Message) {
-        self.outputs.push_back(Output::Send { peers: peers.to_vec(), bytes: message.to_bytes() });
+        self.push_message(peers.to_vec(), message);
     }
 
     fn broadcast(&mut self, message: &Message) {
         let n = self.parameters.faults.n() as u8;
         let me = self.me;
         let peers = (0..n).map(ReplicaId).filter(|id| *id != me).map(Peer::Replica).collect();
-        self.outputs.push_back(Output::Send { peers, bytes: message.to_bytes() });
+        self.push_message(peers, message);
+    }
+
+    fn push_message(&mut self, peers: Vec<Peer>, message: &Message) {
+        let bytes = message.to_bytes();
+        self.output_bytes += bytes.len();
+        self.outputs.push_back(Output::Send { peers, bytes });
     }
 
     fn misbehaved(&mut self, peer: Peer, what: String) {

@@ -48,6 +48,8 @@ pub struct Counters {
     pub pieces_sent: u64,
     /// Pieces of state received and verified.
     pub pieces_received: u64,
+    /// Questions of replicas that asked too often.
+    pub throttled: u64,
     /// Messages that no correct peer sends.
     pub misbehaviours: u64,
     /// Whether this replica's state differs from a certified one.

@@ -13,7 +13,7 @@ use perdura_execution::{Machine, Manifest, Service};
 use perdura_protocol::message::{Message, StateCertificate};
 use perdura_protocol::viewchange::PrefixCertificate;
 use perdura_protocol::{Decode, ReplicaId, Slot};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Offers are awaited for this long after asking, unless all have answered.
 const OFFERS_MS: u64 = 200;
@@ -43,16 +43,24 @@ struct Fetching {
     seeders: Vec<ReplicaId>,
     manifest: Manifest,
     pieces: Vec<Option<Bytes>>,
-    asked: BTreeMap<u32, u64>,
+    asked: BTreeSet<u32>,
     next: u32,
     missing: usize,
     turn: usize,
+    progress_ms: u64,
+}
+
+impl Fetching {
+    /// Who is asked now.
+    fn seeder(&self) -> Option<ReplicaId> {
+        self.seeders.get(self.turn % self.seeders.len().max(1)).copied()
+    }
 }
 
 pub(super) struct Transfer<S> {
     phase: Phase<S>,
     offers: BTreeMap<ReplicaId, Offer>,
-    answers: usize,
+    answers: BTreeSet<ReplicaId>,
     ended_ms: u64,
     /// State that was on disk before and is lost; no state below it will do.
     pub at_least: Slot,
@@ -60,7 +68,13 @@ pub(super) struct Transfer<S> {
 
 impl<S: Service> Transfer<S> {
     pub fn new(at_least: Slot) -> Transfer<S> {
-        Transfer { phase: Phase::Idle, offers: BTreeMap::new(), answers: 0, ended_ms: 0, at_least }
+        Transfer {
+            phase: Phase::Idle,
+            offers: BTreeMap::new(),
+            answers: BTreeSet::new(),
+            ended_ms: 0,
+            at_least,
+        }
     }
 
     pub fn active(&self) -> bool {
@@ -81,7 +95,7 @@ impl<S: Service> Node<S> {
             return;
         }
         self.transfer.offers.clear();
-        self.transfer.answers = 0;
+        self.transfer.answers.clear();
         self.transfer.phase = Phase::Asking { since_ms: now.monotonic_ms };
         self.broadcast(&Message::StateQuery);
     }
@@ -91,11 +105,11 @@ impl<S: Service> Node<S> {
         match message {
             Message::StateQuery => self.answer_query(from),
             Message::FetchManifest { slot } => {
-                let manifest = self.manifest_bytes(slot);
+                let manifest = self.manifest_bytes(now, slot);
                 self.send(&to, &Message::Manifest { slot, manifest });
             }
             Message::FetchPiece { slot, index } => {
-                let piece = self.piece_bytes(slot, index);
+                let piece = self.piece_bytes(now, slot, index);
                 self.counters.pieces_sent += 1;
                 self.send(&to, &Message::Piece { slot, index, piece });
             }
@@ -132,7 +146,9 @@ impl<S: Service> Node<S> {
         if !matches!(self.transfer.phase, Phase::Asking { .. }) {
             return;
         }
-        self.transfer.answers += 1;
+        if !self.transfer.answers.insert(from) {
+            return;
+        }
         if let Some(state) = state {
             let quorum = self.parameters.faults.state_certificate();
             let newer = state.slot > self.machine.slot() && state.slot >= self.transfer.at_least;
@@ -144,7 +160,8 @@ impl<S: Service> Node<S> {
                 }
             }
         }
-        if self.transfer.answers + 1 >= self.parameters.faults.n() {
+        let all = self.transfer.answers.len() + 1 >= self.parameters.faults.n();
+        if all && !self.transfer.offers.is_empty() {
             self.choose_offer(now);
         }
     }
@@ -207,15 +224,16 @@ impl<S: Service> Node<S> {
             seeders,
             manifest,
             pieces: vec![None; count],
-            asked: BTreeMap::new(),
+            asked: BTreeSet::new(),
             next: 0,
             missing: count,
             turn: 0,
+            progress_ms: now.monotonic_ms,
         }));
-        self.ask_pieces(now);
+        self.ask_pieces();
     }
 
-    fn ask_pieces(&mut self, now: Now) {
+    fn ask_pieces(&mut self) {
         let Phase::Pieces(fetching) = &mut self.transfer.phase else { return };
         let slot = fetching.offer.state.slot;
         let mut asks: Vec<(ReplicaId, u32)> = Vec::new();
@@ -224,7 +242,7 @@ impl<S: Service> Node<S> {
         {
             let index = fetching.next;
             fetching.next += 1;
-            fetching.asked.insert(index, now.monotonic_ms);
+            fetching.asked.insert(index);
             asks.push((fetching.seeders[fetching.turn % fetching.seeders.len()], index));
         }
         for (to, index) in asks {
@@ -240,8 +258,11 @@ impl<S: Service> Node<S> {
             return;
         }
         if !fetching.manifest.verify(index as usize, &piece) {
+            // Only who is asked can fail to answer; anybody else's garbage changes nothing.
             let gone = piece.is_empty();
-            self.drop_seeder(now, from);
+            if fetching.seeder() == Some(from) {
+                self.drop_seeder(now, from);
+            }
             if !gone {
                 self.misbehaved(Peer::Replica(from), "sent a piece that is not the state's".into());
             }
@@ -250,11 +271,12 @@ impl<S: Service> Node<S> {
         fetching.asked.remove(&index);
         fetching.pieces[index as usize] = Some(piece);
         fetching.missing -= 1;
+        fetching.progress_ms = now.monotonic_ms;
         self.counters.pieces_received += 1;
         if self.transfer_complete() {
             self.restore(now);
         } else {
-            self.ask_pieces(now);
+            self.ask_pieces();
         }
     }
 
@@ -273,10 +295,8 @@ impl<S: Service> Node<S> {
         fetching.turn = fetching.turn.wrapping_add(1);
         let seeder = fetching.seeders[fetching.turn % fetching.seeders.len()];
         let slot = fetching.offer.state.slot;
-        let open: Vec<u32> = fetching.asked.keys().copied().collect();
-        for since in fetching.asked.values_mut() {
-            *since = now.monotonic_ms;
-        }
+        let open: Vec<u32> = fetching.asked.iter().copied().collect();
+        fetching.progress_ms = now.monotonic_ms;
         for index in open {
             self.send(&[Peer::Replica(seeder)], &Message::FetchPiece { slot, index });
         }
@@ -326,7 +346,8 @@ impl<S: Service> Node<S> {
             .last()
             .filter(|latest| latest.from_slot > slot.next())
             .map(|latest| latest.from_slot.previous());
-        self.checkpointing.add_stored(Stored { snapshot, manifest, digest });
+        let stored = Stored { snapshot, manifest, digest, asked_ms: 0 };
+        self.checkpointing.add_stored(stored, now.monotonic_ms);
         self.histories.clear();
         self.logged.clear();
         self.logged_slot = slot;
@@ -363,9 +384,9 @@ impl<S: Service> Node<S> {
                 self.ask_manifest(now, offer, seeders);
             }
             Phase::Pieces(fetching) => {
-                let late = fetching.asked.values().any(|since| ms >= since + ANSWER_MS);
-                if late {
-                    let seeder = fetching.seeders[fetching.turn % fetching.seeders.len()];
+                // Large pieces may take long, but some piece arrives.
+                let late = ms >= fetching.progress_ms + ANSWER_MS;
+                if let Some(seeder) = fetching.seeder().filter(|_| late) {
                     self.drop_seeder(now, seeder);
                 }
             }

@@ -146,6 +146,7 @@ impl<S: Service> EventLoop<S> {
                 Completion::Failed(reason) => return Err(RunError::Disk(reason)),
             };
             self.node.handle(now, input);
+            self.make_room(workers)?;
         }
         for event in events.drain(..) {
             let input = match event {
@@ -162,16 +163,26 @@ impl<S: Service> EventLoop<S> {
                 }
             };
             self.node.handle(now, input);
+            self.make_room(workers)?;
         }
         self.node.flush(now);
-        while self.carry_out(workers)? {
-            // What is durable at once (durability `none`) may let out more.
+        while self.carry_out(workers)? || self.node.has_more() {
+            // What is durable at once (durability `none`), or was too much at once, lets out more.
             self.node.flush(now);
         }
         self.hub.flush();
         if now.monotonic_ms >= self.reported_ms + REPORT_MS {
             self.reported_ms = now.monotonic_ms;
             self.report();
+        }
+        Ok(())
+    }
+
+    /// Lets answers out before more questions come in.
+    fn make_room(&mut self, workers: &Workers) -> Result<(), RunError> {
+        if self.node.is_full() {
+            self.carry_out(workers)?;
+            self.hub.flush();
         }
         Ok(())
     }

@@ -63,6 +63,7 @@ pub(super) fn text(snapshot: &Snapshot) -> prometheus::Result<Vec<u8>> {
         ("perdura_transfers_started_total", "State transfers begun.", c.transfers_started),
         ("perdura_transfers_completed_total", "State transfers ended.", c.transfers_completed),
         ("perdura_fetches_served_total", "Laggards served.", c.fetches_served),
+        ("perdura_throttled_questions_total", "Replicas that asked too often.", c.throttled),
         ("perdura_misbehaviours_total", "Messages no correct peer sends.", c.misbehaviours),
         ("perdura_received_bytes_total", "Bytes received.", s.received_bytes),
         ("perdura_sent_bytes_total", "Bytes sent.", s.sent_bytes),

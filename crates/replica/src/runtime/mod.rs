@@ -199,6 +199,7 @@ pub fn run<S: Service>(
             checkpoint: recovered.checkpoint,
             records: recovered.records,
             vote_after: recovered.vote_after,
+            lost: recovered.lost,
         },
         clock.now(),
     )?;

@@ -145,7 +145,7 @@ impl World {
                 return;
             }
         };
-        let Recovered { checkpoint, records, vote_after, log, checkpoints, .. } = recovered;
+        let Recovered { checkpoint, records, vote_after, lost, log, checkpoints, .. } = recovered;
         let states: Vec<(Slot, Digest)> =
             checkpoints.list().iter().map(|name| (name.slot, name.digest)).collect();
         let check = self.checkers.persist_before_speak.reopened(replica, &records, &states);
@@ -165,6 +165,7 @@ impl World {
             checkpoint,
             records,
             vote_after,
+            lost,
         };
         let node = match Node::boot(boot, here.clock.now(self.now_us)) {
             Ok(node) => node,
