@@ -41,7 +41,7 @@ pub struct Verifier<'a> {
 /// Why evidence does not count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Invalid {
-    /// Signed in a configuration that is not the verifier's current one.
+    /// Signed in a configuration that is not the verifier's current one, or that it does not know.
     #[error("signed in another configuration")]
     OtherConfiguration,
     /// Not signed by the alleged sender.
@@ -144,6 +144,11 @@ impl Verifier<'_> {
     /// Checks a view change; all its signatures in one batch.
     pub fn view_change(&self, change: &ViewChange) -> Result<(), Invalid> {
         if change.configuration != self.current {
+            return Err(Invalid::OtherConfiguration);
+        }
+        // Who joined later does not know the keys and numbers under which older locks were signed.
+        let oldest = self.configurations.known()[0].from_slot;
+        if change.locks.first().is_some_and(|lock| lock.slot < oldest) {
             return Err(Invalid::OtherConfiguration);
         }
         let own = self

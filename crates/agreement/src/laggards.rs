@@ -216,7 +216,10 @@ impl Agreement {
         let covered = proven_prefix.unwrap_or_default();
         for decision in fresh {
             if decision.slot > covered && !self.proven(&decision) {
-                self.misbehaved(from, Misbehaviour::BadDecision);
+                // Without any Accepts it only lacks the prefix that would prove it.
+                if !decision.accepts.is_empty() {
+                    self.misbehaved(from, Misbehaviour::BadDecision);
+                }
                 break;
             }
             let Decision { slot, view, accepts, batch } = decision;

@@ -291,6 +291,11 @@ impl Agreement {
         if from == self.leader() {
             self.leader_heard_ms = now.monotonic_ms;
         }
+        // Without a state this replica knows no configuration but its own, and so cannot judge what
+        // was signed in earlier ones.
+        if self.awaiting_state && !matches!(message, Message::Status { .. }) {
+            return;
+        }
         match message {
             Message::Propose { view, slot, batch, decided, history } => {
                 self.on_propose(now, from, view, slot, batch);

@@ -377,6 +377,15 @@ impl Agreement {
         self.try_certify_prefix(now, slot);
     }
 
+    /// Somebody may not vote before a prefix is certified, and in an idle group the next regular
+    /// one may be far: signs the prefix as it is now.
+    pub fn vouch(&mut self, now: Now) {
+        let settled = self.executed == self.delivered && self.executed > self.prefix.slot;
+        if settled {
+            self.sign_prefix(now, self.executed, self.history, self.logged_at);
+        }
+    }
+
     pub(crate) fn on_prefix(
         &mut self,
         now: Now,
