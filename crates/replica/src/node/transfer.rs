@@ -103,7 +103,10 @@ impl<S: Service> Node<S> {
     pub(super) fn on_transfer_message(&mut self, now: Now, from: ReplicaId, message: Message) {
         let to = [Peer::Replica(from)];
         match message {
-            Message::StateQuery => self.answer_query(from),
+            Message::StateQuery => {
+                self.agreement.vouch(now);
+                self.answer_query(from);
+            }
             Message::FetchManifest { slot } => {
                 let manifest = self.manifest_bytes(now, slot);
                 self.send(&to, &Message::Manifest { slot, manifest });

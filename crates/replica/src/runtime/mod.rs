@@ -50,6 +50,19 @@ pub enum RunError {
     /// The data directory cannot be used.
     #[error(transparent)]
     Open(#[from] OpenError),
+    /// The data directory is of another incarnation of this replica; its promises are not those
+    /// of the present one (rule D8).
+    #[error(
+        "the data directory is that of incarnation {found}, and the configuration is of \
+         incarnation {expected}: put back the directory that belongs to it, or order a new one \
+         with `perdura replica reinit --cluster DIR --id I`"
+    )]
+    OtherIncarnation {
+        /// The directory's.
+        found: u32,
+        /// The configuration's.
+        expected: u32,
+    },
     /// A checkpoint could not be read, or not stored.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
@@ -162,7 +175,12 @@ pub fn run<S: Service>(
         parameters: config.parameters.digest(),
         boot_id: boot_id()?,
     };
-    let recovered = node::recover(storage::open(disk, &expectation, &Options::default())?)?;
+    let opened = storage::open(disk, &expectation, &Options::default())?;
+    let found = opened.superblock.identity.incarnation;
+    if found != config.incarnation {
+        return Err(RunError::OtherIncarnation { found, expected: config.incarnation });
+    }
+    let recovered = node::recover(opened)?;
     for warning in &recovered.warnings {
         tracing::warn!("{warning}");
     }
