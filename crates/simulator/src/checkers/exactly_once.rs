@@ -23,6 +23,12 @@ pub struct ExactlyOnce {
 }
 
 impl ExactlyOnce {
+    /// Whether a client sent something under this number before.
+    #[must_use]
+    pub fn was_sent(&self, session: SessionId, number: u64) -> bool {
+        self.sent.contains_key(&(session, number))
+    }
+
     /// A client sends `command`, a service command, under this number.
     pub fn sent(&mut self, session: SessionId, number: u64, command: Bytes) -> Check {
         let first = self.sent.entry((session, number)).or_insert_with(|| command.clone());

@@ -256,10 +256,13 @@ impl World {
             let Ok(Command::Service(content)) = Command::from_bytes(command.clone()) else {
                 continue;
             };
+            // A frame that is sent again may hold commands of calls that have ended, and equal ones
+            // may have been called since.
+            let first = !self.checkers.exactly_once.was_sent(session, number);
             let check = self.checkers.exactly_once.sent(session, number, content);
             self.check(check);
-            if let Some(record) = self.clients[client].by_command.get(command) {
-                self.calls[*record].number.get_or_insert((session, number));
+            if first && let Some(record) = self.clients[client].by_command.get(command) {
+                self.calls[*record].number = Some((session, number));
             }
         }
     }
