@@ -21,6 +21,7 @@ pub struct Restart {
     pub(crate) prefix: PrefixCertificate,
     pub(crate) slots: BTreeMap<Slot, SlotState>,
     replay: Vec<(Slot, Batch)>,
+    older: Vec<(Slot, Digest)>,
 }
 
 #[derive(Default)]
@@ -75,6 +76,32 @@ impl Read {
     }
 }
 
+impl Read {
+    /// The decided batches up to a checkpoint that the log still holds, in one run that ends in
+    /// the checkpoint's history: laggards ask for them. The run starts at a Delivered mark.
+    fn older(&self, checkpoint: Slot, history: Digest) -> Vec<(Slot, Digest)> {
+        let mut run: Vec<(Slot, Digest)> = Vec::new();
+        let mut at: Option<Digest> = None;
+        let first = self.marks.range(..checkpoint).next().map_or(checkpoint, |(slot, _)| *slot);
+        for number in first.0..=checkpoint.0 {
+            let slot = Slot(number);
+            let mark = self.marks.get(&slot).copied();
+            let candidate = self.candidate(slot).map(|(decided, _)| decided.batch.digest());
+            let next = at.zip(candidate).map(|(before, digest)| before.chain(slot, digest));
+            let agrees = next.is_some() && mark.is_none_or(|mark| next == Some(mark));
+            if let (true, Some(digest)) = (agrees, candidate) {
+                run.push((slot, digest));
+                at = next;
+            } else {
+                // A gap, or a vote that was not what was decided: start over at the mark.
+                run.clear();
+                at = mark;
+            }
+        }
+        if at == Some(history) { run } else { Vec::new() }
+    }
+}
+
 impl Restart {
     /// A replica that starts for the first time.
     #[must_use]
@@ -89,6 +116,7 @@ impl Restart {
             prefix: PrefixCertificate::genesis(),
             slots: BTreeMap::new(),
             replay: Vec::new(),
+            older: Vec::new(),
         }
     }
 
@@ -110,6 +138,7 @@ impl Restart {
         restart.view = read.view;
         restart.delivered = slot;
         restart.history = history;
+        restart.older = read.older(slot, history);
         let decided = restart.replay_decided(&read);
         restart.keep_slots(n, &read, decided);
         // Without a certified prefix up to the checkpoint this replica cannot say what it voted
@@ -188,6 +217,11 @@ impl Restart {
     /// The batches to execute on top of the checkpoint, ascending; taken once.
     pub fn take_replay(&mut self) -> Vec<(Slot, Batch)> {
         std::mem::take(&mut self.replay)
+    }
+
+    /// Slots up to the checkpoint, and their batches, that the log still holds; taken once.
+    pub fn take_older(&mut self) -> Vec<(Slot, Digest)> {
+        std::mem::take(&mut self.older)
     }
 
     /// The last slot that the log proves decided.

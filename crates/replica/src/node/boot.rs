@@ -87,7 +87,11 @@ impl<S: Service> Node<S> {
         if awaiting_state {
             restart = restart.awaiting_state();
         }
-        let mut histories = BTreeMap::new();
+        // What was decided before the checkpoint and is still in the log serves laggards.
+        let mut histories: BTreeMap<Slot, Digest> = restart.take_older().into_iter().collect();
+        if let Some((oldest, _)) = histories.first_key_value() {
+            checkpointing.kept = oldest.previous();
+        }
         set_forced(&mut checkpointing, &machine);
         let mut boundary = None;
         for (slot, batch) in restart.take_replay() {
