@@ -12,8 +12,7 @@ use perdura_protocol::message::{Decision, Message};
 use perdura_protocol::statement::Kind;
 use perdura_protocol::viewchange::{NewView, PrefixCertificate, ViewChange};
 use perdura_protocol::{
-    Batch, Digest, Frame, Record, ReplicaId, SecretKey, SessionId, Signature, Slot, Time, View,
-    limits,
+    Batch, Digest, Frame, Record, ReplicaId, SecretKey, Signature, Slot, Time, View, limits,
 };
 use std::collections::{BTreeMap, VecDeque};
 
@@ -474,11 +473,6 @@ impl Agreement {
     /// Drops waiting frames that `keep` says are of no use any more.
     pub fn retain_frames(&mut self, keep: impl FnMut(&Frame) -> bool) {
         self.pool.retain(keep);
-    }
-
-    /// A frame whose commands were all executed waits no longer.
-    pub fn forget_frame(&mut self, session: SessionId, first_number: u64) {
-        self.pool.remove(session, first_number);
     }
 
     /// Whether exactly this frame waits here, its signature verified.

@@ -6,7 +6,7 @@
 
 use crate::config::{CLIENT_FILE, CLUSTER_FILE, Cluster, KeyFile, REPLICA_FILE, ReplicaFile};
 use crate::connect::{connect, runtime};
-use crate::init::{Bounds, Place, make};
+use crate::init::{Bounds, Place, Tuning, make};
 use crate::kv::call;
 use crate::{process, replica};
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -107,7 +107,7 @@ fn prepare(arguments: &Arguments) -> Result<Cluster> {
     if !path.exists() {
         let faults = arguments.bounds.faults()?;
         let places = Place::all(faults.n(), &[], arguments.base_port, false)?;
-        let cluster = make(dir, faults, Durability::Sync, &places)?;
+        let cluster = make(dir, faults, Durability::Sync, Tuning::default(), &places)?;
         say!("made a cluster of {} replicas in {}", faults.n(), dir.display());
         return Ok(cluster);
     }

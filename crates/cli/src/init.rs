@@ -9,7 +9,7 @@ use crate::config::{Cluster, ReplicaEntry, ReplicaFile, cluster};
 use crate::{Usage, format};
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use perdura_protocol::configuration::Durability;
+use perdura_protocol::configuration::{Durability, Parameters};
 use perdura_protocol::{ClusterId, Faults, ReplicaId, SecretKey, Slot};
 use std::fs::{self, DirBuilder};
 use std::net::TcpListener;
@@ -60,6 +60,42 @@ pub struct Arguments {
     /// When a reply leaves a replica
     #[arg(long, value_enum, default_value_t = DurabilityName::Sync)]
     durability: DurabilityName,
+    #[command(flatten)]
+    tuning: Tuning,
+}
+
+/// Parameters that are fixed for the life of a cluster; docs/configuration.md gives the reason of
+/// each default.
+#[derive(Args, Clone, Copy, Default)]
+#[command(next_help_heading = "Fixed for the life of the cluster")]
+pub struct Tuning {
+    /// Slots in agreement at once [default: 32]
+    #[arg(long, value_name = "SLOTS", value_parser = clap::value_parser!(u64).range(1..=256))]
+    depth: Option<u64>,
+    /// A checkpoint is due after this many slots [default: 16384]
+    #[arg(long, value_name = "SLOTS", value_parser = clap::value_parser!(u64).range(64..=1_048_576))]
+    checkpoint_interval: Option<u64>,
+    /// ... or after this much data, MiB [default: 256]
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=65_536))]
+    checkpoint_mib: Option<u64>,
+    /// A proposal whose time differs more from a replica's clock is not voted for [default: 500]
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
+    max_skew_ms: Option<u64>,
+    /// Commands that would make the state larger are refused, MiB [default: 8192]
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1_048_576))]
+    state_limit_mib: Option<u64>,
+}
+
+impl Tuning {
+    fn apply(self, parameters: &mut Parameters) {
+        const MIB: u64 = 1024 * 1024;
+        let set = |place: &mut u64, given: Option<u64>| *place = given.unwrap_or(*place);
+        set(&mut parameters.depth, self.depth);
+        set(&mut parameters.checkpoint_interval, self.checkpoint_interval);
+        set(&mut parameters.checkpoint_bytes, self.checkpoint_mib.map(|mib| mib * MIB));
+        set(&mut parameters.max_skew_ms, self.max_skew_ms);
+        set(&mut parameters.state_limit_bytes, self.state_limit_mib.map(|mib| mib * MIB));
+    }
 }
 
 /// Which faults the cluster tolerates.
@@ -127,7 +163,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     };
     let public = arguments.public_http;
     let places = Place::all(faults.n(), &arguments.hosts, arguments.base_port, public)?;
-    let cluster = make(&arguments.dir, faults, durability, &places)?;
+    let cluster = make(&arguments.dir, faults, durability, arguments.tuning, &places)?;
     let (dir, n) = (arguments.dir.display(), faults.n());
     say!(
         "{dir}: cluster {} of {n} replicas, live with {} failures, safe with {} liars, durability {}",
@@ -228,6 +264,7 @@ pub fn make(
     dir: &Path,
     faults: Faults,
     durability: Durability,
+    tuning: Tuning,
     places: &[Place],
 ) -> Result<Cluster> {
     check_empty(dir)?;
@@ -235,7 +272,8 @@ pub fn make(
     let (administrator, client) = (fresh_key()?, fresh_key()?);
     let id = ClusterId(random()?);
     let public = administrator.public();
-    let parameters = Cluster::default_parameters(id, faults, durability, public);
+    let mut parameters = Cluster::default_parameters(id, faults, durability, public);
+    tuning.apply(&mut parameters);
     let mut cluster = Cluster {
         path: dir.join(CLUSTER_FILE),
         parameters,

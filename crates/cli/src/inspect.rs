@@ -23,12 +23,12 @@ pub struct Arguments {
 enum Command {
     /// A file of the log, or all of a data directory's
     Log {
-        /// As in DIR/replica-0/data, or DIR/replica-0/data/log/1
+        /// As in DIR/replica-0/data, or DIR/replica-0/data/log/0000000000000001
         path: PathBuf,
     },
     /// A checkpoint, or all of a data directory's
     Checkpoint {
-        /// As in DIR/replica-0/data, or DIR/replica-0/data/checkpoint/16384
+        /// As in DIR/replica-0/data, or DIR/replica-0/data/checkpoint/00000000000000016384
         path: PathBuf,
     },
 }

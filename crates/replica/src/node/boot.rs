@@ -151,6 +151,7 @@ impl<S: Service> Node<S> {
             transfer: Transfer::new(boot.vote_after),
             histories,
             ticked_ms: 0,
+            forgot_ms: 0,
             halted: false,
             counters: Counters::default(),
             parameters,

@@ -18,6 +18,9 @@ use std::collections::BTreeMap;
 /// Frames that wait for the end of a round; a link's read budget keeps rounds far shorter.
 const WAITING_FRAMES: usize = 8192;
 
+/// Between two looks at waiting frames that need no order any more; shorter than any suspicion.
+const FORGET_MS: u64 = 500;
+
 /// Bytes of waiting frames that are handed to a new leader at once.
 const FORWARDED_BYTES: usize = 4 * 1024 * 1024;
 
@@ -179,6 +182,21 @@ impl<S: Service> Node<S> {
                 self.misbehaved(waiting.peer, "a frame that its client did not sign".into());
             }
         }
+    }
+
+    /// Frames whose commands were all answered in other frames wait for nothing; a client that
+    /// sends such would have the leader suspected for not ordering them.
+    pub(super) fn forget_answered(&mut self, now: Now) {
+        if now.monotonic_ms < self.forgot_ms + FORGET_MS {
+            return;
+        }
+        self.forgot_ms = now.monotonic_ms;
+        let machine = &self.machine;
+        let open = |frame: &Frame| {
+            (frame.first_number..frame.end_number())
+                .any(|number| machine.cached(frame.session, number).is_none())
+        };
+        self.agreement.retain_frames(open);
     }
 
     fn admit(&mut self, now: Now, waiting: WaitingFrame) {

@@ -188,6 +188,7 @@ pub struct Node<S> {
     transfer: Transfer<S>,
     histories: BTreeMap<Slot, Digest>,
     ticked_ms: u64,
+    forgot_ms: u64,
     halted: bool,
     counters: Counters,
 }
@@ -224,6 +225,7 @@ impl<S: Service> Node<S> {
             self.questions.fill(QUESTIONS);
             self.agreement.on_tick(now);
             self.tick_transfer(now);
+            self.forget_answered(now);
         }
         self.carry_out(now);
         self.agreement.flush(now);

@@ -127,7 +127,9 @@ impl<S: Service> Node<S> {
         Report {
             id: self.me,
             view: self.agreement.view(),
-            leader: self.agreement.leads() && self.agreement.mode() == Mode::Started,
+            leader: self.agreement.leads()
+                && self.agreement.mode() == Mode::Started
+                && self.agreement.voting(),
             decided: self.agreement.delivered(),
             executed: self.machine.slot(),
             logged: self.logged_slot,

@@ -108,12 +108,25 @@ impl<S: Service> EventLoop<S> {
             }
         }
         let (keeper, checkpointer) = (workers.keeper.stop(), workers.checkpointer.stop());
+        if let Err(RunError::Halted(_)) = &outcome {
+            self.stand_still(shutdown);
+        }
         outcome?;
         if let (Some(log), Some(checkpoints)) = (keeper, checkpointer) {
             storage::close(log, checkpoints)?;
         }
         tracing::info!("stopped");
         Ok(())
+    }
+
+    /// A node that must not go on says and answers nothing any more, but its last report stays to
+    /// be seen until an operator stops the process.
+    fn stand_still(self, shutdown: &Shutdown) {
+        self.report();
+        drop(self.hub);
+        while !shutdown.requested() {
+            std::thread::sleep(Duration::from_millis(REPORT_MS));
+        }
     }
 
     /// One round: wait, take in everything that is there, let the node act, send.
@@ -174,6 +187,7 @@ impl<S: Service> EventLoop<S> {
         if now.monotonic_ms >= self.reported_ms + REPORT_MS {
             self.reported_ms = now.monotonic_ms;
             self.report();
+            self.close_revoked();
         }
         Ok(())
     }
@@ -262,8 +276,24 @@ impl<S: Service> EventLoop<S> {
         }
     }
 
+    /// A client whose key was revoked loses its links.
+    fn close_revoked(&mut self) {
+        let revoked: Vec<LinkPeer> = self
+            .hub
+            .clients()
+            .filter(|peer| match peer {
+                LinkPeer::Client { key, .. } => !self.node.accepts_client(*key),
+                LinkPeer::Replica(_) => false,
+            })
+            .collect();
+        for peer in revoked {
+            self.hub.close(&peer, "its key was revoked");
+        }
+    }
+
     fn report(&self) {
-        let snapshot = Snapshot { report: self.node.report(), network: self.hub.stats() };
+        let snapshot =
+            Snapshot { report: self.node.report(), network: self.hub.stats(), at: Instant::now() };
         *self.shared.lock().unwrap_or_else(PoisonError::into_inner) = Some(snapshot);
     }
 }

@@ -13,10 +13,13 @@ use perdura_protocol::{Digest, Slot};
 use perdura_transport::Stats;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Requests are answered from memory; a peer that takes longer than this to send one is cut off.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A report is made ten times a second; older than this, the event loop stands still.
+const STANDSTILL: Duration = Duration::from_secs(2);
 
 /// Connections at once; operators and scrapers need a few.
 const CONNECTIONS: usize = 64;
@@ -26,6 +29,8 @@ const CONNECTIONS: usize = 64;
 pub(super) struct Snapshot {
     pub report: Report,
     pub network: Stats,
+    /// When it was made.
+    pub at: Instant,
 }
 
 pub(super) type Shared = Arc<Mutex<Option<Snapshot>>>;
@@ -94,7 +99,8 @@ fn respond(request: &Request<Incoming>, shared: &Shared) -> Response<Full<Bytes>
         return text(StatusCode::SERVICE_UNAVAILABLE, "starting\n");
     };
     match request.uri().path() {
-        "/healthz" => text(StatusCode::OK, "ok\n"),
+        "/healthz" if snapshot.at.elapsed() < STANDSTILL => text(StatusCode::OK, "ok\n"),
+        "/healthz" => text(StatusCode::SERVICE_UNAVAILABLE, "the event loop stands still\n"),
         "/readyz" if snapshot.report.state == State::Active => text(StatusCode::OK, "ready\n"),
         "/readyz" => text(StatusCode::SERVICE_UNAVAILABLE, snapshot.report.state.as_str()),
         "/status" => with_type(StatusCode::OK, "application/json", status(&snapshot).into()),
