@@ -153,12 +153,13 @@ impl<S: Service> Node<S> {
             return;
         }
         if let Some(state) = state {
-            let quorum = self.parameters.faults.state_certificate();
+            let (quorum, configuration) =
+                (self.parameters.faults.state_certificate(), state.configuration);
             let newer = state.slot > self.machine.slot() && state.slot >= self.transfer.at_least;
             if newer && prefix.slot >= state.slot {
                 if self.state_certified(&state, quorum) {
                     self.transfer.offers.insert(from, Offer { state, prefix });
-                } else {
+                } else if self.agreement.configurations().by_id(configuration).is_some() {
                     self.misbehaved(Peer::Replica(from), "offers an uncertified state".into());
                 }
             }
