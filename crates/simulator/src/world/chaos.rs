@@ -204,7 +204,13 @@ impl World {
         let others_failed =
             (0..self.n()).filter(|other| *other != victim && self.has_failed(*other)).count();
         let room = others_failed < self.plan.faults.u();
-        let idle = self.replacement.is_none();
+        // As an administrator does: the next one is replaced when the last one takes part. Until it
+        // has fetched a state, an incarnation knows only the keys of its own configuration.
+        let waits = self.replicas.iter().any(|replica| {
+            let executed = replica.process.as_ref().map_or(0, |process| process.executed.0);
+            replica.genesis.configuration.id > 0 && executed == 0
+        });
+        let idle = self.replacement.is_none() && !waits;
         if self.plan.chaos.wipes && room && idle && self.checkers.agreement.last().0 > 0 {
             self.fired(FaultKind::Wipe);
             self.wipe(victim);
