@@ -76,7 +76,7 @@ pub struct Tuning {
     #[arg(long, value_name = "SLOTS", value_parser = clap::value_parser!(u64).range(64..=1_048_576))]
     checkpoint_interval: Option<u64>,
     /// ... or after this much data, MiB [default: 256]
-    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=65_536))]
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1_048_576))]
     checkpoint_mib: Option<u64>,
     /// A proposal whose time differs more from a replica's clock is not voted for [default: 500]
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=3_600_000))]

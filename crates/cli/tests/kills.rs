@@ -217,7 +217,9 @@ fn rounds() -> usize {
 }
 
 fn kills(bounds: &[&str], seed: u64) {
-    let mut cluster = Cluster::start_all(bounds);
+    // Checkpoints often, so that kills meet them, truncation and restarts from them.
+    let flags = [bounds, &["--checkpoint-interval", "64"]].concat();
+    let mut cluster = Cluster::start_all(&flags);
     cluster.wait_until_active();
     let mut random = Random(seed);
     let load = Load::start(&cluster, seed);
