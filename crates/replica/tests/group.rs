@@ -1,7 +1,7 @@
 //! Replicas with real disks and sockets, each on a thread of its own, and the real client.
 
 use perdura_client::{Client, ClusterConfig, Options, ReplicaAddress, Reply};
-use perdura_durability::{FileDisk, Identity, storage};
+use perdura_durability::{FileDisk, storage};
 use perdura_execution::Genesis;
 use perdura_protocol::configuration::{Configuration, Durability, Member, Parameters};
 use perdura_protocol::{
@@ -9,7 +9,9 @@ use perdura_protocol::{
 };
 use perdura_replica::runtime::{ReplicaConfig, RunError, Shutdown, run};
 use perdura_store::{Store, StoreCommand, StoreReply};
-use std::net::TcpListener;
+use perdura_transport::{Bounds, Hello, Link, Role};
+use std::io::Read;
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -69,7 +71,7 @@ impl Group {
 
     fn format(&self, i: usize) {
         let mut disk = FileDisk::create_directory(&self.data(i)).unwrap();
-        let identity = Identity {
+        let identity = perdura_durability::Identity {
             cluster: self.parameters.cluster,
             replica: ReplicaId(i as u8),
             incarnation: 0,
@@ -214,4 +216,59 @@ fn a_byzantine_group_serves_through_stops_and_starts() {
 #[test]
 fn a_crash_group_serves_through_stops_and_starts() {
     lifecycle(1, 0);
+}
+
+/// Sends one message inside a proper frame over a proper link, and waits for the link's end.
+fn send_and_be_cut_off(group: &Group, message: &'static [u8]) {
+    let identity = perdura_transport::Identity::new(&group.client).unwrap();
+    let hello = Hello::client(group.parameters.cluster, Role::Client);
+    let key = group.keys[0].public();
+    let mut link = Link::dial(&identity, key, &hello, Bounds::CLIENT).unwrap();
+    let mut stream = connect(&group.addresses[0]);
+    let mut buffer = [0u8; 4096];
+    let mut sent = false;
+    loop {
+        while link.wants_write() {
+            link.write_to(&mut stream).unwrap();
+        }
+        match stream.read(&mut buffer) {
+            Ok(0) | Err(_) => break,
+            Ok(length) if link.feed(&buffer[..length]).is_err() => break,
+            Ok(_) => {}
+        }
+        while let Ok(Some(_)) = link.next_received() {}
+        if link.is_up() && !sent {
+            sent = true;
+            link.queue(message.into()).unwrap();
+        }
+    }
+    assert!(sent, "the link never came up");
+}
+
+fn connect(address: &str) -> TcpStream {
+    loop {
+        if let Ok(stream) = TcpStream::connect(address) {
+            return stream;
+        }
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_client_that_sends_malformed_or_forbidden_messages_loses_its_link_and_nobody_else_does() {
+    let mut group = Group::new(1, 1, Durability::Sync);
+    // No message; a frame that is cut short; a vote, which no client casts.
+    let suspect = [8, 1, 0, 0, 0, 0, 0, 0, 0];
+    for message in [b"\xffnonsense".as_slice(), &[1, 2, 3], Vec::leak(suspect.to_vec())] {
+        send_and_be_cut_off(&group, message);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let client = group.connect();
+        put_many(&client, 0, 20).await;
+        assert_eq!(get(&client, "key7", false).await.as_deref(), Some("value7"));
+    });
+    for i in 0..group.keys.len() {
+        group.stop(i);
+    }
 }

@@ -46,7 +46,7 @@ impl Store {
 
     fn full(&self) -> String {
         format!(
-            "the store is full: it would exceed state_limit_bytes = {}; delete something first",
+            "the store is full: it would exceed its limit of {} bytes (state_limit_mib of the cluster); delete something first",
             self.limit_bytes
         )
     }

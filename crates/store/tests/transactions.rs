@@ -244,7 +244,7 @@ fn the_state_is_bounded() {
     put(&mut store, "a", vec![1; 935]); // 1 + 935 + 64 = 1000
     let more = StoreCommand::Put { key: bytes("b"), value: Bytes::new() };
     let refusal = execute(&mut store, &more).unwrap_err();
-    assert!(refusal.contains("state_limit_bytes = 1000"), "{refusal}");
+    assert!(refusal.contains("1000 bytes (state_limit_mib"), "{refusal}");
     let longer = StoreCommand::Put { key: bytes("a"), value: bytes(vec![1; 936]) };
     assert!(execute(&mut store, &longer).is_err());
     let refusal = transact(&mut store, vec![write("b", "", false)]).unwrap_err();
