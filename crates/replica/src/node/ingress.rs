@@ -65,6 +65,10 @@ impl<S: Service> Node<S> {
             },
             Peer::Client { connection, key } => match message {
                 Message::Frame(frame) if frame.session.client == key => {
+                    // Its Attach may have been lost on the way; replies still have to find it.
+                    if !self.routes.contains_key(&frame.session) {
+                        self.attach(frame.session, connection);
+                    }
                     self.wait_frame(peer, frame);
                 }
                 Message::Attach { nonce } => {
