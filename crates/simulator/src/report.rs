@@ -124,6 +124,8 @@ pub struct Report {
     pub truncations: u64,
     /// Torn tails that were cut.
     pub torn_tails: u64,
+    /// Histories whose search for an order reached its bound; the order of execution judged these.
+    pub searches_given_up: u64,
     /// Faults that took effect.
     pub faults: BTreeMap<FaultKind, u64>,
     /// Hash over everything that happened; equal for equal runs.
@@ -164,6 +166,7 @@ impl Report {
         self.replacements += other.replacements;
         self.truncations += other.truncations;
         self.torn_tails += other.torn_tails;
+        self.searches_given_up += other.searches_given_up;
         for (kind, count) in &other.faults {
             *self.faults.entry(*kind).or_default() += count;
         }
@@ -202,6 +205,7 @@ impl fmt::Display for Report {
             self.transfers,
             self.replacements
         )?;
+        writeln!(f, "histories     {} searched in part only", self.searches_given_up)?;
         let faults: Vec<String> =
             self.faults.iter().map(|(kind, count)| format!("{kind:?} {count}")).collect();
         writeln!(f, "faults        {}", faults.join(", "))?;

@@ -157,7 +157,7 @@ pub struct Prepared {
     /// When it returned; none: it need not happen.
     pub ended: Option<u64>,
     /// By key, ascending.
-    pub conditions: BTreeMap<usize, Condition>,
+    pub conditions: Vec<(usize, Condition)>,
 }
 
 impl Prepared {
@@ -203,18 +203,30 @@ impl Prepared {
         }
         conditions.retain(|_, one| !one.needs.is_empty() || one.sets.is_some());
         let invoked = operation.invoked;
+        let conditions: Vec<(usize, Condition)> = conditions.into_iter().collect();
         Ok((!conditions.is_empty()).then_some(Prepared { index, invoked, ended, conditions }))
     }
 
     /// What it says about one key.
     #[must_use]
     pub fn project(&self, key: usize) -> Option<Prepared> {
-        let condition = self.conditions.get(&key)?.clone();
+        let condition = self.condition(key)?.clone();
         if self.ended.is_none() && condition.sets.is_none() {
             return None;
         }
-        let conditions = BTreeMap::from([(key, condition)]);
-        Some(Prepared { conditions, ..*self })
+        Some(Prepared { conditions: vec![(key, condition)], ..*self })
+    }
+
+    /// What it says about one key, if anything.
+    #[must_use]
+    pub fn condition(&self, key: usize) -> Option<&Condition> {
+        self.conditions.iter().find(|(held, _)| *held == key).map(|(_, condition)| condition)
+    }
+
+    /// Whether it changes nothing.
+    #[must_use]
+    pub fn only_reads(&self) -> bool {
+        self.conditions.iter().all(|(_, condition)| condition.sets.is_none())
     }
 }
 

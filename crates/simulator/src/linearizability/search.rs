@@ -27,8 +27,9 @@ pub enum Found {
 }
 
 struct Search<'a> {
-    // Completed, by call.
+    // Completed, by call; and which of them change nothing.
     completed: Vec<&'a Prepared>,
+    reads_only: Vec<bool>,
     // Outcome unknown, by call, latest first.
     unknown: Vec<&'a Prepared>,
     seen: HashSet<u128>,
@@ -81,7 +82,9 @@ pub fn search(operations: &[Prepared], keys: usize, budget: usize) -> Found {
         unread: None,
     };
     let seen = HashSet::new();
-    let mut search = Search { completed, unknown, seen, budget, deepest: 0, stuck: Vec::new() };
+    let reads_only = completed.iter().map(|operation| operation.only_reads()).collect();
+    let mut search =
+        Search { completed, reads_only, unknown, seen, budget, deepest: 0, stuck: Vec::new() };
     search.run(start)
 }
 
@@ -143,15 +146,17 @@ impl Search<'_> {
     /// Lets everything happen that only reads, and reads what is there.
     fn read_all(&self, here: &mut Configuration) {
         loop {
-            let ready = self.window(here).into_iter().find(|at| {
-                let conditions = &self.completed[*at].conditions;
-                conditions
-                    .iter()
-                    .all(|(key, one)| one.sets.is_none() && one.holds(here.values[*key]))
-            });
-            let Some(at) = ready else { return };
+            let ready: Vec<usize> = self
+                .window(here)
+                .into_iter()
+                .filter(|at| self.reads_only[*at] && applicable(here, self.completed[*at]))
+                .collect();
+            if ready.is_empty() {
+                return;
+            }
             here.unread = None;
-            self.happens(here, at);
+            // None of them changes what another one needs.
+            ready.into_iter().for_each(|at| self.happens(here, at));
         }
     }
 
@@ -210,8 +215,7 @@ impl Search<'_> {
         self.unknown[unread].conditions.iter().filter(|(_, one)| one.sets.is_some()).all(
             |(key, _)| {
                 operation
-                    .conditions
-                    .get(key)
+                    .condition(*key)
                     .is_some_and(|one| one.sets.is_some() && one.needs.is_empty())
             },
         )
