@@ -3,6 +3,7 @@
 use crate::init::parse_faults;
 use anyhow::{Context, Result};
 use clap::Args;
+use perdura_adversary::{Attack, Strategy};
 use perdura_protocol::{Faults, Scheme};
 use perdura_simulator::{Mode, Options, Report, parse_scheme, simulate, simulate_traced};
 use std::fs::File;
@@ -39,6 +40,12 @@ pub struct Arguments {
     /// How statements are signed: ed25519 or keyed-hash
     #[arg(long, value_name = "SCHEME", value_parser = parse_signatures)]
     signatures: Option<Scheme>,
+    /// How replicas lie, one strategy for each liar (at most r), or none
+    #[arg(long, value_name = "STRATEGY,...", value_parser = parse_liars)]
+    liars: Option<std::vec::Vec<Strategy>>,
+    /// How clients attack, one attack for each hostile client, or none
+    #[arg(long, value_name = "ATTACK,...", value_parser = parse_attacks)]
+    attacks: Option<std::vec::Vec<Attack>>,
     /// Write a line for everything that happens; `-` is standard output
     #[arg(long, value_name = "FILE", conflicts_with = "seeds")]
     trace: Option<PathBuf>,
@@ -46,6 +53,24 @@ pub struct Arguments {
 
 fn parse_mode(text: &str) -> Result<Mode, String> {
     Mode::parse(text).ok_or_else(|| "give liveness or safety".to_owned())
+}
+
+fn parse_liars(text: &str) -> Result<Vec<Strategy>, String> {
+    let all = || Strategy::ALL.map(Strategy::name).join(", ");
+    parse_names(text, Strategy::parse).map_err(|name| format!("{name:?} is none of: {}", all()))
+}
+
+fn parse_attacks(text: &str) -> Result<Vec<Attack>, String> {
+    let all = || Attack::ALL.map(Attack::name).join(", ");
+    parse_names(text, Attack::parse).map_err(|name| format!("{name:?} is none of: {}", all()))
+}
+
+/// Names separated by commas, or `none`; the first unknown one is the error.
+fn parse_names<T>(text: &str, parse: impl Fn(&str) -> Option<T>) -> Result<Vec<T>, String> {
+    if text == "none" {
+        return Ok(Vec::new());
+    }
+    text.split(',').map(|name| parse(name).ok_or_else(|| name.to_owned())).collect()
 }
 
 fn parse_signatures(text: &str) -> Result<Scheme, String> {
@@ -63,6 +88,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             faults: arguments.faults,
             mode: arguments.mode,
             scheme: arguments.signatures,
+            liars: arguments.liars.clone(),
+            attacks: arguments.attacks.clone(),
         };
         let result = match trace(arguments)? {
             Some(writer) => simulate_traced(&options, Some(writer)),

@@ -16,7 +16,6 @@ pub mod checkers;
 pub mod linearizability;
 mod options;
 mod plan;
-mod random;
 mod report;
 pub mod scenario;
 mod violation;
@@ -24,8 +23,9 @@ mod witness;
 pub mod world;
 
 pub use options::{Mode, Options, parse_scheme, scheme_name};
+pub use perdura_adversary::Random;
+pub(crate) use perdura_adversary::random;
 pub use plan::{FaultPlan, NetworkPlan, Plan, WorkloadPlan};
-pub use random::Random;
 pub use report::{Calls, FaultKind, Report};
 pub use violation::Violation;
 pub use world::{simulate, simulate_traced};

@@ -1,5 +1,6 @@
 //! What a run is asked for; whatever is left open is drawn from the seed.
 
+use perdura_adversary::{Attack, Strategy};
 use perdura_protocol::{Faults, Scheme};
 use std::fmt;
 
@@ -43,6 +44,10 @@ pub struct Options {
     pub mode: Option<Mode>,
     /// How statements are signed.
     pub scheme: Option<Scheme>,
+    /// How replicas lie, one strategy for each liar.
+    pub liars: Option<Vec<Strategy>>,
+    /// How clients attack, one attack for each hostile client.
+    pub attacks: Option<Vec<Attack>>,
 }
 
 /// Name of a scheme on the command line.
@@ -64,7 +69,7 @@ impl Options {
     /// All but seed and steps left to the seed.
     #[must_use]
     pub fn new(seed: u64, steps: u64) -> Options {
-        Options { seed, steps, faults: None, mode: None, scheme: None }
+        Options { seed, steps, faults: None, mode: None, scheme: None, liars: None, attacks: None }
     }
 }
 
@@ -81,6 +86,18 @@ impl fmt::Display for Options {
         if let Some(scheme) = self.scheme {
             write!(f, " --signatures {}", scheme_name(scheme))?;
         }
+        if let Some(liars) = &self.liars {
+            write!(f, " --liars {}", names(liars.iter().map(|liar| liar.name())))?;
+        }
+        if let Some(attacks) = &self.attacks {
+            write!(f, " --attacks {}", names(attacks.iter().map(|attack| attack.name())))?;
+        }
         Ok(())
     }
+}
+
+/// Names as on the command line: separated by commas; `none` if there are none.
+fn names(names: impl Iterator<Item = &'static str>) -> String {
+    let joined = names.collect::<Vec<_>>().join(",");
+    if joined.is_empty() { "none".to_owned() } else { joined }
 }

@@ -5,6 +5,7 @@
 
 use crate::options::{Mode, Options};
 use crate::random::Random;
+use perdura_adversary::{Attack, Strategy};
 use perdura_protocol::configuration::Durability;
 use perdura_protocol::{Faults, Scheme};
 
@@ -98,6 +99,10 @@ pub struct Plan {
     pub workload: WorkloadPlan,
     /// Faults.
     pub chaos: FaultPlan,
+    /// How replicas lie, one strategy for each liar; at most `r`.
+    pub liars: Vec<Strategy>,
+    /// How clients attack, one attack for each hostile client.
+    pub attacks: Vec<Attack>,
 }
 
 fn draw_faults(random: &mut Random) -> Faults {
@@ -136,6 +141,29 @@ fn draw_workload(random: &mut Random) -> WorkloadPlan {
     }
 }
 
+/// At most `r` liars, in two runs of three where there may be any; half of them all lie alike.
+fn draw_liars(random: &mut Random, faults: Faults) -> Vec<Strategy> {
+    if !faults.byzantine() || random.percent(33) {
+        return Vec::new();
+    }
+    let count = random.between(1, faults.r() as u64) as usize;
+    let mut liars: Vec<Strategy> = (0..count).map(|_| *random.pick(&Strategy::ALL)).collect();
+    if random.percent(50) {
+        let first = liars[0];
+        liars.fill(first);
+    }
+    liars
+}
+
+fn draw_attacks(random: &mut Random) -> Vec<Attack> {
+    let count = match random.below(100) {
+        0..65 => 0,
+        65..90 => 1,
+        _ => 2,
+    };
+    (0..count).map(|_| *random.pick(&Attack::ALL)).collect()
+}
+
 impl Plan {
     /// The plan of these options.
     #[must_use]
@@ -163,10 +191,21 @@ impl Plan {
                 down_us: *random.pick(&[100_000, 1_000_000, 4_000_000]),
                 wipes: random.percent(50),
             },
+            liars: Vec::new(),
+            attacks: Vec::new(),
         };
         plan.faults = options.faults.unwrap_or(plan.faults);
         plan.mode = options.mode.unwrap_or(plan.mode);
         plan.scheme = options.scheme.unwrap_or(plan.scheme);
+        let mut adversary = Random::new(options.seed).fork("adversary");
+        plan.liars = draw_liars(&mut adversary, plan.faults);
+        plan.attacks = draw_attacks(&mut adversary);
+        if let Some(liars) = &options.liars {
+            plan.liars = liars.iter().copied().take(plan.faults.r()).collect();
+        }
+        if let Some(attacks) = &options.attacks {
+            plan.attacks.clone_from(attacks);
+        }
         plan
     }
 }

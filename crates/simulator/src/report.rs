@@ -1,5 +1,6 @@
 //! What a run reports.
 
+use perdura_adversary::{Attack, Strategy};
 use perdura_replica::node::Counters;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -126,6 +127,12 @@ pub struct Report {
     pub torn_tails: u64,
     /// Histories whose search for an order reached its bound; the order of execution judged these.
     pub searches_given_up: u64,
+    /// Messages with which liars departed from what a correct replica says.
+    pub lies: BTreeMap<Strategy, u64>,
+    /// Messages of hostile clients.
+    pub attacks: BTreeMap<Attack, u64>,
+    /// Times a correct replica said of a liar or a hostile client that it misbehaves.
+    pub accusations: u64,
     /// Faults that took effect.
     pub faults: BTreeMap<FaultKind, u64>,
     /// Hash over everything that happened; equal for equal runs.
@@ -167,10 +174,25 @@ impl Report {
         self.truncations += other.truncations;
         self.torn_tails += other.torn_tails;
         self.searches_given_up += other.searches_given_up;
+        for (strategy, count) in &other.lies {
+            *self.lies.entry(*strategy).or_default() += count;
+        }
+        for (attack, count) in &other.attacks {
+            *self.attacks.entry(*attack).or_default() += count;
+        }
+        self.accusations += other.accusations;
         for (kind, count) in &other.faults {
             *self.faults.entry(*kind).or_default() += count;
         }
         self.fingerprint = crate::random::mix(self.fingerprint ^ other.fingerprint);
+    }
+
+    /// Ways of lying and attacking that never did anything.
+    #[must_use]
+    pub fn never_tried(&self) -> Vec<&'static str> {
+        let lies = Strategy::ALL.into_iter().filter(|one| !self.lies.contains_key(one));
+        let attacks = Attack::ALL.into_iter().filter(|one| !self.attacks.contains_key(one));
+        lies.map(Strategy::name).chain(attacks.map(Attack::name)).collect()
     }
 
     /// Kinds of faults that never took effect: a batch of many seeds fails when there are any.
@@ -206,6 +228,13 @@ impl fmt::Display for Report {
             self.replacements
         )?;
         writeln!(f, "histories     {} searched in part only", self.searches_given_up)?;
+        let lies: Vec<String> =
+            self.lies.iter().map(|(kind, count)| format!("{} {count}", kind.name())).collect();
+        writeln!(f, "lies          {}", lies.join(", "))?;
+        let attacks: Vec<String> =
+            self.attacks.iter().map(|(kind, count)| format!("{} {count}", kind.name())).collect();
+        writeln!(f, "attacks       {}", attacks.join(", "))?;
+        writeln!(f, "accusations   {}, all of liars and hostile clients", self.accusations)?;
         let faults: Vec<String> =
             self.faults.iter().map(|(kind, count)| format!("{kind:?} {count}")).collect();
         writeln!(f, "faults        {}", faults.join(", "))?;

@@ -214,6 +214,8 @@ fn group(bounds: &str, depth: u64) -> Option<World> {
             value_bytes: 16,
         },
         chaos: FaultPlan { interval_us: 1, down_us: 1, wipes: false },
+        liars: Vec::new(),
+        attacks: Vec::new(),
     };
     Some(World::new(&Options::new(1, 0), plan, None))
 }

@@ -57,6 +57,10 @@ pub fn check<'a>(order: impl Iterator<Item = &'a Execution>, calls: &[Told]) -> 
     let mut states: Vec<Model> = vec![model.clone()];
     for execution in order {
         let Ok(command) = StoreCommand::decode(&execution.command) else {
+            if execution.reply.is_err() {
+                states.push(model.clone()); // A hostile client's, which the store refused.
+                continue;
+            }
             return fail(format!("{execution:?} is no command of the store"));
         };
         let expected = model.run(&Call::from(&command));
@@ -77,7 +81,7 @@ pub fn check<'a>(order: impl Iterator<Item = &'a Execution>, calls: &[Told]) -> 
             Seen::Ok(seen) if *seen != reply => {
                 return fail(format!("{command:?} gave {reply:?}, its client got {seen:?}"));
             }
-            Seen::NotSent => {
+            Seen::NotSent | Seen::RefusedInOrder => {
                 return fail(format!("{command:?} was executed; its client was told it was not"));
             }
             _ => {}

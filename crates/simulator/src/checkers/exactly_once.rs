@@ -17,7 +17,7 @@ pub struct ExactlyOnce {
     // Where each number was executed.
     places: BTreeMap<(SessionId, u64), (Slot, usize)>,
     // What clients sent.
-    sent: BTreeMap<(SessionId, u64), Bytes>,
+    sent: BTreeMap<(SessionId, u64), Vec<Bytes>>,
     // Where each replica is within the slot that it executes.
     cursors: BTreeMap<usize, (Slot, usize)>,
 }
@@ -31,12 +31,25 @@ impl ExactlyOnce {
 
     /// A client sends `command`, a service command, under this number.
     pub fn sent(&mut self, session: SessionId, number: u64, command: Bytes) -> Check {
-        let first = self.sent.entry((session, number)).or_insert_with(|| command.clone());
-        if *first == command {
+        let known = self.sent.entry((session, number)).or_default();
+        if known.is_empty() {
+            known.push(command);
+            return Ok(());
+        }
+        if known[0] == command {
             return Ok(());
         }
         let what = format!("a client sent two commands under number {number} of {session:?}");
         Err(Broken::new(RULE, what))
+    }
+
+    /// A hostile client sends `command` under this number, perhaps beside others; one of them may
+    /// be executed.
+    pub fn may_be_sent(&mut self, session: SessionId, number: u64, command: Bytes) {
+        let known = self.sent.entry((session, number)).or_default();
+        if !known.contains(&command) {
+            known.push(command);
+        }
     }
 
     /// `replica` starts to execute anew, from its disk or from a transferred state.
@@ -62,7 +75,7 @@ impl ExactlyOnce {
             return Err(Broken::new(RULE, what));
         }
         let number = (execution.session, execution.number);
-        if self.sent.get(&number) != Some(&execution.command) {
+        if !self.sent.get(&number).is_some_and(|sent| sent.contains(&execution.command)) {
             let what = format!("replica {replica} executed {execution:?}, which nobody sent");
             return Err(Broken::new(RULE, what));
         }

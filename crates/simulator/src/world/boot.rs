@@ -206,6 +206,10 @@ impl World {
     pub(crate) fn on_members(&mut self, replica: usize, configuration: Configuration) {
         let Some(process) = &mut self.replicas[replica].process else { return };
         process.members = configuration;
+        let members = process.members.clone();
+        if let Some(liar) = &mut self.replicas[replica].liar {
+            liar.learn(&members);
+        }
         for other in 0..self.n() {
             if other == replica {
                 continue;

@@ -94,6 +94,9 @@ impl World {
     /// Whether a replica counts as failed.
     fn has_failed(&self, replica: usize) -> bool {
         let here = &self.replicas[replica];
+        if here.liar.is_some() {
+            return true;
+        }
         let Some(process) = &here.process else { return true };
         let report = process.node.report();
         let behind = report.executed.plus(self.plan.depth) < self.checkers.agreement.last();
@@ -210,7 +213,7 @@ impl World {
             let executed = replica.process.as_ref().map_or(0, |process| process.executed.0);
             replica.genesis.configuration.id > 0 && executed == 0
         });
-        let idle = self.replacement.is_none() && !waits;
+        let idle = self.replacement.is_none() && !waits && !self.is_liar(victim);
         if self.plan.chaos.wipes && room && idle && self.checkers.agreement.last().0 > 0 {
             self.fired(FaultKind::Wipe);
             self.wipe(victim);

@@ -18,8 +18,11 @@ impl World {
         let now = self.replicas[replica].clock.now(self.now_us);
         let long = self.plan.long_rounds && self.random.percent(OPEN_ROUNDS);
         let life = self.replicas[replica].life;
+        if !self.liar_hears(replica, now, &input) {
+            return;
+        }
+        self.work(replica, |node| node.handle(now, input));
         let Some(process) = &mut self.replicas[replica].process else { return };
-        process.node.handle(now, input);
         if process.round_open {
             return;
         }
@@ -36,7 +39,7 @@ impl World {
         let now = self.replicas[replica].clock.now(self.now_us);
         let Some(process) = &mut self.replicas[replica].process else { return };
         process.round_open = false;
-        process.node.flush(now);
+        self.work(replica, |node| node.flush(now));
         self.witness(replica);
         self.carry_out(replica);
     }
@@ -55,6 +58,10 @@ impl World {
             self.step();
         }
         self.outputs = 0;
+        self.liar_ticks(replica);
+        if self.is_liar(replica) {
+            return;
+        }
         let Some(process) = &self.replicas[replica].process else { return };
         let held = process.node.report().held;
         self.check(self.checkers.bounded_memory.held(replica, held));
@@ -70,6 +77,9 @@ impl World {
         }
         process.executed = slot;
         let executions = process.notes.take();
+        if self.is_liar(replica) {
+            return;
+        }
         self.report.slots = self.report.slots.max(slot.0);
         let mut check = self.checkers.agreement.executed(replica, slot, history);
         for execution in executions {
@@ -108,8 +118,10 @@ impl World {
                     self.push(delay, Event::Read { replica, life, to, wanted });
                 }
                 Output::Members(configuration) => self.on_members(replica, configuration),
-                Output::Misbehaved { peer, what } => {
-                    self.fail(progress::accused(replica, &format!("{peer:?} {what}")));
+                Output::Misbehaved { peer, what } => self.on_accusation(replica, peer, &what),
+                Output::Halt(_) if self.is_liar(replica) => {
+                    self.crash_process(replica);
+                    return;
                 }
                 Output::Halt(why) => self.fail(progress::halted(replica, &why)),
             }
@@ -140,13 +152,13 @@ impl World {
 
     /// Sends to each peer; false when the process died meanwhile.
     fn send_all(&mut self, replica: usize, peers: &[Peer], bytes: &Bytes) -> bool {
+        if self.is_liar(replica) {
+            self.liar_says(replica, peers, bytes);
+            return true;
+        }
         self.check_speech(replica, peers, bytes);
         for peer in peers {
-            let station = match peer {
-                Peer::Replica(id) => Some(id.index()),
-                Peer::Client { connection, .. } => self.station_of(replica, *connection),
-            };
-            if let Some(station) = station {
+            if let Some(station) = self.station(replica, *peer) {
                 self.send(replica, station, bytes);
             }
             if self.dies_now(replica) {
@@ -154,6 +166,14 @@ impl World {
             }
         }
         true
+    }
+
+    /// The station that a replica knows as this peer.
+    pub(crate) fn station(&mut self, replica: usize, peer: Peer) -> Option<usize> {
+        match peer {
+            Peer::Replica(id) => Some(id.index()),
+            Peer::Client { connection, .. } => self.station_of(replica, connection),
+        }
     }
 
     fn station_of(&mut self, replica: usize, connection: u64) -> Option<usize> {

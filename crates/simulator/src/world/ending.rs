@@ -103,6 +103,9 @@ impl World {
         }
         let last = self.checkers.agreement.last();
         for (index, replica) in self.replicas.iter().enumerate() {
+            if replica.liar.is_some() {
+                continue;
+            }
             let Some(process) = &replica.process else {
                 return Some(format!("replica {index} is down"));
             };
@@ -123,6 +126,9 @@ impl World {
             let Some(process) = &self.replicas[index].process else { continue };
             let report = process.node.report();
             self.report.add_counters(&report.counters);
+            if self.is_liar(index) {
+                continue;
+            }
             self.report.highest_view = self.report.highest_view.max(report.view.0);
             let manifest = process.node.machine().snapshot().manifest();
             let (slot, digest) = (manifest.slot, manifest.digest());
@@ -130,6 +136,7 @@ impl World {
             self.check(check);
             self.check(self.checkers.durability.recovered(index, slot));
         }
+        self.count_lies();
         let told: Vec<Told> = self
             .calls
             .iter()

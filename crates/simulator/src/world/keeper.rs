@@ -165,8 +165,10 @@ impl World {
     fn state_stored(&mut self, replica: usize, manifest: Manifest, dies: bool) {
         let (slot, digest) = (manifest.slot, manifest.digest());
         self.checkers.persist_before_speak.stored(replica, slot, digest);
-        let check = self.checkers.equal_states.state(replica, slot, digest);
-        self.check(check);
+        if !self.is_liar(replica) {
+            let check = self.checkers.equal_states.state(replica, slot, digest);
+            self.check(check);
+        }
         if dies {
             self.replicas[replica].armed.disk = None;
             self.fired(FaultKind::CrashInCheckpoint);

@@ -58,7 +58,7 @@ impl World {
     fn is_running(&self, station: usize) -> bool {
         match self.client_at(station) {
             None => self.replicas[station].process.is_some(),
-            Some(client) => self.clients[client].core.is_some(),
+            Some(client) => self.clients.get(client).is_none_or(|client| client.core.is_some()),
         }
     }
 
@@ -77,7 +77,7 @@ impl World {
                     && second.members.key(ReplicaId(a as u8)) == key(a)
             }
             Some(client) => {
-                process(a).is_some_and(|p| p.node.accepts_client(self.clients[client].key.public()))
+                process(a).is_some_and(|p| p.node.accepts_client(self.client_key(client)))
             }
         }
     }
@@ -88,7 +88,7 @@ impl World {
             None => Peer::Replica(ReplicaId(station as u8)),
             Some(client) => {
                 let connection = self.network.link(station, at).connection;
-                Peer::Client { connection, key: self.clients[client].key.public() }
+                Peer::Client { connection, key: self.client_key(client) }
             }
         }
     }
@@ -99,6 +99,7 @@ impl World {
                 let peer = self.peer(peer, at);
                 self.input(at, if up { Input::LinkUp(peer) } else { Input::LinkDown(peer) });
             }
+            Some(client) if client >= self.clients.len() => {}
             Some(client) => self.client_link(client, peer, up),
         }
     }
@@ -187,6 +188,7 @@ impl World {
                 let peer = self.peer(from, to);
                 self.input(to, Input::Message { peer, bytes });
             }
+            Some(client) if client >= self.clients.len() => {}
             Some(client) => {
                 if let Ok(message) = Message::from_bytes(bytes) {
                     self.client_message(client, from, message);

@@ -5,7 +5,7 @@
 //! there is; `boot` starts and stops processes, `driver` carries out what a node wants, `keeper`
 //! does its disk work, `clients` drives clients, `workload` is what they ask, `chaos` what goes
 //! wrong, `replacement` brings in new incarnations, `ending` heals everything and judges,
-//! `by_hand` is what scenarios do.
+//! `liars` and `hostile` are the Byzantine ones; `by_hand` is what scenarios do.
 
 mod boot;
 mod by_hand;
@@ -13,7 +13,9 @@ mod chaos;
 mod clients;
 mod driver;
 mod ending;
+mod hostile;
 mod keeper;
+mod liars;
 mod links;
 pub mod network;
 mod replacement;
@@ -31,10 +33,11 @@ use bytes::Bytes;
 use chaos::Chaos;
 use clients::{CallRecord, Client};
 use ending::Ending;
+use hostile::Hostile;
 use network::Network;
 use perdura_execution::Genesis;
 use perdura_protocol::configuration::{Configuration, Member, Parameters};
-use perdura_protocol::{ClusterId, Digest, ReplicaId, SecretKey, Slot};
+use perdura_protocol::{ClusterId, Digest, PublicKey, ReplicaId, SecretKey, Slot};
 use replacement::Replacement;
 use replica::{Armed, Clock, Replica};
 use std::collections::BTreeMap;
@@ -64,6 +67,10 @@ pub(crate) enum Event {
     StateStored { replica: usize, life: u64 },
     /// Batches were read from the log.
     Read { replica: usize, life: u64, to: ReplicaId, wanted: Vec<(Slot, Digest)> },
+    /// A liar says something late.
+    Late { replica: usize, to: usize, bytes: Bytes },
+    /// A hostile client attacks.
+    Attack { hostile: usize },
     /// A replica lets time pass.
     Tick { replica: usize, life: u64 },
     /// A round that was kept open ends.
@@ -103,6 +110,8 @@ pub struct World {
     pub(crate) replicas: Vec<Replica>,
     // The administrator is the last.
     pub(crate) clients: Vec<Client>,
+    // Clients that attack; their stations come after the administrator's.
+    pub(crate) hostile: Vec<Hostile>,
     pub(crate) calls: Vec<CallRecord>,
     pub(crate) chaos: Chaos,
     pub(crate) replacement: Option<Replacement>,
@@ -143,7 +152,7 @@ impl World {
     pub fn new(options: &Options, plan: Plan, writer: Option<Box<dyn Write>>) -> World {
         let random = Random::new(options.seed);
         let n = plan.faults.n();
-        let stations = n + plan.workload.clients + 1;
+        let stations = n + plan.workload.clients + 1 + plan.attacks.len();
         let mut keys = random.fork("keys");
         let mut key = || SecretKey::from_seed(plan.scheme, keys.bytes32());
         let replica_keys: Vec<SecretKey> = (0..n).map(|_| key()).collect();
@@ -164,8 +173,18 @@ impl World {
         };
         let members: Vec<Member> =
             replica_keys.iter().map(|key| Member { key: key.public(), incarnation: 0 }).collect();
+        let hostile_keys: Vec<SecretKey> = {
+            let mut keys = random.fork("hostile");
+            plan.attacks.iter().map(|_| SecretKey::from_seed(plan.scheme, keys.bytes32())).collect()
+        };
         let clients = (0..plan.workload.clients)
             .map(|index| (format!("client-{index}"), client_keys[index].public()))
+            .chain(
+                hostile_keys
+                    .iter()
+                    .enumerate()
+                    .map(|(index, key)| (format!("hostile-{index}"), key.public())),
+            )
             .collect();
         let configuration = Configuration { id: 0, from_slot: Slot(0), members };
         let genesis = Genesis { configuration, clients };
@@ -186,14 +205,17 @@ impl World {
                 slow_us: 0,
                 cuts: 0,
                 armed: Armed::default(),
+                liar: None,
             })
             .collect();
+        let victims: Vec<PublicKey> = client_keys.iter().map(SecretKey::public).collect();
+        let hostile = hostile::arm(&plan, parameters.cluster, hostile_keys, &victims, &random);
         let clients = client_keys
             .into_iter()
             .enumerate()
             .map(|(index, key)| Client::new(&plan, &parameters, index, key, &random))
             .collect();
-        World {
+        let mut world = World {
             options: options.clone(),
             network: Network::new(stations, plan.network, random.fork("network")),
             chaos: Chaos::new(random.fork("chaos")),
@@ -208,6 +230,7 @@ impl World {
             queue: BTreeMap::new(),
             replicas,
             clients,
+            hostile,
             calls: Vec::new(),
             replacement: None,
             ending: Ending::default(),
@@ -216,7 +239,9 @@ impl World {
             by_hand: false,
             outputs: 0,
             broken: None,
-        }
+        };
+        world.choose_liars();
+        world
     }
 
     /// Runs `body`; a panic of anything in it is a violation too.
@@ -266,6 +291,7 @@ impl World {
         for client in 0..self.clients.len() {
             self.start_client(client);
         }
+        self.start_attacks();
     }
 
     /// Lets events happen until a moment, which then has come.
@@ -312,6 +338,8 @@ impl World {
                     self.on_read(replica, to, &wanted);
                 }
             }
+            Event::Late { replica, to, bytes } => self.say_late(replica, to, &bytes),
+            Event::Attack { hostile } => self.attack(hostile),
             Event::Tick { replica, life } => {
                 if self.lives(replica, life) {
                     self.on_tick(replica);
@@ -394,7 +422,7 @@ impl World {
         self.replicas.len()
     }
 
-    /// The client at a station, if one is.
+    /// The client at a station, if one is; above the number of clients a hostile one.
     pub(crate) fn client_at(&self, station: usize) -> Option<usize> {
         station.checked_sub(self.n())
     }
@@ -404,6 +432,9 @@ impl World {
         match self.client_at(station) {
             None => format!("r{station}"),
             Some(client) if client + 1 == self.clients.len() => "admin".to_owned(),
+            Some(client) if client >= self.clients.len() => {
+                format!("h{}", client - self.clients.len())
+            }
             Some(client) => format!("c{client}"),
         }
     }

@@ -4,6 +4,7 @@ use crate::random::Random;
 use crate::report::FaultKind;
 use crate::witness::{Notes, Witnessed};
 use bytes::Bytes;
+use perdura_adversary::Liar;
 use perdura_durability::{Checkpoints, Log, MemoryDisk};
 use perdura_execution::{Genesis, Manifest, StateSnapshot};
 use perdura_protocol::{Configuration, Record, SecretKey, Slot, Time};
@@ -142,4 +143,6 @@ pub struct Replica {
     pub cuts: u32,
     /// What strikes next.
     pub armed: Armed,
+    /// What stands between it and its links, if it lies.
+    pub liar: Option<Liar>,
 }

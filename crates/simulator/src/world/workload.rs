@@ -115,7 +115,9 @@ pub fn key(number: u64) -> Bytes {
 }
 
 fn scan(reverse: bool) -> Operation {
-    Operation::ReadRange { start: Bytes::new(), end: None, limit: 100, reverse }
+    // Hostile clients write further up.
+    let end = Some(Bytes::from_static(b"l"));
+    Operation::ReadRange { start: Bytes::new(), end, limit: 100, reverse }
 }
 
 fn transaction(operations: Vec<Operation>) -> StoreCommand {

@@ -1,0 +1,333 @@
+//! Clients that attack. Each has a key that the cluster knows, and uses no client library.
+
+use crate::random::Random;
+use crate::traffic::everybody;
+use bytes::Bytes;
+use perdura_protocol::message::Message;
+use perdura_protocol::{
+    AdminCommand, ClusterId, Command, Encode, Frame, PublicKey, ReplicaId, SecretKey, SessionId,
+};
+
+/// Frames remembered for replay.
+const REMEMBERED: usize = 64;
+
+/// Commands of one flooding tick.
+const FLOOD: u64 = 40;
+
+/// A way of attacking.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Attack {
+    /// Frames in the name of other clients, and commands of the administrator.
+    ForgedIdentity,
+    /// Frames again, later, in other sessions and as of another cluster.
+    Replay,
+    /// One number with two commands, each to some of the replicas.
+    TwoCommands,
+    /// Signatures that are none: at some replicas, or at all.
+    GarbageSignatures,
+    /// Frames without end.
+    Flood,
+    /// Sessions without end.
+    ManySessions,
+    /// The largest commands, and such as no service understands.
+    HugeCommands,
+    /// Numbers with gaps, far ahead, long past; acknowledgements that jump.
+    WildNumbers,
+    /// Bytes that are no message, and messages that no client sends.
+    Malformed,
+}
+
+impl Attack {
+    /// All of them.
+    pub const ALL: [Attack; 9] = [
+        Attack::ForgedIdentity,
+        Attack::Replay,
+        Attack::TwoCommands,
+        Attack::GarbageSignatures,
+        Attack::Flood,
+        Attack::ManySessions,
+        Attack::HugeCommands,
+        Attack::WildNumbers,
+        Attack::Malformed,
+    ];
+
+    /// As on a command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Attack::ForgedIdentity => "forged-identity",
+            Attack::Replay => "replay",
+            Attack::TwoCommands => "two-commands",
+            Attack::GarbageSignatures => "garbage-signatures",
+            Attack::Flood => "flood",
+            Attack::ManySessions => "many-sessions",
+            Attack::HugeCommands => "huge-commands",
+            Attack::WildNumbers => "wild-numbers",
+            Attack::Malformed => "malformed",
+        }
+    }
+
+    /// The one with this name.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Attack> {
+        Attack::ALL.into_iter().find(|attack| attack.name() == name)
+    }
+}
+
+/// Makes service commands: the n-th, of about so many bytes.
+pub type MakeCommand = Box<dyn FnMut(u64, usize) -> Bytes + Send>;
+
+/// A hostile client.
+pub struct Attacker {
+    attack: Attack,
+    key: SecretKey,
+    cluster: ClusterId,
+    n: usize,
+    victims: Vec<PublicKey>,
+    largest: usize,
+    make: MakeCommand,
+    random: Random,
+    session: SessionId,
+    number: u64,
+    made: u64,
+    frames: Vec<Frame>,
+}
+
+/// What an attacker is given.
+pub struct Arms {
+    /// Its key.
+    pub key: SecretKey,
+    /// The cluster that it attacks.
+    pub cluster: ClusterId,
+    /// Replicas of the cluster.
+    pub n: usize,
+    /// Keys of other clients.
+    pub victims: Vec<PublicKey>,
+    /// Bytes of its largest commands.
+    pub largest: usize,
+    /// Makes commands that the service understands.
+    pub make: MakeCommand,
+}
+
+impl Attacker {
+    /// One that has not begun. `nonce` starts its first session.
+    #[must_use]
+    pub fn new(arms: Arms, attack: Attack, nonce: u64, seed: u64) -> Attacker {
+        let Arms { key, cluster, n, victims, largest, make } = arms;
+        Attacker {
+            attack,
+            session: SessionId { client: key.public(), nonce },
+            key,
+            cluster,
+            n,
+            victims,
+            largest,
+            make,
+            random: Random::new(seed),
+            number: 0,
+            made: 0,
+            frames: Vec::new(),
+        }
+    }
+
+    /// Its way of attacking.
+    #[must_use]
+    pub fn attack(&self) -> Attack {
+        self.attack
+    }
+
+    /// What it sends now, to whom.
+    pub fn tick(&mut self) -> Vec<(ReplicaId, Bytes)> {
+        let mut out = Vec::new();
+        if self.number == 0 || self.random.percent(2) {
+            self.open(&mut out);
+            return out;
+        }
+        match self.attack {
+            Attack::ForgedIdentity => self.forge(&mut out),
+            Attack::Replay => self.replay(&mut out),
+            Attack::TwoCommands => self.tell_two(&mut out),
+            Attack::GarbageSignatures => self.sign_badly(&mut out),
+            Attack::Flood => {
+                for _ in 0..FLOOD {
+                    self.plain(&mut out);
+                }
+            }
+            Attack::ManySessions => {
+                for _ in 0..4 {
+                    self.open(&mut out);
+                    self.plain(&mut out);
+                }
+            }
+            Attack::HugeCommands => self.huge(&mut out),
+            Attack::WildNumbers => self.wild(&mut out),
+            Attack::Malformed => self.garble(&mut out),
+        }
+        out
+    }
+
+    fn command(&mut self, bytes: usize) -> Bytes {
+        self.made += 1;
+        Command::Service((self.make)(self.made, bytes)).to_bytes()
+    }
+
+    fn build(&self, session: SessionId, acked: u64, number: u64, commands: &[Bytes]) -> Frame {
+        Frame::build(self.cluster, session, acked, number, commands, Some(&self.key))
+    }
+
+    fn remember(&mut self, frame: &Frame) {
+        if self.frames.len() >= REMEMBERED {
+            self.frames.remove(0);
+        }
+        self.frames.push(frame.clone());
+    }
+
+    fn to_all(&self, message: &Message, out: &mut Vec<(ReplicaId, Bytes)>) {
+        let bytes = message.to_bytes();
+        out.extend(everybody(self.n).map(|replica| (replica, bytes.clone())));
+    }
+
+    fn open(&mut self, out: &mut Vec<(ReplicaId, Bytes)>) {
+        self.session.nonce += 1 + self.random.below(3);
+        self.number = 1;
+        self.to_all(&Message::Attach { nonce: self.session.nonce }, out);
+        let frame = self.build(self.session, 0, 0, &[Command::Open.to_bytes()]);
+        self.remember(&frame);
+        self.to_all(&Message::Frame(frame), out);
+    }
+
+    fn next(&mut self, bytes: usize) -> Frame {
+        let command = self.command(bytes);
+        let frame = self.build(self.session, self.number, self.number, &[command]);
+        self.number += 1;
+        self.remember(&frame);
+        frame
+    }
+
+    fn plain(&mut self, out: &mut Vec<(ReplicaId, Bytes)>) {
+        let frame = self.next(32);
+        self.to_all(&Message::Frame(frame), out);
+    }
+
+    fn forge(&mut self, out: &mut Vec<(ReplicaId, Bytes)>) {
+        let victim = match self.victims.len() {
+            0 => PublicKey([7; 32]),
+            count => self.victims[self.random.below(count as u64) as usize],
+        };
+        let session = SessionId { client: victim, nonce: self.random.below(5_000_000) * 1024 };
+        let command = if self.random.percent(30) {
+            Command::Admin(AdminCommand::RevokeClient { name: "client-0".into() }).to_bytes()
+        } else {
+            self.command(32)
+        };
+        let session = if self.random.percent(30) { self.session } else { session };
+        let number = if session == self.session { self.number } else { self.random.below(9) };
+        let frame = self.build(session, 0, number, &[command]);
+        if session == self.session {
+            self.number += 1;
+        }
+        self.to_all(&Message::Frame(frame), out);
+        self.plain(out);
+    }
+
+    fn replay(&mut self, out: &mut Vec<(ReplicaId, Bytes)>) {
+        self.plain(out);
+        let index = self.random.below(self.frames.len() as u64) as usize;
+        let old = self.frames[index].clone();
+        let again = match self.random.below(3) {
+            0 => old,
+            1 => self.build(self.session, 0, old.first_number, old.commands()),
+            _ => {
+                let foreign = ClusterId([0xee; 16]);
+                let (session, first) = (old.session, old.first_number);
+                Frame::build(
+                    foreign,
+                    session,
+                    old.acked_below,
+                    first,
+                    old.commands(),
+                    Some(&self.key),
+                )
+            }
+        };
+        self.to_all(&Message::Frame(again), out);
+    }
+
+    fn tell_two(&mut self, out: &mut Vec<(ReplicaId, Bytes)>) {
+        let number = self.number;
+        let first = self.next(32);
+        self.number = number;
+        let second = self.next(32);
+        for replica in everybody(self.n) {
+            let frame = if self.random.percent(50) { &first } else { &second };
+            out.push((replica, Message::Frame(frame.clone()).to_bytes()));
+            if self.random.percent(20) {
+                let other = if frame == &first { &second } else { &first };
+                out.push((replica, Message::Frame(other.clone()).to_bytes()));
+            }
+        }
+    }
+
+    fn sign_badly(&mut self, out: &mut Vec<(ReplicaId, Bytes)>) {
+        let good = self.next(32);
+        let mut raw = good.to_bytes().to_vec();
+        let last = raw.len() - 1;
+        raw[last] ^= 1;
+        // Genuine for some and not for others, under one number.
+        let mut bad = vec![0];
+        bad.extend_from_slice(&raw);
+        let good = Message::Frame(good).to_bytes();
+        bad[0] = good[0];
+        let bad = Bytes::from(bad);
+        for replica in everybody(self.n) {
+            let genuine = self.random.percent(50);
+            out.push((replica, if genuine { good.clone() } else { bad.clone() }));
+        }
+    }
+
+    fn huge(&mut self, out: &mut Vec<(ReplicaId, Bytes)>) {
+        if self.random.percent(20) {
+            let frame = self.next(self.largest);
+            self.to_all(&Message::Frame(frame), out);
+        } else {
+            let noise = Bytes::copy_from_slice(&self.random.bytes32());
+            let command =
+                if self.random.percent(50) { Command::Service(noise).to_bytes() } else { noise };
+            let frame = self.build(self.session, self.number, self.number, &[command]);
+            self.number += 1;
+            self.to_all(&Message::Frame(frame), out);
+        }
+    }
+
+    fn wild(&mut self, out: &mut Vec<(ReplicaId, Bytes)>) {
+        let number = match self.random.below(5) {
+            0 => self.number + self.random.below(3_000),
+            1 => self.random.below(self.number + 1),
+            2 => u64::MAX - 1 - self.random.below(2),
+            _ => self.number,
+        };
+        let acked = self.random.below(number.saturating_add(1).max(1));
+        let command = self.command(32);
+        let frame = self.build(self.session, acked, number, &[command]);
+        self.number += 1;
+        self.to_all(&Message::Frame(frame), out);
+    }
+
+    fn garble(&mut self, out: &mut Vec<(ReplicaId, Bytes)>) {
+        self.plain(out);
+        let length = self.random.below(120);
+        let noise: Bytes = (0..length).map(|_| self.random.next() as u8).collect();
+        let replica = ReplicaId(self.random.below(self.n as u64) as u8);
+        let message = match self.random.below(4) {
+            0 => noise,
+            1 => Message::StateQuery.to_bytes(),
+            2 => Message::Read { id: self.made, command: noise }.to_bytes(),
+            _ => {
+                let frame = self.next(32);
+                let whole = Message::Frame(frame).to_bytes();
+                whole.slice(..self.random.below(whole.len() as u64) as usize)
+            }
+        };
+        out.push((replica, message));
+    }
+}

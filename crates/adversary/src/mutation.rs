@@ -1,0 +1,112 @@
+//! Small changes to single messages, signed as if they were meant.
+
+use crate::liar::{Liar, Speech};
+use perdura_protocol::message::Message;
+use perdura_protocol::{Slot, View};
+
+impl Liar {
+    pub(crate) fn mutate(&mut self, mut speech: Speech<'_>) {
+        if self.random.percent(75) {
+            return speech.plainly();
+        }
+        let mut message = speech.message.clone();
+        if self.change(&mut message) {
+            speech.instead(&self.insider.resign(message));
+        }
+        // Otherwise it is left out: an omission is a small change too.
+        if self.random.percent(20) {
+            speech.plainly();
+        }
+    }
+
+    fn near_view(&mut self, view: &mut View) {
+        let by = self.random.between(1, 2);
+        view.0 = if self.random.percent(50) { view.0 + by } else { view.0.saturating_sub(by) };
+    }
+
+    fn near_slot(&mut self, slot: &mut Slot) {
+        let by = *self.random.pick(&[1, 1, 2, 64]);
+        slot.0 = if self.random.percent(50) { slot.0 + by } else { slot.0.saturating_sub(by) };
+    }
+
+    /// Changes one field; false if the message is to be left out.
+    fn change(&mut self, message: &mut Message) -> bool {
+        let what = self.random.below(4);
+        match message {
+            Message::Propose { view, slot, batch, decided, history } => match what {
+                0 => self.near_view(view),
+                1 => self.near_slot(slot),
+                2 => match crate::memory::variant(batch) {
+                    Some(other) => *batch = other,
+                    None => return false,
+                },
+                _ => {
+                    self.near_slot(decided);
+                    *history = self.some_digest();
+                }
+            },
+            Message::Write { view, slot, digest, .. }
+            | Message::Accept { view, slot, digest, .. } => match what {
+                0 => self.near_view(view),
+                1 => self.near_slot(slot),
+                2 => *digest = self.some_digest(),
+                _ => return false,
+            },
+            Message::Prefix { slot, history: digest, .. }
+            | Message::Checkpoint { slot, digest, .. } => match what {
+                0 | 1 => self.near_slot(slot),
+                2 => *digest = self.some_digest(),
+                _ => return false,
+            },
+            Message::Status { view, changing, delivered } => match what {
+                0 => self.near_view(view),
+                1 => *changing = !*changing,
+                2 => self.near_slot(delivered),
+                _ => return false,
+            },
+            Message::Suspect { view } => self.near_view(view),
+            Message::ViewChange(change) => match what {
+                0 => self.near_view(&mut change.view),
+                1 => drop(change.locks.pop()),
+                2 => match change.locks.last_mut() {
+                    Some(lock) => self.near_view(&mut lock.view),
+                    None => return false,
+                },
+                _ => change.configuration += 1,
+            },
+            Message::NewView(new_view) => match what {
+                0 => self.near_view(&mut new_view.view),
+                1 => drop(new_view.changes.pop()),
+                2 => match new_view.changes.last_mut() {
+                    Some(change) => drop(change.locks.pop()),
+                    None => return false,
+                },
+                _ => new_view.configuration += 1,
+            },
+            Message::Decisions { decisions, prefix } => match what {
+                0 => drop(decisions.pop()),
+                1 => *prefix = None,
+                2 => match decisions.last_mut() {
+                    Some(decision) => self.near_view(&mut decision.view),
+                    None => return false,
+                },
+                _ => return false,
+            },
+            Message::Welcome { view } | Message::Replies { view, .. } => self.near_view(view),
+            Message::Fetch { from: slot }
+            | Message::TooOld { checkpoint: slot }
+            | Message::FetchManifest { slot } => self.near_slot(slot),
+            Message::StateInfo { delivered, state, .. } => match what {
+                0 => self.near_slot(delivered),
+                1 => *state = None,
+                2 => match state {
+                    Some(state) => self.near_slot(&mut state.slot),
+                    None => return false,
+                },
+                _ => return false,
+            },
+            _ => return false,
+        }
+        true
+    }
+}

@@ -1,0 +1,226 @@
+//! Lies about states, transfers, and to clients.
+
+use crate::liar::{Liar, Speech};
+use crate::memory::variant;
+use bytes::Bytes;
+use perdura_protocol::message::{Message, StateCertificate};
+use perdura_protocol::statement::Kind;
+use perdura_protocol::{Certificate, Digest, Encode, Outcome, RefusalReason, Slot, View};
+
+/// Whether a message carries what somebody who recovers asked for.
+fn transfers(message: &Message) -> bool {
+    matches!(
+        message,
+        Message::Decisions { .. }
+            | Message::TooOld { .. }
+            | Message::StateInfo { .. }
+            | Message::Manifest { .. }
+            | Message::Piece { .. }
+            | Message::LockedBatch { .. }
+    )
+}
+
+impl Liar {
+    pub(crate) fn forge_checkpoints(&mut self, mut speech: Speech<'_>) {
+        let mut message = speech.message.clone();
+        match &mut message {
+            Message::Checkpoint { slot, digest, .. } => {
+                *digest = Digest(self.random.bytes32());
+                if self.random.percent(20) {
+                    *slot = Slot(slot.0 + 64);
+                }
+            }
+            Message::Prefix { slot, history, .. } => {
+                *history = Digest(self.random.bytes32());
+                if self.random.percent(20) {
+                    *slot = Slot(slot.0 + 64);
+                }
+            }
+            Message::StateInfo { state, .. } => {
+                let slot = Slot(state.as_ref().map_or(64, |state| state.slot.0 + 64));
+                let digest = Digest(self.random.bytes32());
+                let configuration = self.insider.configurations.last().map_or(0, |last| last.id);
+                let kind = Kind::Checkpoint;
+                let me = self.insider.me;
+                let own = self.insider.sign(me, configuration, kind, View(0), slot, digest);
+                let certificate = Certificate::new(
+                    (0..self.insider.faults.n() as u8)
+                        .map(|id| (perdura_protocol::ReplicaId(id), own))
+                        .collect(),
+                );
+                *state = Some(StateCertificate { slot, digest, configuration, certificate });
+            }
+            _ => return speech.plainly(),
+        }
+        speech.instead(&self.insider.resign(message));
+    }
+
+    pub(crate) fn boast(&mut self, mut speech: Speech<'_>) {
+        let far = *self.random.pick(&[1, 64, 1_000, 1 << 40]);
+        let mut message = speech.message.clone();
+        match &mut message {
+            Message::Status { view, changing, delivered } => match self.random.below(4) {
+                0 => delivered.0 += far,
+                1 => delivered.0 = delivered.0.saturating_sub(far),
+                2 => *changing = !*changing,
+                _ => view.0 += far,
+            },
+            Message::StateInfo { delivered, .. } => delivered.0 += far,
+            Message::TooOld { checkpoint } => checkpoint.0 += far,
+            Message::Decisions { decisions, .. } if self.random.percent(50) => {
+                let checkpoint = decisions.first().map_or(Slot(far), |first| first.slot);
+                message = Message::TooOld { checkpoint };
+            }
+            _ => return speech.plainly(),
+        }
+        speech.instead(&message);
+    }
+
+    /// One bit of some bytes flipped, or an end cut off.
+    fn damaged(&mut self, bytes: &Bytes) -> Bytes {
+        if bytes.is_empty() {
+            return Bytes::from_static(b"?");
+        }
+        let mut damaged = bytes.to_vec();
+        let at = self.random.below(bytes.len() as u64) as usize;
+        if self.random.percent(70) {
+            damaged[at] ^= 1 << self.random.below(8);
+        } else {
+            damaged.truncate(at);
+        }
+        damaged.into()
+    }
+
+    pub(crate) fn corrupt_transfer(&mut self, mut speech: Speech<'_>) {
+        let mut message = speech.message.clone();
+        match &mut message {
+            Message::Manifest { manifest, .. } => *manifest = self.damaged(manifest),
+            Message::Piece { piece, index, .. } => {
+                if self.random.percent(80) {
+                    *piece = self.damaged(piece);
+                } else {
+                    *index += 1;
+                }
+            }
+            Message::LockedBatch { batch, .. } => {
+                if let Some(other) = variant(batch) {
+                    *batch = other;
+                }
+            }
+            Message::Decisions { decisions, prefix } => match self.random.below(3) {
+                0 => {
+                    for decision in decisions.iter_mut() {
+                        if let Some(other) = variant(&decision.batch) {
+                            decision.batch = other;
+                        }
+                    }
+                }
+                1 => {
+                    decisions.truncate(decisions.len() / 2);
+                    *prefix = None;
+                }
+                _ => {
+                    let signer = |index: usize| perdura_protocol::ReplicaId(index as u8);
+                    for decision in decisions.iter_mut() {
+                        let signatures = (0..decision.accepts.len())
+                            .map(|index| (signer(index), self.noise()))
+                            .collect();
+                        decision.accepts = Certificate::new(signatures);
+                    }
+                }
+            },
+            _ => return speech.plainly(),
+        }
+        speech.instead(&message);
+        if self.random.percent(20) {
+            speech.plainly();
+        }
+    }
+
+    pub(crate) fn slow_transfer(&mut self, mut speech: Speech<'_>) {
+        if !transfers(speech.message) {
+            return speech.plainly();
+        }
+        let bytes = speech.bytes.clone();
+        match self.random.below(4) {
+            0 => {}
+            1 => {
+                speech.after(0, bytes.clone());
+                speech.after(5, bytes.clone());
+                speech.after(700, bytes);
+            }
+            _ => {
+                let late = self.random.between(300, 1_200);
+                speech.after(late, bytes);
+            }
+        }
+    }
+
+    fn false_outcome(&mut self, true_one: &Outcome) -> Outcome {
+        match self.random.below(5) {
+            0 => Outcome::Refused(RefusalReason::UnknownClient),
+            1 => Outcome::NoSession,
+            2 => Outcome::TooOld,
+            3 if !self.memory.outcomes.is_empty() => {
+                let index = self.random.below(self.memory.outcomes.len() as u64);
+                self.memory.outcomes[index as usize].clone()
+            }
+            _ => match true_one {
+                Outcome::Service(reply) => Outcome::Service(self.damaged(reply)),
+                _ => Outcome::Opened,
+            },
+        }
+    }
+
+    pub(crate) fn reply_falsely(&mut self, mut speech: Speech<'_>) {
+        let mut message = speech.message.clone();
+        match &mut message {
+            Message::Replies { view, nonce, outcomes } => {
+                for (_, outcome) in outcomes.iter_mut() {
+                    *outcome = self.false_outcome(outcome);
+                }
+                if self.random.percent(10) {
+                    view.0 += 7;
+                }
+                if self.random.percent(5) {
+                    let first_number = outcomes.first().map_or(0, |(number, _)| *number);
+                    message = Message::Busy { nonce: *nonce, first_number };
+                }
+            }
+            Message::ReadReply { outcome: Some(outcome), .. } => {
+                *outcome = self.false_outcome(outcome);
+            }
+            Message::Welcome { view } => view.0 += self.random.below(3),
+            _ => return speech.plainly(),
+        }
+        speech.instead(&message);
+    }
+
+    pub(crate) fn answer_from_memory(&mut self, mut speech: Speech<'_>) {
+        match speech.message {
+            Message::ReadReply { id, .. } => {
+                let old =
+                    self.memory.asked.get(id).and_then(|asked| self.memory.answers.get(asked));
+                match old {
+                    Some(outcome) => {
+                        let (id, outcome) = (*id, Some(outcome.clone()));
+                        speech.instead(&Message::ReadReply { id, outcome });
+                    }
+                    None => speech.plainly(),
+                }
+            }
+            Message::Replies { nonce, view, outcomes } if self.random.percent(30) => {
+                // The results of one command under the number of another.
+                let mut shifted = outcomes.clone();
+                if let Some((_, outcome)) = shifted.first_mut()
+                    && let Some(old) = self.memory.outcomes.front()
+                {
+                    *outcome = old.clone();
+                }
+                let (view, nonce) = (*view, *nonce);
+                speech.after(0, Message::Replies { view, nonce, outcomes: shifted }.to_bytes());
+            }
+            _ => speech.plainly(),
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! The ways of lying.
+
+/// A way of lying. Each names what it does to others; what it does not touch the replica does as
+/// a correct one would.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Strategy {
+    /// As leader proposes one batch to some and another to the rest; votes for each batch with
+    /// those who were told of it, its accomplices too.
+    Equivocate,
+    /// Votes for two batches of a slot, in one view.
+    DoubleVote,
+    /// Accepts whatever is proposed before a quorum wrote it.
+    HastyAccept,
+    /// Votes for batches that nobody proposed.
+    WrongDigests,
+    /// Asks for views without the locks that it holds.
+    ForgetLocks,
+    /// Asks for views with the locks and the prefix of an earlier view change.
+    StaleEvidence,
+    /// Asks for views with certificates that nobody signed.
+    ForgedEvidence,
+    /// As new leader starts one view in two ways.
+    TwoNewViews,
+    /// Asks for later views all the time.
+    Rebel,
+    /// Says nothing to some, now these, now those.
+    SelectiveSilence,
+    /// Orders nothing of one client.
+    Censor,
+    /// As leader proposes barely before others lose patience.
+    SlowLeader,
+    /// Signs false digests of states and prefixes, and claims states that nobody certified.
+    ForgedCheckpoints,
+    /// Says that it has delivered, or stores, what it does not.
+    FalseStatus,
+    /// Sends corrupt batches, manifests and pieces to those who recover.
+    CorruptTransfer,
+    /// Sends them late, twice or not at all.
+    SlowTransfer,
+    /// Gives clients results that are not those of their commands.
+    FalseReplies,
+    /// Answers reads with what it read long ago.
+    StaleReads,
+    /// Says again what it said or heard earlier, in other views and to others.
+    Replay,
+    /// Signs for another cluster or configuration.
+    OtherContext,
+    /// Signs badly, and passes on frames with bad signatures.
+    GarbageSignatures,
+    /// Sends bytes that do not decode: cut, too long, noise.
+    Malformed,
+    /// Proposes frames that no client signed.
+    ForgedFrames,
+    /// Sends far more than it is asked for.
+    Flood,
+    /// Two replicas with one key, each of which some believe to be the one ("Twins": Bano et al.,
+    /// OPODIS 2021).
+    Twins,
+    /// Small changes to single messages ("ByzzFuzz": Winter et al., OOPSLA 2023).
+    Mutate,
+    /// One of the above after the other.
+    Medley,
+}
+
+impl Strategy {
+    /// All of them.
+    pub const ALL: [Strategy; 27] = [
+        Strategy::Equivocate,
+        Strategy::DoubleVote,
+        Strategy::HastyAccept,
+        Strategy::WrongDigests,
+        Strategy::ForgetLocks,
+        Strategy::StaleEvidence,
+        Strategy::ForgedEvidence,
+        Strategy::TwoNewViews,
+        Strategy::Rebel,
+        Strategy::SelectiveSilence,
+        Strategy::Censor,
+        Strategy::SlowLeader,
+        Strategy::ForgedCheckpoints,
+        Strategy::FalseStatus,
+        Strategy::CorruptTransfer,
+        Strategy::SlowTransfer,
+        Strategy::FalseReplies,
+        Strategy::StaleReads,
+        Strategy::Replay,
+        Strategy::OtherContext,
+        Strategy::GarbageSignatures,
+        Strategy::Malformed,
+        Strategy::ForgedFrames,
+        Strategy::Flood,
+        Strategy::Twins,
+        Strategy::Mutate,
+        Strategy::Medley,
+    ];
+
+    /// As on a command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Strategy::Equivocate => "equivocate",
+            Strategy::DoubleVote => "double-vote",
+            Strategy::HastyAccept => "hasty-accept",
+            Strategy::WrongDigests => "wrong-digests",
+            Strategy::ForgetLocks => "forget-locks",
+            Strategy::StaleEvidence => "stale-evidence",
+            Strategy::ForgedEvidence => "forged-evidence",
+            Strategy::TwoNewViews => "two-new-views",
+            Strategy::Rebel => "rebel",
+            Strategy::SelectiveSilence => "selective-silence",
+            Strategy::Censor => "censor",
+            Strategy::SlowLeader => "slow-leader",
+            Strategy::ForgedCheckpoints => "forged-checkpoints",
+            Strategy::FalseStatus => "false-status",
+            Strategy::CorruptTransfer => "corrupt-transfer",
+            Strategy::SlowTransfer => "slow-transfer",
+            Strategy::FalseReplies => "false-replies",
+            Strategy::StaleReads => "stale-reads",
+            Strategy::Replay => "replay",
+            Strategy::OtherContext => "other-context",
+            Strategy::GarbageSignatures => "garbage-signatures",
+            Strategy::Malformed => "malformed",
+            Strategy::ForgedFrames => "forged-frames",
+            Strategy::Flood => "flood",
+            Strategy::Twins => "twins",
+            Strategy::Mutate => "mutate",
+            Strategy::Medley => "medley",
+        }
+    }
+
+    /// The one with this name.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Strategy> {
+        Strategy::ALL.into_iter().find(|strategy| strategy.name() == name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_go_both_ways() {
+        for strategy in Strategy::ALL {
+            assert_eq!(Strategy::parse(strategy.name()), Some(strategy));
+        }
+        assert_eq!(Strategy::parse("honest"), None);
+    }
+}

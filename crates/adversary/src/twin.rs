@@ -1,0 +1,73 @@
+//! A second replica with the same key, which keeps everything in memory: its disk never fails
+//! and is never slow, and it forgets everything when it starts.
+
+use bytes::Bytes;
+use perdura_execution::Service;
+use perdura_replica::node::{Boot, BootError, Input, Node, Now, Output, Peer};
+use std::collections::VecDeque;
+
+/// A replica behind a liar.
+pub trait Shadow {
+    /// It hears something; returns what it wants to say to whom.
+    fn hear(&mut self, now: Now, input: Input) -> Vec<(Vec<Peer>, Bytes)>;
+
+    /// Time passes.
+    fn tick(&mut self, now: Now) -> Vec<(Vec<Peer>, Bytes)>;
+}
+
+/// A real replica without a disk.
+pub struct Twin<S> {
+    node: Node<S>,
+}
+
+impl<S: Service> Twin<S> {
+    /// Starts on nothing.
+    ///
+    /// # Errors
+    /// When the genesis does not fit, as for any replica.
+    pub fn new(boot: Boot<S>, now: Now) -> Result<Twin<S>, BootError> {
+        Ok(Twin { node: Node::boot(boot, now)? })
+    }
+
+    fn round(&mut self, now: Now) -> Vec<(Vec<Peer>, Bytes)> {
+        let mut said = Vec::new();
+        let mut inputs = VecDeque::new();
+        self.node.flush(now);
+        loop {
+            while let Some(output) = self.node.next_output() {
+                match output {
+                    Output::Send { peers, bytes } => said.push((peers, bytes)),
+                    Output::Append { mark, .. } => inputs.push_back(Input::Persisted(mark)),
+                    Output::StoreCheckpoint(snapshot) => {
+                        let manifest = snapshot.manifest();
+                        inputs.push_back(Input::CheckpointStored { manifest });
+                    }
+                    Output::InstallCheckpoint { manifest, .. } => {
+                        inputs.push_back(Input::CheckpointStored { manifest });
+                    }
+                    Output::ReadDecisions { to, .. } => {
+                        inputs.push_back(Input::DecisionsRead { to, decisions: Vec::new() });
+                    }
+                    Output::Truncate(_)
+                    | Output::Members(_)
+                    | Output::Misbehaved { .. }
+                    | Output::Halt(_) => {}
+                }
+            }
+            let Some(input) = inputs.pop_front() else { return said };
+            self.node.handle(now, input);
+            self.node.flush(now);
+        }
+    }
+}
+
+impl<S: Service> Shadow for Twin<S> {
+    fn hear(&mut self, now: Now, input: Input) -> Vec<(Vec<Peer>, Bytes)> {
+        self.node.handle(now, input);
+        self.round(now)
+    }
+
+    fn tick(&mut self, now: Now) -> Vec<(Vec<Peer>, Bytes)> {
+        self.round(now)
+    }
+}

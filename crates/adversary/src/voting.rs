@@ -1,0 +1,160 @@
+//! Lies about slots: two batches, two votes, votes without grounds.
+
+use crate::liar::{Liar, Said, Speech};
+use perdura_protocol::message::Message;
+use perdura_protocol::{Batch, Digest, Encode, Frame, Signature};
+use perdura_replica::node::Peer;
+
+impl Liar {
+    /// The vote of this message for the other batch of its slot.
+    fn other_vote(&self, message: &Message) -> Option<Message> {
+        let (Message::Write { view, slot, digest, .. }
+        | Message::Accept { view, slot, digest, .. }) = message
+        else {
+            return None;
+        };
+        let fork = self.memory.forks.get(&(*view, *slot))?;
+        let second = fork.second.digest();
+        let other = if *digest == second { fork.first } else { second };
+        let signature = Signature::NONE;
+        let vote = match message {
+            Message::Write { view, slot, .. } => {
+                Message::Write { view: *view, slot: *slot, digest: other, signature }
+            }
+            _ => {
+                let (view, slot) = (*view, *slot);
+                Message::Accept { view, slot, digest: other, signature }
+            }
+        };
+        Some(self.insider.resign(vote))
+    }
+
+    pub(crate) fn equivocate(&self, mut speech: Speech<'_>) {
+        let Some(replica) = speech.replica() else { return speech.plainly() };
+        match speech.message {
+            Message::Propose { view, slot, decided, history, .. }
+                if self.other_half(*view, *slot, replica) =>
+            {
+                match self.memory.forks.get(&(*view, *slot)) {
+                    Some(fork) => speech.instead(&Message::Propose {
+                        view: *view,
+                        slot: *slot,
+                        batch: fork.second.clone(),
+                        decided: *decided,
+                        history: *history,
+                    }),
+                    None => speech.plainly(),
+                }
+            }
+            Message::Write { view, slot, .. } | Message::Accept { view, slot, .. }
+                if self.other_half(*view, *slot, replica) =>
+            {
+                match self.other_vote(speech.message) {
+                    Some(vote) => speech.instead(&vote),
+                    None => speech.plainly(),
+                }
+            }
+            _ => speech.plainly(),
+        }
+    }
+
+    pub(crate) fn vote_twice(&mut self, mut speech: Speech<'_>) {
+        let other = self.other_vote(speech.message);
+        let first = self.random.percent(50);
+        if let Some(other) = &other
+            && first
+        {
+            speech.instead(other);
+        }
+        speech.plainly();
+        if let Some(other) = &other
+            && !first
+        {
+            speech.instead(other);
+        }
+    }
+
+    pub(crate) fn vote_wrongly(&mut self, mut speech: Speech<'_>) {
+        let mut message = speech.message.clone();
+        match &mut message {
+            Message::Write { digest, .. } | Message::Accept { digest, .. }
+                if self.random.percent(50) =>
+            {
+                *digest = self.some_digest();
+                speech.instead(&self.insider.resign(message));
+            }
+            _ => speech.plainly(),
+        }
+    }
+
+    /// A digest that was voted on somewhere, that of the null batch, or one of nothing.
+    pub(crate) fn some_digest(&mut self) -> Digest {
+        match self.random.below(4) {
+            0 => Batch::null().digest(),
+            1 => Digest(self.random.bytes32()),
+            _ if self.memory.digests.is_empty() => Digest::ZERO,
+            _ => {
+                let index = self.random.below(self.memory.digests.len() as u64);
+                self.memory.digests[index as usize]
+            }
+        }
+    }
+
+    /// Writes and accepts at once what is proposed, and its sibling too.
+    pub(crate) fn accept_hastily(&mut self, heard: &Message, out: &mut Vec<Said>) {
+        let Message::Propose { view, slot, batch, .. } = heard else { return };
+        let (view, slot) = (*view, *slot);
+        let mut digests = vec![batch.digest()];
+        if self.random.percent(30)
+            && let Some(fork) = self.memory.forks.get(&(view, slot))
+        {
+            digests.push(fork.second.digest());
+        }
+        for digest in digests {
+            let signature = Signature::NONE;
+            let votes = [
+                Message::Write { view, slot, digest, signature },
+                Message::Accept { view, slot, digest, signature },
+            ];
+            for vote in votes {
+                let bytes = self.insider.resign(vote).to_bytes();
+                for other in self.insider.others() {
+                    let peer = Peer::Replica(other);
+                    out.push(Said { after_ms: 0, peer, bytes: bytes.clone() });
+                }
+            }
+        }
+    }
+
+    /// Proposes, and passes on, commands that no client signed.
+    pub(crate) fn invent_frames(&mut self, mut speech: Speech<'_>) {
+        let forged = match speech.message {
+            Message::Propose { view, slot, batch, decided, history } => {
+                let frames = batch.frames().iter().map(|frame| self.forge_frame(frame)).collect();
+                let (view, slot, decided, history) = (*view, *slot, *decided, *history);
+                (!batch.frames().is_empty() && self.random.percent(40)).then(|| {
+                    let batch = Batch::requests(batch.time(), frames);
+                    Message::Propose { view, slot, batch, decided, history }
+                })
+            }
+            Message::Frame(frame) => Some(Message::Frame(self.forge_frame(frame))),
+            _ => None,
+        };
+        match forged {
+            Some(forged) => speech.instead(&forged),
+            None => speech.plainly(),
+        }
+    }
+
+    /// The commands of a frame under the next number, or twice, under a signature of the liar.
+    fn forge_frame(&self, frame: &Frame) -> Frame {
+        let mut commands = frame.commands().to_vec();
+        let number = frame.first_number + u64::from(commands.len() == 1);
+        if commands.len() > 1 {
+            commands.reverse();
+        }
+        let key = self.insider.keys.first().map(|(_, key)| key);
+        let (session, acked) = (frame.session, frame.acked_below);
+        Frame::build(self.insider.cluster, session, acked, number, &commands, key)
+    }
+}

@@ -1,0 +1,109 @@
+//! Clients that attack. They know no client core; what they send is noted, so that nothing else is
+//! taken for theirs.
+
+use super::{Event, World};
+use crate::plan::Plan;
+use crate::random::Random;
+use bytes::Bytes;
+use perdura_adversary::{Arms, Attacker};
+use perdura_protocol::{ClusterId, Command, Decode, Encode, Message, PublicKey, SecretKey};
+use perdura_store::StoreCommand;
+
+/// Shortest and longest time between two attacks of a hostile client, microseconds.
+const PAUSE_US: [u64; 2] = [5_000, 100_000];
+
+/// Bytes of its largest commands: enough to fill queues, and little enough to be quick.
+const LARGEST: usize = 200_000;
+
+/// A hostile client.
+pub struct Hostile {
+    /// What it does.
+    pub attacker: Attacker,
+    /// Its key.
+    pub key: PublicKey,
+}
+
+/// Hostile clients as planned. They write to keys of their own, above those of the others.
+pub fn arm(
+    plan: &Plan,
+    cluster: ClusterId,
+    keys: Vec<SecretKey>,
+    victims: &[PublicKey],
+    random: &Random,
+) -> Vec<Hostile> {
+    let mut random = random.fork("attacks");
+    let n = plan.faults.n();
+    plan.attacks
+        .iter()
+        .zip(keys)
+        .enumerate()
+        .map(|(index, (attack, key))| {
+            let public = key.public();
+            let make = Box::new(move |number: u64, bytes: usize| {
+                let mut value = format!("h{index}.{number}").into_bytes();
+                value.resize(bytes.max(value.len()), b'.');
+                let key = Bytes::from(format!("z{index}.{}", number % 4));
+                StoreCommand::Put { key, value: value.into() }.to_bytes()
+            });
+            let victims = victims.to_vec();
+            let arms = Arms { key, cluster, n, victims, largest: LARGEST, make };
+            let nonce = 1 + random.below(1_000);
+            Hostile { attacker: Attacker::new(arms, *attack, nonce, random.next()), key: public }
+        })
+        .collect()
+}
+
+impl World {
+    /// The key of a client, hostile ones after the others.
+    pub(crate) fn client_key(&self, client: usize) -> PublicKey {
+        match self.clients.get(client) {
+            Some(known) => known.key.public(),
+            None => self.hostile[client - self.clients.len()].key,
+        }
+    }
+
+    /// Whether a key is a hostile client's.
+    pub(crate) fn is_hostile(&self, key: PublicKey) -> bool {
+        self.hostile.iter().any(|hostile| hostile.key == key)
+    }
+
+    fn hostile_station(&self, hostile: usize) -> usize {
+        self.n() + self.clients.len() + hostile
+    }
+
+    pub(crate) fn start_attacks(&mut self) {
+        for hostile in 0..self.hostile.len() {
+            let station = self.hostile_station(hostile);
+            self.dial_all(station);
+            self.push(PAUSE_US[1], Event::Attack { hostile });
+        }
+    }
+
+    pub(crate) fn attack(&mut self, hostile: usize) {
+        if self.ending.begun() {
+            return;
+        }
+        let pause = self.random.between(PAUSE_US[0], PAUSE_US[1]);
+        self.push(pause, Event::Attack { hostile });
+        let station = self.hostile_station(hostile);
+        let attack = self.hostile[hostile].attacker.attack();
+        for (replica, bytes) in self.hostile[hostile].attacker.tick() {
+            self.note_hostile(hostile, &bytes);
+            *self.report.attacks.entry(attack).or_default() += 1;
+            self.send(station, replica.index(), &bytes);
+        }
+    }
+
+    /// Notes what may be executed in the name of a hostile client.
+    fn note_hostile(&mut self, hostile: usize, bytes: &Bytes) {
+        let Ok(Message::Frame(frame)) = Message::from_bytes(bytes.clone()) else { return };
+        if frame.session.client != self.hostile[hostile].key {
+            return;
+        }
+        for (number, command) in (frame.first_number..frame.end_number()).zip(frame.commands()) {
+            if let Ok(Command::Service(content)) = Command::from_bytes(command.clone()) {
+                self.checkers.exactly_once.may_be_sent(frame.session, number, content);
+            }
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Replicas that lie: real ones, with a [`Liar`] between them and their links. Nothing is checked
+//! of what they do; what they do to others is.
+
+use super::{Event, World};
+use crate::checkers::progress;
+use crate::witness::{Notes, Witnessed};
+use bytes::Bytes;
+use perdura_adversary::{Insider, Liar, Said, Strategy, Twin};
+use perdura_protocol::{ReplicaId, Slot};
+use perdura_replica::node::{Boot, Input, Node, Now, Peer};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+impl World {
+    /// Draws which replicas lie. What one does all know of each other.
+    pub(crate) fn choose_liars(&mut self) {
+        let mut random = self.random.fork("liars");
+        let mut candidates: Vec<usize> = (0..self.n()).collect();
+        let strategies = self.plan.liars.clone();
+        let chosen: Vec<(usize, Strategy)> = strategies
+            .into_iter()
+            .map(|strategy| {
+                let at = random.below(candidates.len() as u64) as usize;
+                (candidates.swap_remove(at), strategy)
+            })
+            .collect();
+        let keys: Vec<_> = chosen
+            .iter()
+            .map(|(index, _)| (ReplicaId(*index as u8), self.replicas[*index].key.clone()))
+            .collect();
+        let coin = random.next();
+        for (index, strategy) in chosen {
+            let insider = Insider {
+                me: ReplicaId(index as u8),
+                faults: self.plan.faults,
+                cluster: self.parameters.cluster,
+                keys: keys.clone(),
+                configurations: vec![self.replicas[index].genesis.configuration.clone()],
+                coin,
+            };
+            let mut liar = Liar::new(insider, strategy, random.next());
+            if strategy == Strategy::Twins {
+                match self.twin(index, random.bytes32()) {
+                    Ok(twin) => liar = liar.with_twin(Box::new(twin)),
+                    Err(error) => self.fail(progress::halted(index, &error.to_string())),
+                }
+            }
+            self.replicas[index].liar = Some(liar);
+        }
+    }
+
+    fn twin(
+        &self,
+        replica: usize,
+        entropy: [u8; 32],
+    ) -> Result<Twin<Witnessed>, perdura_replica::node::BootError> {
+        let here = &self.replicas[replica];
+        let limit = self.parameters.state_limit_bytes;
+        let boot = Boot {
+            me: ReplicaId(replica as u8),
+            key: here.key.clone(),
+            scheme: self.plan.scheme,
+            parameters: self.parameters.clone(),
+            genesis: here.genesis.clone(),
+            entropy,
+            make_service: Box::new(move || Witnessed::new(limit, Notes::default())),
+            checkpoint: None,
+            records: Vec::new(),
+            vote_after: Slot(0),
+            lost: None,
+        };
+        Twin::new(boot, here.clock.now(self.now_us))
+    }
+
+    /// Whether a replica lies.
+    pub(crate) fn is_liar(&self, replica: usize) -> bool {
+        self.replicas[replica].liar.is_some()
+    }
+
+    /// Lets a node work. A liar may stumble over its own lies; then it stops, and starts again.
+    pub(crate) fn work(&mut self, replica: usize, body: impl FnOnce(&mut Node<Witnessed>)) {
+        let here = &mut self.replicas[replica];
+        let Some(process) = &mut here.process else { return };
+        if here.liar.is_none() {
+            body(&mut process.node);
+        } else if catch_unwind(AssertUnwindSafe(|| body(&mut process.node))).is_err() {
+            self.crash_process(replica);
+        }
+    }
+
+    /// Whether a replica gets to see an input.
+    pub(crate) fn liar_hears(&mut self, replica: usize, now: Now, input: &Input) -> bool {
+        let Some(liar) = &mut self.replicas[replica].liar else { return true };
+        let mut said = Vec::new();
+        let hears = liar.hears(now, input, &mut said);
+        self.utter(replica, said);
+        hears
+    }
+
+    /// A liar's replica wants to say something.
+    pub(crate) fn liar_says(&mut self, replica: usize, peers: &[Peer], bytes: &Bytes) {
+        let now = self.replicas[replica].clock.now(self.now_us);
+        let Some(liar) = &mut self.replicas[replica].liar else { return };
+        let said = liar.says(now, peers, bytes);
+        self.utter(replica, said);
+    }
+
+    /// Time passes for a liar.
+    pub(crate) fn liar_ticks(&mut self, replica: usize) {
+        let now = self.replicas[replica].clock.now(self.now_us);
+        let Some(liar) = &mut self.replicas[replica].liar else { return };
+        let said = liar.tick(now);
+        self.utter(replica, said);
+    }
+
+    fn utter(&mut self, replica: usize, said: Vec<Said>) {
+        for Said { after_ms, peer, bytes } in said {
+            let Some(to) = self.station(replica, peer) else { continue };
+            if after_ms == 0 {
+                self.send(replica, to, &bytes);
+            } else {
+                self.push(after_ms * 1000, Event::Late { replica, to, bytes });
+            }
+        }
+    }
+
+    /// A liar says what it kept for later.
+    pub(crate) fn say_late(&mut self, replica: usize, to: usize, bytes: &Bytes) {
+        if self.replicas[replica].process.is_some() {
+            self.send(replica, to, bytes);
+        }
+    }
+
+    /// A replica says that a peer misbehaves: true of liars and hostile clients only. A client is
+    /// disconnected for it.
+    pub(crate) fn on_accusation(&mut self, replica: usize, peer: Peer, what: &str) {
+        if self.is_liar(replica) {
+            return;
+        }
+        let (guilty, station) = match peer {
+            Peer::Replica(id) => (self.is_liar(id.index()), None),
+            Peer::Client { key, .. } => (self.is_hostile(key), self.station(replica, peer)),
+        };
+        if !guilty {
+            self.fail(progress::accused(replica, &format!("{peer:?} {what}")));
+            return;
+        }
+        self.report.accusations += 1;
+        self.trace.line(self.now_us, format_args!("r{replica} accuses {peer:?}: {what}"));
+        if let Some(station) = station {
+            self.break_link(replica, station, [0, 0]);
+        }
+    }
+
+    /// Adds up what liars did.
+    pub(crate) fn count_lies(&mut self) {
+        for replica in &self.replicas {
+            if let Some(liar) = &replica.liar
+                && liar.lies() > 0
+            {
+                *self.report.lies.entry(liar.strategy()).or_default() += liar.lies();
+            }
+        }
+    }
+}
