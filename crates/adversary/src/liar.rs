@@ -8,21 +8,10 @@ use crate::twin::Shadow;
 use bytes::Bytes;
 use perdura_protocol::message::Message;
 use perdura_protocol::{Configuration, Decode, Digest, Encode, PublicKey, ReplicaId, Slot, View};
-use perdura_replica::node::{Input, Now, Peer};
+use perdura_replica::node::{Input, Interceptor, Now, Peer, Said};
 
 /// For so long a liar keeps to a choice: whom to be silent to, which strategy of a medley.
 const MOOD_MS: u64 = 1_500;
-
-/// Something that leaves a liar.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Said {
-    /// How much later, milliseconds.
-    pub after_ms: u64,
-    /// To whom.
-    pub peer: Peer,
-    /// The message.
-    pub bytes: Bytes,
-}
 
 /// What a liar says instead of one message to one peer.
 pub(crate) struct Speech<'a> {
@@ -67,7 +56,7 @@ pub struct Liar {
     mood: Strategy,
     mood_ms: u64,
     pub(crate) mood_number: u64,
-    twin: Option<Box<dyn Shadow>>,
+    twin: Option<Box<dyn Shadow + Send>>,
     // Lies told, so that a run can tell whether a strategy had an effect.
     lies: u64,
 }
@@ -92,7 +81,7 @@ impl Liar {
 
     /// With a second replica that has the same key; the strategy has to be [`Strategy::Twins`].
     #[must_use]
-    pub fn with_twin(mut self, twin: Box<dyn Shadow>) -> Liar {
+    pub fn with_twin(mut self, twin: Box<dyn Shadow + Send>) -> Liar {
         self.twin = Some(twin);
         self
     }
@@ -107,52 +96,6 @@ impl Liar {
     #[must_use]
     pub fn lies(&self) -> u64 {
         self.lies
-    }
-
-    /// Links are to these members from now on.
-    pub fn learn(&mut self, configuration: &Configuration) {
-        self.insider.learn(configuration);
-    }
-
-    /// An input arrives. False when the replica itself is not to see it; what the liar says to it
-    /// at once goes to `out`.
-    pub fn hears(&mut self, now: Now, input: &Input, out: &mut Vec<Said>) -> bool {
-        self.new_mood(now);
-        let mut message = None;
-        if let Input::Message { bytes, .. } = input {
-            message = Message::from_bytes(bytes.clone()).ok();
-            if let Some(message) = &message {
-                self.memory.note(message, bytes);
-            }
-        }
-        if let Some(twin) = &mut self.twin {
-            return hear_as_twins(self.mood_number, twin.as_mut(), now, input, out);
-        }
-        let Some(message) = message else { return true };
-        match self.mood {
-            Strategy::Censor => !self.censors(&message),
-            Strategy::HastyAccept => {
-                self.accept_hastily(&message, out);
-                true
-            }
-            _ => true,
-        }
-    }
-
-    /// What is said instead of this message to these peers.
-    pub fn says(&mut self, now: Now, peers: &[Peer], bytes: &Bytes) -> Vec<Said> {
-        self.new_mood(now);
-        let mut out = Vec::new();
-        let Ok(message) = Message::from_bytes(bytes.clone()) else { return out };
-        self.memory.note(&message, bytes);
-        for peer in peers {
-            let before = out.len();
-            let speech = Speech { peer: *peer, message: &message, bytes, out: &mut out };
-            self.say(speech);
-            let honest = Said { after_ms: 0, peer: *peer, bytes: bytes.clone() };
-            self.lies += u64::from(out[before..] != [honest]);
-        }
-        out
     }
 
     fn say(&mut self, mut speech: Speech<'_>) {
@@ -193,25 +136,6 @@ impl Liar {
         }
     }
 
-    /// Time passes, at least every 20 ms; returns what is said unasked.
-    pub fn tick(&mut self, now: Now) -> Vec<Said> {
-        self.new_mood(now);
-        let mut out = Vec::new();
-        match self.mood {
-            Strategy::Rebel => self.rebel(&mut out),
-            Strategy::Flood => self.flood(&mut out),
-            _ => {}
-        }
-        if let Some(twin) = &mut self.twin {
-            let number = self.mood_number;
-            for (peers, bytes) in twin.tick(now) {
-                speak_as_second(number, &peers, &bytes, &mut out);
-            }
-        }
-        self.lies += out.len() as u64;
-        out
-    }
-
     fn new_mood(&mut self, now: Now) {
         if now.monotonic_ms < self.mood_ms + MOOD_MS {
             return;
@@ -242,6 +166,68 @@ impl Liar {
 
     fn side(&self, peer: Peer) -> Side {
         side(self.mood_number, peer)
+    }
+}
+
+impl Interceptor for Liar {
+    fn learn(&mut self, configuration: &Configuration) {
+        self.insider.learn(configuration);
+    }
+
+    fn hears(&mut self, now: Now, input: &Input, out: &mut Vec<Said>) -> bool {
+        self.new_mood(now);
+        let mut message = None;
+        if let Input::Message { bytes, .. } = input {
+            message = Message::from_bytes(bytes.clone()).ok();
+            if let Some(message) = &message {
+                self.memory.note(message, bytes);
+            }
+        }
+        if let Some(twin) = &mut self.twin {
+            return hear_as_twins(self.mood_number, twin.as_mut(), now, input, out);
+        }
+        let Some(message) = message else { return true };
+        match self.mood {
+            Strategy::Censor => !self.censors(&message),
+            Strategy::HastyAccept => {
+                self.accept_hastily(&message, out);
+                true
+            }
+            _ => true,
+        }
+    }
+
+    fn says(&mut self, now: Now, peers: &[Peer], bytes: &Bytes) -> Vec<Said> {
+        self.new_mood(now);
+        let mut out = Vec::new();
+        let Ok(message) = Message::from_bytes(bytes.clone()) else { return out };
+        self.memory.note(&message, bytes);
+        for peer in peers {
+            let before = out.len();
+            let speech = Speech { peer: *peer, message: &message, bytes, out: &mut out };
+            self.say(speech);
+            let honest = Said { after_ms: 0, peer: *peer, bytes: bytes.clone() };
+            self.lies += u64::from(out[before..] != [honest]);
+        }
+        out
+    }
+
+    fn tick(&mut self, now: Now) -> Vec<Said> {
+        self.new_mood(now);
+        let mut out = Vec::new();
+        match self.mood {
+            Strategy::Rebel => self.rebel(&mut out),
+            Strategy::Flood => self.flood(&mut out),
+            _ => {}
+        }
+        if let Some(twin) = &mut self.twin {
+            let number = self.mood_number;
+            for (peers, bytes) in twin.tick(now) {
+                speak_as_second(number, &peers, &bytes, &mut out);
+            }
+        }
+        self.lies += out.len() as u64;
+        out
     }
 }
 

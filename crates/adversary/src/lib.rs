@@ -25,7 +25,7 @@ mod voting;
 
 pub use attacker::{Arms, Attack, Attacker, MakeCommand};
 pub use insider::Insider;
-pub use liar::{Liar, Said};
+pub use liar::Liar;
 pub use random::Random;
 pub use strategy::Strategy;
 pub use twin::{Shadow, Twin};

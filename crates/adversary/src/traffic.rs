@@ -1,10 +1,10 @@
 //! Lies by traffic: silence, delay, repetition, noise, floods.
 
-use crate::liar::{Liar, Said, Speech};
+use crate::liar::{Liar, Speech};
 use bytes::Bytes;
 use perdura_protocol::message::Message;
 use perdura_protocol::{ClusterId, Decode, Digest, Encode, Frame, ReplicaId, Slot};
-use perdura_replica::node::Peer;
+use perdura_replica::node::{Peer, Said};
 
 /// How late a slow leader proposes, milliseconds: below the time-out of a request.
 const BARELY_MS: u64 = 850;

@@ -1,11 +1,11 @@
 //! Lies about views: what was promised, and how a view starts.
 
-use crate::liar::{Liar, Said, Speech};
+use crate::liar::{Liar, Speech};
 use perdura_protocol::message::Message;
 use perdura_protocol::statement::Kind;
 use perdura_protocol::viewchange::{Lock, NewView, PrefixCertificate, ViewChange};
 use perdura_protocol::{Certificate, Digest, Encode, ReplicaId, Signature, Slot, View};
-use perdura_replica::node::Peer;
+use perdura_replica::node::{Peer, Said};
 
 impl Liar {
     pub(crate) fn forget_locks(&mut self, mut speech: Speech<'_>) {

@@ -1,9 +1,9 @@
 //! Lies about slots: two batches, two votes, votes without grounds.
 
-use crate::liar::{Liar, Said, Speech};
+use crate::liar::{Liar, Speech};
 use perdura_protocol::message::Message;
 use perdura_protocol::{Batch, Digest, Encode, Frame, Signature};
-use perdura_replica::node::Peer;
+use perdura_replica::node::{Peer, Said};
 
 impl Liar {
     /// The vote of this message for the other batch of its slot.

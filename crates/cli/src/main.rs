@@ -11,6 +11,8 @@ macro_rules! say {
     }};
 }
 
+#[cfg(feature = "misbehave")]
+mod attack;
 mod bench;
 mod client_keys;
 mod config;
@@ -64,6 +66,9 @@ enum Command {
     Inspect(inspect::Arguments),
     /// Run a whole group on virtual time, with faults, and check what it promises
     Simulate(simulate::Arguments),
+    /// Attack a cluster as a hostile client (in test builds only)
+    #[cfg(feature = "misbehave")]
+    Attack(attack::Arguments),
 }
 
 /// The command line asks for something that makes no sense: exit code 2.
@@ -89,6 +94,8 @@ fn main() -> ExitCode {
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Inspect(arguments) => inspect::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
+        #[cfg(feature = "misbehave")]
+        Command::Attack(arguments) => attack::run(&arguments),
     };
     match done {
         Ok(code) => code,

@@ -27,6 +27,10 @@ pub struct Arguments {
     /// Stop when this process ends, which has to be the parent
     #[arg(long, value_name = "PID", hide = true)]
     parent: Option<u32>,
+    /// Lie: one of the strategies of `perdura simulate --liars`
+    #[cfg(feature = "misbehave")]
+    #[arg(long, value_name = "STRATEGY", value_parser = crate::attack::parse_strategy)]
+    misbehave: Option<perdura_adversary::Strategy>,
 }
 
 #[derive(Subcommand)]
@@ -56,7 +60,13 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     })?;
     let limit = cluster.parameters.state_limit_bytes;
     let id = file.id;
-    runtime::run(replica_config(file, &cluster), move || Store::new(limit), &shutdown)
+    #[cfg_attr(not(feature = "misbehave"), allow(unused_mut))]
+    let mut config = replica_config(file, &cluster);
+    #[cfg(feature = "misbehave")]
+    if let Some(strategy) = arguments.misbehave {
+        config.interceptor = Some(crate::attack::liar(&config, strategy));
+    }
+    runtime::run(config, move || Store::new(limit), &shutdown)
         .with_context(|| format!("replica {id}"))?;
     tracing::info!("replica {id} has stopped");
     Ok(ExitCode::SUCCESS)
@@ -106,5 +116,7 @@ fn replica_config(file: ReplicaFile, cluster: &Cluster) -> ReplicaConfig {
         addresses: cluster.replicas.iter().map(|entry| entry.address.clone()).collect(),
         listen: file.listen,
         http: file.http,
+        #[cfg(feature = "misbehave")]
+        interceptor: None,
     }
 }

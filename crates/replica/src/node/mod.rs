@@ -17,10 +17,12 @@ mod boot;
 mod checkpoints;
 mod executing;
 mod ingress;
+mod interceptor;
 mod report;
 mod transfer;
 
 pub use boot::{Boot, BootError, Recovered, recover};
+pub use interceptor::{Interceptor, Said};
 pub use perdura_agreement::{Misbehaviour, Now};
 pub use report::{Counters, Report, State};
 

@@ -6,6 +6,7 @@ use super::http::{Shared, Snapshot};
 use super::keeper::{self, Completion, Completions, Keeper};
 use super::{Clock, ReplicaConfig, RunError, Shutdown};
 use crate::node::{Input, Node, Output, Peer};
+use bytes::Bytes;
 use perdura_agreement::timing::TICK_MS;
 use perdura_durability::{Checkpoints, FileDisk, Log, storage};
 use perdura_execution::Service;
@@ -34,6 +35,8 @@ pub(super) struct EventLoop<S> {
     appended: u64,
     persisted: u64,
     in_memory: bool,
+    #[cfg(feature = "misbehave")]
+    intercept: super::intercept::Intercept,
 }
 
 struct Workers {
@@ -57,7 +60,7 @@ fn link_peer(peer: Peer) -> LinkPeer {
 
 impl<S: Service> EventLoop<S> {
     pub fn start(
-        config: ReplicaConfig,
+        #[cfg_attr(not(feature = "misbehave"), allow(unused_mut))] mut config: ReplicaConfig,
         clock: Clock,
         hub: Hub,
         node: Node<S>,
@@ -66,6 +69,8 @@ impl<S: Service> EventLoop<S> {
         let completions =
             Completions { waiting: Arc::new(Mutex::new(Vec::new())), waker: hub.waker() };
         let in_memory = config.parameters.durability == Durability::None;
+        #[cfg(feature = "misbehave")]
+        let intercept = super::intercept::Intercept::new(config.interceptor.take());
         Ok(EventLoop {
             config,
             clock,
@@ -77,6 +82,8 @@ impl<S: Service> EventLoop<S> {
             appended: 0,
             persisted: 0,
             in_memory,
+            #[cfg(feature = "misbehave")]
+            intercept,
         })
     }
 
@@ -175,6 +182,10 @@ impl<S: Service> EventLoop<S> {
                     Input::Message { peer: node_peer(peer), bytes: message }
                 }
             };
+            #[cfg(feature = "misbehave")]
+            if !self.intercept.hears(now, &input) {
+                continue;
+            }
             self.node.handle(now, input);
             self.make_room(workers)?;
         }
@@ -182,6 +193,10 @@ impl<S: Service> EventLoop<S> {
         while self.carry_out(workers)? || self.node.has_more() {
             // What is durable at once (durability `none`), or was too much at once, lets out more.
             self.node.flush(now);
+        }
+        #[cfg(feature = "misbehave")]
+        for (peer, bytes) in self.intercept.due(now) {
+            self.send(peer, bytes);
         }
         self.hub.flush();
         if now.monotonic_ms >= self.reported_ms + REPORT_MS {
@@ -207,11 +222,12 @@ impl<S: Service> EventLoop<S> {
         while let Some(output) = self.node.next_output() {
             match output {
                 Output::Send { peers, bytes } => {
+                    #[cfg(feature = "misbehave")]
+                    if self.intercept.says(self.clock.now(), &peers, &bytes) {
+                        continue;
+                    }
                     for peer in peers {
-                        match self.hub.send(&link_peer(peer), bytes.clone()) {
-                            Ok(()) | Err(SendError::NoLink) => {}
-                            Err(error) => tracing::debug!(?peer, "message dropped: {error}"),
-                        }
+                        self.send(peer, bytes.clone());
                     }
                 }
                 Output::Append { mark, .. } if self.in_memory => {
@@ -245,6 +261,13 @@ impl<S: Service> EventLoop<S> {
         Ok(again)
     }
 
+    fn send(&mut self, peer: Peer, bytes: Bytes) {
+        match self.hub.send(&link_peer(peer), bytes) {
+            Ok(()) | Err(SendError::NoLink) => {}
+            Err(error) => tracing::debug!(?peer, "message dropped: {error}"),
+        }
+    }
+
     fn set_members(&mut self, configuration: &Configuration) {
         let members: Vec<MemberAddress> = (0u8..)
             .zip(&configuration.members)
@@ -263,6 +286,8 @@ impl<S: Service> EventLoop<S> {
                 own.map_or(0, |member| member.incarnation)
             );
         }
+        #[cfg(feature = "misbehave")]
+        self.intercept.learn(configuration);
         self.hub.set_members(&members);
     }
 

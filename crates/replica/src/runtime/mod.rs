@@ -6,6 +6,8 @@
 mod checkpointer;
 mod event_loop;
 mod http;
+#[cfg(feature = "misbehave")]
+mod intercept;
 mod keeper;
 mod metrics;
 
@@ -42,6 +44,9 @@ pub struct ReplicaConfig {
     pub http: Option<String>,
     /// The data directory.
     pub data: PathBuf,
+    /// What lies in its name.
+    #[cfg(feature = "misbehave")]
+    pub interceptor: Option<Box<dyn node::Interceptor>>,
 }
 
 /// Why a replica did not start, or stopped.

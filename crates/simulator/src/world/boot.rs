@@ -10,7 +10,7 @@ use perdura_durability::{
 };
 use perdura_protocol::configuration::Durability;
 use perdura_protocol::{Configuration, Digest, ReplicaId, Slot};
-use perdura_replica::node::{Boot, Node, Recovered, recover};
+use perdura_replica::node::{Boot, Interceptor, Node, Recovered, recover};
 use std::collections::VecDeque;
 
 /// A data directory that an intact disk does not give back.

@@ -5,9 +5,9 @@ use super::{Event, World};
 use crate::checkers::progress;
 use crate::witness::{Notes, Witnessed};
 use bytes::Bytes;
-use perdura_adversary::{Insider, Liar, Said, Strategy, Twin};
+use perdura_adversary::{Insider, Liar, Strategy, Twin};
 use perdura_protocol::{ReplicaId, Slot};
-use perdura_replica::node::{Boot, Input, Node, Now, Peer};
+use perdura_replica::node::{Boot, Input, Interceptor, Node, Now, Peer, Said};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 impl World {

@@ -1,0 +1,194 @@
+//! `perdura attack` and `perdura replica --misbehave`, in test builds only (feature `misbehave`):
+//! a client that attacks and replicas that lie, on real links.
+
+use crate::connect::{ClusterArguments, parse_duration};
+use anyhow::{Context, Result, ensure};
+use bytes::Bytes;
+use clap::Args;
+use perdura_adversary::{Arms, Attack, Attacker, Insider, Liar, Strategy, Twin};
+use perdura_protocol::{ClusterId, Digest, Encode, PublicKey, ReplicaId, Scheme, Slot, Time};
+use perdura_replica::node::{Boot, Interceptor, Now};
+use perdura_replica::runtime::ReplicaConfig;
+use perdura_store::{Store, StoreCommand};
+use perdura_transport::{Bounds, Hello, Identity, Link, Received, Role, connect_address};
+use std::io::{ErrorKind, Read};
+use std::net::TcpStream;
+use std::process::ExitCode;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Attacks a cluster as a client whose key it knows, as fast as it can.
+#[derive(Args)]
+pub struct Arguments {
+    #[command(flatten)]
+    cluster: ClusterArguments,
+    /// One of the attacks of `perdura simulate --attacks`
+    #[arg(long, value_name = "ATTACK", value_parser = parse_attack)]
+    attack: Attack,
+    /// For how long
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
+    duration: Duration,
+    /// Between two attacks; 0 would be as fast as it can
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pause: Option<Duration>,
+}
+
+/// The strategy with a name.
+pub fn parse_strategy(name: &str) -> Result<Strategy, String> {
+    let names = || Strategy::ALL.map(Strategy::name).join(", ");
+    Strategy::parse(name).ok_or_else(|| format!("give one of: {}", names()))
+}
+
+fn parse_attack(name: &str) -> Result<Attack, String> {
+    let names = || Attack::ALL.map(Attack::name).join(", ");
+    Attack::parse(name).ok_or_else(|| format!("give one of: {}", names()))
+}
+
+/// A liar in the name of a replica.
+pub fn liar(config: &ReplicaConfig, strategy: Strategy) -> Box<dyn Interceptor> {
+    let insider = Insider {
+        me: config.id,
+        faults: config.parameters.faults,
+        cluster: config.parameters.cluster,
+        keys: vec![(config.id, config.key.clone())],
+        configurations: vec![config.genesis.configuration.clone()],
+        coin: 1,
+    };
+    let mut liar = Liar::new(insider, strategy, u64::from(config.id.0) + 1);
+    if strategy == Strategy::Twins {
+        let limit = config.parameters.state_limit_bytes;
+        let boot = Boot {
+            me: config.id,
+            key: config.key.clone(),
+            scheme: Scheme::Ed25519,
+            parameters: config.parameters.clone(),
+            genesis: config.genesis.clone(),
+            entropy: [7; 32],
+            make_service: Box::new(move || Store::new(limit)),
+            checkpoint: None,
+            records: Vec::new(),
+            vote_after: Slot(0),
+            lost: None,
+        };
+        let now = Now { monotonic_ms: 86_400_000, wall: Time(1) };
+        if let Ok(twin) = Twin::new(boot, now) {
+            liar = liar.with_twin(Box::new(twin));
+        }
+    }
+    Box::new(liar)
+}
+
+/// A connection to one replica, dialled again when it breaks.
+struct Target {
+    address: String,
+    key: PublicKey,
+    open: Option<(TcpStream, Link)>,
+    not_before: Instant,
+    breaks: u64,
+}
+
+impl Target {
+    fn turn(&mut self, identity: &Identity, cluster: ClusterId, out: &mut Vec<Bytes>) {
+        if self.open.is_none() && Instant::now() >= self.not_before {
+            self.not_before = Instant::now() + Duration::from_millis(100);
+            self.open = self.dial(identity, cluster).ok();
+        }
+        if self.exchange(out).is_err() {
+            self.open = None;
+            self.breaks += 1;
+        }
+        out.clear();
+    }
+
+    fn dial(&self, identity: &Identity, cluster: ClusterId) -> Result<(TcpStream, Link)> {
+        let address = connect_address(&self.address, 0)?;
+        let stream = TcpStream::connect_timeout(&address, Duration::from_millis(200))?;
+        stream.set_nonblocking(true)?;
+        let hello = Hello::client(cluster, Role::Client);
+        Ok((stream, Link::dial(identity, self.key, &hello, Bounds::CLIENT)?))
+    }
+
+    fn exchange(&mut self, out: &mut Vec<Bytes>) -> Result<()> {
+        let Some((stream, link)) = &mut self.open else { return Ok(()) };
+        for message in out.drain(..) {
+            if link.is_up() && link.queued_bytes() < 4 << 20 {
+                link.queue(message)?;
+            }
+        }
+        link.write_to(stream)?;
+        let mut buffer = [0; 65_536];
+        loop {
+            match stream.read(&mut buffer) {
+                Ok(0) => anyhow::bail!("closed"),
+                Ok(count) => link.feed(&buffer[..count])?,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error.into()),
+            }
+            while let Some(received) = link.next_received()? {
+                if let Received::Message(_) = received {}
+            }
+        }
+        link.write_to(stream)?;
+        Ok(())
+    }
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let cluster = arguments.cluster.load()?;
+    let key = arguments.cluster.key(&cluster)?.key;
+    let identity = Identity::new(&key).context("the client's key")?;
+    let id = cluster.parameters.cluster;
+    let members = &cluster.genesis(ReplicaId(0)).configuration.members;
+    ensure!(members.len() == cluster.replicas.len(), "cluster.toml names other replicas");
+    let mut targets: Vec<Target> = cluster
+        .replicas
+        .iter()
+        .zip(members)
+        .map(|(entry, member)| Target {
+            address: entry.address.clone(),
+            key: member.key,
+            open: None,
+            not_before: Instant::now(),
+            breaks: 0,
+        })
+        .collect();
+    let nonce = SystemTime::now().duration_since(UNIX_EPOCH)?.as_micros() as u64;
+    let make = Box::new(|number: u64, bytes: usize| {
+        let digest = Digest::of(&number.to_le_bytes());
+        let value = Bytes::from(vec![digest.0[0]; bytes]);
+        let key = Bytes::from(format!("attack-{}", number % 64));
+        StoreCommand::Put { key, value }.to_bytes()
+    });
+    let arms =
+        Arms { key, cluster: id, n: targets.len(), victims: Vec::new(), largest: 1_000_000, make };
+    let mut attacker = Attacker::new(arms, arguments.attack, nonce, nonce);
+    let end = Instant::now() + arguments.duration;
+    let mut sent = 0u64;
+    let mut out: Vec<Vec<Bytes>> = targets.iter().map(|_| Vec::new()).collect();
+    while Instant::now() < end {
+        // What is queued up already is enough where links are slow.
+        let room = targets.iter().any(|target| {
+            target
+                .open
+                .as_ref()
+                .is_some_and(|(_, link)| link.is_up() && link.queued_bytes() < 1 << 20)
+        });
+        if room {
+            for (replica, bytes) in attacker.tick() {
+                sent += 1;
+                out[replica.index()].push(bytes);
+            }
+        }
+        for (target, out) in targets.iter_mut().zip(&mut out) {
+            target.turn(&identity, id, out);
+        }
+        if let Some(pause) = arguments.pause {
+            std::thread::sleep(pause);
+        } else if !room {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+    let breaks: u64 = targets.iter().map(|target| target.breaks).sum();
+    say!("{}: {sent} messages, {breaks} broken links", arguments.attack.name());
+    Ok(ExitCode::SUCCESS)
+}
