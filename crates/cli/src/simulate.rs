@@ -5,7 +5,10 @@ use anyhow::{Context, Result};
 use clap::Args;
 use perdura_adversary::{Attack, Strategy};
 use perdura_protocol::{Faults, Scheme};
-use perdura_simulator::{Mode, Options, Report, parse_scheme, simulate, simulate_traced};
+use perdura_simulator::{
+    FaultKind, Mode, Numbers, Options, Overrides, Report, Simpler, parse_scheme, simulate,
+    simulate_traced,
+};
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
@@ -46,9 +49,50 @@ pub struct Arguments {
     /// How clients attack, one attack for each hostile client, or none
     #[arg(long, value_name = "ATTACK,...", value_parser = parse_attacks)]
     attacks: Option<std::vec::Vec<Attack>>,
+    /// Calls in a second of all clients together, if everything is answered at once
+    #[arg(long, value_name = "OPS_PER_S", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    rate: Option<u64>,
+    #[command(flatten)]
+    less: Less,
     /// Write a line for everything that happens; `-` is standard output
     #[arg(long, value_name = "FILE", conflicts_with = "seeds")]
     trace: Option<PathBuf>,
+}
+
+/// What a run leaves out; the line that repeats a shrunk run is made of these.
+#[derive(Args)]
+struct Less {
+    /// Number of clients
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=50))]
+    clients: Option<u64>,
+    /// Calls that a client has open at most
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100))]
+    callers: Option<u64>,
+    /// Keys that all clients share
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    keys: Option<u64>,
+    /// Kinds of faults that do not happen, as the report names them
+    #[arg(long, value_name = "KINDS", value_delimiter = ',', value_parser = parse_kind)]
+    without: Vec<FaultKind>,
+    /// Numbers of the fault events that do not happen, such as 3,7-9; a trace shows the numbers
+    #[arg(long, value_name = "NUMBERS", value_parser = parse_numbers)]
+    skip_faults: Option<Numbers>,
+    /// What is simpler than drawn: network, clocks, disks, rounds, reads, deadlines, values
+    #[arg(long, value_name = "PARTS", value_delimiter = ',', value_parser = parse_simpler)]
+    simpler: Vec<Simpler>,
+}
+
+fn parse_kind(text: &str) -> Result<FaultKind, String> {
+    FaultKind::parse(text).ok_or_else(|| format!("give some of {:?}", FaultKind::ALL))
+}
+
+fn parse_numbers(text: &str) -> Result<Numbers, String> {
+    Numbers::parse(text).ok_or_else(|| "give numbers and ranges, such as 3,7-9".to_owned())
+}
+
+fn parse_simpler(text: &str) -> Result<Simpler, String> {
+    let names = || Simpler::ALL.map(Simpler::as_str).join(", ");
+    Simpler::parse(text).ok_or_else(|| format!("give some of {}", names()))
 }
 
 fn parse_mode(text: &str) -> Result<Mode, String> {
@@ -81,16 +125,9 @@ fn parse_signatures(text: &str) -> Result<Scheme, String> {
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut total = Report::default();
     let mut violations = 0u64;
+    let began = cpu_seconds();
     for seed in arguments.seed..arguments.seed.saturating_add(arguments.seeds) {
-        let options = Options {
-            seed,
-            steps: arguments.steps,
-            faults: arguments.faults,
-            mode: arguments.mode,
-            scheme: arguments.signatures,
-            liars: arguments.liars.clone(),
-            attacks: arguments.attacks.clone(),
-        };
+        let options = options(arguments, seed);
         let result = match trace(arguments)? {
             Some(writer) => simulate_traced(&options, Some(writer)),
             None => simulate(&options),
@@ -105,9 +142,46 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     if total.runs > 0 {
         say!("{total}");
+        let virtual_seconds = total.virtual_us as f64 / 1e6;
+        let seconds = (cpu_seconds() - began).max(1e-9);
+        let step_us = seconds * 1e6 / total.steps.max(1) as f64;
+        let times = virtual_seconds / seconds;
+        say!(
+            "speed         {times:.0} times faster than real time: {seconds:.2} s of processor \
+             time, {step_us:.2} us for a step"
+        );
     }
     say!("violations    {violations}");
     Ok(if violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The run of one seed.
+fn options(arguments: &Arguments, seed: u64) -> Options {
+    let less = &arguments.less;
+    Options {
+        seed,
+        steps: arguments.steps,
+        faults: arguments.faults,
+        mode: arguments.mode,
+        scheme: arguments.signatures,
+        liars: arguments.liars.clone(),
+        attacks: arguments.attacks.clone(),
+        overrides: Overrides {
+            rate: arguments.rate,
+            clients: less.clients.map(|count| count as usize),
+            callers: less.callers.map(|count| count as usize),
+            keys: less.keys,
+            without: less.without.iter().copied().collect(),
+            skip_faults: less.skip_faults.clone().unwrap_or_default(),
+            simpler: less.simpler.iter().copied().collect(),
+        },
+    }
+}
+
+/// Processor time of this process so far, seconds.
+fn cpu_seconds() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
 fn trace(arguments: &Arguments) -> Result<Option<Box<dyn Write>>> {

@@ -267,6 +267,7 @@ impl World {
                 what,
                 at_us: self.now_us,
                 step: self.report.steps,
+                faults: self.chaos.events(),
                 options: self.options.clone(),
             })),
         }
