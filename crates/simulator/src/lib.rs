@@ -19,6 +19,7 @@ mod overrides;
 mod plan;
 mod report;
 pub mod scenario;
+pub mod shrink;
 mod violation;
 mod witness;
 pub mod world;

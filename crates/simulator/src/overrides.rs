@@ -106,6 +106,12 @@ impl Numbers {
         Numbers(self.0.iter().copied().chain(more).collect())
     }
 
+    /// Those up to `last`.
+    #[must_use]
+    pub fn up_to(&self, last: u64) -> Numbers {
+        Numbers(self.0.range(..=last).copied().collect())
+    }
+
     /// Reads `3,7-9`.
     #[must_use]
     pub fn parse(text: &str) -> Option<Numbers> {

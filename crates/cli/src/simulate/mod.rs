@@ -1,13 +1,16 @@
 //! `perdura simulate`: whole groups on virtual time, from one seed each.
 
+mod batch;
+
 use crate::init::parse_faults;
 use anyhow::{Context, Result};
 use clap::Args;
 use perdura_adversary::{Attack, Strategy};
 use perdura_protocol::{Faults, Scheme};
+use perdura_simulator::shrink::{RUNS_AT_MOST, Shrunk, shrink};
 use perdura_simulator::{
-    FaultKind, Mode, Numbers, Options, Overrides, Report, Simpler, parse_scheme, simulate,
-    simulate_traced,
+    FaultKind, Mode, Numbers, Options, Overrides, Report, Simpler, Violation, parse_scheme,
+    simulate, simulate_traced,
 };
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -33,6 +36,13 @@ pub struct Arguments {
     #[arg(long, value_name = "COUNT", default_value_t = 1,
           value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
+    /// Runs at a time
+    #[arg(long, value_name = "THREADS", default_value_t = 1,
+          value_parser = clap::value_parser!(u64).range(1..=1024))]
+    jobs: u64,
+    /// Fail also if some kind of fault, lie or attack never took effect in any of the runs
+    #[arg(long)]
+    every_fault: bool,
     /// Fault bounds of the group
     #[arg(long, value_name = "U,R", value_parser = parse_faults)]
     faults: Option<Faults>,
@@ -54,6 +64,13 @@ pub struct Arguments {
     rate: Option<u64>,
     #[command(flatten)]
     less: Less,
+    /// Shrink what fails: leave out faults, clients, steps and more as long as the same rule is
+    /// violated, and print the command that is left
+    #[arg(long)]
+    shrink: bool,
+    /// Most runs that a shrinking takes
+    #[arg(long, value_name = "RUNS", default_value_t = RUNS_AT_MOST)]
+    shrink_runs: u32,
     /// Write a line for everything that happens; `-` is standard output
     #[arg(long, value_name = "FILE", conflicts_with = "seeds")]
     trace: Option<PathBuf>,
@@ -123,36 +140,71 @@ fn parse_signatures(text: &str) -> Result<Scheme, String> {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let mut total = Report::default();
-    let mut violations = 0u64;
     let began = cpu_seconds();
-    for seed in arguments.seed..arguments.seed.saturating_add(arguments.seeds) {
-        let options = options(arguments, seed);
-        let result = match trace(arguments)? {
-            Some(writer) => simulate_traced(&options, Some(writer)),
-            None => simulate(&options),
-        };
+    let mut batch = Batch { arguments, total: Report::default(), violations: 0 };
+    match trace(arguments)? {
+        Some(writer) => {
+            batch.take(simulate_traced(&options(arguments, arguments.seed), Some(writer)));
+        }
+        None => {
+            let count = arguments.seeds.min(u64::MAX - arguments.seed);
+            let of = |index| options(arguments, arguments.seed + index);
+            batch::run(count, arguments.jobs, of, |result| batch.take(result));
+        }
+    }
+    Ok(batch.end(cpu_seconds() - began))
+}
+
+/// What came of the runs so far.
+struct Batch<'a> {
+    arguments: &'a Arguments,
+    total: Report,
+    violations: u64,
+}
+
+impl Batch<'_> {
+    fn take(&mut self, result: Result<Report, Box<Violation>>) {
         match result {
-            Ok(report) => total.add(&report),
+            Ok(report) => self.total.add(&report),
             Err(violation) => {
-                violations += 1;
+                self.violations += 1;
                 say!("{violation}");
+                if self.arguments.shrink {
+                    say!("{}", shrunk(&violation, self.arguments.shrink_runs));
+                }
             }
         }
     }
-    if total.runs > 0 {
-        say!("{total}");
-        let virtual_seconds = total.virtual_us as f64 / 1e6;
-        let seconds = (cpu_seconds() - began).max(1e-9);
-        let step_us = seconds * 1e6 / total.steps.max(1) as f64;
-        let times = virtual_seconds / seconds;
-        say!(
-            "speed         {times:.0} times faster than real time: {seconds:.2} s of processor \
-             time, {step_us:.2} us for a step"
-        );
+
+    fn end(&self, seconds: f64) -> ExitCode {
+        let total = &self.total;
+        if total.runs > 0 {
+            say!("{total}");
+            let virtual_seconds = total.virtual_us as f64 / 1e6;
+            let times = virtual_seconds / seconds.max(1e-9);
+            let step_us = seconds * 1e6 / total.steps.max(1) as f64;
+            say!(
+                "speed         {times:.0} times faster than real time: {seconds:.2} s of processor \
+                 time, {step_us:.2} us for a step"
+            );
+        }
+        say!("violations    {}", self.violations);
+        let (fired, tried) = (total.never_fired(), total.never_tried());
+        let missing = self.arguments.every_fault && !(fired.is_empty() && tried.is_empty());
+        if missing {
+            eprintln!("never took effect: {fired:?} {tried:?}");
+        }
+        let kept = self.violations == 0 && !missing;
+        if kept { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
-    say!("violations    {violations}");
-    Ok(if violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn shrunk(violation: &Violation, runs_at_most: u32) -> Shrunk {
+    let progress = |runs: u32, smaller: &Violation| {
+        let (step, faults) = (smaller.step, smaller.faults);
+        eprintln!("shrinking: after {runs} runs it fails in step {step}, fault event {faults}");
+    };
+    shrink(violation, runs_at_most, simulate, progress)
 }
 
 /// The run of one seed.
@@ -191,4 +243,42 @@ fn trace(arguments: &Arguments) -> Result<Option<Box<dyn Write>>> {
     }
     let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
     Ok(Some(Box::new(BufWriter::new(file))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    /// A violation prints its options as a command; that command has to mean the same.
+    #[test]
+    fn the_printed_command_is_read_as_what_it_was_printed_from() {
+        let mut printed = Options::new(595, 812);
+        printed.faults = Faults::new(2, 1).ok();
+        printed.mode = Some(Mode::Safety);
+        printed.scheme = Some(Scheme::KeyedHash);
+        printed.liars = Some(Vec::new());
+        printed.attacks = Some(Attack::ALL[..2].to_vec());
+        printed.overrides = Overrides {
+            rate: Some(10),
+            clients: Some(1),
+            callers: Some(2),
+            keys: Some(3),
+            without: [FaultKind::Wipe, FaultKind::MessageLoss].into(),
+            skip_faults: Numbers::default().and([3, 7, 8, 9]),
+            simpler: [Simpler::Network, Simpler::Clocks].into(),
+        };
+        for options in [printed, Options::new(1, 10_000)] {
+            let line = options.to_string();
+            let words = line.strip_prefix("perdura ").unwrap().split_whitespace();
+            let read = Line::try_parse_from(words).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(super::options(&read.arguments, options.seed), options, "{line}");
+        }
+    }
 }
