@@ -204,7 +204,7 @@ impl Agreement {
         let quorum = self.quorum();
         let state = self.slots.get(&slot)?;
         let votes = if kind == Kind::Write { &state.writes } else { &state.accepts };
-        if votes.matching(view, digest).len() < quorum {
+        if votes.count(view, digest) < quorum {
             return None;
         }
         let entropy = self.entropy();

@@ -103,6 +103,13 @@ impl Votes {
         }
     }
 
+    /// How many replicas' latest vote is for (view, digest).
+    #[must_use]
+    pub fn count(&self, view: View, digest: Digest) -> usize {
+        let wanted = |vote: &&Vote| vote.view == view && vote.digest == digest;
+        self.by_replica.iter().flatten().filter(wanted).count()
+    }
+
     /// Replicas whose latest vote is for (view, digest).
     #[must_use]
     pub fn matching(&self, view: View, digest: Digest) -> Vec<ReplicaId> {
@@ -120,7 +127,7 @@ impl Votes {
             .iter()
             .flatten()
             .map(|vote| (vote.view, vote.digest))
-            .find(|(view, digest)| self.matching(*view, *digest).len() >= quorum)
+            .find(|(view, digest)| self.count(*view, *digest) >= quorum)
     }
 
     fn verify(

@@ -192,13 +192,12 @@ impl State {
     }
 
     fn make_room(&self, more_bytes: u64) -> Result<(), Error> {
+        let Some(capacity) = self.capacity_bytes else { return Ok(()) };
         let used: u64 = self.files.values().map(|file| file.size).sum();
-        match self.capacity_bytes {
-            Some(capacity) if used.saturating_add(more_bytes) > capacity => {
-                Err(ErrorKind::StorageFull.into())
-            }
-            _ => Ok(()),
+        if used.saturating_add(more_bytes) > capacity {
+            return Err(ErrorKind::StorageFull.into());
         }
+        Ok(())
     }
 
     fn drop_unnamed(&mut self) {

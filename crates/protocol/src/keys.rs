@@ -3,7 +3,8 @@
 //! Ed25519 by the rules of ZIP 215, under which single and batch verification agree on every
 //! input (rule A5): a batch that fails is verified one by one, and no replica can be made to see
 //! another verdict than its peers. The keyed hash exists for the simulator, where it is a
-//! thousand times cheaper; its "signatures" can be made by whoever knows the public key.
+//! thousand times cheaper; it is no cryptography: its "signatures" can be made by whoever knows
+//! the public key, and tell apart all messages that differ by accident.
 
 use crate::ids::{from_hex, hex_text, to_hex};
 use ed25519_zebra::{SigningKey, VerificationKey, VerificationKeyBytes, batch};
@@ -30,7 +31,7 @@ impl Signature {
 pub enum Scheme {
     /// RFC 8032 signatures, verified by ZIP 215.
     Ed25519,
-    /// BLAKE3 keyed with the public key; for simulations only.
+    /// A hash with the public key in it; for simulations only.
     KeyedHash,
 }
 
@@ -100,11 +101,36 @@ impl fmt::Debug for SecretKey {
 }
 
 fn keyed_hash(public: PublicKey, message: &[u8]) -> Signature {
-    let hash = blake3::keyed_hash(&public.0, message);
+    let word = |bytes: &[u8]| {
+        let mut word = [0; 8];
+        word[..bytes.len()].copy_from_slice(bytes);
+        u64::from_le_bytes(word)
+    };
+    let mut lanes = [0; 4];
+    for (lane, bytes) in lanes.iter_mut().zip(public.0.chunks(8)) {
+        *lane = word(bytes) ^ message.len() as u64;
+    }
+    // Two independent chains of multiplications over all words.
+    for pair in message.chunks(16) {
+        let (low, high) = pair.split_at(pair.len().min(8));
+        let (low, high) = (word(low), word(high));
+        lanes[0] = folded_product(lanes[0] ^ low, high ^ 0x9e37_79b9_7f4a_7c15);
+        lanes[1] = folded_product(lanes[1] ^ high, low ^ 0xbf58_476d_1ce4_e5b9);
+        lanes[2] = lanes[2].rotate_left(23) ^ lanes[0];
+        lanes[3] = lanes[3].rotate_left(31) ^ lanes[1];
+    }
     let mut signature = [0u8; 64];
-    signature[..32].copy_from_slice(hash.as_bytes());
+    for (out, lane) in signature.chunks_mut(8).zip(lanes) {
+        out.copy_from_slice(&lane.to_le_bytes());
+    }
     signature[32..].copy_from_slice(&public.0);
     Signature(signature)
+}
+
+/// Both halves of the product of two words, as one word.
+fn folded_product(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    (product ^ (product >> 64)) as u64
 }
 
 /// A signature to verify: by whom, over what.
@@ -178,6 +204,23 @@ mod tests {
             assert!(!scheme.verify(key.public(), b"statemenT", signature));
             assert!(!scheme.verify(other.public(), b"statement", signature));
         }
+    }
+
+    #[test]
+    fn the_keyed_hash_tells_messages_apart_by_every_bit_and_by_their_length() {
+        let key = SecretKey::from_seed(Scheme::KeyedHash, [7; 32]);
+        let message = [0u8; 101];
+        let mut seen = vec![key.sign(&message), key.sign(&message[..100]), key.sign(&[])];
+        for bit in 0..8 * message.len() {
+            let mut other = message;
+            other[bit / 8] ^= 1 << (bit % 8);
+            seen.push(key.sign(&other));
+        }
+        let halves = |half: usize| -> std::collections::BTreeSet<Vec<u8>> {
+            seen.iter().map(|s| s.0[8 * half..8 * half + 8].to_vec()).collect()
+        };
+        // Each of the two chains by itself does.
+        assert_eq!((halves(0).len(), halves(1).len()), (seen.len(), seen.len()));
     }
 
     #[test]

@@ -15,14 +15,17 @@
 pub mod checkers;
 pub mod linearizability;
 mod options;
+mod overrides;
 mod plan;
 mod report;
 pub mod scenario;
+pub mod shrink;
 mod violation;
 mod witness;
 pub mod world;
 
 pub use options::{Mode, Options, parse_scheme, scheme_name};
+pub use overrides::{Numbers, Overrides, Simpler};
 pub use perdura_adversary::Random;
 pub(crate) use perdura_adversary::random;
 pub use plan::{FaultPlan, NetworkPlan, Plan, WorkloadPlan};

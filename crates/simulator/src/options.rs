@@ -1,5 +1,6 @@
 //! What a run is asked for; whatever is left open is drawn from the seed.
 
+use crate::overrides::Overrides;
 use perdura_adversary::{Attack, Strategy};
 use perdura_protocol::{Faults, Scheme};
 use std::fmt;
@@ -48,6 +49,8 @@ pub struct Options {
     pub liars: Option<Vec<Strategy>>,
     /// How clients attack, one attack for each hostile client.
     pub attacks: Option<Vec<Attack>>,
+    /// What the run leaves out of what it would be.
+    pub overrides: Overrides,
 }
 
 /// Name of a scheme on the command line.
@@ -69,7 +72,16 @@ impl Options {
     /// All but seed and steps left to the seed.
     #[must_use]
     pub fn new(seed: u64, steps: u64) -> Options {
-        Options { seed, steps, faults: None, mode: None, scheme: None, liars: None, attacks: None }
+        Options {
+            seed,
+            steps,
+            faults: None,
+            mode: None,
+            scheme: None,
+            liars: None,
+            attacks: None,
+            overrides: Overrides::default(),
+        }
     }
 }
 
@@ -92,7 +104,7 @@ impl fmt::Display for Options {
         if let Some(attacks) = &self.attacks {
             write!(f, " --attacks {}", names(attacks.iter().map(|attack| attack.name())))?;
         }
-        Ok(())
+        write!(f, "{}", self.overrides)
     }
 }
 

@@ -206,6 +206,7 @@ impl Plan {
         if let Some(attacks) = &options.attacks {
             plan.attacks.clone_from(attacks);
         }
+        options.overrides.apply(&mut plan);
         plan
     }
 }

@@ -77,6 +77,12 @@ impl FaultKind {
         FaultKind::Wipe,
         FaultKind::ClientRestart,
     ];
+
+    /// The kind with a name, written as in reports.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<FaultKind> {
+        FaultKind::ALL.into_iter().find(|kind| format!("{kind:?}") == text)
+    }
 }
 
 /// How calls ended.
@@ -208,10 +214,11 @@ impl fmt::Display for Report {
         let seconds = self.virtual_us as f64 / 1e6;
         writeln!(f, "runs          {}", self.runs)?;
         writeln!(f, "steps         {} in {seconds:.1} virtual seconds", self.steps)?;
+        let rate = ok as f64 / seconds.max(1e-6);
         writeln!(
             f,
-            "calls         {ok} ok ({fast_reads} read fast), {refused} refused, \
-             {indeterminate} indeterminate, {abandoned} abandoned"
+            "calls         {ok} ok ({fast_reads} read fast; {rate:.1} in a second), {refused} \
+             refused, {indeterminate} indeterminate, {abandoned} abandoned"
         )?;
         writeln!(f, "slots         {}", self.slots)?;
         writeln!(f, "views         {} started, highest {}", self.views_started, self.highest_view)?;

@@ -14,6 +14,8 @@ pub struct Violation {
     pub at_us: u64,
     /// The step.
     pub step: u64,
+    /// Fault events until then.
+    pub faults: u64,
     /// The run.
     pub options: Options,
 }

@@ -11,6 +11,7 @@
 use super::conditions::{Prepared, Value};
 use crate::random::mix;
 use std::collections::HashSet;
+use std::hash::{BuildHasherDefault, Hasher};
 
 /// What was found.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -32,7 +33,7 @@ struct Search<'a> {
     reads_only: Vec<bool>,
     // Outcome unknown, by call, latest first.
     unknown: Vec<&'a Prepared>,
-    seen: HashSet<u128>,
+    seen: HashSet<u128, BuildHasherDefault<Mixed>>,
     budget: usize,
     deepest: usize,
     stuck: Vec<usize>,
@@ -52,6 +53,30 @@ struct Configuration {
     hash: u128,
     // The unknown operation that happened last, if nothing was read since.
     unread: Option<usize>,
+}
+
+/// Of words that are hashes already.
+#[derive(Default)]
+struct Mixed(u64);
+
+impl Hasher for Mixed {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.0 = mix(self.0 ^ u64::from(*byte)));
+    }
+
+    fn write_u128(&mut self, word: u128) {
+        self.0 = word as u64;
+    }
+}
+
+/// Completed operations that may happen next, by call, and the first return still to come.
+struct Window {
+    places: Vec<usize>,
+    deadline: u64,
 }
 
 fn word(domain: u64, number: u64) -> u128 {
@@ -81,7 +106,7 @@ pub fn search(operations: &[Prepared], keys: usize, budget: usize) -> Found {
         hash: 0,
         unread: None,
     };
-    let seen = HashSet::new();
+    let seen = HashSet::default();
     let reads_only = completed.iter().map(|operation| operation.only_reads()).collect();
     let mut search =
         Search { completed, reads_only, unknown, seen, budget, deepest: 0, stuck: Vec::new() };
@@ -93,7 +118,7 @@ impl Search<'_> {
         // Depth first; each entry is a configuration that is yet to be visited.
         let mut open = vec![start];
         while let Some(mut here) = open.pop() {
-            self.read_all(&mut here);
+            let window = self.read_all(&mut here);
             if here.first == self.completed.len() {
                 return Found::Order;
             }
@@ -105,11 +130,11 @@ impl Search<'_> {
             if self.seen.len() > self.budget {
                 return Found::TooMany;
             }
-            let mut next = self.successors(&here);
+            let mut next = self.successors(&here, &window);
             if next.is_empty() && here.happened >= self.deepest {
                 self.deepest = here.happened;
-                let window = self.window(&here);
-                self.stuck = window.into_iter().map(|at| self.completed[at].index).collect();
+                let stuck = window.places.iter().map(|at| self.completed[*at].index);
+                self.stuck = stuck.collect();
             }
             // The most promising one is visited first.
             next.reverse();
@@ -118,45 +143,42 @@ impl Search<'_> {
         Found::None { stuck: std::mem::take(&mut self.stuck) }
     }
 
-    /// The first return still to come.
-    fn deadline(&self, here: &Configuration) -> u64 {
-        let mut deadline = u64::MAX;
+    fn window(&self, here: &Configuration) -> Window {
+        let (mut places, mut deadline) = (Vec::with_capacity(16), u64::MAX);
+        let mut beyond = here.beyond.iter().peekable();
         for (at, operation) in self.completed.iter().enumerate().skip(here.first) {
             if operation.invoked > deadline {
                 break;
             }
-            if here.beyond.binary_search(&at).is_err() {
+            if beyond.next_if_eq(&&at).is_none() {
                 deadline = deadline.min(operation.ended.unwrap_or(u64::MAX));
+                places.push(at);
             }
         }
-        deadline
+        while places.last().is_some_and(|at| self.completed[*at].invoked > deadline) {
+            places.pop();
+        }
+        Window { places, deadline }
     }
 
-    /// Completed operations that may happen next.
-    fn window(&self, here: &Configuration) -> Vec<usize> {
-        let deadline = self.deadline(here);
-        let mut window: Vec<usize> = (here.first..self.completed.len())
-            .take_while(|at| self.completed[*at].invoked <= deadline)
-            .filter(|at| here.beyond.binary_search(at).is_err())
-            .collect();
-        window.sort_by_key(|at| self.completed[*at].ended);
-        window
-    }
-
-    /// Lets everything happen that only reads, and reads what is there.
-    fn read_all(&self, here: &mut Configuration) {
+    /// Lets everything happen that only reads, and reads what is there; what may happen then.
+    fn read_all(&self, here: &mut Configuration) -> Window {
         loop {
-            let ready: Vec<usize> = self
-                .window(here)
-                .into_iter()
-                .filter(|at| self.reads_only[*at] && applicable(here, self.completed[*at]))
-                .collect();
-            if ready.is_empty() {
-                return;
+            let window = self.window(here);
+            let ready = |here: &Configuration, at: usize| {
+                self.reads_only[at] && applicable(here, self.completed[at])
+            };
+            let before = here.happened;
+            // None of them changes what another one needs.
+            for at in &window.places {
+                if ready(here, *at) {
+                    self.happens(here, *at);
+                }
+            }
+            if here.happened == before {
+                return window;
             }
             here.unread = None;
-            // None of them changes what another one needs.
-            ready.into_iter().for_each(|at| self.happens(here, at));
         }
     }
 
@@ -173,9 +195,11 @@ impl Search<'_> {
         apply(here, self.completed[at]);
     }
 
-    fn successors(&self, here: &Configuration) -> Vec<Configuration> {
+    fn successors(&self, here: &Configuration, window: &Window) -> Vec<Configuration> {
         let mut next = Vec::new();
-        for at in self.window(here) {
+        let mut places = window.places.clone();
+        places.sort_by_key(|at| self.completed[*at].ended);
+        for at in places {
             let operation = self.completed[at];
             if applicable(here, operation) && !self.in_vain(here, operation) {
                 let mut there = here.clone();
@@ -184,7 +208,6 @@ impl Search<'_> {
                 next.push(there);
             }
         }
-        let deadline = self.deadline(here);
         for (at, operation) in self.unknown.iter().enumerate() {
             let used = here.used[at / 64] & (1 << (at % 64)) != 0;
             let changes = operation
@@ -192,7 +215,7 @@ impl Search<'_> {
                 .iter()
                 .any(|(key, one)| one.sets.is_some_and(|value| value != here.values[*key]));
             if used
-                || operation.invoked > deadline
+                || operation.invoked > window.deadline
                 || !changes
                 || !applicable(here, operation)
                 || self.in_vain(here, operation)

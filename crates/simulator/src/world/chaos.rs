@@ -26,7 +26,10 @@ struct Trouble {
 /// The faults of a run.
 #[derive(Debug)]
 pub struct Chaos {
+    // Each event draws from a stream of its own, so that leaving one out changes no other.
+    streams: Random,
     random: Random,
+    events: u64,
     troubles: Vec<Option<Trouble>>,
 }
 
@@ -55,7 +58,20 @@ impl Chaos {
     /// Nothing has gone wrong yet.
     #[must_use]
     pub fn new(random: Random) -> Chaos {
-        Chaos { random, troubles: Vec::new() }
+        Chaos { streams: random.clone(), random, events: 0, troubles: Vec::new() }
+    }
+
+    /// Events so far.
+    #[must_use]
+    pub fn events(&self) -> u64 {
+        self.events
+    }
+
+    /// The next event; its number.
+    fn next_event(&mut self) -> u64 {
+        self.events += 1;
+        self.random = self.streams.fork(&self.events.to_string());
+        self.events
     }
 
     /// How long a process stays down.
@@ -86,9 +102,20 @@ impl World {
         if self.ending.begun() {
             return;
         }
+        let number = self.chaos.next_event();
         let kind = self.chaos.kind();
-        self.strike(kind);
         self.schedule_fault();
+        if self.options.overrides.skip_faults.contains(number) {
+            self.trace.line(self.now_us, format_args!("fault {number}, {kind:?}, is skipped"));
+        } else {
+            self.trace.line(self.now_us, format_args!("fault {number}: {kind:?}"));
+            self.strike(kind);
+        }
+    }
+
+    /// Whether faults of this kind happen.
+    pub(crate) fn allows(&self, kind: FaultKind) -> bool {
+        !self.options.overrides.without.contains(&kind)
     }
 
     /// Whether a replica counts as failed.
@@ -129,6 +156,9 @@ impl World {
 
     /// Does it, if the promise allows it now.
     pub(crate) fn strike(&mut self, kind: FaultKind) {
+        if !self.allows(kind) {
+            return;
+        }
         match kind {
             FaultKind::LinkReset => self.reset_link(),
             FaultKind::ClientRestart => {

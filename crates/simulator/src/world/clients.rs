@@ -310,9 +310,12 @@ impl World {
             (Seen::Ok(_) | Seen::RefusedInOrder, Some(number)) => Some(number),
             _ => None,
         };
-        let what = format!("{result:?}");
-        self.trace.event([9, client as u64, id.0, self.now_us], what.as_bytes());
-        self.trace.line(self.now_us, format_args!("c{client} call {record} ends: {what}"));
+        let what = match &result {
+            CallResult::Completed(Reply::Service(bytes)) => bytes.clone(),
+            other => format!("{other:?}").into(),
+        };
+        self.trace.event([9, client as u64, id.0, self.now_us], &what);
+        self.trace.line(self.now_us, format_args!("c{client} call {record} ends: {result:?}"));
         if let Some((session, number)) = acknowledged
             && let Some(slot) = self.checkers.exactly_once.slot_of(session, number)
         {
@@ -321,7 +324,7 @@ impl World {
         if self.plan.mode == RunMode::Liveness
             && matches!(result, CallResult::Indeterminate(_) | CallResult::Refused(_))
         {
-            self.check(progress::gave_up(client, waited_us, &what));
+            self.check(progress::gave_up(client, waited_us, &format!("{result:?}")));
         }
         if self.by_hand {
             return;

@@ -8,6 +8,7 @@ use crate::checkers::commit_order::{self, Seen, Told};
 use crate::checkers::progress::{self, CONVERGENCE_US};
 use crate::linearizability::{self, Call, Operation, Outcome, Return, Verdict};
 use crate::plan::NetworkPlan;
+use crate::report::FaultKind;
 use crate::violation::Broken;
 use perdura_replica::node::State;
 
@@ -42,7 +43,7 @@ impl World {
     pub(crate) fn end(&mut self) {
         self.all_is_well();
         self.come_to_rest();
-        if !self.failed() && self.random.percent(50) {
+        if !self.failed() && self.random.percent(50) && self.allows(FaultKind::CrashOfAll) {
             self.crash_all();
             self.come_to_rest();
         }

@@ -18,6 +18,7 @@ mod keeper;
 mod liars;
 mod links;
 pub mod network;
+mod queue;
 mod replacement;
 pub mod replica;
 mod trace;
@@ -38,9 +39,9 @@ use network::Network;
 use perdura_execution::Genesis;
 use perdura_protocol::configuration::{Configuration, Member, Parameters};
 use perdura_protocol::{ClusterId, Digest, PublicKey, ReplicaId, SecretKey, Slot};
+use queue::Queue;
 use replacement::Replacement;
 use replica::{Armed, Clock, Replica};
-use std::collections::BTreeMap;
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use trace::Trace;
@@ -103,9 +104,8 @@ pub struct World {
     pub(crate) random: Random,
     pub(crate) disk_random: Random,
     pub(crate) now_us: u64,
-    sequence: u64,
     stamp: u64,
-    queue: BTreeMap<(u64, u64), Event>,
+    queue: Queue,
     pub(crate) network: Network,
     pub(crate) replicas: Vec<Replica>,
     // The administrator is the last.
@@ -225,9 +225,8 @@ impl World {
             plan,
             parameters,
             now_us: START_US,
-            sequence: 0,
             stamp: 0,
-            queue: BTreeMap::new(),
+            queue: Queue::default(),
             replicas,
             clients,
             hostile,
@@ -267,6 +266,7 @@ impl World {
                 what,
                 at_us: self.now_us,
                 step: self.report.steps,
+                faults: self.chaos.events(),
                 options: self.options.clone(),
             })),
         }
@@ -275,11 +275,28 @@ impl World {
     fn run(&mut self) {
         self.begin();
         self.schedule_fault();
+        self.run_on();
+    }
+
+    /// Runs from wherever it is to the end.
+    pub(crate) fn run_on(&mut self) {
         let steps = self.options.steps;
         self.run_while(|world| world.report.steps < steps);
         if self.broken.is_none() {
             self.end();
         }
+    }
+
+    /// Begins, and runs until a replica is down and the group has come to a slot, or the steps end.
+    #[cfg(test)]
+    pub(crate) fn run_until_down(&mut self, replica: usize, slot: Slot) {
+        self.begin();
+        self.schedule_fault();
+        let steps = self.options.steps;
+        self.run_while(|world| {
+            let down = world.replicas[replica].process.is_none();
+            world.report.steps < steps && !(down && world.checkers.agreement.last() >= slot)
+        });
     }
 
     /// Starts every replica on an empty disk, and every client.
@@ -296,9 +313,7 @@ impl World {
 
     /// Lets events happen until a moment, which then has come.
     pub(crate) fn run_until(&mut self, until_us: u64) {
-        self.run_while(|world| {
-            world.queue.first_key_value().is_some_and(|((at, _), _)| *at <= until_us)
-        });
+        self.run_while(|world| world.queue.next_us().is_some_and(|at| at <= until_us));
         self.now_us = self.now_us.max(until_us);
     }
 
@@ -306,7 +321,7 @@ impl World {
     pub(crate) fn run_while(&mut self, more: impl Fn(&World) -> bool) {
         let mut events = 0;
         while self.broken.is_none() && more(self) {
-            let Some(((at, _), event)) = self.queue.pop_first() else { return };
+            let Some((at, event)) = self.queue.pop() else { return };
             self.now_us = self.now_us.max(at);
             self.happen(event);
             events += 1;
@@ -369,8 +384,7 @@ impl World {
     }
 
     pub(crate) fn push_at(&mut self, at_us: u64, event: Event) {
-        self.sequence += 1;
-        self.queue.insert((at_us, self.sequence), event);
+        self.queue.push(at_us, event);
     }
 
     /// A replica that is paused does it later.

@@ -1,0 +1,284 @@
+//! `perdura simulate`: whole groups on virtual time, from one seed each.
+
+mod batch;
+
+use crate::init::parse_faults;
+use anyhow::{Context, Result};
+use clap::Args;
+use perdura_adversary::{Attack, Strategy};
+use perdura_protocol::{Faults, Scheme};
+use perdura_simulator::shrink::{RUNS_AT_MOST, Shrunk, shrink};
+use perdura_simulator::{
+    FaultKind, Mode, Numbers, Options, Overrides, Report, Simpler, Violation, parse_scheme,
+    simulate, simulate_traced,
+};
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Runs the replicas' and clients' real code on virtual time, network and disks, does what it can
+/// to break it, and checks what it promises: agreement, persistence before speech, durability,
+/// exactly once, linearizability. The same seed gives the same run.
+///
+/// What is not given is drawn from the seed: bounds, mode, signatures, network, workload, faults.
+/// Exit code 0: nothing was violated; 1: something was, and the line that repeats it is printed.
+#[derive(Args)]
+pub struct Arguments {
+    /// Decides everything
+    #[arg(long, value_name = "N")]
+    seed: u64,
+    /// Delivered messages, disk completions and timers before the faults stop
+    #[arg(long, value_name = "M", default_value_t = 10_000,
+          value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    steps: u64,
+    /// Run this many seeds, from N on, and add up their reports
+    #[arg(long, value_name = "COUNT", default_value_t = 1,
+          value_parser = clap::value_parser!(u64).range(1..))]
+    seeds: u64,
+    /// Runs at a time
+    #[arg(long, value_name = "THREADS", default_value_t = 1,
+          value_parser = clap::value_parser!(u64).range(1..=1024))]
+    jobs: u64,
+    /// Fail also if some kind of fault, lie or attack never took effect in any of the runs
+    #[arg(long)]
+    every_fault: bool,
+    /// Fault bounds of the group
+    #[arg(long, value_name = "U,R", value_parser = parse_faults)]
+    faults: Option<Faults>,
+    /// liveness: at most u replicas have failed at a time, and calls are answered all the while;
+    /// safety: any number crashes, nothing wrong is ever said, and the group goes on afterwards
+    #[arg(long, value_name = "MODE", value_parser = parse_mode)]
+    mode: Option<Mode>,
+    /// How statements are signed: ed25519 or keyed-hash
+    #[arg(long, value_name = "SCHEME", value_parser = parse_signatures)]
+    signatures: Option<Scheme>,
+    /// How replicas lie, one strategy for each liar (at most r), or none
+    #[arg(long, value_name = "STRATEGY,...", value_parser = parse_liars)]
+    liars: Option<std::vec::Vec<Strategy>>,
+    /// How clients attack, one attack for each hostile client, or none
+    #[arg(long, value_name = "ATTACK,...", value_parser = parse_attacks)]
+    attacks: Option<std::vec::Vec<Attack>>,
+    /// Calls in a second of all clients together, if everything is answered at once
+    #[arg(long, value_name = "OPS_PER_S", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    rate: Option<u64>,
+    #[command(flatten)]
+    less: Less,
+    /// Shrink what fails: leave out faults, clients, steps and more as long as the same rule is
+    /// violated, and print the command that is left
+    #[arg(long)]
+    shrink: bool,
+    /// Most runs that a shrinking takes
+    #[arg(long, value_name = "RUNS", default_value_t = RUNS_AT_MOST)]
+    shrink_runs: u32,
+    /// Write a line for everything that happens; `-` is standard output
+    #[arg(long, value_name = "FILE", conflicts_with = "seeds")]
+    trace: Option<PathBuf>,
+}
+
+/// What a run leaves out; the line that repeats a shrunk run is made of these.
+#[derive(Args)]
+struct Less {
+    /// Number of clients
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=50))]
+    clients: Option<u64>,
+    /// Calls that a client has open at most
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100))]
+    callers: Option<u64>,
+    /// Keys that all clients share
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    keys: Option<u64>,
+    /// Kinds of faults that do not happen, as the report names them
+    #[arg(long, value_name = "KINDS", value_delimiter = ',', value_parser = parse_kind)]
+    without: Vec<FaultKind>,
+    /// Numbers of the fault events that do not happen, such as 3,7-9; a trace shows the numbers
+    #[arg(long, value_name = "NUMBERS", value_parser = parse_numbers)]
+    skip_faults: Option<Numbers>,
+    /// What is simpler than drawn: network, clocks, disks, rounds, reads, deadlines, values
+    #[arg(long, value_name = "PARTS", value_delimiter = ',', value_parser = parse_simpler)]
+    simpler: Vec<Simpler>,
+}
+
+fn parse_kind(text: &str) -> Result<FaultKind, String> {
+    FaultKind::parse(text).ok_or_else(|| format!("give some of {:?}", FaultKind::ALL))
+}
+
+fn parse_numbers(text: &str) -> Result<Numbers, String> {
+    Numbers::parse(text).ok_or_else(|| "give numbers and ranges, such as 3,7-9".to_owned())
+}
+
+fn parse_simpler(text: &str) -> Result<Simpler, String> {
+    let names = || Simpler::ALL.map(Simpler::as_str).join(", ");
+    Simpler::parse(text).ok_or_else(|| format!("give some of {}", names()))
+}
+
+fn parse_mode(text: &str) -> Result<Mode, String> {
+    Mode::parse(text).ok_or_else(|| "give liveness or safety".to_owned())
+}
+
+fn parse_liars(text: &str) -> Result<Vec<Strategy>, String> {
+    let all = || Strategy::ALL.map(Strategy::name).join(", ");
+    parse_names(text, Strategy::parse).map_err(|name| format!("{name:?} is none of: {}", all()))
+}
+
+fn parse_attacks(text: &str) -> Result<Vec<Attack>, String> {
+    let all = || Attack::ALL.map(Attack::name).join(", ");
+    parse_names(text, Attack::parse).map_err(|name| format!("{name:?} is none of: {}", all()))
+}
+
+/// Names separated by commas, or `none`; the first unknown one is the error.
+fn parse_names<T>(text: &str, parse: impl Fn(&str) -> Option<T>) -> Result<Vec<T>, String> {
+    if text == "none" {
+        return Ok(Vec::new());
+    }
+    text.split(',').map(|name| parse(name).ok_or_else(|| name.to_owned())).collect()
+}
+
+fn parse_signatures(text: &str) -> Result<Scheme, String> {
+    parse_scheme(text).ok_or_else(|| "give ed25519 or keyed-hash".to_owned())
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let began = cpu_seconds();
+    let mut batch = Batch { arguments, total: Report::default(), violations: 0 };
+    match trace(arguments)? {
+        Some(writer) => {
+            batch.take(simulate_traced(&options(arguments, arguments.seed), Some(writer)));
+        }
+        None => {
+            let count = arguments.seeds.min(u64::MAX - arguments.seed);
+            let of = |index| options(arguments, arguments.seed + index);
+            batch::run(count, arguments.jobs, of, |result| batch.take(result));
+        }
+    }
+    Ok(batch.end(cpu_seconds() - began))
+}
+
+/// What came of the runs so far.
+struct Batch<'a> {
+    arguments: &'a Arguments,
+    total: Report,
+    violations: u64,
+}
+
+impl Batch<'_> {
+    fn take(&mut self, result: Result<Report, Box<Violation>>) {
+        match result {
+            Ok(report) => self.total.add(&report),
+            Err(violation) => {
+                self.violations += 1;
+                say!("{violation}");
+                if self.arguments.shrink {
+                    say!("{}", shrunk(&violation, self.arguments.shrink_runs));
+                }
+            }
+        }
+    }
+
+    fn end(&self, seconds: f64) -> ExitCode {
+        let total = &self.total;
+        if total.runs > 0 {
+            say!("{total}");
+            let virtual_seconds = total.virtual_us as f64 / 1e6;
+            let times = virtual_seconds / seconds.max(1e-9);
+            let step_us = seconds * 1e6 / total.steps.max(1) as f64;
+            say!(
+                "speed         {times:.0} times faster than real time: {seconds:.2} s of processor \
+                 time, {step_us:.2} us for a step"
+            );
+        }
+        say!("violations    {}", self.violations);
+        let (fired, tried) = (total.never_fired(), total.never_tried());
+        let missing = self.arguments.every_fault && !(fired.is_empty() && tried.is_empty());
+        if missing {
+            eprintln!("never took effect: {fired:?} {tried:?}");
+        }
+        let kept = self.violations == 0 && !missing;
+        if kept { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+}
+
+fn shrunk(violation: &Violation, runs_at_most: u32) -> Shrunk {
+    let progress = |runs: u32, smaller: &Violation| {
+        let (step, faults) = (smaller.step, smaller.faults);
+        eprintln!("shrinking: after {runs} runs it fails in step {step}, fault event {faults}");
+    };
+    shrink(violation, runs_at_most, simulate, progress)
+}
+
+/// The run of one seed.
+fn options(arguments: &Arguments, seed: u64) -> Options {
+    let less = &arguments.less;
+    Options {
+        seed,
+        steps: arguments.steps,
+        faults: arguments.faults,
+        mode: arguments.mode,
+        scheme: arguments.signatures,
+        liars: arguments.liars.clone(),
+        attacks: arguments.attacks.clone(),
+        overrides: Overrides {
+            rate: arguments.rate,
+            clients: less.clients.map(|count| count as usize),
+            callers: less.callers.map(|count| count as usize),
+            keys: less.keys,
+            without: less.without.iter().copied().collect(),
+            skip_faults: less.skip_faults.clone().unwrap_or_default(),
+            simpler: less.simpler.iter().copied().collect(),
+        },
+    }
+}
+
+/// Processor time of this process so far, seconds.
+fn cpu_seconds() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+fn trace(arguments: &Arguments) -> Result<Option<Box<dyn Write>>> {
+    let Some(path) = &arguments.trace else { return Ok(None) };
+    if path.as_os_str() == "-" {
+        return Ok(Some(Box::new(std::io::stdout())));
+    }
+    let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(Some(Box::new(BufWriter::new(file))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    /// A violation prints its options as a command; that command has to mean the same.
+    #[test]
+    fn the_printed_command_is_read_as_what_it_was_printed_from() {
+        let mut printed = Options::new(595, 812);
+        printed.faults = Faults::new(2, 1).ok();
+        printed.mode = Some(Mode::Safety);
+        printed.scheme = Some(Scheme::KeyedHash);
+        printed.liars = Some(Vec::new());
+        printed.attacks = Some(Attack::ALL[..2].to_vec());
+        printed.overrides = Overrides {
+            rate: Some(10),
+            clients: Some(1),
+            callers: Some(2),
+            keys: Some(3),
+            without: [FaultKind::Wipe, FaultKind::MessageLoss].into(),
+            skip_faults: Numbers::default().and([3, 7, 8, 9]),
+            simpler: [Simpler::Network, Simpler::Clocks].into(),
+        };
+        for options in [printed, Options::new(1, 10_000)] {
+            let line = options.to_string();
+            let words = line.strip_prefix("perdura ").unwrap().split_whitespace();
+            let read = Line::try_parse_from(words).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(super::options(&read.arguments, options.seed), options, "{line}");
+        }
+    }
+}
