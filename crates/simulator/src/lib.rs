@@ -26,6 +26,6 @@ pub use options::{Mode, Options, parse_scheme, scheme_name};
 pub use perdura_adversary::Random;
 pub(crate) use perdura_adversary::random;
 pub use plan::{FaultPlan, NetworkPlan, Plan, WorkloadPlan};
-pub use report::{Calls, FaultKind, Report};
+pub use report::{Calls, FaultKind, Mark, Report};
 pub use violation::Violation;
 pub use world::{simulate, simulate_traced};
