@@ -68,6 +68,7 @@ impl Agreement {
         self.peers[from.index()].answered_ms = now.monotonic_ms;
         if view < self.view || (view == self.view && changing) {
             if let Some(new_view) = self.new_view.clone() {
+                self.marks.new_views_repeated += 1;
                 self.send_in_view(from, Message::NewView(Box::new(new_view)));
             }
         } else if view == self.view && stalled {
@@ -234,6 +235,7 @@ impl Agreement {
         }
         self.deliver_decided(now);
         self.fetch_ms = None;
+        self.marks.decisions_fetched += u64::from(self.delivered > before);
         if self.delivered > before && self.peers[from.index()].delivered > self.delivered {
             self.fetch_ms = Some(now.monotonic_ms);
             self.fetch_from = from.index();

@@ -26,6 +26,7 @@ mod evidence;
 mod laggards;
 mod leading;
 mod machine;
+mod marks;
 mod ordering;
 pub mod pool;
 mod restart;
@@ -35,4 +36,5 @@ pub mod timing;
 mod views;
 
 pub use machine::{Agreement, Effect, Misbehaviour, Mode, Now, Settings};
+pub use marks::Marks;
 pub use restart::Restart;

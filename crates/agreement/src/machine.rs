@@ -2,6 +2,7 @@
 //! waits for the disk.
 
 use crate::evidence::{Start, Verifier};
+use crate::marks::Marks;
 use crate::pool::{Admission, Pool};
 use crate::rules::Standing;
 use crate::slot::{SlotState, Vote};
@@ -209,6 +210,7 @@ pub struct Agreement {
     pub(crate) appended: u64,
     pub(crate) persisted: u64,
     pub(crate) held: VecDeque<(u64, Held)>,
+    pub(crate) marks: Marks,
     pub(crate) effects: VecDeque<Effect>,
     pub(crate) entropy_used: u64,
 }
@@ -269,6 +271,7 @@ impl Agreement {
             appended: 0,
             persisted: 0,
             held: VecDeque::new(),
+            marks: Marks::default(),
             effects: VecDeque::new(),
             entropy_used: 0,
             settings,
@@ -561,6 +564,12 @@ impl Agreement {
     #[must_use]
     pub fn held(&self) -> (usize, usize, usize) {
         (self.slots.len(), self.pool.held_bytes(), self.held.len())
+    }
+
+    /// Rare branches taken so far.
+    #[must_use]
+    pub fn marks(&self) -> Marks {
+        self.marks
     }
 
     pub(crate) fn n(&self) -> usize {

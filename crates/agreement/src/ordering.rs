@@ -2,7 +2,7 @@
 //! prefixes that let everybody forget it.
 
 use crate::machine::{Agreement, Effect, Held, Misbehaviour, Mode, Now};
-use crate::rules::{self, Ballot};
+use crate::rules::{self, Ballot, Withheld};
 use crate::slot::{Added, Decided, Judge, Locked, Proposal, SlotState, Vote};
 use perdura_protocol::batch::BatchKind;
 use perdura_protocol::message::Message;
@@ -138,7 +138,8 @@ impl Agreement {
         if state.written.is_some_and(|written| written.0 == view) {
             return;
         }
-        if rules::may_write(&self.standing(), self.ballot(slot, digest), state).is_err() {
+        if let Err(why) = rules::may_write(&self.standing(), self.ballot(slot, digest), state) {
+            self.marks.writes_withheld += u64::from(why == Withheld::Restarted);
             return;
         }
         let signature = self.sign(Kind::Write, view, slot, digest);
@@ -382,6 +383,7 @@ impl Agreement {
     pub fn vouch(&mut self, now: Now) {
         let settled = self.executed == self.delivered && self.executed > self.prefix.slot;
         if settled {
+            self.marks.prefixes_vouched += u64::from(self.voting());
             self.sign_prefix(now, self.executed, self.history, self.logged_at);
         }
     }

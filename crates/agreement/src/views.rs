@@ -295,6 +295,7 @@ impl Agreement {
             });
             wanted.extend(missing);
         }
+        self.marks.batches_asked_for += u64::from(!wanted.is_empty());
         self.ask_for_batches(&wanted);
     }
 
@@ -363,6 +364,11 @@ impl Agreement {
             self.leave_for(now, new_view.view);
         }
         self.start = Start::choose(new_view.changes.iter());
+        let null = Batch::null().digest();
+        let (holes, locks): (Vec<Digest>, Vec<Digest>) =
+            self.start.choices.values().partition(|digest| **digest == null);
+        self.marks.locks_carried += u64::from(!locks.is_empty());
+        self.marks.holes_filled += u64::from(!holes.is_empty());
         self.view_configuration = new_view.configuration;
         self.mode = Mode::Started;
         self.own_change = None;

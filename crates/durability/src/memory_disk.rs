@@ -2,27 +2,35 @@
 //!
 //! The model, and so the list of faults that may be injected:
 //! - A write is seen by reads at once. [`MemoryDisk::crash`] keeps, loses or tears (keeps the
-//!   first bytes of) each 512-byte sector that was written since the file's last sync.
+//!   first bytes of) each 512-byte sector that was written since the file's last sync; of some
+//!   files it keeps or loses whole pages of 4 KiB.
 //! - The growth of a file, and each name made, changed or removed, is kept or lost until the file,
 //!   or the directory, is synced.
 //! - [`MemoryDisk::fail_after`]: the process or machine dies during an operation, which may or may
 //!   not have taken effect.
 //! - [`MemoryDisk::fail_next_sync`]: the sync fails, and as on Linux the pages count as clean
-//!   afterwards: only writing them again makes a later sync store them.
+//!   afterwards: later syncs succeed, and only writing them again makes one store them.
+//! - [`MemoryDisk::fail`]: reads, writes or syncs fail, once or until the disk is repaired; a
+//!   write that fails may have stored a part.
 //! - [`MemoryDisk::set_capacity`]: no space left on device.
-//! - [`MemoryDisk::flip_bit`]: corruption at rest.
+//! - Damage of what was synced: [`MemoryDisk::flip_bit`], [`MemoryDisk::zero_sector`],
+//!   [`MemoryDisk::stale_sector`], [`MemoryDisk::lose_write`], [`MemoryDisk::misdirect_write`],
+//!   [`MemoryDisk::misdirect_read`]. The disk remembers what it would hold without
+//!   ([`MemoryDisk::intact_copy`]), through all that happens to it later.
 //!
-//! Deterministic: the only source of choice is the `entropy` given to [`MemoryDisk::crash`]. Pages
-//! of zeros take no memory.
+//! Deterministic: the only source of choice is the `entropy` given to [`MemoryDisk::crash`].
+
+mod faults;
+mod file;
+
+pub use faults::{Errors, Losses, Operation};
 
 use crate::disk::{Disk, DiskError};
+use faults::Misread;
+use file::FileState;
 use std::collections::BTreeMap;
 use std::io::{Error, ErrorKind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-const PAGE_BYTES: usize = 4096;
-const SECTOR_BYTES: usize = 512;
-type Page = Box<[u8; PAGE_BYTES]>;
 
 /// A handle to a disk in memory. Handles from before a crash fail every operation.
 #[derive(Clone, Debug)]
@@ -44,24 +52,10 @@ struct State {
     dead: bool,
     fail_next_sync: bool,
     capacity_bytes: Option<u64>,
-}
-
-#[derive(Clone, Debug, Default)]
-struct FileState {
-    size: u64,
-    durable_size: u64,
-    pages: BTreeMap<u64, Page>,
-    // What pages held when they were last synced, for those written since.
-    unsynced: BTreeMap<u64, Undo>,
-}
-
-#[derive(Clone, Debug)]
-struct Undo {
-    before: Page,
-    // A bit for each written sector.
-    sectors: u8,
-    // A sync of it failed, and it was not written since.
-    failed: bool,
+    errors: Option<Errors>,
+    // The operation under way is a write that stores a part of what it was given.
+    short_write: bool,
+    misread: Option<Misread>,
 }
 
 #[derive(Clone, Debug)]
@@ -101,79 +95,6 @@ impl NameChange {
 
 fn directory_of(name: &str) -> &str {
     name.rsplit_once('/').map_or("", |(directory, _)| directory)
-}
-
-impl FileState {
-    fn read(&self, mut offset: u64, mut buffer: &mut [u8]) -> Result<(), Error> {
-        let end = offset.checked_add(buffer.len() as u64);
-        if end.is_none_or(|end| end > self.size) {
-            return Err(ErrorKind::UnexpectedEof.into());
-        }
-        while !buffer.is_empty() {
-            let start = (offset % PAGE_BYTES as u64) as usize;
-            let length = buffer.len().min(PAGE_BYTES - start);
-            let (head, rest) = buffer.split_at_mut(length);
-            match self.pages.get(&(offset / PAGE_BYTES as u64)) {
-                Some(page) => head.copy_from_slice(&page[start..start + length]),
-                None => head.fill(0),
-            }
-            buffer = rest;
-            offset += length as u64;
-        }
-        Ok(())
-    }
-
-    fn write(&mut self, mut offset: u64, mut data: &[u8]) {
-        self.size = self.size.max(offset + data.len() as u64);
-        while !data.is_empty() {
-            let number = offset / PAGE_BYTES as u64;
-            let start = (offset % PAGE_BYTES as u64) as usize;
-            let length = data.len().min(PAGE_BYTES - start);
-            let page = self.pages.entry(number).or_insert_with(|| Box::new([0; PAGE_BYTES]));
-            let undo = self.unsynced.entry(number).or_insert_with(|| Undo {
-                before: page.clone(),
-                sectors: 0,
-                failed: false,
-            });
-            for sector in start / SECTOR_BYTES..=(start + length - 1) / SECTOR_BYTES {
-                undo.sectors |= 1 << sector;
-            }
-            undo.failed = false;
-            page[start..start + length].copy_from_slice(&data[..length]);
-            data = &data[length..];
-            offset += length as u64;
-        }
-    }
-
-    fn sync(&mut self) {
-        self.durable_size = self.size;
-        self.unsynced.retain(|_, undo| undo.failed);
-    }
-
-    fn crash(&mut self, entropy: &mut impl FnMut() -> u64) {
-        if self.size != self.durable_size && entropy().is_multiple_of(2) {
-            self.size = self.durable_size;
-        }
-        self.durable_size = self.size;
-        for (number, undo) in std::mem::take(&mut self.unsynced) {
-            let Some(page) = self.pages.get_mut(&number) else { continue };
-            for sector in 0..PAGE_BYTES / SECTOR_BYTES {
-                if undo.sectors & (1 << sector) == 0 {
-                    continue;
-                }
-                let word = entropy();
-                let kept = match word % 3 {
-                    0 => SECTOR_BYTES,
-                    1 => 0,
-                    _ => (word >> 8) as usize % SECTOR_BYTES,
-                };
-                let lost = sector * SECTOR_BYTES + kept..(sector + 1) * SECTOR_BYTES;
-                page[lost.clone()].copy_from_slice(&undo.before[lost]);
-            }
-        }
-        let size = self.size;
-        self.pages.retain(|number, _| number * (PAGE_BYTES as u64) < size);
-    }
 }
 
 impl State {
@@ -233,23 +154,27 @@ impl MemoryDisk {
     /// The machine stops and starts again. What was not synced is kept or lost as `entropy`, a
     /// source of random words, decides. Ends an injected failure. Other handles are dead from now
     /// on; this one goes on.
-    pub fn crash(&mut self, mut entropy: impl FnMut() -> u64) {
+    pub fn crash(&mut self, mut entropy: impl FnMut() -> u64) -> Losses {
+        let mut losses = Losses::default();
         let mut state = self.state();
         let mut names = std::mem::take(&mut state.durable_names);
         for change in std::mem::take(&mut state.pending) {
             if entropy().is_multiple_of(2) {
                 change.apply(&mut names);
+            } else {
+                losses.names += 1;
             }
         }
         state.durable_names = names.clone();
         state.names = names;
         for file in state.files.values_mut() {
-            file.crash(&mut entropy);
+            file.crash(&mut entropy, &mut losses);
         }
         state.drop_unnamed();
         let epoch = state.restart();
         drop(state);
         self.epoch = epoch;
+        losses
     }
 
     /// The process stops and starts again; the machine, and with it every write, stays. Ends an
@@ -259,72 +184,10 @@ impl MemoryDisk {
         self.epoch = epoch;
     }
 
-    /// `operations` more changes (creates, writes, syncs, renames, removes) succeed; the one after
-    /// takes effect without being synced and fails, as does everything later, reads included,
-    /// until [`MemoryDisk::crash`] or [`MemoryDisk::restart_process`].
-    pub fn fail_after(&mut self, operations: u64) {
-        self.state().countdown = Some(operations);
-    }
-
-    /// The next sync of a file fails with an I/O error; what it should have stored stays visible
-    /// and is not stored by later syncs either unless it is written again.
-    pub fn fail_next_sync(&mut self) {
-        self.state().fail_next_sync = true;
-    }
-
-    /// Limits the sum of file sizes; `None` lifts the limit.
-    pub fn set_capacity(&mut self, bytes: Option<u64>) {
-        self.state().capacity_bytes = bytes;
-    }
-
-    /// Inverts bit `bit` (0 to 7) of the byte at `offset`, on the medium as in the cache.
-    ///
-    /// # Errors
-    /// When there is no such file or byte.
-    pub fn flip_bit(&mut self, name: &str, offset: u64, bit: u8) -> Result<(), DiskError> {
-        let mut state = self.state();
-        let flip = |file: &mut FileState| {
-            if offset >= file.size {
-                return Err(ErrorKind::UnexpectedEof.into());
-            }
-            let at = (offset % PAGE_BYTES as u64) as usize;
-            let number = offset / PAGE_BYTES as u64;
-            file.pages.entry(number).or_insert_with(|| Box::new([0; PAGE_BYTES]))[at] ^= 1 << bit;
-            if let Some(undo) = file.unsynced.get_mut(&number) {
-                undo.before[at] ^= 1 << bit;
-            }
-            Ok(())
-        };
-        state
-            .file_state(name)
-            .and_then(flip)
-            .map_err(|source| DiskError::new("flip a bit of", name, source))
-    }
-
     /// Changes (creates, writes, syncs, renames, removes) made so far.
     #[must_use]
     pub fn operations(&self) -> u64 {
         self.state().operations
-    }
-
-    /// A disk of its own with the same content, all of it durable; for tests that go on from one
-    /// state in many ways.
-    #[must_use]
-    pub fn copy(&self) -> MemoryDisk {
-        let state = self.state();
-        let mut files = state.files.clone();
-        for file in files.values_mut() {
-            file.unsynced.clear();
-            file.durable_size = file.size;
-        }
-        let copy = State {
-            names: state.names.clone(),
-            durable_names: state.names.clone(),
-            files,
-            next_file: state.next_file,
-            ..State::default()
-        };
-        MemoryDisk { state: Arc::new(Mutex::new(copy)), epoch: 0 }
     }
 
     /// Runs `operation`, which changes something, unless an injected failure forbids it.
@@ -347,7 +210,21 @@ impl MemoryDisk {
                 }
                 left => {
                     state.countdown = left.map(|left| left - 1);
-                    operation(&mut state)
+                    let syncs = what == "sync" || what == "sync directory";
+                    let kind = if syncs { Operation::Sync } else { Operation::Write };
+                    match state.injected_error(kind) {
+                        Ok(()) => operation(&mut state),
+                        Err((error, short)) => {
+                            state.short_write = short;
+                            if short {
+                                operation(&mut state)?;
+                            } else if let (true, Ok(file)) = (syncs, state.file_state(name)) {
+                                file.fail_sync();
+                            }
+                            state.short_write = false;
+                            Err(error)
+                        }
+                    }
                 }
             }
         });
@@ -384,6 +261,8 @@ impl State {
         self.dead = false;
         self.countdown = None;
         self.fail_next_sync = false;
+        self.errors = self.errors.filter(|errors| errors.sticky);
+        self.misread = None;
         self.epoch
     }
 }
@@ -398,21 +277,27 @@ impl Disk for MemoryDisk {
             state.make_room(size_bytes)?;
             let file = state.next_file;
             state.next_file += 1;
-            state.files.insert(file, FileState { size: size_bytes, ..FileState::default() });
+            state.files.insert(file, FileState::of_zeros(size_bytes));
             state.change(NameChange::Make { name: name.to_owned(), file });
             Ok(())
         })
     }
 
     fn read_at(&mut self, name: &str, offset: u64, buffer: &mut [u8]) -> Result<(), DiskError> {
-        self.look(name, "read", |state| state.file_state(name)?.read(offset, buffer))
+        self.look(name, "read", |state| {
+            state.injected_error(Operation::Read).map_err(|(error, _)| error)?;
+            state.file_state(name)?.read(offset, buffer)?;
+            state.misdirect(name, offset, buffer);
+            Ok(())
+        })
     }
 
     fn write_at(&mut self, name: &str, offset: u64, data: &[u8]) -> Result<(), DiskError> {
         self.change(name, "write", |state| {
             let size = state.file_state(name)?.size;
             state.make_room((offset + data.len() as u64).saturating_sub(size))?;
-            state.file_state(name)?.write(offset, data);
+            let stored = if state.short_write { data.len() / 2 } else { data.len() };
+            state.file_state(name)?.write(offset, &data[..stored]);
             Ok(())
         })
     }
@@ -422,7 +307,7 @@ impl Disk for MemoryDisk {
             let fail = std::mem::take(&mut state.fail_next_sync);
             let file = state.file_state(name)?;
             if fail {
-                file.unsynced.values_mut().for_each(|undo| undo.failed = true);
+                file.fail_sync();
                 return Err(Error::other("injected failure"));
             }
             file.sync();

@@ -130,9 +130,11 @@ impl Superblock {
         if &copy[..8] != MAGIC || blake3::hash(&copy[VERSION_OFFSET..]) != sum {
             return Copy::Damaged;
         }
-        let version = u32_at(copy, VERSION_OFFSET);
-        if version > FORMAT_VERSION {
-            return Copy::Newer(version);
+        match u32_at(copy, VERSION_OFFSET) {
+            // No format has this version: whatever wrote it, this program does not know it.
+            0 => return Copy::Damaged,
+            version if version > FORMAT_VERSION => return Copy::Newer(version),
+            _ => {}
         }
         let mut reader = Reader::new(Bytes::copy_from_slice(&copy[FIELDS_OFFSET..]));
         Superblock::decode(&mut reader).map_or(Copy::Damaged, Copy::Valid)

@@ -36,5 +36,6 @@ fn main() {
             }
         }
     }
-    println!("{total}\nfailures {failures}, never fired {:?}", total.never_fired());
+    println!("{total}\nfailures {failures}");
+    println!("never fired {:?}, never taken {:?}", total.never_fired(), total.never_reached());
 }

@@ -29,6 +29,6 @@ pub use overrides::{Numbers, Overrides, Simpler};
 pub use perdura_adversary::Random;
 pub(crate) use perdura_adversary::random;
 pub use plan::{FaultPlan, NetworkPlan, Plan, WorkloadPlan};
-pub use report::{Calls, FaultKind, Report};
+pub use report::{Calls, FaultKind, Mark, Report};
 pub use violation::Violation;
 pub use world::{simulate, simulate_traced};

@@ -22,6 +22,8 @@ pub struct NetworkPlan {
     pub loss: u64,
     /// Odds of delivering a message twice.
     pub duplication: u64,
+    /// Odds of damaging a message, which costs the link.
+    pub corruption: u64,
     /// Whether messages of a link overtake each other.
     pub reordering: bool,
 }
@@ -34,6 +36,7 @@ impl NetworkPlan {
         straggle: 0,
         loss: 0,
         duplication: 0,
+        corruption: 0,
         reordering: false,
     };
 }
@@ -124,6 +127,7 @@ fn draw_network(random: &mut Random) -> NetworkPlan {
         straggle: if rough { random.below(5_000) } else { 0 },
         loss: if rough { *random.pick(&[0, 1_000, 10_000, 50_000]) } else { 0 },
         duplication: if rough { *random.pick(&[0, 10_000, 50_000]) } else { 0 },
+        corruption: if rough { *random.pick(&[0, 0, 100, 1_000]) } else { 0 },
         reordering: random.percent(60),
     }
 }

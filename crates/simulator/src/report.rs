@@ -22,22 +22,78 @@ pub enum FaultKind {
     CrashInRecovery,
     /// All replicas stop at once.
     CrashOfAll,
+    /// A replica does nothing for a while, and then goes on.
+    Pause,
+    /// Each round of a replica takes long.
+    SlowProcess,
+    /// A replica is started on the disk of another one, refuses, and gets its own back.
+    OtherDisk,
+    /// A replica is started on data of a format that it does not know, and refuses.
+    OtherFormat,
+    /// What was not synced is lost with a machine's crash.
+    UnsyncedLoss,
+    /// Of a page that was not synced, some sectors of 512 bytes are kept and others lost.
+    TornWrite512,
+    /// Of a write that was not synced, some pages of 4 KiB are kept and others lost.
+    TornWrite4096,
+    /// A name that was made, changed or removed goes back, for its directory was not synced.
+    LostName,
+    /// A read fails once while a replica opens its directory.
+    ReadError,
+    /// A write fails once, and the replica stops.
+    WriteError,
+    /// A write stores a part and fails, and the replica stops.
+    ShortWrite,
+    /// Reads fail until the disk is repaired.
+    StickyReadError,
+    /// Writes fail until the disk is repaired.
+    StickyWriteError,
+    /// Flushes fail until the disk is repaired.
+    StickyFlushError,
+    /// After a flush that failed later ones succeed and store nothing of what that one should have.
+    FalseFlush,
+    /// A bit flips in what was synced.
+    BitFlip,
+    /// A synced sector turns to zeros.
+    ZeroedSector,
+    /// A synced sector is as it was before.
+    StaleSector,
+    /// A write was reported as stored and never was.
+    LostWrite,
+    /// A write went to another place.
+    MisdirectedWrite,
+    /// A read is answered with what stands elsewhere.
+    MisdirectedRead,
+    /// Every disk is damaged, and no slot on two of them.
+    ScatteredDamage,
+    /// A disk is taken back to an older state, and nothing shows it.
+    RolledBack,
     /// A flush fails, and the replica stops.
     FlushError,
     /// The disk is full, and the replica stops.
     DiskFull,
     /// Flushes take long.
     SlowDisk,
-    /// A replica does nothing for a while, and then goes on.
-    Pause,
     /// A replica is cut off from the others and from clients.
     Isolation,
     /// A replica is not heard, or hears nothing.
     OneWayPartition,
     /// The group falls into two parts.
     SplitGroup,
+    /// The group falls into two parts that meet through one replica only.
+    BridgePartition,
+    /// All links of a replica come and go.
+    Flapping,
     /// A link breaks and what was in flight is lost.
     LinkReset,
+    /// A link breaks, and one end does not know for long.
+    HalfOpenLink,
+    /// The links of a replica carry few bytes per second.
+    SlowLinks,
+    /// All links break at once, and everybody dials everybody.
+    ReconnectionStorm,
+    /// Bytes are damaged on the way; they do not verify, and cost the link.
+    CorruptedBytes,
     /// A message is lost on a link that stays up.
     MessageLoss,
     /// A message is delivered twice.
@@ -46,6 +102,12 @@ pub enum FaultKind {
     MessageReordering,
     /// A message takes a hundred times longer.
     MessageDelay,
+    /// A wall clock is an hour off.
+    ClockJump,
+    /// A clock runs 10% fast or slow.
+    ClockDrift,
+    /// A clock stands still.
+    ClockFreeze,
     /// A disk is lost, and the replica replaced by a new incarnation.
     Wipe,
     /// A client process ends and another one starts.
@@ -54,7 +116,7 @@ pub enum FaultKind {
 
 impl FaultKind {
     /// All of them.
-    pub const ALL: [FaultKind; 21] = [
+    pub const ALL: [FaultKind; 52] = [
         FaultKind::ProcessCrash,
         FaultKind::MachineCrash,
         FaultKind::CrashAtSend,
@@ -62,18 +124,49 @@ impl FaultKind {
         FaultKind::CrashInCheckpoint,
         FaultKind::CrashInRecovery,
         FaultKind::CrashOfAll,
+        FaultKind::Pause,
+        FaultKind::SlowProcess,
+        FaultKind::OtherDisk,
+        FaultKind::OtherFormat,
+        FaultKind::UnsyncedLoss,
+        FaultKind::TornWrite512,
+        FaultKind::TornWrite4096,
+        FaultKind::LostName,
+        FaultKind::ReadError,
+        FaultKind::WriteError,
+        FaultKind::ShortWrite,
+        FaultKind::StickyReadError,
+        FaultKind::StickyWriteError,
+        FaultKind::StickyFlushError,
+        FaultKind::FalseFlush,
+        FaultKind::BitFlip,
+        FaultKind::ZeroedSector,
+        FaultKind::StaleSector,
+        FaultKind::LostWrite,
+        FaultKind::MisdirectedWrite,
+        FaultKind::MisdirectedRead,
+        FaultKind::ScatteredDamage,
+        FaultKind::RolledBack,
         FaultKind::FlushError,
         FaultKind::DiskFull,
         FaultKind::SlowDisk,
-        FaultKind::Pause,
         FaultKind::Isolation,
         FaultKind::OneWayPartition,
         FaultKind::SplitGroup,
+        FaultKind::BridgePartition,
+        FaultKind::Flapping,
         FaultKind::LinkReset,
+        FaultKind::HalfOpenLink,
+        FaultKind::SlowLinks,
+        FaultKind::ReconnectionStorm,
+        FaultKind::CorruptedBytes,
         FaultKind::MessageLoss,
         FaultKind::MessageDuplication,
         FaultKind::MessageReordering,
         FaultKind::MessageDelay,
+        FaultKind::ClockJump,
+        FaultKind::ClockDrift,
+        FaultKind::ClockFreeze,
         FaultKind::Wipe,
         FaultKind::ClientRestart,
     ];
@@ -83,6 +176,69 @@ impl FaultKind {
     pub fn parse(text: &str) -> Option<FaultKind> {
         FaultKind::ALL.into_iter().find(|kind| format!("{kind:?}") == text)
     }
+}
+
+/// A rare branch of the production code. Each is counted when a run shows that it was taken; a
+/// batch of many seeds fails when one never was.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Mark {
+    /// A torn tail of the log was cut.
+    TornTailCut,
+    /// Groups of the log were gone, and their batches came back from peers.
+    GapRepaired,
+    /// The newest state was damaged, and the one before it used.
+    PreviousState,
+    /// The newest state was damaged, and fetched from peers.
+    LostState,
+    /// A replica that does not know what it promised refused to start.
+    AmnesiacRefused,
+    /// A laggard was served from the log.
+    ServedFromLog,
+    /// A batch that a laggard asked for did not verify.
+    RotWhileServing,
+    /// A state was fetched.
+    Transferred,
+    /// A client's frame came again.
+    Retransmitted,
+    /// A state was not stored, for the one before it was still under way.
+    BoundaryPassedOver,
+    /// A view started with batches that were locked before.
+    LocksCarried,
+    /// A view started with empty batches in holes between them.
+    HolesFilled,
+    /// A new leader had to ask for a locked batch.
+    LockedBatchAskedFor,
+    /// Who missed the start of a view was told of it.
+    NewViewRepeated,
+    /// A restarted replica withheld a Write of its view.
+    WriteWithheld,
+    /// A prefix was signed because somebody waited for it.
+    PrefixVouched,
+    /// A laggard caught up by batches that others had decided.
+    DecisionsFetched,
+}
+
+impl Mark {
+    /// All of them.
+    pub const ALL: [Mark; 17] = [
+        Mark::TornTailCut,
+        Mark::GapRepaired,
+        Mark::PreviousState,
+        Mark::LostState,
+        Mark::AmnesiacRefused,
+        Mark::ServedFromLog,
+        Mark::RotWhileServing,
+        Mark::Transferred,
+        Mark::Retransmitted,
+        Mark::BoundaryPassedOver,
+        Mark::LocksCarried,
+        Mark::HolesFilled,
+        Mark::LockedBatchAskedFor,
+        Mark::NewViewRepeated,
+        Mark::WriteWithheld,
+        Mark::PrefixVouched,
+        Mark::DecisionsFetched,
+    ];
 }
 
 /// How calls ended.
@@ -141,6 +297,8 @@ pub struct Report {
     pub accusations: u64,
     /// Faults that took effect.
     pub faults: BTreeMap<FaultKind, u64>,
+    /// Rare branches that were taken.
+    pub marks: BTreeMap<Mark, u64>,
     /// Hash over everything that happened; equal for equal runs.
     pub fingerprint: u64,
 }
@@ -151,8 +309,30 @@ impl Report {
         *self.faults.entry(kind).or_default() += 1;
     }
 
+    /// Counts a rare branch that was taken.
+    pub fn reached(&mut self, mark: Mark) {
+        *self.marks.entry(mark).or_default() += 1;
+    }
+
     /// Adds what a process counted in its life.
     pub(crate) fn add_counters(&mut self, counters: &Counters) {
+        let agreement = &counters.agreement;
+        for (mark, count) in [
+            (Mark::Transferred, counters.transfers_completed),
+            (Mark::Retransmitted, counters.retransmissions),
+            (Mark::BoundaryPassedOver, counters.boundaries_passed_over),
+            (Mark::LocksCarried, agreement.locks_carried),
+            (Mark::HolesFilled, agreement.holes_filled),
+            (Mark::LockedBatchAskedFor, agreement.batches_asked_for),
+            (Mark::NewViewRepeated, agreement.new_views_repeated),
+            (Mark::WriteWithheld, agreement.writes_withheld),
+            (Mark::PrefixVouched, agreement.prefixes_vouched),
+            (Mark::DecisionsFetched, agreement.decisions_fetched),
+        ] {
+            if count > 0 {
+                *self.marks.entry(mark).or_default() += count;
+            }
+        }
         self.views_started += counters.views_started;
         self.checkpoints += counters.checkpoints;
         self.transfers += counters.transfers_completed;
@@ -190,6 +370,9 @@ impl Report {
         for (kind, count) in &other.faults {
             *self.faults.entry(*kind).or_default() += count;
         }
+        for (mark, count) in &other.marks {
+            *self.marks.entry(*mark).or_default() += count;
+        }
         self.fingerprint = crate::random::mix(self.fingerprint ^ other.fingerprint);
     }
 
@@ -205,6 +388,12 @@ impl Report {
     #[must_use]
     pub fn never_fired(&self) -> Vec<FaultKind> {
         FaultKind::ALL.into_iter().filter(|kind| !self.faults.contains_key(kind)).collect()
+    }
+
+    /// Rare branches that were never taken: a batch of many seeds fails when there are any.
+    #[must_use]
+    pub fn never_reached(&self) -> Vec<Mark> {
+        Mark::ALL.into_iter().filter(|mark| !self.marks.contains_key(mark)).collect()
     }
 }
 
@@ -245,6 +434,9 @@ impl fmt::Display for Report {
         let faults: Vec<String> =
             self.faults.iter().map(|(kind, count)| format!("{kind:?} {count}")).collect();
         writeln!(f, "faults        {}", faults.join(", "))?;
+        let marks: Vec<String> =
+            self.marks.iter().map(|(mark, count)| format!("{mark:?} {count}")).collect();
+        writeln!(f, "branches      {}", marks.join(", "))?;
         write!(f, "fingerprint   {:016x}", self.fingerprint)
     }
 }

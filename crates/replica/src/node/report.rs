@@ -54,6 +54,8 @@ pub struct Counters {
     pub misbehaviours: u64,
     /// Whether this replica's state differs from a certified one.
     pub diverged: bool,
+    /// Rare branches of agreement.
+    pub agreement: perdura_agreement::Marks,
 }
 
 /// Whether a replica takes part.
@@ -138,7 +140,7 @@ impl<S: Service> Node<S> {
             boundary: checkpoint,
             state,
             held: [slots, bytes, held, self.egress.len()],
-            counters: self.counters,
+            counters: Counters { agreement: self.agreement.marks(), ..self.counters },
         }
     }
 

@@ -96,6 +96,16 @@ impl PersistBeforeSpeak {
         self.replicas[replica] = Kept::default();
     }
 
+    /// A damaged disk gave this, and the replica knows what is missing: nothing else counts as
+    /// being there any more.
+    pub fn reread(&mut self, replica: usize, records: &[Record], states: &[(Slot, Digest)]) {
+        let kept = &mut self.replicas[replica];
+        *kept = Kept { truncated: kept.truncated, ..Kept::default() };
+        kept.states.extend(states);
+        kept.checkpoint = states.iter().map(|(slot, _)| *slot).max().unwrap_or_default();
+        records.iter().for_each(|record| kept.take(record));
+    }
+
     /// After a crash `replica` read this: nothing that was reported as written is missing.
     pub fn reopened(
         &mut self,
@@ -103,12 +113,9 @@ impl PersistBeforeSpeak {
         records: &[Record],
         states: &[(Slot, Digest)],
     ) -> Check {
-        let before = std::mem::take(&mut self.replicas[replica]);
-        let kept = &mut self.replicas[replica];
-        kept.truncated = before.truncated;
-        kept.states.extend(states);
-        kept.checkpoint = states.iter().map(|(slot, _)| *slot).max().unwrap_or_default();
-        records.iter().for_each(|record| kept.take(record));
+        let before = self.replicas[replica].clone();
+        self.reread(replica, records, states);
+        let kept = &self.replicas[replica];
         let lost = |what: String| Err(Broken::new(LOST, format!("replica {replica} lost {what}")));
         if kept.checkpoint < before.checkpoint {
             return lost(format!("its state after slot {}", before.checkpoint));

@@ -1,10 +1,12 @@
 //! Processes end and start.
 
+use super::damage::lost_state;
 use super::{Event, TICK_US, World};
-use crate::report::FaultKind;
+use crate::report::{FaultKind, Mark};
 use crate::violation::Broken;
 use crate::witness::{Notes, Witnessed};
 use crate::world::replica::Process;
+use perdura_durability::memory_disk::{Errors, Losses, Operation};
 use perdura_durability::{
     Disk, Expectation, Identity, MemoryDisk, OpenError, Opened, RecoveredState, storage,
 };
@@ -48,8 +50,23 @@ impl World {
         let notice_us = if self.random.percent(50) { 5_000 } else { 3_000_000 };
         self.end_process(replica, notice_us);
         let random = &mut self.disk_random;
-        self.replicas[replica].disk.crash(|| random.next());
+        let losses = self.replicas[replica].disk.crash(|| random.next());
+        self.count_losses(losses);
         self.start_later(replica);
+    }
+
+    fn count_losses(&mut self, losses: Losses) {
+        let Losses { sectors, torn_pages, torn_files, sizes, names } = losses;
+        for (count, kind) in [
+            (sectors + sizes, FaultKind::UnsyncedLoss),
+            (torn_pages, FaultKind::TornWrite512),
+            (torn_files, FaultKind::TornWrite4096),
+            (names, FaultKind::LostName),
+        ] {
+            if count > 0 {
+                self.fired(kind);
+            }
+        }
     }
 
     /// One of the two; with `async` durability a machine's crash would be amnesia, and more than
@@ -64,8 +81,8 @@ impl World {
 
     /// The disk failed, and the replica stops (D3). What made it fail is over when it starts.
     pub(crate) fn disk_failed(&mut self, replica: usize, what: &str) {
-        let kind = self.replicas[replica].armed.disk.take();
-        let Some(kind) = kind else {
+        let here = &mut self.replicas[replica];
+        let Some(kind) = here.armed.disk.take().or(here.sick) else {
             self.fail(Broken::new(RULE, format!("replica {replica}, disk in order: {what}")));
             return;
         };
@@ -88,7 +105,7 @@ impl World {
         self.drop_links(replica, notice_us);
     }
 
-    fn start_later(&mut self, replica: usize) {
+    pub(crate) fn start_later(&mut self, replica: usize) {
         let here = &self.replicas[replica];
         if here.replaced || here.starting || (self.by_hand && !self.ending.begun()) {
             return;
@@ -105,10 +122,63 @@ impl World {
         if here.process.is_some() || here.replaced {
             return;
         }
+        if let Some(kind) = here.armed.wrong_disk.take() {
+            self.refuse_wrong_disk(replica, kind);
+            return;
+        }
         if let Some(operations) = here.armed.in_recovery.take() {
             here.disk.fail_after(operations);
             here.armed.disk = Some(FaultKind::CrashInRecovery);
+        } else if let Some(after) = here.armed.read_error.take() {
+            let (operation, sticky) = (Operation::Read, false);
+            here.disk.fail(Errors { operation, after, sticky, short: false });
+            here.armed.disk = Some(FaultKind::ReadError);
         }
+        let damaged = here.disk.is_damaged() || here.disk.will_misread();
+        let (trusted, unstored) = (!damaged && !here.just_forgot, here.disk.has_unstored());
+        let disk = here.disk.handle();
+        let result = if damaged && !here.just_forgot {
+            self.open_damaged(replica)
+        } else {
+            self.open(replica, disk)
+        };
+        match result {
+            Ok(opened) => {
+                if unstored {
+                    self.fired(FaultKind::FalseFlush);
+                }
+                self.end_read_error(replica);
+                self.boot(replica, opened, trusted);
+            }
+            Err(OpenError::Io(error)) => self.disk_failed(replica, &error.to_string()),
+            Err(error @ (OpenError::Amnesiac(_) | OpenError::Corrupt { .. }))
+                if std::mem::take(&mut self.replicas[replica].doomed) =>
+            {
+                self.trace.line(self.now_us, format_args!("r{replica} refuses to start: {error}"));
+                self.mark(Mark::AmnesiacRefused);
+                self.wipe(replica);
+            }
+            Err(error) => {
+                self.fail(Broken::new(RULE, format!("replica {replica} does not open: {error}")));
+            }
+        }
+    }
+
+    /// An error that was to come while it opened its directory, and did not.
+    fn end_read_error(&mut self, replica: usize) {
+        let here = &mut self.replicas[replica];
+        if here.armed.disk == Some(FaultKind::ReadError) {
+            here.armed.disk = None;
+            here.disk.repair();
+        }
+    }
+
+    /// Opens a disk as this replica's.
+    pub(crate) fn open(
+        &self,
+        replica: usize,
+        disk: MemoryDisk,
+    ) -> Result<Opened<MemoryDisk>, OpenError> {
         let expected = Expectation {
             cluster: self.parameters.cluster,
             replica: ReplicaId(replica as u8),
@@ -120,21 +190,20 @@ impl World {
             free_log_files: 2,
             retained_checkpoints: 1,
         };
-        match storage::open(here.disk.handle(), &expected, &options) {
-            Ok(opened) => self.boot(replica, opened),
-            Err(OpenError::Io(error)) => self.disk_failed(replica, &error.to_string()),
-            Err(error) => {
-                self.fail(Broken::new(RULE, format!("replica {replica} does not open: {error}")));
-            }
-        }
+        storage::open(disk, &expected, &options)
     }
 
-    fn boot(&mut self, replica: usize, opened: Opened<MemoryDisk>) {
-        self.report.torn_tails += u64::from(opened.torn_tail.is_some());
+    /// Starts on what was opened; what an intact disk holds is held against what was written to it.
+    fn boot(&mut self, replica: usize, opened: Opened<MemoryDisk>, trusted: bool) {
+        if opened.torn_tail.is_some() {
+            self.report.torn_tails += 1;
+            self.mark(Mark::TornTailCut);
+        }
+        let lost_state = lost_state(&opened);
         let intact = opened.repaired_gaps.is_empty()
             && matches!(opened.state, RecoveredState::Initial | RecoveredState::Checkpoint(_));
         let recovered = match recover(opened) {
-            Ok(recovered) if intact => recovered,
+            Ok(recovered) if intact || !trusted => recovered,
             Ok(recovered) => {
                 let what = format!("replica {replica}, disk in order: {:?}", recovered.warnings);
                 self.fail(Broken::new(RULE, what));
@@ -146,10 +215,19 @@ impl World {
             }
         };
         let Recovered { checkpoint, records, vote_after, lost, log, checkpoints, .. } = recovered;
-        let states: Vec<(Slot, Digest)> =
-            checkpoints.list().iter().map(|name| (name.slot, name.digest)).collect();
-        let check = self.checkers.persist_before_speak.reopened(replica, &records, &states);
-        self.check(check);
+        let states: Vec<(Slot, Digest)> = checkpoints
+            .list()
+            .iter()
+            .filter(|name| Some(name.slot) != lost_state)
+            .map(|name| (name.slot, name.digest))
+            .collect();
+        if trusted {
+            let check = self.checkers.persist_before_speak.reopened(replica, &records, &states);
+            self.check(check);
+        } else {
+            self.replicas[replica].just_forgot = false;
+            self.checkers.persist_before_speak.reread(replica, &records, &states);
+        }
         let notes = Notes::default();
         let (limit, service_notes) = (self.parameters.state_limit_bytes, notes.clone());
         let entropy = self.random.bytes32();

@@ -1,10 +1,13 @@
-//! What goes wrong, and within which promise.
+//! What goes wrong, when, and within which promise. What each fault does is in `strikes` (one
+//! replica), `partitions` (the network) and `damage` (what disks hold).
 //!
 //! *Liveness* mode: at most `u` replicas have failed at a time. A replica counts as failed while
-//! it is down, paused, cut off, on a slow disk, or has not caught up since; a link that breaks and
-//! single messages that go astray count as nobody's failure. *Safety* mode: any number of replicas
-//! is down, cut off or paused. In both, disks keep what was synced (lost disks count as failures,
-//! `u` at most, and are replaced), and clocks stay within `max_skew_ms`.
+//! it is down, paused, slow, cut off, behind a slow or flapping link, on a slow or failing disk,
+//! with a clock out of order, or has not caught up since; a link that breaks and single messages
+//! that go astray count as nobody's failure. *Safety* mode: any number of replicas is down, cut
+//! off, paused, slow, or has a wrong clock or a failing disk.
+//!
+//! In both, disks lose what was synced, or have it damaged, within the same bounds: see `damage`.
 
 use super::replica::Armed;
 use super::{Event, World};
@@ -15,12 +18,30 @@ use crate::report::FaultKind;
 use perdura_protocol::configuration::Durability;
 use perdura_replica::node::State;
 
+/// What is wrong with a replica, until it ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ill {
+    SlowDisk(usize),
+    SlowProcess(usize),
+    SlowLinks(usize),
+    Clock(usize),
+    Disk(usize),
+    OldDisk(usize),
+}
+
 /// Something that ends by itself.
-#[derive(Clone, Debug)]
-struct Trouble {
-    cuts: Vec<(usize, usize)>,
-    failed: Vec<usize>,
-    slow: Vec<usize>,
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Trouble {
+    /// What is cut, by (from, to).
+    pub cuts: Vec<(usize, usize)>,
+    /// Whom that cuts off.
+    pub failed: Vec<usize>,
+    /// What else is wrong.
+    pub ill: Option<Ill>,
+    /// The cuts come and go in this time, microseconds.
+    pub flaps_us: Option<u64>,
+    /// Whether they are there now.
+    pub cut_now: bool,
 }
 
 /// The faults of a run.
@@ -28,13 +49,14 @@ struct Trouble {
 pub struct Chaos {
     // Each event draws from a stream of its own, so that leaving one out changes no other.
     streams: Random,
-    random: Random,
+    pub(crate) random: Random,
     events: u64,
     troubles: Vec<Option<Trouble>>,
 }
 
-/// Kinds that are drawn, by weight. Those of single messages come with the network's plan.
-const WEIGHTS: [(FaultKind, u64); 17] = [
+/// Kinds that are drawn, by weight. Those of single messages come with the network's plan, those of
+/// what was not synced with a machine's crash.
+const WEIGHTS: [(FaultKind, u64); 42] = [
     (FaultKind::ProcessCrash, 8),
     (FaultKind::MachineCrash, 8),
     (FaultKind::CrashAtSend, 8),
@@ -42,14 +64,39 @@ const WEIGHTS: [(FaultKind, u64); 17] = [
     (FaultKind::CrashInCheckpoint, 4),
     (FaultKind::CrashInRecovery, 5),
     (FaultKind::CrashOfAll, 2),
+    (FaultKind::Pause, 5),
+    (FaultKind::SlowProcess, 4),
+    (FaultKind::OtherDisk, 2),
+    (FaultKind::OtherFormat, 2),
+    (FaultKind::ReadError, 3),
+    (FaultKind::WriteError, 3),
+    (FaultKind::ShortWrite, 3),
     (FaultKind::FlushError, 4),
+    (FaultKind::StickyReadError, 2),
+    (FaultKind::StickyWriteError, 2),
+    (FaultKind::StickyFlushError, 2),
     (FaultKind::DiskFull, 3),
     (FaultKind::SlowDisk, 4),
-    (FaultKind::Pause, 5),
+    (FaultKind::BitFlip, 3),
+    (FaultKind::ZeroedSector, 3),
+    (FaultKind::StaleSector, 3),
+    (FaultKind::LostWrite, 3),
+    (FaultKind::MisdirectedWrite, 3),
+    (FaultKind::MisdirectedRead, 3),
+    (FaultKind::ScatteredDamage, 3),
+    (FaultKind::RolledBack, 4),
     (FaultKind::Isolation, 6),
     (FaultKind::OneWayPartition, 6),
     (FaultKind::SplitGroup, 4),
+    (FaultKind::BridgePartition, 4),
+    (FaultKind::Flapping, 4),
     (FaultKind::LinkReset, 10),
+    (FaultKind::HalfOpenLink, 5),
+    (FaultKind::SlowLinks, 4),
+    (FaultKind::ReconnectionStorm, 3),
+    (FaultKind::ClockJump, 3),
+    (FaultKind::ClockDrift, 3),
+    (FaultKind::ClockFreeze, 3),
     (FaultKind::Wipe, 8),
     (FaultKind::ClientRestart, 5),
 ];
@@ -119,7 +166,7 @@ impl World {
     }
 
     /// Whether a replica counts as failed.
-    fn has_failed(&self, replica: usize) -> bool {
+    pub(crate) fn has_failed(&self, replica: usize) -> bool {
         let here = &self.replicas[replica];
         if here.liar.is_some() {
             return true;
@@ -127,13 +174,15 @@ impl World {
         let Some(process) = &here.process else { return true };
         let report = process.node.report();
         let behind = report.executed.plus(self.plan.depth) < self.checkers.agreement.last();
-        let armed = here.armed != Default::default();
-        here.cuts > 0
-            || armed
-            || here.slow_us > 0
-            || self.is_paused(replica)
+        here.is_disturbed()
+            || here.paused_until_us > self.now_us
             || report.state != State::Active
             || behind
+    }
+
+    /// Replicas that have failed, but for one.
+    pub(crate) fn others_failed(&self, replica: usize) -> usize {
+        (0..self.n()).filter(|other| *other != replica && self.has_failed(*other)).count()
     }
 
     /// A replica that may fail now.
@@ -161,14 +210,19 @@ impl World {
         }
         match kind {
             FaultKind::LinkReset => self.reset_link(),
+            FaultKind::HalfOpenLink => self.half_open_link(),
+            FaultKind::ReconnectionStorm => self.break_all_links(),
             FaultKind::ClientRestart => {
                 let client = self.chaos.random.below(self.clients.len() as u64) as usize;
                 self.fired(kind);
                 self.end_client(client);
                 self.start_client(client);
             }
-            FaultKind::CrashOfAll => self.crash_all_at_once(),
-            FaultKind::SplitGroup => self.split_group(),
+            FaultKind::CrashOfAll if self.plan.mode == Mode::Safety => self.crash_all(),
+            FaultKind::CrashOfAll => {}
+            FaultKind::ScatteredDamage => self.damage_all(),
+            FaultKind::SplitGroup => self.split_group(false),
+            FaultKind::BridgePartition => self.split_group(true),
             _ => {
                 if let Some(victim) = self.victim() {
                     self.strike_replica(kind, victim);
@@ -177,66 +231,10 @@ impl World {
         }
     }
 
-    fn strike_replica(&mut self, kind: FaultKind, victim: usize) {
-        let operations = self.chaos.random.below(8);
-        let outputs = self.chaos.random.below(12);
-        let down_us = self.chaos.downtime_us(&self.plan);
-        let armed = &mut self.replicas[victim].armed;
-        match kind {
-            FaultKind::ProcessCrash => {
-                self.fired(kind);
-                self.crash_process(victim);
-            }
-            FaultKind::MachineCrash if self.plan.durability == Durability::Sync => {
-                self.fired(kind);
-                self.crash_machine(victim);
-            }
-            FaultKind::CrashAtSend => armed.at_send = Some(outputs),
-            FaultKind::CrashInAppend => armed.in_append = Some(operations),
-            FaultKind::CrashInCheckpoint => armed.in_checkpoint = Some(2 * operations),
-            FaultKind::CrashInRecovery => {
-                self.crash_either(victim);
-                self.replicas[victim].armed.in_recovery = Some(operations);
-            }
-            FaultKind::FlushError if self.plan.durability == Durability::Sync => {
-                armed.disk = Some(kind);
-                self.replicas[victim].disk.fail_next_sync();
-            }
-            FaultKind::DiskFull => {
-                armed.disk = Some(kind);
-                self.replicas[victim].disk.set_capacity(Some(1));
-            }
-            FaultKind::SlowDisk => {
-                self.fired(kind);
-                self.replicas[victim].slow_us = self.chaos.random.between(5_000, 300_000);
-                self.begin_trouble(vec![], vec![], vec![victim], down_us);
-            }
-            FaultKind::Pause => {
-                self.fired(kind);
-                self.trace.line(self.now_us, format_args!("r{victim} pauses"));
-                self.replicas[victim].paused_until_us = self.now_us + down_us;
-            }
-            FaultKind::Isolation => {
-                let cuts = self.cuts_of(victim, true, true);
-                self.fired(kind);
-                self.begin_trouble(cuts, vec![victim], vec![], down_us);
-            }
-            FaultKind::OneWayPartition => {
-                let hears = self.chaos.random.percent(50);
-                let cuts = self.cuts_of(victim, hears, !hears);
-                self.fired(kind);
-                self.begin_trouble(cuts, vec![victim], vec![], down_us);
-            }
-            FaultKind::Wipe => self.try_wipe(victim),
-            _ => {}
-        }
-    }
-
     /// Disks are lost one at a time, and within what the promise allows also in safety mode.
-    fn try_wipe(&mut self, victim: usize) {
-        let others_failed =
-            (0..self.n()).filter(|other| *other != victim && self.has_failed(*other)).count();
-        let room = others_failed < self.plan.faults.u();
+    pub(crate) fn may_wipe(&mut self, victim: usize) -> bool {
+        let u = self.plan.faults.u();
+        let room = self.others_failed(victim) < u && self.others_hurt(victim) < u;
         // As an administrator does: the next one is replaced when the last one takes part. Until it
         // has fetched a state, an incarnation knows only the keys of its own configuration.
         let waits = self.replicas.iter().any(|replica| {
@@ -244,55 +242,69 @@ impl World {
             replica.genesis.configuration.id > 0 && executed == 0
         });
         let idle = self.replacement.is_none() && !waits && !self.is_liar(victim);
-        if self.plan.chaos.wipes && room && idle && self.checkers.agreement.last().0 > 0 {
-            self.fired(FaultKind::Wipe);
-            self.wipe(victim);
-        }
+        self.plan.chaos.wipes && room && idle && self.checkers.agreement.last().0 > 0
     }
 
-    fn cuts_of(&self, victim: usize, outgoing: bool, incoming: bool) -> Vec<(usize, usize)> {
-        let mut cuts = Vec::new();
-        for other in (0..self.network.stations()).filter(|other| *other != victim) {
-            if outgoing {
-                cuts.push((victim, other));
-            }
-            if incoming {
-                cuts.push((other, victim));
-            }
-        }
-        cuts
-    }
-
-    fn begin_trouble(
-        &mut self,
-        cuts: Vec<(usize, usize)>,
-        failed: Vec<usize>,
-        slow: Vec<usize>,
-        for_us: u64,
-    ) {
-        for (from, to) in &cuts {
-            self.network.cut(*from, *to, true);
-        }
-        for replica in &failed {
+    pub(crate) fn begin_trouble(&mut self, mut trouble: Trouble, for_us: u64) {
+        let id = self.chaos.troubles.len();
+        self.trace
+            .line(self.now_us, format_args!("r{:?} cut off, {:?}", trouble.failed, trouble.ill));
+        self.set_cuts(&mut trouble, true);
+        for replica in &trouble.failed {
             self.replicas[*replica].cuts += 1;
         }
-        self.trace.line(self.now_us, format_args!("r{failed:?} cut off, r{slow:?} slow"));
-        let id = self.chaos.troubles.len();
-        self.chaos.troubles.push(Some(Trouble { cuts, failed, slow }));
+        if let Some(period) = trouble.flaps_us {
+            self.push(period, Event::Flap(id));
+        }
+        self.chaos.troubles.push(Some(trouble));
         self.push(for_us, Event::Heal(id));
     }
 
-    pub(crate) fn heal(&mut self, id: usize) {
-        let Some(Trouble { cuts, failed, slow }) = self.chaos.troubles[id].take() else { return };
-        self.trace.line(self.now_us, format_args!("r{failed:?} r{slow:?} well again"));
-        for (from, to) in cuts {
-            self.network.cut(from, to, false);
+    fn set_cuts(&mut self, trouble: &mut Trouble, cut: bool) {
+        if trouble.cut_now != cut {
+            trouble.cut_now = cut;
+            for (from, to) in &trouble.cuts {
+                self.network.cut(*from, *to, cut);
+            }
         }
-        for replica in failed {
+    }
+
+    /// Flapping links go or come back.
+    pub(crate) fn flap(&mut self, id: usize) {
+        let Some(mut trouble) = self.chaos.troubles[id].take() else { return };
+        let cut = !trouble.cut_now;
+        self.set_cuts(&mut trouble, cut);
+        if cut {
+            for (from, to) in &trouble.cuts {
+                let delays = [self.chaos.random.below(5_000), self.chaos.random.below(5_000)];
+                self.break_link(*from, *to, delays);
+            }
+        }
+        let period = trouble.flaps_us.unwrap_or(1);
+        let next = 1 + self.chaos.random.below(2 * period);
+        self.chaos.troubles[id] = Some(trouble);
+        self.push(next, Event::Flap(id));
+    }
+
+    pub(crate) fn heal(&mut self, id: usize) {
+        let Some(mut trouble) = self.chaos.troubles[id].take() else { return };
+        self.trace
+            .line(self.now_us, format_args!("r{:?} {:?} well again", trouble.failed, trouble.ill));
+        self.set_cuts(&mut trouble, false);
+        for replica in trouble.failed {
             self.replicas[replica].cuts -= 1;
         }
-        for replica in slow {
-            self.replicas[replica].slow_us = 0;
+        match trouble.ill {
+            None => {}
+            Some(Ill::SlowDisk(replica)) => self.replicas[replica].slow_us = 0,
+            Some(Ill::SlowProcess(replica)) => self.replicas[replica].slow_round_us = 0,
+            Some(Ill::Clock(replica)) => self.replicas[replica].clock.set_right(self.now_us),
+            Some(Ill::SlowLinks(replica)) => self.throttle(replica, 0),
+            Some(Ill::Disk(replica)) => {
+                self.replicas[replica].sick = None;
+                self.replicas[replica].disk.repair();
+            }
+            Some(Ill::OldDisk(replica)) => self.take_back(replica),
         }
     }
 
@@ -309,24 +321,6 @@ impl World {
         }
     }
 
-    fn reset_link(&mut self) {
-        let stations = self.network.stations() as u64;
-        let a = self.chaos.random.below(self.n() as u64) as usize;
-        let b = self.chaos.random.below(stations) as usize;
-        if a == b || !self.network.link(a, b).up {
-            return;
-        }
-        self.fired(FaultKind::LinkReset);
-        let delays = [self.random.below(3_000), self.random.below(3_000)];
-        self.break_link(a, b, delays);
-    }
-
-    fn crash_all_at_once(&mut self) {
-        if self.plan.mode == Mode::Safety {
-            self.crash_all();
-        }
-    }
-
     /// Every replica stops.
     pub(crate) fn crash_all(&mut self) {
         self.fired(FaultKind::CrashOfAll);
@@ -339,40 +333,5 @@ impl World {
                 }
             }
         }
-    }
-
-    /// Two parts that do not hear each other; clients reach one, the other, or both.
-    fn split_group(&mut self) {
-        let n = self.n();
-        let healthy: Vec<usize> = (0..n).filter(|replica| !self.has_failed(*replica)).collect();
-        let room = match self.plan.mode {
-            Mode::Liveness => self.plan.faults.u().saturating_sub(n - healthy.len()),
-            Mode::Safety => n / 2,
-        };
-        if room == 0 {
-            return;
-        }
-        let mut part = Vec::new();
-        for _ in 0..self.chaos.random.between(1, room as u64) {
-            let candidate = match self.plan.mode {
-                Mode::Liveness => *self.chaos.random.pick(&healthy),
-                Mode::Safety => self.chaos.random.below(n as u64) as usize,
-            };
-            if !part.contains(&candidate) {
-                part.push(candidate);
-            }
-        }
-        let with_clients = self.chaos.random.percent(50);
-        let stations = if with_clients { self.network.stations() } else { n };
-        let mut cuts = Vec::new();
-        for inside in &part {
-            for outside in (0..stations).filter(|station| !part.contains(station)) {
-                cuts.push((*inside, outside));
-                cuts.push((outside, *inside));
-            }
-        }
-        self.fired(FaultKind::SplitGroup);
-        let for_us = self.chaos.downtime_us(&self.plan);
-        self.begin_trouble(cuts, part, vec![], for_us);
     }
 }

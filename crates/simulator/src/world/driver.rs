@@ -17,7 +17,7 @@ impl World {
     pub(crate) fn input(&mut self, replica: usize, input: Input) {
         let now = self.replicas[replica].clock.now(self.now_us);
         let long = self.plan.long_rounds && self.random.percent(OPEN_ROUNDS);
-        let life = self.replicas[replica].life;
+        let (life, slow) = (self.replicas[replica].life, self.replicas[replica].slow_round_us);
         if !self.liar_hears(replica, now, &input) {
             return;
         }
@@ -26,9 +26,9 @@ impl World {
         if process.round_open {
             return;
         }
-        if long {
+        if long || slow > 0 {
             process.round_open = true;
-            let delay = self.random.below(500);
+            let delay = slow + self.random.below(500);
             self.push(delay, Event::Round { replica, life });
         } else {
             self.end_round(replica);
@@ -49,7 +49,9 @@ impl World {
         // At the pace of the replica's own clock, and never later than it asks for.
         let delay = self.random.between(TICK_US * 3 / 4, TICK_US * 9 / 10);
         self.push(delay, Event::Tick { replica, life });
-        if self.is_paused(replica) {
+        let slow = self.replicas[replica].slow_round_us > 0;
+        let open = self.replicas[replica].process.as_ref().is_some_and(|p| p.round_open);
+        if self.is_paused(replica) || (slow && open) {
             return;
         }
         let before = self.report.steps;

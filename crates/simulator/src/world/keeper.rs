@@ -3,7 +3,7 @@
 //! it: a crash before the word of it finds it done, or not, or (armed) half done.
 
 use super::{Event, World};
-use crate::report::FaultKind;
+use crate::report::{FaultKind, Mark};
 use crate::world::replica::{Flush, StateJob};
 use perdura_durability::{CheckpointError, LogError};
 use perdura_execution::Manifest;
@@ -182,9 +182,19 @@ impl World {
     }
 
     pub(crate) fn on_read(&mut self, replica: usize, to: ReplicaId, wanted: &[(Slot, Digest)]) {
-        let Some(process) = &mut self.replicas[replica].process else { return };
-        match process.log.read_decisions(wanted, limits::FETCH_BYTES) {
+        let misread = self.misread_log(replica);
+        let here = &mut self.replicas[replica];
+        let Some(process) = &mut here.process else { return };
+        let result = process.log.read_decisions(wanted, limits::FETCH_BYTES);
+        let misread = misread && !here.disk.end_misread();
+        if misread {
+            self.fired(FaultKind::MisdirectedRead);
+        }
+        match result {
             Ok(found) => {
+                if !found.is_empty() {
+                    self.mark(Mark::ServedFromLog);
+                }
                 // In one run from the first wanted slot on, or none.
                 let decisions: Vec<Decision> = found
                     .into_iter()
@@ -197,9 +207,33 @@ impl World {
                 self.input(replica, Input::DecisionsRead { to, decisions });
             }
             Err(LogError::Disk(error)) => self.disk_failed(replica, &error.to_string()),
+            Err(LogError::Corrupt { .. }) if misread => {
+                // The batch is left for other replicas to send, and the log goes on.
+                self.mark(Mark::RotWhileServing);
+                self.input(replica, Input::DecisionsRead { to, decisions: Vec::new() });
+            }
             Err(error) => {
                 self.fail(crate::checkers::progress::halted(replica, &error.to_string()));
             }
         }
+    }
+
+    /// Sometimes a page of the log is read from another place; true if it will be.
+    fn misread_log(&mut self, replica: usize) -> bool {
+        if self.ending.begun() || !self.disk_random.percent(10) {
+            return false;
+        }
+        let disk = &mut self.replicas[replica].disk;
+        let files = disk.settled_pages();
+        let pages: Vec<(&str, u64)> = files
+            .iter()
+            .filter(|(name, _)| name.starts_with("log/0"))
+            .flat_map(|(name, pages)| pages.iter().map(|page| (name.as_str(), *page)))
+            .collect();
+        if pages.is_empty() {
+            return false;
+        }
+        let (here, there) = (*self.disk_random.pick(&pages), *self.disk_random.pick(&pages));
+        disk.misdirect_read(here, there)
     }
 }

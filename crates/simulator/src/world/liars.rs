@@ -137,7 +137,7 @@ impl World {
             return;
         }
         let (guilty, station) = match peer {
-            Peer::Replica(id) => (self.is_liar(id.index()), None),
+            Peer::Replica(id) => (self.is_liar(id.index()) || self.forgot(id.index()), None),
             Peer::Client { key, .. } => (self.is_hostile(key), self.station(replica, peer)),
         };
         if !guilty {

@@ -33,10 +33,11 @@ impl World {
     pub(crate) fn try_connect(&mut self, a: usize, b: usize) {
         let link = self.network.link(a, b);
         link.dialling = false;
-        if link.up || !self.is_running(a) || !self.is_running(b) {
+        let (up, blocked) = (link.up, link.blocked_until_us > self.now_us);
+        if up || !self.is_running(a) || !self.is_running(b) {
             return; // Whoever starts dials.
         }
-        let cut = self.network.is_cut(a, b) || self.network.is_cut(b, a);
+        let cut = blocked || self.network.is_cut(a, b) || self.network.is_cut(b, a);
         if cut || self.is_paused(a) || self.is_paused(b) || !self.admitted(a, b) {
             let delay = REDIAL_US + self.random.below(REDIAL_US);
             self.dial(a, b, delay);
@@ -157,12 +158,16 @@ impl World {
             return;
         }
         let epoch = link.epoch;
-        let Fate { arrivals_us, faults } = self.network.fate(from, to, self.now_us);
+        let Fate { arrivals_us, faults, corrupted } =
+            self.network.fate(from, to, bytes.len(), self.now_us);
         for kind in faults.into_iter().flatten() {
             self.fired(kind);
         }
         for arrival in arrivals_us.into_iter().flatten() {
             self.push_at(arrival, Event::Message { from, to, epoch, bytes: bytes.clone() });
+        }
+        if corrupted {
+            self.break_link(from, to, [3_000, 1_000]);
         }
     }
 

@@ -4,13 +4,16 @@
 //! completion, or a timer that had a consequence. Files: [`replica`] and [`network`] are what
 //! there is; `boot` starts and stops processes, `driver` carries out what a node wants, `keeper`
 //! does its disk work, `clients` drives clients, `workload` is what they ask, `chaos` what goes
-//! wrong, `replacement` brings in new incarnations, `ending` heals everything and judges,
-//! `liars` and `hostile` are the Byzantine ones; `by_hand` is what scenarios do.
+//! wrong (with `strikes`, `partitions`, `damage`, `wrong_disk` and `clock`), `replacement` brings in
+//! new incarnations, `ending` heals everything and judges, `liars` and `hostile` are the Byzantine
+//! ones; `by_hand` is what scenarios do.
 
 mod boot;
 mod by_hand;
 mod chaos;
 mod clients;
+mod clock;
+mod damage;
 mod driver;
 mod ending;
 mod hostile;
@@ -18,21 +21,25 @@ mod keeper;
 mod liars;
 mod links;
 pub mod network;
+mod partitions;
 mod queue;
 mod replacement;
 pub mod replica;
+mod strikes;
 mod trace;
 mod workload;
+mod wrong_disk;
 
 use crate::checkers::Checkers;
 use crate::options::Options;
 use crate::plan::Plan;
 use crate::random::Random;
-use crate::report::{FaultKind, Report};
+use crate::report::{FaultKind, Mark, Report};
 use crate::violation::{Broken, Check, Violation};
 use bytes::Bytes;
 use chaos::Chaos;
 use clients::{CallRecord, Client};
+use clock::Clock;
 use ending::Ending;
 use hostile::Hostile;
 use network::Network;
@@ -41,7 +48,7 @@ use perdura_protocol::configuration::{Configuration, Member, Parameters};
 use perdura_protocol::{ClusterId, Digest, PublicKey, ReplicaId, SecretKey, Slot};
 use queue::Queue;
 use replacement::Replacement;
-use replica::{Armed, Clock, Replica};
+use replica::{Armed, Replica};
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use trace::Trace;
@@ -86,8 +93,10 @@ pub(crate) enum Event {
     Call { client: usize, life: u64, caller: usize },
     /// Something goes wrong.
     Fault,
-    /// A partition or slowness ends.
+    /// A partition, slowness or other trouble ends.
     Heal(usize),
+    /// Flapping links go, or come back.
+    Flap(usize),
     /// A process starts.
     Start { replica: usize },
     /// The administrator looks again.
@@ -203,9 +212,16 @@ impl World {
                 replaced: false,
                 paused_until_us: 0,
                 slow_us: 0,
+                slow_round_us: 0,
                 cuts: 0,
                 armed: Armed::default(),
                 liar: None,
+                sick: None,
+                hurt: None,
+                doomed: false,
+                copied: None,
+                forgot: false,
+                just_forgot: false,
             })
             .collect();
         let victims: Vec<PublicKey> = client_keys.iter().map(SecretKey::public).collect();
@@ -373,6 +389,7 @@ impl World {
             Event::Call { client, life, caller } => self.make_call(client, life, caller),
             Event::Fault => self.on_fault(),
             Event::Heal(id) => self.heal(id),
+            Event::Flap(id) => self.flap(id),
             Event::Start { replica } => self.start(replica),
             Event::Administer => self.administer(),
             Event::Look => self.look(),
@@ -430,6 +447,10 @@ impl World {
 
     pub(crate) fn fired(&mut self, kind: FaultKind) {
         self.report.fired(kind);
+    }
+
+    pub(crate) fn mark(&mut self, mark: Mark) {
+        self.report.reached(mark);
     }
 
     pub(crate) fn n(&self) -> usize {

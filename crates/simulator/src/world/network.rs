@@ -2,7 +2,9 @@
 //!
 //! A link that is up loses, delays, repeats and reorders messages as the plan says, worse than TCP
 //! does. A link that breaks loses what was in flight; both ends are told, at once or late. A cut
-//! link stays up and delivers nothing, one way or both.
+//! link stays up and delivers nothing, one way or both. A slow one carries so many bytes per
+//! second, and drops what does not fit into its queue. Bytes that are damaged on the way do not
+//! verify (TLS), and cost the link: they never reach a node.
 
 use crate::plan::NetworkPlan;
 use crate::random::Random;
@@ -21,6 +23,9 @@ pub struct Link {
     pub known_up: [bool; 2],
     /// Whether an attempt to connect is under way.
     pub dialling: bool,
+    /// No connection comes up before this time: an end that is the one to dial does not know yet
+    /// that the last one broke.
+    pub blocked_until_us: u64,
 }
 
 /// What becomes of a message.
@@ -30,7 +35,12 @@ pub struct Fate {
     pub arrivals_us: [Option<u64>; 2],
     /// What happened to it.
     pub faults: [Option<FaultKind>; 4],
+    /// It arrives damaged, and the link breaks.
+    pub corrupted: bool,
 }
+
+/// Bytes that wait for a slow link; what does not fit is dropped, as the real queue does.
+const QUEUE_BYTES: u64 = 1 << 20;
 
 /// All links.
 #[derive(Debug)]
@@ -40,6 +50,9 @@ pub struct Network {
     // By (from, to): cuts, and the latest arrival so far.
     cuts: Vec<u32>,
     latest_us: Vec<u64>,
+    // Bytes per second (0: as many as there are), and when all that was sent is through.
+    rates: Vec<u64>,
+    busy_until_us: Vec<u64>,
     connections: u64,
     random: Random,
     /// How messages travel now.
@@ -56,6 +69,8 @@ impl Network {
             links: vec![Link::default(); pairs],
             cuts: vec![0; pairs],
             latest_us: vec![0; pairs],
+            rates: vec![0; pairs],
+            busy_until_us: vec![0; pairs],
             connections: 0,
             random,
             plan,
@@ -85,6 +100,27 @@ impl Network {
         *cuts = if cut { *cuts + 1 } else { cuts.saturating_sub(1) };
     }
 
+    /// From now on `from` sends at most so many bytes per second to `to`; 0 lifts the limit.
+    pub fn throttle(&mut self, from: usize, to: usize, bytes_per_second: u64) {
+        self.rates[from * self.stations + to] = bytes_per_second;
+    }
+
+    /// How long a message waits until it is through a slow link; `None` when the queue is full.
+    fn queued_us(&mut self, pair: usize, bytes: usize, now_us: u64) -> Option<u64> {
+        let rate = self.rates[pair];
+        if rate == 0 {
+            return Some(0);
+        }
+        let start = self.busy_until_us[pair].max(now_us);
+        let end = start + bytes as u64 * 1_000_000 / rate;
+        let waiting_bytes = (end - now_us) as u128 * u128::from(rate) / 1_000_000;
+        if waiting_bytes > u128::from(QUEUE_BYTES.max(2 * bytes as u64)) {
+            return None;
+        }
+        self.busy_until_us[pair] = end;
+        Some(end - now_us)
+    }
+
     /// A link comes up; returns the connection's number.
     pub fn connect(&mut self, a: usize, b: usize) -> u64 {
         self.connections += 1;
@@ -105,23 +141,30 @@ impl Network {
     }
 
     /// Decides what becomes of a message that is sent now on a link that is up.
-    pub fn fate(&mut self, from: usize, to: usize, now_us: u64) -> Fate {
+    pub fn fate(&mut self, from: usize, to: usize, bytes: usize, now_us: u64) -> Fate {
         let mut fate = Fate::default();
         if self.is_cut(from, to) {
             return fate;
         }
         let plan = self.plan;
+        let pair = from * self.stations + to;
+        let Some(queued) = self.queued_us(pair, bytes, now_us) else { return fate };
         let random = &mut self.random;
         if random.one_in_million(plan.loss) {
             fate.faults[0] = Some(FaultKind::MessageLoss);
             return fate;
         }
-        let mut delay = plan.delay_us + random.below(plan.jitter_us + 1);
+        if random.one_in_million(plan.corruption) {
+            fate.faults[0] = Some(FaultKind::CorruptedBytes);
+            fate.corrupted = true;
+            return fate;
+        }
+        let mut delay = queued + plan.delay_us + random.below(plan.jitter_us + 1);
         if random.one_in_million(plan.straggle) {
             delay *= 100;
             fate.faults[1] = Some(FaultKind::MessageDelay);
         }
-        let latest = &mut self.latest_us[from * self.stations + to];
+        let latest = &mut self.latest_us[pair];
         let mut arrival = now_us + delay;
         if arrival < *latest {
             if plan.reordering {
@@ -137,5 +180,38 @@ impl Network {
             fate.arrivals_us[1] = Some(arrival + random.below(20 * plan.jitter_us + 1));
         }
         fate
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn network() -> Network {
+        Network::new(3, NetworkPlan::CALM, Random::new(1))
+    }
+
+    #[test]
+    fn a_slow_link_takes_its_time_and_drops_what_does_not_fit() {
+        let mut network = network();
+        network.throttle(0, 1, 100_000);
+        let arrival = |network: &mut Network| network.fate(0, 1, 50_000, 0).arrivals_us[0];
+        assert!((500_000..501_000).contains(&arrival(&mut network).unwrap()));
+        assert!((1_000_000..1_001_000).contains(&arrival(&mut network).unwrap()));
+        let sent = (0..100).filter(|_| arrival(&mut network).is_some()).count();
+        assert!((10..30).contains(&sent), "{sent}");
+        // The other direction, and the link once it is fast again, are not concerned.
+        assert!(network.fate(1, 0, 50_000, 0).arrivals_us[0].unwrap() < 1_000);
+        network.throttle(0, 1, 0);
+        assert!(network.fate(0, 1, 50_000, 0).arrivals_us[0].is_some());
+    }
+
+    #[test]
+    fn damaged_bytes_arrive_nowhere() {
+        let mut network = network();
+        network.plan.corruption = 1_000_000;
+        let fate = network.fate(0, 1, 100, 0);
+        assert!(fate.corrupted && fate.arrivals_us == [None; 2]);
+        assert_eq!(fate.faults[0], Some(FaultKind::CorruptedBytes));
     }
 }

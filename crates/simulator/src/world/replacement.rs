@@ -76,6 +76,7 @@ impl World {
         self.report.replacements += 1;
         let here = &mut self.replicas[replica];
         here.replaced = false;
+        here.sick = None;
         here.incarnation = incarnation;
         here.key = key;
         here.genesis.configuration = configuration;

@@ -1,53 +1,15 @@
 //! A replica as the world has it: a machine with a clock and a disk, and on it a process, or none.
 
-use crate::random::Random;
+use super::clock::Clock;
 use crate::report::FaultKind;
 use crate::witness::{Notes, Witnessed};
 use bytes::Bytes;
 use perdura_adversary::Liar;
 use perdura_durability::{Checkpoints, Log, MemoryDisk};
 use perdura_execution::{Genesis, Manifest, StateSnapshot};
-use perdura_protocol::{Configuration, Record, SecretKey, Slot, Time};
-use perdura_replica::node::{Node, Now};
+use perdura_protocol::{Configuration, Record, SecretKey, Slot};
+use perdura_replica::node::Node;
 use std::collections::VecDeque;
-
-/// The wall clock when virtual time is 0, milliseconds since the Unix epoch.
-const EPOCH_MS: u64 = 1_700_000_000_000;
-
-/// Most that a wall clock is off, milliseconds: any two agree within `max_skew_ms` (500) with time
-/// to spare for a proposal's way.
-const WALL_OFF_MS: i64 = 180;
-
-/// The clocks of a machine. Monotonic time runs at its own pace; the wall clock is off, drifts,
-/// and is held within bounds, as NTP does.
-#[derive(Clone, Copy, Debug)]
-pub struct Clock {
-    offset_ms: i64,
-    // In a million.
-    drift: i64,
-    started_ms: u64,
-}
-
-impl Clock {
-    /// Draws a clock.
-    pub fn draw(random: &mut Random, drift: u64) -> Clock {
-        let offset_ms = random.below(2 * WALL_OFF_MS as u64) as i64 - WALL_OFF_MS;
-        let drift = random.below(2 * drift + 1) as i64 - drift as i64;
-        Clock { offset_ms, drift, started_ms: random.below(1_000_000) }
-    }
-
-    /// What it shows.
-    #[must_use]
-    pub fn now(&self, at_us: u64) -> Now {
-        let drifted = (at_us as i128 * i128::from(self.drift) / 1_000_000) as i64 / 1000;
-        let off = (self.offset_ms + drifted).clamp(-WALL_OFF_MS, WALL_OFF_MS);
-        let at_ms = (at_us / 1000) as i64;
-        Now {
-            monotonic_ms: self.started_ms + (at_ms + drifted) as u64,
-            wall: Time((EPOCH_MS as i64 + at_ms + off) as u64),
-        }
-    }
-}
 
 /// A write of the log under way.
 #[derive(Debug)]
@@ -113,6 +75,10 @@ pub struct Armed {
     pub in_recovery: Option<u64>,
     /// Why the disk is going to fail.
     pub disk: Option<FaultKind>,
+    /// The next start fails after so many reads.
+    pub read_error: Option<u64>,
+    /// The next start finds another disk: another replica's, or one of an unknown format.
+    pub wrong_disk: Option<FaultKind>,
 }
 
 /// A replica.
@@ -139,10 +105,37 @@ pub struct Replica {
     pub paused_until_us: u64,
     /// Flushes take this much longer.
     pub slow_us: u64,
-    /// Partitions that it is cut off by.
+    /// Each round takes this much longer.
+    pub slow_round_us: u64,
+    /// Partitions and slow or flapping links that it suffers from.
     pub cuts: u32,
     /// What strikes next.
     pub armed: Armed,
     /// What stands between it and its links, if it lies.
     pub liar: Option<Liar>,
+    /// Its disk fails, and goes on failing until it is repaired.
+    pub sick: Option<FaultKind>,
+    /// Its disk was damaged; it has everything again when it is well and has logged this slot.
+    pub hurt: Option<Slot>,
+    /// Its disk was damaged so that it is to be replaced.
+    pub doomed: bool,
+    /// A copy of its disk of this incarnation, which it is going to be taken back to.
+    pub copied: Option<(u32, MemoryDisk)>,
+    /// Its disk was taken back once: it counts as a liar.
+    pub forgot: bool,
+    /// Its disk was taken back, and it has not been started since.
+    pub just_forgot: bool,
+}
+
+impl Replica {
+    /// Whether something is wrong with it, or about to be, other than that it is down.
+    #[must_use]
+    pub fn is_disturbed(&self) -> bool {
+        self.cuts > 0
+            || self.armed != Armed::default()
+            || self.slow_us > 0
+            || self.slow_round_us > 0
+            || self.clock.is_wrong()
+            || self.sick.is_some()
+    }
 }

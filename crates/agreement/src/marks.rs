@@ -1,0 +1,21 @@
+//! Marks on rare branches: counted where they are taken, so that tests that exist for one can
+//! assert that it was reached.
+
+/// How often each was taken since the start.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Marks {
+    /// Views that started with batches locked before.
+    pub locks_carried: u64,
+    /// Views that started with empty batches in holes below them.
+    pub holes_filled: u64,
+    /// Times that a new leader asked for a locked batch that it did not hold.
+    pub batches_asked_for: u64,
+    /// Times that a peer was told of the start of a view that it had missed.
+    pub new_views_repeated: u64,
+    /// Writes withheld in the view of a restart (rule 6).
+    pub writes_withheld: u64,
+    /// Prefixes signed because somebody waited for one.
+    pub prefixes_vouched: u64,
+    /// Times that decisions of others moved this replica on.
+    pub decisions_fetched: u64,
+}

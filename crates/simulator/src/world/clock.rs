@@ -1,0 +1,184 @@
+//! The clocks of a machine: a monotonic and a wall clock, each of which may go wrong by itself.
+//!
+//! In order, monotonic time runs at its own pace, and the wall clock is off, drifts, and is held
+//! within bounds, as NTP does. Out of order, either runs 10% fast or slow, or stands still, or the
+//! wall clock is an hour off. Set right again, the wall clock jumps to where it belongs; monotonic
+//! time goes on from what it shows, and never goes back.
+
+use crate::random::Random;
+use perdura_protocol::Time;
+use perdura_replica::node::Now;
+
+/// The wall clock when virtual time is 0, milliseconds since the Unix epoch.
+const EPOCH_MS: u64 = 1_700_000_000_000;
+
+/// Most that a wall clock in order is off, milliseconds: any two agree within `max_skew_ms` (500)
+/// with time to spare for a proposal's way.
+const WALL_OFF_MS: i64 = 180;
+
+/// A million, in which rates are told.
+const MILLION: i128 = 1_000_000;
+
+/// What is wrong with a wall clock, and since when, microseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Wall {
+    InOrder,
+    Jumped { by_ms: i64 },
+    Runs { since_us: u64, ppm: i64 },
+}
+
+/// What can go wrong with a machine's clocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ClockFault {
+    /// The wall clock jumps by this much, milliseconds.
+    Jump(i64),
+    /// Wall clock, monotonic clock, or both, run faster by so many in a million; a million slower
+    /// is to stand still.
+    Pace {
+        /// In a million.
+        ppm: i64,
+        /// Whether the wall clock does.
+        wall: bool,
+        /// Whether the monotonic clock does.
+        monotonic: bool,
+    },
+}
+
+/// The clocks of a machine.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    offset_ms: i64,
+    // In a million, when in order and now.
+    drift: i64,
+    pace: i64,
+    // What the monotonic clock showed when its pace last changed.
+    since_us: u64,
+    shown_us: u64,
+    wall: Wall,
+}
+
+impl Clock {
+    /// Draws a clock.
+    pub fn draw(random: &mut Random, drift: u64) -> Clock {
+        let offset_ms = random.below(2 * WALL_OFF_MS as u64) as i64 - WALL_OFF_MS;
+        let drift = random.below(2 * drift + 1) as i64 - drift as i64;
+        let shown_us = random.below(1_000_000) * 1000;
+        Clock { offset_ms, drift, pace: drift, since_us: 0, shown_us, wall: Wall::InOrder }
+    }
+
+    fn monotonic_us(&self, at_us: u64) -> u64 {
+        let elapsed = i128::from(at_us.saturating_sub(self.since_us));
+        self.shown_us + (elapsed * (MILLION + i128::from(self.pace)) / MILLION) as u64
+    }
+
+    /// The wall clock in order, milliseconds after the epoch.
+    fn wall_in_order_ms(&self, at_us: u64) -> i64 {
+        let drifted = (i128::from(at_us) * i128::from(self.drift) / MILLION) as i64 / 1000;
+        (at_us / 1000) as i64 + (self.offset_ms + drifted).clamp(-WALL_OFF_MS, WALL_OFF_MS)
+    }
+
+    /// What it shows.
+    #[must_use]
+    pub fn now(&self, at_us: u64) -> Now {
+        let wall_ms = match self.wall {
+            Wall::InOrder => self.wall_in_order_ms(at_us),
+            Wall::Jumped { by_ms } => self.wall_in_order_ms(at_us) + by_ms,
+            Wall::Runs { since_us, ppm } => {
+                let elapsed = i128::from(at_us.saturating_sub(since_us));
+                let shown = elapsed * (MILLION + i128::from(ppm)) / MILLION;
+                self.wall_in_order_ms(since_us) + (shown / 1000) as i64
+            }
+        };
+        Now {
+            monotonic_ms: self.monotonic_us(at_us) / 1000,
+            wall: Time((EPOCH_MS as i64 + wall_ms) as u64),
+        }
+    }
+
+    fn set_pace(&mut self, at_us: u64, pace: i64) {
+        self.shown_us = self.monotonic_us(at_us);
+        self.since_us = at_us;
+        self.pace = pace;
+    }
+
+    /// From now on this is wrong with it.
+    pub fn disturb(&mut self, at_us: u64, fault: ClockFault) {
+        match fault {
+            ClockFault::Jump(by_ms) => self.wall = Wall::Jumped { by_ms },
+            ClockFault::Pace { ppm, wall, monotonic } => {
+                if wall {
+                    self.wall = Wall::Runs { since_us: at_us, ppm };
+                }
+                if monotonic {
+                    self.set_pace(at_us, ppm);
+                }
+            }
+        }
+    }
+
+    /// From now on it is in order.
+    pub fn set_right(&mut self, at_us: u64) {
+        self.wall = Wall::InOrder;
+        self.set_pace(at_us, self.drift);
+    }
+
+    /// Whether it is not in order.
+    #[must_use]
+    pub fn is_wrong(&self) -> bool {
+        self.wall != Wall::InOrder || self.pace != self.drift
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR_MS: i64 = 3_600_000;
+
+    fn clock() -> Clock {
+        Clock::draw(&mut Random::new(1), 0)
+    }
+
+    #[test]
+    fn a_jump_moves_the_wall_clock_alone_and_is_undone() {
+        let mut clock = clock();
+        let at = 5_000_000;
+        let before = clock.now(at);
+        for by_ms in [HOUR_MS, -HOUR_MS] {
+            clock.disturb(at, ClockFault::Jump(by_ms));
+            let jumped = clock.now(at);
+            assert_eq!(jumped.monotonic_ms, before.monotonic_ms);
+            assert_eq!(jumped.wall.0 as i64, before.wall.0 as i64 + by_ms);
+        }
+        assert!(clock.is_wrong());
+        clock.set_right(at);
+        assert!(!clock.is_wrong());
+        assert_eq!(clock.now(at).wall, before.wall);
+    }
+
+    #[test]
+    fn monotonic_time_never_goes_back_whatever_happens_to_it() {
+        let mut clock = clock();
+        let mut last = clock.now(0).monotonic_ms;
+        for (step, ppm) in [100_000, -1_000_000, -100_000, 0].into_iter().enumerate() {
+            let at = step as u64 * 10_000_000;
+            clock.disturb(at, ClockFault::Pace { ppm, wall: step % 2 == 0, monotonic: true });
+            let shown = clock.now(at + 9_000_000).monotonic_ms;
+            assert_eq!((shown - last) as i64, 9_000 + 9 * ppm / 1000, "{ppm}");
+            last = shown;
+            clock.set_right(at + 9_000_000);
+            last += 1000;
+            assert_eq!(clock.now(at + 10_000_000).monotonic_ms, last);
+        }
+    }
+
+    #[test]
+    fn a_frozen_wall_clock_stands_still() {
+        let mut clock = clock();
+        let frozen = ClockFault::Pace { ppm: -1_000_000, wall: true, monotonic: false };
+        clock.disturb(1_000_000, frozen);
+        let (first, last) = (clock.now(1_000_000), clock.now(9_000_000));
+        assert_eq!(first.wall, last.wall);
+        assert_eq!(last.monotonic_ms - first.monotonic_ms, 8_000);
+    }
+}

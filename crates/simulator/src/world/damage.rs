@@ -1,0 +1,388 @@
+//! What was synced, damaged on the medium: flipped bits, zeroed and stale sectors, lost and
+//! misdirected writes, misdirected reads; and disks taken back as a whole to an older state.
+//!
+//! Within which promise: synced data is lost or damaged on at most `u` disks per slot, and never
+//! unnoticed, but on disks of replicas that count as liars. So
+//! - before a disk is damaged a copy of it is, and opened, next to a copy of the disk as it was:
+//!   damage that would go unnoticed (of the last group, together with the mark that covers it; see
+//!   `docs/guarantees.md`) is not done;
+//! - damage that a replica notices is done while fewer than `u` other replicas are without what
+//!   they had, or to all replicas at once but of no slot on two of them;
+//! - damage by which a replica no longer knows what it promised is done when it may be replaced;
+//! - a disk is taken back to an older state with `r` > 0 only, and at most `r` in a run.
+//!
+//! What the production code makes of it is held against the disk as it would be without: see
+//! `World::open_damaged`.
+
+use super::World;
+use super::chaos::{Ill, Trouble};
+use super::replica::Replica;
+use crate::options::Mode;
+use crate::report::{FaultKind, Mark};
+use crate::violation::Broken;
+use perdura_durability::{Disk, MemoryDisk, OpenError, Opened, RecoveredState};
+use perdura_protocol::configuration::Durability;
+use perdura_protocol::{Digest, Record, Slot, View};
+use std::collections::BTreeSet;
+
+/// What a disk gives back that damage must not change in silence.
+const RULE: &str = "Durability (D4)";
+
+/// Tries to find something to damage that matters.
+const TRIES: usize = 16;
+
+/// What opening a damaged disk gives.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Verdict {
+    /// All there.
+    Unharmed,
+    /// Some is missing, and the replica knows.
+    Noticed {
+        /// Slots whose batches are missing.
+        batches: BTreeSet<Slot>,
+        /// Whether the newest state is.
+        state: bool,
+    },
+    /// The replica does not know any more what it promised, or who it is.
+    Refused,
+    /// Something is missing, and nobody would know.
+    Silent(String),
+}
+
+/// What a log says that others count on.
+struct Kept {
+    votes: BTreeSet<(Slot, View, Digest)>,
+    batches: BTreeSet<(Slot, Digest)>,
+    view: View,
+}
+
+impl Kept {
+    fn of(records: &[Record]) -> Kept {
+        let mut kept = Kept { votes: BTreeSet::new(), batches: BTreeSet::new(), view: View(0) };
+        for record in records {
+            match record {
+                Record::View(view) => kept.view = kept.view.max(*view),
+                Record::Vote { view, slot, batch, .. } => {
+                    kept.votes.insert((*slot, *view, batch.digest()));
+                    kept.batches.insert((*slot, batch.digest()));
+                }
+                Record::Decision { slot, batch, .. } => {
+                    kept.batches.insert((*slot, batch.digest()));
+                }
+                _ => {}
+            }
+        }
+        kept
+    }
+}
+
+/// Whether an opened directory says that nothing is missing.
+fn is_whole(opened: &Opened<MemoryDisk>) -> bool {
+    opened.repaired_gaps.is_empty()
+        && matches!(opened.state, RecoveredState::Initial | RecoveredState::Checkpoint(_))
+}
+
+/// The state that was found to be damaged.
+pub(crate) fn lost_state(opened: &Opened<MemoryDisk>) -> Option<Slot> {
+    match &opened.state {
+        RecoveredState::Previous { lost, .. } | RecoveredState::Lost(lost) => Some(lost.slot),
+        RecoveredState::Initial | RecoveredState::Checkpoint(_) => None,
+    }
+}
+
+/// Holds what was found on a damaged disk against what would have been found.
+fn compare(whole: &Opened<MemoryDisk>, found: &Opened<MemoryDisk>) -> Verdict {
+    let (before, after) = (Kept::of(&whole.records), Kept::of(&found.records));
+    let state = lost_state(found);
+    let durable =
+        |opened: &Opened<MemoryDisk>| opened.superblock.checkpoint().map(|name| name.slot);
+    let covered = if state.is_none() { durable(found).unwrap_or_default() } else { Slot(0) };
+    let gaps = &found.repaired_gaps;
+    let votes_through = gaps.iter().map(|gap| gap.votes_through).max().unwrap_or_default();
+    let slots_through = gaps.iter().map(|gap| gap.slots_through).max().unwrap_or_default();
+    let lost_vote = before.votes.difference(&after.votes).map(|vote| vote.0);
+    let lost_batches: BTreeSet<Slot> =
+        before.batches.difference(&after.batches).map(|batch| batch.0).collect();
+    let silent = |what: String| Verdict::Silent(what);
+    if durable(found) < durable(whole) {
+        return silent(format!("the state is {:?}, not {:?}", durable(found), durable(whole)));
+    }
+    if after.view < before.view {
+        return silent(format!("the view is {}, not {}", after.view, before.view));
+    }
+    if let Some(slot) = lost_vote.filter(|slot| *slot > covered.max(votes_through)).max() {
+        return silent(format!("a vote in slot {slot} is missing"));
+    }
+    if let Some(slot) = lost_batches.iter().rfind(|slot| **slot > covered.max(slots_through)) {
+        return silent(format!("the batch of slot {slot} is missing"));
+    }
+    if is_whole(found) && lost_batches.is_empty() {
+        return Verdict::Unharmed;
+    }
+    Verdict::Noticed { batches: lost_batches, state: state.is_some() }
+}
+
+impl World {
+    /// What a replica would make of a disk, given what it would make of the same one intact.
+    fn verdict(&self, replica: usize, damaged: MemoryDisk, intact: MemoryDisk) -> Option<Verdict> {
+        let whole = self.open(replica, intact).ok().filter(is_whole)?;
+        match self.open(replica, damaged) {
+            Ok(found) => Some(compare(&whole, &found)),
+            Err(OpenError::Amnesiac(_) | OpenError::Corrupt { .. }) => Some(Verdict::Refused),
+            Err(_) => None,
+        }
+    }
+
+    /// Replicas other than one that are without something they had.
+    pub(crate) fn others_hurt(&mut self, replica: usize) -> usize {
+        for other in 0..self.n() {
+            self.note_healing(other);
+        }
+        let hurt = |other: &usize| {
+            let here = &self.replicas[*other];
+            here.replaced || here.hurt.is_some()
+        };
+        (0..self.n()).filter(|other| *other != replica).filter(hurt).count()
+    }
+
+    /// Notes that a replica has everything again.
+    fn note_healing(&mut self, replica: usize) {
+        let whole = !self.has_failed(replica);
+        let here = &mut self.replicas[replica];
+        let Some(needed) = here.hurt else { return };
+        let logged = here.process.as_ref().map(|process| process.node.report().logged);
+        if whole && logged >= Some(needed) {
+            here.hurt = None;
+        }
+    }
+
+    /// A machine stops, and what its disk held is damaged when it starts again.
+    pub(crate) fn damage(&mut self, kind: FaultKind, victim: usize) {
+        let synced = self.plan.durability == Durability::Sync;
+        if !synced || self.is_liar(victim) || self.others_hurt(victim) >= self.plan.faults.u() {
+            return;
+        }
+        self.crash_machine(victim);
+        for _ in 0..TRIES {
+            let disk = self.replicas[victim].disk.copy();
+            let Some(wound) = self.draw_wound(kind, &disk, None) else { continue };
+            let Some(verdict) = self.verdict_of(victim, &wound) else { continue };
+            let allowed = match &verdict {
+                Verdict::Silent(_) | Verdict::Unharmed => false,
+                Verdict::Noticed { .. } => true,
+                Verdict::Refused => self.may_wipe(victim),
+            };
+            if allowed {
+                self.inflict(kind, victim, &wound, &verdict);
+                return;
+            }
+        }
+    }
+
+    fn verdict_of(&self, replica: usize, wound: &Wound) -> Option<Verdict> {
+        let mut copy = self.replicas[replica].disk.copy();
+        if !wound.inflict(&mut copy) {
+            return None;
+        }
+        let intact = copy.intact_copy();
+        self.verdict(replica, copy, intact)
+    }
+
+    fn inflict(&mut self, kind: FaultKind, victim: usize, wound: &Wound, verdict: &Verdict) {
+        self.fired(kind);
+        self.trace
+            .line(self.now_us, format_args!("disk of r{victim} damaged: {wound:?}, {verdict:?}"));
+        wound.inflict(&mut self.replicas[victim].disk);
+        self.replicas[victim].hurt = Some(self.checkers.agreement.last());
+        if *verdict == Verdict::Refused {
+            self.replicas[victim].doomed = true;
+            // Before anything else happens to the group: it is to be replaced.
+            self.start(victim);
+        }
+    }
+
+    /// Every disk is damaged, and no slot on two of them.
+    pub(crate) fn damage_all(&mut self) {
+        // Itself is no other, so all are looked at.
+        let hurt = self.others_hurt(usize::MAX) > 0;
+        let synced = self.plan.durability == Durability::Sync;
+        if self.plan.mode == Mode::Liveness || hurt || !synced {
+            return;
+        }
+        self.crash_all();
+        let mut taken: BTreeSet<Slot> = BTreeSet::new();
+        let mut wounds = Vec::new();
+        for replica in (0..self.n()).filter(|replica| !self.is_liar(*replica)).collect::<Vec<_>>() {
+            for _ in 0..TRIES {
+                let disk = self.replicas[replica].disk.copy();
+                let wound = self.draw_wound(FaultKind::BitFlip, &disk, Some("log/"));
+                let Some(wound) = wound else { continue };
+                let verdict = self.verdict_of(replica, &wound);
+                let Some(Verdict::Noticed { batches, state: false }) = &verdict else { continue };
+                if batches.is_empty() || !taken.is_disjoint(batches) {
+                    continue;
+                }
+                taken.extend(batches);
+                wounds.push((replica, wound, verdict));
+                break;
+            }
+        }
+        if wounds.len() < 2 {
+            return;
+        }
+        self.fired(FaultKind::ScatteredDamage);
+        for (replica, wound, verdict) in wounds {
+            if let Some(verdict) = verdict {
+                self.inflict(FaultKind::BitFlip, replica, &wound, &verdict);
+            }
+        }
+    }
+
+    /// Draws what to damage, among what a file holds that is in use.
+    fn draw_wound(
+        &mut self,
+        kind: FaultKind,
+        disk: &MemoryDisk,
+        only: Option<&'static str>,
+    ) -> Option<Wound> {
+        let random = &mut self.chaos.random;
+        let class = only.unwrap_or(match random.below(10) {
+            0 => "superblock",
+            1..=3 => "checkpoint/",
+            _ => "log/0",
+        });
+        let files = disk.settled_pages();
+        let mut pages: Vec<(String, u64)> = Vec::new();
+        let mut others: Vec<(String, u64)> = Vec::new();
+        for (name, numbers) in files {
+            let wanted = name.starts_with(class) && !name.starts_with("log/free");
+            let target = if wanted { &mut pages } else { &mut others };
+            target.extend(numbers.into_iter().map(|number| (name.clone(), number)));
+        }
+        if pages.is_empty() {
+            return None;
+        }
+        let (name, page) = random.pick(&pages).clone();
+        let sector = page * 8 + random.below(8);
+        others.extend(pages);
+        let other = random.pick(&others).clone();
+        Some(match kind {
+            FaultKind::ZeroedSector => Wound::Zero(name, sector),
+            FaultKind::StaleSector => Wound::Stale(name, sector),
+            FaultKind::LostWrite => Wound::Lost(name, page),
+            FaultKind::MisdirectedWrite => Wound::Written((name, page), other),
+            FaultKind::MisdirectedRead => Wound::Read((name, page), other),
+            _ => Wound::Flip(name, page * 4096 + random.below(4096), random.below(8) as u8),
+        })
+    }
+
+    /// A replica opens a damaged disk. As if it were intact, everything must be there; as it is,
+    /// what is missing must be noticed.
+    pub(crate) fn open_damaged(&mut self, replica: usize) -> Result<Opened<MemoryDisk>, OpenError> {
+        let intact = self.replicas[replica].disk.intact_copy();
+        let whole = match self.open(replica, intact) {
+            Ok(whole) => whole,
+            Err(error) => {
+                let what = format!("replica {replica} does not open an intact disk: {error}");
+                self.fail(Broken::new(RULE, what));
+                return Err(error);
+            }
+        };
+        if !is_whole(&whole) {
+            let what = format!("replica {replica}, disk in order: {:?}", whole.repaired_gaps);
+            self.fail(Broken::new(RULE, what));
+        }
+        let states: Vec<(Slot, Digest)> =
+            whole.checkpoints.list().iter().map(|name| (name.slot, name.digest)).collect();
+        let check = self.checkers.persist_before_speak.reopened(replica, &whole.records, &states);
+        self.check(check);
+        let disk = self.replicas[replica].disk.handle();
+        let found = self.open(replica, disk)?;
+        match compare(&whole, &found) {
+            Verdict::Silent(what) => {
+                let what = format!("replica {replica} does not notice that {what}");
+                self.fail(Broken::new(RULE, what));
+            }
+            verdict => {
+                self.trace.line(self.now_us, format_args!("r{replica} opens: {verdict:?}"));
+            }
+        }
+        if !found.repaired_gaps.is_empty() {
+            self.mark(Mark::GapRepaired);
+        }
+        match &found.state {
+            RecoveredState::Previous { .. } => self.mark(Mark::PreviousState),
+            RecoveredState::Lost(_) => self.mark(Mark::LostState),
+            _ => {}
+        }
+        Ok(found)
+    }
+
+    /// A disk is copied, and taken back to that copy later: what was synced meanwhile is gone, and
+    /// nothing shows it. Whoever that happens to counts as a liar from then on.
+    pub(crate) fn copy_disk(&mut self, victim: usize) {
+        let synced = self.plan.durability == Durability::Sync;
+        let lies = |replica: &&Replica| replica.forgot || replica.liar.is_some();
+        let liars = self.replicas.iter().filter(lies).count();
+        let under_way = self.replicas.iter().any(|replica| replica.copied.is_some());
+        let room = liars < self.plan.faults.r() && !under_way && !self.is_liar(victim);
+        if self.plan.mode != Mode::Safety || !synced || !room {
+            return;
+        }
+        let here = &mut self.replicas[victim];
+        here.copied = Some((here.incarnation, here.disk.copy()));
+        let trouble = Trouble { ill: Some(Ill::OldDisk(victim)), ..Trouble::default() };
+        let for_us = self.chaos.downtime_us(&self.plan);
+        self.begin_trouble(trouble, for_us);
+    }
+
+    /// Whether a replica no longer knows what it promised, and does not know that.
+    pub(crate) fn forgot(&self, replica: usize) -> bool {
+        self.replicas[replica].forgot
+    }
+
+    /// The disk is taken back.
+    pub(crate) fn take_back(&mut self, victim: usize) {
+        let here = &mut self.replicas[victim];
+        let Some((incarnation, old)) = here.copied.take() else { return };
+        if incarnation != here.incarnation || here.replaced || self.ending.begun() {
+            return;
+        }
+        self.fired(FaultKind::RolledBack);
+        self.trace.line(self.now_us, format_args!("disk of r{victim} is taken back"));
+        if self.replicas[victim].process.is_some() {
+            self.crash_machine(victim);
+        }
+        let here = &mut self.replicas[victim];
+        here.disk = old;
+        here.forgot = true;
+        here.just_forgot = true;
+    }
+}
+
+/// Damage, by file and place in it.
+#[derive(Clone, Debug)]
+enum Wound {
+    Flip(String, u64, u8),
+    Zero(String, u64),
+    Stale(String, u64),
+    Lost(String, u64),
+    Written((String, u64), (String, u64)),
+    Read((String, u64), (String, u64)),
+}
+
+impl Wound {
+    /// False when it changes nothing.
+    fn inflict(&self, disk: &mut MemoryDisk) -> bool {
+        match self {
+            Wound::Flip(name, offset, bit) => disk.flip_bit(name, *offset, *bit).is_ok(),
+            Wound::Zero(name, sector) => disk.zero_sector(name, *sector),
+            Wound::Stale(name, sector) => disk.stale_sector(name, *sector),
+            Wound::Lost(name, page) => disk.lose_write(name, *page),
+            Wound::Written(here, there) => {
+                disk.misdirect_write((&here.0, here.1), (&there.0, there.1))
+            }
+            Wound::Read(here, there) => disk.misdirect_read((&here.0, here.1), (&there.0, there.1)),
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! What goes wrong with one replica: its process, its machine, its disk as it works, its clocks.
+
+use super::World;
+use super::chaos::{Ill, Trouble};
+use super::clock::ClockFault;
+use crate::report::FaultKind;
+use perdura_durability::memory_disk::{Errors, Operation};
+use perdura_protocol::configuration::Durability;
+
+/// An hour, milliseconds: how far a wall clock jumps.
+const HOUR_MS: i64 = 3_600_000;
+
+/// How much faster or slower a clock runs that drifts, in a million.
+const DRIFT_PPM: i64 = 100_000;
+
+impl World {
+    /// Does it to a replica that may fail now.
+    pub(crate) fn strike_replica(&mut self, kind: FaultKind, victim: usize) {
+        match kind {
+            FaultKind::ProcessCrash => {
+                self.fired(kind);
+                self.crash_process(victim);
+            }
+            FaultKind::MachineCrash if self.plan.durability == Durability::Sync => {
+                self.fired(kind);
+                self.crash_machine(victim);
+            }
+            FaultKind::Pause => {
+                self.fired(kind);
+                self.trace.line(self.now_us, format_args!("r{victim} pauses"));
+                let down_us = self.chaos.downtime_us(&self.plan);
+                self.replicas[victim].paused_until_us = self.now_us + down_us;
+            }
+            FaultKind::Wipe if self.may_wipe(victim) => {
+                self.fired(kind);
+                self.wipe(victim);
+            }
+            FaultKind::OtherDisk | FaultKind::OtherFormat => {
+                self.crash_either(victim);
+                self.replicas[victim].armed.wrong_disk = Some(kind);
+            }
+            FaultKind::BitFlip
+            | FaultKind::ZeroedSector
+            | FaultKind::StaleSector
+            | FaultKind::LostWrite
+            | FaultKind::MisdirectedWrite
+            | FaultKind::MisdirectedRead => self.damage(kind, victim),
+            FaultKind::RolledBack => self.copy_disk(victim),
+            FaultKind::StickyReadError
+            | FaultKind::StickyWriteError
+            | FaultKind::StickyFlushError => self.sicken(kind, victim),
+            FaultKind::CrashAtSend
+            | FaultKind::CrashInAppend
+            | FaultKind::CrashInCheckpoint
+            | FaultKind::CrashInRecovery
+            | FaultKind::ReadError
+            | FaultKind::WriteError
+            | FaultKind::ShortWrite
+            | FaultKind::FlushError
+            | FaultKind::DiskFull => self.arm(kind, victim),
+            FaultKind::ClockJump | FaultKind::ClockDrift | FaultKind::ClockFreeze => {
+                self.disturb_clock(kind, victim);
+            }
+            _ => self.hinder(kind, victim),
+        }
+    }
+
+    /// What strikes at its next occasion.
+    fn arm(&mut self, kind: FaultKind, victim: usize) {
+        let operations = self.chaos.random.below(8);
+        let outputs = self.chaos.random.below(12);
+        let here = &mut self.replicas[victim];
+        match kind {
+            FaultKind::CrashAtSend => here.armed.at_send = Some(outputs),
+            FaultKind::CrashInAppend => here.armed.in_append = Some(operations),
+            FaultKind::CrashInCheckpoint => here.armed.in_checkpoint = Some(2 * operations),
+            FaultKind::CrashInRecovery => {
+                self.crash_either(victim);
+                self.replicas[victim].armed.in_recovery = Some(operations);
+            }
+            FaultKind::FlushError if self.plan.durability == Durability::Sync => {
+                here.armed.disk = Some(kind);
+                here.disk.fail_next_sync();
+            }
+            FaultKind::ReadError => {
+                self.crash_either(victim);
+                self.replicas[victim].armed.read_error = Some(4 * operations);
+            }
+            FaultKind::WriteError | FaultKind::ShortWrite => {
+                here.armed.disk = Some(kind);
+                let (operation, short) = (Operation::Write, kind == FaultKind::ShortWrite);
+                here.disk.fail(Errors { operation, after: operations, sticky: false, short });
+            }
+            FaultKind::DiskFull => {
+                here.armed.disk = Some(kind);
+                here.disk.set_capacity(Some(1));
+            }
+            _ => {}
+        }
+    }
+
+    /// All reads, writes or flushes fail, over restarts too, until the disk is repaired.
+    fn sicken(&mut self, kind: FaultKind, victim: usize) {
+        let operation = match kind {
+            FaultKind::StickyReadError => Operation::Read,
+            FaultKind::StickyWriteError => Operation::Write,
+            _ => Operation::Sync,
+        };
+        // Without flushes (`async`) nobody notices, and a crash of the machine would be amnesia.
+        let flushed = self.plan.durability == Durability::Sync;
+        if self.replicas[victim].sick.is_some() || !(flushed || operation != Operation::Sync) {
+            return;
+        }
+        if operation == Operation::Read {
+            // What a process reads, it reads when it starts.
+            self.crash_process(victim);
+        }
+        let after = self.chaos.random.below(8);
+        let for_us = self.chaos.downtime_us(&self.plan);
+        let here = &mut self.replicas[victim];
+        here.sick = Some(kind);
+        here.disk.fail(Errors { operation, after, sticky: true, short: false });
+        let trouble = Trouble { ill: Some(Ill::Disk(victim)), ..Trouble::default() };
+        self.begin_trouble(trouble, for_us);
+    }
+
+    /// What makes a replica slow or cuts it off for a while.
+    fn hinder(&mut self, kind: FaultKind, victim: usize) {
+        let for_us = self.chaos.downtime_us(&self.plan);
+        let random = &mut self.chaos.random;
+        let mut trouble = Trouble::default();
+        match kind {
+            FaultKind::SlowDisk => {
+                self.replicas[victim].slow_us = random.between(5_000, 300_000);
+                trouble.ill = Some(Ill::SlowDisk(victim));
+            }
+            FaultKind::SlowProcess => {
+                self.replicas[victim].slow_round_us = random.between(5_000, 300_000);
+                trouble.ill = Some(Ill::SlowProcess(victim));
+            }
+            FaultKind::SlowLinks => {
+                let bytes_per_second = random.between(4_000, 200_000);
+                trouble.ill = Some(Ill::SlowLinks(victim));
+                trouble.failed = vec![victim];
+                self.throttle(victim, bytes_per_second);
+            }
+            FaultKind::Isolation => {
+                trouble.cuts = self.cuts_of(victim, true, true);
+                trouble.failed = vec![victim];
+            }
+            FaultKind::OneWayPartition => {
+                let hears = random.percent(50);
+                trouble.cuts = self.cuts_of(victim, hears, !hears);
+                trouble.failed = vec![victim];
+            }
+            FaultKind::Flapping => {
+                trouble.flaps_us = Some(random.between(5_000, 300_000));
+                trouble.cuts = self.cuts_of(victim, true, true);
+                trouble.failed = vec![victim];
+            }
+            _ => return,
+        }
+        self.fired(kind);
+        self.begin_trouble(trouble, for_us);
+    }
+
+    /// Wall clock, monotonic clock or both go wrong; worse than `max_skew_ms` is a failure, and
+    /// whatever happens to them here counts as one.
+    fn disturb_clock(&mut self, kind: FaultKind, victim: usize) {
+        let for_us = self.chaos.downtime_us(&self.plan);
+        let random = &mut self.chaos.random;
+        let sign = if random.percent(50) { 1 } else { -1 };
+        let (wall, monotonic) = *random.pick(&[(true, false), (false, true), (true, true)]);
+        let fault = match kind {
+            FaultKind::ClockJump => ClockFault::Jump(sign * HOUR_MS),
+            FaultKind::ClockDrift => ClockFault::Pace { ppm: sign * DRIFT_PPM, wall, monotonic },
+            _ => ClockFault::Pace { ppm: -1_000_000, wall, monotonic },
+        };
+        if self.replicas[victim].clock.is_wrong() {
+            return;
+        }
+        self.fired(kind);
+        self.replicas[victim].clock.disturb(self.now_us, fault);
+        self.trace.line(self.now_us, format_args!("clock of r{victim}: {fault:?}"));
+        let trouble = Trouble { ill: Some(Ill::Clock(victim)), ..Trouble::default() };
+        self.begin_trouble(trouble, for_us);
+    }
+}
