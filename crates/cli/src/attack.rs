@@ -67,6 +67,7 @@ pub fn liar(config: &ReplicaConfig, strategy: Strategy) -> Box<dyn Interceptor> 
             checkpoint: None,
             records: Vec::new(),
             vote_after: Slot(0),
+            state_from: Slot(0),
             lost: None,
         };
         let now = Now { monotonic_ms: 86_400_000, wall: Time(1) };

@@ -34,6 +34,8 @@ pub struct Boot<S> {
     pub records: Vec<Record>,
     /// Votes need a certified prefix up to here (a new incarnation, or lost state); 0 otherwise.
     pub vote_after: Slot,
+    /// No state below this is enough: that of a new incarnation's configuration, or a lost one.
+    pub state_from: Slot,
     /// The newest checkpoint, if it is damaged: nothing below it is stored any more.
     pub lost: Option<Slot>,
 }
@@ -62,7 +64,6 @@ impl<S: Service> Node<S> {
         let n = parameters.faults.n();
         let first = genesis.configuration.clone();
         let restored = boot.checkpoint.is_some();
-        let awaiting_state = !restored && (first.id > 0 || boot.lost.is_some());
         let mut checkpointing = Checkpointing::new(n, Slot(0));
         checkpointing.store_from = boot.lost.unwrap_or_default();
         let mut machine = match boot.checkpoint {
@@ -84,7 +85,9 @@ impl<S: Service> Node<S> {
                 let (slot, history) = (machine.slot(), machine.history());
                 Restart::from_log(n, slot, history, boot.records, boot.vote_after)
             };
-        if awaiting_state {
+        // Where the log goes back to slot 1, it gives back a state that was lost.
+        let lacks = boot.lost.is_some_and(|lost| restart.delivered() < lost);
+        if !restored && (first.id > 0 || lacks) {
             restart = restart.awaiting_state();
         }
         // What was decided before the checkpoint and is still in the log serves laggards.
@@ -148,7 +151,7 @@ impl<S: Service> Node<S> {
             logged: VecDeque::new(),
             logged_slot,
             checkpointing,
-            transfer: Transfer::new(boot.vote_after),
+            transfer: Transfer::new(boot.state_from),
             histories,
             ticked_ms: 0,
             forgot_ms: 0,
@@ -203,6 +206,8 @@ pub struct Recovered<D> {
     pub records: Vec<Record>,
     /// Votes need a certified prefix up to here.
     pub vote_after: Slot,
+    /// No state below this is enough.
+    pub state_from: Slot,
     /// The newest checkpoint, if it is damaged.
     pub lost: Option<Slot>,
     /// The log, for the keeper.
@@ -266,5 +271,8 @@ pub fn recover<D: Disk>(opened: Opened<D>) -> Result<Recovered<D>, CheckpointErr
         }
     };
     let lost = lost_slot;
-    Ok(Recovered { checkpoint, records, vote_after, lost, log, checkpoints, warnings })
+    let incarnation_from = superblock.identity.must_recover.map_or(Slot(0), Slot::previous);
+    // What the log lost comes back batch by batch, above whatever state there is.
+    let state_from = incarnation_from.max(lost.unwrap_or_default());
+    Ok(Recovered { checkpoint, records, vote_after, state_from, lost, log, checkpoints, warnings })
 }

@@ -222,6 +222,7 @@ pub fn run<S: Service>(
             checkpoint: recovered.checkpoint,
             records: recovered.records,
             vote_after: recovered.vote_after,
+            state_from: recovered.state_from,
             lost: recovered.lost,
         },
         clock.now(),

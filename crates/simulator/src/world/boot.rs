@@ -214,7 +214,9 @@ impl World {
                 return;
             }
         };
-        let Recovered { checkpoint, records, vote_after, lost, log, checkpoints, .. } = recovered;
+        let Recovered {
+            checkpoint, records, vote_after, state_from, lost, log, checkpoints, ..
+        } = recovered;
         let states: Vec<(Slot, Digest)> = checkpoints
             .list()
             .iter()
@@ -243,6 +245,7 @@ impl World {
             checkpoint,
             records,
             vote_after,
+            state_from,
             lost,
         };
         let node = match Node::boot(boot, here.clock.now(self.now_us)) {

@@ -66,6 +66,7 @@ impl World {
             checkpoint: None,
             records: Vec::new(),
             vote_after: Slot(0),
+            state_from: Slot(0),
             lost: None,
         };
         Twin::new(boot, here.clock.now(self.now_us))
