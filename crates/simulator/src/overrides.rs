@@ -209,7 +209,9 @@ impl fmt::Display for Overrides {
                 write!(f, " --{name} {count}")?;
             }
         }
-        if !self.without.is_empty() {
+        if self.without.len() == FaultKind::ALL.len() {
+            f.write_str(" --without all")?;
+        } else if !self.without.is_empty() {
             write!(f, " --without {}", list(&self.without, |kind| format!("{kind:?}")))?;
         }
         if !self.skip_faults.is_empty() {

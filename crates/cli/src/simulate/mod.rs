@@ -88,9 +88,9 @@ struct Less {
     /// Keys that all clients share
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     keys: Option<u64>,
-    /// Kinds of faults that do not happen, as the report names them
-    #[arg(long, value_name = "KINDS", value_delimiter = ',', value_parser = parse_kind)]
-    without: Vec<FaultKind>,
+    /// Kinds of faults that do not happen, as the report names them, or all
+    #[arg(long, value_name = "KIND,...", value_parser = parse_kinds)]
+    without: Option<std::vec::Vec<FaultKind>>,
     /// Numbers of the fault events that do not happen, such as 3,7-9; a trace shows the numbers
     #[arg(long, value_name = "NUMBERS", value_parser = parse_numbers)]
     skip_faults: Option<Numbers>,
@@ -99,8 +99,12 @@ struct Less {
     simpler: Vec<Simpler>,
 }
 
-fn parse_kind(text: &str) -> Result<FaultKind, String> {
-    FaultKind::parse(text).ok_or_else(|| format!("give some of {:?}", FaultKind::ALL))
+fn parse_kinds(text: &str) -> Result<Vec<FaultKind>, String> {
+    if text == "all" {
+        return Ok(FaultKind::ALL.to_vec());
+    }
+    let all = FaultKind::ALL;
+    parse_names(text, FaultKind::parse).map_err(|name| format!("{name:?} is none of: {all:?}"))
 }
 
 fn parse_numbers(text: &str) -> Result<Numbers, String> {
@@ -223,7 +227,7 @@ fn options(arguments: &Arguments, seed: u64) -> Options {
             clients: less.clients.map(|count| count as usize),
             callers: less.callers.map(|count| count as usize),
             keys: less.keys,
-            without: less.without.iter().copied().collect(),
+            without: less.without.iter().flatten().copied().collect(),
             skip_faults: less.skip_faults.clone().unwrap_or_default(),
             simpler: less.simpler.iter().copied().collect(),
         },
