@@ -184,6 +184,7 @@ impl Overrides {
                 FaultKind::MessageDuplication => plan.network.duplication = 0,
                 FaultKind::MessageReordering => plan.network.reordering = false,
                 FaultKind::MessageDelay => plan.network.straggle = 0,
+                FaultKind::CorruptedBytes => plan.network.corruption = 0,
                 _ => {} // Held back when its turn comes.
             }
         }

@@ -40,7 +40,8 @@ pub struct Arguments {
     #[arg(long, value_name = "THREADS", default_value_t = 1,
           value_parser = clap::value_parser!(u64).range(1..=1024))]
     jobs: u64,
-    /// Fail also if some kind of fault, lie or attack never took effect in any of the runs
+    /// Fail also if some kind of fault, lie or attack never took effect, or some marked rare branch
+    /// was never taken, in any of the runs
     #[arg(long)]
     every_fault: bool,
     /// Fault bounds of the group
@@ -193,13 +194,23 @@ impl Batch<'_> {
             );
         }
         say!("violations    {}", self.violations);
-        let (fired, tried) = (total.never_fired(), total.never_tried());
-        let missing = self.arguments.every_fault && !(fired.is_empty() && tried.is_empty());
-        if missing {
-            eprintln!("never took effect: {fired:?} {tried:?}");
-        }
+        let missing = self.arguments.every_fault && self.is_missing_something();
         let kept = self.violations == 0 && !missing;
         if kept { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+}
+
+impl Batch<'_> {
+    /// Names what never happened in any run.
+    fn is_missing_something(&self) -> bool {
+        let faults = self.total.never_fired();
+        let lies = self.total.never_tried();
+        let marks = self.total.never_reached();
+        let missing = !(faults.is_empty() && lies.is_empty() && marks.is_empty());
+        if missing {
+            eprintln!("never took effect: {faults:?} {lies:?}; never reached: {marks:?}");
+        }
+        missing
     }
 }
 
