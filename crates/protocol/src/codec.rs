@@ -171,11 +171,15 @@ pub trait Encode {
 
     /// The encoding by itself.
     fn to_bytes(&self) -> Bytes {
-        let mut out = Vec::new();
+        // Most messages are short, and growing bit by bit costs more than one copy of the right size.
+        let mut out = Vec::with_capacity(USUAL_BYTES);
         self.encode(&mut out);
-        Bytes::from(out)
+        if out.len() <= USUAL_BYTES { Bytes::copy_from_slice(&out) } else { Bytes::from(out) }
     }
 }
+
+/// Bytes of most encodings that are made one by one: votes, replies, heartbeats.
+const USUAL_BYTES: usize = 512;
 
 /// A value that can be read back from its encoding.
 pub trait Decode: Sized {

@@ -107,8 +107,9 @@ fn keyed_hash(public: PublicKey, message: &[u8]) -> Signature {
         u64::from_le_bytes(word)
     };
     let mut lanes = [0; 4];
+    let length = (message.len() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     for (lane, bytes) in lanes.iter_mut().zip(public.0.chunks(8)) {
-        *lane = word(bytes) ^ message.len() as u64;
+        *lane = word(bytes) ^ length;
     }
     // Two independent chains of multiplications over all words.
     for pair in message.chunks(16) {

@@ -184,6 +184,7 @@ impl Overrides {
                 FaultKind::MessageDuplication => plan.network.duplication = 0,
                 FaultKind::MessageReordering => plan.network.reordering = false,
                 FaultKind::MessageDelay => plan.network.straggle = 0,
+                FaultKind::CorruptedBytes => plan.network.corruption = 0,
                 _ => {} // Held back when its turn comes.
             }
         }
@@ -209,7 +210,9 @@ impl fmt::Display for Overrides {
                 write!(f, " --{name} {count}")?;
             }
         }
-        if !self.without.is_empty() {
+        if self.without.len() == FaultKind::ALL.len() {
+            f.write_str(" --without all")?;
+        } else if !self.without.is_empty() {
             write!(f, " --without {}", list(&self.without, |kind| format!("{kind:?}")))?;
         }
         if !self.skip_faults.is_empty() {

@@ -42,7 +42,7 @@ pub fn shrink(
 ) -> Shrunk {
     let (best, tried) = (from.clone(), BTreeSet::new());
     let mut shrinking = Shrinking { run, progress, runs: 0, runs_at_most, best, tried };
-    let minimal = shrinking.to_the_end();
+    let minimal = shrinking.until_nothing_helps();
     Shrunk { from: from.clone(), violation: shrinking.best, runs: shrinking.runs, minimal }
 }
 
@@ -67,7 +67,7 @@ where
     P: FnMut(u32, &Violation),
 {
     /// Whether it ended because nothing more can be left out.
-    fn to_the_end(&mut self) -> bool {
+    fn until_nothing_helps(&mut self) -> bool {
         loop {
             let before = self.best.options.clone();
             self.end_at_the_violation();

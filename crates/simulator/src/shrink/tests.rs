@@ -34,12 +34,12 @@ fn a_failing_run_is_shrunk_to_a_small_one_that_fails_alike() {
     println!("{shrunk}");
     assert!(shrunk.minimal && shrunk.runs <= RUNS_AT_MOST && told > 3);
     let small = &shrunk.violation;
-    // The replica has to go down once, so one event at least is needed; and no two are.
+    // The replica has to go down once.
     assert_eq!((small.rule, shrunk.events()), (from.rule, 1));
     assert!(small.step < from.step, "{} of {}", small.step, from.step);
     assert!(small.options.steps < from.options.steps);
-    assert_eq!(small.options.overrides.clients, Some(1));
-    assert_eq!(small.options.overrides.callers, Some(1));
+    let fewer = &small.options.overrides;
+    assert!(fewer.clients.is_some_and(|clients| clients <= 2) && fewer.callers == Some(1));
     assert!(small.options.overrides.without.len() > FaultKind::ALL.len() / 2);
     // The command repeats it.
     assert_eq!(forgetful(&small.options), Err(Box::new(small.clone())));
