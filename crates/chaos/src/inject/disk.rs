@@ -6,6 +6,7 @@ use anyhow::{Result, bail};
 use perdura_simulator::Random;
 use std::fs::{self, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,10 @@ const STARTED: Duration = Duration::from_secs(60);
 
 /// The smallest unit whose content tells whether it was ever written.
 const BLOCK: usize = 4096;
+
+/// How a group of the log begins, and how long its header is.
+const GROUP_MAGIC: &[u8] = b"PDGROUP1";
+const GROUP_HEADER: usize = 128;
 
 /// Waits for a replica to stop because of its disk: with exit code 1, and saying so.
 fn stops(scene: &Scene, host: &Host, length: u64) -> Option<String> {
@@ -55,7 +60,9 @@ pub(super) fn fsync_error(scene: &Scene, victim: usize) -> Result<Injected> {
         host.kill();
     }
     host.volume().mend_backing()?;
-    let fired = stopped.is_some();
+    // Writes may fail first, where the file system has noticed and is read-only.
+    let fired =
+        stopped.as_ref().is_some_and(|why| why.contains("sync") && why.contains("os error 5"));
     let reason = stopped.unwrap_or_else(|| "it did not notice and was killed".to_owned());
     let how = start_or_replace(scene, victim)?;
     Ok(Injected { detail: format!("{reason}; {how}"), fired })
@@ -118,7 +125,7 @@ pub(super) fn lost(scene: &Scene, victim: usize) -> Result<Injected> {
     Injected::fired(start_or_replace(scene, victim)?)
 }
 
-/// Files of one kind in a data directory, with content.
+/// Files of one kind in a data directory, the newest last.
 fn candidates(data: &Path, kind: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(data.join(kind)).into_iter().flatten().flatten();
     let named = entries.filter(|entry| {
@@ -130,32 +137,52 @@ fn candidates(data: &Path, kind: &str) -> Vec<PathBuf> {
     files
 }
 
-/// Flips a bit in a random block of a file that was ever written.
-fn flip(file: &Path, random: &mut Random) -> Result<Option<u64>> {
+/// Where groups of the present use of a log file are (`crates/durability/src/log/group.rs`). What
+/// an earlier use left behind means nothing any more.
+fn groups(content: &[u8], use_number: u64) -> Vec<Range<usize>> {
+    let number = |at: usize, length: usize| {
+        let bytes = content.get(at..at + length).unwrap_or_default();
+        bytes.iter().rev().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte))
+    };
+    let starts = (0..content.len()).step_by(BLOCK);
+    let groups = starts.filter(|at| {
+        content.get(*at..*at + 8) == Some(GROUP_MAGIC) && number(at + 40, 8) == use_number
+    });
+    let extent = |at: usize| at..content.len().min(at + GROUP_HEADER + number(at + 64, 4) as usize);
+    groups.map(extent).collect()
+}
+
+/// Blocks in which something was ever written.
+fn written(content: &[u8]) -> Vec<Range<usize>> {
+    let blocks = (0..content.len()).step_by(BLOCK).map(|at| at..content.len().min(at + BLOCK));
+    blocks.filter(|block| content[block.clone()].iter().any(|byte| *byte != 0)).collect()
+}
+
+/// Flips a bit of a file that counts; gives where.
+fn flip(file: &Path, kind: &str, random: &mut Random) -> Result<Option<usize>> {
     let mut content = Vec::new();
     let mut open = OpenOptions::new().read(true).write(true).open(file)?;
     open.read_to_end(&mut content)?;
-    let written: Vec<usize> = content
-        .chunks(BLOCK)
-        .enumerate()
-        .filter(|(_, block)| block.iter().any(|byte| *byte != 0))
-        .map(|(number, _)| number)
-        .collect();
-    if written.is_empty() {
+    let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let places = match kind {
+        "log" => groups(&content, name.parse()?),
+        _ => written(&content),
+    };
+    if places.is_empty() {
         return Ok(None);
     }
-    let start = *random.pick(&written) * BLOCK;
-    let length = content.len().min(start + BLOCK) - start;
-    let at = start + random.below(length as u64) as usize;
+    let place = random.pick(&places).clone();
+    let at = place.start + random.below(place.len() as u64) as usize;
     let byte = content[at] ^ (1 << random.below(8));
     open.seek(SeekFrom::Start(at as u64))?;
     open.write_all(&[byte])?;
     open.sync_all()?;
-    Ok(Some(at as u64))
+    Ok(Some(at))
 }
 
 /// One to three flips in files of a stopped replica, each in a file of its own, so that no two of
-/// them hit a group of the log and the mark that says that it was flushed.
+/// them hit a group of the log and the mark that says that it was flushed. The newest file is hit
+/// most often.
 pub(super) fn rot(
     scene: &Scene,
     victim: usize,
@@ -167,11 +194,11 @@ pub(super) fn rot(
     let mut files = candidates(&host.data(), kind);
     let mut flipped = Vec::new();
     for _ in 0..random.between(1, 3) {
-        if files.is_empty() {
-            break;
-        }
-        let file = files.swap_remove(random.below(files.len() as u64) as usize);
-        if let Some(at) = flip(&file, random)? {
+        let newest = random.percent(60);
+        let Some(last) = files.len().checked_sub(1) else { break };
+        let at = if newest { last } else { random.below(files.len() as u64) as usize };
+        let file = files.remove(at);
+        if let Some(at) = flip(&file, kind, random)? {
             let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
             flipped.push(format!("{kind}/{name} at {at}"));
         }
@@ -186,18 +213,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_bit_of_a_written_block_is_flipped() {
+    fn one_bit_is_flipped_where_something_was_written() {
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("f");
+        let path = directory.path().join("3");
         let mut content = vec![0; 5 * BLOCK + 100];
         content[3 * BLOCK + 7] = 9;
         fs::write(&path, &content).unwrap();
-        let at = flip(&path, &mut Random::new(1)).unwrap().unwrap() as usize;
+        let at = flip(&path, "checkpoint", &mut Random::new(1)).unwrap().unwrap();
         assert_eq!(at / BLOCK, 3);
         let after = fs::read(&path).unwrap();
         let changed = content.iter().zip(&after).filter(|(before, after)| before != after);
-        assert_eq!((changed.count(), after[at] ^ content[at]).0, 1);
+        assert_eq!((changed.count(), (after[at] ^ content[at]).count_ones()), (1, 1));
         fs::write(&path, vec![0; 2 * BLOCK]).unwrap();
-        assert_eq!(flip(&path, &mut Random::new(1)).unwrap(), None);
+        assert_eq!(flip(&path, "checkpoint", &mut Random::new(1)).unwrap(), None);
+    }
+
+    #[test]
+    fn groups_of_an_earlier_use_do_not_count() {
+        let mut content = vec![0; 4 * BLOCK];
+        for (at, use_number) in [(BLOCK, 3), (2 * BLOCK, 2)] {
+            content[at..at + 8].copy_from_slice(GROUP_MAGIC);
+            content[at + 40] = use_number;
+            content[at + 64] = 50;
+        }
+        assert_eq!(groups(&content, 3), [BLOCK..BLOCK + GROUP_HEADER + 50]);
+        assert!(groups(&content, 4).is_empty());
     }
 }

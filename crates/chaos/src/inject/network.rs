@@ -45,7 +45,7 @@ fn drawn(kind: Kind, random: &mut Random) -> (Rules, String) {
             (Rules { loss_per_mille, ..rules }, format!("{}% lost", loss_per_mille / 10))
         }
         Kind::Throttle => {
-            let bytes_per_second = random.between(8, 200) * 1024;
+            let bytes_per_second = random.between(2, 64) * 1024;
             let text = format!("{} KiB/s", bytes_per_second / 1024);
             (Rules { bytes_per_second, ..rules }, text)
         }

@@ -160,7 +160,10 @@ async fn give(
             sleep_until(came + late).await;
         }
         if now.bytes_per_second > 0 {
-            sleep(Duration::from_secs_f64(piece.len() as f64 / now.bytes_per_second as f64)).await;
+            let time = piece.len() as f64 / now.bytes_per_second as f64;
+            let ended = rules.wait_for(|rules| rules.bytes_per_second == 0);
+            // Either is a reason to go on.
+            let _ = tokio::time::timeout(Duration::from_secs_f64(time), ended).await;
         }
         let mut cut = false;
         while rules.borrow_and_update().cut {
