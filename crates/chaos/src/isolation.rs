@@ -1,5 +1,5 @@
-//! No leftovers after any exit. As root, the run is a child in namespaces of its own for mounts and
-//! processes: when its first process ends, in whatever way, the kernel kills the others, and the
+//! No leftovers after any exit. The run is a child in namespaces of its own for mounts and
+//! processes, where the system lets this user make some: when its first process ends, in whatever way, the kernel kills the others, and the
 //! mounts go with them, loop devices included.
 //!
 //! The outer process holds a pipe to the inner one. A signal to the outer one, or its end, closes
@@ -21,7 +21,7 @@ pub const INSIDE: &str = "--inside";
 /// An inner process that was told to stop has stopped after this time, or is killed.
 const STOP: Duration = Duration::from_secs(60);
 
-/// Whether this process may make namespaces.
+/// Whether this process may mount.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
@@ -29,7 +29,10 @@ pub fn is_root() -> bool {
 /// Runs this program again inside of namespaces, and gives its exit code; `None` where that is not
 /// possible.
 pub fn run_inside() -> Result<Option<ExitCode>> {
+    // Who is not root may be, within.
+    let who: &[&str] = if is_root() { &[] } else { &["--user", "--map-root-user"] };
     let works = Command::new("unshare")
+        .args(who)
         .args(["--mount", "--pid", "--fork", "--mount-proc", "true"])
         .stdin(Stdio::null())
         .stderr(Stdio::null())
@@ -39,6 +42,7 @@ pub fn run_inside() -> Result<Option<ExitCode>> {
     }
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let mut child = Command::new("unshare")
+        .args(who)
         .args(["--mount", "--propagation", "private", "--pid", "--fork", "--kill-child"])
         .arg("--mount-proc")
         .arg(program)

@@ -45,7 +45,7 @@ fn act(options: &Options) -> anyhow::Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    if isolation::is_root() && !options.inside {
+    if !options.inside {
         if let Some(code) = isolation::run_inside()? {
             return Ok(code);
         }

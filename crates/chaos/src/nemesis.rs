@@ -72,6 +72,9 @@ fn round(scene: &Scene, strikes: &[(Kind, usize)], random: &mut Random) {
     });
     random.next();
     let course = &scene.course;
+    if course.ends().is_some() {
+        return;
+    }
     if let Err(missing) = scene.watch.wait_level(course, RECOVERY) {
         let what: Vec<String> =
             strikes.iter().map(|(kind, victim)| format!("{} of {victim}", kind.name())).collect();

@@ -11,8 +11,9 @@ Exit codes: 0, nothing was violated and every kind of fault fired (in runs of 10
 1, something was violated, and DIR is kept with logs, histories and data; 2, the run could not be \
 made; 130, it was interrupted.
 
-As root it runs in namespaces of its own, and each replica has a file system of its own, which can \
-be full and can fail. Otherwise those faults are left out, and the run says so. \
+It runs in namespaces of its own, and each replica has a file system of its own, which can be full \
+and can fail. That takes root, and loop devices; without them some faults are left out, and the run \
+says so. \
 scripts/chaos-setup installs what it uses of Debian.";
 
 /// Faults on a cluster of real processes, with a judge of what clients saw.

@@ -152,7 +152,7 @@ fn carry_out(
     if course.ends() == Some(End::Interrupted) {
         return Ok(None);
     }
-    look_for_accusations(&scene.cluster, course);
+    look_at_logs(&scene.cluster, course);
     let report = Report::new(&scene, (from, to), &samples, &lock(&verdicts), make);
     if !report.violations.is_empty() || options.keep {
         keep_data(&scene.cluster, out);
@@ -240,15 +240,18 @@ fn read_everything_back(scene: &Scene, book: &Book, verdicts: &Verdicts) -> Resu
     Ok(())
 }
 
-/// No replica lies here, so none may say that another one did.
-fn look_for_accusations(cluster: &Cluster, course: &Course) {
+/// What no log may say: no replica lies here, so none may say that another one did; and an error
+/// stops a replica, but for a rotten batch that others have too.
+fn look_at_logs(cluster: &Cluster, course: &Course) {
+    let harmless = |line: &str| line.contains("left for other replicas to send");
+    let wrong = |line: &&str| {
+        line.contains("misbehaves:")
+            || line.contains("panicked")
+            || (line.contains(" ERROR ") && !harmless(line))
+    };
     for host in &cluster.hosts {
-        let log = host.log_since(0);
-        if let Some(line) = log.lines().find(|line| line.contains("misbehaves:")) {
-            course.violation(format!("replica {} accuses a correct one: {line}", host.id));
-        }
-        if let Some(line) = log.lines().find(|line| line.contains("panicked")) {
-            course.violation(format!("replica {} panicked: {line}", host.id));
+        if let Some(line) = host.log_since(0).lines().find(wrong) {
+            course.violation(format!("the log of replica {} says: {line}", host.id));
         }
     }
 }

@@ -61,12 +61,16 @@ pub fn best_make(scratch: &Path, is_root: bool) -> (Make, Option<String>) {
         return (Make::Directory, Some("not root".to_owned()));
     }
     for make in [Make::Ext4, Make::Tmpfs] {
-        let tried = Volume::create(make, &scratch.join("try-backing"), &scratch.join("try"))
-            .and_then(Volume::remove);
+        let (backing, mounted) = (scratch.join("try-backing"), scratch.join("try"));
+        let tried = Volume::create(make, &backing, &mounted).and_then(Volume::remove);
+        for made in [backing, mounted] {
+            // Empty, if it is there.
+            let _ = fs::remove_dir(made);
+        }
         match (make, tried) {
             (Make::Ext4, Ok(())) => return (make, None),
             (make, Ok(())) => return (make, Some("loop devices do not work here".to_owned())),
-            (_, Err(error)) => eprintln!("no {make:?} volumes: {error:#}"),
+            (_, Err(error)) => println!("no {make:?} volumes here: {error:#}"),
         }
     }
     (Make::Directory, Some("nothing can be mounted here".to_owned()))
@@ -85,8 +89,13 @@ impl Volume {
                 mount_tmpfs(backing, BACKING_MIB)?;
                 File::create(volume.image())?.set_len(SIZE_MIB * MIB)?;
                 let image = volume.image();
-                system("mkfs.ext4", &["-q", "-F", "-m", "0", "-J", "size=4", text(&image)?])?;
-                volume.mount()?;
+                let made =
+                    system("mkfs.ext4", &["-q", "-F", "-m", "0", "-J", "size=4", text(&image)?])
+                        .and_then(|_| volume.mount());
+                if made.is_err() {
+                    system("umount", &[text(backing)?])?;
+                }
+                made?;
             }
         }
         Ok(volume)
@@ -98,7 +107,6 @@ impl Volume {
 
     fn mount(&self) -> Result<()> {
         let (image, mounted) = (self.image(), text(&self.mounted)?);
-        // Quick errors: the kernel's messages, and nothing remounted behind our back.
         system("mount", &["-t", "ext4", "-o", "loop,discard,noatime", text(&image)?, mounted])?;
         Ok(())
     }
