@@ -170,3 +170,6 @@ impl Link {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
