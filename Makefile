@@ -33,3 +33,15 @@ bench: build
 .PHONY: kills
 kills:
 	PERDURA_ROUNDS=60 $(CARGO) test --locked -p perdura --test kills -- --nocapture --test-threads 1
+
+# Faults of every kind on a cluster of real processes, with a judge of what clients saw; an hour, or
+# for example `make chaos DURATION=120 GROUP="--crash 1" SEED=7`. The report is in $(OUT).
+.PHONY: chaos
+DURATION ?= 3600
+GROUP ?= --byzantine 1
+SEED ?= $(shell date +%s)
+OUT ?= target/chaos/$(SEED)
+chaos:
+	scripts/chaos-setup
+	$(CARGO) build --release --locked -p perdura -p perdura-chaos
+	target/release/perdura-chaos $(GROUP) --duration $(DURATION) --seed $(SEED) --out $(OUT)

@@ -20,6 +20,7 @@ use perdura_client::{CallError, Options, Refusal, Reply};
 use perdura_durability::FileDisk;
 use perdura_protocol::{AdminCommand, RefusalReason, ReplicaId, Slot};
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -165,7 +166,8 @@ fn order(
     }
 }
 
-/// Moves a data directory that holds something to the first free name `data.old-N`.
+/// Moves a data directory that holds something to the first free name `data.old-N`. One that is a
+/// mount of its own cannot be moved; then its content goes to `data/old-N`.
 fn move_aside(data: &Path) -> Result<Option<PathBuf>> {
     let entries = match fs::read_dir(data) {
         Ok(entries) => entries,
@@ -176,10 +178,66 @@ fn move_aside(data: &Path) -> Result<Option<PathBuf>> {
         return Ok(None);
     }
     let name = data.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let free = (0..u32::MAX)
-        .map(|number| data.with_file_name(format!("{name}.old-{number}")))
-        .find(|path| !path.exists())
-        .context("no name is left for the old data")?;
-    files::rename(data, &free)?;
+    let free = first_free(|number| data.with_file_name(format!("{name}.old-{number}")))?;
+    match fs::rename(data, &free) {
+        Ok(()) => files::sync_directory(&files::directory_of(data))?,
+        Err(error) if error.kind() == ErrorKind::ResourceBusy => return move_content_aside(data),
+        Err(error) => {
+            return Err(error).with_context(|| {
+                format!("cannot rename {} to {}", data.display(), free.display())
+            });
+        }
+    }
     Ok(Some(free))
+}
+
+fn first_free(name: impl Fn(u32) -> PathBuf) -> Result<PathBuf> {
+    (0..u32::MAX).map(name).find(|path| !path.exists()).context("no name is left for the old data")
+}
+
+/// Moves what is in a data directory to the first free name `old-N` in it. The lock is held, and
+/// `lost+found` is the file system's. After an interruption the rest goes to the next name.
+fn move_content_aside(data: &Path) -> Result<Option<PathBuf>> {
+    let stays = |name: &str| matches!(name, "lock" | "lost+found") || name.starts_with("old-");
+    let entries = fs::read_dir(data)?.collect::<std::io::Result<Vec<_>>>()?;
+    let names = entries.iter().map(|entry| entry.file_name());
+    let names: Vec<_> = names.filter(|name| !stays(&name.to_string_lossy())).collect();
+    if names.is_empty() {
+        return Ok(None);
+    }
+    let free = first_free(|number| data.join(format!("old-{number}")))?;
+    fs::create_dir(&free).with_context(|| format!("cannot make {}", free.display()))?;
+    for name in names {
+        fs::rename(data.join(&name), free.join(&name))
+            .with_context(|| format!("cannot move {} aside", data.join(&name).display()))?;
+    }
+    files::sync_directory(&free)?;
+    files::sync_directory(data)?;
+    Ok(Some(free))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_content_of_a_directory_that_cannot_be_moved_goes_into_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let data = directory.path();
+        for name in ["log", "lost+found", "old-0"] {
+            fs::create_dir(data.join(name)).unwrap();
+        }
+        for name in ["superblock", "lock", "log/1"] {
+            fs::write(data.join(name), name).unwrap();
+        }
+        let moved = move_content_aside(data).unwrap().unwrap();
+        assert_eq!(moved, data.join("old-1"));
+        assert_eq!(fs::read_to_string(moved.join("log/1")).unwrap(), "log/1");
+        assert!(moved.join("superblock").exists());
+        let mut left: Vec<_> =
+            fs::read_dir(data).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["lock", "lost+found", "old-0", "old-1"]);
+        assert_eq!(move_content_aside(data).unwrap(), None);
+    }
 }

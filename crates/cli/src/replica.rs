@@ -113,6 +113,7 @@ fn replica_config(file: ReplicaFile, cluster: &Cluster) -> ReplicaConfig {
         key: file.key,
         parameters: cluster.parameters.clone(),
         genesis: cluster.genesis(id),
+        latest: cluster.latest(),
         addresses: cluster.replicas.iter().map(|entry| entry.address.clone()).collect(),
         listen: file.listen,
         http: file.http,

@@ -52,6 +52,7 @@ fn replica(id: u8, group: &Group, shutdown: &Shutdown) -> Result<(), Box<dyn Err
         key: group.keys[usize::from(id)].clone(),
         parameters: group.parameters.clone(),
         genesis: group.genesis.clone(),
+        latest: group.genesis.configuration.clone(),
         addresses: group.addresses.clone(),
         listen: address.clone(),
         http: None,

@@ -86,15 +86,17 @@ impl Group {
     fn start(&mut self, i: usize) {
         let members: Vec<Member> =
             self.keys.iter().map(|key| Member { key: key.public(), incarnation: 0 }).collect();
+        let configuration = Configuration { id: 0, from_slot: Slot(0), members };
         let config = ReplicaConfig {
             id: ReplicaId(i as u8),
             incarnation: 0,
             key: self.keys[i].clone(),
             parameters: self.parameters.clone(),
             genesis: Genesis {
-                configuration: Configuration { id: 0, from_slot: Slot(0), members },
+                configuration: configuration.clone(),
                 clients: vec![("client".into(), self.client.public())],
             },
+            latest: configuration,
             addresses: self.addresses.clone(),
             listen: self.addresses[i].clone(),
             http: None,

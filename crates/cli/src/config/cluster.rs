@@ -158,16 +158,23 @@ impl Cluster {
     /// latest (it fetches the state before it).
     pub fn genesis(&self, id: ReplicaId) -> Genesis {
         let replaced = self.replicas.get(id.index()).is_some_and(|entry| entry.incarnation > 0);
-        let member = |entry: &ReplicaEntry| match replaced {
-            true => Member { key: entry.key, incarnation: entry.incarnation },
-            false => Member { key: entry.first_key, incarnation: 0 },
-        };
-        let members = self.replicas.iter().map(member).collect();
+        let first = |entry: &ReplicaEntry| Member { key: entry.first_key, incarnation: 0 };
         let configuration = match replaced {
-            true => Configuration { id: self.configuration, from_slot: self.from_slot, members },
-            false => Configuration { id: 0, from_slot: Slot(0), members },
+            true => self.latest(),
+            false => {
+                let members = self.replicas.iter().map(first).collect();
+                Configuration { id: 0, from_slot: Slot(0), members }
+            }
         };
         Genesis { configuration, clients: self.clients.clone() }
+    }
+
+    /// The latest configuration.
+    pub fn latest(&self) -> Configuration {
+        let member =
+            |entry: &ReplicaEntry| Member { key: entry.key, incarnation: entry.incarnation };
+        let members = self.replicas.iter().map(member).collect();
+        Configuration { id: self.configuration, from_slot: self.from_slot, members }
     }
 
     /// What a client needs to know.

@@ -9,7 +9,7 @@ use perdura_agreement::{Agreement, Restart, Settings};
 use perdura_durability::{CheckpointError, Checkpoints, Disk, Log, Opened, RecoveredState};
 use perdura_execution::{Genesis, GenesisError, Machine, Manifest, RestoreError, Service};
 use perdura_protocol::configuration::{Configurations, Parameters};
-use perdura_protocol::{Decode, Digest, Record, ReplicaId, Scheme, SecretKey, Slot};
+use perdura_protocol::{Configuration, Decode, Digest, Record, ReplicaId, Scheme, SecretKey, Slot};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What a replica starts from.
@@ -216,6 +216,20 @@ pub struct Recovered<D> {
     pub checkpoints: Checkpoints<D>,
     /// What was found damaged or cut, for the operator.
     pub warnings: Vec<String>,
+}
+
+impl<D> Recovered<D> {
+    /// What the node starts from. On `first` its log can be replayed. Where the state is lost there
+    /// is nothing to replay: a state comes from peers, some of whom may have been replaced since,
+    /// and whom only `latest` knows. That state is then one of the latest configuration.
+    pub fn genesis(&mut self, first: Genesis, latest: &Configuration) -> Genesis {
+        let lost = self.checkpoint.is_none() && self.lost.is_some();
+        if !lost || latest.id <= first.configuration.id {
+            return first;
+        }
+        self.vote_after = self.vote_after.max(latest.from_slot.previous());
+        Genesis { configuration: latest.clone(), ..first }
+    }
 }
 
 /// Turns an opened data directory into what a node starts from: a replacement votes only from the

@@ -16,7 +16,7 @@ use perdura_durability::storage::CloseError;
 use perdura_durability::{CheckpointError, Expectation, FileDisk, OpenError, Options, storage};
 use perdura_execution::{Genesis, Service};
 use perdura_protocol::configuration::Parameters;
-use perdura_protocol::{ReplicaId, Scheme, SecretKey, Time};
+use perdura_protocol::{Configuration, ReplicaId, Scheme, SecretKey, Time};
 use perdura_transport::{BindError, Hub, HubConfig};
 use std::io;
 use std::path::PathBuf;
@@ -36,6 +36,9 @@ pub struct ReplicaConfig {
     pub parameters: Parameters,
     /// Members and clients as the configuration file has them.
     pub genesis: Genesis,
+    /// The newest members that the configuration file knows, with which a replica starts whose
+    /// state is lost.
+    pub latest: Configuration,
     /// `host:port` of each replica, by id.
     pub addresses: Vec<String>,
     /// `host:port` to listen on.
@@ -185,7 +188,8 @@ pub fn run<S: Service>(
     if found != config.incarnation {
         return Err(RunError::OtherIncarnation { found, expected: config.incarnation });
     }
-    let recovered = node::recover(opened)?;
+    let mut recovered = node::recover(opened)?;
+    let genesis = recovered.genesis(config.genesis.clone(), &config.latest);
     for warning in &recovered.warnings {
         tracing::warn!("{warning}");
     }
@@ -216,7 +220,7 @@ pub fn run<S: Service>(
             key: config.key.clone(),
             scheme: Scheme::Ed25519,
             parameters: config.parameters.clone(),
-            genesis: config.genesis.clone(),
+            genesis,
             entropy: perdura_protocol::Digest::of(&entropy).0,
             make_service: Box::new(make_service),
             checkpoint: recovered.checkpoint,

@@ -193,6 +193,13 @@ impl World {
         storage::open(disk, &expected, &options)
     }
 
+    /// The newest members, as the operator brought them to every machine.
+    fn latest_members(&self) -> Configuration {
+        let files = self.replicas.iter().map(|one| &one.genesis.configuration);
+        let own = &self.replicas[0].genesis.configuration;
+        files.fold(own, |latest, known| if known.id > latest.id { known } else { latest }).clone()
+    }
+
     /// Starts on what was opened; what an intact disk holds is held against what was written to it.
     fn boot(&mut self, replica: usize, opened: Opened<MemoryDisk>, trusted: bool) {
         if opened.torn_tail.is_some() {
@@ -202,8 +209,12 @@ impl World {
         let lost_state = lost_state(&opened);
         let intact = opened.repaired_gaps.is_empty()
             && matches!(opened.state, RecoveredState::Initial | RecoveredState::Checkpoint(_));
+        let mut genesis = self.replicas[replica].genesis.clone();
         let recovered = match recover(opened) {
-            Ok(recovered) if intact || !trusted => recovered,
+            Ok(mut recovered) if intact || !trusted => {
+                genesis = recovered.genesis(genesis, &self.latest_members());
+                recovered
+            }
             Ok(recovered) => {
                 let what = format!("replica {replica}, disk in order: {:?}", recovered.warnings);
                 self.fail(Broken::new(RULE, what));
@@ -239,7 +250,7 @@ impl World {
             key: here.key.clone(),
             scheme: self.plan.scheme,
             parameters: self.parameters.clone(),
-            genesis: here.genesis.clone(),
+            genesis: genesis.clone(),
             entropy,
             make_service: Box::new(move || Witnessed::new(limit, service_notes.clone())),
             checkpoint,
@@ -264,7 +275,7 @@ impl World {
             flush: None,
             truncate: None,
             states: VecDeque::new(),
-            members: here.genesis.configuration.clone(),
+            members: genesis.configuration,
             executed: Slot(0),
             round_open: false,
         };

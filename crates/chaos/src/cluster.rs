@@ -1,0 +1,347 @@
+//! The replicas: hosts with their files and disks, and the processes on them. Whatever is done to
+//! a process on purpose is said here first, so that one that ends by itself is found.
+
+use crate::course::{Course, lock};
+use crate::files::{ClusterFile, copy_tree, empty_directory};
+use crate::network::{Network, Party};
+use crate::volume::{Make, Volume};
+use anyhow::{Context, Result, ensure};
+use perdura_protocol::Faults;
+use rustix::process::{Pid, Signal};
+use std::fs::{self, File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Mutex;
+use std::time::Duration;
+
+/// A replica that was asked to stop has ended after this time.
+const STOP: Duration = Duration::from_secs(25);
+
+/// `perdura replica reinit` has ended after this time.
+const REINIT_SECONDS: &str = "60s";
+
+/// Where libfaketime is, by the Debian package `faketime`.
+const FAKETIME: [&str; 3] = [
+    "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1",
+    "/usr/lib/aarch64-linux-gnu/faketime/libfaketime.so.1",
+    "/usr/lib/faketime/libfaketime.so.1",
+];
+
+/// libfaketime, if it is installed.
+pub fn faketime() -> Option<PathBuf> {
+    FAKETIME.iter().map(PathBuf::from).find(|path| path.exists())
+}
+
+#[derive(Default)]
+struct Process {
+    child: Option<Child>,
+    // Its end, once it came, is no surprise.
+    may_end: bool,
+    ended: Option<ExitStatus>,
+    with_clock: bool,
+}
+
+/// One replica's machine.
+pub struct Host {
+    /// The replica's id.
+    pub id: usize,
+    /// Its status is here.
+    pub http: String,
+    directory: PathBuf,
+    log: PathBuf,
+    volume: Volume,
+    process: Mutex<Process>,
+}
+
+/// All of them.
+pub struct Cluster {
+    program: PathBuf,
+    directory: PathBuf,
+    /// The group's bounds.
+    pub faults: Faults,
+    /// By id.
+    pub hosts: Vec<Host>,
+}
+
+impl Host {
+    /// The data directory.
+    pub fn data(&self) -> PathBuf {
+        self.directory.join(format!("replica-{}/data", self.id))
+    }
+
+    /// Its disk.
+    pub fn volume(&self) -> &Volume {
+        &self.volume
+    }
+
+    fn clock_file(&self) -> PathBuf {
+        self.directory.join("clock")
+    }
+
+    /// Sets its wall clock off, in milliseconds.
+    pub fn set_clock(&self, offset_ms: i64) -> Result<()> {
+        // A reader sees the whole file, or the one before.
+        let next = self.directory.join("clock.next");
+        fs::write(&next, format!("{:+.3}\n", offset_ms as f64 / 1000.0))?;
+        fs::rename(next, self.clock_file())?;
+        Ok(())
+    }
+
+    /// Whether its clock can be set while it runs.
+    pub fn has_clock(&self) -> bool {
+        lock(&self.process).with_clock
+    }
+
+    /// How long its log is.
+    pub fn log_length(&self) -> u64 {
+        fs::metadata(&self.log).map_or(0, |metadata| metadata.len())
+    }
+
+    /// What it logged since the log had `length` bytes.
+    pub fn log_since(&self, length: u64) -> String {
+        let bytes = fs::read(&self.log).unwrap_or_default();
+        let start = usize::try_from(length).unwrap_or(usize::MAX).min(bytes.len());
+        String::from_utf8_lossy(&bytes[start..]).into_owned()
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        let process = lock(&self.process);
+        let child = process.child.as_ref().context("it does not run")?;
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).context("no such pid")?;
+        rustix::process::kill_process(pid, signal)?;
+        Ok(())
+    }
+
+    /// SIGSTOP.
+    pub fn pause(&self) -> Result<()> {
+        self.signal(Signal::STOP)
+    }
+
+    /// SIGCONT.
+    pub fn resume(&self) -> Result<()> {
+        self.signal(Signal::CONT)
+    }
+
+    /// kill -9, if it runs.
+    pub fn kill(&self) {
+        let mut process = lock(&self.process);
+        if let Some(mut child) = process.child.take() {
+            // It may have ended by itself.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// From here on it may end by itself, because of what is done to it.
+    pub fn expect_end(&self) {
+        lock(&self.process).may_end = true;
+    }
+
+    /// From here on it has no reason to end by itself.
+    pub fn survived(&self) {
+        lock(&self.process).may_end = false;
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&self) -> Option<ExitStatus> {
+        lock(&self.process).ended
+    }
+
+    /// Looks after the process; a violation if it ended without a reason.
+    pub fn look(&self, course: &Course) {
+        let mut process = lock(&self.process);
+        let Some(child) = process.child.as_mut() else { return };
+        let Ok(Some(status)) = child.try_wait() else { return };
+        process.child = None;
+        process.ended = Some(status);
+        if !process.may_end {
+            drop(process);
+            course.violation(format!(
+                "replica {} ended by itself ({status}): {}",
+                self.id,
+                self.last_line()
+            ));
+        }
+    }
+
+    /// The end of its log.
+    pub fn last_line(&self) -> String {
+        let log = self.log_since(self.log_length().saturating_sub(4096));
+        log.lines().last().unwrap_or_default().to_owned()
+    }
+
+    /// SIGTERM; it has to end in order.
+    pub fn stop(&self, course: &Course) -> Result<()> {
+        self.expect_end();
+        self.signal(Signal::TERM)?;
+        let status = course.poll(STOP, || {
+            self.look(course);
+            self.ended()
+        });
+        match status {
+            Some(status) if status.success() => {}
+            Some(status) => course.violation(format!(
+                "replica {} was asked to stop and ended with {status}: {}",
+                self.id,
+                self.last_line()
+            )),
+            None => {
+                course.violation(format!("replica {} does not stop on SIGTERM", self.id));
+                self.kill();
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Cluster {
+    /// Makes the files of a cluster and its hosts in `directory`.
+    pub fn create(
+        program: &Path,
+        directory: &Path,
+        bounds: &[String],
+        make: Make,
+    ) -> Result<Cluster> {
+        let admin = directory.join("admin");
+        // Checkpoints often, so that faults meet them, truncation and transfers.
+        let output = Command::new(program)
+            .arg("init")
+            .arg(&admin)
+            .args(bounds)
+            .args(["--checkpoint-interval", "512", "--checkpoint-mib", "16"])
+            .output()
+            .with_context(|| format!("cannot run {}", program.display()))?;
+        let error = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "perdura init: {error}");
+        let file = ClusterFile::load(&admin.join("cluster.toml"))?;
+        let mut hosts = Vec::new();
+        for (id, entry) in file.replicas.iter().enumerate() {
+            let own = directory.join(format!("host-{id}"));
+            let data = own.join(format!("replica-{id}/data"));
+            let volume = Volume::create(make, &directory.join(format!("disk-{id}")), &data)?;
+            hosts.push(Host {
+                id,
+                http: entry.http.clone(),
+                directory: own,
+                log: directory.join(format!("log-{id}.txt")),
+                volume,
+                process: Mutex::default(),
+            });
+        }
+        let cluster = Cluster {
+            program: program.to_owned(),
+            directory: directory.to_owned(),
+            faults: file.faults,
+            hosts,
+        };
+        for id in 0..cluster.hosts.len() {
+            cluster.take_replica_to_host(id)?;
+        }
+        Ok(cluster)
+    }
+
+    /// The administrator's cluster.toml as it is now.
+    pub fn file(&self) -> Result<ClusterFile> {
+        ClusterFile::load(&self.directory.join("admin/cluster.toml"))
+    }
+
+    /// The key of the clients.
+    pub fn client_key(&self) -> PathBuf {
+        self.directory.join("admin/client.toml")
+    }
+
+    fn take_replica_to_host(&self, id: usize) -> Result<()> {
+        let name = format!("replica-{id}");
+        let (from, host) = (self.directory.join("admin").join(&name), &self.hosts[id]);
+        empty_directory(&host.data())?;
+        copy_tree(&from, &host.directory.join(&name))
+    }
+
+    /// Brings cluster.toml to all hosts, with the addresses that lead through the proxies.
+    pub fn take_cluster_file_to_hosts(&self, network: &Network) -> Result<()> {
+        let file = self.file()?;
+        for host in &self.hosts {
+            let text = file.with_addresses(|to| match to == host.id {
+                true => file.replicas[to].address.clone(),
+                false => network.address(Party::Replica(host.id), to),
+            })?;
+            fs::write(host.directory.join("cluster.toml"), text)?;
+        }
+        Ok(())
+    }
+
+    /// Starts a replica that does not run.
+    pub fn start(&self, id: usize) -> Result<()> {
+        self.start_process(id, None, false)
+    }
+
+    /// Starts a replica that may find that it must not.
+    pub fn start_doubtful(&self, id: usize) -> Result<()> {
+        self.start_process(id, None, true)
+    }
+
+    /// Starts a replica whose clock can be set.
+    pub fn start_with_clock(&self, id: usize, library: &Path) -> Result<()> {
+        self.start_process(id, Some(library), false)
+    }
+
+    fn start_process(&self, id: usize, library: Option<&Path>, may_end: bool) -> Result<()> {
+        let host = &self.hosts[id];
+        let config = host.directory.join(format!("replica-{id}/replica.toml"));
+        let log = OpenOptions::new().create(true).append(true).open(&host.log)?;
+        let mut process = lock(&host.process);
+        ensure!(process.child.is_none(), "replica {id} runs already");
+        let mut command = Command::new(&self.program);
+        command.args(["replica", "--log-level", "info", "--config"]).arg(config);
+        command.stdin(Stdio::null()).stdout(File::open("/dev/null")?).stderr(log);
+        command.env("RUST_BACKTRACE", "1");
+        process.with_clock = library.is_some() || process.with_clock;
+        if let Some(library) = library.map(Path::to_owned).or_else(|| {
+            // Once it has such a clock it keeps it.
+            process.with_clock.then(faketime).flatten()
+        }) {
+            command
+                .env("LD_PRELOAD", library)
+                .env("FAKETIME_TIMESTAMP_FILE", host.clock_file())
+                .env("FAKETIME_CACHE_DURATION", "1")
+                .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+        }
+        // Ctrl-C in a terminal is for the harness.
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        process.child = Some(command.spawn().context("cannot start a replica")?);
+        process.ended = None;
+        process.may_end = may_end;
+        Ok(())
+    }
+
+    /// Replaces a replica that lost what it knew, as docs/deploy.md tells an operator.
+    pub fn replace(&self, id: usize, network: &Network) -> Result<()> {
+        let host = &self.hosts[id];
+        // 1. The old process does not come back.
+        host.kill();
+        // 2. On the administrator's machine.
+        let output = Command::new(&self.program)
+            .args(["replica", "reinit", "--timeout", REINIT_SECONDS, "--id", &id.to_string()])
+            .arg("--cluster")
+            .arg(self.directory.join("admin"))
+            .output()?;
+        let error = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "perdura replica reinit --id {id}: {}", error.trim());
+        // 3. The new files to the host, in place of the old ones. 5. The others' file.
+        self.take_replica_to_host(id)?;
+        self.take_cluster_file_to_hosts(network)
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for host in &self.hosts {
+            host.kill();
+        }
+        for host in self.hosts.drain(..) {
+            if let Err(error) = host.volume.remove() {
+                eprintln!("a volume is left: {error:#}");
+            }
+        }
+    }
+}

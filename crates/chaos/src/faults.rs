@@ -1,0 +1,112 @@
+//! The kinds of faults, by name. What each does is in `inject`.
+
+use clap::ValueEnum;
+
+/// A kind of fault.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, ValueEnum)]
+pub enum Kind {
+    /// kill -9 of any replica, started again after a while
+    Kill,
+    /// kill -9 of the leader
+    KillLeader,
+    /// SIGTERM, which has to end in order, and a start
+    Restart,
+    /// SIGSTOP for 0.1 to 60 s, then SIGCONT
+    Pause,
+    /// The same, of the leader
+    PauseLeader,
+    /// A ballast file fills the replica's disk
+    FullDisk,
+    /// The disk under the replica's file system takes no more: fsync fails
+    FsyncError,
+    /// A byte is flipped in a log file of a stopped replica
+    LogRot,
+    /// A byte is flipped in a checkpoint of a stopped replica
+    CheckpointRot,
+    /// The data directory is lost; the replica is replaced
+    LostDisk,
+    /// The wall clock of a replica jumps by up to an hour, both ways
+    ClockJump,
+    /// Bytes to and from a replica arrive late
+    Delay,
+    /// Parts of the stream stall as if a segment was lost and sent again
+    Loss,
+    /// Few bytes per second
+    Throttle,
+    /// A replica hears nothing, or is not heard
+    OneWayCut,
+    /// A replica is cut off
+    Isolation,
+    /// A replica is cut off and reached again, many times
+    Flapping,
+    /// Connections of a replica are reset, many times
+    Reset,
+    /// One end of a connection is gone, and the other is not told
+    HalfOpen,
+    /// Bytes are changed on the way
+    Corruption,
+    /// kill -9 of all replicas at once
+    KillAll,
+    /// kill -9 of more than u replicas
+    KillMajority,
+    /// No quorum reaches each other
+    CutMajority,
+    /// SIGSTOP of all replicas
+    PauseAll,
+}
+
+/// What a fault needs of the machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Need {
+    /// Nothing
+    Nothing,
+    /// A small file system per replica: root
+    OwnVolume,
+    /// ext4 on a loop device on tmpfs: root, loop devices
+    LoopDevice,
+    /// libfaketime
+    Faketime,
+}
+
+impl Kind {
+    /// All, in the order of their declaration.
+    pub fn all() -> &'static [Kind] {
+        Kind::value_variants()
+    }
+
+    /// As on the command line.
+    pub fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
+    /// What it is, in words.
+    pub fn help(self) -> String {
+        let value = self.to_possible_value();
+        value.and_then(|value| value.get_help().map(ToString::to_string)).unwrap_or_default()
+    }
+
+    /// Whether more than u replicas are failed while it lasts.
+    pub fn is_disaster(self) -> bool {
+        matches!(self, Kind::KillAll | Kind::KillMajority | Kind::CutMajority | Kind::PauseAll)
+    }
+
+    /// Whether it strikes the leader, whoever that is.
+    pub fn strikes_leader(self) -> bool {
+        matches!(self, Kind::KillLeader | Kind::PauseLeader)
+    }
+
+    /// What it needs.
+    pub fn need(self) -> Need {
+        match self {
+            Kind::FullDisk => Need::OwnVolume,
+            Kind::FsyncError => Need::LoopDevice,
+            Kind::ClockJump => Need::Faketime,
+            _ => Need::Nothing,
+        }
+    }
+
+    /// How often it stands in a round of all kinds: waits over leader kills are measured.
+    pub fn weight(self) -> usize {
+        if self == Kind::KillLeader { 3 } else { 1 }
+    }
+}

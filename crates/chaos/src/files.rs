@@ -1,0 +1,184 @@
+//! The files of a cluster as an operator handles them: read, and given other addresses, so that
+//! whoever reads them goes through the proxies.
+
+use anyhow::{Context, Result, ensure};
+use perdura_client::{ClusterConfig, ReplicaAddress};
+use perdura_protocol::{ClusterId, Faults, PublicKey, ReplicaId, SecretKey};
+use serde::Deserialize;
+use std::fs;
+use std::path::Path;
+
+#[derive(Deserialize)]
+struct Raw {
+    cluster: String,
+    administrator: String,
+    faults: RawFaults,
+    replica: Vec<RawReplica>,
+}
+
+#[derive(Deserialize)]
+struct RawFaults {
+    u: u8,
+    r: u8,
+}
+
+#[derive(Deserialize)]
+struct RawReplica {
+    address: String,
+    http: String,
+    public_key: String,
+}
+
+#[derive(Deserialize)]
+struct RawKey {
+    secret_key: String,
+}
+
+/// A replica, as the file has it.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// Where it listens.
+    pub address: String,
+    /// Where it tells how it stands.
+    pub http: String,
+    /// Its key.
+    pub key: PublicKey,
+}
+
+/// `cluster.toml`.
+#[derive(Clone, Debug)]
+pub struct ClusterFile {
+    text: String,
+    cluster: ClusterId,
+    administrator: PublicKey,
+    /// The group's bounds.
+    pub faults: Faults,
+    /// By id.
+    pub replicas: Vec<Entry>,
+}
+
+impl ClusterFile {
+    /// Reads it.
+    pub fn load(path: &Path) -> Result<ClusterFile> {
+        let text =
+            fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        ClusterFile::parse(text).with_context(|| format!("{} does not read", path.display()))
+    }
+
+    fn parse(text: String) -> Result<ClusterFile> {
+        let raw: Raw = toml::from_str(&text)?;
+        let key = |text: &str| text.parse().ok().with_context(|| format!("{text} is no key"));
+        let replicas = raw.replica.into_iter().map(|one| {
+            let key = key(&one.public_key)?;
+            Ok(Entry { address: one.address, http: one.http, key })
+        });
+        Ok(ClusterFile {
+            cluster: raw.cluster.parse().ok().context("the cluster's id does not read")?,
+            administrator: key(&raw.administrator)?,
+            faults: Faults::new(raw.faults.u, raw.faults.r)?,
+            replicas: replicas.collect::<Result<_>>()?,
+            text,
+        })
+    }
+
+    /// The same file with other addresses.
+    pub fn with_addresses(&self, address: impl Fn(usize) -> String) -> Result<String> {
+        let (mut out, mut next) = (String::new(), 0);
+        for line in self.text.lines() {
+            if line.starts_with("address = ") {
+                out.push_str(&format!("address = \"{}\"", address(next)));
+                next += 1;
+            } else {
+                out.push_str(line);
+            }
+            out.push('\n');
+        }
+        ensure!(next == self.replicas.len(), "{next} addresses in the cluster's file");
+        Ok(out)
+    }
+
+    /// What a client needs to know, with other addresses.
+    pub fn client_config(&self, address: impl Fn(usize) -> String) -> ClusterConfig {
+        let replica = |(id, entry): (usize, &Entry)| ReplicaAddress {
+            id: ReplicaId(id as u8),
+            address: address(id),
+            key: entry.key,
+        };
+        ClusterConfig {
+            cluster: self.cluster,
+            faults: self.faults,
+            replicas: self.replicas.iter().enumerate().map(replica).collect(),
+            administrator: Some(self.administrator),
+        }
+    }
+}
+
+/// The key in `client.toml`.
+pub fn secret_key(path: &Path) -> Result<SecretKey> {
+    let text = fs::read_to_string(path)?;
+    let raw: RawKey = toml::from_str(&text)?;
+    SecretKey::from_text(&raw.secret_key).context("the secret key does not read")
+}
+
+/// Copies a directory's files and directories to where there may be some already.
+pub fn copy_tree(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy_tree(&entry.path(), &target)?;
+        } else {
+            fs::copy(entry.path(), &target)
+                .with_context(|| format!("cannot copy to {}", target.display()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Empties a directory. What the file system itself keeps there stays.
+pub fn empty_directory(path: &Path) -> Result<()> {
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            if entry.file_name() != "lost+found" {
+                fs::remove_dir_all(entry.path())?;
+            }
+        } else {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_replaced_in_their_order_and_nothing_else_is() {
+        let key = "07".repeat(32);
+        let replica = |port: u16| {
+            format!(
+                "[[replica]]\nid = 0\naddress = \"127.0.0.1:{port}\"\nhttp = \"127.0.0.1:1\"\n\
+                 public_key = \"{key}\"\nincarnation = 0\n"
+            )
+        };
+        let text = format!(
+            "cluster = \"{}\"\nadministrator = \"{key}\"\n[faults]\nu = 1\nr = 0\n{}{}{}",
+            "01".repeat(16),
+            replica(5),
+            replica(6),
+            replica(7)
+        );
+        let file = ClusterFile::parse(text.clone()).unwrap();
+        assert_eq!(file.replicas[2].address, "127.0.0.1:7");
+        let other = file.with_addresses(|id| format!("127.0.0.1:9{id}")).unwrap();
+        assert_eq!(
+            other,
+            text.replace("1:5\"", "1:90\"").replace("1:6\"", "1:91\"").replace("1:7\"", "1:92\"")
+        );
+        let config = file.client_config(|id| format!("x:{id}"));
+        assert_eq!(config.replicas[1].address, "x:1");
+    }
+}

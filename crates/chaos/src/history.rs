@@ -1,0 +1,307 @@
+//! What clients did and saw, in *shards*: a few keys that are used together for some hundreds of
+//! operations and then left alone, so that each history is judged by itself, and quickly.
+//!
+//! A shard that is full is written to a file and judged while the run goes on. At the end all its
+//! keys are read once more, and it is judged again with what they held.
+
+use crate::course::lock;
+use anyhow::{Context, Result};
+use perdura_simulator::linearizability::{
+    Call, DEFAULT_BUDGET, History, Operation, Outcome, Verdict, check,
+};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, mpsc};
+
+/// Operations on a shard.
+const SHARD_OPERATIONS: usize = 300;
+
+/// Shards of a workload that are in use at once.
+pub const OPEN_SHARDS: usize = 4;
+
+/// A workload.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Workload {
+    /// Operations on one key.
+    Register,
+    /// Transactions, comparisons and ranges over three keys.
+    Transactions,
+}
+
+impl Workload {
+    /// All.
+    pub const ALL: [Workload; 2] = [Workload::Register, Workload::Transactions];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Workload::Register => "register",
+            Workload::Transactions => "transactions",
+        }
+    }
+
+    /// Keys of a shard.
+    pub fn keys(self, shard: u64) -> Vec<String> {
+        let (letter, count) = match self {
+            Workload::Register => ('r', 1),
+            Workload::Transactions => ('t', 3),
+        };
+        // A key is no prefix of another one's shard.
+        (0..count).map(|key| format!("{letter}{shard:07}.{key}")).collect()
+    }
+}
+
+/// A shard's name.
+pub type ShardId = (Workload, u64);
+
+/// An operation under way.
+#[derive(Clone, Copy, Debug)]
+pub struct Ticket {
+    shard: ShardId,
+    index: usize,
+}
+
+#[derive(Default)]
+struct Shard {
+    operations: Vec<Operation>,
+    // Places given, and those whose operation has not ended.
+    taken: usize,
+    open: usize,
+    // What the keys held when somebody last looked.
+    seen: Vec<Option<String>>,
+}
+
+#[derive(Default)]
+struct State {
+    open: BTreeMap<ShardId, Shard>,
+    // Full, with operations under way.
+    ending: BTreeMap<ShardId, Shard>,
+    next: BTreeMap<Workload, u64>,
+}
+
+/// The histories of a run.
+pub struct Book {
+    directory: PathBuf,
+    state: Mutex<State>,
+    full: Mutex<Option<mpsc::Sender<(ShardId, Vec<Operation>)>>>,
+}
+
+/// What came of judging.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Judged {
+    /// Shards.
+    pub shards: u64,
+    /// Operations with a result that were checked.
+    pub operations: u64,
+    /// Operations of unknown outcome.
+    pub unknown: u64,
+    /// Operations that were refused.
+    pub refused: u64,
+}
+
+impl Book {
+    /// Histories go to `directory`; full shards to the receiver.
+    pub fn create(directory: &Path) -> Result<(Book, mpsc::Receiver<(ShardId, Vec<Operation>)>)> {
+        fs::create_dir_all(directory)?;
+        let (sender, receiver) = mpsc::channel();
+        let book = Book {
+            directory: directory.to_owned(),
+            state: Mutex::default(),
+            full: Mutex::new(Some(sender)),
+        };
+        Ok((book, receiver))
+    }
+
+    /// A place for the next operation, in one of the shards in use, chosen by `chance`; and what
+    /// its keys held when somebody last looked. The operation has to be called and to end.
+    pub fn choose(&self, workload: Workload, chance: u64) -> (ShardId, Vec<Option<String>>) {
+        let mut state = lock(&self.state);
+        let shards = state.open.keys().filter(|shard| shard.0 == workload);
+        let mut shards: Vec<ShardId> = shards.copied().collect();
+        while shards.len() < OPEN_SHARDS {
+            let next = state.next.entry(workload).or_default();
+            let id = (workload, *next);
+            *next += 1;
+            let seen = vec![None; workload.keys(id.1).len()];
+            state.open.insert(id, Shard { seen, ..Shard::default() });
+            shards.push(id);
+        }
+        let id = shards[(chance % shards.len() as u64) as usize];
+        let shard = state.open.entry(id).or_default();
+        let seen = shard.seen.clone();
+        shard.taken += 1;
+        shard.open += 1;
+        if shard.taken == SHARD_OPERATIONS
+            && let Some(full) = state.open.remove(&id)
+        {
+            state.ending.insert(id, full);
+        }
+        (id, seen)
+    }
+
+    /// Notes a call, before it is made.
+    pub fn call(&self, shard: ShardId, process: u64, call: Call, now: impl Fn() -> u64) -> Ticket {
+        let mut state = lock(&self.state);
+        let State { open, ending, .. } = &mut *state;
+        let index = match open.get_mut(&shard).or(ending.get_mut(&shard)) {
+            Some(held) => {
+                let (invoked, outcome) = (now(), Outcome::Unknown);
+                held.operations.push(Operation { process, invoked, ended: None, call, outcome });
+                held.operations.len() - 1
+            }
+            None => usize::MAX,
+        };
+        Ticket { shard, index }
+    }
+
+    /// Notes how it ended, at `ended`, and what its shard's keys are known to have held.
+    pub fn ended(
+        &self,
+        ticket: Ticket,
+        outcome: Outcome,
+        ended: u64,
+        seen: &[(usize, Option<String>)],
+    ) {
+        let mut state = lock(&self.state);
+        let State { open, ending, .. } = &mut *state;
+        let Some(shard) = open.get_mut(&ticket.shard).or(ending.get_mut(&ticket.shard)) else {
+            return;
+        };
+        shard.open -= 1;
+        if let Some(operation) = shard.operations.get_mut(ticket.index) {
+            operation.ended = (outcome != Outcome::Unknown).then_some(ended);
+            operation.outcome = outcome;
+        }
+        for (key, value) in seen {
+            if let Some(place) = shard.seen.get_mut(*key) {
+                place.clone_from(value);
+            }
+        }
+        let over = shard.open == 0;
+        if over && let Some(shard) = state.ending.remove(&ticket.shard) {
+            self.hand_over(ticket.shard, shard.operations);
+        }
+    }
+
+    fn hand_over(&self, id: ShardId, operations: Vec<Operation>) {
+        if let Some(full) = lock(&self.full).as_ref() {
+            // The receiver lives until the sender is dropped.
+            let _ = full.send((id, operations));
+        }
+    }
+
+    /// No more operations; every shard is handed over, and the receiver ends.
+    pub fn close(&self) {
+        let mut state = lock(&self.state);
+        let State { open, ending, .. } = &mut *state;
+        for (id, shard) in std::mem::take(open).into_iter().chain(std::mem::take(ending)) {
+            self.hand_over(id, shard.operations);
+        }
+        *lock(&self.full) = None;
+    }
+
+    /// All shards there ever were.
+    pub fn shards(&self) -> Vec<ShardId> {
+        let state = lock(&self.state);
+        let all = |(workload, count): (&Workload, &u64)| {
+            let workload = *workload;
+            (0..*count).map(move |shard| (workload, shard))
+        };
+        state.next.iter().flat_map(all).collect()
+    }
+
+    fn file(&self, (workload, shard): ShardId) -> PathBuf {
+        self.directory.join(format!("{}-{shard}.jsonl", workload.name()))
+    }
+
+    /// Writes a shard's operations to its file, and judges them.
+    pub fn judge(&self, id: ShardId, operations: Vec<Operation>) -> Result<Result<Judged, String>> {
+        let history = History { operations };
+        fs::write(self.file(id), history.to_json_lines()).context("writing a history")?;
+        Ok(self.verdict(id, &history))
+    }
+
+    /// Judges a shard again, with a last operation.
+    pub fn judge_again(&self, id: ShardId, last: Operation) -> Result<Result<Judged, String>> {
+        let text = fs::read_to_string(self.file(id)).context("reading a history")?;
+        let mut history = History::from_json_lines(&text).map_err(anyhow::Error::msg)?;
+        history.operations.push(last);
+        fs::write(self.file(id), history.to_json_lines()).context("writing a history")?;
+        Ok(self.verdict(id, &history))
+    }
+
+    fn verdict(&self, id: ShardId, history: &History) -> Result<Judged, String> {
+        let mut judged = Judged { shards: 1, ..Judged::default() };
+        for operation in &history.operations {
+            match operation.outcome {
+                Outcome::Ok(_) => judged.operations += 1,
+                Outcome::Refused => judged.refused += 1,
+                Outcome::Unknown => judged.unknown += 1,
+            }
+        }
+        let file = self.file(id);
+        match check(history, DEFAULT_BUDGET) {
+            Verdict::Linearizable => Ok(judged),
+            Verdict::Violated(why) => {
+                Err(format!("not linearizable: {} ({})", why, file.display()))
+            }
+            Verdict::Undecided => Err(format!(
+                "the search for an order gave up within its bound ({})",
+                file.display()
+            )),
+        }
+    }
+}
+
+impl Judged {
+    /// Both together.
+    pub fn add(&mut self, other: Judged) {
+        self.shards += other.shards;
+        self.operations += other.operations;
+        self.unknown += other.unknown;
+        self.refused += other.refused;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use perdura_simulator::linearizability::Return;
+
+    fn run(answer: Option<&str>) -> Result<Judged, String> {
+        let directory = tempfile::tempdir().unwrap();
+        let (book, full) = Book::create(directory.path()).unwrap();
+        let mut key = String::new();
+        for number in 0..SHARD_OPERATIONS as u64 {
+            let (shard, _) = book.choose(Workload::Register, 0);
+            assert_eq!(shard, (Workload::Register, 0));
+            key = Workload::Register.keys(shard.1).remove(0);
+            let call = Call::Put { key: key.clone(), value: format!("v{number}") };
+            let ticket = book.call(shard, 0, call, || 10 * number + 1);
+            book.ended(ticket, Outcome::Ok(Return::Put), 10 * number + 2, &[]);
+        }
+        let (id, operations) = full.try_recv().unwrap();
+        assert_eq!((id.1, operations.len()), (0, SHARD_OPERATIONS));
+        book.judge(id, operations).unwrap().unwrap();
+        let last = Operation {
+            process: 0,
+            invoked: 1_000_000,
+            ended: Some(1_000_001),
+            call: Call::Get { key },
+            outcome: Outcome::Ok(Return::Value(answer.map(str::to_owned))),
+        };
+        book.close();
+        assert_eq!(book.shards().len(), OPEN_SHARDS);
+        book.judge_again(id, last).unwrap()
+    }
+
+    #[test]
+    fn a_full_shard_is_judged_and_a_lost_write_is_found_in_the_end() {
+        let judged = run(Some("v299")).unwrap();
+        assert_eq!(judged.operations, SHARD_OPERATIONS as u64 + 1);
+        for wrong in [Some("v298"), None] {
+            assert!(run(wrong).unwrap_err().contains("not linearizable"));
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! Disks that are full, fail, rot, or are lost.
+
+use super::{Injected, Scene};
+use crate::cluster::Host;
+use anyhow::{Result, bail};
+use perdura_simulator::Random;
+use std::fs::{self, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// A replica whose disk fails notices at its next checkpoint at the latest.
+const NOTICED: Duration = Duration::from_secs(60);
+
+/// A replica answers, or says why not, within this time after its start.
+const STARTED: Duration = Duration::from_secs(60);
+
+/// The smallest unit whose content tells whether it was ever written.
+const BLOCK: usize = 4096;
+
+/// How a group of the log begins, and how long its header is.
+const GROUP_MAGIC: &[u8] = b"PDGROUP1";
+const GROUP_HEADER: usize = 128;
+
+/// Waits for a replica to stop because of its disk: with exit code 1, and saying so.
+fn stops(scene: &Scene, host: &Host, length: u64) -> Option<String> {
+    let status = scene.course.poll(NOTICED, || host.ended())?;
+    let log = host.log_since(length);
+    let last = log.lines().last().unwrap_or_default();
+    if status.code() != Some(1) || !last.contains("the disk failed") {
+        scene.course.violation(format!(
+            "replica {} ended with {status} on a failing disk, and says: {last}",
+            host.id
+        ));
+    }
+    let reason = last.split("the disk failed: ").nth(1).unwrap_or(last);
+    Some(reason.split(". Everything").next().unwrap_or(reason).to_owned())
+}
+
+/// A full disk, until the replica stopped.
+pub(super) fn full(scene: &Scene, victim: usize) -> Result<Injected> {
+    let host = scene.host(victim);
+    let length = host.log_length();
+    host.expect_end();
+    let filled = host.volume().fill()?;
+    let stopped = stops(scene, host, length);
+    host.volume().free()?;
+    over(scene, host, stopped, format!("{} MiB of ballast", filled / 1024 / 1024))
+}
+
+/// A disk that takes nothing new, until the replica stopped.
+pub(super) fn fsync_error(scene: &Scene, victim: usize) -> Result<Injected> {
+    let host = scene.host(victim);
+    let length = host.log_length();
+    host.expect_end();
+    host.volume().break_backing()?;
+    let stopped = stops(scene, host, length);
+    if stopped.is_none() {
+        host.kill();
+    }
+    host.volume().mend_backing()?;
+    // Writes may fail first, where the file system has noticed and is read-only.
+    let fired =
+        stopped.as_ref().is_some_and(|why| why.contains("sync") && why.contains("os error 5"));
+    let reason = stopped.unwrap_or_else(|| "it did not notice and was killed".to_owned());
+    let how = start_or_replace(scene, victim)?;
+    Ok(Injected { detail: format!("{reason}; {how}"), fired })
+}
+
+fn over(scene: &Scene, host: &Host, stopped: Option<String>, what: String) -> Result<Injected> {
+    let Some(reason) = stopped else {
+        host.survived();
+        return Ok(Injected { detail: format!("{what}; it needed no space"), fired: false });
+    };
+    let how = start_or_replace(scene, host.id)?;
+    Injected::fired(format!("{what}: {reason}; {how}"))
+}
+
+/// Starts a replica whose disk was damaged. If it refuses, and says so, it is replaced.
+fn start_or_replace(scene: &Scene, victim: usize) -> Result<String> {
+    let host = scene.host(victim);
+    let (length, since) = (host.log_length(), Instant::now());
+    scene.cluster.start_doubtful(victim)?;
+    let answers = || scene.watch.report(victim, since).map(|_| None);
+    let came = scene.course.poll(STARTED, || answers().or_else(|| host.ended().map(Some)));
+    let log = host.log_since(length);
+    match came {
+        None => bail!("replica {victim} neither answers nor ends: {}", host.last_line()),
+        Some(None) => {
+            host.survived();
+            let warnings = log.lines().filter(|line| line.contains(" WARN "));
+            let first = warnings.map(|line| line.split(" WARN ").nth(1).unwrap_or(line)).next();
+            Ok(first.map_or_else(
+                || "came back".to_owned(),
+                |said| format!("came back: {}", said.trim()),
+            ))
+        }
+        Some(Some(status)) => {
+            let last = log.lines().last().unwrap_or_default().to_owned();
+            if status.code() != Some(1) || !last.contains("reinit") {
+                scene.course.violation(format!(
+                    "replica {victim} does not start ({status}), and says nothing of a \
+                     replacement: {last}"
+                ));
+                bail!("replica {victim} is lost");
+            }
+            replace(scene, victim)?;
+            Ok(format!("replaced, since it says: {last}"))
+        }
+    }
+}
+
+fn replace(scene: &Scene, victim: usize) -> Result<()> {
+    scene.cluster.replace(victim, &scene.network)?;
+    scene.cluster.start(victim)?;
+    scene.load.reconnect(&scene.network, &scene.cluster.file()?, &scene.cluster.client_key())
+}
+
+/// The data is gone. The replica has to refuse to start, and is replaced.
+pub(super) fn lost(scene: &Scene, victim: usize) -> Result<Injected> {
+    let host = scene.host(victim);
+    host.kill();
+    crate::files::empty_directory(&host.data())?;
+    Injected::fired(start_or_replace(scene, victim)?)
+}
+
+/// Files of one kind in a data directory, the newest last.
+fn candidates(data: &Path, kind: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(data.join(kind)).into_iter().flatten().flatten();
+    let named = entries.filter(|entry| {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        name.chars().all(|c| c.is_ascii_hexdigit())
+    });
+    let mut files: Vec<PathBuf> = named.map(|entry| entry.path()).collect();
+    files.sort();
+    files
+}
+
+/// Where groups of the present use of a log file are (`crates/durability/src/log/group.rs`). What
+/// an earlier use left behind means nothing any more.
+fn groups(content: &[u8], use_number: u64) -> Vec<Range<usize>> {
+    let number = |at: usize, length: usize| {
+        let bytes = content.get(at..at + length).unwrap_or_default();
+        bytes.iter().rev().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte))
+    };
+    let starts = (0..content.len()).step_by(BLOCK);
+    let groups = starts.filter(|at| {
+        content.get(*at..*at + 8) == Some(GROUP_MAGIC) && number(at + 40, 8) == use_number
+    });
+    let extent = |at: usize| at..content.len().min(at + GROUP_HEADER + number(at + 64, 4) as usize);
+    groups.map(extent).collect()
+}
+
+/// Blocks in which something was ever written.
+fn written(content: &[u8]) -> Vec<Range<usize>> {
+    let blocks = (0..content.len()).step_by(BLOCK).map(|at| at..content.len().min(at + BLOCK));
+    blocks.filter(|block| content[block.clone()].iter().any(|byte| *byte != 0)).collect()
+}
+
+/// Flips a bit of a file that counts; gives where.
+fn flip(file: &Path, kind: &str, random: &mut Random) -> Result<Option<usize>> {
+    let mut content = Vec::new();
+    let mut open = OpenOptions::new().read(true).write(true).open(file)?;
+    open.read_to_end(&mut content)?;
+    let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let places = match kind {
+        "log" => groups(&content, name.parse()?),
+        _ => written(&content),
+    };
+    if places.is_empty() {
+        return Ok(None);
+    }
+    let place = random.pick(&places).clone();
+    let at = place.start + random.below(place.len() as u64) as usize;
+    let byte = content[at] ^ (1 << random.below(8));
+    open.seek(SeekFrom::Start(at as u64))?;
+    open.write_all(&[byte])?;
+    open.sync_all()?;
+    Ok(Some(at))
+}
+
+/// One to three flips in files of a stopped replica, each in a file of its own, so that no two of
+/// them hit a group of the log and the mark that says that it was flushed. The newest file is hit
+/// most often.
+pub(super) fn rot(
+    scene: &Scene,
+    victim: usize,
+    kind: &str,
+    random: &mut Random,
+) -> Result<Injected> {
+    let host = scene.host(victim);
+    host.kill();
+    let mut files = candidates(&host.data(), kind);
+    let mut flipped = Vec::new();
+    for _ in 0..random.between(1, 3) {
+        let newest = random.percent(60);
+        let Some(last) = files.len().checked_sub(1) else { break };
+        let at = if newest { last } else { random.below(files.len() as u64) as usize };
+        let file = files.remove(at);
+        if let Some(at) = flip(&file, kind, random)? {
+            let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            flipped.push(format!("{kind}/{name} at {at}"));
+        }
+    }
+    let fired = !flipped.is_empty();
+    let how = start_or_replace(scene, victim)?;
+    Ok(Injected { detail: format!("{}; {how}", flipped.join(", ")), fired })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_bit_is_flipped_where_something_was_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("3");
+        let mut content = vec![0; 5 * BLOCK + 100];
+        content[3 * BLOCK + 7] = 9;
+        fs::write(&path, &content).unwrap();
+        let at = flip(&path, "checkpoint", &mut Random::new(1)).unwrap().unwrap();
+        assert_eq!(at / BLOCK, 3);
+        let after = fs::read(&path).unwrap();
+        let changed = content.iter().zip(&after).filter(|(before, after)| before != after);
+        assert_eq!((changed.count(), (after[at] ^ content[at]).count_ones()), (1, 1));
+        fs::write(&path, vec![0; 2 * BLOCK]).unwrap();
+        assert_eq!(flip(&path, "checkpoint", &mut Random::new(1)).unwrap(), None);
+    }
+
+    #[test]
+    fn groups_of_an_earlier_use_do_not_count() {
+        let mut content = vec![0; 4 * BLOCK];
+        for (at, use_number) in [(BLOCK, 3), (2 * BLOCK, 2)] {
+            content[at..at + 8].copy_from_slice(GROUP_MAGIC);
+            content[at + 40] = use_number;
+            content[at + 64] = 50;
+        }
+        assert_eq!(groups(&content, 3), [BLOCK..BLOCK + GROUP_HEADER + 50]);
+        assert!(groups(&content, 4).is_empty());
+    }
+}

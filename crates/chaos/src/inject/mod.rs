@@ -1,0 +1,102 @@
+//! What each kind of fault does. An injection returns when the fault is over; the replicas need not
+//! be well again by then.
+
+mod clock;
+mod disaster;
+mod disk;
+mod network;
+mod process;
+
+use crate::cluster::{Cluster, Host};
+use crate::course::Course;
+use crate::faults::Kind;
+use crate::network::Network;
+use crate::timeline::Timeline;
+use crate::watch::Watch;
+use crate::workload::Load;
+use anyhow::Result;
+use perdura_simulator::Random;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Everything that is there while a run lasts.
+pub struct Scene {
+    /// Clock, end and findings.
+    pub course: Arc<Course>,
+    /// The replicas.
+    pub cluster: Arc<Cluster>,
+    /// The proxies.
+    pub network: Network,
+    /// How the replicas stand.
+    pub watch: Arc<Watch>,
+    /// The clients.
+    pub load: Load,
+    /// What was done.
+    pub timeline: Timeline,
+    /// Whether faults are to be short, so that many fit into a short run.
+    pub short: bool,
+}
+
+/// What came of an injection.
+pub struct Injected {
+    /// In words.
+    pub detail: String,
+    /// Whether it took effect.
+    pub fired: bool,
+}
+
+impl Injected {
+    fn fired(detail: String) -> Result<Injected> {
+        Ok(Injected { detail, fired: true })
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        // So that the cluster ends here and now, and not when somebody looks at it last.
+        self.watch.stop();
+    }
+}
+
+impl Scene {
+    /// Does it to one replica.
+    pub fn strike(&self, kind: Kind, victim: usize, random: &mut Random) -> Result<Injected> {
+        match kind {
+            Kind::Kill | Kind::KillLeader => process::kill(self, victim, random),
+            Kind::Restart => process::restart(self, victim, random),
+            Kind::Pause | Kind::PauseLeader => process::pause(self, victim, random),
+            Kind::FullDisk => disk::full(self, victim),
+            Kind::FsyncError => disk::fsync_error(self, victim),
+            Kind::LogRot => disk::rot(self, victim, "log", random),
+            Kind::CheckpointRot => disk::rot(self, victim, "checkpoint", random),
+            Kind::LostDisk => disk::lost(self, victim),
+            Kind::ClockJump => clock::jump(self, victim, random),
+            Kind::Delay
+            | Kind::Loss
+            | Kind::Throttle
+            | Kind::OneWayCut
+            | Kind::Isolation
+            | Kind::Corruption => network::rules(self, kind, victim, random),
+            Kind::Flapping => network::flapping(self, victim, random),
+            Kind::Reset => network::reset(self, victim, random),
+            Kind::HalfOpen => network::half_open(self, victim, random),
+            Kind::KillAll | Kind::KillMajority | Kind::CutMajority | Kind::PauseAll => {
+                disaster::strike(self, kind, random)
+            }
+        }
+    }
+
+    fn host(&self, id: usize) -> &Host {
+        &self.cluster.hosts[id]
+    }
+
+    /// Lets a fault last, between `low` and `high` milliseconds; short times as often as long ones.
+    fn hold(&self, low: u64, high: u64, random: &mut Random) -> Duration {
+        let high = if self.short { (high / 3).max(low + 1) } else { high };
+        let (from, to) = ((low as f64).ln(), (high as f64).ln());
+        let part = random.below(1_000_001) as f64 / 1e6;
+        let time = Duration::from_secs_f64((from + (to - from) * part).exp() / 1000.0);
+        self.course.sleep(time);
+        time
+    }
+}

@@ -1,0 +1,55 @@
+//! Chaos on real processes: a cluster of `perdura replica` processes with disks and a network of
+//! its own, clients that read and write throughout, faults of every kind drawn from a seed, and a
+//! judge of everything that the clients saw. See docs/testing.md.
+
+#![forbid(unsafe_code)]
+
+mod chart;
+mod cluster;
+mod course;
+mod faults;
+mod files;
+mod history;
+mod inject;
+mod isolation;
+mod nemesis;
+mod network;
+mod options;
+mod report;
+mod run;
+mod timeline;
+mod volume;
+mod waits;
+mod watch;
+mod workload;
+
+use clap::Parser;
+use options::Options;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    match act(&options) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("perdura-chaos: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn act(options: &Options) -> anyhow::Result<ExitCode> {
+    if options.list {
+        for kind in faults::Kind::all() {
+            println!("{:15} {}", kind.name(), kind.help());
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    if !options.inside {
+        if let Some(code) = isolation::run_inside()? {
+            return Ok(code);
+        }
+        println!("no namespaces here: mounts and processes are cleaned up by this process alone");
+    }
+    run::run(options)
+}

@@ -1,0 +1,132 @@
+//! Who draws the faults. One round after the other: one fault that strikes more than u replicas, or
+//! faults of up to u replicas at once; then everything has to become well again before the next.
+
+use crate::course::Course;
+use crate::faults::Kind;
+use crate::inject::{Injected, Scene};
+use anyhow::Result;
+use perdura_simulator::Random;
+use std::time::Duration;
+
+/// After a fault all replicas are well again within this time, on a busy machine too.
+pub const RECOVERY: Duration = Duration::from_secs(120);
+
+/// Draws kinds so that each comes once before any comes twice, and then by their weights.
+struct Bag {
+    kinds: Vec<Kind>,
+    left: Vec<Kind>,
+    rounds: u32,
+}
+
+impl Bag {
+    fn next(&mut self, random: &mut Random) -> Kind {
+        if self.left.is_empty() {
+            let times = |kind: &Kind| if self.rounds == 0 { 1 } else { kind.weight() };
+            let weighted = self.kinds.iter().flat_map(|kind| vec![*kind; times(kind)]);
+            self.left = weighted.collect();
+            self.rounds += 1;
+        }
+        let at = random.below(self.left.len() as u64) as usize;
+        self.left.swap_remove(at)
+    }
+}
+
+/// Strikes with `kinds` until `until`, in microseconds, or the end of the run.
+pub fn strike(scene: &Scene, kinds: &[Kind], random: &mut Random, until: u64) {
+    let course = &scene.course;
+    let mut bag = Bag { kinds: kinds.to_vec(), left: Vec::new(), rounds: 0 };
+    while course.now_us() < until && course.ends().is_none() {
+        let kind = bag.next(random);
+        let mut strikes = vec![(kind, victim(scene, kind, random))];
+        while !kind.is_disaster() && strikes.len() < scene.cluster.faults.u() && random.percent(50)
+        {
+            let more = bag.next(random);
+            if more.is_disaster() || more.strikes_leader() {
+                bag.left.push(more);
+                break;
+            }
+            let free = (0..scene.cluster.hosts.len())
+                .filter(|id| strikes.iter().all(|(_, struck)| struck != id));
+            let free: Vec<usize> = free.collect();
+            strikes.push((more, *random.pick(&free)));
+        }
+        round(scene, &strikes, random);
+        let rest = random.between(300, if scene.short { 1_200 } else { 3_000 });
+        course.sleep(Duration::from_millis(rest));
+    }
+}
+
+/// The leader for what strikes the leader, and now and then for the rest.
+fn victim(scene: &Scene, kind: Kind, random: &mut Random) -> usize {
+    let any = random.below(scene.cluster.hosts.len() as u64) as usize;
+    let wants_leader = kind.strikes_leader() || random.percent(30);
+    if wants_leader { scene.watch.leader().unwrap_or(any) } else { any }
+}
+
+fn round(scene: &Scene, strikes: &[(Kind, usize)], random: &mut Random) {
+    std::thread::scope(|scope| {
+        for (kind, victim) in strikes {
+            let mut random = random.fork(&format!("{} {victim}", kind.name()));
+            scope.spawn(move || one(scene, *kind, *victim, &mut random));
+        }
+    });
+    random.next();
+    let course = &scene.course;
+    if course.ends().is_some() {
+        return;
+    }
+    if let Err(missing) = scene.watch.wait_level(course, RECOVERY) {
+        let what: Vec<String> =
+            strikes.iter().map(|(kind, victim)| format!("{} of {victim}", kind.name())).collect();
+        course.violation(format!("not well {RECOVERY:?} after {}: {missing}", what.join(", ")));
+        return;
+    }
+    for event in scene.timeline.level() {
+        let seconds = |us: u64| us as f64 / 1e6;
+        println!(
+            "{:8.1} s  {:15} {:9} well again after {:5.1} s  {}{}",
+            seconds(event.began),
+            event.kind.name(),
+            event.whom(),
+            seconds(event.end() - event.began),
+            event.detail,
+            if event.fired { "" } else { "  (no effect)" },
+        );
+    }
+}
+
+fn one(scene: &Scene, kind: Kind, victim: usize, random: &mut Random) {
+    let all: Vec<usize> = (0..scene.cluster.hosts.len()).collect();
+    let struck = if kind.is_disaster() { &all[..] } else { &[victim] };
+    let number = scene.timeline.begin(kind, struck);
+    let injected: Result<Injected> = scene.strike(kind, victim, random);
+    match injected {
+        Ok(Injected { detail, fired }) => scene.timeline.healed(number, detail, fired),
+        Err(error) => {
+            scene.timeline.healed(number, format!("{error:#}"), false);
+            report(&scene.course, kind, victim, &error);
+        }
+    }
+}
+
+fn report(course: &Course, kind: Kind, victim: usize, error: &anyhow::Error) {
+    course.violation(format!("{} of replica {victim}: {error:#}", kind.name()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_comes_once_before_any_comes_twice() {
+        let mut random = Random::new(3);
+        let mut bag = Bag { kinds: Kind::all().to_vec(), left: Vec::new(), rounds: 0 };
+        let mut drawn: Vec<Kind> = Kind::all().iter().map(|_| bag.next(&mut random)).collect();
+        drawn.sort();
+        assert_eq!(drawn, Kind::all());
+        let total: usize = Kind::all().iter().map(|kind| kind.weight()).sum();
+        let second: Vec<Kind> = (0..total).map(|_| bag.next(&mut random)).collect();
+        let kills = second.iter().filter(|kind| **kind == Kind::KillLeader).count();
+        assert_eq!(kills, Kind::KillLeader.weight());
+    }
+}

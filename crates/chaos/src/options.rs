@@ -1,0 +1,126 @@
+//! The command line.
+
+use crate::faults::Kind;
+use clap::{ArgGroup, Parser};
+use perdura_protocol::Faults;
+use std::path::PathBuf;
+use std::time::Duration;
+
+const AFTER_HELP: &str = "\
+Exit codes: 0, nothing was violated and every kind of fault fired (in runs of 10 minutes and more); \
+1, something was violated, and DIR is kept with logs, histories and data; 2, the run could not be \
+made; 130, it was interrupted.
+
+It runs in namespaces of its own, and each replica has a file system of its own, which can be full \
+and can fail. That takes root, and loop devices; without them some faults are left out, and the run \
+says so. \
+scripts/chaos-setup installs what it uses of Debian.";
+
+/// Faults on a cluster of real processes, with a judge of what clients saw.
+#[derive(Parser, Debug)]
+#[command(name = "perdura-chaos", version, after_help = AFTER_HELP)]
+#[command(group = ArgGroup::new("bounds").args(["crash", "byzantine", "faults"]))]
+pub struct Options {
+    /// A group that tolerates F crashed replicas: 2 F + 1 of them
+    #[arg(long, value_name = "F")]
+    pub crash: Option<u8>,
+    /// A group that tolerates F replicas that fail in any way: 3 F + 1 of them [default: 1]
+    #[arg(long, value_name = "F")]
+    pub byzantine: Option<u8>,
+    /// A group that is live with U failures and safe with R liars
+    #[arg(long, value_name = "U,R", value_parser = parse_faults)]
+    pub faults: Option<Faults>,
+    /// How long faults are injected: 120, 120s, 2m, 1h
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = parse_duration)]
+    pub duration: Duration,
+    /// What decides kinds, victims, times and operations [default: by the clock]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Only these kinds of faults
+    #[arg(
+        long,
+        value_name = "FAULT,...",
+        value_delimiter = ',',
+        value_enum,
+        hide_possible_values = true
+    )]
+    pub only: Vec<Kind>,
+    /// Lists the kinds of faults
+    #[arg(long)]
+    pub list: bool,
+    /// Report, chart and logs go there; must be missing or empty [default: chaos-SEED in the system's directory
+    /// for temporary files]
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Operations per second of each of the two workloads, about
+    #[arg(long, value_name = "N", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..=2000))]
+    pub rate: u64,
+    /// Keep histories and data of a run without violations too
+    #[arg(long)]
+    pub keep: bool,
+    /// The program under test [default: perdura beside this program]
+    #[arg(long, value_name = "FILE")]
+    pub perdura: Option<PathBuf>,
+    /// Inside of namespaces already
+    #[arg(long, hide = true)]
+    pub inside: bool,
+}
+
+impl Options {
+    /// The group's bounds as `perdura init` takes them.
+    pub fn bounds(&self) -> Vec<String> {
+        match (self.crash, self.byzantine, self.faults) {
+            (Some(f), _, _) => vec!["--crash".to_owned(), f.to_string()],
+            (_, Some(f), _) => vec!["--byzantine".to_owned(), f.to_string()],
+            (_, _, Some(faults)) => {
+                vec!["--faults".to_owned(), format!("{},{}", faults.u(), faults.r())]
+            }
+            _ => vec!["--byzantine".to_owned(), "1".to_owned()],
+        }
+    }
+}
+
+fn parse_faults(text: &str) -> Result<Faults, String> {
+    let numbers = text.split_once(',').and_then(|(u, r)| Some((u.parse().ok()?, r.parse().ok()?)));
+    let (u, r) = numbers.ok_or("give two numbers, as in 2,1")?;
+    Faults::new(u, r).map_err(|error| error.to_string())
+}
+
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let seconds = match unit {
+        "s" | "" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => return Err("give a time as in 120, 90s, 2m or 1h".to_owned()),
+    };
+    let number: u64 = number.parse().map_err(|_| "give a time as in 120, 90s, 2m or 1h")?;
+    match number.checked_mul(seconds) {
+        Some(seconds @ 1..=604_800) => Ok(Duration::from_secs(seconds)),
+        _ => Err("from a second to a week".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed_and_bounds_are_as_for_init() {
+        use clap::CommandFactory;
+        Options::command().debug_assert();
+        let bounds = |arguments: &[&str]| {
+            let all = [&["perdura-chaos"], arguments].concat();
+            Options::try_parse_from(all).map(|options| options.bounds().join(" "))
+        };
+        assert_eq!(bounds(&[]).unwrap(), "--byzantine 1");
+        assert_eq!(bounds(&["--crash", "1"]).unwrap(), "--crash 1");
+        assert_eq!(bounds(&["--faults", "2,1"]).unwrap(), "--faults 2,1");
+        assert!(bounds(&["--faults", "0,0"]).is_err());
+        assert!(bounds(&["--crash", "1", "--byzantine", "1"]).is_err());
+        assert!(bounds(&["--only", "kill,no-such"]).is_err());
+        assert_eq!(parse_duration("2m"), Ok(Duration::from_secs(120)));
+        assert!(parse_duration("0").is_err() && parse_duration("1d").is_err());
+    }
+}

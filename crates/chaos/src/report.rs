@@ -1,0 +1,340 @@
+//! What came of a run: in words, as JSON, and as a picture.
+
+use crate::chart;
+use crate::faults::Kind;
+use crate::history::{Judged, ShardId, Workload};
+use crate::inject::Scene;
+use crate::timeline::Event;
+use crate::volume::Make;
+use crate::waits::{Sample, Samples, around, longest, percentile};
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+/// Operations called within this time after a leader was killed wait for the next one.
+const AFTER_KILL_US: u64 = 1_000_000;
+
+/// The aim for waits over leader kills, milliseconds.
+const AIM_MS: u64 = 500;
+
+/// A run's outcome.
+pub struct Report {
+    /// The group's bounds.
+    pub bounds: String,
+    /// The seed.
+    pub seed: u64,
+    /// Kinds that were to be injected.
+    pub kinds: Vec<Kind>,
+    /// Kinds that have to have fired.
+    pub must_fire: Vec<Kind>,
+    /// What was found.
+    pub violations: Vec<String>,
+    make: Make,
+    from: u64,
+    to: u64,
+    events: Vec<Event>,
+    samples: Vec<Sample>,
+    judged: BTreeMap<Workload, Judged>,
+}
+
+/// Waits over leader kills, microseconds.
+struct Kills {
+    count: usize,
+    // Of each kill, the longest wait.
+    longest: Vec<u64>,
+    // Of all operations around all kills.
+    all: Vec<u64>,
+}
+
+fn ms(us: u64) -> f64 {
+    us as f64 / 1000.0
+}
+
+impl Report {
+    /// Of a run that injected faults between two times.
+    pub fn new(
+        scene: &Scene,
+        (from, to): (u64, u64),
+        samples: &Samples,
+        verdicts: &BTreeMap<ShardId, Judged>,
+        make: Make,
+    ) -> Report {
+        let mut judged: BTreeMap<Workload, Judged> = BTreeMap::new();
+        for ((workload, _), one) in verdicts {
+            judged.entry(*workload).or_default().add(*one);
+        }
+        let events = scene.timeline.events();
+        for failure in samples.failures() {
+            let excused = events.iter().any(|event| {
+                event.kind.is_disaster()
+                    && event.began <= failure.sample.ended
+                    && event.end() >= failure.sample.invoked
+            });
+            if !excused {
+                scene.course.violation(format!(
+                    "a call of the {} workload, from {:.1} s to {:.1} s, got no result although at \
+                     most u replicas had failed: {}",
+                    failure.sample.workload.name(),
+                    failure.sample.invoked as f64 / 1e6,
+                    failure.sample.ended as f64 / 1e6,
+                    failure.why
+                ));
+            }
+        }
+        Report {
+            bounds: String::new(),
+            seed: 0,
+            kinds: Vec::new(),
+            must_fire: Vec::new(),
+            violations: scene.course.violations(),
+            make,
+            from,
+            to,
+            events,
+            samples: samples.all(),
+            judged,
+        }
+    }
+
+    fn fired(&self, kind: Kind) -> (usize, usize) {
+        let of_kind = self.events.iter().filter(|event| event.kind == kind);
+        let fired = of_kind.clone().filter(|event| event.fired).count();
+        (fired, of_kind.count())
+    }
+
+    fn never_fired(&self) -> Vec<String> {
+        let never = self.kinds.iter().filter(|kind| self.fired(**kind).0 == 0);
+        never.map(|kind| kind.name()).collect()
+    }
+
+    /// Whether the run failed.
+    pub fn failed(&self) -> bool {
+        let missing = self.must_fire.iter().any(|kind| self.fired(*kind).0 == 0);
+        !self.violations.is_empty() || missing
+    }
+
+    fn kills(&self) -> Kills {
+        let kills =
+            self.events.iter().filter(|event| event.kind == Kind::KillLeader && event.fired);
+        let mut found = Kills { count: 0, longest: Vec::new(), all: Vec::new() };
+        for event in kills {
+            let waits = around(&self.samples, event.began, AFTER_KILL_US);
+            found.count += 1;
+            found.longest.extend(waits.iter().max());
+            found.all.extend(waits);
+        }
+        found
+    }
+
+    /// Waits of operations that met no fault.
+    fn calm(&self) -> Vec<u64> {
+        let met = |sample: &Sample| {
+            let meets =
+                |event: &Event| event.began <= sample.ended && event.end() >= sample.invoked;
+            self.events.iter().any(meets)
+        };
+        let calm = self.samples.iter().filter(|sample| sample.ok && !met(sample));
+        calm.map(|sample| sample.ended - sample.invoked).collect()
+    }
+
+    fn minutes(&self) -> f64 {
+        (self.to - self.from) as f64 / 60e6
+    }
+
+    /// In words.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        let _ = writeln!(
+            text,
+            "\n{}, seed {}, {:.1} minutes of faults, disks: {:?}\n",
+            self.bounds,
+            self.seed,
+            self.minutes(),
+            self.make
+        );
+        self.write_operations(&mut text);
+        self.write_faults(&mut text);
+        self.write_waits(&mut text);
+        for violation in &self.violations {
+            let _ = writeln!(text, "VIOLATION {violation}");
+        }
+        let missing = self.must_fire.iter().filter(|kind| self.fired(**kind).0 == 0);
+        for kind in missing {
+            let _ = writeln!(text, "NEVER FIRED {}", kind.name());
+        }
+        let _ = writeln!(text, "{} violations", self.violations.len());
+        text
+    }
+
+    fn write_operations(&self, text: &mut String) {
+        let _ = writeln!(
+            text,
+            "{:14} {:>9} {:>9} {:>10} {:>8} {:>8} {:>7}",
+            "workload", "checked", "a minute", "an hour", "unknown", "refused", "shards"
+        );
+        for (workload, judged) in &self.judged {
+            let per_minute = judged.operations as f64 / self.minutes().max(0.001);
+            let _ = writeln!(
+                text,
+                "{:14} {:>9} {:>9.0} {:>10.0} {:>8} {:>8} {:>7}",
+                workload.name(),
+                judged.operations,
+                per_minute,
+                60.0 * per_minute,
+                judged.unknown,
+                judged.refused,
+                judged.shards
+            );
+        }
+    }
+
+    fn write_faults(&self, text: &mut String) {
+        let _ = writeln!(
+            text,
+            "\n{:15} {:>6} {:>6}   {:>21}   {:>21}",
+            "fault", "fired", "tried", "longest wait of a call", "well again after, most"
+        );
+        for kind in &self.kinds {
+            let (fired, tried) = self.fired(*kind);
+            let of_kind = || self.events.iter().filter(|event| event.kind == *kind);
+            let wait = of_kind().map(|event| longest(&self.samples, event.began, event.end()));
+            let away = of_kind().filter_map(|event| Some(event.level? - event.began));
+            let _ = writeln!(
+                text,
+                "{:15} {:>6} {:>6}   {:>19.0} ms   {:>20.1} s",
+                kind.name(),
+                fired,
+                tried,
+                ms(wait.max().unwrap_or_default()),
+                ms(away.max().unwrap_or_default()) / 1000.0
+            );
+        }
+        let never = self.never_fired();
+        if !never.is_empty() {
+            let _ = writeln!(text, "never fired in this run: {}", never.join(", "));
+        }
+    }
+
+    fn write_waits(&self, text: &mut String) {
+        let mut calm = self.calm();
+        let _ = writeln!(
+            text,
+            "\nwaits without a fault: median {:.1} ms, p99 {:.1} ms, longest {:.1} ms",
+            ms(percentile(&mut calm, 50.0)),
+            ms(percentile(&mut calm, 99.0)),
+            ms(percentile(&mut calm, 100.0))
+        );
+        let mut kills = self.kills();
+        if kills.count == 0 {
+            return;
+        }
+        let p99 = ms(percentile(&mut kills.longest, 99.0));
+        let _ = writeln!(
+            text,
+            "leader kills: {}. The longest wait of any client over a kill: median {:.0} ms, p99 \
+             {p99:.0} ms (aim: below {AIM_MS} ms), longest {:.0} ms\n\
+             all calls under way at a kill or made in the second after it: median {:.0} ms, p99 \
+             {:.0} ms",
+            kills.count,
+            ms(percentile(&mut kills.longest, 50.0)),
+            ms(percentile(&mut kills.longest, 100.0)),
+            ms(percentile(&mut kills.all, 50.0)),
+            ms(percentile(&mut kills.all, 99.0))
+        );
+    }
+
+    fn timeline(&self) -> String {
+        let mut text = String::from(
+            "   began  fault           whom       over after  well after  longest wait  what\n",
+        );
+        for event in &self.events {
+            let after = |at: Option<u64>| {
+                at.map_or("-".to_owned(), |at| format!("{:.1} s", (at - event.began) as f64 / 1e6))
+            };
+            let _ = writeln!(
+                text,
+                "{:6.1} s  {:15} {:9} {:>11} {:>11} {:>10.0} ms  {}{}",
+                event.began as f64 / 1e6,
+                event.kind.name(),
+                event.whom(),
+                after(event.healed),
+                after(event.level),
+                ms(longest(&self.samples, event.began, event.end())),
+                event.detail,
+                if event.fired { "" } else { "  (no effect)" }
+            );
+        }
+        text
+    }
+
+    fn json(&self) -> Value {
+        let mut kills = self.kills();
+        let mut calm = self.calm();
+        let events = self.events.iter().map(|event| {
+            json!({
+                "kind": event.kind.name(),
+                "replicas": event.replicas,
+                "fired": event.fired,
+                "began_s": event.began as f64 / 1e6,
+                "healed_s": event.healed.map(|at| at as f64 / 1e6),
+                "level_s": event.level.map(|at| at as f64 / 1e6),
+                "longest_wait_ms": ms(longest(&self.samples, event.began, event.end())),
+                "detail": event.detail,
+            })
+        });
+        let workloads = self.judged.iter().map(|(workload, judged)| {
+            let value = json!({
+                "checked": judged.operations,
+                "checked_per_minute": judged.operations as f64 / self.minutes().max(0.001),
+                "unknown": judged.unknown,
+                "refused": judged.refused,
+                "shards": judged.shards,
+            });
+            (workload.name().to_owned(), value)
+        });
+        let faults = self.kinds.iter().map(|kind| {
+            let (fired, tried) = self.fired(*kind);
+            (kind.name(), json!({"fired": fired, "tried": tried}))
+        });
+        json!({
+            "group": self.bounds,
+            "seed": self.seed,
+            "minutes": self.minutes(),
+            "disks": format!("{:?}", self.make),
+            "passed": !self.failed(),
+            "violations": self.violations,
+            "workloads": workloads.collect::<serde_json::Map<_, _>>(),
+            "faults": faults.collect::<serde_json::Map<_, _>>(),
+            "waits_without_fault_ms": {
+                "p50": ms(percentile(&mut calm, 50.0)),
+                "p99": ms(percentile(&mut calm, 99.0)),
+                "max": ms(percentile(&mut calm, 100.0)),
+            },
+            "leader_kills": {
+                "count": kills.count,
+                "longest_wait_p50_ms": ms(percentile(&mut kills.longest, 50.0)),
+                "longest_wait_p99_ms": ms(percentile(&mut kills.longest, 99.0)),
+                "longest_wait_max_ms": ms(percentile(&mut kills.longest, 100.0)),
+                "all_calls_p99_ms": ms(percentile(&mut kills.all, 99.0)),
+            },
+            "events": events.collect::<Vec<_>>(),
+        })
+    }
+
+    /// Writes `report.txt`, `report.json` and `chart.svg`.
+    pub fn write(&self, out: &Path) -> Result<()> {
+        let text = format!("{}\n{}", self.text(), self.timeline());
+        let json = serde_json::to_string_pretty(&self.json())?;
+        let title = format!("perdura {}, seed {}", self.bounds, self.seed);
+        let chart = chart::draw(&title, &self.events, &self.samples, self.to);
+        for (name, content) in
+            [("report.txt", text), ("report.json", json + "\n"), ("chart.svg", chart)]
+        {
+            fs::write(out.join(name), content).with_context(|| format!("cannot write {name}"))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,279 @@
+//! A run from its beginning to its end: a cluster, load, faults, the crash of all, everything read
+//! back, the verdict.
+
+use crate::cluster::{Cluster, faketime};
+use crate::course::{Course, End, lock};
+use crate::faults::{Kind, Need};
+use crate::history::{Book, Judged, ShardId};
+use crate::inject::Scene;
+use crate::nemesis::{self, RECOVERY};
+use crate::network::Network;
+use crate::options::Options;
+use crate::report::Report;
+use crate::timeline::Timeline;
+use crate::volume::{self, Make, system};
+use crate::waits::Samples;
+use crate::watch::Watch;
+use crate::workload::{CLIENTS, Load};
+use crate::{files, isolation};
+use anyhow::{Context, Result, ensure};
+use perdura_simulator::Random;
+use perdura_simulator::linearizability::Operation;
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Load before the first fault.
+const WARM_UP: Duration = Duration::from_secs(3);
+
+/// In runs of at least this length every kind has to fire.
+const LONG: Duration = Duration::from_secs(600);
+
+/// What the judge knows of each shard.
+type Verdicts = Arc<Mutex<BTreeMap<ShardId, Judged>>>;
+
+/// Runs the command.
+pub fn run(options: &Options) -> Result<ExitCode> {
+    let course = Arc::new(Course::new());
+    isolation::listen(&course, options.inside)?;
+    let seed = options.seed.unwrap_or_else(|| {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        now.as_secs() % 1_000_000
+    });
+    let out = make_out(options, seed)?;
+    if options.inside {
+        // libfaketime leaves files there when its process is killed.
+        system("mount", &["-t", "tmpfs", "-o", "mode=1777", "tmpfs", "/dev/shm"])?;
+    }
+    let (make, why) = volume::best_make(&out, isolation::is_root());
+    let kinds = choose_kinds(options, make, why.as_deref());
+    ensure!(!kinds.is_empty(), "no fault is left to inject");
+    let bounds = options.bounds().join(" ");
+    let long = options.duration >= LONG;
+    println!(
+        "chaos: {bounds}, seed {seed}, {} s of {} kinds of faults, in {}",
+        options.duration.as_secs(),
+        kinds.len(),
+        out.display()
+    );
+    let outcome = carry_out(options, &course, &out, make, &kinds, seed)?;
+    let Some(mut report) = outcome else {
+        println!("interrupted; {} is left as it is", out.display());
+        return Ok(ExitCode::from(130));
+    };
+    report.bounds = bounds;
+    report.seed = seed;
+    report.must_fire = if long { kinds.clone() } else { Vec::new() };
+    report.kinds = kinds;
+    report.write(&out)?;
+    print!("{}", report.text());
+    if report.failed() {
+        println!("FAILED; everything is kept in {}", out.display());
+        return Ok(ExitCode::FAILURE);
+    }
+    if !options.keep {
+        clean(&out)?;
+    }
+    println!("passed; report, chart and logs are in {}", out.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn make_out(options: &Options, seed: u64) -> Result<PathBuf> {
+    let named = options.out.clone();
+    let out = named.unwrap_or_else(|| std::env::temp_dir().join(format!("chaos-{seed}")));
+    fs::create_dir_all(&out).with_context(|| format!("cannot make {}", out.display()))?;
+    ensure!(fs::read_dir(&out)?.next().is_none(), "{} is not empty", out.display());
+    // Mounts want names that do not depend on where somebody stands.
+    Ok(fs::canonicalize(out)?)
+}
+
+/// The kinds that this machine offers; says which it does not.
+fn choose_kinds(options: &Options, make: Make, why: Option<&str>) -> Vec<Kind> {
+    let asked = if options.only.is_empty() { Kind::all() } else { &options.only };
+    let missing = |kind: Kind| match kind.need() {
+        Need::OwnVolume if make == Make::Directory => why,
+        Need::LoopDevice if make != Make::Ext4 => why,
+        Need::Faketime if faketime().is_none() => {
+            Some("libfaketime is not installed; scripts/chaos-setup does it")
+        }
+        _ => None,
+    };
+    for kind in asked {
+        if let Some(why) = missing(*kind) {
+            println!("left out: {} ({why})", kind.name());
+        }
+    }
+    asked.iter().copied().filter(|kind| missing(*kind).is_none()).collect()
+}
+
+/// The run itself; none if it was interrupted.
+fn carry_out(
+    options: &Options,
+    course: &Arc<Course>,
+    out: &Path,
+    make: Make,
+    kinds: &[Kind],
+    seed: u64,
+) -> Result<Option<Report>> {
+    let program = match &options.perdura {
+        Some(program) => program.clone(),
+        None => std::env::current_exe()?.with_file_name("perdura"),
+    };
+    let proxies = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .thread_name("proxies")
+        .enable_all()
+        .build()?;
+    let (book, full) = Book::create(&out.join("history"))?;
+    let book = Arc::new(book);
+    let samples = Arc::new(Samples::default());
+    let scene = set_up(options, course, (out, &program, make), (&book, &samples), &proxies, seed)?;
+    let verdicts = Verdicts::default();
+    let judge = judge(&book, full, course, &verdicts);
+
+    course.sleep(WARM_UP);
+    let from = course.now_us();
+    let until = from + options.duration.as_micros() as u64;
+    nemesis::strike(&scene, kinds, &mut Random::new(seed).fork("nemesis"), until);
+    let to = course.now_us();
+    scene.load.stop();
+    book.close();
+    if judge.join().is_err() {
+        course.violation("the judge ended with a panic".to_owned());
+    }
+    if course.ends().is_none() {
+        read_everything_back(&scene, &book, &verdicts)?;
+    }
+    if course.ends() == Some(End::Interrupted) {
+        return Ok(None);
+    }
+    look_at_logs(&scene.cluster, course);
+    let report = Report::new(&scene, (from, to), &samples, &lock(&verdicts), make);
+    if !report.violations.is_empty() || options.keep {
+        keep_data(&scene.cluster, out);
+    }
+    Ok(Some(report))
+}
+
+/// A cluster that runs, with its proxies and clients.
+fn set_up(
+    options: &Options,
+    course: &Arc<Course>,
+    (out, program, make): (&Path, &Path, Make),
+    (book, samples): (&Arc<Book>, &Arc<Samples>),
+    proxies: &tokio::runtime::Runtime,
+    seed: u64,
+) -> Result<Scene> {
+    let cluster = Arc::new(Cluster::create(program, out, &options.bounds(), make)?);
+    let file = cluster.file()?;
+    let replicas = file.replicas.iter().map(|replica| Ok(replica.address.parse()?));
+    let replicas: Vec<SocketAddr> = replicas.collect::<Result<_>>()?;
+    let network = Network::start(&replicas, CLIENTS, proxies.handle())?;
+    cluster.take_cluster_file_to_hosts(&network)?;
+    for id in 0..cluster.hosts.len() {
+        cluster.start(id)?;
+    }
+    let watch = Watch::start(&cluster, course);
+    if let Err(missing) = watch.wait_level(course, RECOVERY) {
+        course.violation(format!("the cluster does not come up: {missing}"));
+    }
+    let key = cluster.client_key();
+    let load = Load::start(course, book, samples, &network, (&file, &key), (options.rate, seed))?;
+    let timeline = Timeline::new(course);
+    let short = options.duration < LONG;
+    Ok(Scene { course: Arc::clone(course), cluster, network, watch, load, timeline, short })
+}
+
+/// Judges shards as they become full.
+fn judge(
+    book: &Arc<Book>,
+    full: mpsc::Receiver<(ShardId, Vec<Operation>)>,
+    course: &Arc<Course>,
+    verdicts: &Verdicts,
+) -> JoinHandle<()> {
+    let (book, course, verdicts) = (Arc::clone(book), Arc::clone(course), Arc::clone(verdicts));
+    std::thread::spawn(move || {
+        for (id, operations) in full {
+            match book.judge(id, operations) {
+                Ok(Ok(judged)) => drop(lock(&verdicts).insert(id, judged)),
+                Ok(Err(why)) => course.violation(why),
+                Err(error) => course.violation(format!("cannot judge: {error:#}")),
+            }
+        }
+    })
+}
+
+/// kill -9 of everything, and then all that was ever acknowledged has to be there.
+fn read_everything_back(scene: &Scene, book: &Book, verdicts: &Verdicts) -> Result<()> {
+    let (course, cluster) = (&scene.course, &scene.cluster);
+    println!(
+        "{:8.1} s  kill -9 of everything, and everything is read back",
+        course.now_us() as f64 / 1e6
+    );
+    cluster.hosts.iter().for_each(crate::cluster::Host::kill);
+    (0..cluster.hosts.len()).try_for_each(|id| cluster.start(id))?;
+    if let Err(missing) = scene.watch.wait_level(course, RECOVERY) {
+        course.violation(format!("not well after the last kill of all: {missing}"));
+        return Ok(());
+    }
+    for shard in book.shards() {
+        if course.ends().is_some() {
+            break;
+        }
+        let read = match scene.load.read_back(shard) {
+            Ok(read) => read,
+            Err(error) => {
+                course.violation(format!("{error:#}"));
+                break;
+            }
+        };
+        match book.judge_again(shard, read)? {
+            Ok(judged) => drop(lock(verdicts).insert(shard, judged)),
+            Err(why) => course.violation(format!("after everything was read back: {why}")),
+        }
+    }
+    Ok(())
+}
+
+/// What no log may say: no replica lies here, so none may say that another one did; and an error
+/// stops a replica, but for a rotten batch that others have too.
+fn look_at_logs(cluster: &Cluster, course: &Course) {
+    let harmless = |line: &str| line.contains("left for other replicas to send");
+    let wrong = |line: &&str| {
+        line.contains("misbehaves:")
+            || line.contains("panicked")
+            || (line.contains(" ERROR ") && !harmless(line))
+    };
+    for host in &cluster.hosts {
+        if let Some(line) = host.log_since(0).lines().find(wrong) {
+            course.violation(format!("the log of replica {} says: {line}", host.id));
+        }
+    }
+}
+
+/// Data directories are on mounts that end with the run.
+fn keep_data(cluster: &Cluster, out: &Path) {
+    for host in &cluster.hosts {
+        host.kill();
+        let target = out.join(format!("data-{}", host.id));
+        if let Err(error) = files::copy_tree(&host.data(), &target) {
+            eprintln!("cannot keep the data of replica {}: {error:#}", host.id);
+        }
+    }
+}
+
+/// Leaves report, chart and logs.
+fn clean(out: &Path) -> Result<()> {
+    for entry in fs::read_dir(out)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            fs::remove_dir_all(entry.path())?;
+        }
+    }
+    Ok(())
+}

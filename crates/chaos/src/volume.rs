@@ -1,0 +1,190 @@
+//! The disk of one replica: a file system of its own where that is possible, so that it can be
+//! filled, and can fail, without touching anybody else's.
+//!
+//! With loop devices it is ext4 in an image on a tmpfs that is large enough. A *failing* disk is
+//! that tmpfs shrunk to what it holds: the next page that the image needs is not there, the loop
+//! device answers its write with an error, and fsync in the ext4 returns what the kernel makes of
+//! it. `discard` gives pages of deleted files back to the tmpfs, so that a new checkpoint always
+//! needs some.
+
+use anyhow::{Context, Result, bail, ensure};
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const MIB: u64 = 1024 * 1024;
+
+/// The file system's size: a dozen log files of 16 MiB and some checkpoints.
+const SIZE_MIB: u64 = 384;
+
+/// Room for the file system's own blocks.
+const BACKING_MIB: u64 = SIZE_MIB + 64;
+
+/// What a volume is made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Make {
+    /// A directory.
+    Directory,
+    /// A tmpfs.
+    Tmpfs,
+    /// ext4 in an image on a tmpfs.
+    Ext4,
+}
+
+/// A replica's disk.
+#[derive(Debug)]
+pub struct Volume {
+    make: Make,
+    backing: PathBuf,
+    mounted: PathBuf,
+}
+
+/// Runs a program of the system to its end.
+pub fn system(program: &str, arguments: &[&str]) -> Result<String> {
+    let output = Command::new(program)
+        .args(arguments)
+        .output()
+        .with_context(|| format!("cannot run {program}"))?;
+    let error = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    ensure!(output.status.success(), "{program} {}: {error}", arguments.join(" "));
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn text(path: &Path) -> Result<&str> {
+    path.to_str().with_context(|| format!("{} is no UTF-8", path.display()))
+}
+
+/// The best that this machine offers, and why it is not better.
+pub fn best_make(scratch: &Path, is_root: bool) -> (Make, Option<String>) {
+    if !is_root {
+        return (Make::Directory, Some("not root".to_owned()));
+    }
+    for make in [Make::Ext4, Make::Tmpfs] {
+        let (backing, mounted) = (scratch.join("try-backing"), scratch.join("try"));
+        let tried = Volume::create(make, &backing, &mounted).and_then(Volume::remove);
+        for made in [backing, mounted] {
+            // Empty, if it is there.
+            let _ = fs::remove_dir(made);
+        }
+        match (make, tried) {
+            (Make::Ext4, Ok(())) => return (make, None),
+            (make, Ok(())) => return (make, Some("loop devices do not work here".to_owned())),
+            (_, Err(error)) => println!("no {make:?} volumes here: {error:#}"),
+        }
+    }
+    (Make::Directory, Some("nothing can be mounted here".to_owned()))
+}
+
+impl Volume {
+    /// Makes it and mounts it at `mounted`.
+    pub fn create(make: Make, backing: &Path, mounted: &Path) -> Result<Volume> {
+        fs::create_dir_all(mounted)?;
+        let volume = Volume { make, backing: backing.to_owned(), mounted: mounted.to_owned() };
+        match make {
+            Make::Directory => {}
+            Make::Tmpfs => mount_tmpfs(mounted, SIZE_MIB)?,
+            Make::Ext4 => {
+                fs::create_dir_all(backing)?;
+                mount_tmpfs(backing, BACKING_MIB)?;
+                File::create(volume.image())?.set_len(SIZE_MIB * MIB)?;
+                let image = volume.image();
+                let made =
+                    system("mkfs.ext4", &["-q", "-F", "-m", "0", "-J", "size=4", text(&image)?])
+                        .and_then(|_| volume.mount());
+                if made.is_err() {
+                    system("umount", &[text(backing)?])?;
+                }
+                made?;
+            }
+        }
+        Ok(volume)
+    }
+
+    fn image(&self) -> PathBuf {
+        self.backing.join("image")
+    }
+
+    fn mount(&self) -> Result<()> {
+        let (image, mounted) = (self.image(), text(&self.mounted)?);
+        system("mount", &["-t", "ext4", "-o", "loop,discard,noatime", text(&image)?, mounted])?;
+        Ok(())
+    }
+
+    /// Takes it away.
+    pub fn remove(self) -> Result<()> {
+        match self.make {
+            Make::Directory => {}
+            Make::Tmpfs => drop(system("umount", &[text(&self.mounted)?])?),
+            Make::Ext4 => {
+                system("umount", &[text(&self.mounted)?])?;
+                system("umount", &[text(&self.backing)?])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills it up with a ballast file.
+    pub fn fill(&self) -> Result<u64> {
+        ensure!(self.make != Make::Directory, "the disk is everybody's");
+        let mut ballast = File::create(self.ballast())?;
+        let (mut piece, mut written) = (vec![0x5a_u8; MIB as usize], 0);
+        // Down to the last block.
+        while piece.len() >= 512 {
+            match ballast.write(&piece) {
+                Ok(0) => break,
+                Ok(length) => written += length as u64,
+                Err(error) if error.kind() == std::io::ErrorKind::StorageFull => {
+                    piece.truncate(piece.len() / 2);
+                }
+                Err(error) => return Err(error).context("writing the ballast"),
+            }
+        }
+        // ext4 allocates late.
+        match ballast.sync_all() {
+            Err(error) if error.kind() != std::io::ErrorKind::StorageFull => {
+                Err(error).context("writing the ballast")
+            }
+            _ => Ok(written),
+        }
+    }
+
+    fn ballast(&self) -> PathBuf {
+        self.mounted.join("ballast")
+    }
+
+    /// Makes room again.
+    pub fn free(&self) -> Result<()> {
+        fs::remove_file(self.ballast()).context("removing the ballast")
+    }
+
+    /// The disk under the file system takes nothing new from now on.
+    pub fn break_backing(&self) -> Result<()> {
+        ensure!(self.make == Make::Ext4, "needs a loop device");
+        let stat = rustix::fs::statvfs(&self.backing)?;
+        let used = (stat.f_blocks - stat.f_bfree) * stat.f_frsize;
+        let (option, backing) = (format!("remount,size={used}"), text(&self.backing)?);
+        system("mount", &["-o", &option, backing])?;
+        Ok(())
+    }
+
+    /// Mends the disk, checks the file system, and mounts it again. Nothing may use it.
+    pub fn mend_backing(&self) -> Result<()> {
+        let (option, backing) = (format!("remount,size={BACKING_MIB}m"), text(&self.backing)?);
+        system("mount", &["-o", &option, backing])?;
+        system("umount", &[text(&self.mounted)?])?;
+        let image = self.image();
+        // 0: clean, 1: mended.
+        let status = Command::new("e2fsck").args(["-f", "-p"]).arg(&image).output()?;
+        if !matches!(status.status.code(), Some(0 | 1)) {
+            bail!("e2fsck: {}", String::from_utf8_lossy(&status.stdout));
+        }
+        self.mount()
+    }
+}
+
+fn mount_tmpfs(at: &Path, size_mib: u64) -> Result<()> {
+    let option = format!("size={size_mib}m,mode=0700");
+    system("mount", &["-t", "tmpfs", "-o", &option, "tmpfs", text(at)?])?;
+    Ok(())
+}
