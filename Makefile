@@ -33,3 +33,12 @@ bench: build
 .PHONY: kills
 kills:
 	PERDURA_ROUNDS=60 $(CARGO) test --locked -p perdura --test kills -- --nocapture --test-threads 1
+
+# The agreement machine in every order of events within the bounds of docs/testing.md, on two threads;
+# then flaws made on purpose, which it has to find, and random walks beyond the bounds.
+.PHONY: model-check
+model-check:
+	$(CARGO) build --profile fast --locked -p perdura-model
+	target/fast/perdura-model
+	target/fast/perdura-model --flaws
+	target/fast/perdura-model --walks 60
