@@ -45,3 +45,12 @@ chaos:
 	scripts/chaos-setup
 	$(CARGO) build --release --locked -p perdura -p perdura-chaos
 	target/release/perdura-chaos $(GROUP) --duration $(DURATION) --seed $(SEED) --out $(OUT)
+
+# The agreement machine in every order of events within the bounds of docs/testing.md, on two threads;
+# then flaws made on purpose, which it has to find, and random walks beyond the bounds.
+.PHONY: model-check
+model-check:
+	$(CARGO) build --profile fast --locked -p perdura-model
+	target/fast/perdura-model
+	target/fast/perdura-model --flaws
+	target/fast/perdura-model --walks 60

@@ -18,10 +18,13 @@
 //! Files: [`pool`] frames that wait; `slot` what is known about a slot; `rules` the voting rules;
 //! `ordering` the path of a batch; `leading` the proposer; `evidence` what proves a view change and
 //! what follows from it; `views` suspicion and view changes; `laggards` retransmission and
-//! catching up; `restart` what a log says after a crash.
+//! catching up; `restart` what a log says after a crash; `canonical` which states are one to a
+//! model checker.
 
 #![forbid(unsafe_code)]
 
+#[doc(hidden)]
+pub mod canonical;
 mod evidence;
 mod laggards;
 mod leading;

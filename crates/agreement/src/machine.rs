@@ -145,7 +145,7 @@ pub(crate) struct PeerStatus {
 }
 
 /// The agreement machine of one replica.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Agreement {
     pub(crate) settings: Settings,
     pub(crate) configurations: Configurations,

@@ -19,14 +19,14 @@ const ENTRY_BYTES: usize = 256;
 
 type FrameKey = (SessionId, u64);
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Entry {
     frame: Frame,
     arrived_ms: u64,
     proposed: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Queue {
     // Waiting, not proposed, oldest first. May name frames that are gone.
     waiting: VecDeque<FrameKey>,
@@ -45,7 +45,7 @@ pub enum Admission {
 }
 
 /// The frames that wait.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Pool {
     frames: BTreeMap<FrameKey, Entry>,
     clients: BTreeMap<PublicKey, Queue>,
