@@ -188,9 +188,14 @@ impl Interceptor for Liar {
         }
         let Some(message) = message else { return true };
         match self.mood {
-            Strategy::Censor => !self.censors(&message),
+            Strategy::Censor => {
+                let censored = self.censors(&message);
+                self.lies += u64::from(censored);
+                !censored
+            }
             Strategy::HastyAccept => {
                 self.accept_hastily(&message, out);
+                self.lies += out.len() as u64;
                 true
             }
             _ => true,

@@ -194,7 +194,10 @@ pub fn record(form: Form, record: &Record) -> Vec<u8> {
             writer.out.push(6);
             writer.prefix(prefix);
         }
-        Record::View(_) | Record::Delivered { .. } | Record::Configuration(_) => writer.put(record),
+        Record::View(_)
+        | Record::Delivered { .. }
+        | Record::Configuration(_)
+        | Record::State(_) => writer.put(record),
     }
     writer.out
 }

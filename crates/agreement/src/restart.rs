@@ -60,7 +60,7 @@ impl Read {
             Record::Prefix(prefix) => {
                 self.prefixes.insert(prefix.slot, prefix);
             }
-            Record::Configuration(_) => {}
+            Record::Configuration(_) | Record::State(_) => {}
         }
     }
 

@@ -161,6 +161,13 @@ fn write_record(f: &mut fmt::Formatter<'_>, record: &Record) -> fmt::Result {
             prefix.history,
             prefix.certificate.len()
         ),
+        Record::State(state) => write!(
+            f,
+            "state after slot {} is certified by {}, digest {:?}",
+            state.slot,
+            state.certificate.len(),
+            state.digest
+        ),
         Record::Configuration(configuration) => write!(
             f,
             "configuration {} from slot {}, {} members",

@@ -5,6 +5,7 @@ use crate::batch::Batch;
 use crate::codec::{Decode, DecodeError, Encode, Reader};
 use crate::configuration::Configuration;
 use crate::ids::{Digest, Slot, View};
+use crate::message::StateCertificate;
 use crate::statement::Certificate;
 use crate::viewchange::PrefixCertificate;
 
@@ -58,6 +59,9 @@ pub enum Record {
     Prefix(PrefixCertificate),
     /// A configuration that was ordered.
     Configuration(Configuration),
+    /// A certified state. Written lazily; whoever stores that state can prove it to others by
+    /// itself, also when those who certified it have lost it.
+    State(StateCertificate),
 }
 
 impl Record {
@@ -91,6 +95,7 @@ impl Record {
             | Record::Accepts { slot, .. }
             | Record::Delivered { slot, .. } => Some(*slot),
             Record::Prefix(prefix) => Some(prefix.slot),
+            Record::State(state) => Some(state.slot),
             Record::View(_) | Record::Configuration(_) => None,
         }
     }
@@ -137,6 +142,10 @@ impl Encode for Record {
                 out.push(7);
                 configuration.encode(out);
             }
+            Record::State(state) => {
+                out.push(8);
+                state.encode(out);
+            }
         }
     }
 }
@@ -169,6 +178,7 @@ impl Decode for Record {
             },
             6 => Record::Prefix(Decode::decode(reader)?),
             7 => Record::Configuration(Decode::decode(reader)?),
+            8 => Record::State(Decode::decode(reader)?),
             tag => return Err(DecodeError::UnknownTag(tag)),
         })
     }

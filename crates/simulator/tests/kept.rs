@@ -5,7 +5,7 @@
 use perdura_simulator::{Options, simulate};
 
 /// Seed, steps, and what was wrong.
-const KEPT: [(u64, u64, &str); 14] = [
+const KEPT: [(u64, u64, &str); 22] = [
     (7, 10_000, "a Prefix left before an earlier slot of it was on disk"),
     (16, 10_000, "a new incarnation executed slot 1 on a state with the latest members"),
     (45, 10_000, "a view change stood still when who asked for it had restarted"),
@@ -20,6 +20,14 @@ const KEPT: [(u64, u64, &str); 14] = [
     (4367, 10_000, "a state of an unknown configuration was taken for misbehaviour"),
     (5094, 10_000, "nobody offered the batches that a laggard lacked after a restart"),
     (5961, 10_000, "a lost Attach was never made up for"),
+    (8, 10_000, "a state that the log gave back was awaited for ever"),
+    (34, 10_000, "a state that the log gave back was awaited for ever"),
+    (114, 10_000, "a state that the log gave back was awaited for ever"),
+    (235, 10_000, "a state that the log gave back was awaited for ever"),
+    (140, 10_000, "where each replica had lost some votes nobody certified a prefix"),
+    (189, 10_000, "where each replica had lost some votes nobody certified a prefix"),
+    (20439, 10_000, "the certificate of a state was forgotten by its last holder"),
+    (20536, 10_000, "the certificate of a state was forgotten by its last holder"),
 ];
 
 #[test]

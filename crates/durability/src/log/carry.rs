@@ -1,7 +1,8 @@
 //! What a new log file repeats, so that dropping the files before it loses nothing: the view, the
-//! configurations, and how far the agreed prefix was known.
+//! configurations, how far the agreed prefix was known, and the newest certified state.
 
 use perdura_protocol::configuration::Configuration;
+use perdura_protocol::message::StateCertificate;
 use perdura_protocol::viewchange::PrefixCertificate;
 use perdura_protocol::{Digest, Record, Slot, View};
 use std::collections::BTreeMap;
@@ -13,6 +14,7 @@ pub(crate) struct Carry {
     configurations: BTreeMap<u64, Configuration>,
     prefix: Option<PrefixCertificate>,
     delivered: Option<(Slot, Digest)>,
+    state: Option<StateCertificate>,
 }
 
 impl Carry {
@@ -39,6 +41,11 @@ impl Carry {
                     self.delivered = Some((*slot, *history));
                 }
             }
+            Record::State(state) => {
+                if self.state.as_ref().is_none_or(|known| known.slot < state.slot) {
+                    self.state = Some(state.clone());
+                }
+            }
             Record::Vote { .. } | Record::Decision { .. } | Record::Accepts { .. } => {}
         }
     }
@@ -49,6 +56,7 @@ impl Carry {
         records.extend(self.configurations.values().cloned().map(Record::Configuration));
         records.extend(self.prefix.clone().map(Record::Prefix));
         records.extend(self.delivered.map(|(slot, history)| Record::Delivered { slot, history }));
+        records.extend(self.state.clone().map(Record::State));
         records
     }
 }

@@ -78,6 +78,10 @@ impl<S: Service> Node<S> {
                 machine
             }
         };
+        let certified = boot.records.iter().rev().find_map(|record| match record {
+            Record::State(state) => Some(state.clone()),
+            _ => None,
+        });
         let mut restart =
             if boot.records.is_empty() && machine.slot() == Slot(0) && boot.vote_after == Slot(0) {
                 Restart::blank()
@@ -162,6 +166,7 @@ impl<S: Service> Node<S> {
         let members = node.configuration().clone();
         node.outputs.push_back(Output::Members(members));
         node.recall_votes();
+        node.recall_certificate(certified);
         // Else peers that stopped on either side of a boundary would certify no state, and an idle
         // group could give none to a laggard.
         if let Some(snapshot) = boundary {

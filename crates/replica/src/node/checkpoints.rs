@@ -4,7 +4,8 @@
 //! `checkpoint_interval` slots or `checkpoint_bytes` bytes of batches, and before a new
 //! configuration starts (D8). All count alike, so all agree on where it is. The digest is signed
 //! once the checkpoint is durable; m + 1 equal ones certify the state (D7). Log goes only below
-//! this replica's own durable checkpoint, and one more checkpoint interval is kept for laggards.
+//! this replica's own durable checkpoint that is certified, and one more checkpoint interval is kept
+//! for laggards: without its certificate a state helps nobody else, and the log has to.
 
 use super::{Node, Now, Output, Peer};
 use bytes::Bytes;
@@ -12,7 +13,7 @@ use perdura_execution::{Manifest, Service, StateSnapshot};
 use perdura_protocol::message::{Decision, Message, StateCertificate};
 use perdura_protocol::statement::Kind;
 use perdura_protocol::{
-    Batch, Certificate, Context, Digest, Encode, ReplicaId, Signature, Slot, View, limits,
+    Batch, Certificate, Context, Digest, Encode, Record, ReplicaId, Signature, Slot, View, limits,
 };
 use std::collections::{BTreeMap, VecDeque};
 
@@ -193,7 +194,8 @@ impl<S: Service> Node<S> {
         if let Some(certified) = certified.map(|held| held.digest) {
             self.judge_own_state(slot, certified);
         }
-        let below = previous.min(self.agreement.prefix().slot);
+        let proven = self.checkpointing.certified.as_ref().map_or(Slot(0), |held| held.slot);
+        let below = previous.min(self.agreement.prefix().slot).min(proven);
         if below > self.checkpointing.kept {
             self.checkpointing.kept = below;
             self.outputs.push_back(Output::Truncate(below));
@@ -312,8 +314,24 @@ impl<S: Service> Node<S> {
         let certificate = Certificate::new(genuine);
         self.counters.states_certified += 1;
         self.judge_own_state(slot, digest);
-        self.checkpointing.certified =
-            Some(StateCertificate { slot, digest, configuration, certificate });
+        self.learn_certificate(StateCertificate { slot, digest, configuration, certificate });
+    }
+
+    /// A state is proven, to this replica and, by what it notes, after a restart to others.
+    pub(super) fn learn_certificate(&mut self, state: StateCertificate) {
+        if self.checkpointing.certified.as_ref().is_some_and(|held| held.slot >= state.slot) {
+            return;
+        }
+        self.records.push(Record::State(state.clone()));
+        self.noted_ms.get_or_insert(self.ticked_ms);
+        self.checkpointing.certified = Some(state);
+    }
+
+    /// After a restart: the newest state that the log says is certified.
+    pub(super) fn recall_certificate(&mut self, state: Option<StateCertificate>) {
+        let Some(state) = state else { return };
+        self.judge_own_state(state.slot, state.digest);
+        self.checkpointing.certified = Some(state);
     }
 
     /// A replica whose digest loses must not go on: its answers may be wrong.

@@ -35,7 +35,7 @@ enum Phase<S> {
     Asking { since_ms: u64 },
     Manifest { offer: Offer, seeders: Vec<ReplicaId>, since_ms: u64 },
     Pieces(Box<Fetching>),
-    Installing { machine: Box<Machine<S>>, prefix: PrefixCertificate },
+    Installing { machine: Box<Machine<S>>, prefix: PrefixCertificate, state: StateCertificate },
 }
 
 struct Fetching {
@@ -315,7 +315,8 @@ impl<S: Service> Node<S> {
         match Machine::restore(&self.parameters, &manifest, pieces.clone(), service) {
             Ok(machine) if manifest.slot > self.machine.slot() => {
                 let machine = Box::new(machine);
-                self.transfer.phase = Phase::Installing { machine, prefix: offer.prefix };
+                self.transfer.phase =
+                    Phase::Installing { machine, prefix: offer.prefix, state: offer.state };
                 self.outputs.push_back(Output::InstallCheckpoint { manifest, pieces });
             }
             Ok(_) => self.end_transfer(now),
@@ -329,7 +330,8 @@ impl<S: Service> Node<S> {
     pub(super) fn on_installed(&mut self, now: Now, manifest: &Manifest) {
         let phase = std::mem::replace(&mut self.transfer.phase, Phase::Idle);
         self.transfer.ended_ms = now.monotonic_ms;
-        let Phase::Installing { machine, prefix } = phase else { return };
+        let Phase::Installing { machine, prefix, state } = phase else { return };
+        self.learn_certificate(state);
         if machine.slot() <= self.machine.slot() {
             // This replica got there by itself meanwhile; what is on disk is its state all the same.
             let (snapshot, manifest) = (machine.snapshot(), manifest.clone());
