@@ -415,6 +415,12 @@ impl Agreement {
             status_delivered: _,
             fetch_ms: _,
             fetch_from: _,
+            // How long a leader may take, and whose signatures are looked at: time again.
+            demand: _,
+            trust: _,
+            clock_ms: _,
+            served_ms: _,
+            forged,
             // Decides about nothing.
             entropy_used: _,
             effects,
@@ -423,5 +429,6 @@ impl Agreement {
         writer.put(&configurations.latest().id);
         writer.put(vote_after);
         writer.out.push(u8::from(*awaiting_state));
+        writer.optional(*forged, |writer, view| writer.put(&view));
     }
 }

@@ -13,6 +13,9 @@ use perdura_protocol::{Digest, ReplicaId, Slot, View, limits};
 /// Slots repeated for a peer that stands still, per Status of it.
 const REPEATED_SLOTS: usize = 8;
 
+/// Answers to fetches that may be under way from one peer: late ones are welcome, others are not.
+const FETCHES: u8 = 8;
+
 impl Agreement {
     pub(crate) fn status(&self) -> Message {
         Message::Status {
@@ -119,7 +122,7 @@ impl Agreement {
     }
 
     /// The slot that r + 1 peers say they delivered, so that one correct one did.
-    fn delivered_elsewhere(&self) -> Slot {
+    pub(crate) fn delivered_elsewhere(&self) -> Slot {
         let me = self.settings.me.index();
         let mut slots: Vec<Slot> = self
             .peers
@@ -157,9 +160,7 @@ impl Agreement {
             if candidate != self.settings.me.index() && ahead {
                 self.fetch_from = candidate;
                 self.fetch_ms = Some(now.monotonic_ms);
-                let to = ReplicaId(candidate as u8);
-                let message = Message::Fetch { from: self.delivered.next() };
-                self.effects.push_back(Effect::Send { to, message });
+                self.fetch(ReplicaId(candidate as u8));
                 return;
             }
         }
@@ -197,9 +198,11 @@ impl Agreement {
         decisions: Vec<Decision>,
         prefix: Option<PrefixCertificate>,
     ) {
-        if self.awaiting_state {
+        let trust = &mut self.trust[from.index()];
+        if self.awaiting_state || trust.fetches == 0 {
             return;
         }
+        trust.fetches -= 1;
         let before = self.delivered;
         let mut next = self.delivered.next();
         let mut fresh: Vec<Decision> = Vec::new();
@@ -239,9 +242,15 @@ impl Agreement {
         if self.delivered > before && self.peers[from.index()].delivered > self.delivered {
             self.fetch_ms = Some(now.monotonic_ms);
             self.fetch_from = from.index();
-            let message = Message::Fetch { from: self.delivered.next() };
-            self.effects.push_back(Effect::Send { to: from, message });
+            self.fetch(from);
         }
+    }
+
+    fn fetch(&mut self, to: ReplicaId) {
+        let trust = &mut self.trust[to.index()];
+        trust.fetches = (trust.fetches + 1).min(FETCHES);
+        let message = Message::Fetch { from: self.delivered.next() };
+        self.effects.push_back(Effect::Send { to, message });
     }
 
     /// The slot up to which a certified prefix proves these decisions, if it does.

@@ -64,7 +64,7 @@ impl Agreement {
         let waiting = self.pool.waiting_bytes();
         let worthwhile = waiting >= WORTHWHILE_BYTES || (waiting > 0 && in_flight < EAGER_SLOTS);
         if worthwhile {
-            let frames = self.pool.take(limits::BATCH_TARGET_BYTES);
+            let frames = self.pool.take(limits::BATCH_TARGET_BYTES, now.monotonic_ms);
             if !frames.is_empty() {
                 return Some(Batch::requests(now.wall, frames));
             }

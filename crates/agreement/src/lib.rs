@@ -15,22 +15,25 @@
 //! 4. It calls [`Agreement::on_tick`] about every [`timing::TICK_MS`], and [`Agreement::flush`]
 //!    after each round of input, which is when a leader proposes what has queued up.
 //!
-//! Files: [`pool`] frames that wait; `slot` what is known about a slot; `rules` the voting rules;
+//! Files: `admission` and [`pool`] frames that wait; `slot` what is known about a slot; `rules` the voting rules;
 //! `ordering` the path of a batch; `leading` the proposer; `evidence` what proves a view change and
-//! what follows from it; `views` suspicion and view changes; `laggards` retransmission and
-//! catching up; `restart` what a log says after a crash; `canonical` which states are one to a
-//! model checker.
+//! what follows from it; `views` suspicion and view changes; `demand` whether a leader gives what is
+//! asked of it; `penalty` who sends bad signatures; `laggards` retransmission and catching up;
+//! `restart` what a log says after a crash; `canonical` which states are one to a model checker.
 
 #![forbid(unsafe_code)]
 
+mod admission;
 #[doc(hidden)]
 pub mod canonical;
+mod demand;
 mod evidence;
 mod laggards;
 mod leading;
 mod machine;
 mod marks;
 mod ordering;
+mod penalty;
 pub mod pool;
 mod restart;
 mod rules;
@@ -38,6 +41,9 @@ mod slot;
 pub mod timing;
 mod views;
 
+pub use admission::HeldMemory;
 pub use machine::{Agreement, Effect, Misbehaviour, Mode, Now, Settings};
 pub use marks::Marks;
+pub use ordering::HELD_PROPOSAL_BYTES;
+pub use penalty::Penalty;
 pub use restart::Restart;

@@ -1,9 +1,11 @@
 //! The machine itself: its state, what goes in, what comes out, and the one place where speaking
 //! waits for the disk.
 
+use crate::demand::Demand;
 use crate::evidence::{Start, Verifier};
 use crate::marks::Marks;
-use crate::pool::{Admission, Pool};
+use crate::penalty::{Trust, is_signed};
+use crate::pool::Pool;
 use crate::rules::Standing;
 use crate::slot::{SlotState, Vote};
 use crate::{restart::Restart, timing};
@@ -13,7 +15,7 @@ use perdura_protocol::message::{Decision, Message};
 use perdura_protocol::statement::Kind;
 use perdura_protocol::viewchange::{NewView, PrefixCertificate, ViewChange};
 use perdura_protocol::{
-    Batch, Digest, Frame, Record, ReplicaId, SecretKey, Signature, Slot, Time, View, limits,
+    Batch, Digest, Record, ReplicaId, SecretKey, Signature, Slot, Time, View, limits,
 };
 use std::collections::{BTreeMap, VecDeque};
 
@@ -150,6 +152,7 @@ pub struct Agreement {
     pub(crate) settings: Settings,
     pub(crate) configurations: Configurations,
     pub(crate) pool: Pool,
+    pub(crate) demand: Demand,
     pub(crate) slots: BTreeMap<Slot, SlotState>,
     pub(crate) held_proposal_bytes: usize,
 
@@ -188,6 +191,8 @@ pub struct Agreement {
 
     pub(crate) suspecting: Option<View>,
     pub(crate) abdicated: Option<View>,
+    // Its leader proposed a frame that no client signed.
+    pub(crate) forged: Option<View>,
     // Since when r + 1 peers have given this view up.
     pub(crate) left_ms: Option<u64>,
     pub(crate) failed_views: u32,
@@ -199,9 +204,14 @@ pub struct Agreement {
     pub(crate) changing_since_ms: u64,
 
     pub(crate) peers: Vec<PeerStatus>,
+    pub(crate) trust: Vec<Trust>,
+    // Of the latest input.
+    pub(crate) clock_ms: u64,
     pub(crate) leader_heard_ms: u64,
     pub(crate) leader_lost_ms: Option<u64>,
     pub(crate) progress_ms: u64,
+    // When frames of clients were last delivered.
+    pub(crate) served_ms: u64,
     pub(crate) status_ms: u64,
     pub(crate) status_delivered: Slot,
     pub(crate) fetch_ms: Option<u64>,
@@ -228,6 +238,7 @@ impl Agreement {
         let fresh = restart.view == View(0) && restart.blank;
         let mut agreement = Agreement {
             pool: Pool::default(),
+            demand: Demand::default(),
             slots: restart.slots,
             held_proposal_bytes: 0,
             view: restart.view,
@@ -252,6 +263,7 @@ impl Agreement {
             decided_told: Slot(0),
             suspecting: None,
             abdicated: None,
+            forged: None,
             left_ms: None,
             failed_views: 0,
             changes: BTreeMap::new(),
@@ -261,9 +273,12 @@ impl Agreement {
             quorum_asked_ms: None,
             changing_since_ms: now.monotonic_ms,
             peers: vec![PeerStatus::default(); n],
+            trust: vec![Trust::default(); n],
+            clock_ms: now.monotonic_ms,
             leader_heard_ms: now.monotonic_ms,
             leader_lost_ms: None,
             progress_ms: now.monotonic_ms,
+            served_ms: now.monotonic_ms,
             status_ms: 0,
             status_delivered: restart.delivered,
             fetch_ms: None,
@@ -290,8 +305,13 @@ impl Agreement {
         if from == self.settings.me || from.index() >= self.n() {
             return;
         }
+        self.clock_ms = now.monotonic_ms;
         if from == self.leader() {
             self.leader_heard_ms = now.monotonic_ms;
+        }
+        // Whose signatures were not genuine has no others verified for a while.
+        if is_signed(&message) && self.trust[from.index()].penalty.holds(now.monotonic_ms) {
+            return;
         }
         // Without a state this replica knows no configuration but its own, and so cannot judge what
         // was signed in earlier ones.
@@ -340,15 +360,11 @@ impl Agreement {
         let known = self.slots.get(&slot).and_then(|state| state.proposal.as_ref());
         from == self.leader()
             && view == self.view
+            && self.forged != Some(view)
             && self.mode == Mode::Started
             && slot > self.prefix.slot
             && slot <= self.reach().plus(self.settings.parameters.depth)
             && known.is_none_or(|proposal| proposal.view != view)
-    }
-
-    /// Offers a client's frame whose signature is verified.
-    pub fn on_frame(&mut self, now: Now, frame: Frame) -> Admission {
-        self.pool.offer(frame, now.monotonic_ms)
     }
 
     /// The log is durable up to and including the `sequence`-th [`Effect::Persist`].
@@ -413,6 +429,9 @@ impl Agreement {
                 (true, false) => Some(now.monotonic_ms),
                 (false, false) => self.leader_lost_ms,
             };
+            if up {
+                self.hand_all_again();
+            }
         }
         if up {
             // Whatever was in flight is lost: tell at once where we are.
@@ -454,6 +473,7 @@ impl Agreement {
         }
         self.next_propose = self.next_propose.max(self.delivered.next());
         self.progress_ms = now.monotonic_ms;
+        self.served_ms = now.monotonic_ms;
         self.fetch_ms = None;
         self.adopt_prefix();
         self.forget_certified();
@@ -471,22 +491,6 @@ impl Agreement {
         if prefix.slot <= self.reach() && self.verifier(entropy).prefix(&prefix) {
             self.learn_prefix(prefix);
         }
-    }
-
-    /// Drops waiting frames that `keep` says are of no use any more.
-    pub fn retain_frames(&mut self, keep: impl FnMut(&Frame) -> bool) {
-        self.pool.retain(keep);
-    }
-
-    /// Whether exactly this frame waits here, its signature verified.
-    #[must_use]
-    pub fn holds_frame(&self, frame: &Frame) -> bool {
-        self.pool.holds(frame)
-    }
-
-    /// The frames that wait.
-    pub fn waiting_frames(&self) -> impl Iterator<Item = &Frame> {
-        self.pool.frames()
     }
 
     /// The current view.
@@ -557,13 +561,6 @@ impl Agreement {
             accepts: decided.accepts.clone(),
             batch: decided.batch.clone(),
         })
-    }
-
-    /// Slots held, bytes of waiting frames, messages held for the disk: for metrics and for the
-    /// check that memory stays bounded (A6).
-    #[must_use]
-    pub fn held(&self) -> (usize, usize, usize) {
-        (self.slots.len(), self.pool.held_bytes(), self.held.len())
     }
 
     /// Rare branches taken so far.
@@ -640,6 +637,14 @@ impl Agreement {
     }
 
     pub(crate) fn misbehaved(&mut self, replica: ReplicaId, what: Misbehaviour) {
+        let signature = matches!(
+            what,
+            Misbehaviour::BadSignature | Misbehaviour::BadEvidence | Misbehaviour::BadDecision
+        );
+        if signature {
+            let now_ms = self.clock_ms;
+            self.trust[replica.index()].penalty.strike(now_ms);
+        }
         self.effects.push_back(Effect::Misbehaved { replica, what });
     }
 

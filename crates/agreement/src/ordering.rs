@@ -14,7 +14,7 @@ use perdura_protocol::{
 
 /// Bytes of undecided proposals that are kept. A leader fills its pipeline of 32 slots with a
 /// quarter of this; a liar can make a replica hold no more.
-const HELD_PROPOSAL_BYTES: usize = 128 * 1024 * 1024;
+pub const HELD_PROPOSAL_BYTES: usize = 128 * 1024 * 1024;
 
 impl Agreement {
     pub(crate) fn on_propose(
@@ -30,7 +30,8 @@ impl Agreement {
             return;
         }
         let far = self.reach().plus(self.settings.parameters.depth);
-        if view != self.view || self.mode != Mode::Started || slot > far {
+        let other = view != self.view || self.forged == Some(view);
+        if other || self.mode != Mode::Started || slot > far {
             return;
         }
         if slot <= self.prefix.slot {
@@ -314,6 +315,12 @@ impl Agreement {
             self.progress_ms = now.monotonic_ms;
             if self.mode == Mode::Started {
                 self.failed_views = 0;
+            }
+            if !decided.batch.frames().is_empty() {
+                self.served_ms = now.monotonic_ms;
+            }
+            if self.byzantine() {
+                self.demand.delivered(slot, &decided.batch, &self.pool, now.monotonic_ms);
             }
             for frame in decided.batch.frames() {
                 self.pool.remove(frame.session, frame.first_number);

@@ -17,10 +17,6 @@ pub const DISCONNECTED_MS: u64 = 100;
 /// A request or proposal that made no progress for this long makes a replica suspect the leader.
 pub const REQUEST_MS: u64 = 1_000;
 
-/// With r > 0, a request that waited for this many request time-outs is taken for censored though
-/// others are served.
-pub const CENSORSHIP_FACTOR: u64 = 8;
-
 /// From a quorum of view changes to a working new view.
 pub const VIEW_CHANGE_MS: u64 = 500;
 

@@ -5,13 +5,15 @@
 //! ViewChange, when m + 1 others want a later view, or r + 1 others do and it suspects too (A4).
 //! Entering a view is on disk before anything is said in it (A2).
 
+use crate::demand::Moment;
 use crate::evidence::{Invalid, Start};
 use crate::machine::{Agreement, Effect, Held, Misbehaviour, Mode, Now, PeerStatus};
+use crate::pool::{CLIENT_POOL_BYTES, FORWARDED_BYTES};
 use crate::timing;
 use perdura_protocol::message::Message;
 use perdura_protocol::statement::Kind;
 use perdura_protocol::viewchange::{NewView, ViewChange};
-use perdura_protocol::{Batch, Digest, Record, ReplicaId, Signature, Slot, View};
+use perdura_protocol::{Batch, Digest, Frame, Record, ReplicaId, Signature, Slot, View};
 use std::collections::BTreeSet;
 
 impl Agreement {
@@ -22,6 +24,7 @@ impl Agreement {
     /// Judges the leader anew; a suspicion whose cause is gone is dropped.
     pub(crate) fn check_leader(&mut self, now: Now) {
         self.note_left(now);
+        self.watch_leader(now);
         if !self.voting() {
             return;
         }
@@ -51,23 +54,92 @@ impl Agreement {
         let ms = now.monotonic_ms;
         let silent = ms > self.leader_heard_ms + self.backoff(timing::SILENCE_MS);
         let lost = self.leader_lost_ms.is_some_and(|since| ms > since + timing::DISCONNECTED_MS);
-        let patience = self.backoff(timing::REQUEST_MS) * timing::CENSORSHIP_FACTOR;
-        let censored =
-            self.byzantine() && self.pool.oldest_ms().is_some_and(|since| ms > since + patience);
         let stuck = self.stuck(now);
-        silent || lost || stuck || censored || self.abdicated == Some(self.view) || self.left(now)
+        let abdicated = self.abdicated == Some(self.view) || self.forged == Some(self.view);
+        silent || lost || stuck || self.begrudges(now) || abdicated || self.left(now)
     }
 
-    /// A proposal or request waits, and nothing was delivered for a while.
+    /// r > 0: the leader does not give what is asked of it, though it keeps the time-outs.
+    fn begrudges(&self, now: Now) -> bool {
+        // What a leader may hold of one client: what came directly, and what others forwarded.
+        let client_bytes = CLIENT_POOL_BYTES + self.n() * FORWARDED_BYTES;
+        self.byzantine()
+            && (self.demand.too_slow(now.monotonic_ms)
+                || self.demand.starves(now.monotonic_ms, client_bytes))
+    }
+
+    /// Watches how the leader serves.
+    pub(crate) fn watch_leader(&mut self, now: Now) {
+        if !self.byzantine() || self.leads() || self.mode != Mode::Started {
+            return;
+        }
+        let open = self.slots.range(self.delivered.next()..).any(|(_, state)| {
+            state.proposal.as_ref().is_some_and(|proposal| proposal.view == self.view)
+        });
+        let behind = self.delivered_elsewhere() > self.delivered || !self.voting();
+        let moment = Moment { now_ms: now.monotonic_ms, open, behind };
+        let leaders = self.settings.parameters.faults.witnesses() as u32;
+        self.demand.tick(moment, &self.pool, leaders);
+    }
+
+    /// Frames that this replica hands to the leader: what clients sent here, as far as the leader
+    /// keeps room for it; and, where a client waits, its oldest once more.
+    pub fn hand_over(&mut self, now: Now) -> Vec<Frame> {
+        if self.leads() || self.mode != Mode::Started || !self.pool.wants_hand() {
+            return Vec::new();
+        }
+        let ms = now.monotonic_ms;
+        let mut frames = Vec::new();
+        if self.byzantine() {
+            // The leader may have executed a little more, and so reach further.
+            let from = self.reach().plus(self.settings.parameters.depth / 4);
+            let again = self.demand.again(ms, from);
+            frames.extend(again.into_iter().filter_map(|key| self.pool.get(key).cloned()));
+        }
+        for frame in self.pool.hand_over(ms) {
+            if self.byzantine() {
+                self.demand.handed((frame.session, frame.first_number), ms);
+            }
+            frames.push(frame);
+        }
+        frames
+    }
+
+    /// The leader of `view` proposed frames that no client signed: no more is needed to give the
+    /// view up.
+    pub fn on_forged_proposal(&mut self, view: View) {
+        if view == self.view && self.mode == Mode::Started {
+            self.forged = Some(view);
+        }
+    }
+
+    /// Whether a frame that came again is to be handed to the leader again, the last time being
+    /// `pause_ms` ago.
+    pub fn hand_again(&mut self, now: Now, frame: &Frame, pause_ms: u64) -> bool {
+        let key = (frame.session, frame.first_number);
+        !self.leads() && self.pool.hand_again(key, now.monotonic_ms, pause_ms)
+    }
+
+    /// The leader may have lost what this replica handed to it.
+    pub(crate) fn hand_all_again(&mut self) {
+        if !self.leads() {
+            self.demand.forget();
+            self.pool.release_taken();
+        }
+    }
+
+    /// A proposal or request waits, and nothing of it was delivered for a while. Null batches are
+    /// no progress for requests.
     fn stuck(&self, now: Now) -> bool {
         let oldest_slot = self
             .slots
             .range(self.delivered.next()..)
             .find(|(_, state)| state.proposal.is_some() && state.decided.is_none())
             .map(|(_, state)| state.since_ms);
-        let oldest = oldest_slot.into_iter().chain(self.pool.oldest_ms()).min();
         let timeout = self.backoff(timing::REQUEST_MS);
-        oldest.is_some_and(|since| now.monotonic_ms > since.max(self.progress_ms) + timeout)
+        let late = |since: u64, progress: u64| now.monotonic_ms > since.max(progress) + timeout;
+        oldest_slot.is_some_and(|since| late(since, self.progress_ms))
+            || self.pool.oldest_ms().is_some_and(|since| late(since, self.served_ms))
     }
 
     fn current_configuration(&self) -> u64 {
@@ -169,7 +241,7 @@ impl Agreement {
         self.changing_since_ms = now.monotonic_ms;
         self.fetched.clear();
         self.hear_leader(now);
-        self.pool.release_proposed();
+        self.pool.release_taken();
     }
 
     fn hear_leader(&mut self, now: Now) {
@@ -212,6 +284,9 @@ impl Agreement {
         }
         let known = self.changes.get(&from).is_some_and(|held| held.view >= change.view);
         if known || change.view < self.view {
+            return;
+        }
+        if !self.trust[from.index()].view_change(now.monotonic_ms) {
             return;
         }
         let entropy = self.entropy();
@@ -376,8 +451,10 @@ impl Agreement {
         self.suspecting = None;
         self.changing_since_ms = now.monotonic_ms;
         self.progress_ms = now.monotonic_ms;
+        self.served_ms = now.monotonic_ms;
         self.hear_leader(now);
         self.pool.restart_clocks(now.monotonic_ms);
+        self.demand.restart(now.monotonic_ms);
         let view = self.view;
         self.changes.retain(|_, change| change.view > view);
         self.new_view = Some(new_view);

@@ -143,6 +143,9 @@ impl<S: Service> Machine<S> {
             };
             executed.replies.push(reply(number, outcome));
         }
+        if let Some(client) = sessions.get_mut(&id.client) {
+            Arc::make_mut(client).bound_replies();
+        }
         for key in revoked {
             sessions.remove(&key);
         }

@@ -116,14 +116,16 @@ impl Session {
         let previous = self.replies.insert(number, outcome);
         assert!(previous.is_none(), "a command executed twice");
         if self.reply_bytes > limits::SESSION_REPLY_BYTES {
-            self.drop_bodies();
+            self.drop_bodies(limits::SESSION_REPLY_BYTES);
         }
         self.entry.take();
     }
 
-    fn drop_bodies(&mut self) {
+    /// Drops the oldest bodies until at most `most` bytes are left.
+    fn drop_bodies(&mut self, most: usize) {
+        self.entry.take();
         for outcome in self.replies.values_mut() {
-            if self.reply_bytes <= limits::SESSION_REPLY_BYTES {
+            if self.reply_bytes <= most {
                 break;
             }
             let bytes = body_bytes(outcome);
@@ -239,6 +241,31 @@ impl ClientSessions {
         }
         self.live.insert(nonce, Arc::new(Session::new(slot)));
         Outcome::Opened
+    }
+
+    /// Holds the cached replies of all sessions together against their bound: the bodies of the
+    /// session that was idle for longest go first, of equals those of the smallest nonce.
+    pub(crate) fn bound_replies(&mut self) {
+        let mut held: usize = self.live.values().map(|session| session.reply_bytes).sum();
+        if held <= limits::CLIENT_REPLY_BYTES {
+            return;
+        }
+        let mut idle: Vec<(Slot, u64)> =
+            self.live.iter().map(|(nonce, session)| (session.last_used, *nonce)).collect();
+        idle.sort_unstable();
+        for (_, nonce) in idle {
+            let Some(session) = self.live.get_mut(&nonce) else { continue };
+            let excess = held.saturating_sub(limits::CLIENT_REPLY_BYTES);
+            if excess == 0 {
+                return;
+            }
+            let before = session.reply_bytes;
+            if before > 0 {
+                let session = Arc::make_mut(session);
+                session.drop_bodies(before.saturating_sub(excess));
+                held -= before - session.reply_bytes;
+            }
+        }
     }
 
     /// Ends the session that was idle for longest; of equals the one with the smallest nonce.

@@ -234,6 +234,31 @@ fn cached_replies_are_bounded_in_bytes() {
 }
 
 #[test]
+fn a_client_with_many_sessions_has_no_more_replies_cached_than_its_key_may() {
+    let mut replica = Replica::around(Echo);
+    let sessions = limits::CLIENT_REPLY_BYTES / limits::SESSION_REPLY_BYTES + 2;
+    let mebibyte = Outcome::Service(vec![7; 1 << 20].into());
+    for nonce in 0..sessions as u64 {
+        replica.open(session(ALICE, 5 + nonce));
+        for number in 1..=8 {
+            assert_eq!(replica.one(session(ALICE, 5 + nonce), number, &echo(0, 1024)), mebibyte);
+        }
+    }
+    let held = |replica: &Replica<Echo>| {
+        let numbers = (0..sessions as u64).flat_map(|nonce| (1..=8).map(move |n| (nonce, n)));
+        let cached = numbers.map(|(nonce, n)| replica.0.cached(session(ALICE, 5 + nonce), n));
+        cached.filter(|outcome| *outcome == Some(mebibyte.clone())).count() << 20
+    };
+    assert_eq!(held(&replica), limits::CLIENT_REPLY_BYTES);
+    // The idlest gave theirs; their numbers stay taken, and a copy of the state agrees.
+    assert_eq!(replica.0.cached(session(ALICE, 5), 1), Some(Outcome::TooOld));
+    assert_eq!(replica.0.cached(session(ALICE, 6), 8), Some(Outcome::TooOld));
+    assert_eq!(replica.0.cached(session(ALICE, 7), 1), Some(mebibyte.clone()));
+    let copy = replica.restored(Echo).unwrap();
+    assert_eq!(held(&copy), limits::CLIENT_REPLY_BYTES);
+}
+
+#[test]
 fn replies_and_refusals_fit_the_codec() {
     let mut replica = Replica::around(Echo);
     let alice = session(ALICE, 5);

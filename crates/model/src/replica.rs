@@ -6,6 +6,7 @@ use crate::posts::{PostId, Posts};
 use crate::scope::Flaw;
 use crate::violation::{Rule, Violation};
 use crate::world::World;
+use perdura_agreement::pool::Source;
 use perdura_agreement::{Agreement, Effect, Restart, canonical};
 use perdura_protocol::batch::BatchKind;
 use perdura_protocol::message::Message;
@@ -221,7 +222,7 @@ impl<'a> Step<'a> {
         self.replica.offered = (view, number + 1);
         let frame = self.world.frame(self.replica.seat, view, number);
         self.replica.steps += 1;
-        self.replica.machine.on_frame(World::now(self.replica.steps), frame);
+        self.replica.machine.on_frame(World::now(self.replica.steps), frame, Source::Client);
         self.settle()
     }
 

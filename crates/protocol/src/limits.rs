@@ -41,6 +41,10 @@ pub const SESSION_WINDOW: u64 = 1024;
 /// answered "too old".
 pub const SESSION_REPLY_BYTES: usize = 8 * 1024 * 1024;
 
+/// Bytes of cached replies of all sessions of one client key: eight sessions' worth. Beyond it the
+/// bodies of the session that was idle for longest go, as above.
+pub const CLIENT_REPLY_BYTES: usize = 64 * 1024 * 1024;
+
 /// Sessions of one client key; opening another evicts the one that was idle for longest.
 pub const SESSIONS_PER_CLIENT: usize = 64;
 

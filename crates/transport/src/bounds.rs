@@ -63,15 +63,23 @@ pub const COPIED_MESSAGE_BYTES: usize = 4096;
 /// Bytes read from a socket in one system call.
 pub const READ_BYTES: usize = 128 * 1024;
 
-/// Bytes read from one replica in one round of the hub; then the next link has its turn.
-pub const REPLICA_ROUND_BYTES: usize = 1024 * 1024;
+/// What a message counts for in a link's share of a round, besides its bytes: to take a small message
+/// in costs about as much as to decrypt and move this many bytes.
+pub const MESSAGE_ROUND_BYTES: usize = 1024;
+
+/// A link's share of a round is read in system calls of at least this much, one TLS record.
+pub const SHARE_READ_BYTES: usize = 16 * 1024;
+
+/// Bytes read from one replica in one round of the hub; then the next link has its turn. Some
+/// hundred microseconds: by so much a replica that floods delays a round of the others.
+pub const REPLICA_ROUND_BYTES: usize = 256 * 1024;
 
 /// Bytes read from one client in one round of the hub.
-pub const CLIENT_ROUND_BYTES: usize = 128 * 1024;
+pub const CLIENT_ROUND_BYTES: usize = 64 * 1024;
 
 /// Bytes read from all clients together in one round of the hub, so that replicas wait for
 /// milliseconds at most, however many clients there are.
-pub const CLIENTS_ROUND_BYTES: usize = 2 * 1024 * 1024;
+pub const CLIENTS_ROUND_BYTES: usize = 1024 * 1024;
 
 /// Client links at once: bounds file descriptors, and with the bounds per link, memory.
 pub const CLIENT_LINKS: usize = 1024;

@@ -192,7 +192,8 @@ impl MemoryDisk {
     #[must_use]
     pub fn is_damaged(&self) -> bool {
         let mut state = self.state();
-        state.files.values_mut().filter(|file| file.is_damaged()).count() > 0
+        state.files.values_mut().map(|file| file.is_damaged()).filter(|damaged| *damaged).count()
+            > 0
     }
 
     /// From now on what is there is what is to be there.

@@ -2,7 +2,11 @@
 //! then the promises (DESIGN.md section 6, steps 1 and 5).
 
 use super::checkpoints::{Checkpointing, Stored};
+use super::executing::WAITING_READS;
+use super::ingress::UNVERIFIED;
+use super::questions::Asker;
 use super::transfer::Transfer;
+use super::waiting::Lines;
 use super::{Counters, Node, Now, Output};
 use bytes::Bytes;
 use perdura_agreement::{Agreement, Restart, Settings};
@@ -138,19 +142,20 @@ impl<S: Service> Node<S> {
             make_service,
             outputs: VecDeque::new(),
             output_bytes: 0,
-            questions: vec![0; n],
+            askers: vec![Asker::default(); n],
             reading: BTreeSet::new(),
             records: Vec::new(),
             forced: false,
             noted_ms: None,
             sequence: 0,
             persisted: 0,
-            frames: Vec::new(),
+            frames: Lines::new(UNVERIFIED),
+            penalties: BTreeMap::new(),
+            retried: BTreeMap::new(),
             routes: BTreeMap::new(),
             connections: BTreeMap::new(),
             egress: VecDeque::new(),
-            reads: VecDeque::new(),
-            reads_bytes: 0,
+            reads: Lines::new(WAITING_READS),
             logged_at: 0,
             logged: VecDeque::new(),
             logged_slot,
@@ -158,7 +163,8 @@ impl<S: Service> Node<S> {
             transfer: Transfer::new(boot.state_from),
             histories,
             ticked_ms: 0,
-            forgot_ms: 0,
+            voted_ms: 0,
+            vouched_ms: 0,
             halted: false,
             counters: Counters::default(),
             parameters,

@@ -7,6 +7,7 @@
 //! this replica's own durable checkpoint that is certified, and one more checkpoint interval is kept
 //! for laggards: without its certificate a state helps nobody else, and the log has to.
 
+use super::ingress::Origin;
 use super::{Node, Now, Output, Peer};
 use bytes::Bytes;
 use perdura_execution::{Manifest, Service, StateSnapshot};
@@ -29,6 +30,9 @@ const PINNED_MS: u64 = 10_000;
 
 /// ... but only so many.
 const PINNED: usize = 2;
+
+/// Votes for states are repeated to all not more often than this, whoever asks for states.
+const REPEAT_MS: u64 = 200;
 
 /// A replica's word about its state.
 type Vote = (Slot, Digest, Signature);
@@ -246,7 +250,11 @@ impl<S: Service> Node<S> {
 
     /// Votes get lost, and a restart forgets those of others: as long as the newest state here is
     /// not certified, whoever asks for one makes all who are asked vote again.
-    pub(super) fn repeat_uncertified_votes(&mut self) {
+    pub(super) fn repeat_uncertified_votes(&mut self, now: Now) {
+        if now.monotonic_ms < self.voted_ms + REPEAT_MS {
+            return;
+        }
+        self.voted_ms = now.monotonic_ms;
         let certified = self.checkpointing.certified.as_ref().map_or(Slot(0), |held| held.slot);
         if certified < self.checkpointing.slot() {
             let n = self.parameters.faults.n() as u8;
@@ -259,31 +267,48 @@ impl<S: Service> Node<S> {
 
     pub(super) fn on_checkpoint_vote(
         &mut self,
+        now: Now,
         from: ReplicaId,
         slot: Slot,
         digest: Digest,
         signature: Signature,
     ) {
-        self.add_vote(from, (slot, digest, signature));
-        self.certify_state(slot);
+        let penalised = self.penalties.get(&Origin::Replica(from));
+        if penalised.is_some_and(|penalty| penalty.holds(now.monotonic_ms)) {
+            return;
+        }
+        if self.add_vote(from, (slot, digest, signature)) {
+            for liar in self.certify_state(slot) {
+                self.penalties.entry(Origin::Replica(liar)).or_default().strike(now.monotonic_ms);
+            }
+        }
     }
 
-    fn add_vote(&mut self, from: ReplicaId, vote: Vote) {
-        let Some(held) = self.checkpointing.votes.get_mut(from.index()) else { return };
+    /// Whether the vote is news.
+    fn add_vote(&mut self, from: ReplicaId, vote: Vote) -> bool {
+        let Some(held) = self.checkpointing.votes.get_mut(from.index()) else { return false };
         let same = |old: &Option<Vote>| old.is_some_and(|old| old.0 == vote.0);
+        if held.contains(&Some(vote)) {
+            return false;
+        }
         if let Some(place) = held.iter_mut().find(|old| same(old)) {
             *place = Some(vote);
         } else if held[1].is_none_or(|newest| vote.0 > newest.0) {
             held[0] = held[1].replace(vote);
         } else if held[0].is_none_or(|older| vote.0 > older.0) {
             held[0] = Some(vote);
+        } else {
+            return false;
         }
+        true
     }
 
-    /// Looks for m + 1 genuine and equal digests of one slot's state.
-    fn certify_state(&mut self, slot: Slot) {
+    /// Looks for m + 1 genuine and equal digests of one slot's state; gives the replicas whose
+    /// signatures are not genuine.
+    fn certify_state(&mut self, slot: Slot) -> Vec<ReplicaId> {
+        let mut liars = Vec::new();
         if self.checkpointing.certified.as_ref().is_some_and(|held| held.slot >= slot) {
-            return;
+            return liars;
         }
         let quorum = self.parameters.faults.state_certificate();
         let votes: Vec<(ReplicaId, Digest, Signature)> = (0u8..)
@@ -294,7 +319,7 @@ impl<S: Service> Node<S> {
             })
             .collect();
         let enough = |digest: &Digest| votes.iter().filter(|v| v.1 == *digest).count() >= quorum;
-        let Some(digest) = votes.iter().map(|vote| vote.1).find(enough) else { return };
+        let Some(digest) = votes.iter().map(|vote| vote.1).find(enough) else { return liars };
         let signatures: Vec<(ReplicaId, Signature)> =
             votes.iter().filter(|vote| vote.1 == digest).map(|vote| (vote.0, vote.2)).collect();
         let configuration = self.agreement.configurations().at(slot).id;
@@ -306,15 +331,17 @@ impl<S: Service> Node<S> {
                 genuine.push((id, signature));
             } else {
                 self.checkpointing.votes[id.index()] = [None; 2];
+                liars.push(id);
             }
         }
         if genuine.len() < quorum {
-            return;
+            return liars;
         }
         let certificate = Certificate::new(genuine);
         self.counters.states_certified += 1;
         self.judge_own_state(slot, digest);
         self.learn_certificate(StateCertificate { slot, digest, configuration, certificate });
+        liars
     }
 
     /// A state is proven, to this replica and, by what it notes, after a restart to others.
@@ -418,6 +445,8 @@ impl<S: Service> Node<S> {
         if decisions.is_empty() {
             self.send_too_old(to);
         } else {
+            let bytes = decisions.iter().map(|decision| decision.batch.raw().len()).sum();
+            self.charge(to, bytes);
             self.send_decisions(to, decisions);
         }
     }

@@ -4,6 +4,7 @@
 //! of one session leave together. A read that was not ordered is answered after every slot was
 //! executed for which this replica had sent an Accept when the read came (rule C2).
 
+use super::waiting::Capacity;
 use super::{Node, Peer, ROUTES};
 use bytes::Bytes;
 use perdura_agreement::Now;
@@ -11,15 +12,19 @@ use perdura_execution::Service;
 use perdura_protocol::message::Message;
 use perdura_protocol::{Batch, Digest, Outcome, PublicKey, SessionId, Slot, limits};
 
-/// Reads that wait for slots in agreement; further ones are told to go the ordered way.
-const WAITING_READS: usize = 4096;
+/// Reads that wait for slots in agreement, and for their clients' turns; further ones are told to go
+/// the ordered way.
+pub const WAITING_READS: Capacity = Capacity { items: 8192, bytes: 32 * 1024 * 1024 };
 
-/// Bytes of the commands of waiting reads; the same beyond it.
-const WAITING_READS_BYTES: usize = 16 * 1024 * 1024;
+/// Reads answered in a round; what arrived meanwhile comes first then.
+const READS_AT_ONCE: usize = 256;
+
+/// Bytes of their answers; one more may exceed it.
+const READ_BYTES_AT_ONCE: usize = 2 * 1024 * 1024;
 
 /// Replies that wait for the disk; as many as a full pipeline of full batches gives. Beyond it the
 /// oldest are dropped, and the client's retry is answered from its session.
-const WAITING_REPLIES: usize = 262_144;
+pub const WAITING_REPLIES: usize = 262_144;
 
 #[derive(Debug)]
 pub(super) struct Egress {
@@ -49,7 +54,7 @@ impl Ready {
     }
 }
 
-fn size_of_outcome(outcome: &Outcome) -> usize {
+pub(super) fn size_of_outcome(outcome: &Outcome) -> usize {
     match outcome {
         Outcome::Service(reply) => reply.len() + 16,
         _ => 64,
@@ -215,7 +220,10 @@ impl<S: Service> Node<S> {
 
     pub(super) fn on_link_down(&mut self, now: Now, peer: Peer) {
         match peer {
-            Peer::Replica(id) => self.agreement.on_link(now, id, false),
+            Peer::Replica(id) => {
+                self.forget_questions(peer);
+                self.agreement.on_link(now, id, false);
+            }
             Peer::Client { connection, .. } => {
                 self.connections.remove(&connection);
                 self.routes.retain(|_, held| *held != connection);
@@ -226,23 +234,25 @@ impl<S: Service> Node<S> {
     pub(super) fn on_read(&mut self, connection: u64, key: PublicKey, id: u64, command: Bytes) {
         let after = self.agreement.highest_accepted();
         let read = WaitingRead { after, connection, key, id, command };
-        let bytes = self.reads_bytes + read.command.len();
-        let full = self.reads.len() >= WAITING_READS || bytes > WAITING_READS_BYTES;
-        if full || !self.agreement.voting() {
+        if !self.agreement.voting() {
             self.reply_read(&read, None);
-        } else {
-            self.reads_bytes = bytes;
-            self.reads.push_back(read);
+            return;
+        }
+        let bytes = read.command.len();
+        if let Err(refused) = self.reads.push(key, read, bytes) {
+            self.reply_read(&refused, None);
         }
     }
 
     pub(super) fn answer_reads(&mut self, _now: Now) {
-        // Reads wait in the order of their slots: Accepts only reach higher.
-        while !self.is_full()
-            && self.reads.front().is_some_and(|read| read.ready(self.machine.slot()))
-        {
-            let Some(read) = self.reads.pop_front() else { return };
-            self.reads_bytes -= read.command.len();
+        // A client's reads wait in the order of their slots: Accepts only reach higher.
+        let executed = self.machine.slot();
+        let before = self.output_bytes;
+        for _ in 0..READS_AT_ONCE {
+            if self.is_full() || self.output_bytes >= before + READ_BYTES_AT_ONCE {
+                return;
+            }
+            let Some((_, read)) = self.reads.pop(|read| read.ready(executed)) else { return };
             let outcome = self.machine.query(read.key, &read.command);
             self.counters.reads += 1;
             self.reply_read(&read, outcome);

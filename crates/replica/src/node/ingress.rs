@@ -4,30 +4,61 @@
 //! verified together with all others. Frames inside a proposal are verified on arrival, except
 //! those that wait here already and were verified before.
 
+use super::executing::size_of_outcome;
+use super::questions::is_costly;
+use super::waiting::Capacity;
 use super::{Input, Node, Peer};
 use bytes::Bytes;
-use perdura_agreement::Now;
-use perdura_agreement::pool::Admission;
+use perdura_agreement::pool::{Admission, Source};
+use perdura_agreement::{Now, Penalty};
 use perdura_execution::Service;
 use perdura_protocol::keys::Claim;
 use perdura_protocol::message::Message;
 use perdura_protocol::statement::STATEMENT_BYTES;
-use perdura_protocol::{Batch, Decode, Frame, Outcome, ReplicaId, SessionId, View};
+use perdura_protocol::{Batch, Decode, Frame, Outcome, PublicKey, ReplicaId, SessionId, View};
 use std::collections::BTreeMap;
 
-/// Frames that wait for the end of a round; a link's read budget keeps rounds far shorter.
-const WAITING_FRAMES: usize = 8192;
+/// What waits to be verified: rounds are far shorter unless somebody floods.
+pub const UNVERIFIED: Capacity = Capacity { items: 8192, bytes: 64 * 1024 * 1024 };
 
-/// Between two looks at waiting frames that need no order any more; shorter than any suspicion.
-const FORGET_MS: u64 = 500;
+/// Frames looked at in a round, in turns between their senders: some milliseconds if all are to be
+/// verified. More wait for the next round, behind what arrives from replicas.
+const FRAMES_AT_ONCE: usize = 128;
 
-/// Bytes of waiting frames that are handed to a new leader at once.
-const FORWARDED_BYTES: usize = 4 * 1024 * 1024;
+/// Waiting frames looked at in a tick for whether they need no order any more. A pool of a session's
+/// frames for each of a hundred clients is looked through in less than any suspicion takes.
+const LOOKED_AT: usize = 1024;
+
+/// A frame that comes again is handed to the leader again, but not sooner than this after the last
+/// time.
+const HAND_AGAIN_MS: u64 = 200;
+
+/// Bytes of answers to retries that a client key gets in a tick: 50 MB/s. They are as large as the
+/// replies that its sessions cache, and a retry is small; whoever asks for more asks again.
+const RETRY_BYTES: usize = 1024 * 1024;
+
+/// In whose line a frame waits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Origin {
+    /// It came on its client's link.
+    Client(PublicKey),
+    /// This replica forwarded it.
+    Replica(ReplicaId),
+}
 
 #[derive(Debug)]
 pub(super) struct WaitingFrame {
     peer: Peer,
     frame: Frame,
+}
+
+impl WaitingFrame {
+    fn origin(&self) -> Origin {
+        match self.peer {
+            Peer::Replica(id) => Origin::Replica(id),
+            Peer::Client { key, .. } => Origin::Client(key),
+        }
+    }
 }
 
 impl<S: Service> Node<S> {
@@ -40,27 +71,27 @@ impl<S: Service> Node<S> {
             }
         };
         match peer {
-            Peer::Replica(from) if !self.may_ask(from, &message) => self.counters.throttled += 1,
+            Peer::Replica(from) if is_costly(&message) => self.ask(now, from, message),
             Peer::Replica(from) => match message {
-                Message::Frame(frame) => self.wait_frame(peer, frame),
+                Message::Frame(frame) => self.wait_frame(now, peer, frame),
                 Message::Propose { view, slot, ref batch, .. } => {
                     // What agreement will not take up needs no verification.
                     let wanted = self.agreement.wants_proposal(from, view, slot);
                     if !wanted || self.authentic(batch) {
                         self.agreement.on_message(now, from, message);
                     } else {
+                        // One is enough: a leader that does this has to go, and none of its other
+                        // proposals is looked at.
+                        self.agreement.on_forged_proposal(view);
                         self.misbehaved(peer, "proposed a frame that no client signed".into());
                     }
                 }
                 Message::Checkpoint { slot, digest, signature } => {
-                    self.on_checkpoint_vote(from, slot, digest, signature);
+                    self.on_checkpoint_vote(now, from, slot, digest, signature);
                 }
-                Message::StateQuery
-                | Message::StateInfo { .. }
-                | Message::FetchManifest { .. }
-                | Message::Manifest { .. }
-                | Message::FetchPiece { .. }
-                | Message::Piece { .. } => self.on_transfer_message(now, from, message),
+                Message::StateInfo { .. } | Message::Manifest { .. } | Message::Piece { .. } => {
+                    self.on_transfer_message(now, from, message);
+                }
                 other => self.agreement.on_message(now, from, other),
             },
             Peer::Client { connection, key } => match message {
@@ -69,7 +100,7 @@ impl<S: Service> Node<S> {
                     if !self.routes.contains_key(&frame.session) {
                         self.attach(frame.session, connection);
                     }
-                    self.wait_frame(peer, frame);
+                    self.wait_frame(now, peer, frame);
                 }
                 Message::Attach { nonce } => {
                     self.attach(SessionId { client: key, nonce }, connection);
@@ -80,36 +111,33 @@ impl<S: Service> Node<S> {
         }
     }
 
-    /// Questions with large answers are counted; whoever asks too often gets no answer.
-    fn may_ask(&mut self, from: ReplicaId, message: &Message) -> bool {
-        let costly = matches!(
-            message,
-            Message::Fetch { .. }
-                | Message::FetchBatch { .. }
-                | Message::FetchManifest { .. }
-                | Message::FetchPiece { .. }
-                | Message::StateQuery
-        );
-        let Some(left) = self.questions.get_mut(from.index()) else { return false };
-        if costly {
-            let allowed = *left > 0;
-            *left = left.saturating_sub(1);
-            return allowed;
-        }
-        true
-    }
-
     /// Lets a driver inject an input as bytes; for tests that want the whole path.
     pub fn handle_message(&mut self, now: Now, peer: Peer, bytes: Bytes) {
         self.handle(now, Input::Message { peer, bytes });
     }
 
-    fn wait_frame(&mut self, peer: Peer, frame: Frame) {
-        if self.frames.len() < WAITING_FRAMES {
-            self.frames.push(WaitingFrame { peer, frame });
-        } else {
-            self.refuse_busy(peer, &frame);
+    fn wait_frame(&mut self, now: Now, peer: Peer, frame: Frame) {
+        let waiting = WaitingFrame { peer, frame };
+        let origin = waiting.origin();
+        if self.penalty(origin).holds(now.monotonic_ms) {
+            self.refuse_busy(peer, &waiting.frame);
+            return;
         }
+        let bytes = waiting.frame.raw().len();
+        if let Err(refused) = self.frames.push(origin, waiting, bytes) {
+            self.refuse_busy(peer, &refused.frame);
+        }
+    }
+
+    /// How long frames of this origin are passed over.
+    fn penalty(&self, origin: Origin) -> Penalty {
+        self.penalties.get(&origin).copied().unwrap_or_default()
+    }
+
+    /// Whether links of this client are refused for now: frames on them were not signed by it.
+    #[must_use]
+    pub fn is_penalised(&self, client: PublicKey) -> bool {
+        self.penalty(Origin::Client(client)).holds(self.ticked_ms)
     }
 
     fn refuse_busy(&mut self, peer: Peer, frame: &Frame) {
@@ -138,101 +166,161 @@ impl<S: Service> Node<S> {
         }
         self.counters.signatures_verified += claims.len() as u64;
         let entropy = self.entropy();
-        self.scheme.verify_all(&claims, entropy).into_iter().all(|genuine| genuine)
+        self.scheme.verify_every(&claims, entropy)
     }
 
-    /// Verifies the frames of this round in one batch, answers retries, and lets the rest wait to
-    /// be ordered.
+    /// Verifies frames of this round, answers retries, and lets the rest wait to be ordered. What
+    /// costs little is looked at first.
     pub(super) fn admit_frames(&mut self, now: Now) {
-        if self.frames.is_empty() {
-            return;
-        }
         let mut unverified: Vec<WaitingFrame> = Vec::new();
-        // Copies that came in the same round are one frame.
-        let mut seen: BTreeMap<(SessionId, u64), Bytes> = BTreeMap::new();
-        for waiting in std::mem::take(&mut self.frames) {
-            let name = (waiting.frame.session, waiting.frame.first_number);
+        // Copies that came from one sender in the same round are one frame. What another one sends
+        // neither replaces a client's own copy nor is charged to it.
+        let mut seen: BTreeMap<(Origin, SessionId, u64), Bytes> = BTreeMap::new();
+        for _ in 0..FRAMES_AT_ONCE {
+            let Some((origin, waiting)) = self.frames.pop(|_| true) else { break };
+            let name = (origin, waiting.frame.session, waiting.frame.first_number);
             let raw = waiting.frame.raw().clone();
             if seen.get(&name) == Some(&raw) {
                 self.counters.retransmissions += 1;
                 continue;
             }
             seen.insert(name, raw);
-            if !self.machine.is_client(waiting.frame.session.client) {
+            if self.penalty(origin).holds(now.monotonic_ms) {
+                self.refuse_busy(waiting.peer, &waiting.frame);
+            } else if !self.machine.is_client(waiting.frame.session.client) {
                 self.counters.unknown_clients += 1;
             } else if self.agreement.holds_frame(&waiting.frame) {
                 // A retransmission of what waits already.
                 self.counters.retransmissions += 1;
-                self.forward(&waiting);
+                self.on_known(now, &waiting);
+            } else if self.answer_retry(&waiting) {
+                self.counters.retransmissions += 1;
             } else if self.needs_signature(&waiting.frame) {
                 unverified.push(waiting);
             } else {
                 self.admit(now, waiting);
             }
         }
+        self.verify_frames(now, unverified);
+        self.refuse_displaced();
+    }
+
+    /// All in one batch; if that fails, each sender's in one of its own, and only those of senders
+    /// of which some are not genuine one by one. Those are passed over afterwards.
+    fn verify_frames(&mut self, now: Now, unverified: Vec<WaitingFrame>) {
         if unverified.is_empty() {
             return;
         }
         let cluster = self.parameters.cluster;
-        let claims: Vec<Claim<[u8; STATEMENT_BYTES]>> =
-            unverified.iter().map(|waiting| waiting.frame.claim(cluster)).collect();
+        let mut of_origin: BTreeMap<Origin, Vec<WaitingFrame>> = BTreeMap::new();
+        let mut claims: Vec<Claim<[u8; STATEMENT_BYTES]>> = Vec::with_capacity(unverified.len());
+        for waiting in unverified {
+            claims.push(waiting.frame.claim(cluster));
+            of_origin.entry(waiting.origin()).or_default().push(waiting);
+        }
         self.counters.signatures_verified += claims.len() as u64;
         let entropy = self.entropy();
-        let verdicts = self.scheme.verify_all(&claims, entropy);
-        for (waiting, genuine) in unverified.into_iter().zip(verdicts) {
-            if genuine {
-                self.admit(now, waiting);
+        let all = self.scheme.verify_every(&claims, entropy);
+        for (origin, frames) in of_origin {
+            let verdicts = if all {
+                vec![true; frames.len()]
             } else {
-                self.misbehaved(waiting.peer, "a frame that its client did not sign".into());
+                let claims: Vec<_> = frames.iter().map(|one| one.frame.claim(cluster)).collect();
+                let entropy = self.entropy();
+                self.scheme.verify_all(&claims, entropy)
+            };
+            if verdicts.contains(&false) {
+                self.penalties.entry(origin).or_default().strike(now.monotonic_ms);
+            }
+            for (waiting, genuine) in frames.into_iter().zip(verdicts) {
+                if genuine {
+                    self.admit(now, waiting);
+                } else {
+                    self.misbehaved(waiting.peer, "a frame that its client did not sign".into());
+                }
             }
         }
     }
 
+    /// Who had to make room hears so.
+    fn refuse_displaced(&mut self) {
+        for (session, first_number) in self.agreement.displaced() {
+            self.counters.busy += 1;
+            let Some(connection) = self.routes.get(&session) else { continue };
+            let peer = Peer::Client { connection: *connection, key: session.client };
+            self.send(&[peer], &Message::Busy { nonce: session.nonce, first_number });
+        }
+    }
+
+    /// Allowances of the next tick.
+    pub(super) fn tick_ingress(&mut self, now: Now) {
+        self.retried.clear();
+        self.penalties.retain(|_, penalty| !penalty.forgiven(now.monotonic_ms));
+        self.forget_answered();
+    }
+
     /// Frames whose commands were all answered in other frames wait for nothing; a client that
     /// sends such would have the leader suspected for not ordering them.
-    pub(super) fn forget_answered(&mut self, now: Now) {
-        if now.monotonic_ms < self.forgot_ms + FORGET_MS {
-            return;
-        }
-        self.forgot_ms = now.monotonic_ms;
+    fn forget_answered(&mut self) {
         let machine = &self.machine;
         let open = |frame: &Frame| {
             (frame.first_number..frame.end_number())
                 .any(|number| machine.cached(frame.session, number).is_none())
         };
-        self.agreement.retain_frames(open);
+        self.agreement.retain_some_frames(LOOKED_AT, open);
     }
 
     fn admit(&mut self, now: Now, waiting: WaitingFrame) {
-        if self.answer_retry(&waiting.frame) {
-            return;
-        }
-        match self.agreement.on_frame(now, waiting.frame.clone()) {
-            Admission::Taken => {
-                self.counters.frames += 1;
-                self.forward(&waiting);
-            }
+        let source = match waiting.peer {
+            Peer::Client { .. } => Source::Client,
+            Peer::Replica(id) => Source::Replica(id),
+        };
+        match self.agreement.on_frame(now, waiting.frame.clone(), source) {
+            Admission::Taken => self.counters.frames += 1,
             Admission::Known => {}
             Admission::Full => self.refuse_busy(waiting.peer, &waiting.frame),
         }
     }
 
-    /// A client that sends to a replica that does not lead has lost the leader, or the leader has
-    /// lost it: hand the frame on.
-    fn forward(&mut self, waiting: &WaitingFrame) {
-        if let (Peer::Client { .. }, false) = (waiting.peer, self.agreement.leads()) {
+    /// A client that sends again to a replica that does not lead has lost the leader, or the leader
+    /// has lost the frame.
+    fn on_known(&mut self, now: Now, waiting: &WaitingFrame) {
+        if !matches!(waiting.peer, Peer::Client { .. }) {
+            return;
+        }
+        self.agreement.on_frame(now, waiting.frame.clone(), Source::Client);
+        if self.agreement.hand_again(now, &waiting.frame, HAND_AGAIN_MS) {
             let leader = Peer::Replica(self.agreement.leader());
             self.send(&[leader], &Message::Frame(waiting.frame.clone()));
         }
     }
 
-    /// A retry is answered from the session, not run again (E4).
-    fn answer_retry(&mut self, frame: &Frame) -> bool {
+    /// Clients that sent here and not to the leader have lost it, or it has lost them: hand over
+    /// what they sent.
+    pub(super) fn hand_over(&mut self, now: Now) {
+        let leader = Peer::Replica(self.agreement.leader());
+        for frame in self.agreement.hand_over(now) {
+            self.send(&[leader], &Message::Frame(frame));
+        }
+    }
+
+    /// A retry is answered from the session, not run again (E4). The link proves whose it is, so no
+    /// signature is needed, but the client has an allowance. One that a replica forwarded is
+    /// answered where its client is linked.
+    fn answer_retry(&mut self, waiting: &WaitingFrame) -> bool {
+        let frame = &waiting.frame;
         let known: Option<Vec<(u64, Outcome)>> = (frame.first_number..frame.end_number())
             .map(|number| self.machine.cached(frame.session, number).map(|o| (number, o)))
             .collect();
         let Some(outcomes) = known else { return false };
-        self.counters.retransmissions += 1;
+        if let Peer::Replica(_) = waiting.peer {
+            return true;
+        }
+        let spent = self.retried.entry(frame.session.client).or_default();
+        if *spent >= RETRY_BYTES {
+            return true;
+        }
+        *spent += outcomes.iter().map(|(_, outcome)| size_of_outcome(outcome)).sum::<usize>();
         let logged_at = self.logged_at;
         self.hold_replies(logged_at, frame.session, outcomes);
         true
@@ -240,22 +328,6 @@ impl<S: Service> Node<S> {
 
     pub(super) fn on_view_started(&mut self, view: View) {
         self.counters.views_started += 1;
-        if !self.agreement.leads() {
-            let leader = Peer::Replica(self.agreement.leader());
-            let mut bytes = 0;
-            let frames: Vec<Frame> = self
-                .agreement
-                .waiting_frames()
-                .take_while(|frame| {
-                    bytes += frame.raw().len();
-                    bytes <= FORWARDED_BYTES
-                })
-                .cloned()
-                .collect();
-            for frame in frames {
-                self.send(&[leader], &Message::Frame(frame));
-            }
-        }
         let clients: Vec<Peer> = self
             .connections
             .iter()

@@ -9,7 +9,8 @@
 //! 3. After each round of inputs it calls [`Node::flush`] and carries out all outputs.
 //! 4. It calls [`Node::flush`] at least every [`perdura_agreement::timing::TICK_MS`].
 //!
-//! Files: `boot` from disk to node; `ingress` decoding and authentication; `executing` delivery,
+//! Files: `boot` from disk to node; `ingress` decoding and authentication; `waiting` lines, one for
+//! each peer, for what waits; `questions` what replicas ask for, within an allowance; `executing` delivery,
 //! replies and reads; `checkpoints` boundaries, digests, truncation; `transfer` the state of a
 //! replica that was away; `report` what an operator sees.
 
@@ -18,27 +19,35 @@ mod checkpoints;
 mod executing;
 mod ingress;
 mod interceptor;
+mod questions;
 mod report;
 mod transfer;
+mod waiting;
 
 pub use boot::{Boot, BootError, Recovered, recover};
+pub use executing::{WAITING_READS, WAITING_REPLIES};
+pub use ingress::UNVERIFIED;
 pub use interceptor::{Interceptor, Said};
 pub use perdura_agreement::{Misbehaviour, Now};
-pub use report::{Counters, Report, State};
+pub use questions::QUESTIONS;
+pub use report::{Counters, Held, Report, State};
+pub use waiting::Capacity;
 
 use bytes::Bytes;
 use checkpoints::Checkpointing;
 use executing::{Egress, WaitingRead};
-use ingress::WaitingFrame;
-use perdura_agreement::{Agreement, Effect};
+use ingress::{Origin, WaitingFrame};
+use perdura_agreement::{Agreement, Effect, Penalty};
 use perdura_execution::{Machine, Manifest, Service, StateSnapshot};
 use perdura_protocol::configuration::Parameters;
 use perdura_protocol::message::{Decision, Message};
 use perdura_protocol::{
     Configuration, Digest, Encode, PublicKey, Record, ReplicaId, Scheme, SecretKey, SessionId, Slot,
 };
+use questions::Asker;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use transfer::Transfer;
+use waiting::Lines;
 
 /// Records that nothing waits for are appended after this time at the latest.
 const NOTE_MS: u64 = 100;
@@ -53,10 +62,6 @@ const ROUTES: usize = 65_536;
 /// it takes in more, so that answers which are larger than their questions stay bounded by the
 /// links' own queues (A6).
 const OUTPUT_BYTES: usize = 8 * 1024 * 1024;
-
-/// Questions with large answers (batches, pieces of state) that one replica may ask between two
-/// ticks. A transfer asks for eight pieces at a time.
-const QUESTIONS: u32 = 64;
 
 /// Who is at the other end of a link, as its handshake proved.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
@@ -165,8 +170,8 @@ pub struct Node<S> {
     outputs: VecDeque<Output>,
     // Of messages among the outputs.
     output_bytes: usize,
-    // Costly questions that each replica may still ask before the next tick.
-    questions: Vec<u32>,
+    // Costly questions of each replica, and what it may still have as answers.
+    askers: Vec<Asker>,
     // Replicas for which the log is being read.
     reading: BTreeSet<ReplicaId>,
     records: Vec<Record>,
@@ -176,12 +181,16 @@ pub struct Node<S> {
     sequence: u64,
     persisted: u64,
 
-    frames: Vec<WaitingFrame>,
+    // Frames that are not verified yet.
+    frames: Lines<Origin, WaitingFrame>,
+    // Whose frames were not signed by whom they name.
+    penalties: BTreeMap<Origin, Penalty>,
+    // Bytes of answers to retries in this tick.
+    retried: BTreeMap<PublicKey, usize>,
     routes: BTreeMap<SessionId, u64>,
     connections: BTreeMap<u64, PublicKey>,
     egress: VecDeque<Egress>,
-    reads: VecDeque<WaitingRead>,
-    reads_bytes: usize,
+    reads: Lines<PublicKey, WaitingRead>,
     logged_at: u64,
     logged: VecDeque<(Slot, u64)>,
     logged_slot: Slot,
@@ -190,7 +199,10 @@ pub struct Node<S> {
     transfer: Transfer<S>,
     histories: BTreeMap<Slot, Digest>,
     ticked_ms: u64,
-    forgot_ms: u64,
+    // When votes for states were last repeated to all.
+    voted_ms: u64,
+    // When the prefix was last signed for who asked for a state.
+    vouched_ms: u64,
     halted: bool,
     counters: Counters,
 }
@@ -224,12 +236,13 @@ impl<S: Service> Node<S> {
         self.admit_frames(now);
         if now.monotonic_ms >= self.ticked_ms + perdura_agreement::timing::TICK_MS {
             self.ticked_ms = now.monotonic_ms;
-            self.questions.fill(QUESTIONS);
             self.agreement.on_tick(now);
+            self.tick_questions(now);
             self.tick_transfer(now);
-            self.forget_answered(now);
+            self.tick_ingress(now);
         }
         self.carry_out(now);
+        self.hand_over(now);
         self.agreement.flush(now);
         self.carry_out(now);
         self.answer_reads(now);
@@ -252,10 +265,12 @@ impl<S: Service> Node<S> {
         self.output_bytes >= OUTPUT_BYTES
     }
 
-    /// Whether another [`Node::flush`] has something to do at once.
+    /// Whether another [`Node::flush`] has something to do at once. What arrived meanwhile should
+    /// be given to the node before.
     #[must_use]
     pub fn has_more(&self) -> bool {
-        !self.is_full() && self.reads.front().is_some_and(|read| read.ready(self.machine.slot()))
+        let executed = self.machine.slot();
+        !self.frames.is_empty() || self.reads.any_first(|read| read.ready(executed))
     }
 
     /// Does what agreement wants, until it wants nothing.

@@ -1,7 +1,8 @@
 //! What an operator sees of a replica.
 
 use super::Node;
-use perdura_agreement::Mode;
+use super::questions::Asker;
+use perdura_agreement::{HeldMemory, Mode};
 use perdura_execution::Service;
 use perdura_protocol::{Digest, ReplicaId, Slot, View};
 
@@ -81,6 +82,23 @@ impl State {
     }
 }
 
+/// What a replica holds in memory for others, besides the state itself.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Held {
+    /// By agreement.
+    pub agreement: HeldMemory,
+    /// Frames that are not verified yet, and their bytes.
+    pub unverified: (usize, usize),
+    /// Reads that wait, and their bytes.
+    pub reads: (usize, usize),
+    /// Replies that wait for the disk.
+    pub replies: usize,
+    /// Questions of all replicas that wait.
+    pub questions: usize,
+    /// Senders whose signatures were not genuine.
+    pub penalties: usize,
+}
+
 /// A replica at a moment.
 #[derive(Clone, Debug)]
 pub struct Report {
@@ -104,9 +122,8 @@ pub struct Report {
     pub boundary: Option<(Slot, Digest)>,
     /// Whether it takes part.
     pub state: State,
-    /// Slots held, bytes of waiting frames, messages waiting for the disk, replies waiting for the
-    /// disk: what rule A6 bounds.
-    pub held: [usize; 4],
+    /// What rule A6 bounds.
+    pub held: Held,
     /// Counted since the start.
     pub counters: Counters,
 }
@@ -125,7 +142,14 @@ impl<S: Service> Node<S> {
             (false, true) => State::Active,
             (false, false) => State::Recovering,
         };
-        let (slots, bytes, held) = self.agreement.held();
+        let held = Held {
+            agreement: self.agreement.held(),
+            unverified: self.frames.held(),
+            reads: self.reads.held(),
+            replies: self.egress.len(),
+            questions: self.askers.iter().map(Asker::waiting).sum(),
+            penalties: self.penalties.len(),
+        };
         Report {
             id: self.me,
             view: self.agreement.view(),
@@ -139,7 +163,7 @@ impl<S: Service> Node<S> {
             checkpoint,
             boundary: checkpoint,
             state,
-            held: [slots, bytes, held, self.egress.len()],
+            held,
             counters: Counters { agreement: self.agreement.marks(), ..self.counters },
         }
     }

@@ -21,6 +21,9 @@ const OFFERS_MS: u64 = 200;
 /// An unanswered question is asked again, elsewhere, after this time.
 const ANSWER_MS: u64 = 1_000;
 
+/// The prefix is signed for those who ask for states not more often than this.
+const VOUCH_MS: u64 = 50;
+
 /// Pieces asked for at once: enough to keep a link busy, and a bounded memory at both ends.
 const PIECES_AT_ONCE: usize = 8;
 
@@ -104,8 +107,11 @@ impl<S: Service> Node<S> {
         let to = [Peer::Replica(from)];
         match message {
             Message::StateQuery => {
-                self.agreement.vouch(now);
-                self.answer_query(from);
+                if now.monotonic_ms >= self.vouched_ms + VOUCH_MS {
+                    self.vouched_ms = now.monotonic_ms;
+                    self.agreement.vouch(now);
+                }
+                self.answer_query(now, from);
             }
             Message::FetchManifest { slot } => {
                 let manifest = self.manifest_bytes(now, slot);
@@ -123,7 +129,7 @@ impl<S: Service> Node<S> {
         }
     }
 
-    fn answer_query(&mut self, from: ReplicaId) {
+    fn answer_query(&mut self, now: Now, from: ReplicaId) {
         let prefix = self.agreement.prefix().clone();
         let delivered = self.agreement.delivered();
         let held = |slot| self.checkpointing.stored.iter().any(|s| s.snapshot.slot() == slot);
@@ -133,7 +139,7 @@ impl<S: Service> Node<S> {
             .clone()
             .filter(|state| held(state.slot) && prefix.slot >= state.slot);
         self.send(&[Peer::Replica(from)], &Message::StateInfo { delivered, state, prefix });
-        self.repeat_uncertified_votes();
+        self.repeat_uncertified_votes(now);
     }
 
     fn on_offer(

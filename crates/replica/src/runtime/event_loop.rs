@@ -140,7 +140,13 @@ impl<S: Service> EventLoop<S> {
     fn round(&mut self, events: &mut Vec<HubEvent>, workers: &Workers) -> Result<(), RunError> {
         let node = &self.node;
         let mut admit = |_: &Hello, key| {
-            if node.accepts_client(key) {
+            if node.is_penalised(key) {
+                Err(Refusal(
+                    "frames on a link of this client key were not signed with it: try again later, \
+                     and see that no other program uses the key"
+                        .into(),
+                ))
+            } else if node.accepts_client(key) {
                 Ok(())
             } else {
                 Err(Refusal(
@@ -150,7 +156,9 @@ impl<S: Service> EventLoop<S> {
                 ))
             }
         };
-        let timeout = Duration::from_millis(TICK_MS);
+        // What is left to do waits behind what has arrived, not the reverse.
+        let timeout = if node.has_more() { 0 } else { TICK_MS };
+        let timeout = Duration::from_millis(timeout);
         self.hub.poll(Instant::now(), Some(timeout), &mut admit, events)?;
         let now = self.clock.now();
         for completion in self.completions.take() {
@@ -190,8 +198,8 @@ impl<S: Service> EventLoop<S> {
             self.make_room(workers)?;
         }
         self.node.flush(now);
-        while self.carry_out(workers)? || self.node.has_more() {
-            // What is durable at once (durability `none`), or was too much at once, lets out more.
+        while self.carry_out(workers)? {
+            // What is durable at once (durability `none`) lets out more.
             self.node.flush(now);
         }
         #[cfg(feature = "misbehave")]

@@ -28,6 +28,7 @@ pub(super) fn text(snapshot: &Snapshot) -> prometheus::Result<Vec<u8>> {
     let c = &report.counters;
     let s = &snapshot.network;
     let registry = Registry::new();
+    let held = report.held;
     let gauges = [
         ("perdura_view", "Current view.", report.view.0),
         ("perdura_leader", "1 if this replica leads its view.", u64::from(report.leader)),
@@ -41,9 +42,20 @@ pub(super) fn text(snapshot: &Snapshot) -> prometheus::Result<Vec<u8>> {
             report.checkpoint.map_or(0, |(slot, _)| slot.0),
         ),
         ("perdura_diverged", "1 if the state differs from a certified one.", u64::from(c.diverged)),
-        ("perdura_slots_held", "Slots held in memory.", report.held[0] as u64),
-        ("perdura_waiting_frame_bytes", "Bytes of frames waiting.", report.held[1] as u64),
-        ("perdura_replies_waiting", "Replies waiting for the disk.", report.held[3] as u64),
+        ("perdura_slots_held", "Slots held in memory.", held.agreement.slots as u64),
+        (
+            "perdura_waiting_frame_bytes",
+            "Bytes of frames waiting.",
+            held.agreement.frame_bytes as u64,
+        ),
+        ("perdura_replies_waiting", "Replies waiting for the disk.", held.replies as u64),
+        ("perdura_forwarded_frame_bytes", "Of those that replicas forwarded.", {
+            held.agreement.forwarded_bytes as u64
+        }),
+        ("perdura_unverified_frames", "Frames not verified yet.", held.unverified.0 as u64),
+        ("perdura_reads_waiting", "Unordered reads waiting.", held.reads.0 as u64),
+        ("perdura_questions_waiting", "Questions of replicas waiting.", held.questions as u64),
+        ("perdura_penalised_peers", "Peers that sent bad signatures.", held.penalties as u64),
         ("perdura_replica_links", "Links to replicas.", s.replica_links),
         ("perdura_client_links", "Links of clients.", s.client_links),
     ];

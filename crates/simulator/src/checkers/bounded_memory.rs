@@ -1,8 +1,10 @@
 //! Guards A6: whatever happens, what a replica holds stays within named bounds.
 
 use crate::violation::{Broken, Check};
-use perdura_agreement::pool::POOL_BYTES;
+use perdura_agreement::HELD_PROPOSAL_BYTES;
+use perdura_agreement::pool::{FORWARDED_BYTES, HANDED_BYTES, POOL_BYTES};
 use perdura_protocol::limits;
+use perdura_replica::node::{Held, QUESTIONS, UNVERIFIED, WAITING_READS, WAITING_REPLIES};
 
 const RULE: &str = "BoundedMemory (A6)";
 
@@ -16,18 +18,42 @@ pub struct BoundedMemory {
 }
 
 impl BoundedMemory {
-    /// `held` as in [`perdura_replica::node::Report`].
-    pub fn held(&self, replica: usize, held: [usize; 4]) -> Check {
+    /// What a replica holds, each part against its bound.
+    pub fn held(&self, replica: usize, held: Held) -> Check {
         let slots = limits::WINDOW + 2 * self.depth;
-        let names = ["slots", "bytes of frames", "messages for the disk", "replies for the disk"];
-        let bounds = [
-            slots,
-            POOL_BYTES as u64,
-            // Of each slot in agreement a vote, and of each replica what the view holds back.
-            4 * self.depth + 64 * self.replicas + slots / limits::PREFIX_INTERVAL,
-            262_144,
+        let others = self.replicas as usize - 1;
+        let agreement = held.agreement;
+        let bounds: [(&str, usize, u64); 13] = [
+            ("slots", agreement.slots, slots),
+            ("bytes of frames of clients", agreement.frame_bytes, POOL_BYTES as u64),
+            (
+                "bytes of frames that replicas forwarded",
+                agreement.forwarded_bytes,
+                (others * FORWARDED_BYTES) as u64,
+            ),
+            // Each is at least as large as an empty frame; and what is gone may still be named.
+            ("names of frames handed over", agreement.handed, (HANDED_BYTES / 128) as u64),
+            // A slot's own proposal is taken whatever others hold.
+            (
+                "bytes of proposals",
+                agreement.proposal_bytes,
+                (HELD_PROPOSAL_BYTES + limits::BATCH_BYTES) as u64,
+            ),
+            (
+                // Of each slot in agreement a vote, and of each replica what the view holds back.
+                "messages for the disk",
+                agreement.messages,
+                4 * self.depth + 64 * self.replicas + slots / limits::PREFIX_INTERVAL,
+            ),
+            ("frames to verify", held.unverified.0, UNVERIFIED.items as u64),
+            ("bytes to verify", held.unverified.1, UNVERIFIED.bytes as u64),
+            ("reads", held.reads.0, WAITING_READS.items as u64),
+            ("bytes of reads", held.reads.1, WAITING_READS.bytes as u64),
+            ("replies for the disk", held.replies, WAITING_REPLIES as u64),
+            ("questions", held.questions, (others * QUESTIONS) as u64),
+            ("penalties", held.penalties, limits::CLIENTS as u64 + 1 + self.replicas),
         ];
-        for ((name, held), bound) in names.iter().zip(held).zip(bounds) {
+        for (name, held, bound) in bounds {
             if held as u64 > bound {
                 let what = format!("replica {replica} holds {held} {name}, the bound is {bound}");
                 return Err(Broken::new(RULE, what));
@@ -44,8 +70,20 @@ mod tests {
     #[test]
     fn too_much_is_too_much() {
         let checker = BoundedMemory { depth: 8, replicas: 4 };
-        assert!(checker.held(0, [1040, 0, 0, 0]).is_ok());
-        assert!(checker.held(0, [1041, 0, 0, 0]).is_err());
-        assert!(checker.held(0, [0, POOL_BYTES + 1, 0, 0]).is_err());
+        let mut held = Held::default();
+        held.agreement.slots = 1040;
+        assert!(checker.held(0, held).is_ok());
+        held.agreement.slots += 1;
+        assert!(checker.held(0, held).is_err());
+        let mut held = Held::default();
+        held.agreement.frame_bytes = POOL_BYTES + 1;
+        assert!(checker.held(0, held).is_err());
+        let mut held = Held::default();
+        held.agreement.forwarded_bytes = 3 * FORWARDED_BYTES + 1;
+        assert!(checker.held(0, held).is_err());
+        let held = Held { unverified: (UNVERIFIED.items + 1, 0), ..Held::default() };
+        assert!(checker.held(0, held).is_err());
+        let held = Held { questions: 3 * QUESTIONS + 1, ..Held::default() };
+        assert!(checker.held(0, held).is_err());
     }
 }

@@ -4,7 +4,8 @@ use super::connection::Accounted;
 use super::{Connection, Connections, Hub, HubEvent, LISTENER, Member, Peer};
 use crate::bounds::{
     Bounds, CLIENT_FAIR_BYTES, CLIENT_LINKS, CLIENT_ROUND_BYTES, CLIENTS_INBOUND_BYTES,
-    CLIENTS_ROUND_BYTES, LINKS_PER_CLIENT, REPLICA_ROUND_BYTES,
+    CLIENTS_ROUND_BYTES, LINKS_PER_CLIENT, MESSAGE_ROUND_BYTES, REPLICA_ROUND_BYTES,
+    SHARE_READ_BYTES,
 };
 use crate::error::{LinkError, Misbehaviour};
 use crate::hello::{Hello, Refusal, Role};
@@ -100,7 +101,7 @@ impl Hub {
         }
     }
 
-    /// Reads one connection's share; returns the bytes read.
+    /// Reads one connection's share; returns what was used of it.
     fn serve(&mut self, place: usize, share: usize, admission: &mut dyn Admission) -> usize {
         let Some(connection) = self.connections.get_mut(place) else { return 0 };
         connection.in_line = false;
@@ -109,7 +110,8 @@ impl Hub {
             if used >= share {
                 break Ok(Left::More);
             }
-            match self.read_once(place, admission, &mut used) {
+            let most = (share - used).max(SHARE_READ_BYTES);
+            match self.read_once(place, most, admission, &mut used) {
                 Ok(Left::More) => {}
                 other => break other,
             }
@@ -127,12 +129,14 @@ impl Hub {
     fn read_once(
         &mut self,
         place: usize,
+        most: usize,
         admission: &mut dyn Admission,
         used: &mut usize,
     ) -> Result<Left, LinkError> {
+        let most = most.min(self.scratch.len());
         let Some(connection) = self.connections.get_mut(place) else { return Ok(Left::Nothing) };
         self.stats.reads += 1;
-        let length = match connection.stream.read(&mut self.scratch) {
+        let length = match connection.stream.read(&mut self.scratch[..most]) {
             Ok(0) => return Err(LinkError::Closed),
             Ok(length) => length,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Left::Nothing),
@@ -142,8 +146,10 @@ impl Hub {
         *used += length;
         self.stats.received_bytes += length as u64;
         let fed = connection.link.feed(&self.scratch[..length]);
+        let before = self.events.len();
         // What came before the bytes that are wrong is delivered.
         self.deliver(place, admission)?;
+        *used += MESSAGE_ROUND_BYTES * (self.events.len() - before);
         fed?;
         // A short read emptied the socket, unless its end is what comes next.
         let Some(connection) = self.connections.get_mut(place) else { return Ok(Left::Nothing) };
@@ -151,7 +157,7 @@ impl Hub {
             connection.dirty = true;
             self.dirty.push(place);
         }
-        let emptied = length < self.scratch.len() && !connection.read_closed;
+        let emptied = length < most && !connection.read_closed;
         Ok(if emptied { Left::Nothing } else { Left::More })
     }
 

@@ -1,0 +1,276 @@
+//! What was asked of the leader, and what it gave (r > 0).
+//!
+//! Time-outs alone let a leader that answers just below them slow everybody down. A follower knows
+//! what is asked: clients that wait too long send to all, and followers hand such frames to the
+//! leader. From then on it judges, by three measures, none of which takes the speed of machines or
+//! the load for a fault of the leader's:
+//!
+//! 1. *Fairness* (Aardvark, NSDI 2009, section 4.2). A correct leader serves clients in turns. A
+//!    *round* ends when a client is served that was served in it already. A client that waits while
+//!    [`FAIR_ROUNDS`] rounds pass is starved; so is a frame that more of its own client's frames
+//!    pass than a leader can hold of it. A correct leader may have had no room for a frame (its
+//!    client had too many there); so rounds count only from when it was handed over once more,
+//!    a while after its client was last served. Else a client could have leaders deposed.
+//! 2. *Idleness*. A correct leader that has frames keeps slots in agreement. One under which there
+//!    are none for three quarters of the time in which frames wait holds them back. Overload and slow
+//!    disks make slots last longer, not rarer.
+//! 3. *Pace*. A leader can also propose little at a time, or to some too late. While frames wait,
+//!    it has to reach a fraction of the best pace that any leader sustained lately. If r + 1 leaders
+//!    in a row do not, one of them correct, the pace is not the leader's to choose: the best
+//!    is lowered to what there is, and the next doubt needs a larger difference.
+//!
+//! A verdict of slowness lasts for [`VERDICT_MS`], so that those of several followers meet. Each
+//! one in a row doubles the time for which the next leader is watched, until a leader passes.
+
+use crate::pool::{FrameKey, Pool, SESSION_FRAMES, cost};
+use perdura_protocol::{Batch, Frame, PublicKey, Slot};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Rounds that a client may have to wait. One would do, if all frames arrived at once.
+pub const FAIR_ROUNDS: u64 = 8;
+
+/// A client that waits is handed over once more after this time.
+pub const AGAIN_MS: u64 = 500;
+
+/// A client is starved after this time at the earliest, so that a burst of small batches is none.
+pub const STARVED_MS: u64 = 1_000;
+
+/// How long a frame is on its way to the leader and back in a proposal before it counts as asked
+/// for: a round trip round the world.
+pub const ASKED_AFTER_MS: u64 = 200;
+
+/// A leader is watched for this long, of time in which frames wait, before it is judged.
+pub const WATCH_MS: u64 = 2_000;
+
+/// Longest doubling of it.
+const WATCH_DOUBLINGS: u32 = 5;
+
+/// How long a verdict holds.
+pub const VERDICT_MS: u64 = 5_000;
+
+/// The pace that is asked for is the best one divided by this; a slower one is no matter of load.
+pub const PACE_DIVISOR: u64 = 8;
+
+/// Doublings of the divisor after doubts that came to nothing.
+const DOUBTS: u32 = 3;
+
+/// The best pace loses a sixteenth in each watch that does not reach it: half in 22 s.
+const BEST_DECAY: u64 = 16;
+
+/// What a command, and a frame, costs beside its bytes, in bytes: the processor is busy for about
+/// as long with 4 KiB of a large value.
+const WORK_BYTES: u64 = 4096;
+
+/// A client some of whose frames were handed over.
+#[derive(Clone, Debug)]
+struct Waiting {
+    // Oldest first; may name frames that are gone.
+    handed: VecDeque<FrameKey>,
+    // Handed over once more since the client was last served; when, and the slots from which on
+    // rounds count: what is in agreement at that time is without it.
+    again: Option<(u64, Slot)>,
+    again_ms: u64,
+    since_round: Option<u64>,
+    // Bytes of the client that were delivered while its oldest frame waited.
+    passed_bytes: usize,
+}
+
+impl Waiting {
+    /// Drops frames that are gone from the front; whether any are left.
+    fn settle(&mut self, pool: &Pool) -> bool {
+        while self.handed.front().is_some_and(|key| pool.handed_ms(*key).is_none()) {
+            self.handed.pop_front();
+            self.passed_bytes = 0;
+        }
+        !self.handed.is_empty()
+    }
+}
+
+/// What a tick needs to know.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moment {
+    pub now_ms: u64,
+    /// Whether some proposal of this view is in agreement.
+    pub open: bool,
+    /// Whether this replica is behind others, so that it does not see what is going on.
+    pub behind: bool,
+}
+
+/// One follower's view of its leader.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Demand {
+    waiting: BTreeMap<PublicKey, Waiting>,
+    round: u64,
+    served: BTreeSet<PublicKey>,
+
+    ticked_ms: u64,
+    watch_ms: u64,
+    asked_ms: u64,
+    idle_ms: u64,
+    work: u64,
+
+    // Work in a second of the best watch, decaying.
+    best: u64,
+    best_seen: u64,
+    // Leaders in a row that were found slow, and of those by their pace.
+    slow: u32,
+    paced: u32,
+    doubts: u32,
+    verdict_ms: Option<u64>,
+}
+
+impl Demand {
+    /// A view starts: its leader is judged anew, held to what others reached before.
+    pub fn restart(&mut self, now_ms: u64) {
+        self.forget();
+        self.verdict_ms = None;
+        self.watch(now_ms);
+        self.ticked_ms = now_ms;
+    }
+
+    fn watch(&mut self, now_ms: u64) {
+        self.watch_ms = now_ms;
+        (self.asked_ms, self.idle_ms, self.work) = (0, 0, 0);
+    }
+
+    /// What was handed over may have been lost: it will be handed over again.
+    pub fn forget(&mut self) {
+        self.waiting.clear();
+        self.served.clear();
+    }
+
+    /// A frame was handed to the leader.
+    pub fn handed(&mut self, key: FrameKey, now_ms: u64) {
+        let waiting = self.waiting.entry(key.0.client).or_insert(Waiting {
+            handed: VecDeque::new(),
+            again: None,
+            again_ms: now_ms + AGAIN_MS,
+            since_round: None,
+            passed_bytes: 0,
+        });
+        waiting.handed.push_back(key);
+    }
+
+    /// The oldest frames of clients that wait too long, to be handed over once more. What is in
+    /// agreement by now reaches up to `from`.
+    pub fn again(&mut self, now_ms: u64, from: Slot) -> Vec<FrameKey> {
+        let mut keys = Vec::new();
+        for waiting in self.waiting.values_mut().filter(|waiting| waiting.again_ms <= now_ms) {
+            waiting.again_ms = now_ms + AGAIN_MS;
+            waiting.again.get_or_insert((now_ms, from));
+            keys.extend(waiting.handed.front());
+        }
+        keys
+    }
+
+    /// A batch is delivered; its frames are still in the pool.
+    pub fn delivered(&mut self, slot: Slot, batch: &Batch, pool: &Pool, now_ms: u64) {
+        for frame in batch.frames() {
+            let commands = frame.commands().len() as u64;
+            self.work += frame.raw().len() as u64 + WORK_BYTES * (commands + 1);
+            if !self.waiting.is_empty() {
+                self.serve(frame, pool, now_ms);
+            }
+        }
+        if self.waiting.is_empty() {
+            self.served.clear();
+        }
+        for waiting in self.waiting.values_mut() {
+            if waiting.again.is_some_and(|(_, from)| from <= slot) {
+                waiting.since_round.get_or_insert(self.round);
+            }
+        }
+    }
+
+    fn serve(&mut self, frame: &Frame, pool: &Pool, now_ms: u64) {
+        let client = frame.session.client;
+        if !self.served.insert(client) {
+            self.round += 1;
+            self.served.clear();
+            self.served.insert(client);
+        }
+        let key = (frame.session, frame.first_number);
+        let Some(waiting) = self.waiting.get_mut(&client) else { return };
+        (waiting.again, waiting.since_round) = (None, None);
+        waiting.again_ms = now_ms + AGAIN_MS;
+        if waiting.handed.front() == Some(&key) {
+            waiting.handed.pop_front();
+            waiting.passed_bytes = 0;
+        } else {
+            waiting.passed_bytes += cost(frame);
+            if waiting.handed.len() > 2 * SESSION_FRAMES {
+                waiting.handed.retain(|held| *held != key && pool.handed_ms(*held).is_some());
+            }
+        }
+        if !waiting.settle(pool) {
+            self.waiting.remove(&client);
+        }
+    }
+
+    /// Time passes: `leaders` are as many as have a correct one among them.
+    pub fn tick(&mut self, moment: Moment, pool: &Pool, leaders: u32) {
+        let Moment { now_ms, open, behind } = moment;
+        let passed_ms = now_ms.saturating_sub(std::mem::replace(&mut self.ticked_ms, now_ms));
+        self.waiting.retain(|_, waiting| waiting.settle(pool));
+        let asked = self.waiting.values().any(|waiting| {
+            let handed_ms = waiting.handed.front().and_then(|key| pool.handed_ms(*key));
+            handed_ms.is_some_and(|since| now_ms >= since + ASKED_AFTER_MS)
+        });
+        if asked && !behind {
+            self.asked_ms += passed_ms;
+            self.idle_ms += if open { 0 } else { passed_ms };
+        }
+        let watched_ms = now_ms.saturating_sub(self.watch_ms);
+        let patience_ms = WATCH_MS << self.slow.min(WATCH_DOUBLINGS);
+        if self.asked_ms >= patience_ms || watched_ms >= 4 * patience_ms {
+            self.judge(now_ms, watched_ms, patience_ms, leaders);
+            self.watch(now_ms);
+        }
+    }
+
+    fn judge(&mut self, now_ms: u64, watched_ms: u64, patience_ms: u64, leaders: u32) {
+        let pace = self.work * 1000 / watched_ms.max(1);
+        let judged = self.asked_ms >= patience_ms;
+        let idle = judged && self.idle_ms * 4 > self.asked_ms * 3;
+        let divisor = PACE_DIVISOR << self.doubts.min(DOUBTS);
+        let mostly_asked = self.asked_ms * 2 > watched_ms;
+        let late = judged && !idle && mostly_asked && pace < self.best / divisor;
+        if idle || late {
+            self.verdict_ms = Some(now_ms);
+            self.slow = self.slow.saturating_add(1);
+        }
+        if late {
+            (self.paced, self.best_seen) = (self.paced + 1, self.best_seen.max(pace));
+            if self.paced >= leaders {
+                // One of these leaders was correct: there is no better pace now.
+                (self.best, self.paced) = (self.best_seen, 0);
+                self.best_seen = 0;
+                self.doubts = (self.doubts + 1).min(DOUBTS);
+                self.verdict_ms = None;
+            }
+        } else if judged && !idle {
+            (self.slow, self.paced, self.best_seen) = (0, 0, 0);
+        }
+        self.best = (self.best - self.best / BEST_DECAY).max(pace);
+    }
+
+    /// Whether the leader was found slow.
+    pub fn too_slow(&self, now_ms: u64) -> bool {
+        self.verdict_ms.is_some_and(|since| now_ms < since + VERDICT_MS)
+    }
+
+    /// Whether the leader serves others and not some client, or not some frame of a client. Of
+    /// one client a leader holds at most `client_bytes`.
+    pub fn starves(&self, now_ms: u64, client_bytes: usize) -> bool {
+        self.waiting.values().any(|waiting| {
+            let rounds = waiting.since_round.map_or(0, |since| self.round - since);
+            let long = waiting.again.is_some_and(|(since_ms, _)| now_ms >= since_ms + STARVED_MS);
+            (rounds >= FAIR_ROUNDS && long) || waiting.passed_bytes > client_bytes
+        })
+    }
+
+    /// Names of frames that were handed over: for the check that memory stays bounded.
+    pub fn held(&self) -> usize {
+        self.waiting.values().map(|waiting| waiting.handed.len()).sum()
+    }
+}

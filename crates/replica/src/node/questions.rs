@@ -1,0 +1,117 @@
+//! Questions of replicas whose answers are large: decided batches, states and their pieces.
+//!
+//! Each replica has a line of questions, and an allowance of bytes per tick for the answers. What
+//! goes beyond it is answered in later ticks; so one that asks without end gets no more than its
+//! allowance, and those that have asked less, and the clients, are served all the while.
+
+use super::{Node, Peer};
+use perdura_agreement::Now;
+use perdura_execution::Service;
+use perdura_protocol::ReplicaId;
+use perdura_protocol::message::Message;
+use std::collections::VecDeque;
+
+/// Questions of one replica that wait; further ones are dropped and asked again. A transfer asks
+/// for eight pieces at a time.
+pub const QUESTIONS: usize = 64;
+
+/// Bytes of answers to one replica by which its allowance grows in a tick: 100 MB/s, nearly what a
+/// link of 1 Gbit/s carries, for a tenth of a core.
+pub const ANSWER_BYTES: i64 = 2 * 1024 * 1024;
+
+/// Queries for states, which all replicas answer and repeat their votes for: one in this time.
+const QUERY_MS: u64 = 100;
+
+/// What one replica asked, and what it may have.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Asker {
+    waiting: VecDeque<Message>,
+    // May be below nothing, by one answer: that is paid back first.
+    allowance: i64,
+    queried_ms: Option<u64>,
+}
+
+impl Asker {
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+}
+
+/// Whether a message is a question with a large answer.
+pub(super) fn is_costly(message: &Message) -> bool {
+    matches!(
+        message,
+        Message::Fetch { .. }
+            | Message::FetchBatch { .. }
+            | Message::FetchManifest { .. }
+            | Message::FetchPiece { .. }
+            | Message::StateQuery
+    )
+}
+
+impl<S: Service> Node<S> {
+    /// Takes a costly question; answers it at once if nothing stands before it.
+    pub(super) fn ask(&mut self, now: Now, from: ReplicaId, question: Message) {
+        let Some(asker) = self.askers.get_mut(from.index()) else { return };
+        if question == Message::StateQuery {
+            let soon = asker.queried_ms.is_some_and(|ms| now.monotonic_ms < ms + QUERY_MS);
+            if soon {
+                self.counters.throttled += 1;
+                return;
+            }
+            asker.queried_ms = Some(now.monotonic_ms);
+        }
+        if asker.waiting.len() >= QUESTIONS {
+            self.counters.throttled += 1;
+            return;
+        }
+        asker.waiting.push_back(question);
+        self.answer_from(now, from);
+    }
+
+    /// A tick: allowances grow, and what waited is answered.
+    pub(super) fn tick_questions(&mut self, now: Now) {
+        for asker in &mut self.askers {
+            asker.allowance = asker.allowance.saturating_add(ANSWER_BYTES).min(ANSWER_BYTES);
+        }
+        let n = self.askers.len() as u8;
+        for from in (0..n).map(ReplicaId) {
+            self.answer_from(now, from);
+        }
+    }
+
+    fn answer_from(&mut self, now: Now, from: ReplicaId) {
+        loop {
+            let Some(asker) = self.askers.get_mut(from.index()) else { return };
+            if asker.allowance <= 0 {
+                return;
+            }
+            let Some(question) = asker.waiting.pop_front() else { return };
+            let before = self.output_bytes;
+            match question {
+                Message::Fetch { .. } | Message::FetchBatch { .. } => {
+                    self.agreement.on_message(now, from, question);
+                    self.carry_out(now);
+                }
+                other => self.on_transfer_message(now, from, other),
+            }
+            self.charge(from, self.output_bytes.saturating_sub(before));
+        }
+    }
+
+    /// An answer costs its bytes, and what a question costs without one.
+    pub(super) fn charge(&mut self, to: ReplicaId, bytes: usize) {
+        if let Some(asker) = self.askers.get_mut(to.index()) {
+            asker.allowance -= bytes as i64 + 1024;
+        }
+    }
+
+    /// Whoever left asks anew.
+    pub(super) fn forget_questions(&mut self, peer: Peer) {
+        if let Peer::Replica(id) = peer
+            && let Some(asker) = self.askers.get_mut(id.index())
+        {
+            asker.waiting.clear();
+        }
+    }
+}
