@@ -431,6 +431,7 @@ impl Agreement {
             fetch_from: _,
             // Decides about nothing.
             entropy_used: _,
+            marks: _,
             effects,
         } = self;
         assert!(effects.is_empty(), "the middle of a step is no state");
