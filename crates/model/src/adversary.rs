@@ -2,8 +2,8 @@
 //! from what was said so far is there to be delivered, to anybody, at any time, or never. That
 //! covers equivocation, double votes, silence, selective delivery, forgotten and made-up locks.
 //!
-//! Votes need no message of their own here: [`crate::model`] counts a liar as having voted for
-//! everything. Forgeries (too few signatures, another replica's name) are offered too; a machine
+//! Votes need no message of their own where they arrive in quorums: [`crate::model`] counts a liar
+//! as having voted for everything. Forgeries (too few signatures, another replica's name) are offered too; a machine
 //! that passes them over is in the same state as before.
 
 use crate::posts::{Ballot, PostId, Posts};
@@ -54,6 +54,9 @@ impl Adversary {
             speech.change_views(liar);
             speech.start_views(liar);
             speech.prove_decisions(liar);
+            if !world.scope.reduced() {
+                speech.vote(liar);
+            }
         }
         let speeches: Vec<PostId> = speech.out.into_iter().collect();
         self.known.insert(said.clone(), speeches.clone());
@@ -110,6 +113,21 @@ impl Speech<'_> {
         }
     }
 
+    /// Where votes do not arrive in quorums, a liar's arrive one by one as well.
+    fn vote(&mut self, liar: ReplicaId) {
+        for batch in self.batches() {
+            let digest = batch.digest();
+            for (view, slot) in
+                self.views().flat_map(|v| self.slots().map(move |s| (v, s))).collect::<Vec<_>>()
+            {
+                let signature = self.world.sign(liar, Kind::Write, view, slot, digest);
+                self.say(liar, &Message::Write { view, slot, digest, signature });
+                let signature = self.world.sign(liar, Kind::Accept, view, slot, digest);
+                self.say(liar, &Message::Accept { view, slot, digest, signature });
+            }
+        }
+    }
+
     /// Ballots of a kind with the signatures that are there, liars' own included.
     fn ballots(&self, accept: bool) -> Vec<(Ballot, Certificate)> {
         let mut ballots = Vec::new();
@@ -160,15 +178,18 @@ impl Speech<'_> {
                 }
                 let Ballot { view, digest, .. } = *ballot;
                 let missing = self.world.quorum() - writes.len();
-                let writes = if missing == 1 { self.padded(writes) } else { writes.clone() };
-                let lock = Lock { slot, view, digest, writes };
+                let lock = Lock { slot, view, digest, writes: writes.clone() };
                 match missing {
                     0 => more.extend(choices.iter().map(|locks| {
                         let mut locks = locks.clone();
                         locks.push(lock.clone());
                         locks
                     })),
-                    1 => forged.push(vec![lock]),
+                    1 => {
+                        let writes = self.padded(writes);
+                        forged.push(vec![Lock { writes, ..lock.clone() }]);
+                        forged.push(vec![lock]);
+                    }
                     _ => {}
                 }
             }
@@ -275,10 +296,12 @@ impl Speech<'_> {
             let missing = self.world.quorum() - accepts.len();
             let batch = batches.iter().find(|batch| batch.digest() == digest);
             let (Some(batch), true) = (batch, missing <= 1) else { continue };
-            let accepts = if missing == 1 { self.padded(&accepts) } else { accepts };
-            let decision = Decision { slot, view, accepts, batch: batch.clone() };
-            let message = Message::Decisions { decisions: vec![decision], prefix: None };
-            self.say(liar, &message);
+            let forged = (missing == 1).then(|| self.padded(&accepts));
+            for accepts in std::iter::once(accepts).chain(forged) {
+                let decision = Decision { slot, view, accepts, batch: batch.clone() };
+                let message = Message::Decisions { decisions: vec![decision], prefix: None };
+                self.say(liar, &message);
+            }
         }
     }
 }

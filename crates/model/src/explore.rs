@@ -91,6 +91,8 @@ pub struct Outcome {
     pub sizes: Sizes,
     /// For each view the states of one replica in it that have delivered something.
     pub deliveries: Vec<usize>,
+    /// Rare branches with how many states of one replica have each behind them.
+    pub marks: Vec<(&'static str, usize)>,
     /// What was violated, and the steps that lead there.
     pub violation: Option<(Violation, Vec<String>)>,
 }
@@ -122,6 +124,7 @@ pub fn explore_with(
         complete: true,
         sizes: model.sizes(),
         deliveries: Vec::new(),
+        marks: Vec::new(),
         violation: None,
     };
     let (mut index, mut level_end) = (0, 1);
@@ -160,6 +163,7 @@ pub fn explore_with(
     run.states = seen.len();
     run.sizes = model.sizes();
     run.deliveries = model.deliveries();
+    run.marks = model.marks();
     run
 }
 
@@ -172,6 +176,7 @@ fn failed_at_start(violation: Violation) -> Outcome {
         complete: false,
         sizes: Sizes { locals: 0, posts: 0, steps: 0 },
         deliveries: Vec::new(),
+        marks: Vec::new(),
         violation: Some((violation, Vec::new())),
     }
 }
@@ -215,15 +220,25 @@ pub struct Walked {
     pub violation: Option<(u64, Violation, Vec<String>)>,
 }
 
+/// A walk ends here: a liar may change its unverified votes for ever.
+const WALK_STEPS: usize = 300;
+
 /// The tables of a model are started afresh beyond this many states of single replicas.
 const LOCALS_KEPT: usize = 50_000;
 
 /// Takes random walks from the start, each decided by its seed.
 #[must_use]
-pub fn walk(
+pub fn walk(scope: &Scope, seeds: std::ops::Range<u64>, enough: impl FnMut() -> bool) -> Walked {
+    walk_with(scope, seeds, enough, |_, _| {})
+}
+
+/// The same, and shows every state to `visit`.
+#[must_use]
+pub fn walk_with(
     scope: &Scope,
     seeds: std::ops::Range<u64>,
     mut enough: impl FnMut() -> bool,
+    mut visit: impl FnMut(&Model, &[LocalId]),
 ) -> Walked {
     let mut walked = Walked {
         walks: 0,
@@ -243,7 +258,7 @@ pub fn walk(
         }
         let Ok((model, first)) = &mut started else { break };
         walked.walks += 1;
-        if let Err((violation, lines)) = one_walk(model, first, seed, &mut walked) {
+        if let Err((violation, lines)) = one_walk(model, first, seed, &mut walked, &mut visit) {
             walked.violation = Some((seed, violation, lines));
             return walked;
         }
@@ -257,6 +272,7 @@ fn one_walk(
     first: &[LocalId],
     seed: u64,
     walked: &mut Walked,
+    visit: &mut impl FnMut(&Model, &[LocalId]),
 ) -> Result<(), (Violation, Vec<String>)> {
     let mut random = Random(seed);
     let mut state = first.to_vec();
@@ -266,6 +282,7 @@ fn one_walk(
         let told = |model: &Model, taken: &[(usize, Input, Option<u32>)]| {
             taken.iter().map(|(seat, input, stall)| model.describe(*seat, *input, *stall)).collect()
         };
+        visit(model, &state);
         if let Err(broken) = model.moves(&state, &mut moves) {
             taken.push((broken.seat, broken.input, broken.until_stall));
             return Err((broken.violation, told(model, &taken)));
@@ -273,6 +290,9 @@ fn one_walk(
         if moves.is_empty() {
             walked.ends += 1;
             model.judge_end(&state).map_err(|violation| (violation, told(model, &taken)))?;
+            return Ok(());
+        }
+        if taken.len() >= WALK_STEPS {
             return Ok(());
         }
         let step = random.pick(&moves);
