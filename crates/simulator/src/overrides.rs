@@ -167,6 +167,12 @@ pub struct Overrides {
 }
 
 impl Overrides {
+    /// All kinds of faults but these.
+    #[must_use]
+    pub fn all_but(kept: &[FaultKind]) -> BTreeSet<FaultKind> {
+        FaultKind::ALL.into_iter().filter(|kind| !kept.contains(kind)).collect()
+    }
+
     /// Takes out of a plan what is left out.
     pub(crate) fn apply(&self, plan: &mut Plan) {
         let workload = &mut plan.workload;
@@ -212,6 +218,9 @@ impl fmt::Display for Overrides {
         }
         if self.without.len() == FaultKind::ALL.len() {
             f.write_str(" --without all")?;
+        } else if self.without.len() > FaultKind::ALL.len() / 2 {
+            let kept = Overrides::all_but(&self.without.iter().copied().collect::<Vec<_>>());
+            write!(f, " --only {}", list(&kept, |kind| format!("{kind:?}")))?;
         } else if !self.without.is_empty() {
             write!(f, " --without {}", list(&self.without, |kind| format!("{kind:?}")))?;
         }

@@ -233,10 +233,10 @@ impl fmt::Display for Shrunk {
         let end = if self.minimal { "nothing more can be left out" } else { "more is not tried" };
         writeln!(
             f,
-            "shrunk in {} runs, {end}: from step {} to step {}, from {} fault events to {}",
+            "shrunk in {} runs, {end}: from {} steps to {}, from {} fault events to {}",
             self.runs,
-            from.step,
-            to.step,
+            from.options.steps,
+            to.options.steps,
             from.faults,
             self.events()
         )?;

@@ -12,6 +12,7 @@ use perdura_simulator::{
     FaultKind, Mode, Numbers, Options, Overrides, Report, Simpler, Violation, parse_scheme,
     simulate, simulate_traced,
 };
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
@@ -92,6 +93,9 @@ struct Less {
     /// Kinds of faults that do not happen, as the report names them, or all
     #[arg(long, value_name = "KIND,...", value_parser = parse_kinds)]
     without: Option<std::vec::Vec<FaultKind>>,
+    /// Kinds of faults that do happen, and no others
+    #[arg(long, value_name = "KIND,...", value_parser = parse_kinds, conflicts_with = "without")]
+    only: Option<std::vec::Vec<FaultKind>>,
     /// Numbers of the fault events that do not happen, such as 3,7-9; a trace shows the numbers
     #[arg(long, value_name = "NUMBERS", value_parser = parse_numbers)]
     skip_faults: Option<Numbers>,
@@ -238,7 +242,11 @@ fn options(arguments: &Arguments, seed: u64) -> Options {
             clients: less.clients.map(|count| count as usize),
             callers: less.callers.map(|count| count as usize),
             keys: less.keys,
-            without: less.without.iter().flatten().copied().collect(),
+            without: match (&less.without, &less.only) {
+                (Some(kinds), _) => kinds.iter().copied().collect(),
+                (_, Some(kinds)) => Overrides::all_but(kinds),
+                (None, None) => BTreeSet::new(),
+            },
             skip_faults: less.skip_faults.clone().unwrap_or_default(),
             simpler: less.simpler.iter().copied().collect(),
         },
@@ -289,7 +297,11 @@ mod tests {
             skip_faults: Numbers::default().and([3, 7, 8, 9]),
             simpler: [Simpler::Network, Simpler::Clocks].into(),
         };
-        for options in [printed, Options::new(1, 10_000)] {
+        let mut few = printed.clone();
+        few.overrides.without = Overrides::all_but(&[FaultKind::Wipe, FaultKind::Pause]);
+        let mut none = printed.clone();
+        none.overrides.without = FaultKind::ALL.into();
+        for options in [printed, few, none, Options::new(1, 10_000)] {
             let line = options.to_string();
             let words = line.strip_prefix("perdura ").unwrap().split_whitespace();
             let read = Line::try_parse_from(words).unwrap_or_else(|error| panic!("{error}"));
