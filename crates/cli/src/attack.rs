@@ -62,6 +62,7 @@ pub fn liar(config: &ReplicaConfig, strategy: Strategy) -> Box<dyn Interceptor> 
             scheme: Scheme::Ed25519,
             parameters: config.parameters.clone(),
             genesis: config.genesis.clone(),
+            latest: config.latest.clone(),
             entropy: [7; 32],
             make_service: Box::new(move || Store::new(limit)),
             checkpoint: None,

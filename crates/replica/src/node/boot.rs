@@ -28,6 +28,9 @@ pub struct Boot<S> {
     pub parameters: Parameters,
     /// Members and clients as the configuration file has them.
     pub genesis: Genesis,
+    /// The newest members that the configuration file knows: a lost state comes from them, and some
+    /// may not be those of the genesis any more.
+    pub latest: Configuration,
     /// Secret random bytes.
     pub entropy: [u8; 32],
     /// Makes a service in its initial state.
@@ -94,8 +97,8 @@ impl<S: Service> Node<S> {
                 Restart::from_log(n, slot, history, boot.records, boot.vote_after)
             };
         // Where the log goes back to slot 1, it gives back a state that was lost.
-        let lacks = boot.lost.is_some_and(|lost| restart.delivered() < lost);
-        if !restored && (first.id > 0 || lacks) {
+        let lacks = !restored && boot.lost.is_some_and(|lost| restart.delivered() < lost);
+        if lacks || (!restored && first.id > 0) {
             restart = restart.awaiting_state();
         }
         // What was decided before the checkpoint and is still in the log serves laggards.
@@ -115,7 +118,9 @@ impl<S: Service> Node<S> {
                 boundary = Some(machine.snapshot());
             }
         }
-        let mut configurations = Configurations::new(parameters.cluster, first);
+        // What is replayed is replayed on the genesis; who is believed is who takes part now.
+        let known = if lacks && boot.latest.id > first.id { boot.latest } else { first };
+        let mut configurations = Configurations::new(parameters.cluster, known);
         if restored {
             // The state knows them all; the file's may be newer than what was executed.
             configurations.restart(machine.configurations());
@@ -227,20 +232,6 @@ pub struct Recovered<D> {
     pub checkpoints: Checkpoints<D>,
     /// What was found damaged or cut, for the operator.
     pub warnings: Vec<String>,
-}
-
-impl<D> Recovered<D> {
-    /// What the node starts from. On `first` its log can be replayed. Where the state is lost there
-    /// is nothing to replay: a state comes from peers, some of whom may have been replaced since,
-    /// and whom only `latest` knows. That state is then one of the latest configuration.
-    pub fn genesis(&mut self, first: Genesis, latest: &Configuration) -> Genesis {
-        let lost = self.checkpoint.is_none() && self.lost.is_some();
-        if !lost || latest.id <= first.configuration.id {
-            return first;
-        }
-        self.vote_after = self.vote_after.max(latest.from_slot.previous());
-        Genesis { configuration: latest.clone(), ..first }
-    }
 }
 
 /// Turns an opened data directory into what a node starts from: a replacement votes only from the

@@ -188,8 +188,7 @@ pub fn run<S: Service>(
     if found != config.incarnation {
         return Err(RunError::OtherIncarnation { found, expected: config.incarnation });
     }
-    let mut recovered = node::recover(opened)?;
-    let genesis = recovered.genesis(config.genesis.clone(), &config.latest);
+    let recovered = node::recover(opened)?;
     for warning in &recovered.warnings {
         tracing::warn!("{warning}");
     }
@@ -220,7 +219,8 @@ pub fn run<S: Service>(
             key: config.key.clone(),
             scheme: Scheme::Ed25519,
             parameters: config.parameters.clone(),
-            genesis,
+            genesis: config.genesis.clone(),
+            latest: config.latest.clone(),
             entropy: perdura_protocol::Digest::of(&entropy).0,
             make_service: Box::new(make_service),
             checkpoint: recovered.checkpoint,

@@ -209,12 +209,8 @@ impl World {
         let lost_state = lost_state(&opened);
         let intact = opened.repaired_gaps.is_empty()
             && matches!(opened.state, RecoveredState::Initial | RecoveredState::Checkpoint(_));
-        let mut genesis = self.replicas[replica].genesis.clone();
         let recovered = match recover(opened) {
-            Ok(mut recovered) if intact || !trusted => {
-                genesis = recovered.genesis(genesis, &self.latest_members());
-                recovered
-            }
+            Ok(recovered) if intact || !trusted => recovered,
             Ok(recovered) => {
                 let what = format!("replica {replica}, disk in order: {:?}", recovered.warnings);
                 self.fail(Broken::new(RULE, what));
@@ -250,7 +246,8 @@ impl World {
             key: here.key.clone(),
             scheme: self.plan.scheme,
             parameters: self.parameters.clone(),
-            genesis: genesis.clone(),
+            genesis: here.genesis.clone(),
+            latest: self.latest_members(),
             entropy,
             make_service: Box::new(move || Witnessed::new(limit, service_notes.clone())),
             checkpoint,
@@ -275,7 +272,7 @@ impl World {
             flush: None,
             truncate: None,
             states: VecDeque::new(),
-            members: genesis.configuration,
+            members: here.genesis.configuration.clone(),
             executed: Slot(0),
             round_open: false,
         };

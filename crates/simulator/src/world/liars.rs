@@ -61,6 +61,7 @@ impl World {
             scheme: self.plan.scheme,
             parameters: self.parameters.clone(),
             genesis: here.genesis.clone(),
+            latest: here.genesis.configuration.clone(),
             entropy,
             make_service: Box::new(move || Witnessed::new(limit, Notes::default())),
             checkpoint: None,
