@@ -164,6 +164,21 @@ impl Host {
         }
     }
 
+    /// What its threads are doing, by the kernel: for a replica that should have ended.
+    pub fn threads(&self) -> String {
+        let process = lock(&self.process);
+        let Some(child) = process.child.as_ref() else { return String::new() };
+        let tasks = fs::read_dir(format!("/proc/{}/task", child.id())).into_iter().flatten();
+        let mut text = String::new();
+        for task in tasks.flatten() {
+            for name in ["comm", "wchan", "syscall", "stack"] {
+                let said = fs::read_to_string(task.path().join(name)).unwrap_or_default();
+                text.push_str(&format!("{name}: {}\n", said.trim()));
+            }
+        }
+        text
+    }
+
     /// The end of its log.
     pub fn last_line(&self) -> String {
         let log = self.log_since(self.log_length().saturating_sub(4096));
@@ -243,6 +258,11 @@ impl Cluster {
     /// The administrator's cluster.toml as it is now.
     pub fn file(&self) -> Result<ClusterFile> {
         ClusterFile::load(&self.directory.join("admin/cluster.toml"))
+    }
+
+    /// A place for a file among the logs.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
     }
 
     /// The key of the clients.

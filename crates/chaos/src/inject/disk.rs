@@ -57,13 +57,16 @@ pub(super) fn fsync_error(scene: &Scene, victim: usize) -> Result<Injected> {
     host.volume().break_backing()?;
     let stopped = stops(scene, host, length);
     if stopped.is_none() {
+        let name = format!("threads-{victim}-{}.txt", scene.course.now_us() / 1_000_000);
+        let answers = scene.watch.report(victim, Instant::now() - Duration::from_secs(2));
+        fs::write(scene.cluster.path(&name), format!("{answers:?}\n{}", host.threads()))?;
         host.kill();
     }
     host.volume().mend_backing()?;
     // Writes may fail first, where the file system has noticed and is read-only.
     let fired =
         stopped.as_ref().is_some_and(|why| why.contains("sync") && why.contains("os error 5"));
-    let reason = stopped.unwrap_or_else(|| "it did not notice and was killed".to_owned());
+    let reason = stopped.unwrap_or_else(|| "it did not end and was killed".to_owned());
     let how = start_or_replace(scene, victim)?;
     Ok(Injected { detail: format!("{reason}; {how}"), fired })
 }
