@@ -92,7 +92,7 @@ impl Scene {
 
     /// Lets a fault last, between `low` and `high` milliseconds; short times as often as long ones.
     fn hold(&self, low: u64, high: u64, random: &mut Random) -> Duration {
-        let high = if self.short { (high / 3).max(low + 1) } else { high };
+        let high = if self.short { (high / 5).max(low + 1) } else { high };
         let (from, to) = ((low as f64).ln(), (high as f64).ln());
         let part = random.below(1_000_001) as f64 / 1e6;
         let time = Duration::from_secs_f64((from + (to - from) * part).exp() / 1000.0);
