@@ -63,9 +63,8 @@ pub(super) fn fsync_error(scene: &Scene, victim: usize) -> Result<Injected> {
         host.kill();
     }
     host.volume().mend_backing()?;
-    // Writes may fail first, where the file system has noticed and is read-only.
-    let fired =
-        stopped.as_ref().is_some_and(|why| why.contains("sync") && why.contains("os error 5"));
+    // A write may fail first, where the file system has noticed and is read-only.
+    let fired = stopped.as_ref().is_some_and(|why| why.contains("cannot sync"));
     let reason = stopped.unwrap_or_else(|| "it did not end and was killed".to_owned());
     let how = start_or_replace(scene, victim)?;
     Ok(Injected { detail: format!("{reason}; {how}"), fired })
