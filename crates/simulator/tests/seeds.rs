@@ -1,6 +1,6 @@
 //! A batch of seeds: every rule is kept in each, and every kind of fault fires in one of them.
 //!
-//! `PERDURA_SEEDS` (120), `PERDURA_FIRST_SEED` (1) and `PERDURA_STEPS` (10,000) ask for more; each
+//! `PERDURA_SEEDS` (200), `PERDURA_FIRST_SEED` (1) and `PERDURA_STEPS` (10,000) ask for more; each
 //! failing seed is printed with the command that repeats it.
 
 use perdura_simulator::{Options, Report, simulate};
@@ -16,7 +16,7 @@ fn asked(name: &str, default: u64) -> u64 {
 #[test]
 fn every_rule_is_kept_and_every_fault_fires() {
     let first = asked("PERDURA_FIRST_SEED", 1);
-    let (count, steps) = (asked("PERDURA_SEEDS", 120), asked("PERDURA_STEPS", 10_000));
+    let (count, steps) = (asked("PERDURA_SEEDS", 200), asked("PERDURA_STEPS", 10_000));
     let next = AtomicU64::new(0);
     let total = Mutex::new((Report::default(), Vec::new()));
     std::thread::scope(|scope| {
@@ -43,7 +43,7 @@ fn every_rule_is_kept_and_every_fault_fires() {
     let (report, violations) = total.into_inner().unwrap();
     println!("{report}");
     assert!(violations.is_empty(), "{} of {count} seeds failed", violations.len());
-    if count >= 120 {
+    if count >= 200 {
         assert_eq!(report.never_fired(), [], "kinds of faults that never took effect");
         assert!(report.calls.ok > 1_000 && report.calls.fast_reads > 0);
         assert!(report.views_started > 0 && report.transfers > 0 && report.truncations > 0);
