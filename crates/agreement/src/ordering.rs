@@ -505,6 +505,10 @@ impl Agreement {
         }
         self.prefix = prefix.clone();
         self.effects.push_back(Effect::Note(Record::Prefix(prefix.clone())));
+        // Accepts that wait for a slow disk, of slots that need them no more.
+        let needless =
+            |held: &Held| matches!(held, Held::OwnAccept(_, at, _) if *at <= prefix.slot);
+        self.held.retain(|(_, held)| !needless(held));
         self.effects.push_back(Effect::Certified(prefix));
         self.forget_certified();
     }

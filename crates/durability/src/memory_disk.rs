@@ -215,13 +215,14 @@ impl MemoryDisk {
                     match state.injected_error(kind) {
                         Ok(()) => operation(&mut state),
                         Err((error, short)) => {
-                            state.short_write = short;
                             if short {
-                                operation(&mut state)?;
+                                state.short_write = true;
+                                let stored = operation(&mut state);
+                                state.short_write = false;
+                                stored?;
                             } else if let (true, Ok(file)) = (syncs, state.file_state(name)) {
                                 file.fail_sync();
                             }
-                            state.short_write = false;
                             Err(error)
                         }
                     }

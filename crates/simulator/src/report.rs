@@ -265,6 +265,8 @@ pub struct Report {
     pub steps: u64,
     /// Virtual time, microseconds.
     pub virtual_us: u64,
+    /// Of that, time in which some client waited for an answer; the rest is idle.
+    pub busy_us: u64,
     /// Calls by their end.
     pub calls: Calls,
     /// Slots decided.
@@ -344,6 +346,7 @@ impl Report {
         self.runs += other.runs;
         self.steps += other.steps;
         self.virtual_us += other.virtual_us;
+        self.busy_us += other.busy_us;
         self.calls.ok += other.calls.ok;
         self.calls.refused += other.calls.refused;
         self.calls.indeterminate += other.calls.indeterminate;
@@ -400,9 +403,13 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Calls { ok, refused, indeterminate, abandoned, fast_reads } = self.calls;
-        let seconds = self.virtual_us as f64 / 1e6;
+        let (seconds, busy) = (self.virtual_us as f64 / 1e6, self.busy_us as f64 / 1e6);
         writeln!(f, "runs          {}", self.runs)?;
-        writeln!(f, "steps         {} in {seconds:.1} virtual seconds", self.steps)?;
+        writeln!(
+            f,
+            "steps         {} in {seconds:.1} virtual seconds, {busy:.1} of them busy",
+            self.steps
+        )?;
         let rate = ok as f64 / seconds.max(1e-6);
         writeln!(
             f,

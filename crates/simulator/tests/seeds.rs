@@ -1,4 +1,5 @@
-//! A batch of seeds: every rule is kept in each, and every kind of fault fires in one of them.
+//! A batch of seeds: every rule is kept in each, every kind of fault fires in one of them, and every
+//! rare branch is taken in one.
 //!
 //! `PERDURA_SEEDS` (200), `PERDURA_FIRST_SEED` (1) and `PERDURA_STEPS` (10,000) ask for more; each
 //! failing seed is printed with the command that repeats it.
@@ -45,6 +46,7 @@ fn every_rule_is_kept_and_every_fault_fires() {
     assert!(violations.is_empty(), "{} of {count} seeds failed", violations.len());
     if count >= 200 {
         assert_eq!(report.never_fired(), [], "kinds of faults that never took effect");
+        assert_eq!(report.never_reached(), [], "rare branches that were never taken");
         assert!(report.calls.ok > 1_000 && report.calls.fast_reads > 0);
         assert!(report.views_started > 0 && report.transfers > 0 && report.truncations > 0);
     }

@@ -1,15 +1,13 @@
 //! Processes end and start.
 
-use super::damage::lost_state;
+use super::damage::{gaps, is_whole, lost_state};
 use super::{Event, TICK_US, World};
 use crate::report::{FaultKind, Mark};
 use crate::violation::Broken;
 use crate::witness::{Notes, Witnessed};
 use crate::world::replica::Process;
 use perdura_durability::memory_disk::{Errors, Losses, Operation};
-use perdura_durability::{
-    Disk, Expectation, Identity, MemoryDisk, OpenError, Opened, RecoveredState, storage,
-};
+use perdura_durability::{Disk, Expectation, Identity, MemoryDisk, OpenError, Opened, storage};
 use perdura_protocol::configuration::Durability;
 use perdura_protocol::{Configuration, Digest, ReplicaId, Slot};
 use perdura_replica::node::{Boot, Interceptor, Node, Recovered, recover};
@@ -35,6 +33,7 @@ impl World {
             self.fail(Broken::new(RULE, error.to_string()));
         }
         self.replicas[replica].disk = disk;
+        self.replicas[replica].gaps.clear();
     }
 
     /// The process ends; its machine goes on, and every write stays.
@@ -207,10 +206,13 @@ impl World {
             self.mark(Mark::TornTailCut);
         }
         let lost_state = lost_state(&opened);
-        let intact = opened.repaired_gaps.is_empty()
-            && matches!(opened.state, RecoveredState::Initial | RecoveredState::Checkpoint(_));
+        let intact = is_whole(&opened, &self.replicas[replica].gaps);
+        let found_gaps = gaps(&opened);
         let recovered = match recover(opened) {
-            Ok(recovered) if intact || !trusted => recovered,
+            Ok(recovered) if intact || !trusted => {
+                self.replicas[replica].gaps = found_gaps;
+                recovered
+            }
             Ok(recovered) => {
                 let what = format!("replica {replica}, disk in order: {:?}", recovered.warnings);
                 self.fail(Broken::new(RULE, what));

@@ -6,13 +6,15 @@
 //! - before a disk is damaged a copy of it is, and opened, next to a copy of the disk as it was:
 //!   damage that would go unnoticed (of the last group, together with the mark that covers it; see
 //!   `docs/guarantees.md`) is not done;
-//! - damage that a replica notices is done while fewer than `u` other replicas are without what
-//!   they had, or to all replicas at once but of no slot on two of them;
+//! - damage that a replica notices is done while fewer than `u` other replicas lie or are without
+//!   what they had; or to all replicas at once, of no slot on two of them, provided that what the
+//!   logs still prove reaches as far as a quorum lost votes (`World::can_repair`);
 //! - damage by which a replica no longer knows what it promised is done when it may be replaced;
 //! - a disk is taken back to an older state with `r` > 0 only, and at most `r` in a run.
 //!
 //! What the production code makes of it is held against the disk as it would be without: see
-//! `World::open_damaged`.
+//! `World::open_damaged`. What was found to be gone stays known: a log file of which nothing is left
+//! is used again, damaged or not.
 
 use super::World;
 use super::chaos::{Ill, Trouble};
@@ -20,9 +22,12 @@ use super::replica::Replica;
 use crate::options::Mode;
 use crate::report::{FaultKind, Mark};
 use crate::violation::Broken;
+use perdura_agreement::Restart;
+use perdura_durability::log::RepairedGap;
 use perdura_durability::{Disk, MemoryDisk, OpenError, Opened, RecoveredState};
 use perdura_protocol::configuration::Durability;
 use perdura_protocol::{Digest, Record, Slot, View};
+use perdura_replica::node::recover;
 use std::collections::BTreeSet;
 
 /// What a disk gives back that damage must not change in silence.
@@ -76,10 +81,20 @@ impl Kept {
     }
 }
 
-/// Whether an opened directory says that nothing is missing.
-fn is_whole(opened: &Opened<MemoryDisk>) -> bool {
-    opened.repaired_gaps.is_empty()
-        && matches!(opened.state, RecoveredState::Initial | RecoveredState::Checkpoint(_))
+/// Groups of a log, first and last, that are gone and known to be.
+pub(crate) type Gap = (u64, u64);
+
+/// Whether an opened directory says that nothing is missing but what is known to be.
+pub(crate) fn is_whole(opened: &Opened<MemoryDisk>, known: &[Gap]) -> bool {
+    let is_known = |gap: &RepairedGap| {
+        known.iter().any(|(first, last)| *first <= gap.first_group && gap.last_group <= *last)
+    };
+    opened.repaired_gaps.iter().all(is_known) && lost_state(opened).is_none()
+}
+
+/// The groups that an opened directory lacks.
+pub(crate) fn gaps(opened: &Opened<MemoryDisk>) -> Vec<Gap> {
+    opened.repaired_gaps.iter().map(|gap| (gap.first_group, gap.last_group)).collect()
 }
 
 /// The state that was found to be damaged.
@@ -91,7 +106,7 @@ pub(crate) fn lost_state(opened: &Opened<MemoryDisk>) -> Option<Slot> {
 }
 
 /// Holds what was found on a damaged disk against what would have been found.
-fn compare(whole: &Opened<MemoryDisk>, found: &Opened<MemoryDisk>) -> Verdict {
+fn compare(whole: &Opened<MemoryDisk>, found: &Opened<MemoryDisk>, known: &[Gap]) -> Verdict {
     let (before, after) = (Kept::of(&whole.records), Kept::of(&found.records));
     let state = lost_state(found);
     let durable =
@@ -116,7 +131,7 @@ fn compare(whole: &Opened<MemoryDisk>, found: &Opened<MemoryDisk>) -> Verdict {
     if let Some(slot) = lost_batches.iter().rfind(|slot| **slot > covered.max(slots_through)) {
         return silent(format!("the batch of slot {slot} is missing"));
     }
-    if is_whole(found) && lost_batches.is_empty() {
+    if is_whole(found, known) && lost_batches.is_empty() {
         return Verdict::Unharmed;
     }
     Verdict::Noticed { batches: lost_batches, state: state.is_some() }
@@ -125,22 +140,23 @@ fn compare(whole: &Opened<MemoryDisk>, found: &Opened<MemoryDisk>) -> Verdict {
 impl World {
     /// What a replica would make of a disk, given what it would make of the same one intact.
     fn verdict(&self, replica: usize, damaged: MemoryDisk, intact: MemoryDisk) -> Option<Verdict> {
-        let whole = self.open(replica, intact).ok().filter(is_whole)?;
+        let known = &self.replicas[replica].gaps;
+        let whole = self.open(replica, intact).ok().filter(|whole| is_whole(whole, known))?;
         match self.open(replica, damaged) {
-            Ok(found) => Some(compare(&whole, &found)),
+            Ok(found) => Some(compare(&whole, &found, known)),
             Err(OpenError::Amnesiac(_) | OpenError::Corrupt { .. }) => Some(Verdict::Refused),
             Err(_) => None,
         }
     }
 
-    /// Replicas other than one that are without something they had.
+    /// Replicas other than one that are without something they had, or lie.
     pub(crate) fn others_hurt(&mut self, replica: usize) -> usize {
         for other in 0..self.n() {
             self.note_healing(other);
         }
         let hurt = |other: &usize| {
             let here = &self.replicas[*other];
-            here.replaced || here.hurt.is_some()
+            here.replaced || here.hurt.is_some() || here.liar.is_some() || here.forgot
         };
         (0..self.n()).filter(|other| *other != replica).filter(hurt).count()
     }
@@ -203,15 +219,22 @@ impl World {
 
     /// Every disk is damaged, and no slot on two of them.
     pub(crate) fn damage_all(&mut self) {
-        // Itself is no other, so all are looked at.
-        let hurt = self.others_hurt(usize::MAX) > 0;
+        for replica in 0..self.n() {
+            self.note_healing(replica);
+        }
+        let hurt = self.replicas.iter().any(|one| one.hurt.is_some() || one.replaced);
         let synced = self.plan.durability == Durability::Sync;
         if self.plan.mode == Mode::Liveness || hurt || !synced {
             return;
         }
         self.crash_all();
+        for here in &mut self.replicas {
+            // Also of those that were down already: what is damaged is what was synced.
+            let random = &mut self.disk_random;
+            here.disk.crash(|| random.next());
+        }
         let mut taken: BTreeSet<Slot> = BTreeSet::new();
-        let mut wounds = Vec::new();
+        let mut wounds: Vec<(usize, Wound, Option<Verdict>)> = Vec::new();
         for replica in (0..self.n()).filter(|replica| !self.is_liar(*replica)).collect::<Vec<_>>() {
             for _ in 0..TRIES {
                 let disk = self.replicas[replica].disk.copy();
@@ -227,7 +250,7 @@ impl World {
                 break;
             }
         }
-        if wounds.len() < 2 {
+        if wounds.len() < 2 || !self.can_repair(&wounds) {
             return;
         }
         self.fired(FaultKind::ScatteredDamage);
@@ -236,6 +259,37 @@ impl World {
                 self.inflict(FaultKind::BitFlip, replica, &wound, &verdict);
             }
         }
+    }
+
+    /// Whether the replicas, each on what is left of its log, can give each other back what they
+    /// need before a quorum may vote: what one of them proves decided reaches as far as a quorum of
+    /// them lost votes. With `r` > 0 only a certified prefix proves that to others.
+    fn can_repair(&self, wounds: &[(usize, Wound, Option<Verdict>)]) -> bool {
+        let faults = self.plan.faults;
+        let (mut proven, mut needed) = (Slot(0), Vec::new());
+        for replica in (0..self.n()).filter(|replica| !self.is_liar(*replica)) {
+            let mut disk = self.replicas[replica].disk.copy();
+            if let Some((_, wound, _)) = wounds.iter().find(|(wounded, ..)| *wounded == replica) {
+                wound.inflict(&mut disk);
+            }
+            let recovered = self.open(replica, disk).ok().and_then(|opened| recover(opened).ok());
+            let Some(recovered) = recovered else { return false };
+            let state = recovered.checkpoint.as_ref().map(|(state, _)| (state.slot, state.history));
+            let (slot, history) = state.unwrap_or((Slot(0), Digest::ZERO));
+            let certified = recovered.records.iter().filter_map(|record| match record {
+                Record::Prefix(prefix) => Some(prefix.slot),
+                _ => None,
+            });
+            let certified = certified.max().unwrap_or_default();
+            let (records, vote_after) = (recovered.records, recovered.vote_after);
+            let delivered =
+                Restart::from_log(self.n(), slot, history, records, vote_after).delivered();
+            let proves = if faults.byzantine() { certified.min(delivered) } else { delivered };
+            proven = proven.max(proves);
+            needed.push(vote_after.max(slot));
+        }
+        let voters = needed.iter().filter(|needed| **needed <= proven).count();
+        voters >= faults.agreement_quorum()
     }
 
     /// Draws what to damage, among what a file holds that is in use.
@@ -288,17 +342,19 @@ impl World {
                 return Err(error);
             }
         };
-        if !is_whole(&whole) {
+        let known = self.replicas[replica].gaps.clone();
+        if !is_whole(&whole, &known) {
             let what = format!("replica {replica}, disk in order: {:?}", whole.repaired_gaps);
             self.fail(Broken::new(RULE, what));
         }
         let states: Vec<(Slot, Digest)> =
             whole.checkpoints.list().iter().map(|name| (name.slot, name.digest)).collect();
-        let check = self.checkers.persist_before_speak.reopened(replica, &whole.records, &states);
-        self.check(check);
         let disk = self.replicas[replica].disk.handle();
         let found = self.open(replica, disk)?;
-        match compare(&whole, &found) {
+        // Not before: what only the cache held is durable once a replica started on it.
+        let check = self.checkers.persist_before_speak.reopened(replica, &whole.records, &states);
+        self.check(check);
+        match compare(&whole, &found, &known) {
             Verdict::Silent(what) => {
                 let what = format!("replica {replica} does not notice that {what}");
                 self.fail(Broken::new(RULE, what));
@@ -307,7 +363,7 @@ impl World {
                 self.trace.line(self.now_us, format_args!("r{replica} opens: {verdict:?}"));
             }
         }
-        if !found.repaired_gaps.is_empty() {
+        if gaps(&found).iter().any(|gap| !known.contains(gap)) {
             self.mark(Mark::GapRepaired);
         }
         match &found.state {
@@ -331,6 +387,7 @@ impl World {
         }
         let here = &mut self.replicas[victim];
         here.copied = Some((here.incarnation, here.disk.copy()));
+        here.copied_gaps = here.gaps.clone();
         let trouble = Trouble { ill: Some(Ill::OldDisk(victim)), ..Trouble::default() };
         let for_us = self.chaos.downtime_us(&self.plan);
         self.begin_trouble(trouble, for_us);
@@ -355,6 +412,7 @@ impl World {
         }
         let here = &mut self.replicas[victim];
         here.disk = old;
+        here.gaps = here.copied_gaps.clone();
         here.forgot = true;
         here.just_forgot = true;
     }

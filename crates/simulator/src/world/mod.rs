@@ -114,6 +114,7 @@ pub struct World {
     pub(crate) disk_random: Random,
     pub(crate) now_us: u64,
     stamp: u64,
+    stepped_us: u64,
     queue: Queue,
     pub(crate) network: Network,
     pub(crate) replicas: Vec<Replica>,
@@ -220,6 +221,8 @@ impl World {
                 hurt: None,
                 doomed: false,
                 copied: None,
+                gaps: Vec::new(),
+                copied_gaps: Vec::new(),
                 forgot: false,
                 just_forgot: false,
             })
@@ -242,6 +245,7 @@ impl World {
             parameters,
             now_us: START_US,
             stamp: 0,
+            stepped_us: START_US,
             queue: Queue::default(),
             replicas,
             clients,
@@ -443,6 +447,10 @@ impl World {
 
     pub(crate) fn step(&mut self) {
         self.report.steps += 1;
+        if self.open_calls() > 0 {
+            self.report.busy_us += self.now_us - self.stepped_us;
+        }
+        self.stepped_us = self.now_us;
     }
 
     pub(crate) fn fired(&mut self, kind: FaultKind) {

@@ -1,6 +1,7 @@
 //! A replica as the world has it: a machine with a clock and a disk, and on it a process, or none.
 
 use super::clock::Clock;
+use super::damage::Gap;
 use crate::report::FaultKind;
 use crate::witness::{Notes, Witnessed};
 use bytes::Bytes;
@@ -121,6 +122,10 @@ pub struct Replica {
     pub doomed: bool,
     /// A copy of its disk of this incarnation, which it is going to be taken back to.
     pub copied: Option<(u32, MemoryDisk)>,
+    /// Groups of its log that are gone, and known to be.
+    pub gaps: Vec<Gap>,
+    /// The same when its disk was copied.
+    pub copied_gaps: Vec<Gap>,
     /// Its disk was taken back once: it counts as a liar.
     pub forgot: bool,
     /// Its disk was taken back, and it has not been started since.

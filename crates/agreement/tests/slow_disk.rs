@@ -1,0 +1,83 @@
+//! A follower whose disk stands still while the group goes on: what waits for the disk stays
+//! bounded (A6), because an Accept is dropped once its slot is certified without it.
+
+use perdura_agreement::{Agreement, Effect, Now, Restart, Settings};
+use perdura_protocol::configuration::{
+    Configuration, Configurations, Durability, Member, Parameters,
+};
+use perdura_protocol::statement::Kind;
+use perdura_protocol::{
+    Batch, ClusterId, Digest, Faults, Message, ReplicaId, Scheme, SecretKey, Slot, Time, View,
+    limits,
+};
+
+const LEADER: ReplicaId = ReplicaId(0);
+
+fn key(replica: u8) -> SecretKey {
+    SecretKey::from_seed(Scheme::KeyedHash, [replica + 1; 32])
+}
+
+fn configurations(cluster: ClusterId) -> Configurations {
+    let members = (0..3).map(|i| Member { key: key(i).public(), incarnation: 0 }).collect();
+    Configurations::new(cluster, Configuration { id: 0, from_slot: Slot(0), members })
+}
+
+/// Replica 1 of three that may crash, one at a time.
+fn follower(cluster: ClusterId, now: Now) -> Agreement {
+    let parameters = Parameters {
+        cluster,
+        faults: Faults::new(1, 0).unwrap(),
+        durability: Durability::Sync,
+        depth: 8,
+        checkpoint_interval: 64,
+        checkpoint_bytes: 1 << 20,
+        max_skew_ms: 500,
+        state_limit_bytes: 1 << 30,
+        administrator: key(0).public(),
+    };
+    let settings = Settings {
+        me: ReplicaId(1),
+        key: key(1),
+        scheme: Scheme::KeyedHash,
+        parameters,
+        entropy: [1; 32],
+    };
+    Agreement::new(settings, configurations(cluster), Restart::blank(), now)
+}
+
+#[test]
+fn what_waits_for_a_disk_that_stands_still_is_bounded() {
+    let cluster = ClusterId([7; 16]);
+    let now = Now { monotonic_ms: 1_000, wall: Time(1_000_000) };
+    let mut follower = follower(cluster, now);
+    follower.on_link(now, LEADER, true);
+    let mut history = Digest::ZERO;
+    let mut executed = 0;
+    for slot in (1..=20 * limits::PREFIX_INTERVAL).map(Slot) {
+        let batch = Batch::tick(Time(1_000_000 + slot.0 % 100));
+        let decided = slot.previous();
+        let propose =
+            Message::Propose { view: View(0), slot, batch: batch.clone(), decided, history };
+        follower.on_message(now, LEADER, propose);
+        history = history.chain(slot, batch.digest());
+        let decided = Message::Decided { view: View(0), slot, history };
+        follower.on_message(now, LEADER, decided);
+        if slot.0 % limits::PREFIX_INTERVAL == 0 {
+            let context = configurations(cluster).context_at(slot);
+            let statement = context.statement(Kind::Prefix, View(0), slot, history);
+            let signature = key(0).sign(&statement);
+            follower.on_message(now, LEADER, Message::Prefix { slot, history, signature });
+        }
+        while let Some(effect) = follower.next_effect() {
+            if let Effect::Deliver { slot, .. } = effect {
+                executed = slot.0;
+                follower.on_executed(now, slot, None, false);
+            }
+        }
+        // Nothing is ever reported as persisted.
+        let bound = limits::PREFIX_INTERVAL + 8 + slot.0 / limits::PREFIX_INTERVAL + 1;
+        let (_, _, held) = follower.held();
+        assert!(held as u64 <= bound, "{held} messages wait at slot {slot}");
+    }
+    assert_eq!(executed, 20 * limits::PREFIX_INTERVAL, "the group went on without its disk");
+}
