@@ -13,9 +13,6 @@ use perdura_protocol::{Digest, ReplicaId, Slot, View, limits};
 /// Slots repeated for a peer that stands still, per Status of it.
 const REPEATED_SLOTS: usize = 8;
 
-/// Answers to fetches that may be under way from one peer: late ones are welcome, others are not.
-const FETCHES: u8 = 8;
-
 impl Agreement {
     pub(crate) fn status(&self) -> Message {
         Message::Status {
@@ -198,11 +195,9 @@ impl Agreement {
         decisions: Vec<Decision>,
         prefix: Option<PrefixCertificate>,
     ) {
-        let trust = &mut self.trust[from.index()];
-        if self.awaiting_state || trust.fetches == 0 {
+        if self.awaiting_state || !self.trust[from.index()].decisions(now.monotonic_ms) {
             return;
         }
-        trust.fetches -= 1;
         let before = self.delivered;
         let mut next = self.delivered.next();
         let mut fresh: Vec<Decision> = Vec::new();
@@ -247,8 +242,7 @@ impl Agreement {
     }
 
     fn fetch(&mut self, to: ReplicaId) {
-        let trust = &mut self.trust[to.index()];
-        trust.fetches = (trust.fetches + 1).min(FETCHES);
+        self.trust[to.index()].fetch();
         let message = Message::Fetch { from: self.delivered.next() };
         self.effects.push_back(Effect::Send { to, message });
     }

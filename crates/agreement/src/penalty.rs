@@ -48,30 +48,71 @@ impl Penalty {
 
 /// View changes of one replica that are verified at once, and the time after which it may have
 /// another one verified. A correct one sends one for each view, and repeats the newest.
-const VIEW_CHANGES: u32 = 4;
-const VIEW_CHANGE_PAUSE_MS: u64 = 50;
+const VIEW_CHANGES: Allowance = Allowance { most: 4, pause_ms: 50 };
+
+/// The same of decisions that nobody asked it for; correct ones answer fetches only, but answers may
+/// come late, or after a restart.
+const DECISIONS: Allowance = Allowance { most: 8, pause_ms: 50 };
+
+/// How much work of a kind is done at once, and the time after which some more is.
+#[derive(Clone, Copy, Debug)]
+struct Allowance {
+    most: u32,
+    pause_ms: u64,
+}
+
+/// What of an allowance is used up.
+#[derive(Clone, Copy, Default, Debug)]
+struct Used {
+    count: u32,
+    since_ms: u64,
+}
+
+impl Used {
+    /// Takes one more, if it is allowed.
+    fn take(&mut self, allowance: Allowance, now_ms: u64) -> bool {
+        let paid = now_ms.saturating_sub(self.since_ms) / allowance.pause_ms;
+        if paid > 0 {
+            self.count = self.count.saturating_sub(u32::try_from(paid).unwrap_or(u32::MAX));
+            self.since_ms = now_ms;
+        }
+        let allowed = self.count < allowance.most;
+        self.count += u32::from(allowed);
+        allowed
+    }
+}
+
+/// Answers to fetches that may be under way from one peer.
+const FETCHES: u8 = 8;
 
 /// What a peer may still make this replica verify.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Trust {
     pub penalty: Penalty,
-    // Fetches that it has not answered; decisions that nobody asked for are not verified.
-    pub fetches: u8,
-    view_changes: u32,
-    view_changes_ms: u64,
+    // Fetches that it has not answered.
+    fetches: u8,
+    decisions: Used,
+    view_changes: Used,
 }
 
 impl Trust {
     /// Whether one more view change is to be verified.
     pub fn view_change(&mut self, now_ms: u64) -> bool {
-        let paid = (now_ms.saturating_sub(self.view_changes_ms) / VIEW_CHANGE_PAUSE_MS) as u32;
-        if paid > 0 {
-            self.view_changes = self.view_changes.saturating_sub(paid);
-            self.view_changes_ms = now_ms;
+        self.view_changes.take(VIEW_CHANGES, now_ms)
+    }
+
+    /// It is asked for decisions.
+    pub fn fetch(&mut self) {
+        self.fetches = (self.fetches + 1).min(FETCHES);
+    }
+
+    /// Whether decisions that it sent are to be verified.
+    pub fn decisions(&mut self, now_ms: u64) -> bool {
+        if self.fetches > 0 {
+            self.fetches -= 1;
+            return true;
         }
-        let due = self.view_changes < VIEW_CHANGES;
-        self.view_changes += u32::from(due);
-        due
+        self.decisions.take(DECISIONS, now_ms)
     }
 }
 
@@ -110,5 +151,18 @@ mod tests {
         assert!(penalty.forgiven(now_ms) && !penalty.holds(now_ms));
         penalty.strike(now_ms);
         assert!(penalty.holds(now_ms + 99) && !penalty.holds(now_ms + 100));
+    }
+
+    #[test]
+    fn what_nobody_asked_for_is_verified_now_and_then_and_answers_always() {
+        let mut trust = Trust::default();
+        let unasked = (0..10_000).filter(|now_ms| trust.decisions(*now_ms)).count();
+        assert!((200..=208).contains(&unasked), "{unasked}");
+        let changes = (0..10_000).filter(|now_ms| trust.view_change(*now_ms)).count();
+        assert!((200..=204).contains(&changes), "{changes}");
+        for _ in 0..3 {
+            trust.fetch();
+        }
+        assert_eq!((0..10).filter(|_| trust.decisions(10_000)).count(), 4);
     }
 }

@@ -69,6 +69,7 @@ impl Single {
             checkpoint: None,
             records: Vec::new(),
             vote_after: Slot(0),
+            state_from: Slot(0),
             lost: None,
         };
         let node = Node::boot(boot, now(1_000)).unwrap();
@@ -111,7 +112,8 @@ impl Single {
     fn tick(&mut self) {
         self.now_ms += 20;
         // The others live.
-        for id in (0..4).map(ReplicaId).filter(|id| *id != self.node.report().id) {
+        let me = self.node.report().id;
+        for id in (0..4).map(ReplicaId).filter(|id| *id != me) {
             let status = Message::Status { view: View(0), changing: false, delivered: Slot(0) };
             self.give(Peer::Replica(id), &status);
         }

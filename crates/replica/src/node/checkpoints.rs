@@ -277,8 +277,13 @@ impl<S: Service> Node<S> {
         if penalised.is_some_and(|penalty| penalty.holds(now.monotonic_ms)) {
             return;
         }
-        if self.add_vote(from, (slot, digest, signature)) {
-            for liar in self.certify_state(slot) {
+        if !self.add_vote(from, (slot, digest, signature)) {
+            return;
+        }
+        let liars = self.certify_state(slot);
+        // Who is behind may not know in which configuration, and with which keys, others sign.
+        if slot <= self.machine.slot() {
+            for liar in liars {
                 self.penalties.entry(Origin::Replica(liar)).or_default().strike(now.monotonic_ms);
             }
         }
