@@ -20,6 +20,9 @@
 //! 6. a view's start while the next one is asked for, and a proposer's cursor in who does not lead,
 //!    as entering a view sets both;
 //! 7. what ticks read: peers' Status, suspicion, Fetches under way.
+//!
+//! *Stalled* form: live form of a machine whose disk reports nothing any more. Left out as well is
+//! what waits for it, as it waits for ever.
 
 use crate::evidence::Start;
 use crate::machine::{Agreement, Held, Mode};
@@ -36,6 +39,8 @@ pub enum Form {
     Whole,
     /// What can still be read.
     Live,
+    /// What can still be read where nothing becomes durable any more.
+    Stalled,
 }
 
 struct Writer {
@@ -66,7 +71,7 @@ impl Writer {
     fn certificate(&mut self, certificate: &Certificate) {
         match self.form {
             Form::Whole => self.put(certificate),
-            Form::Live => self.out.push(u8::from(!certificate.is_empty())),
+            Form::Live | Form::Stalled => self.out.push(u8::from(!certificate.is_empty())),
         }
     }
 
@@ -108,7 +113,7 @@ impl Writer {
         self.put(configuration);
         match self.form {
             // All that a receiver takes from it.
-            Form::Live => self.start(&Start::choose(changes.iter())),
+            Form::Live | Form::Stalled => self.start(&Start::choose(changes.iter())),
             Form::Whole => {
                 self.count(changes.len());
                 changes.iter().for_each(|change| self.view_change(change));
@@ -229,19 +234,20 @@ impl Agreement {
     }
 
     /// Sequence numbers count from what is durable.
-    fn open_sequence(&self, sequence: u64) -> u64 {
-        sequence.saturating_sub(self.persisted)
+    fn open_sequence(&self, form: Form, sequence: u64) -> u64 {
+        let open = sequence.saturating_sub(self.persisted);
+        if form == Form::Stalled { open.min(1) } else { open }
     }
 
     fn put_progress(&self, writer: &mut Writer) {
         let Agreement { pool, slots, delivered, history, executed, executing, .. } = self;
         let Agreement { prefix, prefix_ahead, prefix_votes, own_histories, .. } = self;
-        let Agreement { next_propose, decided_told, logged_at, fetched, held, .. } = self;
+        let Agreement { next_propose, decided_told, logged_at, fetched, .. } = self;
         writer.put(delivered);
         writer.put(history);
         writer.put(executed);
         assert!(executing.is_empty(), "the checker executes at once");
-        writer.put(&self.open_sequence(*logged_at));
+        writer.put(&self.open_sequence(writer.form, *logged_at));
         writer.prefix(prefix);
         writer.optional(prefix_ahead.as_ref(), Writer::prefix);
         writer.count(prefix_votes.len());
@@ -275,9 +281,16 @@ impl Agreement {
         writer.count(frames.len());
         frames.iter().for_each(|frame| writer.put(&frame.body_digest()));
         writer.count(pool.waiting_bytes());
+        if writer.form != Form::Stalled {
+            self.put_held(writer);
+        }
+    }
+
+    fn put_held(&self, writer: &mut Writer) {
+        let held = &self.held;
         writer.count(held.len());
         for (sequence, held) in held {
-            writer.put(&self.open_sequence(*sequence));
+            writer.put(&self.open_sequence(writer.form, *sequence));
             match held {
                 Held::Broadcast(message) => {
                     writer.out.push(1);
@@ -320,7 +333,7 @@ impl Agreement {
             writer.put(&locked.view);
             writer.put(&locked.batch.digest());
             writer.certificate(&locked.writes);
-            writer.put(&self.open_sequence(locked.sequence));
+            writer.put(&self.open_sequence(writer.form, locked.sequence));
         });
         writer.optional(decided.as_ref(), |writer, decided| {
             writer.put(&decided.view);
@@ -339,8 +352,9 @@ impl Agreement {
         writer.out.push(u8::from(changing));
         let restarted_in = restarted_in.filter(|restarted| whole || restarted == view);
         writer.optional(restarted_in, |writer, view| writer.put(&view));
-        writer.put(&self.open_sequence(*view_sequence));
-        writer.put(&(appended - persisted));
+        writer.put(&self.open_sequence(writer.form, *view_sequence));
+        assert!(persisted <= appended, "durable before it was written");
+        writer.put(&self.open_sequence(writer.form, *appended));
         writer.put(view_configuration);
         if changing && !whole {
             writer.put(&start.base.slot);

@@ -2,8 +2,8 @@
 //! from what was said so far is there to be delivered, to anybody, at any time, or never. That
 //! covers equivocation, double votes, silence, selective delivery, forgotten and made-up locks.
 //!
-//! Votes need no message of their own here: [`crate::model`] counts a liar as having voted for
-//! everything. Forgeries (too few signatures, another replica's name) are offered too; a machine
+//! Votes need no message of their own where they arrive in quorums: [`crate::model`] counts a liar
+//! as having voted for everything. Forgeries (too few signatures, another replica's name) are offered too; a machine
 //! that passes them over is in the same state as before.
 
 use crate::posts::{Ballot, PostId, Posts};
@@ -54,6 +54,9 @@ impl Adversary {
             speech.change_views(liar);
             speech.start_views(liar);
             speech.prove_decisions(liar);
+            if !world.scope.reduced() {
+                speech.vote(liar);
+            }
         }
         let speeches: Vec<PostId> = speech.out.into_iter().collect();
         self.known.insert(said.clone(), speeches.clone());
@@ -106,6 +109,21 @@ impl Speech<'_> {
                         self.say(liar, &message);
                     }
                 }
+            }
+        }
+    }
+
+    /// Where votes do not arrive in quorums, a liar's arrive one by one as well.
+    fn vote(&mut self, liar: ReplicaId) {
+        for batch in self.batches() {
+            let digest = batch.digest();
+            for (view, slot) in
+                self.views().flat_map(|v| self.slots().map(move |s| (v, s))).collect::<Vec<_>>()
+            {
+                let signature = self.world.sign(liar, Kind::Write, view, slot, digest);
+                self.say(liar, &Message::Write { view, slot, digest, signature });
+                let signature = self.world.sign(liar, Kind::Accept, view, slot, digest);
+                self.say(liar, &Message::Accept { view, slot, digest, signature });
             }
         }
     }

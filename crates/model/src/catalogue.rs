@@ -22,57 +22,117 @@ fn named(name: &'static str, what: &'static str, scope: Scope) -> Named {
 pub fn small() -> Vec<Named> {
     vec![
         named("crash-small", "n = 3: 1 slot, 2 views", Scope::new(1, 0, 1, 2)),
-        named("byzantine-small", "n = 4, nobody lies: 1 slot, 2 views", Scope::new(1, 1, 1, 2)),
+        named(
+            "liar-small",
+            "n = 4, replica 2 lies: 1 slot, 2 views",
+            Scope::new(1, 1, 1, 2).liars(&[2]),
+        ),
     ]
 }
 
 /// All that is explored to the end.
 #[must_use]
 pub fn exhaustive() -> Vec<Named> {
-    let crash = || Scope::new(1, 0, 2, 2);
-    let byzantine = || Scope::new(1, 1, 1, 2);
-    let mut all = vec![
-        named("crash", "n = 3: 2 slots, 2 views", crash()),
+    let mut all = crash();
+    all.extend(byzantine());
+    all
+}
+
+fn crash() -> Vec<Named> {
+    let group = || Scope::new(1, 0, 2, 2);
+    let views = || Scope::new(1, 0, 1, 3);
+    vec![
+        named("crash", "n = 3: 2 slots, 2 views", group()),
         named(
             "crash-prefix",
             "n = 3: 2 slots, 2 views, prefix signed after slot 1",
-            crash().boundary(1),
+            group().boundary(1),
         ),
-        named("crash-views", "n = 3: 1 slot, 3 views", Scope::new(1, 0, 1, 3)),
-    ];
-    let seats = [
-        ("crash-0", "crash-0-views", "replica 0"),
-        ("crash-1", "crash-1-views", "replica 1"),
-        ("crash-2", "crash-2-views", "replica 2"),
-    ];
-    let _ = seats;
-    let rest: Vec<(&'static str, Scope)> = vec![
-        ("liar-0", byzantine().liars(&[0])),
-        ("liar-1", byzantine().liars(&[1])),
-        ("liar-2", byzantine().liars(&[2])),
-        ("twin-0", byzantine().twin(0)),
-        ("twin-1", byzantine().twin(1)),
-        ("twin-2", byzantine().twin(2)),
-        ("crash-0", crash().crashing(&[0])),
-        ("crash-1", crash().crashing(&[1])),
-        ("crash-2", crash().crashing(&[2])),
-        ("crash-0-views", Scope::new(1, 0, 1, 3).crashing(&[0])),
-        ("crash-1-views", Scope::new(1, 0, 1, 3).crashing(&[1])),
-        ("crash-2-views", Scope::new(1, 0, 1, 3).crashing(&[2])),
-        ("liar-0-prefix", byzantine().liars(&[0]).boundary(1)),
-        ("liar-1-prefix", byzantine().liars(&[1]).boundary(1)),
-        ("liar-0-crash-1", byzantine().liars(&[0]).crashing(&[0])),
-        ("liar-0-crash-2", byzantine().liars(&[0]).crashing(&[1])),
-        ("liar-1-crash-0", byzantine().liars(&[1]).crashing(&[0])),
-        ("liar-1-crash-2", byzantine().liars(&[1]).crashing(&[1])),
-        ("liar-2-crash-0", byzantine().liars(&[2]).crashing(&[0])),
-        ("liar-0-views", Scope::new(1, 1, 1, 3).liars(&[0])),
-        ("liar-1-views", Scope::new(1, 1, 1, 3).liars(&[1])),
-        ("liar-3-views", Scope::new(1, 1, 1, 3).liars(&[3])),
-        ("liar-0-slots", Scope::new(1, 1, 2, 2).liars(&[0])),
-    ];
-    all.extend(rest.into_iter().map(|(name, scope)| named(name, "probe", scope)));
-    all
+        named("crash-views", "n = 3: 1 slot, 3 views", views()),
+        named("crash-0", "n = 3, replica 0 crashes: 2 slots, 2 views", group().crashing(&[0])),
+        named("crash-1", "n = 3, replica 1 crashes: 2 slots, 2 views", group().crashing(&[1])),
+        named("crash-2", "n = 3, replica 2 crashes: 2 slots, 2 views", group().crashing(&[2])),
+        named("crash-0-views", "n = 3, replica 0 crashes: 1 slot, 3 views", views().crashing(&[0])),
+        named("crash-1-views", "n = 3, replica 1 crashes: 1 slot, 3 views", views().crashing(&[1])),
+        named("crash-2-views", "n = 3, replica 2 crashes: 1 slot, 3 views", views().crashing(&[2])),
+    ]
+}
+
+fn byzantine() -> Vec<Named> {
+    let group = |liar: u8| Scope::new(1, 1, 1, 2).liars(&[liar]);
+    let prefix = |liar: u8| group(liar).boundary(1);
+    // By seat: the liar has none.
+    let crashing = |liar: u8, seat: usize| group(liar).crashing(&[seat]);
+    vec![
+        named("liar-0", "n = 4, replica 0 (leads view 0) lies: 1 slot, 2 views", group(0)),
+        named("liar-1", "n = 4, replica 1 (leads view 1) lies: 1 slot, 2 views", group(1)),
+        named("liar-2", "n = 4, replica 2 (follows) lies: 1 slot, 2 views", group(2)),
+        named(
+            "liar-0-prefix",
+            "n = 4, replica 0 lies: 1 slot, 2 views, its prefix signed",
+            prefix(0),
+        ),
+        named(
+            "liar-1-prefix",
+            "n = 4, replica 1 lies: 1 slot, 2 views, its prefix signed",
+            prefix(1),
+        ),
+        named(
+            "liar-0-crash-1",
+            "n = 4, replica 0 lies, 1 crashes: 1 slot, 2 views",
+            crashing(0, 0),
+        ),
+        named(
+            "liar-0-crash-2",
+            "n = 4, replica 0 lies, 2 crashes: 1 slot, 2 views",
+            crashing(0, 1),
+        ),
+        named(
+            "liar-1-crash-0",
+            "n = 4, replica 1 lies, 0 crashes: 1 slot, 2 views",
+            crashing(1, 0),
+        ),
+        named(
+            "liar-1-crash-2",
+            "n = 4, replica 1 lies, 2 crashes: 1 slot, 2 views",
+            crashing(1, 1),
+        ),
+        named(
+            "liar-2-crash-0",
+            "n = 4, replica 2 lies, 0 crashes: 1 slot, 2 views",
+            crashing(2, 0),
+        ),
+        named(
+            "liar-3-views",
+            "n = 4, replica 3 lies: 1 slot, 3 views",
+            Scope::new(1, 1, 1, 3).liars(&[3]),
+        ),
+        named(
+            "liar-0-views",
+            "n = 4, replica 0 lies: 1 slot, 3 views",
+            Scope::new(1, 1, 1, 3).liars(&[0]),
+        ),
+        named(
+            "liar-1-views",
+            "n = 4, replica 1 lies: 1 slot, 3 views",
+            Scope::new(1, 1, 1, 3).liars(&[1]),
+        ),
+        named(
+            "twin-0",
+            "n = 4, replica 0 runs twice: 1 slot, 2 views",
+            Scope::new(1, 1, 1, 2).twin(0),
+        ),
+        named(
+            "twin-1",
+            "n = 4, replica 1 runs twice: 1 slot, 2 views",
+            Scope::new(1, 1, 1, 2).twin(1),
+        ),
+        named(
+            "twin-2",
+            "n = 4, replica 2 runs twice: 1 slot, 2 views",
+            Scope::new(1, 1, 1, 2).twin(2),
+        ),
+    ]
 }
 
 /// Each flaw in a scope in which it shows.

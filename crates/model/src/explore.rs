@@ -220,10 +220,17 @@ const LOCALS_KEPT: usize = 50_000;
 
 /// Takes random walks from the start, each decided by its seed.
 #[must_use]
-pub fn walk(
+pub fn walk(scope: &Scope, seeds: std::ops::Range<u64>, enough: impl FnMut() -> bool) -> Walked {
+    walk_with(scope, seeds, enough, |_, _| {})
+}
+
+/// The same, and shows every state to `visit`.
+#[must_use]
+pub fn walk_with(
     scope: &Scope,
     seeds: std::ops::Range<u64>,
     mut enough: impl FnMut() -> bool,
+    mut visit: impl FnMut(&Model, &[LocalId]),
 ) -> Walked {
     let mut walked = Walked {
         walks: 0,
@@ -243,7 +250,7 @@ pub fn walk(
         }
         let Ok((model, first)) = &mut started else { break };
         walked.walks += 1;
-        if let Err((violation, lines)) = one_walk(model, first, seed, &mut walked) {
+        if let Err((violation, lines)) = one_walk(model, first, seed, &mut walked, &mut visit) {
             walked.violation = Some((seed, violation, lines));
             return walked;
         }
@@ -257,6 +264,7 @@ fn one_walk(
     first: &[LocalId],
     seed: u64,
     walked: &mut Walked,
+    visit: &mut impl FnMut(&Model, &[LocalId]),
 ) -> Result<(), (Violation, Vec<String>)> {
     let mut random = Random(seed);
     let mut state = first.to_vec();
@@ -266,6 +274,7 @@ fn one_walk(
         let told = |model: &Model, taken: &[(usize, Input, Option<u32>)]| {
             taken.iter().map(|(seat, input, stall)| model.describe(*seat, *input, *stall)).collect()
         };
+        visit(model, &state);
         if let Err(broken) = model.moves(&state, &mut moves) {
             taken.push((broken.seat, broken.input, broken.until_stall));
             return Err((broken.violation, told(model, &taken)));

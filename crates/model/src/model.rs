@@ -271,7 +271,8 @@ impl Model {
         }
         let heard = speeches.iter().filter(|post| self.heard(local, **post));
         inputs.extend(heard.map(|post| Input::Deliver(*post)));
-        if !scope.liars.is_empty() || scope.flaw == Some(Flaw::QuorumOffByOne) {
+        let made_up = !scope.liars.is_empty() || scope.flaw == Some(Flaw::QuorumOffByOne);
+        if scope.reduced() && made_up {
             for ballot in &local.own_ballots {
                 votes.entry(*ballot).or_default();
             }

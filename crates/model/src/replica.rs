@@ -6,8 +6,9 @@ use crate::posts::{PostId, Posts};
 use crate::scope::Flaw;
 use crate::violation::{Rule, Violation};
 use crate::world::World;
+use perdura_agreement::canonical::{self, Form};
 use perdura_agreement::pool::Source;
-use perdura_agreement::{Agreement, Effect, Restart, canonical};
+use perdura_agreement::{Agreement, Effect, Restart};
 use perdura_protocol::batch::BatchKind;
 use perdura_protocol::message::Message;
 use perdura_protocol::statement::Kind;
@@ -98,7 +99,9 @@ impl Replica {
     #[must_use]
     pub fn canonical(&self, world: &World) -> Digest {
         let form = world.scope.form;
-        let mut out = self.machine.canonical(form);
+        let reduced = world.scope.reduced();
+        let stalled = reduced && self.stalled;
+        let mut out = self.machine.canonical(if stalled { Form::Stalled } else { form });
         for delivered in &self.delivered {
             out.extend(delivered.unwrap_or(Digest::ZERO).0);
         }
@@ -121,10 +124,16 @@ impl Replica {
         }
         if world.scope.lags(self.seat, self.lives) {
             out.push(u8::from(self.stalled));
-            for record in &self.durable {
-                out.extend(canonical::record(form, record));
+            let mut durable: Vec<Vec<u8>> =
+                self.durable.iter().map(|record| canonical::record(form, record)).collect();
+            if reduced {
+                // A restart reads each slot's records by themselves.
+                durable.sort_unstable();
+                durable.dedup();
             }
-            for (waited_for, record) in &self.pending {
+            durable.iter().for_each(|record| out.extend(record));
+            let read_after_crash = if stalled { self.open_notes() } else { self.pending.len() };
+            for (waited_for, record) in self.pending.iter().take(read_after_crash) {
                 out.push(if *waited_for { 0xfe } else { 0xff });
                 out.extend(canonical::record(form, record));
             }

@@ -3,7 +3,7 @@
 
 use perdura_agreement::canonical::Form;
 use perdura_model::catalogue;
-use perdura_model::explore::{explore, explore_with, walk};
+use perdura_model::explore::{explore, explore_with, walk, walk_with};
 use perdura_model::model::Observable;
 use perdura_model::scope::Scope;
 use std::collections::BTreeSet;
@@ -40,13 +40,43 @@ fn observables(scope: Scope) -> BTreeSet<Observable> {
     all
 }
 
+fn whole(scope: &Scope) -> Scope {
+    Scope { form: Form::Whole, ..scope.clone() }
+}
+
 /// Every delivery by itself, in any order, and nothing left out of a state: the same views and
 /// deliveries can be reached as with the reductions.
 #[test]
 fn reductions_lose_nothing_that_can_be_told() {
-    for scope in [Scope::new(1, 0, 1, 2), Scope::new(1, 1, 1, 1)] {
-        let whole = Scope { form: Form::Whole, ..scope.clone() };
-        assert!(observables(scope) == observables(whole));
+    let scope = Scope::new(1, 0, 1, 2);
+    assert!(observables(scope.clone()) == observables(whole(&scope)));
+}
+
+/// Where the whole space is too large, walks through it find nothing that the reduced one lacks.
+#[test]
+fn walks_without_reductions_stay_within_the_reduced_space() {
+    let scopes = [
+        (300, Scope::new(1, 0, 1, 2).crashing(&[0])),
+        (300, Scope::new(1, 0, 1, 2).crashing(&[2])),
+        (10, Scope::new(1, 1, 1, 2).liars(&[2])),
+        (10, Scope::new(1, 1, 1, 1).liars(&[0])),
+    ];
+    for (walks, scope) in scopes {
+        let reduced = observables(scope.clone());
+        let mut met = BTreeSet::new();
+        let walked = walk_with(
+            &whole(&scope),
+            0..walks,
+            || false,
+            |model, state| {
+                let observable = model.observable(state);
+                assert!(reduced.contains(&observable), "{scope:?}: {observable:?}");
+                met.insert(observable);
+            },
+        );
+        assert!(walked.violation.is_none(), "{:#?}", walked.violation);
+        println!("{} steps met {} of {}", walked.steps, met.len(), reduced.len());
+        assert!(met.len() > 10, "the walks led nowhere");
     }
 }
 
