@@ -437,6 +437,7 @@ impl Agreement {
             forged,
             // Decides about nothing.
             entropy_used: _,
+            marks: _,
             effects,
         } = self;
         assert!(effects.is_empty(), "the middle of a step is no state");

@@ -49,9 +49,6 @@ fn crash() -> Vec<Named> {
             group().boundary(1),
         ),
         named("crash-views", "n = 3: 1 slot, 3 views", views()),
-        named("crash-0", "n = 3, replica 0 crashes: 2 slots, 2 views", group().crashing(&[0])),
-        named("crash-1", "n = 3, replica 1 crashes: 2 slots, 2 views", group().crashing(&[1])),
-        named("crash-2", "n = 3, replica 2 crashes: 2 slots, 2 views", group().crashing(&[2])),
         named("crash-0-views", "n = 3, replica 0 crashes: 1 slot, 3 views", views().crashing(&[0])),
         named("crash-1-views", "n = 3, replica 1 crashes: 1 slot, 3 views", views().crashing(&[1])),
         named("crash-2-views", "n = 3, replica 2 crashes: 1 slot, 3 views", views().crashing(&[2])),
@@ -61,8 +58,7 @@ fn crash() -> Vec<Named> {
 fn byzantine() -> Vec<Named> {
     let group = |liar: u8| Scope::new(1, 1, 1, 2).liars(&[liar]);
     let prefix = |liar: u8| group(liar).boundary(1);
-    // By seat: the liar has none.
-    let crashing = |liar: u8, seat: usize| group(liar).crashing(&[seat]);
+    let twin = |id: u8| Scope::new(1, 1, 1, 1).twin(id);
     vec![
         named("liar-0", "n = 4, replica 0 (leads view 0) lies: 1 slot, 2 views", group(0)),
         named("liar-1", "n = 4, replica 1 (leads view 1) lies: 1 slot, 2 views", group(1)),
@@ -77,61 +73,29 @@ fn byzantine() -> Vec<Named> {
             "n = 4, replica 1 lies: 1 slot, 2 views, its prefix signed",
             prefix(1),
         ),
-        named(
-            "liar-0-crash-1",
-            "n = 4, replica 0 lies, 1 crashes: 1 slot, 2 views",
-            crashing(0, 0),
-        ),
-        named(
-            "liar-0-crash-2",
-            "n = 4, replica 0 lies, 2 crashes: 1 slot, 2 views",
-            crashing(0, 1),
-        ),
-        named(
-            "liar-1-crash-0",
-            "n = 4, replica 1 lies, 0 crashes: 1 slot, 2 views",
-            crashing(1, 0),
-        ),
-        named(
-            "liar-1-crash-2",
-            "n = 4, replica 1 lies, 2 crashes: 1 slot, 2 views",
-            crashing(1, 1),
-        ),
-        named(
-            "liar-2-crash-0",
-            "n = 4, replica 2 lies, 0 crashes: 1 slot, 2 views",
-            crashing(2, 0),
-        ),
-        named(
-            "liar-3-views",
-            "n = 4, replica 3 lies: 1 slot, 3 views",
-            Scope::new(1, 1, 1, 3).liars(&[3]),
-        ),
-        named(
-            "liar-0-views",
-            "n = 4, replica 0 lies: 1 slot, 3 views",
-            Scope::new(1, 1, 1, 3).liars(&[0]),
-        ),
-        named(
-            "liar-1-views",
-            "n = 4, replica 1 lies: 1 slot, 3 views",
-            Scope::new(1, 1, 1, 3).liars(&[1]),
-        ),
-        named(
-            "twin-0",
-            "n = 4, replica 0 runs twice: 1 slot, 2 views",
-            Scope::new(1, 1, 1, 2).twin(0),
-        ),
-        named(
-            "twin-1",
-            "n = 4, replica 1 runs twice: 1 slot, 2 views",
-            Scope::new(1, 1, 1, 2).twin(1),
-        ),
-        named(
-            "twin-2",
-            "n = 4, replica 2 runs twice: 1 slot, 2 views",
-            Scope::new(1, 1, 1, 2).twin(2),
-        ),
+        named("twin-0", "n = 4, replica 0 (leads) runs twice: 1 slot, 1 view", twin(0)),
+        named("twin-2", "n = 4, replica 2 (follows) runs twice: 1 slot, 1 view", twin(2)),
+    ]
+}
+
+/// Explored as far as a limit allows, when named on the command line.
+fn large() -> Vec<Named> {
+    let group = || Scope::new(1, 0, 2, 2);
+    let liar = |liar: u8, seat: usize| Scope::new(1, 1, 1, 2).liars(&[liar]).crashing(&[seat]);
+    let twin = |id: u8| Scope::new(1, 1, 1, 2).twin(id);
+    let views = |liar: u8| Scope::new(1, 1, 1, 3).liars(&[liar]);
+    vec![
+        named("crash-0", "n = 3, replica 0 crashes: 2 slots, 2 views", group().crashing(&[0])),
+        named("crash-1", "n = 3, replica 1 crashes: 2 slots, 2 views", group().crashing(&[1])),
+        named("crash-2", "n = 3, replica 2 crashes: 2 slots, 2 views", group().crashing(&[2])),
+        // By seat: the liar has none.
+        named("liar-0-crash-1", "n = 4, replica 0 lies, 1 crashes: 1 slot, 2 views", liar(0, 0)),
+        named("liar-1-crash-0", "n = 4, replica 1 lies, 0 crashes: 1 slot, 2 views", liar(1, 0)),
+        named("liar-1-crash-2", "n = 4, replica 1 lies, 2 crashes: 1 slot, 2 views", liar(1, 1)),
+        named("liar-3-views", "n = 4, replica 3 lies: 1 slot, 3 views", views(3)),
+        named("twin-0-views", "n = 4, replica 0 runs twice: 1 slot, 2 views", twin(0)),
+        named("twin-1-views", "n = 4, replica 1 runs twice: 1 slot, 2 views", twin(1)),
+        named("twin-2-views", "n = 4, replica 2 runs twice: 1 slot, 2 views", twin(2)),
     ]
 }
 
@@ -172,6 +136,7 @@ pub fn beyond() -> Vec<Named> {
         ),
         named("walk-six-twin", "n = 6, replica 0 runs twice: 2 slots, 3 views", six().twin(0)),
         named("walk-crash", "n = 3, two crashes of each: 3 slots, 4 views", crash),
+        named("walk-twin", "n = 4, replica 1 runs twice: 2 slots, 3 views", byzantine().twin(1)),
         named(
             "walk-liar-crash",
             "n = 4, replica 1 lies, each other one crashes once: 1 slot, 3 views",
@@ -185,5 +150,6 @@ pub fn beyond() -> Vec<Named> {
 pub fn all() -> Vec<Named> {
     let mut all = small();
     all.extend(exhaustive());
+    all.extend(large());
     all
 }

@@ -91,6 +91,8 @@ pub struct Outcome {
     pub sizes: Sizes,
     /// For each view the states of one replica in it that have delivered something.
     pub deliveries: Vec<usize>,
+    /// Rare branches with how many states of one replica have each behind them.
+    pub marks: Vec<(&'static str, usize)>,
     /// What was violated, and the steps that lead there.
     pub violation: Option<(Violation, Vec<String>)>,
 }
@@ -122,6 +124,7 @@ pub fn explore_with(
         complete: true,
         sizes: model.sizes(),
         deliveries: Vec::new(),
+        marks: Vec::new(),
         violation: None,
     };
     let (mut index, mut level_end) = (0, 1);
@@ -160,6 +163,7 @@ pub fn explore_with(
     run.states = seen.len();
     run.sizes = model.sizes();
     run.deliveries = model.deliveries();
+    run.marks = model.marks();
     run
 }
 
@@ -172,6 +176,7 @@ fn failed_at_start(violation: Violation) -> Outcome {
         complete: false,
         sizes: Sizes { locals: 0, posts: 0, steps: 0 },
         deliveries: Vec::new(),
+        marks: Vec::new(),
         violation: Some((violation, Vec::new())),
     }
 }

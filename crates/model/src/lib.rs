@@ -45,5 +45,6 @@ pub mod model;
 pub mod posts;
 pub mod replica;
 pub mod scope;
+mod trace;
 pub mod violation;
 pub mod world;

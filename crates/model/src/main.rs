@@ -127,6 +127,13 @@ fn explore_scope(named: &Named, limit: usize) -> bool {
         started.elapsed().as_secs_f64(),
         if run.complete { "" } else { "; NOT COMPLETE: limit reached" },
     );
+    let marks: Vec<String> = run
+        .marks
+        .iter()
+        .filter(|(_, states)| *states > 0)
+        .map(|(mark, states)| format!("{mark} {states}"))
+        .collect();
+    text += &format!("    rare branches behind states of one replica: {}\n", marks.join(", "));
     if let Some((violation, lines)) = &run.violation {
         text += &format!("    VIOLATED {violation}\n");
         lines.iter().for_each(|line| text += &format!("      {line}\n"));

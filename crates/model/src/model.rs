@@ -11,7 +11,7 @@ use crate::replica::{Replica, Step};
 use crate::scope::{Flaw, Scope};
 use crate::violation::{Rule, Violation};
 use crate::world::World;
-use perdura_agreement::Mode;
+use perdura_agreement::{Marks, Mode};
 use perdura_protocol::message::Message;
 use perdura_protocol::{Digest, ReplicaId, Slot, View};
 use std::collections::{BTreeMap, HashMap};
@@ -83,7 +83,7 @@ pub struct Broken {
 pub struct Model {
     /// The surroundings.
     pub world: World,
-    posts: Posts,
+    pub(crate) posts: Posts,
     locals: Vec<Local>,
     numbers: HashMap<Digest, LocalId, Mixing>,
     memory: HashMap<(LocalId, Input, Option<u32>), Option<LocalId>, Mixing>,
@@ -439,6 +439,23 @@ impl Model {
         deliveries
     }
 
+    /// Rare branches of the machine that were reached: how many states of a replica have each
+    /// behind them.
+    #[must_use]
+    pub fn marks(&self) -> Vec<(&'static str, usize)> {
+        let count = |taken: fn(&Marks) -> u64| {
+            let marks = self.locals.iter().map(|local| local.replica.machine.marks());
+            marks.filter(|marks| taken(marks) > 0).count()
+        };
+        vec![
+            ("locks carried", count(|marks| marks.locks_carried)),
+            ("holes filled", count(|marks| marks.holes_filled)),
+            ("batches asked for", count(|marks| marks.batches_asked_for)),
+            ("writes withheld", count(|marks| marks.writes_withheld)),
+            ("decisions fetched", count(|marks| marks.decisions_fetched)),
+        ]
+    }
+
     /// A state in which nothing can happen any more: with a last leader that is honest and did not
     /// restart in its view, every honest replica that did not either has delivered all slots.
     pub fn judge_end(&self, state: &[LocalId]) -> Result<(), Violation> {
@@ -461,38 +478,6 @@ impl Model {
             }
         }
         Ok(())
-    }
-
-    /// A step, readable.
-    #[must_use]
-    pub fn describe(&self, seat: usize, input: Input, until_stall: Option<u32>) -> String {
-        let me = self.world.seats[seat];
-        let what = match input {
-            Input::Deliver(post) => {
-                let post = self.posts.post(post);
-                format!("hears from {}: {}", post.from, brief(&post.message))
-            }
-            Input::Votes(ballot, voters) => {
-                let ballot = self.posts.ballot(ballot);
-                let voters: Vec<usize> =
-                    (0..self.world.n()).filter(|id| voters >> id & 1 == 1).collect();
-                format!(
-                    "hears {:?} of view {} slot {} batch {} from {voters:?}",
-                    ballot.kind(),
-                    ballot.view,
-                    ballot.slot,
-                    short(ballot.digest)
-                )
-            }
-            Input::Join(view) => format!("times out and asks for view {view}"),
-            Input::Request => "gets a frame from a client".to_owned(),
-            Input::Crash(_) => "crashes and restarts".to_owned(),
-            Input::Repeat => "repeats itself".to_owned(),
-        };
-        let stall = until_stall
-            .map(|records| format!("; after {records} records its disk stalls"))
-            .unwrap_or_default();
-        format!("replica {me} (seat {seat}) {what}{stall}")
     }
 }
 
@@ -545,51 +530,4 @@ fn take_votes(step: &mut Step<'_>, ballot: u32, voters: u32) -> Result<bool, Vio
         }
     }
     Ok(false)
-}
-
-fn short(digest: Digest) -> String {
-    let text = format!("{digest:?}");
-    text.chars().filter(char::is_ascii_hexdigit).take(6).collect()
-}
-
-fn brief(message: &Message) -> String {
-    match message {
-        Message::Propose { view, slot, batch, decided, .. } => format!(
-            "Propose view {view} slot {slot} batch {} (decided {decided})",
-            short(batch.digest())
-        ),
-        Message::ViewChange(change) => {
-            let locks: Vec<String> = change
-                .locks
-                .iter()
-                .map(|lock| format!("slot {} view {} {}", lock.slot, lock.view, short(lock.digest)))
-                .collect();
-            format!("ViewChange to {} with locks [{}]", change.view, locks.join(", "))
-        }
-        Message::NewView(new_view) => {
-            let senders: Vec<u8> = new_view.changes.iter().map(|change| change.sender.0).collect();
-            format!("NewView {} from view changes of {senders:?}", new_view.view)
-        }
-        Message::Decisions { decisions, .. } => {
-            let decided: Vec<String> = decisions
-                .iter()
-                .map(|d| format!("slot {} view {} {}", d.slot, d.view, short(d.batch.digest())))
-                .collect();
-            format!("Decisions [{}]", decided.join(", "))
-        }
-        Message::Decided { view, slot, .. } => format!("Decided view {view} up to slot {slot}"),
-        Message::Write { view, slot, digest, .. } => {
-            format!("Write view {view} slot {slot} {}", short(*digest))
-        }
-        Message::Accept { view, slot, digest, .. } => {
-            format!("Accept view {view} slot {slot} {}", short(*digest))
-        }
-        Message::FetchBatch { slot, digest } => {
-            format!("FetchBatch slot {slot} {}", short(*digest))
-        }
-        Message::LockedBatch { slot, batch } => {
-            format!("LockedBatch slot {slot} {}", short(batch.digest()))
-        }
-        other => format!("{other:?}"),
-    }
 }
