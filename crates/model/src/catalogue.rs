@@ -90,6 +90,7 @@ fn large() -> Vec<Named> {
         named("crash-2", "n = 3, replica 2 crashes: 2 slots, 2 views", group().crashing(&[2])),
         // By seat: the liar has none.
         named("liar-0-crash-1", "n = 4, replica 0 lies, 1 crashes: 1 slot, 2 views", liar(0, 0)),
+        named("liar-0-crash-2", "n = 4, replica 0 lies, 2 crashes: 1 slot, 2 views", liar(0, 1)),
         named("liar-1-crash-0", "n = 4, replica 1 lies, 0 crashes: 1 slot, 2 views", liar(1, 0)),
         named("liar-1-crash-2", "n = 4, replica 1 lies, 2 crashes: 1 slot, 2 views", liar(1, 1)),
         named("liar-3-views", "n = 4, replica 3 lies: 1 slot, 3 views", views(3)),

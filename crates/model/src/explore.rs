@@ -220,6 +220,9 @@ pub struct Walked {
     pub violation: Option<(u64, Violation, Vec<String>)>,
 }
 
+/// A walk ends here: a liar may change its unverified votes for ever.
+const WALK_STEPS: usize = 300;
+
 /// The tables of a model are started afresh beyond this many states of single replicas.
 const LOCALS_KEPT: usize = 50_000;
 
@@ -287,6 +290,9 @@ fn one_walk(
         if moves.is_empty() {
             walked.ends += 1;
             model.judge_end(&state).map_err(|violation| (violation, told(model, &taken)))?;
+            return Ok(());
+        }
+        if taken.len() >= WALK_STEPS {
             return Ok(());
         }
         let step = random.pick(&moves);

