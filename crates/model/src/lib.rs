@@ -27,13 +27,13 @@
 //! 8. *A step of one replica is worked out once* ([`model`]): the machine is deterministic. This
 //!    saves time, not states.
 //!
-//! `tests/bounds.rs` holds 3, 4 and 7 against exploration without them where that is feasible.
+//! `tests/bounds.rs` holds 3, 4 and 7 against exploration and walks without them.
 //!
 //! These are bounds, and what lies beyond them is not covered: the scope's slots and views; one
 //! frame per batch; batches execute at once; no state transfer, no checkpoint but the prefix that a
-//! scope names; no change of configuration; one crash; the batches and forgeries of [`adversary`];
-//! keyed hashes for signatures. That a frame is ordered twice is no violation here: sessions answer
-//! it (E4), and the simulator checks that.
+//! scope names, which liars neither sign nor use; no change of configuration; one crash; the batches
+//! and forgeries of [`adversary`]; keyed hashes for signatures. That a frame is ordered twice is no
+//! violation here: sessions answer it (E4), and the simulator checks that.
 
 #![forbid(unsafe_code)]
 
