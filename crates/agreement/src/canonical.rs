@@ -380,7 +380,6 @@ impl Agreement {
         let Agreement {
             // Written elsewhere.
             pool: _,
-            marks: _,
             slots: _,
             view: _,
             mode: _,

@@ -178,15 +178,18 @@ impl Speech<'_> {
                 }
                 let Ballot { view, digest, .. } = *ballot;
                 let missing = self.world.quorum() - writes.len();
-                let writes = if missing == 1 { self.padded(writes) } else { writes.clone() };
-                let lock = Lock { slot, view, digest, writes };
+                let lock = Lock { slot, view, digest, writes: writes.clone() };
                 match missing {
                     0 => more.extend(choices.iter().map(|locks| {
                         let mut locks = locks.clone();
                         locks.push(lock.clone());
                         locks
                     })),
-                    1 => forged.push(vec![lock]),
+                    1 => {
+                        let writes = self.padded(writes);
+                        forged.push(vec![Lock { writes, ..lock.clone() }]);
+                        forged.push(vec![lock]);
+                    }
                     _ => {}
                 }
             }
@@ -293,10 +296,12 @@ impl Speech<'_> {
             let missing = self.world.quorum() - accepts.len();
             let batch = batches.iter().find(|batch| batch.digest() == digest);
             let (Some(batch), true) = (batch, missing <= 1) else { continue };
-            let accepts = if missing == 1 { self.padded(&accepts) } else { accepts };
-            let decision = Decision { slot, view, accepts, batch: batch.clone() };
-            let message = Message::Decisions { decisions: vec![decision], prefix: None };
-            self.say(liar, &message);
+            let forged = (missing == 1).then(|| self.padded(&accepts));
+            for accepts in std::iter::once(accepts).chain(forged) {
+                let decision = Decision { slot, view, accepts, batch: batch.clone() };
+                let message = Message::Decisions { decisions: vec![decision], prefix: None };
+                self.say(liar, &message);
+            }
         }
     }
 }
