@@ -3,9 +3,10 @@
 //! Nothing but the crate `model` uses this. Every field is named, without `..`, so that a new one
 //! does not compile until somebody says here whether it counts.
 //!
-//! *Whole* form: everything but times (they decide only when a tick makes the machine speak, and
-//! the checker calls no tick), the counter of batch verifications, and sums of other fields.
-//! Sequence numbers count from what is durable.
+//! *Whole* form: everything but times (each input of the checker comes an hour after the one before,
+//! so that pauses and penalties are over; it ticks only until a replica asks for decisions), the
+//! counter of batch verifications, and sums of other fields. Sequence numbers count from what is
+//! durable.
 //!
 //! *Live* form: of that, only what a later message, completion or restart can still read. Left out
 //! are
@@ -413,7 +414,7 @@ impl Agreement {
             // A sum of others.
             held_proposal_bytes: _,
             // Read by ticks and links only.
-            suspecting: _,
+            suspecting,
             abdicated: _,
             left_ms: _,
             failed_views: _,
@@ -440,6 +441,9 @@ impl Agreement {
             effects,
         } = self;
         assert!(effects.is_empty(), "the middle of a step is no state");
+        if writer.form == Form::Whole {
+            writer.out.push(u8::from(suspecting.is_some()));
+        }
         writer.put(&configurations.latest().id);
         writer.put(vote_after);
         writer.out.push(u8::from(*awaiting_state));

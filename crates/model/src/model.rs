@@ -486,6 +486,11 @@ fn take(step: &mut Step<'_>, input: Input) -> Result<bool, Violation> {
     match input {
         Input::Deliver(post) => {
             let post = step.posts.post(post).clone();
+            if let Message::Decisions { decisions, .. } = &post.message
+                && let Some(last) = decisions.last()
+            {
+                step.ask(post.from, last.slot)?;
+            }
             step.receive(post.from, post.message)?;
         }
         Input::Votes(ballot, voters) => return take_votes(step, ballot, voters),

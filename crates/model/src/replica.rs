@@ -168,6 +168,8 @@ pub struct Step<'a> {
     pub replica: Replica,
     // Records that become durable before the disk stalls; all, if it does not.
     until_stall: Option<u32>,
+    // Whom it asked for decisions last.
+    asked: Option<ReplicaId>,
 }
 
 impl<'a> Step<'a> {
@@ -178,7 +180,7 @@ impl<'a> Step<'a> {
         replica: Replica,
         until_stall: Option<u32>,
     ) -> Step<'a> {
-        Step { world, posts, replica, until_stall }
+        Step { world, posts, replica, until_stall, asked: None }
     }
 
     /// This replica's id.
@@ -197,6 +199,22 @@ impl<'a> Step<'a> {
         let now = World::now(self.replica.steps);
         self.replica.machine.on_message(now, from, message);
         self.settle()
+    }
+
+    /// Makes the replica ask this peer for decisions, as answers that nobody asked for do not count:
+    /// the peer says that it is ahead, and time passes until it is its turn.
+    pub fn ask(&mut self, peer: ReplicaId, delivered: Slot) -> Result<(), Violation> {
+        let view = self.replica.machine.view();
+        self.receive(peer, Message::Status { view, changing: false, delivered })?;
+        for _ in 0..2 * self.world.n() {
+            if self.asked == Some(peer) || self.replica.machine.delivered() >= delivered {
+                break;
+            }
+            self.replica.steps += 1;
+            self.replica.machine.on_tick(World::now(self.replica.steps));
+            self.settle()?;
+        }
+        Ok(())
     }
 
     /// Enough others want this view that the replica joins.
@@ -317,6 +335,9 @@ impl<'a> Step<'a> {
     }
 
     fn speak(&mut self, to: Option<ReplicaId>, message: Message) -> Result<(), Violation> {
+        if let (Some(to), Message::Fetch { .. }) = (to, &message) {
+            self.asked = Some(to);
+        }
         // Heartbeats, suspicions and questions are choices of the explorer.
         if matches!(
             message,

@@ -114,11 +114,11 @@ impl World {
         Agreement::new(settings, configurations, restart, Self::now(0))
     }
 
-    /// The clocks at the `step`-th input of a replica. Every input comes a second after the one
-    /// before, so that no answer is left out because one was given a moment ago.
+    /// The clocks at the `step`-th input of a replica. Every input comes an hour after the one
+    /// before, so that nothing is passed over because of what was said or done a moment ago.
     #[must_use]
     pub fn now(step: u64) -> Now {
-        Now { monotonic_ms: 1_000_000 + step * 1_000, wall: WALL }
+        Now { monotonic_ms: 1_000_000 + step * 3_600_000, wall: WALL }
     }
 
     /// Number of replicas.
