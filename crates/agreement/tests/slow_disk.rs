@@ -76,7 +76,7 @@ fn what_waits_for_a_disk_that_stands_still_is_bounded() {
         }
         // Nothing is ever reported as persisted.
         let bound = limits::PREFIX_INTERVAL + 8 + slot.0 / limits::PREFIX_INTERVAL + 1;
-        let (_, _, held) = follower.held();
+        let held = follower.held().messages;
         assert!(held as u64 <= bound, "{held} messages wait at slot {slot}");
     }
     assert_eq!(executed, 20 * limits::PREFIX_INTERVAL, "the group went on without its disk");

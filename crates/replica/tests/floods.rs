@@ -55,15 +55,14 @@ impl Single {
         };
         let clients: Vec<(String, PublicKey)> =
             (50..60).map(|seed| (format!("client {seed}"), key(seed).public())).collect();
+        let configuration = Configuration { id: 0, from_slot: Slot(0), members };
         let boot = Boot {
             me: ReplicaId(me),
             key: key(10 + me),
             scheme: Scheme::Ed25519,
             parameters,
-            genesis: Genesis {
-                configuration: Configuration { id: 0, from_slot: Slot(0), members },
-                clients,
-            },
+            latest: configuration.clone(),
+            genesis: Genesis { configuration, clients },
             entropy: [3; 32],
             make_service: Box::new(|| Store::new(1 << 30)),
             checkpoint: None,
