@@ -71,7 +71,8 @@ impl World {
     /// One of the two; with `async` durability a machine's crash would be amnesia, and more than
     /// one of those at a time is not promised.
     pub(crate) fn crash_either(&mut self, replica: usize) {
-        if self.plan.durability == Durability::Sync && self.random.percent(60) {
+        let machine = self.plan.durability == Durability::Sync && self.random.percent(60);
+        if machine || self.by_hand {
             self.crash_machine(replica);
         } else {
             self.crash_process(replica);
@@ -87,6 +88,12 @@ impl World {
         };
         self.fired(kind);
         self.trace.line(self.now_us, format_args!("r{replica} stops: {what}"));
+        if kind == FaultKind::FlushError && self.by_hand {
+            self.tell(format_args!("r{replica} stops itself: {what}"));
+            self.crash_process(replica);
+            return;
+        }
+        self.tell(format_args!("the machine of r{replica} stops"));
         self.crash_either(replica);
     }
 
@@ -157,6 +164,9 @@ impl World {
                 self.mark(Mark::AmnesiacRefused);
                 self.wipe(replica);
             }
+            Err(error) if self.is_damaged(replica) => {
+                self.tell(format_args!("r{replica} does not start: {error}"));
+            }
             Err(error) => {
                 self.fail(Broken::new(RULE, format!("replica {replica} does not open: {error}")));
             }
@@ -211,6 +221,9 @@ impl World {
         let recovered = match recover(opened) {
             Ok(recovered) if intact || !trusted => {
                 self.replicas[replica].gaps = found_gaps;
+                for warning in recovered.warnings.iter().filter(|_| !intact) {
+                    self.tell(format_args!("r{replica} warns: {warning}"));
+                }
                 recovered
             }
             Ok(recovered) => {

@@ -124,6 +124,11 @@ impl World {
         self.clients.iter().map(|client| client.open.len()).sum()
     }
 
+    /// Whether a call has not ended.
+    pub(crate) fn is_open(&self, record: usize) -> bool {
+        self.clients.iter().any(|client| client.open.values().any(|(open, _)| *open == record))
+    }
+
     pub(crate) fn make_call(&mut self, client: usize, life: u64, caller: usize) {
         if self.clients[client].life != life || self.ending.begun() {
             return;
@@ -272,6 +277,7 @@ impl World {
         if here.administered == Some(id) {
             here.administered = None;
             self.trace.line(self.now_us, format_args!("admin: {result:?}"));
+            self.administered(&administered(&result));
             return;
         }
         let Some((record, caller)) = here.open.remove(&id) else { return };
@@ -331,5 +337,15 @@ impl World {
         }
         let pause = self.random.below(self.plan.workload.think_us + 1);
         self.push(pause, Event::Call { client, life, caller });
+    }
+}
+
+/// How a command of the administrator ended.
+fn administered(result: &CallResult) -> String {
+    match result {
+        CallResult::Completed(_) => "ok".to_owned(),
+        CallResult::Refused(Refusal::Ordered(reason)) => format!("refused: {reason}"),
+        CallResult::Refused(_) => "refused".to_owned(),
+        CallResult::Indeterminate(_) => "indeterminate".to_owned(),
     }
 }

@@ -125,6 +125,11 @@ impl World {
                     self.crash_process(replica);
                     return;
                 }
+                Output::Halt(why) if self.is_damaged(replica) => {
+                    self.tell(format_args!("r{replica} halts: {why}"));
+                    self.crash_process(replica);
+                    return;
+                }
                 Output::Halt(why) => self.fail(progress::halted(replica, &why)),
             }
             if self.dies_now(replica) {
@@ -142,6 +147,7 @@ impl World {
             Some(0) => {
                 *armed = None;
                 self.fired(FaultKind::CrashAtSend);
+                self.tell(format_args!("the machine of r{replica} stops"));
                 self.crash_either(replica);
                 true
             }

@@ -75,12 +75,14 @@ impl World {
         for hostile in 0..self.hostile.len() {
             let station = self.hostile_station(hostile);
             self.dial_all(station);
-            self.push(PAUSE_US[1], Event::Attack { hostile });
+            if !self.by_hand {
+                self.push(PAUSE_US[1], Event::Attack { hostile });
+            }
         }
     }
 
     pub(crate) fn attack(&mut self, hostile: usize) {
-        if self.ending.begun() {
+        if self.ending.begun() || !self.may_attack() {
             return;
         }
         let pause = self.random.between(PAUSE_US[0], PAUSE_US[1]);

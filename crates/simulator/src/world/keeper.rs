@@ -37,7 +37,9 @@ impl World {
         let Some(mark) = mark else { return };
         process.flush = Some(Flush { records, mark, written: false });
         let life = self.replicas[replica].life;
-        if self.disk_random.percent(50) && !self.write_flush(replica) {
+        // A disk that a scenario made slow has written nothing before it is done.
+        let late = self.by_hand && self.replicas[replica].slow_us > 0;
+        if self.disk_random.percent(50) && !late && !self.write_flush(replica) {
             return;
         }
         let usual = self.disk_random.below(self.plan.flush_us + 1);
@@ -73,6 +75,7 @@ impl World {
                     // The disk was done; the process dies before it learns of it.
                     self.replicas[replica].armed.disk = None;
                     self.fired(FaultKind::CrashInAppend);
+                    self.tell(format_args!("the machine of r{replica} stops"));
                     self.crash_either(replica);
                     return false;
                 }
@@ -172,6 +175,7 @@ impl World {
         if dies {
             self.replicas[replica].armed.disk = None;
             self.fired(FaultKind::CrashInCheckpoint);
+            self.tell(format_args!("the machine of r{replica} stops"));
             self.crash_either(replica);
             return;
         }

@@ -3,10 +3,11 @@
 
 use super::{Event, World};
 use crate::checkers::progress;
+use crate::random::Random;
 use crate::witness::{Notes, Witnessed};
 use bytes::Bytes;
 use perdura_adversary::{Insider, Liar, Strategy, Twin};
-use perdura_protocol::{ReplicaId, Slot};
+use perdura_protocol::{ReplicaId, SecretKey, Slot};
 use perdura_replica::node::{Boot, Input, Interceptor, Node, Now, Peer, Said};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -29,23 +30,35 @@ impl World {
             .collect();
         let coin = random.next();
         for (index, strategy) in chosen {
-            let insider = Insider {
-                me: ReplicaId(index as u8),
-                faults: self.plan.faults,
-                cluster: self.parameters.cluster,
-                keys: keys.clone(),
-                configurations: vec![self.replicas[index].genesis.configuration.clone()],
-                coin,
-            };
-            let mut liar = Liar::new(insider, strategy, random.next());
-            if strategy == Strategy::Twins {
-                match self.twin(index, random.bytes32()) {
-                    Ok(twin) => liar = liar.with_twin(Box::new(twin)),
-                    Err(error) => self.fail(progress::halted(index, &error.to_string())),
-                }
-            }
-            self.replicas[index].liar = Some(liar);
+            self.make_liar(index, strategy, keys.clone(), coin, &mut random);
         }
+    }
+
+    /// From now on a replica lies, with these keys and accomplices.
+    pub(crate) fn make_liar(
+        &mut self,
+        index: usize,
+        strategy: Strategy,
+        keys: Vec<(ReplicaId, SecretKey)>,
+        coin: u64,
+        random: &mut Random,
+    ) {
+        let insider = Insider {
+            me: ReplicaId(index as u8),
+            faults: self.plan.faults,
+            cluster: self.parameters.cluster,
+            keys,
+            configurations: vec![self.replicas[index].genesis.configuration.clone()],
+            coin,
+        };
+        let mut liar = Liar::new(insider, strategy, random.next());
+        if strategy == Strategy::Twins {
+            match self.twin(index, random.bytes32()) {
+                Ok(twin) => liar = liar.with_twin(Box::new(twin)),
+                Err(error) => self.fail(progress::halted(index, &error.to_string())),
+            }
+        }
+        self.replicas[index].liar = Some(liar);
     }
 
     fn twin(
@@ -142,6 +155,10 @@ impl World {
             Peer::Replica(id) => (self.is_liar(id.index()) || self.forgot(id.index()), None),
             Peer::Client { key, .. } => (self.is_hostile(key), self.station(replica, peer)),
         };
+        if !guilty && self.is_releasing() {
+            self.tell(format_args!("r{replica} rejects it: {what}"));
+            return;
+        }
         if !guilty {
             self.fail(progress::accused(replica, &format!("{peer:?} {what}")));
             return;

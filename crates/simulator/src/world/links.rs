@@ -56,7 +56,7 @@ impl World {
         }
     }
 
-    fn is_running(&self, station: usize) -> bool {
+    pub(crate) fn is_running(&self, station: usize) -> bool {
         match self.client_at(station) {
             None => self.replicas[station].process.is_some(),
             Some(client) => self.clients.get(client).is_none_or(|client| client.core.is_some()),
@@ -84,7 +84,7 @@ impl World {
     }
 
     /// Whom a message on this link comes from, as a replica sees it.
-    fn peer(&mut self, station: usize, at: usize) -> Peer {
+    pub(crate) fn peer(&mut self, station: usize, at: usize) -> Peer {
         match self.client_at(station) {
             None => Peer::Replica(ReplicaId(station as u8)),
             Some(client) => {
@@ -158,6 +158,9 @@ impl World {
             return;
         }
         let epoch = link.epoch;
+        if self.by_hand && self.withheld(from, to, bytes) {
+            return;
+        }
         let Fate { arrivals_us, faults, corrupted } =
             self.network.fate(from, to, bytes.len(), self.now_us);
         for kind in faults.into_iter().flatten() {

@@ -9,7 +9,7 @@
 //! ones; `by_hand` is what scenarios do.
 
 mod boot;
-mod by_hand;
+pub(crate) mod by_hand;
 mod chaos;
 mod clients;
 mod clock;
@@ -131,6 +131,7 @@ pub struct World {
     pub(crate) trace: Trace,
     /// Whether replicas start and clients call only when they are told to (scenarios).
     pub(crate) by_hand: bool,
+    pub(crate) hand: by_hand::Hand,
     // Outputs since the last tick.
     pub(crate) outputs: u64,
     broken: Option<Broken>,
@@ -256,6 +257,7 @@ impl World {
             report: Report { runs: 1, ..Report::default() },
             trace: Trace::new(writer),
             by_hand: false,
+            hand: by_hand::Hand::default(),
             outputs: 0,
             broken: None,
         };

@@ -25,6 +25,7 @@ impl World {
             self.crash_machine(replica);
         }
         self.checkers.persist_before_speak.wiped(replica);
+        self.undamaged(replica);
         let incarnation = self.replicas[replica].incarnation + 1;
         let key = SecretKey::from_seed(self.plan.scheme, self.random.bytes32());
         self.trace.line(self.now_us, format_args!("r{replica} loses its disk"));

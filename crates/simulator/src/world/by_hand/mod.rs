@@ -1,12 +1,36 @@
-//! What scenarios do to a world, in which otherwise nothing goes wrong and nobody calls.
+//! What scenarios do to a world, in which otherwise nothing goes wrong and nobody calls. Here time
+//! passes and is looked at; `holds` is what they do to messages, `disks` to disks, `people` to
+//! clients and liars.
+
+mod disks;
+mod holds;
+mod people;
+
+pub(crate) use disks::During;
+pub(crate) use holds::Filter;
+pub(crate) use people::swap;
 
 use super::World;
-use super::workload::Request;
-use crate::checkers::commit_order::Seen;
-use crate::checkers::progress::PATIENCE_US;
-use crate::linearizability::Return;
-use perdura_store::StoreCommand;
-use std::fmt::Write;
+use holds::Holds;
+use std::collections::BTreeSet;
+use std::fmt::{Display, Write};
+
+/// The hand that leads a scenario.
+#[derive(Debug, Default)]
+pub struct Hand {
+    // What happened that a reader wants to know, since it was last asked for.
+    told: Vec<String>,
+    // Calls that go on while other things happen: their records, and what they are.
+    calls: Vec<(usize, String)>,
+    // What the administrator orders while other things happen.
+    administers: Option<String>,
+    // How another command of the administrator ended.
+    administered: Option<String>,
+    holds: Holds,
+    // Replicas whose disks were damaged by hand: they may refuse to start, or stop themselves.
+    damaged: BTreeSet<usize>,
+    attack_until_us: u64,
+}
 
 impl World {
     /// Starts everything, for a scenario.
@@ -16,27 +40,22 @@ impl World {
         self.run_for(100_000);
     }
 
+    /// Something that a reader of the scenario wants to know.
+    pub(crate) fn tell(&mut self, what: impl Display) {
+        if self.by_hand {
+            self.hand.told.push(what.to_string());
+        }
+    }
+
+    /// What was told since this was last asked.
+    pub(crate) fn told(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.hand.told)
+    }
+
     /// Lets virtual time pass.
     pub(crate) fn run_for(&mut self, us: u64) {
         let until = self.now_us + us;
         self.run_until(until);
-    }
-
-    /// One call of the client; how it ended.
-    pub(crate) fn call_to_its_end(&mut self, command: StoreCommand, fast: bool) -> String {
-        let record = self.calls.len();
-        let short_us = Some(PATIENCE_US / 2);
-        self.call(0, 0, Request { command, fast, short_us });
-        self.run_while(|world| world.open_calls() > 0);
-        match self.calls.get(record).map(|call| &call.seen) {
-            Some(Seen::Ok(reply)) => match Return::from(reply) {
-                Return::Put => "ok".to_owned(),
-                Return::Value(value) => format!("ok {}", value.unwrap_or("(absent)".to_owned())),
-                other => format!("ok {other:?}"),
-            },
-            Some(Seen::Unknown) => "indeterminate".to_owned(),
-            _ => "refused".to_owned(),
-        }
     }
 
     /// Takes a replica off the network.
@@ -53,6 +72,18 @@ impl World {
             self.network.cut(replica, other, false);
             self.network.cut(other, replica, false);
         }
+    }
+
+    /// Nothing is withheld or slow any more, all is started and comes to rest, and every checker
+    /// judges.
+    pub(crate) fn end_by_hand(&mut self) {
+        self.forget_kept();
+        for replica in &mut self.replicas {
+            replica.slow_us = 0;
+        }
+        self.all_is_well();
+        self.come_to_rest();
+        self.judge();
     }
 
     /// Where each replica stands, a line each.
