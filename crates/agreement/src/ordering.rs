@@ -370,9 +370,15 @@ impl Agreement {
 
     /// Signs the delivered and executed prefix. That is no vote but a testimony, and one who may
     /// not vote gives it too: where every replica lost some of its votes, each in another slot,
-    /// nobody could vote again if only voters certified what all have delivered.
+    /// nobody could vote again if only voters certified what all have delivered. A new incarnation
+    /// keeps quiet about slots in which its predecessor was the member.
     pub(crate) fn sign_prefix(&mut self, now: Now, slot: Slot, history: Digest, logged_at: u64) {
         self.own_histories.insert(slot, history);
+        let me = self.settings.me;
+        if self.configurations.at(slot).key(me) != Some(self.settings.key.public()) {
+            self.try_certify_prefix(now, slot);
+            return;
+        }
         let signature = self.sign(Kind::Prefix, View(0), slot, history);
         let message = Message::Prefix { slot, history, signature };
         if logged_at <= self.persisted {
@@ -380,7 +386,6 @@ impl Agreement {
         } else {
             self.hold(logged_at, Held::Broadcast(message));
         }
-        let me = self.settings.me;
         self.add_prefix_vote(me, slot, history, signature);
         self.try_certify_prefix(now, slot);
     }
