@@ -13,7 +13,7 @@
 //! 8. A replica without a complete state (a new incarnation, D8) does not vote.
 
 use crate::slot::SlotState;
-use perdura_protocol::{Digest, Slot, View};
+use perdura_protocol::{Digest, Slot, View, seeded};
 
 /// Everything about the replica, besides the slot itself, on which a vote depends.
 #[derive(Clone, Copy, Debug)]
@@ -109,7 +109,7 @@ pub fn may_consider(
     if state.decided.as_ref().is_some_and(|decided| decided.batch.digest() != digest) {
         return Err(Withheld::DecidedOtherwise);
     }
-    if matches!(choice, Choice::Bound(bound) if bound != digest) {
+    if matches!(choice, Choice::Bound(bound) if bound != digest) && !seeded!(ChoiceIgnored) {
         return Err(Withheld::ChosenOtherwise);
     }
     let written = state.written.as_ref().filter(|written| written.0 == view);
@@ -130,7 +130,7 @@ pub fn may_write(standing: &Standing, ballot: Ballot, state: &SlotState) -> Resu
         .locked
         .as_ref()
         .is_some_and(|locked| locked.view == view && locked.batch.digest() == digest);
-    if standing.restarted_in == Some(view) && !logged {
+    if standing.restarted_in == Some(view) && !logged && !seeded!(RestartedReplicaWrites) {
         return Err(Withheld::Restarted);
     }
     Ok(())
