@@ -596,6 +596,7 @@ impl Agreement {
             prefix: self.prefix.slot.max(self.start.base.slot),
             reach: self.reach(),
             restarted_in: self.restarted_in,
+            persisted: self.persisted,
             voting: self.voting(),
         }
     }

@@ -28,6 +28,8 @@ pub struct Standing {
     pub reach: Slot,
     /// The view in which this replica restarted (rule 6).
     pub restarted_in: Option<View>,
+    /// The log is durable up to here (rule 6).
+    pub persisted: u64,
     /// The configuration in which the view was started (rule 7).
     pub view_configuration: u64,
     /// Whether it may vote at all (rule 8).
@@ -129,6 +131,7 @@ pub fn may_write(standing: &Standing, ballot: Ballot, state: &SlotState) -> Resu
     let logged = state
         .locked
         .as_ref()
+        .filter(|locked| locked.sequence <= standing.persisted)
         .is_some_and(|locked| locked.view == view && locked.batch.digest() == digest);
     if standing.restarted_in == Some(view) && !logged && !seeded!(RestartedReplicaWrites) {
         return Err(Withheld::Restarted);
@@ -149,6 +152,7 @@ mod tests {
             prefix: Slot(64),
             reach: Slot(100),
             restarted_in: None,
+            persisted: 0,
             view_configuration: 2,
             voting: true,
         }
@@ -213,5 +217,10 @@ mod tests {
             Some(Locked { view: View(3), batch, writes: Certificate::default(), sequence: 0 });
         let s = Standing { restarted_in: Some(View(3)), ..standing() };
         assert_eq!(check(s, 70, &state, Choice::Free), Ok(()));
+        // One that was given since waits for the disk.
+        if let Some(locked) = &mut state.locked {
+            locked.sequence = 1;
+        }
+        assert_eq!(check(s, 70, &state, Choice::Free), Err(Withheld::Restarted));
     }
 }
