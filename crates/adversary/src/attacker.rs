@@ -9,7 +9,7 @@ use perdura_protocol::{
 };
 
 /// Frames remembered for replay.
-const REMEMBERED: usize = 64;
+const REMEMBERED: usize = 1_024;
 
 /// Commands of one flooding tick.
 const FLOOD: u64 = 40;
@@ -158,6 +158,7 @@ impl Attacker {
                     self.open(&mut out);
                     self.plain(&mut out);
                 }
+                self.revive(&mut out);
             }
             Attack::HugeCommands => self.huge(&mut out),
             Attack::WildNumbers => self.wild(&mut out),
@@ -251,6 +252,18 @@ impl Attacker {
             }
         };
         self.to_all(&Message::Frame(again), out);
+    }
+
+    /// Opens its oldest session again, which has been evicted if it can be, and sends what it sent
+    /// in it.
+    fn revive(&mut self, out: &mut Vec<(ReplicaId, Bytes)>) {
+        let at = self.random.below(1 + self.frames.len() as u64 / 4) as usize;
+        let Some(session) = self.frames.get(at).map(|frame| frame.session) else { return };
+        let old = self.frames.iter().filter(|frame| frame.session == session);
+        let again: Vec<Frame> = old.cloned().collect();
+        for frame in again {
+            self.to_all(&Message::Frame(frame), out);
+        }
     }
 
     fn tell_two(&mut self, out: &mut Vec<(ReplicaId, Bytes)>) {

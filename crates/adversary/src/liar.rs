@@ -177,10 +177,14 @@ impl Interceptor for Liar {
     fn hears(&mut self, now: Now, input: &Input, out: &mut Vec<Said>) -> bool {
         self.new_mood(now);
         let mut message = None;
-        if let Input::Message { bytes, .. } = input {
+        if let Input::Message { peer, bytes } = input {
             message = Message::from_bytes(bytes.clone()).ok();
             if let Some(message) = &message {
-                self.memory.note(message, bytes);
+                let from = match peer {
+                    Peer::Replica(id) => Some(*id),
+                    Peer::Client { .. } => None,
+                };
+                self.memory.note(from, message, bytes);
             }
         }
         if let Some(twin) = &mut self.twin {
@@ -206,7 +210,7 @@ impl Interceptor for Liar {
         self.new_mood(now);
         let mut out = Vec::new();
         let Ok(message) = Message::from_bytes(bytes.clone()) else { return out };
-        self.memory.note(&message, bytes);
+        self.memory.note(Some(self.insider.me), &message, bytes);
         for peer in peers {
             let before = out.len();
             let speech = Speech { peer: *peer, message: &message, bytes, out: &mut out };

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use perdura_protocol::message::Message;
 use perdura_protocol::viewchange::ViewChange;
-use perdura_protocol::{Batch, Digest, Frame, Outcome, ReplicaId, Slot, View};
+use perdura_protocol::{Batch, Digest, Frame, Outcome, ReplicaId, Signature, Slot, View};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Messages, frames and digests remembered.
@@ -39,6 +39,10 @@ pub struct Memory {
     pub outcomes: VecDeque<Outcome>,
     /// The highest view heard of.
     pub view: View,
+    /// The highest slot that was proposed.
+    pub slot: Slot,
+    /// Genuine Writes, by what they are for.
+    pub writes: BTreeMap<(View, Slot, Digest), BTreeMap<ReplicaId, Signature>>,
 }
 
 fn push<T>(queue: &mut VecDeque<T>, item: T) {
@@ -55,8 +59,8 @@ fn bound<K: Ord + Clone, V>(map: &mut BTreeMap<K, V>) {
 }
 
 impl Memory {
-    /// Takes note of a message that was heard, or that the replica wants to say.
-    pub fn note(&mut self, message: &Message, bytes: &Bytes) {
+    /// Takes note of a message that was heard from a replica, or that the liar's own wants to say.
+    pub fn note(&mut self, from: Option<ReplicaId>, message: &Message, bytes: &Bytes) {
         push(&mut self.messages, bytes.clone());
         match message {
             Message::Frame(frame) => push(&mut self.frames, frame.clone()),
@@ -68,6 +72,14 @@ impl Memory {
                     bound(&mut self.forks);
                 }
                 self.view = self.view.max(*view);
+                self.slot = self.slot.max(*slot);
+            }
+            Message::Write { view, slot, digest, signature } => {
+                if let Some(from) = from {
+                    let known = self.writes.entry((*view, *slot, *digest)).or_default();
+                    known.insert(from, *signature);
+                    bound(&mut self.writes);
+                }
             }
             Message::ViewChange(change) => {
                 self.changes.insert((change.view, change.sender), (**change).clone());

@@ -2,7 +2,7 @@
 
 use crate::liar::{Liar, Speech};
 use perdura_protocol::message::Message;
-use perdura_protocol::{Slot, View};
+use perdura_protocol::{Batch, Slot, Time, View};
 
 impl Liar {
     pub(crate) fn mutate(&mut self, mut speech: Speech<'_>) {
@@ -25,14 +25,29 @@ impl Liar {
     }
 
     fn near_slot(&mut self, slot: &mut Slot) {
-        let by = *self.random.pick(&[1, 1, 2, 64]);
+        let by = *self.random.pick(&[1, 1, 2, 64, 5_000]);
         slot.0 = if self.random.percent(50) { slot.0 + by } else { slot.0.saturating_sub(by) };
+    }
+
+    /// The same frames at a time that no clock shows, or just one that is a little off.
+    fn other_time(&mut self, batch: &mut Batch) -> bool {
+        let by = *self.random.pick(&[10, 400, 900, 3_600_000]);
+        let time = batch.time().0;
+        let time = if self.random.percent(60) { time + by } else { time.saturating_sub(by) };
+        let frames = batch.frames().to_vec();
+        if !frames.is_empty() {
+            *batch = Batch::requests(Time(time), frames);
+        }
+        !batch.frames().is_empty()
     }
 
     /// Changes one field; false if the message is to be left out.
     fn change(&mut self, message: &mut Message) -> bool {
         let what = self.random.below(4);
         match message {
+            Message::Propose { batch, .. } if self.random.percent(30) => {
+                return self.other_time(batch);
+            }
             Message::Propose { view, slot, batch, decided, history } => match what {
                 0 => self.near_view(view),
                 1 => self.near_slot(slot),

@@ -94,6 +94,13 @@ impl Strategy {
         Strategy::Medley,
     ];
 
+    /// Whether it shows only when somebody fetches a state.
+    #[must_use]
+    pub fn is_about_states(self) -> bool {
+        use Strategy::{CorruptTransfer, ForgedCheckpoints, Medley, SlowTransfer};
+        matches!(self, CorruptTransfer | ForgedCheckpoints | Medley | SlowTransfer)
+    }
+
     /// As on a command line.
     #[must_use]
     pub fn name(self) -> &'static str {

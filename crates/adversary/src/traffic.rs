@@ -12,6 +12,9 @@ const BARELY_MS: u64 = 850;
 /// Messages to each other replica, every 20 ms, of one that floods.
 const FLOOD: usize = 12;
 
+/// Questions of one that asks for the same again and again.
+const BURST: usize = 400;
+
 impl Liar {
     /// Whether a frame is of the client that it does not want to serve.
     pub(crate) fn censors(&mut self, message: &Message) -> bool {
@@ -104,6 +107,9 @@ impl Liar {
 
     /// Questions, junk votes, old messages, and frames, to everybody.
     pub(crate) fn flood(&mut self, out: &mut Vec<Said>) {
+        if self.random.percent(2) {
+            self.ask_at_once(out);
+        }
         for other in self.insider.others() {
             for _ in 0..FLOOD {
                 if let Some(bytes) = self.flotsam() {
@@ -113,9 +119,29 @@ impl Liar {
         }
     }
 
+    /// One question, very often, to one of the others.
+    fn ask_at_once(&mut self, out: &mut Vec<Said>) {
+        let others: Vec<ReplicaId> = self.insider.others().collect();
+        let peer = Peer::Replica(*self.random.pick(&others));
+        let slot = Slot(self.random.below(self.memory.slot.0 + 1));
+        let question = match self.random.below(3) {
+            0 => Message::StateQuery,
+            1 => Message::FetchManifest { slot },
+            _ => Message::FetchPiece { slot, index: 0 },
+        };
+        let bytes = question.to_bytes();
+        out.extend((0..BURST).map(|_| Said { after_ms: 0, peer, bytes: bytes.clone() }));
+    }
+
     fn flotsam(&mut self) -> Option<Bytes> {
         let near = self.random.below(200);
-        let slot = Slot(near);
+        // About slots long past, present, and far ahead.
+        let slot = match self.random.below(4) {
+            0 => Slot(near),
+            1 => Slot(self.memory.slot.0 + 10 * near),
+            2 => Slot(self.random.next()),
+            _ => Slot(self.memory.slot.0 + near / 10),
+        };
         let view = self.memory.view;
         let message = match self.random.below(9) {
             0 => Message::Fetch { from: slot },

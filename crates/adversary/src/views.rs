@@ -1,11 +1,15 @@
 //! Lies about views: what was promised, and how a view starts.
 
 use crate::liar::{Liar, Speech};
+use bytes::Bytes;
 use perdura_protocol::message::Message;
 use perdura_protocol::statement::Kind;
 use perdura_protocol::viewchange::{Lock, NewView, PrefixCertificate, ViewChange};
 use perdura_protocol::{Certificate, Digest, Encode, ReplicaId, Signature, Slot, View};
 use perdura_replica::node::{Peer, Said};
+
+/// Bytes of a signature, the last of an encoded view change.
+const SIGNATURE_BYTES: usize = 64;
 
 impl Liar {
     pub(crate) fn forget_locks(&mut self, mut speech: Speech<'_>) {
@@ -71,7 +75,10 @@ impl Liar {
             .collect();
         let own = signatures[0].1;
         let invent = self.random.percent(70);
-        for other in self.insider.others() {
+        // Those after the liar first: whoever looks at the first signature sees a genuine one.
+        let mut others: Vec<ReplicaId> = self.insider.others().collect();
+        others.sort_by_key(|other| (*other < self.insider.me, *other));
+        for other in others {
             if invent && signatures.len() < quorum && !self.insider.accomplice(other) {
                 let signature = if self.random.percent(50) { own } else { self.noise() };
                 signatures.push((other, signature));
@@ -91,7 +98,14 @@ impl Liar {
         let Message::ViewChange(change) = speech.message else { return speech.plainly() };
         let mut change = change.clone();
         let configuration = change.configuration;
+        if self.random.percent(30)
+            && let Some(bytes) = self.repeat_own_signature(&change)
+        {
+            return speech.after(0, bytes);
+        }
         if self.random.percent(30) {
+            self.transplant(&mut change);
+        } else if self.random.percent(30) {
             let slot = Slot(change.prefix.slot.0 + 64);
             let history = Digest(self.random.bytes32());
             let certificate =
@@ -111,6 +125,66 @@ impl Liar {
             change.locks.sort_by_key(|lock| lock.slot);
         }
         speech.instead(&self.insider.resign(Message::ViewChange(change)));
+    }
+
+    /// A genuine quorum of Writes, as if it were of another slot or view.
+    fn transplant(&mut self, change: &mut ViewChange) {
+        let quorum = self.insider.faults.agreement_quorum();
+        let known: Vec<(Slot, View, Digest, Certificate)> = self
+            .memory
+            .writes
+            .iter()
+            .filter(|(_, signatures)| signatures.len() >= quorum)
+            .map(|((view, slot, digest), signatures)| {
+                let some = signatures.iter().take(quorum).map(|(id, one)| (*id, *one)).collect();
+                (*slot, *view, *digest, Certificate::new(some))
+            })
+            .collect();
+        if known.is_empty() || change.view == View(0) {
+            return;
+        }
+        let (slot, view, digest, writes) = self.random.pick(&known).clone();
+        let last = change.locks.last().map_or(change.prefix.slot, |lock| lock.slot);
+        let slot = match self.random.below(3) {
+            0 => slot,
+            1 => last,
+            _ => last.next(),
+        };
+        let later = self.random.percent(50);
+        let view = if later { View(change.view.0 - 1) } else { view };
+        if slot > change.prefix.slot && view < change.view {
+            change.locks.retain(|lock| lock.slot != slot);
+            change.locks.push(Lock { slot, view, digest, writes });
+            change.locks.sort_by_key(|lock| lock.slot);
+        }
+    }
+
+    /// A lock under which the liar signed as often as a quorum has members. No certificate holds
+    /// such a thing, so that it has to be made of bytes.
+    fn repeat_own_signature(&mut self, change: &ViewChange) -> Option<Bytes> {
+        let last = change.locks.last().map_or(change.prefix.slot, |lock| lock.slot);
+        let (slot, view) = (last.next(), View(change.view.0.checked_sub(1)?));
+        let (me, digest) = (self.insider.me, self.some_digest());
+        let signature =
+            self.insider.sign(me, change.configuration, Kind::Write, view, slot, digest);
+        let quorum = self.insider.faults.agreement_quorum() as u8;
+        let several = (0..quorum).map(|id| (ReplicaId(id), signature)).collect();
+        let writes = Certificate::new(several);
+        let shape = writes.to_bytes();
+        let mut change = change.clone();
+        change.locks.push(Lock { slot, view, digest, writes });
+        let (configuration, view) = (change.configuration, change.view);
+        let mut bytes = Message::ViewChange(Box::new(change)).to_bytes().to_vec();
+        let at = bytes.windows(shape.len()).rposition(|part| part == shape)?;
+        let entry = (shape.len() - 4) / usize::from(quorum);
+        for index in 0..usize::from(quorum) {
+            bytes[at + 4 + index * entry] = me.0;
+        }
+        let end = bytes.len() - SIGNATURE_BYTES;
+        let body = Digest::of(&bytes[1..end]);
+        let signature = self.insider.sign(me, configuration, Kind::ViewChange, view, Slot(0), body);
+        bytes[end..].copy_from_slice(&signature.0);
+        Some(bytes.into())
     }
 
     /// Tells the two halves of different view changes, all of them valid: one set with its own

@@ -130,7 +130,16 @@ impl Liar {
     pub(crate) fn invent_frames(&mut self, mut speech: Speech<'_>) {
         let forged = match speech.message {
             Message::Propose { view, slot, batch, decided, history } => {
-                let frames = batch.frames().iter().map(|frame| self.forge_frame(frame)).collect();
+                // All of them, or some: who looks at a few only is to be caught as well.
+                let some = self.random.percent(50);
+                let frames = batch
+                    .frames()
+                    .iter()
+                    .map(|frame| {
+                        let genuine = some && self.random.percent(50);
+                        if genuine { frame.clone() } else { self.forge_frame(frame) }
+                    })
+                    .collect();
                 let (view, slot, decided, history) = (*view, *slot, *decided, *history);
                 (!batch.frames().is_empty() && self.random.percent(40)).then(|| {
                     let batch = Batch::requests(batch.time(), frames);
@@ -146,12 +155,17 @@ impl Liar {
         }
     }
 
-    /// The commands of a frame under the next number, or twice, under a signature of the liar.
-    fn forge_frame(&self, frame: &Frame) -> Frame {
+    /// The commands of a frame under the next number, in another order, or other ones in their
+    /// place, under a signature of the liar.
+    fn forge_frame(&mut self, frame: &Frame) -> Frame {
         let mut commands = frame.commands().to_vec();
-        let number = frame.first_number + u64::from(commands.len() == 1);
+        let mut number = frame.first_number;
         if commands.len() > 1 {
             commands.reverse();
+        } else if self.random.percent(50) {
+            number += 1;
+        } else if let Some(other) = self.memory.frames.iter().find(|other| other != &frame) {
+            commands = other.commands().to_vec();
         }
         let key = self.insider.keys.first().map(|(_, key)| key);
         let (session, acked) = (frame.session, frame.acked_below);

@@ -20,7 +20,7 @@ use perdura_protocol::keys::{Claim, Scheme};
 use perdura_protocol::statement::{Kind, STATEMENT_BYTES};
 use perdura_protocol::viewchange::{NewView, PrefixCertificate, ViewChange};
 use perdura_protocol::{
-    Batch, Certificate, Context, Digest, Faults, ReplicaId, Slot, View, limits,
+    Batch, Certificate, Context, Digest, Faults, ReplicaId, Slot, View, limits, seeded,
 };
 use std::collections::BTreeMap;
 
@@ -78,6 +78,9 @@ impl Verifier<'_> {
         for (id, signature) in certificate.signatures() {
             let key = self.configurations.key_at(slot, *id)?;
             out.push(Claim { key, message, signature: *signature });
+            if seeded!(FirstSignatureOnly) {
+                break;
+            }
         }
         Some(())
     }
@@ -157,7 +160,7 @@ impl Verifier<'_> {
         if !self.scheme.verify(own.key, &own.message, change.signature) {
             return Err(Invalid::Signature);
         }
-        if !self.prefix(&change.prefix) {
+        if !self.prefix(&change.prefix) && !seeded!(PrefixUnproven) {
             return Err(Invalid::Prefix);
         }
         let quorum = self.faults.agreement_quorum();
@@ -247,7 +250,8 @@ impl Start {
         for lock in changes.flat_map(|change| &change.locks) {
             if lock.slot > base.slot {
                 let entry = best.entry(lock.slot).or_insert((lock.view, lock.digest));
-                if lock.view > entry.0 {
+                let lower = seeded!(LowerLockWins) && lock.view < entry.0;
+                if lower || (lock.view > entry.0 && !seeded!(LowerLockWins)) {
                     *entry = (lock.view, lock.digest);
                 }
             }

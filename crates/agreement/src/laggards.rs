@@ -8,7 +8,7 @@ use crate::timing;
 use perdura_protocol::message::{Decision, Message};
 use perdura_protocol::statement::Kind;
 use perdura_protocol::viewchange::PrefixCertificate;
-use perdura_protocol::{Digest, ReplicaId, Slot, View, limits};
+use perdura_protocol::{Digest, ReplicaId, Slot, View, limits, seeded};
 
 /// Slots repeated for a peer that stands still, per Status of it.
 const REPEATED_SLOTS: usize = 8;
@@ -67,7 +67,8 @@ impl Agreement {
         }
         self.peers[from.index()].answered_ms = now.monotonic_ms;
         if view < self.view || (view == self.view && changing) {
-            if let Some(new_view) = self.new_view.clone() {
+            let known = self.new_view.clone().filter(|_| !seeded!(NewViewNotRepeated));
+            if let Some(new_view) = known {
                 self.marks.new_views_repeated += 1;
                 self.send_in_view(from, Message::NewView(Box::new(new_view)));
             }

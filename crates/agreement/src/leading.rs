@@ -3,7 +3,7 @@
 
 use crate::machine::{Agreement, Effect, Mode, Now};
 use perdura_protocol::message::Message;
-use perdura_protocol::{Batch, Slot, limits};
+use perdura_protocol::{Batch, Slot, limits, seeded};
 
 /// With fewer slots in flight than this, whatever waits is proposed at once: one is being voted
 /// on while the next travels.
@@ -21,7 +21,7 @@ impl Agreement {
             return;
         }
         // A restarted leader sends no Propose in the view it restarted in (A2).
-        if self.restarted_in == Some(self.view) {
+        if self.restarted_in == Some(self.view) && !seeded!(RestartedLeaderProposes) {
             return;
         }
         while let Some(batch) = self.next_batch(now) {

@@ -15,7 +15,7 @@ use perdura_protocol::message::{Decision, Message};
 use perdura_protocol::statement::Kind;
 use perdura_protocol::viewchange::{NewView, PrefixCertificate, ViewChange};
 use perdura_protocol::{
-    Batch, Digest, Record, ReplicaId, SecretKey, Signature, Slot, Time, View, limits,
+    Batch, Digest, Record, ReplicaId, SecretKey, Signature, Slot, Time, View, limits, seeded,
 };
 use std::collections::{BTreeMap, VecDeque};
 
@@ -532,7 +532,7 @@ impl Agreement {
     /// Whether this replica may vote: it holds all that it could have promised before (D8).
     #[must_use]
     pub fn voting(&self) -> bool {
-        self.prefix.slot >= self.vote_after
+        self.prefix.slot >= self.vote_after || seeded!(ReplacementVotesAtOnce)
     }
 
     /// The highest slot for which this replica sent an Accept (rule C2).
@@ -584,7 +584,8 @@ impl Agreement {
     /// The highest slot that may be agreed on: its configuration is known, because whatever could
     /// change it was executed.
     pub(crate) fn reach(&self) -> Slot {
-        self.executed.plus(self.settings.parameters.depth)
+        let depth = self.settings.parameters.depth * (1 + u64::from(seeded!(PipelineUnbounded)));
+        self.executed.plus(depth)
     }
 
     pub(crate) fn standing(&self) -> Standing {
@@ -595,6 +596,7 @@ impl Agreement {
             prefix: self.prefix.slot.max(self.start.base.slot),
             reach: self.reach(),
             restarted_in: self.restarted_in,
+            persisted: self.persisted,
             voting: self.voting(),
         }
     }
@@ -620,7 +622,7 @@ impl Agreement {
 
     /// Broadcasts now, or as soon as the current view is on disk.
     pub(crate) fn broadcast_in_view(&mut self, message: Message) {
-        if self.persisted >= self.view_sequence {
+        if self.persisted >= self.view_sequence || seeded!(ViewBeforePersist) {
             self.effects.push_back(Effect::Broadcast(message));
         } else {
             self.hold(self.view_sequence, Held::Broadcast(message));
@@ -629,7 +631,7 @@ impl Agreement {
 
     /// Sends now, or as soon as the current view is on disk.
     pub(crate) fn send_in_view(&mut self, to: ReplicaId, message: Message) {
-        if self.persisted >= self.view_sequence {
+        if self.persisted >= self.view_sequence || seeded!(ViewBeforePersist) {
             self.effects.push_back(Effect::Send { to, message });
         } else {
             self.hold(self.view_sequence, Held::Send(to, message));
@@ -689,6 +691,7 @@ impl Agreement {
 
     /// Highest slot about which messages are kept.
     pub(crate) fn window_end(&self) -> Slot {
-        self.delivered.plus(limits::WINDOW)
+        let all = seeded!(WindowUnbounded);
+        if all { Slot(u64::MAX) } else { self.delivered.plus(limits::WINDOW) }
     }
 }

@@ -9,7 +9,7 @@ use perdura_protocol::message::Message;
 use perdura_protocol::statement::Kind;
 use perdura_protocol::viewchange::PrefixCertificate;
 use perdura_protocol::{
-    Batch, Certificate, Digest, Record, ReplicaId, Signature, Slot, View, limits,
+    Batch, Certificate, Digest, Record, ReplicaId, Signature, Slot, View, limits, seeded,
 };
 
 /// Bytes of undecided proposals that are kept. A leader fills its pipeline of 32 slots with a
@@ -58,7 +58,8 @@ impl Agreement {
         if held.is_some() {
             return true;
         }
-        batch.time().0.abs_diff(now.wall.0) <= self.settings.parameters.max_skew_ms
+        let skew_ms = batch.time().0.abs_diff(now.wall.0);
+        skew_ms <= self.settings.parameters.max_skew_ms || seeded!(SkewUnchecked)
     }
 
     pub(crate) fn take_proposal(&mut self, now: Now, from: ReplicaId, slot: Slot, batch: Batch) {
@@ -117,6 +118,12 @@ impl Agreement {
             Added::Conflict => self.misbehaved(from, Misbehaviour::DoubleVote),
             Added::New => self.advance(now, slot),
         }
+    }
+
+    /// The last slot about which anything is held; the window bounds it (A6).
+    #[must_use]
+    pub fn furthest_slot(&self) -> Slot {
+        self.slots.last_key_value().map_or(self.delivered, |(slot, _)| *slot)
     }
 
     /// Takes a slot as far as what is known about it allows.
@@ -186,6 +193,7 @@ impl Agreement {
         let record = Record::Vote { view, slot, batch: batch.clone(), writes: writes.clone() };
         let sequence = self.persist(record);
         self.slot_mut(now, slot).locked = Some(Locked { view, batch, writes, sequence });
+        let sequence = if seeded!(AcceptBeforePersist) { 0 } else { sequence };
         self.hold(sequence, Held::OwnAccept(view, slot, digest));
     }
 
@@ -288,7 +296,7 @@ impl Agreement {
             chain = chain.chain(Slot(number), locked.batch.digest());
             decided.push((Slot(number), locked.batch.clone()));
         }
-        if chain != history {
+        if chain != history && !seeded!(DecidedUnseen) {
             return;
         }
         for (slot, batch) in decided {
@@ -302,8 +310,15 @@ impl Agreement {
     pub(crate) fn deliver_decided(&mut self, now: Now) {
         while !self.awaiting_state {
             let slot = self.delivered.next();
-            let Some(decided) = self.slots.get(&slot).and_then(|state| state.decided.clone())
-            else {
+            let Some(decided) = self.slots.get(&slot).and_then(|state| match &state.locked {
+                Some(Locked { view, batch, .. })
+                    if seeded!(ExecutesAccepted) && !self.byzantine() =>
+                {
+                    let (view, batch) = (*view, batch.clone());
+                    Some(Decided { view, batch, accepts: Certificate::default() })
+                }
+                _ => state.decided.clone(),
+            }) else {
                 return;
             };
             let digest = decided.batch.digest();
@@ -359,6 +374,7 @@ impl Agreement {
                 }
                 sequence
             }
+            None if seeded!(DecisionNotLogged) => 0,
             None => self.persist(Record::Decision {
                 slot,
                 view: decided.view,

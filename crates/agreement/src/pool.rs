@@ -14,7 +14,7 @@
 //!   whatever it finds uses up its own part only.
 //! - A session has at most [`SESSION_FRAMES`] frames here.
 
-use perdura_protocol::{Frame, PublicKey, ReplicaId, SessionId, limits};
+use perdura_protocol::{Frame, PublicKey, ReplicaId, SessionId, limits, seeded};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Bytes of waiting frames that clients sent here, in all: a second of load on a fast machine; more
@@ -292,7 +292,7 @@ impl Pool {
     pub fn holds(&self, frame: &Frame) -> bool {
         self.frames
             .get(&(frame.session, frame.first_number))
-            .is_some_and(|entry| entry.frame.raw() == frame.raw())
+            .is_some_and(|entry| entry.frame.raw() == frame.raw() || seeded!(HeldFrameByNumber))
     }
 
     /// Takes frames for a batch, one client after the other, up to `target_bytes` (at least one

@@ -6,7 +6,7 @@
 
 use crate::slot::{Decided, Locked, SlotState};
 use perdura_protocol::viewchange::PrefixCertificate;
-use perdura_protocol::{Batch, Certificate, Digest, Record, Slot, View};
+use perdura_protocol::{Batch, Certificate, Digest, Record, Slot, View, seeded};
 use std::collections::BTreeMap;
 
 /// Where a machine starts.
@@ -197,6 +197,9 @@ impl Restart {
             self.prefix = prefix.clone();
         }
         for (slot, (view, digest, writes)) in read.votes.range(self.prefix.slot.next()..) {
+            if seeded!(ForgottenLocks) {
+                continue;
+            }
             let Some(batch) = read.batches.get(&(*slot, *digest)) else { continue };
             let mut state = SlotState::new(n, 0);
             state.locked = Some(Locked {

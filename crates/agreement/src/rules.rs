@@ -13,7 +13,7 @@
 //! 8. A replica without a complete state (a new incarnation, D8) does not vote.
 
 use crate::slot::SlotState;
-use perdura_protocol::{Digest, Slot, View};
+use perdura_protocol::{Digest, Slot, View, seeded};
 
 /// Everything about the replica, besides the slot itself, on which a vote depends.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +28,8 @@ pub struct Standing {
     pub reach: Slot,
     /// The view in which this replica restarted (rule 6).
     pub restarted_in: Option<View>,
+    /// The log is durable up to here (rule 6).
+    pub persisted: u64,
     /// The configuration in which the view was started (rule 7).
     pub view_configuration: u64,
     /// Whether it may vote at all (rule 8).
@@ -109,7 +111,7 @@ pub fn may_consider(
     if state.decided.as_ref().is_some_and(|decided| decided.batch.digest() != digest) {
         return Err(Withheld::DecidedOtherwise);
     }
-    if matches!(choice, Choice::Bound(bound) if bound != digest) {
+    if matches!(choice, Choice::Bound(bound) if bound != digest) && !seeded!(ChoiceIgnored) {
         return Err(Withheld::ChosenOtherwise);
     }
     let written = state.written.as_ref().filter(|written| written.0 == view);
@@ -129,8 +131,9 @@ pub fn may_write(standing: &Standing, ballot: Ballot, state: &SlotState) -> Resu
     let logged = state
         .locked
         .as_ref()
+        .filter(|locked| locked.sequence <= standing.persisted)
         .is_some_and(|locked| locked.view == view && locked.batch.digest() == digest);
-    if standing.restarted_in == Some(view) && !logged {
+    if standing.restarted_in == Some(view) && !logged && !seeded!(RestartedReplicaWrites) {
         return Err(Withheld::Restarted);
     }
     Ok(())
@@ -149,6 +152,7 @@ mod tests {
             prefix: Slot(64),
             reach: Slot(100),
             restarted_in: None,
+            persisted: 0,
             view_configuration: 2,
             voting: true,
         }
@@ -213,5 +217,10 @@ mod tests {
             Some(Locked { view: View(3), batch, writes: Certificate::default(), sequence: 0 });
         let s = Standing { restarted_in: Some(View(3)), ..standing() };
         assert_eq!(check(s, 70, &state, Choice::Free), Ok(()));
+        // One that was given since waits for the disk.
+        if let Some(locked) = &mut state.locked {
+            locked.sequence = 1;
+        }
+        assert_eq!(check(s, 70, &state, Choice::Free), Err(Withheld::Restarted));
     }
 }

@@ -13,7 +13,7 @@ use crate::timing;
 use perdura_protocol::message::Message;
 use perdura_protocol::statement::Kind;
 use perdura_protocol::viewchange::{NewView, ViewChange};
-use perdura_protocol::{Batch, Digest, Frame, Record, ReplicaId, Signature, Slot, View};
+use perdura_protocol::{Batch, Digest, Frame, Record, ReplicaId, Signature, Slot, View, seeded};
 use std::collections::BTreeSet;
 
 impl Agreement {
@@ -49,7 +49,9 @@ impl Agreement {
         if self.leads() {
             // A proposal that arrived late is fresh no more and finds no votes, and no follower
             // can bring the view down alone: the leader gives up with them.
-            return self.restarted_in == Some(self.view) || self.stuck(now);
+            let restarted =
+                self.restarted_in == Some(self.view) && !seeded!(RestartedLeaderProposes);
+            return restarted || self.stuck(now);
         }
         let ms = now.monotonic_ms;
         let silent = ms > self.leader_heard_ms + self.backoff(timing::SILENCE_MS);
@@ -63,9 +65,9 @@ impl Agreement {
     fn begrudges(&self, now: Now) -> bool {
         // What a leader may hold of one client: what came directly, and what others forwarded.
         let client_bytes = CLIENT_POOL_BYTES + self.n() * FORWARDED_BYTES;
-        self.byzantine()
-            && (self.demand.too_slow(now.monotonic_ms)
-                || self.demand.starves(now.monotonic_ms, client_bytes))
+        let starves = self.demand.starves(now.monotonic_ms, client_bytes);
+        let starves = starves && !seeded!(CensorTolerated);
+        self.byzantine() && (self.demand.too_slow(now.monotonic_ms) || starves)
     }
 
     /// Watches how the leader serves.
@@ -205,7 +207,8 @@ impl Agreement {
         }
         let faults = self.settings.parameters.faults;
         let wanted = self.wanted_by_others();
-        let strong = wanted.get(faults.view_join() - 1).copied().unwrap_or_default();
+        let enough = if seeded!(JoinedOnOneVoice) { 1 } else { faults.view_join() };
+        let strong = wanted.get(enough - 1).copied().unwrap_or_default();
         let weak = wanted.get(faults.view_join_suspecting() - 1).copied().unwrap_or_default();
         if strong > self.view {
             self.join(now, strong);

@@ -27,6 +27,8 @@ mod kv_json;
 mod process;
 mod reinit;
 mod replica;
+#[cfg(feature = "seeded-bugs")]
+mod seeded;
 mod simulate;
 mod status;
 

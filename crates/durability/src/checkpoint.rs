@@ -24,7 +24,7 @@ use crate::disk::{Disk, DiskError};
 use crate::log::scan::read_array;
 use crate::superblock::{CHECKPOINTS, CheckpointName, Superblock, SuperblockFile};
 use bytes::Bytes;
-use perdura_protocol::{ClusterId, Digest, Slot};
+use perdura_protocol::{ClusterId, Digest, Slot, seeded};
 
 pub(crate) const DIRECTORY: &str = "checkpoint";
 const TEMPORARY_NAME: &str = "checkpoint/new";
@@ -200,6 +200,9 @@ fn write_file(
     out.push(&index)?;
     out.push(&footer)?;
     out.flush()?;
+    if seeded!(CheckpointNotFlushed) {
+        return Ok(());
+    }
     Ok(disk.sync(TEMPORARY_NAME)?)
 }
 
@@ -437,7 +440,14 @@ impl<D: Disk> Checkpoints<D> {
     /// Rename, directory, superblock, and only then removal (rule D3).
     fn put_in_place(&mut self, name: CheckpointName) -> Result<(), CheckpointError> {
         self.disk.rename(TEMPORARY_NAME, &name_of(name.slot))?;
-        self.disk.sync_directory(DIRECTORY)?;
+        if !seeded!(RenameNotSynced) {
+            self.disk.sync_directory(DIRECTORY)?;
+        }
+        if seeded!(RemovedTooEarly) {
+            let mut next = self.superblock.current().clone();
+            next.checkpoints = vec![name];
+            remove_unnamed(&mut self.disk, &next)?;
+        }
         let (retained, lost) = (self.retained, self.lost);
         self.superblock.update(&mut self.disk, |superblock| {
             superblock.checkpoints.retain(|old| Some(*old) != lost && old.slot != name.slot);

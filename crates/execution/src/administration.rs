@@ -15,6 +15,7 @@ use perdura_protocol::codec::{encode_bytes, encode_count, encode_list};
 use perdura_protocol::configuration::{Member, Parameters};
 use perdura_protocol::{
     AdminCommand, Configuration, DecodeError, Encode, PublicKey, Reader, ReplicaId, Slot, limits,
+    seeded,
 };
 use std::sync::Arc;
 
@@ -185,6 +186,7 @@ impl Registry {
             ));
         }
         let (id, from_slot) = (latest.id.saturating_add(1), slot.plus(self.depth));
+        let from_slot = if seeded!(ConfigurationAtOnce) { slot.next() } else { from_slot };
         self.check_fresh(key)?;
         let mut members = latest.members.clone();
         members[replica.index()] = Member { key, incarnation };

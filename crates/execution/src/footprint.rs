@@ -6,7 +6,7 @@
 //! ends. So keys and ranges can be held against each other without the keys themselves: equal keys
 //! have equal marks, and a key inside a range has a position inside it.
 
-use perdura_protocol::{Digest, Encode, SessionId};
+use perdura_protocol::{Digest, Encode, SessionId, seeded};
 
 /// A key in a footprint.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -142,7 +142,8 @@ impl Footprint {
     /// The same with the session whose command it is.
     #[must_use]
     pub fn of_session(mut self, session: SessionId) -> Footprint {
-        self.session = Some(short_hash(&session.to_bytes()));
+        let hash = short_hash(&session.to_bytes());
+        self.session = Some(hash).filter(|_| !seeded!(SessionNotInFootprint));
         self
     }
 

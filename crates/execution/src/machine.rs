@@ -18,7 +18,7 @@ use imbl::OrdMap;
 use perdura_protocol::configuration::Parameters;
 use perdura_protocol::{
     Batch, ClusterId, Command, Configuration, Decode, Digest, Frame, Outcome, PublicKey,
-    RefusalReason, SessionId, Slot, Time, limits,
+    RefusalReason, SessionId, Slot, Time, limits, seeded,
 };
 use std::sync::Arc;
 
@@ -86,7 +86,8 @@ impl<S: Service> Machine<S> {
     pub fn execute(&mut self, slot: Slot, batch: &Batch) -> Executed {
         assert_eq!(slot, self.slot.next(), "slots are executed one after the other");
         self.slot = slot;
-        self.time = self.time.max(batch.time());
+        let earlier = if seeded!(TimeGoesBack) { Time(0) } else { self.time };
+        self.time = earlier.max(batch.time());
         self.history = self.history.chain(slot, batch.digest());
         let mut executed = Executed::default();
         for frame in batch.frames() {
@@ -146,7 +147,7 @@ impl<S: Service> Machine<S> {
         if let Some(client) = sessions.get_mut(&id.client) {
             Arc::make_mut(client).bound_replies();
         }
-        for key in revoked {
+        for key in revoked.into_iter().filter(|_| !seeded!(RevokedSessionsStay)) {
             sessions.remove(&key);
         }
     }

@@ -22,7 +22,7 @@ use crate::manifest::Entry;
 use bytes::Bytes;
 use perdura_protocol::codec::{encode_count, encode_list};
 use perdura_protocol::{
-    Decode, DecodeError, Encode, Outcome, Reader, RefusalReason, SessionId, Slot, limits,
+    Decode, DecodeError, Encode, Outcome, Reader, RefusalReason, SessionId, Slot, limits, seeded,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
@@ -89,7 +89,8 @@ impl Session {
         if let Some(outcome) = self.answer(number) {
             return Admission::Answered(outcome);
         }
-        if number - self.acked_below >= limits::SESSION_WINDOW {
+        let ahead = number - self.acked_below;
+        if ahead >= limits::SESSION_WINDOW && !seeded!(SessionWindowUnchecked) {
             return Admission::Answered(Outcome::Refused(RefusalReason::WindowExceeded));
         }
         Admission::Fresh
@@ -102,11 +103,13 @@ impl Session {
         }
         self.acked_below = below;
         while let Some(first) = self.replies.first_entry()
-            && *first.key() < below
+            && *first.key() < below + u64::from(seeded!(AcknowledgedOneTooMany))
         {
             self.reply_bytes -= body_bytes(&first.remove());
         }
-        self.entry.take();
+        if !seeded!(StaleSessionDigest) {
+            self.entry.take();
+        }
     }
 
     /// Records the outcome of a number that was [`Admission::Fresh`].
@@ -219,7 +222,7 @@ impl ClientSessions {
         if self.live.contains_key(&nonce) {
             return Outcome::Opened;
         }
-        if self.nonces.contains(&nonce) {
+        if self.nonces.contains(&nonce) && !seeded!(ReopenedSession) {
             return Outcome::NoSession;
         }
         if nonce < self.lowest {
@@ -236,7 +239,7 @@ impl ClientSessions {
             // It has larger ones beside it, so it is not the largest number there is.
             self.lowest = smallest + 1;
         }
-        if self.live.len() >= limits::SESSIONS_PER_CLIENT {
+        if self.live.len() >= limits::SESSIONS_PER_CLIENT && !seeded!(SessionsUncapped) {
             self.evict();
         }
         self.live.insert(nonce, Arc::new(Session::new(slot)));

@@ -6,6 +6,26 @@
 
 #![forbid(unsafe_code)]
 
+/// Whether a seeded bug is switched on: always `false`, but in builds with the feature
+/// `seeded-bugs`.
+#[cfg(feature = "seeded-bugs")]
+#[macro_export]
+macro_rules! seeded {
+    ($bug:ident) => {
+        $crate::seeded::Bug::$bug.is_active()
+    };
+}
+
+/// Whether a seeded bug is switched on: always `false`, but in builds with the feature
+/// `seeded-bugs`.
+#[cfg(not(feature = "seeded-bugs"))]
+#[macro_export]
+macro_rules! seeded {
+    ($bug:ident) => {
+        false
+    };
+}
+
 pub mod batch;
 pub mod codec;
 pub mod command;
@@ -17,6 +37,8 @@ pub mod limits;
 pub mod message;
 pub mod quorum;
 pub mod record;
+#[cfg(feature = "seeded-bugs")]
+pub mod seeded;
 pub mod statement;
 pub mod viewchange;
 

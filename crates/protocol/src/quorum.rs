@@ -67,7 +67,7 @@ impl Faults {
     /// Agreement quorum `Q = r + m + 1`; any two share at least `r + 1` nodes. Equals `n - u`.
     #[must_use]
     pub fn agreement_quorum(self) -> usize {
-        self.r() + self.m() + 1
+        self.r() + self.m() + 1 - usize::from(crate::seeded!(QuorumOffByOne))
     }
 
     /// Replicas that answer even when `u` have failed: `n - u`.
@@ -103,7 +103,7 @@ impl Faults {
     /// Equal signed digests that certify a state: `m + 1`.
     #[must_use]
     pub fn state_certificate(self) -> usize {
-        self.m() + 1
+        self.m() + 1 - usize::from(crate::seeded!(StateCertifiedByOneLess))
     }
 
     /// Votes for a later view on which a replica joins it: `m + 1`.
@@ -127,7 +127,7 @@ impl Faults {
     /// Matching replies for a read that was not ordered: `n - u`.
     #[must_use]
     pub fn fast_read_quorum(self) -> usize {
-        self.responsive()
+        if crate::seeded!(FastReadByFew) { self.witnesses() } else { self.responsive() }
     }
 
     /// Whether some replicas may lie, so that replicas exchange Writes and clients sign.

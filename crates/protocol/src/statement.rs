@@ -53,6 +53,8 @@ impl Context {
         out[20..36].copy_from_slice(&self.cluster.0);
         out[36..44].copy_from_slice(&self.configuration.to_le_bytes());
         out[44] = kind as u8;
+        let view = if crate::seeded!(ViewNotBound) { View(0) } else { view };
+        let slot = if crate::seeded!(SlotNotBound) { Slot(0) } else { slot };
         out[45..53].copy_from_slice(&view.0.to_le_bytes());
         out[53..61].copy_from_slice(&slot.0.to_le_bytes());
         out[61..].copy_from_slice(&digest.0);
@@ -116,7 +118,8 @@ impl Decode for Certificate {
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         let signatures: Vec<(ReplicaId, Signature)> =
             reader.list("signatures of a certificate", limits::REPLICAS, 65)?;
-        if signatures.windows(2).any(|pair| pair[0].0 >= pair[1].0) {
+        let ascending = |pair: &[(ReplicaId, Signature)]| pair[0].0 < pair[1].0;
+        if !signatures.windows(2).all(ascending) && !crate::seeded!(DuplicateSigners) {
             return Err(DecodeError::NotCanonical("signers are not ascending"));
         }
         Ok(Certificate(signatures))

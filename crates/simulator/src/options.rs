@@ -104,6 +104,10 @@ impl fmt::Display for Options {
         if let Some(attacks) = &self.attacks {
             write!(f, " --attacks {}", names(attacks.iter().map(|attack| attack.name())))?;
         }
+        #[cfg(feature = "seeded-bugs")]
+        if let Some(bug) = perdura_protocol::seeded::Bug::active() {
+            write!(f, " --bug {}", bug.name())?;
+        }
         write!(f, "{}", self.overrides)
     }
 }

@@ -5,6 +5,7 @@
 
 use crate::options::{Mode, Options};
 use crate::random::Random;
+use crate::report::FaultKind;
 use perdura_adversary::{Attack, Strategy};
 use perdura_protocol::configuration::Durability;
 use perdura_protocol::{Faults, Scheme};
@@ -71,6 +72,17 @@ pub struct FaultPlan {
     pub down_us: u64,
     /// Whether replicas lose their disks and are replaced.
     pub wipes: bool,
+    /// Which kinds happen, a bit each. Half of the runs leave most of them out ("swarm testing":
+    /// Groce et al., ISSTA 2012): what needs a quiet group, or the same fault often, happens there.
+    pub kinds: u64,
+}
+
+impl FaultPlan {
+    /// Whether a kind happens.
+    #[must_use]
+    pub fn has(&self, kind: FaultKind) -> bool {
+        self.kinds >> (kind as u64) & 1 == 1
+    }
 }
 
 /// A run.
@@ -145,6 +157,23 @@ fn draw_workload(random: &mut Random) -> WorkloadPlan {
     }
 }
 
+const _: () = assert!(FaultKind::ALL.len() <= u64::BITS as usize, "a bit for each kind");
+
+fn draw_kinds(random: &mut Random) -> u64 {
+    let bit = |kind: FaultKind| 1u64 << (kind as u64);
+    match random.below(100) {
+        0..50 => u64::MAX,
+        50..75 => FaultKind::ALL
+            .into_iter()
+            .filter(|_| random.percent(30))
+            .fold(0, |kinds, kind| kinds | bit(kind)),
+        // Replacements need others that are well, and so they are rare elsewhere.
+        _ => {
+            (0..3).fold(bit(FaultKind::Wipe), |kinds, _| kinds | bit(*random.pick(&FaultKind::ALL)))
+        }
+    }
+}
+
 /// At most `r` liars, in two runs of three where there may be any; half of them all lie alike.
 fn draw_liars(random: &mut Random, faults: Faults) -> Vec<Strategy> {
     if !faults.byzantine() || random.percent(33) {
@@ -183,7 +212,7 @@ impl Plan {
             scheme,
             durability,
             depth: *random.pick(&[2, 8, 32]),
-            checkpoint_interval: 64,
+            checkpoint_interval: *random.pick(&[16, 64, 64]),
             log_file_bytes: *random.pick(&[16 * 1024, 64 * 1024, 256 * 1024]),
             flush_us: *random.pick(&[300, 1_000, 4_000]),
             long_rounds: random.percent(50),
@@ -194,6 +223,7 @@ impl Plan {
                 interval_us: *random.pick(&[200_000, 800_000, 3_000_000]),
                 down_us: *random.pick(&[100_000, 1_000_000, 4_000_000]),
                 wipes: random.percent(50),
+                kinds: draw_kinds(&mut random),
             },
             liars: Vec::new(),
             attacks: Vec::new(),
@@ -209,6 +239,11 @@ impl Plan {
         }
         if let Some(attacks) = &options.attacks {
             plan.attacks.clone_from(attacks);
+        }
+        // Who lies about states needs somebody who was away for long.
+        if plan.liars.iter().any(|liar| liar.is_about_states()) {
+            plan.checkpoint_interval = 16;
+            plan.chaos.down_us = 4_000_000;
         }
         options.overrides.apply(&mut plan);
         plan

@@ -112,11 +112,13 @@ pub enum FaultKind {
     Wipe,
     /// A client process ends and another one starts.
     ClientRestart,
+    /// The administrator revokes the key of a hostile client.
+    ClientRevoked,
 }
 
 impl FaultKind {
     /// All of them.
-    pub const ALL: [FaultKind; 52] = [
+    pub const ALL: [FaultKind; 53] = [
         FaultKind::ProcessCrash,
         FaultKind::MachineCrash,
         FaultKind::CrashAtSend,
@@ -169,6 +171,7 @@ impl FaultKind {
         FaultKind::ClockFreeze,
         FaultKind::Wipe,
         FaultKind::ClientRestart,
+        FaultKind::ClientRevoked,
     ];
 
     /// The kind with a name, written as in reports.

@@ -7,7 +7,7 @@ use crate::reply::StoreReply;
 use crate::segment::Value;
 use bytes::Bytes;
 use perdura_execution::{ExecutionContext, Footprint, RestoreError, Service, Snapshot};
-use perdura_protocol::Encode;
+use perdura_protocol::{Encode, seeded};
 use std::sync::Arc;
 
 /// The store of one replica.
@@ -93,7 +93,8 @@ impl Service for Store {
             Ok(Request::Get { key }) => footprint.read(key),
             Ok(Request::Put { key, .. } | Request::Delete { key }) => footprint.write(key),
             Ok(Request::Transaction(transaction)) => {
-                for operation in &transaction.operations {
+                let all = if seeded!(FirstOperationOnly) { 1 } else { usize::MAX };
+                for operation in transaction.operations.iter().take(all) {
                     add(operation, &mut footprint);
                 }
             }
@@ -144,7 +145,9 @@ impl Service for Store {
 /// Adds what an operation reads and writes.
 fn add(operation: &Operation, footprint: &mut Footprint) {
     match operation {
+        Operation::Cmp { .. } if seeded!(ComparedNotRead) => {}
         Operation::Cmp { key, .. } | Operation::Read { key } => footprint.read(key),
+        Operation::ReadRange { .. } if seeded!(RangeNotInFootprint) => {}
         Operation::ReadRange { start, end, .. } => footprint.read_range(start, end.as_deref()),
         Operation::Insert { key, .. }
         | Operation::Write { key, .. }

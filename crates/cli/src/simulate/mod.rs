@@ -28,6 +28,7 @@ use std::process::ExitCode;
 pub struct Arguments {
     /// Decides everything
     #[arg(long, value_name = "N")]
+    #[cfg_attr(feature = "seeded-bugs", arg(default_value_t = 1))]
     seed: u64,
     /// Delivered messages, disk completions and timers before the faults stop
     #[arg(long, value_name = "M", default_value_t = 10_000,
@@ -76,6 +77,9 @@ pub struct Arguments {
     /// Write a line for everything that happens; `-` is standard output
     #[arg(long, value_name = "FILE", conflicts_with = "seeds")]
     trace: Option<PathBuf>,
+    #[cfg(feature = "seeded-bugs")]
+    #[command(flatten)]
+    mistake: crate::seeded::Mistake,
 }
 
 /// What a run leaves out; the line that repeats a shrunk run is made of these.
@@ -149,6 +153,10 @@ fn parse_signatures(text: &str) -> Result<Scheme, String> {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    #[cfg(feature = "seeded-bugs")]
+    if !arguments.mistake.apply() {
+        return Ok(ExitCode::SUCCESS);
+    }
     let began = cpu_seconds();
     let mut batch = Batch { arguments, total: Report::default(), violations: 0 };
     match trace(arguments)? {
@@ -181,6 +189,8 @@ impl Batch<'_> {
                 if self.arguments.shrink {
                     say!("{}", shrunk(&violation, self.arguments.shrink_runs));
                 }
+                #[cfg(feature = "seeded-bugs")]
+                self.arguments.mistake.found();
             }
         }
     }

@@ -4,6 +4,7 @@ use super::bounds::{COMMAND_BYTES, FAST_READS, WAITING_BYTES, WAITING_CALLS};
 use super::{CallId, CallOptions, ClientCore, Mode, Output};
 use crate::outcome::{CallResult, Indeterminacy, Refusal};
 use bytes::Bytes;
+use perdura_protocol::seeded;
 
 /// What a timer is for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -119,6 +120,7 @@ impl ClientCore {
         let result = match call.stage {
             // A fast read changes nothing wherever it arrives.
             Stage::Waiting | Stage::Reading(_) => CallResult::Refused(refusal),
+            Stage::Sent(_) if seeded!(SentIsRefused) => CallResult::Refused(refusal),
             Stage::Sent(_) => CallResult::Indeterminate(indeterminacy),
         };
         self.end_call(id, result);

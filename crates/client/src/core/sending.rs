@@ -8,7 +8,7 @@ use super::calls::Stage;
 use super::session::{InFlight, Session};
 use super::{CallId, ClientCore};
 use bytes::Bytes;
-use perdura_protocol::{Command, Encode, Frame, Message, ReplicaId, SessionId, limits};
+use perdura_protocol::{Command, Encode, Frame, Message, ReplicaId, SessionId, limits, seeded};
 
 impl ClientCore {
     /// Packs what waits into frames, as far as the pipeline allows, and sends them.
@@ -146,6 +146,10 @@ impl ClientCore {
 
     /// The leader cannot be reached: the others hold what we have, and time him.
     pub(super) fn resend_all(&mut self, now_ms: u64) {
+        if seeded!(RetriedUnderNewNumber) {
+            let calls = self.session.as_ref().map(Session::calls).unwrap_or_default();
+            calls.into_iter().for_each(|id| self.wait(id));
+        }
         let Some(session) = &mut self.session else { return };
         let mut frames = Vec::new();
         for flight in &mut session.frames {

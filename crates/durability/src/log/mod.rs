@@ -40,7 +40,7 @@ use group::{GROUP_BYTES, GroupBuilder, GroupHeader, decode_frame};
 use index::{Index, Location};
 use perdura_protocol::configuration::Durability;
 use perdura_protocol::message::Decision;
-use perdura_protocol::{Digest, Record, Slot};
+use perdura_protocol::{Digest, Record, Slot, seeded};
 use scan::key_of;
 use std::collections::VecDeque;
 
@@ -131,6 +131,7 @@ impl<D: Disk> Log<D> {
         if count == 0 {
             return Ok(());
         }
+        let count = (count + usize::from(seeded!(TruncatedTooFar))).min(rest);
         self.guarded(|log| {
             for _ in 0..count {
                 if let Some(file) = log.files.pop_front() {
@@ -283,10 +284,18 @@ impl<D: Disk> Log<D> {
         };
         let group = self.builder.finish(&self.key, header);
         self.disk.write_at(&file.name, self.tail, group)?;
-        if self.identity.durability == Durability::Sync {
-            self.disk.sync(&file.name)?;
-        }
         let (offset, mark) = encode_mark(&self.key, file.use_number, self.next_group);
+        if seeded!(MarkBeforeFlush) {
+            self.disk.write_at(&file.name, offset, &mark)?;
+        }
+        if self.identity.durability == Durability::Sync {
+            let flushed = self.disk.sync(&file.name);
+            if seeded!(FlushRetried) && flushed.is_err() {
+                self.disk.sync(&file.name)?;
+            } else {
+                flushed?;
+            }
+        }
         self.disk.write_at(&file.name, offset, &mark)?;
         if begins_file && self.files.len() > 1 {
             self.seal_previous_file()?;

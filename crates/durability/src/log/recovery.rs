@@ -25,7 +25,7 @@
 use super::file::{GROUPS_OFFSET, name_of};
 use super::group::{GroupHeader, Position};
 use super::scan::{FoundGroup, LogScan};
-use perdura_protocol::{Record, Slot, View};
+use perdura_protocol::{Record, Slot, View, seeded};
 
 /// Groups that rotted, all of whose votes concern decided slots.
 ///
@@ -266,7 +266,8 @@ fn judge_tail(
 /// The highest group number that a file proves to have been flushed.
 fn flushed_through(file: &super::scan::FileScan) -> u64 {
     let begun = file.first_group.map_or(0, |number| number.saturating_sub(1));
-    let damaged = file.damaged.iter().map(|header| header.number.saturating_sub(1)).max();
+    let last = |number: u64| number - u64::from(!seeded!(TornTailIsCorruption));
+    let damaged = file.damaged.iter().map(|header| last(header.number.max(1))).max();
     begun.max(damaged.unwrap_or(0)).max(file.mark.unwrap_or(0))
 }
 

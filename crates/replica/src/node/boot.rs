@@ -13,7 +13,9 @@ use perdura_agreement::{Agreement, Restart, Settings};
 use perdura_durability::{CheckpointError, Checkpoints, Disk, Log, Opened, RecoveredState};
 use perdura_execution::{Genesis, GenesisError, Machine, Manifest, RestoreError, Service};
 use perdura_protocol::configuration::{Configurations, Parameters};
-use perdura_protocol::{Configuration, Decode, Digest, Record, ReplicaId, Scheme, SecretKey, Slot};
+use perdura_protocol::{
+    Configuration, Decode, Digest, Record, ReplicaId, Scheme, SecretKey, Slot, seeded,
+};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What a replica starts from.
@@ -114,7 +116,7 @@ impl<S: Service> Node<S> {
             set_forced(&mut checkpointing, &machine);
             let bytes = batch.raw().len() as u64;
             let (interval, limit) = (parameters.checkpoint_interval, parameters.checkpoint_bytes);
-            if checkpointing.count(slot, bytes, interval, limit) {
+            if !seeded!(BoundaryForgotten) && checkpointing.count(slot, bytes, interval, limit) {
                 boundary = Some(machine.snapshot());
             }
         }

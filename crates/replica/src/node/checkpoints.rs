@@ -15,6 +15,7 @@ use perdura_protocol::message::{Decision, Message, StateCertificate};
 use perdura_protocol::statement::Kind;
 use perdura_protocol::{
     Batch, Certificate, Context, Digest, Encode, Record, ReplicaId, Signature, Slot, View, limits,
+    seeded,
 };
 use std::collections::{BTreeMap, VecDeque};
 
@@ -153,6 +154,9 @@ impl<S: Service> Node<S> {
     pub(super) fn at_boundary(&mut self, slot: Slot) {
         let snapshot = self.machine.snapshot();
         assert!(snapshot.slot() == slot, "a snapshot is taken where it belongs");
+        if seeded!(TruncatedTooEarly) {
+            self.outputs.push_back(Output::Truncate(slot.min(self.agreement.prefix().slot)));
+        }
         if self.transfer.supersedes(slot) {
             return;
         }
@@ -169,6 +173,9 @@ impl<S: Service> Node<S> {
             return;
         }
         self.checkpointing.storing = Some(snapshot.clone());
+        if seeded!(DigestBeforeDurable) {
+            self.vote_for_state(snapshot.slot(), snapshot.manifest().digest());
+        }
         self.outputs.push_back(Output::StoreCheckpoint(snapshot));
     }
 

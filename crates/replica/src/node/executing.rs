@@ -10,7 +10,7 @@ use bytes::Bytes;
 use perdura_agreement::Now;
 use perdura_execution::Service;
 use perdura_protocol::message::Message;
-use perdura_protocol::{Batch, Digest, Outcome, PublicKey, SessionId, Slot, limits};
+use perdura_protocol::{Batch, Digest, Outcome, PublicKey, SessionId, Slot, limits, seeded};
 
 /// Reads that wait for slots in agreement, and for their clients' turns; further ones are told to go
 /// the ordered way.
@@ -94,7 +94,8 @@ impl<S: Service> Node<S> {
         self.remember(slot, batch.digest());
         if let Some(configuration) = &executed.new_configuration {
             self.counters.configurations += 1;
-            self.checkpointing.forced = Some(configuration.from_slot.previous());
+            let last = configuration.from_slot.previous();
+            self.checkpointing.forced = Some(last).filter(|_| !seeded!(NoForcedCheckpoint));
         }
         let boundary = self.note_boundary(slot, batch);
         let configuration = executed.new_configuration;
@@ -147,6 +148,7 @@ impl<S: Service> Node<S> {
         if !self.routes.contains_key(&session) {
             return;
         }
+        let logged_at = if seeded!(ReplyBeforeLog) { 0 } else { logged_at };
         if self.egress.len() >= WAITING_REPLIES {
             self.egress.pop_front();
         }
@@ -232,7 +234,8 @@ impl<S: Service> Node<S> {
     }
 
     pub(super) fn on_read(&mut self, connection: u64, key: PublicKey, id: u64, command: Bytes) {
-        let after = self.agreement.highest_accepted();
+        let accepted = self.agreement.highest_accepted();
+        let after = if seeded!(FastReadAtOnce) { Slot(0) } else { accepted };
         let read = WaitingRead { after, connection, key, id, command };
         if !self.agreement.voting() {
             self.reply_read(&read, None);

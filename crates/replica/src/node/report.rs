@@ -174,6 +174,12 @@ impl<S: Service> Node<S> {
         &self.machine
     }
 
+    /// The last slot about which it holds anything.
+    #[must_use]
+    pub fn furthest_slot(&self) -> Slot {
+        self.agreement.furthest_slot()
+    }
+
     /// Whether a client with this key may connect.
     #[must_use]
     pub fn accepts_client(&self, key: perdura_protocol::PublicKey) -> bool {

@@ -3,7 +3,7 @@
 use crate::violation::{Broken, Check};
 use perdura_agreement::HELD_PROPOSAL_BYTES;
 use perdura_agreement::pool::{FORWARDED_BYTES, HANDED_BYTES, POOL_BYTES};
-use perdura_protocol::limits;
+use perdura_protocol::{Slot, limits};
 use perdura_replica::node::{Held, QUESTIONS, UNVERIFIED, WAITING_READS, WAITING_REPLIES};
 
 const RULE: &str = "BoundedMemory (A6)";
@@ -60,6 +60,18 @@ impl BoundedMemory {
             }
         }
         Ok(())
+    }
+
+    /// `furthest` is the last slot about which `replica`, which has delivered up to `delivered`,
+    /// holds anything.
+    pub fn window(&self, replica: usize, furthest: Slot, delivered: Slot) -> Check {
+        if furthest <= delivered.plus(limits::WINDOW) {
+            return Ok(());
+        }
+        let what = format!(
+            "replica {replica} holds something about slot {furthest} and has delivered {delivered}"
+        );
+        Err(Broken::new(RULE, what))
     }
 }
 

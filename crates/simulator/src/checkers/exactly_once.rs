@@ -9,6 +9,18 @@ use std::collections::BTreeMap;
 
 const RULE: &str = "ExactlyOnce (E4)";
 
+/// A client sends a call under this number, and sent it under that before: a call that may have been
+/// executed is not sent as another one (C1).
+pub fn once(client: usize, before: Option<(SessionId, u64)>, number: (SessionId, u64)) -> Check {
+    match before {
+        Some(before) if before != number => {
+            let what = format!("client {client} sends a call as {number:?} and as {before:?}");
+            Err(Broken::new("OneNumber (C1)", what))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// The checker. It also knows the order in which everything was executed.
 #[derive(Debug, Default)]
 pub struct ExactlyOnce {

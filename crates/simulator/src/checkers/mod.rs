@@ -1,23 +1,40 @@
 //! What is asked of a group, each rule a checker with a name. They only look; none of them is
 //! known to what runs.
 
+pub mod agreed_time;
 pub mod agreement;
+pub mod boundaries;
+pub mod bounded_answers;
 pub mod bounded_memory;
 pub mod commit_order;
 pub mod durability;
 pub mod equal_states;
+pub mod evidence;
 pub mod exactly_once;
+pub mod footprints;
 pub mod persist_before_speak;
 pub mod progress;
+pub mod revocation;
+pub mod view_grounds;
+pub mod votes;
 
+pub use agreed_time::AgreedTime;
 pub use agreement::Agreement;
+pub use boundaries::Boundaries;
+pub use bounded_answers::BoundedAnswers;
 pub use bounded_memory::BoundedMemory;
 pub use durability::Durability;
 pub use equal_states::EqualStates;
+pub use evidence::Evidence;
 pub use exactly_once::ExactlyOnce;
 pub use persist_before_speak::PersistBeforeSpeak;
+pub use revocation::Revocation;
+pub use view_grounds::ViewGrounds;
+pub use votes::Votes;
 
 use crate::plan::Plan;
+use perdura_protocol::Configuration;
+use perdura_protocol::configuration::Parameters;
 
 /// All checkers of a run.
 #[derive(Debug)]
@@ -34,13 +51,28 @@ pub struct Checkers {
     pub equal_states: EqualStates,
     /// A6.
     pub bounded_memory: BoundedMemory,
+    /// A6.
+    pub bounded_answers: BoundedAnswers,
+    /// A1, A2, A4, D8.
+    pub votes: Votes,
+    /// A3.
+    pub evidence: Evidence,
+    /// A4.
+    pub view_grounds: ViewGrounds,
+    /// D6, D7.
+    pub boundaries: Boundaries,
+    /// E3.
+    pub agreed_time: AgreedTime,
+    /// E4.
+    pub revocation: Revocation,
 }
 
 impl Checkers {
     /// For one run.
     #[must_use]
-    pub fn new(plan: &Plan) -> Checkers {
+    pub fn new(plan: &Plan, parameters: &Parameters, first: &Configuration) -> Checkers {
         let n = plan.faults.n();
+        let Parameters { cluster, checkpoint_interval, checkpoint_bytes, .. } = *parameters;
         Checkers {
             agreement: Agreement::default(),
             exactly_once: ExactlyOnce::default(),
@@ -48,6 +80,13 @@ impl Checkers {
             durability: Durability::default(),
             equal_states: EqualStates::default(),
             bounded_memory: BoundedMemory { depth: plan.depth, replicas: n as u64 },
+            bounded_answers: BoundedAnswers::default(),
+            votes: Votes::new(n, plan.depth),
+            evidence: Evidence::new(cluster, plan.scheme, plan.faults, first.clone()),
+            view_grounds: ViewGrounds::new(n),
+            boundaries: Boundaries::new(checkpoint_interval, checkpoint_bytes),
+            agreed_time: AgreedTime::new(parameters.max_skew_ms),
+            revocation: Revocation::default(),
         }
     }
 }

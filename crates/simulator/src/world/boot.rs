@@ -34,6 +34,7 @@ impl World {
         }
         self.replicas[replica].disk = disk;
         self.replicas[replica].gaps.clear();
+        self.checkers.votes.formatted(replica, must_recover);
     }
 
     /// The process ends; its machine goes on, and every write stays.
@@ -252,6 +253,7 @@ impl World {
             self.replicas[replica].just_forgot = false;
             self.checkers.persist_before_speak.reread(replica, &records, &states);
         }
+        self.checkers.votes.restarted(replica, &records);
         let notes = Notes::default();
         let (limit, service_notes) = (self.parameters.state_limit_bytes, notes.clone());
         let entropy = self.random.bytes32();

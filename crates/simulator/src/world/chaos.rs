@@ -56,7 +56,7 @@ pub struct Chaos {
 
 /// Kinds that are drawn, by weight. Those of single messages come with the network's plan, those of
 /// what was not synced with a machine's crash.
-const WEIGHTS: [(FaultKind, u64); 42] = [
+const WEIGHTS: [(FaultKind, u64); 43] = [
     (FaultKind::ProcessCrash, 8),
     (FaultKind::MachineCrash, 8),
     (FaultKind::CrashAtSend, 8),
@@ -99,6 +99,7 @@ const WEIGHTS: [(FaultKind, u64); 42] = [
     (FaultKind::ClockFreeze, 3),
     (FaultKind::Wipe, 8),
     (FaultKind::ClientRestart, 5),
+    (FaultKind::ClientRevoked, 3),
 ];
 
 impl Chaos {
@@ -126,12 +127,13 @@ impl Chaos {
         self.random.between(1_000, plan.chaos.down_us)
     }
 
-    fn kind(&mut self) -> FaultKind {
-        let total = WEIGHTS.iter().map(|(_, weight)| weight).sum();
-        let mut at = self.random.below(total);
-        for (kind, weight) in WEIGHTS {
-            if at < weight {
-                return kind;
+    fn kind(&mut self, plan: &Plan) -> FaultKind {
+        let drawn = || WEIGHTS.iter().filter(|(kind, _)| plan.chaos.has(*kind));
+        let total: u64 = drawn().map(|(_, weight)| weight).sum();
+        let mut at = self.random.below(total.max(1));
+        for (kind, weight) in drawn() {
+            if at < *weight {
+                return *kind;
             }
             at -= weight;
         }
@@ -150,7 +152,7 @@ impl World {
             return;
         }
         let number = self.chaos.next_event();
-        let kind = self.chaos.kind();
+        let kind = self.chaos.kind(&self.plan);
         self.schedule_fault();
         if self.options.overrides.skip_faults.contains(number) {
             self.trace.line(self.now_us, format_args!("fault {number}, {kind:?}, is skipped"));
@@ -212,6 +214,7 @@ impl World {
             FaultKind::LinkReset => self.reset_link(),
             FaultKind::HalfOpenLink => self.half_open_link(),
             FaultKind::ReconnectionStorm => self.break_all_links(),
+            FaultKind::ClientRevoked => self.revoke_client(),
             FaultKind::ClientRestart => {
                 let client = self.chaos.random.below(self.clients.len() as u64) as usize;
                 self.fired(kind);

@@ -4,7 +4,7 @@
 use super::workload::{Request, Workload};
 use super::{Event, World};
 use crate::checkers::commit_order::Seen;
-use crate::checkers::progress;
+use crate::checkers::{exactly_once, progress};
 use crate::options::Mode as RunMode;
 use crate::plan::Plan;
 use crate::random::Random;
@@ -111,7 +111,9 @@ impl World {
     pub(crate) fn end_client(&mut self, client: usize) {
         let here = &mut self.clients[client];
         here.core = None;
-        here.administered = None;
+        if here.administered.take().is_some() {
+            self.revoking = None; // What becomes of it the next administrator does not know.
+        }
         here.by_command.clear();
         self.report.calls.abandoned += here.open.len() as u64;
         here.open.clear();
@@ -267,7 +269,8 @@ impl World {
             let check = self.checkers.exactly_once.sent(session, number, content);
             self.check(check);
             if first && let Some(record) = self.clients[client].by_command.get(command) {
-                self.calls[*record].number = Some((session, number));
+                let before = self.calls[*record].number.replace((session, number));
+                self.check(exactly_once::once(client, before, (session, number)));
             }
         }
     }
@@ -276,6 +279,7 @@ impl World {
         let here = &mut self.clients[client];
         if here.administered == Some(id) {
             here.administered = None;
+            self.revoked(&result);
             self.trace.line(self.now_us, format_args!("admin: {result:?}"));
             self.administered(&administered(&result));
             return;

@@ -6,7 +6,6 @@ use crate::checkers::progress;
 use crate::report::FaultKind;
 use crate::world::replica::StateJob;
 use bytes::Bytes;
-use perdura_protocol::{Decode, Message, SessionId};
 use perdura_replica::node::{Input, Output, Peer};
 
 /// Inputs in a hundred after which a round stays open for more, where rounds are long.
@@ -20,6 +19,9 @@ impl World {
         let (life, slow) = (self.replicas[replica].life, self.replicas[replica].slow_round_us);
         if !self.liar_hears(replica, now, &input) {
             return;
+        }
+        if let Input::Message { bytes, .. } = &input {
+            self.note_hearing(replica, bytes);
         }
         self.work(replica, |node| node.handle(now, input));
         let Some(process) = &mut self.replicas[replica].process else { return };
@@ -64,34 +66,7 @@ impl World {
         if self.is_liar(replica) {
             return;
         }
-        let Some(process) = &self.replicas[replica].process else { return };
-        let held = process.node.report().held;
-        self.check(self.checkers.bounded_memory.held(replica, held));
-    }
-
-    /// Shows the checkers what was executed.
-    pub(crate) fn witness(&mut self, replica: usize) {
-        let Some(process) = &mut self.replicas[replica].process else { return };
-        let machine = process.node.machine();
-        let (slot, history) = (machine.slot(), machine.history());
-        if slot == process.executed {
-            return;
-        }
-        process.executed = slot;
-        let executions = process.notes.take();
-        if self.is_liar(replica) {
-            return;
-        }
-        self.report.slots = self.report.slots.max(slot.0);
-        let mut check = self.checkers.agreement.executed(replica, slot, history);
-        for execution in executions {
-            check = check
-                .and_then(|()| {
-                    self.checkers.agreement.batch(replica, execution.slot, execution.batch)
-                })
-                .and_then(|()| self.checkers.exactly_once.executed(replica, execution));
-        }
-        self.check(check);
+        self.check_memory(replica);
     }
 
     /// Carries out what a node wants, oldest first; the process may die on the way.
@@ -108,6 +83,9 @@ impl World {
                 }
                 Output::Append { records, mark } => process.appends.push_back((records, mark)),
                 Output::StoreCheckpoint(snapshot) => {
+                    if !self.is_liar(replica) {
+                        self.checkers.boundaries.taken(replica, snapshot.slot());
+                    }
                     self.store_state(replica, StateJob::Store(snapshot));
                 }
                 Output::InstallCheckpoint { manifest, pieces } => {
@@ -189,28 +167,5 @@ impl World {
             let link = self.network.link(replica, *station);
             link.up && link.connection == connection
         })
-    }
-
-    /// Shows the checkers what is about to be said.
-    fn check_speech(&mut self, replica: usize, peers: &[Peer], bytes: &Bytes) {
-        // Propose, Write, Accept, Prefix, ViewChange, NewView, Checkpoint, Replies.
-        if !matches!(bytes.first(), Some(2 | 3 | 4 | 6 | 9 | 10 | 16 | 36)) {
-            return;
-        }
-        let Ok(message) = Message::from_bytes(bytes.clone()) else {
-            let what = "says something that does not decode";
-            self.fail(progress::accused(replica, what));
-            return;
-        };
-        let checkers = &self.checkers;
-        let check = match (&message, peers.first()) {
-            (Message::Replies { nonce, outcomes, .. }, Some(Peer::Client { key, .. })) => {
-                let session = SessionId { client: *key, nonce: *nonce };
-                let order = &checkers.exactly_once;
-                checkers.persist_before_speak.replies(replica, session, outcomes, order)
-            }
-            _ => checkers.persist_before_speak.speaks(replica, &message),
-        };
-        self.check(check);
     }
 }

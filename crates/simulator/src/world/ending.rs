@@ -150,6 +150,7 @@ impl World {
             })
             .collect();
         self.check(commit_order::check(self.checkers.exactly_once.order(), &told));
+        self.check_order();
         let history = self.history();
         match linearizability::check(&history, SEARCH_BUDGET) {
             Verdict::Linearizable => {}

@@ -4,9 +4,13 @@
 use super::{Event, World};
 use crate::plan::Plan;
 use crate::random::Random;
+use crate::report::FaultKind;
 use bytes::Bytes;
 use perdura_adversary::{Arms, Attacker};
-use perdura_protocol::{ClusterId, Command, Decode, Encode, Message, PublicKey, SecretKey};
+use perdura_client::CallResult;
+use perdura_protocol::{
+    AdminCommand, ClusterId, Command, Decode, Encode, Message, PublicKey, SecretKey,
+};
 use perdura_store::StoreCommand;
 
 /// Shortest and longest time between two attacks of a hostile client, microseconds.
@@ -93,6 +97,31 @@ impl World {
             self.note_hostile(hostile, &bytes);
             *self.report.attacks.entry(attack).or_default() += 1;
             self.send(station, replica.index(), &bytes);
+        }
+    }
+
+    /// The administrator revokes the key of a hostile client, if he has nothing else to do.
+    pub(crate) fn revoke_client(&mut self) {
+        let admin = self.clients.len() - 1;
+        if self.hostile.is_empty() || self.clients[admin].administered.is_some() {
+            return;
+        }
+        let hostile = self.chaos.random.below(self.hostile.len() as u64) as usize;
+        if self.checkers.revocation.is_revoked(self.hostile[hostile].key) {
+            return;
+        }
+        self.revoking = Some(hostile);
+        let name = format!("hostile-{hostile}");
+        self.administer_command(AdminCommand::RevokeClient { name });
+    }
+
+    /// The administrator's command ended; if it was to revoke a client, the client is revoked.
+    pub(crate) fn revoked(&mut self, result: &CallResult) {
+        let Some(hostile) = self.revoking.take() else { return };
+        if matches!(result, CallResult::Completed(_)) {
+            self.fired(FaultKind::ClientRevoked);
+            let last = self.checkers.agreement.last();
+            self.checkers.revocation.revoked(self.hostile[hostile].key, last);
         }
     }
 

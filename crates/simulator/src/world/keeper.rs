@@ -71,6 +71,8 @@ impl World {
             Ok(()) => {
                 let records = std::mem::take(&mut flush.records);
                 self.checkers.persist_before_speak.appended(replica, &records);
+                self.checkers.votes.appended(replica, &records);
+                self.checkers.boundaries.appended(&records);
                 if armed.is_some() {
                     // The disk was done; the process dies before it learns of it.
                     self.replicas[replica].armed.disk = None;

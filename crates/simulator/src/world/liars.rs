@@ -20,7 +20,9 @@ impl World {
         let chosen: Vec<(usize, Strategy)> = strategies
             .into_iter()
             .map(|strategy| {
-                let at = random.below(candidates.len() as u64) as usize;
+                // Views that never change are led by the first: half of the time it is a liar.
+                let first = random.percent(50);
+                let at = if first { 0 } else { random.below(candidates.len() as u64) as usize };
                 (candidates.swap_remove(at), strategy)
             })
             .collect();

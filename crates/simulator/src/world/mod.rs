@@ -21,6 +21,7 @@ mod keeper;
 mod liars;
 mod links;
 pub mod network;
+mod oracles;
 mod partitions;
 mod queue;
 mod replacement;
@@ -125,6 +126,8 @@ pub struct World {
     pub(crate) calls: Vec<CallRecord>,
     pub(crate) chaos: Chaos,
     pub(crate) replacement: Option<Replacement>,
+    // The hostile client that is being revoked.
+    pub(crate) revoking: Option<usize>,
     pub(crate) ending: Ending,
     pub(crate) checkers: Checkers,
     pub(crate) report: Report,
@@ -241,7 +244,7 @@ impl World {
             chaos: Chaos::new(random.fork("chaos")),
             disk_random: random.fork("disks"),
             random: random.fork("world"),
-            checkers: Checkers::new(&plan),
+            checkers: Checkers::new(&plan, &parameters, &genesis.configuration),
             plan,
             parameters,
             now_us: START_US,
@@ -253,6 +256,7 @@ impl World {
             hostile,
             calls: Vec::new(),
             replacement: None,
+            revoking: None,
             ending: Ending::default(),
             report: Report { runs: 1, ..Report::default() },
             trace: Trace::new(writer),

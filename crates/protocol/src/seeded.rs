@@ -1,0 +1,244 @@
+//! Seeded bugs: mistakes that a good engineer could make, one of which may be switched on in a
+//! process, to measure what the simulator detects (`docs/testing.md`, "Detection power").
+//!
+//! Only builds with the feature `seeded-bugs` have this module. Without it [`crate::seeded!`] is
+//! the constant `false`, so that a line that asks for a bug is the line that stood there before.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Number in [`Bug::ALL`] of the bug that is switched on, plus one; 0 is none.
+static ACTIVE: AtomicUsize = AtomicUsize::new(0);
+
+/// Defines [`Bug`]: name of the variant, name on the command line, rule, what is wrong.
+macro_rules! bugs {
+    ($($bug:ident $name:literal $rule:literal $what:literal)*) => {
+        /// A mistake.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub enum Bug {
+            $(#[doc = $what] $bug,)*
+        }
+
+        impl Bug {
+            /// All of them, by the rule that they break.
+            pub const ALL: &[Bug] = &[$(Bug::$bug,)*];
+
+            /// As on the command line.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self { $(Bug::$bug => $name,)* }
+            }
+
+            /// The rule of DESIGN.md that it breaks.
+            #[must_use]
+            pub fn rule(self) -> &'static str {
+                match self { $(Bug::$bug => $rule,)* }
+            }
+
+            /// What is wrong.
+            #[must_use]
+            pub fn what(self) -> &'static str {
+                match self { $(Bug::$bug => $what,)* }
+            }
+        }
+    };
+}
+
+bugs! {
+    QuorumOffByOne "quorum-off-by-one" "A1"
+        "A quorum of agreement is one replica short."
+    LowerLockWins "lower-lock-wins" "A1"
+        "A view change keeps the lock of the lower view."
+    DecidedUnseen "decided-unseen" "A1"
+        "With r = 0, a leader's word that slots are decided is taken for what was accepted here, whatever the history hash says."
+    ChoiceIgnored "choice-ignored" "A1"
+        "What a view change chose for a slot does not bind the votes of the new view."
+
+    AcceptBeforePersist "accept-before-persist" "A2"
+        "An Accept leaves before its vote is on disk."
+    ViewBeforePersist "view-before-persist" "A2"
+        "A replica speaks in a view before the record that entered it is on disk."
+    ForgottenLocks "forgotten-locks" "A2"
+        "After a restart the votes in the log are read, and not kept as locks."
+    RestartedLeaderProposes "restarted-leader-proposes" "A2"
+        "A restarted leader goes on proposing in the view in which it stopped."
+    RestartedReplicaWrites "restarted-replica-writes" "A2"
+        "A restarted replica sends Writes in the view in which it stopped, whatever it wrote before."
+
+    SlotNotBound "slot-not-bound" "A3"
+        "Signatures do not cover the slot."
+    ViewNotBound "view-not-bound" "A3"
+        "Signatures do not cover the view."
+    FirstSignatureOnly "first-signature-only" "A3"
+        "Of a certificate only the first signature is verified."
+    DuplicateSigners "duplicate-signers" "A3"
+        "A certificate in which one replica signs several times is taken for several signers."
+    PrefixUnproven "prefix-unproven" "A3"
+        "A certified prefix in a view change is adopted without looking at its signatures."
+
+    PipelineUnbounded "pipeline-unbounded" "A4"
+        "Slots are agreed on beyond the depth of the pipeline."
+    JoinedOnOneVoice "joined-on-one-voice" "A4"
+        "A later view is joined when a single other replica wants it."
+    NewViewNotRepeated "new-view-not-repeated" "A4"
+        "Who missed a NewView is never sent it again."
+
+    FramesUnverified "frames-unverified" "A5"
+        "Signatures of the frames inside a proposal are not verified."
+    FirstFrameOnly "first-frame-only" "A5"
+        "Of the frames inside a proposal only the first one's signature is verified."
+    HeldFrameByNumber "held-frame-by-number" "A5"
+        "A frame in a proposal is taken for verified when one of the same number waits here."
+
+    WindowUnbounded "window-unbounded" "A6"
+        "Votes about any slot are kept, however far ahead."
+    CensorTolerated "censor-tolerated" "A6"
+        "A leader that orders nothing of one client is not suspected."
+    QueriesUnlimited "queries-unlimited" "A6"
+        "Every query for states is answered, and makes votes be repeated, however many there are."
+
+    ReplyBeforeLog "reply-before-log" "D1"
+        "Replies leave before their batch is on disk."
+    RetryBeforeLog "retry-before-log" "D1"
+        "A retry is answered from the session before the command's batch is on disk."
+    DecisionNotLogged "decision-not-logged" "D1"
+        "A decided batch for which this replica did not vote is not written to its log."
+
+    ExecutesAccepted "executes-accepted" "D2"
+        "With r = 0, a batch is executed when it is accepted here, before it is decided."
+    MarkAheadOfWrite "mark-ahead-of-write" "D2"
+        "A long append is split in two, and the first part is reported under the number of the second."
+
+    RenameNotSynced "rename-not-synced" "D3"
+        "A checkpoint's new name is not made durable before the superblock relies on it."
+    CheckpointNotFlushed "checkpoint-not-flushed" "D3"
+        "A checkpoint is renamed into place without having been flushed."
+    RemovedTooEarly "removed-too-early" "D3"
+        "Old checkpoints are removed before the superblock names the new one."
+    FlushRetried "flush-retried" "D3"
+        "A failed flush of the log is tried again, and believed when it succeeds."
+
+    TornTailIsCorruption "torn-tail-is-corruption" "D4"
+        "A torn last group is taken for one that was flushed and has rotted."
+    UseNotInChecksum "use-not-in-checksum" "D4"
+        "Groups of an earlier use of a log file verify in its next use."
+    MarkBeforeFlush "mark-before-flush" "D4"
+        "The mark that says that a group is flushed is written before the flush."
+
+    PieceUnverified "piece-unverified" "D5"
+        "A piece of a transferred state is not held against the manifest when it comes."
+    ManifestUnverified "manifest-unverified" "D5"
+        "The manifest of a transferred state is not held against the certified digest."
+    InstalledBeforeDurable "installed-before-durable" "D5"
+        "A transferred state takes the place of the old one before it is on disk."
+
+    TruncatedTooEarly "truncated-too-early" "D6"
+        "The log is cut when a checkpoint is begun, not when it is durable."
+    TruncatedTooFar "truncated-too-far" "D6"
+        "When the log is cut, one file goes that still holds slots above the checkpoint."
+    BoundaryForgotten "boundary-forgotten" "D6"
+        "A restarted replica counts the slots to the next checkpoint from where it restarted."
+
+    StateCertifiedByOneLess "state-certified-by-one-less" "D7"
+        "A state counts as certified with one signature too few."
+    DigestBeforeDurable "digest-before-durable" "D7"
+        "The digest of a state is signed before the state is on disk."
+    StaleSessionDigest "stale-session-digest" "D7"
+        "A session's digest is not computed anew after an acknowledgement changed it."
+
+    ReplacementVotesAtOnce "replacement-votes-at-once" "D8"
+        "A new incarnation votes before it holds the state of its configuration."
+    ConfigurationAtOnce "configuration-at-once" "D8"
+        "A new configuration governs the very next slot, with the pipeline still full."
+    NoForcedCheckpoint "no-forced-checkpoint" "D8"
+        "No checkpoint is taken before a new configuration's first slot."
+
+    RangeNotInFootprint "range-not-in-footprint" "E1"
+        "The range that a command scans is left out of its footprint."
+    SessionNotInFootprint "session-not-in-footprint" "E1"
+        "A command's session is left out of its footprint."
+
+    FirstOperationOnly "first-operation-only" "E2"
+        "A transaction's footprint is that of its first operation."
+    ComparedNotRead "compared-not-read" "E2"
+        "Keys that a transaction only compares are left out of its footprint."
+
+    TimeGoesBack "time-goes-back" "E3"
+        "Agreed time is that of the last batch, also when an earlier batch's was later."
+    SkewUnchecked "skew-unchecked" "E3"
+        "A fresh proposal's time is not held against the local clock."
+    TimeNotInCheckpoint "time-not-in-checkpoint" "E3"
+        "Agreed time is left out of checkpoints."
+
+    AcknowledgedOneTooMany "acknowledged-one-too-many" "E4"
+        "Acknowledging numbers below one drops that one's reply as well."
+    ReopenedSession "reopened-session" "E4"
+        "A session number that was used before opens a session again."
+    SessionsUncapped "sessions-uncapped" "E4"
+        "A client key may have any number of live sessions."
+    RevokedSessionsStay "revoked-sessions-stay" "E4"
+        "A revoked client's live sessions go on."
+    SessionWindowUnchecked "session-window-unchecked" "E4"
+        "Numbers beyond a session's window are executed."
+
+    SentIsRefused "sent-is-refused" "C1"
+        "A call whose deadline passes is called refused though it was sent."
+    OneReplyIsEnough "one-reply-is-enough" "C1"
+        "A client takes the first reply for the result."
+    RetriedUnderNewNumber "retried-under-new-number" "C1"
+        "When the leader's link breaks, calls in flight are sent again under new numbers."
+
+    FastReadByFew "fast-read-by-few" "C2"
+        "A fast read is taken from r + 1 replicas."
+    FastReadAtOnce "fast-read-at-once" "C2"
+        "A replica answers a fast read at once, whatever it has accepted and not executed."
+}
+
+impl Bug {
+    /// The one with this name.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Bug> {
+        Bug::ALL.iter().copied().find(|bug| bug.name() == name)
+    }
+
+    /// Switches this bug on, for the whole process.
+    pub fn activate(self) {
+        ACTIVE.store(self as usize + 1, Ordering::Relaxed);
+    }
+
+    /// Whether this bug is switched on.
+    #[must_use]
+    pub fn is_active(self) -> bool {
+        ACTIVE.load(Ordering::Relaxed) == self as usize + 1
+    }
+
+    /// The one that is switched on.
+    #[must_use]
+    pub fn active() -> Option<Bug> {
+        let number = ACTIVE.load(Ordering::Relaxed).checked_sub(1)?;
+        Bug::ALL.get(number).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    const RULES: [&str; 20] = [
+        "A1", "A2", "A3", "A4", "A5", "A6", "D1", "D2", "D3", "D4", "D5", "D6", "D7", "D8", "E1",
+        "E2", "E3", "E4", "C1", "C2",
+    ];
+
+    #[test]
+    fn names_are_unique_and_every_rule_has_two() {
+        let mut rules: BTreeMap<&str, usize> = BTreeMap::new();
+        for bug in Bug::ALL {
+            assert_eq!(Bug::parse(bug.name()), Some(*bug));
+            assert!(bug.name().chars().all(|c| c.is_ascii_lowercase() || c == '-'));
+            *rules.entry(bug.rule()).or_default() += 1;
+        }
+        assert!(Bug::ALL.len() >= 40);
+        assert!(rules.keys().all(|rule| RULES.contains(rule)), "{rules:?}");
+        assert!(RULES.iter().all(|rule| rules.get(rule).is_some_and(|count| *count >= 2)));
+    }
+}

@@ -1,0 +1,134 @@
+//! Shows the checkers what happens: what is said, what was executed, what is held.
+
+use super::World;
+use crate::checkers::{footprints, progress};
+use bytes::Bytes;
+use perdura_protocol::{Command, Decode, Encode, Message, SessionId};
+use perdura_replica::node::Peer;
+
+impl World {
+    /// Whether a replica lies, or forgot without being able to know it, which counts as lying.
+    fn is_trusted(&self, replica: usize) -> bool {
+        !self.is_liar(replica) && !self.forgot(replica)
+    }
+
+    /// What a correct replica is about to say.
+    pub(crate) fn check_speech(&mut self, replica: usize, peers: &[Peer], bytes: &Bytes) {
+        // Propose, Write, Accept, Prefix, Status, Suspect, ViewChange, NewView, Decisions,
+        // Checkpoint, StateInfo, Replies.
+        let watched = matches!(bytes.first(), Some(2..=4 | 6..=10 | 14 | 16 | 18 | 36));
+        if !watched {
+            return;
+        }
+        let Ok(message) = Message::from_bytes(bytes.clone()) else {
+            let what = "says something that does not decode";
+            self.fail(progress::accused(replica, what));
+            return;
+        };
+        let checkers = &self.checkers;
+        let check = match (&message, peers.first()) {
+            (Message::Replies { nonce, outcomes, .. }, Some(Peer::Client { key, .. })) => {
+                let session = SessionId { client: *key, nonce: *nonce };
+                let order = &checkers.exactly_once;
+                checkers.persist_before_speak.replies(replica, session, outcomes, order)
+            }
+            _ => checkers.persist_before_speak.speaks(replica, &message),
+        };
+        self.check(check);
+        if let Some(Peer::Replica(peer)) = peers.first() {
+            let bounds = &mut self.checkers.bounded_answers;
+            let check = bounds.answers(replica, peer.index(), &message, self.now_us);
+            self.check(check);
+            self.check_statements(replica, &message);
+        }
+    }
+
+    /// What it says to other replicas.
+    fn check_statements(&mut self, replica: usize, message: &Message) {
+        if !self.is_trusted(replica) {
+            return;
+        }
+        let here = &self.replicas[replica];
+        let Some(process) = &here.process else { return };
+        let (executed, view) = (process.node.machine().slot(), process.node.report().view);
+        let (key, checkers) = (here.key.public(), &mut self.checkers);
+        let check = checkers
+            .votes
+            .speaks(replica, message, executed)
+            .and_then(|()| checkers.view_grounds.speaks(replica, message, view))
+            .and_then(|()| checkers.evidence.speaks(replica, key, message));
+        self.check(check);
+    }
+
+    /// What a correct replica hears.
+    pub(crate) fn note_hearing(&mut self, replica: usize, bytes: &Bytes) {
+        if bytes.first() == Some(&10)
+            && let Ok(Message::NewView(new_view)) = Message::from_bytes(bytes.clone())
+        {
+            self.checkers.votes.heard(replica, &new_view);
+        }
+    }
+
+    /// What was executed.
+    pub(crate) fn witness(&mut self, replica: usize) {
+        let trusted = self.is_trusted(replica);
+        let here = &mut self.replicas[replica];
+        let Some(process) = &mut here.process else { return };
+        let machine = process.node.machine();
+        let (slot, history, time) = (machine.slot(), machine.history(), machine.time());
+        if slot == process.executed {
+            return;
+        }
+        process.executed = slot;
+        let executions = process.notes.take();
+        if here.liar.is_some() {
+            return;
+        }
+        if trusted {
+            self.checkers.agreed_time.clock(here.clock.now(self.now_us).wall);
+        }
+        self.checkers.evidence.learn(machine.configurations());
+        self.report.slots = self.report.slots.max(slot.0);
+        let checkers = &mut self.checkers;
+        let mut check = checkers
+            .agreement
+            .executed(replica, slot, history)
+            .and_then(|()| checkers.agreed_time.executed(replica, slot, time));
+        for execution in executions {
+            check = check
+                .and_then(|()| checkers.agreement.batch(replica, execution.slot, execution.batch))
+                .and_then(|()| checkers.revocation.executed(replica, &execution))
+                .and_then(|()| checkers.exactly_once.executed(replica, execution));
+        }
+        self.check(check);
+    }
+
+    /// What a correct replica holds.
+    pub(crate) fn check_memory(&mut self, replica: usize) {
+        let Some(process) = &self.replicas[replica].process else { return };
+        if self.is_trusted(replica) {
+            let wall = self.replicas[replica].clock.now(self.now_us).wall;
+            self.checkers.agreed_time.clock(wall);
+        }
+        let report = process.node.report();
+        let furthest = process.node.furthest_slot();
+        let memory = &self.checkers.bounded_memory;
+        let check = memory
+            .held(replica, report.held)
+            .and_then(|()| memory.window(replica, furthest, report.decided));
+        self.check(check);
+    }
+
+    /// What can only be judged in the end.
+    pub(crate) fn check_order(&mut self) {
+        let configurations = self.checkers.evidence.configurations();
+        self.check(self.checkers.boundaries.judge(&configurations));
+        let mut processes = self.replicas.iter().filter_map(|replica| replica.process.as_ref());
+        let Some(machine) = processes.next().map(|process| process.node.machine()) else { return };
+        let check = footprints::check(self.checkers.exactly_once.order(), |execution| {
+            let command = Command::Service(execution.command.clone()).to_bytes();
+            machine.footprint(execution.session, &command)
+        });
+        self.check(check);
+    }
+}

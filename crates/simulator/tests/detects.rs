@@ -1,0 +1,22 @@
+//! In builds with seeded bugs: three of them are found within a few seeds, and none is on by itself.
+//! `scripts/detect` does the same with all of them, for as long as it takes.
+
+#![cfg(feature = "seeded-bugs")]
+
+use perdura_protocol::seeded::Bug;
+use perdura_simulator::{Options, simulate};
+
+/// One test: a bug is switched on for the whole process.
+#[test]
+fn seeded_bugs_are_found_within_a_few_seeds() {
+    assert!(Bug::active().is_none());
+    for seed in 1..=3 {
+        simulate(&Options::new(seed, 4_000)).unwrap();
+    }
+    for bug in [Bug::QuorumOffByOne, Bug::AcceptBeforePersist, Bug::ReplyBeforeLog] {
+        bug.activate();
+        let found = (1..=20).find_map(|seed| simulate(&Options::new(seed, 10_000)).err());
+        let found = found.unwrap_or_else(|| panic!("{} is not found", bug.name()));
+        assert!(found.to_string().contains(&format!("--bug {}", bug.name())), "{found}");
+    }
+}
