@@ -178,6 +178,11 @@ impl World {
         if !synced || self.is_liar(victim) || self.others_hurt(victim) >= self.plan.faults.u() {
             return;
         }
+        // What was damaged has come back from the others before more is.
+        self.note_healing(victim);
+        if self.replicas[victim].hurt.is_some() {
+            return;
+        }
         self.crash_machine(victim);
         for _ in 0..TRIES {
             let disk = self.replicas[victim].disk.copy();
