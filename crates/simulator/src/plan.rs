@@ -157,11 +157,24 @@ fn draw_workload(random: &mut Random) -> WorkloadPlan {
     }
 }
 
+/// Damage to what was synced.
+const DAMAGE: [FaultKind; 7] = [
+    FaultKind::BitFlip,
+    FaultKind::ZeroedSector,
+    FaultKind::StaleSector,
+    FaultKind::LostWrite,
+    FaultKind::MisdirectedWrite,
+    FaultKind::MisdirectedRead,
+    FaultKind::ScatteredDamage,
+];
+
 const _: () = assert!(FaultKind::ALL.len() <= u64::BITS as usize, "a bit for each kind");
 
 fn draw_kinds(random: &mut Random) -> u64 {
     let bit = |kind: FaultKind| 1u64 << (kind as u64);
-    match random.below(100) {
+    // A disk that is struck again and again can no longer be held against an intact one.
+    let damage = DAMAGE.into_iter().fold(0, |kinds, kind| kinds | bit(kind));
+    let kinds = match random.below(100) {
         0..50 => u64::MAX,
         50..75 => FaultKind::ALL
             .into_iter()
@@ -171,7 +184,8 @@ fn draw_kinds(random: &mut Random) -> u64 {
         _ => {
             (0..3).fold(bit(FaultKind::Wipe), |kinds, _| kinds | bit(*random.pick(&FaultKind::ALL)))
         }
-    }
+    };
+    if kinds == u64::MAX { kinds } else { kinds & !damage }
 }
 
 /// At most `r` liars, in two runs of three where there may be any; half of them all lie alike.
