@@ -120,7 +120,8 @@ impl PersistBeforeSpeak {
         if kept.checkpoint < before.checkpoint {
             return lost(format!("its state after slot {}", before.checkpoint));
         }
-        if kept.view < before.view {
+        // Everybody starts in view 0, whether that is written or not.
+        if kept.view.unwrap_or_default() < before.view.unwrap_or_default() {
             return lost(format!("its view: {:?} was written, {:?} read", before.view, kept.view));
         }
         let needed = kept.checkpoint.max(before.truncated);
