@@ -8,7 +8,7 @@ use crate::timing;
 use perdura_protocol::message::{Decision, Message};
 use perdura_protocol::statement::Kind;
 use perdura_protocol::viewchange::PrefixCertificate;
-use perdura_protocol::{Digest, ReplicaId, Slot, View, limits, seeded};
+use perdura_protocol::{Certificate, Digest, ReplicaId, Slot, View, limits, seeded};
 
 /// Slots repeated for a peer that stands still, per Status of it.
 const REPEATED_SLOTS: usize = 8;
@@ -215,7 +215,8 @@ impl Agreement {
         let proven_prefix = self.covered(&fresh, prefix.as_ref());
         let covered = proven_prefix.unwrap_or_default();
         for decision in fresh {
-            if decision.slot > covered && !self.proven(&decision) {
+            let proven = self.proven(&decision);
+            if decision.slot > covered && !proven {
                 // Without any Accepts it only lacks the prefix that would prove it.
                 if !decision.accepts.is_empty() {
                     self.misbehaved(from, Misbehaviour::BadDecision);
@@ -223,6 +224,9 @@ impl Agreement {
                 break;
             }
             let Decision { slot, view, accepts, batch } = decision;
+            // The prefix proves the batch, not what a liar may have put beside it; that is not
+            // passed on.
+            let accepts = if proven { accepts } else { Certificate::default() };
             let state = self.slot_mut(now, slot);
             if let Some(held) = &state.decided {
                 assert!(held.batch.digest() == batch.digest(), "two decisions for a slot: stop");
