@@ -94,6 +94,13 @@ impl Strategy {
         Strategy::Medley,
     ];
 
+    /// Whether it shows only in view changes.
+    #[must_use]
+    pub fn is_about_views(self) -> bool {
+        use Strategy::{ForgedEvidence, ForgetLocks, Medley, StaleEvidence, TwoNewViews};
+        matches!(self, ForgedEvidence | ForgetLocks | Medley | StaleEvidence | TwoNewViews)
+    }
+
     /// Whether it shows only when somebody fetches a state.
     #[must_use]
     pub fn is_about_states(self) -> bool {

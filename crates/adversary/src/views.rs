@@ -106,7 +106,8 @@ impl Liar {
         if self.random.percent(30) {
             self.transplant(&mut change);
         } else if self.random.percent(30) {
-            let slot = Slot(change.prefix.slot.0 + 64);
+            // As far as others may have executed, or far beyond it.
+            let slot = Slot(change.prefix.slot.0 + *self.random.pick(&[1, 2, 8, 64]));
             let history = Digest(self.random.bytes32());
             let certificate =
                 self.forged_certificate(configuration, Kind::Prefix, View(0), slot, history);

@@ -254,6 +254,10 @@ impl Plan {
         if let Some(attacks) = &options.attacks {
             plan.attacks.clone_from(attacks);
         }
+        // Who lies about views needs leaders that fail.
+        if plan.liars.iter().any(|liar| liar.is_about_views()) {
+            plan.chaos.interval_us = 200_000;
+        }
         // Who lies about states needs somebody who was away for long.
         if plan.liars.iter().any(|liar| liar.is_about_states()) {
             plan.checkpoint_interval = 16;
