@@ -80,11 +80,14 @@ struct State {
     next: BTreeMap<Workload, u64>,
 }
 
+/// A shard that is full, and all that happened in it.
+type Full = (ShardId, Vec<Operation>);
+
 /// The histories of a run.
 pub struct Book {
     directory: PathBuf,
     state: Mutex<State>,
-    full: Mutex<Option<mpsc::Sender<(ShardId, Vec<Operation>)>>>,
+    full: Mutex<Option<mpsc::Sender<Full>>>,
 }
 
 /// What came of judging.
@@ -102,7 +105,7 @@ pub struct Judged {
 
 impl Book {
     /// Histories go to `directory`; full shards to the receiver.
-    pub fn create(directory: &Path) -> Result<(Book, mpsc::Receiver<(ShardId, Vec<Operation>)>)> {
+    pub fn create(directory: &Path) -> Result<(Book, mpsc::Receiver<Full>)> {
         fs::create_dir_all(directory)?;
         let (sender, receiver) = mpsc::channel();
         let book = Book {

@@ -210,7 +210,7 @@ impl Shared {
 
     async fn carry_out(&self, workload: Workload, caller: usize, drawn: Drawn) {
         let client = lock(&self.clients[caller % CLIENTS]).clone();
-        let content = Bytes::from(lengthened(&drawn.command).to_bytes());
+        let content = lengthened(&drawn.command).to_bytes();
         let call = Call::from(&drawn.command);
         let process = (workload as u64) * CALLERS as u64 + caller as u64;
         let options = Options { timeout: DEADLINE, reply_quorum: None };
@@ -355,7 +355,7 @@ impl Load {
         let keys = shard.0.keys(shard.1);
         let operations = keys.into_iter().map(|key| Operation::Read { key: Bytes::from(key) });
         let command = StoreCommand::Transaction(Transaction { operations: operations.collect() });
-        let content = Bytes::from(command.to_bytes());
+        let content = command.to_bytes();
         let client = lock(&self.shared.clients[0]).clone();
         let options = Options { timeout: DEADLINE, reply_quorum: None };
         let invoked = self.shared.course.now_us();

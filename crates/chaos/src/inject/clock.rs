@@ -37,7 +37,7 @@ pub(super) fn jump(scene: &Scene, victim: usize, random: &mut Random) -> Result<
         jumps.push(first);
         let shown = scene.course.poll(Duration::from_secs(10), || {
             let log = host.log_since(length);
-            log.lines().next().and_then(|line| offset_of(line))
+            log.lines().next().and_then(offset_of)
         });
         fired = shown.is_some_and(|shown| (shown - first).abs() < VISIBLE_MS / 2);
         scene.hold(500, 3_000, random);
