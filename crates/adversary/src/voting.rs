@@ -1,6 +1,7 @@
 //! Lies about slots: two batches, two votes, votes without grounds.
 
 use crate::liar::{Liar, Speech};
+use crate::random::Random;
 use perdura_protocol::message::Message;
 use perdura_protocol::{Batch, Digest, Encode, Frame, Signature};
 use perdura_replica::node::{Peer, Said};
@@ -130,23 +131,29 @@ impl Liar {
     pub(crate) fn invent_frames(&mut self, mut speech: Speech<'_>) {
         let forged = match speech.message {
             Message::Propose { view, slot, batch, decided, history } => {
-                // All of them, or some: who looks at a few only is to be caught as well.
-                let some = self.random.percent(50);
+                // The same for everybody, or no quorum could believe it. All frames, or some: who
+                // looks at a few only is to be caught as well.
+                let seed = self.insider.coin ^ (view.0 << 32) ^ slot.0;
+                let mut dice = Random::new(crate::random::mix(seed));
+                let (lies, some) = (dice.percent(40), dice.percent(50));
                 let frames = batch
                     .frames()
                     .iter()
                     .map(|frame| {
-                        let genuine = some && self.random.percent(50);
-                        if genuine { frame.clone() } else { self.forge_frame(frame) }
+                        let genuine = some && dice.percent(50);
+                        if genuine { frame.clone() } else { self.forge_frame(frame, &mut dice) }
                     })
                     .collect();
                 let (view, slot, decided, history) = (*view, *slot, *decided, *history);
-                (!batch.frames().is_empty() && self.random.percent(40)).then(|| {
+                (!batch.frames().is_empty() && lies).then(|| {
                     let batch = Batch::requests(batch.time(), frames);
                     Message::Propose { view, slot, batch, decided, history }
                 })
             }
-            Message::Frame(frame) => Some(Message::Frame(self.forge_frame(frame))),
+            Message::Frame(frame) => {
+                let mut dice = Random::new(self.random.next());
+                Some(Message::Frame(self.forge_frame(frame, &mut dice)))
+            }
             _ => None,
         };
         match forged {
@@ -157,12 +164,12 @@ impl Liar {
 
     /// The commands of a frame under the next number, in another order, or other ones in their
     /// place, under a signature of the liar.
-    fn forge_frame(&mut self, frame: &Frame) -> Frame {
+    fn forge_frame(&self, frame: &Frame, dice: &mut Random) -> Frame {
         let mut commands = frame.commands().to_vec();
         let mut number = frame.first_number;
         if commands.len() > 1 {
             commands.reverse();
-        } else if self.random.percent(50) {
+        } else if dice.percent(50) {
             number += 1;
         } else if let Some(other) = self.memory.frames.iter().find(|other| other != &frame) {
             commands = other.commands().to_vec();
