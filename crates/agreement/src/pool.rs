@@ -30,7 +30,7 @@ pub const FORWARDED_BYTES: usize = 3 * HANDED_BYTES;
 
 /// Bytes of frames handed to a leader and not delivered yet: enough for the clients that have lost
 /// their way to the leader, until the view or their link changes. One client has no more of it than
-/// it leaves free. One frame above [`LARGE_BYTES`] is on its way besides.
+/// it leaves free. One frame above `LARGE_BYTES` is on its way besides.
 pub const HANDED_BYTES: usize = 4 * 1024 * 1024;
 
 /// Larger frames are handed over one after the other.
