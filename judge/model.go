@@ -69,6 +69,10 @@ type entry struct {
 	value uint32
 }
 
+func (p *prepared) removes() bool {
+	return slices.ContainsFunc(p.steps, func(one preparedStep) bool { return one.kind == remove })
+}
+
 // names numbers keys and values.
 type names struct {
 	keys   []string
