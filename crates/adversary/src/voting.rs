@@ -1,6 +1,7 @@
 //! Lies about slots: two batches, two votes, votes without grounds.
 
 use crate::liar::{Liar, Speech};
+use bytes::Bytes;
 use perdura_protocol::message::Message;
 use perdura_protocol::{Batch, Digest, Encode, Frame, Signature};
 use perdura_replica::node::{Peer, Said};
@@ -158,7 +159,7 @@ impl Liar {
     /// The commands of a frame under the next number, in another order, or other ones in their
     /// place, under a signature of the liar.
     fn forge_frame(&mut self, frame: &Frame) -> Frame {
-        let mut commands = frame.commands().to_vec();
+        let mut commands: Vec<Bytes> = frame.commands().collect();
         let mut number = frame.first_number;
         if commands.len() > 1 {
             commands.reverse();

@@ -33,11 +33,7 @@ pub fn reseal(disk: &mut impl Disk, identity: &Identity) -> Result<(), DiskError
     Ok(())
 }
 
-fn change(
-    disk: &mut impl Disk,
-    name: &str,
-    seal: impl FnOnce(&mut [u8]),
-) -> Result<(), DiskError> {
+fn change(disk: &mut impl Disk, name: &str, seal: impl FnOnce(&mut [u8])) -> Result<(), DiskError> {
     if !disk.exists(name)? {
         return Ok(());
     }

@@ -85,7 +85,10 @@ impl Memory {
     pub fn hold<R>(self, length: usize, decoder: impl FnOnce() -> R) -> R {
         let (peak, result) = peak_of(decoder);
         let most = self.times * length + self.plus;
-        assert!(peak <= most, "{peak} bytes were allocated for an input of {length}; at most {most}");
+        assert!(
+            peak <= most,
+            "{peak} bytes were allocated for an input of {length}; at most {most}"
+        );
         result
     }
 }

@@ -3,10 +3,10 @@
 use crate::memory::Memory;
 use crate::{Seed, round_trip, seed};
 use bytes::Bytes;
+use perdura_protocol::configuration::Member;
 use perdura_protocol::message::{Decision, StateCertificate};
 use perdura_protocol::statement::{Certificate, Kind};
 use perdura_protocol::viewchange::{Lock, NewView, PrefixCertificate, ViewChange};
-use perdura_protocol::configuration::Member;
 use perdura_protocol::{
     AdminCommand, Batch, ClusterId, Command, Configuration, Context, Decode, Digest, Encode, Frame,
     Message, Outcome, PublicKey, Record, RefusalReason, ReplicaId, Scheme, SecretKey, SessionId,
@@ -120,8 +120,7 @@ fn new_view(least: bool) -> NewView {
 fn replica_messages() -> Vec<Seed> {
     let (view, slot, digest) = (View(4), Slot(9), batch().digest());
     let (history, signature) = (Digest::of(b"history"), Signature([5; 64]));
-    let decision =
-        |batch| Decision { slot, view, accepts: certificate(Kind::Accept), batch };
+    let decision = |batch| Decision { slot, view, accepts: certificate(Kind::Accept), batch };
     let decisions = vec![decision(batch()), decision(Batch::null())];
     let bare = Decision { slot, view, accepts: Certificate::default(), batch: Batch::null() };
     let state = StateCertificate {

@@ -46,8 +46,7 @@ fn used_machine() -> Machine<Store> {
     let mut run = |client: PublicKey, acked: u64, first: u64, commands: &[Command]| {
         let session = SessionId { client, nonce: 5 };
         let commands: Vec<Bytes> = commands.iter().map(Encode::to_bytes).collect();
-        let frame =
-            Frame::build(parameters().cluster, session, acked, first, &commands, None);
+        let frame = Frame::build(parameters().cluster, session, acked, first, &commands, None);
         slot = slot.next();
         machine.execute(slot, &Batch::requests(Time(1000 + slot.0), vec![frame]));
     };

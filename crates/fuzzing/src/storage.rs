@@ -7,11 +7,9 @@ pub mod model;
 use crate::memory::Memory;
 use crate::script::Script;
 use crate::{Seed, round_trip, seed};
-use model::{
-    accepts, configuration, delivered, formatted, identity, prefix, reopen, store, vote,
-};
-use perdura_durability::{CheckpointName, Disk, MemoryDisk, OpenError, RecoveredState, Superblock};
+use model::{accepts, configuration, delivered, formatted, identity, prefix, reopen, store, vote};
 use perdura_durability::inspect::{inspect_checkpoint, inspect_log};
+use perdura_durability::{CheckpointName, Disk, MemoryDisk, OpenError, RecoveredState, Superblock};
 use perdura_protocol::configuration::Durability;
 use perdura_protocol::{Digest, Slot};
 use std::sync::OnceLock;

@@ -16,15 +16,12 @@ const TREE: Memory = Memory { times: 300, plus: 64 * 1024 };
 const FILE: &str = "directory/file.toml";
 
 /// What is written after it was read is read as the same, and written as the same.
-fn file<T>(
-    data: &[u8],
-    parse: impl Fn(&str) -> Option<T>,
-    render: impl Fn(&T) -> String,
-) -> bool {
+fn file<T>(data: &[u8], parse: impl Fn(&str) -> Option<T>, render: impl Fn(&T) -> String) -> bool {
     let Ok(text) = std::str::from_utf8(data) else { return false };
     let Some(read) = TREE.hold(data.len(), || parse(text)) else { return false };
     let written = render(&read);
-    let again = parse(&written).unwrap_or_else(|| panic!("refused after it was written: {written}"));
+    let again =
+        parse(&written).unwrap_or_else(|| panic!("refused after it was written: {written}"));
     assert_eq!(render(&again), written);
     true
 }
@@ -133,7 +130,10 @@ pub fn json_lines() -> Vec<Seed> {
         ("scan_all", r#"{"op":"scan"}"#),
         ("cas", r#"{"id":5,"op":"cas","key":"a","expect":null,"value":"x"}"#),
         ("cas_away", r#"{"op":"cas","key":"a","expect":"x","value":null}"#),
-        ("txn", r#"{"op":"txn","ops":[{"cmp":{"key":"a","value":null}},{"read":"b"},{"read":{"key":"b"}},{"range":{"start":"a","end":null,"limit":3}},{"insert":{"key":"c","value":"1"}},{"delete":"d"},{"write":{"key":"e","value":"2","only_if_present":true}}]}"#),
+        (
+            "txn",
+            r#"{"op":"txn","ops":[{"cmp":{"key":"a","value":null}},{"read":"b"},{"read":{"key":"b"}},{"range":{"start":"a","end":null,"limit":3}},{"insert":{"key":"c","value":"1"}},{"delete":"d"},{"write":{"key":"e","value":"2","only_if_present":true}}]}"#,
+        ),
         ("escapes", r#"{"op":"get","key":"\u00e9\n\ud83d\ude00"}"#),
     ];
     lines.iter().map(|(name, line)| (*name, line.as_bytes().to_vec())).collect()

@@ -181,8 +181,7 @@ impl Link {
 
     fn next_frame(&mut self) -> Result<Option<Bytes>, LinkError> {
         let limit = self.current_bounds().receive_bytes;
-        take_message(&mut self.inbound, limit)
-            .map_err(|(kind, text)| self.misbehaviour(kind, text))
+        take_message(&mut self.inbound, limit).map_err(|(kind, text)| self.misbehaviour(kind, text))
     }
 
     fn hello(&mut self, payload: Bytes) -> Result<Received, LinkError> {
