@@ -303,7 +303,7 @@ fn operation_result(result: &OperationResult) -> Value {
         OperationResult::Deleted { existed } => json!({"deleted": existed}),
         OperationResult::Entries { entries, more } => {
             let entry =
-                |(key, value): &(Bytes, Bytes)| json!({"key": text(key), "value": text(value)});
+                |(key, value): (Bytes, Bytes)| json!({"key": text(&key), "value": text(&value)});
             let entries: Vec<Value> = entries.iter().map(entry).collect();
             json!({"entries": entries, "more": more})
         }
@@ -395,7 +395,7 @@ mod tests {
             Some(json!({"committed": false, "failed": 0}))
         );
         let scan = parse(r#"{"op":"scan"}"#).unwrap();
-        let entries = vec![(bytes("a"), bytes("b"))];
+        let entries = [(bytes("a"), bytes("b"))].into_iter().collect();
         let results = vec![OperationResult::Entries { entries, more: true }];
         let found = TransactionResult { committed: true, failed: None, results };
         assert_eq!(
