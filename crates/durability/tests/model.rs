@@ -5,7 +5,7 @@ mod common;
 
 use common::model::{Model, life};
 use common::*;
-use perdura_durability::OpenError;
+use perdura_durability::{Disk, OpenError};
 use perdura_protocol::configuration::Durability;
 use perdura_protocol::{Record, Slot};
 

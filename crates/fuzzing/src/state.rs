@@ -30,7 +30,7 @@ fn parameters() -> Parameters {
 }
 
 fn machine() -> Machine<Store> {
-    let member = |id| Member { key: PublicKey([100 + id; 32]), incarnation: 0 };
+    let member = |id: u8| Member { key: PublicKey([100 + id; 32]), incarnation: 0 };
     let members = (0..4).map(member).collect();
     let genesis = Genesis {
         configuration: Configuration { id: 0, from_slot: Slot(0), members },

@@ -61,8 +61,8 @@ fn names(disk: &mut MemoryDisk) -> Vec<String> {
 /// checksums are made to fit them. A patch: file 1, offset 2 (in units of 8 bytes if the file byte
 /// is odd above 128), length 1, bytes.
 ///
-/// Whatever stands there, opening ends in a verdict; and what opens can be written to, and opens
-/// again.
+/// Whatever stands there, opening ends in a verdict, and what opens can be written to. It opens again
+/// with all of it, unless checksums were made to fit: then it may hold what no log holds.
 pub fn directory(data: &[u8]) -> bool {
     static BASE: OnceLock<MemoryDisk> = OnceLock::new();
     let mut disk = BASE.get_or_init(directory_of_a_replica).copy();
@@ -80,12 +80,13 @@ pub fn directory(data: &[u8]) -> bool {
         rest = after;
     }
     disk.sync_directory("").expect("memory takes it");
-    if seal % 2 == 1 {
+    let sealed = seal % 2 == 1;
+    if sealed {
         perdura_durability::fuzzing::reseal(&mut disk, &identity(Durability::Sync))
             .expect("memory takes it");
     }
     look_at(&mut disk, &names);
-    open_twice(&mut disk, &names)
+    open_twice(&mut disk, &names, sealed)
 }
 
 fn total_bytes(disk: &mut MemoryDisk, names: &[String]) -> usize {
@@ -96,14 +97,14 @@ fn total_bytes(disk: &mut MemoryDisk, names: &[String]) -> usize {
 fn look_at(disk: &mut MemoryDisk, names: &[String]) {
     for name in names {
         if name.starts_with("checkpoint") {
-            let _ = inspect_checkpoint(disk.handle(), name, &mut |_| ());
+            let _ = inspect_checkpoint(disk, name, &mut |_| ());
         } else if name.starts_with("log") {
             let _ = inspect_log(disk, name, &mut |_| ());
         }
     }
 }
 
-fn open_twice(disk: &mut MemoryDisk, names: &[String]) -> bool {
+fn open_twice(disk: &mut MemoryDisk, names: &[String], sealed: bool) -> bool {
     // All files at once, decoded records beside the bytes that they share, and the log's index.
     let memory = Memory { times: 6, plus: 256 * 1024 };
     let length = total_bytes(disk, names);
@@ -117,11 +118,12 @@ fn open_twice(disk: &mut MemoryDisk, names: &[String]) -> bool {
     {
         reader.verify().expect("it was verified");
     }
-    let before = opened.records.len();
     opened.log.append(&[vote(9, 99, 99)]).expect("a good disk takes it");
     drop(opened);
-    let again = reopen(disk.handle()).expect("what opened opens again");
-    assert!(again.records.contains(&vote(9, 99, 99)), "{before} records, and one lost");
+    match reopen(disk.handle()) {
+        Ok(again) => assert!(sealed || again.records.contains(&vote(9, 99, 99))),
+        Err(error) => assert!(sealed, "what opened does not open again: {error}"),
+    }
     true
 }
 
@@ -142,7 +144,7 @@ pub fn patches() -> Vec<Seed> {
         ("file_header", sealed(&[patch(log, page(0, 56), &[1])])),
         ("flush_mark", sealed(&[patch(log, page(1, 32), &[3])])),
         ("group_header", sealed(&[patch(log, page(2, 80), &[5])])),
-        ("record", sealed(&[patch(log, page(2, 160), &[0; 8])])),
+        ("signature_in_a_record", sealed(&[patch(log, page(2, 180), &[0; 8])])),
         ("checkpoint_header", sealed(&[patch(checkpoint, page(0, 28), &[1])])),
         ("rot_in_a_group", [&[0][..], &patch(log, page(3, 200), &[255; 4])].concat()),
         ("rot_in_the_superblock", [&[0][..], &patch(0, page(1, 60), &[255; 4])].concat()),

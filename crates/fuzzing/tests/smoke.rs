@@ -50,7 +50,8 @@ fn smoke(name: &str) {
         run(target, seed);
     }
     let more = std::env::var("PERDURA_FUZZ").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
-    let mut random = Random(name.bytes().fold(7, |sum, byte| sum * 31 + u64::from(byte)));
+    let mut random =
+        Random(name.bytes().fold(7, |sum: u64, byte| sum.wrapping_mul(31) + u64::from(byte)));
     let mut accepted = 0;
     for _ in 0..target.smoke * more {
         accepted += usize::from(run(target, &mutate(&mut random, &seeds)));
@@ -60,10 +61,12 @@ fn smoke(name: &str) {
 
 macro_rules! smokes {
     ($($name:ident)*) => {
-        $(#[test]
-        fn $name() {
-            smoke(stringify!($name));
-        })*
+        mod of {
+            $(#[test]
+            fn $name() {
+                super::smoke(stringify!($name));
+            })*
+        }
 
         #[test]
         fn every_target_has_its_smoke() {

@@ -161,7 +161,6 @@ pub fn simulate_traced(
 }
 
 /// As [`simulate`], with what the clients did and saw, for a judge from elsewhere.
-#[must_use]
 pub fn simulate_with_history(options: &Options) -> (Result<Report, Box<Violation>>, History) {
     let mut world = World::new(options, Plan::draw(options), None);
     let result = world.guarded(World::run);
