@@ -54,3 +54,16 @@ model-check:
 	target/fast/perdura-model
 	target/fast/perdura-model --flaws
 	target/fast/perdura-model --walks 60
+
+# Every decoder, and the log against its model, under libFuzzer for SECONDS each; needs cargo-fuzz.
+.PHONY: fuzz
+SECONDS ?= 60
+fuzz:
+	scripts/fuzz $(SECONDS)
+
+# An independent judge (porcupine) on what the clients of SEEDS simulated seeds saw; needs Go.
+.PHONY: judge
+SEEDS ?= 200
+judge:
+	cd judge && go vet ./... && go test ./...
+	scripts/judge $(SEEDS)

@@ -235,20 +235,14 @@ impl Attacker {
         self.plain(out);
         let index = self.random.below(self.frames.len() as u64) as usize;
         let old = self.frames[index].clone();
+        let commands: Vec<Bytes> = old.commands().collect();
         let again = match self.random.below(3) {
             0 => old,
-            1 => self.build(self.session, 0, old.first_number, old.commands()),
+            1 => self.build(self.session, 0, old.first_number, &commands),
             _ => {
                 let foreign = ClusterId([0xee; 16]);
                 let (session, first) = (old.session, old.first_number);
-                Frame::build(
-                    foreign,
-                    session,
-                    old.acked_below,
-                    first,
-                    old.commands(),
-                    Some(&self.key),
-                )
+                Frame::build(foreign, session, old.acked_below, first, &commands, Some(&self.key))
             }
         };
         self.to_all(&Message::Frame(again), out);

@@ -32,7 +32,10 @@ impl Liar {
                     .iter()
                     .filter(|((view, sender), _)| *sender == me && *view < change.view)
                     .map(|(_, earlier)| earlier.clone());
-                let Some(mut old) = earlier.next() else { return speech.plainly() };
+                let mut old = earlier.next().unwrap_or_else(|| {
+                    // Its first: as if it had seen no prefix certified since the beginning.
+                    ViewChange { prefix: PrefixCertificate::genesis(), ..(**change).clone() }
+                });
                 old.view = change.view;
                 old.configuration = change.configuration;
                 speech.instead(&self.insider.resign(Message::ViewChange(Box::new(old))));

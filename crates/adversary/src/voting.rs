@@ -2,6 +2,7 @@
 
 use crate::liar::{Liar, Speech};
 use crate::random::Random;
+use bytes::Bytes;
 use perdura_protocol::message::Message;
 use perdura_protocol::{Batch, Digest, Encode, Frame, Signature};
 use perdura_replica::node::{Peer, Said};
@@ -165,14 +166,14 @@ impl Liar {
     /// The commands of a frame under the next number, in another order, or other ones in their
     /// place, under a signature of the liar.
     fn forge_frame(&self, frame: &Frame, dice: &mut Random) -> Frame {
-        let mut commands = frame.commands().to_vec();
+        let mut commands: Vec<Bytes> = frame.commands().collect();
         let mut number = frame.first_number;
         if commands.len() > 1 {
             commands.reverse();
         } else if dice.percent(50) {
             number += 1;
         } else if let Some(other) = self.memory.frames.iter().find(|other| other != &frame) {
-            commands = other.commands().to_vec();
+            commands = other.commands().collect();
         }
         let key = self.insider.keys.first().map(|(_, key)| key);
         let (session, acked) = (frame.session, frame.acked_below);

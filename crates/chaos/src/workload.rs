@@ -82,9 +82,9 @@ fn short_return(reply: &StoreReply) -> Return {
                 match result {
                     OperationResult::Value(value) => shorten(value),
                     OperationResult::Entries { entries, .. } => {
-                        for (_, value) in entries {
-                            *value = Bytes::from(short(value));
-                        }
+                        let shortened =
+                            |(key, value): (Bytes, Bytes)| (key, Bytes::from(short(&value)));
+                        *entries = entries.iter().map(shortened).collect();
                     }
                     _ => {}
                 }

@@ -199,15 +199,7 @@ fn parse(content: Content) -> Result<(Value, Parsed), (Value, String)> {
     let Content::Text(text) = content else {
         return Err(none(format!("it is longer than {LINE_BYTES} bytes")));
     };
-    let value: Value = serde_json::from_slice(&text).map_err(|error| none(error.to_string()))?;
-    let Value::Object(mut fields) = value else {
-        return Err(none("it is no JSON object".to_owned()));
-    };
-    let id = fields.remove("id").unwrap_or(Value::Null);
-    match Parsed::from_json(Value::Object(fields)) {
-        Ok(parsed) => Ok((id, parsed)),
-        Err(error) => Err((id, error)),
-    }
+    Parsed::from_line(&text)
 }
 
 /// A line of the output, with its fields in this order.

@@ -224,6 +224,21 @@ impl Parsed {
         Parsed { command: transaction(vec![compare, update]), kind: Kind::Cas }
     }
 
+    /// The id and the operation in a line of `perdura kv batch`; or the id, if one is there, and what
+    /// is wrong.
+    pub fn from_line(line: &[u8]) -> Result<(Value, Parsed), (Value, String)> {
+        let none = |error: String| (Value::Null, error);
+        let value: Value = serde_json::from_slice(line).map_err(|error| none(error.to_string()))?;
+        let Value::Object(mut fields) = value else {
+            return Err(none("it is no JSON object".to_owned()));
+        };
+        let id = fields.remove("id").unwrap_or(Value::Null);
+        match Parsed::from_json(Value::Object(fields)) {
+            Ok(parsed) => Ok((id, parsed)),
+            Err(error) => Err((id, error)),
+        }
+    }
+
     /// The operation in `value`, an object with `op` and its fields.
     pub fn from_json(value: Value) -> Result<Parsed, String> {
         let request: Request = serde_json::from_value(value).map_err(|error| error.to_string())?;
@@ -288,7 +303,7 @@ fn operation_result(result: &OperationResult) -> Value {
         OperationResult::Deleted { existed } => json!({"deleted": existed}),
         OperationResult::Entries { entries, more } => {
             let entry =
-                |(key, value): &(Bytes, Bytes)| json!({"key": text(key), "value": text(value)});
+                |(key, value): (Bytes, Bytes)| json!({"key": text(&key), "value": text(&value)});
             let entries: Vec<Value> = entries.iter().map(entry).collect();
             json!({"entries": entries, "more": more})
         }
@@ -380,7 +395,7 @@ mod tests {
             Some(json!({"committed": false, "failed": 0}))
         );
         let scan = parse(r#"{"op":"scan"}"#).unwrap();
-        let entries = vec![(bytes("a"), bytes("b"))];
+        let entries = [(bytes("a"), bytes("b"))].into_iter().collect();
         let results = vec![OperationResult::Entries { entries, more: true }];
         let found = TransactionResult { committed: true, failed: None, results };
         assert_eq!(

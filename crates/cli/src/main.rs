@@ -15,7 +15,6 @@ macro_rules! say {
 mod attack;
 mod bench;
 mod client_keys;
-mod config;
 mod connect;
 mod dev;
 mod format;
@@ -23,7 +22,6 @@ mod init;
 mod inspect;
 mod kv;
 mod kv_batch;
-mod kv_json;
 mod process;
 mod reinit;
 mod replica;
@@ -33,6 +31,7 @@ mod simulate;
 mod status;
 
 use clap::{Parser, Subcommand};
+use perdura_cli::{config, kv_json};
 use std::process::ExitCode;
 
 /// A replicated store that stays available while up to u of its replicas fail, and correct while

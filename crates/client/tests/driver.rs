@@ -101,8 +101,8 @@ impl Replicas {
             Message::Frame(frame) => {
                 let nonce = frame.session.nonce;
                 let mut outcomes = Vec::new();
-                for (command, number) in frame.commands().iter().zip(frame.first_number..) {
-                    outcomes.push((number, self.execute(key, nonce, number, command)));
+                for (command, number) in frame.commands().zip(frame.first_number..) {
+                    outcomes.push((number, self.execute(key, nonce, number, &command)));
                 }
                 let message = Message::Replies { view: View(0), nonce, outcomes }.to_bytes();
                 for (replica, hub) in self.hubs.iter_mut().enumerate() {

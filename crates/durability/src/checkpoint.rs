@@ -131,6 +131,17 @@ struct PiecePlace {
     sum: Sum,
 }
 
+impl PiecePlace {
+    fn end(&self) -> Option<u64> {
+        self.offset.checked_add(u64::from(self.bytes))
+    }
+}
+
+/// The place that an entry of the index names.
+fn place_in(entry: &[u8]) -> PiecePlace {
+    PiecePlace { offset: u64_at(entry, 0), bytes: u32_at(entry, 8), sum: array_at(entry, 12) }
+}
+
 /// Writes a file from its start to its end in bounded chunks.
 struct ChunkWriter<'a, D> {
     disk: &'a mut D,
@@ -266,13 +277,13 @@ impl<D: Disk> CheckpointReader<D> {
         if key.sum(&manifest) != sum {
             return Err(corrupt(HEADER_BYTES as u64));
         }
-        let places = index.chunks_exact(INDEX_ENTRY_BYTES).map(|entry| PiecePlace {
-            offset: u64_at(entry, 0),
-            bytes: u32_at(entry, 8),
-            sum: array_at(entry, 12),
-        });
+        let places: Vec<PiecePlace> = index.chunks_exact(INDEX_ENTRY_BYTES).map(place_in).collect();
+        // Before memory is reserved for one of them.
+        if places.iter().any(|place| place.end().is_none_or(|end| end > index_offset)) {
+            return Err(corrupt(index_offset));
+        }
         Ok(CheckpointReader {
-            places: places.collect(),
+            places,
             disk,
             file: file.to_owned(),
             key: FileKeyHolder(key),

@@ -27,6 +27,8 @@ pub mod checkpoint;
 mod checksum;
 pub mod disk;
 pub mod file_disk;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod inspect;
 pub mod log;
 pub mod memory_disk;

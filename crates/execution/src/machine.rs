@@ -112,7 +112,7 @@ impl<S: Service> Machine<S> {
     fn execute_frame(&mut self, batch: Digest, frame: &Frame, executed: &mut Executed) {
         let Machine { cluster, slot, time, registry, sessions, service, .. } = self;
         let id = frame.session;
-        let numbered = frame.commands().iter().zip(frame.first_number..);
+        let numbered = frame.commands().zip(frame.first_number..);
         let reply = |number, outcome| Reply { session: id, number, outcome };
         let session = sessions
             .get_mut(&id.client)
@@ -130,7 +130,7 @@ impl<S: Service> Machine<S> {
                 Admission::Fresh => {
                     let context =
                         ExecutionContext { slot, time, session: id, number, cluster, batch };
-                    let (outcome, change) = run(service, registry, &context, command);
+                    let (outcome, change) = run(service, registry, &context, &command);
                     session.record(slot, number, outcome.clone());
                     match change {
                         Change::None => {}
@@ -232,12 +232,10 @@ impl<S: Service> Machine<S> {
 
 /// Whether a frame opens its session: number 0, by itself.
 fn is_opening(frame: &Frame) -> bool {
-    match frame.commands() {
-        [command] if frame.first_number == 0 => {
-            matches!(Command::from_bytes(command.clone()), Ok(Command::Open))
-        }
-        _ => false,
-    }
+    let mut commands = frame.commands();
+    frame.first_number == 0
+        && commands.len() == 1
+        && commands.next().is_some_and(|one| Command::from_bytes(one) == Ok(Command::Open))
 }
 
 /// Runs one command, whatever its bytes are.

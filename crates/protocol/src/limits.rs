@@ -57,6 +57,10 @@ pub const CLIENTS: usize = 4096;
 /// Replicas of a group: u + r + max(u, r) + 1 with both at most 8.
 pub const REPLICAS: usize = 25;
 
+/// Decided batches in one message: the deepest pipeline. Bounds what a message of null batches takes
+/// in memory.
+pub const DECISIONS: usize = 256;
+
 /// Decided batches sent in answer to one Fetch stop after this many bytes.
 pub const FETCH_BYTES: usize = 4 * 1024 * 1024;
 

@@ -391,7 +391,7 @@ impl Decode for Message {
             12 => get!(reader, LockedBatch { slot, batch }),
             13 => get!(reader, Fetch { from }),
             14 => {
-                let decisions = reader.list("decisions", limits::WINDOW as usize * 4, 37)?;
+                let decisions = reader.list("decisions", limits::DECISIONS, 37)?;
                 Message::Decisions { decisions, prefix: Decode::decode(reader)? }
             }
             15 => get!(reader, TooOld { checkpoint }),

@@ -31,4 +31,4 @@ pub(crate) use perdura_adversary::random;
 pub use plan::{FaultPlan, NetworkPlan, Plan, WorkloadPlan};
 pub use report::{Calls, FaultKind, Mark, Report};
 pub use violation::Violation;
-pub use world::{simulate, simulate_traced};
+pub use world::{simulate, simulate_traced, simulate_with_history};

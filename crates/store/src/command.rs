@@ -241,9 +241,13 @@ impl Transaction {
         if count > limits::OPERATIONS {
             return Err(CommandError::Operations(count));
         }
-        let operations = (0..count)
-            .map(|_| Operation::decode(&mut reader))
-            .collect::<Result<Vec<Operation>, DecodeError>>()?;
+        if count * Operation::LEAST_BYTES > reader.remaining() {
+            return Err(DecodeError::Truncated.into());
+        }
+        let mut operations = Vec::with_capacity(count);
+        for _ in 0..count {
+            operations.push(Operation::decode(&mut reader)?);
+        }
         reader.finish()?;
         let transaction = Transaction { operations };
         transaction.validate()?;
@@ -252,6 +256,9 @@ impl Transaction {
 }
 
 impl Operation {
+    /// Tag 1, the length of an empty key 4.
+    const LEAST_BYTES: usize = 5;
+
     fn validate(&self) -> Result<(), CommandError> {
         match self {
             Operation::Cmp { key, value } => {

@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod command;
+mod entries;
 mod keys;
 pub mod limits;
 mod map;
@@ -21,5 +22,6 @@ mod segment;
 mod service;
 
 pub use command::{CommandError, Operation, StoreCommand, Transaction};
+pub use entries::{Entries, EntriesIter};
 pub use reply::{OperationResult, StoreReply, TransactionResult};
 pub use service::Store;

@@ -3,6 +3,7 @@
 //! refused leaves no trace, not even in the shape of segments, and reads need no `&mut`.
 
 use crate::command::{Operation, Transaction};
+use crate::entries::{Entries, EntriesBuilder};
 use crate::limits;
 use crate::map::SegmentMap;
 use crate::reply::{OperationResult, TransactionResult};
@@ -95,7 +96,7 @@ impl View<'_> {
             }
             Operation::ReadRange { start, end, limit, reverse } => {
                 let (entries, more) = self.read_range(start, end.as_deref(), *limit, *reverse);
-                self.spend(entries.iter().map(framed_bytes).sum())?;
+                self.spend(entries.framed_bytes())?;
                 Ok(OperationResult::Entries { entries, more })
             }
             Operation::Insert { key, value } => {
@@ -132,7 +133,7 @@ impl View<'_> {
         end: Option<&[u8]>,
         limit: u32,
         reverse: bool,
-    ) -> (Vec<(Bytes, Bytes)>, bool) {
+    ) -> (Entries, bool) {
         let end = end.map(|end| end.max(start));
         let upper = end.map_or(Bound::Unbounded, Bound::Excluded);
         let changed = self
@@ -146,11 +147,6 @@ impl View<'_> {
             collect(merge(stored, changed, false), limit)
         }
     }
-}
-
-/// What an entry takes in a reply.
-fn framed_bytes((key, value): &(Bytes, Bytes)) -> usize {
-    8 + key.len() + value.len()
 }
 
 /// Stored entries and changes, both in the same order, as one sequence; a change hides what is
@@ -176,19 +172,16 @@ fn merge<'a>(
     std::iter::from_fn(next).filter_map(|(key, value)| value.map(|value| (key, value)))
 }
 
-fn collect<'a>(
-    entries: impl Iterator<Item = (&'a [u8], &'a [u8])>,
-    limit: u32,
-) -> (Vec<(Bytes, Bytes)>, bool) {
-    let mut found = Vec::new();
+fn collect<'a>(entries: impl Iterator<Item = (&'a [u8], &'a [u8])>, limit: u32) -> (Entries, bool) {
+    let mut found = EntriesBuilder::default();
     let mut bytes = 0;
     for (key, value) in entries {
         bytes += 8 + key.len() + value.len();
-        let fits = bytes <= limits::RANGE_BYTES || found.is_empty();
+        let fits = bytes <= limits::RANGE_BYTES || found.len() == 0;
         if found.len() >= limit as usize || !fits {
-            return (found, true);
+            return (found.finish(), true);
         }
-        found.push((Bytes::copy_from_slice(key), Bytes::copy_from_slice(value)));
+        found.push(key, value);
     }
-    (found, false)
+    (found.finish(), false)
 }

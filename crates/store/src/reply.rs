@@ -1,8 +1,9 @@
 //! What the store answers, and its encoding: a tag byte and its content.
 
+use crate::entries::Entries;
 use crate::limits;
 use bytes::Bytes;
-use perdura_protocol::codec::{encode_bytes, encode_count, encode_list};
+use perdura_protocol::codec::{encode_bytes, encode_list};
 use perdura_protocol::{Decode, DecodeError, Encode, Reader};
 
 /// The answer to a [`crate::StoreCommand`] that was not refused.
@@ -43,7 +44,7 @@ pub enum OperationResult {
     /// What a range read found.
     Entries {
         /// Keys and values in the order asked for.
-        entries: Vec<(Bytes, Bytes)>,
+        entries: Entries,
         /// Whether the range has more entries than these: the limit, or the bound on bytes, was
         /// reached.
         more: bool,
@@ -139,11 +140,7 @@ impl Encode for OperationResult {
             }
             OperationResult::Entries { entries, more } => {
                 out.push(3);
-                encode_count(entries.len(), out);
-                for (key, value) in entries {
-                    encode_bytes(key, out);
-                    encode_bytes(value, out);
-                }
+                entries.encode(out);
                 more.encode(out);
             }
             OperationResult::Written => out.push(4),
@@ -161,15 +158,10 @@ impl Decode for OperationResult {
             0 => OperationResult::Compared,
             1 => OperationResult::Value(None),
             2 => OperationResult::Value(Some(reader.bytes("value", limits::VALUE_BYTES)?)),
-            3 => {
-                let count = reader.count("entries of a range", limits::RANGE_ENTRIES, 8)?;
-                let mut entries = Vec::with_capacity(count);
-                for _ in 0..count {
-                    let key = reader.bytes("key", limits::KEY_BYTES)?;
-                    entries.push((key, reader.bytes("value", limits::VALUE_BYTES)?));
-                }
-                OperationResult::Entries { entries, more: Decode::decode(reader)? }
-            }
+            3 => OperationResult::Entries {
+                entries: Decode::decode(reader)?,
+                more: Decode::decode(reader)?,
+            },
             4 => OperationResult::Written,
             5 => OperationResult::Deleted { existed: Decode::decode(reader)? },
             tag => return Err(DecodeError::UnknownTag(tag)),

@@ -23,10 +23,10 @@ fn failed(index: u32) -> Result<TransactionResult, String> {
     Ok(TransactionResult { committed: false, failed: Some(index), results: Vec::new() })
 }
 
-fn keys(result: &OperationResult) -> (Vec<&[u8]>, bool) {
+fn keys(result: &OperationResult) -> (Vec<Bytes>, bool) {
     match result {
         OperationResult::Entries { entries, more } => {
-            (entries.iter().map(|(key, _)| key.as_ref()).collect(), *more)
+            (entries.iter().map(|(key, _)| key).collect(), *more)
         }
         other => panic!("{other:?}"),
     }
@@ -109,12 +109,12 @@ fn ranges_see_the_changes_before_them() {
     ];
     let result = transact(&mut store, operations).unwrap();
     let found: Vec<_> = result.results[3..].iter().map(keys).collect();
-    let all: [&[u8]; 4] = [b"a", b"bb", b"c", b"d"];
+    let all = ["a", "bb", "c", "d"].map(bytes);
     assert_eq!(found[0], (all.to_vec(), false));
-    assert_eq!(found[1], (all.iter().rev().copied().collect(), false));
-    assert_eq!(found[2], (vec![all[1], all[2]], false));
-    assert_eq!(found[3], (vec![all[0], all[1]], true));
-    assert_eq!(found[4], (vec![all[2], all[1]], true));
+    assert_eq!(found[1], (all.iter().rev().cloned().collect(), false));
+    assert_eq!(found[2], (vec![all[1].clone(), all[2].clone()], false));
+    assert_eq!(found[3], (vec![all[0].clone(), all[1].clone()], true));
+    assert_eq!(found[4], (vec![all[2].clone(), all[1].clone()], true));
     assert!(found[5..].iter().all(|range| *range == (Vec::new(), false)));
 }
 
@@ -126,9 +126,9 @@ fn range_results_are_bounded_but_never_empty() {
     put(&mut store, &longest, &largest);
     put(&mut store, "z", "small");
     let result = transact(&mut store, vec![range("", None, 10, false)]).unwrap();
-    assert_eq!(keys(&result.results[0]), (vec![&longest[..]], true));
+    assert_eq!(keys(&result.results[0]), (vec![bytes(&longest)], true));
     let result = transact(&mut store, vec![range("", None, 10, true)]).unwrap();
-    assert_eq!(keys(&result.results[0]), (vec![&b"z"[..]], true));
+    assert_eq!(keys(&result.results[0]), (vec![bytes("z")], true));
     for number in 0..10_001 {
         put(&mut store, format!("m{number:05}"), "");
     }

@@ -170,7 +170,8 @@ impl Decode for Answer {
             1 => {
                 let version = Decode::decode(reader)?;
                 let reason = reader.bytes("reason of a refusal", REFUSAL_REASON_BYTES)?;
-                let reason = String::from_utf8_lossy(&reason).into_owned();
+                let reason = String::from_utf8(reason.to_vec())
+                    .map_err(|_| DecodeError::NotCanonical("text is not UTF-8"))?;
                 Ok(Answer::Refused { version, reason })
             }
             tag => Err(DecodeError::UnknownTag(tag)),

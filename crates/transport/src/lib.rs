@@ -17,6 +17,9 @@
 mod backoff;
 pub mod bounds;
 mod error;
+mod framing;
+#[doc(hidden)]
+pub mod fuzzing;
 mod hello;
 mod hub;
 mod identity;

@@ -4,8 +4,7 @@
 //! complete, until it gives nothing. [`Link::queue`] takes messages, [`Link::write_to`] turns all
 //! that waits into as few TLS records and system calls as there can be.
 //!
-//! A frame is a `u32` length, little-endian, and that many bytes, at least one. The first frame of
-//! the dialler is a [`Hello`], the first of the acceptor an [`Answer`].
+//! How frames stand on the stream is in `framing`. The first frame of the dialler is a [`Hello`], the first of the acceptor an [`Answer`].
 //!
 //! Invariants:
 //! - Messages are neither given out nor sent before the hello was answered with a welcome.
@@ -13,17 +12,16 @@
 //! - After an error the link is of no more use, except that `write_to` may send what is left: an
 //!   alert or a refusal.
 
-use crate::bounds::{Bounds, CIPHERTEXT_BYTES, COPIED_MESSAGE_BYTES};
+use crate::bounds::{Bounds, CIPHERTEXT_BYTES};
 use crate::error::{LinkError, Misbehaviour, QueueError};
+use crate::framing::{LENGTH_BYTES, take_message};
 use crate::hello::{Answer, AnyHello, Hello, PROTOCOL_VERSION, Refusal, version_refusal};
 use crate::identity::{Identity, public_key};
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use perdura_protocol::{Decode, Encode, PublicKey};
 use rustls::Connection;
 use std::collections::VecDeque;
 use std::io::{self, BufRead, IoSlice, Write};
-
-const LENGTH_BYTES: usize = 4;
 
 /// Messages that go into one call of the TLS library: enough to fill its records with small ones,
 /// and the slices for them fit on the stack.
@@ -182,26 +180,8 @@ impl Link {
     }
 
     fn next_frame(&mut self) -> Result<Option<Bytes>, LinkError> {
-        let Some(length) = self.inbound.first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
-        let length = u32::from_le_bytes(*length) as usize;
         let limit = self.current_bounds().receive_bytes;
-        if length > limit {
-            let text = format!("{length} bytes, at most {limit} are allowed");
-            return Err(self.misbehaviour(Misbehaviour::OversizedFrame, text));
-        }
-        if length == 0 {
-            return Err(self.misbehaviour(Misbehaviour::EmptyFrame, "length 0".into()));
-        }
-        if self.inbound.len() < LENGTH_BYTES + length {
-            return Ok(None);
-        }
-        self.inbound.advance(LENGTH_BYTES);
-        if length <= COPIED_MESSAGE_BYTES {
-            let payload = Bytes::copy_from_slice(&self.inbound[..length]);
-            self.inbound.advance(length);
-            return Ok(Some(payload));
-        }
-        Ok(Some(self.inbound.split_to(length).freeze()))
+        take_message(&mut self.inbound, limit).map_err(|(kind, text)| self.misbehaviour(kind, text))
     }
 
     fn hello(&mut self, payload: Bytes) -> Result<Received, LinkError> {

@@ -125,7 +125,12 @@ impl Cluster {
     /// Reads and checks the file at `path`.
     pub fn load(path: &Path) -> Result<Cluster> {
         let advice = "`perdura init DIR` makes a cluster's files";
-        let raw: Raw = files::read(path, advice)?;
+        Cluster::parse(path, &files::read(path, advice)?)
+    }
+
+    /// Checks `text`, which stands in the file at `path`.
+    pub fn parse(path: &Path, text: &str) -> Result<Cluster> {
+        let raw: Raw = files::parse(path, text)?;
         let file = path.display().to_string();
         ensure!(
             raw.format == FORMAT_VERSION,
@@ -192,7 +197,8 @@ impl Cluster {
         }
     }
 
-    fn render(&self) -> String {
+    /// The text of its file.
+    pub fn render(&self) -> String {
         let p = &self.parameters;
         let mut text = format!(
             "# A Perdura cluster. All its replicas and clients need this file; it holds no secret.\n\

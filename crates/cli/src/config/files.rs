@@ -16,21 +16,26 @@ pub enum Secrecy {
     Secret,
 }
 
-/// Parses the file at `path`; `advice` says what to do when it is missing.
-pub fn read<T: DeserializeOwned>(path: &Path, advice: &str) -> Result<T> {
+/// The text of the file at `path`; `advice` says what to do when it is missing.
+pub fn read(path: &Path, advice: &str) -> Result<String> {
     let file = path.display();
-    let text = match fs::read_to_string(path) {
-        Ok(text) => text,
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(text),
         Err(error) if error.kind() == ErrorKind::NotFound => {
             anyhow::bail!("there is no file {file}; {advice}")
         }
         Err(error) if error.kind() == ErrorKind::InvalidData => {
             anyhow::bail!("{file} is not a text file; restore it from a copy")
         }
-        Err(error) => return Err(error).with_context(|| format!("cannot read {file}")),
-    };
-    toml::from_str(&text).map_err(|error| {
-        let place = error.span().map_or(String::new(), |span| place_of(&text, span.start));
+        Err(error) => Err(error).with_context(|| format!("cannot read {file}")),
+    }
+}
+
+/// What `text` says, which stands in the file at `path`.
+pub fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T> {
+    let file = path.display();
+    toml::from_str(text).map_err(|error| {
+        let place = error.span().map_or(String::new(), |span| place_of(text, span.start));
         anyhow::anyhow!("{file}{place}: {}; correct the file", error.message().trim())
     })
 }

@@ -32,7 +32,12 @@ impl KeyFile {
     pub fn load(path: &Path) -> Result<KeyFile> {
         let advice = "`perdura init` makes client.toml and admin.toml, `perdura client add NAME` \
                       the files of further clients";
-        let raw: Raw = files::read(path, advice)?;
+        KeyFile::parse(path, &files::read(path, advice)?)
+    }
+
+    /// Checks `text`, which stands in the file at `path`.
+    pub fn parse(path: &Path, text: &str) -> Result<KeyFile> {
+        let raw: Raw = files::parse(path, text)?;
         let file = path.display().to_string();
         if raw.format != FORMAT_VERSION {
             bail!(

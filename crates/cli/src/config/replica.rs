@@ -49,7 +49,12 @@ impl ReplicaFile {
     pub fn load(path: &Path) -> Result<ReplicaFile> {
         let advice =
             "`perdura init` makes one for each replica, `perdura replica reinit` a new one";
-        let raw: Raw = files::read(path, advice)?;
+        ReplicaFile::parse(path, &files::read(path, advice)?)
+    }
+
+    /// Checks `text`, which stands in the file at `path`.
+    pub fn parse(path: &Path, text: &str) -> Result<ReplicaFile> {
+        let raw: Raw = files::parse(path, text)?;
         let file = path.display().to_string();
         ensure!(
             raw.format == FORMAT_VERSION,
@@ -75,6 +80,11 @@ impl ReplicaFile {
 
     /// Writes it under the name `path`.
     pub fn store(&self, path: &Path) -> Result<()> {
+        files::write(path, &self.render(), Secrecy::Secret)
+    }
+
+    /// The text of its file.
+    pub fn render(&self) -> String {
         let mut text = format!(
             "# Replica {id} of a Perdura cluster; start it with `perdura replica --config` and this \
              file.\n# Whoever reads this file can act in its name: keep it to yourself.\n\
@@ -99,7 +109,7 @@ impl ReplicaFile {
             text.push_str("# Where it serves /status, /metrics, /healthz and /readyz.\n");
             text.push_str(&format!("http = {}\n", quoted(http)));
         }
-        files::write(path, &text, Secrecy::Secret)
+        text
     }
 
     /// The data directory, resolved.

@@ -10,7 +10,7 @@ use perdura_protocol::{Faults, Scheme};
 use perdura_simulator::shrink::{RUNS_AT_MOST, Shrunk, shrink};
 use perdura_simulator::{
     FaultKind, Mode, Numbers, Options, Overrides, Report, Simpler, Violation, parse_scheme,
-    simulate, simulate_traced,
+    simulate, simulate_traced, simulate_with_history,
 };
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -77,6 +77,9 @@ pub struct Arguments {
     /// Write a line for everything that happens; `-` is standard output
     #[arg(long, value_name = "FILE", conflicts_with = "seeds")]
     trace: Option<PathBuf>,
+    /// Write what the clients did and saw, one operation per line (JSON), for another judge
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["seeds", "trace"])]
+    history: Option<PathBuf>,
     #[cfg(feature = "seeded-bugs")]
     #[command(flatten)]
     mistake: crate::seeded::Mistake,
@@ -159,11 +162,17 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let began = cpu_seconds();
     let mut batch = Batch { arguments, total: Report::default(), violations: 0 };
-    match trace(arguments)? {
-        Some(writer) => {
+    match (trace(arguments)?, &arguments.history) {
+        (Some(writer), _) => {
             batch.take(simulate_traced(&options(arguments, arguments.seed), Some(writer)));
         }
-        None => {
+        (None, Some(path)) => {
+            let (result, history) = simulate_with_history(&options(arguments, arguments.seed));
+            std::fs::write(path, history.to_json_lines())
+                .with_context(|| format!("cannot write {}", path.display()))?;
+            batch.take(result);
+        }
+        (None, None) => {
             let count = arguments.seeds.min(u64::MAX - arguments.seed);
             let of = |index| options(arguments, arguments.seed + index);
             batch::run(count, arguments.jobs, of, |result| batch.take(result));

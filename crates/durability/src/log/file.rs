@@ -13,7 +13,7 @@
 //! has its first group, the one before it is *sealed*: it gets the mark of that group, flushed. A
 //! vanished last file is noticed by it, and files that were freed are told from groups that rotted.
 
-use super::group::PAGE_BYTES;
+use super::group::{PAGE_BYTES, is_number};
 use crate::FORMAT_VERSION;
 use crate::checksum::{FileKey, SUM_BYTES, array_at, u32_at, u64_at};
 use perdura_protocol::ClusterId;
@@ -130,7 +130,8 @@ pub(crate) fn decode_mark(bytes: &[u8; MARK_BYTES], key: &FileKey, use_number: u
     let valid = &bytes[..8] == MARK_MAGIC
         && array_at::<SUM_BYTES>(bytes, 8) == key.sum(&bytes[24..])
         && u64_at(bytes, 24) == use_number;
-    valid.then(|| u64_at(bytes, 32))
+    let flushed = u64_at(bytes, 32);
+    (valid && (flushed == 0 || is_number(flushed))).then_some(flushed)
 }
 
 #[cfg(test)]

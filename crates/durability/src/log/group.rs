@@ -38,6 +38,12 @@ pub(crate) const GROUP_BYTES: usize = 1 << 30;
 
 const MAGIC: &[u8; 8] = b"PDGROUP1";
 
+/// Whether a group may bear this number: they start at 1, and no log lives to the half of a `u64`. So
+/// the next number, and the one before, are numbers too.
+pub(crate) fn is_number(number: u64) -> bool {
+    (1..=u64::MAX / 2).contains(&number)
+}
+
 /// The least multiple of 4 KiB that is not below `bytes`.
 pub(crate) fn round_up(bytes: u64) -> u64 {
     bytes.next_multiple_of(PAGE_BYTES)
@@ -133,7 +139,7 @@ impl GroupHeader {
             after: Position::read(bytes, 104),
         };
         let this_use = header.use_number == use_number || seeded!(UseNotInChecksum);
-        (this_use && header.offset == offset).then_some(header)
+        (this_use && header.offset == offset && is_number(header.number)).then_some(header)
     }
 
     /// Offset of the first byte after the group and its padding.

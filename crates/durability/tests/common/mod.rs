@@ -1,5 +1,7 @@
 //! What the tests of this crate share.
-#![allow(dead_code)]
+#![allow(dead_code, clippy::module_inception)]
+
+pub mod model;
 
 use bytes::Bytes;
 use perdura_durability::{
@@ -14,20 +16,25 @@ use perdura_protocol::{
 
 pub const BOOT: [u8; 16] = [5; 16];
 
+/// Where choices come from: a seed, or a fuzzer's bytes.
+pub trait Choice {
+    fn word(&mut self) -> u64;
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.word() % bound
+    }
+}
+
 /// SplitMix64: small, and the same everywhere.
 pub struct Random(pub u64);
 
-impl Random {
-    pub fn word(&mut self) -> u64 {
+impl Choice for Random {
+    fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.word() % bound
     }
 }
 

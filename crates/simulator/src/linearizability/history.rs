@@ -251,7 +251,7 @@ impl From<&store::OperationResult> for StepReturn {
                 StepReturn::Value(value.as_ref().map(|value| text(value)))
             }
             store::OperationResult::Entries { entries, more } => StepReturn::Entries {
-                entries: entries.iter().map(|(key, value)| (text(key), text(value))).collect(),
+                entries: entries.iter().map(|(key, value)| (text(&key), text(&value))).collect(),
                 more: *more,
             },
             store::OperationResult::Deleted { existed } => StepReturn::Deleted(*existed),

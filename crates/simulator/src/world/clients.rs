@@ -268,7 +268,7 @@ impl World {
             let first = !self.checkers.exactly_once.was_sent(session, number);
             let check = self.checkers.exactly_once.sent(session, number, content);
             self.check(check);
-            if first && let Some(record) = self.clients[client].by_command.get(command) {
+            if first && let Some(record) = self.clients[client].by_command.get(&command) {
                 let before = self.calls[*record].number.replace((session, number));
                 self.check(exactly_once::once(client, before, (session, number)));
             }

@@ -160,6 +160,13 @@ pub fn simulate_traced(
     world.guarded(World::run)
 }
 
+/// As [`simulate`], with what the clients did and saw, for a judge from elsewhere.
+pub fn simulate_with_history(options: &Options) -> (Result<Report, Box<Violation>>, History) {
+    let mut world = World::new(options, Plan::draw(options), None);
+    let result = world.guarded(World::run);
+    (result, world.history())
+}
+
 impl World {
     /// A group that has not started yet.
     #[must_use]

@@ -261,7 +261,7 @@ impl Model {
         let fits = fits.count().max(1);
         more |= fits < entries.len();
         entries.truncate(fits);
-        OperationResult::Entries { entries, more }
+        OperationResult::Entries { entries: entries.into_iter().collect(), more }
     }
 
     pub fn bytes(&self) -> u64 {

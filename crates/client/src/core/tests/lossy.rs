@@ -60,7 +60,7 @@ impl Replica {
         };
         session.acked_below = session.acked_below.max(frame.acked_below);
         let mut outcomes = Vec::new();
-        for (command, number) in frame.commands().iter().zip(frame.first_number..) {
+        for (command, number) in frame.commands().zip(frame.first_number..) {
             let outcome = if number < session.acked_below {
                 Outcome::TooOld
             } else {

@@ -1,0 +1,158 @@
+//! What people and programs write: the files of a cluster, the JSON lines of `perdura kv batch`, and
+//! histories.
+
+use crate::Seed;
+use crate::memory::Memory;
+use perdura_cli::config::{Cluster, KeyFile, ReplicaFile};
+use perdura_cli::kv_json::Parsed;
+use perdura_protocol::configuration::Durability;
+use perdura_protocol::{ClusterId, Faults, PublicKey, Scheme, SecretKey, Slot};
+use perdura_simulator::linearizability::{DEFAULT_BUDGET, History, check};
+use std::path::Path;
+
+/// A parsed document: a tree of nodes of some 100 bytes, of which each takes one byte at least.
+const TREE: Memory = Memory { times: 300, plus: 64 * 1024 };
+
+const FILE: &str = "directory/file.toml";
+
+/// What is written after it was read is read as the same, and written as the same.
+fn file<T>(data: &[u8], parse: impl Fn(&str) -> Option<T>, render: impl Fn(&T) -> String) -> bool {
+    let Ok(text) = std::str::from_utf8(data) else { return false };
+    let Some(read) = TREE.hold(data.len(), || parse(text)) else { return false };
+    let written = render(&read);
+    let again =
+        parse(&written).unwrap_or_else(|| panic!("refused after it was written: {written}"));
+    assert_eq!(render(&again), written);
+    true
+}
+
+pub fn cluster_file(data: &[u8]) -> bool {
+    file(data, |text| Cluster::parse(Path::new(FILE), text).ok(), Cluster::render)
+}
+
+pub fn replica_file(data: &[u8]) -> bool {
+    file(data, |text| ReplicaFile::parse(Path::new(FILE), text).ok(), ReplicaFile::render)
+}
+
+pub fn key_file(data: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(data) else { return false };
+    let parse = |text: &str| KeyFile::parse(Path::new(FILE), text).ok();
+    let Some(read) = TREE.hold(data.len(), || parse(text)) else { return false };
+    let path = read.cluster.to_string_lossy();
+    let written = KeyFile::render("A client.", "a client", &read.key, &path);
+    let again = parse(&written).expect("refused after it was written");
+    assert_eq!(again.key.public(), read.key.public());
+    true
+}
+
+/// A line is a command within the store's limits, or it is refused in words.
+pub fn json_line(data: &[u8]) -> bool {
+    match TREE.hold(data.len(), || Parsed::from_line(data)) {
+        Ok((_, parsed)) => {
+            assert_eq!(parsed.command.validate(), Ok(()));
+            true
+        }
+        Err((_, error)) => {
+            assert!(!error.is_empty());
+            false
+        }
+    }
+}
+
+/// What is written after it was read is the same; the search has a verdict on it.
+pub fn history(data: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(data) else { return false };
+    let Ok(read) = TREE.hold(data.len(), || History::from_json_lines(text)) else { return false };
+    let written = read.to_json_lines();
+    assert_eq!(History::from_json_lines(&written).as_ref(), Ok(&read));
+    let _ = check(&read, DEFAULT_BUDGET / 100);
+    true
+}
+
+fn secret(seed: u8) -> SecretKey {
+    SecretKey::from_seed(Scheme::Ed25519, [seed; 32])
+}
+
+pub fn cluster_files() -> Vec<Seed> {
+    let faults = Faults::new(1, 1).expect("in range");
+    let parameters = Cluster::default_parameters(
+        ClusterId([7; 16]),
+        faults,
+        Durability::Sync,
+        PublicKey([9; 32]),
+    );
+    let entry = |id: u8| perdura_cli::config::ReplicaEntry {
+        address: format!("127.0.0.1:{}", 7400 + u16::from(id)),
+        http: format!("localhost:{}", 7500 + u16::from(id)),
+        key: PublicKey([id; 32]),
+        incarnation: u32::from(id == 2),
+        first_key: PublicKey([if id == 2 { 20 } else { id }; 32]),
+    };
+    let cluster = Cluster {
+        path: FILE.into(),
+        parameters,
+        configuration: 1,
+        from_slot: Slot(77),
+        replicas: (0..4).map(entry).collect(),
+        clients: vec![("a \"client\"\n".to_owned(), PublicKey([8; 32]))],
+    };
+    vec![("cluster", cluster.render().into_bytes())]
+}
+
+pub fn key_files() -> Vec<Seed> {
+    let text = KeyFile::render("A client.", "a \"b\"\n\u{7f}", &secret(1), "../cluster.toml");
+    vec![("client", text.into_bytes())]
+}
+
+pub fn replica_files() -> Vec<Seed> {
+    let file = |http: Option<&str>| ReplicaFile {
+        path: FILE.into(),
+        id: 2,
+        incarnation: 1,
+        key: secret(1),
+        cluster_path: "../cluster.toml".into(),
+        data_path: "data".into(),
+        listen: "[::1]:7400".to_owned(),
+        http: http.map(str::to_owned),
+    };
+    vec![
+        ("replica", file(Some("127.0.0.1:7500")).render().into_bytes()),
+        ("without_http", file(None).render().into_bytes()),
+    ]
+}
+
+pub fn json_lines() -> Vec<Seed> {
+    let lines: [(&str, &str); 9] = [
+        ("put", r#"{"id":1,"op":"put","key":"a","value":{"b64":"/w=="}}"#),
+        ("get", r#"{"id":[7,{"x":null}],"op":"get","key":"a"}"#),
+        ("del", r#"{"op":"del","key":{"b64":"ZA=="}}"#),
+        ("scan", r#"{"id":4,"op":"scan","start":"a","end":"b","limit":9,"reverse":true}"#),
+        ("scan_all", r#"{"op":"scan"}"#),
+        ("cas", r#"{"id":5,"op":"cas","key":"a","expect":null,"value":"x"}"#),
+        ("cas_away", r#"{"op":"cas","key":"a","expect":"x","value":null}"#),
+        (
+            "txn",
+            r#"{"op":"txn","ops":[{"cmp":{"key":"a","value":null}},{"read":"b"},{"read":{"key":"b"}},{"range":{"start":"a","end":null,"limit":3}},{"insert":{"key":"c","value":"1"}},{"delete":"d"},{"write":{"key":"e","value":"2","only_if_present":true}}]}"#,
+        ),
+        ("escapes", r#"{"op":"get","key":"\u00e9\n\ud83d\ude00"}"#),
+    ];
+    lines.iter().map(|(name, line)| (*name, line.as_bytes().to_vec())).collect()
+}
+
+pub fn histories() -> Vec<Seed> {
+    let lines = concat!(
+        r#"{"process":0,"invoked":1,"ended":4,"call":{"op":"put","key":"a","value":"1"},"outcome":{"ok":"put"}}"#,
+        "\n",
+        r#"{"process":1,"invoked":2,"ended":3,"call":{"op":"get","key":"a"},"outcome":{"ok":{"value":null}}}"#,
+        "\n",
+        r#"{"process":0,"invoked":5,"ended":null,"call":{"op":"delete","key":"a"},"outcome":"unknown"}"#,
+        "\n",
+        r#"{"process":1,"invoked":6,"ended":7,"call":{"op":"transaction","steps":[{"cmp":{"key":"a","value":"1"}},{"range":{"start":"","end":null,"limit":5,"reverse":false}},{"write":{"key":"b","value":"2","only_if_present":false}}]},"outcome":{"ok":{"committed":["done",{"entries":{"entries":[["a","1"]],"more":false}},"done"]}}}"#,
+        "\n",
+        r#"{"process":1,"invoked":8,"ended":9,"call":{"op":"transaction","steps":[{"insert":{"key":"b","value":"3"}}]},"outcome":{"ok":{"failed":0}}}"#,
+        "\n",
+        r#"{"process":1,"invoked":10,"ended":11,"call":{"op":"get","key":"b"},"outcome":"refused"}"#,
+        "\n",
+    );
+    vec![("each_kind", lines.as_bytes().to_vec())]
+}
