@@ -378,6 +378,7 @@ fn tls_error(error: &rustls::Error) -> LinkError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bounds::COPIED_MESSAGE_BYTES;
     use crate::hello::Role;
     use perdura_protocol::{ClusterId, Scheme, SecretKey};
 
