@@ -40,7 +40,7 @@ kills:
 DURATION ?= 3600
 GROUP ?= --byzantine 1
 SEED ?= $(shell date +%s)
-OUT ?= target/chaos/$(SEED)
+OUT ?= target/chaos/$(SEED)-$(shell date +%H%M%S)
 chaos:
 	scripts/chaos-setup
 	$(CARGO) build --release --locked -p perdura -p perdura-chaos

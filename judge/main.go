@@ -21,8 +21,8 @@ import (
 const usage = `usage: judge [-timeout TIME] [-quiet] [-visualize DIR] FILE...
        judge -damage COUNT -out DIR FILE...
 
-Judges histories, one operation per line. Exit code 0: no history is violated; 1: one is;
-2: wrong usage, or a file that is no history.
+Judges histories, one operation per line. Exit code 0: all are linearizable; 1: one is violated;
+2: wrong usage, or a file that is no history; 3: none is violated, and one is undecided.
 
 With -damage, writes COUNT damaged copies of each history into DIR instead, for comparing judges.
 
@@ -116,8 +116,11 @@ func judgeFiles(files []string, patience time.Duration, quiet bool, pictures str
 		"%d linearizable, %d violated, %d undecided\n",
 		len(files), operations, unknowns,
 		counts[linearizable], counts[violated], counts[undecided])
-	if counts[violated] > 0 {
+	switch {
+	case counts[violated] > 0:
 		return 1
+	case counts[undecided] > 0:
+		return 3
 	}
 	return 0
 }

@@ -37,7 +37,11 @@ pub fn strike(scene: &Scene, kinds: &[Kind], random: &mut Random, until: u64) {
     let mut bag = Bag { kinds: kinds.to_vec(), left: Vec::new(), rounds: 0 };
     while course.now_us() < until && course.ends().is_none() {
         let kind = bag.next(random);
-        let mut strikes = vec![(kind, victim(scene, kind, random))];
+        let Some(first) = victim(scene, kind, random) else {
+            course.violation(format!("nobody leads for {LED:?}, though all are well"));
+            return;
+        };
+        let mut strikes = vec![(kind, first)];
         while !kind.is_disaster() && strikes.len() < scene.cluster.faults.u() && random.percent(50)
         {
             let more = bag.next(random);
@@ -56,11 +60,18 @@ pub fn strike(scene: &Scene, kinds: &[Kind], random: &mut Random, until: u64) {
     }
 }
 
-/// The leader for what strikes the leader, and now and then for the rest.
-fn victim(scene: &Scene, kind: Kind, random: &mut Random) -> usize {
+/// How long a strike at the leader waits for somebody to say that it leads.
+const LED: Duration = Duration::from_secs(30);
+
+/// The leader for what strikes the leader, and now and then for the rest. `None` when nobody leads,
+/// though all are well.
+fn victim(scene: &Scene, kind: Kind, random: &mut Random) -> Option<usize> {
     let any = random.below(scene.cluster.hosts.len() as u64) as usize;
-    let wants_leader = kind.strikes_leader() || random.percent(30);
-    if wants_leader { scene.watch.leader().unwrap_or(any) } else { any }
+    if kind.strikes_leader() {
+        return scene.course.poll(LED, || scene.watch.leader());
+    }
+    let leader = if random.percent(30) { scene.watch.leader() } else { None };
+    Some(leader.unwrap_or(any))
 }
 
 fn round(scene: &Scene, strikes: &[(Kind, usize)], random: &mut Random) {

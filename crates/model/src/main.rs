@@ -56,6 +56,10 @@ fn parse() -> Option<Arguments> {
 }
 
 fn main() -> ExitCode {
+    if std::env::args().any(|word| word == "--help" || word == "-h") {
+        println!("{USAGE}");
+        return ExitCode::SUCCESS;
+    }
     let Some(arguments) = parse() else {
         eprintln!("{USAGE}");
         return ExitCode::from(2);

@@ -79,6 +79,9 @@ fn over(scene: &Scene, host: &Host, stopped: Option<String>, what: String) -> Re
     Injected::fired(format!("{what}: {reason}; {how}"))
 }
 
+/// What is told of a replica that starts on its disk as it is.
+const CAME_BACK: &str = "came back";
+
 /// Starts a replica whose disk was damaged. If it refuses, and says so, it is replaced.
 fn start_or_replace(scene: &Scene, victim: usize) -> Result<String> {
     let host = scene.host(victim);
@@ -94,8 +97,8 @@ fn start_or_replace(scene: &Scene, victim: usize) -> Result<String> {
             let warnings = log.lines().filter(|line| line.contains(" WARN "));
             let first = warnings.map(|line| line.split(" WARN ").nth(1).unwrap_or(line)).next();
             Ok(first.map_or_else(
-                || "came back".to_owned(),
-                |said| format!("came back: {}", said.trim()),
+                || CAME_BACK.to_owned(),
+                |said| format!("{CAME_BACK}: {}", said.trim()),
             ))
         }
         Some(Some(status)) => {
@@ -124,7 +127,11 @@ pub(super) fn lost(scene: &Scene, victim: usize) -> Result<Injected> {
     let host = scene.host(victim);
     host.kill();
     crate::files::empty_directory(&host.data())?;
-    Injected::fired(start_or_replace(scene, victim)?)
+    let how = start_or_replace(scene, victim)?;
+    if how.starts_with(CAME_BACK) {
+        scene.course.violation(format!("replica {victim} starts though its data is gone"));
+    }
+    Injected::fired(how)
 }
 
 /// Files of one kind in a data directory, the newest last.
