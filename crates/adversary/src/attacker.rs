@@ -19,7 +19,8 @@ const FLOOD: u64 = 40;
 pub enum Attack {
     /// Frames in the name of other clients, and commands of the administrator.
     ForgedIdentity,
-    /// Frames again, later, in other sessions and as of another cluster.
+    /// Frames again, soon and later, to others than before, in other sessions and as of another
+    /// cluster.
     Replay,
     /// One number with two commands, each to some of the replicas.
     TwoCommands,
@@ -189,12 +190,21 @@ impl Attacker {
     }
 
     fn open(&mut self, out: &mut Vec<(ReplicaId, Bytes)>) {
+        let frame = self.opening();
+        self.to_all(&Message::Attach { nonce: self.session.nonce }, out);
+        self.to_all(&Message::Frame(frame), out);
+    }
+
+    fn opening(&mut self) -> Frame {
         self.session.nonce += 1 + self.random.below(3);
         self.number = 1;
-        self.to_all(&Message::Attach { nonce: self.session.nonce }, out);
         let frame = self.build(self.session, 0, 0, &[Command::Open.to_bytes()]);
         self.remember(&frame);
-        self.to_all(&Message::Frame(frame), out);
+        frame
+    }
+
+    fn somebody(&mut self) -> ReplicaId {
+        ReplicaId(self.random.below(self.n as u64) as u8)
     }
 
     fn next(&mut self, bytes: usize) -> Frame {
@@ -231,21 +241,30 @@ impl Attacker {
         self.plain(out);
     }
 
+    /// New commands, and whole sessions, go to one replica only; what the others hear of them are
+    /// retries, of the latest commands most of the time.
     fn replay(&mut self, out: &mut Vec<(ReplicaId, Bytes)>) {
-        self.plain(out);
-        let index = self.random.below(self.frames.len() as u64) as usize;
-        let old = self.frames[index].clone();
+        let recent = self.random.percent(70);
+        let reach = if recent { self.frames.len().min(4) } else { self.frames.len() };
+        let back = 1 + self.random.below(reach as u64) as usize;
+        let old = self.frames[self.frames.len() - back].clone();
         let commands: Vec<Bytes> = old.commands().collect();
-        let again = match self.random.below(3) {
-            0 => old,
-            1 => self.build(self.session, 0, old.first_number, &commands),
-            _ => {
+        let again = match self.random.below(4) {
+            0 => self.build(self.session, 0, old.first_number, &commands),
+            1 => {
                 let foreign = ClusterId([0xee; 16]);
                 let (session, first) = (old.session, old.first_number);
                 Frame::build(foreign, session, old.acked_below, first, &commands, Some(&self.key))
             }
+            _ => old,
         };
-        self.to_all(&Message::Frame(again), out);
+        if recent {
+            out.push((self.somebody(), Message::Frame(again).to_bytes()));
+        } else {
+            self.to_all(&Message::Frame(again), out);
+        }
+        let fresh = if self.random.percent(25) { self.opening() } else { self.next(32) };
+        out.push((self.somebody(), Message::Frame(fresh).to_bytes()));
     }
 
     /// Opens its oldest session again, which has been evicted if it can be, and sends what it sent
@@ -307,16 +326,19 @@ impl Attacker {
     }
 
     fn wild(&mut self, out: &mut Vec<(ReplicaId, Bytes)>) {
-        let number = match self.random.below(5) {
-            0 => self.number + self.random.below(3_000),
-            1 => self.random.below(self.number + 1),
-            2 => u64::MAX - 1 - self.random.below(2),
+        let number = match self.random.below(16) {
+            0..4 => self.number + self.random.below(3_000),
+            4..7 => self.random.below(self.number + 1),
+            7 => u64::MAX - 1 - self.random.below(2),
             _ => self.number,
         };
-        let acked = self.random.below(number.saturating_add(1).max(1));
+        // Up to the number itself, or to what it has come to.
+        let most = if self.random.percent(50) { number } else { number.min(self.number) };
+        let acked = self.random.below(most.saturating_add(1).max(1));
         let command = self.command(32);
         let frame = self.build(self.session, acked, number, &[command]);
-        self.number += 1;
+        // Nothing follows the last number: another session.
+        self.number = if number > self.number + 3_000 { 0 } else { self.number + 1 };
         self.to_all(&Message::Frame(frame), out);
     }
 
@@ -324,7 +346,7 @@ impl Attacker {
         self.plain(out);
         let length = self.random.below(120);
         let noise: Bytes = (0..length).map(|_| self.random.next() as u8).collect();
-        let replica = ReplicaId(self.random.below(self.n as u64) as u8);
+        let replica = self.somebody();
         let message = match self.random.below(4) {
             0 => noise,
             1 => Message::StateQuery.to_bytes(),

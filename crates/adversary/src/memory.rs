@@ -41,6 +41,8 @@ pub struct Memory {
     pub view: View,
     /// The highest slot that was proposed.
     pub slot: Slot,
+    /// Of the state whose manifest it forged last: the slot, and the number of the last piece.
+    pub last_piece: Option<(Slot, u32)>,
     /// Genuine Writes, by what they are for.
     pub writes: BTreeMap<(View, Slot, Digest), BTreeMap<ReplicaId, Signature>>,
 }

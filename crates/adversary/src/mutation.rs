@@ -1,11 +1,27 @@
 //! Small changes to single messages, signed as if they were meant.
 
 use crate::liar::{Liar, Speech};
+use crate::random::Random;
 use perdura_protocol::message::Message;
 use perdura_protocol::{Batch, Slot, Time, View};
 
+/// Proposals in a hundred that are of another time for everybody.
+const UNTIMELY: u64 = 5;
+
+/// The same frames at a time that no clock shows, or just one that is a little off.
+fn other_time(batch: &Batch, dice: &mut Random) -> Option<Batch> {
+    let by = *dice.pick(&[10, 400, 900, 3_600_000]);
+    let time = batch.time().0;
+    let time = if dice.percent(60) { time + by } else { time.saturating_sub(by) };
+    let frames = batch.frames().to_vec();
+    (!frames.is_empty()).then(|| Batch::requests(Time(time), frames))
+}
+
 impl Liar {
     pub(crate) fn mutate(&mut self, mut speech: Speech<'_>) {
+        if let Some(untimely) = self.untimely(speech.message) {
+            return speech.instead(&untimely);
+        }
         if self.random.percent(75) {
             return speech.plainly();
         }
@@ -29,16 +45,16 @@ impl Liar {
         slot.0 = if self.random.percent(50) { slot.0 + by } else { slot.0.saturating_sub(by) };
     }
 
-    /// The same frames at a time that no clock shows, or just one that is a little off.
-    fn other_time(&mut self, batch: &mut Batch) -> bool {
-        let by = *self.random.pick(&[10, 400, 900, 3_600_000]);
-        let time = batch.time().0;
-        let time = if self.random.percent(60) { time + by } else { time.saturating_sub(by) };
-        let frames = batch.frames().to_vec();
-        if !frames.is_empty() {
-            *batch = Batch::requests(Time(time), frames);
-        }
-        !batch.frames().is_empty()
+    /// Now and then a proposal is of another time, and nothing else is wrong with it: the same for
+    /// everybody, or no quorum could believe it.
+    fn untimely(&self, message: &Message) -> Option<Message> {
+        let Message::Propose { view, slot, batch, decided, history } = message else {
+            return None;
+        };
+        let mut dice = self.dice(*view, *slot);
+        let batch = dice.percent(UNTIMELY).then(|| other_time(batch, &mut dice))??;
+        let (view, slot, decided, history) = (*view, *slot, *decided, *history);
+        Some(Message::Propose { view, slot, batch, decided, history })
     }
 
     /// Changes one field; false if the message is to be left out.
@@ -46,7 +62,10 @@ impl Liar {
         let what = self.random.below(4);
         match message {
             Message::Propose { batch, .. } if self.random.percent(30) => {
-                return self.other_time(batch);
+                match other_time(batch, &mut self.random) {
+                    Some(other) => *batch = other,
+                    None => return false,
+                }
             }
             Message::Propose { view, slot, batch, decided, history } => match what {
                 0 => self.near_view(view),

@@ -3,9 +3,10 @@
 use crate::liar::{Liar, Speech};
 use crate::memory::variant;
 use bytes::Bytes;
+use perdura_execution::{Entry, Manifest};
 use perdura_protocol::message::{Message, StateCertificate};
 use perdura_protocol::statement::Kind;
-use perdura_protocol::{Certificate, Digest, Encode, Outcome, RefusalReason, Slot, View};
+use perdura_protocol::{Certificate, Decode, Digest, Encode, Outcome, RefusalReason, Slot, View};
 
 /// Whether a message carries what somebody who recovers asked for.
 fn transfers(message: &Message) -> bool {
@@ -20,7 +21,60 @@ fn transfers(message: &Message) -> bool {
     )
 }
 
+/// What a liar makes of a state that others fetch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Tale {
+    /// Nothing is whole.
+    Damage,
+    /// The manifest is genuine, its pieces are not.
+    Pieces,
+    /// A manifest of the genuine pieces, with another history.
+    History,
+    /// A manifest that names another last piece, which is there as well.
+    Piece,
+}
+
 impl Liar {
+    /// The same for all pieces of a state.
+    fn tale(&self, slot: Slot) -> Tale {
+        let tales = [Tale::Damage, Tale::Pieces, Tale::History, Tale::Piece];
+        *self.dice(View(0), slot).pick(&tales)
+    }
+
+    fn tale_digest(&self, slot: Slot) -> Digest {
+        Digest(self.dice(View(1), slot).bytes32())
+    }
+
+    fn tale_piece(&self, slot: Slot) -> Bytes {
+        Bytes::copy_from_slice(&self.tale_digest(slot).0)
+    }
+
+    /// The manifest that goes with the tale; none if it is the genuine one.
+    fn other_manifest(&mut self, slot: Slot, manifest: &Bytes) -> Option<Bytes> {
+        let tale = self.tale(slot);
+        if tale == Tale::Damage {
+            return Some(self.damaged(manifest));
+        }
+        let mut genuine = Manifest::from_bytes(manifest.clone()).ok()?;
+        match tale {
+            Tale::Damage | Tale::Pieces => None,
+            Tale::History => {
+                genuine.history = self.tale_digest(slot);
+                Some(genuine.to_bytes())
+            }
+            Tale::Piece => {
+                let last = u32::try_from(genuine.entries().len() - 1).ok()?;
+                self.memory.last_piece = Some((slot, last));
+                // Its entry is the end of the manifest.
+                let entry = Entry::of(&self.tale_piece(slot)).to_bytes();
+                let mut other = manifest.to_vec();
+                let at = other.len() - entry.len();
+                other[at..].copy_from_slice(&entry);
+                Some(other.into())
+            }
+        }
+    }
+
     pub(crate) fn forge_checkpoints(&mut self, mut speech: Speech<'_>) {
         let mut message = speech.message.clone();
         match &mut message {
@@ -94,14 +148,24 @@ impl Liar {
     pub(crate) fn corrupt_transfer(&mut self, mut speech: Speech<'_>) {
         let mut message = speech.message.clone();
         match &mut message {
-            Message::Manifest { manifest, .. } => *manifest = self.damaged(manifest),
-            Message::Piece { piece, index, .. } => {
-                if self.random.percent(80) {
-                    *piece = self.damaged(piece);
-                } else {
-                    *index += 1;
+            Message::Manifest { slot, manifest } => match self.other_manifest(*slot, manifest) {
+                Some(other) => *manifest = other,
+                None => return speech.plainly(),
+            },
+            Message::Piece { slot, index, piece } => match self.tale(*slot) {
+                Tale::History => return speech.plainly(),
+                Tale::Piece if self.memory.last_piece == Some((*slot, *index)) => {
+                    *piece = self.tale_piece(*slot);
                 }
-            }
+                Tale::Piece => return speech.plainly(),
+                Tale::Damage | Tale::Pieces => {
+                    if self.random.percent(80) {
+                        *piece = self.damaged(piece);
+                    } else {
+                        *index += 1;
+                    }
+                }
+            },
             Message::LockedBatch { batch, .. } => {
                 if let Some(other) = variant(batch) {
                     *batch = other;

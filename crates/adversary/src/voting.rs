@@ -4,8 +4,11 @@ use crate::liar::{Liar, Speech};
 use crate::random::Random;
 use bytes::Bytes;
 use perdura_protocol::message::Message;
-use perdura_protocol::{Batch, Digest, Encode, Frame, Signature};
+use perdura_protocol::{Batch, Digest, Encode, Frame, Signature, Slot, View};
 use perdura_replica::node::{Peer, Said};
+
+/// So long genuine frames are on their way before forged ones are proposed under their numbers.
+const KNOWN_MS: u64 = 10;
 
 impl Liar {
     /// The vote of this message for the other batch of its slot.
@@ -128,52 +131,64 @@ impl Liar {
         }
     }
 
+    /// Chance that is the same for everybody, and for all accomplices.
+    pub(crate) fn dice(&self, view: View, slot: Slot) -> Random {
+        Random::new(crate::random::mix(self.insider.coin ^ (view.0 << 32) ^ slot.0))
+    }
+
     /// Proposes, and passes on, commands that no client signed.
     pub(crate) fn invent_frames(&mut self, mut speech: Speech<'_>) {
-        let forged = match speech.message {
+        match speech.message {
             Message::Propose { view, slot, batch, decided, history } => {
                 // The same for everybody, or no quorum could believe it. All frames, or some: who
                 // looks at a few only is to be caught as well.
-                let seed = self.insider.coin ^ (view.0 << 32) ^ slot.0;
-                let mut dice = Random::new(crate::random::mix(seed));
+                let mut dice = self.dice(*view, *slot);
                 let (lies, some) = (dice.percent(40), dice.percent(50));
-                let frames = batch
-                    .frames()
-                    .iter()
-                    .map(|frame| {
-                        let genuine = some && dice.percent(50);
-                        if genuine { frame.clone() } else { self.forge_frame(frame, &mut dice) }
-                    })
-                    .collect();
+                let known = dice.percent(50);
+                if batch.frames().is_empty() || !lies {
+                    return speech.plainly();
+                }
+                let frames = batch.frames().iter().map(|frame| {
+                    let genuine = some && !known && dice.percent(50);
+                    if genuine { frame.clone() } else { self.forge_frame(frame, known, &mut dice) }
+                });
                 let (view, slot, decided, history) = (*view, *slot, *decided, *history);
-                (!batch.frames().is_empty() && lies).then(|| {
-                    let batch = Batch::requests(batch.time(), frames);
-                    Message::Propose { view, slot, batch, decided, history }
-                })
+                let forged = Batch::requests(batch.time(), frames.collect());
+                let propose = Message::Propose { view, slot, batch: forged, decided, history };
+                if !known {
+                    return speech.instead(&propose);
+                }
+                // First the genuine ones go round, so that everybody knows their names.
+                for frame in batch.frames() {
+                    speech.instead(&Message::Frame(frame.clone()));
+                }
+                speech.after(KNOWN_MS, propose.to_bytes());
             }
             Message::Frame(frame) => {
                 let mut dice = Random::new(self.random.next());
-                Some(Message::Frame(self.forge_frame(frame, &mut dice)))
+                let forged = self.forge_frame(frame, false, &mut dice);
+                speech.instead(&Message::Frame(forged));
             }
-            _ => None,
-        };
-        match forged {
-            Some(forged) => speech.instead(&forged),
-            None => speech.plainly(),
+            _ => speech.plainly(),
         }
     }
 
     /// The commands of a frame under the next number, in another order, or other ones in their
     /// place, under a signature of the liar.
-    fn forge_frame(&self, frame: &Frame, dice: &mut Random) -> Frame {
+    fn forge_frame(&self, frame: &Frame, under_its_number: bool, dice: &mut Random) -> Frame {
         let mut commands: Vec<Bytes> = frame.commands().collect();
         let mut number = frame.first_number;
         if commands.len() > 1 {
             commands.reverse();
-        } else if dice.percent(50) {
+        } else if !under_its_number && dice.percent(50) {
             number += 1;
-        } else if let Some(other) = self.memory.frames.iter().find(|other| other != &frame) {
-            commands = other.commands().collect();
+        } else {
+            let known = &self.memory.frames;
+            let from = dice.below(known.len().max(1) as u64) as usize;
+            let mut others = known.iter().skip(from).chain(known.iter().take(from));
+            if let Some(other) = others.find(|other| other != &frame) {
+                commands = other.commands().collect();
+            }
         }
         let key = self.insider.keys.first().map(|(_, key)| key);
         let (session, acked) = (frame.session, frame.acked_below);

@@ -170,8 +170,11 @@ const DAMAGE: [FaultKind; 7] = [
 
 const _: () = assert!(FaultKind::ALL.len() <= u64::BITS as usize, "a bit for each kind");
 
+fn bit(kind: FaultKind) -> u64 {
+    1 << (kind as u64)
+}
+
 fn draw_kinds(random: &mut Random) -> u64 {
-    let bit = |kind: FaultKind| 1u64 << (kind as u64);
     // A disk that is struck again and again can no longer be held against an intact one.
     let damage = DAMAGE.into_iter().fold(0, |kinds, kind| kinds | bit(kind));
     let kinds = match random.below(100) {
@@ -248,11 +251,18 @@ impl Plan {
         let mut adversary = Random::new(options.seed).fork("adversary");
         plan.liars = draw_liars(&mut adversary, plan.faults);
         plan.attacks = draw_attacks(&mut adversary);
+        let patient = adversary.percent(50);
         if let Some(liars) = &options.liars {
             plan.liars = liars.iter().copied().take(plan.faults.r()).collect();
         }
         if let Some(attacks) = &options.attacks {
             plan.attacks.clone_from(attacks);
+        }
+        // Where liars are all that may fail, nobody else is ever away.
+        let needs_others = |liar: &Strategy| liar.is_about_views() || liar.is_about_states();
+        let alone = plan.liars.len() >= plan.faults.u() && plan.liars.iter().any(needs_others);
+        if alone && options.mode.is_none() {
+            plan.mode = Mode::Safety;
         }
         // Who lies about views needs leaders that fail.
         if plan.liars.iter().any(|liar| liar.is_about_views()) {
@@ -261,7 +271,17 @@ impl Plan {
         // Who lies about states needs somebody who was away for long.
         if plan.liars.iter().any(|liar| liar.is_about_states()) {
             plan.checkpoint_interval = 16;
+            plan.log_file_bytes = 16 * 1024;
             plan.chaos.down_us = 4_000_000;
+            plan.chaos.wipes = true;
+            let away = [FaultKind::Isolation, FaultKind::MachineCrash, FaultKind::Wipe];
+            plan.chaos.kinds |= away.into_iter().fold(0, |kinds, kind| kinds | bit(kind));
+        }
+        // Who passes clients over is seen after a while only; busy clients use up the steps.
+        if patient && plan.liars.contains(&Strategy::Censor) {
+            plan.workload.think_us = 200_000;
+            plan.workload.callers = 1;
+            plan.depth = plan.depth.min(8);
         }
         options.overrides.apply(&mut plan);
         plan

@@ -1,10 +1,11 @@
 //! Guards E4 and A1, second half: each (session, number) executes at most once, as the command
-//! that its client sent under that number, and gives the same reply on every replica.
+//! that its client sent under that number, inside the session's window, and gives the same reply on
+//! every replica.
 
 use crate::violation::{Broken, Check};
 use crate::witness::Execution;
 use bytes::Bytes;
-use perdura_protocol::{SessionId, Slot};
+use perdura_protocol::{SessionId, Slot, limits};
 use std::collections::BTreeMap;
 
 const RULE: &str = "ExactlyOnce (E4)";
@@ -30,6 +31,8 @@ pub struct ExactlyOnce {
     places: BTreeMap<(SessionId, u64), (Slot, usize)>,
     // What clients sent.
     sent: BTreeMap<(SessionId, u64), Vec<Bytes>>,
+    // The most that each client acknowledged.
+    acknowledged: BTreeMap<SessionId, u64>,
     // Where each replica is within the slot that it executes.
     cursors: BTreeMap<usize, (Slot, usize)>,
 }
@@ -53,6 +56,12 @@ impl ExactlyOnce {
         }
         let what = format!("a client sent two commands under number {number} of {session:?}");
         Err(Broken::new(RULE, what))
+    }
+
+    /// A client sends a frame that acknowledges all numbers below this one.
+    pub fn acknowledges(&mut self, session: SessionId, below: u64) {
+        let known = self.acknowledged.entry(session).or_default();
+        *known = below.max(*known);
     }
 
     /// A hostile client sends `command` under this number, perhaps beside others; one of them may
@@ -89,6 +98,12 @@ impl ExactlyOnce {
         let number = (execution.session, execution.number);
         if !self.sent.get(&number).is_some_and(|sent| sent.contains(&execution.command)) {
             let what = format!("replica {replica} executed {execution:?}, which nobody sent");
+            return Err(Broken::new(RULE, what));
+        }
+        let acknowledged = self.acknowledged.get(&execution.session).copied().unwrap_or_default();
+        if execution.number.saturating_sub(acknowledged) >= limits::SESSION_WINDOW {
+            let what =
+                format!("{execution:?} is beyond the window, which begins at {acknowledged}");
             return Err(Broken::new(RULE, what));
         }
         if let Some((before, _)) = self.places.insert(number, (slot, index)) {
@@ -143,6 +158,20 @@ mod tests {
         checker.executed(1, execution(1, 1, "a")).unwrap();
         assert!(checker.executed(0, execution(2, 1, "a")).is_err());
         assert!(checker.executed(1, execution(1, 1, "a")).is_err());
+    }
+
+    #[test]
+    fn a_window_begins_with_what_is_not_acknowledged() {
+        let mut checker = checker();
+        let session = execution(1, 1, "").session;
+        let (first, second) = (limits::SESSION_WINDOW, limits::SESSION_WINDOW + 1);
+        for number in [first, second] {
+            checker.may_be_sent(session, number, Bytes::from_static(b"c"));
+        }
+        assert!(checker.executed(0, execution(1, first, "a")).is_err());
+        checker.acknowledges(session, 1);
+        assert!(checker.executed(0, execution(2, first, "a")).is_ok());
+        assert!(checker.executed(0, execution(3, second, "a")).is_err());
     }
 
     #[test]

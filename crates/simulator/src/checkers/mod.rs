@@ -11,6 +11,7 @@ pub mod durability;
 pub mod equal_states;
 pub mod evidence;
 pub mod exactly_once;
+pub mod fairness;
 pub mod footprints;
 pub mod persist_before_speak;
 pub mod progress;
@@ -27,6 +28,7 @@ pub use durability::Durability;
 pub use equal_states::EqualStates;
 pub use evidence::Evidence;
 pub use exactly_once::ExactlyOnce;
+pub use fairness::Fairness;
 pub use persist_before_speak::PersistBeforeSpeak;
 pub use revocation::Revocation;
 pub use view_grounds::ViewGrounds;
@@ -65,6 +67,8 @@ pub struct Checkers {
     pub agreed_time: AgreedTime,
     /// E4.
     pub revocation: Revocation,
+    /// A6.
+    pub fairness: Fairness,
 }
 
 impl Checkers {
@@ -85,8 +89,14 @@ impl Checkers {
             evidence: Evidence::new(cluster, plan.scheme, plan.faults, first.clone()),
             view_grounds: ViewGrounds::new(n),
             boundaries: Boundaries::new(checkpoint_interval, checkpoint_bytes),
-            agreed_time: AgreedTime::new(parameters.max_skew_ms),
+            agreed_time: AgreedTime::new(parameters.max_skew_ms, plan.faults),
             revocation: Revocation::default(),
+            fairness: Fairness::new(
+                plan.faults,
+                plan.depth,
+                plan.workload.clients as u64,
+                plan.workload.callers as u64,
+            ),
         }
     }
 }

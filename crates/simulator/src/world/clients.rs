@@ -117,6 +117,7 @@ impl World {
         here.by_command.clear();
         self.report.calls.abandoned += here.open.len() as u64;
         here.open.clear();
+        self.checkers.fairness.leaves(client);
         self.trace.line(self.now_us, format_args!("c{client} ends"));
         self.drop_links(self.n() + client, 5_000);
     }
@@ -259,6 +260,7 @@ impl World {
     /// Notes under which number each command of a frame goes.
     fn note_numbers(&mut self, client: usize, frame: &Frame) {
         let session = frame.session;
+        self.checkers.exactly_once.acknowledges(session, frame.acked_below);
         for (number, command) in (frame.first_number..).zip(frame.commands()) {
             let Ok(Command::Service(content)) = Command::from_bytes(command.clone()) else {
                 continue;
@@ -270,6 +272,7 @@ impl World {
             self.check(check);
             if first && let Some(record) = self.clients[client].by_command.get(&command) {
                 let before = self.calls[*record].number.replace((session, number));
+                self.checkers.fairness.asks(client);
                 self.check(exactly_once::once(client, before, (session, number)));
             }
         }
@@ -326,6 +329,7 @@ impl World {
         };
         self.trace.event([9, client as u64, id.0, self.now_us], &what);
         self.trace.line(self.now_us, format_args!("c{client} call {record} ends: {result:?}"));
+        self.check_fairness(client, acknowledged.is_some());
         if let Some((session, number)) = acknowledged
             && let Some(slot) = self.checkers.exactly_once.slot_of(session, number)
         {
@@ -341,6 +345,24 @@ impl World {
         }
         let pause = self.random.below(self.plan.workload.think_us + 1);
         self.push(pause, Event::Call { client, life, caller });
+    }
+}
+
+impl World {
+    /// A call of a client ended, with something that was ordered for it or without.
+    fn check_fairness(&mut self, client: usize, served: bool) {
+        let promised = self.plan.mode == RunMode::Liveness && self.plan.faults.byzantine();
+        if !promised || self.ending.begun() {
+            return;
+        }
+        if served {
+            let check = self.checkers.fairness.served(client, self.now_us);
+            self.check(check);
+        }
+        let asks = |(record, _): &(usize, usize)| self.calls[*record].number.is_some();
+        if !self.clients[client].open.values().any(asks) {
+            self.checkers.fairness.leaves(client);
+        }
     }
 }
 

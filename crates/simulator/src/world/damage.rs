@@ -405,6 +405,7 @@ impl World {
 
     /// The disk is taken back.
     pub(crate) fn take_back(&mut self, victim: usize) {
+        self.checkers.agreed_time.lies(victim);
         let here = &mut self.replicas[victim];
         let Some((incarnation, old)) = here.copied.take() else { return };
         if incarnation != here.incarnation || here.replaced || self.ending.begun() {

@@ -15,6 +15,7 @@ impl World {
     /// One input for a replica; its round ends with it, or stays open for a moment.
     pub(crate) fn input(&mut self, replica: usize, input: Input) {
         let now = self.replicas[replica].clock.now(self.now_us);
+        self.checkers.agreed_time.clock(replica, now.wall);
         let long = self.plan.long_rounds && self.random.percent(OPEN_ROUNDS);
         let (life, slow) = (self.replicas[replica].life, self.replicas[replica].slow_round_us);
         if !self.liar_hears(replica, now, &input) {
@@ -39,6 +40,7 @@ impl World {
 
     pub(crate) fn end_round(&mut self, replica: usize) {
         let now = self.replicas[replica].clock.now(self.now_us);
+        self.checkers.agreed_time.clock(replica, now.wall);
         let Some(process) = &mut self.replicas[replica].process else { return };
         process.round_open = false;
         self.work(replica, |node| node.flush(now));

@@ -16,6 +16,9 @@ use perdura_store::StoreCommand;
 /// Shortest and longest time between two attacks of a hostile client, microseconds.
 const PAUSE_US: [u64; 2] = [5_000, 100_000];
 
+/// Attacks in a hundred that follow the last one sooner, before what that one asked for is done.
+const SOON: u64 = 30;
+
 /// Bytes of its largest commands: enough to fill queues, and little enough to be quick.
 const LARGEST: usize = 200_000;
 
@@ -89,7 +92,12 @@ impl World {
         if self.ending.begun() || !self.may_attack() {
             return;
         }
-        let pause = self.random.between(PAUSE_US[0], PAUSE_US[1]);
+        let soon = self.random.percent(SOON);
+        let pause = if soon {
+            self.random.between(200, PAUSE_US[0])
+        } else {
+            self.random.between(PAUSE_US[0], PAUSE_US[1])
+        };
         self.push(pause, Event::Attack { hostile });
         let station = self.hostile_station(hostile);
         let attack = self.hostile[hostile].attacker.attack();
@@ -131,6 +139,7 @@ impl World {
         if frame.session.client != self.hostile[hostile].key {
             return;
         }
+        self.checkers.exactly_once.acknowledges(frame.session, frame.acked_below);
         for (number, command) in (frame.first_number..frame.end_number()).zip(frame.commands()) {
             if let Ok(Command::Service(content)) = Command::from_bytes(command.clone()) {
                 self.checkers.exactly_once.may_be_sent(frame.session, number, content);

@@ -61,6 +61,7 @@ impl World {
             }
         }
         self.replicas[index].liar = Some(liar);
+        self.checkers.agreed_time.lies(index);
     }
 
     fn twin(

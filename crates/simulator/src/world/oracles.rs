@@ -71,7 +71,6 @@ impl World {
 
     /// What was executed.
     pub(crate) fn witness(&mut self, replica: usize) {
-        let trusted = self.is_trusted(replica);
         let here = &mut self.replicas[replica];
         let Some(process) = &mut here.process else { return };
         let machine = process.node.machine();
@@ -83,9 +82,6 @@ impl World {
         let executions = process.notes.take();
         if here.liar.is_some() {
             return;
-        }
-        if trusted {
-            self.checkers.agreed_time.clock(here.clock.now(self.now_us).wall);
         }
         self.checkers.evidence.learn(machine.configurations());
         self.report.slots = self.report.slots.max(slot.0);
@@ -106,10 +102,6 @@ impl World {
     /// What a correct replica holds.
     pub(crate) fn check_memory(&mut self, replica: usize) {
         let Some(process) = &self.replicas[replica].process else { return };
-        if self.is_trusted(replica) {
-            let wall = self.replicas[replica].clock.now(self.now_us).wall;
-            self.checkers.agreed_time.clock(wall);
-        }
         let report = process.node.report();
         let furthest = process.node.furthest_slot();
         let memory = &self.checkers.bounded_memory;

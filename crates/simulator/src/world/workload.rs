@@ -76,7 +76,9 @@ impl Workload {
             11..13 => transaction(vec![Operation::Insert { key, value }]),
             13 => transaction(vec![Operation::Write { key, value, only_if_present: true }]),
             14..17 => {
-                // A swap that expects the absent key, or a value that may have been written.
+                // A swap that expects the absent key, or a value that may have been written; of the
+                // key that it writes, or of another one.
+                let compared = if self.random.percent(50) { key.clone() } else { self.key() };
                 let expected = if self.random.percent(50) {
                     None
                 } else {
@@ -84,7 +86,7 @@ impl Workload {
                     Some(Bytes::from(format!("c{}.{written}", self.client)))
                 };
                 transaction(vec![
-                    Operation::Cmp { key: key.clone(), value: expected },
+                    Operation::Cmp { key: compared, value: expected },
                     Operation::Write { key, value, only_if_present: false },
                 ])
             }
