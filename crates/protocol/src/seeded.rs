@@ -91,8 +91,6 @@ bugs! {
 
     WindowUnbounded "window-unbounded" "A6"
         "Votes about any slot are kept, however far ahead."
-    CensorTolerated "censor-tolerated" "A6"
-        "A leader that orders nothing of one client is not suspected."
     QueriesUnlimited "queries-unlimited" "A6"
         "Every query for states is answered, and makes votes be repeated, however many there are."
 
