@@ -248,13 +248,9 @@ impl Start {
             .unwrap_or_else(PrefixCertificate::genesis);
         let mut best: BTreeMap<Slot, (View, Digest)> = BTreeMap::new();
         for lock in changes.flat_map(|change| &change.locks) {
-            if lock.slot > base.slot {
-                let entry = best.entry(lock.slot).or_insert((lock.view, lock.digest));
-                let lower = seeded!(LowerLockWins) && lock.view < entry.0;
-                if lower || (lock.view > entry.0 && !seeded!(LowerLockWins)) {
-                    *entry = (lock.view, lock.digest);
-                }
-            }
+            let this = (lock.view, lock.digest);
+            let entry = best.entry(lock.slot).or_insert(this);
+            *entry = if seeded!(LowerLockWins) { this.min(*entry) } else { this.max(*entry) };
         }
         let mut choices = BTreeMap::new();
         if let Some((last, _)) = best.last_key_value() {
@@ -273,3 +269,6 @@ impl Start {
         self.choices.get(&slot).map_or(Choice::Free, |digest| Choice::Bound(*digest))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -210,6 +210,42 @@ mod tests {
     }
 
     #[test]
+    fn what_no_rule_withholds_is_voted_for() {
+        let blank = SlotState::new(4, 0);
+        let (this, other) = (Batch::tick(Time(1)), Batch::tick(Time(2)));
+        for slot in [65, 100] {
+            assert_eq!(check(standing(), slot, &blank, Choice::Free), Ok(()));
+        }
+        assert_eq!(check(standing(), 70, &blank, Choice::Bound(this.digest())), Ok(()));
+        let s = Standing { restarted_in: Some(View(2)), ..standing() };
+        assert_eq!(check(s, 70, &blank, Choice::Free), Ok(()), "restarted in an earlier view");
+        // The same batch again, whatever was said of it before.
+        let (accepts, writes) = (Certificate::default(), Certificate::default());
+        let mut state = blank.clone();
+        state.decided = Some(Decided { view: View(1), batch: this.clone(), accepts });
+        state.written = Some((View(3), this.digest(), Signature::NONE));
+        state.locked =
+            Some(Locked { view: View(3), batch: this, writes: writes.clone(), sequence: 0 });
+        assert_eq!(check(standing(), 70, &state, Choice::Free), Ok(()));
+        // A lock of an earlier view binds through the view change's choice, not by itself.
+        let mut state = blank;
+        state.locked = Some(Locked { view: View(2), batch: other, writes, sequence: 0 });
+        assert_eq!(check(standing(), 70, &state, Choice::Free), Ok(()));
+    }
+
+    #[test]
+    fn a_restarted_replica_repeats_only_the_vote_of_this_view_for_this_batch() {
+        let s = Standing { restarted_in: Some(View(3)), ..standing() };
+        for (view, time) in [(3, 2), (2, 1)] {
+            let (view, batch) = (View(view), Batch::tick(Time(time)));
+            let mut state = SlotState::new(4, 0);
+            state.locked =
+                Some(Locked { view, batch, writes: Certificate::default(), sequence: 0 });
+            assert!(check(s, 70, &state, Choice::Free).is_err());
+        }
+    }
+
+    #[test]
     fn a_logged_vote_may_be_repeated_after_a_restart() {
         let batch = Batch::tick(Time(1));
         let mut state = SlotState::new(4, 0);

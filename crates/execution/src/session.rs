@@ -102,8 +102,9 @@ impl Session {
             return;
         }
         self.acked_below = below;
+        let below = if seeded!(AcknowledgedOneTooMany) { below.saturating_add(1) } else { below };
         while let Some(first) = self.replies.first_entry()
-            && *first.key() < below + u64::from(seeded!(AcknowledgedOneTooMany))
+            && *first.key() < below
         {
             self.reply_bytes -= body_bytes(&first.remove());
         }
@@ -118,10 +119,7 @@ impl Session {
         self.reply_bytes += body_bytes(&outcome);
         let previous = self.replies.insert(number, outcome);
         assert!(previous.is_none(), "a command executed twice");
-        if self.reply_bytes > limits::SESSION_REPLY_BYTES {
-            self.drop_bodies(limits::SESSION_REPLY_BYTES);
-        }
-        self.entry.take();
+        self.drop_bodies(limits::SESSION_REPLY_BYTES);
     }
 
     /// Drops the oldest bodies until at most `most` bytes are left.
@@ -249,26 +247,28 @@ impl ClientSessions {
     /// Holds the cached replies of all sessions together against their bound: the bodies of the
     /// session that was idle for longest go first, of equals those of the smallest nonce.
     pub(crate) fn bound_replies(&mut self) {
-        let mut held: usize = self.live.values().map(|session| session.reply_bytes).sum();
-        if held <= limits::CLIENT_REPLY_BYTES {
+        if self.excess_bytes() == 0 {
             return;
         }
+        let holding = self.live.iter().filter(|(_, session)| session.reply_bytes != 0);
         let mut idle: Vec<(Slot, u64)> =
-            self.live.iter().map(|(nonce, session)| (session.last_used, *nonce)).collect();
+            holding.map(|(nonce, session)| (session.last_used, *nonce)).collect();
         idle.sort_unstable();
         for (_, nonce) in idle {
-            let Some(session) = self.live.get_mut(&nonce) else { continue };
-            let excess = held.saturating_sub(limits::CLIENT_REPLY_BYTES);
+            let excess = self.excess_bytes();
             if excess == 0 {
                 return;
             }
-            let before = session.reply_bytes;
-            if before > 0 {
-                let session = Arc::make_mut(session);
-                session.drop_bodies(before.saturating_sub(excess));
-                held -= before - session.reply_bytes;
+            if let Some(session) = self.get_mut(nonce) {
+                session.drop_bodies(session.reply_bytes.saturating_sub(excess));
             }
         }
+    }
+
+    /// Bytes of cached replies above their bound.
+    fn excess_bytes(&self) -> usize {
+        let held: usize = self.live.values().map(|session| session.reply_bytes).sum();
+        held.saturating_sub(limits::CLIENT_REPLY_BYTES)
     }
 
     /// Ends the session that was idle for longest; of equals the one with the smallest nonce.
@@ -304,3 +304,6 @@ impl ClientSessions {
         opened && fits && self.live.insert(nonce, Arc::new(session)).is_none()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -152,6 +152,7 @@ fn forgotten_nonces_stay_closed() {
         assert!(matches!(outcome, Outcome::Refused(RefusalReason::Contradiction(_))));
     }
     // Above the forgotten one, a smaller nonce than others still opens.
+    assert_eq!(replica.open(session(ALICE, 11)), OPEN);
     assert_eq!(replica.open(session(ALICE, 500)), OPEN);
     assert!(replica.restored(Counter::default()).is_ok());
 }
@@ -233,6 +234,44 @@ fn cached_replies_are_bounded_in_bytes() {
     assert_eq!(replica.0.cached(alice, 10), Some(mebibyte));
 }
 
+/// What a long refusal takes counts like a reply, and who goes first is who came first; answers
+/// without a body cost nothing and stay.
+#[test]
+fn refusals_count_by_their_text_and_short_answers_stay() {
+    let mut replica = Replica::around(Echo);
+    let alice = session(ALICE, 5);
+    replica.open(alice);
+    let (empty, terse) = (Outcome::Service(Bytes::new()), replica.one(alice, 1, &echo(1, 0)));
+    assert_eq!(replica.one(alice, 2, &echo(0, 0)), empty);
+    let mebibytes = (limits::SESSION_REPLY_BYTES >> 20) as u64;
+    for number in 3..3 + mebibytes {
+        replica.one(alice, number, &echo(0, 1024));
+    }
+    assert_ne!(replica.0.cached(alice, 3), Some(Outcome::TooOld), "up to the bound, all are kept");
+    let refusal = replica.one(alice, 500, &echo(1, 4));
+    assert_eq!(replica.0.cached(alice, 3), Some(Outcome::TooOld));
+    assert_ne!(replica.0.cached(alice, 4), Some(Outcome::TooOld));
+    assert_eq!(replica.0.cached(alice, 500), Some(refusal));
+    assert_eq!(replica.0.cached(alice, 1), Some(terse));
+    assert_eq!(replica.0.cached(alice, 2), Some(empty));
+    assert!(replica.restored(Echo).is_ok());
+}
+
+/// A piece that was digested before is digested again after a frame that only acknowledges.
+#[test]
+fn an_acknowledgement_alone_changes_the_state() {
+    let mut replica = Replica::new();
+    let alice = session(ALICE, 5);
+    replica.open(alice);
+    replica.one(alice, 1, &add(1));
+    replica.one(alice, 2, &add(1));
+    assert!(replica.restored(Counter::default()).is_ok());
+    assert_eq!(replica.order(&frame(alice, 2, 1, &[add(1)])), [Outcome::TooOld]);
+    let copy = replica.restored(Counter::default()).unwrap();
+    assert_eq!(copy.0.cached(alice, 1), Some(Outcome::TooOld));
+    assert_eq!(copy.0.cached(alice, 2), Some(reply("2")), "the one at the mark is kept");
+}
+
 #[test]
 fn a_client_with_many_sessions_has_no_more_replies_cached_than_its_key_may() {
     let mut replica = Replica::around(Echo);
@@ -256,6 +295,37 @@ fn a_client_with_many_sessions_has_no_more_replies_cached_than_its_key_may() {
     assert_eq!(replica.0.cached(session(ALICE, 7), 1), Some(mebibyte.clone()));
     let copy = replica.restored(Echo).unwrap();
     assert_eq!(held(&copy), limits::CLIENT_REPLY_BYTES);
+}
+
+/// One reply may take the place of several, in more than one session.
+#[test]
+fn as_many_sessions_give_their_replies_as_a_new_one_needs() {
+    let mut replica = Replica::around(Echo);
+    let full = (limits::CLIENT_REPLY_BYTES / limits::SESSION_REPLY_BYTES) as u64 - 1;
+    let of = |nonce| session(ALICE, nonce);
+    for nonce in 0..2 {
+        replica.open(of(nonce));
+        replica.one(of(nonce), 1, &echo(0, 512));
+        replica.one(of(nonce), 2, &echo(0, 16));
+    }
+    for nonce in 2..2 + full {
+        replica.open(of(nonce));
+        (1..=8).for_each(|number| drop(replica.one(of(nonce), number, &echo(0, 1024))));
+    }
+    let last = of(2 + full);
+    replica.open(last);
+    (1..=7).for_each(|number| drop(replica.one(last, number, &echo(0, 1024))));
+    let kept = |replica: &Replica<Echo>, nonce, number| {
+        replica.0.cached(of(nonce), number) != Some(Outcome::TooOld)
+    };
+    // 32 KiB too much by now: the oldest body of the idlest session.
+    assert_eq!([1, 2].map(|number| kept(&replica, 0, number)), [false, true]);
+    assert_eq!([1, 2].map(|number| kept(&replica, 1, number)), [true, true]);
+    // 544 KiB too much: all that is left there, and all of the next.
+    replica.one(last, 8, &echo(0, 1024));
+    assert_eq!([1, 2].map(|number| kept(&replica, 0, number)), [false, false]);
+    assert_eq!([1, 2].map(|number| kept(&replica, 1, number)), [false, false]);
+    assert_eq!([1, 8].map(|number| kept(&replica, 2, number)), [true, true]);
 }
 
 #[test]

@@ -67,7 +67,7 @@ impl Faults {
     /// Agreement quorum `Q = r + m + 1`; any two share at least `r + 1` nodes. Equals `n - u`.
     #[must_use]
     pub fn agreement_quorum(self) -> usize {
-        self.r() + self.m() + 1 - usize::from(crate::seeded!(QuorumOffByOne))
+        (self.r() + self.m() + 1).saturating_sub(crate::seeded!(QuorumOffByOne).into())
     }
 
     /// Replicas that answer even when `u` have failed: `n - u`.
@@ -103,7 +103,7 @@ impl Faults {
     /// Equal signed digests that certify a state: `m + 1`.
     #[must_use]
     pub fn state_certificate(self) -> usize {
-        self.m() + 1 - usize::from(crate::seeded!(StateCertifiedByOneLess))
+        (self.m() + 1).saturating_sub(crate::seeded!(StateCertifiedByOneLess).into())
     }
 
     /// Votes for a later view on which a replica joins it: `m + 1`.
@@ -174,6 +174,8 @@ mod tests {
             // A view is not joined on the word of failed replicas alone, and is joined when all
             // correct ones want it (each counts the others).
             assert!(faults.view_join() > r && faults.view_join() > u);
+            // An own suspicion stands in for the correct ones, not for the one who is no liar.
+            assert!(faults.view_join_suspecting() > r, "{faults:?}");
             assert!(faults.view_join_suspecting() < n - u, "{faults:?}");
             // "Durable here" of that many: one remains when r lied and u disks are lost.
             assert!(faults.durable_elsewhere() > r + u && faults.durable_elsewhere() <= n - u + r);
@@ -198,6 +200,13 @@ mod tests {
         assert_eq!(row(1, 0), [3, 2, 3, 2, 1, 2, 2, 1]);
         assert_eq!(row(1, 1), [4, 3, 3, 3, 2, 2, 3, 2]);
         assert_eq!(row(2, 1), [6, 4, 5, 4, 2, 3, 4, 2]);
+    }
+
+    #[test]
+    fn a_group_is_byzantine_when_somebody_may_lie() {
+        for faults in all() {
+            assert_eq!(faults.byzantine(), faults.r() != 0, "{faults:?}");
+        }
     }
 
     #[test]
