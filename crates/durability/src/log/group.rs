@@ -267,7 +267,8 @@ pub(crate) fn decode_records(
 
 /// The record in `frame` (length, checksum, record) if it verifies.
 pub(crate) fn decode_frame(key: &FileKey, frame: Bytes) -> Option<Record> {
-    if frame.len() < FRAME_BYTES || u32_at(&frame, 0) as usize != frame.len() - FRAME_BYTES {
+    let length = frame.len().checked_sub(FRAME_BYTES)?;
+    if u32_at(&frame, 0) as usize != length {
         return None;
     }
     let body = frame.slice(FRAME_BYTES..);
@@ -276,3 +277,6 @@ pub(crate) fn decode_frame(key: &FileKey, frame: Bytes) -> Option<Record> {
     }
     Record::from_bytes(body).ok()
 }
+
+#[cfg(test)]
+mod tests;

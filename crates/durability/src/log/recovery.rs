@@ -132,7 +132,7 @@ pub(crate) fn judge(
         tail: None,
         reaches_from: kept.first().map_or(Slot(0), |p| p.group.header.before.slots),
     };
-    if let Some(first) = kept.first().filter(|p| p.number() > 1) {
+    if let Some(first) = kept.first() {
         let GroupHeader { before, offset, .. } = first.group.header;
         if before.slots > checkpoint || offset != GROUPS_OFFSET {
             // Whole files were truncated, below a durable checkpoint; more than those is gone.
@@ -286,3 +286,6 @@ fn end_of(scan: &LogScan, number: u64) -> Option<(usize, u64, Position)> {
     let next = damaged(scan).find(|(_, header)| header.number == number + 1);
     next.map(|(file, header)| (file, header.offset, header.before))
 }
+
+#[cfg(test)]
+mod tests;

@@ -163,7 +163,7 @@ fn scan_file(
     let key = key_of(identity, use_number);
     let first_group = read_array::<FILE_HEADER_BYTES>(disk, &name, 0)?
         .and_then(|bytes| FileHeader::decode(&bytes))
-        .filter(|header| header.key == key && header.use_number == use_number)
+        .filter(|header| header.key == key) // Another use has another key.
         .map(|header| header.first_group);
     let mark = read_mark(disk, &name, &key, use_number)?;
     let mut walk = GroupWalk::new(disk, &name, key, use_number)?;
