@@ -279,4 +279,4 @@ pub(crate) fn decode_frame(key: &FileKey, frame: Bytes) -> Option<Record> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

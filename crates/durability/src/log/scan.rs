@@ -200,3 +200,6 @@ pub(crate) fn scan_log(disk: &mut impl Disk, identity: &Identity) -> Result<LogS
     scan.files.sort_by_key(|file| file.use_number);
     Ok(scan)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,15 +1,17 @@
+//! The codec, with the bytes in hand.
+
 use super::super::file::GROUPS_OFFSET;
 use super::*;
 use perdura_protocol::{Batch, Time};
 
 const KEY: FileKey = FileKey([3; 32]);
-const USE: u64 = 5;
+pub(crate) const USE: u64 = 5;
 
 fn position(number: u64) -> Position {
     Position { votes: Slot(number), slots: Slot(number + 1), view: View(number + 2) }
 }
 
-fn header(number: u64) -> GroupHeader {
+pub(crate) fn header(number: u64) -> GroupHeader {
     GroupHeader {
         records_sum: [0; SUM_BYTES],
         use_number: USE,
