@@ -4,6 +4,7 @@
 mod common;
 
 use common::*;
+use perdura_durability::memory_disk::{Errors, Operation};
 use perdura_durability::{Amnesia, Disk, LogError, MemoryDisk, OpenError, Opened};
 use perdura_protocol::configuration::Durability;
 use perdura_protocol::{Record, Slot, View};
@@ -325,6 +326,93 @@ fn what_is_read_after_a_failed_flush_is_made_durable_before_it_is_used() {
         disk.crash(|| random.word());
         assert_eq!(opened(&disk).records, found);
     }
+}
+
+/// The head of a file names its first group; it goes with the flush of that group, and is written
+/// again with it when that flush failed.
+#[test]
+fn the_head_of_a_file_is_as_durable_as_its_first_group() {
+    let first_group = |disk: &mut MemoryDisk, file: &str| {
+        let head = read(disk, file, 0, 64);
+        assert_eq!(&head[..8], b"PDLOGFIL");
+        u64::from_le_bytes(head[56..].try_into().unwrap())
+    };
+    let mut random = Random(1);
+    for groups in 1..12 {
+        let mut disk = written(&(1..groups).map(|i| vec![vote(0, i, i)]).collect::<Vec<_>>());
+        let mut failing = opened(&disk);
+        disk.fail_next_sync();
+        assert!(failing.log.append(&[vote(0, groups, groups)]).is_err());
+        disk.restart_process();
+        drop(opened(&disk));
+        disk.crash(|| random.word());
+        assert_eq!(opened(&disk).records.len() as u64, groups);
+        for (index, file) in log_files(&mut disk).into_iter().enumerate() {
+            assert_eq!(first_group(&mut disk, &file), 1 + 6 * index as u64, "{groups}");
+        }
+    }
+}
+
+/// A file is sealed after the first group of the next one; a seal that may be in the cache only is
+/// made durable, and those before it are not written again.
+#[test]
+fn the_last_seal_is_made_durable_when_the_log_is_opened() {
+    let groups: Vec<_> = (1..=24).map(|i| vec![vote(0, i, i)]).collect();
+    let seal = |disk: &mut MemoryDisk, file: &str, number: u64| {
+        let mark = read(disk, file, 4096 + number % 2 * 512, 48);
+        u64::from_le_bytes(mark[32..40].try_into().unwrap()) == number
+    };
+    for files in 1..4 {
+        let full = 6 * files;
+        let mut disk = written(&groups[..full]);
+        let file = log_files(&mut disk).pop().unwrap();
+        let mut failing = opened(&disk);
+        let errors = Errors { operation: Operation::Sync, after: 2, sticky: false, short: false };
+        disk.fail(errors); // The directory with the new name, the group, then the seal.
+        assert!(failing.log.append(&groups[full]).is_err());
+        disk.restart_process();
+        drop(opened(&disk));
+        disk.crash(|| 0);
+        assert!(seal(&mut disk, &file, full as u64 + 1), "{files} files");
+        assert_eq!(opened(&disk).records.len(), full + 1);
+    }
+    let cost = |groups: &[Vec<Record>]| {
+        let disk = written(groups);
+        let before = disk.operations();
+        drop(opened(&disk));
+        disk.operations() - before
+    };
+    assert_eq!(cost(&groups[..20]), cost(&groups[..8]));
+}
+
+/// Opening finishes what a crash cut short: names that were to go are gone, and as many files are
+/// kept for their next use as are asked for, of the right size.
+#[test]
+fn opening_frees_what_is_of_no_use() {
+    let groups: Vec<_> = (1..=24).map(|i| vec![vote(0, i, i)]).collect();
+    let mut disk = written(&groups);
+    store(&mut opened(&disk), 12);
+    let files = log_files(&mut disk);
+    disk.remove(&files[1]).unwrap(); // The second file was freed, durably, and the first was not.
+    disk.create("log/0000000000000009", 32 * 1024).unwrap(); // Begun, and its first group torn.
+    let again = opened(&disk);
+    assert!(again.repaired_gaps.is_empty());
+    assert_eq!((again.log.files(), log_files(&mut disk)), (2, files[2..].to_vec()));
+    drop(again);
+    let free = |disk: &mut MemoryDisk| {
+        let names = disk.list("log").unwrap();
+        names.into_iter().filter(|name| name.starts_with("free")).collect::<Vec<_>>()
+    };
+    let name = |number: u64| format!("free-{number:016}");
+    assert_eq!(free(&mut disk), [1, 9].map(name), "two are kept");
+    for (number, bytes) in [(0, 40 * 1024), (20, 32 * 1024), (21, 32 * 1024)] {
+        disk.create(&format!("log/{}", name(number)), bytes).unwrap();
+    }
+    drop(opened(&disk));
+    assert_eq!(free(&mut disk), [1, 9].map(name), "of another size, and too many");
+    disk.remove(&format!("log/{}", name(9))).unwrap();
+    drop(opened(&disk));
+    assert_eq!(free(&mut disk), [1].map(name));
 }
 
 #[test]

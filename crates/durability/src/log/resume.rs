@@ -145,9 +145,8 @@ impl<D: Disk> Log<D> {
             self.disk.write_at(&name, torn.offset, &[0; PAGE_BYTES as usize])?;
         }
         let last = judgement.groups.last().map(|(file, index)| &scan.files[*file].groups[*index]);
-        let header = last
-            .map(|group| group.header)
-            .filter(|header| header.use_number == file.use_number && header.end() == tail.offset);
+        let last = last.map(|group| group.header);
+        let header = last.filter(|header| header.use_number == file.use_number);
         if let Some(header) = header {
             let mut group = vec![0; (header.end() - header.offset) as usize];
             self.disk.read_at(&name, header.offset, &mut group)?;
