@@ -4,10 +4,11 @@
 mod common;
 
 use common::*;
+use perdura_durability::log::Position;
 use perdura_durability::memory_disk::{Errors, Operation};
 use perdura_durability::{Amnesia, Disk, LogError, MemoryDisk, OpenError, Opened};
 use perdura_protocol::configuration::Durability;
-use perdura_protocol::{Record, Slot, View};
+use perdura_protocol::{Encode, Record, Slot, View};
 
 const FIRST: &str = "log/0000000000000001";
 const GROUPS: u64 = 8192;
@@ -266,6 +267,66 @@ fn laggards_are_served_from_disk() {
     disk.flip_bit(FIRST, GROUPS + 128 + 30, 0).unwrap();
     assert!(matches!(log.read_decisions(&wanted, 1), Err(LogError::Corrupt { .. })));
     assert_eq!(log.read_decisions(&wanted[2..], 1).unwrap().len(), 1, "the rest is served");
+}
+
+/// A decision that fits exactly is served; one byte more is for the next time.
+#[test]
+fn laggards_get_as_many_bytes_as_they_asked_for() {
+    let votes: Vec<_> = (1..5).map(|i| vote(0, i, i)).collect();
+    let bytes: Vec<_> = votes.iter().map(|vote| vote.to_bytes().len() + 20).collect();
+    let wanted: Vec<_> = (1..5).map(|i| (Slot(i), batch(i).digest())).collect();
+    let mut log = opened(&written(&[votes])).log;
+    for count in 1..4 {
+        let budget = bytes[..count].iter().sum();
+        assert_eq!(log.read_decisions(&wanted, budget).unwrap().len(), count);
+        assert_eq!(log.read_decisions(&wanted, budget - 1).unwrap().len(), (count - 1).max(1));
+    }
+}
+
+/// A page of another group, with records that verify by themselves, is not served for what was
+/// asked.
+#[test]
+fn a_misplaced_record_is_corrupt() {
+    for other in [vote(1, 2, 3), vote(0, 3, 2), vote(0, 3, 3)] {
+        let mut disk = written(&[vec![vote(0, 2, 2)], vec![other]]);
+        let mut log = opened(&disk).log;
+        let page = read(&mut disk, FIRST, GROUPS + 4096, 4096);
+        disk.write_at(FIRST, GROUPS, &page).unwrap();
+        let found = log.read_decisions(&[(Slot(2), batch(2).digest())], 1);
+        assert!(matches!(found, Err(LogError::Corrupt { offset, .. }) if offset == GROUPS + 128));
+    }
+}
+
+#[test]
+fn the_log_knows_what_it_promised() {
+    let disk = written(&[vec![vote(3, 9, 1)], vec![vote(4, 5, 2)], vec![delivered(11)]]);
+    let mut log = opened(&disk).log;
+    let promised = Position { votes: Slot(9), slots: Slot(11), view: View(4) };
+    assert_eq!(log.position(), promised);
+    log.append(&[Record::View(View(6)), vote(6, 12, 1)]).unwrap();
+    let promised = Position { votes: Slot(12), slots: Slot(12), view: View(6) };
+    assert_eq!(log.position(), promised);
+    drop(log);
+    assert_eq!(opened(&disk).log.position(), promised);
+}
+
+/// Without a flush for each append, a crash may take what one flush on request would have kept.
+#[test]
+fn a_flush_on_request_makes_everything_durable() {
+    let votes: Vec<_> = (1..20).map(|i| vote(0, i, i)).collect();
+    let kept = |flush: bool, seed| {
+        let mut disk = formatted(Durability::Async);
+        let mut log = opened(&disk).log;
+        votes.iter().for_each(|vote| log.append(std::slice::from_ref(vote)).unwrap());
+        if flush {
+            log.flush().unwrap();
+        }
+        let mut random = Random(seed);
+        disk.crash(|| random.word());
+        reopen(disk).is_ok_and(|opened| opened.records == votes)
+    };
+    assert!((0..20).all(|seed| kept(true, seed)));
+    assert!(!(0..20).all(|seed| kept(false, seed)));
 }
 
 #[test]

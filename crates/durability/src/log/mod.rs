@@ -131,7 +131,7 @@ impl<D: Disk> Log<D> {
         if count == 0 {
             return Ok(());
         }
-        let count = (count + usize::from(seeded!(TruncatedTooFar))).min(rest);
+        let count = count.saturating_add(seeded!(TruncatedTooFar).into()).min(rest);
         self.guarded(|log| {
             for _ in 0..count {
                 if let Some(file) = log.files.pop_front() {
@@ -297,7 +297,7 @@ impl<D: Disk> Log<D> {
             }
         }
         self.disk.write_at(&file.name, offset, &mark)?;
-        if begins_file && self.files.len() > 1 {
+        if begins_file {
             self.seal_previous_file()?;
         }
         self.take_in(carried.len(), records);
@@ -374,7 +374,7 @@ impl<D: Disk> Log<D> {
     /// Seals the file before the last: its mark says, durably, that the group after its own is
     /// flushed, and so stands in another file.
     fn seal_previous_file(&mut self) -> Result<(), LogError> {
-        let previous = &self.files[self.files.len() - 2];
+        let Some(previous) = self.files.iter().nth_back(1) else { return Ok(()) };
         let key = key_of(&self.identity, previous.use_number);
         let (offset, mark) = encode_mark(&key, previous.use_number, self.next_group);
         self.disk.write_at(&previous.name, offset, &mark)?;
