@@ -67,3 +67,9 @@ SEEDS ?= 200
 judge:
 	cd judge && go vet ./... && go test ./...
 	scripts/judge $(SEEDS)
+
+# Mutants of quorums, voting rules, evidence, log and sessions against the quick tests of their crates,
+# survivors against the simulator; resumable. Needs `cargo install cargo-mutants --locked`.
+.PHONY: mutants
+mutants:
+	scripts/mutants
