@@ -10,7 +10,7 @@
 //! A loop device that could write a part of what it was given reports success (Linux 6.18,
 //! `lo_complete_rq`): the rest is lost, and fsync knows nothing of it. That is a disk that lies, not
 //! one that fails. So blocks, requests to the device and pages of the tmpfs have one size here: a
-//! request is stored as a whole or not at all. [`Volume::keeps_its_word`] tries it out.
+//! request is stored as a whole or not at all. [`Volume::keeps_its_word`] breaks one on trial.
 
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::{self, File, OpenOptions};
