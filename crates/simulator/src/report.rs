@@ -278,6 +278,9 @@ pub struct Report {
     pub views_started: u64,
     /// Highest view reached.
     pub highest_view: u64,
+    /// Longest time in which a replica with which nothing was wrong caught up with others,
+    /// virtual microseconds.
+    pub longest_catch_up_us: u64,
     /// Checkpoints stored.
     pub checkpoints: u64,
     /// States transferred.
@@ -358,6 +361,7 @@ impl Report {
         self.slots += other.slots;
         self.views_started += other.views_started;
         self.highest_view = self.highest_view.max(other.highest_view);
+        self.longest_catch_up_us = self.longest_catch_up_us.max(other.longest_catch_up_us);
         self.checkpoints += other.checkpoints;
         self.transfers += other.transfers;
         self.fetches_served += other.fetches_served;
@@ -424,14 +428,15 @@ impl fmt::Display for Report {
         writeln!(
             f,
             "recovery      {} restarts, {} checkpoints, {} truncations, {} torn tails, \
-             {} fetches served, {} transfers, {} replacements",
+             {} fetches served, {} transfers, {} replacements; at most {:.1} s to catch up",
             self.restarts,
             self.checkpoints,
             self.truncations,
             self.torn_tails,
             self.fetches_served,
             self.transfers,
-            self.replacements
+            self.replacements,
+            self.longest_catch_up_us as f64 / 1e6
         )?;
         writeln!(f, "histories     {} searched in part only", self.searches_given_up)?;
         let lies: Vec<String> =

@@ -211,6 +211,7 @@ impl<S: Service> Node<S> {
             Peer::Replica(id) => {
                 self.agreement.on_link(now, id, true);
                 self.repeat_checkpoint_votes(id);
+                self.ask_for_state_again(id);
             }
             Peer::Client { connection, key } => {
                 self.connections.insert(connection, key);

@@ -103,6 +103,15 @@ impl<S: Service> Node<S> {
         self.broadcast(&Message::StateQuery);
     }
 
+    /// A link to a replica is new: a question that was asked before was lost on it. A replica that
+    /// starts without a state asks before it has any link.
+    pub(super) fn ask_for_state_again(&mut self, to: ReplicaId) {
+        let asking = matches!(self.transfer.phase, Phase::Asking { .. });
+        if asking && !self.transfer.answers.contains(&to) {
+            self.send(&[Peer::Replica(to)], &Message::StateQuery);
+        }
+    }
+
     pub(super) fn on_transfer_message(&mut self, now: Now, from: ReplicaId, message: Message) {
         let to = [Peer::Replica(from)];
         match message {

@@ -16,6 +16,7 @@ pub mod footprints;
 pub mod persist_before_speak;
 pub mod progress;
 pub mod revocation;
+pub mod standstill;
 pub mod view_grounds;
 pub mod votes;
 
@@ -31,6 +32,7 @@ pub use exactly_once::ExactlyOnce;
 pub use fairness::Fairness;
 pub use persist_before_speak::PersistBeforeSpeak;
 pub use revocation::Revocation;
+pub use standstill::Standstill;
 pub use view_grounds::ViewGrounds;
 pub use votes::Votes;
 
@@ -69,6 +71,8 @@ pub struct Checkers {
     pub revocation: Revocation,
     /// A6.
     pub fairness: Fairness,
+    /// A4.
+    pub standstill: Standstill,
 }
 
 impl Checkers {
@@ -97,6 +101,7 @@ impl Checkers {
                 plan.workload.clients as u64,
                 plan.workload.callers as u64,
             ),
+            standstill: Standstill::new(n),
         }
     }
 }

@@ -302,6 +302,7 @@ impl World {
         self.report.restarts += u64::from(life > 0);
         self.replicas[replica].process = Some(process);
         self.checkers.exactly_once.restarted(replica);
+        self.checkers.standstill.excused(replica);
         self.witness(replica);
         self.end_round(replica);
         self.push(TICK_US / 2, Event::Tick { replica, life });

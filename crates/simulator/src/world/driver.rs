@@ -69,6 +69,7 @@ impl World {
             return;
         }
         self.check_memory(replica);
+        self.check_standstill(replica);
     }
 
     /// Carries out what a node wants, oldest first; the process may die on the way.

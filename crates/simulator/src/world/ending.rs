@@ -137,6 +137,7 @@ impl World {
             self.check(check);
             self.check(self.checkers.durability.recovered(index, slot));
         }
+        self.report.longest_catch_up_us = self.checkers.standstill.longest_us();
         self.count_lies();
         let told: Vec<Told> = self
             .calls

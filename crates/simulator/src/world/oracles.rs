@@ -3,7 +3,7 @@
 use super::World;
 use crate::checkers::{footprints, progress};
 use bytes::Bytes;
-use perdura_protocol::{Command, Decode, Encode, Message, SessionId};
+use perdura_protocol::{Command, Decode, Encode, Message, SessionId, Slot};
 use perdura_replica::node::Peer;
 
 impl World {
@@ -96,6 +96,36 @@ impl World {
                 .and_then(|()| checkers.revocation.executed(replica, &execution))
                 .and_then(|()| checkers.exactly_once.executed(replica, execution));
         }
+        self.check(check);
+    }
+
+    /// Whether a replica runs, and has no excuse for being slow.
+    fn is_well(&self, replica: usize) -> bool {
+        let here = &self.replicas[replica];
+        here.process.is_some()
+            && !here.is_disturbed()
+            && !self.is_paused(replica)
+            && self.is_trusted(replica)
+    }
+
+    /// How far a correct replica is, with which nothing is wrong, and others like it.
+    pub(crate) fn check_standstill(&mut self, replica: usize) {
+        // A scenario cuts and holds as it likes, and says itself how replicas have to stand.
+        if self.by_hand {
+            return;
+        }
+        let well: Vec<usize> = (0..self.n()).filter(|other| self.is_well(*other)).collect();
+        let executed = |replica: &usize| {
+            self.replicas[*replica].process.as_ref().map_or(Slot(0), |process| process.executed)
+        };
+        let highest = well.iter().map(executed).max().unwrap_or_default();
+        let own = executed(&replica);
+        let standstill = &mut self.checkers.standstill;
+        if well.len() < self.plan.faults.agreement_quorum() || !well.contains(&replica) {
+            standstill.excused(replica);
+            return;
+        }
+        let check = standstill.stands(replica, self.now_us, own, highest);
         self.check(check);
     }
 
