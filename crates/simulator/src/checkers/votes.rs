@@ -109,6 +109,13 @@ impl Votes {
         self.replicas[replica].starts.entry(new_view.view).or_default().push(start);
     }
 
+    /// Whether a NewView that `replica` heard of chose something for a slot.
+    #[must_use]
+    pub fn is_bound(&self, replica: usize, slot: Slot) -> bool {
+        let mut starts = self.replicas[replica].starts.values().flatten();
+        starts.any(|start| start.choices.contains_key(&slot))
+    }
+
     /// `replica`, which has executed up to `executed`, says this.
     pub fn speaks(&mut self, replica: usize, message: &Message, executed: Slot) -> Check {
         let said = &mut self.replicas[replica];
