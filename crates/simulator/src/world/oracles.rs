@@ -26,7 +26,7 @@ impl World {
                 let order = &checkers.exactly_once;
                 checkers.persist_before_speak.replies(replica, session, outcomes, order)
             }
-            _ => checkers.persist_before_speak.speaks(replica, &message),
+            _ => checkers.persist_before_speak.speaks(replica, &message, &checkers.agreement),
         };
         self.check(check);
         if let Some(Peer::Replica(peer)) = peers.first() {
@@ -143,13 +143,13 @@ impl World {
         self.look_at_clock(replica);
         self.report.slots = self.report.slots.max(slot.0);
         let checkers = &mut self.checkers;
-        let mut check = checkers
-            .agreement
-            .executed(replica, slot, history)
+        let mut batches = executions.iter().map(|one| (one.slot, one.batch));
+        let mut check = batches
+            .try_for_each(|(slot, batch)| checkers.agreement.batch(replica, slot, batch))
+            .and_then(|()| checkers.agreement.executed(replica, slot, history))
             .and_then(|()| checkers.agreed_time.executed(replica, slot, time));
         for execution in executions {
             check = check
-                .and_then(|()| checkers.agreement.batch(replica, execution.slot, execution.batch))
                 .and_then(|()| checkers.revocation.executed(replica, &execution))
                 .and_then(|()| checkers.exactly_once.executed(replica, execution));
         }
