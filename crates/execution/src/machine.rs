@@ -217,6 +217,16 @@ impl<S: Service> Machine<S> {
         self.registry.clients()
     }
 
+    /// The live sessions.
+    pub fn sessions(&self) -> impl Iterator<Item = SessionId> + '_ {
+        let of = |(client, sessions): (&PublicKey, &Arc<ClientSessions>)| {
+            let client = *client;
+            let nonces: Vec<u64> = sessions.live().map(|(nonce, _)| nonce).collect();
+            nonces.into_iter().map(move |nonce| SessionId { client, nonce })
+        };
+        self.sessions.iter().flat_map(of)
+    }
+
     /// The service, for its figures.
     #[must_use]
     pub fn service(&self) -> &S {

@@ -16,6 +16,7 @@ pub mod footprints;
 pub mod persist_before_speak;
 pub mod progress;
 pub mod revocation;
+pub mod validity;
 pub mod view_grounds;
 pub mod votes;
 
@@ -31,11 +32,12 @@ pub use exactly_once::ExactlyOnce;
 pub use fairness::Fairness;
 pub use persist_before_speak::PersistBeforeSpeak;
 pub use revocation::Revocation;
+pub use validity::Validity;
 pub use view_grounds::ViewGrounds;
 pub use votes::Votes;
 
 use crate::plan::Plan;
-use perdura_protocol::Configuration;
+use perdura_execution::Genesis;
 use perdura_protocol::configuration::Parameters;
 
 /// All checkers of a run.
@@ -69,12 +71,15 @@ pub struct Checkers {
     pub revocation: Revocation,
     /// A6.
     pub fairness: Fairness,
+    /// A5.
+    pub validity: Validity,
 }
 
 impl Checkers {
     /// For one run.
     #[must_use]
-    pub fn new(plan: &Plan, parameters: &Parameters, first: &Configuration) -> Checkers {
+    pub fn new(plan: &Plan, parameters: &Parameters, genesis: &Genesis) -> Checkers {
+        let first = &genesis.configuration;
         let n = plan.faults.n();
         let Parameters { cluster, checkpoint_interval, checkpoint_bytes, .. } = *parameters;
         Checkers {
@@ -97,6 +102,7 @@ impl Checkers {
                 plan.workload.clients as u64,
                 plan.workload.callers as u64,
             ),
+            validity: Validity::new(genesis),
         }
     }
 }

@@ -141,8 +141,12 @@ impl World {
         }
         self.checkers.exactly_once.acknowledges(frame.session, frame.acked_below);
         for (number, command) in (frame.first_number..frame.end_number()).zip(frame.commands()) {
-            if let Ok(Command::Service(content)) = Command::from_bytes(command.clone()) {
-                self.checkers.exactly_once.may_be_sent(frame.session, number, content);
+            match Command::from_bytes(command.clone()) {
+                Ok(Command::Service(content)) => {
+                    self.checkers.exactly_once.may_be_sent(frame.session, number, content);
+                }
+                Ok(Command::Open) => self.checkers.validity.opens(frame.session),
+                Ok(Command::Admin(_)) | Err(_) => {}
             }
         }
     }

@@ -6,6 +6,9 @@ use bytes::Bytes;
 use perdura_protocol::{Command, Decode, Encode, Message, SessionId};
 use perdura_replica::node::Peer;
 
+/// Slots after which members, clients and sessions are looked at again.
+const VALIDITY_SLOTS: u64 = 8;
+
 impl World {
     /// Whether a replica lies, or forgot without being able to know it, which counts as lying.
     fn is_trusted(&self, replica: usize) -> bool {
@@ -127,6 +130,7 @@ impl World {
 
     /// What was executed.
     pub(crate) fn witness(&mut self, replica: usize) {
+        self.look_at_clock(replica);
         let here = &mut self.replicas[replica];
         let Some(process) = &mut here.process else { return };
         let machine = process.node.machine();
@@ -134,18 +138,21 @@ impl World {
         if slot == process.executed {
             return;
         }
+        let looks = slot.0 / VALIDITY_SLOTS != process.executed.0 / VALIDITY_SLOTS;
         process.executed = slot;
         let executions = process.notes.take();
         if here.liar.is_some() {
             return;
         }
         self.checkers.evidence.learn(machine.configurations());
-        self.look_at_clock(replica);
         self.report.slots = self.report.slots.max(slot.0);
         let checkers = &mut self.checkers;
+        let valid = if looks { checkers.validity.holds(replica, machine) } else { Ok(()) };
         let mut batches = executions.iter().map(|one| (one.slot, one.batch));
-        let mut check = batches
-            .try_for_each(|(slot, batch)| checkers.agreement.batch(replica, slot, batch))
+        let mut check = valid
+            .and_then(|()| {
+                batches.try_for_each(|(slot, batch)| checkers.agreement.batch(replica, slot, batch))
+            })
             .and_then(|()| checkers.agreement.executed(replica, slot, history))
             .and_then(|()| checkers.agreed_time.executed(replica, slot, time));
         for execution in executions {
