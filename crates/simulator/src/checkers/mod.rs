@@ -88,7 +88,11 @@ impl Checkers {
             persist_before_speak: PersistBeforeSpeak::new(n),
             durability: Durability::default(),
             equal_states: EqualStates::default(),
-            bounded_memory: BoundedMemory { depth: plan.depth, replicas: n as u64 },
+            bounded_memory: BoundedMemory {
+                depth: plan.depth,
+                replicas: n as u64,
+                shrunk: plan.shrunk,
+            },
             bounded_answers: BoundedAnswers::default(),
             votes: Votes::new(n, plan.depth),
             evidence: Evidence::new(cluster, plan.scheme, plan.faults, first.clone()),

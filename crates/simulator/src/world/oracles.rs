@@ -147,7 +147,14 @@ impl World {
         self.checkers.evidence.learn(machine.configurations());
         self.report.slots = self.report.slots.max(slot.0);
         let checkers = &mut self.checkers;
-        let valid = if looks { checkers.validity.holds(replica, machine) } else { Ok(()) };
+        let memory = checkers.bounded_memory;
+        let valid = match looks {
+            true => checkers
+                .validity
+                .holds(replica, machine)
+                .and_then(|()| memory.sessions(replica, machine.most_sessions())),
+            false => Ok(()),
+        };
         let mut batches = executions.iter().map(|one| (one.slot, one.batch));
         let mut check = valid
             .and_then(|()| {
