@@ -137,7 +137,6 @@ impl World {
             self.check(check);
             self.check(self.checkers.durability.recovered(index, slot));
         }
-        self.count_lies();
         let told: Vec<Told> = self
             .calls
             .iter()
