@@ -8,7 +8,6 @@
 use crate::demand::Moment;
 use crate::evidence::{Invalid, Start};
 use crate::machine::{Agreement, Effect, Held, Misbehaviour, Mode, Now, PeerStatus};
-use crate::pool::{CLIENT_POOL_BYTES, FORWARDED_BYTES};
 use crate::timing;
 use perdura_protocol::message::Message;
 use perdura_protocol::statement::Kind;
@@ -63,8 +62,7 @@ impl Agreement {
 
     /// r > 0: the leader does not give what is asked of it, though it keeps the time-outs.
     fn begrudges(&self, now: Now) -> bool {
-        // What a leader may hold of one client: what came directly, and what others forwarded.
-        let client_bytes = CLIENT_POOL_BYTES + self.n() * FORWARDED_BYTES;
+        let client_bytes = self.pool.client_bytes(self.n());
         let starves = self.demand.starves(now.monotonic_ms, client_bytes);
         self.byzantine() && (self.demand.too_slow(now.monotonic_ms) || starves)
     }

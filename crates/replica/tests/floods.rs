@@ -277,3 +277,18 @@ fn a_flood_of_genuine_frames_leaves_every_other_client_its_turn() {
     leader.end_round();
     assert_eq!(leader.proposed(52), 1, "though it came last");
 }
+
+/// Else replies had nowhere to go, and only a new session would have helped the client.
+#[test]
+fn a_frame_attaches_its_session_where_the_attach_was_lost() {
+    let mut leader = Single::new(0);
+    assert_eq!(leader.node.report().held.routes, 0);
+    leader.give(client(51), &Message::Frame(frame(51, 0, true)));
+    leader.tick();
+    assert_eq!(leader.node.report().held.routes, 1);
+    // Not for a frame that another one's link brought.
+    leader.give(client(51), &Message::Frame(frame(52, 0, true)));
+    leader.give(replica(3), &Message::Frame(frame(53, 0, true)));
+    leader.tick();
+    assert_eq!(leader.node.report().held.routes, 1);
+}

@@ -114,6 +114,8 @@ pub struct Plan {
     pub workload: WorkloadPlan,
     /// Faults.
     pub chaos: FaultPlan,
+    /// Queues are smaller than on real machines by two to the power of this.
+    pub shrunk: u32,
     /// How replicas lie, one strategy for each liar; at most `r`.
     pub liars: Vec<Strategy>,
     /// How clients attack, one attack for each hostile client.
@@ -242,6 +244,7 @@ impl Plan {
                 wipes: random.percent(50),
                 kinds: draw_kinds(&mut random),
             },
+            shrunk: 0,
             liars: Vec::new(),
             attacks: Vec::new(),
         };
@@ -252,6 +255,7 @@ impl Plan {
         plan.liars = draw_liars(&mut adversary, plan.faults);
         plan.attacks = draw_attacks(&mut adversary);
         let patient = adversary.percent(50);
+        plan.shrunk = *Random::new(options.seed).fork("queues").pick(&[0, 0, 6, 8]);
         if let Some(liars) = &options.liars {
             plan.liars = liars.iter().copied().take(plan.faults.r()).collect();
         }

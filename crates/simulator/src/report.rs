@@ -297,10 +297,12 @@ pub struct Report {
     pub torn_tails: u64,
     /// Histories whose search for an order reached its bound; the order of execution judged these.
     pub searches_given_up: u64,
-    /// Messages with which liars departed from what a correct replica says.
+    /// Messages with which liars departed from what a correct replica says, on links that were up.
     pub lies: BTreeMap<Strategy, u64>,
-    /// Messages of hostile clients.
+    /// Messages of hostile clients that arrived.
     pub attacks: BTreeMap<Attack, u64>,
+    /// Times a liar's replica stopped itself over its own lies.
+    pub stumbles: u64,
     /// Times a correct replica said of a liar or a hostile client that it misbehaves.
     pub accusations: u64,
     /// Faults that took effect.
@@ -377,6 +379,7 @@ impl Report {
             *self.attacks.entry(*attack).or_default() += count;
         }
         self.accusations += other.accusations;
+        self.stumbles += other.stumbles;
         for (kind, count) in &other.faults {
             *self.faults.entry(*kind).or_default() += count;
         }
@@ -446,6 +449,7 @@ impl fmt::Display for Report {
             self.attacks.iter().map(|(kind, count)| format!("{} {count}", kind.name())).collect();
         writeln!(f, "attacks       {}", attacks.join(", "))?;
         writeln!(f, "accusations   {}, all of liars and hostile clients", self.accusations)?;
+        writeln!(f, "stumbles      {} of liars over their own lies", self.stumbles)?;
         let faults: Vec<String> =
             self.faults.iter().map(|(kind, count)| format!("{kind:?} {count}")).collect();
         writeln!(f, "faults        {}", faults.join(", "))?;

@@ -20,7 +20,7 @@ use perdura_protocol::{
 use std::collections::{BTreeMap, VecDeque};
 
 /// Bytes of recent batches kept in memory for laggards; older ones are read from the log.
-const RECENT_BYTES: usize = 32 * 1024 * 1024;
+pub const RECENT_BYTES: usize = 32 * 1024 * 1024;
 
 /// States kept in memory for sending, copied on write: the newest, and the one before it, which a
 /// replica may be fetching right now.
@@ -61,7 +61,8 @@ pub(super) struct Checkpointing {
     /// Nothing below is stored: the disk knows of a newer state, though it is damaged.
     pub store_from: Slot,
     recent: BTreeMap<Slot, Decision>,
-    recent_bytes: usize,
+    pub(super) recent_bytes: usize,
+    pub(super) recent_most: usize,
 }
 
 impl Checkpointing {
@@ -79,6 +80,7 @@ impl Checkpointing {
             store_from: Slot(0),
             recent: BTreeMap::new(),
             recent_bytes: 0,
+            recent_most: RECENT_BYTES,
         }
     }
 
@@ -123,7 +125,7 @@ impl Checkpointing {
     fn add_recent(&mut self, decision: Decision) {
         self.recent_bytes += decision.batch.raw().len();
         self.recent.insert(decision.slot, decision);
-        while self.recent_bytes > RECENT_BYTES {
+        while self.recent_bytes > self.recent_most {
             let Some((_, oldest)) = self.recent.pop_first() else { return };
             self.recent_bytes -= oldest.batch.raw().len();
         }

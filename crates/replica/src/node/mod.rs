@@ -25,6 +25,7 @@ mod transfer;
 mod waiting;
 
 pub use boot::{Boot, BootError, Recovered, recover};
+pub use checkpoints::RECENT_BYTES;
 pub use executing::{WAITING_READS, WAITING_REPLIES};
 pub use ingress::UNVERIFIED;
 pub use interceptor::{Interceptor, Said};
@@ -57,7 +58,7 @@ const NOTE_MS: u64 = 100;
 const NOTES: usize = 1024;
 
 /// Connections on which sessions are attached; further ones replace the oldest of their client.
-const ROUTES: usize = 65_536;
+pub const ROUTES: usize = 65_536;
 
 /// Bytes of messages that may wait among the outputs; beyond it the driver carries them out before
 /// it takes in more, so that answers which are larger than their questions stay bounded by the

@@ -95,6 +95,10 @@ pub struct Held {
     pub replies: usize,
     /// Questions of all replicas that wait.
     pub questions: usize,
+    /// Bytes of recent batches.
+    pub recent_bytes: usize,
+    /// Sessions whose replies go to a connection.
+    pub routes: usize,
     /// Senders whose signatures were not genuine.
     pub penalties: usize,
 }
@@ -148,6 +152,8 @@ impl<S: Service> Node<S> {
             reads: self.reads.held(),
             replies: self.egress.len(),
             questions: self.askers.iter().map(Asker::waiting).sum(),
+            recent_bytes: self.checkpointing.recent_bytes,
+            routes: self.routes.len(),
             penalties: self.penalties.len(),
         };
         Report {
@@ -180,10 +186,26 @@ impl<S: Service> Node<S> {
         self.agreement.furthest_slot()
     }
 
+    /// Divides the bounds of queues and of recent batches by two to the power of `by`. For
+    /// simulations: few clients reach bounds that are made for thousands only so.
+    pub fn shrink_queues(&mut self, by: u32) {
+        self.agreement.shrink_pool(by);
+        self.frames.shrink(by);
+        self.reads.shrink(by);
+        self.checkpointing.recent_most >>= by;
+    }
+
     /// Whether a client with this key may connect.
     #[must_use]
     pub fn accepts_client(&self, key: perdura_protocol::PublicKey) -> bool {
         self.machine.is_client(key)
+    }
+
+    /// Whether a link of a client with this key is taken now: it is registered, and nobody has
+    /// lately sent frames on one that it had not signed.
+    #[must_use]
+    pub fn admits_client(&self, key: perdura_protocol::PublicKey) -> bool {
+        self.accepts_client(key) && !self.is_penalised(key)
     }
 
     /// The active configuration.

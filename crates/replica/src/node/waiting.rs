@@ -37,6 +37,12 @@ impl<K: Ord + Copy, T> Lines<K, T> {
         Lines { lines: BTreeMap::new(), turn: VecDeque::new(), capacity, items: 0, bytes: 0 }
     }
 
+    /// Divides what it may hold by two to the power of `by`.
+    pub fn shrink(&mut self, by: u32) {
+        self.capacity.items >>= by;
+        self.capacity.bytes >>= by;
+    }
+
     /// Puts an item at the end of its line, or gives it back.
     pub fn push(&mut self, whose: K, item: T, bytes: usize) -> Result<(), T> {
         let held = self.lines.get(&whose).map_or((0, 0), |line| (line.items.len(), line.bytes));

@@ -340,6 +340,7 @@ fn calm(faults: Faults) -> Plan {
             short_deadlines: 0,
             value_bytes: 16,
         },
+        shrunk: 0,
         chaos: FaultPlan { interval_us: 1, down_us: 1, wipes: false, kinds: u64::MAX },
         liars: Vec::new(),
         attacks: Vec::new(),

@@ -273,13 +273,14 @@ impl World {
             state_from,
             lost,
         };
-        let node = match Node::boot(boot, here.clock.now(self.now_us)) {
+        let mut node = match Node::boot(boot, here.clock.now(self.now_us)) {
             Ok(node) => node,
             Err(error) => {
                 self.fail(Broken::new(RULE, format!("replica {replica} does not boot: {error}")));
                 return;
             }
         };
+        node.shrink_queues(self.plan.shrunk);
         let process = Process {
             node,
             notes,

@@ -301,7 +301,10 @@ impl World {
             None => {}
             Some(Ill::SlowDisk(replica)) => self.replicas[replica].slow_us = 0,
             Some(Ill::SlowProcess(replica)) => self.replicas[replica].slow_round_us = 0,
-            Some(Ill::Clock(replica)) => self.replicas[replica].clock.set_right(self.now_us),
+            Some(Ill::Clock(replica)) => {
+                self.look_at_clock(replica);
+                self.replicas[replica].clock.set_right(self.now_us);
+            }
             Some(Ill::SlowLinks(replica)) => self.throttle(replica, 0),
             Some(Ill::Disk(replica)) => {
                 self.replicas[replica].sick = None;

@@ -192,6 +192,7 @@ impl World {
         here.administered = Some(id);
         let options =
             CallOptions { deadline_ms: now_ms + 5_000, mode: Mode::Ordered, reply_quorum: None };
+        self.checkers.validity.administers(&command);
         core.call(now_ms, id, Command::Admin(command).to_bytes(), options);
         self.client_round(admin);
     }
@@ -261,9 +262,17 @@ impl World {
     fn note_numbers(&mut self, client: usize, frame: &Frame) {
         let session = frame.session;
         self.checkers.exactly_once.acknowledges(session, frame.acked_below);
+        for hostile in &mut self.hostile {
+            hostile.attacker.overhears(session, frame.end_number());
+        }
         for (number, command) in (frame.first_number..).zip(frame.commands()) {
-            let Ok(Command::Service(content)) = Command::from_bytes(command.clone()) else {
-                continue;
+            let content = match Command::from_bytes(command.clone()) {
+                Ok(Command::Service(content)) => content,
+                Ok(Command::Open) => {
+                    self.checkers.validity.opens(session);
+                    continue;
+                }
+                Ok(Command::Admin(_)) | Err(_) => continue,
             };
             // A frame that is sent again may hold commands of calls that have ended, and equal ones
             // may have been called since.

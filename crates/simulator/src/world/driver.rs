@@ -102,8 +102,8 @@ impl World {
                 }
                 Output::Members(configuration) => self.on_members(replica, configuration),
                 Output::Misbehaved { peer, what } => self.on_accusation(replica, peer, &what),
-                Output::Halt(_) if self.is_liar(replica) => {
-                    self.crash_process(replica);
+                Output::Halt(why) if self.is_liar(replica) => {
+                    self.stumbles(replica, &why);
                     return;
                 }
                 Output::Halt(why) if self.is_damaged(replica) => {

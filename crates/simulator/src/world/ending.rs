@@ -138,7 +138,6 @@ impl World {
             self.check(self.checkers.durability.recovered(index, slot));
         }
         self.report.longest_catch_up_us = self.checkers.standstill.longest_us();
-        self.count_lies();
         let told: Vec<Told> = self
             .calls
             .iter()

@@ -74,6 +74,14 @@ impl World {
         self.hostile.iter().any(|hostile| hostile.key == key)
     }
 
+    /// A message from this station arrives at a replica: counted if it is a hostile client's.
+    pub(crate) fn count_attack(&mut self, station: usize) {
+        let first = self.hostile_station(0);
+        if let Some(hostile) = station.checked_sub(first).and_then(|at| self.hostile.get(at)) {
+            *self.report.attacks.entry(hostile.attacker.attack()).or_default() += 1;
+        }
+    }
+
     fn hostile_station(&self, hostile: usize) -> usize {
         self.n() + self.clients.len() + hostile
     }
@@ -100,10 +108,8 @@ impl World {
         };
         self.push(pause, Event::Attack { hostile });
         let station = self.hostile_station(hostile);
-        let attack = self.hostile[hostile].attacker.attack();
         for (replica, bytes) in self.hostile[hostile].attacker.tick() {
             self.note_hostile(hostile, &bytes);
-            *self.report.attacks.entry(attack).or_default() += 1;
             self.send(station, replica.index(), &bytes);
         }
     }
@@ -141,8 +147,12 @@ impl World {
         }
         self.checkers.exactly_once.acknowledges(frame.session, frame.acked_below);
         for (number, command) in (frame.first_number..frame.end_number()).zip(frame.commands()) {
-            if let Ok(Command::Service(content)) = Command::from_bytes(command.clone()) {
-                self.checkers.exactly_once.may_be_sent(frame.session, number, content);
+            match Command::from_bytes(command.clone()) {
+                Ok(Command::Service(content)) => {
+                    self.checkers.exactly_once.may_be_sent(frame.session, number, content);
+                }
+                Ok(Command::Open) => self.checkers.validity.opens(frame.session),
+                Ok(Command::Admin(_)) | Err(_) => {}
             }
         }
     }

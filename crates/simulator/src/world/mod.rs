@@ -251,7 +251,7 @@ impl World {
             chaos: Chaos::new(random.fork("chaos")),
             disk_random: random.fork("disks"),
             random: random.fork("world"),
-            checkers: Checkers::new(&plan, &parameters, &genesis.configuration),
+            checkers: Checkers::new(&plan, &parameters, &genesis),
             plan,
             parameters,
             now_us: START_US,

@@ -181,6 +181,7 @@ impl World {
         }
         self.fired(kind);
         self.replicas[victim].clock.disturb(self.now_us, fault);
+        self.look_at_clock(victim);
         self.trace.line(self.now_us, format_args!("clock of r{victim}: {fault:?}"));
         let trouble = Trouble { ill: Some(Ill::Clock(victim)), ..Trouble::default() };
         self.begin_trouble(trouble, for_us);
