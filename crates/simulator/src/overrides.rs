@@ -181,6 +181,7 @@ impl Overrides {
         workload.keys = self.keys.unwrap_or(workload.keys);
         if let Some(rate) = self.rate {
             // The mean of what is drawn evenly up to this is half of it.
+            workload.bursts = 0;
             let callers = (workload.clients * workload.callers) as u64;
             workload.think_us = 2_000_000 * callers / rate.max(1);
         }

@@ -6,7 +6,7 @@ use super::{Event, World};
 use crate::checkers::commit_order::Seen;
 use crate::checkers::{exactly_once, progress};
 use crate::options::Mode as RunMode;
-use crate::plan::Plan;
+use crate::plan::{Plan, WorkloadPlan};
 use crate::random::Random;
 use bytes::Bytes;
 use perdura_client::{
@@ -19,6 +19,12 @@ use perdura_protocol::{
 use perdura_store::{StoreCommand, StoreReply};
 use std::collections::BTreeMap;
 
+/// Longest pause before a call that follows at once, microseconds.
+const AT_ONCE_US: u64 = 500;
+
+/// Time between two looks at how long calls wait, microseconds.
+const WATCH_US: u64 = 250_000;
+
 /// A call of a client, from its beginning to its end.
 #[derive(Clone, Debug)]
 pub struct CallRecord {
@@ -30,6 +36,10 @@ pub struct CallRecord {
     pub invoked: u64,
     /// In microseconds.
     pub invoked_us: u64,
+    /// When it has to end, by its client's clock.
+    pub deadline_ms: u64,
+    /// Whether a group that is live has to answer it.
+    pub patient: bool,
     /// When it ended.
     pub ended: Option<u64>,
     /// How.
@@ -127,6 +137,30 @@ impl World {
         self.clients.iter().map(|client| client.open.len()).sum()
     }
 
+    /// A replica fails: from here on calls may have to wait. What a liar does is nothing new.
+    pub(crate) fn disturbed(&mut self, replica: usize) {
+        if !self.is_liar(replica) {
+            self.disturbed_us = self.now_us;
+        }
+    }
+
+    /// In liveness mode: no call waits for long while no other replica fails.
+    pub(crate) fn watch_calls(&mut self) {
+        self.push(WATCH_US, Event::Watch);
+        let mut waiting = None;
+        for (client, here) in self.clients.iter().enumerate() {
+            let patient = here.open.values().filter(|(record, _)| self.calls[*record].patient);
+            let since = |record: usize| self.calls[record].invoked_us.max(self.disturbed_us);
+            let longest = patient.map(|(record, _)| (since(*record), client, *record)).min();
+            waiting = waiting.into_iter().chain(longest).min();
+        }
+        if let Some((since_us, client, record)) = waiting {
+            let calm_us = self.now_us - since_us;
+            self.report.longest_wait_us = self.report.longest_wait_us.max(calm_us);
+            self.check(progress::waits(client, record, calm_us));
+        }
+    }
+
     /// Whether a call has not ended.
     pub(crate) fn is_open(&self, record: usize) -> bool {
         self.clients.iter().any(|client| client.open.values().any(|(open, _)| *open == record))
@@ -149,7 +183,7 @@ impl World {
         let encoded = Command::Service(command.to_bytes()).to_bytes();
         let patience_us = match (short_us, self.plan.mode) {
             (Some(short_us), _) => short_us,
-            (None, RunMode::Liveness) => progress::PATIENCE_US,
+            (None, RunMode::Liveness) => progress::TROUBLED_US,
             (None, RunMode::Safety) => 10_000_000,
         };
         let (now_ms, invoked_us) = (self.now_ms(), self.now_us);
@@ -165,17 +199,19 @@ impl World {
         here.open.insert(id, (record, caller));
         here.by_command.insert(encoded.clone(), record);
         let process = caller as u64 + 100 * client as u64 + 10_000 * here.life;
+        let deadline_ms = now_ms + patience_us / 1000 + 1;
         self.calls.push(CallRecord {
             process,
             command,
             invoked,
             invoked_us,
+            deadline_ms,
+            patient: short_us.is_none(),
             ended: None,
             seen: Seen::Unknown,
             number: None,
         });
         let mode = if fast { Mode::Fast } else { Mode::Ordered };
-        let deadline_ms = now_ms + patience_us / 1000 + 1;
         core.call(now_ms, id, encoded, CallOptions { deadline_ms, mode, reply_quorum: None });
         self.client_round(client);
         true
@@ -279,6 +315,7 @@ impl World {
     }
 
     fn call_ended(&mut self, client: usize, id: CallId, result: CallResult) {
+        let now_ms = self.now_ms();
         let here = &mut self.clients[client];
         if here.administered == Some(id) {
             here.administered = None;
@@ -292,7 +329,7 @@ impl World {
         here.by_command.retain(|_, held| *held != record);
         let ended = self.stamp();
         let call = &mut self.calls[record];
-        let waited_us = self.now_us - call.invoked_us;
+        let (waited_us, deadline_ms) = (self.now_us - call.invoked_us, call.deadline_ms);
         call.ended = Some(ended);
         let calls = &mut self.report.calls;
         call.seen = match &result {
@@ -335,6 +372,7 @@ impl World {
         {
             self.checkers.durability.acknowledged(slot);
         }
+        self.check(progress::ended_in_time(client, record, now_ms, deadline_ms));
         if self.plan.mode == RunMode::Liveness
             && matches!(result, CallResult::Indeterminate(_) | CallResult::Refused(_))
         {
@@ -343,7 +381,11 @@ impl World {
         if self.by_hand {
             return;
         }
-        let pause = self.random.below(self.plan.workload.think_us + 1);
+        let WorkloadPlan { think_us, bursts, .. } = self.plan.workload;
+        let at_once = bursts > 0 && self.random.percent(bursts);
+        // As many calls in the same time, whether or not some follow at once.
+        let longest_us = if at_once { AT_ONCE_US } else { think_us * 100 / (100 - bursts) };
+        let pause = self.random.below(longest_us + 1);
         self.push(pause, Event::Call { client, life, caller });
     }
 }

@@ -6,8 +6,8 @@
 //! - before a disk is damaged a copy of it is, and opened, next to a copy of the disk as it was:
 //!   damage that would go unnoticed (of the last group, together with the mark that covers it; see
 //!   `docs/guarantees.md`) is not done;
-//! - damage that a replica notices is done while fewer than `u` other replicas lie or are without
-//!   what they had; or to all replicas at once, of no slot on two of them, provided that what the
+//! - damage that a replica notices is done while fewer than `u` other replicas are without what they
+//!   had (or lie, in liveness mode); or to all replicas at once, of no slot on two of them, provided that what the
 //!   logs still prove reaches as far as a quorum lost votes (`World::can_repair`);
 //! - damage by which a replica no longer knows what it promised is done when it may be replaced;
 //! - a disk is taken back to an older state with `r` > 0 only, and at most `r` in a run.
@@ -18,14 +18,11 @@
 
 use super::World;
 use super::chaos::{Ill, Trouble};
-use super::replica::Replica;
-use crate::options::Mode;
 use crate::report::{FaultKind, Mark};
 use crate::violation::Broken;
 use perdura_agreement::Restart;
 use perdura_durability::log::RepairedGap;
 use perdura_durability::{Disk, MemoryDisk, OpenError, Opened, RecoveredState};
-use perdura_protocol::configuration::Durability;
 use perdura_protocol::{Digest, Record, Slot, View};
 use perdura_replica::node::recover;
 use std::collections::BTreeSet;
@@ -149,40 +146,8 @@ impl World {
         }
     }
 
-    /// Replicas other than one that are without something they had, or lie.
-    pub(crate) fn others_hurt(&mut self, replica: usize) -> usize {
-        for other in 0..self.n() {
-            self.note_healing(other);
-        }
-        let hurt = |other: &usize| {
-            let here = &self.replicas[*other];
-            here.replaced || here.hurt.is_some() || here.liar.is_some() || here.forgot
-        };
-        (0..self.n()).filter(|other| *other != replica).filter(hurt).count()
-    }
-
-    /// Notes that a replica has everything again.
-    fn note_healing(&mut self, replica: usize) {
-        let whole = !self.has_failed(replica);
-        let here = &mut self.replicas[replica];
-        let Some(needed) = here.hurt else { return };
-        let logged = here.process.as_ref().map(|process| process.node.report().logged);
-        if whole && logged >= Some(needed) {
-            here.hurt = None;
-        }
-    }
-
     /// A machine stops, and what its disk held is damaged when it starts again.
     pub(crate) fn damage(&mut self, kind: FaultKind, victim: usize) {
-        let synced = self.plan.durability == Durability::Sync;
-        if !synced || self.is_liar(victim) || self.others_hurt(victim) >= self.plan.faults.u() {
-            return;
-        }
-        // What was damaged has come back from the others before more is.
-        self.note_healing(victim);
-        if self.replicas[victim].hurt.is_some() {
-            return;
-        }
         self.crash_machine(victim);
         for _ in 0..TRIES {
             let disk = self.replicas[victim].disk.copy();
@@ -224,12 +189,7 @@ impl World {
 
     /// Every disk is damaged, and no slot on two of them.
     pub(crate) fn damage_all(&mut self) {
-        for replica in 0..self.n() {
-            self.note_healing(replica);
-        }
-        let hurt = self.replicas.iter().any(|one| one.hurt.is_some() || one.replaced);
-        let synced = self.plan.durability == Durability::Sync;
-        if self.plan.mode == Mode::Liveness || hurt || !synced {
+        if !self.may_damage_all() {
             return;
         }
         self.crash_all();
@@ -382,14 +342,6 @@ impl World {
     /// A disk is copied, and taken back to that copy later: what was synced meanwhile is gone, and
     /// nothing shows it. Whoever that happens to counts as a liar from then on.
     pub(crate) fn copy_disk(&mut self, victim: usize) {
-        let synced = self.plan.durability == Durability::Sync;
-        let lies = |replica: &&Replica| replica.forgot || replica.liar.is_some();
-        let liars = self.replicas.iter().filter(lies).count();
-        let under_way = self.replicas.iter().any(|replica| replica.copied.is_some());
-        let room = liars < self.plan.faults.r() && !under_way && !self.is_liar(victim);
-        if self.plan.mode != Mode::Safety || !synced || !room {
-            return;
-        }
         let here = &mut self.replicas[victim];
         here.copied = Some((here.incarnation, here.disk.copy()));
         here.copied_gaps = here.gaps.clone();

@@ -30,6 +30,7 @@ impl World {
                 self.trace.line(self.now_us, format_args!("r{victim} pauses"));
                 let down_us = self.chaos.downtime_us(&self.plan);
                 self.replicas[victim].paused_until_us = self.now_us + down_us;
+                self.disturbed(victim);
             }
             FaultKind::Wipe if self.may_wipe(victim) => {
                 self.fired(kind);
