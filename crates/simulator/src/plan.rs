@@ -138,6 +138,19 @@ fn draw_faults(random: &mut Random) -> Faults {
     Faults::new(u, r).unwrap_or_else(|_| unreachable!("all of these are in range"))
 }
 
+/// Most liars that a group which is drawn has room for.
+pub const LIARS_AT_MOST: usize = 2;
+
+/// The group drawn, or another one if liars are asked for that it has no room for.
+fn draw_room(options: &Options, drawn: Faults) -> Faults {
+    let liars = options.liars.as_ref().map_or(0, Vec::len).min(LIARS_AT_MOST);
+    let (mut faults, mut random) = (drawn, Random::new(options.seed).fork("room for liars"));
+    while faults.r() < liars {
+        faults = draw_faults(&mut random);
+    }
+    faults
+}
+
 /// Groups that are spread over cities or continents: one-way delays from 10 to 60 ms.
 fn draw_wide(random: &mut Random) -> NetworkPlan {
     let near = draw_network(random);
@@ -318,7 +331,7 @@ impl Plan {
         let durability = if random.percent(10) { Durability::Async } else { Durability::Sync };
         let tempo = Tempo::draw(&mut random);
         // Times and load follow from the group that is asked for.
-        let faults = options.faults.unwrap_or(faults);
+        let faults = options.faults.unwrap_or_else(|| draw_room(options, faults));
         let length_us = tempo.length_us(faults);
         let mut plan = Plan {
             faults,

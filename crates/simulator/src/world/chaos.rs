@@ -233,7 +233,7 @@ impl World {
 
     /// Whether faults of this kind happen.
     pub(crate) fn allows(&self, kind: FaultKind) -> bool {
-        !self.options.overrides.without.contains(&kind)
+        self.options.overrides.allow(kind)
     }
 
     /// Does it, if the promise allows it now.

@@ -1,6 +1,7 @@
 //! Drives client cores, keeps the record of every call, and shows the checkers what was sent and
 //! what came of it.
 
+use super::clock::Clock;
 use super::workload::{Request, Workload};
 use super::{Event, World};
 use crate::checkers::commit_order::Seen;
@@ -56,6 +57,7 @@ pub struct Client {
     pub key: SecretKey,
     /// Grows when it is started anew.
     pub life: u64,
+    clock: Clock,
     config: ClientConfig,
     workload: Workload,
     // Calls that have not ended: record and caller.
@@ -83,6 +85,7 @@ impl Client {
             core: None,
             key,
             life: 0,
+            clock: Clock::draw(&mut random.fork(&format!("clock {index}")), plan.drift),
             config,
             workload: Workload::new(plan.workload, index, random.fork(&format!("client {index}"))),
             open: BTreeMap::new(),
@@ -95,13 +98,14 @@ impl Client {
 }
 
 impl World {
-    fn now_ms(&self) -> u64 {
-        self.now_us / 1000
+    /// What a client's clock shows, which runs at its own pace.
+    fn client_ms(&self, client: usize) -> u64 {
+        self.clients[client].clock.now(self.now_us).monotonic_ms
     }
 
     /// A client process starts, without any memory of an earlier one.
     pub(crate) fn start_client(&mut self, client: usize) {
-        let now_ms = self.now_ms();
+        let now_ms = self.client_ms(client);
         let here = &mut self.clients[client];
         here.life += 1;
         here.tick_us = None;
@@ -186,7 +190,7 @@ impl World {
             (None, RunMode::Liveness) => progress::TROUBLED_US,
             (None, RunMode::Safety) => 10_000_000,
         };
-        let (now_ms, invoked_us) = (self.now_ms(), self.now_us);
+        let (now_ms, invoked_us) = (self.client_ms(client), self.now_us);
         let invoked = self.stamp();
         let record = self.calls.len();
         let here = &mut self.clients[client];
@@ -219,8 +223,8 @@ impl World {
 
     /// The administrator orders a command.
     pub(crate) fn administer_command(&mut self, command: AdminCommand) {
-        let now_ms = self.now_ms();
         let admin = self.clients.len() - 1;
+        let now_ms = self.client_ms(admin);
         let here = &mut self.clients[admin];
         let Some(core) = &mut here.core else { return };
         let id = CallId(here.next_call);
@@ -233,7 +237,7 @@ impl World {
     }
 
     pub(crate) fn client_link(&mut self, client: usize, replica: usize, up: bool) {
-        let now_ms = self.now_ms();
+        let now_ms = self.client_ms(client);
         if let Some(core) = &mut self.clients[client].core {
             core.on_link(now_ms, ReplicaId(replica as u8), up);
             self.client_round(client);
@@ -241,7 +245,7 @@ impl World {
     }
 
     pub(crate) fn client_message(&mut self, client: usize, from: usize, message: Message) {
-        let now_ms = self.now_ms();
+        let now_ms = self.client_ms(client);
         if let Some(core) = &mut self.clients[client].core {
             core.on_message(now_ms, ReplicaId(from as u8), message);
             self.client_round(client);
@@ -249,7 +253,7 @@ impl World {
     }
 
     pub(crate) fn on_client_tick(&mut self, client: usize, life: u64) {
-        let now_ms = self.now_ms();
+        let now_ms = self.client_ms(client);
         let here = &mut self.clients[client];
         if here.life != life || here.tick_us.is_none_or(|at| at > self.now_us) {
             return;
@@ -264,7 +268,7 @@ impl World {
 
     /// Ends a round of inputs of a client.
     fn client_round(&mut self, client: usize) {
-        let now_ms = self.now_ms();
+        let now_ms = self.client_ms(client);
         let station = self.n() + client;
         if let Some(core) = &mut self.clients[client].core {
             core.flush(now_ms);
@@ -285,7 +289,7 @@ impl World {
         let here = &mut self.clients[client];
         let Some(core) = &here.core else { return };
         let Some(deadline_ms) = core.next_deadline() else { return };
-        let at_us = (deadline_ms * 1000).max(self.now_us + 1);
+        let at_us = here.clock.shows_us(deadline_ms).max(self.now_us + 1);
         if here.tick_us.is_none_or(|known| at_us < known) {
             here.tick_us = Some(at_us);
             let life = here.life;
@@ -315,7 +319,7 @@ impl World {
     }
 
     fn call_ended(&mut self, client: usize, id: CallId, result: CallResult) {
-        let now_ms = self.now_ms();
+        let now_ms = self.client_ms(client);
         let here = &mut self.clients[client];
         if here.administered == Some(id) {
             here.administered = None;
