@@ -272,6 +272,9 @@ pub struct Report {
     pub busy_us: u64,
     /// Calls by their end.
     pub calls: Calls,
+    /// Longest time that a call was seen waiting in liveness mode while no other replica failed,
+    /// microseconds.
+    pub longest_wait_us: u64,
     /// Slots decided.
     pub slots: u64,
     /// Views that started on some replica.
@@ -305,6 +308,11 @@ pub struct Report {
     pub stumbles: u64,
     /// Times a correct replica said of a liar or a hostile client that it misbehaves.
     pub accusations: u64,
+    /// Fault events that took effect before the end: neither single messages that went astray nor
+    /// what comes with others.
+    pub struck: u64,
+    /// Runs with fewer than three of those.
+    pub quiet: u64,
     /// Faults that took effect.
     pub faults: BTreeMap<FaultKind, u64>,
     /// Rare branches that were taken.
@@ -360,6 +368,7 @@ impl Report {
         self.calls.indeterminate += other.calls.indeterminate;
         self.calls.abandoned += other.calls.abandoned;
         self.calls.fast_reads += other.calls.fast_reads;
+        self.longest_wait_us = self.longest_wait_us.max(other.longest_wait_us);
         self.slots += other.slots;
         self.views_started += other.views_started;
         self.highest_view = self.highest_view.max(other.highest_view);
@@ -380,6 +389,8 @@ impl Report {
         }
         self.accusations += other.accusations;
         self.stumbles += other.stumbles;
+        self.struck += other.struck;
+        self.quiet += other.quiet;
         for (kind, count) in &other.faults {
             *self.faults.entry(*kind).or_default() += count;
         }
@@ -426,6 +437,10 @@ impl fmt::Display for Report {
             "calls         {ok} ok ({fast_reads} read fast; {rate:.1} in a second), {refused} \
              refused, {indeterminate} indeterminate, {abandoned} abandoned"
         )?;
+        if self.longest_wait_us > 0 {
+            let seconds = self.longest_wait_us as f64 / 1e6;
+            writeln!(f, "longest wait  {seconds:.1} s with no new failure (liveness mode)")?;
+        }
         writeln!(f, "slots         {}", self.slots)?;
         writeln!(f, "views         {} started, highest {}", self.views_started, self.highest_view)?;
         writeln!(
@@ -450,6 +465,12 @@ impl fmt::Display for Report {
         writeln!(f, "attacks       {}", attacks.join(", "))?;
         writeln!(f, "accusations   {}, all of liars and hostile clients", self.accusations)?;
         writeln!(f, "stumbles      {} of liars over their own lies", self.stumbles)?;
+        let each = self.struck as f64 / self.runs.max(1) as f64;
+        writeln!(
+            f,
+            "fault events  {} took effect, {each:.1} in a run; fewer than 3 in {} runs",
+            self.struck, self.quiet
+        )?;
         let faults: Vec<String> =
             self.faults.iter().map(|(kind, count)| format!("{kind:?} {count}")).collect();
         writeln!(f, "faults        {}", faults.join(", "))?;

@@ -101,6 +101,7 @@ impl World {
     fn end_process(&mut self, replica: usize, notice_us: u64) {
         self.trace.event([7, replica as u64, notice_us, self.now_us], &[]);
         self.trace.line(self.now_us, format_args!("r{replica} ends"));
+        self.disturbed(replica);
         let here = &mut self.replicas[replica];
         here.life += 1;
         here.armed = Default::default();

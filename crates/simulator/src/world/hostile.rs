@@ -13,8 +13,8 @@ use perdura_protocol::{
 };
 use perdura_store::StoreCommand;
 
-/// Shortest and longest time between two attacks of a hostile client, microseconds.
-const PAUSE_US: [u64; 2] = [5_000, 100_000];
+/// Shortest time between two attacks of a hostile client, as a part of the longest.
+const SHORTEST_PAUSE: u64 = 20;
 
 /// Attacks in a hundred that follow the last one sooner, before what that one asked for is done.
 const SOON: u64 = 30;
@@ -91,7 +91,7 @@ impl World {
             let station = self.hostile_station(hostile);
             self.dial_all(station);
             if !self.by_hand {
-                self.push(PAUSE_US[1], Event::Attack { hostile });
+                self.push(self.plan.attack_us, Event::Attack { hostile });
             }
         }
     }
@@ -100,11 +100,13 @@ impl World {
         if self.ending.begun() || !self.may_attack() {
             return;
         }
+        let longest_us = self.plan.attack_us;
+        let shortest_us = longest_us / SHORTEST_PAUSE;
         let soon = self.random.percent(SOON);
         let pause = if soon {
-            self.random.between(200, PAUSE_US[0])
+            self.random.between(200, shortest_us)
         } else {
-            self.random.between(PAUSE_US[0], PAUSE_US[1])
+            self.random.between(shortest_us, longest_us)
         };
         self.push(pause, Event::Attack { hostile });
         let station = self.hostile_station(hostile);

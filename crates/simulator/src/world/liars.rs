@@ -123,6 +123,9 @@ impl World {
 
     /// Whether a replica gets to see an input.
     pub(crate) fn liar_hears(&mut self, replica: usize, now: Now, input: &Input) -> bool {
+        if self.ending.repented() {
+            return true;
+        }
         let Some(liar) = &mut self.replicas[replica].liar else { return true };
         let mut said = Vec::new();
         let (before, strategy) = (liar.lies(), liar.strategy());
@@ -136,6 +139,11 @@ impl World {
 
     /// A liar's replica wants to say something.
     pub(crate) fn liar_says(&mut self, replica: usize, peers: &[Peer], bytes: &Bytes) {
+        if self.ending.repented() {
+            let plainly = |peer: &Peer| Said { after_ms: 0, peer: *peer, bytes: bytes.clone() };
+            self.utter(replica, peers.iter().map(plainly).collect());
+            return;
+        }
         let now = self.replicas[replica].clock.now(self.now_us);
         let Some(liar) = &mut self.replicas[replica].liar else { return };
         let (before, strategy) = (liar.lies(), liar.strategy());
@@ -149,6 +157,9 @@ impl World {
 
     /// Time passes for a liar.
     pub(crate) fn liar_ticks(&mut self, replica: usize) {
+        if self.ending.repented() {
+            return;
+        }
         let now = self.replicas[replica].clock.now(self.now_us);
         let Some(liar) = &mut self.replicas[replica].liar else { return };
         let (before, strategy) = (liar.lies(), liar.strategy());
@@ -173,7 +184,7 @@ impl World {
 
     /// A liar says what it kept for later.
     pub(crate) fn say_late(&mut self, replica: usize, to: usize, bytes: &Bytes) {
-        if self.replicas[replica].process.is_some() {
+        if self.replicas[replica].process.is_some() && !self.ending.repented() {
             self.send(replica, to, bytes);
         }
     }
