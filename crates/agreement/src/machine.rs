@@ -647,7 +647,16 @@ impl Agreement {
             let now_ms = self.clock_ms;
             self.trust[replica.index()].penalty.strike(now_ms);
         }
+        self.on_exposed(replica);
         self.effects.push_back(Effect::Misbehaved { replica, what });
+    }
+
+    /// This replica did what no correct one does.
+    pub fn on_exposed(&mut self, replica: ReplicaId) {
+        if replica == self.leader() && self.mode == Mode::Started {
+            let view = self.view;
+            self.trust[replica.index()].exposed_in(view);
+        }
     }
 
     /// Fresh bytes that no peer can foresee.

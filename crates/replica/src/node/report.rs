@@ -95,6 +95,8 @@ pub struct Held {
     pub replies: usize,
     /// Questions of all replicas that wait.
     pub questions: usize,
+    /// Clients that have to wait, for their frames are sparse.
+    pub sparse_clients: usize,
     /// Senders whose signatures were not genuine.
     pub penalties: usize,
 }
@@ -148,6 +150,7 @@ impl<S: Service> Node<S> {
             reads: self.reads.held(),
             replies: self.egress.len(),
             questions: self.askers.iter().map(Asker::waiting).sum(),
+            sparse_clients: self.shares.sparse(),
             penalties: self.penalties.len(),
         };
         Report {
