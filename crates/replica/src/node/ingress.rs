@@ -224,7 +224,7 @@ impl<S: Service> Node<S> {
             } else if !self.has_room(&waiting) {
                 self.refuse_busy(waiting.peer, &waiting.frame);
             } else {
-                self.shares.take(waiting.frame.session.client);
+                self.shares.take(&waiting.frame);
                 if self.needs_signature(&waiting.frame) {
                     unverified.push(waiting);
                 } else {
