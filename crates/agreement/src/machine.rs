@@ -651,14 +651,6 @@ impl Agreement {
         self.effects.push_back(Effect::Misbehaved { replica, what });
     }
 
-    /// This replica did what no correct one does.
-    pub fn on_exposed(&mut self, replica: ReplicaId) {
-        if replica == self.leader() && self.mode == Mode::Started {
-            let view = self.view;
-            self.trust[replica.index()].exposed_in(view);
-        }
-    }
-
     /// Fresh bytes that no peer can foresee.
     pub(crate) fn entropy(&mut self) -> [u8; 32] {
         self.entropy_used += 1;

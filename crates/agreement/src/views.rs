@@ -116,6 +116,14 @@ impl Agreement {
         }
     }
 
+    /// This replica did what no correct one does.
+    pub fn on_exposed(&mut self, replica: ReplicaId) {
+        if replica == self.leader() && self.mode == Mode::Started {
+            let view = self.view;
+            self.trust[replica.index()].exposed_in(view);
+        }
+    }
+
     /// Whether a frame that came again is to be handed to the leader again, the last time being
     /// `pause_ms` ago.
     pub fn hand_again(&mut self, now: Now, frame: &Frame, pause_ms: u64) -> bool {
