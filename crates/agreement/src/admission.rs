@@ -37,6 +37,12 @@ impl Agreement {
         self.pool.offer(frame, source, now.monotonic_ms)
     }
 
+    /// Whether a frame would be kept, if it is genuine and nothing changes before it is offered.
+    #[must_use]
+    pub fn has_room(&self, frame: &Frame, source: Source) -> bool {
+        self.pool.has_room(frame, source)
+    }
+
     /// Frames that had to make room for those of other clients since the last call; their clients
     /// should try again later.
     pub fn displaced(&mut self) -> Vec<FrameKey> {

@@ -647,6 +647,7 @@ impl Agreement {
             let now_ms = self.clock_ms;
             self.trust[replica.index()].penalty.strike(now_ms);
         }
+        self.on_exposed(replica);
         self.effects.push_back(Effect::Misbehaved { replica, what });
     }
 

@@ -5,6 +5,7 @@
 //! what it makes others verify in vain is bounded by a constant number of signatures in all, and
 //! nobody else is served later for it.
 
+use perdura_protocol::View;
 use perdura_protocol::message::Message;
 
 /// First pause after a signature that is not genuine.
@@ -89,6 +90,8 @@ const FETCHES: u8 = 8;
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Trust {
     pub penalty: Penalty,
+    // The view that it led when it last did what no correct replica does.
+    exposed: Option<View>,
     // Fetches that it has not answered.
     fetches: u8,
     decisions: Used,
@@ -96,6 +99,16 @@ pub(crate) struct Trust {
 }
 
 impl Trust {
+    /// It showed that it is faulty while it led this view.
+    pub fn exposed_in(&mut self, view: View) {
+        self.exposed = Some(view);
+    }
+
+    /// Whether it did in this one.
+    pub fn exposed(&self, view: View) -> bool {
+        self.exposed == Some(view)
+    }
+
     /// Whether one more view change is to be verified.
     pub fn view_change(&mut self, now_ms: u64) -> bool {
         self.view_changes.take(VIEW_CHANGES, now_ms)

@@ -158,15 +158,9 @@ impl Pool {
             return Admission::Known;
         }
         let cost = cost(&frame);
-        let fits = match source {
-            Source::Client => self.make_room(frame.session, cost),
-            // No other bound: a correct replica times the leader for what it handed over.
-            Source::Replica(id) => {
-                self.forwarded.get(&id).copied().unwrap_or(0) + cost
-                    <= FORWARDED_BYTES >> self.shrunk
-            }
-        };
-        if !fits {
+        if !self.has_room(&frame, source)
+            || (source == Source::Client && !self.make_room(frame.session, cost))
+        {
             return Admission::Full;
         }
         self.waiting_bytes += frame.raw().len();
@@ -182,6 +176,26 @@ impl Pool {
         queue.waiting.push_back(key);
         self.line_up(client);
         Admission::Taken
+    }
+
+    /// Whether the part of whoever brings a frame has room for it; a client's frame may still have
+    /// to make some among those of others.
+    #[must_use]
+    pub fn has_room(&self, frame: &Frame, source: Source) -> bool {
+        let cost = cost(frame);
+        match source {
+            Source::Client => self.within_quota(frame.session, cost),
+            // No other bound: a correct replica times the leader for what it handed over.
+            Source::Replica(id) => {
+                self.forwarded.get(&id).copied().unwrap_or(0) + cost <= FORWARDED_BYTES >> self.shrunk
+            }
+        }
+    }
+
+    fn within_quota(&self, session: SessionId, cost: usize) -> bool {
+        let held = self.clients.get(&session.client).map_or(0, |queue| queue.bytes);
+        let frames = self.sessions.get(&session).copied().unwrap_or(0);
+        held + cost <= CLIENT_POOL_BYTES >> self.shrunk && frames < SESSION_FRAMES
     }
 
     /// A frame that a replica forwarded came from its client as well: it is timed from now on, and
@@ -274,8 +288,7 @@ impl Pool {
     fn make_room(&mut self, session: SessionId, cost: usize) -> bool {
         let client = session.client;
         let held = self.clients.get(&client).map_or(0, |queue| queue.bytes);
-        let frames = self.sessions.get(&session).copied().unwrap_or(0);
-        if held + cost > CLIENT_POOL_BYTES >> self.shrunk || frames >= SESSION_FRAMES {
+        if !self.within_quota(session, cost) {
             return false;
         }
         while self.bytes + cost > POOL_BYTES >> self.shrunk {
@@ -403,7 +416,7 @@ impl Pool {
             if wanted(source) {
                 bytes += length;
                 self.taken_bytes += cost;
-                self.large_bytes += if cost > LARGE_BYTES { cost } else { 0 };
+                self.large_bytes += if cost > LARGE_BYTES >> self.shrunk { cost } else { 0 };
                 queue.taken_bytes += cost;
                 taken.push(entry.frame.clone());
             } else {
@@ -456,7 +469,7 @@ impl Pool {
     /// What was taken is delivered, or waits again.
     fn settle_taken(&mut self, key: FrameKey, cost: usize) {
         self.taken_bytes -= cost;
-        self.large_bytes -= if cost > LARGE_BYTES { cost } else { 0 };
+        self.large_bytes -= if cost > LARGE_BYTES >> self.shrunk { cost } else { 0 };
         if let Some(queue) = self.clients.get_mut(&key.0.client) {
             queue.taken_bytes -= cost;
         }

@@ -57,7 +57,9 @@ impl Agreement {
         let lost = self.leader_lost_ms.is_some_and(|since| ms > since + timing::DISCONNECTED_MS);
         let stuck = self.stuck(now);
         let abdicated = self.abdicated == Some(self.view) || self.forged == Some(self.view);
-        silent || lost || stuck || self.begrudges(now) || abdicated || self.left(now)
+        // Who lies is no leader: what it can still do to the group's speed no time-out finds.
+        let exposed = self.byzantine() && self.trust[self.leader().index()].exposed(self.view);
+        silent || lost || stuck || self.begrudges(now) || abdicated || exposed || self.left(now)
     }
 
     /// r > 0: the leader does not give what is asked of it, though it keeps the time-outs.
@@ -109,6 +111,14 @@ impl Agreement {
     pub fn on_forged_proposal(&mut self, view: View) {
         if view == self.view && self.mode == Mode::Started {
             self.forged = Some(view);
+        }
+    }
+
+    /// This replica did what no correct one does.
+    pub fn on_exposed(&mut self, replica: ReplicaId) {
+        if replica == self.leader() && self.mode == Mode::Started {
+            let view = self.view;
+            self.trust[replica.index()].exposed_in(view);
         }
     }
 

@@ -292,3 +292,45 @@ fn a_frame_attaches_its_session_where_the_attach_was_lost() {
     leader.tick();
     assert_eq!(leader.node.report().held.routes, 1);
 }
+
+#[test]
+fn frames_that_would_not_be_kept_are_not_verified() {
+    let mut leader = Single::new(0);
+    for round in 0..50 {
+        for number in 0..40 {
+            leader.give(client(51), &Message::Frame(frame(51, round * 40 + number, true)));
+        }
+        leader.tick();
+    }
+    // Nothing is delivered here: a session's part of the pool is soon used up.
+    let counters = leader.node.report().counters;
+    assert!((200..400).contains(&counters.signatures_verified), "{}", counters.signatures_verified);
+    assert!(counters.busy > 1_500, "{}", counters.busy);
+    leader.give(client(52), &Message::Frame(frame(52, 1, true)));
+    leader.end_round();
+    assert_eq!(leader.node.report().counters.frames, counters.frames + 1);
+}
+
+#[test]
+fn a_leader_that_does_what_no_correct_one_does_is_suspected_and_others_are_not() {
+    let stray = |slot| {
+        let (decided, history) = (Slot(0), Digest::ZERO);
+        // Only the leader of view 1 proposes in it.
+        Message::Propose { view: View(1), slot, batch: Batch::null(), decided, history }
+    };
+    let suspects = |follower: &Single| {
+        follower.sent_to(replica(2)).any(|message| matches!(message, Message::Suspect { .. }))
+    };
+    for (liar, deposed) in [(3, false), (0, true)] {
+        let mut follower = Single::new(1);
+        follower.give(replica(liar), &stray(Slot(1)));
+        follower.tick();
+        assert_eq!((follower.accused, suspects(&follower)), (1, deposed), "replica {liar}");
+        let mut follower = Single::new(1);
+        let bytes = Bytes::from_static(&[250, 1, 2, 3]);
+        let at = now(follower.now_ms);
+        follower.node.handle(at, Input::Message { peer: replica(liar), bytes });
+        follower.tick();
+        assert_eq!((follower.accused, suspects(&follower)), (1, deposed), "replica {liar}");
+    }
+}

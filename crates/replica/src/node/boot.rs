@@ -157,6 +157,7 @@ impl<S: Service> Node<S> {
             sequence: 0,
             persisted: 0,
             frames: Lines::new(UNVERIFIED),
+            shares: Default::default(),
             penalties: BTreeMap::new(),
             retried: BTreeMap::new(),
             routes: BTreeMap::new(),

@@ -87,6 +87,7 @@ impl<S: Service> Node<S> {
     ) {
         let executed = self.machine.execute(slot, batch);
         assert!(self.machine.history() == history, "agreement and execution disagree: stop");
+        self.shares.delivered(batch);
         self.counters.batches += 1;
         self.counters.commands += executed.replies.len() as u64;
         self.logged_at = self.logged_at.max(logged_at);

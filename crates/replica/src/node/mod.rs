@@ -10,7 +10,7 @@
 //! 4. It calls [`Node::flush`] at least every [`perdura_agreement::timing::TICK_MS`].
 //!
 //! Files: `boot` from disk to node; `ingress` decoding and authentication; `waiting` lines, one for
-//! each peer, for what waits; `questions` what replicas ask for, within an allowance; `executing` delivery,
+//! each peer, for what waits; `shares` how much of each client's; `questions` what replicas ask for, within an allowance; `executing` delivery,
 //! replies and reads; `checkpoints` boundaries, digests, truncation; `transfer` the state of a
 //! replica that was away; `report` what an operator sees.
 
@@ -21,6 +21,7 @@ mod ingress;
 mod interceptor;
 mod questions;
 mod report;
+mod shares;
 mod transfer;
 mod waiting;
 
@@ -47,6 +48,7 @@ use perdura_protocol::{
     Slot, seeded,
 };
 use questions::Asker;
+use shares::Shares;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use transfer::Transfer;
 use waiting::Lines;
@@ -187,6 +189,7 @@ pub struct Node<S> {
     frames: Lines<Origin, WaitingFrame>,
     // Whose frames were not signed by whom they name.
     penalties: BTreeMap<Origin, Penalty>,
+    shares: Shares,
     // Bytes of answers to retries in this tick.
     retried: BTreeMap<PublicKey, usize>,
     routes: BTreeMap<SessionId, u64>,
@@ -272,7 +275,9 @@ impl<S: Service> Node<S> {
     #[must_use]
     pub fn has_more(&self) -> bool {
         let executed = self.machine.slot();
-        !self.frames.is_empty() || self.reads.any_first(|read| read.ready(executed))
+        let shares = &self.shares;
+        let frames = self.frames.any_first(|waiting| waiting.may_enter(shares));
+        frames || self.reads.any_first(|read| read.ready(executed))
     }
 
     /// Does what agreement wants, until it wants nothing.
@@ -345,6 +350,9 @@ impl<S: Service> Node<S> {
 
     fn misbehaved(&mut self, peer: Peer, what: String) {
         self.counters.misbehaviours += 1;
+        if let Peer::Replica(id) = peer {
+            self.agreement.on_exposed(id);
+        }
         self.outputs.push_back(Output::Misbehaved { peer, what });
     }
 

@@ -99,6 +99,8 @@ pub struct Held {
     pub recent_bytes: usize,
     /// Sessions whose replies go to a connection.
     pub routes: usize,
+    /// Clients that have to wait, for their frames are sparse.
+    pub sparse_clients: usize,
     /// Senders whose signatures were not genuine.
     pub penalties: usize,
 }
@@ -154,6 +156,7 @@ impl<S: Service> Node<S> {
             questions: self.askers.iter().map(Asker::waiting).sum(),
             recent_bytes: self.checkpointing.recent_bytes,
             routes: self.routes.len(),
+            sparse_clients: self.shares.sparse(),
             penalties: self.penalties.len(),
         };
         Report {

@@ -90,12 +90,18 @@ impl<K: Ord + Copy, T> Lines<K, T> {
         self.lines.values().any(|line| line.items.front().is_some_and(|(item, _)| ready(item)))
     }
 
+    /// Items in a line.
+    pub fn length(&self, whose: K) -> usize {
+        self.lines.get(&whose).map_or(0, |line| line.items.len())
+    }
+
     /// Items and bytes.
     pub fn held(&self) -> (usize, usize) {
         (self.items, self.bytes)
     }
 
-    pub fn is_empty(&self) -> bool {
+    #[cfg(test)]
+    fn is_empty(&self) -> bool {
         self.items == 0
     }
 }
