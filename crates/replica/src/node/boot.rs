@@ -91,6 +91,11 @@ impl<S: Service> Node<S> {
             Record::State(state) => Some(state.clone()),
             _ => None,
         });
+        for record in &boot.records {
+            if let Record::Prefix(prefix) = record {
+                checkpointing.prefixes.insert(prefix.slot, prefix.clone());
+            }
+        }
         let mut restart =
             if boot.records.is_empty() && machine.slot() == Slot(0) && boot.vote_after == Slot(0) {
                 Restart::blank()
