@@ -5,7 +5,7 @@
 use perdura_simulator::{Options, simulate};
 
 /// Seed, steps, and what was wrong.
-const KEPT: [(u64, u64, &str); 22] = [
+const KEPT: [(u64, u64, &str); 23] = [
     (7, 10_000, "a Prefix left before an earlier slot of it was on disk"),
     (16, 10_000, "a new incarnation executed slot 1 on a state with the latest members"),
     (45, 10_000, "a view change stood still when who asked for it had restarted"),
@@ -28,6 +28,7 @@ const KEPT: [(u64, u64, &str); 22] = [
     (189, 10_000, "where each replica had lost some votes nobody certified a prefix"),
     (20439, 10_000, "the certificate of a state was forgotten by its last holder"),
     (20536, 10_000, "the certificate of a state was forgotten by its last holder"),
+    (77, 10_000, "a new incarnation signed a state of its predecessor's time"),
 ];
 
 #[test]
