@@ -2,7 +2,7 @@
 //!
 //! To verify a signature costs a thousand times what it costs to make one up. No correct peer sends
 //! one that is not genuine, so whoever does is passed over for a while, which doubles each time:
-//! what it makes others verify in vain is bounded by a constant number of signatures in all, and
+//! what it makes others verify in vain is bounded by a constant number of messages in all, and
 //! nobody else is served later for it.
 
 use perdura_protocol::View;
@@ -47,8 +47,8 @@ impl Penalty {
     }
 }
 
-/// View changes of one replica that are verified at once, and the time after which it may have
-/// another one verified. A correct one sends one for each view, and repeats the newest.
+/// View changes of one replica whose sender's signature is verified at once, and the time after which
+/// another one's is. A correct one sends one for each view, and repeats the newest.
 const VIEW_CHANGES: Allowance = Allowance { most: 4, pause_ms: 50 };
 
 /// The same of decisions that nobody asked it for; correct ones answer fetches only, but answers may

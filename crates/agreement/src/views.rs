@@ -6,7 +6,7 @@
 //! Entering a view is on disk before anything is said in it (A2).
 
 use crate::demand::Moment;
-use crate::evidence::{Invalid, Start};
+use crate::evidence::{Heard, Invalid, Start};
 use crate::machine::{Agreement, Effect, Held, Misbehaviour, Mode, Now, PeerStatus};
 use crate::timing;
 use perdura_protocol::message::Message;
@@ -233,7 +233,7 @@ impl Agreement {
         let change = self.make_view_change();
         let message = Message::ViewChange(Box::new(change.clone()));
         self.hold(self.view_sequence, Held::Broadcast(message));
-        self.changes.insert(self.settings.me, change.clone());
+        self.changes.insert(self.settings.me, Heard { change: change.clone(), proven: true });
         self.own_change = Some(change);
         self.changes_sent_ms = now.monotonic_ms;
         self.note_quorum(now);
@@ -262,6 +262,7 @@ impl Agreement {
     }
 
     fn make_view_change(&self) -> ViewChange {
+        self.assert_window();
         let configuration = self.configurations.at(self.executed.next());
         let locks = self
             .slots
@@ -292,15 +293,17 @@ impl Agreement {
             self.misbehaved(from, Misbehaviour::OutOfRole);
             return;
         }
-        let known = self.changes.get(&from).is_some_and(|held| held.view >= change.view);
+        let known = self.changes.get(&from).is_some_and(|held| held.change.view >= change.view);
         if known || change.view < self.view {
             return;
         }
         if !self.trust[from.index()].view_change(now.monotonic_ms) {
             return;
         }
-        let entropy = self.entropy();
-        match self.verifier(entropy).view_change(&change) {
+        // For whoever follows that is all: its locks matter to who starts the view.
+        match self
+            .judge(|_, verifier| verifier.formed(&change).and_then(|()| verifier.signed(&change)))
+        {
             Ok(()) => {}
             Err(Invalid::OtherConfiguration) => return,
             Err(_) => {
@@ -309,7 +312,7 @@ impl Agreement {
             }
         }
         let view = change.view;
-        self.changes.insert(from, change);
+        self.changes.insert(from, Heard { change, proven: false });
         let peer = &mut self.peers[from.index()];
         peer.wanted = peer.wanted.max(view);
         self.join_if_wanted(now);
@@ -327,10 +330,9 @@ impl Agreement {
         let current = self.current_configuration();
         let asks = |index: usize, peer: &PeerStatus| {
             let waits = peer.view > self.view || (peer.view == self.view && peer.changing);
-            let asked = self
-                .changes
-                .get(&ReplicaId(index as u8))
-                .is_some_and(|change| change.view >= self.view && change.configuration == current);
+            let asked = self.changes.get(&ReplicaId(index as u8)).is_some_and(|heard| {
+                heard.change.view >= self.view && heard.change.configuration == current
+            });
             index == self.settings.me.index() || waits || asked
         };
         let asking = self.peers.iter().enumerate().filter(|(index, peer)| asks(*index, peer));
@@ -352,18 +354,18 @@ impl Agreement {
         if !self.leads() || self.mode != Mode::Changing || self.own_change.is_none() {
             return;
         }
-        let current = self.current_configuration();
+        self.prove_changes(now);
         let mut usable: BTreeSet<ReplicaId> = self
-            .changes
-            .values()
-            .filter(|change| change.view == self.view && change.configuration == current)
+            .proven_changes()
             // What the view rests on can be sent to whoever lacks it: by this replica.
             .filter(|change| change.prefix.slot <= self.executed)
             .map(|change| change.sender)
             .collect();
         let mut wanted: BTreeSet<(Slot, Digest)> = BTreeSet::new();
         while usable.len() >= self.quorum() {
-            let start = Start::choose(usable.iter().filter_map(|id| self.changes.get(id)));
+            let start = Start::choose(
+                usable.iter().filter_map(|id| self.changes.get(id)).map(|heard| &heard.change),
+            );
             let missing: BTreeSet<(Slot, Digest)> = start
                 .choices
                 .iter()
@@ -375,7 +377,7 @@ impl Agreement {
                 return;
             }
             usable.retain(|id| {
-                let locks = self.changes.get(id).into_iter().flat_map(|change| &change.locks);
+                let locks = self.changes.get(id).into_iter().flat_map(|heard| &heard.change.locks);
                 !locks.into_iter().any(|lock| missing.contains(&(lock.slot, lock.digest)))
             });
             wanted.extend(missing);
@@ -384,14 +386,60 @@ impl Agreement {
         self.ask_for_batches(&wanted);
     }
 
-    fn ask_for_batches(&mut self, wanted: &BTreeSet<(Slot, Digest)>) {
-        for change in self.changes.values().filter(|change| change.view == self.view) {
-            for lock in &change.locks {
-                if wanted.contains(&(lock.slot, lock.digest)) && change.sender != self.settings.me {
-                    let message = Message::FetchBatch { slot: lock.slot, digest: lock.digest };
-                    self.effects.push_back(Effect::Send { to: change.sender, message });
+    /// View changes for the current view that hold in all.
+    fn proven_changes(&self) -> impl Iterator<Item = &ViewChange> {
+        let current = self.current_configuration();
+        let proven = self.changes.values().filter(|heard| heard.proven).map(|heard| &heard.change);
+        proven.filter(move |one| one.view == self.view && one.configuration == current)
+    }
+
+    /// Verifies what a view could start from once a quorum has asked for it; so a replica has its
+    /// locks verified once for each view that others want too, however many it asks for.
+    fn prove_changes(&mut self, now: Now) {
+        let current = self.current_configuration();
+        let asked: Vec<ReplicaId> = self
+            .changes
+            .iter()
+            .filter(|(_, Heard { change, .. })| {
+                change.view == self.view && change.configuration == current
+            })
+            .map(|(id, _)| *id)
+            .collect();
+        if asked.len() < self.quorum() {
+            return;
+        }
+        for id in asked {
+            let open = self.changes.get(&id).filter(|heard| !heard.proven).cloned();
+            let Some(Heard { change, .. }) = open else { continue };
+            let verdict = self.judge(|_, verifier| {
+                verifier.formed(&change).and_then(|()| verifier.proven(&change))
+            });
+            match verdict {
+                Ok(()) => {
+                    let prefix = change.prefix.clone();
+                    self.changes.insert(id, Heard { change, proven: true });
+                    self.learn_prefix(now, prefix);
+                }
+                Err(why) => {
+                    self.changes.remove(&id);
+                    if why != Invalid::OtherConfiguration {
+                        self.misbehaved(id, Misbehaviour::BadEvidence);
+                    }
                 }
             }
+        }
+    }
+
+    fn ask_for_batches(&mut self, wanted: &BTreeSet<(Slot, Digest)>) {
+        let me = self.settings.me;
+        let mut asked = Vec::new();
+        for change in self.proven_changes().filter(|change| change.sender != me) {
+            let locks = change.locks.iter().map(|lock| (lock.slot, lock.digest));
+            asked.extend(locks.filter(|at| wanted.contains(at)).map(|at| (change.sender, at)));
+        }
+        for (to, (slot, digest)) in asked {
+            let message = Message::FetchBatch { slot, digest };
+            self.effects.push_back(Effect::Send { to, message });
         }
     }
 
@@ -406,7 +454,7 @@ impl Agreement {
 
     pub(crate) fn on_locked_batch(&mut self, now: Now, slot: Slot, batch: Batch) {
         let digest = batch.digest();
-        let asked = self.changes.values().any(|change| {
+        let asked = self.proven_changes().any(|change| {
             change.locks.iter().any(|lock| lock.slot == slot && lock.digest == digest)
         });
         if self.leads() && self.mode == Mode::Changing && asked {
@@ -421,7 +469,11 @@ impl Agreement {
             view: self.view,
             sender: self.settings.me,
             configuration,
-            changes: senders.iter().filter_map(|id| self.changes.get(id)).cloned().collect(),
+            changes: senders
+                .iter()
+                .filter_map(|id| self.changes.get(id))
+                .map(|heard| heard.change.clone())
+                .collect(),
             signature: Signature::NONE,
         };
         new_view.signature = self.sign_now(Kind::NewView, self.view, new_view.body_digest());
@@ -434,9 +486,13 @@ impl Agreement {
         if new_view.view < self.view || late || !self.voting() {
             return;
         }
-        let entropy = self.entropy();
-        let known = |change: &ViewChange| self.changes.get(&change.sender) == Some(change);
-        match self.verifier(entropy).new_view(&new_view, known) {
+        let verdict = self.judge(|agreement, verifier| {
+            verifier.new_view(&new_view, |change| {
+                let heard = agreement.changes.get(&change.sender);
+                heard.is_some_and(|heard| heard.proven && heard.change == *change)
+            })
+        });
+        match verdict {
             Ok(()) => self.enter(now, new_view),
             Err(Invalid::OtherConfiguration) => {}
             Err(_) => self.misbehaved(from, Misbehaviour::BadEvidence),
@@ -466,11 +522,11 @@ impl Agreement {
         self.pool.restart_clocks(now.monotonic_ms);
         self.demand.restart(now.monotonic_ms);
         let view = self.view;
-        self.changes.retain(|_, change| change.view > view);
+        self.changes.retain(|_, heard| heard.change.view > view);
         self.new_view = Some(new_view);
         let base = self.start.base.clone();
         self.next_propose = base.slot.next();
-        self.learn_prefix(base);
+        self.learn_prefix(now, base);
         self.effects.push_back(Effect::ViewStarted(view));
         // Accepts of this view may have come before it started here.
         let open: Vec<Slot> = self.slots.keys().copied().collect();

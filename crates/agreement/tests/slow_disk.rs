@@ -41,6 +41,7 @@ fn follower(cluster: ClusterId, now: Now) -> Agreement {
         scheme: Scheme::KeyedHash,
         parameters,
         entropy: [1; 32],
+        window: limits::WINDOW,
     };
     Agreement::new(settings, configurations(cluster), Restart::blank(), now)
 }

@@ -99,7 +99,7 @@ impl<S: Service> Node<S> {
                 Message::Frame(frame) => self.wait_frame(now, peer, frame),
                 Message::Propose { view, slot, ref batch, .. } => {
                     // What agreement will not take up needs no verification.
-                    let wanted = self.agreement.wants_proposal(from, view, slot);
+                    let wanted = self.agreement.wants_proposal(now, from, view, slot, batch);
                     if !wanted || self.authentic(batch) {
                         self.agreement.on_message(now, from, message);
                     } else {

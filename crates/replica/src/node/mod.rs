@@ -295,7 +295,7 @@ impl<S: Service> Node<S> {
                 Effect::Deliver { slot, batch, history, logged_at } => {
                     self.deliver(now, slot, &batch, history, logged_at);
                 }
-                Effect::Certified(prefix) => self.on_certified(prefix.slot),
+                Effect::Certified(prefix) => self.on_certified(prefix),
                 Effect::ViewStarted(view) => self.on_view_started(view),
                 Effect::Serve { to, from } => self.serve(to, from),
                 Effect::FetchState { checkpoint } => self.want_state(now, checkpoint),

@@ -19,6 +19,8 @@ pub struct Counters {
     pub busy: u64,
     /// Client signatures verified.
     pub signatures_verified: u64,
+    /// Signatures of replicas verified.
+    pub statements_verified: u64,
     /// Batches executed.
     pub batches: u64,
     /// Commands executed or answered from their session.
@@ -33,6 +35,8 @@ pub struct Counters {
     pub configurations: u64,
     /// Prefixes certified.
     pub prefixes_certified: u64,
+    /// Times that others were asked for a certified prefix, because none came by itself.
+    pub prefixes_asked_for: u64,
     /// Checkpoints stored.
     pub checkpoints: u64,
     /// Boundaries passed over because the checkpoint before was still being stored.
@@ -173,7 +177,12 @@ impl<S: Service> Node<S> {
             boundary: checkpoint,
             state,
             held,
-            counters: Counters { agreement: self.agreement.marks(), ..self.counters },
+            counters: Counters {
+                agreement: self.agreement.marks(),
+                statements_verified: self.counters.statements_verified
+                    + self.agreement.signatures_verified(),
+                ..self.counters
+            },
         }
     }
 

@@ -158,13 +158,14 @@ impl<S: Service> Node<S> {
         state: Option<StateCertificate>,
         prefix: PrefixCertificate,
     ) {
-        if !self.agreement.voting() {
-            self.agreement.on_prefix_certificate(prefix.clone());
-        }
-        if !matches!(self.transfer.phase, Phase::Asking { .. }) {
+        // One to each query, so that a liar has no more of them verified.
+        if !self.transfer.answers.insert(from) {
             return;
         }
-        if !self.transfer.answers.insert(from) {
+        if !self.agreement.voting() || self.agreement.lacks_prefix() {
+            self.agreement.on_prefix_certificate(now, prefix.clone());
+        }
+        if !matches!(self.transfer.phase, Phase::Asking { .. }) {
             return;
         }
         if let Some(state) = state {
@@ -379,7 +380,7 @@ impl<S: Service> Node<S> {
         self.logged_slot = slot;
         self.counters.transfers_completed += 1;
         self.agreement.on_installed(now, slot, history, &configurations);
-        self.agreement.on_prefix_certificate(prefix);
+        self.agreement.on_prefix_certificate(now, prefix);
         if let Some(active) = configurations.iter().rev().find(|c| c.from_slot <= slot.next()) {
             self.outputs.push_back(Output::Members(active.clone()));
         }
@@ -394,8 +395,17 @@ impl<S: Service> Node<S> {
             Phase::Idle => {
                 let needed =
                     !self.agreement.voting() || self.machine.slot() < self.transfer.at_least;
-                if needed && ms >= self.transfer.ended_ms + ANSWER_MS {
+                if ms < self.transfer.ended_ms + ANSWER_MS {
+                    return;
+                }
+                if needed {
                     self.want_state(now, Slot(0));
+                } else if self.agreement.lacks_prefix() {
+                    // Those who are asked sign theirs as it is now, and answer with the newest.
+                    self.transfer.ended_ms = ms;
+                    self.transfer.answers.clear();
+                    self.counters.prefixes_asked_for += 1;
+                    self.broadcast(&Message::StateQuery);
                 }
             }
             Phase::Asking { since_ms } if ms >= *since_ms + OFFERS_MS => {

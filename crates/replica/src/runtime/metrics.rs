@@ -72,6 +72,7 @@ pub(super) fn text(snapshot: &Snapshot) -> prometheus::Result<Vec<u8>> {
         ("perdura_refused_frames_total", "Frames refused: queues were full.", c.busy),
         ("perdura_unknown_client_frames_total", "Frames of unknown keys.", c.unknown_clients),
         ("perdura_signatures_verified_total", "Client signatures.", c.signatures_verified),
+        ("perdura_statements_verified_total", "Replicas' signatures.", c.statements_verified),
         ("perdura_replies_total", "Replies sent.", c.replies),
         ("perdura_reads_total", "Unordered reads answered.", c.reads),
         ("perdura_views_started_total", "Views started.", c.views_started),
