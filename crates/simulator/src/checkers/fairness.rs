@@ -103,7 +103,7 @@ mod tests {
         let mut checker = Fairness::new(Faults::new(1, 1).unwrap(), 2, 2, 1);
         checker.asks(0);
         assert!(served(&mut checker, 0, 40).is_ok());
-        assert!(served(&mut checker, 4_000_000, 2).is_err());
+        assert!(served(&mut checker, 4_000_000, 3).is_err());
     }
 
     #[test]

@@ -257,9 +257,27 @@ mod tests {
         Record::Vote { view: View(view), slot: Slot(slot), batch, writes }
     }
 
+    /// Replica 0 hears of the starts of these views, which choose nothing.
+    fn started(votes: &mut Votes, views: impl IntoIterator<Item = u64>) {
+        for view in views.into_iter().map(View) {
+            let (sender, changes, signature) = (ReplicaId(0), Vec::new(), Signature::NONE);
+            votes.heard(0, &NewView { view, sender, configuration: 0, changes, signature });
+        }
+    }
+
+    #[test]
+    fn a_vote_needs_the_start_of_its_view() {
+        let mut votes = Votes::new(1, 8);
+        assert!(votes.speaks(0, &write(0, 3, 1), Slot(0)).is_ok());
+        assert!(votes.speaks(0, &write(1, 3, 1), Slot(0)).is_err());
+        started(&mut votes, [1]);
+        assert!(votes.speaks(0, &write(1, 3, 1), Slot(0)).is_ok());
+    }
+
     #[test]
     fn one_vote_in_a_view_across_restarts() {
         let mut votes = Votes::new(1, 8);
+        started(&mut votes, 1..=4);
         assert!(votes.speaks(0, &write(1, 3, 1), Slot(0)).is_ok());
         assert!(votes.speaks(0, &write(2, 3, 2), Slot(0)).is_ok());
         assert!(votes.speaks(0, &write(2, 9, 2), Slot(0)).is_err());
@@ -300,6 +318,7 @@ mod tests {
     #[test]
     fn a_new_incarnation_waits_for_its_configuration() {
         let mut votes = Votes::new(1, 8);
+        started(&mut votes, [1]);
         votes.formatted(0, Some(Slot(20)));
         assert!(votes.speaks(0, &write(1, 20, 1), Slot(18)).is_err());
         assert!(votes.speaks(0, &write(1, 20, 1), Slot(19)).is_ok());
