@@ -144,6 +144,8 @@ pub(crate) struct PeerStatus {
     pub connected: bool,
     /// When its Status was last answered with more than nothing.
     pub answered_ms: u64,
+    /// Time in which this replica waited for decisions that it asked the peer for.
+    pub fetch_spent_ms: u64,
 }
 
 /// The agreement machine of one replica.
@@ -216,6 +218,10 @@ pub struct Agreement {
     pub(crate) status_delivered: Slot,
     pub(crate) fetch_ms: Option<u64>,
     pub(crate) fetch_from: usize,
+    // What the peer asked last had taken before.
+    pub(crate) fetch_turn_ms: u64,
+    // The own log is so far behind that nothing more is delivered until it has caught up.
+    pub(crate) disk_lags: bool,
 
     pub(crate) appended: u64,
     pub(crate) persisted: u64,
@@ -236,6 +242,7 @@ impl Agreement {
     ) -> Agreement {
         let n = settings.parameters.faults.n();
         let fresh = restart.view == View(0) && restart.blank;
+        let restarted_at = restart.delivered;
         let mut agreement = Agreement {
             pool: Pool::default(),
             demand: Demand::default(),
@@ -283,6 +290,8 @@ impl Agreement {
             status_delivered: restart.delivered,
             fetch_ms: None,
             fetch_from: settings.me.index(),
+            fetch_turn_ms: 0,
+            disk_lags: false,
             appended: 0,
             persisted: 0,
             held: VecDeque::new(),
@@ -297,6 +306,10 @@ impl Agreement {
             agreement.view_sequence = agreement.persist(Record::View(View(0)));
         }
         agreement.deliver_decided(now);
+        let read: Vec<Slot> = agreement.slots.keys().copied().collect();
+        for slot in read.into_iter().filter(|slot| *slot <= restarted_at) {
+            agreement.forget_fetched(slot);
+        }
         agreement
     }
 
@@ -349,7 +362,7 @@ impl Agreement {
             Message::Decisions { decisions, prefix } => {
                 self.on_decisions(now, from, decisions, prefix);
             }
-            Message::TooOld { checkpoint } => self.on_too_old(from, checkpoint),
+            Message::TooOld { checkpoint } => self.on_too_old(now, from, checkpoint),
             _ => self.misbehaved(from, Misbehaviour::OutOfRole),
         }
     }
@@ -363,6 +376,7 @@ impl Agreement {
             && self.forged != Some(view)
             && self.mode == Mode::Started
             && slot > self.prefix.slot
+            && !self.is_settled(slot)
             && slot <= self.reach().plus(self.settings.parameters.depth)
             && known.is_none_or(|proposal| proposal.view != view)
     }
@@ -408,6 +422,9 @@ impl Agreement {
                 self.sign_prefix(now, slot, history, logged_at);
             }
         }
+        if let Some(old) = slot.0.checked_sub(self.settings.parameters.depth) {
+            self.forget_fetched(Slot(old));
+        }
         if self.leads() && self.mode == Mode::Changing {
             self.try_new_view(now); // It may have waited for this replica to catch up.
         }
@@ -415,6 +432,16 @@ impl Agreement {
         let reach = self.reach();
         if self.slots.contains_key(&reach) {
             self.advance(now, reach);
+        }
+    }
+
+    /// Whether the log lags so far behind that this replica has to be a laggard: as long as it
+    /// does, nothing is delivered, and so nothing beyond the pipeline's depth is voted for.
+    pub fn on_disk_lag(&mut self, now: Now, lags: bool) {
+        let lagged = std::mem::replace(&mut self.disk_lags, lags);
+        self.marks.disk_lags += u64::from(lags && !lagged);
+        if lagged && !lags {
+            self.deliver_decided(now);
         }
     }
 

@@ -34,7 +34,7 @@ impl Agreement {
         if other || self.mode != Mode::Started || slot > far {
             return;
         }
-        if slot <= self.prefix.slot {
+        if slot <= self.prefix.slot || self.is_settled(slot) {
             return; // The proposer is behind; it will fetch what is certified.
         }
         let replaced = self.slots.get(&slot).map_or(0, SlotState::held_bytes);
@@ -103,7 +103,7 @@ impl Agreement {
         vote: Vote,
     ) {
         let view = vote.view;
-        if slot <= self.prefix.slot || slot > self.window_end() {
+        if slot <= self.prefix.slot || slot > self.window_end() || self.is_settled(slot) {
             return;
         }
         let byzantine = self.byzantine();
@@ -308,7 +308,7 @@ impl Agreement {
 
     /// Delivers the contiguous decided prefix (A4).
     pub(crate) fn deliver_decided(&mut self, now: Now) {
-        while !self.awaiting_state {
+        while !self.awaiting_state && !self.disk_lags {
             let slot = self.delivered.next();
             let Some(decided) = self.slots.get(&slot).and_then(|state| match &state.locked {
                 Some(Locked { view, batch, .. })
