@@ -8,7 +8,7 @@ use perdura_protocol::{
     Batch, ClusterId, Command, Decode, Digest, Encode, Faults, Frame, Message, PublicKey,
     ReplicaId, Scheme, SecretKey, SessionId, Signature, Slot, Time, View,
 };
-use perdura_replica::node::{Boot, Input, Node, Now, Output, Peer, QUESTIONS};
+use perdura_replica::node::{BACKLOG_BYTES, Boot, Input, Node, Now, Output, Peer, QUESTIONS};
 use perdura_store::{Store, StoreCommand};
 
 const CLUSTER: ClusterId = ClusterId([9; 16]);
@@ -70,6 +70,7 @@ impl Single {
             vote_after: Slot(0),
             state_from: Slot(0),
             lost: None,
+            backlog_bytes: BACKLOG_BYTES,
         };
         let node = Node::boot(boot, now(1_000)).unwrap();
         let mut single = Single { node, now_ms: 1_000, sent: Vec::new(), accused: 0 };
