@@ -15,6 +15,8 @@
 
 mod connection;
 mod dial;
+mod places;
+mod resolver;
 mod serve;
 
 use crate::Backoff;
@@ -31,6 +33,7 @@ use connection::{Connection, Connections};
 use dial::Member;
 use mio::{Events, Interest, Poll, Token, Waker};
 use perdura_protocol::{ClusterId, Digest, PublicKey, ReplicaId, SecretKey};
+use resolver::Resolver;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
@@ -206,6 +209,7 @@ pub struct Hub {
     scratch: Vec<u8>,
     events: Vec<HubEvent>,
     stats: Stats,
+    resolver: Resolver,
 }
 
 impl Hub {
@@ -258,6 +262,7 @@ impl Hub {
             scratch: vec![0; READ_BYTES],
             events: Vec::new(),
             stats: Stats::default(),
+            resolver: Resolver::new(),
         })
     }
 
