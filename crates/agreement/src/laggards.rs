@@ -12,7 +12,7 @@ use crate::timing;
 use perdura_protocol::message::{Decision, Message};
 use perdura_protocol::statement::Kind;
 use perdura_protocol::viewchange::PrefixCertificate;
-use perdura_protocol::{Certificate, Digest, ReplicaId, Slot, View, limits, seeded};
+use perdura_protocol::{Certificate, Configuration, Digest, ReplicaId, Slot, View, limits, seeded};
 
 /// Slots repeated for a peer that stands still, per Status of it.
 const REPEATED_SLOTS: usize = 8;
@@ -348,6 +348,46 @@ impl Agreement {
         }
         if let Some(state) = self.slots.remove(&slot) {
             self.held_proposal_bytes -= state.held_bytes();
+        }
+    }
+
+    /// State was transferred: everything up to `slot` is delivered and executed.
+    pub fn on_installed(
+        &mut self,
+        now: Now,
+        slot: Slot,
+        history: Digest,
+        configurations: &[Configuration],
+    ) {
+        self.configurations.learn(configurations);
+        self.awaiting_state = false;
+        if slot > self.delivered {
+            self.delivered = slot;
+            self.history = history;
+            self.executed = slot;
+            self.executing.clear();
+            self.own_histories.clear();
+        }
+        self.next_propose = self.next_propose.max(self.delivered.next());
+        self.progress_ms = now.monotonic_ms;
+        self.served_ms = now.monotonic_ms;
+        self.fetch_ms = None;
+        self.adopt_prefix();
+        self.forget_certified();
+        self.deliver_decided(now);
+        let open: Vec<Slot> = self.slots.keys().copied().collect();
+        for slot in open {
+            self.advance(now, slot);
+        }
+    }
+
+    /// Whether the log lags so far behind that this replica has to be a laggard: as long as it
+    /// does, nothing is delivered, and so nothing beyond the pipeline's depth is voted for.
+    pub fn on_disk_lag(&mut self, now: Now, lags: bool) {
+        let lagged = std::mem::replace(&mut self.disk_lags, lags);
+        self.marks.disk_lags += u64::from(lags && !lagged);
+        if lagged && !lags {
+            self.deliver_decided(now);
         }
     }
 }

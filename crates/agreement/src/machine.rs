@@ -435,16 +435,6 @@ impl Agreement {
         }
     }
 
-    /// Whether the log lags so far behind that this replica has to be a laggard: as long as it
-    /// does, nothing is delivered, and so nothing beyond the pipeline's depth is voted for.
-    pub fn on_disk_lag(&mut self, now: Now, lags: bool) {
-        let lagged = std::mem::replace(&mut self.disk_lags, lags);
-        self.marks.disk_lags += u64::from(lags && !lagged);
-        if lagged && !lags {
-            self.deliver_decided(now);
-        }
-    }
-
     /// A link to a replica came up or went down.
     pub fn on_link(&mut self, now: Now, replica: ReplicaId, up: bool) {
         let leader = self.leader();
@@ -479,36 +469,6 @@ impl Agreement {
     /// What has to be done, oldest first.
     pub fn next_effect(&mut self) -> Option<Effect> {
         self.effects.pop_front()
-    }
-
-    /// State was transferred: everything up to `slot` is delivered and executed.
-    pub fn on_installed(
-        &mut self,
-        now: Now,
-        slot: Slot,
-        history: Digest,
-        configurations: &[Configuration],
-    ) {
-        self.configurations.learn(configurations);
-        self.awaiting_state = false;
-        if slot > self.delivered {
-            self.delivered = slot;
-            self.history = history;
-            self.executed = slot;
-            self.executing.clear();
-            self.own_histories.clear();
-        }
-        self.next_propose = self.next_propose.max(self.delivered.next());
-        self.progress_ms = now.monotonic_ms;
-        self.served_ms = now.monotonic_ms;
-        self.fetch_ms = None;
-        self.adopt_prefix();
-        self.forget_certified();
-        self.deliver_decided(now);
-        let open: Vec<Slot> = self.slots.keys().copied().collect();
-        for slot in open {
-            self.advance(now, slot);
-        }
     }
 
     /// A certified prefix from a peer; what it does not prove is passed over. With it a replica
