@@ -210,7 +210,7 @@ impl Liar {
             return speech.plainly();
         }
         // Some keep to it, for who is only sometimes slow is soon left behind.
-        if (self.insider.coin ^ u64::from(self.insider.me.0)) & 1 == 0 {
+        if (self.insider.coin ^ u64::from(self.insider.me.0)) & 1 == 1 {
             return self.trickle(speech);
         }
         let bytes = speech.bytes.clone();
