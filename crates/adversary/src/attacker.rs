@@ -92,6 +92,8 @@ pub struct Attacker {
     number: u64,
     made: u64,
     frames: Vec<Frame>,
+    // Sessions of others that are in use, each with its next number.
+    overheard: Vec<(SessionId, u64)>,
 }
 
 /// What an attacker is given.
@@ -128,7 +130,14 @@ impl Attacker {
             number: 0,
             made: 0,
             frames: Vec::new(),
+            overheard: Vec::new(),
         }
+    }
+
+    /// Another client uses a session, in which `next` comes next.
+    pub fn overhears(&mut self, session: SessionId, next: u64) {
+        self.overheard.retain(|(known, _)| known.client != session.client);
+        self.overheard.push((session, next));
     }
 
     /// Its way of attacking.
@@ -221,24 +230,56 @@ impl Attacker {
     }
 
     fn forge(&mut self, out: &mut Vec<(ReplicaId, Bytes)>) {
+        match self.random.below(4) {
+            // Where it does the most harm: the next number of a session in use.
+            0 | 1 if !self.overheard.is_empty() => {
+                let at = self.random.below(self.overheard.len() as u64) as usize;
+                let (session, next) = self.overheard[at];
+                let number = next + self.random.below(2);
+                let command = if self.random.percent(80) { self.command(32) } else { self.order() };
+                let frame = self.build(session, 0, number, &[command]);
+                self.to_all(&Message::Frame(frame), out);
+            }
+            // In its own name, what only the administrator may order.
+            0 => {
+                let (order, number) = (self.order(), self.number);
+                let frame = self.build(self.session, 0, number, &[order]);
+                self.number += 1;
+                self.to_all(&Message::Frame(frame), out);
+            }
+            _ => self.impersonate(out),
+        }
+        self.plain(out);
+    }
+
+    /// Opens a session in the name of another client, and uses it.
+    fn impersonate(&mut self, out: &mut Vec<(ReplicaId, Bytes)>) {
         let victim = match self.victims.len() {
             0 => PublicKey([7; 32]),
             count => self.victims[self.random.below(count as u64) as usize],
         };
-        let session = SessionId { client: victim, nonce: self.random.below(5_000_000) * 1024 };
-        let command = if self.random.percent(30) {
-            Command::Admin(AdminCommand::RevokeClient { name: "client-0".into() }).to_bytes()
-        } else {
-            self.command(32)
-        };
-        let session = if self.random.percent(30) { self.session } else { session };
-        let number = if session == self.session { self.number } else { self.random.below(9) };
-        let frame = self.build(session, 0, number, &[command]);
-        if session == self.session {
-            self.number += 1;
+        let used = self.overheard.iter().find(|(session, _)| session.client == victim);
+        let after = used.map_or(0, |(session, _)| session.nonce).max(self.session.nonce);
+        let session = SessionId { client: victim, nonce: after + 1 + self.random.below(1024) };
+        let content = if self.random.percent(50) { self.command(32) } else { self.order() };
+        for (number, command) in [(0, Command::Open.to_bytes()), (1, content)] {
+            let frame = self.build(session, 0, number, &[command]);
+            self.to_all(&Message::Frame(frame), out);
         }
-        self.to_all(&Message::Frame(frame), out);
-        self.plain(out);
+    }
+
+    /// A command of the administrator.
+    fn order(&mut self) -> Bytes {
+        let key = self.key.public();
+        let command = match self.random.below(3) {
+            0 => AdminCommand::RevokeClient { name: "client-0".into() },
+            1 => AdminCommand::AddClient { name: "forged".into(), key: PublicKey([9; 32]) },
+            _ => {
+                let replica = ReplicaId(self.random.below(self.n as u64) as u8);
+                AdminCommand::ReplaceReplica { replica, incarnation: 1, key }
+            }
+        };
+        Command::Admin(command).to_bytes()
     }
 
     /// New commands, and whole sessions, go to one replica only; what the others hear of them are

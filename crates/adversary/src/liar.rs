@@ -288,11 +288,15 @@ fn hear_as_twins(
             first
         }
         Input::LinkUp(peer) => {
-            twin.hear(now, Input::LinkUp(*peer));
+            for (peers, bytes) in twin.hear(now, Input::LinkUp(*peer)) {
+                speak_as_second(mood, &peers, &bytes, out);
+            }
             true
         }
         Input::LinkDown(peer) => {
-            twin.hear(now, Input::LinkDown(*peer));
+            for (peers, bytes) in twin.hear(now, Input::LinkDown(*peer)) {
+                speak_as_second(mood, &peers, &bytes, out);
+            }
             true
         }
         _ => true,

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use perdura_protocol::message::Message;
-use perdura_protocol::viewchange::ViewChange;
+use perdura_protocol::viewchange::{PrefixCertificate, ViewChange};
 use perdura_protocol::{Batch, Digest, Frame, Outcome, ReplicaId, Signature, Slot, View};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -43,6 +43,8 @@ pub struct Memory {
     pub slot: Slot,
     /// Of the state whose manifest it forged last: the slot, and the number of the last piece.
     pub last_piece: Option<(Slot, u32)>,
+    /// Certified prefixes.
+    pub prefixes: BTreeMap<Slot, PrefixCertificate>,
     /// Genuine Writes, by what they are for.
     pub writes: BTreeMap<(View, Slot, Digest), BTreeMap<ReplicaId, Signature>>,
 }
@@ -83,7 +85,11 @@ impl Memory {
                     bound(&mut self.writes);
                 }
             }
+            Message::Decisions { prefix: Some(prefix), .. } | Message::StateInfo { prefix, .. } => {
+                self.note_prefix(prefix);
+            }
             Message::ViewChange(change) => {
+                self.note_prefix(&change.prefix);
                 self.changes.insert((change.view, change.sender), (**change).clone());
                 bound(&mut self.changes);
             }
@@ -106,6 +112,11 @@ impl Memory {
             }
             _ => {}
         }
+    }
+
+    fn note_prefix(&mut self, prefix: &PrefixCertificate) {
+        self.prefixes.entry(prefix.slot).or_insert_with(|| prefix.clone());
+        bound(&mut self.prefixes);
     }
 }
 

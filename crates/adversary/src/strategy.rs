@@ -142,6 +142,20 @@ impl Strategy {
         }
     }
 
+    /// Whether other replicas hear what a correct one says, if late or not at all: nothing comes
+    /// back on the replica itself then, which has no more reason to stumble than a correct one.
+    #[must_use]
+    pub fn spares_replicas(self) -> bool {
+        matches!(
+            self,
+            Strategy::FalseReplies
+                | Strategy::StaleReads
+                | Strategy::SelectiveSilence
+                | Strategy::SlowLeader
+                | Strategy::SlowTransfer
+        )
+    }
+
     /// The one with this name.
     #[must_use]
     pub fn parse(name: &str) -> Option<Strategy> {

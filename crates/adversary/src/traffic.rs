@@ -3,7 +3,7 @@
 use crate::liar::{Liar, Speech};
 use bytes::Bytes;
 use perdura_protocol::message::Message;
-use perdura_protocol::{ClusterId, Decode, Digest, Encode, Frame, ReplicaId, Slot};
+use perdura_protocol::{Batch, ClusterId, Decode, Digest, Encode, Frame, ReplicaId, Slot, Time};
 use perdura_replica::node::{Peer, Said};
 
 /// How late a slow leader proposes, milliseconds: below the time-out of a request.
@@ -11,6 +11,9 @@ const BARELY_MS: u64 = 850;
 
 /// Messages to each other replica, every 20 ms, of one that floods.
 const FLOOD: usize = 12;
+
+/// Frames in a proposal that nobody takes.
+const UNTIMELY_BYTES: usize = 16 * 1024;
 
 /// Questions of one that asks for the same again and again.
 const BURST: usize = 400;
@@ -110,13 +113,40 @@ impl Liar {
         if self.random.percent(2) {
             self.ask_at_once(out);
         }
+        let untimely = self.untimely_proposal();
         for other in self.insider.others() {
+            let proposal = untimely.clone().into_iter();
+            out.extend(proposal.map(|bytes| Said {
+                after_ms: 0,
+                peer: Peer::Replica(other),
+                bytes,
+            }));
             for _ in 0..FLOOD {
                 if let Some(bytes) = self.flotsam() {
                     out.push(Said { after_ms: 0, peer: Peer::Replica(other), bytes });
                 }
             }
         }
+    }
+
+    /// As leader: a proposal that nobody takes, for its time is wrong, with many genuine frames.
+    fn untimely_proposal(&self) -> Option<Bytes> {
+        let view = self.memory.view;
+        if view.leader(self.insider.faults.n()) != self.insider.me {
+            return None;
+        }
+        let mut bytes = 0;
+        let small = |frame: &&Frame| {
+            bytes += frame.raw().len();
+            bytes < UNTIMELY_BYTES
+        };
+        let frames: Vec<Frame> = self.memory.frames.iter().take_while(small).cloned().collect();
+        if frames.is_empty() {
+            return None;
+        }
+        let (slot, batch) = (self.memory.slot.next(), Batch::requests(Time(1), frames));
+        let (decided, history) = (Slot(0), Digest::ZERO);
+        Some(Message::Propose { view, slot, batch, decided, history }.to_bytes())
     }
 
     /// One question, very often, to one of the others.

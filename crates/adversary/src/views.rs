@@ -5,8 +5,9 @@ use bytes::Bytes;
 use perdura_protocol::message::Message;
 use perdura_protocol::statement::Kind;
 use perdura_protocol::viewchange::{Lock, NewView, PrefixCertificate, ViewChange};
-use perdura_protocol::{Certificate, Digest, Encode, ReplicaId, Signature, Slot, View};
+use perdura_protocol::{Certificate, Digest, Encode, ReplicaId, Signature, Slot, View, limits};
 use perdura_replica::node::{Peer, Said};
+use std::collections::BTreeMap;
 
 /// Bytes of a signature, the last of an encoded view change.
 const SIGNATURE_BYTES: usize = 64;
@@ -232,14 +233,35 @@ impl Liar {
         NewView { changes: others, ..first.clone() }
     }
 
-    /// Wants a later view, in every way there is.
+    /// Wants a later view, in every way there is; often with all that it can prove of times long past,
+    /// so that others have a lot to verify. At times it starts one, which nobody else asked for.
     pub(crate) fn rebel(&mut self, out: &mut Vec<Said>) {
         if !self.random.percent(20) {
             return;
         }
         let ahead = *self.random.pick(&[1, 1, 1, 2, 50, 1_000_000]);
         let view = View(self.memory.view.0 + ahead);
-        let change = ViewChange {
+        let change = self.change_for(view);
+        let delivered = Slot(0);
+        let mut messages = vec![
+            Message::Suspect { view },
+            Message::ViewChange(Box::new(change)),
+            Message::Status { view, changing: true, delivered },
+        ];
+        if self.random.percent(30) {
+            messages.push(self.start_alone(view));
+        }
+        for message in messages {
+            let bytes = message.to_bytes();
+            for other in self.insider.others() {
+                out.push(Said { after_ms: 0, peer: Peer::Replica(other), bytes: bytes.clone() });
+            }
+        }
+    }
+
+    /// A view change in which everything holds.
+    fn change_for(&mut self, view: View) -> ViewChange {
+        let mut change = ViewChange {
             view,
             sender: self.insider.me,
             configuration: self.insider.configurations.last().map_or(0, |last| last.id),
@@ -247,18 +269,55 @@ impl Liar {
             locks: Vec::new(),
             signature: Signature::NONE,
         };
-        let change = self.insider.resign(Message::ViewChange(Box::new(change)));
-        let delivered = Slot(0);
-        let messages = [
-            Message::Suspect { view },
-            change,
-            Message::Status { view, changing: true, delivered },
-        ];
-        for message in messages {
-            let bytes = message.to_bytes();
-            for other in self.insider.others() {
-                out.push(Said { after_ms: 0, peer: Peer::Replica(other), bytes: bytes.clone() });
+        if self.random.percent(50) {
+            let prefixes: Vec<&PrefixCertificate> = self.memory.prefixes.values().collect();
+            if !prefixes.is_empty() {
+                change.prefix = (*self.random.pick(&prefixes)).clone();
+            }
+            change.locks = self.old_locks(change.prefix.slot, view);
+        }
+        match self.insider.resign(Message::ViewChange(Box::new(change.clone()))) {
+            Message::ViewChange(change) => *change,
+            _ => change,
+        }
+    }
+
+    /// As many genuine locks as a view change may hold, whether it ever had them or not.
+    fn old_locks(&self, above: Slot, before: View) -> Vec<Lock> {
+        let quorum = self.insider.faults.agreement_quorum();
+        let mut locks: BTreeMap<Slot, Lock> = BTreeMap::new();
+        for ((view, slot, digest), signatures) in &self.memory.writes {
+            let (view, slot, digest) = (*view, *slot, *digest);
+            let fits = slot > above && slot <= above.plus(limits::WINDOW) && view < before;
+            if fits && signatures.len() >= quorum {
+                let some = signatures.iter().take(quorum).map(|(id, one)| (*id, *one)).collect();
+                locks.insert(slot, Lock { slot, view, digest, writes: Certificate::new(some) });
             }
         }
+        locks.into_values().collect()
+    }
+
+    /// Starts the next view from `view` on that it leads, from its own view change, and from others'
+    /// that are of another configuration, or that they did not sign.
+    fn start_alone(&mut self, view: View) -> Message {
+        let faults = self.insider.faults;
+        let (n, me) = (faults.n(), self.insider.me);
+        let mut view = view;
+        while view.leader(n) != me {
+            view = view.next();
+        }
+        let mut changes = vec![self.change_for(view)];
+        let configuration = changes[0].configuration;
+        let others: Vec<ReplicaId> = self.insider.others().collect();
+        for sender in others.into_iter().take(faults.agreement_quorum() - 1) {
+            let configuration = if self.random.percent(50) { 999 } else { configuration };
+            let (prefix, locks) = (PrefixCertificate::genesis(), Vec::new());
+            let signature = self.noise();
+            changes.push(ViewChange { view, sender, configuration, prefix, locks, signature });
+        }
+        changes.sort_by_key(|change| change.sender);
+        let signature = Signature::NONE;
+        let new_view = NewView { view, sender: me, configuration, changes, signature };
+        self.insider.resign(Message::NewView(Box::new(new_view)))
     }
 }

@@ -11,6 +11,10 @@ pub struct HeldMemory {
     pub slots: usize,
     /// Bytes of waiting frames that clients sent here.
     pub frame_bytes: usize,
+    /// Of these, of the client that has most.
+    pub client_bytes: usize,
+    /// Waiting frames of the session that has most.
+    pub session_frames: usize,
     /// Bytes of waiting frames that replicas forwarded.
     pub forwarded_bytes: usize,
     /// Names of frames that were handed to the leader.
@@ -22,9 +26,21 @@ pub struct HeldMemory {
 }
 
 impl Agreement {
+    /// Divides the bounds of what waits to be ordered by two to the power of `by`: so that a
+    /// simulation reaches them.
+    pub fn shrink_pool(&mut self, by: u32) {
+        self.pool.shrink(by);
+    }
+
     /// Offers a client's frame whose signature is verified.
     pub fn on_frame(&mut self, now: Now, frame: Frame, source: Source) -> Admission {
         self.pool.offer(frame, source, now.monotonic_ms)
+    }
+
+    /// Whether a frame would be kept, if it is genuine and nothing changes before it is offered.
+    #[must_use]
+    pub fn has_room(&self, frame: &Frame, source: Source) -> bool {
+        self.pool.has_room(frame, source)
     }
 
     /// Frames that had to make room for those of other clients since the last call; their clients
@@ -54,9 +70,12 @@ impl Agreement {
     #[must_use]
     pub fn held(&self) -> HeldMemory {
         let (frame_bytes, forwarded_bytes) = self.pool.held_bytes();
+        let (client_bytes, session_frames) = self.pool.most_held();
         HeldMemory {
             slots: self.slots.len(),
             frame_bytes,
+            client_bytes,
+            session_frames,
             forwarded_bytes,
             handed: self.demand.held(),
             proposal_bytes: self.held_proposal_bytes,

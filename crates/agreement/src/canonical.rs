@@ -10,7 +10,8 @@
 //!
 //! *Live* form: of that, only what a later message, completion or restart can still read. Left out
 //! are
-//! 1. who signed a certificate: readers ask only whether it is valid, and none is held unverified;
+//! 1. who signed a certificate: readers ask only whether it is valid, and none is held unverified but
+//!    in view changes of which only the sender's signature was looked at;
 //! 2. Writes of views before the current one, and those of the current one once it is locked, as
 //!    only `try_lock` reads Writes, for the current view, until then;
 //! 3. Accepts once the slot is decided, as only `try_decide` reads them (repetitions apart, and a
@@ -25,7 +26,7 @@
 //! *Stalled* form: live form of a machine whose disk reports nothing any more. Left out as well is
 //! what waits for it, as it waits for ever.
 
-use crate::evidence::Start;
+use crate::evidence::{Heard, Start};
 use crate::machine::{Agreement, Held, Mode};
 use crate::slot::{SlotState, Vote, Votes};
 use perdura_protocol::codec::encode_count;
@@ -364,7 +365,11 @@ impl Agreement {
         }
         if whole || (self.leads() && changing) {
             writer.count(changes.len());
-            changes.values().for_each(|change| writer.view_change(change));
+            for Heard { change, proven } in changes.values() {
+                writer.out.push(u8::from(*proven));
+                // One that was not verified is not the same as a genuine one.
+                if *proven { writer.view_change(change) } else { writer.put(change) }
+            }
             writer.out.push(u8::from(own_change.is_some()));
         }
         if whole {
@@ -439,6 +444,7 @@ impl Agreement {
             forged,
             // Decides about nothing.
             entropy_used: _,
+            signatures_verified: _,
             marks: _,
             effects,
         } = self;

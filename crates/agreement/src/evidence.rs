@@ -9,6 +9,11 @@
 //!    with r > 0 each carries exactly a quorum of genuine Writes. With r = 0 nobody lies, and the sender's
 //!    word is enough.
 //!
+//! That a correct sender's locks lie inside the window is kept by `prefix`. Of a view change that
+//! nobody starts a view from, no more than the sender's signature is ever verified: anybody can ask
+//! for views without end, with as many genuine old locks as a window holds (A6). Every receiver of a
+//! NewView judges all of it alike, whatever it knows itself, so that who passes it on is not blamed.
+//!
 //! Any quorum of valid view changes is enough to choose from: a batch that was decided was locked
 //! by a quorum, which shares a correct replica with this one; that replica reports the lock, and
 //! no higher lock for another batch can be proven, because Writes in a later view were bound by
@@ -18,11 +23,21 @@ use crate::rules::Choice;
 use perdura_protocol::configuration::Configurations;
 use perdura_protocol::keys::{Claim, Scheme};
 use perdura_protocol::statement::{Kind, STATEMENT_BYTES};
-use perdura_protocol::viewchange::{NewView, PrefixCertificate, ViewChange};
+use perdura_protocol::viewchange::{Lock, NewView, PrefixCertificate, ViewChange};
 use perdura_protocol::{
-    Batch, Certificate, Context, Digest, Faults, ReplicaId, Slot, View, limits, seeded,
+    Batch, Certificate, Context, Digest, Faults, ReplicaId, Signature, Slot, View, seeded,
 };
+use std::cell::Cell;
 use std::collections::BTreeMap;
+
+/// A view change that its sender signed.
+#[derive(Clone, Debug)]
+pub struct Heard {
+    /// The view change.
+    pub change: ViewChange,
+    /// Whether its prefix and its locks were verified too.
+    pub proven: bool,
+}
 
 /// What a verifier knows.
 pub struct Verifier<'a> {
@@ -36,6 +51,10 @@ pub struct Verifier<'a> {
     pub current: u64,
     /// Unpredictable bytes for batch verification.
     pub entropy: [u8; 32],
+    /// Slots above a prefix that may hold locks.
+    pub window: u64,
+    /// Signatures looked at so far.
+    pub verified: Cell<u64>,
 }
 
 /// Why evidence does not count.
@@ -62,6 +81,7 @@ type StatementClaim = Claim<[u8; STATEMENT_BYTES]>;
 
 impl Verifier<'_> {
     fn all_genuine(&self, claims: &[StatementClaim]) -> bool {
+        self.verified.set(self.verified.get() + claims.len() as u64);
         self.scheme.verify_every(claims, self.entropy)
     }
 
@@ -130,22 +150,24 @@ impl Verifier<'_> {
             && claims.is_some_and(|claims| self.all_genuine(&claims))
     }
 
-    fn signed(
+    /// A replica's own statement about a view, in the current configuration.
+    fn claim(
         &self,
         kind: Kind,
         view: View,
         sender: ReplicaId,
         body: Digest,
+        signature: Signature,
     ) -> Option<StatementClaim> {
         let configuration = self.configurations.by_id(self.current)?;
         let context = configuration.context(self.configurations.cluster());
         let message = context.statement(kind, view, Slot(0), body);
-        let key = configuration.key(sender)?;
-        Some(Claim { key, message, signature: perdura_protocol::Signature::NONE })
+        Some(Claim { key: configuration.key(sender)?, message, signature })
     }
 
-    /// Checks a view change; all its signatures in one batch.
-    pub fn view_change(&self, change: &ViewChange) -> Result<(), Invalid> {
+    /// What of a view change is seen without verifying a signature: whether it can be judged here,
+    /// and whether its locks are where locks can be.
+    pub fn formed(&self, change: &ViewChange) -> Result<(), Invalid> {
         if change.configuration != self.current {
             return Err(Invalid::OtherConfiguration);
         }
@@ -154,69 +176,71 @@ impl Verifier<'_> {
         if change.locks.first().is_some_and(|lock| lock.slot < oldest) {
             return Err(Invalid::OtherConfiguration);
         }
-        let own = self
-            .signed(Kind::ViewChange, change.view, change.sender, change.body_digest())
-            .ok_or(Invalid::Signature)?;
-        if !self.scheme.verify(own.key, &own.message, change.signature) {
-            return Err(Invalid::Signature);
-        }
+        let (prefix, quorum) = (change.prefix.slot, self.faults.agreement_quorum());
+        let sound = change.locks.iter().all(|lock| {
+            lock.slot > prefix
+                && lock.slot <= prefix.plus(self.window)
+                && lock.view < change.view
+                && (!self.faults.byzantine() || lock.writes.len() == quorum)
+        });
+        if sound { Ok(()) } else { Err(Invalid::Lock) }
+    }
+
+    /// Whether its sender signed a view change.
+    pub fn signed(&self, change: &ViewChange) -> Result<(), Invalid> {
+        let own = self.senders_claim(change).ok_or(Invalid::Signature)?;
+        if self.all_genuine(&[own]) { Ok(()) } else { Err(Invalid::Signature) }
+    }
+
+    fn senders_claim(&self, change: &ViewChange) -> Option<StatementClaim> {
+        let ViewChange { view, sender, signature, .. } = change;
+        self.claim(Kind::ViewChange, *view, *sender, change.body_digest(), *signature)
+    }
+
+    /// Whether prefix and locks of a well-formed view change are certified; all signatures of locks in
+    /// one batch.
+    pub fn proven(&self, change: &ViewChange) -> Result<(), Invalid> {
         if !self.prefix(&change.prefix) && !seeded!(PrefixUnproven) {
             return Err(Invalid::Prefix);
         }
-        let quorum = self.faults.agreement_quorum();
         let mut claims = Vec::new();
-        for lock in &change.locks {
-            let in_window = lock.slot > change.prefix.slot
-                && lock.slot <= change.prefix.slot.plus(limits::WINDOW);
-            if !in_window || lock.view >= change.view {
-                return Err(Invalid::Lock);
-            }
-            if self.faults.byzantine() {
-                if lock.writes.len() != quorum {
-                    return Err(Invalid::Lock);
-                }
-                self.claims(
-                    &lock.writes,
-                    Kind::Write,
-                    lock.view,
-                    lock.slot,
-                    lock.digest,
-                    &mut claims,
-                )
+        for lock in change.locks.iter().filter(|_| self.faults.byzantine()) {
+            let Lock { slot, view, digest, writes } = lock;
+            self.claims(writes, Kind::Write, *view, *slot, *digest, &mut claims)
                 .ok_or(Invalid::Lock)?;
-            }
         }
         if self.all_genuine(&claims) { Ok(()) } else { Err(Invalid::Lock) }
     }
 
-    /// Checks a new view and all that it rests on. `known` says of a view change that it was
-    /// checked before, so that it is not checked again.
+    /// Checks a new view and all that it rests on, the cheapest first: a signature of a lock is
+    /// verified only where a quorum of replicas has asked for the view. `known` says of a view change
+    /// that all of it was checked before.
     pub fn new_view(
         &self,
         new_view: &NewView,
         known: impl Fn(&ViewChange) -> bool,
     ) -> Result<(), Invalid> {
-        if new_view.configuration != self.current {
+        let NewView { view, sender, configuration, changes, signature } = new_view;
+        if *configuration != self.current {
             return Err(Invalid::OtherConfiguration);
         }
-        if new_view.sender != new_view.view.leader(self.faults.n())
-            || new_view.changes.len() < self.faults.agreement_quorum()
-            || new_view.changes.iter().any(|change| change.view != new_view.view)
+        if *sender != view.leader(self.faults.n())
+            || changes.len() < self.faults.agreement_quorum()
+            || changes.iter().any(|one| one.view != *view || one.configuration != *configuration)
         {
             return Err(Invalid::Quorum);
         }
-        let own = self
-            .signed(Kind::NewView, new_view.view, new_view.sender, new_view.body_digest())
-            .ok_or(Invalid::Signature)?;
-        if !self.scheme.verify(own.key, &own.message, new_view.signature) {
+        changes.iter().try_for_each(|change| self.formed(change))?;
+        let open: Vec<&ViewChange> = changes.iter().filter(|change| !known(change)).collect();
+        let body = new_view.body_digest();
+        let claims: Option<Vec<StatementClaim>> =
+            std::iter::once(self.claim(Kind::NewView, *view, *sender, body, *signature))
+                .chain(open.iter().map(|change| self.senders_claim(change)))
+                .collect();
+        if !claims.is_some_and(|claims| self.all_genuine(&claims)) {
             return Err(Invalid::Signature);
         }
-        for change in &new_view.changes {
-            if !known(change) {
-                self.view_change(change)?;
-            }
-        }
-        Ok(())
+        open.iter().try_for_each(|change| self.proven(change))
     }
 }
 

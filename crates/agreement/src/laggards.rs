@@ -263,7 +263,7 @@ impl Agreement {
             state.decided = Some(Decided { view, batch, accepts });
         }
         if let Some(prefix) = prefix.filter(|prefix| proven_prefix == Some(prefix.slot)) {
-            self.learn_prefix(prefix);
+            self.learn_prefix(now, prefix);
         }
         self.deliver_decided(now);
         let progress = self.delivered > before;
@@ -290,11 +290,11 @@ impl Agreement {
         let mut history: Digest = self.history;
         for decision in decisions.iter().take_while(|decision| decision.slot <= prefix.slot) {
             history = history.chain(decision.slot, decision.batch.digest());
-            if decision.slot == prefix.slot && history == prefix.history {
-                let entropy = self.entropy();
-                if self.verifier(entropy).prefix(prefix) {
-                    return Some(prefix.slot);
-                }
+            if decision.slot == prefix.slot
+                && history == prefix.history
+                && self.judge(|_, verifier| verifier.prefix(prefix))
+            {
+                return Some(prefix.slot);
             }
         }
         None
@@ -305,23 +305,19 @@ impl Agreement {
         if !self.byzantine() {
             return true;
         }
-        let entropy = self.entropy();
-        let (slot, view, digest) = (decision.slot, decision.view, decision.batch.digest());
-        let quorum = self.quorum();
-        self.verifier(entropy).certified(
-            &decision.accepts,
-            quorum,
-            Kind::Accept,
-            view,
-            slot,
-            digest,
-        )
+        let Decision { slot, view, accepts, batch } = decision;
+        let (quorum, digest) = (self.quorum(), batch.digest());
+        self.judge(|_, verifier| {
+            verifier.certified(accepts, quorum, Kind::Accept, *view, *slot, digest)
+        })
     }
 
     /// Only the peer that was asked may send this replica after a state.
     pub(crate) fn on_too_old(&mut self, now: Now, from: ReplicaId, checkpoint: Slot) {
         let asked = self.fetch_ms.is_some() && from.index() == self.fetch_from;
-        if asked && checkpoint > self.delivered {
+        // A state is there only if others than one are ahead.
+        let ahead = self.delivered_elsewhere() > self.delivered;
+        if asked && ahead && checkpoint > self.delivered {
             self.charge_fetch(now, timing::FETCH_MS);
             self.effects.push_back(Effect::FetchState { checkpoint });
         }
@@ -372,7 +368,7 @@ impl Agreement {
         self.progress_ms = now.monotonic_ms;
         self.served_ms = now.monotonic_ms;
         self.fetch_ms = None;
-        self.adopt_prefix();
+        self.adopt_prefix(now);
         self.forget_certified();
         self.deliver_decided(now);
         let open: Vec<Slot> = self.slots.keys().copied().collect();

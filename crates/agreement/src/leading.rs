@@ -44,7 +44,7 @@ impl Agreement {
     fn next_batch(&mut self, now: Now) -> Option<Batch> {
         self.next_propose = self.next_propose.max(self.prefix.slot.next());
         let slot = self.next_propose;
-        let end = Slot(self.prefix.slot.0 + limits::WINDOW / 2);
+        let end = Slot(self.prefix.slot.0 + self.settings.window / 2);
         if slot > self.reach()
             || slot > end
             || self.configurations.at(slot).id != self.view_configuration

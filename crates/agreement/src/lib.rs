@@ -16,7 +16,8 @@
 //!    after each round of input, which is when a leader proposes what has queued up.
 //!
 //! Files: `admission` and [`pool`] frames that wait; `slot` what is known about a slot; `rules` the voting rules;
-//! `ordering` the path of a batch; `leading` the proposer; `evidence` what proves a view change and
+//! `ordering` the path of a batch; `prefix` the base and the window of view
+//! changes; `leading` the proposer; `evidence` what proves a view change and
 //! what follows from it; `views` suspicion and view changes; `demand` whether a leader gives what is
 //! asked of it; `penalty` who sends bad signatures; `laggards` retransmission and catching up;
 //! `restart` what a log says after a crash; `canonical` which states are one to a model checker.
@@ -35,6 +36,7 @@ mod marks;
 mod ordering;
 mod penalty;
 pub mod pool;
+mod prefix;
 mod restart;
 mod rules;
 mod slot;

@@ -2,7 +2,7 @@
 //! waits for the disk.
 
 use crate::demand::Demand;
-use crate::evidence::{Start, Verifier};
+use crate::evidence::{Heard, Start, Verifier};
 use crate::marks::Marks;
 use crate::penalty::{Trust, is_signed};
 use crate::pool::Pool;
@@ -15,8 +15,9 @@ use perdura_protocol::message::{Decision, Message};
 use perdura_protocol::statement::Kind;
 use perdura_protocol::viewchange::{NewView, PrefixCertificate, ViewChange};
 use perdura_protocol::{
-    Batch, Digest, Record, ReplicaId, SecretKey, Signature, Slot, Time, View, limits, seeded,
+    Batch, Digest, Record, ReplicaId, SecretKey, Signature, Slot, Time, View, seeded,
 };
+use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 
 /// The two clocks, as arguments.
@@ -41,6 +42,9 @@ pub struct Settings {
     pub parameters: Parameters,
     /// Secret random bytes for batch verification and for jitter.
     pub entropy: [u8; 32],
+    /// Slots above its certified prefix on which a replica votes, and above the delivered ones about
+    /// which it keeps messages: [`perdura_protocol::limits::WINDOW`], or less in tests, equal for all.
+    pub window: u64,
 }
 
 /// What the machine wants done, in order.
@@ -198,7 +202,7 @@ pub struct Agreement {
     // Since when r + 1 peers have given this view up.
     pub(crate) left_ms: Option<u64>,
     pub(crate) failed_views: u32,
-    pub(crate) changes: BTreeMap<ReplicaId, ViewChange>,
+    pub(crate) changes: BTreeMap<ReplicaId, Heard>,
     pub(crate) own_change: Option<ViewChange>,
     pub(crate) changes_sent_ms: u64,
     pub(crate) fetched: BTreeMap<Digest, Batch>,
@@ -229,6 +233,7 @@ pub struct Agreement {
     pub(crate) marks: Marks,
     pub(crate) effects: VecDeque<Effect>,
     pub(crate) entropy_used: u64,
+    pub(crate) signatures_verified: u64,
 }
 
 impl Agreement {
@@ -241,6 +246,9 @@ impl Agreement {
         now: Now,
     ) -> Agreement {
         let n = settings.parameters.faults.n();
+        // Where the log does not bring back the prefix under which it voted (`prefix`, 3).
+        let locked = restart.slots.iter().rev().find(|(_, state)| state.locked.is_some());
+        let window_needs = locked.map_or(0, |(slot, _)| slot.0.saturating_sub(settings.window));
         let fresh = restart.view == View(0) && restart.blank;
         let restarted_at = restart.delivered;
         let mut agreement = Agreement {
@@ -251,7 +259,7 @@ impl Agreement {
             view: restart.view,
             mode: if restart.view == View(0) { Mode::Started } else { Mode::Changing },
             restarted_in: if fresh { None } else { Some(restart.view) },
-            vote_after: restart.vote_after,
+            vote_after: restart.vote_after.max(Slot(window_needs)),
             awaiting_state: restart.awaiting_state,
             start: Start::genesis(),
             view_configuration: 0,
@@ -298,6 +306,7 @@ impl Agreement {
             marks: Marks::default(),
             effects: VecDeque::new(),
             entropy_used: 0,
+            signatures_verified: 0,
             settings,
             configurations,
         };
@@ -367,20 +376,6 @@ impl Agreement {
         }
     }
 
-    /// Whether a proposal would be taken up, so that it is worth verifying its frames.
-    #[must_use]
-    pub fn wants_proposal(&self, from: ReplicaId, view: View, slot: Slot) -> bool {
-        let known = self.slots.get(&slot).and_then(|state| state.proposal.as_ref());
-        from == self.leader()
-            && view == self.view
-            && self.forged != Some(view)
-            && self.mode == Mode::Started
-            && slot > self.prefix.slot
-            && !self.is_settled(slot)
-            && slot <= self.reach().plus(self.settings.parameters.depth)
-            && known.is_none_or(|proposal| proposal.view != view)
-    }
-
     /// The log is durable up to and including the `sequence`-th [`Effect::Persist`].
     pub fn on_persisted(&mut self, now: Now, sequence: u64) {
         self.persisted = self.persisted.max(sequence);
@@ -418,7 +413,7 @@ impl Agreement {
         }
         if let Some((delivered, history, logged_at)) = self.executing.pop_front() {
             assert!(delivered == slot, "executed what was not delivered");
-            if boundary || slot.0.is_multiple_of(limits::PREFIX_INTERVAL) {
+            if boundary || slot.0.is_multiple_of(self.prefix_interval()) {
                 self.sign_prefix(now, slot, history, logged_at);
             }
         }
@@ -469,15 +464,6 @@ impl Agreement {
     /// What has to be done, oldest first.
     pub fn next_effect(&mut self) -> Option<Effect> {
         self.effects.pop_front()
-    }
-
-    /// A certified prefix from a peer; what it does not prove is passed over. With it a replica
-    /// that lost its memory of earlier votes may vote again.
-    pub fn on_prefix_certificate(&mut self, prefix: PrefixCertificate) {
-        let entropy = self.entropy();
-        if prefix.slot <= self.reach() && self.verifier(entropy).prefix(&prefix) {
-            self.learn_prefix(prefix);
-        }
     }
 
     /// The current view.
@@ -550,6 +536,12 @@ impl Agreement {
         })
     }
 
+    /// Signatures of replicas that were verified so far.
+    #[must_use]
+    pub fn signatures_verified(&self) -> u64 {
+        self.signatures_verified
+    }
+
     /// Rare branches taken so far.
     #[must_use]
     pub fn marks(&self) -> Marks {
@@ -582,6 +574,7 @@ impl Agreement {
             view_configuration: self.view_configuration,
             prefix: self.prefix.slot.max(self.start.base.slot),
             reach: self.reach(),
+            window: self.vote_window(),
             restarted_in: self.restarted_in,
             persisted: self.persisted,
             voting: self.voting(),
@@ -634,6 +627,7 @@ impl Agreement {
             let now_ms = self.clock_ms;
             self.trust[replica.index()].penalty.strike(now_ms);
         }
+        self.on_exposed(replica);
         self.effects.push_back(Effect::Misbehaved { replica, what });
     }
 
@@ -646,14 +640,26 @@ impl Agreement {
         Digest::of(&input).0
     }
 
-    pub(crate) fn verifier(&self, entropy: [u8; 32]) -> Verifier<'_> {
+    fn verifier(&self, entropy: [u8; 32]) -> Verifier<'_> {
         Verifier {
             faults: self.settings.parameters.faults,
             scheme: self.settings.scheme,
             configurations: &self.configurations,
             current: self.configurations.at(self.executed.next()).id,
             entropy,
+            window: self.settings.window,
+            verified: Cell::new(0),
         }
+    }
+
+    /// Has something verified.
+    pub(crate) fn judge<T>(&mut self, judgement: impl FnOnce(&Agreement, &Verifier<'_>) -> T) -> T {
+        let entropy = self.entropy();
+        let verifier = self.verifier(entropy);
+        let result = judgement(self, &verifier);
+        let verified = verifier.verified.get();
+        self.signatures_verified += verified;
+        result
     }
 
     /// Signs a statement about `slot` in the configuration that governs it.
@@ -662,23 +668,9 @@ impl Agreement {
         self.settings.key.sign(&context.statement(kind, view, slot, digest))
     }
 
-    /// Forgets slots that are both delivered and certified: no view change speaks of them.
-    pub(crate) fn forget_certified(&mut self) {
-        let through = self.prefix.slot.min(self.executed);
-        while let Some(entry) = self.slots.first_entry() {
-            if *entry.key() > through {
-                break;
-            }
-            let state = entry.remove();
-            self.held_proposal_bytes -= state.held_bytes();
-        }
-        self.prefix_votes = self.prefix_votes.split_off(&self.prefix.slot.next());
-        self.own_histories = self.own_histories.split_off(&self.prefix.slot.next());
-    }
-
     /// Highest slot about which messages are kept.
     pub(crate) fn window_end(&self) -> Slot {
         let all = seeded!(WindowUnbounded);
-        if all { Slot(u64::MAX) } else { self.delivered.plus(limits::WINDOW) }
+        if all { Slot(u64::MAX) } else { self.delivered.plus(self.settings.window) }
     }
 }

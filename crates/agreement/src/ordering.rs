@@ -9,8 +9,9 @@ use perdura_protocol::message::Message;
 use perdura_protocol::statement::Kind;
 use perdura_protocol::viewchange::PrefixCertificate;
 use perdura_protocol::{
-    Batch, Certificate, Digest, Record, ReplicaId, Signature, Slot, View, limits, seeded,
+    Batch, Certificate, Digest, Record, ReplicaId, Signature, Slot, View, seeded,
 };
+use std::cell::Cell;
 
 /// Bytes of undecided proposals that are kept. A leader fills its pipeline of 32 slots with a
 /// quarter of this; a liar can make a replica hold no more.
@@ -29,23 +30,41 @@ impl Agreement {
             self.misbehaved(from, Misbehaviour::OutOfRole);
             return;
         }
+        if self.admits(now, view, slot, &batch) {
+            self.take_proposal(now, from, slot, batch);
+        }
+    }
+
+    /// Whether a proposal would be taken up, so that it is worth verifying its frames.
+    #[must_use]
+    pub fn wants_proposal(
+        &self,
+        now: Now,
+        from: ReplicaId,
+        view: View,
+        slot: Slot,
+        batch: &Batch,
+    ) -> bool {
+        let known = self.slots.get(&slot).and_then(|state| state.proposal.as_ref());
+        from == self.leader()
+            && known.is_none_or(|proposal| proposal.view != view)
+            && self.admits(now, view, slot, batch)
+    }
+
+    /// Whether there is room for a proposal of this view's leader, and its time is right.
+    fn admits(&self, now: Now, view: View, slot: Slot, batch: &Batch) -> bool {
         let far = self.reach().plus(self.settings.parameters.depth);
         let other = view != self.view || self.forged == Some(view);
-        if other || self.mode != Mode::Started || slot > far {
-            return;
+        // Up to the prefix the proposer is behind; it will fetch what is certified.
+        if other || self.mode != Mode::Started || slot <= self.prefix.slot || slot > far {
+            return false;
         }
-        if slot <= self.prefix.slot || self.is_settled(slot) {
-            return; // The proposer is behind; it will fetch what is certified.
+        if self.is_settled(slot) {
+            return false;
         }
         let replaced = self.slots.get(&slot).map_or(0, SlotState::held_bytes);
         let fits = self.held_proposal_bytes - replaced + batch.raw().len() <= HELD_PROPOSAL_BYTES;
-        if !fits && slot != self.delivered.next() {
-            return;
-        }
-        if !self.admissible(now, slot, &batch) {
-            return;
-        }
-        self.take_proposal(now, from, slot, batch);
+        (fits || slot == self.delivered.next()) && self.admissible(now, slot, batch)
     }
 
     /// Fresh proposals carry a time close to the local clock (E3); bound ones are not judged.
@@ -225,11 +244,13 @@ impl Agreement {
             kind,
             slot,
             entropy,
+            verified: Cell::new(0),
         };
         let state = self.slots.get_mut(&slot)?;
         let votes = if kind == Kind::Write { &mut state.writes } else { &mut state.accepts };
         let mut liars = Vec::new();
         let certificate = votes.quorum(view, digest, quorum, &judge, &mut liars);
+        self.signatures_verified += judge.verified.get();
         for liar in liars {
             self.misbehaved(liar, Misbehaviour::BadSignature);
         }
@@ -349,7 +370,7 @@ impl Agreement {
             self.effects.push_back(Effect::Deliver { slot, batch, history, logged_at });
             self.effects.push_back(Effect::Note(Record::Delivered { slot, history }));
             self.executing.push_back((slot, history, logged_at));
-            self.adopt_prefix();
+            self.adopt_prefix(now);
         }
     }
 
@@ -447,12 +468,13 @@ impl Agreement {
         let votes = self.prefix_votes.entry(slot).or_insert_with(|| vec![None; n]);
         votes[from.index()] = Some((history, signature));
         // A liar may name any slot: what is kept is bounded by the window's own prefixes.
-        while self.prefix_votes.len() > (limits::WINDOW / limits::PREFIX_INTERVAL) as usize * 4 {
+        while self.prefix_votes.len() > (self.settings.window / self.prefix_interval()) as usize * 4
+        {
             self.prefix_votes.pop_last();
         }
     }
 
-    fn try_certify_prefix(&mut self, _now: Now, slot: Slot) {
+    fn try_certify_prefix(&mut self, now: Now, slot: Slot) {
         if slot <= self.prefix.slot || slot > self.reach() {
             return;
         }
@@ -474,13 +496,14 @@ impl Agreement {
             .filter(|(_, h, _)| *h == history)
             .map(|(id, _, sig)| (*id, *sig))
             .collect();
-        let entropy = self.entropy();
         let mut genuine = Vec::new();
         let mut liars = Vec::new();
         for (id, signature) in matching {
             let single = Certificate::new(vec![(id, signature)]);
-            let verifier = self.verifier(entropy);
-            if verifier.certified(&single, 1, Kind::Prefix, View(0), slot, history) {
+            let certified = self.judge(|_, verifier| {
+                verifier.certified(&single, 1, Kind::Prefix, View(0), slot, history)
+            });
+            if certified {
                 genuine.push((id, signature));
             } else {
                 liars.push(id);
@@ -498,39 +521,7 @@ impl Agreement {
         if genuine.len() >= quorum {
             let certificate = Certificate::new(genuine);
             let configuration = self.configurations.at(slot).id;
-            self.learn_prefix(PrefixCertificate { slot, history, configuration, certificate });
+            self.learn_prefix(now, PrefixCertificate { slot, history, configuration, certificate });
         }
-    }
-
-    /// A prefix is proven: it is the base of view changes from the moment on that this replica
-    /// has delivered it.
-    pub(crate) fn learn_prefix(&mut self, prefix: PrefixCertificate) {
-        let known = self.prefix_ahead.as_ref().map_or(self.prefix.slot, |ahead| ahead.slot);
-        if prefix.slot > known.max(self.delivered) {
-            self.prefix_ahead = Some(prefix);
-        } else if prefix.slot > self.prefix.slot && prefix.slot <= self.delivered {
-            self.take_prefix(prefix);
-        }
-    }
-
-    /// Takes over a prefix that was proven before this replica had delivered it.
-    pub(crate) fn adopt_prefix(&mut self) {
-        if let Some(prefix) = self.prefix_ahead.take_if(|ahead| ahead.slot <= self.delivered) {
-            self.learn_prefix(prefix);
-        }
-    }
-
-    fn take_prefix(&mut self, prefix: PrefixCertificate) {
-        if let Some(own) = self.own_histories.get(&prefix.slot) {
-            assert!(*own == prefix.history, "history differs from a certified one: stop");
-        }
-        self.prefix = prefix.clone();
-        self.effects.push_back(Effect::Note(Record::Prefix(prefix.clone())));
-        // Accepts that wait for a slow disk, of slots that need them no more.
-        let needless =
-            |held: &Held| matches!(held, Held::OwnAccept(_, at, _) if *at <= prefix.slot);
-        self.held.retain(|(_, held)| !needless(held));
-        self.effects.push_back(Effect::Certified(prefix));
-        self.forget_certified();
     }
 }

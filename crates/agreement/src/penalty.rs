@@ -2,9 +2,10 @@
 //!
 //! To verify a signature costs a thousand times what it costs to make one up. No correct peer sends
 //! one that is not genuine, so whoever does is passed over for a while, which doubles each time:
-//! what it makes others verify in vain is bounded by a constant number of signatures in all, and
+//! what it makes others verify in vain is bounded by a constant number of messages in all, and
 //! nobody else is served later for it.
 
+use perdura_protocol::View;
 use perdura_protocol::message::Message;
 
 /// First pause after a signature that is not genuine.
@@ -46,8 +47,8 @@ impl Penalty {
     }
 }
 
-/// View changes of one replica that are verified at once, and the time after which it may have
-/// another one verified. A correct one sends one for each view, and repeats the newest.
+/// View changes of one replica whose sender's signature is verified at once, and the time after which
+/// another one's is. A correct one sends one for each view, and repeats the newest.
 const VIEW_CHANGES: Allowance = Allowance { most: 4, pause_ms: 50 };
 
 /// The same of decisions that nobody asked it for; correct ones answer fetches only, but answers may
@@ -89,6 +90,8 @@ const FETCHES: u8 = 8;
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Trust {
     pub penalty: Penalty,
+    // The view that it led when it last did what no correct replica does.
+    exposed: Option<View>,
     // Fetches that it has not answered.
     fetches: u8,
     decisions: Used,
@@ -96,6 +99,16 @@ pub(crate) struct Trust {
 }
 
 impl Trust {
+    /// It showed that it is faulty while it led this view.
+    pub fn exposed_in(&mut self, view: View) {
+        self.exposed = Some(view);
+    }
+
+    /// Whether it did in this one.
+    pub fn exposed(&self, view: View) -> bool {
+        self.exposed == Some(view)
+    }
+
     /// Whether one more view change is to be verified.
     pub fn view_change(&mut self, now_ms: u64) -> bool {
         self.view_changes.take(VIEW_CHANGES, now_ms)

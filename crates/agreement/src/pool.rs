@@ -124,6 +124,8 @@ pub struct Pool {
     // Direct frames of each session.
     sessions: BTreeMap<SessionId, usize>,
     displaced: Vec<FrameKey>,
+    // All bounds in bytes are divided by two to the power of this.
+    shrunk: u32,
     // Where the look at what is of no use any more goes on.
     cursor: Option<FrameKey>,
 }
@@ -134,6 +136,17 @@ pub(crate) fn cost(frame: &Frame) -> usize {
 }
 
 impl Pool {
+    /// Divides all bounds in bytes by two to the power of `by`.
+    pub(crate) fn shrink(&mut self, by: u32) {
+        self.shrunk = by;
+    }
+
+    /// What a leader may hold of one client in a group of `n`: what came directly, and what others
+    /// forwarded.
+    pub(crate) fn client_bytes(&self, n: usize) -> usize {
+        (CLIENT_POOL_BYTES + n * FORWARDED_BYTES) >> self.shrunk
+    }
+
     /// Offers a frame that arrived at `now_ms`. Frames that it pushed out are given by
     /// [`Pool::displaced`].
     pub fn offer(&mut self, frame: Frame, source: Source, now_ms: u64) -> Admission {
@@ -145,14 +158,9 @@ impl Pool {
             return Admission::Known;
         }
         let cost = cost(&frame);
-        let fits = match source {
-            Source::Client => self.make_room(frame.session, cost),
-            // No other bound: a correct replica times the leader for what it handed over.
-            Source::Replica(id) => {
-                self.forwarded.get(&id).copied().unwrap_or(0) + cost <= FORWARDED_BYTES
-            }
-        };
-        if !fits {
+        if !self.has_room(&frame, source)
+            || (source == Source::Client && !self.make_room(frame.session, cost))
+        {
             return Admission::Full;
         }
         self.waiting_bytes += frame.raw().len();
@@ -168,6 +176,27 @@ impl Pool {
         queue.waiting.push_back(key);
         self.line_up(client);
         Admission::Taken
+    }
+
+    /// Whether the part of whoever brings a frame has room for it; a client's frame may still have
+    /// to make some among those of others.
+    #[must_use]
+    pub fn has_room(&self, frame: &Frame, source: Source) -> bool {
+        let cost = cost(frame);
+        match source {
+            Source::Client => self.within_quota(frame.session, cost),
+            // No other bound: a correct replica times the leader for what it handed over.
+            Source::Replica(id) => {
+                self.forwarded.get(&id).copied().unwrap_or(0) + cost
+                    <= FORWARDED_BYTES >> self.shrunk
+            }
+        }
+    }
+
+    fn within_quota(&self, session: SessionId, cost: usize) -> bool {
+        let held = self.clients.get(&session.client).map_or(0, |queue| queue.bytes);
+        let frames = self.sessions.get(&session).copied().unwrap_or(0);
+        held + cost <= CLIENT_POOL_BYTES >> self.shrunk && frames < SESSION_FRAMES
     }
 
     /// A frame that a replica forwarded came from its client as well: it is timed from now on, and
@@ -243,13 +272,14 @@ impl Pool {
 
     /// Changes what a client has here that could be pushed out.
     fn weigh(&mut self, client: PublicKey, change: impl Fn(usize) -> usize) {
+        let light = LIGHT_BYTES >> self.shrunk;
         let Some(queue) = self.clients.get_mut(&client) else { return };
         let before = queue.loose_bytes;
         queue.loose_bytes = change(before);
-        if before > LIGHT_BYTES {
+        if before > light {
             self.heavy.remove(&(before, client));
         }
-        if queue.loose_bytes > LIGHT_BYTES {
+        if queue.loose_bytes > light {
             self.heavy.insert((queue.loose_bytes, client));
         }
     }
@@ -259,11 +289,10 @@ impl Pool {
     fn make_room(&mut self, session: SessionId, cost: usize) -> bool {
         let client = session.client;
         let held = self.clients.get(&client).map_or(0, |queue| queue.bytes);
-        let frames = self.sessions.get(&session).copied().unwrap_or(0);
-        if held + cost > CLIENT_POOL_BYTES || frames >= SESSION_FRAMES {
+        if !self.within_quota(session, cost) {
             return false;
         }
-        while self.bytes + cost > POOL_BYTES {
+        while self.bytes + cost > POOL_BYTES >> self.shrunk {
             let Some((heaviest, other)) = self.heavy.last().copied() else { return false };
             if other == client || heaviest <= held + cost {
                 return false;
@@ -298,7 +327,7 @@ impl Pool {
     /// Takes frames for a batch, one client after the other, up to `target_bytes` (at least one
     /// frame) and the limits of a batch. They stay here, marked, until they are delivered.
     pub fn take(&mut self, target_bytes: usize, now_ms: u64) -> Vec<Frame> {
-        if self.taken_bytes >= PROPOSED_BYTES {
+        if self.taken_bytes >= PROPOSED_BYTES >> self.shrunk {
             return Vec::new();
         }
         self.take_some(target_bytes, limits::BATCH_FRAMES, now_ms, |_| true)
@@ -343,10 +372,11 @@ impl Pool {
             return false;
         };
         let cost = cost(&entry.frame);
-        if cost > LARGE_BYTES {
+        if cost > LARGE_BYTES >> self.shrunk {
             return self.large_bytes > 0;
         }
-        let free = HANDED_BYTES.saturating_sub(self.taken_bytes - self.large_bytes);
+        let free =
+            (HANDED_BYTES >> self.shrunk).saturating_sub(self.taken_bytes - self.large_bytes);
         queue.taken_bytes + cost > free
     }
 
@@ -387,7 +417,7 @@ impl Pool {
             if wanted(source) {
                 bytes += length;
                 self.taken_bytes += cost;
-                self.large_bytes += if cost > LARGE_BYTES { cost } else { 0 };
+                self.large_bytes += if cost > LARGE_BYTES >> self.shrunk { cost } else { 0 };
                 queue.taken_bytes += cost;
                 taken.push(entry.frame.clone());
             } else {
@@ -440,7 +470,7 @@ impl Pool {
     /// What was taken is delivered, or waits again.
     fn settle_taken(&mut self, key: FrameKey, cost: usize) {
         self.taken_bytes -= cost;
-        self.large_bytes -= if cost > LARGE_BYTES { cost } else { 0 };
+        self.large_bytes -= if cost > LARGE_BYTES >> self.shrunk { cost } else { 0 };
         if let Some(queue) = self.clients.get_mut(&key.0.client) {
             queue.taken_bytes -= cost;
         }
@@ -546,6 +576,14 @@ impl Pool {
     #[must_use]
     pub fn held_bytes(&self) -> (usize, usize) {
         (self.bytes, self.forwarded.values().sum())
+    }
+
+    /// The most bytes of one client that it sent here, and the most frames of one of its sessions.
+    #[must_use]
+    pub fn most_held(&self) -> (usize, usize) {
+        let bytes = self.clients.values().map(|queue| queue.bytes).max();
+        let frames = self.sessions.values().copied().max();
+        (bytes.unwrap_or(0), frames.unwrap_or(0))
     }
 
     /// All frames held, ascending by session and number.

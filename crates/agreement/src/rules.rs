@@ -2,7 +2,8 @@
 //! be read, and tested, by themselves; nothing else decides about a vote.
 //!
 //! 1. Only in the current view, and not while it waits for that view's NewView.
-//! 2. Never below or at the certified prefix, never above the pipeline's reach.
+//! 2. Never below or at the certified prefix, never above the pipeline's reach, and never more than a
+//!    window above the own certified prefix: what is locked has to fit into a view change (`prefix`).
 //! 3. What was decided for a slot is voted for again, and nothing else.
 //! 4. What the view change chose for a slot is voted for in this view, and nothing else.
 //! 5. One batch per slot and view: what was written or locked in this view binds.
@@ -26,6 +27,8 @@ pub struct Standing {
     pub prefix: Slot,
     /// Highest slot that may be agreed on now: `depth` above the executed ones (rule 2).
     pub reach: Slot,
+    /// Last slot of the window above the own certified prefix (rule 2).
+    pub window: Slot,
     /// The view in which this replica restarted (rule 6).
     pub restarted_in: Option<View>,
     /// The log is durable up to here (rule 6).
@@ -105,7 +108,7 @@ pub fn may_consider(
     if configuration != standing.view_configuration {
         return Err(Withheld::OtherConfiguration);
     }
-    if slot <= standing.prefix || slot > standing.reach {
+    if slot <= standing.prefix || slot > standing.reach.min(standing.window) {
         return Err(Withheld::OutOfReach);
     }
     if state.decided.as_ref().is_some_and(|decided| decided.batch.digest() != digest) {
@@ -151,6 +154,7 @@ mod tests {
             started: true,
             prefix: Slot(64),
             reach: Slot(100),
+            window: Slot(1_000),
             restarted_in: None,
             persisted: 0,
             view_configuration: 2,
@@ -181,6 +185,9 @@ mod tests {
         assert_eq!(check(s, 70, &blank, Choice::Free), Err(Withheld::OtherView));
         assert_eq!(check(standing(), 64, &blank, Choice::Free), Err(Withheld::OutOfReach));
         assert_eq!(check(standing(), 101, &blank, Choice::Free), Err(Withheld::OutOfReach));
+        let s = Standing { window: Slot(69), ..standing() };
+        assert_eq!(check(s, 70, &blank, Choice::Free), Err(Withheld::OutOfReach));
+        assert_eq!(check(s, 69, &blank, Choice::Free), Ok(()));
         let bound = Choice::Bound(other.digest());
         assert_eq!(check(standing(), 70, &blank, bound), Err(Withheld::ChosenOtherwise));
         let s = Standing { restarted_in: Some(View(3)), ..standing() };

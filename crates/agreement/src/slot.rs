@@ -7,6 +7,7 @@ use perdura_protocol::viewchange::Lock;
 use perdura_protocol::{
     Batch, Certificate, Configuration, Context, Digest, ReplicaId, Signature, Slot, View,
 };
+use std::cell::Cell;
 
 /// One replica's vote in one step.
 #[derive(Clone, Copy, Debug)]
@@ -171,6 +172,8 @@ pub struct Judge<'a> {
     pub slot: Slot,
     /// Unpredictable bytes for batch verification.
     pub entropy: [u8; 32],
+    /// Signatures looked at so far.
+    pub verified: Cell<u64>,
 }
 
 impl Judge<'_> {
@@ -188,6 +191,7 @@ impl Judge<'_> {
             })
             .collect();
         let known: Vec<Claim<[u8; STATEMENT_BYTES]>> = claims.iter().flatten().cloned().collect();
+        self.verified.set(self.verified.get() + known.len() as u64);
         let mut verdicts = scheme.verify_all(&known, self.entropy).into_iter();
         claims.iter().map(|claim| claim.is_some() && verdicts.next().unwrap_or(false)).collect()
     }

@@ -6,9 +6,8 @@
 //! Entering a view is on disk before anything is said in it (A2).
 
 use crate::demand::Moment;
-use crate::evidence::{Invalid, Start};
+use crate::evidence::{Heard, Invalid, Start};
 use crate::machine::{Agreement, Effect, Held, Misbehaviour, Mode, Now, PeerStatus};
-use crate::pool::{CLIENT_POOL_BYTES, FORWARDED_BYTES};
 use crate::timing;
 use perdura_protocol::message::Message;
 use perdura_protocol::statement::Kind;
@@ -58,13 +57,14 @@ impl Agreement {
         let lost = self.leader_lost_ms.is_some_and(|since| ms > since + timing::DISCONNECTED_MS);
         let stuck = self.stuck(now);
         let abdicated = self.abdicated == Some(self.view) || self.forged == Some(self.view);
-        silent || lost || stuck || self.begrudges(now) || abdicated || self.left(now)
+        // Who lies is no leader: what it can still do to the group's speed no time-out finds.
+        let exposed = self.byzantine() && self.trust[self.leader().index()].exposed(self.view);
+        silent || lost || stuck || self.begrudges(now) || abdicated || exposed || self.left(now)
     }
 
     /// r > 0: the leader does not give what is asked of it, though it keeps the time-outs.
     fn begrudges(&self, now: Now) -> bool {
-        // What a leader may hold of one client: what came directly, and what others forwarded.
-        let client_bytes = CLIENT_POOL_BYTES + self.n() * FORWARDED_BYTES;
+        let client_bytes = self.pool.client_bytes(self.n());
         let starves = self.demand.starves(now.monotonic_ms, client_bytes);
         self.byzantine() && (self.demand.too_slow(now.monotonic_ms) || starves)
     }
@@ -111,6 +111,14 @@ impl Agreement {
     pub fn on_forged_proposal(&mut self, view: View) {
         if view == self.view && self.mode == Mode::Started {
             self.forged = Some(view);
+        }
+    }
+
+    /// This replica did what no correct one does.
+    pub fn on_exposed(&mut self, replica: ReplicaId) {
+        if replica == self.leader() && self.mode == Mode::Started {
+            let view = self.view;
+            self.trust[replica.index()].exposed_in(view);
         }
     }
 
@@ -225,7 +233,7 @@ impl Agreement {
         let change = self.make_view_change();
         let message = Message::ViewChange(Box::new(change.clone()));
         self.hold(self.view_sequence, Held::Broadcast(message));
-        self.changes.insert(self.settings.me, change.clone());
+        self.changes.insert(self.settings.me, Heard { change: change.clone(), proven: true });
         self.own_change = Some(change);
         self.changes_sent_ms = now.monotonic_ms;
         self.note_quorum(now);
@@ -254,6 +262,7 @@ impl Agreement {
     }
 
     fn make_view_change(&self) -> ViewChange {
+        self.assert_window();
         let configuration = self.configurations.at(self.executed.next());
         let locks = self
             .slots
@@ -284,15 +293,17 @@ impl Agreement {
             self.misbehaved(from, Misbehaviour::OutOfRole);
             return;
         }
-        let known = self.changes.get(&from).is_some_and(|held| held.view >= change.view);
+        let known = self.changes.get(&from).is_some_and(|held| held.change.view >= change.view);
         if known || change.view < self.view {
             return;
         }
         if !self.trust[from.index()].view_change(now.monotonic_ms) {
             return;
         }
-        let entropy = self.entropy();
-        match self.verifier(entropy).view_change(&change) {
+        // For whoever follows that is all: its locks matter to who starts the view.
+        match self
+            .judge(|_, verifier| verifier.formed(&change).and_then(|()| verifier.signed(&change)))
+        {
             Ok(()) => {}
             Err(Invalid::OtherConfiguration) => return,
             Err(_) => {
@@ -301,7 +312,7 @@ impl Agreement {
             }
         }
         let view = change.view;
-        self.changes.insert(from, change);
+        self.changes.insert(from, Heard { change, proven: false });
         let peer = &mut self.peers[from.index()];
         peer.wanted = peer.wanted.max(view);
         self.join_if_wanted(now);
@@ -319,10 +330,9 @@ impl Agreement {
         let current = self.current_configuration();
         let asks = |index: usize, peer: &PeerStatus| {
             let waits = peer.view > self.view || (peer.view == self.view && peer.changing);
-            let asked = self
-                .changes
-                .get(&ReplicaId(index as u8))
-                .is_some_and(|change| change.view >= self.view && change.configuration == current);
+            let asked = self.changes.get(&ReplicaId(index as u8)).is_some_and(|heard| {
+                heard.change.view >= self.view && heard.change.configuration == current
+            });
             index == self.settings.me.index() || waits || asked
         };
         let asking = self.peers.iter().enumerate().filter(|(index, peer)| asks(*index, peer));
@@ -344,18 +354,18 @@ impl Agreement {
         if !self.leads() || self.mode != Mode::Changing || self.own_change.is_none() {
             return;
         }
-        let current = self.current_configuration();
+        self.prove_changes(now);
         let mut usable: BTreeSet<ReplicaId> = self
-            .changes
-            .values()
-            .filter(|change| change.view == self.view && change.configuration == current)
+            .proven_changes()
             // What the view rests on can be sent to whoever lacks it: by this replica.
             .filter(|change| change.prefix.slot <= self.executed)
             .map(|change| change.sender)
             .collect();
         let mut wanted: BTreeSet<(Slot, Digest)> = BTreeSet::new();
         while usable.len() >= self.quorum() {
-            let start = Start::choose(usable.iter().filter_map(|id| self.changes.get(id)));
+            let start = Start::choose(
+                usable.iter().filter_map(|id| self.changes.get(id)).map(|heard| &heard.change),
+            );
             let missing: BTreeSet<(Slot, Digest)> = start
                 .choices
                 .iter()
@@ -367,7 +377,7 @@ impl Agreement {
                 return;
             }
             usable.retain(|id| {
-                let locks = self.changes.get(id).into_iter().flat_map(|change| &change.locks);
+                let locks = self.changes.get(id).into_iter().flat_map(|heard| &heard.change.locks);
                 !locks.into_iter().any(|lock| missing.contains(&(lock.slot, lock.digest)))
             });
             wanted.extend(missing);
@@ -376,14 +386,60 @@ impl Agreement {
         self.ask_for_batches(&wanted);
     }
 
-    fn ask_for_batches(&mut self, wanted: &BTreeSet<(Slot, Digest)>) {
-        for change in self.changes.values().filter(|change| change.view == self.view) {
-            for lock in &change.locks {
-                if wanted.contains(&(lock.slot, lock.digest)) && change.sender != self.settings.me {
-                    let message = Message::FetchBatch { slot: lock.slot, digest: lock.digest };
-                    self.effects.push_back(Effect::Send { to: change.sender, message });
+    /// View changes for the current view that hold in all.
+    fn proven_changes(&self) -> impl Iterator<Item = &ViewChange> {
+        let current = self.current_configuration();
+        let proven = self.changes.values().filter(|heard| heard.proven).map(|heard| &heard.change);
+        proven.filter(move |one| one.view == self.view && one.configuration == current)
+    }
+
+    /// Verifies what a view could start from once a quorum has asked for it; so a replica has its
+    /// locks verified once for each view that others want too, however many it asks for.
+    fn prove_changes(&mut self, now: Now) {
+        let current = self.current_configuration();
+        let asked: Vec<ReplicaId> = self
+            .changes
+            .iter()
+            .filter(|(_, Heard { change, .. })| {
+                change.view == self.view && change.configuration == current
+            })
+            .map(|(id, _)| *id)
+            .collect();
+        if asked.len() < self.quorum() {
+            return;
+        }
+        for id in asked {
+            let open = self.changes.get(&id).filter(|heard| !heard.proven).cloned();
+            let Some(Heard { change, .. }) = open else { continue };
+            let verdict = self.judge(|_, verifier| {
+                verifier.formed(&change).and_then(|()| verifier.proven(&change))
+            });
+            match verdict {
+                Ok(()) => {
+                    let prefix = change.prefix.clone();
+                    self.changes.insert(id, Heard { change, proven: true });
+                    self.learn_prefix(now, prefix);
+                }
+                Err(why) => {
+                    self.changes.remove(&id);
+                    if why != Invalid::OtherConfiguration {
+                        self.misbehaved(id, Misbehaviour::BadEvidence);
+                    }
                 }
             }
+        }
+    }
+
+    fn ask_for_batches(&mut self, wanted: &BTreeSet<(Slot, Digest)>) {
+        let me = self.settings.me;
+        let mut asked = Vec::new();
+        for change in self.proven_changes().filter(|change| change.sender != me) {
+            let locks = change.locks.iter().map(|lock| (lock.slot, lock.digest));
+            asked.extend(locks.filter(|at| wanted.contains(at)).map(|at| (change.sender, at)));
+        }
+        for (to, (slot, digest)) in asked {
+            let message = Message::FetchBatch { slot, digest };
+            self.effects.push_back(Effect::Send { to, message });
         }
     }
 
@@ -398,7 +454,7 @@ impl Agreement {
 
     pub(crate) fn on_locked_batch(&mut self, now: Now, slot: Slot, batch: Batch) {
         let digest = batch.digest();
-        let asked = self.changes.values().any(|change| {
+        let asked = self.proven_changes().any(|change| {
             change.locks.iter().any(|lock| lock.slot == slot && lock.digest == digest)
         });
         if self.leads() && self.mode == Mode::Changing && asked {
@@ -413,7 +469,11 @@ impl Agreement {
             view: self.view,
             sender: self.settings.me,
             configuration,
-            changes: senders.iter().filter_map(|id| self.changes.get(id)).cloned().collect(),
+            changes: senders
+                .iter()
+                .filter_map(|id| self.changes.get(id))
+                .map(|heard| heard.change.clone())
+                .collect(),
             signature: Signature::NONE,
         };
         new_view.signature = self.sign_now(Kind::NewView, self.view, new_view.body_digest());
@@ -426,9 +486,13 @@ impl Agreement {
         if new_view.view < self.view || late || !self.voting() {
             return;
         }
-        let entropy = self.entropy();
-        let known = |change: &ViewChange| self.changes.get(&change.sender) == Some(change);
-        match self.verifier(entropy).new_view(&new_view, known) {
+        let verdict = self.judge(|agreement, verifier| {
+            verifier.new_view(&new_view, |change| {
+                let heard = agreement.changes.get(&change.sender);
+                heard.is_some_and(|heard| heard.proven && heard.change == *change)
+            })
+        });
+        match verdict {
             Ok(()) => self.enter(now, new_view),
             Err(Invalid::OtherConfiguration) => {}
             Err(_) => self.misbehaved(from, Misbehaviour::BadEvidence),
@@ -458,11 +522,11 @@ impl Agreement {
         self.pool.restart_clocks(now.monotonic_ms);
         self.demand.restart(now.monotonic_ms);
         let view = self.view;
-        self.changes.retain(|_, change| change.view > view);
+        self.changes.retain(|_, heard| heard.change.view > view);
         self.new_view = Some(new_view);
         let base = self.start.base.clone();
         self.next_propose = base.slot.next();
-        self.learn_prefix(base);
+        self.learn_prefix(now, base);
         self.effects.push_back(Effect::ViewStarted(view));
         // Accepts of this view may have come before it started here.
         let open: Vec<Slot> = self.slots.keys().copied().collect();

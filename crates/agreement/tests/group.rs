@@ -8,7 +8,7 @@ use harness::Group;
 use perdura_agreement::Effect;
 use perdura_protocol::viewchange::PrefixCertificate;
 use perdura_protocol::{
-    Batch, Certificate, Digest, Message, ReplicaId, Signature, Slot, Time, View,
+    Batch, Certificate, Digest, Message, ReplicaId, Signature, Slot, Time, View, limits,
 };
 
 /// Names the seed when a check fails.
@@ -27,9 +27,15 @@ fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
+/// So small that laggards fall several windows behind.
+const SMALL_WINDOW: u64 = 64;
+
 fn chaos(seed: u64, u: u8, r: u8) -> (usize, u64) {
     let _seed = Seed(seed, u, r);
-    let mut group = Group::new(seed, u, r);
+    let window = if seed.is_multiple_of(2) { SMALL_WINDOW } else { limits::WINDOW };
+    let mut group = Group::with_window(seed, u, r, window);
+    group.miser =
+        (seed.is_multiple_of(4) && r > 0).then_some((seed / 4) as usize % group.nodes.len());
     group.loss = [0, 10, 100][(seed % 3) as usize];
     for _ in 0..40 {
         for _ in 0..group.random.below(6) {
@@ -95,6 +101,52 @@ fn an_undisturbed_group_orders_everything_in_view_0() {
         assert!(group.nodes.iter().all(|node| node.delivered == last), "u {u} r {r}");
         let held = group.nodes[0].agreement.as_ref().unwrap().held();
         assert!(held.slots <= 2 * 64, "delivered slots are forgotten: {held:?}");
+    }
+}
+
+/// A laggard takes more slots than a window holds from a peer that gives it no certified prefix, and
+/// takes part in what comes next. Then others stop, and nothing goes on without the laggard's view
+/// change, which everybody has to believe (the group accuses nobody).
+fn laggard(seed: u64, u: u8, r: u8) {
+    let _seed = Seed(seed, u, r);
+    let mut group = Group::with_window(seed, u, r, SMALL_WINDOW);
+    let n = group.nodes.len() as u64;
+    let laggard = group.random.below(n) as usize;
+    // Where it asks first.
+    group.miser = Some((laggard + 1) % n as usize);
+    group.cut[laggard] = true;
+    for _ in 0..SMALL_WINDOW + 8 + group.random.below(SMALL_WINDOW) {
+        group.request();
+        group.run(40);
+    }
+    group.cut[laggard] = false;
+    let there = |group: &Group| group.nodes.iter().map(|node| node.delivered).max();
+    while Some(group.nodes[laggard].delivered) < there(&group) {
+        group.run(20);
+    }
+    for _ in 0..1 + group.random.below(6) {
+        group.request();
+        let ms = group.random.below(60);
+        group.run(ms);
+    }
+    let first = group.random.below(n) as usize;
+    let others = (first..first + n as usize).map(|i| i % n as usize).filter(|i| *i != laggard);
+    for stopped in others.take(usize::from(u)).collect::<Vec<_>>() {
+        group.crash(stopped);
+    }
+    let before = group.agreed.len();
+    group.request();
+    group.run(20_000);
+    assert!(group.agreed.len() > before, "nothing is decided any more");
+}
+
+#[test]
+fn laggards_of_more_than_a_window_are_believed_in_the_next_view_change() {
+    let (first, seeds) = (number("FIRST_SEED", 0), number("SEEDS", 100));
+    for seed in first..first + seeds.div_ceil(4) {
+        for (u, r) in [(1, 1), (2, 1), (2, 2)] {
+            laggard(seed, u, r);
+        }
     }
 }
 

@@ -45,6 +45,7 @@ fn machine(now: Now) -> Agreement {
         scheme: Scheme::KeyedHash,
         parameters,
         entropy: [1; 32],
+        window: limits::WINDOW,
     };
     Agreement::new(settings, configurations(), Restart::blank(), now)
 }

@@ -37,8 +37,14 @@ fn machine(me: ReplicaId, cluster: ClusterId, now: Now) -> Agreement {
         state_limit_bytes: 1 << 30,
         administrator: key(0).public(),
     };
-    let settings =
-        Settings { me, key: key(me.0), scheme: Scheme::KeyedHash, parameters, entropy: [1; 32] };
+    let settings = Settings {
+        me,
+        key: key(me.0),
+        scheme: Scheme::KeyedHash,
+        parameters,
+        entropy: [1; 32],
+        window: limits::WINDOW,
+    };
     Agreement::new(settings, configurations(cluster), Restart::blank(), now)
 }
 

@@ -5,6 +5,7 @@ use crate::course::{Course, lock};
 use crate::files::{ClusterFile, copy_tree, empty_directory};
 use crate::network::{Network, Party};
 use crate::volume::{Make, Volume};
+use crate::watch::page;
 use anyhow::{Context, Result, ensure};
 use perdura_protocol::Faults;
 use rustix::process::{Pid, Signal};
@@ -164,17 +165,29 @@ impl Host {
         }
     }
 
-    /// What its threads are doing, by the kernel: for a replica that should have ended.
-    pub fn threads(&self) -> String {
-        let process = lock(&self.process);
-        let Some(child) = process.child.as_ref() else { return String::new() };
-        let tasks = fs::read_dir(format!("/proc/{}/task", child.id())).into_iter().flatten();
+    /// What it says of itself and what its threads are doing, for a replica that should do
+    /// something else: its report, its metrics, its threads as the kernel sees them, and their
+    /// stacks, if gdb is installed.
+    pub fn examine(&self) -> String {
         let mut text = String::new();
+        for path in ["/status", "/healthz", "/metrics"] {
+            let said = page(&self.http, path).unwrap_or_else(|| "no answer".to_owned());
+            text.push_str(&format!("{path}\n{said}\n"));
+        }
+        let process = lock(&self.process);
+        let Some(child) = process.child.as_ref() else { return text + "no process\n" };
+        let pid = child.id().to_string();
+        let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
         for task in tasks.flatten() {
             for name in ["comm", "wchan", "syscall", "stack"] {
                 let said = fs::read_to_string(task.path().join(name)).unwrap_or_default();
                 text.push_str(&format!("{name}: {}\n", said.trim()));
             }
+        }
+        let stacks = ["-p", &pid, "--batch", "-ex", "thread apply all backtrace"];
+        match Command::new("gdb").args(stacks).output() {
+            Ok(output) => text.push_str(&String::from_utf8_lossy(&output.stdout)),
+            Err(error) => text.push_str(&format!("gdb: {error}\n")),
         }
         text
     }

@@ -89,7 +89,7 @@ fn round(scene: &Scene, strikes: &[(Kind, usize)], random: &mut Random) {
     if let Err(missing) = scene.watch.wait_level(course, RECOVERY) {
         let what: Vec<String> =
             strikes.iter().map(|(kind, victim)| format!("{} of {victim}", kind.name())).collect();
-        course.violation(format!("not well {RECOVERY:?} after {}: {missing}", what.join(", ")));
+        scene.not_well(&format!("not well {RECOVERY:?} after {}", what.join(", ")), &missing);
         return;
     }
     for event in scene.timeline.level() {

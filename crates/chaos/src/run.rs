@@ -218,7 +218,7 @@ fn read_everything_back(scene: &Scene, book: &Book, verdicts: &Verdicts) -> Resu
     cluster.hosts.iter().for_each(crate::cluster::Host::kill);
     (0..cluster.hosts.len()).try_for_each(|id| cluster.start(id))?;
     if let Err(missing) = scene.watch.wait_level(course, RECOVERY) {
-        course.violation(format!("not well after the last kill of all: {missing}"));
+        scene.not_well("not well after the last kill of all", &missing);
         return Ok(());
     }
     for shard in book.shards() {

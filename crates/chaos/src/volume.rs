@@ -5,11 +5,17 @@
 //! that tmpfs shrunk to what it holds: the next page that the image needs is not there, the loop
 //! device answers its write with an error, and fsync in the ext4 returns what the kernel makes of
 //! it. `discard` gives pages of deleted files back to the tmpfs, so that a new checkpoint always
-//! needs some.
+//! needs some; as each comes back, the tmpfs is shrunk once more ([`Volume::break_backing`]).
+//!
+//! A loop device that could write a part of what it was given reports success (Linux 6.18,
+//! `lo_complete_rq`): the rest is lost, and fsync knows nothing of it. That is a disk that lies, not
+//! one that fails. So blocks, requests to the device and pages of the tmpfs have one size here: a
+//! request is stored as a whole or not at all. [`Volume::keeps_its_word`] breaks one on trial.
 
 use anyhow::{Context, Result, bail, ensure};
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -20,6 +26,12 @@ const SIZE_MIB: u64 = 384;
 
 /// Room for the file system's own blocks.
 const BACKING_MIB: u64 = SIZE_MIB + 64;
+
+/// Bytes of a block of the ext4, of a request to the loop device, and of a page of the tmpfs.
+const BLOCK: usize = 4096;
+
+/// Files written on trial.
+const TRIALS: usize = 200;
 
 /// What a volume is made of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,7 +74,10 @@ pub fn best_make(scratch: &Path, is_root: bool) -> (Make, Option<String>) {
     }
     for make in [Make::Ext4, Make::Tmpfs] {
         let (backing, mounted) = (scratch.join("try-backing"), scratch.join("try"));
-        let tried = Volume::create(make, &backing, &mounted).and_then(Volume::remove);
+        let tried = Volume::create(make, &backing, &mounted).and_then(|volume| {
+            let kept = if make == Make::Ext4 { volume.keeps_its_word() } else { Ok(()) };
+            volume.remove().and(kept)
+        });
         for made in [backing, mounted] {
             // Empty, if it is there.
             let _ = fs::remove_dir(made);
@@ -89,9 +104,10 @@ impl Volume {
                 mount_tmpfs(backing, BACKING_MIB)?;
                 File::create(volume.image())?.set_len(SIZE_MIB * MIB)?;
                 let image = volume.image();
-                let made =
-                    system("mkfs.ext4", &["-q", "-F", "-m", "0", "-J", "size=4", text(&image)?])
-                        .and_then(|_| volume.mount());
+                let block = BLOCK.to_string();
+                let options = ["-q", "-F", "-m", "0", "-J", "size=4", "-b", &block];
+                let made = system("mkfs.ext4", &[&options[..], &[text(&image)?]].concat())
+                    .and_then(|_| volume.mount());
                 if made.is_err() {
                     system("umount", &[text(backing)?])?;
                 }
@@ -108,6 +124,11 @@ impl Volume {
     fn mount(&self) -> Result<()> {
         let (image, mounted) = (self.image(), text(&self.mounted)?);
         system("mount", &["-t", "ext4", "-o", "loop,discard,noatime", text(&image)?, mounted])?;
+        let named = ["--noheadings", "--output", "NAME", "--associated", text(&image)?];
+        let device = system("losetup", &named)?;
+        let name = device.trim().rsplit('/').next().unwrap_or_default();
+        let limit = format!("/sys/block/{name}/queue/max_sectors_kb");
+        fs::write(&limit, (BLOCK / 1024).to_string()).with_context(|| limit)?;
         Ok(())
     }
 
@@ -158,7 +179,8 @@ impl Volume {
         fs::remove_file(self.ballast()).context("removing the ballast")
     }
 
-    /// The disk under the file system takes nothing new from now on.
+    /// The disk under the file system takes nothing new from now on, until what it holds is deleted
+    /// and makes room again; then this may be called again.
     pub fn break_backing(&self) -> Result<()> {
         ensure!(self.make == Make::Ext4, "needs a loop device");
         let stat = rustix::fs::statvfs(&self.backing)?;
@@ -181,6 +203,48 @@ impl Volume {
         }
         self.mount()
     }
+
+    /// Breaks the disk on trial, while files are written and replaced as checkpoints are: a flush
+    /// has to fail in time, and whatever was flushed before has to be there afterwards.
+    fn keeps_its_word(&self) -> Result<()> {
+        let mut kept: Vec<(PathBuf, Vec<u8>)> = Vec::new();
+        let mut refused = false;
+        for number in 0..TRIALS {
+            if number == TRIALS / 4 {
+                self.break_backing()?;
+            }
+            // Neither a multiple of a block nor of a page.
+            let content = vec![number as u8 + 1; 3 * BLOCK + 7 * number];
+            let path = self.mounted.join(format!("trial-{number}"));
+            if write_flushed(&path, &content).is_err() {
+                refused = true;
+                break;
+            }
+            kept.push((path, content));
+            if kept.len() > 3 {
+                let (oldest, _) = kept.remove(0);
+                // It may be that this is refused too.
+                let _ = fs::remove_file(oldest);
+            }
+        }
+        self.mend_backing()?;
+        ensure!(refused, "a full disk under a loop device fails no flush here");
+        for (path, content) in kept {
+            let found = fs::read(&path).unwrap_or_default();
+            ensure!(
+                found == content,
+                "a full disk under a loop device loses what was flushed here"
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Writes a file and flushes it.
+fn write_flushed(path: &Path, content: &[u8]) -> std::io::Result<()> {
+    let file = OpenOptions::new().write(true).create_new(true).open(path)?;
+    file.write_all_at(content, 0)?;
+    file.sync_all()
 }
 
 fn mount_tmpfs(at: &Path, size_mib: u64) -> Result<()> {

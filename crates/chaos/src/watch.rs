@@ -4,6 +4,7 @@
 use crate::cluster::Cluster;
 use crate::course::{Course, End, lock};
 use serde::Deserialize;
+use std::fmt;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -108,34 +109,115 @@ impl Watch {
     }
 
     /// Waits until every replica takes part and has executed what any had when this was called.
-    pub fn wait_level(&self, course: &Course, limit: Duration) -> Result<(), String> {
+    pub fn wait_level(&self, course: &Course, limit: Duration) -> Result<(), Lagging> {
+        let all: Vec<usize> = (0..self.reports.len()).collect();
+        self.wait_for(&all, course, limit)
+    }
+
+    /// Waits until these replicas take part and have executed what any had when this was called.
+    pub fn wait_for(
+        &self,
+        replicas: &[usize],
+        course: &Course,
+        limit: Duration,
+    ) -> Result<(), Lagging> {
         let (since, target) = (Instant::now(), self.executed());
-        let level = |id: usize| match self.report(id, since) {
-            None => Err(format!("replica {id} does not answer")),
-            Some(report) if report.state != "active" => {
-                Err(format!("replica {id} is {}", report.state))
-            }
-            Some(report) if report.executed < target => {
-                Err(format!("replica {id} has executed {} of {target}", report.executed))
-            }
-            Some(_) => Ok(()),
+        let lagging = || {
+            let missing = replicas.iter().filter_map(|id| {
+                let why = lacks(self.report(*id, since).as_ref(), target)?;
+                Some((*id, why))
+            });
+            Lagging(missing.collect())
         };
-        let missing = || (0..self.reports.len()).filter_map(|id| level(id).err());
-        match course.poll(limit, || missing().next().is_none().then_some(())) {
+        match course.poll(limit, || lagging().0.is_empty().then_some(())) {
             Some(()) => Ok(()),
-            None => Err(missing().collect::<Vec<_>>().join(", ")),
+            None => Err(lagging()),
         }
     }
 }
 
+/// Replicas that do not take part as they should, and why not.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Lagging(pub Vec<(usize, String)>);
+
+impl fmt::Display for Lagging {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let each = self.0.iter().map(|(id, why)| format!("replica {id} {why}"));
+        formatter.write_str(&each.collect::<Vec<_>>().join(", "))
+    }
+}
+
+/// What a replica lacks to be well, by its latest report: it has to take part, and to have
+/// executed `target`.
+fn lacks(report: Option<&Report>, target: u64) -> Option<String> {
+    match report {
+        None => Some("does not answer".to_owned()),
+        Some(report) if report.state != "active" => Some(format!("is {}", report.state)),
+        Some(report) if report.executed < target => {
+            Some(format!("has executed {} of {target}", report.executed))
+        }
+        Some(_) => None,
+    }
+}
+
 fn ask(address: &str) -> Option<Report> {
+    serde_json::from_str(&page(address, "/status")?).ok()
+}
+
+/// What a replica's HTTP endpoint answers.
+pub fn page(address: &str, path: &str) -> Option<String> {
     let address: SocketAddr = address.parse().ok()?;
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE).ok()?;
     stream.set_read_timeout(Some(PATIENCE)).ok()?;
     stream.set_write_timeout(Some(PATIENCE)).ok()?;
-    let request = format!("GET /status HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
-    serde_json::from_str(answer.split_once("\r\n\r\n")?.1).ok()
+    Some(answer.split_once("\r\n\r\n")?.1.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn watch(reports: &[Option<Report>]) -> Watch {
+        // Answers to questions that are asked from now on.
+        let asked = Instant::now() + Duration::from_secs(3600);
+        let latest = |report: &Option<Report>| Mutex::new(report.clone().map(|r| (asked, r)));
+        Watch {
+            reports: reports.iter().map(latest).collect(),
+            stopping: AtomicBool::new(false),
+            threads: Mutex::default(),
+        }
+    }
+
+    fn at(executed: u64, state: &str) -> Option<Report> {
+        Some(Report { leader: false, view: 1, executed, state: state.to_owned() })
+    }
+
+    #[test]
+    fn a_replica_that_stands_still_is_not_well_though_it_says_it_is_active() {
+        let course = Course::new();
+        let lagging = |reports: &[Option<Report>]| {
+            let lagging = watch(reports).wait_level(&course, Duration::ZERO);
+            lagging.err().map(|lagging| lagging.to_string())
+        };
+        assert_eq!(lagging(&[at(90, "active"), at(91, "active"), at(91, "active")]).unwrap(), {
+            "replica 0 has executed 90 of 91"
+        });
+        assert_eq!(lagging(&[at(91, "active"), None, at(91, "stalled")]).unwrap(), {
+            "replica 1 does not answer, replica 2 is stalled"
+        });
+        assert_eq!(lagging(&[at(91, "active"), at(91, "active"), at(91, "active")]), None);
+    }
+
+    #[test]
+    fn one_of_several_is_held_against_all() {
+        let (course, reports) = (Course::new(), [at(5, "active"), at(7, "active"), None]);
+        let watch = watch(&reports);
+        assert!(watch.wait_for(&[1], &course, Duration::ZERO).is_ok());
+        let lagging = watch.wait_for(&[0], &course, Duration::ZERO).unwrap_err();
+        assert_eq!(lagging, Lagging(vec![(0, "has executed 5 of 7".to_owned())]));
+    }
 }

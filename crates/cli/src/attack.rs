@@ -141,7 +141,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let key = arguments.cluster.key(&cluster)?.key;
     let identity = Identity::new(&key).context("the client's key")?;
     let id = cluster.parameters.cluster;
-    let members = &cluster.genesis(ReplicaId(0)).configuration.members;
+    let genesis = cluster.genesis(ReplicaId(0));
+    let members = &genesis.configuration.members;
     ensure!(members.len() == cluster.replicas.len(), "cluster.toml names other replicas");
     let mut targets: Vec<Target> = cluster
         .replicas
@@ -162,8 +163,12 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         let key = Bytes::from(format!("attack-{}", number % 64));
         StoreCommand::Put { key, value }.to_bytes()
     });
-    let arms =
-        Arms { key, cluster: id, n: targets.len(), victims: Vec::new(), largest: 1_000_000, make };
+    let others = genesis.clients.iter().map(|(_, other)| *other);
+    let victims = others
+        .filter(|other| *other != key.public())
+        .chain([cluster.parameters.administrator])
+        .collect();
+    let arms = Arms { key, cluster: id, n: targets.len(), victims, largest: 1_000_000, make };
     let mut attacker = Attacker::new(arms, arguments.attack, nonce, nonce);
     let end = Instant::now() + arguments.duration;
     let mut sent = 0u64;

@@ -60,7 +60,7 @@ pub struct Report {
     pub checkpoint: Option<Point>,
     /// Last slot at which all replicas digest their state.
     pub boundary: Option<Point>,
-    /// active, recovering, spare, diverged.
+    /// active, recovering, spare, diverged, or stalled: its event loop stands still.
     pub state: String,
     /// Its process.
     pub pid: u32,

@@ -250,7 +250,11 @@ fn simulate_repeats_itself_and_knows_its_flags() {
     assert!(traced.contains("is skipped") && traced.contains("faster than real time"), "{traced}");
     let calm = simulate(&["--steps", "500", "--without", "all"]).ok();
     assert!(calm.contains("faults        \n"), "{calm}");
-    simulate(&["--without", "Wipe", "--only", "Wipe"]).failed(2, &["--only"]);
+    simulate(&["--without", "Wipe", "--without-all-but", "Wipe"]).failed(2, &["--without"]);
+    let only = simulate(&["--steps", "3000", "--only", "Pause", "--without-all-but", "Pause"]).ok();
+    assert!(only.contains("faults        Pause "), "{only}");
+    simulate(&["--faults", "1,0", "--liars", "twins"]).failed(2, &["at most 0"]);
+    simulate(&["--liars", "twins,rebel,censor"]).failed(2, &["at most 2"]);
     simulate(&["--without", "Rain"]).failed(2, &["MachineCrash"]);
     simulate(&["--skip-faults", "9-7"]).failed(2, &["3,7-9"]);
     simulate(&["--simpler", "life"]).failed(2, &["network"]);

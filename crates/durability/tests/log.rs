@@ -6,9 +6,11 @@ mod common;
 use common::*;
 use perdura_durability::log::Position;
 use perdura_durability::memory_disk::{Errors, Operation};
-use perdura_durability::{Amnesia, Disk, LogError, MemoryDisk, OpenError, Opened};
+use perdura_durability::{Amnesia, Disk, DiskError, LogError, MemoryDisk, OpenError, Opened};
 use perdura_protocol::configuration::Durability;
 use perdura_protocol::{Encode, Record, Slot, View};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
 
 const FIRST: &str = "log/0000000000000001";
 const GROUPS: u64 = 8192;
@@ -474,6 +476,92 @@ fn opening_frees_what_is_of_no_use() {
     disk.remove(&format!("log/{}", name(9))).unwrap();
     drop(opened(&disk));
     assert_eq!(free(&mut disk), [1].map(name));
+}
+
+/// A disk that gives what it holds once: whatever of the log is read a second time by a process has
+/// a wrong bit.
+struct Fickle {
+    disk: MemoryDisk,
+    read: Arc<Mutex<BTreeSet<(String, u64)>>>,
+}
+
+impl Fickle {
+    fn new(disk: &MemoryDisk) -> Fickle {
+        Fickle { disk: disk.handle(), read: Arc::default() }
+    }
+}
+
+impl Disk for Fickle {
+    fn handle(&self) -> Fickle {
+        Fickle { disk: self.disk.handle(), read: Arc::clone(&self.read) }
+    }
+
+    fn read_at(&mut self, name: &str, offset: u64, buffer: &mut [u8]) -> Result<(), DiskError> {
+        self.disk.read_at(name, offset, buffer)?;
+        let mut read = self.read.lock().unwrap();
+        for (at, byte) in (offset..).zip(buffer) {
+            if name.starts_with("log/0") && !read.insert((name.to_owned(), at)) {
+                *byte ^= 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn create(&mut self, name: &str, size_bytes: u64) -> Result<(), DiskError> {
+        self.disk.create(name, size_bytes)
+    }
+
+    fn write_at(&mut self, name: &str, offset: u64, data: &[u8]) -> Result<(), DiskError> {
+        self.disk.write_at(name, offset, data)
+    }
+
+    fn sync(&mut self, name: &str) -> Result<(), DiskError> {
+        self.disk.sync(name)
+    }
+
+    fn sync_directory(&mut self, directory: &str) -> Result<(), DiskError> {
+        self.disk.sync_directory(directory)
+    }
+
+    fn rename(&mut self, from: &str, to: &str) -> Result<(), DiskError> {
+        self.disk.rename(from, to)
+    }
+
+    fn remove(&mut self, name: &str) -> Result<(), DiskError> {
+        self.disk.remove(name)
+    }
+
+    fn list(&mut self, directory: &str) -> Result<Vec<String>, DiskError> {
+        self.disk.list(directory)
+    }
+
+    fn len(&mut self, name: &str) -> Result<u64, DiskError> {
+        self.disk.len(name)
+    }
+
+    fn exists(&mut self, name: &str) -> Result<bool, DiskError> {
+        self.disk.exists(name)
+    }
+}
+
+/// The last group is written again when a log is resumed, as it was verified and not as it is read
+/// a second time; in a file of several groups, and as the first of a file, with its header.
+#[test]
+fn what_a_second_read_gives_is_not_written_back() {
+    for groups in [1, 3, 7, 9] {
+        let written = written(&(1..=groups).map(|i| vec![vote(0, i, i)]).collect::<Vec<_>>());
+        let mut disk = written.copy();
+        let files = log_files(&mut disk);
+        let content = |disk: &mut MemoryDisk| {
+            files.iter().map(|name| read(disk, name, 0, 32 * 1024)).collect::<Vec<_>>()
+        };
+        let before = content(&mut disk);
+        let opened_once = reopen(Fickle::new(&disk)).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(opened_once.records.len() as u64, groups);
+        drop(opened_once);
+        assert_eq!(content(&mut disk), before, "{groups} groups");
+        assert_eq!(opened(&disk).records, opened(&written).records);
+    }
 }
 
 #[test]

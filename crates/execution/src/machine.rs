@@ -217,6 +217,24 @@ impl<S: Service> Machine<S> {
         self.registry.clients()
     }
 
+    /// The live sessions.
+    pub fn sessions(&self) -> impl Iterator<Item = SessionId> + '_ {
+        let of = |(client, sessions): (&PublicKey, &Arc<ClientSessions>)| {
+            let client = *client;
+            let nonces: Vec<u64> = sessions.live().map(|(nonce, _)| nonce).collect();
+            nonces.into_iter().map(move |nonce| SessionId { client, nonce })
+        };
+        self.sessions.iter().flat_map(of)
+    }
+
+    /// The most live sessions and the most session numbers ever used of one client, as remembered.
+    #[must_use]
+    pub fn most_sessions(&self) -> (usize, usize) {
+        let live = self.sessions.values().map(|sessions| sessions.live().count()).max();
+        let nonces = self.sessions.values().map(|sessions| sessions.nonces()).max();
+        (live.unwrap_or(0), nonces.unwrap_or(0))
+    }
+
     /// The service, for its figures.
     #[must_use]
     pub fn service(&self) -> &S {

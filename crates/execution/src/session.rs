@@ -211,6 +211,10 @@ impl ClientSessions {
         self.live.get_mut(&nonce).map(Arc::make_mut)
     }
 
+    pub(crate) fn nonces(&self) -> usize {
+        self.nonces.len()
+    }
+
     pub(crate) fn live(&self) -> impl Iterator<Item = (u64, &Arc<Session>)> {
         self.live.iter().map(|(nonce, session)| (*nonce, session))
     }

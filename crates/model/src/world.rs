@@ -10,7 +10,7 @@ use perdura_protocol::configuration::{
 use perdura_protocol::statement::Kind;
 use perdura_protocol::{
     Batch, Certificate, ClusterId, Context, Digest, Frame, ReplicaId, Scheme, SecretKey, SessionId,
-    Signature, Slot, Time, View,
+    Signature, Slot, Time, View, limits,
 };
 use std::collections::BTreeSet;
 
@@ -110,6 +110,7 @@ impl World {
             scheme: Scheme::KeyedHash,
             parameters,
             entropy: [me.0; 32],
+            window: limits::WINDOW,
         };
         Agreement::new(settings, configurations, restart, Self::now(0))
     }

@@ -4,11 +4,17 @@
 use bytes::Bytes;
 use perdura_execution::Genesis;
 use perdura_protocol::configuration::{Configuration, Durability, Member, Parameters};
+use perdura_protocol::message::Decision;
+use perdura_protocol::statement::Kind;
+use perdura_protocol::viewchange::{Lock, NewView, PrefixCertificate, ViewChange};
 use perdura_protocol::{
-    Batch, ClusterId, Command, Decode, Digest, Encode, Faults, Frame, Message, PublicKey,
-    ReplicaId, Scheme, SecretKey, SessionId, Signature, Slot, Time, View,
+    Batch, Certificate, ClusterId, Command, Context, Decode, Digest, Encode, Faults, Frame,
+    Message, PublicKey, ReplicaId, Scheme, SecretKey, SessionId, Signature, Slot, Time, View,
+    limits,
 };
-use perdura_replica::node::{BACKLOG_BYTES, Boot, Input, Node, Now, Output, Peer, QUESTIONS};
+use perdura_replica::node::{
+    BACKLOG_BYTES, Boot, Input, Node, Now, Output, Peer, QUESTIONS, State,
+};
 use perdura_store::{Store, StoreCommand};
 
 const CLUSTER: ClusterId = ClusterId([9; 16]);
@@ -36,6 +42,54 @@ fn frame(seed: u8, number: u64, genuine: bool) -> Frame {
     let session = SessionId { client: key(seed).public(), nonce: 1 };
     let signer = if genuine { key(seed) } else { key(99) };
     Frame::build(CLUSTER, session, 0, number, &[Command::Open.to_bytes()], Some(&signer))
+}
+
+fn sign(id: u8, kind: Kind, view: View, slot: Slot, digest: Digest) -> Signature {
+    let context = Context { cluster: CLUSTER, configuration: 0 };
+    key(10 + id).sign(&context.statement(kind, view, slot, digest))
+}
+
+fn certificate(ids: &[u8], kind: Kind, slot: Slot, digest: Digest) -> Certificate {
+    let one = |id: &u8| (ReplicaId(*id), sign(*id, kind, View(0), slot, digest));
+    Certificate::new(ids.iter().map(one).collect())
+}
+
+/// Asks for a view with genuine locks of long ago, as many as there are.
+fn change(id: u8, view: u64, locks: u64) -> ViewChange {
+    let digest = Digest::of(b"batch");
+    let lock = |slot| {
+        let writes = certificate(&[0, 2, 3], Kind::Write, slot, digest);
+        Lock { slot, view: View(0), digest, writes }
+    };
+    let mut change = ViewChange {
+        view: View(view),
+        sender: ReplicaId(id),
+        configuration: 0,
+        prefix: PrefixCertificate::genesis(),
+        locks: (1..=locks).map(|slot| lock(Slot(slot))).collect(),
+        signature: Signature::NONE,
+    };
+    change.signature = sign(id, Kind::ViewChange, View(view), Slot(0), change.body_digest());
+    change
+}
+
+/// Slots up to `last`, with the Accepts of these, and the history.
+fn decisions(last: Slot, accepts: &[u8]) -> (Vec<Decision>, Digest) {
+    let mut history = Digest::ZERO;
+    let mut decisions = Vec::new();
+    for slot in (1..=last.0).map(Slot) {
+        let batch = Batch::tick(Time(1_000_000 + slot.0));
+        history = history.chain(slot, batch.digest());
+        let accepts = certificate(accepts, Kind::Accept, slot, batch.digest());
+        decisions.push(Decision { slot, view: View(0), accepts, batch });
+    }
+    (decisions, history)
+}
+
+/// Certified by two.
+fn prefix(slot: Slot, history: Digest) -> PrefixCertificate {
+    let certificate = certificate(&[0, 2], Kind::Prefix, slot, history);
+    PrefixCertificate { slot, history, configuration: 0, certificate }
 }
 
 impl Single {
@@ -110,14 +164,23 @@ impl Single {
     }
 
     fn tick(&mut self) {
+        self.tick_beside([Slot(0); 4]);
+    }
+
+    /// The others live, and say that they delivered so much.
+    fn tick_beside(&mut self, delivered: [Slot; 4]) {
         self.now_ms += 20;
-        // The others live.
         let me = self.node.report().id;
         for id in (0..4).map(ReplicaId).filter(|id| *id != me) {
-            let status = Message::Status { view: View(0), changing: false, delivered: Slot(0) };
+            let delivered = delivered[id.index()];
+            let status = Message::Status { view: View(0), changing: false, delivered };
             self.give(Peer::Replica(id), &status);
         }
         self.end_round();
+    }
+
+    fn verified(&self) -> u64 {
+        self.node.report().counters.statements_verified
     }
 
     fn sent_to(&self, peer: Peer) -> impl Iterator<Item = &Message> {
@@ -277,4 +340,203 @@ fn a_flood_of_genuine_frames_leaves_every_other_client_its_turn() {
     assert!(leader.node.has_more(), "not all at once");
     leader.end_round();
     assert_eq!(leader.proposed(52), 1, "though it came last");
+}
+
+/// Else replies had nowhere to go, and only a new session would have helped the client.
+#[test]
+fn a_frame_attaches_its_session_where_the_attach_was_lost() {
+    let mut leader = Single::new(0);
+    assert_eq!(leader.node.report().held.routes, 0);
+    leader.give(client(51), &Message::Frame(frame(51, 0, true)));
+    leader.tick();
+    assert_eq!(leader.node.report().held.routes, 1);
+    // Not for a frame that another one's link brought.
+    leader.give(client(51), &Message::Frame(frame(52, 0, true)));
+    leader.give(replica(3), &Message::Frame(frame(53, 0, true)));
+    leader.tick();
+    assert_eq!(leader.node.report().held.routes, 1);
+}
+
+#[test]
+fn frames_that_would_not_be_kept_are_not_verified() {
+    let mut leader = Single::new(0);
+    for round in 0..50 {
+        for number in 0..40 {
+            leader.give(client(51), &Message::Frame(frame(51, round * 40 + number, true)));
+        }
+        leader.tick();
+    }
+    // Nothing is delivered here: a session's part of the pool is soon used up.
+    let counters = leader.node.report().counters;
+    assert!((200..400).contains(&counters.signatures_verified), "{}", counters.signatures_verified);
+    assert!(counters.busy > 1_500, "{}", counters.busy);
+    leader.give(client(52), &Message::Frame(frame(52, 1, true)));
+    leader.end_round();
+    assert_eq!(leader.node.report().counters.frames, counters.frames + 1);
+}
+
+#[test]
+fn a_leader_that_does_what_no_correct_one_does_is_suspected_and_others_are_not() {
+    let stray = |slot| {
+        let (decided, history) = (Slot(0), Digest::ZERO);
+        // Only the leader of view 1 proposes in it.
+        Message::Propose { view: View(1), slot, batch: Batch::null(), decided, history }
+    };
+    let suspects = |follower: &Single| {
+        follower.sent_to(replica(2)).any(|message| matches!(message, Message::Suspect { .. }))
+    };
+    for (liar, deposed) in [(3, false), (0, true)] {
+        let mut follower = Single::new(1);
+        follower.give(replica(liar), &stray(Slot(1)));
+        follower.tick();
+        assert_eq!((follower.accused, suspects(&follower)), (1, deposed), "replica {liar}");
+        let mut follower = Single::new(1);
+        let bytes = Bytes::from_static(&[250, 1, 2, 3]);
+        let at = now(follower.now_ms);
+        follower.node.handle(at, Input::Message { peer: replica(liar), bytes });
+        follower.tick();
+        assert_eq!((follower.accused, suspects(&follower)), (1, deposed), "replica {liar}");
+    }
+}
+
+#[test]
+fn who_asks_for_view_after_view_has_one_signature_of_each_verified() {
+    let mut victim = Single::new(1);
+    let locks = change(3, 1, 100).locks;
+    for view in 1..=100 {
+        let mut change = ViewChange { locks: locks.clone(), ..change(3, view, 0) };
+        let view = change.view;
+        change.signature = sign(3, Kind::ViewChange, view, Slot(0), change.body_digest());
+        victim.give(replica(3), &Message::ViewChange(Box::new(change)));
+        victim.tick();
+    }
+    // All of them hold, and some are of views that this replica would lead.
+    assert!(victim.accused == 0 && victim.node.report().view == View(0));
+    assert!(victim.verified() <= 50, "{}", victim.verified());
+}
+
+#[test]
+fn new_views_that_nobody_asked_for_cost_a_few_signatures() {
+    let mut victim = Single::new(1);
+    let own = change(0, 4, 100);
+    for round in 0..100 {
+        // One that cannot be judged here, or is not signed, behind the liar's own, which holds.
+        let mut junk = ViewChange { sender: ReplicaId(2), ..change(3, 4, 0) };
+        junk.configuration = if round < 50 { 999 } else { 0 };
+        let (view, sender, signature) = (View(4), ReplicaId(0), Signature::NONE);
+        let changes = vec![own.clone(), junk, change(3, 4, 0)];
+        let mut new_view = NewView { view, sender, configuration: 0, changes, signature };
+        new_view.signature = sign(0, Kind::NewView, view, Slot(0), new_view.body_digest());
+        victim.give(replica(0), &Message::NewView(Box::new(new_view)));
+        victim.tick();
+    }
+    assert!(victim.verified() <= 50, "{}", victim.verified());
+    assert!((2..10).contains(&victim.accused), "{}", victim.accused);
+}
+
+#[test]
+fn frames_of_a_proposal_with_a_wrong_time_are_not_looked_at() {
+    let mut follower = Single::new(1);
+    let frames: Vec<Frame> = (0..50).map(|number| frame(51, number, true)).collect();
+    let (view, slot, decided, history) = (View(0), Slot(1), Slot(0), Digest::ZERO);
+    let batch = Batch::requests(Time(1_001_000 + 10_000), frames.clone());
+    for _ in 0..20 {
+        let batch = batch.clone();
+        follower.give(replica(0), &Message::Propose { view, slot, batch, decided, history });
+        follower.tick();
+    }
+    assert_eq!(follower.node.report().counters.signatures_verified, 0);
+    let batch = Batch::requests(Time(1_000_000 + follower.now_ms), frames);
+    follower.give(replica(0), &Message::Propose { view, slot, batch, decided, history });
+    assert_eq!(follower.node.report().counters.signatures_verified, 50);
+}
+
+#[test]
+fn votes_for_states_that_a_laggard_cannot_judge_cost_it_nothing() {
+    let mut laggard = Single::new(1);
+    let (slot, digest) = (Slot(64), Digest::of(b"state"));
+    let signature = sign(0, Kind::Checkpoint, View(0), slot, digest);
+    laggard.give(replica(0), &Message::Checkpoint { slot, digest, signature });
+    for junk in 1..=200 {
+        let signature = Signature([junk; 64]);
+        laggard.give(replica(3), &Message::Checkpoint { slot, digest, signature });
+        laggard.tick();
+    }
+    assert!(laggard.verified() < 20, "{}", laggard.verified());
+}
+
+#[test]
+fn who_alone_boasts_of_a_state_makes_nobody_look_for_it() {
+    let mut victim = Single::new(1);
+    let mut asked = 0;
+    for _ in 0..200 {
+        victim.tick_beside([Slot(0), Slot(0), Slot(0), Slot(500)]);
+        let fetches = victim.sent_to(replica(3)).filter(|m| matches!(m, Message::Fetch { .. }));
+        let fetches = fetches.count();
+        if fetches > asked {
+            asked = fetches;
+            victim.give(replica(3), &Message::TooOld { checkpoint: Slot(400) });
+            victim.end_round();
+        }
+        assert_eq!(victim.node.report().state, State::Active);
+    }
+    assert!(asked > 0);
+}
+
+/// Else it could stay without one until its locks fit into no view change, and the group would wait
+/// for its vote.
+#[test]
+fn a_laggard_asks_for_the_prefix_that_its_seeder_kept_to_itself() {
+    let mut laggard = Single::new(1);
+    let last = Slot(limits::WINDOW / 4 + limits::PREFIX_INTERVAL);
+    let (decisions, history) = decisions(last, &[0, 2, 3]);
+    for some in decisions.chunks(32) {
+        laggard.tick_beside([last; 4]);
+        let (decisions, prefix) = (some.to_vec(), None);
+        laggard.give(replica(2), &Message::Decisions { decisions, prefix });
+    }
+    laggard.tick_beside([last; 4]);
+    assert_eq!((laggard.node.report().decided, laggard.node.report().prefix), (last, Slot(0)));
+    let queries = |laggard: &Single| {
+        laggard.sent_to(replica(0)).filter(|m| matches!(m, Message::StateQuery)).count()
+    };
+    while queries(&laggard) == 0 {
+        laggard.tick_beside([last; 4]);
+        assert!(laggard.now_ms < 10_000, "asks nobody");
+    }
+    assert_eq!(laggard.node.report().state, State::Active, "it needs no state");
+    let prefix = prefix(last, history);
+    let info = Message::StateInfo { delivered: last, state: None, prefix };
+    laggard.give(replica(0), &info);
+    assert_eq!(laggard.node.report().prefix, last);
+    let asked = queries(&laggard);
+    for _ in 0..200 {
+        laggard.tick_beside([last; 4]);
+    }
+    assert_eq!(queries(&laggard), asked, "it has one");
+}
+
+/// A prefix proved these slots here, and no later one proves them to anybody who fetches from here.
+#[test]
+fn what_a_prefix_proved_here_can_be_proven_to_others() {
+    let mut laggard = Single::new(1);
+    let (all, _) = decisions(Slot(64), &[]);
+    for end in [32, 64] {
+        laggard.tick_beside([Slot(64); 4]);
+        let (_, history) = decisions(Slot(end), &[]);
+        let decisions = all[end as usize - 32..end as usize].to_vec();
+        let prefix = Some(prefix(Slot(end), history));
+        laggard.give(replica(2), &Message::Decisions { decisions, prefix });
+        laggard.end_round();
+    }
+    assert_eq!(laggard.node.report().prefix, Slot(64));
+    laggard.give(replica(3), &Message::Fetch { from: Slot(1) });
+    laggard.end_round();
+    let mut answers = laggard.sent_to(replica(3)).filter_map(|message| match message {
+        Message::Decisions { decisions, prefix } => Some((decisions, prefix)),
+        _ => None,
+    });
+    let (decisions, prefix) = answers.next().unwrap();
+    assert_eq!((decisions.len(), decisions[0].slot), (32, Slot(1)));
+    assert_eq!(prefix.as_ref().map(|prefix| prefix.slot), Some(Slot(32)));
 }

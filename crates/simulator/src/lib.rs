@@ -28,7 +28,7 @@ pub use options::{Mode, Options, parse_scheme, scheme_name};
 pub use overrides::{Numbers, Overrides, Simpler};
 pub use perdura_adversary::Random;
 pub(crate) use perdura_adversary::random;
-pub use plan::{FaultPlan, NetworkPlan, Plan, WorkloadPlan};
+pub use plan::{FaultPlan, LIARS_AT_MOST, NetworkPlan, Plan, WorkloadPlan};
 pub use report::{Calls, FaultKind, Mark, Report};
 pub use violation::Violation;
 pub use world::{simulate, simulate_traced, simulate_with_history};

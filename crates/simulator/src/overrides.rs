@@ -158,7 +158,9 @@ pub struct Overrides {
     pub callers: Option<usize>,
     /// Keys that all share.
     pub keys: Option<u64>,
-    /// Kinds of faults that do not happen.
+    /// Kinds of faults that fault events are drawn among, whatever the seed has; no others happen.
+    pub only: Option<BTreeSet<FaultKind>>,
+    /// Kinds of faults that do not happen: an event that is one of these comes to nothing.
     pub without: BTreeSet<FaultKind>,
     /// Numbers of the fault events that do not happen; a trace shows each event's number.
     pub skip_faults: Numbers,
@@ -167,6 +169,13 @@ pub struct Overrides {
 }
 
 impl Overrides {
+    /// Whether faults of this kind happen.
+    #[must_use]
+    pub fn allow(&self, kind: FaultKind) -> bool {
+        let only = self.only.as_ref().is_none_or(|only| only.contains(&kind));
+        only && !self.without.contains(&kind)
+    }
+
     /// All kinds of faults but these.
     #[must_use]
     pub fn all_but(kept: &[FaultKind]) -> BTreeSet<FaultKind> {
@@ -181,10 +190,17 @@ impl Overrides {
         workload.keys = self.keys.unwrap_or(workload.keys);
         if let Some(rate) = self.rate {
             // The mean of what is drawn evenly up to this is half of it.
+            workload.bursts = 0;
             let callers = (workload.clients * workload.callers) as u64;
             workload.think_us = 2_000_000 * callers / rate.max(1);
         }
-        for kind in &self.without {
+        let mut held_back = self.without.clone();
+        if let Some(only) = &self.only {
+            held_back.extend(Overrides::all_but(&only.iter().copied().collect::<Vec<_>>()));
+            plan.chaos.kinds = only.iter().fold(0, |kinds, kind| kinds | 1 << (*kind as u64));
+            plan.chaos.wipes |= only.contains(&FaultKind::Wipe);
+        }
+        for kind in &held_back {
             match kind {
                 FaultKind::MessageLoss => plan.network.loss = 0,
                 FaultKind::MessageDuplication => plan.network.duplication = 0,
@@ -216,11 +232,14 @@ impl fmt::Display for Overrides {
                 write!(f, " --{name} {count}")?;
             }
         }
+        if let Some(only) = &self.only {
+            write!(f, " --only {}", list(only, |kind| format!("{kind:?}")))?;
+        }
         if self.without.len() == FaultKind::ALL.len() {
             f.write_str(" --without all")?;
         } else if self.without.len() > FaultKind::ALL.len() / 2 {
             let kept = Overrides::all_but(&self.without.iter().copied().collect::<Vec<_>>());
-            write!(f, " --only {}", list(&kept, |kind| format!("{kind:?}")))?;
+            write!(f, " --without-all-but {}", list(&kept, |kind| format!("{kind:?}")))?;
         } else if !self.without.is_empty() {
             write!(f, " --without {}", list(&self.without, |kind| format!("{kind:?}")))?;
         }

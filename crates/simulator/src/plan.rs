@@ -53,6 +53,8 @@ pub struct WorkloadPlan {
     pub keys: u64,
     /// Longest pause between two calls of a caller, microseconds.
     pub think_us: u64,
+    /// Calls in a hundred after which the caller makes the next one at once.
+    pub bursts: u64,
     /// Calls in a hundred that only read.
     pub reads: u64,
     /// Of these, in a hundred, those not ordered.
@@ -70,6 +72,9 @@ pub struct FaultPlan {
     pub interval_us: u64,
     /// Longest time a replica stays down or cut off, microseconds.
     pub down_us: u64,
+    /// Failures in a hundred that last for longer than a group may stand still
+    /// ([`crate::checkers::progress::PATIENCE_US`]).
+    pub lasting: u64,
     /// Whether replicas lose their disks and are replaced.
     pub wipes: bool,
     /// Which kinds happen, a bit each. Half of the runs leave most of them out ("swarm testing":
@@ -114,10 +119,14 @@ pub struct Plan {
     pub workload: WorkloadPlan,
     /// Faults.
     pub chaos: FaultPlan,
+    /// Queues are smaller than on real machines by two to the power of this.
+    pub shrunk: u32,
     /// How replicas lie, one strategy for each liar; at most `r`.
     pub liars: Vec<Strategy>,
     /// How clients attack, one attack for each hostile client.
     pub attacks: Vec<Attack>,
+    /// Longest time between two attacks of a hostile client, microseconds.
+    pub attack_us: u64,
 }
 
 fn draw_faults(random: &mut Random) -> Faults {
@@ -129,6 +138,31 @@ fn draw_faults(random: &mut Random) -> Faults {
         _ => (2, 2),
     };
     Faults::new(u, r).unwrap_or_else(|_| unreachable!("all of these are in range"))
+}
+
+/// Most liars that a group which is drawn has room for.
+pub const LIARS_AT_MOST: usize = 2;
+
+/// The group drawn, or another one if liars are asked for that it has no room for.
+fn draw_room(options: &Options, drawn: Faults) -> Faults {
+    let liars = options.liars.as_ref().map_or(0, Vec::len).min(LIARS_AT_MOST);
+    let (mut faults, mut random) = (drawn, Random::new(options.seed).fork("room for liars"));
+    while faults.r() < liars {
+        faults = draw_faults(&mut random);
+    }
+    faults
+}
+
+/// Groups that are spread over cities or continents: one-way delays from 10 to 60 ms.
+fn draw_wide(random: &mut Random) -> NetworkPlan {
+    let near = draw_network(random);
+    NetworkPlan {
+        delay_us: random.between(10_000, 60_000),
+        jitter_us: *random.pick(&[1_000, 10_000]),
+        // A hundred times longer would be a link that stands still.
+        straggle: 0,
+        ..near
+    }
 }
 
 fn draw_network(random: &mut Random) -> NetworkPlan {
@@ -144,16 +178,90 @@ fn draw_network(random: &mut Random) -> NetworkPlan {
     }
 }
 
-fn draw_workload(random: &mut Random) -> WorkloadPlan {
+fn draw_workload(random: &mut Random, tempo: Tempo, faults: Faults) -> WorkloadPlan {
+    let (clients, callers) = (random.between(2, 5) as usize, random.between(1, 4) as usize);
     WorkloadPlan {
-        clients: random.between(2, 5) as usize,
-        callers: random.between(1, 4) as usize,
+        clients,
+        callers,
         keys: random.between(2, 8),
-        think_us: *random.pick(&[500, 5_000, 50_000]),
+        think_us: match tempo {
+            Tempo::Busy { think_us } => think_us,
+            Tempo::Steady { share } => {
+                let calls_per_s = share * idle_steps_per_s(faults) / (100 - share);
+                let per_call_us = 1_000_000 * call_steps(faults) / calls_per_s.max(1);
+                // The mean of what is drawn evenly up to this is half of it.
+                2 * (clients * callers) as u64 * per_call_us
+            }
+        },
+        bursts: *random.pick(&[0, 30, 60]),
         reads: *random.pick(&[20, 50]),
         fast_reads: *random.pick(&[0, 50, 90]),
         short_deadlines: *random.pick(&[0, 5, 25]),
         value_bytes: *random.pick(&[16, 16, 16, 300, 2_000]),
+    }
+}
+
+/// Steps that a plan is made for: what happens in a run keeps its density when it is longer.
+const STEPS: u64 = 10_000;
+
+/// How fast a run spends its steps. Most steps of a busy group are its clients' traffic, and 10,000
+/// of them are over in a few virtual seconds, in which little can go wrong and come right again.
+/// With clients that think the same steps last for a minute; then most are what replicas say of
+/// themselves ten times a second.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Tempo {
+    /// Callers pause for this long at most, microseconds.
+    Busy { think_us: u64 },
+    /// So many steps in a hundred are clients' traffic, if all goes well.
+    Steady { share: u64 },
+}
+
+/// Steps in a second of a group that nobody asks for anything: measured, as is the next.
+fn idle_steps_per_s(faults: Faults) -> u64 {
+    let n = faults.n() as u64;
+    10 * n * (n - 1) + 12 * n
+}
+
+/// Steps that one call costs when it comes alone.
+fn call_steps(faults: Faults) -> u64 {
+    let n = faults.n() as u64;
+    if faults.byzantine() { 2 * n * n + 5 } else { 6 * n - 2 }
+}
+
+impl Tempo {
+    fn draw(random: &mut Random) -> Tempo {
+        let think_us = *random.pick(&[500, 5_000, 50_000]);
+        match random.below(100) {
+            0..30 => Tempo::Busy { think_us },
+            30..55 => Tempo::Steady { share: 60 },
+            _ => Tempo::Steady { share: 30 },
+        }
+    }
+
+    /// What [`STEPS`] last for if all goes well, microseconds.
+    fn length_us(self, faults: Faults) -> u64 {
+        match self {
+            Tempo::Busy { think_us } => 3_000_000 + 60 * think_us,
+            Tempo::Steady { share } => STEPS * 10_000 * (100 - share) / idle_steps_per_s(faults),
+        }
+    }
+}
+
+/// Shortest and longest of the times between faults, and of downtimes, microseconds.
+const INTERVAL_US: [u64; 2] = [100_000, 20_000_000];
+const DOWN_US: [u64; 2] = [100_000, 25_000_000];
+
+/// Faults for a run that lasts `length_us`: from a few to many, short ones and long ones.
+fn draw_chaos(random: &mut Random, length_us: u64) -> FaultPlan {
+    // The mean time between two is half of the longest.
+    let events = *random.pick(&[10, 25, 60]);
+    let part = *random.pick(&[30, 10, 4]);
+    FaultPlan {
+        interval_us: (2 * length_us / events).clamp(INTERVAL_US[0], INTERVAL_US[1]),
+        down_us: (length_us / part).clamp(DOWN_US[0], DOWN_US[1]),
+        lasting: *random.pick(&[0, 10, 30]),
+        wipes: random.percent(60),
+        kinds: draw_kinds(random),
     }
 }
 
@@ -223,35 +331,42 @@ impl Plan {
         let mode = if random.percent(50) { Mode::Liveness } else { Mode::Safety };
         let scheme = if random.percent(1) { Scheme::Ed25519 } else { Scheme::KeyedHash };
         let durability = if random.percent(10) { Durability::Async } else { Durability::Sync };
+        let tempo = Tempo::draw(&mut random);
+        // Times and load follow from the group that is asked for.
+        let faults = options.faults.unwrap_or_else(|| draw_room(options, faults));
+        let length_us = tempo.length_us(faults);
         let mut plan = Plan {
             faults,
             mode,
             scheme,
             durability,
             depth: *random.pick(&[2, 8, 32]),
-            checkpoint_interval: *random.pick(&[16, 64, 64]),
+            checkpoint_interval: match tempo {
+                Tempo::Busy { .. } => *random.pick(&[16, 64]),
+                Tempo::Steady { .. } => *random.pick(&[8, 16]),
+            },
             log_file_bytes: *random.pick(&[16 * 1024, 64 * 1024, 256 * 1024]),
             flush_us: *random.pick(&[300, 1_000, 4_000]),
             long_rounds: random.percent(50),
             drift: *random.pick(&[0, 1_000, 50_000]),
-            network: draw_network(&mut random),
-            workload: draw_workload(&mut random),
-            chaos: FaultPlan {
-                interval_us: *random.pick(&[200_000, 800_000, 3_000_000]),
-                down_us: *random.pick(&[100_000, 1_000_000, 4_000_000]),
-                wipes: random.percent(50),
-                kinds: draw_kinds(&mut random),
+            network: match tempo {
+                Tempo::Steady { .. } if random.percent(60) => draw_wide(&mut random),
+                _ => draw_network(&mut random),
             },
+            shrunk: 0,
+            workload: draw_workload(&mut random, tempo, faults),
+            chaos: draw_chaos(&mut random, length_us),
             liars: Vec::new(),
             attacks: Vec::new(),
+            attack_us: (length_us / 50).clamp(100_000, 2_000_000),
         };
-        plan.faults = options.faults.unwrap_or(plan.faults);
         plan.mode = options.mode.unwrap_or(plan.mode);
         plan.scheme = options.scheme.unwrap_or(plan.scheme);
         let mut adversary = Random::new(options.seed).fork("adversary");
         plan.liars = draw_liars(&mut adversary, plan.faults);
         plan.attacks = draw_attacks(&mut adversary);
         let patient = adversary.percent(50);
+        plan.shrunk = *Random::new(options.seed).fork("queues").pick(&[0, 0, 6, 8]);
         if let Some(liars) = &options.liars {
             plan.liars = liars.iter().copied().take(plan.faults.r()).collect();
         }
@@ -264,22 +379,26 @@ impl Plan {
         if alone && options.mode.is_none() {
             plan.mode = Mode::Safety;
         }
+        // Else a flood is all that there is room for in a run.
+        if plan.attacks.contains(&Attack::Flood) {
+            plan.attack_us = plan.attack_us.max(500_000);
+        }
         // Who lies about views needs leaders that fail.
         if plan.liars.iter().any(|liar| liar.is_about_views()) {
-            plan.chaos.interval_us = 200_000;
+            plan.chaos.interval_us = (length_us / 30).max(INTERVAL_US[0]);
         }
         // Who lies about states needs somebody who was away for long.
         if plan.liars.iter().any(|liar| liar.is_about_states()) {
-            plan.checkpoint_interval = 16;
+            plan.checkpoint_interval = plan.checkpoint_interval.min(16);
             plan.log_file_bytes = 16 * 1024;
-            plan.chaos.down_us = 4_000_000;
+            plan.chaos.down_us = (length_us / 3).clamp(1_000_000, DOWN_US[1]);
             plan.chaos.wipes = true;
             let away = [FaultKind::Isolation, FaultKind::MachineCrash, FaultKind::Wipe];
             plan.chaos.kinds |= away.into_iter().fold(0, |kinds, kind| kinds | bit(kind));
         }
         // Who passes clients over is seen after a while only; busy clients use up the steps.
         if patient && plan.liars.contains(&Strategy::Censor) {
-            plan.workload.think_us = 200_000;
+            plan.workload.think_us = plan.workload.think_us.max(200_000);
             plan.workload.callers = 1;
             plan.depth = plan.depth.min(8);
         }

@@ -275,12 +275,18 @@ pub struct Report {
     pub busy_us: u64,
     /// Calls by their end.
     pub calls: Calls,
+    /// Longest time that a call was seen waiting in liveness mode while no other replica failed,
+    /// microseconds.
+    pub longest_wait_us: u64,
     /// Slots decided.
     pub slots: u64,
     /// Views that started on some replica.
     pub views_started: u64,
     /// Highest view reached.
     pub highest_view: u64,
+    /// Longest time in which a replica with which nothing was wrong caught up with others,
+    /// virtual microseconds.
+    pub longest_catch_up_us: u64,
     /// Checkpoints stored.
     pub checkpoints: u64,
     /// States transferred.
@@ -297,12 +303,19 @@ pub struct Report {
     pub torn_tails: u64,
     /// Histories whose search for an order reached its bound; the order of execution judged these.
     pub searches_given_up: u64,
-    /// Messages with which liars departed from what a correct replica says.
+    /// Messages with which liars departed from what a correct replica says, on links that were up.
     pub lies: BTreeMap<Strategy, u64>,
-    /// Messages of hostile clients.
+    /// Messages of hostile clients that arrived.
     pub attacks: BTreeMap<Attack, u64>,
+    /// Times a liar's replica stopped itself over its own lies.
+    pub stumbles: u64,
     /// Times a correct replica said of a liar or a hostile client that it misbehaves.
     pub accusations: u64,
+    /// Fault events that took effect before the end: neither single messages that went astray nor
+    /// what comes with others.
+    pub struck: u64,
+    /// Runs with fewer than three of those.
+    pub quiet: u64,
     /// Faults that took effect.
     pub faults: BTreeMap<FaultKind, u64>,
     /// Rare branches that were taken.
@@ -359,9 +372,11 @@ impl Report {
         self.calls.indeterminate += other.calls.indeterminate;
         self.calls.abandoned += other.calls.abandoned;
         self.calls.fast_reads += other.calls.fast_reads;
+        self.longest_wait_us = self.longest_wait_us.max(other.longest_wait_us);
         self.slots += other.slots;
         self.views_started += other.views_started;
         self.highest_view = self.highest_view.max(other.highest_view);
+        self.longest_catch_up_us = self.longest_catch_up_us.max(other.longest_catch_up_us);
         self.checkpoints += other.checkpoints;
         self.transfers += other.transfers;
         self.fetches_served += other.fetches_served;
@@ -377,6 +392,9 @@ impl Report {
             *self.attacks.entry(*attack).or_default() += count;
         }
         self.accusations += other.accusations;
+        self.stumbles += other.stumbles;
+        self.struck += other.struck;
+        self.quiet += other.quiet;
         for (kind, count) in &other.faults {
             *self.faults.entry(*kind).or_default() += count;
         }
@@ -423,19 +441,24 @@ impl fmt::Display for Report {
             "calls         {ok} ok ({fast_reads} read fast; {rate:.1} in a second), {refused} \
              refused, {indeterminate} indeterminate, {abandoned} abandoned"
         )?;
+        if self.longest_wait_us > 0 {
+            let seconds = self.longest_wait_us as f64 / 1e6;
+            writeln!(f, "longest wait  {seconds:.1} s with no new failure (liveness mode)")?;
+        }
         writeln!(f, "slots         {}", self.slots)?;
         writeln!(f, "views         {} started, highest {}", self.views_started, self.highest_view)?;
         writeln!(
             f,
             "recovery      {} restarts, {} checkpoints, {} truncations, {} torn tails, \
-             {} fetches served, {} transfers, {} replacements",
+             {} fetches served, {} transfers, {} replacements; at most {:.1} s to catch up",
             self.restarts,
             self.checkpoints,
             self.truncations,
             self.torn_tails,
             self.fetches_served,
             self.transfers,
-            self.replacements
+            self.replacements,
+            self.longest_catch_up_us as f64 / 1e6
         )?;
         writeln!(f, "histories     {} searched in part only", self.searches_given_up)?;
         let lies: Vec<String> =
@@ -445,6 +468,13 @@ impl fmt::Display for Report {
             self.attacks.iter().map(|(kind, count)| format!("{} {count}", kind.name())).collect();
         writeln!(f, "attacks       {}", attacks.join(", "))?;
         writeln!(f, "accusations   {}, all of liars and hostile clients", self.accusations)?;
+        writeln!(f, "stumbles      {} of liars over their own lies", self.stumbles)?;
+        let each = self.struck as f64 / self.runs.max(1) as f64;
+        writeln!(
+            f,
+            "fault events  {} took effect, {each:.1} in a run; fewer than 3 in {} runs",
+            self.struck, self.quiet
+        )?;
         let faults: Vec<String> =
             self.faults.iter().map(|(kind, count)| format!("{kind:?} {count}")).collect();
         writeln!(f, "faults        {}", faults.join(", "))?;

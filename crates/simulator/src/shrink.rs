@@ -152,7 +152,11 @@ where
     }
 
     fn leave_out_adversaries(&mut self) {
-        let Plan { liars, attacks, .. } = Plan::draw(&self.best.options);
+        let Plan { faults, liars, attacks, .. } = Plan::draw(&self.best.options);
+        if self.best.options.liars.is_some() && self.best.options.faults.is_none() {
+            // The group was drawn to have room for these liars.
+            self.with(|options| options.faults = Some(faults));
+        }
         self.fewer(liars, |options, liars| options.liars = Some(liars));
         self.fewer(attacks, |options, attacks| options.attacks = Some(attacks));
     }

@@ -43,6 +43,8 @@ pub struct Stats {
     pub dropped_messages: u64,
     /// Connections accepted from the listening socket.
     pub accepted_connections: u64,
+    /// Turns to read from a link that were passed over, for its peer had to wait.
+    pub held_back: u64,
     /// Peers refused by us after their handshake.
     pub refused_peers: u64,
     /// Connections closed because their handshake took too long, or too many were open.

@@ -3,9 +3,11 @@
 
 use bytes::Bytes;
 use perdura_protocol::{ClusterId, Digest, PublicKey, ReplicaId, Scheme, SecretKey};
+use perdura_transport::bounds::HANDSHAKE_BURST;
 use perdura_transport::{
-    BindError, Bounds, Drained, Hello, Hub, HubConfig, HubEvent, Identity, Link, LinkError,
-    MemberAddress, Misbehaviour, PROTOCOL_VERSION, Peer, Received, Refusal, Role, SendError,
+    Admission, BindError, Bounds, Drained, Hello, Hub, HubConfig, HubEvent, Identity, Link,
+    LinkError, MemberAddress, Misbehaviour, PROTOCOL_VERSION, Peer, Received, Refusal, Role,
+    SendError,
 };
 use socket2::{Domain, Socket, Type};
 use std::io::{Read, Write};
@@ -47,19 +49,39 @@ struct Node {
     hub: Hub,
     seen: Vec<HubEvent>,
     admit: Result<(), Refusal>,
+    /// Who has to wait.
+    waits: Option<Peer>,
+    /// Time stands still.
+    frozen: Option<Instant>,
+}
+
+/// Its owner's word.
+struct Door {
+    admit: Result<(), Refusal>,
+    waits: Option<Peer>,
+}
+
+impl Admission for Door {
+    fn admit(&mut self, _: &Hello, _: PublicKey) -> Result<(), Refusal> {
+        self.admit.clone()
+    }
+
+    fn holds_back(&self, peer: &Peer) -> bool {
+        self.waits == Some(*peer)
+    }
 }
 
 impl Node {
     fn new(config: &HubConfig) -> Node {
         let hub = Hub::bind(config, Instant::now()).unwrap();
-        Node { hub, seen: Vec::new(), admit: Ok(()) }
+        Node { hub, seen: Vec::new(), admit: Ok(()), waits: None, frozen: None }
     }
 
     fn turn(&mut self) {
-        let admit = self.admit.clone();
-        let mut admission = |_: &Hello, _: PublicKey| admit.clone();
+        let mut admission = Door { admit: self.admit.clone(), waits: self.waits };
         let wait = Some(Duration::from_millis(1));
-        self.hub.poll(Instant::now(), wait, &mut admission, &mut self.seen).unwrap();
+        let now = self.frozen.unwrap_or_else(Instant::now);
+        self.hub.poll(now, wait, &mut admission, &mut self.seen).unwrap();
     }
 
     fn messages(&self) -> Vec<Bytes> {
@@ -392,6 +414,51 @@ fn a_client_that_floods_does_not_starve_the_others() {
         node.turn();
         assert!(start.elapsed() < PATIENCE);
     }
+}
+
+#[test]
+fn nothing_is_read_from_a_peer_that_has_to_wait_until_it_need_not() {
+    let mut node = Node::new(&config(0));
+    let mut held = Client::connect(&mut node, 50);
+    node.waits = node.client();
+    let mut other = Client::connect(&mut node, 51);
+    held.link.queue(Bytes::from_static(b"later")).unwrap();
+    held.link.write_to(&mut held.socket).unwrap();
+    for _ in 0..3 {
+        other.link.queue(Bytes::from_static(b"now")).unwrap();
+        other.link.write_to(&mut other.socket).unwrap();
+        let before = node.messages().len();
+        until(&mut [&mut node], |nodes| nodes[0].messages().len() > before);
+    }
+    until(&mut [&mut node], |nodes| nodes[0].hub.stats().held_back > 10);
+    assert!(!node.messages().contains(&Bytes::from_static(b"later")));
+    node.waits = None;
+    until(&mut [&mut node], |nodes| nodes[0].messages().contains(&Bytes::from_static(b"later")));
+    assert_eq!(node.hub.stats().client_links, 2);
+}
+
+#[test]
+fn handshakes_beyond_the_budget_wait_for_it_and_links_that_are_up_do_not() {
+    let mut node = Node::new(&config(0));
+    let start = Instant::now();
+    node.frozen = Some(start);
+    let mut first = Client::connect(&mut node, 50);
+    // Known from here on: all of the budget is its address's.
+    for _ in 1..HANDSHAKE_BURST {
+        Client::connect(&mut node, 51);
+    }
+    let mut late = Client::dial(&node, 52, &Client::hello());
+    late.link.write_to(&mut late.socket).unwrap();
+    first.link.queue(Bytes::from_static(b"still here")).unwrap();
+    first.link.write_to(&mut first.socket).unwrap();
+    let held = node.hub.stats().held_back;
+    until(&mut [&mut node], |nodes| {
+        nodes[0].messages().len() == 1 && nodes[0].hub.stats().held_back > held + 10
+    });
+    let up = |event: &&HubEvent| matches!(event, HubEvent::LinkUp { .. });
+    assert_eq!(node.seen.iter().filter(up).count(), HANDSHAKE_BURST as usize);
+    node.frozen = Some(start + Duration::from_secs(1));
+    assert_eq!(late.receive(&mut node).unwrap(), Received::Welcome);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::*;
 use perdura_protocol::configuration::{Configuration, Member};
 use perdura_protocol::keys::{SecretKey, Signature};
 use perdura_protocol::viewchange::Lock;
-use perdura_protocol::{ClusterId, Time};
+use perdura_protocol::{ClusterId, Time, limits};
 
 const CLUSTER: ClusterId = ClusterId([7; 16]);
 const VIEW: View = View(6);
@@ -29,6 +29,15 @@ fn verifier(configurations: &Configurations, r: u8) -> Verifier<'_> {
         configurations,
         current: configurations.latest().id,
         entropy: [1; 32],
+        window: limits::WINDOW,
+        verified: Cell::new(0),
+    }
+}
+
+impl Verifier<'_> {
+    /// All that is looked at, in the order of its cost.
+    fn view_change(&self, change: &ViewChange) -> Result<(), Invalid> {
+        self.formed(change).and_then(|()| self.signed(change)).and_then(|()| self.proven(change))
     }
 }
 

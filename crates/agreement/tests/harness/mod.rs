@@ -11,7 +11,7 @@ use perdura_protocol::configuration::{
 };
 use perdura_protocol::{
     ClusterId, Digest, Faults, Frame, Message, PublicKey, Record, ReplicaId, Scheme, SecretKey,
-    SessionId, Slot, Time,
+    SessionId, Slot, Time, limits,
 };
 use std::collections::BTreeMap;
 
@@ -64,10 +64,19 @@ pub struct Group {
     pub censor: Option<(usize, u8)>,
     /// A flush takes so much longer.
     pub disk_ms: u64,
+    /// Slots above a prefix that may hold locks.
+    pub window: u64,
+    /// It sends decisions without the prefixes that would go with them.
+    pub miser: Option<usize>,
+    asked_ms: Vec<u64>,
 }
 
 impl Group {
     pub fn new(seed: u64, u: u8, r: u8) -> Group {
+        Group::with_window(seed, u, r, limits::WINDOW)
+    }
+
+    pub fn with_window(seed: u64, u: u8, r: u8, window: u64) -> Group {
         let faults = Faults::new(u, r).unwrap();
         let keys: Vec<SecretKey> = (0..faults.n())
             .map(|i| SecretKey::from_seed(Scheme::KeyedHash, [i as u8 + 1; 32]))
@@ -88,6 +97,9 @@ impl Group {
             slow: None,
             censor: None,
             disk_ms: 0,
+            window,
+            miser: None,
+            asked_ms: vec![0; faults.n()],
         };
         for i in 0..faults.n() {
             let agreement = group.machine(i, Restart::blank());
@@ -132,6 +144,7 @@ impl Group {
             scheme: Scheme::KeyedHash,
             parameters,
             entropy: [i as u8; 32],
+            window: self.window,
         };
         Agreement::new(settings, configurations, restart, self.clock())
     }
@@ -141,7 +154,11 @@ impl Group {
         self.events.insert((self.now + delay, self.sequence), event);
     }
 
-    pub fn send(&mut self, from: usize, to: usize, message: Message) {
+    pub fn send(&mut self, from: usize, to: usize, mut message: Message) {
+        if let (true, Message::Decisions { prefix, .. }) = (self.miser == Some(from), &mut message)
+        {
+            *prefix = None;
+        }
         if self.cut[from] != self.cut[to] || self.random.below(1000) < self.loss {
             return;
         }
@@ -295,8 +312,32 @@ impl Group {
                 if let Some(agreement) = self.nodes[i].agreement.as_mut() {
                     agreement.on_tick(now);
                 }
+                self.ask_for_prefix(i);
                 self.settle(i);
             }
+        }
+    }
+
+    /// What the driver owes a replica that lacks a certified prefix.
+    fn ask_for_prefix(&mut self, i: usize) {
+        let lacks = self.nodes[i].agreement.as_ref().is_some_and(Agreement::lacks_prefix);
+        if !lacks || self.now < self.asked_ms[i] + 500 {
+            return;
+        }
+        self.asked_ms[i] = self.now;
+        let now = self.clock();
+        for j in (0..self.nodes.len()).filter(|j| *j != i) {
+            let lost = self.random.below(1000) < self.loss;
+            if lost || self.cut[i] != self.cut[j] || self.miser == Some(j) {
+                continue;
+            }
+            let Some(asked) = self.nodes[j].agreement.as_mut() else { continue };
+            asked.vouch(now);
+            let prefix = asked.prefix().clone();
+            if let Some(asking) = self.nodes[i].agreement.as_mut() {
+                asking.on_prefix_certificate(now, prefix);
+            }
+            self.settle(j);
         }
     }
 

@@ -13,6 +13,12 @@ use std::time::{Duration, Instant};
 /// A replica whose disk fails notices at its next checkpoint at the latest.
 const NOTICED: Duration = Duration::from_secs(60);
 
+/// Between two times that a disk is made to fail.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// One that does not notice has executed within this time what any had.
+const GOES_ON: Duration = Duration::from_secs(10);
+
 /// A replica answers, or says why not, within this time after its start.
 const STARTED: Duration = Duration::from_secs(60);
 
@@ -23,9 +29,17 @@ const BLOCK: usize = 4096;
 const GROUP_MAGIC: &[u8] = b"PDGROUP1";
 const GROUP_HEADER: usize = 128;
 
-/// Waits for a replica to stop because of its disk: with exit code 1, and saying so.
-fn stops(scene: &Scene, host: &Host, length: u64) -> Option<String> {
-    let status = scene.course.poll(NOTICED, || host.ended())?;
+/// Waits for a replica to stop because of its disk: with exit code 1, and saying so. `go_on` keeps
+/// the disk as bad as it is.
+fn stops(scene: &Scene, host: &Host, length: u64, go_on: impl Fn()) -> Option<String> {
+    let mut last = Instant::now();
+    let status = scene.course.poll(NOTICED, || {
+        if last.elapsed() >= AGAIN {
+            go_on();
+            last = Instant::now();
+        }
+        host.ended()
+    })?;
     let log = host.log_since(length);
     let last = log.lines().last().unwrap_or_default();
     if status.code() != Some(1) || !last.contains("the disk failed") {
@@ -44,7 +58,7 @@ pub(super) fn full(scene: &Scene, victim: usize) -> Result<Injected> {
     let length = host.log_length();
     host.expect_end();
     let filled = host.volume().fill()?;
-    let stopped = stops(scene, host, length);
+    let stopped = stops(scene, host, length, || ());
     host.volume().free()?;
     over(scene, host, stopped, format!("{} MiB of ballast", filled / 1024 / 1024))
 }
@@ -55,11 +69,17 @@ pub(super) fn fsync_error(scene: &Scene, victim: usize) -> Result<Injected> {
     let length = host.log_length();
     host.expect_end();
     host.volume().break_backing()?;
-    let stopped = stops(scene, host, length);
+    // What the replica deletes makes room.
+    let stopped = stops(scene, host, length, || {
+        if let Err(error) = host.volume().break_backing() {
+            eprintln!("the disk of replica {victim} is not kept broken: {error:#}");
+        }
+    });
     if stopped.is_none() {
-        let name = format!("threads-{victim}-{}.txt", scene.course.now_us() / 1_000_000);
-        let answers = scene.watch.report(victim, Instant::now() - Duration::from_secs(2));
-        fs::write(scene.cluster.path(&name), format!("{answers:?}\n{}", host.threads()))?;
+        // It may have needed nothing new of its disk; then it goes on.
+        if let Err(lagging) = scene.watch.wait_for(&[victim], &scene.course, GOES_ON) {
+            scene.not_well("on a failing disk it neither ends nor goes on", &lagging);
+        }
         host.kill();
     }
     host.volume().mend_backing()?;

@@ -12,10 +12,11 @@ use crate::course::Course;
 use crate::faults::Kind;
 use crate::network::Network;
 use crate::timeline::Timeline;
-use crate::watch::Watch;
+use crate::watch::{Lagging, Watch};
 use crate::workload::Load;
 use anyhow::Result;
 use perdura_simulator::Random;
+use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -84,6 +85,19 @@ impl Scene {
                 disaster::strike(self, kind, random)
             }
         }
+    }
+
+    /// Notes that replicas do not stand as they should, and keeps beside the logs what all of them
+    /// say and do.
+    pub fn not_well(&self, what: &str, lagging: &Lagging) {
+        let seconds = self.course.now_us() / 1_000_000;
+        for host in &self.cluster.hosts {
+            let path = self.cluster.path(&format!("examined-{}-{seconds}.txt", host.id));
+            if let Err(error) = fs::write(&path, host.examine()) {
+                eprintln!("{}: {error}", path.display());
+            }
+        }
+        self.course.violation(format!("{what}: {lagging}"));
     }
 
     fn host(&self, id: usize) -> &Host {

@@ -2,6 +2,7 @@
 
 mod batch;
 
+use crate::Usage;
 use crate::init::parse_faults;
 use anyhow::{Context, Result};
 use clap::Args;
@@ -9,8 +10,8 @@ use perdura_adversary::{Attack, Strategy};
 use perdura_protocol::{Faults, Scheme};
 use perdura_simulator::shrink::{RUNS_AT_MOST, Shrunk, shrink};
 use perdura_simulator::{
-    FaultKind, Mode, Numbers, Options, Overrides, Report, Simpler, Violation, parse_scheme,
-    simulate, simulate_traced, simulate_with_history,
+    FaultKind, LIARS_AT_MOST, Mode, Numbers, Options, Overrides, Report, Simpler, Violation,
+    parse_scheme, simulate, simulate_traced, simulate_with_history,
 };
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -100,8 +101,11 @@ struct Less {
     /// Kinds of faults that do not happen, as the report names them, or all
     #[arg(long, value_name = "KIND,...", value_parser = parse_kinds)]
     without: Option<std::vec::Vec<FaultKind>>,
-    /// Kinds of faults that do happen, and no others
+    /// Kinds of faults that do not happen: all but these
     #[arg(long, value_name = "KIND,...", value_parser = parse_kinds, conflicts_with = "without")]
+    without_all_but: Option<std::vec::Vec<FaultKind>>,
+    /// Kinds of faults that happen, whatever the seed has, and no others
+    #[arg(long, value_name = "KIND,...", value_parser = parse_kinds)]
     only: Option<std::vec::Vec<FaultKind>>,
     /// Numbers of the fault events that do not happen, such as 3,7-9; a trace shows the numbers
     #[arg(long, value_name = "NUMBERS", value_parser = parse_numbers)]
@@ -160,6 +164,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     if !arguments.mistake.apply() {
         return Ok(ExitCode::SUCCESS);
     }
+    check_liars(arguments)?;
     let began = cpu_seconds();
     let mut batch = Batch { arguments, total: Report::default(), violations: 0 };
     match (trace(arguments)?, &arguments.history) {
@@ -179,6 +184,19 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         }
     }
     Ok(batch.end(cpu_seconds() - began))
+}
+
+/// A group has to have room for the liars that are asked for.
+fn check_liars(arguments: &Arguments) -> Result<(), Usage> {
+    let count = arguments.liars.as_ref().map_or(0, Vec::len);
+    let (room, why) = match arguments.faults {
+        Some(faults) => (faults.r(), format!("with --faults {},{}", faults.u(), faults.r())),
+        None => (LIARS_AT_MOST, "without --faults".to_owned()),
+    };
+    if count > room {
+        return Err(Usage(format!("{why} at most {room} replicas lie, not {count}")));
+    }
+    Ok(())
 }
 
 /// What came of the runs so far.
@@ -261,7 +279,8 @@ fn options(arguments: &Arguments, seed: u64) -> Options {
             clients: less.clients.map(|count| count as usize),
             callers: less.callers.map(|count| count as usize),
             keys: less.keys,
-            without: match (&less.without, &less.only) {
+            only: less.only.as_ref().map(|kinds| kinds.iter().copied().collect()),
+            without: match (&less.without, &less.without_all_but) {
                 (Some(kinds), _) => kinds.iter().copied().collect(),
                 (_, Some(kinds)) => Overrides::all_but(kinds),
                 (None, None) => BTreeSet::new(),
@@ -312,12 +331,14 @@ mod tests {
             clients: Some(1),
             callers: Some(2),
             keys: Some(3),
+            only: None,
             without: [FaultKind::Wipe, FaultKind::MessageLoss].into(),
             skip_faults: Numbers::default().and([3, 7, 8, 9]),
             simpler: [Simpler::Network, Simpler::Clocks].into(),
         };
         let mut few = printed.clone();
         few.overrides.without = Overrides::all_but(&[FaultKind::Wipe, FaultKind::Pause]);
+        few.overrides.only = Some([FaultKind::Wipe, FaultKind::Pause, FaultKind::BitFlip].into());
         let mut none = printed.clone();
         none.overrides.without = FaultKind::ALL.into();
         for options in [printed, few, none, Options::new(1, 10_000)] {

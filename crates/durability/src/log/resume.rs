@@ -12,7 +12,7 @@
 
 use super::carry::Carry;
 use super::file::{DIRECTORY, GROUPS_OFFSET, encode_mark};
-use super::group::{GroupBuilder, PAGE_BYTES, Position};
+use super::group::{GroupBuilder, GroupHeader, PAGE_BYTES, Position};
 use super::index::Index;
 use super::recovery::{Judgement, Tail};
 use super::scan::{FoundGroup, LogScan, key_of};
@@ -138,26 +138,40 @@ impl<D: Disk> Log<D> {
         scan: &LogScan,
         judgement: &Judgement,
         tail: Tail,
-    ) -> Result<(), DiskError> {
+    ) -> Result<(), LogError> {
         let file = &scan.files[tail.file];
         let name = name_of(file.use_number);
         for torn in file.damaged.iter().filter(|header| header.offset >= tail.offset) {
             self.disk.write_at(&name, torn.offset, &[0; PAGE_BYTES as usize])?;
         }
         let last = judgement.groups.last().map(|(file, index)| &scan.files[*file].groups[*index]);
-        let last = last.map(|group| group.header);
-        let header = last.filter(|header| header.use_number == file.use_number);
-        if let Some(header) = header {
-            let mut group = vec![0; (header.end() - header.offset) as usize];
-            self.disk.read_at(&name, header.offset, &mut group)?;
-            self.disk.write_at(&name, header.offset, &group)?;
-            if header.offset == GROUPS_OFFSET {
-                let first_group = header.number;
+        let last = last.filter(|group| group.header.use_number == file.use_number);
+        if let Some(group) = last {
+            self.write_again(&name, group)?;
+            if group.header.offset == GROUPS_OFFSET {
+                let first_group = group.header.number;
                 let file_header = super::FileHeader { first_group, ..self.header(file.use_number) };
                 self.disk.write_at(&name, 0, &file_header.encode())?;
             }
         }
-        self.disk.sync(&name)
+        Ok(self.disk.sync(&name)?)
+    }
+
+    /// Writes a group in its place as it was verified. It is not read a second time: what another
+    /// read gives may be something else, and nothing that was not verified is written.
+    fn write_again(&mut self, name: &str, group: &FoundGroup) -> Result<(), LogError> {
+        let FoundGroup { header, records } = group;
+        self.builder.begin(&self.key);
+        records.iter().for_each(|placed| self.builder.push(&self.key, &placed.record));
+        let bytes = self.builder.finish(&self.key, *header);
+        // Records have one encoding, so this is what stood there.
+        let built = bytes.first_chunk().and_then(|bytes| {
+            GroupHeader::decode(bytes, &self.key, header.use_number, header.offset)
+        });
+        if built != Some(*header) {
+            return Err(LogError::Corrupt { file: name.to_owned(), offset: header.offset });
+        }
+        Ok(self.disk.write_at(name, header.offset, bytes)?)
     }
 
     /// Seals files that a crash left unsealed, if the next one's first group follows on them; the

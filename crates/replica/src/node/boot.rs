@@ -14,7 +14,7 @@ use perdura_durability::{CheckpointError, Checkpoints, Disk, Log, Opened, Recove
 use perdura_execution::{Genesis, GenesisError, Machine, Manifest, RestoreError, Service};
 use perdura_protocol::configuration::{Configurations, Parameters};
 use perdura_protocol::{
-    Configuration, Decode, Digest, Record, ReplicaId, Scheme, SecretKey, Slot, seeded,
+    Configuration, Decode, Digest, Record, ReplicaId, Scheme, SecretKey, Slot, limits, seeded,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -93,6 +93,11 @@ impl<S: Service> Node<S> {
             Record::State(state) => Some(state.clone()),
             _ => None,
         });
+        for record in &boot.records {
+            if let Record::Prefix(prefix) = record {
+                checkpointing.prefixes.insert(prefix.slot, prefix.clone());
+            }
+        }
         let mut restart =
             if boot.records.is_empty() && machine.slot() == Slot(0) && boot.vote_after == Slot(0) {
                 Restart::blank()
@@ -137,6 +142,7 @@ impl<S: Service> Node<S> {
             scheme,
             parameters: parameters.clone(),
             entropy: derive(entropy, b"agreement"),
+            window: limits::WINDOW,
         };
         let agreement = Agreement::new(settings, configurations, restart, now);
         let logged_slot = machine.slot();
@@ -159,6 +165,7 @@ impl<S: Service> Node<S> {
             sequence: 0,
             persisted: 0,
             frames: Lines::new(UNVERIFIED),
+            shares: Default::default(),
             penalties: BTreeMap::new(),
             retried: BTreeMap::new(),
             routes: BTreeMap::new(),

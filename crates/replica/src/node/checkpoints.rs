@@ -13,6 +13,7 @@ use bytes::Bytes;
 use perdura_execution::{Manifest, Service, StateSnapshot};
 use perdura_protocol::message::{Decision, Message, StateCertificate};
 use perdura_protocol::statement::Kind;
+use perdura_protocol::viewchange::PrefixCertificate;
 use perdura_protocol::{
     Batch, Certificate, Context, Digest, Encode, Record, ReplicaId, Signature, Slot, View, limits,
     seeded,
@@ -20,7 +21,7 @@ use perdura_protocol::{
 use std::collections::{BTreeMap, VecDeque};
 
 /// Bytes of recent batches kept in memory for laggards; older ones are read from the log.
-const RECENT_BYTES: usize = 32 * 1024 * 1024;
+pub const RECENT_BYTES: usize = 32 * 1024 * 1024;
 
 /// States kept in memory for sending, copied on write: the newest, and the one before it, which a
 /// replica may be fetching right now.
@@ -61,7 +62,11 @@ pub(super) struct Checkpointing {
     /// Nothing below is stored: the disk knows of a newer state, though it is damaged.
     pub store_from: Slot,
     recent: BTreeMap<Slot, Decision>,
-    recent_bytes: usize,
+    pub(super) recent_bytes: usize,
+    pub(super) recent_most: usize,
+    /// Of slots that the log still holds: a decision that a prefix proved here may be proven to
+    /// others by no later one. One for each interval of slots.
+    pub prefixes: BTreeMap<Slot, PrefixCertificate>,
 }
 
 impl Checkpointing {
@@ -79,6 +84,8 @@ impl Checkpointing {
             store_from: Slot(0),
             recent: BTreeMap::new(),
             recent_bytes: 0,
+            recent_most: RECENT_BYTES,
+            prefixes: BTreeMap::new(),
         }
     }
 
@@ -123,7 +130,7 @@ impl Checkpointing {
     fn add_recent(&mut self, decision: Decision) {
         self.recent_bytes += decision.batch.raw().len();
         self.recent.insert(decision.slot, decision);
-        while self.recent_bytes > RECENT_BYTES {
+        while self.recent_bytes > self.recent_most {
             let Some((_, oldest)) = self.recent.pop_first() else { return };
             self.recent_bytes -= oldest.batch.raw().len();
         }
@@ -216,16 +223,22 @@ impl<S: Service> Node<S> {
 
     /// "My state after this slot has this digest, and is durable here."
     fn vote_for_state(&mut self, slot: Slot, digest: Digest) {
-        let signature = self.sign_state(slot, digest);
-        let me = self.me;
-        self.broadcast(&Message::Checkpoint { slot, digest, signature });
-        self.add_vote(me, (slot, digest, signature));
+        if let Some(signature) = self.sign_state(slot, digest) {
+            let me = self.me;
+            self.broadcast(&Message::Checkpoint { slot, digest, signature });
+            self.add_vote(me, (slot, digest, signature));
+        }
         self.certify_state(slot);
     }
 
-    fn sign_state(&self, slot: Slot, digest: Digest) -> Signature {
-        let context = self.agreement.configurations().context_at(slot);
-        self.key.sign(&context.statement(Kind::Checkpoint, View(0), slot, digest))
+    /// Nothing about slots in which this replica's predecessor was the member: it has another key,
+    /// and whoever signs for it with this one passes for a liar.
+    fn sign_state(&self, slot: Slot, digest: Digest) -> Option<Signature> {
+        let configurations = self.agreement.configurations();
+        let statement =
+            configurations.context_at(slot).statement(Kind::Checkpoint, View(0), slot, digest);
+        let member = configurations.key_at(slot, self.me) == Some(self.key.public());
+        member.then(|| self.key.sign(&statement))
     }
 
     /// After a restart: what was voted for before counts here again; peers hear it on link up.
@@ -237,8 +250,9 @@ impl<S: Service> Node<S> {
             .map(|stored| (stored.snapshot.slot(), stored.digest))
             .collect();
         for (slot, digest) in stored {
-            let signature = self.sign_state(slot, digest);
-            self.add_vote(self.me, (slot, digest, signature));
+            if let Some(signature) = self.sign_state(slot, digest) {
+                self.add_vote(self.me, (slot, digest, signature));
+            }
         }
     }
 
@@ -250,8 +264,9 @@ impl<S: Service> Node<S> {
             .map(|stored| (stored.snapshot.slot(), stored.digest))
             .collect();
         for (slot, digest) in votes {
-            let signature = self.sign_state(slot, digest);
-            self.send(&[Peer::Replica(to)], &Message::Checkpoint { slot, digest, signature });
+            if let Some(signature) = self.sign_state(slot, digest) {
+                self.send(&[Peer::Replica(to)], &Message::Checkpoint { slot, digest, signature });
+            }
         }
     }
 
@@ -284,15 +299,8 @@ impl<S: Service> Node<S> {
         if penalised.is_some_and(|penalty| penalty.holds(now.monotonic_ms)) {
             return;
         }
-        if !self.add_vote(from, (slot, digest, signature)) {
-            return;
-        }
-        let liars = self.certify_state(slot);
-        // Who is behind may not know in which configuration, and with which keys, others sign.
-        if slot <= self.machine.slot() {
-            for liar in liars {
-                self.penalties.entry(Origin::Replica(liar)).or_default().strike(now.monotonic_ms);
-            }
+        if self.add_vote(from, (slot, digest, signature)) {
+            self.certify_state(slot);
         }
     }
 
@@ -315,12 +323,13 @@ impl<S: Service> Node<S> {
         true
     }
 
-    /// Looks for m + 1 genuine and equal digests of one slot's state; gives the replicas whose
-    /// signatures are not genuine.
-    fn certify_state(&mut self, slot: Slot) -> Vec<ReplicaId> {
-        let mut liars = Vec::new();
-        if self.checkpointing.certified.as_ref().is_some_and(|held| held.slot >= slot) {
-            return liars;
+    /// Looks for m + 1 genuine and equal digests of one slot's state. Who is behind does not know in
+    /// which configuration, and with which keys, others sign, and so could not blame anybody for what
+    /// it verifies in vain: it looks at the votes again when it has stored that state itself.
+    fn certify_state(&mut self, slot: Slot) {
+        let known = self.checkpointing.certified.as_ref().is_some_and(|held| held.slot >= slot);
+        if known || slot > self.machine.slot() {
+            return;
         }
         let quorum = self.parameters.faults.state_certificate();
         let votes: Vec<(ReplicaId, Digest, Signature)> = (0u8..)
@@ -331,7 +340,7 @@ impl<S: Service> Node<S> {
             })
             .collect();
         let enough = |digest: &Digest| votes.iter().filter(|v| v.1 == *digest).count() >= quorum;
-        let Some(digest) = votes.iter().map(|vote| vote.1).find(enough) else { return liars };
+        let Some(digest) = votes.iter().map(|vote| vote.1).find(enough) else { return };
         let signatures: Vec<(ReplicaId, Signature)> =
             votes.iter().filter(|vote| vote.1 == digest).map(|vote| (vote.0, vote.2)).collect();
         let configuration = self.agreement.configurations().at(slot).id;
@@ -339,21 +348,22 @@ impl<S: Service> Node<S> {
         for (id, signature) in signatures {
             let single = Certificate::new(vec![(id, signature)]);
             let state = StateCertificate { slot, digest, configuration, certificate: single };
+            self.counters.statements_verified += 1;
             if self.state_certified(&state, 1) {
                 genuine.push((id, signature));
             } else {
                 self.checkpointing.votes[id.index()] = [None; 2];
-                liars.push(id);
+                let penalty = self.penalties.entry(Origin::Replica(id)).or_default();
+                penalty.strike(self.ticked_ms);
             }
         }
         if genuine.len() < quorum {
-            return liars;
+            return;
         }
         let certificate = Certificate::new(genuine);
         self.counters.states_certified += 1;
         self.judge_own_state(slot, digest);
         self.learn_certificate(StateCertificate { slot, digest, configuration, certificate });
-        liars
     }
 
     /// A state is proven, to this replica and, by what it notes, after a restart to others.
@@ -408,8 +418,11 @@ impl<S: Service> Node<S> {
         genuine >= quorum
     }
 
-    pub(super) fn on_certified(&mut self, _slot: Slot) {
+    pub(super) fn on_certified(&mut self, prefix: PrefixCertificate) {
         self.counters.prefixes_certified += 1;
+        let prefixes = &mut self.checkpointing.prefixes;
+        prefixes.insert(prefix.slot, prefix);
+        *prefixes = prefixes.split_off(&self.checkpointing.kept.next());
     }
 
     /// A laggard asks for batches that agreement has forgotten.
@@ -467,9 +480,8 @@ impl<S: Service> Node<S> {
 
     fn send_decisions(&mut self, to: ReplicaId, decisions: Vec<Decision>) {
         let (Some(first), Some(last)) = (decisions.first(), decisions.last()) else { return };
-        let held = self.agreement.prefix();
-        let covers = held.slot >= first.slot && held.slot <= last.slot;
-        let prefix = covers.then(|| held.clone());
+        let covering = self.checkpointing.prefixes.range(first.slot..=last.slot);
+        let prefix = covering.last().map(|(_, prefix)| prefix.clone());
         self.send(&[Peer::Replica(to)], &Message::Decisions { decisions, prefix });
     }
 

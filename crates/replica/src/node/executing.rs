@@ -104,6 +104,7 @@ impl<S: Service> Node<S> {
     ) {
         let executed = self.machine.execute(slot, batch);
         assert!(self.machine.history() == history, "agreement and execution disagree: stop");
+        self.shares.delivered(batch);
         self.counters.batches += 1;
         self.counters.commands += executed.replies.len() as u64;
         self.logged_at = self.logged_at.max(logged_at);
@@ -241,6 +242,7 @@ impl<S: Service> Node<S> {
             Peer::Replica(id) => {
                 self.agreement.on_link(now, id, true);
                 self.repeat_checkpoint_votes(id);
+                self.ask_for_state_again(id);
             }
             Peer::Client { connection, key } => {
                 self.connections.insert(connection, key);

@@ -6,6 +6,7 @@
 
 use super::executing::size_of_outcome;
 use super::questions::is_costly;
+use super::shares::Shares;
 use super::waiting::Capacity;
 use super::{Input, Node, Peer};
 use bytes::Bytes;
@@ -39,6 +40,10 @@ const HAND_AGAIN_MS: u64 = 200;
 /// replies that its sessions cache, and a retry is small; whoever asks for more asks again.
 const RETRY_BYTES: usize = 1024 * 1024;
 
+/// Frames of a client that has used up its share which wait here, beside those in its links: what it
+/// may have looked at in the next ticks.
+const HELD_BACK: usize = 64;
+
 /// In whose line a frame waits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Origin {
@@ -61,6 +66,22 @@ impl WaitingFrame {
             Peer::Client { key, .. } => Origin::Client(key),
         }
     }
+
+    fn source(&self) -> Source {
+        match self.peer {
+            Peer::Client { .. } => Source::Client,
+            Peer::Replica(id) => Source::Replica(id),
+        }
+    }
+
+    /// Whether it may be looked at. What a replica forwarded never stands in the way of what it
+    /// forwarded next.
+    pub(super) fn may_enter(&self, shares: &Shares) -> bool {
+        match self.peer {
+            Peer::Replica(_) => true,
+            Peer::Client { key, .. } => shares.may(key),
+        }
+    }
 }
 
 impl<S: Service> Node<S> {
@@ -78,7 +99,7 @@ impl<S: Service> Node<S> {
                 Message::Frame(frame) => self.wait_frame(now, peer, frame),
                 Message::Propose { view, slot, ref batch, .. } => {
                     // What agreement will not take up needs no verification.
-                    let wanted = self.agreement.wants_proposal(from, view, slot);
+                    let wanted = self.agreement.wants_proposal(now, from, view, slot, batch);
                     if !wanted || self.authentic(batch) {
                         self.agreement.on_message(now, from, message);
                     } else {
@@ -180,7 +201,9 @@ impl<S: Service> Node<S> {
         // neither replaces a client's own copy nor is charged to it.
         let mut seen: BTreeMap<(Origin, SessionId, u64), Bytes> = BTreeMap::new();
         for _ in 0..FRAMES_AT_ONCE {
-            let Some((origin, waiting)) = self.frames.pop(|_| true) else { break };
+            let shares = &self.shares;
+            let next = self.frames.pop(|waiting| waiting.may_enter(shares));
+            let Some((origin, waiting)) = next else { break };
             let name = (origin, waiting.frame.session, waiting.frame.first_number);
             let raw = waiting.frame.raw().clone();
             if seen.get(&name) == Some(&raw) {
@@ -198,14 +221,38 @@ impl<S: Service> Node<S> {
                 self.on_known(now, &waiting);
             } else if self.answer_retry(&waiting) {
                 self.counters.retransmissions += 1;
-            } else if self.needs_signature(&waiting.frame) {
-                unverified.push(waiting);
+            } else if !self.has_room(&waiting) {
+                self.refuse_busy(waiting.peer, &waiting.frame);
             } else {
-                self.admit(now, waiting);
+                self.shares.take(&waiting.frame);
+                if self.needs_signature(&waiting.frame) {
+                    unverified.push(waiting);
+                } else {
+                    self.admit(now, waiting);
+                }
             }
         }
         self.verify_frames(now, unverified);
         self.refuse_displaced();
+    }
+
+    /// Whether a frame would be kept if it is genuine: asked first, for it costs nothing.
+    fn has_room(&self, waiting: &WaitingFrame) -> bool {
+        let frame = &waiting.frame;
+        self.shares.may(frame.session.client) && self.agreement.has_room(frame, waiting.source())
+    }
+
+    /// Whether nothing is to be read from a peer for now: as much as it may have looked at waits
+    /// here already. What it sends waits in its link, and TCP holds it back.
+    #[must_use]
+    pub fn holds_back(&self, peer: Peer) -> bool {
+        match peer {
+            Peer::Replica(_) => false,
+            Peer::Client { key, .. } => {
+                let waiting = self.frames.length(Origin::Client(key));
+                waiting >= HELD_BACK && self.shares.is_sparse(key)
+            }
+        }
     }
 
     /// All in one batch; if that fails, each sender's in one of its own, and only those of senders
@@ -258,6 +305,7 @@ impl<S: Service> Node<S> {
     /// Allowances of the next tick.
     pub(super) fn tick_ingress(&mut self, now: Now) {
         self.retried.clear();
+        self.shares.tick(now.monotonic_ms);
         self.penalties.retain(|_, penalty| !penalty.forgiven(now.monotonic_ms));
         self.forget_answered();
     }
@@ -274,11 +322,7 @@ impl<S: Service> Node<S> {
     }
 
     fn admit(&mut self, now: Now, waiting: WaitingFrame) {
-        let source = match waiting.peer {
-            Peer::Client { .. } => Source::Client,
-            Peer::Replica(id) => Source::Replica(id),
-        };
-        match self.agreement.on_frame(now, waiting.frame.clone(), source) {
+        match self.agreement.on_frame(now, waiting.frame.clone(), waiting.source()) {
             Admission::Taken => self.counters.frames += 1,
             Admission::Known => {}
             Admission::Full => self.refuse_busy(waiting.peer, &waiting.frame),

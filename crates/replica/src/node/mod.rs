@@ -10,7 +10,7 @@
 //! 4. It calls [`Node::flush`] at least every [`perdura_agreement::timing::TICK_MS`].
 //!
 //! Files: `boot` from disk to node; `ingress` decoding and authentication; `waiting` lines, one for
-//! each peer, for what waits; `questions` what replicas ask for, within an allowance; `executing` delivery,
+//! each peer, for what waits; `shares` how much of each client's; `questions` what replicas ask for, within an allowance; `executing` delivery,
 //! replies and reads; `backlog` what waits for the disk; `checkpoints` boundaries, digests, truncation; `transfer` the state of a
 //! replica that was away; `report` what an operator sees.
 
@@ -22,11 +22,13 @@ mod ingress;
 mod interceptor;
 mod questions;
 mod report;
+mod shares;
 mod transfer;
 mod waiting;
 
 pub use backlog::BACKLOG_BYTES;
 pub use boot::{Boot, BootError, Recovered, recover};
+pub use checkpoints::RECENT_BYTES;
 pub use executing::{WAITING_READS, WAITING_REPLIES};
 pub use ingress::UNVERIFIED;
 pub use interceptor::{Interceptor, Said};
@@ -49,6 +51,7 @@ use perdura_protocol::{
     Slot, seeded,
 };
 use questions::Asker;
+use shares::Shares;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use transfer::Transfer;
 use waiting::Lines;
@@ -60,7 +63,7 @@ const NOTE_MS: u64 = 100;
 const NOTES: usize = 1024;
 
 /// Connections on which sessions are attached; further ones replace the oldest of their client.
-const ROUTES: usize = 65_536;
+pub const ROUTES: usize = 65_536;
 
 /// Bytes of messages that may wait among the outputs; beyond it the driver carries them out before
 /// it takes in more, so that answers which are larger than their questions stay bounded by the
@@ -193,6 +196,7 @@ pub struct Node<S> {
     frames: Lines<Origin, WaitingFrame>,
     // Whose frames were not signed by whom they name.
     penalties: BTreeMap<Origin, Penalty>,
+    shares: Shares,
     // Bytes of answers to retries in this tick.
     retried: BTreeMap<PublicKey, usize>,
     routes: BTreeMap<SessionId, u64>,
@@ -283,7 +287,9 @@ impl<S: Service> Node<S> {
     #[must_use]
     pub fn has_more(&self) -> bool {
         let executed = self.machine.slot();
-        !self.frames.is_empty() || self.reads.any_first(|read| read.ready(executed))
+        let shares = &self.shares;
+        let frames = self.frames.any_first(|waiting| waiting.may_enter(shares));
+        frames || self.reads.any_first(|read| read.ready(executed))
     }
 
     /// Does what agreement wants, until it wants nothing.
@@ -302,7 +308,7 @@ impl<S: Service> Node<S> {
                 Effect::Deliver { slot, batch, history, logged_at } => {
                     self.deliver(now, slot, &batch, history, logged_at);
                 }
-                Effect::Certified(prefix) => self.on_certified(prefix.slot),
+                Effect::Certified(prefix) => self.on_certified(prefix),
                 Effect::ViewStarted(view) => self.on_view_started(view),
                 Effect::Serve { to, from } => self.serve(to, from),
                 Effect::FetchState { checkpoint } => self.want_state(now, checkpoint),
@@ -360,6 +366,9 @@ impl<S: Service> Node<S> {
 
     fn misbehaved(&mut self, peer: Peer, what: String) {
         self.counters.misbehaviours += 1;
+        if let Peer::Replica(id) = peer {
+            self.agreement.on_exposed(id);
+        }
         self.outputs.push_back(Output::Misbehaved { peer, what });
     }
 

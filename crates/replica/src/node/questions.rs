@@ -8,7 +8,7 @@ use super::{Node, Peer};
 use perdura_agreement::Now;
 use perdura_execution::Service;
 use perdura_protocol::message::Message;
-use perdura_protocol::{ReplicaId, seeded};
+use perdura_protocol::{ReplicaId, Slot, seeded};
 use std::collections::VecDeque;
 
 /// Questions of one replica that wait; further ones are dropped and asked again. A transfer asks
@@ -18,6 +18,13 @@ pub const QUESTIONS: usize = 64;
 /// Bytes of answers to one replica by which its allowance grows in a tick: 100 MB/s, nearly what a
 /// link of 1 Gbit/s carries, for a tenth of a core.
 pub const ANSWER_BYTES: i64 = 2 * 1024 * 1024;
+
+/// How much more an answer costs that was given to the same replica before. A correct one asks another
+/// when an answer got lost, and for the next when it did not.
+const AGAIN_COST: i64 = 32;
+
+/// Questions remembered of each replica: more than the pieces and batches that it asks for at once.
+const REMEMBERED: usize = 256;
 
 /// Queries for states, which all replicas answer and repeat their votes for: one in this time.
 const QUERY_MS: u64 = 100;
@@ -29,9 +36,28 @@ pub(super) struct Asker {
     // May be below nothing, by one answer: that is paid back first.
     allowance: i64,
     queried_ms: Option<u64>,
+    // What it was answered lately, and the slot from which on it last had decisions.
+    answered: VecDeque<Message>,
+    decided: Slot,
 }
 
 impl Asker {
+    /// Whether it was answered this before; remembers that it is now.
+    fn again(&mut self, question: &Message) -> bool {
+        if let Message::Fetch { from } = question {
+            let before = std::mem::replace(&mut self.decided, *from);
+            return *from <= before;
+        }
+        let again = self.answered.contains(question);
+        if !again {
+            if self.answered.len() >= REMEMBERED {
+                self.answered.pop_front();
+            }
+            self.answered.push_back(question.clone());
+        }
+        again
+    }
+
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
@@ -87,6 +113,7 @@ impl<S: Service> Node<S> {
                 return;
             }
             let Some(question) = asker.waiting.pop_front() else { return };
+            let again = question != Message::StateQuery && asker.again(&question);
             let before = self.output_bytes;
             match question {
                 Message::Fetch { .. } | Message::FetchBatch { .. } => {
@@ -95,7 +122,11 @@ impl<S: Service> Node<S> {
                 }
                 other => self.on_transfer_message(now, from, other),
             }
-            self.charge(from, self.output_bytes.saturating_sub(before));
+            let bytes = self.output_bytes.saturating_sub(before);
+            self.charge(from, bytes);
+            if again {
+                self.charge_again(from, bytes);
+            }
         }
     }
 
@@ -106,12 +137,41 @@ impl<S: Service> Node<S> {
         }
     }
 
+    /// What the same answer costs more than the first time.
+    fn charge_again(&mut self, to: ReplicaId, bytes: usize) {
+        if let Some(asker) = self.askers.get_mut(to.index()) {
+            asker.allowance -= (bytes as i64 + 1024) * (AGAIN_COST - 1);
+        }
+    }
+
     /// Whoever left asks anew.
     pub(super) fn forget_questions(&mut self, peer: Peer) {
         if let Peer::Replica(id) = peer
             && let Some(asker) = self.askers.get_mut(id.index())
         {
             asker.waiting.clear();
+            asker.answered.clear();
+            asker.decided = Slot(0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_asks_for_the_next_is_told_from_who_asks_the_same_again() {
+        let mut asker = Asker::default();
+        let piece = |index| Message::FetchPiece { slot: Slot(64), index };
+        let laggard: Vec<Message> = (1..100)
+            .map(|n| Message::Fetch { from: Slot(32 * n) })
+            .chain((0..500).map(piece))
+            .collect();
+        assert!(!laggard.iter().any(|question| asker.again(question)));
+        assert!(asker.answered.len() <= REMEMBERED);
+        for old in [Message::Fetch { from: Slot(32) }, piece(499), piece(400)] {
+            assert!(asker.again(&old) && asker.again(&old), "{old:?}");
         }
     }
 }

@@ -19,6 +19,8 @@ pub struct Counters {
     pub busy: u64,
     /// Client signatures verified.
     pub signatures_verified: u64,
+    /// Signatures of replicas verified.
+    pub statements_verified: u64,
     /// Batches executed.
     pub batches: u64,
     /// Commands executed or answered from their session.
@@ -33,6 +35,8 @@ pub struct Counters {
     pub configurations: u64,
     /// Prefixes certified.
     pub prefixes_certified: u64,
+    /// Times that others were asked for a certified prefix, because none came by itself.
+    pub prefixes_asked_for: u64,
     /// Checkpoints stored.
     pub checkpoints: u64,
     /// Boundaries passed over because the checkpoint before was still being stored.
@@ -102,6 +106,12 @@ pub struct Held {
     pub backlog: (usize, usize),
     /// Questions of all replicas that wait.
     pub questions: usize,
+    /// Bytes of recent batches.
+    pub recent_bytes: usize,
+    /// Sessions whose replies go to a connection.
+    pub routes: usize,
+    /// Clients that have to wait, for their frames are sparse.
+    pub sparse_clients: usize,
     /// Senders whose signatures were not genuine.
     pub penalties: usize,
 }
@@ -158,6 +168,9 @@ impl<S: Service> Node<S> {
             reply_bytes: (self.egress_bytes, self.largest_egress),
             backlog: (self.backlog.bytes(), self.backlog.largest()),
             questions: self.askers.iter().map(Asker::waiting).sum(),
+            recent_bytes: self.checkpointing.recent_bytes,
+            routes: self.routes.len(),
+            sparse_clients: self.shares.sparse(),
             penalties: self.penalties.len(),
         };
         Report {
@@ -174,7 +187,12 @@ impl<S: Service> Node<S> {
             boundary: checkpoint,
             state,
             held,
-            counters: Counters { agreement: self.agreement.marks(), ..self.counters },
+            counters: Counters {
+                agreement: self.agreement.marks(),
+                statements_verified: self.counters.statements_verified
+                    + self.agreement.signatures_verified(),
+                ..self.counters
+            },
         }
     }
 
@@ -190,10 +208,26 @@ impl<S: Service> Node<S> {
         self.agreement.furthest_slot()
     }
 
+    /// Divides the bounds of queues and of recent batches by two to the power of `by`. For
+    /// simulations: few clients reach bounds that are made for thousands only so.
+    pub fn shrink_queues(&mut self, by: u32) {
+        self.agreement.shrink_pool(by);
+        self.frames.shrink(by);
+        self.reads.shrink(by);
+        self.checkpointing.recent_most >>= by;
+    }
+
     /// Whether a client with this key may connect.
     #[must_use]
     pub fn accepts_client(&self, key: perdura_protocol::PublicKey) -> bool {
         self.machine.is_client(key)
+    }
+
+    /// Whether a link of a client with this key is taken now: it is registered, and nobody has
+    /// lately sent frames on one that it had not signed.
+    #[must_use]
+    pub fn admits_client(&self, key: perdura_protocol::PublicKey) -> bool {
+        self.accepts_client(key) && !self.is_penalised(key)
     }
 
     /// The active configuration.

@@ -184,6 +184,15 @@ impl<S: Service> Node<S> {
         self.broadcast(&Message::StateQuery);
     }
 
+    /// A link to a replica is new: a question that was asked before was lost on it. A replica that
+    /// starts without a state asks before it has any link.
+    pub(super) fn ask_for_state_again(&mut self, to: ReplicaId) {
+        let asking = matches!(self.transfer.phase, Phase::Asking { .. });
+        if asking && !self.transfer.answers.contains(&to) {
+            self.send(&[Peer::Replica(to)], &Message::StateQuery);
+        }
+    }
+
     pub(super) fn on_transfer_message(&mut self, now: Now, from: ReplicaId, message: Message) {
         let to = [Peer::Replica(from)];
         match message {
@@ -230,13 +239,14 @@ impl<S: Service> Node<S> {
         state: Option<StateCertificate>,
         prefix: PrefixCertificate,
     ) {
-        if !self.agreement.voting() {
-            self.agreement.on_prefix_certificate(prefix.clone());
-        }
-        if !matches!(self.transfer.phase, Phase::Asking { .. }) {
+        // One to each query, so that a liar has no more of them verified.
+        if !self.transfer.answers.insert(from) {
             return;
         }
-        if !self.transfer.answers.insert(from) {
+        if !self.agreement.voting() || self.agreement.lacks_prefix() {
+            self.agreement.on_prefix_certificate(now, prefix.clone());
+        }
+        if !matches!(self.transfer.phase, Phase::Asking { .. }) {
             return;
         }
         if let Some(state) = state {
@@ -457,7 +467,7 @@ impl<S: Service> Node<S> {
         self.counters.transfers_completed += 1;
         self.transfer.short_turns = 0;
         self.agreement.on_installed(now, slot, history, &configurations);
-        self.agreement.on_prefix_certificate(prefix);
+        self.agreement.on_prefix_certificate(now, prefix);
         if let Some(active) = configurations.iter().rev().find(|c| c.from_slot <= slot.next()) {
             self.outputs.push_back(Output::Members(active.clone()));
         }
@@ -475,8 +485,17 @@ impl<S: Service> Node<S> {
             Phase::Idle => {
                 let needed =
                     !self.agreement.voting() || self.machine.slot() < self.transfer.at_least;
-                if needed && ms >= self.transfer.ended_ms + ANSWER_MS {
+                if ms < self.transfer.ended_ms + ANSWER_MS {
+                    return;
+                }
+                if needed {
                     self.want_state(now, Slot(0));
+                } else if self.agreement.lacks_prefix() {
+                    // Those who are asked sign theirs as it is now, and answer with the newest.
+                    self.transfer.ended_ms = ms;
+                    self.transfer.answers.clear();
+                    self.counters.prefixes_asked_for += 1;
+                    self.broadcast(&Message::StateQuery);
                 }
             }
             Phase::Asking { since_ms } if ms >= *since_ms + OFFERS_MS => {

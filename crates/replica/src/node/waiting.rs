@@ -37,6 +37,12 @@ impl<K: Ord + Copy, T> Lines<K, T> {
         Lines { lines: BTreeMap::new(), turn: VecDeque::new(), capacity, items: 0, bytes: 0 }
     }
 
+    /// Divides what it may hold by two to the power of `by`.
+    pub fn shrink(&mut self, by: u32) {
+        self.capacity.items >>= by;
+        self.capacity.bytes >>= by;
+    }
+
     /// Puts an item at the end of its line, or gives it back.
     pub fn push(&mut self, whose: K, item: T, bytes: usize) -> Result<(), T> {
         let held = self.lines.get(&whose).map_or((0, 0), |line| (line.items.len(), line.bytes));
@@ -84,12 +90,18 @@ impl<K: Ord + Copy, T> Lines<K, T> {
         self.lines.values().any(|line| line.items.front().is_some_and(|(item, _)| ready(item)))
     }
 
+    /// Items in a line.
+    pub fn length(&self, whose: K) -> usize {
+        self.lines.get(&whose).map_or(0, |line| line.items.len())
+    }
+
     /// Items and bytes.
     pub fn held(&self) -> (usize, usize) {
         (self.items, self.bytes)
     }
 
-    pub fn is_empty(&self) -> bool {
+    #[cfg(test)]
+    fn is_empty(&self) -> bool {
         self.items == 0
     }
 }

@@ -12,10 +12,10 @@ use perdura_agreement::timing::TICK_MS;
 use perdura_durability::{Checkpoints, FileDisk, Log, storage};
 use perdura_execution::Service;
 use perdura_protocol::configuration::Durability;
-use perdura_protocol::{Configuration, ReplicaId};
+use perdura_protocol::{Configuration, PublicKey, ReplicaId};
 use perdura_transport::Peer as LinkPeer;
 use perdura_transport::{
-    Hello, Hub, HubEvent, MemberAddress, Misbehaviour, Refusal, SendError, Stats,
+    Admission, Hello, Hub, HubEvent, MemberAddress, Misbehaviour, Refusal, SendError, Stats,
 };
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -157,28 +157,11 @@ impl<S: Service> EventLoop<S> {
 
     /// One round: wait, take in everything that is there, let the node act, send.
     fn round(&mut self, events: &mut Vec<HubEvent>, workers: &Workers) -> Result<(), RunError> {
-        let node = &self.node;
-        let mut admit = |_: &Hello, key| {
-            if node.is_penalised(key) {
-                Err(Refusal(
-                    "frames on a link of this client key were not signed with it: try again later, \
-                     and see that no other program uses the key"
-                        .into(),
-                ))
-            } else if node.accepts_client(key) {
-                Ok(())
-            } else {
-                Err(Refusal(
-                    "this client key is not registered, or was revoked; register it with \
-                     `perdura client add NAME`"
-                        .into(),
-                ))
-            }
-        };
+        let mut door = Door { node: &self.node };
         // What is left to do waits behind what has arrived, not the reverse.
-        let timeout = if node.has_more() { 0 } else { TICK_MS };
+        let timeout = if self.node.has_more() { 0 } else { TICK_MS };
         let timeout = Duration::from_millis(timeout);
-        self.hub.poll(Instant::now(), Some(timeout), &mut admit, events)?;
+        self.hub.poll(Instant::now(), Some(timeout), &mut door, events)?;
         let now = self.clock.now();
         let completions = self.completions.take();
         failure(&completions)?;
@@ -371,6 +354,35 @@ fn failure(completions: &[Completion]) -> Result<(), RunError> {
         _ => None,
     });
     reason.map_or(Ok(()), |reason| Err(RunError::Disk(reason)))
+}
+
+/// Who may come in, and who has to wait.
+struct Door<'a, S> {
+    node: &'a Node<S>,
+}
+
+impl<S: Service> Admission for Door<'_, S> {
+    fn admit(&mut self, _: &Hello, key: PublicKey) -> Result<(), Refusal> {
+        if self.node.is_penalised(key) {
+            Err(Refusal(
+                "frames on a link of this client key were not signed with it: try again later, \
+                 and see that no other program uses the key"
+                    .into(),
+            ))
+        } else if self.node.accepts_client(key) {
+            Ok(())
+        } else {
+            Err(Refusal(
+                "this client key is not registered, or was revoked; register it with \
+                 `perdura client add NAME`"
+                    .into(),
+            ))
+        }
+    }
+
+    fn holds_back(&self, peer: &LinkPeer) -> bool {
+        self.node.holds_back(node_peer(*peer))
+    }
 }
 
 fn note_link(peer: LinkPeer, change: &str, reason: &str) {

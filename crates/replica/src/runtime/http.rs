@@ -101,8 +101,10 @@ fn respond(request: &Request<Incoming>, shared: &Shared) -> Response<Full<Bytes>
     match request.uri().path() {
         "/healthz" if snapshot.at.elapsed() < STANDSTILL => text(StatusCode::OK, "ok\n"),
         "/healthz" => text(StatusCode::SERVICE_UNAVAILABLE, "the event loop stands still\n"),
-        "/readyz" if snapshot.report.state == State::Active => text(StatusCode::OK, "ready\n"),
-        "/readyz" => text(StatusCode::SERVICE_UNAVAILABLE, snapshot.report.state.as_str()),
+        "/readyz" if state_of(&snapshot) == State::Active.as_str() => {
+            text(StatusCode::OK, "ready\n")
+        }
+        "/readyz" => text(StatusCode::SERVICE_UNAVAILABLE, state_of(&snapshot)),
         "/status" => with_type(StatusCode::OK, "application/json", status(&snapshot).into()),
         "/metrics" => match metrics::text(&snapshot) {
             Ok(body) => with_type(StatusCode::OK, "text/plain; version=0.0.4", body.into()),
@@ -110,6 +112,14 @@ fn respond(request: &Request<Incoming>, shared: &Shared) -> Response<Full<Bytes>
         },
         _ => text(StatusCode::NOT_FOUND, "try /status, /metrics, /healthz or /readyz\n"),
     }
+}
+
+/// What the replica said last is no news of one whose event loop stands still; a diverged one has
+/// stopped for good, and its last word stays.
+fn state_of(snapshot: &Snapshot) -> &'static str {
+    let state = snapshot.report.state;
+    let stalled = snapshot.at.elapsed() >= STANDSTILL && state != State::Diverged;
+    if stalled { "stalled" } else { state.as_str() }
 }
 
 fn text(code: StatusCode, body: &str) -> Response<Full<Bytes>> {
@@ -139,11 +149,49 @@ fn status(snapshot: &Snapshot) -> String {
         "prefix": report.prefix.0,
         "checkpoint": at(report.checkpoint),
         "boundary": at(report.boundary),
-        "state": report.state.as_str(),
+        "state": state_of(snapshot),
         "pid": std::process::id(),
         "version": env!("CARGO_PKG_VERSION"),
     })
     .to_string();
     text.push('\n');
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::{Counters, Held};
+    use perdura_protocol::{ReplicaId, View};
+
+    fn snapshot(state: State, age: Duration) -> Snapshot {
+        let slot = Slot(7);
+        let report = Report {
+            id: ReplicaId(0),
+            view: View(1),
+            leader: false,
+            decided: slot,
+            executed: slot,
+            logged: slot,
+            prefix: slot,
+            checkpoint: None,
+            boundary: None,
+            state,
+            held: Held::default(),
+            counters: Counters::default(),
+        };
+        // Made that long before now.
+        let at = Instant::now().checked_sub(age).unwrap();
+        Snapshot { report, network: Stats::default(), at }
+    }
+
+    #[test]
+    fn who_has_said_nothing_for_a_while_is_not_active() {
+        let (new, old) = (Duration::ZERO, STANDSTILL);
+        assert_eq!(state_of(&snapshot(State::Active, new)), "active");
+        assert_eq!(state_of(&snapshot(State::Active, old)), "stalled");
+        assert_eq!(state_of(&snapshot(State::Recovering, old)), "stalled");
+        assert_eq!(state_of(&snapshot(State::Diverged, old)), "diverged");
+        assert!(status(&snapshot(State::Active, old)).contains(r#""state":"stalled""#));
+    }
 }

@@ -59,6 +59,11 @@ pub(super) fn text(snapshot: &Snapshot) -> prometheus::Result<Vec<u8>> {
         ("perdura_reads_waiting", "Unordered reads waiting.", held.reads.0 as u64),
         ("perdura_questions_waiting", "Questions of replicas waiting.", held.questions as u64),
         ("perdura_penalised_peers", "Peers that sent bad signatures.", held.penalties as u64),
+        (
+            "perdura_sparse_clients",
+            "Clients held back for sparse frames.",
+            held.sparse_clients as u64,
+        ),
         ("perdura_replica_links", "Links to replicas.", s.replica_links),
         ("perdura_client_links", "Links of clients.", s.client_links),
     ];
@@ -70,6 +75,7 @@ pub(super) fn text(snapshot: &Snapshot) -> prometheus::Result<Vec<u8>> {
         ("perdura_refused_frames_total", "Frames refused: queues were full.", c.busy),
         ("perdura_unknown_client_frames_total", "Frames of unknown keys.", c.unknown_clients),
         ("perdura_signatures_verified_total", "Client signatures.", c.signatures_verified),
+        ("perdura_statements_verified_total", "Replicas' signatures.", c.statements_verified),
         ("perdura_replies_total", "Replies sent.", c.replies),
         ("perdura_reads_total", "Unordered reads answered.", c.reads),
         ("perdura_views_started_total", "Views started.", c.views_started),
@@ -90,6 +96,7 @@ pub(super) fn text(snapshot: &Snapshot) -> prometheus::Result<Vec<u8>> {
         ("perdura_received_messages_total", "Messages received.", s.received_messages),
         ("perdura_sent_messages_total", "Messages sent.", s.sent_messages),
         ("perdura_dropped_messages_total", "Messages dropped.", s.dropped_messages),
+        ("perdura_held_back_total", "Turns of links passed over.", s.held_back),
         ("perdura_refused_peers_total", "Peers refused at their handshake.", s.refused_peers),
     ];
     for (name, help, value) in gauges {

@@ -5,12 +5,35 @@
 //! anybody locks it; only what was locked is proposed again unjudged. So as many clocks as a quorum
 //! has members, liars' counted as showing anything, have shown a time as late. With r = 0 a single
 //! lock, the leader's own, is carried into the next view: one clock is all that can be asked for.
+//!
+//! A vote of a replica whose clock is in order, for a fresh proposal, is held against that clock by
+//! itself: its time is not ahead of the clock at the vote, nor behind the clock when the proposal
+//! came, by more than `max_skew_ms`. A proposal is fresh unless a NewView that the replica heard of
+//! chose something for the slot, or the replica had the batch in another way.
 
 use crate::violation::{Broken, Check};
-use perdura_protocol::{Faults, Slot, Time};
+use perdura_protocol::batch::BatchKind;
+use perdura_protocol::{Batch, Digest, Faults, Slot, Time};
 use std::collections::BTreeMap;
 
 const RULE: &str = "AgreedTime (E3)";
+
+/// A proposal as a replica first heard it.
+#[derive(Clone, Copy, Debug)]
+struct Heard {
+    at_us: u64,
+    clock: Time,
+    // Nothing if it need not be close to the clock.
+    time: Option<Time>,
+}
+
+/// What one replica may be held to.
+#[derive(Clone, Debug, Default)]
+struct Watch {
+    // Since when its clock is in order, microseconds.
+    in_order_since: Option<u64>,
+    heard: BTreeMap<(Slot, Digest), Heard>,
+}
 
 /// The checker.
 #[derive(Debug)]
@@ -20,6 +43,7 @@ pub struct AgreedTime {
     witnesses: usize,
     // The latest that each replica's clock showed it.
     clocks: Vec<Time>,
+    watches: Vec<Watch>,
     times: BTreeMap<Slot, Time>,
 }
 
@@ -29,7 +53,9 @@ impl AgreedTime {
     pub fn new(max_skew_ms: u64, faults: Faults) -> AgreedTime {
         let witnesses = if faults.byzantine() { faults.agreement_quorum() } else { 1 };
         let clocks = vec![Time(0); faults.n()];
-        AgreedTime { max_skew_ms, witnesses, clocks, times: BTreeMap::new() }
+        let watch = Watch { in_order_since: Some(0), ..Watch::default() };
+        let watches = vec![watch; faults.n()];
+        AgreedTime { max_skew_ms, witnesses, clocks, watches, times: BTreeMap::new() }
     }
 
     /// `replica` was shown this by its clock.
@@ -40,6 +66,50 @@ impl AgreedTime {
     /// `replica` lies, and says any time.
     pub fn lies(&mut self, replica: usize) {
         self.clocks[replica] = Time(u64::MAX);
+    }
+
+    /// The clock of `replica` is in order, or not.
+    pub fn looked_at(&mut self, replica: usize, wrong: bool, now_us: u64) {
+        let since = &mut self.watches[replica].in_order_since;
+        *since = if wrong { None } else { since.or(Some(now_us)) };
+    }
+
+    /// `replica` hears of a proposal when its clock shows `clock`.
+    pub fn proposed(
+        &mut self,
+        replica: usize,
+        slot: Slot,
+        batch: &Batch,
+        clock: Time,
+        now_us: u64,
+    ) {
+        let time = (batch.kind() != BatchKind::Null).then_some(batch.time());
+        let heard = Heard { at_us: now_us, clock, time };
+        self.watches[replica].heard.entry((slot, batch.digest())).or_insert(heard);
+    }
+
+    /// `replica` has a batch in another way: it made it, or it comes as one that is bound.
+    pub fn given(&mut self, replica: usize, slot: Slot, batch: &Batch) {
+        let heard = Heard { at_us: 0, clock: Time(0), time: None };
+        self.watches[replica].heard.insert((slot, batch.digest()), heard);
+    }
+
+    /// `replica` votes for a batch in a slot for which nothing was chosen.
+    pub fn votes(&self, replica: usize, slot: Slot, digest: Digest, clock: Time) -> Check {
+        let watch = &self.watches[replica];
+        let Some(heard) = watch.heard.get(&(slot, digest)) else { return Ok(()) };
+        let (Some(time), Some(since)) = (heard.time, watch.in_order_since) else { return Ok(()) };
+        let fits =
+            time.0 <= clock.0 + self.max_skew_ms && heard.clock.0 <= time.0 + self.max_skew_ms;
+        if since > heard.at_us || fits {
+            return Ok(());
+        }
+        let what = format!(
+            "replica {replica} votes for time {time} in slot {slot}; its clock showed {} when the \
+             proposal came, and shows {clock}",
+            heard.clock
+        );
+        Err(Broken::new(RULE, what))
     }
 
     /// For `replica` the agreed time after `slot` is `time`.
@@ -95,5 +165,27 @@ mod tests {
         checker.clock(3, Time(1_020));
         assert!(checker.executed(1, Slot(1), Time(1_520)).is_ok());
         assert!(checker.executed(1, Slot(2), Time(1_521)).is_err());
+    }
+
+    #[test]
+    fn votes_are_for_times_close_to_the_voters_clock() {
+        let batch = |time: u64| Batch::tick(Time(time));
+        let mut checker = AgreedTime::new(500, Faults::new(1, 1).unwrap());
+        let mut vote = |slot: u64, time: u64, clock: u64| {
+            let (slot, batch) = (Slot(slot), batch(time));
+            checker.proposed(0, slot, &batch, Time(10_000), 7);
+            checker.votes(0, slot, batch.digest(), Time(clock))
+        };
+        assert!(vote(1, 10_000, 10_000).is_ok());
+        assert!(vote(2, 10_501, 10_000).is_err());
+        assert!(vote(3, 10_501, 10_001).is_ok());
+        assert!(vote(4, 9_499, 10_000).is_err());
+        assert!(vote(5, 9_500, 99_000).is_ok());
+        checker.given(0, Slot(6), &batch(1));
+        assert!(checker.votes(0, Slot(6), batch(1).digest(), Time(10_000)).is_ok());
+        // Its clock was set right after the proposal had come.
+        checker.looked_at(0, true, 8);
+        checker.looked_at(0, false, 9);
+        assert!(checker.votes(0, Slot(2), batch(10_501).digest(), Time(10_000)).is_ok());
     }
 }

@@ -2,9 +2,13 @@
 
 use crate::violation::{Broken, Check};
 use perdura_agreement::HELD_PROPOSAL_BYTES;
-use perdura_agreement::pool::{FORWARDED_BYTES, HANDED_BYTES, POOL_BYTES};
+use perdura_agreement::pool::{
+    CLIENT_POOL_BYTES, FORWARDED_BYTES, HANDED_BYTES, POOL_BYTES, SESSION_FRAMES,
+};
 use perdura_protocol::{Slot, limits};
-use perdura_replica::node::{Held, QUESTIONS, UNVERIFIED, WAITING_READS, WAITING_REPLIES};
+use perdura_replica::node::{
+    Held, QUESTIONS, RECENT_BYTES, ROUTES, UNVERIFIED, WAITING_READS, WAITING_REPLIES,
+};
 
 /// Bytes that may wait for the disk of a simulated replica: less than a group decides while a slow
 /// disk flushes.
@@ -19,6 +23,9 @@ pub struct BoundedMemory {
     pub depth: u64,
     /// Replicas of the group.
     pub replicas: u64,
+    /// Queues are smaller than on real machines by two to the power of this, so that simulated
+    /// loads reach their bounds.
+    pub shrunk: u32,
 }
 
 impl BoundedMemory {
@@ -27,13 +34,16 @@ impl BoundedMemory {
         let slots = limits::WINDOW + 2 * self.depth;
         let others = self.replicas as usize - 1;
         let agreement = held.agreement;
-        let bounds: [(&str, usize, u64); 15] = [
+        let shrunk = |bytes: usize| (bytes >> self.shrunk) as u64;
+        let bounds: [(&str, usize, u64); 19] = [
             ("slots", agreement.slots, slots),
-            ("bytes of frames of clients", agreement.frame_bytes, POOL_BYTES as u64),
+            ("bytes of frames of clients", agreement.frame_bytes, shrunk(POOL_BYTES)),
+            ("bytes of one client's frames", agreement.client_bytes, shrunk(CLIENT_POOL_BYTES)),
+            ("frames of one session", agreement.session_frames, SESSION_FRAMES as u64),
             (
                 "bytes of frames that replicas forwarded",
                 agreement.forwarded_bytes,
-                (others * FORWARDED_BYTES) as u64,
+                others as u64 * shrunk(FORWARDED_BYTES),
             ),
             // Each is at least as large as an empty frame; and what is gone may still be named.
             ("names of frames handed over", agreement.handed, (HANDED_BYTES / 128) as u64),
@@ -49,10 +59,10 @@ impl BoundedMemory {
                 agreement.messages,
                 4 * self.depth + 64 * self.replicas + slots / limits::PREFIX_INTERVAL,
             ),
-            ("frames to verify", held.unverified.0, UNVERIFIED.items as u64),
-            ("bytes to verify", held.unverified.1, UNVERIFIED.bytes as u64),
-            ("reads", held.reads.0, WAITING_READS.items as u64),
-            ("bytes of reads", held.reads.1, WAITING_READS.bytes as u64),
+            ("frames to verify", held.unverified.0, shrunk(UNVERIFIED.items)),
+            ("bytes to verify", held.unverified.1, shrunk(UNVERIFIED.bytes)),
+            ("reads", held.reads.0, shrunk(WAITING_READS.items)),
+            ("bytes of reads", held.reads.1, shrunk(WAITING_READS.bytes)),
             ("replies for the disk", held.replies, WAITING_REPLIES as u64),
             // What goes on until the pipeline stands: of each slot a vote and a decision, and notes.
             (
@@ -67,6 +77,8 @@ impl BoundedMemory {
                 (BACKLOG_BYTES + held.reply_bytes.1) as u64,
             ),
             ("questions", held.questions, (others * QUESTIONS) as u64),
+            ("bytes of recent batches", held.recent_bytes, shrunk(RECENT_BYTES)),
+            ("routes", held.routes, ROUTES as u64),
             ("penalties", held.penalties, limits::CLIENTS as u64 + 1 + self.replicas),
         ];
         for (name, held, bound) in bounds {
@@ -76,6 +88,15 @@ impl BoundedMemory {
             }
         }
         Ok(())
+    }
+
+    /// The client with most has so many live sessions, and so many remembered numbers of them.
+    pub fn sessions(&self, replica: usize, (live, nonces): (usize, usize)) -> Check {
+        if live <= limits::SESSIONS_PER_CLIENT && nonces <= limits::NONCES_PER_CLIENT {
+            return Ok(());
+        }
+        let what = format!("replica {replica} keeps {live} sessions of a client, {nonces} numbers");
+        Err(Broken::new(RULE, what))
     }
 
     /// `furthest` is the last slot about which `replica`, which has delivered up to `delivered`,
@@ -97,7 +118,7 @@ mod tests {
 
     #[test]
     fn too_much_is_too_much() {
-        let checker = BoundedMemory { depth: 8, replicas: 4 };
+        let checker = BoundedMemory { depth: 8, replicas: 4, shrunk: 0 };
         let mut held = Held::default();
         held.agreement.slots = 1040;
         assert!(checker.held(0, held).is_ok());
@@ -115,5 +136,11 @@ mod tests {
         assert!(checker.held(0, held).is_err());
         let held = Held { questions: 3 * QUESTIONS + 1, ..Held::default() };
         assert!(checker.held(0, held).is_err());
+        let small = BoundedMemory { shrunk: 8, ..checker };
+        let mut held = Held::default();
+        held.agreement.client_bytes = (CLIENT_POOL_BYTES >> 8) + 1;
+        assert!(checker.held(0, held).is_ok() && small.held(0, held).is_err());
+        assert!(checker.sessions(0, (limits::SESSIONS_PER_CLIENT, 1)).is_ok());
+        assert!(checker.sessions(0, (limits::SESSIONS_PER_CLIENT + 1, 1)).is_err());
     }
 }

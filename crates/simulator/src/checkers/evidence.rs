@@ -8,7 +8,7 @@ use perdura_protocol::message::{Decision, StateCertificate};
 use perdura_protocol::viewchange::{PrefixCertificate, ViewChange};
 use perdura_protocol::{
     Certificate, ClusterId, Configuration, Digest, Faults, Message, PublicKey, ReplicaId, Scheme,
-    Signature, Slot, View,
+    Signature, Slot, View, limits,
 };
 use std::collections::BTreeMap;
 
@@ -163,7 +163,7 @@ impl Evidence {
     }
 
     /// A statement of the replica itself, in the configuration that governs its slot. A new
-    /// incarnation has no key in earlier ones, and nobody believes it there.
+    /// incarnation has no key in earlier ones, and who speaks there passes for a liar.
     fn own(
         &self,
         me: ReplicaId,
@@ -172,9 +172,8 @@ impl Evidence {
         signature: Signature,
     ) -> Result<(), String> {
         let Some(members) = self.at(statement.2) else { return Ok(()) };
-        if members.key(me) != Some(key)
-            || self.signed(me, members, members.id, statement, signature)
-        {
+        let member = members.key(me) == Some(key);
+        if member && self.signed(me, members, members.id, statement, signature) {
             return Ok(());
         }
         Err(format!("{statement:?} in configuration {}", members.id))
@@ -189,6 +188,10 @@ impl Evidence {
             return Err(format!("a ViewChange of replica {}", change.sender));
         }
         self.prefix(&change.prefix)?;
+        let window = change.prefix.slot.plus(limits::WINDOW);
+        if change.locks.iter().any(|lock| lock.slot <= change.prefix.slot || lock.slot > window) {
+            return Err(format!("a lock of replica {} outside the window", change.sender));
+        }
         for lock in change.locks.iter().filter(|_| self.r > 0) {
             let Some(members) = self.at(lock.slot) else { continue };
             let statement = (WRITE, lock.view, lock.slot, lock.digest);

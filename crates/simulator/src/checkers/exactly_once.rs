@@ -5,7 +5,7 @@
 use crate::violation::{Broken, Check};
 use crate::witness::Execution;
 use bytes::Bytes;
-use perdura_protocol::{SessionId, Slot, limits};
+use perdura_protocol::{Digest, SessionId, Slot, limits};
 use std::collections::BTreeMap;
 
 const RULE: &str = "ExactlyOnce (E4)";
@@ -124,12 +124,20 @@ impl ExactlyOnce {
     pub fn slot_of(&self, session: SessionId, number: u64) -> Option<Slot> {
         self.places.get(&(session, number)).map(|(slot, _)| *slot)
     }
+
+    /// The slot in which a number was executed, and its batch.
+    #[must_use]
+    pub fn place_of(&self, session: SessionId, number: u64) -> Option<(Slot, Digest)> {
+        let (slot, index) = self.places.get(&(session, number))?;
+        let execution = self.slots.get(slot)?.get(*index)?;
+        Some((*slot, execution.batch))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use perdura_protocol::{Digest, PublicKey};
+    use perdura_protocol::PublicKey;
 
     fn execution(slot: u64, number: u64, reply: &'static str) -> Execution {
         Execution {

@@ -16,6 +16,8 @@ pub mod footprints;
 pub mod persist_before_speak;
 pub mod progress;
 pub mod revocation;
+pub mod standstill;
+pub mod validity;
 pub mod view_grounds;
 pub mod votes;
 
@@ -31,11 +33,13 @@ pub use exactly_once::ExactlyOnce;
 pub use fairness::Fairness;
 pub use persist_before_speak::PersistBeforeSpeak;
 pub use revocation::Revocation;
+pub use standstill::Standstill;
+pub use validity::Validity;
 pub use view_grounds::ViewGrounds;
 pub use votes::Votes;
 
 use crate::plan::Plan;
-use perdura_protocol::Configuration;
+use perdura_execution::Genesis;
 use perdura_protocol::configuration::Parameters;
 
 /// All checkers of a run.
@@ -69,12 +73,17 @@ pub struct Checkers {
     pub revocation: Revocation,
     /// A6.
     pub fairness: Fairness,
+    /// A4.
+    pub standstill: Standstill,
+    /// A5.
+    pub validity: Validity,
 }
 
 impl Checkers {
     /// For one run.
     #[must_use]
-    pub fn new(plan: &Plan, parameters: &Parameters, first: &Configuration) -> Checkers {
+    pub fn new(plan: &Plan, parameters: &Parameters, genesis: &Genesis) -> Checkers {
+        let first = &genesis.configuration;
         let n = plan.faults.n();
         let Parameters { cluster, checkpoint_interval, checkpoint_bytes, .. } = *parameters;
         Checkers {
@@ -83,7 +92,11 @@ impl Checkers {
             persist_before_speak: PersistBeforeSpeak::new(n),
             durability: Durability::default(),
             equal_states: EqualStates::default(),
-            bounded_memory: BoundedMemory { depth: plan.depth, replicas: n as u64 },
+            bounded_memory: BoundedMemory {
+                depth: plan.depth,
+                replicas: n as u64,
+                shrunk: plan.shrunk,
+            },
             bounded_answers: BoundedAnswers::default(),
             votes: Votes::new(n, plan.depth),
             evidence: Evidence::new(cluster, plan.scheme, plan.faults, first.clone()),
@@ -97,6 +110,8 @@ impl Checkers {
                 plan.workload.clients as u64,
                 plan.workload.callers as u64,
             ),
+            standstill: Standstill::new(n),
+            validity: Validity::new(genesis),
         }
     }
 }

@@ -7,10 +7,11 @@
 //! | Accept | a Vote for this view, slot and batch |
 //! | Propose, Write, ViewChange, NewView | a View not below its view |
 //! | ViewChange | a Vote for each of its locks |
-//! | Prefix | a batch for every slot of it, or a state after it |
+//! | Prefix | the decided batch of every slot of it, or a state after it |
 //! | Checkpoint | that state |
-//! | Replies | the batch of the command, or a state after it |
+//! | Replies | the very batch in which the command was executed, or a state after it |
 
+use super::agreement::Agreement;
 use super::exactly_once::ExactlyOnce;
 use crate::violation::{Broken, Check};
 use perdura_protocol::{Digest, Message, Outcome, Record, RefusalReason, SessionId, Slot, View};
@@ -24,7 +25,7 @@ const LOST: &str = "Durability (D1, D4)";
 struct Kept {
     view: Option<View>,
     votes: BTreeSet<(Slot, View, Digest)>,
-    batches: BTreeSet<Slot>,
+    batches: BTreeSet<(Slot, Digest)>,
     states: BTreeSet<(Slot, Digest)>,
     checkpoint: Slot,
     truncated: Slot,
@@ -36,17 +37,28 @@ impl Kept {
             Record::View(view) => self.view = self.view.max(Some(*view)),
             Record::Vote { view, slot, batch, .. } => {
                 self.votes.insert((*slot, *view, batch.digest()));
-                self.batches.insert(*slot);
+                self.batches.insert((*slot, batch.digest()));
             }
-            Record::Decision { slot, .. } => {
-                self.batches.insert(*slot);
+            Record::Decision { slot, batch, .. } => {
+                self.batches.insert((*slot, batch.digest()));
             }
             _ => {}
         }
     }
 
-    fn has_batch(&self, slot: Slot) -> bool {
-        slot <= self.checkpoint || self.batches.contains(&slot)
+    fn has(&self, slot: Slot, batch: Digest) -> bool {
+        slot <= self.checkpoint || self.batches.contains(&(slot, batch))
+    }
+
+    /// Whether the decided batch of a slot is there; any, where that is not known.
+    fn has_decided(&self, slot: Slot, decided: &Agreement) -> bool {
+        match decided.decided(slot) {
+            Some(batch) => self.has(slot, batch),
+            None => {
+                let all = (slot, Digest::ZERO)..=(slot, Digest([0xff; 32]));
+                slot <= self.checkpoint || self.batches.range(all).next().is_some()
+            }
+        }
     }
 }
 
@@ -132,14 +144,14 @@ impl PersistBeforeSpeak {
                 return lost(format!("its vote for {digest:?} in slot {slot}, view {view}"));
             }
         }
-        if let Some(slot) = before.batches.iter().find(|slot| !kept.has_batch(**slot)) {
-            return lost(format!("the batch of slot {slot}"));
+        if let Some((slot, batch)) = before.batches.iter().find(|(s, b)| !kept.has(*s, *b)) {
+            return lost(format!("batch {batch:?} of slot {slot}"));
         }
         Ok(())
     }
 
     /// `replica` sends this.
-    pub fn speaks(&self, replica: usize, message: &Message) -> Check {
+    pub fn speaks(&self, replica: usize, message: &Message, decided: &Agreement) -> Check {
         let kept = &self.replicas[replica];
         let fail = |what: String| {
             Err(Broken::new(RULE, format!("replica {replica} says {what}, not on its disk")))
@@ -174,7 +186,7 @@ impl PersistBeforeSpeak {
             }
             Message::Prefix { slot, .. } => {
                 let first = kept.checkpoint.0 + 1;
-                match (first..=slot.0).find(|number| !kept.has_batch(Slot(*number))) {
+                match (first..=slot.0).find(|number| !kept.has_decided(Slot(*number), decided)) {
                     None => Ok(()),
                     Some(missing) => fail(format!("Prefix {slot}, slot {missing} is")),
                 }
@@ -206,14 +218,14 @@ impl PersistBeforeSpeak {
             if !final_outcome {
                 continue;
             }
-            let Some(slot) = order.slot_of(session, *number) else {
+            let Some((slot, batch)) = order.place_of(session, *number) else {
                 let what = format!("replica {replica} replies to number {number}: not executed");
                 return Err(Broken::new(RULE, what));
             };
-            if !kept.has_batch(slot) {
+            if !kept.has(slot, batch) {
                 let what = format!(
-                    "replica {replica} replies to number {number} of slot {slot}, which is not on \
-                     its disk"
+                    "replica {replica} replies to number {number} of slot {slot}, whose batch is \
+                     not on its disk"
                 );
                 return Err(Broken::new(RULE, what));
             }
@@ -225,7 +237,7 @@ impl PersistBeforeSpeak {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use perdura_protocol::{Batch, Certificate, Signature};
+    use perdura_protocol::{Batch, Certificate, Signature, Time};
 
     fn accept(view: u64) -> Message {
         let digest = Batch::null().digest();
@@ -240,11 +252,11 @@ mod tests {
     #[test]
     fn a_vote_is_on_disk_before_it_leaves() {
         let mut checker = PersistBeforeSpeak::new(3);
-        assert!(checker.speaks(1, &accept(2)).is_err());
+        assert!(checker.says(1, &accept(2)).is_err());
         checker.appended(1, &[vote(2)]);
-        assert!(checker.speaks(1, &accept(2)).is_ok());
-        assert!(checker.speaks(1, &accept(3)).is_err());
-        assert!(checker.speaks(0, &accept(2)).is_err());
+        assert!(checker.says(1, &accept(2)).is_ok());
+        assert!(checker.says(1, &accept(3)).is_err());
+        assert!(checker.says(0, &accept(2)).is_err());
     }
 
     #[test]
@@ -256,9 +268,9 @@ mod tests {
             digest: Digest::ZERO,
             signature: Signature::NONE,
         };
-        assert!(checker.speaks(0, &write).is_err());
+        assert!(checker.says(0, &write).is_err());
         checker.appended(0, &[Record::View(View(1))]);
-        assert!(checker.speaks(0, &write).is_ok());
+        assert!(checker.says(0, &write).is_ok());
     }
 
     #[test]
@@ -278,7 +290,34 @@ mod tests {
         assert!(checker.truncated(0, Slot(64)).is_ok());
     }
 
+    #[test]
+    fn another_batch_of_the_slot_is_not_the_one_decided() {
+        let mut checker = PersistBeforeSpeak::new(3);
+        let mut decided = Agreement::default();
+        let tick = |time: u64| Batch::tick(Time(time));
+        let logs = |batch: Batch| Record::Decision {
+            slot: Slot(1),
+            view: View(0),
+            batch,
+            accepts: Certificate::default(),
+        };
+        let history = Digest::ZERO.chain(Slot(1), tick(2).digest());
+        decided.logged(&[logs(tick(2))]);
+        decided.executed(0, Slot(1), history).unwrap();
+        let prefix = Message::Prefix { slot: Slot(1), history, signature: Signature::NONE };
+        checker.appended(0, &[logs(tick(1))]);
+        assert!(checker.speaks(0, &prefix, &decided).is_err());
+        checker.appended(0, &[logs(tick(2))]);
+        assert!(checker.speaks(0, &prefix, &decided).is_ok());
+        assert!(checker.clone_for_test().reopened(0, &[logs(tick(1))], &[]).is_err());
+        assert!(checker.reopened(0, &[logs(tick(1)), logs(tick(2))], &[]).is_ok());
+    }
+
     impl PersistBeforeSpeak {
+        fn says(&self, replica: usize, message: &Message) -> Check {
+            self.speaks(replica, message, &Agreement::default())
+        }
+
         fn clone_for_test(&self) -> PersistBeforeSpeak {
             PersistBeforeSpeak { replicas: self.replicas.clone() }
         }

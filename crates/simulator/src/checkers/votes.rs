@@ -6,7 +6,7 @@
 //! | Propose, Write, Accept | no other batch for this slot and view; no view below one that it asked for; no slot beyond the pipeline's depth |
 //! | Propose | no view up to the one in which it restarted |
 //! | Write | none in a view up to that, unless its vote is on disk |
-//! | Write, Accept | what a NewView that it heard of chose for the slot |
+//! | Propose, Write, Accept | in a view above 0, one whose NewView it heard of or made, and what that chose for the slot |
 //! | ViewChange | each vote on its disk above the prefix, or a later one for the slot |
 //! | all of them | from a new incarnation only once it has executed up to its configuration |
 
@@ -109,13 +109,21 @@ impl Votes {
         self.replicas[replica].starts.entry(new_view.view).or_default().push(start);
     }
 
+    /// Whether a NewView that `replica` heard of chose something for a slot.
+    #[must_use]
+    pub fn is_bound(&self, replica: usize, slot: Slot) -> bool {
+        let mut starts = self.replicas[replica].starts.values().flatten();
+        starts.any(|start| start.choices.contains_key(&slot))
+    }
+
     /// `replica`, which has executed up to `executed`, says this.
     pub fn speaks(&mut self, replica: usize, message: &Message, executed: Slot) -> Check {
         let said = &mut self.replicas[replica];
         let result = match message {
-            Message::Propose { view, slot, batch, .. } => {
-                said.proposes(*view).and_then(|()| said.vote(0, *view, *slot, batch.digest()))
-            }
+            Message::Propose { view, slot, batch, .. } => said
+                .proposes(*view)
+                .and_then(|()| said.bound(*view, *slot, batch.digest()))
+                .and_then(|()| said.vote(0, *view, *slot, batch.digest())),
             Message::Write { view, slot, digest, .. } => said
                 .writes(*view, *slot, *digest)
                 .and_then(|()| said.bound(*view, *slot, *digest))
@@ -188,8 +196,13 @@ impl Said {
     }
 
     fn bound(&self, view: View, slot: Slot, digest: Digest) -> Result<(), String> {
-        let starts = self.starts.get(&view);
-        if starts.is_none_or(|starts| starts.iter().any(|start| start.permits(slot, digest))) {
+        if view == View(0) {
+            return Ok(());
+        }
+        let Some(starts) = self.starts.get(&view) else {
+            return Err(format!("votes in view {view}, of whose start it never heard"));
+        };
+        if starts.iter().any(|start| start.permits(slot, digest)) {
             return Ok(());
         }
         Err(format!("votes for {digest:?} in slot {slot}, against the choice of view {view}"))

@@ -336,13 +336,16 @@ fn calm(faults: Faults) -> Plan {
             callers: 1,
             keys: 1,
             think_us: 0,
+            bursts: 0,
             reads: 0,
             fast_reads: 0,
             short_deadlines: 0,
             value_bytes: 16,
         },
-        chaos: FaultPlan { interval_us: 1, down_us: 1, wipes: false, kinds: u64::MAX },
+        shrunk: 0,
+        chaos: FaultPlan { interval_us: 1, down_us: 1, lasting: 0, wipes: false, kinds: u64::MAX },
         liars: Vec::new(),
         attacks: Vec::new(),
+        attack_us: 100_000,
     }
 }

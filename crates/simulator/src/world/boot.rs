@@ -102,6 +102,7 @@ impl World {
     fn end_process(&mut self, replica: usize, notice_us: u64) {
         self.trace.event([7, replica as u64, notice_us, self.now_us], &[]);
         self.trace.line(self.now_us, format_args!("r{replica} ends"));
+        self.disturbed(replica);
         let here = &mut self.replicas[replica];
         here.life += 1;
         here.armed = Default::default();
@@ -276,13 +277,14 @@ impl World {
             lost,
             backlog_bytes: BACKLOG_BYTES,
         };
-        let node = match Node::boot(boot, here.clock.now(self.now_us)) {
+        let mut node = match Node::boot(boot, here.clock.now(self.now_us)) {
             Ok(node) => node,
             Err(error) => {
                 self.fail(Broken::new(RULE, format!("replica {replica} does not boot: {error}")));
                 return;
             }
         };
+        node.shrink_queues(self.plan.shrunk);
         let process = Process {
             node,
             notes,
@@ -305,6 +307,7 @@ impl World {
         self.report.restarts += u64::from(life > 0);
         self.replicas[replica].process = Some(process);
         self.checkers.exactly_once.restarted(replica);
+        self.checkers.standstill.excused(replica);
         self.witness(replica);
         self.end_round(replica);
         self.push(TICK_US / 2, Event::Tick { replica, life });

@@ -8,15 +8,17 @@
 //! off, paused, slow, or has a wrong clock or a failing disk.
 //!
 //! In both, disks lose what was synced, or have it damaged, within the same bounds: see `damage`.
+//! What there is room for is decided in `promise`.
 
 use super::replica::Armed;
 use super::{Event, World};
+use crate::checkers::progress::PATIENCE_US;
 use crate::options::Mode;
 use crate::plan::Plan;
 use crate::random::Random;
 use crate::report::FaultKind;
+use perdura_protocol::Slot;
 use perdura_protocol::configuration::Durability;
-use perdura_replica::node::State;
 
 /// What is wrong with a replica, until it ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,6 +30,32 @@ pub(crate) enum Ill {
     Disk(usize),
     OldDisk(usize),
 }
+
+impl Ill {
+    /// Whose it is.
+    fn replica(self) -> usize {
+        match self {
+            Ill::SlowDisk(replica)
+            | Ill::SlowProcess(replica)
+            | Ill::SlowLinks(replica)
+            | Ill::Clock(replica)
+            | Ill::Disk(replica)
+            | Ill::OldDisk(replica) => replica,
+        }
+    }
+}
+
+/// How much longer than the group's patience a lasting failure lasts at most, microseconds.
+const LASTING_US: u64 = 10_000_000;
+
+/// Kinds that are drawn for an event until there is room for one.
+const DRAWS: usize = 8;
+
+/// Fault events in a row during which nothing was decided, before there is a lull.
+const STORM: u64 = 12;
+
+/// Longest lull, microseconds: time for view changes, and for machines to come up.
+const LULL_US: u64 = 9_000_000;
 
 /// Something that ends by itself.
 #[derive(Clone, Debug, Default)]
@@ -51,6 +79,8 @@ pub struct Chaos {
     streams: Random,
     pub(crate) random: Random,
     events: u64,
+    // The last slot decided, and the event at which that was noted.
+    progress: (Slot, u64),
     troubles: Vec<Option<Trouble>>,
 }
 
@@ -102,11 +132,17 @@ const WEIGHTS: [(FaultKind, u64); 43] = [
     (FaultKind::ClientRevoked, 3),
 ];
 
+/// Whether a kind is drawn, unlike what comes with others or with the network.
+pub(crate) fn is_drawn(kind: FaultKind) -> bool {
+    WEIGHTS.iter().any(|(drawn, _)| *drawn == kind)
+}
+
 impl Chaos {
     /// Nothing has gone wrong yet.
     #[must_use]
     pub fn new(random: Random) -> Chaos {
-        Chaos { streams: random.clone(), random, events: 0, troubles: Vec::new() }
+        let progress = (Slot(0), 0);
+        Chaos { streams: random.clone(), random, events: 0, progress, troubles: Vec::new() }
     }
 
     /// Events so far.
@@ -124,6 +160,9 @@ impl Chaos {
 
     /// How long a process stays down.
     pub fn downtime_us(&mut self, plan: &Plan) -> u64 {
+        if self.random.percent(plan.chaos.lasting) {
+            return PATIENCE_US + self.random.between(1_000_000, LASTING_US);
+        }
         self.random.between(1_000, plan.chaos.down_us)
     }
 
@@ -152,7 +191,14 @@ impl World {
             return;
         }
         let number = self.chaos.next_event();
-        let kind = self.chaos.kind(&self.plan);
+        let kind = self.draw_kind();
+        if self.is_worn_out() {
+            self.trace.line(self.now_us, format_args!("fault {number}: a lull instead"));
+            self.heal_all();
+            let lull_us = self.chaos.random.between(LULL_US / 3, LULL_US);
+            self.push(lull_us, Event::Fault);
+            return;
+        }
         self.schedule_fault();
         if self.options.overrides.skip_faults.contains(number) {
             self.trace.line(self.now_us, format_args!("fault {number}, {kind:?}, is skipped"));
@@ -162,47 +208,32 @@ impl World {
         }
     }
 
+    /// Whether nothing was decided while many faults happened: in safety mode nothing else keeps
+    /// a group from lying still for ever, and then nothing can be broken.
+    fn is_worn_out(&mut self) -> bool {
+        let last = self.checkers.agreement.last();
+        let (slot, since) = self.chaos.progress;
+        if last > slot || self.chaos.events >= since + STORM {
+            self.chaos.progress = (last, self.chaos.events);
+        }
+        last <= slot && self.chaos.events >= since + STORM
+    }
+
+    /// A kind that there is room for, if one comes up.
+    fn draw_kind(&mut self) -> FaultKind {
+        let mut kind = self.chaos.kind(&self.plan);
+        for _ in 1..DRAWS {
+            if self.is_possible(kind) {
+                break;
+            }
+            kind = self.chaos.kind(&self.plan);
+        }
+        kind
+    }
+
     /// Whether faults of this kind happen.
     pub(crate) fn allows(&self, kind: FaultKind) -> bool {
-        !self.options.overrides.without.contains(&kind)
-    }
-
-    /// Whether a replica counts as failed.
-    pub(crate) fn has_failed(&self, replica: usize) -> bool {
-        let here = &self.replicas[replica];
-        if here.liar.is_some() {
-            return true;
-        }
-        let Some(process) = &here.process else { return true };
-        let report = process.node.report();
-        let behind = report.executed.plus(self.plan.depth) < self.checkers.agreement.last();
-        here.is_disturbed()
-            || here.paused_until_us > self.now_us
-            || report.state != State::Active
-            || behind
-    }
-
-    /// Replicas that have failed, but for one.
-    pub(crate) fn others_failed(&self, replica: usize) -> usize {
-        (0..self.n()).filter(|other| *other != replica && self.has_failed(*other)).count()
-    }
-
-    /// A replica that may fail now.
-    fn victim(&mut self) -> Option<usize> {
-        let n = self.n();
-        let healthy: Vec<usize> = (0..n).filter(|replica| !self.has_failed(*replica)).collect();
-        let failed = n - healthy.len();
-        match self.plan.mode {
-            Mode::Liveness => {
-                let room = failed < self.plan.faults.u() && !healthy.is_empty();
-                room.then(|| *self.chaos.random.pick(&healthy))
-            }
-            Mode::Safety => {
-                let running: Vec<usize> =
-                    (0..n).filter(|replica| self.replicas[*replica].process.is_some()).collect();
-                (!running.is_empty()).then(|| *self.chaos.random.pick(&running))
-            }
-        }
+        self.options.overrides.allow(kind)
     }
 
     /// Does it, if the promise allows it now.
@@ -227,25 +258,13 @@ impl World {
             FaultKind::SplitGroup => self.split_group(false),
             FaultKind::BridgePartition => self.split_group(true),
             _ => {
-                if let Some(victim) = self.victim() {
+                let candidates = self.candidates(kind);
+                if !candidates.is_empty() {
+                    let victim = *self.chaos.random.pick(&candidates);
                     self.strike_replica(kind, victim);
                 }
             }
         }
-    }
-
-    /// Disks are lost one at a time, and within what the promise allows also in safety mode.
-    pub(crate) fn may_wipe(&mut self, victim: usize) -> bool {
-        let u = self.plan.faults.u();
-        let room = self.others_failed(victim) < u && self.others_hurt(victim) < u;
-        // As an administrator does: the next one is replaced when the last one takes part. Until it
-        // has fetched a state, an incarnation knows only the keys of its own configuration.
-        let waits = self.replicas.iter().any(|replica| {
-            let executed = replica.process.as_ref().map_or(0, |process| process.executed.0);
-            replica.genesis.configuration.id > 0 && executed == 0
-        });
-        let idle = self.replacement.is_none() && !waits && !self.is_liar(victim);
-        self.plan.chaos.wipes && room && idle && self.checkers.agreement.last().0 > 0
     }
 
     pub(crate) fn begin_trouble(&mut self, mut trouble: Trouble, for_us: u64) {
@@ -255,6 +274,9 @@ impl World {
         self.set_cuts(&mut trouble, true);
         for replica in &trouble.failed {
             self.replicas[*replica].cuts += 1;
+        }
+        for replica in trouble.failed.iter().copied().chain(trouble.ill.map(Ill::replica)) {
+            self.disturbed(replica);
         }
         if let Some(period) = trouble.flaps_us {
             self.push(period, Event::Flap(id));
@@ -301,7 +323,10 @@ impl World {
             None => {}
             Some(Ill::SlowDisk(replica)) => self.replicas[replica].slow_us = 0,
             Some(Ill::SlowProcess(replica)) => self.replicas[replica].slow_round_us = 0,
-            Some(Ill::Clock(replica)) => self.replicas[replica].clock.set_right(self.now_us),
+            Some(Ill::Clock(replica)) => {
+                self.look_at_clock(replica);
+                self.replicas[replica].clock.set_right(self.now_us);
+            }
             Some(Ill::SlowLinks(replica)) => self.throttle(replica, 0),
             Some(Ill::Disk(replica)) => {
                 self.replicas[replica].sick = None;

@@ -1,12 +1,13 @@
 //! Drives client cores, keeps the record of every call, and shows the checkers what was sent and
 //! what came of it.
 
+use super::clock::Clock;
 use super::workload::{Request, Workload};
 use super::{Event, World};
 use crate::checkers::commit_order::Seen;
 use crate::checkers::{exactly_once, progress};
 use crate::options::Mode as RunMode;
-use crate::plan::Plan;
+use crate::plan::{Plan, WorkloadPlan};
 use crate::random::Random;
 use bytes::Bytes;
 use perdura_client::{
@@ -19,6 +20,12 @@ use perdura_protocol::{
 use perdura_store::{StoreCommand, StoreReply};
 use std::collections::BTreeMap;
 
+/// Longest pause before a call that follows at once, microseconds.
+const AT_ONCE_US: u64 = 500;
+
+/// Time between two looks at how long calls wait, microseconds.
+const WATCH_US: u64 = 250_000;
+
 /// A call of a client, from its beginning to its end.
 #[derive(Clone, Debug)]
 pub struct CallRecord {
@@ -30,6 +37,10 @@ pub struct CallRecord {
     pub invoked: u64,
     /// In microseconds.
     pub invoked_us: u64,
+    /// When it has to end, by its client's clock.
+    pub deadline_ms: u64,
+    /// Whether a group that is live has to answer it.
+    pub patient: bool,
     /// When it ended.
     pub ended: Option<u64>,
     /// How.
@@ -46,6 +57,7 @@ pub struct Client {
     pub key: SecretKey,
     /// Grows when it is started anew.
     pub life: u64,
+    clock: Clock,
     config: ClientConfig,
     workload: Workload,
     // Calls that have not ended: record and caller.
@@ -73,6 +85,7 @@ impl Client {
             core: None,
             key,
             life: 0,
+            clock: Clock::draw(&mut random.fork(&format!("clock {index}")), plan.drift),
             config,
             workload: Workload::new(plan.workload, index, random.fork(&format!("client {index}"))),
             open: BTreeMap::new(),
@@ -85,13 +98,14 @@ impl Client {
 }
 
 impl World {
-    fn now_ms(&self) -> u64 {
-        self.now_us / 1000
+    /// What a client's clock shows, which runs at its own pace.
+    fn client_ms(&self, client: usize) -> u64 {
+        self.clients[client].clock.now(self.now_us).monotonic_ms
     }
 
     /// A client process starts, without any memory of an earlier one.
     pub(crate) fn start_client(&mut self, client: usize) {
-        let now_ms = self.now_ms();
+        let now_ms = self.client_ms(client);
         let here = &mut self.clients[client];
         here.life += 1;
         here.tick_us = None;
@@ -127,6 +141,30 @@ impl World {
         self.clients.iter().map(|client| client.open.len()).sum()
     }
 
+    /// A replica fails: from here on calls may have to wait. What a liar does is nothing new.
+    pub(crate) fn disturbed(&mut self, replica: usize) {
+        if !self.is_liar(replica) {
+            self.disturbed_us = self.now_us;
+        }
+    }
+
+    /// In liveness mode: no call waits for long while no other replica fails.
+    pub(crate) fn watch_calls(&mut self) {
+        self.push(WATCH_US, Event::Watch);
+        let mut waiting = None;
+        for (client, here) in self.clients.iter().enumerate() {
+            let patient = here.open.values().filter(|(record, _)| self.calls[*record].patient);
+            let since = |record: usize| self.calls[record].invoked_us.max(self.disturbed_us);
+            let longest = patient.map(|(record, _)| (since(*record), client, *record)).min();
+            waiting = waiting.into_iter().chain(longest).min();
+        }
+        if let Some((since_us, client, record)) = waiting {
+            let calm_us = self.now_us - since_us;
+            self.report.longest_wait_us = self.report.longest_wait_us.max(calm_us);
+            self.check(progress::waits(client, record, calm_us));
+        }
+    }
+
     /// Whether a call has not ended.
     pub(crate) fn is_open(&self, record: usize) -> bool {
         self.clients.iter().any(|client| client.open.values().any(|(open, _)| *open == record))
@@ -149,10 +187,10 @@ impl World {
         let encoded = Command::Service(command.to_bytes()).to_bytes();
         let patience_us = match (short_us, self.plan.mode) {
             (Some(short_us), _) => short_us,
-            (None, RunMode::Liveness) => progress::PATIENCE_US,
+            (None, RunMode::Liveness) => progress::TROUBLED_US,
             (None, RunMode::Safety) => 10_000_000,
         };
-        let (now_ms, invoked_us) = (self.now_ms(), self.now_us);
+        let (now_ms, invoked_us) = (self.client_ms(client), self.now_us);
         let invoked = self.stamp();
         let record = self.calls.len();
         let here = &mut self.clients[client];
@@ -165,17 +203,19 @@ impl World {
         here.open.insert(id, (record, caller));
         here.by_command.insert(encoded.clone(), record);
         let process = caller as u64 + 100 * client as u64 + 10_000 * here.life;
+        let deadline_ms = now_ms + patience_us / 1000 + 1;
         self.calls.push(CallRecord {
             process,
             command,
             invoked,
             invoked_us,
+            deadline_ms,
+            patient: short_us.is_none(),
             ended: None,
             seen: Seen::Unknown,
             number: None,
         });
         let mode = if fast { Mode::Fast } else { Mode::Ordered };
-        let deadline_ms = now_ms + patience_us / 1000 + 1;
         core.call(now_ms, id, encoded, CallOptions { deadline_ms, mode, reply_quorum: None });
         self.client_round(client);
         true
@@ -183,8 +223,8 @@ impl World {
 
     /// The administrator orders a command.
     pub(crate) fn administer_command(&mut self, command: AdminCommand) {
-        let now_ms = self.now_ms();
         let admin = self.clients.len() - 1;
+        let now_ms = self.client_ms(admin);
         let here = &mut self.clients[admin];
         let Some(core) = &mut here.core else { return };
         let id = CallId(here.next_call);
@@ -192,12 +232,13 @@ impl World {
         here.administered = Some(id);
         let options =
             CallOptions { deadline_ms: now_ms + 5_000, mode: Mode::Ordered, reply_quorum: None };
+        self.checkers.validity.administers(&command);
         core.call(now_ms, id, Command::Admin(command).to_bytes(), options);
         self.client_round(admin);
     }
 
     pub(crate) fn client_link(&mut self, client: usize, replica: usize, up: bool) {
-        let now_ms = self.now_ms();
+        let now_ms = self.client_ms(client);
         if let Some(core) = &mut self.clients[client].core {
             core.on_link(now_ms, ReplicaId(replica as u8), up);
             self.client_round(client);
@@ -205,7 +246,7 @@ impl World {
     }
 
     pub(crate) fn client_message(&mut self, client: usize, from: usize, message: Message) {
-        let now_ms = self.now_ms();
+        let now_ms = self.client_ms(client);
         if let Some(core) = &mut self.clients[client].core {
             core.on_message(now_ms, ReplicaId(from as u8), message);
             self.client_round(client);
@@ -213,7 +254,7 @@ impl World {
     }
 
     pub(crate) fn on_client_tick(&mut self, client: usize, life: u64) {
-        let now_ms = self.now_ms();
+        let now_ms = self.client_ms(client);
         let here = &mut self.clients[client];
         if here.life != life || here.tick_us.is_none_or(|at| at > self.now_us) {
             return;
@@ -228,7 +269,7 @@ impl World {
 
     /// Ends a round of inputs of a client.
     fn client_round(&mut self, client: usize) {
-        let now_ms = self.now_ms();
+        let now_ms = self.client_ms(client);
         let station = self.n() + client;
         if let Some(core) = &mut self.clients[client].core {
             core.flush(now_ms);
@@ -249,7 +290,7 @@ impl World {
         let here = &mut self.clients[client];
         let Some(core) = &here.core else { return };
         let Some(deadline_ms) = core.next_deadline() else { return };
-        let at_us = (deadline_ms * 1000).max(self.now_us + 1);
+        let at_us = here.clock.shows_us(deadline_ms).max(self.now_us + 1);
         if here.tick_us.is_none_or(|known| at_us < known) {
             here.tick_us = Some(at_us);
             let life = here.life;
@@ -261,9 +302,17 @@ impl World {
     fn note_numbers(&mut self, client: usize, frame: &Frame) {
         let session = frame.session;
         self.checkers.exactly_once.acknowledges(session, frame.acked_below);
+        for hostile in &mut self.hostile {
+            hostile.attacker.overhears(session, frame.end_number());
+        }
         for (number, command) in (frame.first_number..).zip(frame.commands()) {
-            let Ok(Command::Service(content)) = Command::from_bytes(command.clone()) else {
-                continue;
+            let content = match Command::from_bytes(command.clone()) {
+                Ok(Command::Service(content)) => content,
+                Ok(Command::Open) => {
+                    self.checkers.validity.opens(session);
+                    continue;
+                }
+                Ok(Command::Admin(_)) | Err(_) => continue,
             };
             // A frame that is sent again may hold commands of calls that have ended, and equal ones
             // may have been called since.
@@ -279,6 +328,7 @@ impl World {
     }
 
     fn call_ended(&mut self, client: usize, id: CallId, result: CallResult) {
+        let now_ms = self.client_ms(client);
         let here = &mut self.clients[client];
         if here.administered == Some(id) {
             here.administered = None;
@@ -292,7 +342,7 @@ impl World {
         here.by_command.retain(|_, held| *held != record);
         let ended = self.stamp();
         let call = &mut self.calls[record];
-        let waited_us = self.now_us - call.invoked_us;
+        let (waited_us, deadline_ms) = (self.now_us - call.invoked_us, call.deadline_ms);
         call.ended = Some(ended);
         let calls = &mut self.report.calls;
         call.seen = match &result {
@@ -335,6 +385,7 @@ impl World {
         {
             self.checkers.durability.acknowledged(slot);
         }
+        self.check(progress::ended_in_time(client, record, now_ms, deadline_ms));
         if self.plan.mode == RunMode::Liveness
             && matches!(result, CallResult::Indeterminate(_) | CallResult::Refused(_))
         {
@@ -343,7 +394,11 @@ impl World {
         if self.by_hand {
             return;
         }
-        let pause = self.random.below(self.plan.workload.think_us + 1);
+        let WorkloadPlan { think_us, bursts, .. } = self.plan.workload;
+        let at_once = bursts > 0 && self.random.percent(bursts);
+        // As many calls in the same time, whether or not some follow at once.
+        let longest_us = if at_once { AT_ONCE_US } else { think_us * 100 / (100 - bursts) };
+        let pause = self.random.below(longest_us + 1);
         self.push(pause, Event::Call { client, life, caller });
     }
 }

@@ -71,6 +71,14 @@ impl Clock {
         self.shown_us + (elapsed * (MILLION + i128::from(self.pace)) / MILLION) as u64
     }
 
+    /// When the monotonic clock, going on as it goes, shows this time or later, microseconds.
+    #[must_use]
+    pub fn shows_us(&self, monotonic_ms: u64) -> u64 {
+        let ahead = i128::from((monotonic_ms * 1000).saturating_sub(self.shown_us));
+        let pace = (MILLION + i128::from(self.pace)).max(1);
+        self.since_us + ((ahead * MILLION + pace - 1) / pace) as u64
+    }
+
     /// The wall clock in order, milliseconds after the epoch.
     fn wall_in_order_ms(&self, at_us: u64) -> i64 {
         let drifted = (i128::from(at_us) * i128::from(self.drift) / MILLION) as i64 / 1000;
@@ -169,6 +177,20 @@ mod tests {
             clock.set_right(at + 9_000_000);
             last += 1000;
             assert_eq!(clock.now(at + 10_000_000).monotonic_ms, last);
+        }
+    }
+
+    #[test]
+    fn a_clock_shows_a_time_when_it_says_so_and_not_before() {
+        for seed in 0..50 {
+            let clock = Clock::draw(&mut Random::new(seed), 50_000);
+            for ms in [1, 999, 1_000, 123_456, 86_400_000] {
+                let later = clock.now(0).monotonic_ms + ms;
+                let at = clock.shows_us(later);
+                assert!(
+                    clock.now(at).monotonic_ms >= later && clock.now(at - 1).monotonic_ms < later
+                );
+            }
         }
     }
 

@@ -6,8 +6,8 @@
 //! - before a disk is damaged a copy of it is, and opened, next to a copy of the disk as it was:
 //!   damage that would go unnoticed (of the last group, together with the mark that covers it; see
 //!   `docs/guarantees.md`) is not done;
-//! - damage that a replica notices is done while fewer than `u` other replicas lie or are without
-//!   what they had; or to all replicas at once, of no slot on two of them, provided that what the
+//! - damage that a replica notices is done while fewer than `u` other replicas are without what they
+//!   had (or lie, in liveness mode); or to all replicas at once, of no slot on two of them, provided that what the
 //!   logs still prove reaches as far as a quorum lost votes (`World::can_repair`);
 //! - damage by which a replica no longer knows what it promised is done when it may be replaced;
 //! - a disk is taken back to an older state with `r` > 0 only, and at most `r` in a run.
@@ -18,14 +18,11 @@
 
 use super::World;
 use super::chaos::{Ill, Trouble};
-use super::replica::Replica;
-use crate::options::Mode;
 use crate::report::{FaultKind, Mark};
 use crate::violation::Broken;
 use perdura_agreement::Restart;
 use perdura_durability::log::RepairedGap;
 use perdura_durability::{Disk, MemoryDisk, OpenError, Opened, RecoveredState};
-use perdura_protocol::configuration::Durability;
 use perdura_protocol::{Digest, Record, Slot, View};
 use perdura_replica::node::recover;
 use std::collections::BTreeSet;
@@ -35,6 +32,30 @@ const RULE: &str = "Durability (D4)";
 
 /// Tries to find something to damage that matters.
 const TRIES: usize = 16;
+
+/// Damage that may come to all disks at once.
+const SCATTERED: [FaultKind; 6] = [
+    FaultKind::BitFlip,
+    FaultKind::ZeroedSector,
+    FaultKind::StaleSector,
+    FaultKind::LostWrite,
+    FaultKind::MisdirectedWrite,
+    FaultKind::MisdirectedRead,
+];
+
+/// Damage to one disk, of all that are damaged at once.
+struct Scattered {
+    replica: usize,
+    kind: FaultKind,
+    wound: Wound,
+    verdict: Verdict,
+}
+
+impl Scattered {
+    fn loses_state(&self) -> bool {
+        matches!(self.verdict, Verdict::Noticed { state: true, .. })
+    }
+}
 
 /// What opening a damaged disk gives.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -149,40 +170,8 @@ impl World {
         }
     }
 
-    /// Replicas other than one that are without something they had, or lie.
-    pub(crate) fn others_hurt(&mut self, replica: usize) -> usize {
-        for other in 0..self.n() {
-            self.note_healing(other);
-        }
-        let hurt = |other: &usize| {
-            let here = &self.replicas[*other];
-            here.replaced || here.hurt.is_some() || here.liar.is_some() || here.forgot
-        };
-        (0..self.n()).filter(|other| *other != replica).filter(hurt).count()
-    }
-
-    /// Notes that a replica has everything again.
-    fn note_healing(&mut self, replica: usize) {
-        let whole = !self.has_failed(replica);
-        let here = &mut self.replicas[replica];
-        let Some(needed) = here.hurt else { return };
-        let logged = here.process.as_ref().map(|process| process.node.report().logged);
-        if whole && logged >= Some(needed) {
-            here.hurt = None;
-        }
-    }
-
     /// A machine stops, and what its disk held is damaged when it starts again.
     pub(crate) fn damage(&mut self, kind: FaultKind, victim: usize) {
-        let synced = self.plan.durability == Durability::Sync;
-        if !synced || self.is_liar(victim) || self.others_hurt(victim) >= self.plan.faults.u() {
-            return;
-        }
-        // What was damaged has come back from the others before more is.
-        self.note_healing(victim);
-        if self.replicas[victim].hurt.is_some() {
-            return;
-        }
         self.crash_machine(victim);
         for _ in 0..TRIES {
             let disk = self.replicas[victim].disk.copy();
@@ -224,12 +213,7 @@ impl World {
 
     /// Every disk is damaged, and no slot on two of them.
     pub(crate) fn damage_all(&mut self) {
-        for replica in 0..self.n() {
-            self.note_healing(replica);
-        }
-        let hurt = self.replicas.iter().any(|one| one.hurt.is_some() || one.replaced);
-        let synced = self.plan.durability == Durability::Sync;
-        if self.plan.mode == Mode::Liveness || hurt || !synced {
+        if !self.may_damage_all() {
             return;
         }
         self.crash_all();
@@ -238,47 +222,61 @@ impl World {
             let random = &mut self.disk_random;
             here.disk.crash(|| random.next());
         }
-        let mut taken: BTreeSet<Slot> = BTreeSet::new();
-        let mut wounds: Vec<(usize, Wound, Option<Verdict>)> = Vec::new();
+        let (mut taken, mut wounds) = (BTreeSet::new(), Vec::new());
         for replica in (0..self.n()).filter(|replica| !self.is_liar(*replica)).collect::<Vec<_>>() {
-            for _ in 0..TRIES {
-                let disk = self.replicas[replica].disk.copy();
-                let wound = self.draw_wound(FaultKind::BitFlip, &disk, Some("log/"));
-                let Some(wound) = wound else { continue };
-                let verdict = self.verdict_of(replica, &wound);
-                let Some(Verdict::Noticed { batches, state: false }) = &verdict else { continue };
-                if batches.is_empty() || !taken.is_disjoint(batches) {
-                    continue;
-                }
-                taken.extend(batches);
-                wounds.push((replica, wound, verdict));
-                break;
-            }
+            let Some(scattered) = self.scattered(replica, &mut taken, &wounds) else { return };
+            wounds.push(scattered);
         }
-        if wounds.len() < 2 || !self.can_repair(&wounds) {
+        if !self.can_repair(&wounds) {
             return;
         }
         self.fired(FaultKind::ScatteredDamage);
-        for (replica, wound, verdict) in wounds {
-            if let Some(verdict) = verdict {
-                self.inflict(FaultKind::BitFlip, replica, &wound, &verdict);
+        for Scattered { replica, kind, wound, verdict } in wounds {
+            self.inflict(kind, replica, &wound, &verdict);
+        }
+    }
+
+    /// Damage to one of all disks, of no slot that is `taken`; states, which hold the same slots, are
+    /// damaged on `u` disks at most. The superblock holds no slots, and is damaged with one disk only.
+    fn scattered(
+        &mut self,
+        replica: usize,
+        taken: &mut BTreeSet<Slot>,
+        others: &[Scattered],
+    ) -> Option<Scattered> {
+        let states = others.iter().filter(|other| other.loses_state()).count();
+        for _ in 0..TRIES {
+            let kind = *self.chaos.random.pick(&SCATTERED);
+            let of_state = states < self.plan.faults.u() && self.chaos.random.percent(25);
+            let class = if of_state { "checkpoint/" } else { "log/0" };
+            let disk = self.replicas[replica].disk.copy();
+            let Some(wound) = self.draw_wound(kind, &disk, Some(class)) else { continue };
+            let Some(verdict) = self.verdict_of(replica, &wound) else { continue };
+            let Verdict::Noticed { batches, state } = &verdict else { continue };
+            let room = *state == of_state && (*state || !batches.is_empty());
+            if room && taken.is_disjoint(batches) {
+                taken.extend(batches);
+                return Some(Scattered { replica, kind, wound, verdict });
             }
         }
+        None
     }
 
     /// Whether the replicas, each on what is left of its log, can give each other back what they
     /// need before a quorum may vote: what one of them proves decided reaches as far as a quorum of
     /// them lost votes. With `r` > 0 only a certified prefix proves that to others.
-    fn can_repair(&self, wounds: &[(usize, Wound, Option<Verdict>)]) -> bool {
+    fn can_repair(&self, wounds: &[Scattered]) -> bool {
         let faults = self.plan.faults;
         let (mut proven, mut needed) = (Slot(0), Vec::new());
+        let (mut lost, mut whole) = (Slot(0), Vec::new());
         for replica in (0..self.n()).filter(|replica| !self.is_liar(*replica)) {
             let mut disk = self.replicas[replica].disk.copy();
-            if let Some((_, wound, _)) = wounds.iter().find(|(wounded, ..)| *wounded == replica) {
-                wound.inflict(&mut disk);
+            if let Some(scattered) = wounds.iter().find(|one| one.replica == replica) {
+                scattered.wound.inflict(&mut disk);
             }
             let recovered = self.open(replica, disk).ok().and_then(|opened| recover(opened).ok());
             let Some(recovered) = recovered else { return false };
+            lost = lost.max(recovered.lost.unwrap_or_default());
             let state = recovered.checkpoint.as_ref().map(|(state, _)| (state.slot, state.history));
             let (slot, history) = state.unwrap_or((Slot(0), Digest::ZERO));
             let certified = recovered.records.iter().filter_map(|record| match record {
@@ -286,15 +284,21 @@ impl World {
                 _ => None,
             });
             let certified = certified.max().unwrap_or_default();
+            let recovered_whole = recovered.lost.is_none();
             let (records, vote_after) = (recovered.records, recovered.vote_after);
             let delivered =
                 Restart::from_log(self.n(), slot, history, records, vote_after).delivered();
+            if recovered_whole {
+                whole.push(delivered);
+            }
             let proves = if faults.byzantine() { certified.min(delivered) } else { delivered };
             proven = proven.max(proves);
             needed.push(vote_after.max(slot));
         }
         let voters = needed.iter().filter(|needed| **needed <= proven).count();
-        voters >= faults.agreement_quorum()
+        // A state that was lost comes back from those who can certify it.
+        let certifiers = whole.iter().filter(|delivered| **delivered >= lost).count();
+        voters >= faults.agreement_quorum() && certifiers >= faults.state_certificate()
     }
 
     /// Draws what to damage, among what a file holds that is in use.
@@ -382,14 +386,6 @@ impl World {
     /// A disk is copied, and taken back to that copy later: what was synced meanwhile is gone, and
     /// nothing shows it. Whoever that happens to counts as a liar from then on.
     pub(crate) fn copy_disk(&mut self, victim: usize) {
-        let synced = self.plan.durability == Durability::Sync;
-        let lies = |replica: &&Replica| replica.forgot || replica.liar.is_some();
-        let liars = self.replicas.iter().filter(lies).count();
-        let under_way = self.replicas.iter().any(|replica| replica.copied.is_some());
-        let room = liars < self.plan.faults.r() && !under_way && !self.is_liar(victim);
-        if self.plan.mode != Mode::Safety || !synced || !room {
-            return;
-        }
         let here = &mut self.replicas[victim];
         here.copied = Some((here.incarnation, here.disk.copy()));
         here.copied_gaps = here.gaps.clone();

@@ -69,6 +69,7 @@ impl World {
             return;
         }
         self.check_memory(replica);
+        self.check_standstill(replica);
     }
 
     /// Carries out what a node wants, oldest first; the process may die on the way.
@@ -101,8 +102,8 @@ impl World {
                 }
                 Output::Members(configuration) => self.on_members(replica, configuration),
                 Output::Misbehaved { peer, what } => self.on_accusation(replica, peer, &what),
-                Output::Halt(_) if self.is_liar(replica) => {
-                    self.crash_process(replica);
+                Output::Halt(why) if self.is_liar(replica) => {
+                    self.stumbles(replica, &why);
                     return;
                 }
                 Output::Halt(why) if self.is_damaged(replica) => {

@@ -7,6 +7,7 @@ use super::{Event, World};
 use crate::checkers::commit_order::{self, Seen, Told};
 use crate::checkers::progress::{self, CONVERGENCE_US};
 use crate::linearizability::{self, Call, Operation, Outcome, Return, Verdict};
+use crate::options::Mode;
 use crate::plan::NetworkPlan;
 use crate::report::FaultKind;
 use crate::violation::Broken;
@@ -20,6 +21,9 @@ const LOOK_US: u64 = 50_000;
 /// Looks in a row at which all must be at rest: word of the last decisions travels by status.
 const LOOKS_AT_REST: u32 = 3;
 
+/// A run with fewer fault events that took effect is a quiet one.
+const QUIET: u64 = 3;
+
 /// Configurations that the search visits in a run; beyond it the witness alone judges.
 const SEARCH_BUDGET: usize = 30_000;
 
@@ -27,6 +31,7 @@ const SEARCH_BUDGET: usize = 30_000;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ending {
     begun: bool,
+    repented: bool,
     looks_at_rest: u32,
     since_us: u64,
 }
@@ -36,6 +41,12 @@ impl Ending {
     #[must_use]
     pub fn begun(self) -> bool {
         self.begun
+    }
+
+    /// Whether liars behave from now on as correct replicas do.
+    #[must_use]
+    pub fn repented(self) -> bool {
+        self.repented
     }
 }
 
@@ -62,12 +73,23 @@ impl World {
     /// Faults and new calls stop, and what is down starts.
     pub(crate) fn all_is_well(&mut self) {
         self.ending.begun = true;
+        self.disturbed_us = self.now_us;
+        self.ending.repented = self.may_stop();
+        self.report.quiet = u64::from(self.report.struck < QUIET);
         self.trace.line(self.now_us, format_args!("all is well from here on"));
         self.network.plan = NetworkPlan::CALM;
         self.heal_all();
         for replica in 0..self.n() {
             self.start(replica);
         }
+    }
+
+    /// Whether the group may rightly stand still as long as liars lie: with those whose disks are
+    /// without something more than `u` have failed. What liars said before does not go away.
+    fn may_stop(&mut self) -> bool {
+        let lies = |replica: &usize| self.is_liar(*replica) || self.forgot(*replica);
+        let liars = (0..self.n()).filter(lies).count();
+        self.plan.mode == Mode::Safety && liars + self.hurt() > self.plan.faults.u()
     }
 
     /// Runs until all replicas are up and equal and all calls have ended.
@@ -137,7 +159,7 @@ impl World {
             self.check(check);
             self.check(self.checkers.durability.recovered(index, slot));
         }
-        self.count_lies();
+        self.report.longest_catch_up_us = self.checkers.standstill.longest_us();
         let told: Vec<Told> = self
             .calls
             .iter()

@@ -13,8 +13,8 @@ use perdura_protocol::{
 };
 use perdura_store::StoreCommand;
 
-/// Shortest and longest time between two attacks of a hostile client, microseconds.
-const PAUSE_US: [u64; 2] = [5_000, 100_000];
+/// Shortest time between two attacks of a hostile client, as a part of the longest.
+const SHORTEST_PAUSE: u64 = 20;
 
 /// Attacks in a hundred that follow the last one sooner, before what that one asked for is done.
 const SOON: u64 = 30;
@@ -74,6 +74,14 @@ impl World {
         self.hostile.iter().any(|hostile| hostile.key == key)
     }
 
+    /// A message from this station arrives at a replica: counted if it is a hostile client's.
+    pub(crate) fn count_attack(&mut self, station: usize) {
+        let first = self.hostile_station(0);
+        if let Some(hostile) = station.checked_sub(first).and_then(|at| self.hostile.get(at)) {
+            *self.report.attacks.entry(hostile.attacker.attack()).or_default() += 1;
+        }
+    }
+
     fn hostile_station(&self, hostile: usize) -> usize {
         self.n() + self.clients.len() + hostile
     }
@@ -83,7 +91,7 @@ impl World {
             let station = self.hostile_station(hostile);
             self.dial_all(station);
             if !self.by_hand {
-                self.push(PAUSE_US[1], Event::Attack { hostile });
+                self.push(self.plan.attack_us, Event::Attack { hostile });
             }
         }
     }
@@ -92,18 +100,18 @@ impl World {
         if self.ending.begun() || !self.may_attack() {
             return;
         }
+        let longest_us = self.plan.attack_us;
+        let shortest_us = longest_us / SHORTEST_PAUSE;
         let soon = self.random.percent(SOON);
         let pause = if soon {
-            self.random.between(200, PAUSE_US[0])
+            self.random.between(200, shortest_us)
         } else {
-            self.random.between(PAUSE_US[0], PAUSE_US[1])
+            self.random.between(shortest_us, longest_us)
         };
         self.push(pause, Event::Attack { hostile });
         let station = self.hostile_station(hostile);
-        let attack = self.hostile[hostile].attacker.attack();
         for (replica, bytes) in self.hostile[hostile].attacker.tick() {
             self.note_hostile(hostile, &bytes);
-            *self.report.attacks.entry(attack).or_default() += 1;
             self.send(station, replica.index(), &bytes);
         }
     }
@@ -141,8 +149,12 @@ impl World {
         }
         self.checkers.exactly_once.acknowledges(frame.session, frame.acked_below);
         for (number, command) in (frame.first_number..frame.end_number()).zip(frame.commands()) {
-            if let Ok(Command::Service(content)) = Command::from_bytes(command.clone()) {
-                self.checkers.exactly_once.may_be_sent(frame.session, number, content);
+            match Command::from_bytes(command.clone()) {
+                Ok(Command::Service(content)) => {
+                    self.checkers.exactly_once.may_be_sent(frame.session, number, content);
+                }
+                Ok(Command::Open) => self.checkers.validity.opens(frame.session),
+                Ok(Command::Admin(_)) | Err(_) => {}
             }
         }
     }

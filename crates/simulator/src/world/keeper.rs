@@ -72,6 +72,7 @@ impl World {
                 let records = std::mem::take(&mut flush.records);
                 self.checkers.persist_before_speak.appended(replica, &records);
                 self.checkers.votes.appended(replica, &records);
+                self.checkers.agreement.logged(&records);
                 self.checkers.boundaries.appended(&records);
                 if armed.is_some() {
                     // The disk was done; the process dies before it learns of it.

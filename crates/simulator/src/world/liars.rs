@@ -102,32 +102,73 @@ impl World {
         if here.liar.is_none() {
             body(&mut process.node);
         } else if catch_unwind(AssertUnwindSafe(|| body(&mut process.node))).is_err() {
-            self.crash_process(replica);
+            self.stumbles(replica, "an assertion failed");
         }
+    }
+
+    /// A liar's replica, which is a real one, stops itself. That is one more of its failures, unless
+    /// it did nothing that could come back on it.
+    pub(crate) fn stumbles(&mut self, replica: usize, why: &str) {
+        let spares = self.replicas[replica]
+            .liar
+            .as_ref()
+            .is_some_and(|liar| liar.strategy().spares_replicas());
+        if spares && !self.is_damaged(replica) && !self.forgot(replica) {
+            self.fail(progress::halted(replica, why));
+            return;
+        }
+        self.report.stumbles += 1;
+        self.tell(format_args!("r{replica} stumbles: {why}"));
+        self.crash_process(replica);
     }
 
     /// Whether a replica gets to see an input.
     pub(crate) fn liar_hears(&mut self, replica: usize, now: Now, input: &Input) -> bool {
+        if self.ending.repented() {
+            return true;
+        }
         let Some(liar) = &mut self.replicas[replica].liar else { return true };
         let mut said = Vec::new();
+        let (before, strategy) = (liar.lies(), liar.strategy());
         let hears = liar.hears(now, input, &mut said);
+        let lies = liar.lies() - before;
+        // It hears on a link that is up, and what it withholds from itself needs none.
+        self.count_lies(strategy, lies);
         self.utter(replica, said);
         hears
     }
 
     /// A liar's replica wants to say something.
     pub(crate) fn liar_says(&mut self, replica: usize, peers: &[Peer], bytes: &Bytes) {
+        if self.ending.repented() {
+            let plainly = |peer: &Peer| Said { after_ms: 0, peer: *peer, bytes: bytes.clone() };
+            self.utter(replica, peers.iter().map(plainly).collect());
+            return;
+        }
         let now = self.replicas[replica].clock.now(self.now_us);
         let Some(liar) = &mut self.replicas[replica].liar else { return };
+        let (before, strategy) = (liar.lies(), liar.strategy());
         let said = liar.says(now, peers, bytes);
+        let lies = liar.lies() - before;
+        if peers.iter().any(|peer| self.reaches(replica, *peer)) {
+            self.count_lies(strategy, lies);
+        }
         self.utter(replica, said);
     }
 
     /// Time passes for a liar.
     pub(crate) fn liar_ticks(&mut self, replica: usize) {
+        if self.ending.repented() {
+            return;
+        }
         let now = self.replicas[replica].clock.now(self.now_us);
         let Some(liar) = &mut self.replicas[replica].liar else { return };
+        let (before, strategy) = (liar.lies(), liar.strategy());
         let said = liar.tick(now);
+        let lies = liar.lies() - before;
+        if said.iter().any(|said| self.reaches(replica, said.peer)) {
+            self.count_lies(strategy, lies);
+        }
         self.utter(replica, said);
     }
 
@@ -144,7 +185,7 @@ impl World {
 
     /// A liar says what it kept for later.
     pub(crate) fn say_late(&mut self, replica: usize, to: usize, bytes: &Bytes) {
-        if self.replicas[replica].process.is_some() {
+        if self.replicas[replica].process.is_some() && !self.ending.repented() {
             self.send(replica, to, bytes);
         }
     }
@@ -174,14 +215,15 @@ impl World {
         }
     }
 
-    /// Adds up what liars did.
-    pub(crate) fn count_lies(&mut self) {
-        for replica in &self.replicas {
-            if let Some(liar) = &replica.liar
-                && liar.lies() > 0
-            {
-                *self.report.lies.entry(liar.strategy()).or_default() += liar.lies();
-            }
+    fn reaches(&mut self, replica: usize, peer: Peer) -> bool {
+        let station = self.station(replica, peer);
+        station.is_some_and(|to| self.network.link(replica, to).up)
+    }
+
+    /// Counts lies that somebody is there to be told, or not to be told.
+    fn count_lies(&mut self, strategy: Strategy, lies: u64) {
+        if lies > 0 {
+            *self.report.lies.entry(strategy).or_default() += lies;
         }
     }
 }

@@ -78,7 +78,7 @@ impl World {
                     && second.members.key(ReplicaId(a as u8)) == key(a)
             }
             Some(client) => {
-                process(a).is_some_and(|p| p.node.accepts_client(self.client_key(client)))
+                process(a).is_some_and(|p| p.node.admits_client(self.client_key(client)))
             }
         }
     }
@@ -193,6 +193,7 @@ impl World {
         }
         match self.client_at(to) {
             None => {
+                self.count_attack(from);
                 let peer = self.peer(from, to);
                 self.input(to, Input::Message { peer, bytes });
             }

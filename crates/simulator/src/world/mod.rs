@@ -4,7 +4,7 @@
 //! completion, or a timer that had a consequence. Files: [`replica`] and [`network`] are what
 //! there is; `boot` starts and stops processes, `driver` carries out what a node wants, `keeper`
 //! does its disk work, `clients` drives clients, `workload` is what they ask, `chaos` what goes
-//! wrong (with `strikes`, `partitions`, `damage`, `wrong_disk` and `clock`), `replacement` brings in
+//! wrong (with `promise`, `strikes`, `partitions`, `damage`, `wrong_disk` and `clock`), `replacement` brings in
 //! new incarnations, `ending` heals everything and judges, `liars` and `hostile` are the Byzantine
 //! ones; `by_hand` is what scenarios do.
 
@@ -23,6 +23,7 @@ mod links;
 pub mod network;
 mod oracles;
 mod partitions;
+mod promise;
 mod queue;
 mod replacement;
 pub mod replica;
@@ -32,7 +33,7 @@ mod workload;
 mod wrong_disk;
 
 use crate::checkers::Checkers;
-use crate::options::Options;
+use crate::options::{Mode, Options};
 use crate::plan::Plan;
 use crate::random::Random;
 use crate::report::{FaultKind, Mark, Report};
@@ -104,6 +105,8 @@ pub(crate) enum Event {
     Administer,
     /// Whether the end has come.
     Look,
+    /// Whether calls wait for too long.
+    Watch,
 }
 
 /// One run.
@@ -129,6 +132,8 @@ pub struct World {
     // The hostile client that is being revoked.
     pub(crate) revoking: Option<usize>,
     pub(crate) ending: Ending,
+    // When a replica failed last.
+    pub(crate) disturbed_us: u64,
     pub(crate) checkers: Checkers,
     pub(crate) report: Report,
     pub(crate) trace: Trace,
@@ -251,7 +256,7 @@ impl World {
             chaos: Chaos::new(random.fork("chaos")),
             disk_random: random.fork("disks"),
             random: random.fork("world"),
-            checkers: Checkers::new(&plan, &parameters, &genesis.configuration),
+            checkers: Checkers::new(&plan, &parameters, &genesis),
             plan,
             parameters,
             now_us: START_US,
@@ -265,6 +270,7 @@ impl World {
             replacement: None,
             revoking: None,
             ending: Ending::default(),
+            disturbed_us: START_US,
             report: Report { runs: 1, ..Report::default() },
             trace: Trace::new(writer),
             by_hand: false,
@@ -308,6 +314,9 @@ impl World {
     fn run(&mut self) {
         self.begin();
         self.schedule_fault();
+        if self.plan.mode == Mode::Liveness {
+            self.watch_calls();
+        }
         self.run_on();
     }
 
@@ -410,6 +419,7 @@ impl World {
             Event::Start { replica } => self.start(replica),
             Event::Administer => self.administer(),
             Event::Look => self.look(),
+            Event::Watch => self.watch_calls(),
         }
     }
 
@@ -468,6 +478,9 @@ impl World {
 
     pub(crate) fn fired(&mut self, kind: FaultKind) {
         self.report.fired(kind);
+        if !self.ending.begun() && chaos::is_drawn(kind) {
+            self.report.struck += 1;
+        }
     }
 
     pub(crate) fn mark(&mut self, mark: Mark) {

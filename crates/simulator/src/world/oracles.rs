@@ -3,8 +3,11 @@
 use super::World;
 use crate::checkers::{footprints, progress};
 use bytes::Bytes;
-use perdura_protocol::{Command, Decode, Encode, Message, SessionId};
+use perdura_protocol::{Command, Decode, Encode, Message, SessionId, Slot};
 use perdura_replica::node::Peer;
+
+/// Slots after which members, clients and sessions are looked at again.
+const VALIDITY_SLOTS: u64 = 8;
 
 impl World {
     /// Whether a replica lies, or forgot without being able to know it, which counts as lying.
@@ -14,12 +17,6 @@ impl World {
 
     /// What a correct replica is about to say.
     pub(crate) fn check_speech(&mut self, replica: usize, peers: &[Peer], bytes: &Bytes) {
-        // Propose, Write, Accept, Prefix, Status, Suspect, ViewChange, NewView, Decisions,
-        // Checkpoint, StateInfo, Replies.
-        let watched = matches!(bytes.first(), Some(2..=4 | 6..=10 | 14 | 16 | 18 | 36));
-        if !watched {
-            return;
-        }
         let Ok(message) = Message::from_bytes(bytes.clone()) else {
             let what = "says something that does not decode";
             self.fail(progress::accused(replica, what));
@@ -32,7 +29,7 @@ impl World {
                 let order = &checkers.exactly_once;
                 checkers.persist_before_speak.replies(replica, session, outcomes, order)
             }
-            _ => checkers.persist_before_speak.speaks(replica, &message),
+            _ => checkers.persist_before_speak.speaks(replica, &message, &checkers.agreement),
         };
         self.check(check);
         if let Some(Peer::Replica(peer)) = peers.first() {
@@ -43,11 +40,37 @@ impl World {
         }
     }
 
+    /// Notes whether the clock of a correct replica is in order.
+    pub(crate) fn look_at_clock(&mut self, replica: usize) {
+        if self.is_trusted(replica) {
+            let wrong = self.replicas[replica].clock.is_wrong();
+            self.checkers.agreed_time.looked_at(replica, wrong, self.now_us);
+        }
+    }
+
+    /// Holds a vote against the voter's clock.
+    fn check_time(&mut self, replica: usize, message: &Message) {
+        let (Message::Write { slot, digest, .. } | Message::Accept { slot, digest, .. }) = message
+        else {
+            return;
+        };
+        self.look_at_clock(replica);
+        if !self.checkers.votes.is_bound(replica, *slot) {
+            let wall = self.replicas[replica].clock.now(self.now_us).wall;
+            let check = self.checkers.agreed_time.votes(replica, *slot, *digest, wall);
+            self.check(check);
+        }
+    }
+
     /// What it says to other replicas.
     fn check_statements(&mut self, replica: usize, message: &Message) {
         if !self.is_trusted(replica) {
             return;
         }
+        if let Message::Propose { slot, batch, .. } = message {
+            self.checkers.agreed_time.given(replica, *slot, batch);
+        }
+        self.check_time(replica, message);
         let here = &self.replicas[replica];
         let Some(process) = &here.process else { return };
         let (executed, view) = (process.node.machine().slot(), process.node.report().view);
@@ -62,15 +85,52 @@ impl World {
 
     /// What a correct replica hears.
     pub(crate) fn note_hearing(&mut self, replica: usize, bytes: &Bytes) {
-        if bytes.first() == Some(&10)
-            && let Ok(Message::NewView(new_view)) = Message::from_bytes(bytes.clone())
-        {
-            self.checkers.votes.heard(replica, &new_view);
+        if !self.is_trusted(replica) {
+            return;
+        }
+        let Ok(message) = Message::from_bytes(bytes.clone()) else { return };
+        let time = &mut self.checkers.agreed_time;
+        match message {
+            Message::NewView(new_view) => self.checkers.votes.heard(replica, &new_view),
+            Message::Propose { slot, batch, .. } => {
+                let wall = self.replicas[replica].clock.now(self.now_us).wall;
+                time.proposed(replica, slot, &batch, wall, self.now_us);
+            }
+            Message::LockedBatch { slot, batch } => time.given(replica, slot, &batch),
+            Message::Decisions { decisions, .. } => {
+                decisions.iter().for_each(|one| time.given(replica, one.slot, &one.batch));
+            }
+            // Nothing that they say is held against what the replica does later.
+            Message::Frame(_)
+            | Message::Write { .. }
+            | Message::Accept { .. }
+            | Message::Decided { .. }
+            | Message::Prefix { .. }
+            | Message::Status { .. }
+            | Message::Suspect { .. }
+            | Message::ViewChange(_)
+            | Message::FetchBatch { .. }
+            | Message::Fetch { .. }
+            | Message::TooOld { .. }
+            | Message::Checkpoint { .. }
+            | Message::StateQuery
+            | Message::StateInfo { .. }
+            | Message::FetchManifest { .. }
+            | Message::Manifest { .. }
+            | Message::FetchPiece { .. }
+            | Message::Piece { .. }
+            | Message::Attach { .. }
+            | Message::Welcome { .. }
+            | Message::Read { .. }
+            | Message::ReadReply { .. }
+            | Message::Replies { .. }
+            | Message::Busy { .. } => {}
         }
     }
 
     /// What was executed.
     pub(crate) fn witness(&mut self, replica: usize) {
+        self.look_at_clock(replica);
         let here = &mut self.replicas[replica];
         let Some(process) = &mut here.process else { return };
         let machine = process.node.machine();
@@ -78,6 +138,7 @@ impl World {
         if slot == process.executed {
             return;
         }
+        let looks = slot.0 / VALIDITY_SLOTS != process.executed.0 / VALIDITY_SLOTS;
         process.executed = slot;
         let executions = process.notes.take();
         if here.liar.is_some() {
@@ -86,21 +147,62 @@ impl World {
         self.checkers.evidence.learn(machine.configurations());
         self.report.slots = self.report.slots.max(slot.0);
         let checkers = &mut self.checkers;
-        let mut check = checkers
-            .agreement
-            .executed(replica, slot, history)
+        let memory = checkers.bounded_memory;
+        let valid = match looks {
+            true => checkers
+                .validity
+                .holds(replica, machine)
+                .and_then(|()| memory.sessions(replica, machine.most_sessions())),
+            false => Ok(()),
+        };
+        let mut batches = executions.iter().map(|one| (one.slot, one.batch));
+        let mut check = valid
+            .and_then(|()| {
+                batches.try_for_each(|(slot, batch)| checkers.agreement.batch(replica, slot, batch))
+            })
+            .and_then(|()| checkers.agreement.executed(replica, slot, history))
             .and_then(|()| checkers.agreed_time.executed(replica, slot, time));
         for execution in executions {
             check = check
-                .and_then(|()| checkers.agreement.batch(replica, execution.slot, execution.batch))
                 .and_then(|()| checkers.revocation.executed(replica, &execution))
                 .and_then(|()| checkers.exactly_once.executed(replica, execution));
         }
         self.check(check);
     }
 
+    /// Whether a replica runs, and has no excuse for being slow.
+    fn is_well(&self, replica: usize) -> bool {
+        let here = &self.replicas[replica];
+        here.process.is_some()
+            && !here.is_disturbed()
+            && !self.is_paused(replica)
+            && self.is_trusted(replica)
+    }
+
+    /// How far a correct replica is, with which nothing is wrong, and others like it.
+    pub(crate) fn check_standstill(&mut self, replica: usize) {
+        // A scenario cuts and holds as it likes, and says itself how replicas have to stand.
+        if self.by_hand {
+            return;
+        }
+        let well: Vec<usize> = (0..self.n()).filter(|other| self.is_well(*other)).collect();
+        let executed = |replica: &usize| {
+            self.replicas[*replica].process.as_ref().map_or(Slot(0), |process| process.executed)
+        };
+        let highest = well.iter().map(executed).max().unwrap_or_default();
+        let own = executed(&replica);
+        let standstill = &mut self.checkers.standstill;
+        if well.len() < self.plan.faults.agreement_quorum() || !well.contains(&replica) {
+            standstill.excused(replica);
+            return;
+        }
+        let check = standstill.stands(replica, self.now_us, own, highest);
+        self.check(check);
+    }
+
     /// What a correct replica holds.
     pub(crate) fn check_memory(&mut self, replica: usize) {
+        self.look_at_clock(replica);
         let Some(process) = &self.replicas[replica].process else { return };
         let report = process.node.report();
         let furthest = process.node.furthest_slot();

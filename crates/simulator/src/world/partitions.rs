@@ -95,10 +95,7 @@ impl World {
     pub(crate) fn split_group(&mut self, bridged: bool) {
         let n = self.n();
         let healthy: Vec<usize> = (0..n).filter(|replica| !self.has_failed(*replica)).collect();
-        let room = match self.plan.mode {
-            Mode::Liveness => self.plan.faults.u().saturating_sub(n - healthy.len()),
-            Mode::Safety => n / 2,
-        };
+        let room = self.room_for_split();
         if room == 0 {
             return;
         }

@@ -13,6 +13,10 @@ const HOUR_MS: i64 = 3_600_000;
 /// How much faster or slower a clock runs that drifts, in a million.
 const DRIFT_PPM: i64 = 100_000;
 
+/// Changes to a used directory that opening it may take, and a little more: unfinished files removed,
+/// the log sealed, its free files kept or removed, then the first writes of a replica that recovers.
+const OPENING: u64 = 24;
+
 impl World {
     /// Does it to a replica that may fail now.
     pub(crate) fn strike_replica(&mut self, kind: FaultKind, victim: usize) {
@@ -30,6 +34,7 @@ impl World {
                 self.trace.line(self.now_us, format_args!("r{victim} pauses"));
                 let down_us = self.chaos.downtime_us(&self.plan);
                 self.replicas[victim].paused_until_us = self.now_us + down_us;
+                self.disturbed(victim);
             }
             FaultKind::Wipe if self.may_wipe(victim) => {
                 self.fired(kind);
@@ -68,6 +73,7 @@ impl World {
     /// What strikes at its next occasion.
     fn arm(&mut self, kind: FaultKind, victim: usize) {
         let operations = self.chaos.random.below(8);
+        let of_opening = self.chaos.random.below(OPENING);
         let outputs = self.chaos.random.below(12);
         let here = &mut self.replicas[victim];
         match kind {
@@ -76,7 +82,7 @@ impl World {
             FaultKind::CrashInCheckpoint => here.armed.in_checkpoint = Some(2 * operations),
             FaultKind::CrashInRecovery => {
                 self.crash_either(victim);
-                self.replicas[victim].armed.in_recovery = Some(operations);
+                self.replicas[victim].armed.in_recovery = Some(of_opening);
             }
             FaultKind::FlushError if self.plan.durability == Durability::Sync => {
                 here.armed.disk = Some(kind);
@@ -151,6 +157,12 @@ impl World {
             FaultKind::OneWayPartition => {
                 let hears = random.percent(50);
                 trouble.cuts = self.cuts_of(victim, hears, !hears);
+                // From or to all, or a single other replica.
+                if self.chaos.random.percent(40) {
+                    let n = self.n() as u64;
+                    let other = (victim + 1 + self.chaos.random.below(n - 1) as usize) % self.n();
+                    trouble.cuts.retain(|(from, to)| *from == other || *to == other);
+                }
                 trouble.failed = vec![victim];
             }
             FaultKind::Flapping => {
@@ -181,6 +193,7 @@ impl World {
         }
         self.fired(kind);
         self.replicas[victim].clock.disturb(self.now_us, fault);
+        self.look_at_clock(victim);
         self.trace.line(self.now_us, format_args!("clock of r{victim}: {fault:?}"));
         let trouble = Trouble { ill: Some(Ill::Clock(victim)), ..Trouble::default() };
         self.begin_trouble(trouble, for_us);

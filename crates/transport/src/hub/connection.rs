@@ -5,7 +5,7 @@ use crate::link::Link;
 use mio::Token;
 use mio::net::TcpStream;
 use perdura_protocol::ReplicaId;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
 /// A socket with its link.
@@ -21,6 +21,8 @@ pub(super) struct Connection {
     pub(super) dialing: Option<ReplicaId>,
     /// Whether TCP is connected.
     pub(super) connected: bool,
+    /// Whether its handshake may be carried out.
+    pub(super) granted: bool,
     /// When the handshake is given up; none once admitted.
     pub(super) deadline: Option<Instant>,
     /// Stands in one of the lines of sockets to read.
@@ -87,15 +89,11 @@ impl Connections {
         self.unadmitted.retain(|other| *other != place);
     }
 
-    /// Accepted connections that are not admitted yet: how many, and the oldest.
-    pub(super) fn unadmitted(&self) -> (usize, Option<usize>) {
-        let mut accepted = self
-            .unadmitted
-            .iter()
-            .copied()
-            .filter(|place| self.get(*place).is_some_and(|one| one.dialing.is_none()));
-        let oldest = accepted.next();
-        (usize::from(oldest.is_some()) + accepted.count(), oldest)
+    /// Accepted connections that are not admitted yet, the oldest first, with their addresses.
+    pub(super) fn unadmitted(&self) -> impl Iterator<Item = (usize, IpAddr)> + '_ {
+        let all = self.unadmitted.iter().filter_map(|place| Some((*place, self.get(*place)?)));
+        let accepted = all.filter(|(_, one)| one.dialing.is_none());
+        accepted.map(|(place, one)| (place, one.address.ip()))
     }
 
     /// Places of connections whose handshake took too long.

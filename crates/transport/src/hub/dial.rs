@@ -96,9 +96,11 @@ impl Hub {
     }
 
     fn take_in(&mut self, stream: TcpStream, address: SocketAddr) -> Result<(), LinkError> {
-        if let (UNADMITTED_LINKS.., Some(oldest)) = self.connections.unadmitted() {
+        if self.connections.unadmitted().count() >= UNADMITTED_LINKS
+            && let Some(victim) = self.handshakes.victim(self.connections.unadmitted())
+        {
             self.stats.expired_handshakes += 1;
-            self.end(oldest, LinkError::Expired);
+            self.end(victim, LinkError::Expired);
         }
         tune(&stream)?;
         let link = Link::accept(&self.identity)?;
@@ -126,6 +128,7 @@ impl Hub {
             peer: None,
             dialing,
             connected: false,
+            granted: dialing.is_some(),
             deadline: Some(self.now + HANDSHAKE_TIME),
             in_line: false,
             read_closed: false,

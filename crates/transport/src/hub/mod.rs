@@ -15,13 +15,15 @@
 
 mod connection;
 mod dial;
+mod handshakes;
 mod places;
 mod resolver;
 mod serve;
 
 use crate::Backoff;
 use crate::bounds::{
-    CLIENT_FAIR_BYTES, CLIENTS_QUEUE_BYTES, READ_BYTES, REDIAL_FIRST, REDIAL_LONGEST,
+    CLIENT_FAIR_BYTES, CLIENTS_QUEUE_BYTES, HELD_BACK_TIME, READ_BYTES, REDIAL_FIRST,
+    REDIAL_LONGEST,
 };
 use crate::error::{LinkError, Misbehaviour, QueueError};
 use crate::hello::{Hello, Refusal};
@@ -31,6 +33,7 @@ use crate::tcp::connect_address;
 use bytes::Bytes;
 use connection::{Connection, Connections};
 use dial::Member;
+use handshakes::Handshakes;
 use mio::{Events, Interest, Poll, Token, Waker};
 use perdura_protocol::{ClusterId, Digest, PublicKey, ReplicaId, SecretKey};
 use resolver::Resolver;
@@ -99,6 +102,13 @@ pub trait Admission {
     /// # Errors
     /// The refusal that it is told.
     fn admit(&mut self, hello: &Hello, key: PublicKey) -> Result<(), Refusal>;
+
+    /// Whether nothing more is to be read from this peer for now, though there is something: it
+    /// stays in the socket, and TCP holds the peer back. Asked again in each round.
+    fn holds_back(&self, peer: &Peer) -> bool {
+        let _ = peer;
+        false
+    }
 }
 
 impl<F: FnMut(&Hello, PublicKey) -> Result<(), Refusal>> Admission for F {
@@ -199,6 +209,9 @@ pub struct Hub {
     next_client: u64,
     ready_replicas: VecDeque<usize>,
     ready_clients: VecDeque<usize>,
+    /// Ready, but not to be read for now.
+    held_back: Vec<usize>,
+    handshakes: Handshakes,
     dirty: Vec<usize>,
     /// Time of the latest call.
     now: Instant,
@@ -255,6 +268,8 @@ impl Hub {
             next_client: 1,
             ready_replicas: VecDeque::new(),
             ready_clients: VecDeque::new(),
+            held_back: Vec::new(),
+            handshakes: Handshakes::new(now),
             dirty: Vec::new(),
             now,
             clients_queue_bytes: 0,
@@ -454,6 +469,9 @@ impl Hub {
             return Duration::ZERO;
         }
         let mut wait = timeout.unwrap_or(LONGEST_WAIT).min(LONGEST_WAIT);
+        if !self.held_back.is_empty() {
+            wait = wait.min(HELD_BACK_TIME);
+        }
         let idle = |member: &&Member| member.link.is_none() && member.dialing.is_none();
         let dials = self.members.range(..self.id).map(|(_, member)| member).filter(idle);
         let next = dials.filter_map(|member| member.next_attempt).chain(self.accept_again).min();

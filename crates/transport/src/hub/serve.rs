@@ -78,6 +78,11 @@ impl Hub {
             return;
         }
         connection.in_line = true;
+        self.stand_in_line(place);
+    }
+
+    fn stand_in_line(&mut self, place: usize) {
+        let Some(connection) = self.connections.get(place) else { return };
         match (connection.peer, connection.dialing) {
             (Some(Peer::Replica(_)), _) | (_, Some(_)) => self.ready_replicas.push_back(place),
             _ => self.ready_clients.push_back(place),
@@ -86,8 +91,14 @@ impl Hub {
 
     /// Reads what is ready: all replicas, then clients up to their share of a round.
     pub(super) fn serve_ready(&mut self, admission: &mut dyn Admission) {
+        for place in std::mem::take(&mut self.held_back) {
+            self.stand_in_line(place);
+        }
         for _ in 0..self.ready_replicas.len() {
             let Some(place) = self.ready_replicas.pop_front() else { break };
+            if self.is_held_back(place, admission) {
+                continue;
+            }
             self.serve(place, REPLICA_ROUND_BYTES, admission);
         }
         let mut left = CLIENTS_ROUND_BYTES;
@@ -96,9 +107,27 @@ impl Hub {
                 break;
             }
             let Some(place) = self.ready_clients.pop_front() else { break };
+            if self.is_held_back(place, admission) {
+                continue;
+            }
             let used = self.serve(place, CLIENT_ROUND_BYTES, admission);
             left = left.saturating_sub(used);
         }
+    }
+
+    /// Puts a connection aside until the next round, if its peer is to wait.
+    fn is_held_back(&mut self, place: usize, admission: &dyn Admission) -> bool {
+        let Some(connection) = self.connections.get_mut(place) else { return false };
+        if !connection.granted {
+            connection.granted = self.handshakes.take(connection.address.ip(), self.now);
+        }
+        let told = connection.peer.is_some_and(|peer| admission.holds_back(&peer));
+        let wait = told || !connection.granted;
+        if wait {
+            self.stats.held_back += 1;
+            self.held_back.push(place);
+        }
+        wait
     }
 
     /// Reads one connection's share; returns what was used of it.
@@ -280,6 +309,7 @@ impl Hub {
         connection.peer = Some(peer);
         connection.deadline = None;
         let address = connection.address;
+        self.handshakes.admitted(address.ip());
         match peer {
             Peer::Replica(id) => {
                 tracing::info!(replica = %id, %address, "link up");

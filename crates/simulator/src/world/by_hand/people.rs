@@ -3,7 +3,7 @@
 use super::super::workload::Request;
 use super::super::{Event, World};
 use crate::checkers::commit_order::Seen;
-use crate::checkers::progress::PATIENCE_US;
+use crate::checkers::progress::TROUBLED_US;
 use crate::linearizability::Return;
 use crate::witness::Execution;
 use bytes::Bytes;
@@ -18,7 +18,7 @@ impl World {
     /// Begins a call; its record, if none of equal content is under way.
     fn begin_call(&mut self, client: usize, command: StoreCommand, fast: bool) -> Option<usize> {
         let record = self.calls.len();
-        let short_us = Some(PATIENCE_US / 2);
+        let short_us = Some(TROUBLED_US / 2);
         self.call(client, record, Request { command, fast, short_us }).then_some(record)
     }
 

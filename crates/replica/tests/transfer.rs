@@ -1,0 +1,88 @@
+//! One replica's node that lacks its state: whom it asks, and when. Time is virtual.
+
+use perdura_execution::Genesis;
+use perdura_protocol::configuration::{Configuration, Durability, Member, Parameters};
+use perdura_protocol::viewchange::PrefixCertificate;
+use perdura_protocol::{
+    ClusterId, Decode, Encode, Faults, Message, ReplicaId, Scheme, SecretKey, Slot, Time,
+};
+use perdura_replica::node::{Boot, Input, Node, Now, Output, Peer};
+use perdura_store::Store;
+
+fn key(seed: u8) -> SecretKey {
+    SecretKey::from_seed(Scheme::Ed25519, [seed; 32])
+}
+
+fn now(ms: u64) -> Now {
+    Now { monotonic_ms: ms, wall: Time(ms) }
+}
+
+/// Replica 0 of three, whose state after slot 5 is lost.
+fn without_state() -> Node<Store> {
+    let members: Vec<Member> =
+        (0..3).map(|id| Member { key: key(10 + id).public(), incarnation: 0 }).collect();
+    let configuration = Configuration { id: 0, from_slot: Slot(0), members };
+    let parameters = Parameters {
+        cluster: ClusterId([9; 16]),
+        faults: Faults::new(1, 0).unwrap(),
+        durability: Durability::Sync,
+        depth: 32,
+        checkpoint_interval: 64,
+        checkpoint_bytes: 1 << 24,
+        max_skew_ms: 500,
+        state_limit_bytes: 1 << 30,
+        administrator: key(1).public(),
+    };
+    let boot = Boot {
+        me: ReplicaId(0),
+        key: key(10),
+        scheme: Scheme::Ed25519,
+        parameters,
+        latest: configuration.clone(),
+        genesis: Genesis { configuration, clients: Vec::new() },
+        entropy: [3; 32],
+        make_service: Box::new(|| Store::new(1 << 30)),
+        checkpoint: None,
+        records: Vec::new(),
+        vote_after: Slot(5),
+        state_from: Slot(5),
+        lost: Some(Slot(5)),
+        backlog_bytes: 1 << 28,
+    };
+    Node::boot(boot, now(86_400_000)).unwrap()
+}
+
+/// Who is asked for a state in this round.
+fn asked(node: &mut Node<Store>, ms: u64) -> Vec<Peer> {
+    node.flush(now(ms));
+    let mut asked = Vec::new();
+    while let Some(output) = node.next_output() {
+        if let Output::Send { peers, bytes } = output
+            && Message::from_bytes(bytes).unwrap() == Message::StateQuery
+        {
+            asked.extend(peers);
+        }
+    }
+    asked
+}
+
+#[test]
+fn who_is_linked_after_the_question_was_asked_is_asked_again() {
+    let (one, two) = (Peer::Replica(ReplicaId(1)), Peer::Replica(ReplicaId(2)));
+    let (mut node, start) = (without_state(), 86_400_000);
+    assert_eq!(asked(&mut node, start), [one, two], "though no link is there yet");
+    node.handle(now(start + 1), Input::LinkUp(one));
+    assert_eq!(asked(&mut node, start + 1), [one]);
+    // It has none to give.
+    let none = Message::StateInfo {
+        delivered: Slot(3),
+        state: None,
+        prefix: PrefixCertificate::genesis(),
+    };
+    node.handle(now(start + 2), Input::Message { peer: one, bytes: none.to_bytes() });
+    node.handle(now(start + 3), Input::LinkDown(one));
+    node.handle(now(start + 4), Input::LinkUp(one));
+    assert_eq!(asked(&mut node, start + 4), [], "it has answered");
+    node.handle(now(start + 5), Input::LinkUp(two));
+    assert_eq!(asked(&mut node, start + 5), [two]);
+}
