@@ -56,6 +56,9 @@ pub struct Liar {
     mood: Strategy,
     mood_ms: u64,
     pub(crate) mood_number: u64,
+    pub(crate) now_ms: u64,
+    // When it last let out a piece of a state.
+    pub(crate) trickled_ms: u64,
     twin: Option<Box<dyn Shadow + Send>>,
     // Lies told, so that a run can tell whether a strategy had an effect.
     lies: u64,
@@ -74,6 +77,8 @@ impl Liar {
             mood: strategy,
             mood_ms: 0,
             mood_number: 0,
+            now_ms: 0,
+            trickled_ms: 0,
             twin: None,
             lies: 0,
         }
@@ -137,6 +142,7 @@ impl Liar {
     }
 
     fn new_mood(&mut self, now: Now) {
+        self.now_ms = now.monotonic_ms;
         if now.monotonic_ms < self.mood_ms + MOOD_MS {
             return;
         }

@@ -8,6 +8,10 @@ use perdura_protocol::message::{Message, StateCertificate};
 use perdura_protocol::statement::Kind;
 use perdura_protocol::{Certificate, Decode, Digest, Encode, Outcome, RefusalReason, Slot, View};
 
+/// Just below what others wait for decisions, and the next piece of a state.
+const TRICKLE_DECISIONS_MS: u64 = 440;
+const TRICKLE_PIECES_MS: u64 = 900;
+
 /// Whether a message carries what somebody who recovers asked for.
 fn transfers(message: &Message) -> bool {
     matches!(
@@ -205,6 +209,10 @@ impl Liar {
         if !transfers(speech.message) {
             return speech.plainly();
         }
+        // Some keep to it, for who is only sometimes slow is soon left behind.
+        if (self.insider.coin ^ u64::from(self.insider.me.0)) & 1 == 1 {
+            return self.trickle(speech);
+        }
         let bytes = speech.bytes.clone();
         match self.random.below(4) {
             0 => {}
@@ -217,6 +225,24 @@ impl Liar {
                 let late = self.random.between(300, 1_200);
                 speech.after(late, bytes);
             }
+        }
+    }
+
+    /// As little and as late as leaves others waiting for more.
+    fn trickle(&mut self, mut speech: Speech<'_>) {
+        let mut message = speech.message.clone();
+        match &mut message {
+            Message::Decisions { decisions, prefix } => {
+                decisions.truncate(1);
+                *prefix = None;
+                speech.after(TRICKLE_DECISIONS_MS, message.to_bytes());
+            }
+            Message::Manifest { .. } | Message::Piece { .. } => {
+                let due_ms = self.now_ms.max(self.trickled_ms + TRICKLE_PIECES_MS);
+                self.trickled_ms = due_ms;
+                speech.after(due_ms - self.now_ms, message.to_bytes());
+            }
+            _ => speech.plainly(),
         }
     }
 

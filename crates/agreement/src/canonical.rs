@@ -416,6 +416,7 @@ impl Agreement {
             configurations,
             vote_after,
             awaiting_state,
+            disk_lags,
             // A sum of others.
             held_proposal_bytes: _,
             // Read by ticks and links only.
@@ -434,6 +435,7 @@ impl Agreement {
             status_delivered: _,
             fetch_ms: _,
             fetch_from: _,
+            fetch_turn_ms: _,
             // How long a leader may take, and whose signatures are looked at: time again.
             demand: _,
             trust: _,
@@ -453,6 +455,7 @@ impl Agreement {
         writer.put(&configurations.latest().id);
         writer.put(vote_after);
         writer.out.push(u8::from(*awaiting_state));
+        writer.out.push(u8::from(*disk_lags));
         writer.optional(*forged, |writer, view| writer.put(&view));
     }
 }

@@ -1,6 +1,10 @@
 //! Messages get lost, replicas fall behind. Status messages tell everybody where everybody is;
 //! from them follows who repeats what, and who fetches from whom. Nothing is repeated that was
 //! not missed, and no peer's word makes a replica send more than a bounded answer per Status.
+//!
+//! A laggard asks all who are ahead of it in turns of equal *time*, not of equal number: whoever
+//! takes long, on purpose or not, is asked the less often. So a liar that keeps just within the
+//! time-out costs its share of the time, and the others give at their own speed in the rest.
 
 use crate::machine::{Agreement, Effect, Misbehaviour, Mode, Now};
 use crate::slot::Decided;
@@ -8,7 +12,7 @@ use crate::timing;
 use perdura_protocol::message::{Decision, Message};
 use perdura_protocol::statement::Kind;
 use perdura_protocol::viewchange::PrefixCertificate;
-use perdura_protocol::{Certificate, Digest, ReplicaId, Slot, View, limits, seeded};
+use perdura_protocol::{Certificate, Configuration, Digest, ReplicaId, Slot, View, limits, seeded};
 
 /// Slots repeated for a peer that stands still, per Status of it.
 const REPEATED_SLOTS: usize = 8;
@@ -62,7 +66,9 @@ impl Agreement {
         peer.wanted = view;
         self.join_if_wanted(now);
         self.note_quorum(now);
-        if self.mode != Mode::Started || !due {
+        // What waits for the disk already is not said once more.
+        let durable = self.persisted >= self.view_sequence;
+        if self.mode != Mode::Started || !due || !durable {
             return;
         }
         self.peers[from.index()].answered_ms = now.monotonic_ms;
@@ -147,20 +153,40 @@ impl Agreement {
         let target = self.claimed_elsewhere();
         let waiting =
             self.fetch_ms.is_some_and(|since| now.monotonic_ms < since + timing::FETCH_MS);
-        if target <= self.delivered || !(stalled || far) || waiting || self.awaiting_state {
+        let held_back = self.awaiting_state || self.disk_lags;
+        if target <= self.delivered || !(stalled || far) || waiting || held_back {
             return;
         }
-        // One peer after the other, so that a silent or lying one costs one time-out.
-        let n = self.n();
-        for step in 1..=n {
-            let candidate = (self.fetch_from + step) % n;
-            let ahead = self.peers[candidate].delivered > self.delivered;
-            if candidate != self.settings.me.index() && ahead {
-                self.fetch_from = candidate;
-                self.fetch_ms = Some(now.monotonic_ms);
-                self.fetch(ReplicaId(candidate as u8));
-                return;
-            }
+        self.charge_fetch(now, 0);
+        self.fetch_next(now);
+    }
+
+    /// Asks who has taken least time so far, of those who are ahead.
+    fn fetch_next(&mut self, now: Now) {
+        let (n, me) = (self.n(), self.settings.me.index());
+        let turn_ms = self.fetch_turn_ms;
+        let candidate = (1..=n)
+            .map(|step| (self.fetch_from + step) % n)
+            .filter(|index| *index != me && self.peers[*index].delivered > self.delivered)
+            .min_by_key(|index| self.peers[*index].fetch_spent_ms.max(turn_ms));
+        let Some(candidate) = candidate else { return };
+        let peer = &mut self.peers[candidate];
+        // Whoever was not ahead for a while has saved nothing up.
+        peer.fetch_spent_ms = peer.fetch_spent_ms.max(turn_ms);
+        self.fetch_turn_ms = peer.fetch_spent_ms;
+        self.fetch_from = candidate;
+        self.fetch_ms = Some(now.monotonic_ms);
+        self.trust[candidate].fetch();
+        let to = ReplicaId(candidate as u8);
+        let message = Message::Fetch { from: self.delivered.next() };
+        self.effects.push_back(Effect::Send { to, message });
+    }
+
+    /// The question is over: who was asked is charged the time that it took, or `least_ms`.
+    fn charge_fetch(&mut self, now: Now, least_ms: u64) {
+        if let Some(since) = self.fetch_ms.take() {
+            let took_ms = now.monotonic_ms.saturating_sub(since);
+            self.peers[self.fetch_from].fetch_spent_ms += took_ms.max(least_ms).max(1);
         }
     }
 
@@ -196,7 +222,10 @@ impl Agreement {
         decisions: Vec<Decision>,
         prefix: Option<PrefixCertificate>,
     ) {
-        if self.awaiting_state || !self.trust[from.index()].decisions(now.monotonic_ms) {
+        if self.awaiting_state
+            || self.disk_lags
+            || !self.trust[from.index()].decisions(now.monotonic_ms)
+        {
             return;
         }
         let before = self.delivered;
@@ -237,19 +266,18 @@ impl Agreement {
             self.learn_prefix(now, prefix);
         }
         self.deliver_decided(now);
-        self.fetch_ms = None;
-        self.marks.decisions_fetched += u64::from(self.delivered > before);
-        if self.delivered > before && self.peers[from.index()].delivered > self.delivered {
-            self.fetch_ms = Some(now.monotonic_ms);
-            self.fetch_from = from.index();
-            self.fetch(from);
+        let progress = self.delivered > before;
+        self.marks.decisions_fetched += u64::from(progress);
+        if from.index() != self.fetch_from || self.fetch_ms.is_none() {
+            return; // Late, or unasked.
         }
-    }
-
-    fn fetch(&mut self, to: ReplicaId) {
-        self.trust[to.index()].fetch();
-        let message = Message::Fetch { from: self.delivered.next() };
-        self.effects.push_back(Effect::Send { to, message });
+        if progress {
+            self.charge_fetch(now, 0);
+            self.fetch_next(now);
+        } else {
+            // The next one is asked in a tick; an answer of no use costs as much as none.
+            self.charge_fetch(now, timing::FETCH_MS);
+        }
     }
 
     /// The slot up to which a certified prefix proves these decisions, if it does.
@@ -285,13 +313,77 @@ impl Agreement {
     }
 
     /// Only the peer that was asked may send this replica after a state.
-    pub(crate) fn on_too_old(&mut self, from: ReplicaId, checkpoint: Slot) {
+    pub(crate) fn on_too_old(&mut self, now: Now, from: ReplicaId, checkpoint: Slot) {
         let asked = self.fetch_ms.is_some() && from.index() == self.fetch_from;
         // A state is there only if others than one are ahead.
         let ahead = self.delivered_elsewhere() > self.delivered;
         if asked && ahead && checkpoint > self.delivered {
-            self.fetch_ms = None;
+            self.charge_fetch(now, timing::FETCH_MS);
             self.effects.push_back(Effect::FetchState { checkpoint });
+        }
+    }
+
+    /// Whether a slot was executed and is held no more: nothing about it is of use here.
+    pub(crate) fn is_settled(&self, slot: Slot) -> bool {
+        slot.plus(self.settings.parameters.depth) <= self.executed
+            && !self.slots.contains_key(&slot)
+    }
+
+    /// Forgets what was fetched and is executed, before a prefix is certified that far: between
+    /// two of those may lie the whole log of the others. It is in this replica's own log, which
+    /// serves laggards from now on; and without a vote of this replica it is no lock that a view
+    /// change would have to name.
+    pub(crate) fn forget_fetched(&mut self, slot: Slot) {
+        let view = self.view;
+        let fetched = self.slots.get(&slot).is_some_and(|state| {
+            let wrote = state.written.is_some_and(|written| written.0 == view);
+            state.decided.is_some() && state.locked.is_none() && !wrote
+        });
+        if !fetched {
+            return;
+        }
+        if let Some(state) = self.slots.remove(&slot) {
+            self.held_proposal_bytes -= state.held_bytes();
+        }
+    }
+
+    /// State was transferred: everything up to `slot` is delivered and executed.
+    pub fn on_installed(
+        &mut self,
+        now: Now,
+        slot: Slot,
+        history: Digest,
+        configurations: &[Configuration],
+    ) {
+        self.configurations.learn(configurations);
+        self.awaiting_state = false;
+        if slot > self.delivered {
+            self.delivered = slot;
+            self.history = history;
+            self.executed = slot;
+            self.executing.clear();
+            self.own_histories.clear();
+        }
+        self.next_propose = self.next_propose.max(self.delivered.next());
+        self.progress_ms = now.monotonic_ms;
+        self.served_ms = now.monotonic_ms;
+        self.fetch_ms = None;
+        self.adopt_prefix(now);
+        self.forget_certified();
+        self.deliver_decided(now);
+        let open: Vec<Slot> = self.slots.keys().copied().collect();
+        for slot in open {
+            self.advance(now, slot);
+        }
+    }
+
+    /// Whether the log lags so far behind that this replica has to be a laggard: as long as it
+    /// does, nothing is delivered, and so nothing beyond the pipeline's depth is voted for.
+    pub fn on_disk_lag(&mut self, now: Now, lags: bool) {
+        let lagged = std::mem::replace(&mut self.disk_lags, lags);
+        self.marks.disk_lags += u64::from(lags && !lagged);
+        if lagged && !lags {
+            self.deliver_decided(now);
         }
     }
 }

@@ -148,6 +148,8 @@ pub(crate) struct PeerStatus {
     pub connected: bool,
     /// When its Status was last answered with more than nothing.
     pub answered_ms: u64,
+    /// Time in which this replica waited for decisions that it asked the peer for.
+    pub fetch_spent_ms: u64,
 }
 
 /// The agreement machine of one replica.
@@ -220,6 +222,10 @@ pub struct Agreement {
     pub(crate) status_delivered: Slot,
     pub(crate) fetch_ms: Option<u64>,
     pub(crate) fetch_from: usize,
+    // What the peer asked last had taken before.
+    pub(crate) fetch_turn_ms: u64,
+    // The own log is so far behind that nothing more is delivered until it has caught up.
+    pub(crate) disk_lags: bool,
 
     pub(crate) appended: u64,
     pub(crate) persisted: u64,
@@ -244,6 +250,7 @@ impl Agreement {
         let locked = restart.slots.iter().rev().find(|(_, state)| state.locked.is_some());
         let window_needs = locked.map_or(0, |(slot, _)| slot.0.saturating_sub(settings.window));
         let fresh = restart.view == View(0) && restart.blank;
+        let restarted_at = restart.delivered;
         let mut agreement = Agreement {
             pool: Pool::default(),
             demand: Demand::default(),
@@ -291,6 +298,8 @@ impl Agreement {
             status_delivered: restart.delivered,
             fetch_ms: None,
             fetch_from: settings.me.index(),
+            fetch_turn_ms: 0,
+            disk_lags: false,
             appended: 0,
             persisted: 0,
             held: VecDeque::new(),
@@ -306,6 +315,10 @@ impl Agreement {
             agreement.view_sequence = agreement.persist(Record::View(View(0)));
         }
         agreement.deliver_decided(now);
+        let read: Vec<Slot> = agreement.slots.keys().copied().collect();
+        for slot in read.into_iter().filter(|slot| *slot <= restarted_at) {
+            agreement.forget_fetched(slot);
+        }
         agreement
     }
 
@@ -358,7 +371,7 @@ impl Agreement {
             Message::Decisions { decisions, prefix } => {
                 self.on_decisions(now, from, decisions, prefix);
             }
-            Message::TooOld { checkpoint } => self.on_too_old(from, checkpoint),
+            Message::TooOld { checkpoint } => self.on_too_old(now, from, checkpoint),
             _ => self.misbehaved(from, Misbehaviour::OutOfRole),
         }
     }
@@ -404,6 +417,9 @@ impl Agreement {
                 self.sign_prefix(now, slot, history, logged_at);
             }
         }
+        if let Some(old) = slot.0.checked_sub(self.settings.parameters.depth) {
+            self.forget_fetched(Slot(old));
+        }
         if self.leads() && self.mode == Mode::Changing {
             self.try_new_view(now); // It may have waited for this replica to catch up.
         }
@@ -448,36 +464,6 @@ impl Agreement {
     /// What has to be done, oldest first.
     pub fn next_effect(&mut self) -> Option<Effect> {
         self.effects.pop_front()
-    }
-
-    /// State was transferred: everything up to `slot` is delivered and executed.
-    pub fn on_installed(
-        &mut self,
-        now: Now,
-        slot: Slot,
-        history: Digest,
-        configurations: &[Configuration],
-    ) {
-        self.configurations.learn(configurations);
-        self.awaiting_state = false;
-        if slot > self.delivered {
-            self.delivered = slot;
-            self.history = history;
-            self.executed = slot;
-            self.executing.clear();
-            self.own_histories.clear();
-        }
-        self.next_propose = self.next_propose.max(self.delivered.next());
-        self.progress_ms = now.monotonic_ms;
-        self.served_ms = now.monotonic_ms;
-        self.fetch_ms = None;
-        self.adopt_prefix(now);
-        self.forget_certified();
-        self.deliver_decided(now);
-        let open: Vec<Slot> = self.slots.keys().copied().collect();
-        for slot in open {
-            self.advance(now, slot);
-        }
     }
 
     /// The current view.

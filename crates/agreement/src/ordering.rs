@@ -59,6 +59,9 @@ impl Agreement {
         if other || self.mode != Mode::Started || slot <= self.prefix.slot || slot > far {
             return false;
         }
+        if self.is_settled(slot) {
+            return false;
+        }
         let replaced = self.slots.get(&slot).map_or(0, SlotState::held_bytes);
         let fits = self.held_proposal_bytes - replaced + batch.raw().len() <= HELD_PROPOSAL_BYTES;
         (fits || slot == self.delivered.next()) && self.admissible(now, slot, batch)
@@ -119,7 +122,7 @@ impl Agreement {
         vote: Vote,
     ) {
         let view = vote.view;
-        if slot <= self.prefix.slot || slot > self.window_end() {
+        if slot <= self.prefix.slot || slot > self.window_end() || self.is_settled(slot) {
             return;
         }
         let byzantine = self.byzantine();
@@ -326,7 +329,7 @@ impl Agreement {
 
     /// Delivers the contiguous decided prefix (A4).
     pub(crate) fn deliver_decided(&mut self, now: Now) {
-        while !self.awaiting_state {
+        while !self.awaiting_state && !self.disk_lags {
             let slot = self.delivered.next();
             let Some(decided) = self.slots.get(&slot).and_then(|state| match &state.locked {
                 Some(Locked { view, batch, .. })

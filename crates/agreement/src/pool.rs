@@ -187,7 +187,8 @@ impl Pool {
             Source::Client => self.within_quota(frame.session, cost),
             // No other bound: a correct replica times the leader for what it handed over.
             Source::Replica(id) => {
-                self.forwarded.get(&id).copied().unwrap_or(0) + cost <= FORWARDED_BYTES >> self.shrunk
+                self.forwarded.get(&id).copied().unwrap_or(0) + cost
+                    <= FORWARDED_BYTES >> self.shrunk
             }
         }
     }

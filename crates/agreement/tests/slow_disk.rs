@@ -1,14 +1,16 @@
 //! A follower whose disk stands still while the group goes on: what waits for the disk stays
 //! bounded (A6), because an Accept is dropped once its slot is certified without it.
 
+use bytes::Bytes;
+use perdura_agreement::pool::Source;
 use perdura_agreement::{Agreement, Effect, Now, Restart, Settings};
 use perdura_protocol::configuration::{
     Configuration, Configurations, Durability, Member, Parameters,
 };
 use perdura_protocol::statement::Kind;
 use perdura_protocol::{
-    Batch, ClusterId, Digest, Faults, Message, ReplicaId, Scheme, SecretKey, Slot, Time, View,
-    limits,
+    Batch, ClusterId, Digest, Faults, Frame, Message, ReplicaId, Scheme, SecretKey, SessionId,
+    Slot, Time, View, limits,
 };
 
 const LEADER: ReplicaId = ReplicaId(0);
@@ -22,8 +24,8 @@ fn configurations(cluster: ClusterId) -> Configurations {
     Configurations::new(cluster, Configuration { id: 0, from_slot: Slot(0), members })
 }
 
-/// Replica 1 of three that may crash, one at a time.
-fn follower(cluster: ClusterId, now: Now) -> Agreement {
+/// One of three that may crash, one at a time.
+fn machine(me: ReplicaId, cluster: ClusterId, now: Now) -> Agreement {
     let parameters = Parameters {
         cluster,
         faults: Faults::new(1, 0).unwrap(),
@@ -36,8 +38,8 @@ fn follower(cluster: ClusterId, now: Now) -> Agreement {
         administrator: key(0).public(),
     };
     let settings = Settings {
-        me: ReplicaId(1),
-        key: key(1),
+        me,
+        key: key(me.0),
         scheme: Scheme::KeyedHash,
         parameters,
         entropy: [1; 32],
@@ -50,7 +52,7 @@ fn follower(cluster: ClusterId, now: Now) -> Agreement {
 fn what_waits_for_a_disk_that_stands_still_is_bounded() {
     let cluster = ClusterId([7; 16]);
     let now = Now { monotonic_ms: 1_000, wall: Time(1_000_000) };
-    let mut follower = follower(cluster, now);
+    let mut follower = machine(ReplicaId(1), cluster, now);
     follower.on_link(now, LEADER, true);
     let mut history = Digest::ZERO;
     let mut executed = 0;
@@ -81,4 +83,28 @@ fn what_waits_for_a_disk_that_stands_still_is_bounded() {
         assert!(held as u64 <= bound, "{held} messages wait at slot {slot}");
     }
     assert_eq!(executed, 20 * limits::PREFIX_INTERVAL, "the group went on without its disk");
+}
+
+#[test]
+fn nobody_is_told_again_what_waits_for_the_disk_already() {
+    let cluster = ClusterId([7; 16]);
+    let mut now = Now { monotonic_ms: 1_000, wall: Time(1_000_000) };
+    let mut leader = machine(LEADER, cluster, now);
+    let session = SessionId { client: key(9).public(), nonce: 1 };
+    for number in 1..=8 {
+        let frame = Frame::build(cluster, session, 0, number, &[Bytes::from("x")], None);
+        leader.on_frame(now, frame, Source::Client);
+        leader.flush(now);
+    }
+    let before = leader.held().messages;
+    assert!(before > 0, "proposals wait for the view's record");
+    // Its view never becomes durable, and the others say again and again where they are.
+    for _ in 0..1_000 {
+        now.monotonic_ms += 50;
+        for peer in [1, 2].map(ReplicaId) {
+            let status = Message::Status { view: View(0), changing: false, delivered: Slot(0) };
+            leader.on_message(now, peer, status);
+        }
+    }
+    assert_eq!(leader.held().messages, before);
 }

@@ -70,6 +70,7 @@ pub fn liar(config: &ReplicaConfig, strategy: Strategy) -> Box<dyn Interceptor> 
             vote_after: Slot(0),
             state_from: Slot(0),
             lost: None,
+            backlog_bytes: perdura_replica::node::BACKLOG_BYTES,
         };
         let now = Now { monotonic_ms: 86_400_000, wall: Time(1) };
         if let Ok(twin) = Twin::new(boot, now) {

@@ -2,7 +2,7 @@
 //!
 //! What [`open`] decides, in this order (rules D4, D5, D8):
 //!
-//! 1. Whose directory it is: another cluster's, replica's, or format's is refused.
+//! 1. Whose directory it is: another cluster's, replica's, incarnation's, or format's is refused.
 //! 2. Whether memory was lost that the disk never held: `none` after any run, `async` after a run
 //!    that another boot of the machine cut short. Then the replica is *amnesiac*.
 //! 3. Which state it holds: the checkpoint that the superblock names first. If that does not
@@ -126,6 +126,19 @@ pub enum OpenError {
         /// The configuration's.
         expected: ReplicaId,
     },
+    /// It is of another incarnation of this replica, whose promises are not those of the present
+    /// one (rule D8).
+    #[error(
+        "the data directory is that of incarnation {found}, and the configuration is of \
+         incarnation {expected}: put back the directory that belongs to it, or order a new one \
+         with `perdura replica reinit --cluster DIR --id I`"
+    )]
+    OtherIncarnation {
+        /// The directory's.
+        found: u32,
+        /// The configuration's.
+        expected: u32,
+    },
     /// The cluster's parameters are not those it was formatted with.
     #[error(
         "the parameters in cluster.toml (digest {expected}) are not those that the data directory \
@@ -166,6 +179,8 @@ pub struct Expectation {
     pub cluster: ClusterId,
     /// The replica in the configuration.
     pub replica: ReplicaId,
+    /// Its incarnation there.
+    pub incarnation: u32,
     /// `Parameters::digest()`.
     pub parameters: Digest,
     /// Names this boot of the machine (on Linux, `/proc/sys/kernel/random/boot_id`).
@@ -356,6 +371,10 @@ fn read_superblock(
     if identity.parameters != expected.parameters {
         let (found, expected) = (identity.parameters, expected.parameters);
         return Err(OpenError::OtherParameters { found, expected });
+    }
+    if identity.incarnation != expected.incarnation {
+        let (found, expected) = (identity.incarnation, expected.incarnation);
+        return Err(OpenError::OtherIncarnation { found, expected });
     }
     Ok(file)
 }

@@ -37,6 +37,8 @@ fn only_its_own_directory_is_opened() {
     assert!(matches!(refusal(&disk, &other), OpenError::OtherReplica { .. }));
     let other = Expectation { parameters: Digest::of(b"others"), ..expectation() };
     assert!(matches!(refusal(&disk, &other), OpenError::OtherParameters { .. }));
+    let other = Expectation { incarnation: 1, ..expectation() };
+    assert!(matches!(refusal(&disk, &other), OpenError::OtherIncarnation { found: 0, .. }));
     let empty = refusal(&MemoryDisk::new(), &expectation());
     assert!(matches!(empty, OpenError::Empty));
     assert!(empty.to_string().contains("perdura replica reinit"));
@@ -136,12 +138,13 @@ fn a_replacement_remembers_that_it_must_recover() {
     let replacement =
         Identity { incarnation: 2, must_recover: Some(Slot(40)), ..identity(Durability::Sync) };
     format(&mut disk, &replacement).unwrap();
-    let mut first = reopen(disk.handle()).unwrap();
+    let second = Expectation { incarnation: 2, ..expectation() };
+    let mut first = open(disk.handle(), &second, &options()).unwrap();
     assert_eq!(first.superblock.identity.must_recover, Some(Slot(40)));
     store(&mut first, 64);
     first.checkpoints.set_recovered().unwrap();
     drop(first);
-    assert_eq!(reopen(disk).unwrap().superblock.identity.must_recover, None);
+    assert_eq!(open(disk, &second, &options()).unwrap().superblock.identity.must_recover, None);
 }
 
 #[test]

@@ -12,7 +12,9 @@ use perdura_protocol::{
     Message, PublicKey, ReplicaId, Scheme, SecretKey, SessionId, Signature, Slot, Time, View,
     limits,
 };
-use perdura_replica::node::{Boot, Input, Node, Now, Output, Peer, QUESTIONS, State};
+use perdura_replica::node::{
+    BACKLOG_BYTES, Boot, Input, Node, Now, Output, Peer, QUESTIONS, State,
+};
 use perdura_store::{Store, StoreCommand};
 
 const CLUSTER: ClusterId = ClusterId([9; 16]);
@@ -122,6 +124,7 @@ impl Single {
             vote_after: Slot(0),
             state_from: Slot(0),
             lost: None,
+            backlog_bytes: BACKLOG_BYTES,
         };
         let node = Node::boot(boot, now(1_000)).unwrap();
         let mut single = Single { node, now_ms: 1_000, sent: Vec::new(), accused: 0 };

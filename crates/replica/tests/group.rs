@@ -40,6 +40,15 @@ fn free_addresses(n: usize) -> Vec<String> {
 
 impl Group {
     fn new(u: u8, r: u8, durability: Durability) -> Group {
+        let mut group = Group::formatted(u, r, durability);
+        for i in 0..group.keys.len() {
+            group.start(i);
+        }
+        group
+    }
+
+    /// None of them runs yet.
+    fn formatted(u: u8, r: u8, durability: Durability) -> Group {
         let faults = Faults::new(u, r).unwrap();
         let keys: Vec<SecretKey> = (0..faults.n() as u8).map(|i| key(10 + i)).collect();
         let parameters = Parameters {
@@ -57,10 +66,9 @@ impl Group {
         let running = keys.iter().map(|_| None).collect();
         let addresses = free_addresses(keys.len());
         let client = key(2);
-        let mut group = Group { parameters, keys, client, addresses, directory, running };
+        let group = Group { parameters, keys, client, addresses, directory, running };
         for i in 0..group.keys.len() {
             group.format(i);
-            group.start(i);
         }
         group
     }
@@ -84,10 +92,14 @@ impl Group {
     }
 
     fn start(&mut self, i: usize) {
+        self.start_with(i, |_| {});
+    }
+
+    fn start_with(&mut self, i: usize, change: impl FnOnce(&mut ReplicaConfig)) {
         let members: Vec<Member> =
             self.keys.iter().map(|key| Member { key: key.public(), incarnation: 0 }).collect();
         let configuration = Configuration { id: 0, from_slot: Slot(0), members };
-        let config = ReplicaConfig {
+        let mut config = ReplicaConfig {
             id: ReplicaId(i as u8),
             incarnation: 0,
             key: self.keys[i].clone(),
@@ -102,11 +114,18 @@ impl Group {
             http: None,
             data: self.data(i),
         };
+        change(&mut config);
         let shutdown = Shutdown::new();
         let asked = shutdown.clone();
         let limit = self.parameters.state_limit_bytes;
         let thread = std::thread::spawn(move || run(config, move || Store::new(limit), &asked));
         self.running[i] = Some((shutdown, thread));
+    }
+
+    /// Why a replica did not start.
+    fn failure(&mut self, i: usize) -> RunError {
+        let (_, thread) = self.running[i].take().unwrap();
+        thread.join().unwrap().unwrap_err()
     }
 
     fn stop(&mut self, i: usize) {
@@ -218,6 +237,34 @@ fn a_byzantine_group_serves_through_stops_and_starts() {
 #[test]
 fn a_crash_group_serves_through_stops_and_starts() {
     lifecycle(1, 0);
+}
+
+#[test]
+fn a_start_that_fails_does_not_use_up_the_only_run_of_a_replica_without_a_log() {
+    let mut group = Group::formatted(1, 0, Durability::None);
+    let taken = TcpListener::bind(&group.addresses[0]).unwrap();
+    group.start(0);
+    assert!(matches!(group.failure(0), RunError::Bind(_)));
+    let http = taken.local_addr().unwrap().to_string();
+    let own = free_addresses(1).remove(0);
+    group.start_with(0, |config| (config.listen, config.http) = (own, Some(http)));
+    assert!(matches!(group.failure(0), RunError::Http { .. }));
+    drop(taken);
+    group.start_with(0, |config| config.incarnation = 1);
+    let other = group.failure(0);
+    assert!(other.to_string().contains("that of incarnation 0"), "{other}");
+    // It has not run yet, and so may.
+    for i in 0..3 {
+        group.start(i);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let client = group.connect();
+        put_many(&client, 0, 5).await;
+    });
+    for i in 0..3 {
+        group.stop(i);
+    }
 }
 
 /// Sends one message inside a proper frame over a proper link, and waits for the link's end.

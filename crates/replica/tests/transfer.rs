@@ -47,6 +47,7 @@ fn without_state() -> Node<Store> {
         vote_after: Slot(5),
         state_from: Slot(5),
         lost: Some(Slot(5)),
+        backlog_bytes: 1 << 28,
     };
     Node::boot(boot, now(86_400_000)).unwrap()
 }

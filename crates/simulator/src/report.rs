@@ -219,11 +219,13 @@ pub enum Mark {
     PrefixVouched,
     /// A laggard caught up by batches that others had decided.
     DecisionsFetched,
+    /// A replica executed nothing more until its disk had caught up.
+    DiskLagged,
 }
 
 impl Mark {
     /// All of them.
-    pub const ALL: [Mark; 17] = [
+    pub const ALL: [Mark; 18] = [
         Mark::TornTailCut,
         Mark::GapRepaired,
         Mark::PreviousState,
@@ -241,6 +243,7 @@ impl Mark {
         Mark::WriteWithheld,
         Mark::PrefixVouched,
         Mark::DecisionsFetched,
+        Mark::DiskLagged,
     ];
 }
 
@@ -346,6 +349,7 @@ impl Report {
             (Mark::WriteWithheld, agreement.writes_withheld),
             (Mark::PrefixVouched, agreement.prefixes_vouched),
             (Mark::DecisionsFetched, agreement.decisions_fetched),
+            (Mark::DiskLagged, agreement.disk_lags),
         ] {
             if count > 0 {
                 *self.marks.entry(mark).or_default() += count;

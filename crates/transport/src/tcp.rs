@@ -34,9 +34,15 @@ pub fn connect_address(host_port: &str, attempt: usize) -> io::Result<SocketAddr
     if let Ok(address) = host_port.parse::<SocketAddr>() {
         return Ok(address);
     }
+    let addresses = addresses(host_port)?;
+    Ok(addresses[attempt % addresses.len()])
+}
+
+/// All of them, at least one; asks the system's resolver, and waits for it.
+pub(crate) fn addresses(host_port: &str) -> io::Result<Vec<SocketAddr>> {
     let addresses: Vec<SocketAddr> = host_port.to_socket_addrs()?.collect();
     if addresses.is_empty() {
         return Err(io::Error::new(io::ErrorKind::NotFound, "the host name has no address"));
     }
-    Ok(addresses[attempt % addresses.len()])
+    Ok(addresses)
 }

@@ -54,6 +54,7 @@ pub fn expectation() -> Expectation {
     Expectation {
         cluster: ClusterId([1; 16]),
         replica: ReplicaId(2),
+        incarnation: 0,
         parameters: Digest::of(b"parameters"),
         boot_id: BOOT,
     }

@@ -47,6 +47,8 @@ pub struct Boot<S> {
     pub state_from: Slot,
     /// The newest checkpoint, if it is damaged: nothing below it is stored any more.
     pub lost: Option<Slot>,
+    /// Bytes that may wait for the disk before nothing more is executed.
+    pub backlog_bytes: usize,
 }
 
 /// Why a node cannot start. The data directory is as it was.
@@ -169,6 +171,11 @@ impl<S: Service> Node<S> {
             routes: BTreeMap::new(),
             connections: BTreeMap::new(),
             egress: VecDeque::new(),
+            egress_bytes: 0,
+            largest_egress: 0,
+            backlog: super::backlog::Backlog::default(),
+            backlog_bytes: boot.backlog_bytes,
+            disk_lags: false,
             reads: Lines::new(WAITING_READS),
             logged_at: 0,
             logged: VecDeque::new(),

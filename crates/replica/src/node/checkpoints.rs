@@ -371,7 +371,9 @@ impl<S: Service> Node<S> {
         if self.checkpointing.certified.as_ref().is_some_and(|held| held.slot >= state.slot) {
             return;
         }
-        self.records.push(Record::State(state.clone()));
+        let record = Record::State(state.clone());
+        self.backlog.add(&record);
+        self.records.push(record);
         self.noted_ms.get_or_insert(self.ticked_ms);
         self.checkpointing.certified = Some(state);
     }

@@ -11,6 +11,7 @@ use perdura_agreement::Now;
 use perdura_execution::Service;
 use perdura_protocol::message::Message;
 use perdura_protocol::{Batch, Digest, Outcome, PublicKey, SessionId, Slot, limits, seeded};
+use std::collections::BTreeMap;
 
 /// Reads that wait for slots in agreement, and for their clients' turns; further ones are told to go
 /// the ordered way.
@@ -31,6 +32,7 @@ pub(super) struct Egress {
     logged_at: u64,
     session: SessionId,
     outcomes: Vec<(u64, Outcome)>,
+    bytes: usize,
 }
 
 /// Bytes of outcomes in one message to a client; a larger single outcome has one to itself.
@@ -68,6 +70,21 @@ pub(super) struct WaitingRead {
     key: PublicKey,
     id: u64,
     command: Bytes,
+}
+
+/// The oldest session of the client that has most of them attached.
+fn crowded(routes: &BTreeMap<SessionId, u64>) -> Option<SessionId> {
+    let mut most: Option<(usize, SessionId)> = None;
+    let mut run: Option<(usize, SessionId)> = None;
+    for id in routes.keys() {
+        let (count, oldest) =
+            run.filter(|(_, first)| first.client == id.client).unwrap_or((0, *id));
+        run = Some((count + 1, oldest));
+        if most.is_none_or(|(most, _)| count + 1 > most) {
+            most = run;
+        }
+    }
+    most.map(|(_, oldest)| oldest)
 }
 
 impl WaitingRead {
@@ -150,10 +167,22 @@ impl<S: Service> Node<S> {
             return;
         }
         let logged_at = if seeded!(ReplyBeforeLog) { 0 } else { logged_at };
-        if self.egress.len() >= WAITING_REPLIES {
-            self.egress.pop_front();
+        let bytes = outcomes.iter().map(|(_, outcome)| size_of_outcome(outcome)).sum();
+        self.egress_bytes += bytes;
+        self.largest_egress = self.largest_egress.max(bytes);
+        self.egress.push_back(Egress { logged_at, session, outcomes, bytes });
+        // The newest alone may be larger than all may be: it would come again and again.
+        while self.egress.len() > 1
+            && (self.egress.len() > WAITING_REPLIES || self.egress_bytes > self.backlog_bytes)
+        {
+            self.pop_egress();
         }
-        self.egress.push_back(Egress { logged_at, session, outcomes });
+    }
+
+    fn pop_egress(&mut self) -> Option<Egress> {
+        let egress = self.egress.pop_front()?;
+        self.egress_bytes -= egress.bytes;
+        Some(egress)
     }
 
     /// Sends the replies whose commands are logged by now.
@@ -165,7 +194,7 @@ impl<S: Service> Node<S> {
         }
         let mut ready: Vec<Ready> = Vec::new();
         while self.egress.front().is_some_and(|egress| egress.logged_at <= self.persisted) {
-            let Some(egress) = self.egress.pop_front() else { break };
+            let Some(egress) = self.pop_egress() else { break };
             let session = egress.session;
             for outcome in egress.outcomes {
                 let bytes = size_of_outcome(&outcome.1);
@@ -194,8 +223,9 @@ impl<S: Service> Node<S> {
         };
         let held = self.routes.range(of_client.clone()).count();
         if !known && (held >= 4 * limits::SESSIONS_PER_CLIENT || self.routes.len() >= ROUTES) {
-            // The client's own oldest session gives way.
-            let oldest = self.routes.range(of_client).next().map(|(id, _)| *id);
+            // The client's own oldest session gives way; one that has none is not kept out.
+            let own = self.routes.range(of_client).next().map(|(id, _)| *id);
+            let oldest = own.or_else(|| crowded(&self.routes));
             match oldest {
                 Some(oldest) => self.routes.remove(&oldest),
                 None => return,
@@ -267,5 +297,19 @@ impl<S: Service> Node<S> {
     fn reply_read(&mut self, read: &WaitingRead, outcome: Option<Outcome>) {
         let peer = Peer::Client { connection: read.connection, key: read.key };
         self.send(&[peer], &Message::ReadReply { id: read.id, outcome });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_client_with_the_most_sessions_makes_room() {
+        let session = |client, nonce| SessionId { client: PublicKey([client; 32]), nonce };
+        assert_eq!(crowded(&BTreeMap::new()), None);
+        let sessions = [(1, 5), (1, 9), (2, 4), (2, 6), (2, 8), (3, 1)];
+        let routes = sessions.map(|(client, nonce)| (session(client, nonce), 7)).into();
+        assert_eq!(crowded(&routes), Some(session(2, 4)));
     }
 }

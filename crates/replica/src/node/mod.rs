@@ -11,9 +11,10 @@
 //!
 //! Files: `boot` from disk to node; `ingress` decoding and authentication; `waiting` lines, one for
 //! each peer, for what waits; `shares` how much of each client's; `questions` what replicas ask for, within an allowance; `executing` delivery,
-//! replies and reads; `checkpoints` boundaries, digests, truncation; `transfer` the state of a
+//! replies and reads; `backlog` what waits for the disk; `checkpoints` boundaries, digests, truncation; `transfer` the state of a
 //! replica that was away; `report` what an operator sees.
 
+mod backlog;
 mod boot;
 mod checkpoints;
 mod executing;
@@ -25,6 +26,7 @@ mod shares;
 mod transfer;
 mod waiting;
 
+pub use backlog::BACKLOG_BYTES;
 pub use boot::{Boot, BootError, Recovered, recover};
 pub use checkpoints::RECENT_BYTES;
 pub use executing::{WAITING_READS, WAITING_REPLIES};
@@ -35,6 +37,7 @@ pub use questions::QUESTIONS;
 pub use report::{Counters, Held, Report, State};
 pub use waiting::Capacity;
 
+use backlog::Backlog;
 use bytes::Bytes;
 use checkpoints::Checkpointing;
 use executing::{Egress, WaitingRead};
@@ -179,6 +182,10 @@ pub struct Node<S> {
     // Replicas for which the log is being read.
     reading: BTreeSet<ReplicaId>,
     records: Vec<Record>,
+    backlog: Backlog,
+    // Beyond it nothing is executed until the disk has caught up.
+    backlog_bytes: usize,
+    disk_lags: bool,
     // Whether a record that something waits for is among `records`, and since when they wait.
     forced: bool,
     noted_ms: Option<u64>,
@@ -195,6 +202,8 @@ pub struct Node<S> {
     routes: BTreeMap<SessionId, u64>,
     connections: BTreeMap<u64, PublicKey>,
     egress: VecDeque<Egress>,
+    egress_bytes: usize,
+    largest_egress: usize,
     reads: Lines<PublicKey, WaitingRead>,
     logged_at: u64,
     logged: VecDeque<(Slot, u64)>,
@@ -224,12 +233,14 @@ impl<S: Service> Node<S> {
             Input::LinkDown(peer) => self.on_link_down(now, peer),
             Input::Persisted(mark) => {
                 self.persisted = self.persisted.max(mark);
+                self.backlog.persisted(mark);
                 self.agreement.on_persisted(now, mark);
             }
             Input::CheckpointStored { manifest } => self.on_checkpoint_stored(now, manifest),
             Input::DecisionsRead { to, decisions } => self.on_decisions_read(to, decisions),
         }
         self.carry_out(now);
+        self.mind_backlog(now);
     }
 
     /// Ends a round of inputs: verifies what came from clients, proposes what has queued up, lets
@@ -252,6 +263,7 @@ impl<S: Service> Node<S> {
         self.carry_out(now);
         self.answer_reads(now);
         self.release_replies();
+        self.mind_backlog(now);
         self.append(now);
     }
 
@@ -287,6 +299,7 @@ impl<S: Service> Node<S> {
                 Effect::Send { to, message } => self.send(&[Peer::Replica(to)], &message),
                 Effect::Broadcast(message) => self.broadcast(&message),
                 Effect::Persist(record) => {
+                    self.backlog.add(&record);
                     self.records.push(record);
                     self.forced = true;
                     self.sequence += 1;
@@ -310,8 +323,10 @@ impl<S: Service> Node<S> {
     fn note(&mut self, now: Now, record: Record) {
         let marks = (&record, self.records.last());
         if let (Record::Delivered { .. }, Some(Record::Delivered { .. })) = marks {
-            self.records.pop();
+            let older = self.records.pop();
+            self.backlog.remove(older.as_ref());
         }
+        self.backlog.add(&record);
         self.records.push(record);
         self.noted_ms.get_or_insert(now.monotonic_ms);
     }
@@ -319,13 +334,14 @@ impl<S: Service> Node<S> {
     fn append(&mut self, now: Now) {
         let due = self.noted_ms.is_some_and(|since| now.monotonic_ms >= since + NOTE_MS)
             || self.records.len() >= NOTES;
-        if self.records.is_empty() || !(self.forced || due) {
+        if self.records.is_empty() || !(self.forced || due) || self.backlog.is_busy() {
             return;
         }
         let mut records = std::mem::take(&mut self.records);
         if seeded!(MarkAheadOfWrite) && records.len() > 2 {
             self.records = records.split_off(2);
         }
+        self.backlog.append(self.sequence);
         self.forced = false;
         self.noted_ms = None;
         self.outputs.push_back(Output::Append { records, mark: self.sequence });

@@ -68,10 +68,12 @@ pub struct Counters {
 pub enum State {
     /// It votes, executes and answers.
     Active,
-    /// It fetches state, or waits for its view to start.
+    /// It fetches state, or waits for its view to start, or for its disk.
     Recovering,
     /// Its state differs from a certified one; it has stopped.
     Diverged,
+    /// Its disk failed, or it must not go on: it does nothing any more.
+    Stopped,
 }
 
 impl State {
@@ -82,6 +84,7 @@ impl State {
             State::Active => "active",
             State::Recovering => "recovering",
             State::Diverged => "diverged",
+            State::Stopped => "stopped",
         }
     }
 }
@@ -97,6 +100,10 @@ pub struct Held {
     pub reads: (usize, usize),
     /// Replies that wait for the disk.
     pub replies: usize,
+    /// Their bytes, and those of the most that there ever were of a session and batch.
+    pub reply_bytes: (usize, usize),
+    /// Bytes of records that wait for the disk, and of the largest that there ever was.
+    pub backlog: (usize, usize),
     /// Questions of all replicas that wait.
     pub questions: usize,
     /// Bytes of recent batches.
@@ -146,7 +153,8 @@ impl<S: Service> Node<S> {
         let checkpoint = stored.map(|stored| (stored.snapshot.slot(), stored.digest));
         let working = self.agreement.voting()
             && self.agreement.mode() == Mode::Started
-            && !self.transfer.active();
+            && !self.transfer.active()
+            && !self.disk_lags;
         let state = match (self.counters.diverged, working) {
             (true, _) => State::Diverged,
             (false, true) => State::Active,
@@ -157,6 +165,8 @@ impl<S: Service> Node<S> {
             unverified: self.frames.held(),
             reads: self.reads.held(),
             replies: self.egress.len(),
+            reply_bytes: (self.egress_bytes, self.largest_egress),
+            backlog: (self.backlog.bytes(), self.backlog.largest()),
             questions: self.askers.iter().map(Asker::waiting).sum(),
             recent_bytes: self.checkpointing.recent_bytes,
             routes: self.routes.len(),

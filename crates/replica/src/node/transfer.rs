@@ -1,10 +1,14 @@
 //! State transfer, first form: one certified state, piece by piece from the replicas that offer
 //! it, then the log above it as any laggard (`../../shared/papers/dura-smart-atc13.txt` figure 6
-//! with one seeder at a time; the collaborative forms build on the same messages).
+//! with one seeder at a time, in turns; the collaborative forms build on the same messages).
 //!
 //! Everything is verified before it replaces anything (D5): the certificate (m + 1 signatures),
 //! the manifest against it, each piece against the manifest, the whole by restoring a machine
 //! beside the one that serves; then it is stored, and only when that is durable it is swapped in.
+//!
+//! Seeders give pieces in turns. A turn ends when it has brought its pieces, or after its time; the
+//! next one is that of the seeder that has had least time. So one that is slow on purpose costs its
+//! share of the time, however it keeps within the limits.
 
 use super::checkpoints::Stored;
 use super::{Node, Now, Output, Peer};
@@ -13,7 +17,7 @@ use perdura_execution::{Machine, Manifest, Service};
 use perdura_protocol::message::{Message, StateCertificate};
 use perdura_protocol::viewchange::PrefixCertificate;
 use perdura_protocol::{Decode, ReplicaId, Slot, seeded};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Offers are awaited for this long after asking, unless all have answered.
 const OFFERS_MS: u64 = 200;
@@ -26,6 +30,16 @@ const VOUCH_MS: u64 = 50;
 
 /// Pieces asked for at once: enough to keep a link busy, and a bounded memory at both ends.
 const PIECES_AT_ONCE: usize = 8;
+
+/// Pieces after which a turn ends: many times what is on the way, for the next seeder starts anew.
+const TURN_PIECES: usize = 64;
+
+/// A turn ends after this time in any case; it doubles each time that it was too short, for the way
+/// may be slow and not the seeder ...
+const TURN_MS: u64 = 1_000;
+
+/// ... so many times.
+const TURN_DOUBLINGS: u32 = 6;
 
 #[derive(Clone)]
 struct Offer {
@@ -41,22 +55,75 @@ enum Phase<S> {
     Installing { machine: Box<Machine<S>>, prefix: PrefixCertificate, state: StateCertificate },
 }
 
+/// Who has the state, and how long it was asked for pieces of it.
+struct Seeder {
+    id: ReplicaId,
+    spent_ms: u64,
+}
+
 struct Fetching {
     offer: Offer,
-    seeders: Vec<ReplicaId>,
+    // Not empty.
+    seeders: Vec<Seeder>,
     manifest: Manifest,
     pieces: Vec<Option<Bytes>>,
+    // In this turn, and not here yet.
     asked: BTreeSet<u32>,
-    next: u32,
+    // To be asked for; some may have come since they were asked for in vain.
+    open: VecDeque<u32>,
     missing: usize,
     turn: usize,
+    turn_since_ms: u64,
+    // Pieces that came in this turn.
+    given: usize,
     progress_ms: u64,
 }
 
 impl Fetching {
+    fn new(offer: Offer, seeders: Vec<ReplicaId>, manifest: Manifest, now_ms: u64) -> Fetching {
+        let count = manifest.entries().len();
+        Fetching {
+            offer,
+            seeders: seeders.into_iter().map(|id| Seeder { id, spent_ms: 0 }).collect(),
+            manifest,
+            pieces: vec![None; count],
+            asked: BTreeSet::new(),
+            open: (0..count as u32).collect(),
+            missing: count,
+            turn: 0,
+            turn_since_ms: now_ms,
+            given: 0,
+            progress_ms: now_ms,
+        }
+    }
+
     /// Who is asked now.
     fn seeder(&self) -> Option<ReplicaId> {
-        self.seeders.get(self.turn % self.seeders.len().max(1)).copied()
+        self.seeders.get(self.turn).map(|seeder| seeder.id)
+    }
+
+    /// The next piece to ask for.
+    fn next_open(&mut self) -> Option<u32> {
+        let pieces = &self.pieces;
+        let place = self.open.iter().position(|index| pieces[*index as usize].is_none())?;
+        self.open.drain(..=place).next_back()
+    }
+
+    /// The turn of whoever has had least time; what the last one still owes is asked for again
+    /// when nothing else is left, for most of it is on the way.
+    fn end_turn(&mut self, now_ms: u64) {
+        if let Some(seeder) = self.seeders.get_mut(self.turn) {
+            seeder.spent_ms += now_ms.saturating_sub(self.turn_since_ms).max(1);
+        }
+        self.open.extend(std::mem::take(&mut self.asked));
+        self.turn_since_ms = now_ms;
+        self.given = 0;
+        self.begin_turn();
+    }
+
+    fn begin_turn(&mut self) {
+        let next = self.seeders.iter().enumerate().min_by_key(|(_, seeder)| seeder.spent_ms);
+        self.turn = next.map_or(0, |(index, _)| index);
     }
 }
 
@@ -65,6 +132,8 @@ pub(super) struct Transfer<S> {
     offers: BTreeMap<ReplicaId, Offer>,
     answers: BTreeSet<ReplicaId>,
     ended_ms: u64,
+    // How often a turn was too short; a state that arrives ends that.
+    short_turns: u32,
     /// State that was on disk before and is lost; no state below it will do.
     pub at_least: Slot,
 }
@@ -76,12 +145,24 @@ impl<S: Service> Transfer<S> {
             offers: BTreeMap::new(),
             answers: BTreeSet::new(),
             ended_ms: 0,
+            short_turns: 0,
             at_least,
         }
     }
 
     pub fn active(&self) -> bool {
         !matches!(self.phase, Phase::Idle)
+    }
+
+    /// The newest state that some replicas offer, one of them correct; if there is none, any.
+    fn best_offer(&self, witnesses: usize) -> Option<(&Offer, bool)> {
+        let offers = self.offers.values();
+        let same =
+            |a: &Offer, b: &Offer| a.state.slot == b.state.slot && a.state.digest == b.state.digest;
+        offers
+            .clone()
+            .map(|offer| (offer, offers.clone().filter(|b| same(offer, b)).count() >= witnesses))
+            .max_by_key(|(offer, vouched)| (*vouched, offer.state.slot))
     }
 
     /// Whether a state at or after `slot` is being stored already: an older one could not follow
@@ -186,9 +267,11 @@ impl<S: Service> Node<S> {
         }
     }
 
-    /// Takes the newest certified state; the leader is asked last, for it has the most to do.
+    /// Takes the newest certified state that enough replicas have; the leader is asked last, for it
+    /// has the most to do.
     fn choose_offer(&mut self, now: Now) {
-        let best = self.transfer.offers.values().max_by_key(|offer| offer.state.slot).cloned();
+        let witnesses = self.parameters.faults.witnesses();
+        let best = self.transfer.best_offer(witnesses).map(|(offer, _)| offer.clone());
         let Some(offer) = best else {
             self.end_transfer(now);
             return;
@@ -239,34 +322,23 @@ impl<S: Service> Node<S> {
             self.ask_manifest(now, offer, seeders);
             return;
         };
-        let count = manifest.entries().len();
-        self.transfer.phase = Phase::Pieces(Box::new(Fetching {
-            offer,
-            seeders,
-            manifest,
-            pieces: vec![None; count],
-            asked: BTreeSet::new(),
-            next: 0,
-            missing: count,
-            turn: 0,
-            progress_ms: now.monotonic_ms,
-        }));
+        let fetching = Fetching::new(offer, seeders, manifest, now.monotonic_ms);
+        self.transfer.phase = Phase::Pieces(Box::new(fetching));
         self.ask_pieces();
     }
 
     fn ask_pieces(&mut self) {
         let Phase::Pieces(fetching) = &mut self.transfer.phase else { return };
         let slot = fetching.offer.state.slot;
-        let mut asks: Vec<(ReplicaId, u32)> = Vec::new();
+        let Some(to) = fetching.seeder() else { return };
+        let mut asks: Vec<u32> = Vec::new();
         while fetching.asked.len() < PIECES_AT_ONCE
-            && (fetching.next as usize) < fetching.pieces.len()
+            && let Some(index) = fetching.next_open()
         {
-            let index = fetching.next;
-            fetching.next += 1;
             fetching.asked.insert(index);
-            asks.push((fetching.seeders[fetching.turn % fetching.seeders.len()], index));
+            asks.push(index);
         }
-        for (to, index) in asks {
+        for index in asks {
             self.send(&[Peer::Replica(to)], &Message::FetchPiece { slot, index });
         }
     }
@@ -292,7 +364,11 @@ impl<S: Service> Node<S> {
         fetching.asked.remove(&index);
         fetching.pieces[index as usize] = Some(piece);
         fetching.missing -= 1;
+        fetching.given += 1;
         fetching.progress_ms = now.monotonic_ms;
+        if fetching.given >= TURN_PIECES {
+            fetching.end_turn(now.monotonic_ms);
+        }
         self.counters.pieces_received += 1;
         if self.transfer_complete() {
             self.restore(now);
@@ -308,19 +384,29 @@ impl<S: Service> Node<S> {
     /// Goes on without a seeder that failed; without any, from the beginning.
     fn drop_seeder(&mut self, now: Now, from: ReplicaId) {
         let Phase::Pieces(fetching) = &mut self.transfer.phase else { return };
-        fetching.seeders.retain(|id| *id != from);
+        fetching.end_turn(now.monotonic_ms);
+        fetching.seeders.retain(|seeder| seeder.id != from);
         if fetching.seeders.is_empty() {
             self.end_transfer(now);
             return;
         }
-        fetching.turn = fetching.turn.wrapping_add(1);
-        let seeder = fetching.seeders[fetching.turn % fetching.seeders.len()];
-        let slot = fetching.offer.state.slot;
-        let open: Vec<u32> = fetching.asked.iter().copied().collect();
+        fetching.begin_turn();
         fetching.progress_ms = now.monotonic_ms;
-        for index in open {
-            self.send(&[Peer::Replica(seeder)], &Message::FetchPiece { slot, index });
+        self.ask_pieces();
+    }
+
+    /// A turn took too long: the next seeder's. Where too few are left for one of them to be
+    /// correct, from the beginning, for there may be more by now.
+    fn cut_turn(&mut self, now: Now) {
+        let witnesses = self.parameters.faults.witnesses();
+        let Phase::Pieces(fetching) = &mut self.transfer.phase else { return };
+        self.transfer.short_turns = (self.transfer.short_turns + 1).min(TURN_DOUBLINGS);
+        if fetching.seeders.len() < witnesses {
+            self.end_transfer(now);
+            return;
         }
+        fetching.end_turn(now.monotonic_ms);
+        self.ask_pieces();
     }
 
     fn restore(&mut self, now: Now) {
@@ -379,6 +465,7 @@ impl<S: Service> Node<S> {
         self.logged.clear();
         self.logged_slot = slot;
         self.counters.transfers_completed += 1;
+        self.transfer.short_turns = 0;
         self.agreement.on_installed(now, slot, history, &configurations);
         self.agreement.on_prefix_certificate(now, prefix);
         if let Some(active) = configurations.iter().rev().find(|c| c.from_slot <= slot.next()) {
@@ -391,6 +478,9 @@ impl<S: Service> Node<S> {
 
     pub(super) fn tick_transfer(&mut self, now: Now) {
         let ms = now.monotonic_ms;
+        let witnesses = self.parameters.faults.witnesses();
+        let vouched = self.transfer.best_offer(witnesses).is_some_and(|(_, vouched)| vouched);
+        let turn_ms = TURN_MS << self.transfer.short_turns;
         match &mut self.transfer.phase {
             Phase::Idle => {
                 let needed =
@@ -409,7 +499,7 @@ impl<S: Service> Node<S> {
                 }
             }
             Phase::Asking { since_ms } if ms >= *since_ms + OFFERS_MS => {
-                if self.transfer.offers.is_empty() && ms < *since_ms + ANSWER_MS {
+                if !vouched && ms < *since_ms + ANSWER_MS {
                     return;
                 }
                 self.choose_offer(now);
@@ -422,8 +512,11 @@ impl<S: Service> Node<S> {
             Phase::Pieces(fetching) => {
                 // Large pieces may take long, but some piece arrives.
                 let late = ms >= fetching.progress_ms + ANSWER_MS;
+                let long = ms >= fetching.turn_since_ms + turn_ms;
                 if let Some(seeder) = fetching.seeder().filter(|_| late) {
                     self.drop_seeder(now, seeder);
+                } else if long {
+                    self.cut_turn(now);
                 }
             }
             _ => {}

@@ -2,6 +2,7 @@
 //! loop executes on.
 
 use super::keeper::{Completion, Completions};
+use super::worker;
 use bytes::Bytes;
 use perdura_durability::{CheckpointError, Checkpoints, FileDisk};
 use perdura_execution::{Manifest, StateSnapshot};
@@ -29,20 +30,30 @@ impl Checkpointer {
         completions: Completions,
     ) -> std::io::Result<Checkpointer> {
         let (jobs, queue) = sync_channel(QUEUE);
-        let thread = std::thread::Builder::new()
-            .name("checkpointer".into())
-            .spawn(move || work(checkpoints, &queue, &completions))?;
+        let work = move |completions: &Completions| work(checkpoints, &queue, completions);
+        let thread = worker::spawn("checkpointer", completions, work)?;
         Ok(Checkpointer { jobs: Some(jobs), thread })
+    }
+
+    /// One whose thread never does anything.
+    #[cfg(test)]
+    pub fn stuck() -> Checkpointer {
+        let thread = std::thread::spawn(|| {
+            loop {
+                std::thread::park();
+            }
+        });
+        Checkpointer { jobs: Some(sync_channel(QUEUE).0), thread }
     }
 
     pub fn send(&self, job: Job) {
         if let Some(jobs) = &self.jobs {
-            // A thread that is gone has reported its failure.
+            // A thread that is gone has reported its failure, or its panic (`worker`).
             let _ = jobs.send(job);
         }
     }
 
-    /// Waits until everything queued is done, and gives the checkpoints back.
+    /// Waits until everything queued is done, and gives the checkpoints back; none after a panic.
     pub fn stop(mut self) -> Option<Checkpoints<FileDisk>> {
         self.jobs = None;
         self.thread.join().ok()

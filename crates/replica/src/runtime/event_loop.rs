@@ -2,10 +2,11 @@
 //! between threads. It moves bytes, time and completions, and decides nothing.
 
 use super::checkpointer::{self, Checkpointer};
+use super::complaints::Complaints;
 use super::http::{Shared, Snapshot};
 use super::keeper::{self, Completion, Completions, Keeper};
 use super::{Clock, ReplicaConfig, RunError, Shutdown};
-use crate::node::{Input, Node, Output, Peer};
+use crate::node::{Input, Node, Output, Peer, Report, State};
 use bytes::Bytes;
 use perdura_agreement::timing::TICK_MS;
 use perdura_durability::{Checkpoints, FileDisk, Log, storage};
@@ -14,7 +15,7 @@ use perdura_protocol::configuration::Durability;
 use perdura_protocol::{Configuration, PublicKey, ReplicaId};
 use perdura_transport::Peer as LinkPeer;
 use perdura_transport::{
-    Admission, Hello, Hub, HubEvent, MemberAddress, Misbehaviour, Refusal, SendError,
+    Admission, Hello, Hub, HubEvent, MemberAddress, Misbehaviour, Refusal, SendError, Stats,
 };
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -37,6 +38,7 @@ pub(super) struct EventLoop<S> {
     appended: u64,
     persisted: u64,
     in_memory: bool,
+    complaints: Complaints,
     #[cfg(feature = "misbehave")]
     intercept: super::intercept::Intercept,
 }
@@ -84,6 +86,7 @@ impl<S: Service> EventLoop<S> {
             appended: 0,
             persisted: 0,
             in_memory,
+            complaints: Complaints::default(),
             #[cfg(feature = "misbehave")]
             intercept,
         })
@@ -116,11 +119,23 @@ impl<S: Service> EventLoop<S> {
                 break;
             }
         }
-        let (keeper, checkpointer) = (workers.keeper.stop(), workers.checkpointer.stop());
-        if let Err(RunError::Halted(_)) = &outcome {
-            self.stand_still(shutdown);
+        self.end(outcome, workers, shutdown)
+    }
+
+    /// In order, if there is nothing wrong; else at once, for a thread may be stuck in the disk that
+    /// failed, and as long as this replica's links stand the others take it for alive.
+    fn end(
+        self,
+        outcome: Result<(), RunError>,
+        workers: Workers,
+        shutdown: &Shutdown,
+    ) -> Result<(), RunError> {
+        if let Err(error) = outcome {
+            self.stand_still(&error, shutdown);
+            return Err(error);
         }
-        outcome?;
+        let (keeper, checkpointer) = (workers.keeper.stop(), workers.checkpointer.stop());
+        failure(&self.completions.take())?;
         if let (Some(log), Some(checkpoints)) = (keeper, checkpointer) {
             storage::close(log, checkpoints)?;
         }
@@ -128,12 +143,14 @@ impl<S: Service> EventLoop<S> {
         Ok(())
     }
 
-    /// A node that must not go on says and answers nothing any more, but its last report stays to
-    /// be seen until an operator stops the process.
-    fn stand_still(self, shutdown: &Shutdown) {
-        self.report();
+    /// A node that must not go on says and answers nothing any more. When the process ends is up to
+    /// the operator, if that is what the node wants; its last report stays to be seen till then.
+    fn stand_still(self, error: &RunError, shutdown: &Shutdown) {
+        let report = self.node.report();
+        let state = if report.state == State::Diverged { State::Diverged } else { State::Stopped };
+        self.publish(Report { state, leader: false, ..report }, Stats::default());
         drop(self.hub);
-        while !shutdown.requested() {
+        while matches!(error, RunError::Halted(_)) && !shutdown.requested() {
             std::thread::sleep(Duration::from_millis(REPORT_MS));
         }
     }
@@ -146,7 +163,9 @@ impl<S: Service> EventLoop<S> {
         let timeout = Duration::from_millis(timeout);
         self.hub.poll(Instant::now(), Some(timeout), &mut door, events)?;
         let now = self.clock.now();
-        for completion in self.completions.take() {
+        let completions = self.completions.take();
+        failure(&completions)?;
+        for completion in completions {
             let input = match completion {
                 Completion::Persisted(mark) => {
                     self.persisted = self.persisted.max(mark);
@@ -156,7 +175,7 @@ impl<S: Service> EventLoop<S> {
                     Input::DecisionsRead { to, decisions }
                 }
                 Completion::CheckpointStored(manifest) => Input::CheckpointStored { manifest },
-                Completion::Failed(reason) => return Err(RunError::Disk(reason)),
+                Completion::Failed(_) => continue,
             };
             self.node.handle(now, input);
             self.make_room(workers)?;
@@ -286,7 +305,16 @@ impl<S: Service> EventLoop<S> {
 
     fn punish(&mut self, peer: Peer, what: &str) {
         match peer {
-            Peer::Replica(id) => tracing::warn!(replica = %id, "misbehaves: {what}"),
+            Peer::Replica(id) => {
+                let now_ms = self.clock.now().monotonic_ms;
+                match self.complaints.note(now_ms, peer, what) {
+                    Some(0) => tracing::warn!(replica = %id, "misbehaves: {what}"),
+                    Some(more) => {
+                        tracing::warn!(replica = %id, "misbehaves: {what} ({more} times more before)");
+                    }
+                    None => {}
+                }
+            }
             Peer::Client { connection, .. } => {
                 tracing::debug!(connection, "client misbehaves: {what}");
                 self.hub.misbehaved(&link_peer(peer), Misbehaviour::MalformedMessage);
@@ -310,10 +338,22 @@ impl<S: Service> EventLoop<S> {
     }
 
     fn report(&self) {
-        let snapshot =
-            Snapshot { report: self.node.report(), network: self.hub.stats(), at: Instant::now() };
+        self.publish(self.node.report(), self.hub.stats());
+    }
+
+    fn publish(&self, report: Report, network: Stats) {
+        let snapshot = Snapshot { report, network, at: Instant::now() };
         *self.shared.lock().unwrap_or_else(PoisonError::into_inner) = Some(snapshot);
     }
+}
+
+/// What a thread reported before it ended.
+fn failure(completions: &[Completion]) -> Result<(), RunError> {
+    let reason = completions.iter().find_map(|completion| match completion {
+        Completion::Failed(reason) => Some(reason.clone()),
+        _ => None,
+    });
+    reason.map_or(Ok(()), |reason| Err(RunError::Disk(reason)))
 }
 
 /// Who may come in, and who has to wait.
@@ -351,5 +391,94 @@ fn note_link(peer: LinkPeer, change: &str, reason: &str) {
         LinkPeer::Client { connection, .. } => {
             tracing::debug!(connection, "client {change} {reason}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::{BACKLOG_BYTES, Boot};
+    use perdura_execution::Genesis;
+    use perdura_protocol::configuration::{Member, Parameters};
+    use perdura_protocol::{ClusterId, Faults, Scheme, SecretKey, Slot};
+    use perdura_store::Store;
+    use perdura_transport::HubConfig;
+
+    fn config() -> ReplicaConfig {
+        let key = |seed| SecretKey::from_seed(Scheme::Ed25519, [seed; 32]);
+        let member = |seed| Member { key: key(seed).public(), incarnation: 0 };
+        let members = (10..13).map(member).collect();
+        let configuration = Configuration { id: 0, from_slot: Slot(0), members };
+        ReplicaConfig {
+            id: ReplicaId(0),
+            incarnation: 0,
+            key: key(10),
+            parameters: Parameters {
+                cluster: ClusterId([9; 16]),
+                faults: Faults::new(1, 0).unwrap(),
+                durability: Durability::Sync,
+                depth: 32,
+                checkpoint_interval: 64,
+                checkpoint_bytes: 1 << 24,
+                max_skew_ms: 500,
+                state_limit_bytes: 1 << 30,
+                administrator: key(1).public(),
+            },
+            genesis: Genesis { configuration: configuration.clone(), clients: Vec::new() },
+            latest: configuration,
+            addresses: vec!["127.0.0.1:1".into(); 3],
+            listen: "127.0.0.1:0".into(),
+            http: None,
+            data: "unused".into(),
+            #[cfg(feature = "misbehave")]
+            interceptor: None,
+        }
+    }
+
+    fn event_loop() -> EventLoop<Store> {
+        let config = config();
+        let clock = Clock { origin: Instant::now() };
+        let hub = HubConfig {
+            id: config.id,
+            incarnation: 0,
+            cluster: config.parameters.cluster,
+            parameters: config.parameters.digest(),
+            key: config.key.clone(),
+            listen: config.listen.clone(),
+            seed: 1,
+        };
+        let hub = Hub::bind(&hub, clock.origin).unwrap();
+        let boot = Boot {
+            me: config.id,
+            key: config.key.clone(),
+            scheme: Scheme::Ed25519,
+            parameters: config.parameters.clone(),
+            genesis: config.genesis.clone(),
+            latest: config.latest.clone(),
+            entropy: [1; 32],
+            make_service: Box::new(|| Store::new(1 << 30)),
+            checkpoint: None,
+            records: Vec::new(),
+            vote_after: Slot(0),
+            state_from: Slot(0),
+            lost: None,
+            backlog_bytes: BACKLOG_BYTES,
+        };
+        let node = Node::boot(boot, clock.now()).unwrap();
+        EventLoop::start(config, clock, hub, node, Shared::default()).unwrap()
+    }
+
+    #[test]
+    fn a_replica_whose_disk_failed_is_gone_for_others_though_a_thread_is_stuck_in_it() {
+        let event_loop = event_loop();
+        let (address, shared) = (event_loop.hub.local_address(), event_loop.shared.clone());
+        assert!(std::net::TcpStream::connect(address).is_ok());
+        let workers = Workers { keeper: Keeper::stuck(), checkpointer: Checkpointer::stuck() };
+        // It returns, though neither of them ever ends.
+        let outcome = event_loop.end(Err(RunError::Disk("full".into())), workers, &Shutdown::new());
+        assert!(matches!(outcome, Err(RunError::Disk(_))));
+        let said = shared.lock().unwrap().as_ref().unwrap().report.state;
+        assert_eq!(said, State::Stopped);
+        assert!(std::net::TcpStream::connect(address).is_err());
     }
 }

@@ -2,6 +2,7 @@
 //! since the last flush and writes it at once, across slots (rule D2), so the longer a flush
 //! takes, the more the next one carries.
 
+use super::worker;
 use perdura_durability::{FileDisk, Log, LogError};
 use perdura_protocol::message::Decision;
 use perdura_protocol::{Digest, Record, ReplicaId, Slot, limits};
@@ -9,7 +10,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// Appends that may wait for the keeper; then the event loop waits, and with it the clients.
+/// Jobs that may wait for the keeper. A node has far fewer under way, so that the event loop never
+/// waits for the disk.
 const QUEUE: usize = 4096;
 
 /// Bytes of batches after which a group is closed, so that a flush stays short and the log's
@@ -58,20 +60,30 @@ pub(super) struct Keeper {
 impl Keeper {
     pub fn start(log: Log<FileDisk>, completions: Completions) -> std::io::Result<Keeper> {
         let (jobs, queue) = sync_channel(QUEUE);
-        let thread = std::thread::Builder::new()
-            .name("keeper".into())
-            .spawn(move || keep(log, &queue, &completions))?;
+        let work = move |completions: &Completions| keep(log, &queue, completions);
+        let thread = worker::spawn("keeper", completions, work)?;
         Ok(Keeper { jobs: Some(jobs), thread })
+    }
+
+    /// One whose thread never does anything.
+    #[cfg(test)]
+    pub fn stuck() -> Keeper {
+        let thread = std::thread::spawn(|| {
+            loop {
+                std::thread::park();
+            }
+        });
+        Keeper { jobs: Some(sync_channel(QUEUE).0), thread }
     }
 
     pub fn send(&self, job: Job) {
         if let Some(jobs) = &self.jobs {
-            // A keeper that is gone has reported its failure.
+            // A keeper that is gone has reported its failure, or its panic (`worker`).
             let _ = jobs.send(job);
         }
     }
 
-    /// Waits until everything queued is done, and gives the log back.
+    /// Waits until everything queued is done, and gives the log back; none after a panic.
     pub fn stop(mut self) -> Option<Log<FileDisk>> {
         self.jobs = None;
         self.thread.join().ok()

@@ -49,6 +49,9 @@ pub(super) fn text(snapshot: &Snapshot) -> prometheus::Result<Vec<u8>> {
             held.agreement.frame_bytes as u64,
         ),
         ("perdura_replies_waiting", "Replies waiting for the disk.", held.replies as u64),
+        ("perdura_backlog_bytes", "Bytes of records and replies waiting for the disk.", {
+            (held.backlog.0 + held.reply_bytes.0) as u64
+        }),
         ("perdura_forwarded_frame_bytes", "Of those that replicas forwarded.", {
             held.agreement.forwarded_bytes as u64
         }),
@@ -82,6 +85,11 @@ pub(super) fn text(snapshot: &Snapshot) -> prometheus::Result<Vec<u8>> {
         ("perdura_transfers_completed_total", "State transfers ended.", c.transfers_completed),
         ("perdura_fetches_served_total", "Laggards served.", c.fetches_served),
         ("perdura_throttled_questions_total", "Replicas that asked too often.", c.throttled),
+        (
+            "perdura_disk_lags_total",
+            "Times that nothing was executed until the disk had caught up.",
+            c.agreement.disk_lags,
+        ),
         ("perdura_misbehaviours_total", "Messages no correct peer sends.", c.misbehaviours),
         ("perdura_received_bytes_total", "Bytes received.", s.received_bytes),
         ("perdura_sent_bytes_total", "Bytes sent.", s.sent_bytes),

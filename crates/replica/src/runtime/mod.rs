@@ -4,12 +4,14 @@
 //! The event loop is a thin driver of [`crate::node::Node`]; its duties stand there.
 
 mod checkpointer;
+mod complaints;
 mod event_loop;
 mod http;
 #[cfg(feature = "misbehave")]
 mod intercept;
 mod keeper;
 mod metrics;
+mod worker;
 
 use crate::node::{self, Boot, BootError, Node, Now};
 use perdura_durability::storage::CloseError;
@@ -58,19 +60,6 @@ pub enum RunError {
     /// The data directory cannot be used.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// The data directory is of another incarnation of this replica; its promises are not those
-    /// of the present one (rule D8).
-    #[error(
-        "the data directory is that of incarnation {found}, and the configuration is of \
-         incarnation {expected}: put back the directory that belongs to it, or order a new one \
-         with `perdura replica reinit --cluster DIR --id I`"
-    )]
-    OtherIncarnation {
-        /// The directory's.
-        found: u32,
-        /// The configuration's.
-        expected: u32,
-    },
     /// A checkpoint could not be read, or not stored.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
@@ -180,18 +169,10 @@ pub fn run<S: Service>(
     let expectation = Expectation {
         cluster: config.parameters.cluster,
         replica: config.id,
+        incarnation: config.incarnation,
         parameters: config.parameters.digest(),
         boot_id: boot_id()?,
     };
-    let opened = storage::open(disk, &expectation, &Options::default())?;
-    let found = opened.superblock.identity.incarnation;
-    if found != config.incarnation {
-        return Err(RunError::OtherIncarnation { found, expected: config.incarnation });
-    }
-    let recovered = node::recover(opened)?;
-    for warning in &recovered.warnings {
-        tracing::warn!("{warning}");
-    }
     let mut entropy = [0u8; 32];
     getrandom::fill(&mut entropy).map_err(|error| io::Error::other(error.to_string()))?;
     let hub = Hub::bind(
@@ -213,6 +194,13 @@ pub fn run<S: Service>(
     if let Some(address) = &config.http {
         http::serve(address, Arc::clone(&shared))?;
     }
+    // Only now: opening the directory notes that this replica has run, and after that it may be
+    // that it can never run again (durability `none`).
+    let opened = storage::open(disk, &expectation, &Options::default())?;
+    let recovered = node::recover(opened)?;
+    for warning in &recovered.warnings {
+        tracing::warn!("{warning}");
+    }
     let node = Node::boot(
         Boot {
             me: config.id,
@@ -228,6 +216,7 @@ pub fn run<S: Service>(
             vote_after: recovered.vote_after,
             state_from: recovered.state_from,
             lost: recovered.lost,
+            backlog_bytes: node::BACKLOG_BYTES,
         },
         clock.now(),
     )?;

@@ -10,6 +10,10 @@ use perdura_replica::node::{
     Held, QUESTIONS, RECENT_BYTES, ROUTES, UNVERIFIED, WAITING_READS, WAITING_REPLIES,
 };
 
+/// Bytes that may wait for the disk of a simulated replica: less than a group decides while a slow
+/// disk flushes.
+pub const BACKLOG_BYTES: usize = 32 * 1024;
+
 const RULE: &str = "BoundedMemory (A6)";
 
 /// The checker.
@@ -31,7 +35,7 @@ impl BoundedMemory {
         let others = self.replicas as usize - 1;
         let agreement = held.agreement;
         let shrunk = |bytes: usize| (bytes >> self.shrunk) as u64;
-        let bounds: [(&str, usize, u64); 17] = [
+        let bounds: [(&str, usize, u64); 19] = [
             ("slots", agreement.slots, slots),
             ("bytes of frames of clients", agreement.frame_bytes, shrunk(POOL_BYTES)),
             ("bytes of one client's frames", agreement.client_bytes, shrunk(CLIENT_POOL_BYTES)),
@@ -60,6 +64,18 @@ impl BoundedMemory {
             ("reads", held.reads.0, shrunk(WAITING_READS.items)),
             ("bytes of reads", held.reads.1, shrunk(WAITING_READS.bytes)),
             ("replies for the disk", held.replies, WAITING_REPLIES as u64),
+            // What goes on until the pipeline stands: of each slot a vote and a decision, and notes.
+            (
+                "bytes of records for the disk",
+                held.backlog.0,
+                (BACKLOG_BYTES + 64 * 1024) as u64 + 2 * (self.depth + 1) * held.backlog.1 as u64,
+            ),
+            // The newest ones of a batch are kept whatever their size.
+            (
+                "bytes of replies for the disk",
+                held.reply_bytes.0,
+                (BACKLOG_BYTES + held.reply_bytes.1) as u64,
+            ),
             ("questions", held.questions, (others * QUESTIONS) as u64),
             ("bytes of recent batches", held.recent_bytes, shrunk(RECENT_BYTES)),
             ("routes", held.routes, ROUTES as u64),
@@ -115,6 +131,8 @@ mod tests {
         held.agreement.forwarded_bytes = 3 * FORWARDED_BYTES + 1;
         assert!(checker.held(0, held).is_err());
         let held = Held { unverified: (UNVERIFIED.items + 1, 0), ..Held::default() };
+        assert!(checker.held(0, held).is_err());
+        let held = Held { backlog: (BACKLOG_BYTES + 64 * 1024 + 18 * 7 + 1, 7), ..Held::default() };
         assert!(checker.held(0, held).is_err());
         let held = Held { questions: 3 * QUESTIONS + 1, ..Held::default() };
         assert!(checker.held(0, held).is_err());

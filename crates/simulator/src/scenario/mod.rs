@@ -8,7 +8,7 @@
 //!
 //! | command | what it does |
 //! |---|---|
-//! | `group U,R [depth N] [clients N] [strangers N] [attacker NAME]..` | starts a group with these fault bounds on a calm network; the last N clients are not registered |
+//! | `group U,R [depth N] [interval N] [clients N] [strangers N] [attacker NAME]..` | starts a group with these fault bounds on a calm network, N slots between two checkpoints; the last N clients are not registered |
 //! | `run MS` | virtual time passes |
 //! | `status` | where each replica stands |
 //! | `order [KEY]` | what was executed, in order; of one key |

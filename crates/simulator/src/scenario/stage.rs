@@ -59,6 +59,7 @@ impl Stage {
         for option in options.chunks(2) {
             match option {
                 ["depth", depth] => plan.depth = number(depth)?,
+                ["interval", slots] => plan.checkpoint_interval = number(slots)?,
                 ["clients", count] => plan.workload.clients = number(count)? as usize,
                 ["strangers", count] => strangers = number(count)? as usize,
                 ["attacker", name] => plan.attacks.push(Attack::parse(name)?),

@@ -34,8 +34,9 @@ fn a_failing_run_is_shrunk_to_a_small_one_that_fails_alike() {
     println!("{shrunk}");
     assert!(shrunk.minimal && shrunk.runs <= RUNS_AT_MOST && told > 3);
     let small = &shrunk.violation;
-    // The replica has to go down once.
-    assert_eq!((small.rule, shrunk.events()), (from.rule, 1));
+    // The replica has to go down once, and that may take something else.
+    assert_eq!(small.rule, from.rule);
+    assert!((1..=2).contains(&shrunk.events()), "{}", shrunk.events());
     assert!(small.step < from.step, "{} of {}", small.step, from.step);
     assert!(small.options.steps < from.options.steps);
     let fewer = &small.options.overrides;

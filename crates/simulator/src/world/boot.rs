@@ -2,6 +2,7 @@
 
 use super::damage::{gaps, is_whole, lost_state};
 use super::{Event, TICK_US, World};
+use crate::checkers::bounded_memory::BACKLOG_BYTES;
 use crate::report::{FaultKind, Mark};
 use crate::violation::Broken;
 use crate::witness::{Notes, Witnessed};
@@ -193,6 +194,7 @@ impl World {
         let expected = Expectation {
             cluster: self.parameters.cluster,
             replica: ReplicaId(replica as u8),
+            incarnation: self.replicas[replica].incarnation,
             parameters: self.parameters.digest(),
             boot_id: [0; 16],
         };
@@ -273,6 +275,7 @@ impl World {
             vote_after,
             state_from,
             lost,
+            backlog_bytes: BACKLOG_BYTES,
         };
         let mut node = match Node::boot(boot, here.clock.now(self.now_us)) {
             Ok(node) => node,

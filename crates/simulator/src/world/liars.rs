@@ -85,6 +85,7 @@ impl World {
             vote_after: Slot(0),
             state_from: Slot(0),
             lost: None,
+            backlog_bytes: crate::checkers::bounded_memory::BACKLOG_BYTES,
         };
         Twin::new(boot, here.clock.now(self.now_us))
     }

@@ -6,7 +6,7 @@ use crate::Backoff;
 use crate::bounds::{Bounds, HANDSHAKE_TIME, UNADMITTED_LINKS};
 use crate::error::LinkError;
 use crate::link::Link;
-use crate::tcp::{connect_address, tune};
+use crate::tcp::tune;
 use mio::Interest;
 use mio::net::TcpStream;
 use perdura_protocol::ReplicaId;
@@ -51,7 +51,7 @@ impl Hub {
         let attempt = member.attempts;
         member.attempts += 1;
         let key = member.address.key;
-        let address = connect_address(&member.address.address, attempt)?;
+        let address = self.resolver.address(&member.address.address, attempt)?;
         let link = Link::dial(&self.identity, key, &self.hello, Bounds::REPLICA)?;
         let stream = TcpStream::connect(address)?;
         let place = self.enter(stream, link, address, Some(id))?;

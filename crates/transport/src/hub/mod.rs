@@ -16,6 +16,8 @@
 mod connection;
 mod dial;
 mod handshakes;
+mod places;
+mod resolver;
 mod serve;
 
 use crate::Backoff;
@@ -34,6 +36,7 @@ use dial::Member;
 use handshakes::Handshakes;
 use mio::{Events, Interest, Poll, Token, Waker};
 use perdura_protocol::{ClusterId, Digest, PublicKey, ReplicaId, SecretKey};
+use resolver::Resolver;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
@@ -219,6 +222,7 @@ pub struct Hub {
     scratch: Vec<u8>,
     events: Vec<HubEvent>,
     stats: Stats,
+    resolver: Resolver,
 }
 
 impl Hub {
@@ -273,6 +277,7 @@ impl Hub {
             scratch: vec![0; READ_BYTES],
             events: Vec::new(),
             stats: Stats::default(),
+            resolver: Resolver::new(),
         })
     }
 

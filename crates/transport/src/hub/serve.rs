@@ -256,15 +256,15 @@ impl Hub {
         if let Role::Replica { id, incarnation } = hello.role {
             return self.judge_replica(id, incarnation, hello.parameters, key);
         }
-        if self.clients.len() >= CLIENT_LINKS {
-            return Err(Refusal(format!("this replica serves {CLIENT_LINKS} clients already")));
-        }
         if self.links_per_key.get(&key).copied().unwrap_or(0) >= LINKS_PER_CLIENT {
             return Err(Refusal(format!(
                 "this client key has {LINKS_PER_CLIENT} connections already"
             )));
         }
         admission.admit(hello, key)?;
+        if !self.make_place(key) {
+            return Err(Refusal(format!("this replica serves {CLIENT_LINKS} clients already")));
+        }
         let connection = self.next_client;
         self.next_client += 1;
         Ok(Peer::Client { connection, key })

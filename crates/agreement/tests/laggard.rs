@@ -1,0 +1,224 @@
+//! A replica that was away fetches decisions: how fast it gets them, whoever is slow on purpose,
+//! and what it holds meanwhile (A4, A6).
+
+use perdura_agreement::{Agreement, Effect, Now, Restart, Settings};
+use perdura_protocol::configuration::{
+    Configuration, Configurations, Durability, Member, Parameters,
+};
+use perdura_protocol::message::Decision;
+use perdura_protocol::statement::Kind;
+use perdura_protocol::{
+    Batch, Certificate, ClusterId, Digest, Faults, Message, ReplicaId, Scheme, SecretKey, Slot,
+    Time, View, limits,
+};
+use std::collections::BTreeMap;
+
+const CLUSTER: ClusterId = ClusterId([7; 16]);
+const DEPTH: u64 = 8;
+/// Who was away.
+const ME: u8 = 3;
+
+fn key(replica: u8) -> SecretKey {
+    SecretKey::from_seed(Scheme::KeyedHash, [replica + 1; 32])
+}
+
+fn configurations() -> Configurations {
+    let members = (0..4).map(|i| Member { key: key(i).public(), incarnation: 0 }).collect();
+    Configurations::new(CLUSTER, Configuration { id: 0, from_slot: Slot(0), members })
+}
+
+fn machine(now: Now) -> Agreement {
+    let parameters = Parameters {
+        cluster: CLUSTER,
+        faults: Faults::new(1, 1).unwrap(),
+        durability: Durability::Sync,
+        depth: DEPTH,
+        checkpoint_interval: 1 << 20,
+        checkpoint_bytes: 1 << 30,
+        max_skew_ms: 500,
+        state_limit_bytes: 1 << 30,
+        administrator: key(0).public(),
+    };
+    let settings = Settings {
+        me: ReplicaId(ME),
+        key: key(ME),
+        scheme: Scheme::KeyedHash,
+        parameters,
+        entropy: [1; 32],
+        window: limits::WINDOW,
+    };
+    Agreement::new(settings, configurations(), Restart::blank(), now)
+}
+
+fn batch(slot: Slot) -> Batch {
+    Batch::tick(Time(1_000_000 + slot.0))
+}
+
+/// What the others decided about a slot, with its proof.
+fn decision(slot: Slot) -> Decision {
+    let batch = batch(slot);
+    let context = configurations().context_at(slot);
+    let statement = context.statement(Kind::Accept, View(0), slot, batch.digest());
+    let accepts = (0..3).map(|id| (ReplicaId(id), key(id).sign(&statement))).collect();
+    Decision { slot, view: View(0), accepts: Certificate::new(accepts), batch }
+}
+
+/// How a replica answers a fetch: after how long, and with how many decisions.
+#[derive(Clone, Copy)]
+struct Seeder {
+    after_ms: u64,
+    most: u64,
+}
+
+/// One that does its best.
+const CORRECT: Seeder = Seeder { after_ms: 3, most: DEPTH };
+
+/// The laggard, and replicas that have all `decided`.
+struct Away {
+    machine: Agreement,
+    now_ms: u64,
+    seeders: [Seeder; 3],
+    decided: Slot,
+    answers: BTreeMap<(u64, u64), (u8, Slot)>,
+    asked: u64,
+    most_slots: usize,
+}
+
+impl Away {
+    fn new(seeders: [Seeder; 3], decided: Slot) -> Away {
+        let now_ms = 1_000;
+        let mut away = Away {
+            machine: machine(at(now_ms)),
+            now_ms,
+            seeders,
+            decided,
+            answers: BTreeMap::new(),
+            asked: 0,
+            most_slots: 0,
+        };
+        for id in 0..3 {
+            away.machine.on_link(at(now_ms), ReplicaId(id), true);
+        }
+        away.drain();
+        away
+    }
+
+    fn drain(&mut self) {
+        let now = at(self.now_ms);
+        let mut appended = 0;
+        while let Some(effect) = self.machine.next_effect() {
+            match effect {
+                Effect::Send { to, message: Message::Fetch { from } } => {
+                    self.asked += 1;
+                    let due = self.now_ms + self.seeders[to.index()].after_ms;
+                    self.answers.insert((due, self.asked), (to.0, from));
+                }
+                Effect::Persist(_) => appended += 1,
+                Effect::Deliver { slot, .. } => self.machine.on_executed(now, slot, None, false),
+                Effect::Misbehaved { replica, what } => panic!("{replica} accused of {what:?}"),
+                _ => {}
+            }
+            self.most_slots = self.most_slots.max(self.machine.held().slots);
+        }
+        if appended > 0 {
+            self.machine.on_persisted(now, u64::MAX);
+        }
+    }
+
+    fn answer(&mut self, from: u8, first: Slot) {
+        let last = self.decided.0.min(first.0 + self.seeders[usize::from(from)].most - 1);
+        let decisions = (first.0..=last).map(|slot| decision(Slot(slot))).collect();
+        let message = Message::Decisions { decisions, prefix: None };
+        self.machine.on_message(at(self.now_ms), ReplicaId(from), message);
+    }
+
+    fn run(&mut self, ms: u64) {
+        for _ in 0..ms {
+            self.now_ms += 1;
+            let now = at(self.now_ms);
+            if self.now_ms.is_multiple_of(100) {
+                for id in 0..3 {
+                    let delivered = self.decided;
+                    let status = Message::Status { view: View(0), changing: false, delivered };
+                    self.machine.on_message(now, ReplicaId(id), status);
+                }
+            }
+            if self.now_ms.is_multiple_of(20) {
+                self.machine.on_tick(now);
+            }
+            self.drain();
+            while let Some(entry) = self.answers.first_entry() {
+                if entry.key().0 > self.now_ms {
+                    break;
+                }
+                let (from, first) = entry.remove();
+                self.answer(from, first);
+                self.drain();
+            }
+        }
+    }
+}
+
+fn at(monotonic_ms: u64) -> Now {
+    Now { monotonic_ms, wall: Time(1_000_000 + monotonic_ms) }
+}
+
+#[test]
+fn a_seeder_that_is_slow_on_purpose_costs_its_share_of_time_and_no_more() {
+    let share_of_all = {
+        let mut away = Away::new([CORRECT; 3], Slot(1 << 40));
+        away.run(10_000);
+        away.machine.delivered().0
+    };
+    // Just before the question would go to another one; one slot or a full answer.
+    for liar in [
+        Seeder { after_ms: 490, most: 1 },
+        Seeder { after_ms: 490, most: DEPTH },
+        Seeder { after_ms: 1, most: 1 },
+        // It never answers.
+        Seeder { after_ms: 1 << 40, most: 1 },
+    ] {
+        let mut away = Away::new([liar, CORRECT, CORRECT], Slot(1 << 40));
+        away.run(10_000);
+        let delivered = away.machine.delivered().0;
+        let (after_ms, most) = (liar.after_ms, liar.most);
+        assert!(
+            delivered >= share_of_all / 2,
+            "{most} slots after {after_ms} ms: {delivered}, and {share_of_all} without"
+        );
+    }
+}
+
+#[test]
+fn what_was_fetched_is_in_the_log_and_not_held_until_a_prefix_is_certified() {
+    // More than the window; no prefix comes with it but at the end.
+    let mut away = Away::new([CORRECT; 3], Slot(3 * limits::WINDOW));
+    away.run(10_000);
+    assert_eq!(away.machine.delivered(), Slot(3 * limits::WINDOW));
+    let bound = 2 * DEPTH as usize + 1;
+    assert!(away.most_slots <= bound, "{} slots held, the bound is {bound}", away.most_slots);
+    // Votes about what it holds no more do not bring it back.
+    for slot in (1..=away.decided.0).map(Slot) {
+        let (view, digest) = (View(0), batch(slot).digest());
+        let context = configurations().context_at(slot);
+        let signature = key(0).sign(&context.statement(Kind::Accept, view, slot, digest));
+        let accept = Message::Accept { view, slot, digest, signature };
+        away.machine.on_message(at(away.now_ms), ReplicaId(0), accept);
+        let batch = batch(slot);
+        let (decided, history) = (Slot(0), Digest::ZERO);
+        let propose = Message::Propose { view, slot, batch, decided, history };
+        away.machine.on_message(at(away.now_ms), ReplicaId(0), propose);
+        away.drain();
+    }
+    assert!(away.most_slots <= bound, "{} slots held, the bound is {bound}", away.most_slots);
+    // It takes part in what comes next.
+    let slot = away.decided.next();
+    let batch = Batch::tick(Time(1_000_000 + away.now_ms));
+    let (decided, history) = (Slot(0), Digest::ZERO);
+    let propose = Message::Propose { view: View(0), slot, batch, decided, history };
+    away.machine.on_message(at(away.now_ms), ReplicaId(0), propose);
+    let written = std::iter::from_fn(|| away.machine.next_effect()).any(
+        |effect| matches!(effect, Effect::Broadcast(Message::Write { slot: s, .. }) if s == slot),
+    );
+    assert!(written, "no vote about the slot after what was fetched");
+}

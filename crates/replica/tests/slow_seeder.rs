@@ -1,0 +1,229 @@
+//! A state that is fetched while one of those who have it is slow on purpose (A4). Time is virtual.
+
+use bytes::Bytes;
+use perdura_execution::{Genesis, Machine, StateSnapshot};
+use perdura_protocol::configuration::{Configuration, Durability, Member, Parameters};
+use perdura_protocol::message::StateCertificate;
+use perdura_protocol::statement::Kind;
+use perdura_protocol::viewchange::PrefixCertificate;
+use perdura_protocol::{
+    Batch, Certificate, ClusterId, Command, Context, Decode, Digest, Encode, Faults, Frame,
+    Message, PublicKey, ReplicaId, Scheme, SecretKey, SessionId, Slot, Time, View,
+};
+use perdura_replica::node::{BACKLOG_BYTES, Boot, Input, Node, Now, Output, Peer};
+use perdura_store::Store;
+use std::collections::BTreeMap;
+
+const CLUSTER: ClusterId = ClusterId([9; 16]);
+/// Who was away.
+const ME: u8 = 3;
+/// The first to be asked: the leader would be the last.
+const SLOW: u8 = 1;
+/// Each client has a session, and each session is a piece of the state.
+const CLIENTS: u16 = 600;
+
+fn key(seed: u8) -> SecretKey {
+    SecretKey::from_seed(Scheme::KeyedHash, [seed; 32])
+}
+
+fn now(ms: u64) -> Now {
+    Now { monotonic_ms: ms, wall: Time(1_000_000 + ms) }
+}
+
+fn client(number: u16) -> PublicKey {
+    let mut bytes = [7; 32];
+    bytes[..2].copy_from_slice(&number.to_be_bytes());
+    PublicKey(bytes)
+}
+
+fn parameters() -> Parameters {
+    Parameters {
+        cluster: CLUSTER,
+        faults: Faults::new(1, 1).unwrap(),
+        durability: Durability::Sync,
+        depth: 32,
+        checkpoint_interval: 64,
+        checkpoint_bytes: 1 << 24,
+        max_skew_ms: 500,
+        state_limit_bytes: 1 << 30,
+        administrator: key(1).public(),
+    }
+}
+
+fn genesis() -> Genesis {
+    let members = (0..4).map(|id| Member { key: key(10 + id).public(), incarnation: 0 }).collect();
+    let configuration = Configuration { id: 0, from_slot: Slot(0), members };
+    let clients = (0..CLIENTS).map(|number| (format!("c{number}"), client(number))).collect();
+    Genesis { configuration, clients }
+}
+
+/// The state that the others have, and what proves it.
+struct Known {
+    snapshot: StateSnapshot,
+    state: StateCertificate,
+    prefix: PrefixCertificate,
+}
+
+impl Known {
+    fn new() -> Known {
+        let mut machine = Machine::new(&parameters(), genesis(), Store::new(1 << 30)).unwrap();
+        let open = |number| {
+            let session = SessionId { client: client(number), nonce: 1 };
+            Frame::build(CLUSTER, session, 0, 0, &[Command::Open.to_bytes()], None)
+        };
+        let frames = (0..CLIENTS).map(open).collect();
+        let slot = Slot(1);
+        machine.execute(slot, &Batch::requests(Time(1_000_000), frames));
+        let snapshot = machine.snapshot();
+        let context = Context { cluster: CLUSTER, configuration: 0 };
+        let certificate = |kind, digest: Digest| {
+            let statement = context.statement(kind, View(0), slot, digest);
+            Certificate::new(
+                (0..3).map(|id| (ReplicaId(id), key(10 + id).sign(&statement))).collect(),
+            )
+        };
+        let (digest, history) = (snapshot.manifest().digest(), machine.history());
+        let certificate_of_state = certificate(Kind::Checkpoint, digest);
+        let certificate = certificate(Kind::Prefix, history);
+        Known {
+            snapshot,
+            state: StateCertificate {
+                slot,
+                digest,
+                configuration: 0,
+                certificate: certificate_of_state,
+            },
+            prefix: PrefixCertificate { slot, history, configuration: 0, certificate },
+        }
+    }
+}
+
+/// The laggard, with the answers of the others that are on their way to it.
+struct Away {
+    node: Node<Store>,
+    known: Known,
+    now_ms: u64,
+    on_the_way: BTreeMap<(u64, u64), (u8, Message)>,
+    sent: u64,
+    /// The next moment at which the slow one lets something out.
+    slow_ms: u64,
+}
+
+impl Away {
+    fn new() -> Away {
+        let genesis = genesis();
+        let boot = Boot {
+            me: ReplicaId(ME),
+            key: key(10 + ME),
+            scheme: Scheme::KeyedHash,
+            parameters: parameters(),
+            latest: genesis.configuration.clone(),
+            genesis,
+            entropy: [3; 32],
+            make_service: Box::new(|| Store::new(1 << 30)),
+            checkpoint: None,
+            records: Vec::new(),
+            vote_after: Slot(1),
+            state_from: Slot(0),
+            lost: None,
+            backlog_bytes: BACKLOG_BYTES,
+        };
+        let now_ms = 10_000;
+        let node = Node::boot(boot, now(now_ms)).unwrap();
+        let mut away = Away {
+            node,
+            known: Known::new(),
+            now_ms,
+            on_the_way: BTreeMap::new(),
+            sent: 0,
+            slow_ms: 0,
+        };
+        for id in 0..3 {
+            let peer = Peer::Replica(ReplicaId(id));
+            away.node.handle(now(now_ms), Input::LinkUp(peer));
+        }
+        away
+    }
+
+    /// One of the others; the slow one lets out a piece, and nothing else, just often enough.
+    fn answer(&mut self, from: u8, question: Message) {
+        let answer = match question {
+            Message::StateQuery => Message::StateInfo {
+                delivered: Slot(1),
+                state: Some(self.known.state.clone()),
+                prefix: self.known.prefix.clone(),
+            },
+            Message::FetchManifest { slot } => {
+                Message::Manifest { slot, manifest: self.known.snapshot.manifest().to_bytes() }
+            }
+            Message::FetchPiece { slot, index } => {
+                let piece: Bytes = self.known.snapshot.piece(index as usize);
+                Message::Piece { slot, index, piece }
+            }
+            _ => return,
+        };
+        let mut due_ms = self.now_ms + 3;
+        if from == SLOW && matches!(answer, Message::Piece { .. }) {
+            due_ms = due_ms.max(self.slow_ms + 990);
+            self.slow_ms = due_ms;
+        }
+        self.sent += 1;
+        self.on_the_way.insert((due_ms, self.sent), (from, answer));
+    }
+
+    fn end_round(&mut self) {
+        loop {
+            self.node.flush(now(self.now_ms));
+            let mut inputs = Vec::new();
+            while let Some(output) = self.node.next_output() {
+                match output {
+                    Output::Send { peers, bytes } => {
+                        for peer in peers {
+                            let Peer::Replica(id) = peer else { continue };
+                            self.answer(id.0, Message::from_bytes(bytes.clone()).unwrap());
+                        }
+                    }
+                    Output::Append { mark, .. } => inputs.push(Input::Persisted(mark)),
+                    Output::InstallCheckpoint { manifest, .. } => {
+                        inputs.push(Input::CheckpointStored { manifest });
+                    }
+                    Output::Misbehaved { what, .. } => panic!("{what}"),
+                    _ => {}
+                }
+            }
+            if inputs.is_empty() {
+                return;
+            }
+            for input in inputs {
+                self.node.handle(now(self.now_ms), input);
+            }
+        }
+    }
+
+    fn run(&mut self, ms: u64) {
+        for _ in 0..ms {
+            self.now_ms += 1;
+            while let Some(entry) = self.on_the_way.first_entry() {
+                if entry.key().0 > self.now_ms {
+                    break;
+                }
+                let (from, message) = entry.remove();
+                let (peer, bytes) = (Peer::Replica(ReplicaId(from)), message.to_bytes());
+                self.node.handle(now(self.now_ms), Input::Message { peer, bytes });
+            }
+            self.end_round();
+        }
+    }
+}
+
+#[test]
+fn a_seeder_that_gives_a_piece_just_often_enough_does_not_keep_the_rest_from_coming() {
+    let mut away = Away::new();
+    // At its pace all would take ten minutes.
+    away.run(20_000);
+    let report = away.node.report();
+    let received = report.counters.pieces_received;
+    assert_eq!(report.executed, Slot(1), "{received} of {CLIENTS} pieces and more in 20 s");
+    // Hardly anything came twice.
+    assert!(away.sent < u64::from(CLIENTS) + 200, "{} answers", away.sent);
+}

@@ -1,0 +1,114 @@
+//! Names of replicas become addresses on threads of their own: a resolver that hangs for one name
+//! holds up neither the event loop nor the other names.
+
+use crate::tcp;
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// How a name is looked up.
+type Lookup = fn(&str) -> io::Result<Vec<SocketAddr>>;
+
+/// What is known about a name.
+#[derive(Debug, Default)]
+struct Name {
+    /// The last answer that had any; it stays while nothing better is known.
+    addresses: Vec<SocketAddr>,
+    /// Why the last look-up failed, if it did.
+    failure: Option<String>,
+    /// Whether a thread is at it.
+    asked: bool,
+}
+
+/// The names of a group's replicas, so there are few, and one thread for each at most.
+#[derive(Debug)]
+pub(super) struct Resolver {
+    lookup: Lookup,
+    names: Arc<Mutex<BTreeMap<String, Name>>>,
+}
+
+impl Resolver {
+    pub(super) fn new() -> Resolver {
+        Resolver::with(tcp::addresses)
+    }
+
+    fn with(lookup: Lookup) -> Resolver {
+        Resolver { lookup, names: Arc::default() }
+    }
+
+    /// One of the addresses of `host_port`, the `attempt`-th modulo their number, as they were when
+    /// the name was looked up last; and looks it up anew. Numeric ones cost nothing.
+    pub(super) fn address(&self, host_port: &str, attempt: usize) -> io::Result<SocketAddr> {
+        if let Ok(address) = host_port.parse::<SocketAddr>() {
+            return Ok(address);
+        }
+        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let name = names.entry(host_port.to_owned()).or_default();
+        if !name.asked {
+            self.look_up(host_port)?;
+            name.asked = true;
+        }
+        if name.addresses.is_empty() {
+            let why = name.failure.clone().unwrap_or_else(|| "the name is being looked up".into());
+            return Err(io::Error::new(io::ErrorKind::NotFound, why));
+        }
+        Ok(name.addresses[attempt % name.addresses.len()])
+    }
+
+    fn look_up(&self, host_port: &str) -> io::Result<()> {
+        let (lookup, names, asked) = (self.lookup, Arc::clone(&self.names), host_port.to_owned());
+        let work = move || {
+            let found = lookup(&asked);
+            let mut names = names.lock().unwrap_or_else(PoisonError::into_inner);
+            let name = names.entry(asked).or_default();
+            name.asked = false;
+            match found {
+                Ok(addresses) => {
+                    name.addresses = addresses;
+                    name.failure = None;
+                }
+                Err(error) => name.failure = Some(error.to_string()),
+            }
+        };
+        std::thread::Builder::new().name("resolver".into()).spawn(work).map(|_| ())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn until<T>(mut ready: impl FnMut() -> Option<T>) -> T {
+        loop {
+            if let Some(value) = ready() {
+                return value;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_name_for_which_the_resolver_hangs_holds_up_nobody() {
+        let lookup: Lookup = |name| match name {
+            "hangs:1" => loop {
+                std::thread::park();
+            },
+            "none:1" => Err(io::Error::other("no such name")),
+            _ => Ok(vec![([10, 0, 0, 1], 1).into(), ([10, 0, 0, 2], 1).into()]),
+        };
+        let resolver = Resolver::with(lookup);
+        assert_eq!(resolver.address("10.0.0.7:5", 0).unwrap(), ([10, 0, 0, 7], 5).into());
+        for _ in 0..10 {
+            let told = resolver.address("hangs:1", 0).unwrap_err().to_string();
+            assert!(told.contains("looked up"), "{told}");
+        }
+        let first = until(|| resolver.address("two:1", 2).ok());
+        assert_eq!(first, ([10, 0, 0, 1], 1).into());
+        assert_eq!(resolver.address("two:1", 3).unwrap(), ([10, 0, 0, 2], 1).into());
+        until(|| {
+            let told = resolver.address("none:1", 0).unwrap_err().to_string();
+            told.contains("no such name").then_some(())
+        });
+    }
+}
