@@ -80,12 +80,16 @@ impl World {
         self.network.plan = NetworkPlan::CALM;
         self.heal_all();
         for replica in 0..self.n() {
+            if self.ending.repented {
+                self.crash_process(replica);
+            }
             self.start(replica);
         }
     }
 
     /// Whether the group may rightly stand still as long as liars lie: with those whose disks are
-    /// without something more than `u` have failed. What liars said before does not go away.
+    /// without something more than `u` have failed. All replicas start anew then: a vote that a liar
+    /// gave for a view to come counts as its last as long as anybody remembers it.
     fn may_stop(&mut self) -> bool {
         let lies = |replica: &usize| self.is_liar(*replica) || self.forgot(*replica);
         let liars = (0..self.n()).filter(lies).count();
