@@ -222,10 +222,13 @@ impl Agreement {
         decisions: Vec<Decision>,
         prefix: Option<PrefixCertificate>,
     ) {
-        if self.awaiting_state
-            || self.disk_lags
-            || !self.trust[from.index()].decisions(now.monotonic_ms)
-        {
+        if self.disk_lags {
+            if from.index() == self.fetch_from {
+                self.fetch_ms = None; // It is not to blame; it is asked again when there is room.
+            }
+            return;
+        }
+        if self.awaiting_state || !self.trust[from.index()].decisions(now.monotonic_ms) {
             return;
         }
         let before = self.delivered;
@@ -384,6 +387,9 @@ impl Agreement {
         self.marks.disk_lags += u64::from(lags && !lagged);
         if lagged && !lags {
             self.deliver_decided(now);
+            if self.fetch_ms.is_none() && !self.awaiting_state {
+                self.fetch_next(now);
+            }
         }
     }
 }

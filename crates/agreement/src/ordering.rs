@@ -412,7 +412,10 @@ impl Agreement {
     pub(crate) fn sign_prefix(&mut self, now: Now, slot: Slot, history: Digest, logged_at: u64) {
         self.own_histories.insert(slot, history);
         let me = self.settings.me;
-        if self.configurations.at(slot).key(me) != Some(self.settings.key.public()) {
+        let members = self.configurations.at(slot);
+        // With its state lost this replica may know the newest configuration only.
+        let known = members.from_slot <= slot;
+        if !known || members.key(me) != Some(self.settings.key.public()) {
             self.try_certify_prefix(now, slot);
             return;
         }

@@ -52,6 +52,8 @@ pub(super) struct Checkpointing {
     pub bytes_since: u64,
     pub forced: Option<Slot>,
     pub storing: Option<StateSnapshot>,
+    // It is stored once the log is durable up to this mark.
+    stored_after: Option<u64>,
     next: Option<StateSnapshot>,
     pub stored: VecDeque<Stored>,
     // The latest two of each replica, so that a liar takes no memory.
@@ -76,6 +78,7 @@ impl Checkpointing {
             bytes_since: 0,
             forced: None,
             storing: None,
+            stored_after: None,
             next: None,
             stored: VecDeque::new(),
             votes: vec![[None; 2]; n],
@@ -139,6 +142,7 @@ impl Checkpointing {
     /// A transferred state takes the place of whatever was to be stored.
     pub fn forget_storing(&mut self) {
         self.storing = None;
+        self.stored_after = None;
         self.next = None;
     }
 
@@ -183,7 +187,19 @@ impl<S: Service> Node<S> {
         if seeded!(DigestBeforeDurable) {
             self.vote_for_state(snapshot.slot(), snapshot.manifest().digest());
         }
-        self.outputs.push_back(Output::StoreCheckpoint(snapshot));
+        self.checkpointing.stored_after = Some(self.log_all());
+        self.store_logged();
+    }
+
+    /// The log goes first: with a state goes what proves the slots before it. This replica may be
+    /// the only one that restarts behind the boundary, and where a configuration begins there, the
+    /// others cannot change views without it: they get there by these proofs or not at all.
+    pub(super) fn store_logged(&mut self) {
+        let durable = self.durable;
+        let logged = self.checkpointing.stored_after.take_if(|mark| *mark <= durable).is_some();
+        if let Some(snapshot) = self.checkpointing.storing.clone().filter(|_| logged) {
+            self.outputs.push_back(Output::StoreCheckpoint(snapshot));
+        }
     }
 
     pub(super) fn on_checkpoint_stored(&mut self, now: Now, manifest: Manifest) {

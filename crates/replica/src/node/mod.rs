@@ -189,8 +189,13 @@ pub struct Node<S> {
     // Whether a record that something waits for is among `records`, and since when they wait.
     forced: bool,
     noted_ms: Option<u64>,
+    // Agreement's records given to the log so far, and how many of them are durable.
     sequence: u64,
     persisted: u64,
+    // Appends given to the log and not durable: the mark of each, and the sequence that it reaches.
+    appending: VecDeque<(u64, u64)>,
+    appended: u64,
+    durable: u64,
 
     // Frames that are not verified yet.
     frames: Lines<Origin, WaitingFrame>,
@@ -231,11 +236,7 @@ impl<S: Service> Node<S> {
             Input::Message { peer, bytes } => self.on_bytes(now, peer, bytes),
             Input::LinkUp(peer) => self.on_link_up(now, peer),
             Input::LinkDown(peer) => self.on_link_down(now, peer),
-            Input::Persisted(mark) => {
-                self.persisted = self.persisted.max(mark);
-                self.backlog.persisted(mark);
-                self.agreement.on_persisted(now, mark);
-            }
+            Input::Persisted(mark) => self.on_persisted(now, mark),
             Input::CheckpointStored { manifest } => self.on_checkpoint_stored(now, manifest),
             Input::DecisionsRead { to, decisions } => self.on_decisions_read(to, decisions),
         }
@@ -341,10 +342,30 @@ impl<S: Service> Node<S> {
         if seeded!(MarkAheadOfWrite) && records.len() > 2 {
             self.records = records.split_off(2);
         }
-        self.backlog.append(self.sequence);
         self.forced = false;
         self.noted_ms = None;
-        self.outputs.push_back(Output::Append { records, mark: self.sequence });
+        self.appended += 1;
+        let mark = self.appended;
+        self.backlog.append(mark);
+        self.appending.push_back((mark, self.sequence));
+        self.outputs.push_back(Output::Append { records, mark });
+    }
+
+    fn on_persisted(&mut self, now: Now, mark: u64) {
+        self.durable = self.durable.max(mark);
+        self.backlog.persisted(mark);
+        while let Some((_, sequence)) = self.appending.pop_front_if(|(at, _)| *at <= mark) {
+            self.persisted = sequence;
+        }
+        self.agreement.on_persisted(now, self.persisted);
+        self.store_logged();
+    }
+
+    /// The mark whose durability makes everything noted so far durable; what waits is appended in
+    /// this round.
+    fn log_all(&mut self) -> u64 {
+        self.forced |= !self.records.is_empty();
+        self.appended + u64::from(self.forced)
     }
 
     fn send(&mut self, peers: &[Peer], message: &Message) {
