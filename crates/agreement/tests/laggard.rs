@@ -7,6 +7,7 @@ use perdura_protocol::configuration::{
 };
 use perdura_protocol::message::Decision;
 use perdura_protocol::statement::Kind;
+use perdura_protocol::viewchange::PrefixCertificate;
 use perdura_protocol::{
     Batch, Certificate, ClusterId, Digest, Faults, Message, ReplicaId, Scheme, SecretKey, Slot,
     Time, View, limits,
@@ -52,6 +53,18 @@ fn machine(now: Now) -> Agreement {
 
 fn batch(slot: Slot) -> Batch {
     Batch::tick(Time(1_000_000 + slot.0))
+}
+
+/// The prefix up to a slot, certified by two of the others.
+fn prefix(slot: Slot) -> PrefixCertificate {
+    let slots = (1..=slot.0).map(Slot);
+    let history =
+        slots.fold(Digest::ZERO, |history, slot| history.chain(slot, batch(slot).digest()));
+    let context = configurations().context_at(slot);
+    let message = context.statement(Kind::Prefix, View(0), slot, history);
+    let signed = (0..2).map(|id| (ReplicaId(id), key(id).sign(&message)));
+    let certificate = Certificate::new(signed.collect());
+    PrefixCertificate { slot, history, configuration: 0, certificate }
 }
 
 /// What the others decided about a slot, with its proof.
@@ -211,8 +224,11 @@ fn what_was_fetched_is_in_the_log_and_not_held_until_a_prefix_is_certified() {
         away.drain();
     }
     assert!(away.most_slots <= bound, "{} slots held, the bound is {bound}", away.most_slots);
-    // It takes part in what comes next.
+    // It takes part in what comes next, as soon as a prefix says from where on.
     let slot = away.decided.next();
+    assert!(away.machine.lacks_prefix());
+    away.machine.on_prefix_certificate(at(away.now_ms), prefix(away.decided));
+    away.drain();
     let batch = Batch::tick(Time(1_000_000 + away.now_ms));
     let (decided, history) = (Slot(0), Digest::ZERO);
     let propose = Message::Propose { view: View(0), slot, batch, decided, history };

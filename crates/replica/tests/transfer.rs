@@ -19,6 +19,11 @@ fn now(ms: u64) -> Now {
 
 /// Replica 0 of three, whose state after slot 5 is lost.
 fn without_state() -> Node<Store> {
+    Node::boot(boot(), now(86_400_000)).unwrap()
+}
+
+/// Its directory, and the configuration file of the beginning.
+fn boot() -> Boot<Store> {
     let members: Vec<Member> =
         (0..3).map(|id| Member { key: key(10 + id).public(), incarnation: 0 }).collect();
     let configuration = Configuration { id: 0, from_slot: Slot(0), members };
@@ -33,7 +38,7 @@ fn without_state() -> Node<Store> {
         state_limit_bytes: 1 << 30,
         administrator: key(1).public(),
     };
-    let boot = Boot {
+    Boot {
         me: ReplicaId(0),
         key: key(10),
         scheme: Scheme::Ed25519,
@@ -48,8 +53,7 @@ fn without_state() -> Node<Store> {
         state_from: Slot(5),
         lost: Some(Slot(5)),
         backlog_bytes: 1 << 28,
-    };
-    Node::boot(boot, now(86_400_000)).unwrap()
+    }
 }
 
 /// Who is asked for a state in this round.
@@ -85,4 +89,25 @@ fn who_is_linked_after_the_question_was_asked_is_asked_again() {
     assert_eq!(asked(&mut node, start + 4), [], "it has answered");
     node.handle(now(start + 5), Input::LinkUp(two));
     assert_eq!(asked(&mut node, start + 5), [two]);
+}
+
+/// Else a replica that was away while others were replaced would wait for keys that nobody has any
+/// more, and could judge no state that those signed who have the new ones.
+#[test]
+fn who_was_away_links_to_the_members_of_the_file() {
+    let mut boot = boot();
+    let first = boot.genesis.configuration.clone();
+    let mut members = first.members.clone();
+    members[1] = Member { key: key(50).public(), incarnation: 1 };
+    boot.latest = Configuration { id: 1, from_slot: Slot(40), members };
+    // Its own state is there, and older than the replacement.
+    (boot.lost, boot.state_from, boot.vote_after) = (None, Slot(0), Slot(0));
+    let newest = boot.latest.clone();
+    let mut node = Node::boot(boot, now(86_400_000)).unwrap();
+    let linked = std::iter::from_fn(|| node.next_output()).find_map(|output| match output {
+        Output::Members(configuration) => Some(configuration),
+        _ => None,
+    });
+    assert_eq!(linked, Some(newest));
+    assert_eq!(*node.configuration(), first, "it votes by what it executed");
 }

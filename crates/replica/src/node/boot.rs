@@ -128,6 +128,7 @@ impl<S: Service> Node<S> {
             }
         }
         // What is replayed is replayed on the genesis; who is believed is who takes part now.
+        let newest = boot.latest.clone();
         let known = if lacks && boot.latest.id > first.id { boot.latest } else { first };
         let mut configurations = Configurations::new(parameters.cluster, known);
         if restored {
@@ -192,8 +193,9 @@ impl<S: Service> Node<S> {
             halted: false,
             counters: Counters::default(),
             parameters,
+            newest,
         };
-        let members = node.configuration().clone();
+        let members = node.linked(node.configuration());
         node.outputs.push_back(Output::Members(members));
         node.recall_votes();
         node.recall_certificate(certified);

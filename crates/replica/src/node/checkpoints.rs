@@ -415,11 +415,12 @@ impl<S: Service> Node<S> {
     }
 
     /// Whether at least `quorum` genuine signatures certify a state. A replica that was away may
-    /// not know the configuration; it goes by the members that it knows.
+    /// not know the configuration; it goes by the newest members that it or its file knows.
     pub(super) fn state_certified(&self, state: &StateCertificate, quorum: usize) -> bool {
         let configurations = self.agreement.configurations();
-        let members =
-            configurations.by_id(state.configuration).unwrap_or_else(|| configurations.latest());
+        let members = configurations.by_id(state.configuration);
+        let newest = self.linked(configurations.latest());
+        let members = members.unwrap_or(&newest);
         let context =
             Context { cluster: configurations.cluster(), configuration: state.configuration };
         let message = context.statement(Kind::Checkpoint, View(0), state.slot, state.digest);

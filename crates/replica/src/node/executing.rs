@@ -123,8 +123,8 @@ impl<S: Service> Node<S> {
         }
         let latest = self.agreement.configurations().latest();
         if latest.id > 0 && latest.from_slot == slot.next() {
-            let latest = latest.clone();
-            self.outputs.push_back(super::Output::Members(latest));
+            let members = self.linked(latest);
+            self.outputs.push_back(super::Output::Members(members));
         }
         let administrator = self.parameters.administrator;
         if batch.frames().iter().any(|frame| frame.session.client == administrator) {

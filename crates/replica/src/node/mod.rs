@@ -224,9 +224,18 @@ pub struct Node<S> {
     vouched_ms: u64,
     halted: bool,
     counters: Counters,
+    // The newest members by the configuration file, which may be newer than what was executed.
+    newest: Configuration,
 }
 
 impl<S: Service> Node<S> {
+    /// Whom this replica links to where `configuration` is what it knows: who was away while others
+    /// were replaced has to find those who are there now.
+    fn linked(&self, configuration: &Configuration) -> Configuration {
+        let newer = self.newest.id > configuration.id;
+        if newer { self.newest.clone() } else { configuration.clone() }
+    }
+
     /// Takes one input.
     pub fn handle(&mut self, now: Now, input: Input) {
         if self.halted {

@@ -469,7 +469,8 @@ impl<S: Service> Node<S> {
         self.agreement.on_installed(now, slot, history, &configurations);
         self.agreement.on_prefix_certificate(now, prefix);
         if let Some(active) = configurations.iter().rev().find(|c| c.from_slot <= slot.next()) {
-            self.outputs.push_back(Output::Members(active.clone()));
+            let members = self.linked(active);
+            self.outputs.push_back(Output::Members(members));
         }
         let machine = &self.machine;
         self.agreement
