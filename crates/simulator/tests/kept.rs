@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 /// What was wrong, whether something of its own keeps it, and what and where that is, from the
 /// repository's root.
-const KEPT: [(&str, Kept, &str, &str); 14] = [
+const KEPT: [(&str, Kept, &str, &str); 16] = [
     (
         "a Prefix left before an earlier slot of it was on disk (7)",
         Kept::Test,
@@ -94,6 +94,18 @@ const KEPT: [(&str, Kept, &str, &str); 14] = [
         "crates/simulator/src/checkers/progress.rs",
         "no_convergence",
     ),
+    (
+        "a state was stored before the log that proves it (39)",
+        Kept::Scenario,
+        "scenarios/last_slot_unproven.txt",
+        "the machine of r0 stops",
+    ),
+    (
+        "a prefix was signed where its signer did not know the configuration (183)",
+        Kept::Checker,
+        "crates/simulator/src/checkers/evidence.rs",
+        "Evidence",
+    ),
 ];
 
 /// How a bug is kept.
@@ -101,6 +113,8 @@ const KEPT: [(&str, Kept, &str, &str); 14] = [
 enum Kept {
     /// A test that the bug fails.
     Test,
+    /// A scenario that the bug fails.
+    Scenario,
     /// By a checker only.
     Checker,
 }

@@ -196,9 +196,24 @@ impl<S: Service> Node<S> {
     /// others cannot change views without it: they get there by these proofs or not at all.
     pub(super) fn store_logged(&mut self) {
         let durable = self.durable;
-        let logged = self.checkpointing.stored_after.take_if(|mark| *mark <= durable).is_some();
-        if let Some(snapshot) = self.checkpointing.storing.clone().filter(|_| logged) {
+        if self.checkpointing.stored_after.take_if(|mark| *mark <= durable).is_none() {
+            return;
+        }
+        let Some(snapshot) = self.checkpointing.storing.clone() else { return };
+        let slot = snapshot.slot();
+        if self.transfer.supersedes(slot) || slot <= self.checkpointing.slot() {
+            // A transferred state has gone to disk while this one waited.
+            self.checkpointing.storing = None;
+            self.store_next();
+        } else {
             self.outputs.push_back(Output::StoreCheckpoint(snapshot));
+        }
+    }
+
+    fn store_next(&mut self) {
+        let next = self.checkpointing.next.take();
+        if let Some(next) = next.filter(|next| !self.transfer.supersedes(next.slot())) {
+            self.store(next);
         }
     }
 
@@ -211,10 +226,7 @@ impl<S: Service> Node<S> {
         }
         let Some(snapshot) = self.checkpointing.storing.take() else { return };
         self.add_checkpoint(snapshot, manifest);
-        let next = self.checkpointing.next.take();
-        if let Some(next) = next.filter(|next| !self.transfer.supersedes(next.slot())) {
-            self.store(next);
-        }
+        self.store_next();
     }
 
     /// A state of this replica is durable: the log before the one before it may go.
