@@ -318,8 +318,8 @@ mod tests {
     #[test]
     fn a_new_incarnation_waits_for_its_configuration() {
         let mut votes = Votes::new(1, 8);
-        started(&mut votes, [1]);
         votes.formatted(0, Some(Slot(20)));
+        started(&mut votes, [1]);
         assert!(votes.speaks(0, &write(1, 20, 1), Slot(18)).is_err());
         assert!(votes.speaks(0, &write(1, 20, 1), Slot(19)).is_ok());
     }
