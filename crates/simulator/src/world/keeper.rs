@@ -227,7 +227,7 @@ impl World {
 
     /// Sometimes a page of the log is read from another place; true if it will be.
     fn misread_log(&mut self, replica: usize) -> bool {
-        if self.by_hand || self.ending.begun() || !self.disk_random.percent(10) {
+        if self.by_hand || self.ending.begun() || !self.disk_random.percent(40) {
             return false;
         }
         let disk = &mut self.replicas[replica].disk;
