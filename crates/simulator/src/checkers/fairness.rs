@@ -42,7 +42,7 @@ impl Fairness {
     /// For a run with so many clients of so many callers.
     ///
     /// A leader is suspected after the slots that were in agreement when it was asked, and then
-    /// [`FAIR_ROUNDS`] rounds of turns. A slot has no more calls than there are callers; a round has
+    /// `FAIR_ROUNDS` rounds of turns. A slot has no more calls than there are callers; a round has
     /// a turn for each client, and the one that ends it. Half as many again are granted.
     #[must_use]
     pub fn new(faults: Faults, depth: u64, clients: u64, callers: u64) -> Fairness {
