@@ -299,6 +299,22 @@ fn a_misplaced_record_is_corrupt() {
     }
 }
 
+/// Else a laggard would get signatures for another slot with a batch, and take who sends them for a liar.
+#[test]
+fn misplaced_accepts_are_corrupt() {
+    let own = accepts(0, 2, 2, 3);
+    for other in [accepts(0, 3, 2, 3), accepts(0, 2, 3, 3)] {
+        let mut disk = written(&[vec![vote(0, 2, 2)], vec![own.clone()], vec![other]]);
+        let mut log = opened(&disk).log;
+        let wanted = [(Slot(2), batch(2).digest())];
+        assert_eq!(log.read_decisions(&wanted, 1).unwrap()[0].accepts.len(), 3);
+        let page = read(&mut disk, FIRST, GROUPS + 2 * 4096, 4096);
+        disk.write_at(FIRST, GROUPS + 4096, &page).unwrap();
+        let found = log.read_decisions(&wanted, 1);
+        assert!(matches!(found, Err(LogError::Corrupt { .. })), "{found:?}");
+    }
+}
+
 #[test]
 fn the_log_knows_what_it_promised() {
     let disk = written(&[vec![vote(3, 9, 1)], vec![vote(4, 5, 2)], vec![delivered(11)]]);

@@ -183,7 +183,9 @@ impl<D: Disk> Log<D> {
             }
             if let Some(location) = entry.accepts {
                 match self.read_record(location)? {
-                    Record::Accepts { view, accepts, .. } => {
+                    Record::Accepts { slot: of, view, digest: about, accepts }
+                        if (of, about) == (*slot, *digest) =>
+                    {
                         (decision.view, decision.accepts) = (view, accepts);
                     }
                     _ => return Err(self.corrupt(location)),
