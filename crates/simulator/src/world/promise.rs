@@ -18,6 +18,13 @@ fn is_damage(kind: FaultKind) -> bool {
     )
 }
 
+/// Whether a disk is without something that it held, or that its predecessor held.
+fn is_hurt(replica: &Replica) -> bool {
+    let blank = replica.genesis.configuration.id > 0
+        && replica.process.as_ref().is_none_or(|process| process.executed.0 == 0);
+    replica.replaced || replica.hurt.is_some() || blank
+}
+
 impl World {
     /// Whether a replica counts as failed.
     pub(crate) fn has_failed(&self, replica: usize) -> bool {
@@ -154,7 +161,7 @@ impl World {
         let hurt = |other: &usize| {
             let here = &self.replicas[*other];
             let lies = here.liar.is_some() || here.forgot;
-            here.replaced || here.hurt.is_some() || (liars_count && lies)
+            is_hurt(here) || (liars_count && lies)
         };
         (0..self.n()).filter(|other| *other != replica).filter(hurt).count()
     }
@@ -162,12 +169,7 @@ impl World {
     /// Replicas whose disks are without something they held, or which do not have everything again.
     pub(crate) fn hurt(&mut self) -> usize {
         (0..self.n()).for_each(|replica| self.note_healing(replica));
-        let hurt = |replica: &&Replica| {
-            let blank = replica.genesis.configuration.id > 0
-                && replica.process.as_ref().is_none_or(|process| process.executed.0 == 0);
-            replica.replaced || replica.hurt.is_some() || blank
-        };
-        self.replicas.iter().filter(hurt).count()
+        self.replicas.iter().filter(|replica| is_hurt(replica)).count()
     }
 
     /// Notes that a replica has everything again.
