@@ -13,7 +13,7 @@ use perdura_protocol::{
     limits,
 };
 use perdura_replica::node::{
-    BACKLOG_BYTES, Boot, Input, Node, Now, Output, Peer, QUESTIONS, State,
+    BACKLOG_BYTES, Boot, Input, Node, NotAdmitted, Now, Output, Peer, QUESTIONS, State,
 };
 use perdura_store::{Store, StoreCommand};
 
@@ -238,10 +238,11 @@ fn a_client_with_a_bad_authenticator_costs_itself_only() {
         }
         leader.tick();
         if round == 3 {
-            assert!(leader.node.is_penalised(key(51).public()), "its links are refused");
+            let refused = leader.node.admit_client(key(51).public());
+            assert_eq!(refused, Err(NotAdmitted::Penalised), "its links are refused");
         }
     }
-    assert!(!leader.node.is_penalised(key(52).public()));
+    assert_eq!(leader.node.admit_client(key(52).public()), Ok(()));
     let counters = leader.node.report().counters;
     assert_eq!(counters.frames, verified);
     assert!(leader.accused < 10 && counters.signatures_verified < 20 + verified);

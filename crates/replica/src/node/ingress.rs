@@ -84,6 +84,23 @@ impl WaitingFrame {
     }
 }
 
+/// Why a client's link is not taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NotAdmitted {
+    /// Somebody lately sent frames in its name that it had not signed.
+    #[error(
+        "frames on a link of this client key were not signed with it: try again later, and see that \
+         no other program uses the key"
+    )]
+    Penalised,
+    /// The key is not registered.
+    #[error(
+        "this client key is not registered, or was revoked; register it with `perdura client add \
+         NAME`"
+    )]
+    Unknown,
+}
+
 impl<S: Service> Node<S> {
     pub(super) fn on_bytes(&mut self, now: Now, peer: Peer, bytes: Bytes) {
         let message = match Message::from_bytes(bytes) {
@@ -157,10 +174,18 @@ impl<S: Service> Node<S> {
         self.penalties.get(&origin).copied().unwrap_or_default()
     }
 
-    /// Whether links of this client are refused for now: frames on them were not signed by it.
-    #[must_use]
-    pub fn is_penalised(&self, client: PublicKey) -> bool {
-        self.penalty(Origin::Client(client)).holds(self.ticked_ms)
+    /// Whether a link of a client with this key is taken now.
+    ///
+    /// # Errors
+    /// Why not, in words for the client.
+    pub fn admit_client(&self, key: PublicKey) -> Result<(), NotAdmitted> {
+        if !self.machine.is_client(key) {
+            Err(NotAdmitted::Unknown)
+        } else if self.penalty(Origin::Client(key)).holds(self.ticked_ms) {
+            Err(NotAdmitted::Penalised)
+        } else {
+            Ok(())
+        }
     }
 
     fn refuse_busy(&mut self, peer: Peer, frame: &Frame) {

@@ -30,7 +30,7 @@ pub use backlog::BACKLOG_BYTES;
 pub use boot::{Boot, BootError, Recovered, recover};
 pub use checkpoints::RECENT_BYTES;
 pub use executing::{WAITING_READS, WAITING_REPLIES};
-pub use ingress::UNVERIFIED;
+pub use ingress::{NotAdmitted, UNVERIFIED};
 pub use interceptor::{Interceptor, Said};
 pub use perdura_agreement::{Misbehaviour, Now};
 pub use questions::QUESTIONS;

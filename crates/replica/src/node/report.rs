@@ -217,19 +217,6 @@ impl<S: Service> Node<S> {
         self.checkpointing.recent_most >>= by;
     }
 
-    /// Whether a client with this key may connect.
-    #[must_use]
-    pub fn accepts_client(&self, key: perdura_protocol::PublicKey) -> bool {
-        self.machine.is_client(key)
-    }
-
-    /// Whether a link of a client with this key is taken now: it is registered, and nobody has
-    /// lately sent frames on one that it had not signed.
-    #[must_use]
-    pub fn admits_client(&self, key: perdura_protocol::PublicKey) -> bool {
-        self.accepts_client(key) && !self.is_penalised(key)
-    }
-
     /// The active configuration.
     #[must_use]
     pub fn configuration(&self) -> &perdura_protocol::Configuration {

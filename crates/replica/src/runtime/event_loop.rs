@@ -6,7 +6,7 @@ use super::complaints::Complaints;
 use super::http::{Shared, Snapshot};
 use super::keeper::{self, Completion, Completions, Keeper};
 use super::{Clock, ReplicaConfig, RunError, Shutdown};
-use crate::node::{Input, Node, Output, Peer, Report, State};
+use crate::node::{Input, Node, NotAdmitted, Output, Peer, Report, State};
 use bytes::Bytes;
 use perdura_agreement::timing::TICK_MS;
 use perdura_durability::{Checkpoints, FileDisk, Log, storage};
@@ -328,7 +328,9 @@ impl<S: Service> EventLoop<S> {
             .hub
             .clients()
             .filter(|peer| match peer {
-                LinkPeer::Client { key, .. } => !self.node.accepts_client(*key),
+                LinkPeer::Client { key, .. } => {
+                    self.node.admit_client(*key) == Err(NotAdmitted::Unknown)
+                }
                 LinkPeer::Replica(_) => false,
             })
             .collect();
@@ -363,21 +365,7 @@ struct Door<'a, S> {
 
 impl<S: Service> Admission for Door<'_, S> {
     fn admit(&mut self, _: &Hello, key: PublicKey) -> Result<(), Refusal> {
-        if self.node.is_penalised(key) {
-            Err(Refusal(
-                "frames on a link of this client key were not signed with it: try again later, \
-                 and see that no other program uses the key"
-                    .into(),
-            ))
-        } else if self.node.accepts_client(key) {
-            Ok(())
-        } else {
-            Err(Refusal(
-                "this client key is not registered, or was revoked; register it with \
-                 `perdura client add NAME`"
-                    .into(),
-            ))
-        }
+        self.node.admit_client(key).map_err(|reason| Refusal(reason.to_string()))
     }
 
     fn holds_back(&self, peer: &LinkPeer) -> bool {

@@ -78,7 +78,7 @@ impl World {
                     && second.members.key(ReplicaId(a as u8)) == key(a)
             }
             Some(client) => {
-                process(a).is_some_and(|p| p.node.admits_client(self.client_key(client)))
+                process(a).is_some_and(|p| p.node.admit_client(self.client_key(client)).is_ok())
             }
         }
     }

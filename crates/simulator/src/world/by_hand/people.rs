@@ -9,7 +9,7 @@ use crate::witness::Execution;
 use bytes::Bytes;
 use perdura_adversary::Strategy;
 use perdura_protocol::{AdminCommand, Decode, PublicKey, ReplicaId, SessionId};
-use perdura_replica::node::Interceptor;
+use perdura_replica::node::{Interceptor, NotAdmitted};
 use perdura_store::{Operation, StoreCommand, StoreReply, Transaction};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -123,7 +123,8 @@ impl World {
     pub(crate) fn who_knows(&self, client: usize) -> String {
         let key = self.clients[client].key.public();
         let known = |process: &super::super::replica::Process| {
-            if process.node.accepts_client(key) { "yes" } else { "no" }
+            let unknown = process.node.admit_client(key) == Err(NotAdmitted::Unknown);
+            if unknown { "no" } else { "yes" }
         };
         let answers: Vec<String> = (0..)
             .zip(&self.replicas)
