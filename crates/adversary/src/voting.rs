@@ -148,12 +148,15 @@ impl Liar {
                 if batch.frames().is_empty() || !lies {
                     return speech.plainly();
                 }
+                // A genuine one of the past in front, which nobody holds any more.
+                let past = if some { self.past_frame(batch, &mut dice) } else { None };
                 let frames = batch.frames().iter().map(|frame| {
                     let genuine = some && !known && dice.percent(50);
                     if genuine { frame.clone() } else { self.forge_frame(frame, known, &mut dice) }
                 });
+                let frames = past.into_iter().chain(frames).collect();
                 let (view, slot, decided, history) = (*view, *slot, *decided, *history);
-                let forged = Batch::requests(batch.time(), frames.collect());
+                let forged = Batch::requests(batch.time(), frames);
                 let propose = Message::Propose { view, slot, batch: forged, decided, history };
                 if !known {
                     return speech.instead(&propose);
@@ -171,6 +174,14 @@ impl Liar {
             }
             _ => speech.plainly(),
         }
+    }
+
+    /// A frame that came before this batch, or nothing half of the time.
+    fn past_frame(&self, batch: &Batch, dice: &mut Random) -> Option<Frame> {
+        let known = &self.memory.frames;
+        let at = dice.below((known.len() as u64 / 2).max(1)) as usize;
+        let frame = known.get(at).filter(|frame| !batch.frames().contains(frame));
+        frame.filter(|_| dice.percent(50)).cloned()
     }
 
     /// The commands of a frame under the next number, in another order, or other ones in their

@@ -2,7 +2,7 @@
 //!
 //! Time-outs alone let a leader that answers just below them slow everybody down. A follower knows
 //! what is asked: clients that wait too long send to all, and followers hand such frames to the
-//! leader. From then on it judges, by three measures, none of which takes the speed of machines or
+//! leader. From then on it judges, by four measures, none of which takes the speed of machines or
 //! the load for a fault of the leader's:
 //!
 //! 1. *Fairness* (Aardvark, NSDI 2009, section 4.2). A correct leader serves clients in turns. A
@@ -18,11 +18,13 @@
 //!    it has to reach a fraction of the best pace that any leader sustained lately. If r + 1 leaders
 //!    in a row do not, one of them correct, the pace is not the leader's to choose: the best
 //!    is lowered to what there is, and the next doubt needs a larger difference.
+//! 4. *Comparison*: under load, other leaders are tried now and then (`trials`).
 //!
 //! A verdict of slowness lasts for [`VERDICT_MS`], so that those of several followers meet. Each
 //! one in a row doubles the time for which the next leader is watched, until a leader passes.
 
 use crate::pool::{FrameKey, Pool, SESSION_FRAMES, cost};
+use crate::trials::Trials;
 use perdura_protocol::{Batch, Frame, PublicKey, Slot};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -117,6 +119,8 @@ pub(crate) struct Demand {
     paced: u32,
     doubts: u32,
     verdict_ms: Option<u64>,
+
+    trials: Trials,
 }
 
 impl Demand {
@@ -126,6 +130,7 @@ impl Demand {
         self.verdict_ms = None;
         self.watch(now_ms);
         self.ticked_ms = now_ms;
+        self.trials.restart(now_ms);
     }
 
     fn watch(&mut self, now_ms: u64) {
@@ -167,7 +172,9 @@ impl Demand {
     pub fn delivered(&mut self, slot: Slot, batch: &Batch, pool: &Pool, now_ms: u64) {
         for frame in batch.frames() {
             let commands = frame.commands().len() as u64;
-            self.work += frame.raw().len() as u64 + WORK_BYTES * (commands + 1);
+            let work = frame.raw().len() as u64 + WORK_BYTES * (commands + 1);
+            self.work += work;
+            self.trials.did(work);
             if !self.waiting.is_empty() {
                 self.serve(frame, pool, now_ms);
             }
@@ -207,9 +214,15 @@ impl Demand {
         }
     }
 
+    /// Time passes at the leader: it sees what it reaches, and so can compare the next one with it.
+    pub fn lead(&mut self, moment: Moment, leaders: u32) {
+        self.trials.tick(moment.now_ms, moment.behind, leaders);
+    }
+
     /// Time passes: `leaders` are as many as have a correct one among them.
     pub fn tick(&mut self, moment: Moment, pool: &Pool, leaders: u32) {
         let Moment { now_ms, open, behind } = moment;
+        self.trials.tick(now_ms, behind, leaders);
         let passed_ms = now_ms.saturating_sub(std::mem::replace(&mut self.ticked_ms, now_ms));
         self.waiting.retain(|_, waiting| waiting.settle(pool));
         let asked = self.waiting.values().any(|waiting| {
@@ -254,9 +267,10 @@ impl Demand {
         self.best = (self.best - self.best / BEST_DECAY).max(pace);
     }
 
-    /// Whether the leader was found slow.
+    /// Whether the leader was found slow, or another one is to be tried.
     pub fn too_slow(&self, now_ms: u64) -> bool {
-        self.verdict_ms.is_some_and(|since| now_ms < since + VERDICT_MS)
+        let slow = self.verdict_ms.is_some_and(|since| now_ms < since + VERDICT_MS);
+        slow || self.trials.wants_another()
     }
 
     /// Whether the leader serves others and not some client, or not some frame of a client. Of

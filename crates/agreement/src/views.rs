@@ -71,7 +71,7 @@ impl Agreement {
 
     /// Watches how the leader serves.
     pub(crate) fn watch_leader(&mut self, now: Now) {
-        if !self.byzantine() || self.leads() || self.mode != Mode::Started {
+        if !self.byzantine() || self.mode != Mode::Started {
             return;
         }
         let open = self.slots.range(self.delivered.next()..).any(|(_, state)| {
@@ -80,7 +80,11 @@ impl Agreement {
         let behind = self.delivered_elsewhere() > self.delivered || !self.voting();
         let moment = Moment { now_ms: now.monotonic_ms, open, behind };
         let leaders = self.settings.parameters.faults.witnesses() as u32;
-        self.demand.tick(moment, &self.pool, leaders);
+        if self.leads() {
+            self.demand.lead(moment, leaders);
+        } else {
+            self.demand.tick(moment, &self.pool, leaders);
+        }
     }
 
     /// Frames that this replica hands to the leader: what clients sent here, as far as the leader

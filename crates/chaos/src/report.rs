@@ -121,7 +121,9 @@ impl Report {
             self.events.iter().filter(|event| event.kind == Kind::KillLeader && event.fired);
         let mut found = Kills { count: 0, longest: Vec::new(), all: Vec::new() };
         for event in kills {
-            let waits = around(&self.samples, event.began, AFTER_KILL_US);
+            let later = self.events.iter().filter(|other| other.fired && other.began > event.began);
+            let next = later.map(|other| other.began).min().unwrap_or(u64::MAX);
+            let waits = around(&self.samples, event.began, AFTER_KILL_US, next);
             found.count += 1;
             found.longest.extend(waits.iter().max());
             found.all.extend(waits);
@@ -236,7 +238,7 @@ impl Report {
             text,
             "leader kills: {}. The longest wait of any client over a kill: median {:.0} ms, p99 \
              {p99:.0} ms (aim: below {AIM_MS} ms), longest {:.0} ms\n\
-             all calls under way at a kill or made in the second after it: median {:.0} ms, p99 \
+             all calls under way at a kill or made in the second after it, up to the next fault: median {:.0} ms, p99 \
              {:.0} ms",
             kills.count,
             ms(percentile(&mut kills.longest, 50.0)),
