@@ -1,16 +1,17 @@
 //! A replica whose disk stands still while the others go on (A6). Time is virtual.
 
+mod common;
+
 use bytes::Bytes;
-use perdura_execution::Genesis;
-use perdura_protocol::configuration::{Configuration, Durability, Member, Parameters};
+use common::CLUSTER;
+use perdura_protocol::configuration::Parameters;
 use perdura_protocol::{
-    Batch, ClusterId, Command, Decode, Digest, Encode, Faults, Frame, Message, PublicKey,
-    ReplicaId, Scheme, SecretKey, SessionId, Slot, Time, View,
+    Batch, Command, Decode, Digest, Encode, Frame, Message, PublicKey, ReplicaId, Scheme,
+    SecretKey, SessionId, Slot, Time, View,
 };
 use perdura_replica::node::{Boot, Input, Node, Now, Output, Peer, State};
 use perdura_store::{Store, StoreCommand};
 
-const CLUSTER: ClusterId = ClusterId([9; 16]);
 const DEPTH: u64 = 4;
 const COMMAND_BYTES: usize = 100_000;
 const BACKLOG_BYTES: usize = 1_000_000;
@@ -42,35 +43,15 @@ struct Follower {
 
 impl Follower {
     fn new() -> Follower {
-        let members = (0..3).map(|id| Member { key: key(10 + id).public(), incarnation: 0 });
-        let configuration = Configuration { id: 0, from_slot: Slot(0), members: members.collect() };
+        let clients = vec![("client".into(), client())];
+        let boot = common::boot(1, Scheme::KeyedHash, (1, 0), clients);
         let parameters = Parameters {
-            cluster: CLUSTER,
-            faults: Faults::new(1, 0).unwrap(),
-            durability: Durability::Sync,
             depth: DEPTH,
             checkpoint_interval: 1 << 20,
             checkpoint_bytes: 1 << 40,
-            max_skew_ms: 500,
-            state_limit_bytes: 1 << 30,
-            administrator: key(1).public(),
+            ..boot.parameters
         };
-        let boot = Boot {
-            me: ReplicaId(1),
-            key: key(11),
-            scheme: Scheme::KeyedHash,
-            parameters,
-            latest: configuration.clone(),
-            genesis: Genesis { configuration, clients: vec![("client".into(), client())] },
-            entropy: [3; 32],
-            make_service: Box::new(|| Store::new(1 << 30)),
-            checkpoint: None,
-            records: Vec::new(),
-            vote_after: Slot(0),
-            state_from: Slot(0),
-            lost: None,
-            backlog_bytes: BACKLOG_BYTES,
-        };
+        let boot = Boot { parameters, backlog_bytes: BACKLOG_BYTES, ..boot };
         let mut follower = Follower {
             node: Node::boot(boot, now(10_000)).unwrap(),
             now_ms: 10_000,

@@ -1,23 +1,19 @@
 //! One replica's node under floods: what a liar makes it do is bounded, and others are served all
 //! the while (rules A5 and A6). Time is virtual, signatures are real.
 
+mod common;
+
 use bytes::Bytes;
-use perdura_execution::Genesis;
-use perdura_protocol::configuration::{Configuration, Durability, Member, Parameters};
+use common::CLUSTER;
 use perdura_protocol::message::Decision;
 use perdura_protocol::statement::Kind;
 use perdura_protocol::viewchange::{Lock, NewView, PrefixCertificate, ViewChange};
 use perdura_protocol::{
-    Batch, Certificate, ClusterId, Command, Context, Decode, Digest, Encode, Faults, Frame,
-    Message, PublicKey, ReplicaId, Scheme, SecretKey, SessionId, Signature, Slot, Time, View,
-    limits,
+    Batch, Certificate, Command, Context, Decode, Digest, Encode, Frame, Message, PublicKey,
+    ReplicaId, Scheme, SecretKey, SessionId, Signature, Slot, Time, View, limits,
 };
-use perdura_replica::node::{
-    BACKLOG_BYTES, Boot, Input, Node, NotAdmitted, Now, Output, Peer, QUESTIONS, State,
-};
+use perdura_replica::node::{Input, Node, NotAdmitted, Now, Output, Peer, QUESTIONS, State};
 use perdura_store::{Store, StoreCommand};
-
-const CLUSTER: ClusterId = ClusterId([9; 16]);
 
 struct Single {
     node: Node<Store>,
@@ -94,38 +90,9 @@ fn prefix(slot: Slot, history: Digest) -> PrefixCertificate {
 
 impl Single {
     fn new(me: u8) -> Single {
-        let members: Vec<Member> =
-            (0..4).map(|id| Member { key: key(10 + id).public(), incarnation: 0 }).collect();
-        let parameters = Parameters {
-            cluster: CLUSTER,
-            faults: Faults::new(1, 1).unwrap(),
-            durability: Durability::Sync,
-            depth: 32,
-            checkpoint_interval: 64,
-            checkpoint_bytes: 1 << 24,
-            max_skew_ms: 500,
-            state_limit_bytes: 1 << 30,
-            administrator: key(1).public(),
-        };
         let clients: Vec<(String, PublicKey)> =
             (50..60).map(|seed| (format!("client {seed}"), key(seed).public())).collect();
-        let configuration = Configuration { id: 0, from_slot: Slot(0), members };
-        let boot = Boot {
-            me: ReplicaId(me),
-            key: key(10 + me),
-            scheme: Scheme::Ed25519,
-            parameters,
-            latest: configuration.clone(),
-            genesis: Genesis { configuration, clients },
-            entropy: [3; 32],
-            make_service: Box::new(|| Store::new(1 << 30)),
-            checkpoint: None,
-            records: Vec::new(),
-            vote_after: Slot(0),
-            state_from: Slot(0),
-            lost: None,
-            backlog_bytes: BACKLOG_BYTES,
-        };
+        let boot = common::boot(me, Scheme::Ed25519, (1, 1), clients);
         let node = Node::boot(boot, now(1_000)).unwrap();
         let mut single = Single { node, now_ms: 1_000, sent: Vec::new(), accused: 0 };
         for id in (0..4).filter(|id| *id != me) {

@@ -1,20 +1,21 @@
 //! A state that is fetched while one of those who have it is slow on purpose (A4). Time is virtual.
 
+mod common;
+
 use bytes::Bytes;
-use perdura_execution::{Genesis, Machine, StateSnapshot};
-use perdura_protocol::configuration::{Configuration, Durability, Member, Parameters};
+use common::CLUSTER;
+use perdura_execution::{Machine, StateSnapshot};
 use perdura_protocol::message::StateCertificate;
 use perdura_protocol::statement::Kind;
 use perdura_protocol::viewchange::PrefixCertificate;
 use perdura_protocol::{
-    Batch, Certificate, ClusterId, Command, Context, Decode, Digest, Encode, Faults, Frame,
-    Message, PublicKey, ReplicaId, Scheme, SecretKey, SessionId, Slot, Time, View,
+    Batch, Certificate, Command, Context, Decode, Digest, Encode, Frame, Message, PublicKey,
+    ReplicaId, Scheme, SecretKey, SessionId, Slot, Time, View,
 };
-use perdura_replica::node::{BACKLOG_BYTES, Boot, Input, Node, Now, Output, Peer};
+use perdura_replica::node::{Boot, Input, Node, Now, Output, Peer};
 use perdura_store::Store;
 use std::collections::BTreeMap;
 
-const CLUSTER: ClusterId = ClusterId([9; 16]);
 /// Who was away.
 const ME: u8 = 3;
 /// The first to be asked: the leader would be the last.
@@ -36,25 +37,9 @@ fn client(number: u16) -> PublicKey {
     PublicKey(bytes)
 }
 
-fn parameters() -> Parameters {
-    Parameters {
-        cluster: CLUSTER,
-        faults: Faults::new(1, 1).unwrap(),
-        durability: Durability::Sync,
-        depth: 32,
-        checkpoint_interval: 64,
-        checkpoint_bytes: 1 << 24,
-        max_skew_ms: 500,
-        state_limit_bytes: 1 << 30,
-        administrator: key(1).public(),
-    }
-}
-
-fn genesis() -> Genesis {
-    let members = (0..4).map(|id| Member { key: key(10 + id).public(), incarnation: 0 }).collect();
-    let configuration = Configuration { id: 0, from_slot: Slot(0), members };
+fn boot() -> Boot<Store> {
     let clients = (0..CLIENTS).map(|number| (format!("c{number}"), client(number))).collect();
-    Genesis { configuration, clients }
+    Boot { vote_after: Slot(1), ..common::boot(ME, Scheme::KeyedHash, (1, 1), clients) }
 }
 
 /// The state that the others have, and what proves it.
@@ -66,7 +51,8 @@ struct Known {
 
 impl Known {
     fn new() -> Known {
-        let mut machine = Machine::new(&parameters(), genesis(), Store::new(1 << 30)).unwrap();
+        let Boot { parameters, genesis, .. } = boot();
+        let mut machine = Machine::new(&parameters, genesis, Store::new(1 << 30)).unwrap();
         let open = |number| {
             let session = SessionId { client: client(number), nonce: 1 };
             Frame::build(CLUSTER, session, 0, 0, &[Command::Open.to_bytes()], None)
@@ -111,25 +97,8 @@ struct Away {
 
 impl Away {
     fn new() -> Away {
-        let genesis = genesis();
-        let boot = Boot {
-            me: ReplicaId(ME),
-            key: key(10 + ME),
-            scheme: Scheme::KeyedHash,
-            parameters: parameters(),
-            latest: genesis.configuration.clone(),
-            genesis,
-            entropy: [3; 32],
-            make_service: Box::new(|| Store::new(1 << 30)),
-            checkpoint: None,
-            records: Vec::new(),
-            vote_after: Slot(1),
-            state_from: Slot(0),
-            lost: None,
-            backlog_bytes: BACKLOG_BYTES,
-        };
         let now_ms = 10_000;
-        let node = Node::boot(boot, now(now_ms)).unwrap();
+        let node = Node::boot(boot(), now(now_ms)).unwrap();
         let mut away = Away {
             node,
             known: Known::new(),

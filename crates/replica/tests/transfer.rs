@@ -1,11 +1,10 @@
 //! One replica's node that lacks its state: whom it asks, and when. Time is virtual.
 
-use perdura_execution::Genesis;
-use perdura_protocol::configuration::{Configuration, Durability, Member, Parameters};
+mod common;
+
+use perdura_protocol::configuration::{Configuration, Member};
 use perdura_protocol::viewchange::PrefixCertificate;
-use perdura_protocol::{
-    ClusterId, Decode, Encode, Faults, Message, ReplicaId, Scheme, SecretKey, Slot, Time,
-};
+use perdura_protocol::{Decode, Encode, Message, ReplicaId, Scheme, SecretKey, Slot, Time};
 use perdura_replica::node::{Boot, Input, Node, Now, Output, Peer};
 use perdura_store::Store;
 
@@ -24,35 +23,11 @@ fn without_state() -> Node<Store> {
 
 /// Its directory, and the configuration file of the beginning.
 fn boot() -> Boot<Store> {
-    let members: Vec<Member> =
-        (0..3).map(|id| Member { key: key(10 + id).public(), incarnation: 0 }).collect();
-    let configuration = Configuration { id: 0, from_slot: Slot(0), members };
-    let parameters = Parameters {
-        cluster: ClusterId([9; 16]),
-        faults: Faults::new(1, 0).unwrap(),
-        durability: Durability::Sync,
-        depth: 32,
-        checkpoint_interval: 64,
-        checkpoint_bytes: 1 << 24,
-        max_skew_ms: 500,
-        state_limit_bytes: 1 << 30,
-        administrator: key(1).public(),
-    };
     Boot {
-        me: ReplicaId(0),
-        key: key(10),
-        scheme: Scheme::Ed25519,
-        parameters,
-        latest: configuration.clone(),
-        genesis: Genesis { configuration, clients: Vec::new() },
-        entropy: [3; 32],
-        make_service: Box::new(|| Store::new(1 << 30)),
-        checkpoint: None,
-        records: Vec::new(),
         vote_after: Slot(5),
         state_from: Slot(5),
         lost: Some(Slot(5)),
-        backlog_bytes: 1 << 28,
+        ..common::boot(0, Scheme::Ed25519, (1, 0), Vec::new())
     }
 }
 

@@ -1,0 +1,56 @@
+//! What one node starts with: replica `i` has key `10 + i`, the administrator key 1.
+
+use perdura_execution::Genesis;
+use perdura_protocol::configuration::{Configuration, Durability, Member, Parameters};
+use perdura_protocol::{ClusterId, Faults, PublicKey, ReplicaId, Scheme, SecretKey, Slot};
+use perdura_replica::node::{BACKLOG_BYTES, Boot};
+use perdura_store::Store;
+
+/// The cluster.
+pub const CLUSTER: ClusterId = ClusterId([9; 16]);
+
+/// The bounds u and r of a cluster whose keys are of this scheme.
+fn parameters(scheme: Scheme, (u, r): (u8, u8)) -> Parameters {
+    Parameters {
+        cluster: CLUSTER,
+        faults: Faults::new(u, r).unwrap(),
+        durability: Durability::Sync,
+        depth: 32,
+        checkpoint_interval: 64,
+        checkpoint_bytes: 1 << 24,
+        max_skew_ms: 500,
+        state_limit_bytes: 1 << 30,
+        administrator: SecretKey::from_seed(scheme, [1; 32]).public(),
+    }
+}
+
+/// A replica of it that starts for the first time.
+pub fn boot(
+    me: u8,
+    scheme: Scheme,
+    faults: (u8, u8),
+    clients: Vec<(String, PublicKey)>,
+) -> Boot<Store> {
+    let parameters = parameters(scheme, faults);
+    let key = |id: u8| SecretKey::from_seed(scheme, [10 + id; 32]);
+    let members = (0..parameters.faults.n() as u8)
+        .map(|id| Member { key: key(id).public(), incarnation: 0 })
+        .collect();
+    let configuration = Configuration { id: 0, from_slot: Slot(0), members };
+    Boot {
+        me: ReplicaId(me),
+        key: key(me),
+        scheme,
+        parameters,
+        latest: configuration.clone(),
+        genesis: Genesis { configuration, clients },
+        entropy: [3; 32],
+        make_service: Box::new(|| Store::new(1 << 30)),
+        checkpoint: None,
+        records: Vec::new(),
+        vote_after: Slot(0),
+        state_from: Slot(0),
+        lost: None,
+        backlog_bytes: BACKLOG_BYTES,
+    }
+}
