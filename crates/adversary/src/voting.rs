@@ -179,9 +179,9 @@ impl Liar {
     /// A frame that came before this batch, or nothing half of the time.
     fn past_frame(&self, batch: &Batch, dice: &mut Random) -> Option<Frame> {
         let known = &self.memory.frames;
-        let at = dice.below((known.len() as u64 / 2).max(1)) as usize;
-        let frame = known.get(at).filter(|frame| !batch.frames().contains(frame));
-        frame.filter(|_| dice.percent(50)).cloned()
+        let (at, wanted) = (dice.below((known.len() as u64 / 2).max(1)) as usize, dice.percent(50));
+        let frame = known.get(at).filter(|frame| wanted && !batch.frames().contains(frame));
+        frame.cloned()
     }
 
     /// The commands of a frame under the next number, in another order, or other ones in their

@@ -2,7 +2,7 @@
 //!
 //! Time-outs alone let a leader that answers just below them slow everybody down. A follower knows
 //! what is asked: clients that wait too long send to all, and followers hand such frames to the
-//! leader. From then on it judges, by four measures, none of which takes the speed of machines or
+//! leader. From then on it judges, by three measures, none of which takes the speed of machines or
 //! the load for a fault of the leader's:
 //!
 //! 1. *Fairness* (Aardvark, NSDI 2009, section 4.2). A correct leader serves clients in turns. A
@@ -18,13 +18,14 @@
 //!    it has to reach a fraction of the best pace that any leader sustained lately. If r + 1 leaders
 //!    in a row do not, one of them correct, the pace is not the leader's to choose: the best
 //!    is lowered to what there is, and the next doubt needs a larger difference.
-//! 4. *Comparison*: under load, other leaders are tried now and then (`trials`).
 //!
 //! A verdict of slowness lasts for [`VERDICT_MS`], so that those of several followers meet. Each
 //! one in a row doubles the time for which the next leader is watched, until a leader passes.
+//!
+//! Whether anything waits or not, other leaders are tried now and then under load (`trials`).
 
 use crate::pool::{FrameKey, Pool, SESSION_FRAMES, cost};
-use crate::trials::Trials;
+use crate::trials::{Look, Trials};
 use perdura_protocol::{Batch, Frame, PublicKey, Slot};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -96,9 +97,17 @@ pub(crate) struct Moment {
     pub open: bool,
     /// Whether this replica is behind others, so that it does not see what is going on.
     pub behind: bool,
+    /// Whether the next leader is there and keeps up.
+    pub next_ready: bool,
 }
 
-/// One follower's view of its leader.
+impl Moment {
+    fn look(self, leaders: u32) -> Look {
+        Look { now_ms: self.now_ms, behind: self.behind, ready: self.next_ready, leaders }
+    }
+}
+
+/// One replica's view of its leader.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Demand {
     waiting: BTreeMap<PublicKey, Waiting>,
@@ -216,13 +225,13 @@ impl Demand {
 
     /// Time passes at the leader: it sees what it reaches, and so can compare the next one with it.
     pub fn lead(&mut self, moment: Moment, leaders: u32) {
-        self.trials.tick(moment.now_ms, moment.behind, leaders);
+        self.trials.tick(moment.look(leaders));
     }
 
     /// Time passes: `leaders` are as many as have a correct one among them.
     pub fn tick(&mut self, moment: Moment, pool: &Pool, leaders: u32) {
-        let Moment { now_ms, open, behind } = moment;
-        self.trials.tick(now_ms, behind, leaders);
+        self.trials.tick(moment.look(leaders));
+        let Moment { now_ms, open, behind, .. } = moment;
         let passed_ms = now_ms.saturating_sub(std::mem::replace(&mut self.ticked_ms, now_ms));
         self.waiting.retain(|_, waiting| waiting.settle(pool));
         let asked = self.waiting.values().any(|waiting| {

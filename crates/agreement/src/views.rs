@@ -62,7 +62,8 @@ impl Agreement {
         silent || lost || stuck || self.begrudges(now) || abdicated || exposed || self.left(now)
     }
 
-    /// r > 0: the leader does not give what is asked of it, though it keeps the time-outs.
+    /// r > 0: the leader does not give what is asked of it, though it keeps the time-outs; or
+    /// another one is to be tried.
     fn begrudges(&self, now: Now) -> bool {
         let client_bytes = self.pool.client_bytes(self.n());
         let starves = self.demand.starves(now.monotonic_ms, client_bytes);
@@ -78,7 +79,11 @@ impl Agreement {
             state.proposal.as_ref().is_some_and(|proposal| proposal.view == self.view)
         });
         let behind = self.delivered_elsewhere() > self.delivered || !self.voting();
-        let moment = Moment { now_ms: now.monotonic_ms, open, behind };
+        let next = self.view.next().leader(self.n());
+        let peer = &self.peers[next.index()];
+        let lags = peer.delivered.0 + self.settings.parameters.depth < self.delivered.0;
+        let next_ready = next == self.settings.me || (peer.connected && !lags);
+        let moment = Moment { now_ms: now.monotonic_ms, open, behind, next_ready };
         let leaders = self.settings.parameters.faults.witnesses() as u32;
         if self.leads() {
             self.demand.lead(moment, leaders);
