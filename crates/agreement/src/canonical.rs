@@ -416,7 +416,7 @@ impl Agreement {
             configurations,
             vote_after,
             awaiting_state,
-            disk_lags,
+            lags_since,
             // A sum of others.
             held_proposal_bytes: _,
             // Read by ticks and links only.
@@ -455,7 +455,7 @@ impl Agreement {
         writer.put(&configurations.latest().id);
         writer.put(vote_after);
         writer.out.push(u8::from(*awaiting_state));
-        writer.out.push(u8::from(*disk_lags));
+        writer.optional(*lags_since, |writer, view| writer.put(&view));
         writer.optional(*forged, |writer, view| writer.put(&view));
     }
 }

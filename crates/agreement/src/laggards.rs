@@ -153,7 +153,7 @@ impl Agreement {
         let target = self.claimed_elsewhere();
         let waiting =
             self.fetch_ms.is_some_and(|since| now.monotonic_ms < since + timing::FETCH_MS);
-        let held_back = self.awaiting_state || self.disk_lags;
+        let held_back = self.awaiting_state || self.lags_since.is_some();
         if target <= self.delivered || !(stalled || far) || waiting || held_back {
             return;
         }
@@ -222,7 +222,7 @@ impl Agreement {
         decisions: Vec<Decision>,
         prefix: Option<PrefixCertificate>,
     ) {
-        if self.disk_lags {
+        if self.lags_since.is_some() {
             if from.index() == self.fetch_from {
                 self.fetch_ms = None; // It is not to blame; it is asked again when there is room.
             }
@@ -381,11 +381,17 @@ impl Agreement {
     }
 
     /// Whether the log lags so far behind that this replica has to be a laggard: as long as it
-    /// does, nothing is delivered, and so nothing beyond the pipeline's depth is voted for.
+    /// does, nothing is delivered, and so nothing beyond the pipeline's depth is voted for, nor
+    /// anything in a later view.
     pub fn on_disk_lag(&mut self, now: Now, lags: bool) {
-        let lagged = std::mem::replace(&mut self.disk_lags, lags);
+        let lagged = self.lags_since.is_some();
         self.marks.disk_lags += u64::from(lags && !lagged);
+        self.lags_since = lags.then_some(self.lags_since.unwrap_or(self.view));
         if lagged && !lags {
+            let open: Vec<Slot> = self.slots.keys().copied().collect();
+            for slot in open {
+                self.advance(now, slot);
+            }
             self.deliver_decided(now);
             if self.fetch_ms.is_none() && !self.awaiting_state {
                 self.fetch_next(now);

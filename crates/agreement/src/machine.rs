@@ -224,8 +224,9 @@ pub struct Agreement {
     pub(crate) fetch_from: usize,
     // What the peer asked last had taken before.
     pub(crate) fetch_turn_ms: u64,
-    // The own log is so far behind that nothing more is delivered until it has caught up.
-    pub(crate) disk_lags: bool,
+    // The view in which the own log fell so far behind that nothing more is delivered until it has
+    // caught up.
+    pub(crate) lags_since: Option<View>,
 
     pub(crate) appended: u64,
     pub(crate) persisted: u64,
@@ -299,7 +300,7 @@ impl Agreement {
             fetch_ms: None,
             fetch_from: settings.me.index(),
             fetch_turn_ms: 0,
-            disk_lags: false,
+            lags_since: None,
             appended: 0,
             persisted: 0,
             held: VecDeque::new(),
@@ -578,6 +579,7 @@ impl Agreement {
             restarted_in: self.restarted_in,
             persisted: self.persisted,
             voting: self.voting(),
+            lags_since: self.lags_since,
         }
     }
 

@@ -329,7 +329,7 @@ impl Agreement {
 
     /// Delivers the contiguous decided prefix (A4).
     pub(crate) fn deliver_decided(&mut self, now: Now) {
-        while !self.awaiting_state && !self.disk_lags {
+        while !self.awaiting_state && self.lags_since.is_none() {
             let slot = self.delivered.next();
             let Some(decided) = self.slots.get(&slot).and_then(|state| match &state.locked {
                 Some(Locked { view, batch, .. })

@@ -12,6 +12,8 @@
 //! 7. Only slots of the configuration in which the view was started: a view change of an earlier
 //!    configuration may hold promises of a replica that was replaced since (D8).
 //! 8. A replica without a complete state (a new incarnation, D8) does not vote.
+//! 9. While the own log lags, only in the view in which that began: each view has its votes logged anew
+//!    with their batches, and those may wait for the disk all at once (A6).
 
 use crate::slot::SlotState;
 use perdura_protocol::{Digest, Slot, View, seeded};
@@ -37,6 +39,8 @@ pub struct Standing {
     pub view_configuration: u64,
     /// Whether it may vote at all (rule 8).
     pub voting: bool,
+    /// The view in which the log began to lag, while it does (rule 9).
+    pub lags_since: Option<View>,
 }
 
 /// Why a vote is withheld.
@@ -66,6 +70,9 @@ pub enum Withheld {
     /// Rule 8.
     #[error("state is not complete")]
     NotVoting,
+    /// Rule 9.
+    #[error("the log lags since an earlier view")]
+    LogLags,
 }
 
 /// What the view change says about a slot.
@@ -107,6 +114,9 @@ pub fn may_consider(
     }
     if configuration != standing.view_configuration {
         return Err(Withheld::OtherConfiguration);
+    }
+    if standing.lags_since.is_some_and(|since| since < view) {
+        return Err(Withheld::LogLags);
     }
     if slot <= standing.prefix || slot > standing.reach.min(standing.window) {
         return Err(Withheld::OutOfReach);
@@ -159,6 +169,7 @@ mod tests {
             persisted: 0,
             view_configuration: 2,
             voting: true,
+            lags_since: None,
         }
     }
 
@@ -194,6 +205,10 @@ mod tests {
         assert_eq!(check(s, 70, &blank, Choice::Free), Err(Withheld::Restarted));
         let s = Standing { view_configuration: 1, ..standing() };
         assert_eq!(check(s, 70, &blank, Choice::Free), Err(Withheld::OtherConfiguration));
+        let s = Standing { lags_since: Some(View(2)), ..standing() };
+        assert_eq!(check(s, 70, &blank, Choice::Free), Err(Withheld::LogLags));
+        let s = Standing { lags_since: Some(View(3)), ..standing() };
+        assert_eq!(check(s, 70, &blank, Choice::Free), Ok(()), "it began in this view");
         let s = Standing { voting: false, ..standing() };
         assert_eq!(check(s, 70, &blank, Choice::Free), Err(Withheld::NotVoting));
 

@@ -140,6 +140,7 @@ fn idle_groups_suspect_nobody() {
     for (u, r) in [(1, 0), (1, 1), (2, 1)] {
         let mut group = Group::new(3, u, r);
         load(&mut group, 2, 4, 100, 5_000);
+        group.run(2_000);
         let before = views(&group);
         assert!(before <= if r == 0 { 0 } else { tried(5) });
         group.run(120_000);

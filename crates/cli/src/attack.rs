@@ -66,6 +66,7 @@ pub fn liar(config: &ReplicaConfig, strategy: Strategy) -> Box<dyn Interceptor> 
             entropy: [7; 32],
             make_service: Box::new(move || Store::new(limit)),
             checkpoint: None,
+            proven: None,
             records: Vec::new(),
             vote_after: Slot(0),
             state_from: Slot(0),

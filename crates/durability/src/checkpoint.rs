@@ -410,8 +410,9 @@ impl<D: Disk> Checkpoints<D> {
 
     /// Stores the state after `slot`: `manifest` and `pieces` pieces, asked for one at a time in
     /// order, so that one is in memory at a time. When this returns it is durable and is *the*
-    /// state of this directory; older ones are removed but for those retained. Also how a state
-    /// that was received and verified replaces a stale or lost one.
+    /// state of this directory; older ones are removed but for those retained: first that at `keep`,
+    /// if it is there, then the newest. Also how a state that was received and verified replaces a
+    /// stale or lost one.
     ///
     /// # Errors
     /// [`CheckpointError::NotNewer`] (a state that was lost may be stored again at its slot),
@@ -425,6 +426,7 @@ impl<D: Disk> Checkpoints<D> {
         manifest: &[u8],
         pieces: usize,
         piece: &mut dyn FnMut(usize) -> Bytes,
+        keep: Slot,
     ) -> Result<(), CheckpointError> {
         let newest = self.superblock().checkpoint();
         if let Some(newest) = newest {
@@ -444,12 +446,12 @@ impl<D: Disk> Checkpoints<D> {
         };
         self.guarded(|checkpoints| {
             write_file(&mut checkpoints.disk, &header, manifest, piece)?;
-            checkpoints.put_in_place(CheckpointName { slot, digest })
+            checkpoints.put_in_place(CheckpointName { slot, digest }, keep)
         })
     }
 
     /// Rename, directory, superblock, and only then removal (rule D3).
-    fn put_in_place(&mut self, name: CheckpointName) -> Result<(), CheckpointError> {
+    fn put_in_place(&mut self, name: CheckpointName, keep: Slot) -> Result<(), CheckpointError> {
         self.disk.rename(TEMPORARY_NAME, &name_of(name.slot))?;
         if !seeded!(RenameNotSynced) {
             self.disk.sync_directory(DIRECTORY)?;
@@ -462,8 +464,14 @@ impl<D: Disk> Checkpoints<D> {
         let (retained, lost) = (self.retained, self.lost);
         self.superblock.update(&mut self.disk, |superblock| {
             superblock.checkpoints.retain(|old| Some(*old) != lost && old.slot != name.slot);
-            superblock.checkpoints.insert(0, name);
-            superblock.checkpoints.truncate(retained + 1);
+            let older = &mut superblock.checkpoints;
+            if let Some(kept) = older.iter().position(|old| old.slot == keep) {
+                // Newest first, and the one to keep is not among those that go.
+                let newer = retained.saturating_sub(1).min(kept);
+                older.drain(newer..kept);
+            }
+            older.truncate(retained);
+            older.insert(0, name);
         })?;
         self.lost = None;
         Ok(remove_unnamed(&mut self.disk, self.superblock.current())?)

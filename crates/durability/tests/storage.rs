@@ -156,7 +156,7 @@ fn checkpoints_replace_each_other_and_one_is_kept_behind() {
         store(&mut opened, slot);
     }
     let mut none = |_| bytes::Bytes::new();
-    let old = opened.checkpoints.store(Slot(30), Digest::ZERO, b"", 0, &mut none);
+    let old = opened.checkpoints.store(Slot(30), Digest::ZERO, b"", 0, &mut none, Slot(0));
     assert!(matches!(old, Err(CheckpointError::NotNewer { .. })));
     let slots: Vec<u64> = opened.checkpoints.list().iter().map(|name| name.slot.0).collect();
     assert_eq!(slots, [30, 20]);
@@ -307,4 +307,27 @@ fn inspection_shows_what_does_not_verify() {
     let visit = &mut |item| bad.push(item);
     assert!(!inspect_checkpoint(&disk, &checkpoint, visit).unwrap());
     assert!(matches!(bad[3], CheckpointItem::Piece { index: 2, valid: false, .. }));
+}
+
+#[test]
+fn the_checkpoint_that_is_needed_is_the_one_kept_behind() {
+    let mut opened = reopen(formatted(Durability::Sync)).unwrap();
+    let names = |opened: &perdura_durability::Opened<_>| -> Vec<u64> {
+        opened.checkpoints.list().iter().map(|name| name.slot.0).collect()
+    };
+    for (slot, keep, there) in [
+        (10, 0, vec![10]),
+        (20, 10, vec![20, 10]),
+        (30, 10, vec![30, 10]),
+        (40, 10, vec![40, 10]),
+        (50, 40, vec![50, 40]),
+        (60, 10, vec![60, 50]),
+    ] {
+        let mut give = |index| piece(slot, index);
+        let digest = Digest::of(&slot.to_be_bytes());
+        let keep = Slot(keep);
+        opened.checkpoints.store(Slot(slot), digest, b"", PIECES, &mut give, keep).unwrap();
+        assert_eq!(names(&opened), there);
+        opened.checkpoints.load(Slot(*there.last().unwrap())).unwrap().verify().unwrap();
+    }
 }

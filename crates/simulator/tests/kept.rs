@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 /// What was wrong, whether something of its own keeps it, and what and where that is, from the
 /// repository's root.
-const KEPT: [(&str, Kept, &str, &str); 16] = [
+const KEPT: [(&str, Kept, &str, &str); 18] = [
     (
         "a Prefix left before an earlier slot of it was on disk (7)",
         Kept::Test,
@@ -105,6 +105,18 @@ const KEPT: [(&str, Kept, &str, &str); 16] = [
         Kept::Checker,
         "crates/simulator/src/checkers/evidence.rs",
         "Evidence",
+    ),
+    (
+        "after a restart the state that the log proves was not offered, for a newer one was there (800048)",
+        Kept::Test,
+        "crates/replica/tests/offers.rs",
+        "after_a_restart_the_state_is_offered_that_the_log_proves",
+    ),
+    (
+        "a laggard knew too few of the keys with which a state was certified (800663)",
+        Kept::Test,
+        "crates/replica/tests/offers.rs",
+        "a_certificate_has_the_signatures_of_all_who_voted",
     ),
 ];
 

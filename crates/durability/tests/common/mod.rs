@@ -135,7 +135,10 @@ pub fn piece(slot: u64, index: usize) -> Bytes {
 pub fn store<D: Disk>(opened: &mut Opened<D>, slot: u64) {
     let mut give = |index| piece(slot, index);
     let digest = state_digest(slot);
-    opened.checkpoints.store(Slot(slot), digest, &manifest(slot), PIECES, &mut give).unwrap();
+    opened
+        .checkpoints
+        .store(Slot(slot), digest, &manifest(slot), PIECES, &mut give, Slot(0))
+        .unwrap();
 }
 
 /// Names of the log's used files, ascending.

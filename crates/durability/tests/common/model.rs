@@ -86,8 +86,14 @@ impl Model {
                 let digest = state_digest(slot);
                 self.checkpoint_in_flight = Some(slot);
                 let manifest = manifest(slot);
-                let stored =
-                    opened.checkpoints.store(Slot(slot), digest, &manifest, PIECES, &mut give);
+                let stored = opened.checkpoints.store(
+                    Slot(slot),
+                    digest,
+                    &manifest,
+                    PIECES,
+                    &mut give,
+                    Slot(0),
+                );
                 if stored.is_ok() {
                     self.checkpoint = slot;
                     self.checkpoint_in_flight = None;

@@ -10,9 +10,12 @@ use super::waiting::Lines;
 use super::{Counters, Node, Now, Output};
 use bytes::Bytes;
 use perdura_agreement::{Agreement, Restart, Settings};
-use perdura_durability::{CheckpointError, Checkpoints, Disk, Log, Opened, RecoveredState};
+use perdura_durability::{
+    CheckpointError, CheckpointReader, Checkpoints, Disk, Log, Opened, RecoveredState,
+};
 use perdura_execution::{Genesis, GenesisError, Machine, Manifest, RestoreError, Service};
 use perdura_protocol::configuration::{Configurations, Parameters};
+use perdura_protocol::message::StateCertificate;
 use perdura_protocol::{
     Configuration, Decode, Digest, Record, ReplicaId, Scheme, SecretKey, Slot, limits, seeded,
 };
@@ -39,6 +42,8 @@ pub struct Boot<S> {
     pub make_service: Box<dyn Fn() -> S + Send>,
     /// The stored checkpoint: manifest and pieces.
     pub checkpoint: Option<(Manifest, Vec<Bytes>)>,
+    /// The one before it, where that is the newest that the log proves to others.
+    pub proven: Option<(Manifest, Vec<Bytes>)>,
     /// The surviving log, in order.
     pub records: Vec<Record>,
     /// Votes need a certified prefix up to here (a new incarnation, or lost state); 0 otherwise.
@@ -77,6 +82,13 @@ impl<S: Service> Node<S> {
         let restored = boot.checkpoint.is_some();
         let mut checkpointing = Checkpointing::new(n, Slot(0));
         checkpointing.store_from = boot.lost.unwrap_or_default();
+        if let Some((manifest, pieces)) = boot.proven {
+            let digest = manifest.digest();
+            let snapshot =
+                Machine::restore(&parameters, &manifest, pieces, make_service())?.snapshot();
+            let stored = Stored { snapshot, manifest, digest, asked_ms: 0 };
+            checkpointing.add_stored(stored, 0);
+        }
         let mut machine = match boot.checkpoint {
             None => Machine::new(&parameters, genesis_of_zero(genesis), make_service())?,
             Some((manifest, pieces)) => {
@@ -89,10 +101,7 @@ impl<S: Service> Node<S> {
                 machine
             }
         };
-        let certified = boot.records.iter().rev().find_map(|record| match record {
-            Record::State(state) => Some(state.clone()),
-            _ => None,
-        });
+        let certified = last_certificate(&boot.records).cloned();
         for record in &boot.records {
             if let Record::Prefix(prefix) = record {
                 checkpointing.prefixes.insert(prefix.slot, prefix.clone());
@@ -239,6 +248,8 @@ fn derive(entropy: [u8; 32], purpose: &[u8]) -> [u8; 32] {
 pub struct Recovered<D> {
     /// The stored checkpoint: manifest and pieces.
     pub checkpoint: Option<(Manifest, Vec<Bytes>)>,
+    /// The one before it, where that is the newest that the log proves to others.
+    pub proven: Option<(Manifest, Vec<Bytes>)>,
     /// The surviving log, in order.
     pub records: Vec<Record>,
     /// Votes need a certified prefix up to here.
@@ -297,19 +308,47 @@ pub fn recover<D: Disk>(opened: Opened<D>) -> Result<Recovered<D>, CheckpointErr
             None
         }
     };
-    let checkpoint = match &mut reader {
-        None => None,
-        Some(reader) => {
-            let slot = superblock.checkpoint().map_or(Slot(0), |name| name.slot);
-            let manifest = Manifest::from_bytes(reader.manifest().clone())
-                .map_err(|_| CheckpointError::Unknown { slot })?;
-            let pieces: Result<Vec<Bytes>, CheckpointError> = reader.pieces().collect();
-            Some((manifest, pieces?))
+    let checkpoint = reader.as_mut().map(read_all).transpose()?;
+    let newest = checkpoint.as_ref().map(|(manifest, _)| manifest.slot);
+    let proven = last_certificate(&records).map(|state| state.slot);
+    let proven = match proven.filter(|slot| Some(*slot) < newest) {
+        Some(slot) if checkpoints.list().iter().any(|name| name.slot == slot) => {
+            // Its damage costs no more than what it would have been good for.
+            let read = checkpoints.load(slot).and_then(|mut reader| read_all(&mut reader));
+            read.inspect_err(|error| warnings.push(format!("an older checkpoint: {error}"))).ok()
         }
+        _ => None,
     };
     let lost = lost_slot;
     let incarnation_from = superblock.identity.must_recover.map_or(Slot(0), Slot::previous);
     // What the log lost comes back batch by batch, above whatever state there is.
     let state_from = incarnation_from.max(lost.unwrap_or_default());
-    Ok(Recovered { checkpoint, records, vote_after, state_from, lost, log, checkpoints, warnings })
+    Ok(Recovered {
+        checkpoint,
+        proven,
+        records,
+        vote_after,
+        state_from,
+        lost,
+        log,
+        checkpoints,
+        warnings,
+    })
+}
+
+fn read_all<D: Disk>(
+    reader: &mut CheckpointReader<D>,
+) -> Result<(Manifest, Vec<Bytes>), CheckpointError> {
+    let manifest = Manifest::from_bytes(reader.manifest().clone())
+        .map_err(|_| CheckpointError::Unknown { slot: reader.slot() })?;
+    let pieces: Result<Vec<Bytes>, CheckpointError> = reader.pieces().collect();
+    Ok((manifest, pieces?))
+}
+
+/// The newest state that the log says is certified.
+fn last_certificate(records: &[Record]) -> Option<&StateCertificate> {
+    records.iter().rev().find_map(|record| match record {
+        Record::State(state) => Some(state),
+        _ => None,
+    })
 }

@@ -5,7 +5,9 @@
 //! configuration starts (D8). All count alike, so all agree on where it is. The digest is signed
 //! once the checkpoint is durable; m + 1 equal ones certify the state (D7). Log goes only below
 //! this replica's own durable checkpoint that is certified, and one more checkpoint interval is kept
-//! for laggards: without its certificate a state helps nobody else, and the log has to.
+//! for laggards: without its certificate a state helps nobody else, and the log has to. The newest state
+//! that the log proves stays on disk beside a newer one, and is offered again after a restart: those
+//! who could certify the newer one with this replica may have lost it.
 
 use super::ingress::Origin;
 use super::{Node, Now, Output, Peer};
@@ -59,6 +61,9 @@ pub(super) struct Checkpointing {
     // The latest two of each replica, so that a liar takes no memory.
     votes: Vec<[Option<Vote>; 2]>,
     pub certified: Option<StateCertificate>,
+    /// The newest state whose certificate was in the log when the last one went to disk: what a restart
+    /// can prove to others.
+    proven: Slot,
     /// Slots up to here are no longer in the log.
     pub kept: Slot,
     /// Nothing below is stored: the disk knows of a newer state, though it is damaged.
@@ -83,6 +88,7 @@ impl Checkpointing {
             stored: VecDeque::new(),
             votes: vec![[None; 2]; n],
             certified: None,
+            proven: Slot(0),
             kept,
             store_from: Slot(0),
             recent: BTreeMap::new(),
@@ -115,7 +121,8 @@ impl Checkpointing {
 
     pub fn add_stored(&mut self, stored: Stored, now_ms: u64) {
         self.stored.push_back(stored);
-        // What is being fetched stays, within reason.
+        // What is proven stays until a newer one is, and what is being fetched, within reason.
+        let proven = self.certified.as_ref().map(|held| held.slot);
         let pinned = |stored: &Stored| stored.asked_ms + PINNED_MS > now_ms;
         let excess = self.stored.len().saturating_sub(STORED);
         let mut dropped = 0;
@@ -124,7 +131,8 @@ impl Checkpointing {
         self.stored.retain(|stored| {
             index += 1;
             let last = index > newest;
-            let go = !last && dropped < excess && (!pinned(stored) || excess > PINNED);
+            let needed = last || Some(stored.snapshot.slot()) == proven;
+            let go = !needed && dropped < excess && (!pinned(stored) || excess > PINNED);
             dropped += usize::from(go);
             !go
         });
@@ -188,6 +196,8 @@ impl<S: Service> Node<S> {
             self.vote_for_state(snapshot.slot(), snapshot.manifest().digest());
         }
         self.checkpointing.stored_after = Some(self.log_all());
+        self.checkpointing.proven =
+            self.checkpointing.certified.as_ref().map_or(Slot(0), |held| held.slot);
         self.store_logged();
     }
 
@@ -206,7 +216,8 @@ impl<S: Service> Node<S> {
             self.checkpointing.storing = None;
             self.store_next();
         } else {
-            self.outputs.push_back(Output::StoreCheckpoint(snapshot));
+            let keep = self.checkpointing.proven;
+            self.outputs.push_back(Output::StoreCheckpoint { snapshot, keep });
         }
     }
 
@@ -240,8 +251,7 @@ impl<S: Service> Node<S> {
         if let Some(certified) = certified.map(|held| held.digest) {
             self.judge_own_state(slot, certified);
         }
-        let proven = self.checkpointing.certified.as_ref().map_or(Slot(0), |held| held.slot);
-        let below = previous.min(self.agreement.prefix().slot).min(proven);
+        let below = previous.min(self.agreement.prefix().slot).min(self.checkpointing.proven);
         if below > self.checkpointing.kept {
             self.checkpointing.kept = below;
             self.outputs.push_back(Output::Truncate(below));
@@ -329,6 +339,34 @@ impl<S: Service> Node<S> {
         }
         if self.add_vote(from, (slot, digest, signature)) {
             self.certify_state(slot);
+            self.extend_certificate(from, (slot, digest, signature));
+        }
+    }
+
+    /// One more signature than are needed, of one who voted later: who was away while members were
+    /// replaced knows the keys of some signers only, and has to find m + 1 among those.
+    fn extend_certificate(&mut self, from: ReplicaId, (slot, digest, signature): Vote) {
+        let held = self.checkpointing.certified.as_ref();
+        let Some(held) = held.filter(|held| held.slot == slot && held.digest == digest) else {
+            return;
+        };
+        let mut signatures = held.certificate.signatures().to_vec();
+        if signatures.iter().any(|(id, _)| *id == from) {
+            return;
+        }
+        let one = StateCertificate {
+            certificate: Certificate::new(vec![(from, signature)]),
+            ..held.clone()
+        };
+        self.counters.statements_verified += 1;
+        if self.state_certified(&one, 1) {
+            signatures.push((from, signature));
+            if let Some(held) = &mut self.checkpointing.certified {
+                held.certificate = Certificate::new(signatures);
+            }
+        } else {
+            self.checkpointing.votes[from.index()] = [None; 2];
+            self.penalties.entry(Origin::Replica(from)).or_default().strike(self.ticked_ms);
         }
     }
 
@@ -410,6 +448,7 @@ impl<S: Service> Node<S> {
     pub(super) fn recall_certificate(&mut self, state: Option<StateCertificate>) {
         let Some(state) = state else { return };
         self.judge_own_state(state.slot, state.digest);
+        self.checkpointing.proven = state.slot;
         self.checkpointing.certified = Some(state);
     }
 

@@ -132,7 +132,12 @@ pub enum Output {
         mark: u64,
     },
     /// Store a checkpoint of this state; off the event loop.
-    StoreCheckpoint(StateSnapshot),
+    StoreCheckpoint {
+        /// The state.
+        snapshot: StateSnapshot,
+        /// Of the states on disk the one after this slot stays: the log proves it to others.
+        keep: Slot,
+    },
     /// Store a state that was transferred and verified; off the event loop.
     InstallCheckpoint {
         /// Its manifest.

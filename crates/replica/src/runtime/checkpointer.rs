@@ -7,6 +7,7 @@ use bytes::Bytes;
 use perdura_durability::{CheckpointError, Checkpoints, FileDisk};
 use perdura_execution::{Manifest, StateSnapshot};
 use perdura_protocol::Encode;
+use perdura_protocol::Slot;
 use perdura_protocol::configuration::Durability;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
@@ -15,7 +16,7 @@ use std::thread::JoinHandle;
 const QUEUE: usize = 4;
 
 pub(super) enum Job {
-    Store(StateSnapshot),
+    Store { snapshot: StateSnapshot, keep: Slot },
     Install { manifest: Manifest, pieces: Vec<Bytes> },
 }
 
@@ -68,14 +69,14 @@ fn work(
     let on_disk = checkpoints.superblock().identity.durability != Durability::None;
     while let Ok(job) = queue.recv() {
         let stored = match job {
-            Job::Store(snapshot) => {
+            Job::Store { snapshot, keep } => {
                 let manifest = snapshot.manifest();
-                store(&mut checkpoints, on_disk, &manifest, &mut |index| snapshot.piece(index))
-                    .map(|()| manifest)
+                let piece = &mut |index| snapshot.piece(index);
+                store(&mut checkpoints, on_disk, &manifest, piece, keep).map(|()| manifest)
             }
             Job::Install { manifest, pieces } => {
-                store(&mut checkpoints, on_disk, &manifest, &mut |index| pieces[index].clone())
-                    .map(|()| manifest)
+                let piece = &mut |index: usize| pieces[index].clone();
+                store(&mut checkpoints, on_disk, &manifest, piece, Slot(0)).map(|()| manifest)
             }
         };
         match stored {
@@ -94,10 +95,11 @@ fn store(
     on_disk: bool,
     manifest: &Manifest,
     piece: &mut dyn FnMut(usize) -> Bytes,
+    keep: Slot,
 ) -> Result<(), CheckpointError> {
     if !on_disk {
         return Ok(());
     }
     let count = manifest.entries().len();
-    checkpoints.store(manifest.slot, manifest.digest(), &manifest.to_bytes(), count, piece)
+    checkpoints.store(manifest.slot, manifest.digest(), &manifest.to_bytes(), count, piece, keep)
 }

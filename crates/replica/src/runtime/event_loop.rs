@@ -255,8 +255,8 @@ impl<S: Service> EventLoop<S> {
                 Output::ReadDecisions { to, wanted } => {
                     workers.keeper.send(keeper::Job::Read { to, wanted });
                 }
-                Output::StoreCheckpoint(snapshot) => {
-                    workers.checkpointer.send(checkpointer::Job::Store(snapshot));
+                Output::StoreCheckpoint { snapshot, keep } => {
+                    workers.checkpointer.send(checkpointer::Job::Store { snapshot, keep });
                 }
                 Output::InstallCheckpoint { manifest, pieces } => {
                     tracing::info!(slot = %manifest.slot, pieces = pieces.len(), "state received");
@@ -446,6 +446,7 @@ mod tests {
             entropy: [1; 32],
             make_service: Box::new(|| Store::new(1 << 30)),
             checkpoint: None,
+            proven: None,
             records: Vec::new(),
             vote_after: Slot(0),
             state_from: Slot(0),

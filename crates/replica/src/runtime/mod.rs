@@ -212,6 +212,7 @@ pub fn run<S: Service>(
             entropy: perdura_protocol::Digest::of(&entropy).0,
             make_service: Box::new(make_service),
             checkpoint: recovered.checkpoint,
+            proven: recovered.proven,
             records: recovered.records,
             vote_after: recovered.vote_after,
             state_from: recovered.state_from,

@@ -47,6 +47,7 @@ pub fn boot(
         entropy: [3; 32],
         make_service: Box::new(|| Store::new(1 << 30)),
         checkpoint: None,
+        proven: None,
         records: Vec::new(),
         vote_after: Slot(0),
         state_from: Slot(0),

@@ -64,11 +64,13 @@ impl BoundedMemory {
             ("reads", held.reads.0, shrunk(WAITING_READS.items)),
             ("bytes of reads", held.reads.1, shrunk(WAITING_READS.bytes)),
             ("replies for the disk", held.replies, WAITING_REPLIES as u64),
-            // What goes on until the pipeline stands: of each slot a vote and a decision, and notes.
+            // What goes on until the pipeline stands: of each slot a vote and a decision, and notes. In
+            // a new view each slot above the certified prefix is voted for again.
             (
                 "bytes of records for the disk",
                 held.backlog.0,
-                (BACKLOG_BYTES + 64 * 1024) as u64 + 2 * (self.depth + 1) * held.backlog.1 as u64,
+                (BACKLOG_BYTES + 64 * 1024) as u64
+                    + (agreement.slots as u64).max(self.depth + 1) * 2 * held.backlog.1 as u64,
             ),
             // The newest ones of a batch are kept whatever their size.
             (

@@ -241,7 +241,15 @@ impl World {
             }
         };
         let Recovered {
-            checkpoint, records, vote_after, state_from, lost, log, checkpoints, ..
+            checkpoint,
+            proven,
+            records,
+            vote_after,
+            state_from,
+            lost,
+            log,
+            checkpoints,
+            ..
         } = recovered;
         let states: Vec<(Slot, Digest)> = checkpoints
             .list()
@@ -271,6 +279,7 @@ impl World {
             entropy,
             make_service: Box::new(move || Witnessed::new(limit, service_notes.clone())),
             checkpoint,
+            proven,
             records,
             vote_after,
             state_from,

@@ -85,11 +85,11 @@ impl World {
                     }
                 }
                 Output::Append { records, mark } => process.appends.push_back((records, mark)),
-                Output::StoreCheckpoint(snapshot) => {
+                Output::StoreCheckpoint { snapshot, keep } => {
                     if !self.is_liar(replica) {
                         self.checkers.boundaries.taken(replica, snapshot.slot());
                     }
-                    self.store_state(replica, StateJob::Store(snapshot));
+                    self.store_state(replica, StateJob::Store { snapshot, keep });
                 }
                 Output::InstallCheckpoint { manifest, pieces } => {
                     self.store_state(replica, StateJob::Install { manifest, pieces });

@@ -139,20 +139,20 @@ impl World {
             here.armed.disk = Some(FaultKind::CrashInCheckpoint);
         }
         let (manifest, result) = match &job {
-            StateJob::Store(snapshot) => {
+            StateJob::Store { snapshot, keep } => {
                 let manifest = snapshot.manifest();
                 let (count, bytes) = (snapshot.pieces(), manifest.to_bytes());
                 let mut piece = |index| snapshot.piece(index);
                 let (slot, digest) = (manifest.slot, manifest.digest());
                 let stored = &mut process.checkpoints;
-                (manifest, stored.store(slot, digest, &bytes, count, &mut piece))
+                (manifest, stored.store(slot, digest, &bytes, count, &mut piece, *keep))
             }
             StateJob::Install { manifest, pieces } => {
                 let bytes = manifest.to_bytes();
                 let mut piece = |index: usize| pieces[index].clone();
                 let (slot, digest) = (manifest.slot, manifest.digest());
                 let stored = &mut process.checkpoints;
-                let result = stored.store(slot, digest, &bytes, pieces.len(), &mut piece);
+                let result = stored.store(slot, digest, &bytes, pieces.len(), &mut piece, Slot(0));
                 (manifest.clone(), result)
             }
         };

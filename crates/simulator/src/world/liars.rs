@@ -81,6 +81,7 @@ impl World {
             entropy,
             make_service: Box::new(move || Witnessed::new(limit, Notes::default())),
             checkpoint: None,
+            proven: None,
             records: Vec::new(),
             vote_after: Slot(0),
             state_from: Slot(0),

@@ -159,13 +159,13 @@ impl Network {
             fate.corrupted = true;
             return fate;
         }
-        let mut delay = queued + plan.delay_us + random.below(plan.jitter_us + 1);
+        let mut travel = plan.delay_us + random.below(plan.jitter_us + 1);
         if random.one_in_million(plan.straggle) {
-            delay *= 100;
+            travel *= 100;
             fate.faults[1] = Some(FaultKind::MessageDelay);
         }
         let latest = &mut self.latest_us[pair];
-        let mut arrival = now_us + delay;
+        let mut arrival = now_us + queued + travel;
         if arrival < *latest {
             if plan.reordering {
                 fate.faults[2] = Some(FaultKind::MessageReordering);

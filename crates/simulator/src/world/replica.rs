@@ -27,7 +27,12 @@ pub struct Flush {
 #[derive(Debug)]
 pub enum StateJob {
     /// This replica's own.
-    Store(StateSnapshot),
+    Store {
+        /// The state.
+        snapshot: StateSnapshot,
+        /// The older one that stays.
+        keep: Slot,
+    },
     /// One that was transferred.
     Install {
         /// Its manifest.

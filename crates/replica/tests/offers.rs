@@ -1,0 +1,146 @@
+//! Which state a replica offers to others, and with which proof (D7, D8). Time is virtual.
+
+mod common;
+
+use bytes::Bytes;
+use common::CLUSTER;
+use perdura_execution::{Machine, Manifest, StateSnapshot};
+use perdura_protocol::message::StateCertificate;
+use perdura_protocol::statement::Kind;
+use perdura_protocol::viewchange::PrefixCertificate;
+use perdura_protocol::{
+    Batch, Certificate, Context, Decode, Digest, Encode, Message, Record, ReplicaId, Scheme,
+    SecretKey, Signature, Slot, Time, View,
+};
+use perdura_replica::node::{Boot, Input, Node, Now, Output, Peer};
+use perdura_store::Store;
+
+fn now(ms: u64) -> Now {
+    Now { monotonic_ms: ms, wall: Time(1_000_000 + ms) }
+}
+
+fn sign(id: u8, kind: Kind, slot: Slot, digest: Digest) -> Signature {
+    let context = Context { cluster: CLUSTER, configuration: 0 };
+    let key = SecretKey::from_seed(Scheme::KeyedHash, [10 + id; 32]);
+    key.sign(&context.statement(kind, View(0), slot, digest))
+}
+
+fn certificate(ids: &[u8], kind: Kind, slot: Slot, digest: Digest) -> Certificate {
+    let one = |id: &u8| (ReplicaId(*id), sign(*id, kind, slot, digest));
+    Certificate::new(ids.iter().map(one).collect())
+}
+
+fn boot() -> Boot<Store> {
+    common::boot(0, Scheme::KeyedHash, (1, 1), Vec::new())
+}
+
+/// The states after slots 1 and 2, and the history up to there.
+fn states() -> ([StateSnapshot; 2], Digest) {
+    let Boot { parameters, genesis, .. } = boot();
+    let mut machine = Machine::new(&parameters, genesis, Store::new(1 << 30)).unwrap();
+    let states = [1, 2].map(|slot| {
+        machine.execute(Slot(slot), &Batch::tick(Time(1_000_000 + slot)));
+        machine.snapshot()
+    });
+    (states, machine.history())
+}
+
+fn stored(snapshot: &StateSnapshot) -> (Manifest, Vec<Bytes>) {
+    let pieces = (0..snapshot.pieces()).map(|index| snapshot.piece(index)).collect();
+    (snapshot.manifest(), pieces)
+}
+
+/// Replica 0 of four after a restart: it has stored the states after both slots, and its log proves
+/// the first one, and the history.
+fn restarted() -> Node<Store> {
+    let ([first, second], history) = states();
+    let digest = first.manifest().digest();
+    let state = StateCertificate {
+        slot: Slot(1),
+        digest,
+        configuration: 0,
+        certificate: certificate(&[0, 3], Kind::Checkpoint, Slot(1), digest),
+    };
+    let prefix = PrefixCertificate {
+        slot: Slot(2),
+        history,
+        configuration: 0,
+        certificate: certificate(&[0, 3], Kind::Prefix, Slot(2), history),
+    };
+    let boot = Boot {
+        checkpoint: Some(stored(&second)),
+        proven: Some(stored(&first)),
+        records: vec![Record::State(state), Record::Prefix(prefix)],
+        ..boot()
+    };
+    let mut node = Node::boot(boot, now(10_000)).unwrap();
+    for id in 1..4 {
+        node.handle(now(10_000), Input::LinkUp(Peer::Replica(ReplicaId(id))));
+    }
+    said(&mut node, 10_000);
+    node
+}
+
+fn said(node: &mut Node<Store>, ms: u64) -> Vec<Message> {
+    node.flush(now(ms));
+    let mut said = Vec::new();
+    while let Some(output) = node.next_output() {
+        if let Output::Send { bytes, .. } = output {
+            said.push(Message::from_bytes(bytes).unwrap());
+        }
+    }
+    said
+}
+
+/// What it answers to replica 1.
+fn ask(node: &mut Node<Store>, ms: u64, message: &Message) -> Vec<Message> {
+    tell(node, ms, 1, message);
+    said(node, ms)
+}
+
+fn tell(node: &mut Node<Store>, ms: u64, from: u8, message: &Message) {
+    let (peer, bytes) = (Peer::Replica(ReplicaId(from)), message.to_bytes());
+    node.handle(now(ms), Input::Message { peer, bytes });
+}
+
+fn offered(said: Vec<Message>) -> StateCertificate {
+    let offers = said.into_iter().filter_map(|message| match message {
+        Message::StateInfo { state, .. } => state,
+        _ => None,
+    });
+    offers.last().expect("it offers a state")
+}
+
+/// Replica 3, which certified the first state with it, has lost its disk, and the others have not
+/// come as far as the second: without the first one they would get nothing from anybody.
+#[test]
+fn after_a_restart_the_state_is_offered_that_the_log_proves() {
+    let mut node = restarted();
+    let offer = offered(ask(&mut node, 10_100, &Message::StateQuery));
+    assert_eq!(offer.slot, Slot(1));
+    let manifest = ask(&mut node, 10_200, &Message::FetchManifest { slot: Slot(1) });
+    let digest = manifest.into_iter().find_map(|message| match message {
+        Message::Manifest { manifest, .. } => Manifest::from_bytes(manifest).ok(),
+        _ => None,
+    });
+    assert_eq!(digest.map(|manifest| manifest.digest()), Some(offer.digest));
+}
+
+/// Who was away while replica 1 was replaced knows the new key of replica 1 no more than its vote.
+#[test]
+fn a_certificate_has_the_signatures_of_all_who_voted() {
+    let mut node = restarted();
+    let (slot, digest) = (Slot(2), states().0[1].manifest().digest());
+    let vote = |id: u8, signature| (id, Message::Checkpoint { slot, digest, signature });
+    let genuine = |id: u8| vote(id, sign(id, Kind::Checkpoint, slot, digest));
+    for (id, message) in [genuine(1), vote(3, sign(2, Kind::Checkpoint, slot, digest)), genuine(2)]
+    {
+        tell(&mut node, 10_050, id, &message);
+    }
+    let offer = offered(ask(&mut node, 10_100, &Message::StateQuery));
+    let signers: Vec<u8> = offer.certificate.signatures().iter().map(|(id, _)| id.0).collect();
+    assert_eq!((offer.slot, signers), (slot, vec![0, 1, 2]));
+    for (id, signature) in offer.certificate.signatures() {
+        assert_eq!(*signature, sign(id.0, Kind::Checkpoint, slot, digest));
+    }
+}
