@@ -101,7 +101,8 @@ impl AgreedTime {
         let (Some(time), Some(since)) = (heard.time, watch.in_order_since) else { return Ok(()) };
         let fits =
             time.0 <= clock.0 + self.max_skew_ms && heard.clock.0 <= time.0 + self.max_skew_ms;
-        if since > heard.at_us || fits {
+        // It may have been set right just after it was read.
+        if since >= heard.at_us || fits {
             return Ok(());
         }
         let what = format!(
