@@ -81,7 +81,9 @@ impl Agreement {
         let behind = self.delivered_elsewhere() > self.delivered || !self.voting();
         let next = self.view.next().leader(self.n());
         let peer = &self.peers[next.index()];
-        let lags = peer.delivered.0 + self.settings.parameters.depth < self.delivered.0;
+        // Heard of by Status and Prefix, and so a little late.
+        let near = self.settings.parameters.depth + 2 * self.prefix_interval();
+        let lags = peer.delivered.plus(near) < self.delivered;
         let next_ready = next == self.settings.me || (peer.connected && !lags);
         let moment = Moment { now_ms: now.monotonic_ms, open, behind, next_ready };
         let leaders = self.settings.parameters.faults.witnesses() as u32;

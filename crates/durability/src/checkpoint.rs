@@ -364,13 +364,23 @@ pub(crate) fn open_verified<D: Disk>(
     cluster: ClusterId,
     name: CheckpointName,
 ) -> Result<CheckpointReader<D>, CheckpointError> {
+    let mut reader = open_named(disk, cluster, name)?;
+    reader.verify()?;
+    Ok(reader)
+}
+
+/// Opens the checkpoint that a superblock names.
+fn open_named<D: Disk>(
+    disk: D,
+    cluster: ClusterId,
+    name: CheckpointName,
+) -> Result<CheckpointReader<D>, CheckpointError> {
     let file = name_of(name.slot);
-    let mut reader = CheckpointReader::open(disk, &file)?;
+    let reader = CheckpointReader::open(disk, &file)?;
     let named = reader.slot() == name.slot && reader.digest() == name.digest;
     if !named || reader.cluster() != cluster {
         return Err(CheckpointError::Corrupt { file, offset: 0 });
     }
-    reader.verify()?;
     Ok(reader)
 }
 
@@ -392,7 +402,7 @@ impl<D: Disk> Checkpoints<D> {
         retained: usize,
         lost: Option<CheckpointName>,
     ) -> Checkpoints<D> {
-        let retained = retained.min(CHECKPOINTS - 1);
+        let retained = retained.min(CHECKPOINTS - 2);
         Checkpoints { disk, superblock, retained, lost, poisoned: false }
     }
 
@@ -410,8 +420,8 @@ impl<D: Disk> Checkpoints<D> {
 
     /// Stores the state after `slot`: `manifest` and `pieces` pieces, asked for one at a time in
     /// order, so that one is in memory at a time. When this returns it is durable and is *the*
-    /// state of this directory; older ones are removed but for those retained: first that at `keep`,
-    /// if it is there, then the newest. Also how a state that was received and verified replaces a
+    /// state of this directory; older ones are removed but for the newest ones, as many as are
+    /// retained, and the one at `keep`. Also how a state that was received and verified replaces a
     /// stale or lost one.
     ///
     /// # Errors
@@ -464,14 +474,12 @@ impl<D: Disk> Checkpoints<D> {
         let (retained, lost) = (self.retained, self.lost);
         self.superblock.update(&mut self.disk, |superblock| {
             superblock.checkpoints.retain(|old| Some(*old) != lost && old.slot != name.slot);
-            let older = &mut superblock.checkpoints;
-            if let Some(kept) = older.iter().position(|old| old.slot == keep) {
-                // Newest first, and the one to keep is not among those that go.
-                let newer = retained.saturating_sub(1).min(kept);
-                older.drain(newer..kept);
-            }
-            older.truncate(retained);
-            older.insert(0, name);
+            let mut newer = 0;
+            superblock.checkpoints.retain(|old| {
+                newer += 1;
+                newer <= retained || old.slot == keep
+            });
+            superblock.checkpoints.insert(0, name);
         })?;
         self.lost = None;
         Ok(remove_unnamed(&mut self.disk, self.superblock.current())?)
@@ -483,10 +491,9 @@ impl<D: Disk> Checkpoints<D> {
     /// [`CheckpointError::Unknown`] when it is not (or no longer) there,
     /// [`CheckpointError::Corrupt`].
     pub fn load(&self, slot: Slot) -> Result<CheckpointReader<D>, CheckpointError> {
-        if self.list().iter().all(|name| name.slot != slot) {
-            return Err(CheckpointError::Unknown { slot });
-        }
-        CheckpointReader::open(self.disk.handle(), &name_of(slot))
+        let name = self.list().iter().find(|name| name.slot == slot);
+        let name = name.ok_or(CheckpointError::Unknown { slot })?;
+        open_named(self.disk.handle(), self.superblock().identity.cluster, *name)
     }
 
     /// Notes that a replacement (rule D8) holds the state that it had to fetch, and votes from

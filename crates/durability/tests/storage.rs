@@ -318,10 +318,11 @@ fn the_checkpoint_that_is_needed_is_the_one_kept_behind() {
     for (slot, keep, there) in [
         (10, 0, vec![10]),
         (20, 10, vec![20, 10]),
-        (30, 10, vec![30, 10]),
-        (40, 10, vec![40, 10]),
-        (50, 40, vec![50, 40]),
-        (60, 10, vec![60, 50]),
+        (30, 10, vec![30, 20, 10]),
+        (40, 10, vec![40, 30, 10]),
+        (50, 30, vec![50, 40, 30]),
+        (60, 50, vec![60, 50]),
+        (70, 10, vec![70, 60]),
     ] {
         let mut give = |index| piece(slot, index);
         let digest = Digest::of(&slot.to_be_bytes());

@@ -42,7 +42,7 @@ impl Carry {
                 }
             }
             Record::State(state) => {
-                if self.state.as_ref().is_none_or(|known| known.slot < state.slot) {
+                if self.state.as_ref().is_none_or(|known| known.slot <= state.slot) {
                     self.state = Some(state.clone());
                 }
             }

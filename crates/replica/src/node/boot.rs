@@ -82,13 +82,6 @@ impl<S: Service> Node<S> {
         let restored = boot.checkpoint.is_some();
         let mut checkpointing = Checkpointing::new(n, Slot(0));
         checkpointing.store_from = boot.lost.unwrap_or_default();
-        if let Some((manifest, pieces)) = boot.proven {
-            let digest = manifest.digest();
-            let snapshot =
-                Machine::restore(&parameters, &manifest, pieces, make_service())?.snapshot();
-            let stored = Stored { snapshot, manifest, digest, asked_ms: 0 };
-            checkpointing.add_stored(stored, 0);
-        }
         let mut machine = match boot.checkpoint {
             None => Machine::new(&parameters, genesis_of_zero(genesis), make_service())?,
             Some((manifest, pieces)) => {
@@ -96,12 +89,19 @@ impl<S: Service> Node<S> {
                 let digest = manifest.digest();
                 checkpointing.kept = manifest.slot;
                 let snapshot = machine.snapshot();
-                let stored = Stored { snapshot, manifest, digest, asked_ms: 0 };
+                let stored = Stored { snapshot, manifest, digest, asked_ms: 0, apart: false };
                 checkpointing.add_stored(stored, 0);
                 machine
             }
         };
-        let certified = last_certificate(&boot.records).cloned();
+        if let Some((manifest, pieces)) = boot.proven
+            && let Ok(older) = Machine::restore(&parameters, &manifest, pieces, make_service())
+        {
+            let (snapshot, digest) = (older.snapshot(), manifest.digest());
+            let stored = Stored { snapshot, manifest, digest, asked_ms: 0, apart: true };
+            checkpointing.stored.push_front(stored);
+        }
+        let certified = certificates(&boot.records);
         for record in &boot.records {
             if let Record::Prefix(prefix) = record {
                 checkpointing.prefixes.insert(prefix.slot, prefix.clone());
@@ -206,8 +206,7 @@ impl<S: Service> Node<S> {
         };
         let members = node.linked(node.configuration());
         node.outputs.push_back(Output::Members(members));
-        node.recall_votes();
-        node.recall_certificate(certified);
+        node.recall_certificates(certified);
         // Else peers that stopped on either side of a boundary would certify no state, and an idle
         // group could give none to a laggard.
         if let Some(snapshot) = boundary {
@@ -310,15 +309,13 @@ pub fn recover<D: Disk>(opened: Opened<D>) -> Result<Recovered<D>, CheckpointErr
     };
     let checkpoint = reader.as_mut().map(read_all).transpose()?;
     let newest = checkpoint.as_ref().map(|(manifest, _)| manifest.slot);
-    let proven = last_certificate(&records).map(|state| state.slot);
-    let proven = match proven.filter(|slot| Some(*slot) < newest) {
-        Some(slot) if checkpoints.list().iter().any(|name| name.slot == slot) => {
-            // Its damage costs no more than what it would have been good for.
-            let read = checkpoints.load(slot).and_then(|mut reader| read_all(&mut reader));
-            read.inspect_err(|error| warnings.push(format!("an older checkpoint: {error}"))).ok()
-        }
-        _ => None,
-    };
+    let there = |slot: &Slot| checkpoints.list().iter().any(|name| name.slot == *slot);
+    let proven = certificates(&records).into_iter().map(|state| state.slot).filter(there).max();
+    let proven = proven.filter(|slot| Some(*slot) < newest).and_then(|slot| {
+        // Its damage costs no more than what it would have been good for.
+        let read = checkpoints.load(slot).and_then(|mut reader| read_all(&mut reader));
+        read.inspect_err(|error| warnings.push(format!("an older checkpoint: {error}"))).ok()
+    });
     let lost = lost_slot;
     let incarnation_from = superblock.identity.must_recover.map_or(Slot(0), Slot::previous);
     // What the log lost comes back batch by batch, above whatever state there is.
@@ -345,10 +342,13 @@ fn read_all<D: Disk>(
     Ok((manifest, pieces?))
 }
 
-/// The newest state that the log says is certified.
-fn last_certificate(records: &[Record]) -> Option<&StateCertificate> {
-    records.iter().rev().find_map(|record| match record {
-        Record::State(state) => Some(state),
-        _ => None,
-    })
+/// Of the states that the log says are certified; of each the one with the most signatures.
+fn certificates(records: &[Record]) -> Vec<StateCertificate> {
+    let mut found: BTreeMap<Slot, StateCertificate> = BTreeMap::new();
+    for record in records {
+        if let Record::State(state) = record {
+            found.insert(state.slot, state.clone());
+        }
+    }
+    found.into_values().collect()
 }

@@ -16,6 +16,7 @@
 
 mod backlog;
 mod boot;
+mod certificates;
 mod checkpoints;
 mod executing;
 mod ingress;
@@ -144,6 +145,8 @@ pub enum Output {
         manifest: Manifest,
         /// Its pieces.
         pieces: Vec<Bytes>,
+        /// Of the states on disk the one after this slot stays: the log proves it to others.
+        keep: Slot,
     },
     /// Log files may go in which nothing is above this slot.
     Truncate(Slot),

@@ -225,8 +225,9 @@ impl<S: Service> Node<S> {
         let held = |slot| self.checkpointing.stored.iter().any(|s| s.snapshot.slot() == slot);
         let state = self
             .checkpointing
-            .certified
-            .clone()
+            .certificates
+            .newest()
+            .cloned()
             .filter(|state| held(state.slot) && prefix.slot >= state.slot);
         self.send(&[Peer::Replica(from)], &Message::StateInfo { delivered, state, prefix });
         self.repeat_uncertified_votes(now);
@@ -421,7 +422,8 @@ impl<S: Service> Node<S> {
                 self.transfer.phase =
                     Phase::Installing { machine, prefix: offer.prefix, state: offer.state };
                 let taken = manifest.clone();
-                self.outputs.push_back(Output::InstallCheckpoint { manifest, pieces });
+                let keep = self.checkpointing.proven;
+                self.outputs.push_back(Output::InstallCheckpoint { manifest, pieces, keep });
                 if seeded!(InstalledBeforeDurable) {
                     self.on_installed(now, &taken);
                 }
@@ -438,11 +440,11 @@ impl<S: Service> Node<S> {
         let phase = std::mem::replace(&mut self.transfer.phase, Phase::Idle);
         self.transfer.ended_ms = now.monotonic_ms;
         let Phase::Installing { machine, prefix, state } = phase else { return };
-        self.learn_certificate(state);
         if machine.slot() <= self.machine.slot() {
             // This replica got there by itself meanwhile; what is on disk is its state all the same.
             let (snapshot, manifest) = (machine.snapshot(), manifest.clone());
             self.add_checkpoint(snapshot, manifest);
+            self.learn_certificate(state);
             return;
         }
         self.machine = *machine;
@@ -459,14 +461,16 @@ impl<S: Service> Node<S> {
             .last()
             .filter(|latest| latest.from_slot > slot.next())
             .map(|latest| latest.from_slot.previous());
-        let stored = Stored { snapshot, manifest, digest, asked_ms: 0 };
+        let stored = Stored { snapshot, manifest, digest, asked_ms: 0, apart: false };
         self.checkpointing.add_stored(stored, now.monotonic_ms);
+        self.learn_certificate(state);
         self.histories.clear();
         self.logged.clear();
         self.logged_slot = slot;
         self.counters.transfers_completed += 1;
         self.transfer.short_turns = 0;
         self.agreement.on_installed(now, slot, history, &configurations);
+        self.certify_state(slot);
         self.agreement.on_prefix_certificate(now, prefix);
         if let Some(active) = configurations.iter().rev().find(|c| c.from_slot <= slot.next()) {
             let members = self.linked(active);

@@ -17,7 +17,7 @@ const QUEUE: usize = 4;
 
 pub(super) enum Job {
     Store { snapshot: StateSnapshot, keep: Slot },
-    Install { manifest: Manifest, pieces: Vec<Bytes> },
+    Install { manifest: Manifest, pieces: Vec<Bytes>, keep: Slot },
 }
 
 pub(super) struct Checkpointer {
@@ -74,9 +74,9 @@ fn work(
                 let piece = &mut |index| snapshot.piece(index);
                 store(&mut checkpoints, on_disk, &manifest, piece, keep).map(|()| manifest)
             }
-            Job::Install { manifest, pieces } => {
+            Job::Install { manifest, pieces, keep } => {
                 let piece = &mut |index: usize| pieces[index].clone();
-                store(&mut checkpoints, on_disk, &manifest, piece, Slot(0)).map(|()| manifest)
+                store(&mut checkpoints, on_disk, &manifest, piece, keep).map(|()| manifest)
             }
         };
         match stored {

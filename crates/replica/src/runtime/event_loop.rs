@@ -258,9 +258,13 @@ impl<S: Service> EventLoop<S> {
                 Output::StoreCheckpoint { snapshot, keep } => {
                     workers.checkpointer.send(checkpointer::Job::Store { snapshot, keep });
                 }
-                Output::InstallCheckpoint { manifest, pieces } => {
+                Output::InstallCheckpoint { manifest, pieces, keep } => {
                     tracing::info!(slot = %manifest.slot, pieces = pieces.len(), "state received");
-                    workers.checkpointer.send(checkpointer::Job::Install { manifest, pieces });
+                    workers.checkpointer.send(checkpointer::Job::Install {
+                        manifest,
+                        pieces,
+                        keep,
+                    });
                 }
                 Output::Members(configuration) => self.set_members(&configuration),
                 Output::Misbehaved { peer, what } => self.punish(peer, &what),

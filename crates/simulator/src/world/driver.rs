@@ -91,8 +91,8 @@ impl World {
                     }
                     self.store_state(replica, StateJob::Store { snapshot, keep });
                 }
-                Output::InstallCheckpoint { manifest, pieces } => {
-                    self.store_state(replica, StateJob::Install { manifest, pieces });
+                Output::InstallCheckpoint { manifest, pieces, keep } => {
+                    self.store_state(replica, StateJob::Install { manifest, pieces, keep });
                 }
                 Output::Truncate(slot) => process.truncate = Some(slot),
                 Output::ReadDecisions { to, wanted } => {

@@ -147,12 +147,12 @@ impl World {
                 let stored = &mut process.checkpoints;
                 (manifest, stored.store(slot, digest, &bytes, count, &mut piece, *keep))
             }
-            StateJob::Install { manifest, pieces } => {
+            StateJob::Install { manifest, pieces, keep } => {
                 let bytes = manifest.to_bytes();
                 let mut piece = |index: usize| pieces[index].clone();
                 let (slot, digest) = (manifest.slot, manifest.digest());
                 let stored = &mut process.checkpoints;
-                let result = stored.store(slot, digest, &bytes, pieces.len(), &mut piece, Slot(0));
+                let result = stored.store(slot, digest, &bytes, pieces.len(), &mut piece, *keep);
                 (manifest.clone(), result)
             }
         };

@@ -100,14 +100,15 @@ impl Network {
         *cuts = if cut { *cuts + 1 } else { cuts.saturating_sub(1) };
     }
 
-    /// From now on `from` sends at most so many bytes per second to `to`; 0 lifts the limit. What is
-    /// sent then does not wait for what is still in the queue.
+    /// From now on `from` sends at most so many bytes per second to `to`; 0 lifts the limit.
     pub fn throttle(&mut self, from: usize, to: usize, bytes_per_second: u64) {
-        let pair = from * self.stations + to;
-        self.rates[pair] = bytes_per_second;
-        if bytes_per_second == 0 {
-            (self.busy_until_us[pair], self.latest_us[pair]) = (0, 0);
-        }
+        self.rates[from * self.stations + to] = bytes_per_second;
+    }
+
+    /// Whether something waits in the queue of a link that is or was slow.
+    #[must_use]
+    pub fn is_queued(&self, from: usize, to: usize, now_us: u64) -> bool {
+        self.busy_until_us[from * self.stations + to] > now_us
     }
 
     /// How long a message waits until it is through a slow link; `None` when the queue is full.
@@ -135,6 +136,10 @@ impl Network {
         link.epoch += 1;
         link.connection = connection;
         link.known_up = [true; 2];
+        for pair in [a * self.stations + b, b * self.stations + a] {
+            // What was in flight on the last one is lost.
+            (self.busy_until_us[pair], self.latest_us[pair]) = (0, 0);
+        }
         connection
     }
 
@@ -208,6 +213,10 @@ mod tests {
         // The other direction, and the link once it is fast again, are not concerned.
         assert!(network.fate(1, 0, 50_000, 0).arrivals_us[0].unwrap() < 1_000);
         network.throttle(0, 1, 0);
+        assert!(network.is_queued(0, 1, 500_000) && !network.is_queued(1, 0, 500_000));
+        assert!(network.fate(0, 1, 50_000, 0).arrivals_us[0].unwrap() > 500_000, "in order");
+        network.connect(0, 1);
+        assert!(!network.is_queued(0, 1, 0));
         assert!(network.fate(0, 1, 50_000, 0).arrivals_us[0].unwrap() < 1_000);
     }
 

@@ -87,6 +87,11 @@ impl World {
     pub(crate) fn throttle(&mut self, replica: usize, bytes_per_second: u64) {
         for (from, to) in self.cuts_of(replica, true, true) {
             self.network.throttle(from, to, bytes_per_second);
+            if bytes_per_second == 0 && self.network.is_queued(from, to, self.now_us) {
+                // Minutes of queue would stand before whatever comes now.
+                let delays = [self.random.below(20_000), self.random.below(20_000)];
+                self.break_link(from, to, delays);
+            }
         }
     }
 

@@ -39,6 +39,8 @@ pub enum StateJob {
         manifest: Manifest,
         /// Its pieces.
         pieces: Vec<Bytes>,
+        /// The older one that stays.
+        keep: Slot,
     },
 }
 

@@ -1,0 +1,300 @@
+//! Signed digests of states, and the certificates that they make (D7).
+//!
+//! A replica signs the digest of a state once it is durable here; m + 1 equal ones certify it. What
+//! counts is the newest certified state that is stored here: that is the one which can be offered, and
+//! its certificate goes to the log, so that it can be after a restart. A certificate takes up the
+//! signatures of all who vote, also later: who was away while members were replaced knows the keys of
+//! some signers only, and has to find m + 1 among those.
+
+use super::ingress::Origin;
+use super::{Node, Now, Peer};
+use perdura_execution::Service;
+use perdura_protocol::message::{Message, StateCertificate};
+use perdura_protocol::statement::Kind;
+use perdura_protocol::{Certificate, Context, Digest, Record, ReplicaId, Signature, Slot, View};
+use std::collections::BTreeMap;
+
+/// Votes for states are repeated to all not more often than this, whoever asks for states.
+const REPEAT_MS: u64 = 200;
+
+/// States that are certified before they are stored here: of those that are being stored and that wait
+/// for it, and of some that are passed over.
+const AHEAD: usize = 4;
+
+/// A replica's word about its state.
+type Vote = (Slot, Digest, Signature);
+
+/// What is signed and certified.
+pub(super) struct Certificates {
+    // The latest two of each replica, so that a liar takes no memory.
+    votes: Vec<[Option<Vote>; 2]>,
+    // The newest of a state that is stored here.
+    newest: Option<StateCertificate>,
+    // Of newer states, which are not.
+    ahead: BTreeMap<Slot, StateCertificate>,
+}
+
+impl Certificates {
+    pub fn new(n: usize) -> Certificates {
+        Certificates { votes: vec![[None; 2]; n], newest: None, ahead: BTreeMap::new() }
+    }
+
+    /// The newest of a state that is stored here.
+    pub fn newest(&self) -> Option<&StateCertificate> {
+        self.newest.as_ref()
+    }
+
+    /// The slot of that state; 0 if there is none.
+    pub fn slot(&self) -> Slot {
+        self.newest.as_ref().map_or(Slot(0), |state| state.slot)
+    }
+
+    fn of(&mut self, slot: Slot) -> Option<&mut StateCertificate> {
+        let newest = self.newest.as_mut().filter(|state| state.slot == slot);
+        newest.or_else(|| self.ahead.get_mut(&slot))
+    }
+
+    /// Whether the vote is news.
+    fn add_vote(&mut self, from: ReplicaId, vote: Vote) -> bool {
+        let Some(held) = self.votes.get_mut(from.index()) else { return false };
+        let same = |old: &Option<Vote>| old.is_some_and(|old| old.0 == vote.0);
+        if held.contains(&Some(vote)) {
+            return false;
+        }
+        if let Some(place) = held.iter_mut().find(|old| same(old)) {
+            *place = Some(vote);
+        } else if held[1].is_none_or(|newest| vote.0 > newest.0) {
+            held[0] = held[1].replace(vote);
+        } else if held[0].is_none_or(|older| vote.0 > older.0) {
+            held[0] = Some(vote);
+        } else {
+            return false;
+        }
+        true
+    }
+
+    fn votes(&self, slot: Slot) -> Vec<(ReplicaId, Digest, Signature)> {
+        let of_slot = |(id, held): (u8, &[Option<Vote>; 2])| {
+            let vote = held.iter().flatten().find(|vote| vote.0 == slot)?;
+            Some((ReplicaId(id), vote.1, vote.2))
+        };
+        (0u8..).zip(&self.votes).filter_map(of_slot).collect()
+    }
+
+    fn forget_votes(&mut self, of: ReplicaId) {
+        self.votes[of.index()] = [None; 2];
+    }
+}
+
+impl<S: Service> Node<S> {
+    /// "My state after this slot has this digest, and is durable here."
+    pub(super) fn vote_for_state(&mut self, slot: Slot, digest: Digest) {
+        if let Some(signature) = self.sign_state(slot, digest) {
+            let me = self.me;
+            self.broadcast(&Message::Checkpoint { slot, digest, signature });
+            self.checkpointing.certificates.add_vote(me, (slot, digest, signature));
+        }
+        self.certify_state(slot);
+    }
+
+    /// Nothing about slots in which this replica's predecessor was the member: it has another key,
+    /// and whoever signs for it with this one passes for a liar.
+    fn sign_state(&self, slot: Slot, digest: Digest) -> Option<Signature> {
+        let configurations = self.agreement.configurations();
+        let statement =
+            configurations.context_at(slot).statement(Kind::Checkpoint, View(0), slot, digest);
+        let member = configurations.key_at(slot, self.me) == Some(self.key.public());
+        member.then(|| self.key.sign(&statement))
+    }
+
+    fn stored_states(&self) -> Vec<(Slot, Digest)> {
+        let stored = self.checkpointing.stored.iter();
+        stored.map(|stored| (stored.snapshot.slot(), stored.digest)).collect()
+    }
+
+    /// After a restart: the newest state here that the log says is certified, and what was voted for
+    /// before counts again; peers hear it on link up.
+    pub(super) fn recall_certificates(&mut self, certified: Vec<StateCertificate>) {
+        let states = self.stored_states();
+        let stored = |state: &StateCertificate| states.iter().any(|held| held.0 == state.slot);
+        if let Some(state) = certified.into_iter().filter(stored).max_by_key(|state| state.slot) {
+            self.judge_own_state(state.slot, state.digest);
+            self.checkpointing.proven = state.slot;
+            self.checkpointing.certificates.newest = Some(state);
+        }
+        for (slot, digest) in states {
+            if let Some(signature) = self.sign_state(slot, digest) {
+                let me = self.me;
+                self.checkpointing.certificates.add_vote(me, (slot, digest, signature));
+                self.certify_state(slot);
+            }
+        }
+    }
+
+    pub(super) fn repeat_checkpoint_votes(&mut self, to: ReplicaId) {
+        for (slot, digest) in self.stored_states() {
+            if let Some(signature) = self.sign_state(slot, digest) {
+                self.send(&[Peer::Replica(to)], &Message::Checkpoint { slot, digest, signature });
+            }
+        }
+    }
+
+    /// Votes get lost, and a restart forgets those of others: as long as the newest state here is
+    /// not certified, whoever asks for one makes all who are asked vote again.
+    pub(super) fn repeat_uncertified_votes(&mut self, now: Now) {
+        if now.monotonic_ms < self.voted_ms + REPEAT_MS {
+            return;
+        }
+        self.voted_ms = now.monotonic_ms;
+        if self.checkpointing.certificates.slot() < self.checkpointing.slot() {
+            let n = self.parameters.faults.n() as u8;
+            let me = self.me;
+            for peer in (0..n).map(ReplicaId).filter(|id| *id != me) {
+                self.repeat_checkpoint_votes(peer);
+            }
+        }
+    }
+
+    pub(super) fn on_checkpoint_vote(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        slot: Slot,
+        digest: Digest,
+        signature: Signature,
+    ) {
+        let penalised = self.penalties.get(&Origin::Replica(from));
+        if penalised.is_some_and(|penalty| penalty.holds(now.monotonic_ms)) {
+            return;
+        }
+        if self.checkpointing.certificates.add_vote(from, (slot, digest, signature)) {
+            self.certify_state(slot);
+        }
+    }
+
+    /// Looks for m + 1 genuine and equal digests of one slot's state, and takes up more of them. Who
+    /// is behind does not know in which configuration, and with which keys, others sign, and so could
+    /// not blame anybody for what it verifies in vain: it looks at the votes again when it has stored
+    /// that state itself.
+    pub(super) fn certify_state(&mut self, slot: Slot) {
+        let certificates = &mut self.checkpointing.certificates;
+        if slot < certificates.slot() || slot > self.machine.slot() {
+            return;
+        }
+        let held = certificates.of(slot).cloned();
+        let quorum = self.parameters.faults.state_certificate();
+        let votes = certificates.votes(slot);
+        let enough = |digest: &Digest| votes.iter().filter(|v| v.1 == *digest).count() >= quorum;
+        let digest = held.as_ref().map(|held| held.digest);
+        let Some(digest) = digest.or_else(|| votes.iter().map(|vote| vote.1).find(enough)) else {
+            return;
+        };
+        let configuration = held
+            .as_ref()
+            .map_or_else(|| self.agreement.configurations().at(slot).id, |held| held.configuration);
+        let mut genuine: BTreeMap<ReplicaId, Signature> =
+            held.iter().flat_map(|held| held.certificate.signatures().iter().copied()).collect();
+        let before = genuine.len();
+        for (id, _, signature) in votes.into_iter().filter(|vote| vote.1 == digest) {
+            if genuine.contains_key(&id) {
+                continue;
+            }
+            let single = Certificate::new(vec![(id, signature)]);
+            let state = StateCertificate { slot, digest, configuration, certificate: single };
+            self.counters.statements_verified += 1;
+            if self.state_certified(&state, 1) {
+                genuine.insert(id, signature);
+            } else {
+                self.checkpointing.certificates.forget_votes(id);
+                let penalty = self.penalties.entry(Origin::Replica(id)).or_default();
+                penalty.strike(self.ticked_ms);
+            }
+        }
+        if genuine.len() < quorum || genuine.len() == before {
+            return;
+        }
+        if held.is_none() {
+            self.counters.states_certified += 1;
+            self.judge_own_state(slot, digest);
+        }
+        let certificate = Certificate::new(genuine.into_iter().collect());
+        self.learn_certificate(StateCertificate { slot, digest, configuration, certificate });
+    }
+
+    /// A state is proven to this replica: by so many signatures, or by more than before.
+    pub(super) fn learn_certificate(&mut self, state: StateCertificate) {
+        let stored = self.stored_states().iter().any(|held| held.0 == state.slot);
+        let certificates = &mut self.checkpointing.certificates;
+        if state.slot < certificates.slot() {
+            return;
+        }
+        if !stored {
+            certificates.ahead.insert(state.slot, state);
+            while certificates.ahead.len() > AHEAD {
+                certificates.ahead.pop_first();
+            }
+            return;
+        }
+        certificates.ahead = certificates.ahead.split_off(&state.slot.next());
+        certificates.newest = Some(state.clone());
+        self.checkpointing.drop_apart(self.ticked_ms);
+        self.log_certificate(state);
+    }
+
+    /// So that this replica can prove its state to others after a restart.
+    fn log_certificate(&mut self, state: StateCertificate) {
+        let slot = state.slot;
+        let of_same = |record: &Record| matches!(record, Record::State(old) if old.slot == slot);
+        let record = Record::State(state);
+        match self.records.iter_mut().find(|record| of_same(record)) {
+            Some(waiting) => *waiting = record,
+            None => {
+                self.backlog.add(&record);
+                self.records.push(record);
+                self.noted_ms.get_or_insert(self.ticked_ms);
+            }
+        }
+    }
+
+    /// A state has been stored; others may have certified it before.
+    pub(super) fn state_is_stored(&mut self, slot: Slot) {
+        if let Some(state) = self.checkpointing.certificates.ahead.remove(&slot) {
+            self.judge_own_state(slot, state.digest);
+            self.learn_certificate(state);
+        }
+    }
+
+    /// A replica whose digest loses must not go on: its answers may be wrong.
+    fn judge_own_state(&mut self, slot: Slot, certified: Digest) {
+        let own = self.checkpointing.stored.iter().find(|stored| stored.snapshot.slot() == slot);
+        if own.is_some_and(|stored| stored.digest != certified) {
+            self.counters.diverged = true;
+            self.halt(format!(
+                "the state after slot {slot} differs from the one that a quorum of replicas \
+                 signed: memory or disk of this replica is damaged. Stop it and replace it with \
+                 `perdura replica reinit`"
+            ));
+        }
+    }
+
+    /// Whether at least `quorum` genuine signatures certify a state. A replica that was away may
+    /// not know the configuration; it goes by the newest members that it or its file knows.
+    pub(super) fn state_certified(&self, state: &StateCertificate, quorum: usize) -> bool {
+        let configurations = self.agreement.configurations();
+        let members = configurations.by_id(state.configuration);
+        let newest = self.linked(configurations.latest());
+        let members = members.unwrap_or(&newest);
+        let context =
+            Context { cluster: configurations.cluster(), configuration: state.configuration };
+        let message = context.statement(Kind::Checkpoint, View(0), state.slot, state.digest);
+        let genuine = state
+            .certificate
+            .signatures()
+            .iter()
+            .filter(|(id, signature)| {
+                members.key(*id).is_some_and(|key| self.scheme.verify(key, &message, *signature))
+            })
+            .count();
+        genuine >= quorum
+    }
+}
