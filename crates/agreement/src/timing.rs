@@ -14,6 +14,13 @@ pub const SILENCE_MS: u64 = 1_000;
 /// one that lives dials again within this time.
 pub const DISCONNECTED_MS: u64 = 100;
 
+/// A peer that gave up the view alone, and stays connected, is followed after this time: longer than
+/// whatever passes by itself ...
+pub const FOLLOW_MS: u64 = 8_000;
+
+/// ... and next time after twice as long, so many times, up to over two hours: it may lie.
+pub const FOLLOW_DOUBLINGS: u32 = 10;
+
 /// A request or proposal that made no progress for this long makes a replica suspect the leader.
 pub const REQUEST_MS: u64 = 1_000;
 

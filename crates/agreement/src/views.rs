@@ -50,7 +50,7 @@ impl Agreement {
             // can bring the view down alone: the leader gives up with them.
             let restarted =
                 self.restarted_in == Some(self.view) && !seeded!(RestartedLeaderProposes);
-            return restarted || self.stuck(now);
+            return restarted || self.stuck(now) || self.follows(now);
         }
         let ms = now.monotonic_ms;
         let silent = ms > self.leader_heard_ms + self.backoff(timing::SILENCE_MS);
@@ -59,7 +59,8 @@ impl Agreement {
         let abdicated = self.abdicated == Some(self.view) || self.forged == Some(self.view);
         // Who lies is no leader: what it can still do to the group's speed no time-out finds.
         let exposed = self.byzantine() && self.trust[self.leader().index()].exposed(self.view);
-        silent || lost || stuck || self.begrudges(now) || abdicated || exposed || self.left(now)
+        let left = self.left(now) || self.follows(now);
+        silent || lost || stuck || self.begrudges(now) || abdicated || exposed || left
     }
 
     /// r > 0: the leader does not give what is asked of it, though it keeps the time-outs; or
@@ -168,6 +169,7 @@ impl Agreement {
 
     /// r + 1 others gave this view up: one of them is correct, and the group lacks it.
     fn note_left(&mut self, now: Now) {
+        self.note_followed(now.monotonic_ms);
         let gone = self.peers.iter().filter(|peer| peer.changing && peer.view > self.view).count();
         if gone < self.settings.parameters.faults.view_join_suspecting() {
             self.left_ms = None;
@@ -179,6 +181,25 @@ impl Agreement {
     fn left(&self, now: Now) -> bool {
         let patience = 2 * self.backoff(timing::SILENCE_MS);
         self.left_ms.is_some_and(|since| now.monotonic_ms > since + patience)
+    }
+
+    fn note_followed(&mut self, now_ms: u64) {
+        let (view, works) = (self.view, self.mode == Mode::Started);
+        for peer in &mut self.peers {
+            if works && peer.connected && peer.changing && peer.view > view {
+                peer.left_ms.get_or_insert(now_ms);
+            } else {
+                peer.end_leave(now_ms);
+            }
+        }
+    }
+
+    /// Fewer than r + 1 others gave this view up, and none comes back: views only grow. Whose suspicion
+    /// they shared has dropped it since, for the leader serves, so nobody else would ever leave. All who
+    /// are here follow, the leader too, for without it they may be too few to be believed; rarely, for
+    /// liars may claim to have left.
+    fn follows(&self, now: Now) -> bool {
+        self.peers.iter().any(|peer| peer.is_followed(now.monotonic_ms))
     }
 
     fn view_change_fails(&self, now: Now) -> bool {
@@ -253,6 +274,7 @@ impl Agreement {
 
     fn leave_for(&mut self, now: Now, view: View) {
         assert!(view > self.view, "views only grow");
+        self.peers.iter_mut().for_each(|peer| peer.end_leave(now.monotonic_ms));
         self.view = view;
         self.view_sequence = self.persist(Record::View(view));
         self.restarted_in = None;

@@ -4,7 +4,8 @@
 mod harness;
 
 use harness::Group;
-use perdura_agreement::timing;
+use perdura_agreement::{Mode, timing};
+use perdura_protocol::{Message, ReplicaId, View};
 
 /// Clients that each have `frames` in flight, for `ms`; counts what was delivered.
 fn load(group: &mut Group, clients: u8, frames: usize, bytes: usize, ms: u64) -> u64 {
@@ -149,5 +150,77 @@ fn idle_groups_suspect_nobody() {
             group.run(5_000);
         }
         assert_eq!(views(&group), before, "u {u} r {r}");
+    }
+}
+
+/// Replicas that run, with their views and whether these work.
+fn standing(group: &Group) -> Vec<(View, Mode)> {
+    let held = group.nodes.iter().filter_map(|node| node.agreement.as_ref());
+    held.map(|agreement| (agreement.view(), agreement.mode())).collect()
+}
+
+/// Suspicions that others drop at once make one replica leave a view that works, with load or without.
+#[test]
+fn a_replica_that_left_alone_is_followed() {
+    for (u, r) in [(1, 0), (1, 1), (2, 1), (2, 2)] {
+        for loaded in [false, true] {
+            let mut group = Group::new(4, u, r);
+            load(&mut group, 1, 1, 100, 500);
+            let (now, last) = (group.clock(), group.nodes.len() - 1);
+            for from in 0..group.faults.view_join() {
+                let alone = group.nodes[last].agreement.as_mut().unwrap();
+                let view = alone.view().next();
+                alone.on_message(now, ReplicaId(from as u8), Message::Suspect { view });
+            }
+            group.settle(last);
+            assert_eq!(standing(&group)[last], (View(1), Mode::Changing));
+            if loaded {
+                load(&mut group, 1, 1, 100, 1_000);
+            } else {
+                group.run(1_000);
+            }
+            if r > 0 {
+                assert_eq!(
+                    standing(&group)[last],
+                    (View(1), Mode::Changing),
+                    "nobody has a reason"
+                );
+            }
+            group.run(20_000);
+            let standing = standing(&group);
+            let settled = standing.iter().all(|one| *one == (standing[0].0, Mode::Started));
+            assert!(settled, "u {u} r {r} loaded {loaded}: {standing:?}");
+            assert_eq!(standing[0].0, View(1));
+        }
+    }
+}
+
+#[test]
+fn a_liar_that_claims_to_have_left_is_followed_ever_more_rarely() {
+    for (u, r) in [(1, 1), (2, 1)] {
+        let mut group = Group::new(5, u, r);
+        let last = group.nodes.len() - 1;
+        group.crash(last);
+        let liar = ReplicaId(last as u8);
+        let mut claim_for = |seconds: u64| {
+            let before = standing(&group)[0].0;
+            for _ in 0..seconds * 10 {
+                let now = group.clock();
+                for id in 0..last {
+                    let node = group.nodes[id].agreement.as_mut().unwrap();
+                    let (view, delivered) = (View(1_000_000), node.delivered());
+                    node.on_link(now, liar, true);
+                    let status = Message::Status { view, changing: true, delivered };
+                    node.on_message(now, liar, status);
+                }
+                group.run(100);
+            }
+            standing(&group)[0].0.0 - before.0
+        };
+        let first = claim_for(300);
+        // It leads none of those either.
+        assert!((3..=10).contains(&first), "u {u} r {r}: {first} views in 300 s");
+        let more = claim_for(3_600);
+        assert!(more <= 8, "u {u} r {r}: {more} views in an hour");
     }
 }

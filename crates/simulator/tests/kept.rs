@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 /// What was wrong, whether something of its own keeps it, and what and where that is, from the
 /// repository's root.
-const KEPT: [(&str, Kept, &str, &str); 18] = [
+const KEPT: [(&str, Kept, &str, &str); 19] = [
     (
         "a Prefix left before an earlier slot of it was on disk (7)",
         Kept::Test,
@@ -117,6 +117,12 @@ const KEPT: [(&str, Kept, &str, &str); 18] = [
         Kept::Test,
         "crates/replica/tests/offers.rs",
         "a_certificate_has_the_signatures_of_all_who_voted",
+    ),
+    (
+        "a replica left a view that works, and nobody followed it (5004663, 5005924)",
+        Kept::Test,
+        "crates/agreement/tests/suspicion.rs",
+        "a_replica_that_left_alone_is_followed",
     ),
 ];
 
