@@ -160,12 +160,11 @@ impl Restart {
         Restart { awaiting_state: true, ..self }
     }
 
-    /// Whether every slot between the prefix and the checkpoint has its record.
+    /// Whether every slot between the prefix and the checkpoint has its record, with the batch: Accepts
+    /// alone are noted of a slot that was voted for, and the vote is not there any more.
     fn complete(&self, read: &Read, checkpoint: Slot) -> bool {
-        (self.prefix.slot.0 + 1..=checkpoint.0).all(|number| {
-            let slot = Slot(number);
-            read.votes.contains_key(&slot) || read.decisions.contains_key(&slot)
-        })
+        let mut slots = self.prefix.slot.0 + 1..=checkpoint.0;
+        slots.all(|number| read.candidate(Slot(number)).is_some())
     }
 
     fn replay_decided(&mut self, read: &Read) -> BTreeMap<Slot, Decided> {
@@ -231,5 +230,33 @@ impl Restart {
     #[must_use]
     pub fn delivered(&self) -> Slot {
         self.delivered
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use perdura_protocol::Time;
+
+    /// The log of a replica whose state reaches to slot 2. It begins behind the vote in slot 1, whose
+    /// file has rotted, with the Accepts that decided that slot, or with the whole decision.
+    fn restart_behind_a_vote(with_batch: bool) -> Restart {
+        let (first, second) = (Batch::tick(Time(1)), Batch::tick(Time(2)));
+        let history = Digest::ZERO.chain(Slot(1), first.digest()).chain(Slot(2), second.digest());
+        let (view, slot, accepts) = (View(0), Slot(1), Certificate::default());
+        let decided = if with_batch {
+            Record::Decision { slot, view, batch: first, accepts }
+        } else {
+            Record::Accepts { slot, view, digest: first.digest(), accepts }
+        };
+        let (batch, writes) = (second, Certificate::default());
+        let vote = Record::Vote { view, slot: Slot(2), batch, writes };
+        Restart::from_log(4, Slot(2), history, vec![decided, vote], Slot(0))
+    }
+
+    #[test]
+    fn accepts_without_their_batch_show_that_a_vote_is_lost() {
+        assert_eq!(restart_behind_a_vote(false).vote_after, Slot(2));
+        assert_eq!(restart_behind_a_vote(true).vote_after, Slot(0), "it did not vote there");
     }
 }
