@@ -415,6 +415,7 @@ impl Agreement {
             settings: _,
             configurations,
             vote_after,
+            marked,
             awaiting_state,
             lags_since,
             // A sum of others.
@@ -454,6 +455,11 @@ impl Agreement {
         }
         writer.put(&configurations.latest().id);
         writer.put(vote_after);
+        writer.count(marked.len());
+        for (slot, history) in marked {
+            writer.put(slot);
+            writer.put(history);
+        }
         writer.out.push(u8::from(*awaiting_state));
         writer.optional(*lags_since, |writer, view| writer.put(&view));
         writer.optional(*forged, |writer, view| writer.put(&view));

@@ -179,6 +179,8 @@ pub struct Agreement {
     pub(crate) demand: Demand,
     pub(crate) slots: BTreeMap<Slot, SlotState>,
     pub(crate) held_proposal_bytes: usize,
+    // What the own log says was delivered above what it could prove after a restart.
+    pub(crate) marked: BTreeMap<Slot, Digest>,
 
     pub(crate) view: View,
     pub(crate) mode: Mode,
@@ -275,6 +277,7 @@ impl Agreement {
             demand: Demand::default(),
             slots: restart.slots,
             held_proposal_bytes: 0,
+            marked: restart.marked,
             view: restart.view,
             mode: if restart.view == View(0) { Mode::Started } else { Mode::Changing },
             restarted_in: if fresh { None } else { Some(restart.view) },

@@ -309,22 +309,40 @@ impl Agreement {
         }
         let peer = &mut self.peers[from.index()];
         peer.delivered = peer.delivered.max(slot);
+        if self.decide_locked(now, Some(view), slot, history) {
+            self.deliver_decided(now);
+        }
+    }
+
+    /// Everything up to `slot` is decided, and this is its history: so are the own votes, if they
+    /// are all there and have that history.
+    fn decide_locked(&mut self, now: Now, view: Option<View>, slot: Slot, history: Digest) -> bool {
         let mut chain = self.history;
         let mut decided = Vec::new();
         for number in self.delivered.0 + 1..=slot.0 {
             let locked = self.slots.get(&Slot(number)).and_then(|state| state.locked.as_ref());
-            let Some(locked) = locked else { return };
-            chain = chain.chain(Slot(number), locked.batch.digest());
-            decided.push((Slot(number), locked.batch.clone()));
+            let Some(Locked { view: voted, batch, .. }) = locked else { return false };
+            chain = chain.chain(Slot(number), batch.digest());
+            let (view, batch) = (view.unwrap_or(*voted), batch.clone());
+            decided.push((Slot(number), view, batch));
         }
         if chain != history && !seeded!(DecidedUnseen) {
-            return;
+            return false;
         }
-        for (slot, batch) in decided {
+        for (slot, view, batch) in decided {
             let decided = Decided { view, batch, accepts: Certificate::default() };
             self.slot_mut(now, slot).decided.get_or_insert(decided);
         }
-        self.deliver_decided(now);
+        true
+    }
+
+    /// After a restart the log proves nothing behind a batch that it lost. Once that one has come
+    /// from a peer, the votes up to the next mark prove themselves again; it may be that nobody else
+    /// has those batches.
+    fn decide_marked(&mut self, now: Now) -> bool {
+        self.marked = self.marked.split_off(&self.delivered.next());
+        let next = self.marked.first_key_value().map(|(slot, history)| (*slot, *history));
+        next.is_some_and(|(slot, history)| self.decide_locked(now, None, slot, history))
     }
 
     /// Delivers the contiguous decided prefix (A4).
@@ -340,6 +358,9 @@ impl Agreement {
                 }
                 _ => state.decided.clone(),
             }) else {
+                if self.decide_marked(now) {
+                    continue;
+                }
                 return;
             };
             let digest = decided.batch.digest();

@@ -20,6 +20,8 @@ pub struct Restart {
     pub(crate) history: Digest,
     pub(crate) prefix: PrefixCertificate,
     pub(crate) slots: BTreeMap<Slot, SlotState>,
+    // Delivered marks above what the log proves.
+    pub(crate) marked: BTreeMap<Slot, Digest>,
     replay: Vec<(Slot, Batch)>,
     older: Vec<(Slot, Digest)>,
 }
@@ -77,10 +79,11 @@ impl Read {
 }
 
 impl Read {
-    /// The decided batches up to a checkpoint that the log still holds, in one run that ends in
-    /// the checkpoint's history: laggards ask for them. The run starts at a Delivered mark.
+    /// The decided batches up to a checkpoint that the log still holds, in runs from one Delivered
+    /// mark to another, or to the checkpoint's history: laggards ask for them. Where a batch is lost
+    /// others may have it, and lack what is on either side of it.
     fn older(&self, checkpoint: Slot, history: Digest) -> Vec<(Slot, Digest)> {
-        let mut run: Vec<(Slot, Digest)> = Vec::new();
+        let (mut proven, mut run) = (Vec::new(), Vec::new());
         let mut at: Option<Digest> = None;
         let first = self.marks.range(..checkpoint).next().map_or(checkpoint, |(slot, _)| *slot);
         for number in first.0..=checkpoint.0 {
@@ -97,8 +100,11 @@ impl Read {
                 run.clear();
                 at = mark;
             }
+            if mark.is_some() || (slot == checkpoint && at == Some(history)) {
+                proven.append(&mut run);
+            }
         }
-        if at == Some(history) { run } else { Vec::new() }
+        proven
     }
 }
 
@@ -115,6 +121,7 @@ impl Restart {
             history: Digest::ZERO,
             prefix: PrefixCertificate::genesis(),
             slots: BTreeMap::new(),
+            marked: BTreeMap::new(),
             replay: Vec::new(),
             older: Vec::new(),
         }
@@ -149,6 +156,7 @@ impl Restart {
             } else {
                 Slot(0)
             });
+        restart.marked = read.marks.split_off(&restart.delivered.next());
         restart
     }
 
@@ -258,5 +266,29 @@ mod tests {
     fn accepts_without_their_batch_show_that_a_vote_is_lost() {
         assert_eq!(restart_behind_a_vote(false).vote_after, Slot(2));
         assert_eq!(restart_behind_a_vote(true).vote_after, Slot(0), "it did not vote there");
+    }
+
+    #[test]
+    fn what_lies_on_either_side_of_a_lost_batch_still_serves_laggards() {
+        let batch = |slot: Slot| Batch::tick(Time(slot.0));
+        let (mut history, mut records) = (Digest::ZERO, Vec::new());
+        for slot in (1..=7).map(Slot) {
+            history = history.chain(slot, batch(slot).digest());
+            let (view, batch, writes) = (View(0), batch(slot), Certificate::default());
+            if slot != Slot(4) {
+                records.push(Record::Vote { view, slot, batch, writes });
+            }
+            if [1, 2, 5].contains(&slot.0) {
+                records.push(Record::Delivered { slot, history });
+            }
+        }
+        let served = |history: Digest| {
+            let mut restart = Restart::from_log(4, Slot(7), history, records.clone(), Slot(0));
+            restart.take_older().into_iter().map(|(slot, _)| slot.0).collect::<Vec<u64>>()
+        };
+        // Slot 3: no mark says that what it voted for was decided. Slot 5: its mark says no more
+        // than what comes before slot 6.
+        assert_eq!(served(history), [2, 6, 7]);
+        assert_eq!(served(Digest::ZERO), [2], "not what the state was made of");
     }
 }

@@ -9,8 +9,8 @@ use perdura_protocol::message::Decision;
 use perdura_protocol::statement::Kind;
 use perdura_protocol::viewchange::PrefixCertificate;
 use perdura_protocol::{
-    Batch, Certificate, ClusterId, Digest, Faults, Message, ReplicaId, Scheme, SecretKey, Slot,
-    Time, View, limits,
+    Batch, Certificate, ClusterId, Digest, Faults, Message, Record, ReplicaId, Scheme, SecretKey,
+    Slot, Time, View, limits,
 };
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ fn configurations() -> Configurations {
     Configurations::new(CLUSTER, Configuration { id: 0, from_slot: Slot(0), members })
 }
 
-fn machine(now: Now) -> Agreement {
+fn machine(now: Now, restart: Restart) -> Agreement {
     let parameters = Parameters {
         cluster: CLUSTER,
         faults: Faults::new(1, 1).unwrap(),
@@ -48,7 +48,7 @@ fn machine(now: Now) -> Agreement {
         entropy: [1; 32],
         window: limits::WINDOW,
     };
-    Agreement::new(settings, configurations(), Restart::blank(), now)
+    Agreement::new(settings, configurations(), restart, now)
 }
 
 fn batch(slot: Slot) -> Batch {
@@ -101,7 +101,7 @@ impl Away {
     fn new(seeders: [Seeder; 3], decided: Slot) -> Away {
         let now_ms = 1_000;
         let mut away = Away {
-            machine: machine(at(now_ms)),
+            machine: machine(at(now_ms), Restart::blank()),
             now_ms,
             seeders,
             decided,
@@ -237,4 +237,24 @@ fn what_was_fetched_is_in_the_log_and_not_held_until_a_prefix_is_certified() {
         |effect| matches!(effect, Effect::Broadcast(Message::Write { slot: s, .. }) if s == slot),
     );
     assert!(written, "no vote about the slot after what was fetched");
+}
+
+/// Behind the one that it lost it may be the only one that has the batches.
+#[test]
+fn once_a_lost_batch_has_come_the_log_proves_what_follows_it() {
+    let mut history = Digest::ZERO;
+    let records = (1..=4).map(Slot).flat_map(|slot| {
+        history = history.chain(slot, batch(slot).digest());
+        let (view, batch, writes) = (View(0), batch(slot), Certificate::default());
+        let vote = (slot != Slot(2)).then_some(Record::Vote { view, slot, batch, writes });
+        // Of what it voted for in slot 4 it does not know that it was decided.
+        let delivered = (slot != Slot(4)).then_some(Record::Delivered { slot, history });
+        vote.into_iter().chain(delivered)
+    });
+    let restart = Restart::from_log(4, Slot(0), Digest::ZERO, records.collect(), Slot(0));
+    let mut machine = machine(at(1_000), restart);
+    assert_eq!(machine.delivered(), Slot(1));
+    let message = Message::Decisions { decisions: vec![decision(Slot(2))], prefix: None };
+    machine.on_message(at(1_010), ReplicaId(0), message);
+    assert_eq!(machine.delivered(), Slot(3));
 }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 /// What was wrong, whether something of its own keeps it, and what and where that is, from the
 /// repository's root.
-const KEPT: [(&str, Kept, &str, &str); 20] = [
+const KEPT: [(&str, Kept, &str, &str); 22] = [
     (
         "a Prefix left before an earlier slot of it was on disk (7)",
         Kept::Test,
@@ -129,6 +129,18 @@ const KEPT: [(&str, Kept, &str, &str); 20] = [
         Kept::Test,
         "crates/agreement/src/restart.rs",
         "accepts_without_their_batch_show_that_a_vote_is_lost",
+    ),
+    (
+        "what lay on either side of a lost batch served nobody (5001162)",
+        Kept::Test,
+        "crates/agreement/src/restart.rs",
+        "what_lies_on_either_side_of_a_lost_batch_still_serves_laggards",
+    ),
+    (
+        "what followed a lost batch was proven by no mark any more once it had come (5001162)",
+        Kept::Test,
+        "crates/agreement/tests/laggard.rs",
+        "once_a_lost_batch_has_come_the_log_proves_what_follows_it",
     ),
 ];
 
