@@ -188,6 +188,8 @@ impl World {
         let patience_us = match (short_us, self.plan.mode) {
             (Some(short_us), _) => short_us,
             (None, RunMode::Liveness) => progress::TROUBLED_US,
+            // Time-outs have doubled while the group stood, and there may be a liar to depose.
+            (None, RunMode::Safety) if self.ending.begun() => progress::CONVERGENCE_US,
             (None, RunMode::Safety) => 10_000_000,
         };
         let (now_ms, invoked_us) = (self.client_ms(client), self.now_us);
