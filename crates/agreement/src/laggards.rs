@@ -12,7 +12,9 @@ use crate::timing;
 use perdura_protocol::message::{Decision, Message};
 use perdura_protocol::statement::Kind;
 use perdura_protocol::viewchange::PrefixCertificate;
-use perdura_protocol::{Certificate, Configuration, Digest, ReplicaId, Slot, View, limits, seeded};
+use perdura_protocol::{
+    Certificate, Configuration, Digest, Record, ReplicaId, Slot, View, limits, seeded,
+};
 
 /// Slots repeated for a peer that stands still, per Status of it.
 const REPEATED_SLOTS: usize = 8;
@@ -366,6 +368,8 @@ impl Agreement {
             self.executed = slot;
             self.executing.clear();
             self.own_histories.clear();
+            // From here on the log proves to others, also after a restart, what comes next.
+            self.effects.push_back(Effect::Note(Record::Delivered { slot, history }));
         }
         self.next_propose = self.next_propose.max(self.delivered.next());
         self.progress_ms = now.monotonic_ms;
