@@ -55,11 +55,14 @@ fn batch(slot: Slot) -> Batch {
     Batch::tick(Time(1_000_000 + slot.0))
 }
 
+fn history(slot: Slot) -> Digest {
+    let slots = (1..=slot.0).map(Slot);
+    slots.fold(Digest::ZERO, |history, slot| history.chain(slot, batch(slot).digest()))
+}
+
 /// The prefix up to a slot, certified by two of the others.
 fn prefix(slot: Slot) -> PrefixCertificate {
-    let slots = (1..=slot.0).map(Slot);
-    let history =
-        slots.fold(Digest::ZERO, |history, slot| history.chain(slot, batch(slot).digest()));
+    let history = history(slot);
     let context = configurations().context_at(slot);
     let message = context.statement(Kind::Prefix, View(0), slot, history);
     let signed = (0..2).map(|id| (ReplicaId(id), key(id).sign(&message)));
@@ -95,6 +98,7 @@ struct Away {
     answers: BTreeMap<(u64, u64), (u8, Slot)>,
     asked: u64,
     most_slots: usize,
+    log: Vec<Record>,
 }
 
 impl Away {
@@ -108,6 +112,7 @@ impl Away {
             answers: BTreeMap::new(),
             asked: 0,
             most_slots: 0,
+            log: Vec::new(),
         };
         for id in 0..3 {
             away.machine.on_link(at(now_ms), ReplicaId(id), true);
@@ -126,7 +131,11 @@ impl Away {
                     let due = self.now_ms + self.seeders[to.index()].after_ms;
                     self.answers.insert((due, self.asked), (to.0, from));
                 }
-                Effect::Persist(_) => appended += 1,
+                Effect::Persist(record) => {
+                    appended += 1;
+                    self.log.push(record);
+                }
+                Effect::Note(record) => self.log.push(record),
                 Effect::Deliver { slot, .. } => self.machine.on_executed(now, slot, None, false),
                 Effect::Misbehaved { replica, what } => panic!("{replica} accused of {what:?}"),
                 _ => {}
@@ -257,4 +266,18 @@ fn once_a_lost_batch_has_come_the_log_proves_what_follows_it() {
     let message = Message::Decisions { decisions: vec![decision(Slot(2))], prefix: None };
     machine.on_message(at(1_010), ReplicaId(0), message);
     assert_eq!(machine.delivered(), Slot(3));
+}
+
+/// All others may have lost their disks meanwhile.
+#[test]
+fn the_log_after_a_transferred_state_proves_what_follows_it_also_after_a_restart() {
+    let mut away = Away::new([CORRECT; 3], Slot(60));
+    let (state, checkpoint) = (Slot(40), Slot(60));
+    away.machine.on_installed(at(away.now_ms), state, history(state), &[]);
+    away.run(1_000);
+    assert_eq!(away.machine.delivered(), checkpoint);
+    let log = std::mem::take(&mut away.log);
+    let mut restart = Restart::from_log(4, checkpoint, history(checkpoint), log, Slot(0));
+    let served: Vec<u64> = restart.take_older().into_iter().map(|(slot, _)| slot.0).collect();
+    assert_eq!(served, (state.0 + 1..=checkpoint.0).collect::<Vec<u64>>());
 }

@@ -6,8 +6,8 @@ use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use clap::Args;
 use perdura_adversary::{Arms, Attack, Attacker, Insider, Liar, Strategy, Twin};
-use perdura_protocol::{ClusterId, Digest, Encode, PublicKey, ReplicaId, Scheme, Slot, Time};
-use perdura_replica::node::{Boot, Interceptor, Now};
+use perdura_protocol::{ClusterId, Digest, Encode, PublicKey, ReplicaId, Scheme, Time};
+use perdura_replica::node::{Boot, Found, Interceptor, Now};
 use perdura_replica::runtime::ReplicaConfig;
 use perdura_store::{Store, StoreCommand};
 use perdura_transport::{Bounds, Hello, Identity, Link, Received, Role, connect_address};
@@ -65,12 +65,7 @@ pub fn liar(config: &ReplicaConfig, strategy: Strategy) -> Box<dyn Interceptor> 
             latest: config.latest.clone(),
             entropy: [7; 32],
             make_service: Box::new(move || Store::new(limit)),
-            checkpoint: None,
-            proven: None,
-            records: Vec::new(),
-            vote_after: Slot(0),
-            state_from: Slot(0),
-            lost: None,
+            found: Found::default(),
             backlog_bytes: perdura_replica::node::BACKLOG_BYTES,
         };
         let now = Now { monotonic_ms: 86_400_000, wall: Time(1) };

@@ -12,7 +12,7 @@ use perdura_protocol::{
     Batch, Certificate, Context, Decode, Digest, Encode, Message, Record, ReplicaId, Scheme,
     SecretKey, Signature, Slot, Time, View,
 };
-use perdura_replica::node::{Boot, Input, Node, Now, Output, Peer};
+use perdura_replica::node::{Boot, Found, Input, Node, Now, Output, Peer};
 use perdura_store::Store;
 
 fn now(ms: u64) -> Now {
@@ -68,9 +68,12 @@ fn restarted() -> Node<Store> {
         certificate: certificate(&[0, 3], Kind::Prefix, Slot(2), history),
     };
     let boot = Boot {
-        checkpoint: Some(stored(&second)),
-        proven: Some(stored(&first)),
-        records: vec![Record::State(state), Record::Prefix(prefix)],
+        found: Found {
+            checkpoint: Some(stored(&second)),
+            proven: Some(stored(&first)),
+            records: vec![Record::State(state), Record::Prefix(prefix)],
+            ..Found::default()
+        },
         ..boot()
     };
     let mut node = Node::boot(boot, now(10_000)).unwrap();

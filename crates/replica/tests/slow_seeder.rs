@@ -12,7 +12,7 @@ use perdura_protocol::{
     Batch, Certificate, Command, Context, Decode, Digest, Encode, Frame, Message, PublicKey,
     ReplicaId, Scheme, SecretKey, SessionId, Slot, Time, View,
 };
-use perdura_replica::node::{Boot, Input, Node, Now, Output, Peer};
+use perdura_replica::node::{Boot, Found, Input, Node, Now, Output, Peer};
 use perdura_store::Store;
 use std::collections::BTreeMap;
 
@@ -39,7 +39,8 @@ fn client(number: u16) -> PublicKey {
 
 fn boot() -> Boot<Store> {
     let clients = (0..CLIENTS).map(|number| (format!("c{number}"), client(number))).collect();
-    Boot { vote_after: Slot(1), ..common::boot(ME, Scheme::KeyedHash, (1, 1), clients) }
+    let found = Found { vote_after: Slot(1), ..Found::default() };
+    Boot { found, ..common::boot(ME, Scheme::KeyedHash, (1, 1), clients) }
 }
 
 /// The state that the others have, and what proves it.

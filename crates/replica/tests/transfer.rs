@@ -5,7 +5,7 @@ mod common;
 use perdura_protocol::configuration::{Configuration, Member};
 use perdura_protocol::viewchange::PrefixCertificate;
 use perdura_protocol::{Decode, Encode, Message, ReplicaId, Scheme, SecretKey, Slot, Time};
-use perdura_replica::node::{Boot, Input, Node, Now, Output, Peer};
+use perdura_replica::node::{Boot, Found, Input, Node, Now, Output, Peer};
 use perdura_store::Store;
 
 fn key(seed: u8) -> SecretKey {
@@ -24,9 +24,12 @@ fn without_state() -> Node<Store> {
 /// Its directory, and the configuration file of the beginning.
 fn boot() -> Boot<Store> {
     Boot {
-        vote_after: Slot(5),
-        state_from: Slot(5),
-        lost: Some(Slot(5)),
+        found: Found {
+            vote_after: Slot(5),
+            state_from: Slot(5),
+            lost: Some(Slot(5)),
+            ..Found::default()
+        },
         ..common::boot(0, Scheme::Ed25519, (1, 0), Vec::new())
     }
 }
@@ -76,7 +79,7 @@ fn who_was_away_links_to_the_members_of_the_file() {
     members[1] = Member { key: key(50).public(), incarnation: 1 };
     boot.latest = Configuration { id: 1, from_slot: Slot(40), members };
     // Its own state is there, and older than the replacement.
-    (boot.lost, boot.state_from, boot.vote_after) = (None, Slot(0), Slot(0));
+    boot.found = Found::default();
     let newest = boot.latest.clone();
     let mut node = Node::boot(boot, now(86_400_000)).unwrap();
     let linked = std::iter::from_fn(|| node.next_output()).find_map(|output| match output {

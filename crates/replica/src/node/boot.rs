@@ -21,6 +21,23 @@ use perdura_protocol::{
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+/// What a data directory holds; by default that of a replica that never ran.
+#[derive(Default)]
+pub struct Found {
+    /// The stored checkpoint: manifest and pieces.
+    pub checkpoint: Option<(Manifest, Vec<Bytes>)>,
+    /// The one before it, where that is the newest that the log proves to others.
+    pub proven: Option<(Manifest, Vec<Bytes>)>,
+    /// The surviving log, in order.
+    pub records: Vec<Record>,
+    /// Votes need a certified prefix up to here (a new incarnation, or lost state); 0 otherwise.
+    pub vote_after: Slot,
+    /// No state below this is enough: that of a new incarnation's configuration, or a lost one.
+    pub state_from: Slot,
+    /// The newest checkpoint, if it is damaged: nothing below it is stored any more.
+    pub lost: Option<Slot>,
+}
+
 /// What a replica starts from.
 pub struct Boot<S> {
     /// Which replica.
@@ -40,18 +57,8 @@ pub struct Boot<S> {
     pub entropy: [u8; 32],
     /// Makes a service in its initial state.
     pub make_service: Box<dyn Fn() -> S + Send>,
-    /// The stored checkpoint: manifest and pieces.
-    pub checkpoint: Option<(Manifest, Vec<Bytes>)>,
-    /// The one before it, where that is the newest that the log proves to others.
-    pub proven: Option<(Manifest, Vec<Bytes>)>,
-    /// The surviving log, in order.
-    pub records: Vec<Record>,
-    /// Votes need a certified prefix up to here (a new incarnation, or lost state); 0 otherwise.
-    pub vote_after: Slot,
-    /// No state below this is enough: that of a new incarnation's configuration, or a lost one.
-    pub state_from: Slot,
-    /// The newest checkpoint, if it is damaged: nothing below it is stored any more.
-    pub lost: Option<Slot>,
+    /// What its data directory holds.
+    pub found: Found,
     /// Bytes that may wait for the disk before nothing more is executed.
     pub backlog_bytes: usize,
 }
@@ -76,13 +83,13 @@ impl<S: Service> Node<S> {
     /// # Errors
     /// When configuration or checkpoint are not usable.
     pub fn boot(boot: Boot<S>, now: Now) -> Result<Node<S>, BootError> {
-        let Boot { me, key, scheme, parameters, genesis, entropy, make_service, .. } = boot;
+        let Boot { me, key, scheme, parameters, genesis, entropy, make_service, found, .. } = boot;
         let n = parameters.faults.n();
         let first = genesis.configuration.clone();
-        let restored = boot.checkpoint.is_some();
+        let restored = found.checkpoint.is_some();
         let mut checkpointing = Checkpointing::new(n, Slot(0));
-        checkpointing.store_from = boot.lost.unwrap_or_default();
-        let mut machine = match boot.checkpoint {
+        checkpointing.store_from = found.lost.unwrap_or_default();
+        let mut machine = match found.checkpoint {
             None => Machine::new(&parameters, genesis_of_zero(genesis), make_service())?,
             Some((manifest, pieces)) => {
                 let machine = Machine::restore(&parameters, &manifest, pieces, make_service())?;
@@ -94,28 +101,29 @@ impl<S: Service> Node<S> {
                 machine
             }
         };
-        if let Some((manifest, pieces)) = boot.proven
+        if let Some((manifest, pieces)) = found.proven
             && let Ok(older) = Machine::restore(&parameters, &manifest, pieces, make_service())
         {
             let (snapshot, digest) = (older.snapshot(), manifest.digest());
             let stored = Stored { snapshot, manifest, digest, asked_ms: 0, apart: true };
             checkpointing.stored.push_front(stored);
         }
-        let certified = certificates(&boot.records);
-        for record in &boot.records {
+        let certified = certificates(&found.records);
+        for record in &found.records {
             if let Record::Prefix(prefix) = record {
                 checkpointing.prefixes.insert(prefix.slot, prefix.clone());
             }
         }
         let mut restart =
-            if boot.records.is_empty() && machine.slot() == Slot(0) && boot.vote_after == Slot(0) {
+            if found.records.is_empty() && machine.slot() == Slot(0) && found.vote_after == Slot(0)
+            {
                 Restart::blank()
             } else {
                 let (slot, history) = (machine.slot(), machine.history());
-                Restart::from_log(n, slot, history, boot.records, boot.vote_after)
+                Restart::from_log(n, slot, history, found.records, found.vote_after)
             };
         // Where the log goes back to slot 1, it gives back a state that was lost.
-        let lacks = !restored && boot.lost.is_some_and(|lost| restart.delivered() < lost);
+        let lacks = !restored && found.lost.is_some_and(|lost| restart.delivered() < lost);
         if lacks || (!restored && first.id > 0) {
             restart = restart.awaiting_state();
         }
@@ -194,7 +202,7 @@ impl<S: Service> Node<S> {
             logged: VecDeque::new(),
             logged_slot,
             checkpointing,
-            transfer: Transfer::new(boot.state_from),
+            transfer: Transfer::new(found.state_from),
             histories,
             ticked_ms: 0,
             voted_ms: 0,
@@ -243,20 +251,10 @@ fn derive(entropy: [u8; 32], purpose: &[u8]) -> [u8; 32] {
     Digest::of(&input).0
 }
 
-/// What was recovered from a data directory, ready for [`Boot`].
+/// What was recovered from a data directory.
 pub struct Recovered<D> {
-    /// The stored checkpoint: manifest and pieces.
-    pub checkpoint: Option<(Manifest, Vec<Bytes>)>,
-    /// The one before it, where that is the newest that the log proves to others.
-    pub proven: Option<(Manifest, Vec<Bytes>)>,
-    /// The surviving log, in order.
-    pub records: Vec<Record>,
-    /// Votes need a certified prefix up to here.
-    pub vote_after: Slot,
-    /// No state below this is enough.
-    pub state_from: Slot,
-    /// The newest checkpoint, if it is damaged.
-    pub lost: Option<Slot>,
+    /// For [`Boot`].
+    pub found: Found,
     /// The log, for the keeper.
     pub log: Log<D>,
     /// Checkpoints and superblock.
@@ -320,17 +318,8 @@ pub fn recover<D: Disk>(opened: Opened<D>) -> Result<Recovered<D>, CheckpointErr
     let incarnation_from = superblock.identity.must_recover.map_or(Slot(0), Slot::previous);
     // What the log lost comes back batch by batch, above whatever state there is.
     let state_from = incarnation_from.max(lost.unwrap_or_default());
-    Ok(Recovered {
-        checkpoint,
-        proven,
-        records,
-        vote_after,
-        state_from,
-        lost,
-        log,
-        checkpoints,
-        warnings,
-    })
+    let found = Found { checkpoint, proven, records, vote_after, state_from, lost };
+    Ok(Recovered { found, log, checkpoints, warnings })
 }
 
 fn read_all<D: Disk>(

@@ -28,7 +28,7 @@ mod transfer;
 mod waiting;
 
 pub use backlog::BACKLOG_BYTES;
-pub use boot::{Boot, BootError, Recovered, recover};
+pub use boot::{Boot, BootError, Found, Recovered, recover};
 pub use checkpoints::RECENT_BYTES;
 pub use executing::{WAITING_READS, WAITING_REPLIES};
 pub use ingress::{NotAdmitted, UNVERIFIED};

@@ -389,7 +389,7 @@ fn note_link(peer: LinkPeer, change: &str, reason: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::{BACKLOG_BYTES, Boot};
+    use crate::node::{BACKLOG_BYTES, Boot, Found};
     use perdura_execution::Genesis;
     use perdura_protocol::configuration::{Member, Parameters};
     use perdura_protocol::{ClusterId, Faults, Scheme, SecretKey, Slot};
@@ -449,12 +449,7 @@ mod tests {
             latest: config.latest.clone(),
             entropy: [1; 32],
             make_service: Box::new(|| Store::new(1 << 30)),
-            checkpoint: None,
-            proven: None,
-            records: Vec::new(),
-            vote_after: Slot(0),
-            state_from: Slot(0),
-            lost: None,
+            found: Found::default(),
             backlog_bytes: BACKLOG_BYTES,
         };
         let node = Node::boot(boot, clock.now()).unwrap();

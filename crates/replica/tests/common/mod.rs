@@ -3,7 +3,7 @@
 use perdura_execution::Genesis;
 use perdura_protocol::configuration::{Configuration, Durability, Member, Parameters};
 use perdura_protocol::{ClusterId, Faults, PublicKey, ReplicaId, Scheme, SecretKey, Slot};
-use perdura_replica::node::{BACKLOG_BYTES, Boot};
+use perdura_replica::node::{BACKLOG_BYTES, Boot, Found};
 use perdura_store::Store;
 
 /// The cluster.
@@ -46,12 +46,7 @@ pub fn boot(
         genesis: Genesis { configuration, clients },
         entropy: [3; 32],
         make_service: Box::new(|| Store::new(1 << 30)),
-        checkpoint: None,
-        proven: None,
-        records: Vec::new(),
-        vote_after: Slot(0),
-        state_from: Slot(0),
-        lost: None,
+        found: Found::default(),
         backlog_bytes: BACKLOG_BYTES,
     }
 }

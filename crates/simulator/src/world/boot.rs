@@ -240,17 +240,8 @@ impl World {
                 return;
             }
         };
-        let Recovered {
-            checkpoint,
-            proven,
-            records,
-            vote_after,
-            state_from,
-            lost,
-            log,
-            checkpoints,
-            ..
-        } = recovered;
+        let Recovered { found, log, checkpoints, .. } = recovered;
+        let records = &found.records;
         let states: Vec<(Slot, Digest)> = checkpoints
             .list()
             .iter()
@@ -258,13 +249,13 @@ impl World {
             .map(|name| (name.slot, name.digest))
             .collect();
         if trusted {
-            let check = self.checkers.persist_before_speak.reopened(replica, &records, &states);
+            let check = self.checkers.persist_before_speak.reopened(replica, records, &states);
             self.check(check);
         } else {
             self.replicas[replica].just_forgot = false;
-            self.checkers.persist_before_speak.reread(replica, &records, &states);
+            self.checkers.persist_before_speak.reread(replica, records, &states);
         }
-        self.checkers.votes.restarted(replica, &records);
+        self.checkers.votes.restarted(replica, records);
         let notes = Notes::default();
         let (limit, service_notes) = (self.parameters.state_limit_bytes, notes.clone());
         let entropy = self.random.bytes32();
@@ -278,12 +269,7 @@ impl World {
             latest: self.latest_members(),
             entropy,
             make_service: Box::new(move || Witnessed::new(limit, service_notes.clone())),
-            checkpoint,
-            proven,
-            records,
-            vote_after,
-            state_from,
-            lost,
+            found,
             backlog_bytes: BACKLOG_BYTES,
         };
         let mut node = match Node::boot(boot, here.clock.now(self.now_us)) {

@@ -276,16 +276,17 @@ impl World {
             }
             let recovered = self.open(replica, disk).ok().and_then(|opened| recover(opened).ok());
             let Some(recovered) = recovered else { return false };
-            lost = lost.max(recovered.lost.unwrap_or_default());
-            let state = recovered.checkpoint.as_ref().map(|(state, _)| (state.slot, state.history));
+            lost = lost.max(recovered.found.lost.unwrap_or_default());
+            let state =
+                recovered.found.checkpoint.as_ref().map(|(state, _)| (state.slot, state.history));
             let (slot, history) = state.unwrap_or((Slot(0), Digest::ZERO));
-            let certified = recovered.records.iter().filter_map(|record| match record {
+            let certified = recovered.found.records.iter().filter_map(|record| match record {
                 Record::Prefix(prefix) => Some(prefix.slot),
                 _ => None,
             });
             let certified = certified.max().unwrap_or_default();
-            let recovered_whole = recovered.lost.is_none();
-            let (records, vote_after) = (recovered.records, recovered.vote_after);
+            let recovered_whole = recovered.found.lost.is_none();
+            let (records, vote_after) = (recovered.found.records, recovered.found.vote_after);
             let delivered =
                 Restart::from_log(self.n(), slot, history, records, vote_after).delivered();
             if recovered_whole {

@@ -7,8 +7,8 @@ use crate::random::Random;
 use crate::witness::{Notes, Witnessed};
 use bytes::Bytes;
 use perdura_adversary::{Insider, Liar, Strategy, Twin};
-use perdura_protocol::{ReplicaId, SecretKey, Slot};
-use perdura_replica::node::{Boot, Input, Interceptor, Node, Now, Peer, Said};
+use perdura_protocol::{ReplicaId, SecretKey};
+use perdura_replica::node::{Boot, Found, Input, Interceptor, Node, Now, Peer, Said};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 impl World {
@@ -80,12 +80,7 @@ impl World {
             latest: here.genesis.configuration.clone(),
             entropy,
             make_service: Box::new(move || Witnessed::new(limit, Notes::default())),
-            checkpoint: None,
-            proven: None,
-            records: Vec::new(),
-            vote_after: Slot(0),
-            state_from: Slot(0),
-            lost: None,
+            found: Found::default(),
             backlog_bytes: crate::checkers::bounded_memory::BACKLOG_BYTES,
         };
         Twin::new(boot, here.clock.now(self.now_us))
