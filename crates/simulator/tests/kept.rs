@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 /// What was wrong, whether something of its own keeps it, and what and where that is, from the
 /// repository's root.
-const KEPT: [(&str, Kept, &str, &str); 22] = [
+const KEPT: [(&str, Kept, &str, &str); 23] = [
     (
         "a Prefix left before an earlier slot of it was on disk (7)",
         Kept::Test,
@@ -141,6 +141,12 @@ const KEPT: [(&str, Kept, &str, &str); 22] = [
         Kept::Test,
         "crates/agreement/tests/laggard.rs",
         "once_a_lost_batch_has_come_the_log_proves_what_follows_it",
+    ),
+    (
+        "after a restart what followed a transferred state served nobody (12007344)",
+        Kept::Test,
+        "crates/agreement/tests/laggard.rs",
+        "the_log_after_a_transferred_state_proves_what_follows_it_also_after_a_restart",
     ),
 ];
 

@@ -23,7 +23,8 @@ const REPLACED: &str = "Replacement (D8)";
 #[derive(Clone, Debug)]
 struct Start {
     base: Slot,
-    choices: BTreeMap<Slot, Digest>,
+    // Nobody has checked yet that these are close to the base.
+    locks: BTreeMap<Slot, (View, Digest)>,
 }
 
 impl Start {
@@ -37,16 +38,20 @@ impl Start {
                 locks.insert(lock.slot, (lock.view, lock.digest));
             }
         }
-        let last = locks.last_key_value().map_or(base, |(slot, _)| *slot);
-        let null = Batch::null().digest();
-        let chosen = |slot: Slot| locks.get(&slot).map_or(null, |(_, digest)| *digest);
-        let choices =
-            (base.0 + 1..=last.0).map(|number| (Slot(number), chosen(Slot(number)))).collect();
-        Start { base, choices }
+        Start { base, locks }
+    }
+
+    /// Whether it chose something for a slot: a lock, or null below one.
+    fn binds(&self, slot: Slot) -> bool {
+        slot > self.base && self.locks.range(slot..).next().is_some()
     }
 
     fn permits(&self, slot: Slot, digest: Digest) -> bool {
-        slot > self.base && self.choices.get(&slot).is_none_or(|chosen| *chosen == digest)
+        let chosen = || match self.locks.get(&slot) {
+            Some((_, digest)) => *digest,
+            None => Batch::null().digest(),
+        };
+        slot > self.base && (!self.binds(slot) || digest == chosen())
     }
 }
 
@@ -113,7 +118,7 @@ impl Votes {
     #[must_use]
     pub fn is_bound(&self, replica: usize, slot: Slot) -> bool {
         let mut starts = self.replicas[replica].starts.values().flatten();
-        starts.any(|start| start.choices.contains_key(&slot))
+        starts.any(|start| start.binds(slot))
     }
 
     /// `replica`, which has executed up to `executed`, says this.
@@ -313,6 +318,31 @@ mod tests {
         assert!(votes.speaks(0, &write(5, 2, 4), Slot(0)).is_ok());
         assert!(votes.speaks(0, &write(5, 1, 4), Slot(0)).is_err());
         assert!(votes.speaks(0, &write(5, 3, 9), Slot(0)).is_ok());
+    }
+
+    /// What a liar makes up is heard before anybody has checked it.
+    #[test]
+    fn a_lock_far_away_costs_nothing() {
+        let mut votes = Votes::new(1, 8);
+        let changes = vec![change(5, vec![lock(u64::MAX, 3, Digest([3; 32]))])];
+        let (view, sender, signature) = (View(5), ReplicaId(0), Signature::NONE);
+        votes.heard(0, &NewView { view, sender, configuration: 0, changes, signature });
+        assert!(votes.is_bound(0, Slot(1 << 50)));
+        assert!(votes.speaks(0, &write(5, 1, 4), Slot(0)).is_err());
+        assert!(
+            votes
+                .speaks(
+                    0,
+                    &Message::Write {
+                        digest: Batch::null().digest(),
+                        view,
+                        slot: Slot(1),
+                        signature
+                    },
+                    Slot(0)
+                )
+                .is_ok()
+        );
     }
 
     #[test]
