@@ -68,6 +68,16 @@ fn an_empty_append_writes_nothing() {
     assert_eq!(disk.operations(), before);
 }
 
+#[test]
+fn a_cluster_that_keeps_nothing_writes_nothing() {
+    let disk = formatted(Durability::None);
+    let mut opened = opened(&disk);
+    let before = disk.operations();
+    opened.log.append(&[vote(0, 1, 1)]).unwrap();
+    opened.log.prepare_free_file().unwrap();
+    assert_eq!(disk.operations(), before);
+}
+
 /// Data in one write, one flush, one unsynced mark.
 #[test]
 fn an_append_is_one_write_one_flush_and_a_mark() {
@@ -233,13 +243,16 @@ fn records_of_an_earlier_use_never_come_back() {
 #[test]
 fn a_group_larger_than_a_file_gets_a_file_of_its_own() {
     let large: Vec<Record> = (1..400).map(|i| vote(0, i, i)).collect();
-    let disk = written(&[vec![Record::View(View(1))], large.clone(), vec![vote(1, 400, 400)]]);
+    let mut disk = written(&[vec![Record::View(View(1))], large.clone(), vec![vote(1, 400, 400)]]);
     let mut again = opened(&disk);
     assert_eq!(again.records.len(), 401);
     assert_eq!(again.records[1..400], large);
     store(&mut again, 399);
     again.log.truncate_below(Slot(399)).unwrap();
-    assert_eq!(again.log.files(), 1, "it is removed, not used again");
+    assert_eq!(again.log.files(), 1);
+    let mut free = disk.list("log").unwrap();
+    free.retain(|name| name.starts_with("free"));
+    assert_eq!(free, ["free-0000000000000001"], "it is removed, not used again");
 }
 
 #[test]
@@ -451,7 +464,8 @@ fn the_last_seal_is_made_durable_when_the_log_is_opened() {
         assert!(failing.log.append(&groups[full]).is_err());
         disk.restart_process();
         drop(opened(&disk));
-        disk.crash(|| 0);
+        let losses = disk.crash(|| 1);
+        assert_eq!(losses.sectors, 0, "nothing was left in the cache");
         assert!(seal(&mut disk, &file, full as u64 + 1), "{files} files");
         assert_eq!(opened(&disk).records.len(), full + 1);
     }
