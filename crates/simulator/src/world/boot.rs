@@ -35,6 +35,7 @@ impl World {
         }
         self.replicas[replica].disk = disk;
         self.replicas[replica].gaps.clear();
+        self.replicas[replica].joins_at = must_recover;
         self.checkers.votes.formatted(replica, must_recover);
     }
 

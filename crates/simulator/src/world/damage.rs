@@ -373,6 +373,11 @@ impl World {
                 self.trace.line(self.now_us, format_args!("r{replica} opens: {verdict:?}"));
             }
         }
+        if whole.records.last() != found.records.last() {
+            // The last group was taken for torn (nothing in it was missed), and its number is used
+            // again: there is no going back to the disk as it would be without the damage.
+            self.replicas[replica].disk.accept_damage();
+        }
         if gaps(&found).iter().any(|gap| !known.contains(gap)) {
             self.mark(Mark::GapRepaired);
         }

@@ -222,6 +222,7 @@ impl World {
                 clock: Clock::draw(&mut clocks, plan.drift),
                 life: 0,
                 incarnation: 0,
+                joins_at: None,
                 key,
                 genesis: genesis.clone(),
                 process: None,

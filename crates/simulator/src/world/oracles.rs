@@ -191,6 +191,11 @@ impl World {
         };
         let highest = well.iter().map(executed).max().unwrap_or_default();
         let own = executed(&replica);
+        // Without those who replace others from a slot on that nobody has come to.
+        let joined = |other: &usize| {
+            self.replicas[*other].joins_at.is_none_or(|first| first <= highest.next())
+        };
+        let well: Vec<usize> = well.into_iter().filter(joined).collect();
         let standstill = &mut self.checkers.standstill;
         if well.len() < self.plan.faults.agreement_quorum() || !well.contains(&replica) {
             standstill.excused(replica);

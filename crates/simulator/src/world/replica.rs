@@ -99,6 +99,8 @@ pub struct Replica {
     pub life: u64,
     /// Incarnations before this one.
     pub incarnation: u32,
+    /// The first slot of its configuration, of a new incarnation: before that it is no member.
+    pub joins_at: Option<Slot>,
     /// The key of this incarnation.
     pub key: SecretKey,
     /// The configuration file on this machine.
