@@ -118,6 +118,11 @@ pub const UNADMITTED_LINKS: usize = 128;
 /// Time for connecting, TLS and the hello exchange.
 pub const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 
+/// As [`HANDSHAKE_TIME`], for the first attempt to reach another replica; doubled up to that with each
+/// attempt that takes longer, until a link is up. A byte that was changed on its way can leave both
+/// ends of a handshake waiting for the other, and a group may stand still for want of this one link.
+pub const DIAL_TIME_FIRST: Duration = Duration::from_secs(1);
+
 /// First pause before a replica is dialled again.
 pub const REDIAL_FIRST: Duration = Duration::from_millis(50);
 

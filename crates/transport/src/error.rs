@@ -76,8 +76,9 @@ pub enum LinkError {
     /// We refused the peer, with the reason that it was told.
     #[error("we refused it: {0}")]
     RefusedByUs(String),
-    /// Connecting, TLS and hello took longer than [`crate::bounds::HANDSHAKE_TIME`].
-    #[error("no connection and handshake within 10 s")]
+    /// Connecting, TLS and hello took longer than [`crate::bounds::HANDSHAKE_TIME`], or than an attempt
+    /// to reach another replica had ([`crate::bounds::DIAL_TIME_FIRST`]).
+    #[error("connecting and the handshake took too long")]
     Expired,
     /// A newer connection of the same replica took its place.
     #[error("replaced by a newer connection of the same replica")]

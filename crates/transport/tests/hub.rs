@@ -11,7 +11,7 @@ use perdura_transport::{
 };
 use socket2::{Domain, Socket, Type};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 const CLUSTER: ClusterId = ClusterId([1; 16]);
@@ -459,6 +459,34 @@ fn handshakes_beyond_the_budget_wait_for_it_and_links_that_are_up_do_not() {
     assert_eq!(node.seen.iter().filter(up).count(), HANDSHAKE_BURST as usize);
     node.frozen = Some(start + Duration::from_secs(1));
     assert_eq!(late.receive(&mut node).unwrap(), Received::Welcome);
+}
+
+/// As after a byte of a handshake was changed on its way: each end waits for the other.
+#[test]
+fn a_replica_that_is_silent_in_the_handshake_is_dialled_again_soon_then_with_more_patience() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    silent.set_nonblocking(true).unwrap();
+    let mut node = Node::new(&config(1));
+    let address = silent.local_addr().unwrap().to_string();
+    let zero = MemberAddress { id: ReplicaId(0), address, key: key(0).public(), incarnation: 0 };
+    node.hub.set_members(&[zero, member(&node, 1)]);
+    let start = Instant::now();
+    let (mut held, mut dialled_ms) = (Vec::new(), Vec::new());
+    for ms in (0..30_000).step_by(100) {
+        node.frozen = Some(start + Duration::from_millis(ms));
+        node.turn();
+        node.turn();
+        while let Ok(connection) = silent.accept() {
+            held.push(connection);
+            dialled_ms.push(ms);
+        }
+    }
+    let gaps: Vec<u64> = dialled_ms.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(gaps.len() >= 5, "{gaps:?}");
+    // The pause between two attempts is below a second.
+    for (gap, patience_ms) in gaps.iter().zip([1_000, 2_000, 4_000, 8_000, 10_000]) {
+        assert!((patience_ms..patience_ms + 1_200).contains(gap), "{gaps:?}");
+    }
 }
 
 #[test]

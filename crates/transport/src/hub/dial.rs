@@ -3,7 +3,7 @@
 use super::connection::Accounted;
 use super::{ACCEPT_PAUSE, Connection, Connections, Hub, MemberAddress};
 use crate::Backoff;
-use crate::bounds::{Bounds, HANDSHAKE_TIME, UNADMITTED_LINKS};
+use crate::bounds::{Bounds, DIAL_TIME_FIRST, HANDSHAKE_TIME, UNADMITTED_LINKS};
 use crate::error::LinkError;
 use crate::link::Link;
 use crate::tcp::tune;
@@ -12,7 +12,7 @@ use mio::net::TcpStream;
 use perdura_protocol::ReplicaId;
 use std::io;
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Another replica, and how we stand with it.
 #[derive(Debug)]
@@ -26,7 +26,34 @@ pub(super) struct Member {
     pub(super) next_attempt: Option<Instant>,
     pub(super) attempts: usize,
     pub(super) backoff: Backoff,
+    /// How long the next attempt may take.
+    pub(super) patience: Duration,
     pub(super) last_failure: Option<String>,
+}
+
+impl Member {
+    pub(super) fn new(address: MemberAddress, backoff: Backoff) -> Member {
+        Member {
+            address,
+            link: None,
+            dialing: None,
+            next_attempt: None,
+            attempts: 0,
+            backoff,
+            patience: DIAL_TIME_FIRST,
+            last_failure: None,
+        }
+    }
+
+    /// A link is up; gives the one before it.
+    pub(super) fn linked(&mut self, place: usize) -> Option<usize> {
+        self.dialing = None;
+        self.next_attempt = None;
+        self.last_failure = None;
+        self.backoff.reset();
+        self.patience = DIAL_TIME_FIRST;
+        self.link.replace(place)
+    }
 }
 
 impl Hub {
@@ -54,7 +81,8 @@ impl Hub {
         let address = self.resolver.address(&member.address.address, attempt)?;
         let link = Link::dial(&self.identity, key, &self.hello, Bounds::REPLICA)?;
         let stream = TcpStream::connect(address)?;
-        let place = self.enter(stream, link, address, Some(id))?;
+        let deadline = self.now + member.patience;
+        let place = self.enter(stream, link, address, Some(id), deadline)?;
         if let Some(member) = self.members.get_mut(&id) {
             member.dialing = Some(place);
         }
@@ -70,6 +98,9 @@ impl Hub {
             tracing::warn!(replica = %id, "no link: {text}; trying on");
         }
         member.last_failure = Some(text);
+        if matches!(error, LinkError::Expired) {
+            member.patience = (2 * member.patience).min(HANDSHAKE_TIME);
+        }
         let pause = member.backoff.next_pause();
         member.next_attempt = Some(self.now + pause);
     }
@@ -104,7 +135,7 @@ impl Hub {
         }
         tune(&stream)?;
         let link = Link::accept(&self.identity)?;
-        let place = self.enter(stream, link, address, None)?;
+        let place = self.enter(stream, link, address, None, self.now + HANDSHAKE_TIME)?;
         if let Some(connection) = self.connections.get_mut(place) {
             connection.connected = true;
         }
@@ -117,6 +148,7 @@ impl Hub {
         link: Link,
         address: SocketAddr,
         dialing: Option<ReplicaId>,
+        deadline: Instant,
     ) -> Result<usize, LinkError> {
         let token = Connections::token(self.connections.next_place());
         let interest = Interest::READABLE | Interest::WRITABLE;
@@ -129,7 +161,7 @@ impl Hub {
             dialing,
             connected: false,
             granted: dialing.is_some(),
-            deadline: Some(self.now + HANDSHAKE_TIME),
+            deadline: Some(deadline),
             in_line: false,
             read_closed: false,
             dirty: false,

@@ -334,15 +334,8 @@ impl Hub {
         }
         for (id, address) in wanted {
             let seed = self.seed ^ (u64::from(self.id.0) << 8 | u64::from(id.0));
-            self.members.entry(id).or_insert_with(|| Member {
-                address: address.clone(),
-                link: None,
-                dialing: None,
-                next_attempt: None,
-                attempts: 0,
-                backoff: Backoff::new(REDIAL_FIRST, REDIAL_LONGEST, seed),
-                last_failure: None,
-            });
+            let backoff = Backoff::new(REDIAL_FIRST, REDIAL_LONGEST, seed);
+            self.members.entry(id).or_insert_with(|| Member::new(address.clone(), backoff));
         }
     }
 

@@ -313,18 +313,9 @@ impl Hub {
         match peer {
             Peer::Replica(id) => {
                 tracing::info!(replica = %id, %address, "link up");
-                let older = self.members.get_mut(&id).and_then(|member| {
-                    member.dialing = None;
-                    member.next_attempt = None;
-                    member.last_failure = None;
-                    member.backoff.reset();
-                    member.link.take()
-                });
+                let older = self.members.get_mut(&id).and_then(|member| member.linked(place));
                 if let Some(older) = older {
                     self.end(older, LinkError::Replaced);
-                }
-                if let Some(member) = self.members.get_mut(&id) {
-                    member.link = Some(place);
                 }
                 self.stats.replica_links += 1;
             }
