@@ -172,7 +172,9 @@ impl<S: Service> Machine<S> {
             return Some(Outcome::Refused(RefusalReason::UnknownClient));
         }
         match Command::from_bytes(command.clone()) {
-            Ok(Command::Service(content)) => self.service.query(&content).map(service_outcome),
+            Ok(Command::Service(content)) => {
+                self.service.query_by(client, &content).map(service_outcome)
+            }
             Ok(Command::Open | Command::Admin(_)) => None,
             Err(_) => Some(Outcome::Refused(RefusalReason::Malformed)),
         }

@@ -10,7 +10,7 @@ use crate::footprint::Footprint;
 use crate::manifest::Entry;
 use crate::restore::RestoreError;
 use bytes::Bytes;
-use perdura_protocol::{ClusterId, Digest, Encode, SessionId, Slot, Time};
+use perdura_protocol::{ClusterId, Digest, Encode, PublicKey, SessionId, Slot, Time};
 use std::sync::Arc;
 
 /// What a command may know besides its bytes and the state (rule E3). Equal on all replicas.
@@ -70,6 +70,12 @@ pub trait Service: Send + 'static {
     fn query(&self, command: &[u8]) -> Option<Result<Bytes, String>> {
         let _ = command;
         None
+    }
+
+    /// The same for the client with this key, in a service that asks who reads.
+    fn query_by(&self, client: PublicKey, command: &[u8]) -> Option<Result<Bytes, String>> {
+        let _ = client;
+        self.query(command)
     }
 
     /// The state as it is now. Execution waits for it, so it should take microseconds at any size:
