@@ -52,6 +52,7 @@ pub fn command(data: &[u8]) -> bool {
     let _ = spaces.footprint(data);
     let queried = spaces.query_by(CLIENT, data);
     let executed = spaces.execute(&CONTEXT, data);
+    assert_eq!(spaces.due(), None, "who does not wait leaves no trace");
     let Ok(decoded) = decoded else {
         assert!(executed.is_err(), "carried out, and does not decode");
         return false;
@@ -81,8 +82,15 @@ pub fn segment(data: &[u8]) -> bool {
     }
     let snapshot = spaces.snapshot();
     assert_eq!((snapshot.segments(), snapshot.segment(0)), (1, piece));
-    for (_, command) in all() {
-        let _ = spaces.execute(&CONTEXT, &command.to_bytes());
+    let mut released = Vec::new();
+    // Of a session that the state knows nothing of: no number executes twice.
+    let session = SessionId { client: PublicKey([9; 32]), nonce: 9 };
+    for (number, (_, command)) in (100..).zip(all()) {
+        let context = ExecutionContext { session, number, ..CONTEXT };
+        spaces.execute_or_wait(&context, &command.to_bytes(), &mut released);
+    }
+    while let Some(due) = spaces.due() {
+        spaces.on_time(due, &mut released);
     }
     true
 }
@@ -127,6 +135,8 @@ fn all() -> Vec<(&'static str, TupleCommand)> {
         ("replace", on("s", Operation::Replace { template: template(), entry: entry() })),
         ("renew", on("s", Operation::Renew { number: 2, lease_ms: Some(100) })),
         ("renew_for_good", on("s", Operation::Renew { number: 2, lease_ms: None })),
+        ("rd", on("s", Operation::Rd { template: template(), wait_ms: 5 })),
+        ("in", on("s", Operation::In { template: Template::of(&every), wait_ms: 500 })),
         ("delete", on("s", Operation::Delete)),
     ]
 }
@@ -152,7 +162,15 @@ pub fn segments() -> Vec<Seed> {
             let _ = larger.execute(&CONTEXT, &command.to_bytes());
         }
     }
+    let mut waited = spaces();
+    for number in 1..4 {
+        let wait =
+            Operation::In { template: Template { fields: vec![Pattern::Any; 3] }, wait_ms: number };
+        let context = ExecutionContext { number, ..CONTEXT };
+        waited.execute_or_wait(&context, &on("s", wait).to_bytes(), &mut Vec::new());
+    }
     vec![
+        ("waiters", piece(&waited)),
         ("empty", piece(&TupleSpaces::new(1 << 20))),
         ("three_tuples", piece(&spaces())),
         ("after_commands", piece(&larger)),

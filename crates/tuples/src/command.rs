@@ -144,6 +144,21 @@ pub enum Operation {
         /// As in [`Entry::lease_ms`]; 0 ends the tuple at once.
         lease_ms: Option<u64>,
     },
+    /// Reads the oldest match, or else the first one that is inserted while it waits.
+    Rd {
+        /// What to match.
+        template: Template,
+        /// Milliseconds of agreed time for which it waits, 1 to [`limits::WAIT_MS`].
+        wait_ms: u64,
+    },
+    /// Takes the oldest match, or else the first one that is inserted while it waits and that
+    /// nobody takes who waited before.
+    In {
+        /// What to match.
+        template: Template,
+        /// As in [`Operation::Rd`].
+        wait_ms: u64,
+    },
 }
 
 /// Why a command cannot be sent, or was refused. Change the command.
@@ -167,6 +182,9 @@ pub enum CommandError {
     /// A lease of no time, or of too much.
     #[error("a lease has 1 to {most} milliseconds, this one has {0}", most = limits::LEASE_MS)]
     Lease(u64),
+    /// A wait of no time, or of too much.
+    #[error("a wait has 1 to {most} milliseconds, this one has {0}", most = limits::WAIT_MS)]
+    Wait(u64),
     /// Too many keys in an access list.
     #[error("an access list has at most {most} keys, this one has {0}", most = limits::ACCESS_KEYS)]
     AccessKeys(usize),
@@ -248,6 +266,12 @@ impl Operation {
             }
             Operation::Renew { lease_ms: None | Some(..=limits::LEASE_MS), .. } => Ok(()),
             Operation::Renew { lease_ms: Some(lease), .. } => Err(CommandError::Lease(*lease)),
+            Operation::Rd { template, wait_ms } | Operation::In { template, wait_ms } => {
+                if !(1..=limits::WAIT_MS).contains(wait_ms) {
+                    return Err(CommandError::Wait(*wait_ms));
+                }
+                template.validate()
+            }
         }
     }
 
@@ -431,6 +455,16 @@ impl Encode for Operation {
                 number.encode(out);
                 lease_ms.encode(out);
             }
+            Operation::Rd { template, wait_ms } => {
+                out.push(12);
+                template.encode(out);
+                wait_ms.encode(out);
+            }
+            Operation::In { template, wait_ms } => {
+                out.push(13);
+                template.encode(out);
+                wait_ms.encode(out);
+            }
         }
     }
 }
@@ -464,6 +498,14 @@ impl Decode for Operation {
             10 => Operation::Replace {
                 template: Decode::decode(reader)?,
                 entry: Decode::decode(reader)?,
+            },
+            12 => Operation::Rd {
+                template: Decode::decode(reader)?,
+                wait_ms: Decode::decode(reader)?,
+            },
+            13 => Operation::In {
+                template: Decode::decode(reader)?,
+                wait_ms: Decode::decode(reader)?,
             },
             11 => Operation::Renew {
                 number: Decode::decode(reader)?,

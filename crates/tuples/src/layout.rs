@@ -8,25 +8,30 @@
 //! | 2, id, 1, number | a tuple: end of its lease (0: none), access lists, fields |
 //! | 2, id, 2, prefix length, hash of the prefix, number | nothing: the index |
 //! | 2, id, 3, end of the lease, number | nothing: the order in which leases end |
+//! | 2, id, 4, prefix length, hash of the prefix, waiter | a command that waits; its prefix is that of its template |
+//! | 3, deadline, id, prefix length, hash, waiter | nothing: the order in which waits end |
+//! | 4, client, session's nonce, number | the last four parts of the key above: where the command waits |
 //!
-//! Ids of spaces are never used again. All that belongs to a space stands together, and an id stands
-//! in one place, so that commands of different spaces touch different keys.
+//! Ids of spaces are never used again.
 
 use crate::access::AccessRef;
 use crate::command::{Entry, SpaceOptions};
 use crate::field::take_array;
 use crate::tuple::PrefixHash;
-use perdura_protocol::{Decode, DecodeError, Encode, PublicKey, Reader, Time};
+use perdura_protocol::{Decode, DecodeError, Encode, PublicKey, Reader, SessionId, Time};
 
 pub(crate) const HEADER_KEY: &[u8] = &[0];
 
 pub(crate) const NAME: u8 = 1;
 pub(crate) const SPACE: u8 = 2;
+pub(crate) const DEADLINE: u8 = 3;
+pub(crate) const WAITING: u8 = 4;
 
 pub(crate) const COUNTERS: u8 = 0;
 pub(crate) const TUPLE: u8 = 1;
 pub(crate) const INDEX: u8 = 2;
 pub(crate) const LEASE: u8 = 3;
+pub(crate) const WAITER: u8 = 4;
 
 pub(crate) fn name_key(name: &str) -> Vec<u8> {
     let mut key = vec![NAME];
@@ -63,6 +68,61 @@ pub(crate) fn index_key(space: u64, (length, hash): (u8, PrefixHash), number: u6
 pub(crate) fn lease_key(space: u64, expires: u64, number: u64) -> Vec<u8> {
     let mut key = space_key(space, LEASE, 16);
     key.extend_from_slice(&expires.to_be_bytes());
+    key.extend_from_slice(&number.to_be_bytes());
+    key
+}
+
+/// Where a command waits: the space's id, the length and hash of its template's prefix (zeros where
+/// the index does not serve it), and its own number among the waiters of the space.
+pub(crate) type Locator = [u8; 33];
+
+pub(crate) fn locator(space: u64, prefix: Option<(u8, PrefixHash)>, waiter: u64) -> Locator {
+    let (length, hash) = prefix.unwrap_or_default();
+    let mut locator = [0; 33];
+    locator[..8].copy_from_slice(&space.to_be_bytes());
+    locator[8] = length;
+    locator[9..25].copy_from_slice(&hash);
+    locator[25..].copy_from_slice(&waiter.to_be_bytes());
+    locator
+}
+
+/// The space in a locator.
+pub(crate) fn space_of(locator: &Locator) -> u64 {
+    locator.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
+}
+
+pub(crate) fn waiter_key(locator: &Locator) -> Vec<u8> {
+    let mut key = space_key(space_of(locator), WAITER, 25);
+    key.extend_from_slice(&locator[8..]);
+    key
+}
+
+/// The locator of a waiter's key.
+pub(crate) fn locator_of(key: &[u8]) -> Option<Locator> {
+    let mut locator = [0; 33];
+    locator[..8].copy_from_slice(key.get(1..9)?);
+    locator[8..].copy_from_slice(key.get(10..35)?);
+    Some(locator)
+}
+
+/// From the first waiter's key of a space to behind the last one's.
+pub(crate) fn waiter_range(space: u64) -> (Vec<u8>, Vec<u8>) {
+    (space_key(space, WAITER, 0), space_key(space, WAITER + 1, 0))
+}
+
+pub(crate) fn deadline_key(deadline: u64, locator: &Locator) -> Vec<u8> {
+    let mut key = Vec::with_capacity(42);
+    key.push(DEADLINE);
+    key.extend_from_slice(&deadline.to_be_bytes());
+    key.extend_from_slice(locator);
+    key
+}
+
+pub(crate) fn waiting_key(session: SessionId, number: u64) -> Vec<u8> {
+    let mut key = Vec::with_capacity(49);
+    key.push(WAITING);
+    key.extend_from_slice(&session.client.0);
+    key.extend_from_slice(&session.nonce.to_be_bytes());
     key.extend_from_slice(&number.to_be_bytes());
     key
 }
@@ -130,6 +190,8 @@ impl Decode for SpaceRecord {
 pub(crate) struct Counters {
     pub next_number: u64,
     pub tuples: u64,
+    pub next_waiter: u64,
+    pub waiters: u64,
     pub deleting: bool,
 }
 
@@ -137,6 +199,8 @@ impl Encode for Counters {
     fn encode(&self, out: &mut Vec<u8>) {
         self.next_number.encode(out);
         self.tuples.encode(out);
+        self.next_waiter.encode(out);
+        self.waiters.encode(out);
         self.deleting.encode(out);
     }
 }
@@ -146,6 +210,8 @@ impl Decode for Counters {
         Ok(Counters {
             next_number: Decode::decode(reader)?,
             tuples: Decode::decode(reader)?,
+            next_waiter: Decode::decode(reader)?,
+            waiters: Decode::decode(reader)?,
             deleting: Decode::decode(reader)?,
         })
     }

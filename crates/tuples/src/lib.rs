@@ -8,6 +8,9 @@
 //! - of several tuples that match, the oldest is meant, the one with the smallest number;
 //! - a lease ends at an agreed time. A command at that time, or later, does not see the tuple; no
 //!   wall clock is asked (rule E3);
+//! - `rd` and `in` wait, in order, for a tuple that is not there. Whoever inserts it serves those who
+//!   wait, the longest first; nobody polls. A wait ends at an agreed time, at which the group orders
+//!   a tick if it orders nothing else; and with its session, or when its client goes on without it;
 //! - access is by the client's key: a space admits clients to insert, to read, to take; a tuple
 //!   narrows the latter two. A tuple that does not admit a client is not there for it.
 //!
@@ -30,6 +33,7 @@ mod search;
 mod service;
 mod space;
 mod tuple;
+mod waiting;
 
 pub use access::Access;
 pub use command::{CommandError, Entry, Operation, SpaceOptions, TupleCommand};

@@ -31,6 +31,16 @@ pub const INDEX_FIELDS: u8 = 8;
 /// Longest lease, milliseconds: ten years.
 pub const LEASE_MS: u64 = 10 * 365 * 24 * 3600 * 1000;
 
+/// Longest wait for a tuple, milliseconds: a day.
+pub const WAIT_MS: u64 = 24 * 3600 * 1000;
+
+/// Commands of one session that wait at once. Few, since the numbers of a session move on only when
+/// the oldest has its reply.
+pub const WAITERS_PER_SESSION: usize = 64;
+
+/// Commands that wait for tuples of one space: bounds what one inserted tuple is held against.
+pub const WAITERS_PER_SPACE: u64 = 8192;
+
 /// Tuples that one command looks at for its template; one that needs more is refused. It bounds how
 /// long a template without indexed fields holds up everybody else.
 pub const SCANNED_TUPLES: usize = 100_000;

@@ -4,12 +4,14 @@ use crate::access::Access;
 use crate::command::{Entry, Operation, SpaceOptions};
 use crate::layout::{HEADER_KEY, Header, Record, SpaceRecord, lease_key, tuple_key};
 use crate::limits;
-use crate::reply::{SpaceDescription, TupleReply};
+use crate::reply::{Found, SpaceDescription, TupleReply};
 use crate::search::{Purpose, Search, Stop};
 use crate::space::{Space, cost, end_of, put};
 use crate::tuple::Template;
+use crate::waiting::{self, Waiter};
 use bytes::Bytes;
-use perdura_protocol::{Decode, Encode, PublicKey, Time};
+use perdura_execution::Release;
+use perdura_protocol::{Decode, Encode, PublicKey, SessionId, Time};
 use perdura_store::SegmentMap;
 
 /// The state of the service, and the bytes that it may count for.
@@ -22,8 +24,15 @@ pub(crate) struct Spaces {
 /// Who asks, and when.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Caller {
-    pub client: PublicKey,
+    pub session: SessionId,
+    pub number: u64,
     pub now: Time,
+}
+
+impl Caller {
+    fn client(self) -> PublicKey {
+        self.session.client
+    }
 }
 
 impl Stop {
@@ -54,6 +63,15 @@ fn being_deleted(name: &str) -> String {
     format!("the space {name:?} is being deleted; delete it again until nothing is left")
 }
 
+fn check_room(held: u64, limit: u64, added: u64, removed: u64) -> Result<(), String> {
+    if added > removed && held - removed + added > limit {
+        return Err(format!(
+            "the tuple spaces are full: they would exceed their limit of {limit} bytes (state_limit_mib of the cluster); take something first"
+        ));
+    }
+    Ok(())
+}
+
 impl Spaces {
     fn header(&self) -> Header {
         let Some(value) = self.map.get(HEADER_KEY) else { return Header::INITIAL };
@@ -61,13 +79,7 @@ impl Spaces {
     }
 
     fn check_room(&self, added: u64, removed: u64) -> Result<(), String> {
-        if added > removed && self.map.bytes() - removed + added > self.limit_bytes {
-            return Err(format!(
-                "the tuple spaces are full: they would exceed their limit of {} bytes (state_limit_mib of the cluster); take something first",
-                self.limit_bytes
-            ));
-        }
-        Ok(())
+        check_room(self.map.bytes(), self.limit_bytes, added, removed)
     }
 
     /// Names above `after`, ascending.
@@ -87,16 +99,18 @@ impl Spaces {
         TupleReply::Spaces { names, more }
     }
 
+    /// What an operation gives; `None` if it waits.
     pub(crate) fn operate(
         &mut self,
         caller: Caller,
         name: &str,
         operation: &Operation,
-    ) -> Result<TupleReply, String> {
+        released: &mut Vec<Release>,
+    ) -> Result<Option<TupleReply>, String> {
         let space = Space::load(&self.map, name);
         if let Operation::Create(options) = operation {
             return match space {
-                None => self.create(caller.client, name, options),
+                None => self.create(caller.client(), name, options).map(Some),
                 Some(space) if space.counters.deleting => Err(being_deleted(name)),
                 Some(_) => Err(format!("there is a space named {name:?} already")),
             };
@@ -105,12 +119,12 @@ impl Spaces {
         let before = space.counters;
         space.expire(&mut self.map, caller.now);
         if *operation == Operation::Delete {
-            return self.delete(caller.client, name, space);
+            return self.delete(caller.client(), name, space, released).map(Some);
         }
         let result = if space.counters.deleting && *operation != Operation::Describe {
             Err(being_deleted(name))
         } else {
-            self.run(caller, &mut space, operation)
+            self.run(caller, &mut space, operation, released)
         };
         if space.counters != before {
             space.save(&mut self.map);
@@ -142,6 +156,7 @@ impl Spaces {
         client: PublicKey,
         name: &str,
         mut space: Space,
+        released: &mut Vec<Release>,
     ) -> Result<TupleReply, String> {
         if client != space.creator()
             && let Err(denied) = admit(&space.options().manage, client, "delete it")
@@ -150,6 +165,7 @@ impl Spaces {
             return Err(denied);
         }
         space.counters.deleting = true;
+        waiting::refuse_all(&mut self.map, &mut space, &being_deleted(name), released);
         space.clear(&mut self.map);
         let remaining = space.counters.tuples;
         if remaining > 0 {
@@ -168,29 +184,32 @@ impl Spaces {
         caller: Caller,
         space: &mut Space,
         operation: &Operation,
-    ) -> Result<TupleReply, String> {
-        let Caller { client, now } = caller;
+        released: &mut Vec<Release>,
+    ) -> Result<Option<TupleReply>, String> {
+        let client = caller.client();
         match operation {
             Operation::Create(_) | Operation::Delete => unreachable!("they come before"),
-            Operation::Describe | Operation::Rdp(_) | Operation::RdAll { .. } => {
-                self.read(client, Some(now), space, operation).map_err(|unread| match unread {
+            Operation::Rd { template, wait_ms } => {
+                return self.find_or_wait(caller, space, Purpose::Read, template, *wait_ms);
+            }
+            Operation::In { template, wait_ms } => {
+                return self.find_or_wait(caller, space, Purpose::Take, template, *wait_ms);
+            }
+            Operation::Describe | Operation::Rdp(_) | Operation::RdAll { .. } => self
+                .read(client, Some(caller.now), space, operation)
+                .map_err(|unread| match unread {
                     Unread::Refused(text) => text,
                     Unread::Timeless => Stop::Timeless.text(),
-                })
-            }
+                }),
             Operation::Out(entry) => {
                 admit(&space.options().insert, client, "insert")?;
                 self.check_room(space.insertion_cost(entry), 0)?;
-                Ok(TupleReply::Inserted { number: space.insert(&mut self.map, entry, now) })
+                let number = self.insert(caller, space, entry, released);
+                Ok(TupleReply::Inserted { number })
             }
-            Operation::OutAll(entries) => self.out_all(caller, space, entries),
+            Operation::OutAll(entries) => self.out_all(caller, space, entries, released),
             Operation::Inp(template) => {
-                admit(&space.options().take, client, "take")?;
-                let found = self.search(caller, space, template, Purpose::Take).oldest();
-                let found = found.map_err(Stop::text)?;
-                if let Some(found) = &found {
-                    space.take(&mut self.map, found.number);
-                }
+                let found = self.find(caller, space, Purpose::Take, template)?;
                 Ok(TupleReply::Found(found))
             }
             Operation::InAll { template, limit } => {
@@ -202,10 +221,66 @@ impl Spaces {
                 }
                 Ok(TupleReply::FoundAll { tuples: several.tuples, more: several.more })
             }
-            Operation::Cas { template, entry } => self.cas(caller, space, template, entry),
-            Operation::Replace { template, entry } => self.replace(caller, space, template, entry),
+            Operation::Cas { template, entry } => {
+                self.cas(caller, space, template, entry, released)
+            }
+            Operation::Replace { template, entry } => {
+                self.replace(caller, space, template, entry, released)
+            }
             Operation::Renew { number, lease_ms } => self.renew(caller, space, *number, *lease_ms),
         }
+        .map(Some)
+    }
+
+    /// Inserts a tuple, and serves those who wait for it.
+    fn insert(
+        &mut self,
+        caller: Caller,
+        space: &mut Space,
+        entry: &Entry,
+        released: &mut Vec<Release>,
+    ) -> u64 {
+        let number = space.insert(&mut self.map, entry, caller.now);
+        waiting::serve(&mut self.map, space, number, released);
+        number
+    }
+
+    /// The oldest match, which goes if it is to be taken.
+    fn find(
+        &mut self,
+        caller: Caller,
+        space: &mut Space,
+        purpose: Purpose,
+        template: &Template,
+    ) -> Result<Option<Found>, String> {
+        match purpose {
+            Purpose::Read => admit(&space.options().read, caller.client(), "read")?,
+            Purpose::Take => admit(&space.options().take, caller.client(), "take")?,
+        }
+        let found = self.search(caller, space, template, purpose).oldest().map_err(Stop::text)?;
+        if let Some(found) = found.as_ref().filter(|_| purpose == Purpose::Take) {
+            space.take(&mut self.map, found.number);
+        }
+        Ok(found)
+    }
+
+    fn find_or_wait(
+        &mut self,
+        caller: Caller,
+        space: &mut Space,
+        purpose: Purpose,
+        template: &Template,
+        wait_ms: u64,
+    ) -> Result<Option<TupleReply>, String> {
+        if let Some(found) = self.find(caller, space, purpose, template)? {
+            return Ok(Some(TupleReply::Found(Some(found))));
+        }
+        let Caller { session, number, now } = caller;
+        let deadline = now.0.saturating_add(wait_ms);
+        let waiter = Waiter { session, number, purpose, deadline, template: template.clone() };
+        let (held, limit) = (self.map.bytes(), self.limit_bytes);
+        waiting::wait(&mut self.map, space, &waiter, |added| check_room(held, limit, added, 0))?;
+        Ok(None)
     }
 
     fn search<'a>(
@@ -215,8 +290,8 @@ impl Spaces {
         template: &'a Template,
         purpose: Purpose,
     ) -> Search<'a> {
-        let Caller { client, now } = caller;
-        Search { map: &self.map, space, template, client, purpose, now: Some(now) }
+        let (client, now) = (caller.client(), Some(caller.now));
+        Search { map: &self.map, space, template, client, purpose, now }
     }
 
     fn out_all(
@@ -224,12 +299,13 @@ impl Spaces {
         caller: Caller,
         space: &mut Space,
         entries: &[Entry],
+        released: &mut Vec<Release>,
     ) -> Result<TupleReply, String> {
-        admit(&space.options().insert, caller.client, "insert")?;
+        admit(&space.options().insert, caller.client(), "insert")?;
         self.check_room(entries.iter().map(|entry| space.insertion_cost(entry)).sum(), 0)?;
         let first = space.counters.next_number;
         for entry in entries {
-            space.insert(&mut self.map, entry, caller.now);
+            self.insert(caller, space, entry, released);
         }
         let count = u32::try_from(entries.len()).expect("a command's tuples are bounded");
         Ok(TupleReply::InsertedAll { first, count })
@@ -241,15 +317,16 @@ impl Spaces {
         space: &mut Space,
         template: &Template,
         entry: &Entry,
+        released: &mut Vec<Release>,
     ) -> Result<TupleReply, String> {
-        admit(&space.options().insert, caller.client, "insert")?;
-        admit(&space.options().read, caller.client, "read")?;
+        admit(&space.options().insert, caller.client(), "insert")?;
+        admit(&space.options().read, caller.client(), "read")?;
         let found = self.search(caller, space, template, Purpose::Read).oldest();
         if let Some(found) = found.map_err(Stop::text)? {
             return Ok(TupleReply::Found(Some(found)));
         }
         self.check_room(space.insertion_cost(entry), 0)?;
-        Ok(TupleReply::Inserted { number: space.insert(&mut self.map, entry, caller.now) })
+        Ok(TupleReply::Inserted { number: self.insert(caller, space, entry, released) })
     }
 
     fn replace(
@@ -258,15 +335,16 @@ impl Spaces {
         space: &mut Space,
         template: &Template,
         entry: &Entry,
+        released: &mut Vec<Release>,
     ) -> Result<TupleReply, String> {
-        admit(&space.options().insert, caller.client, "insert")?;
-        admit(&space.options().take, caller.client, "take")?;
+        admit(&space.options().insert, caller.client(), "insert")?;
+        admit(&space.options().take, caller.client(), "take")?;
         let found = self.search(caller, space, template, Purpose::Take).oldest();
         let Some(old) = found.map_err(Stop::text)? else { return Ok(TupleReply::Found(None)) };
         let removed = space.held_by(&self.map, old.number);
         self.check_room(space.insertion_cost(entry), removed)?;
         space.take(&mut self.map, old.number);
-        let number = space.insert(&mut self.map, entry, caller.now);
+        let number = self.insert(caller, space, entry, released);
         Ok(TupleReply::Replaced { old, number })
     }
 
@@ -277,12 +355,12 @@ impl Spaces {
         number: u64,
         lease_ms: Option<u64>,
     ) -> Result<TupleReply, String> {
-        admit(&space.options().take, caller.client, "take")?;
+        admit(&space.options().take, caller.client(), "take")?;
         let none = Ok(TupleReply::Renewed { renewed: false, expires: None });
         let Some(value) = self.map.get(&tuple_key(space.id(), number)) else { return none };
         let record = Record::of(value);
         let ended = record.expires().is_some_and(|expires| expires <= caller.now);
-        if ended || !record.take.admits(caller.client) {
+        if ended || !record.take.admits(caller.client()) {
             return none;
         }
         if lease_ms == Some(0) {
@@ -315,6 +393,7 @@ impl Spaces {
                 options: space.options().clone(),
                 creator: space.creator(),
                 tuples: space.counters.tuples,
+                waiters: space.counters.waiters,
                 deleting: space.counters.deleting,
             })),
             Operation::Rdp(template) => {

@@ -37,7 +37,8 @@ pub enum TupleReply {
         /// How many they are.
         count: u32,
     },
-    /// What was read or taken; of a `cas`, the tuple for which nothing was inserted.
+    /// What was read or taken, nothing where the wait for it ended; of a `cas`, the tuple for which
+    /// nothing was inserted.
     Found(Option<Found>),
     /// Tuples that were read or taken.
     FoundAll {
@@ -82,6 +83,8 @@ pub struct SpaceDescription {
     pub creator: PublicKey,
     /// Tuples in it, including those whose lease has ended and which are not removed yet.
     pub tuples: u64,
+    /// Commands that wait for tuples of it.
+    pub waiters: u64,
     /// Whether it is being deleted.
     pub deleting: bool,
 }
@@ -197,6 +200,7 @@ impl Encode for SpaceDescription {
         self.options.encode(out);
         self.creator.encode(out);
         self.tuples.encode(out);
+        self.waiters.encode(out);
         self.deleting.encode(out);
     }
 }
@@ -207,6 +211,7 @@ impl Decode for SpaceDescription {
             options: Decode::decode(reader)?,
             creator: Decode::decode(reader)?,
             tuples: Decode::decode(reader)?,
+            waiters: Decode::decode(reader)?,
             deleting: Decode::decode(reader)?,
         })
     }

@@ -4,10 +4,12 @@
 use crate::access::Access;
 use crate::command::TupleCommand;
 use crate::layout::{
-    COUNTERS, Counters, HEADER_KEY, Header, INDEX, LEASE, NAME, Record, SPACE, SpaceRecord, TUPLE,
-    index_key, lease_key, number_of,
+    COUNTERS, Counters, DEADLINE, HEADER_KEY, Header, INDEX, LEASE, Locator, NAME, Record, SPACE,
+    SpaceRecord, TUPLE, WAITER, WAITING, deadline_key, index_key, lease_key, locator, locator_of,
+    number_of, waiting_key,
 };
 use crate::tuple::{check_raw, prefixes};
+use crate::waiting::Waiter;
 use bytes::Bytes;
 use perdura_execution::RestoreError;
 use perdura_protocol::{Decode, DecodeError, Reader};
@@ -21,6 +23,7 @@ struct Checked {
     index_fields: u8,
     counters: Option<Counters>,
     tuples: u64,
+    waiters: u64,
     // Entries of index and leases: those that the tuples ask for, all of which are there, and those
     // that are there.
     expected: u64,
@@ -29,6 +32,8 @@ struct Checked {
 
 pub(crate) fn check(map: &SegmentMap) -> Result<(), RestoreError> {
     let mut header = None;
+    // Deadlines and sessions of waiters.
+    let mut waits = 0;
     let mut spaces: BTreeMap<u64, Checked> = BTreeMap::new();
     for (key, value) in map.range(&[], None) {
         match key.split_first() {
@@ -41,6 +46,7 @@ pub(crate) fn check(map: &SegmentMap) -> Result<(), RestoreError> {
                     index_fields: record.options.index_fields,
                     counters: None,
                     tuples: 0,
+                    waiters: 0,
                     expected: 0,
                     found: 0,
                 };
@@ -54,14 +60,19 @@ pub(crate) fn check(map: &SegmentMap) -> Result<(), RestoreError> {
                 let space = spaces.get_mut(&id).ok_or(LAYOUT)?;
                 check_part(map, id, space, part, key, value)?;
             }
+            Some((&DEADLINE, rest)) if rest.len() == 41 && value.is_empty() => waits += 1,
+            Some((&WAITING, rest)) if rest.len() == 48 && value.len() == 33 => waits += 1,
             _ => return Err(LAYOUT),
         }
     }
     let complete = |space: &Checked| {
-        space.counters.is_some_and(|counters| counters.tuples == space.tuples)
+        let count = |counters: Counters| (counters.tuples, counters.waiters);
+        space.counters.map(count) == Some((space.tuples, space.waiters))
             && space.expected == space.found
     };
-    if spaces.values().all(complete) { Ok(()) } else { Err(LAYOUT) }
+    // Each waiter has its two; there are no others if they are as many.
+    let waiters: u64 = spaces.values().map(|space| space.waiters).sum();
+    if spaces.values().all(complete) && waits == 2 * waiters { Ok(()) } else { Err(LAYOUT) }
 }
 
 fn decode<T: Decode>(value: &[u8]) -> Result<T, RestoreError> {
@@ -109,6 +120,18 @@ fn check_part(
                 .all(|prefix| belongs(&index_key(id, prefix, number)));
             space.tuples += 1;
             if leased && indexed { Ok(()) } else { Err(LAYOUT) }
+        }
+        (&[WAITER, ref rest @ ..], Some(counters)) if rest.len() == 25 => {
+            let waiter: Waiter = decode(value)?;
+            let number = number_of(key);
+            let place = locator(id, waiter.template.prefix(space.index_fields), number);
+            let held = map.get(&waiting_key(waiter.session, waiter.number));
+            let located = |held: &Locator| *held == place && locator_of(key) == Some(place);
+            let found = held.and_then(|held| held[..].try_into().ok()).is_some_and(|h| located(&h));
+            let timed = map.get(&deadline_key(waiter.deadline, &place)).is_some();
+            space.waiters += 1;
+            let numbered = number != 0 && number < counters.next_waiter;
+            if found && timed && numbered { Ok(()) } else { Err(LAYOUT) }
         }
         (&[INDEX, ref rest @ ..], Some(_)) if rest.len() == 25 && value.is_empty() => {
             space.found += 1;

@@ -1,10 +1,14 @@
 //! The tuple spaces as a [`Service`].
 
-use crate::command::{CommandError, Operation, TupleCommand};
+use crate::command::{Operation, TupleCommand};
 use crate::operate::{Caller, Spaces};
+use crate::reply::TupleReply;
+use crate::waiting;
 use bytes::Bytes;
-use perdura_execution::{ExecutionContext, Footprint, RestoreError, Service, Snapshot};
-use perdura_protocol::{Encode, PublicKey};
+use perdura_execution::{
+    ExecutionContext, Footprint, Progress, Release, RestoreError, Service, Snapshot,
+};
+use perdura_protocol::{Encode, PublicKey, SessionId, Time};
 use perdura_store::SegmentMap;
 use std::sync::Arc;
 
@@ -61,16 +65,48 @@ impl Service for TupleSpaces {
         footprint
     }
 
+    /// For a caller that neither waits nor lets others wait: what would wait finds nothing.
     fn execute(&mut self, context: &ExecutionContext, command: &[u8]) -> Result<Bytes, String> {
-        let text = |error: CommandError| error.to_string();
-        let reply = match TupleCommand::decode(command).map_err(text)? {
-            TupleCommand::Spaces { after, limit } => self.spaces.names(&after, limit),
-            TupleCommand::On { space, operation } => {
-                let caller = Caller { client: context.session.client, now: context.time };
-                self.spaces.operate(caller, &space, &operation)?
+        match self.execute_or_wait(context, command, &mut Vec::new()) {
+            Progress::Done(result) => result,
+            Progress::Waits => {
+                self.forget(context.session, context.number);
+                Ok(TupleReply::Found(None).to_bytes())
+            }
+        }
+    }
+
+    fn execute_or_wait(
+        &mut self,
+        context: &ExecutionContext,
+        command: &[u8],
+        released: &mut Vec<Release>,
+    ) -> Progress {
+        let reply = match TupleCommand::decode(command) {
+            Err(error) => Err(error.to_string()),
+            Ok(TupleCommand::Spaces { after, limit }) => Ok(Some(self.spaces.names(&after, limit))),
+            Ok(TupleCommand::On { space, operation }) => {
+                let ExecutionContext { session, number, time, .. } = *context;
+                let caller = Caller { session, number, now: time };
+                self.spaces.operate(caller, &space, &operation, released)
             }
         };
-        Ok(reply.to_bytes())
+        match reply.transpose() {
+            Some(reply) => Progress::Done(reply.map(|reply| reply.to_bytes())),
+            None => Progress::Waits,
+        }
+    }
+
+    fn on_time(&mut self, time: Time, released: &mut Vec<Release>) {
+        waiting::end_waits(&mut self.spaces.map, time, released);
+    }
+
+    fn due(&self) -> Option<Time> {
+        waiting::due(&self.spaces.map)
+    }
+
+    fn forget(&mut self, session: SessionId, number: u64) {
+        waiting::forget(&mut self.spaces.map, session, number);
     }
 
     fn query_by(&self, client: PublicKey, command: &[u8]) -> Option<Result<Bytes, String>> {

@@ -48,7 +48,13 @@ pub(crate) fn end_of(lease_ms: Option<u64>, now: Time) -> u64 {
 
 impl Space {
     pub(crate) fn new(record: SpaceRecord, first_number: u64) -> Space {
-        let counters = Counters { next_number: first_number, tuples: 0, deleting: false };
+        let counters = Counters {
+            next_number: first_number,
+            tuples: 0,
+            next_waiter: 1,
+            waiters: 0,
+            deleting: false,
+        };
         Space { record, counters }
     }
 

@@ -104,6 +104,12 @@ fn damaged_segments_are_refused() {
         }
         let _ = execute(&mut spaces, 1, time, &on("jobs", Operation::Out(random.entry())));
     }
+    for number in 1..60 {
+        let template = random.template();
+        let wait = on("jobs", Operation::In { template, wait_ms: 100 + number });
+        progress(&mut spaces, &numbered(1, number % 7, number, time), &wait);
+    }
+    assert!(spaces.due().is_some(), "some of them wait");
     let whole = segments(&spaces);
     let (mut refused, mut accepted) = (0, 0);
     for _ in 0..4000 {
@@ -118,9 +124,11 @@ fn damaged_segments_are_refused() {
             Ok(()) => {
                 assert_eq!(segments(&restored), pieces);
                 // Whatever it holds, commands find what belongs together.
-                for _ in 0..5 {
+                for number in 100..105 {
                     let command = on("jobs", random.operation());
-                    let _ = execute(&mut restored, random.client(), time + 500, &command);
+                    let context = numbered(random.client(), 1, number, time + 500);
+                    on_time(&mut restored, time + random.below(500));
+                    progress(&mut restored, &context, &command);
                 }
                 accepted += 1;
             }

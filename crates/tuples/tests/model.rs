@@ -3,7 +3,8 @@
 mod support;
 
 use perdura_execution::{Entry as PieceEntry, Service};
-use perdura_tuples::{TupleCommand, TupleReply, TupleSpaces};
+use perdura_protocol::Time;
+use perdura_tuples::{SpaceDescription, TupleCommand, TupleReply, TupleSpaces};
 use support::model::{Model, Refused};
 use support::*;
 
@@ -21,37 +22,86 @@ fn commands(seed: u64) -> impl Iterator<Item = (u8, u64, TupleCommand)> {
     })
 }
 
+/// What happened in the runs: they have to reach everything.
+#[derive(Default, Debug)]
+struct Seen {
+    found: u32,
+    queried: u32,
+    refused: u32,
+    renewed: u32,
+    waited: u32,
+    served: u32,
+    ended: u32,
+    forgotten: u32,
+}
+
 #[test]
 fn they_behave_like_a_list() {
-    let (mut taken, mut queried, mut refused, mut ended) = (0, 0, 0, 0);
+    let mut seen = Seen::default();
     for seed in 0..60 {
         let (mut spaces, mut model) = (TupleSpaces::new(LIMIT), Model::default());
+        let mut random = Random(seed + 500);
         for (step, (client, time, command)) in commands(seed).enumerate() {
+            let ended = model.on_time(time);
+            let mut found = on_time(&mut spaces, time);
+            found.sort_unstable_by_key(|(session, number, _)| (*session, *number));
+            let nothing = |(session, number)| (session, number, Ok(TupleReply::Found(None)));
+            seen.ended += ended.len() as u32;
+            assert_eq!(found, ended.into_iter().map(nothing).collect::<Vec<_>>());
+            if !model.waiters.is_empty() && random.chance(60) {
+                let index = random.below(model.waiters.len() as u64) as usize;
+                let waiter = model.waiters.remove(index);
+                spaces.forget(waiter.session, waiter.number);
+                seen.forgotten += 1;
+            }
             let query = query(&spaces, client, &command);
-            let reply = execute(&mut spaces, client, time, &command);
-            let expected = model.execute(client, time, &command);
-            let found = reply.clone().map_err(|_| Refused);
-            assert_eq!(found, expected, "seed {seed} step {step}: {command:?} {reply:?}");
+            let context = numbered(client, random.below(5), step as u64, time);
+            let (progress, released) = progress(&mut spaces, &context, &command);
+            let (expected, served) =
+                model.progress((context.session, context.number), time, &command);
+            let text = format!("seed {seed} step {step}: {command:?} {progress:?}");
+            let released: Vec<_> =
+                released.into_iter().map(|(id, number, reply)| (id, number, reply.ok())).collect();
+            assert_eq!(released, served, "{text}");
+            seen.served += served.len() as u32;
+            let first = model.waiters.iter().map(|waiter| Time(waiter.deadline)).min();
+            assert_eq!(spaces.due(), first, "{text}");
+            let found =
+                progress.clone().map(|reply| reply.map(without_waiters).map_err(|_| Refused));
+            assert_eq!(found, expected, "{text}");
+            let Some(reply) = progress else {
+                seen.waited += 1;
+                continue;
+            };
             if let Some(answer) = query {
                 assert!(command.is_read());
                 // Leases may have ended since the command before, which the description counts.
                 if !matches!(reply, Ok(TupleReply::Described(_))) {
                     assert_eq!(answer, reply, "seed {seed} step {step}: {command:?}");
                 }
-                queried += 1;
+                seen.queried += 1;
             }
             match reply {
-                Ok(TupleReply::Found(Some(_)) | TupleReply::Replaced { .. }) => taken += 1,
-                Ok(TupleReply::Renewed { renewed: true, .. }) => ended += 1,
-                Err(_) => refused += 1,
+                Ok(TupleReply::Found(Some(_)) | TupleReply::Replaced { .. }) => seen.found += 1,
+                Ok(TupleReply::Renewed { renewed: true, .. }) => seen.renewed += 1,
+                Err(_) => seen.refused += 1,
                 Ok(_) => {}
             }
         }
     }
-    assert!(
-        taken > 3000 && queried > 2000 && refused > 3000 && ended > 500,
-        "{taken} {queried} {refused} {ended}"
-    );
+    let Seen { found, queried, refused, renewed, waited, served, ended, forgotten } = seen;
+    assert!(found > 3000 && queried > 2000 && refused > 1000 && renewed > 500, "{seen:?}");
+    assert!(waited > 1000 && served > 400 && ended > 500 && forgotten > 300, "{seen:?}");
+}
+
+/// The model does not count who waits.
+fn without_waiters(reply: TupleReply) -> TupleReply {
+    match reply {
+        TupleReply::Described(description) => {
+            TupleReply::Described(SpaceDescription { waiters: 0, ..description })
+        }
+        other => other,
+    }
 }
 
 /// The same commands give the same segments, whenever snapshots are taken, held and hashed, and
@@ -63,9 +113,11 @@ fn segments_depend_on_the_commands_alone() {
         let mut random = Random(seed + 1000);
         let (mut plain, mut disturbed) = (TupleSpaces::new(LIMIT), TupleSpaces::new(LIMIT));
         let mut held = Vec::new();
-        for (client, time, command) in commands(seed) {
-            let reply = execute(&mut plain, client, time, &command);
-            assert_eq!(reply, execute(&mut disturbed, client, time, &command));
+        for (step, (client, time, command)) in commands(seed).enumerate() {
+            let context = numbered(client, 1, step as u64, time);
+            assert_eq!(on_time(&mut plain, time), on_time(&mut disturbed, time));
+            let reply = progress(&mut plain, &context, &command);
+            assert_eq!(reply, progress(&mut disturbed, &context, &command));
             match random.below(30) {
                 0 => held.push(disturbed.snapshot()),
                 1 => held.clear(),
@@ -95,8 +147,10 @@ fn what_goes_leaves_nothing() {
     for seed in 0..10 {
         let mut spaces = TupleSpaces::new(LIMIT);
         let mut last = 0;
-        for (client, time, command) in commands(seed) {
-            let _ = execute(&mut spaces, client, time, &command);
+        for (step, (client, time, command)) in commands(seed).enumerate() {
+            on_time(&mut spaces, time);
+            let context = numbered(client, 1, step as u64, time);
+            let _ = progress(&mut spaces, &context, &command);
             last = time;
         }
         for name in ["jobs", "locks", "j", "jobs2"] {

@@ -340,6 +340,10 @@ fn the_limits_of_commands_are_checked_in_words() {
     refused(on("s", Operation::OutAll(vec![])), "1 to 512 tuples");
     refused(on("s", Operation::OutAll(vec![entry("a", 1); 513])), "1 to 512 tuples");
     refused(on("s", Operation::InAll { template: any_pair(), limit: 0 }), "1 to 512 tuples");
+    for wait_ms in [0, limits::WAIT_MS + 1] {
+        refused(on("s", Operation::Rd { template: any_pair(), wait_ms }), "a wait has");
+        refused(on("s", Operation::In { template: any_pair(), wait_ms }), "a wait has");
+    }
     refused(TupleCommand::Spaces { after: String::new(), limit: 513 }, "1 to 512 tuples");
     let large = Tuple::new(&[Field::Bytes(Bytes::from(vec![0; 500_000]))]).unwrap();
     refused(on("s", Operation::OutAll(vec![Entry::new(large); 9])), "bytes of tuples");

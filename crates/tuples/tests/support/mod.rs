@@ -3,7 +3,7 @@
 pub mod model;
 
 use bytes::Bytes;
-use perdura_execution::{Entry as PieceEntry, ExecutionContext, Service};
+use perdura_execution::{Entry as PieceEntry, ExecutionContext, Progress, Release, Service};
 use perdura_protocol::{ClusterId, Decode, Digest, Encode, PublicKey, SessionId, Slot, Time};
 use perdura_tuples::{
     Access, Entry, Field, Float, Found, Kind, Operation, Pattern, SpaceOptions, Template, Tuple,
@@ -25,6 +25,41 @@ pub fn context(client: u8, time: u64) -> ExecutionContext {
         cluster: ClusterId([1; 16]),
         batch: Digest::ZERO,
     }
+}
+
+/// The context of a command with this number in a session of its client's.
+pub fn numbered(client: u8, nonce: u64, number: u64, time: u64) -> ExecutionContext {
+    let session = SessionId { client: key(client), nonce };
+    ExecutionContext { session, number, ..context(client, time) }
+}
+
+/// A released reply, decoded.
+pub type Released = (SessionId, u64, Result<TupleReply, String>);
+
+fn decoded(release: Release) -> Released {
+    let reply = release.result.map(|reply| TupleReply::from_bytes(reply).unwrap());
+    (release.session, release.number, reply)
+}
+
+/// What a command gives, `None` if it waits, and what it releases.
+pub fn progress(
+    spaces: &mut TupleSpaces,
+    context: &ExecutionContext,
+    command: &TupleCommand,
+) -> (Option<Result<TupleReply, String>>, Vec<Released>) {
+    let mut released = Vec::new();
+    let progress = match spaces.execute_or_wait(context, &command.to_bytes(), &mut released) {
+        Progress::Done(result) => Some(result.map(|reply| TupleReply::from_bytes(reply).unwrap())),
+        Progress::Waits => None,
+    };
+    (progress, released.into_iter().map(decoded).collect())
+}
+
+/// What a new time releases.
+pub fn on_time(spaces: &mut TupleSpaces, time: u64) -> Vec<Released> {
+    let mut released = Vec::new();
+    spaces.on_time(Time(time), &mut released);
+    released.into_iter().map(decoded).collect()
 }
 
 pub fn execute(
@@ -229,7 +264,7 @@ impl Random {
 
     pub fn operation(&mut self) -> Operation {
         let limit = self.below(6) as u32 + 1;
-        match self.below(44) {
+        match self.below(56) {
             0..3 => Operation::Create(self.options()),
             3 if self.chance(8) => Operation::Delete,
             3..5 => Operation::Describe,
@@ -247,6 +282,8 @@ impl Random {
             32..34 => Operation::InAll { template: self.template(), limit },
             34..37 => Operation::Cas { template: self.template(), entry: self.entry() },
             37..40 => Operation::Replace { template: self.template(), entry: self.entry() },
+            45..50 => Operation::Rd { template: self.template(), wait_ms: self.below(4000) + 1 },
+            50..56 => Operation::In { template: self.template(), wait_ms: self.below(4000) + 1 },
             _ => Operation::Renew {
                 number: self.below(200) + 1,
                 lease_ms: if self.chance(4) { None } else { Some(self.below(400)) },

@@ -2,7 +2,7 @@
 //! limits.
 
 use super::key;
-use perdura_protocol::Time;
+use perdura_protocol::{SessionId, Time};
 use perdura_tuples::{
     Access, Entry, Field, Found, Operation, Pattern, SpaceDescription, SpaceOptions, Template,
     TupleCommand, TupleReply,
@@ -26,9 +26,21 @@ struct Space {
 }
 
 #[derive(Clone, Debug)]
+pub struct Waiter {
+    pub session: SessionId,
+    pub number: u64,
+    pub deadline: u64,
+    space: String,
+    takes: bool,
+    template: Template,
+}
+
+#[derive(Clone, Debug)]
 pub struct Model {
     spaces: BTreeMap<String, Space>,
     first: u64,
+    // In the order in which they began to wait.
+    pub waiters: Vec<Waiter>,
 }
 
 /// Refused, for whatever reason.
@@ -88,11 +100,83 @@ fn several(mut tuples: Vec<Found>, limit: u32) -> (Vec<Found>, bool) {
 
 impl Default for Model {
     fn default() -> Model {
-        Model { spaces: BTreeMap::new(), first: 1 }
+        Model { spaces: BTreeMap::new(), first: 1, waiters: Vec::new() }
     }
 }
 
 impl Model {
+    /// Waits that end at a time, by session and number.
+    pub fn on_time(&mut self, now: u64) -> Vec<(SessionId, u64)> {
+        let (ended, still): (Vec<Waiter>, Vec<Waiter>) =
+            self.waiters.drain(..).partition(|waiter| waiter.deadline <= now);
+        self.waiters = still;
+        let mut ended: Vec<_> = ended.iter().map(|w| (w.session, w.number)).collect();
+        ended.sort_unstable();
+        ended
+    }
+
+    /// What a command gives, `None` if it waits, and what it releases; `None` for a refusal.
+    pub fn progress(
+        &mut self,
+        (session, number): (SessionId, u64),
+        now: u64,
+        command: &TupleCommand,
+    ) -> (Option<Result<TupleReply, Refused>>, Vec<(SessionId, u64, Option<TupleReply>)>) {
+        let client = session.client.0[0];
+        let TupleCommand::On { space: name, operation } = command else {
+            return (Some(self.execute(client, now, command)), Vec::new());
+        };
+        let (template, wait_ms, takes) = match operation {
+            Operation::Rd { template, wait_ms } => (template, wait_ms, false),
+            Operation::In { template, wait_ms } => (template, wait_ms, true),
+            _ => {
+                let reply = self.execute(client, now, command);
+                return (Some(reply), self.serve(name));
+            }
+        };
+        let at_once =
+            if takes { Operation::Inp(template.clone()) } else { Operation::Rdp(template.clone()) };
+        let found = self.operate(client, now, name, &at_once);
+        if found != Ok(TupleReply::Found(None)) {
+            return (Some(found), Vec::new());
+        }
+        let (space, template, deadline) = (name.clone(), template.clone(), now + wait_ms);
+        self.waiters.push(Waiter { session, number, deadline, space, takes, template });
+        (None, Vec::new())
+    }
+
+    /// Gives the tuples of a space, oldest first, to those who wait, until nobody gets any.
+    fn serve(&mut self, name: &str) -> Vec<(SessionId, u64, Option<TupleReply>)> {
+        let mut released = Vec::new();
+        let Some(space) = self.spaces.get_mut(name) else {
+            let gone = |waiter: &Waiter| waiter.space == name;
+            for waiter in self.waiters.iter().filter(|waiter| gone(waiter)) {
+                released.push((waiter.session, waiter.number, None));
+            }
+            self.waiters.retain(|waiter| !gone(waiter));
+            return released;
+        };
+        for held in space.tuples.clone() {
+            let mut taken = false;
+            self.waiters.retain(|waiter| {
+                let client = waiter.session.client.0[0];
+                let access = if waiter.takes { &held.entry.take } else { &held.entry.read };
+                let served =
+                    !taken && waiter.space == name && held.is(&waiter.template, access, client);
+                if served {
+                    taken = waiter.takes;
+                    let reply = TupleReply::Found(Some(held.found()));
+                    released.push((waiter.session, waiter.number, Some(reply)));
+                }
+                !served
+            });
+            if taken {
+                space.remove(&[held.found()]);
+            }
+        }
+        released
+    }
+
     pub fn execute(
         &mut self,
         client: u8,
@@ -148,6 +232,7 @@ impl Model {
             Operation::Cas { .. } => may(&options.insert).and(may(&options.read))?,
             Operation::Replace { .. } => may(&options.insert).and(may(&options.take))?,
             Operation::Create(_) | Operation::Delete | Operation::Describe => {}
+            Operation::Rd { .. } | Operation::In { .. } => unreachable!(),
         }
         Ok(run(space, client, now, operation))
     }
@@ -156,10 +241,12 @@ impl Model {
 fn run(space: &mut Space, client: u8, now: u64, operation: &Operation) -> TupleReply {
     match operation {
         Operation::Create(_) | Operation::Delete => unreachable!(),
+        Operation::Rd { .. } | Operation::In { .. } => unreachable!(),
         Operation::Describe => TupleReply::Described(SpaceDescription {
             options: space.options.clone(),
             creator: key(space.creator),
             tuples: space.tuples.len() as u64,
+            waiters: 0,
             deleting: false,
         }),
         Operation::Out(entry) => TupleReply::Inserted { number: space.out(entry, now) },
