@@ -43,6 +43,9 @@ pub struct Model {
     pub waiters: Vec<Waiter>,
 }
 
+/// A released reply; `None` for a refusal.
+pub type Served = (SessionId, u64, Option<TupleReply>);
+
 /// Refused, for whatever reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Refused;
@@ -121,7 +124,7 @@ impl Model {
         (session, number): (SessionId, u64),
         now: u64,
         command: &TupleCommand,
-    ) -> (Option<Result<TupleReply, Refused>>, Vec<(SessionId, u64, Option<TupleReply>)>) {
+    ) -> (Option<Result<TupleReply, Refused>>, Vec<Served>) {
         let client = session.client.0[0];
         let TupleCommand::On { space: name, operation } = command else {
             return (Some(self.execute(client, now, command)), Vec::new());
@@ -146,7 +149,7 @@ impl Model {
     }
 
     /// Gives the tuples of a space, oldest first, to those who wait, until nobody gets any.
-    fn serve(&mut self, name: &str) -> Vec<(SessionId, u64, Option<TupleReply>)> {
+    fn serve(&mut self, name: &str) -> Vec<Served> {
         let mut released = Vec::new();
         let Some(space) = self.spaces.get_mut(name) else {
             let gone = |waiter: &Waiter| waiter.space == name;
