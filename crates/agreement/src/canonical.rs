@@ -442,6 +442,8 @@ impl Agreement {
             trust: _,
             clock_ms: _,
             served_ms: _,
+            // Of the service, of which the checker has none: nothing is ever due.
+            ticks: _,
             forged,
             // Decides about nothing.
             entropy_used: _,

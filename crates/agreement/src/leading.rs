@@ -69,6 +69,9 @@ impl Agreement {
                 return Some(Batch::requests(now.wall, frames));
             }
         }
+        if let Some(tick) = self.tick(now, slot) {
+            return Some(tick);
+        }
         // Null batches carry the group to the start of a new configuration (D8).
         let activation = self.configurations.latest().from_slot;
         (slot < activation && in_flight < EAGER_SLOTS).then(Batch::null)

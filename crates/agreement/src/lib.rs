@@ -40,6 +40,7 @@ mod prefix;
 mod restart;
 mod rules;
 mod slot;
+mod ticks;
 pub mod timing;
 mod trials;
 mod views;

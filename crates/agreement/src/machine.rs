@@ -8,7 +8,7 @@ use crate::penalty::{Trust, is_signed};
 use crate::pool::Pool;
 use crate::rules::Standing;
 use crate::slot::{SlotState, Vote};
-use crate::{restart::Restart, timing};
+use crate::{restart::Restart, ticks::Ticks, timing};
 use perdura_protocol::configuration::{Configuration, Configurations, Parameters};
 use perdura_protocol::keys::Scheme;
 use perdura_protocol::message::{Decision, Message};
@@ -228,7 +228,6 @@ pub struct Agreement {
     pub(crate) fetched: BTreeMap<Digest, Batch>,
     pub(crate) quorum_asked_ms: Option<u64>,
     pub(crate) changing_since_ms: u64,
-
     pub(crate) peers: Vec<PeerStatus>,
     pub(crate) trust: Vec<Trust>,
     // Of the latest input.
@@ -238,6 +237,7 @@ pub struct Agreement {
     pub(crate) progress_ms: u64,
     // When frames of clients were last delivered.
     pub(crate) served_ms: u64,
+    pub(crate) ticks: Ticks,
     pub(crate) status_ms: u64,
     pub(crate) status_delivered: Slot,
     pub(crate) fetch_ms: Option<u64>,
@@ -316,6 +316,7 @@ impl Agreement {
             leader_lost_ms: None,
             progress_ms: now.monotonic_ms,
             served_ms: now.monotonic_ms,
+            ticks: Ticks::default(),
             status_ms: 0,
             status_delivered: restart.delivered,
             fetch_ms: None,

@@ -23,6 +23,7 @@ impl Agreement {
     /// Judges the leader anew; a suspicion whose cause is gone is dropped.
     pub(crate) fn check_leader(&mut self, now: Now) {
         self.note_left(now);
+        self.note_overdue(now);
         self.watch_leader(now);
         if !self.voting() {
             return;
@@ -161,6 +162,7 @@ impl Agreement {
         let late = |since: u64, progress: u64| now.monotonic_ms > since.max(progress) + timeout;
         oldest_slot.is_some_and(|since| late(since, self.progress_ms))
             || self.pool.oldest_ms().is_some_and(|since| late(since, self.served_ms))
+            || self.ticks.overdue_ms.is_some_and(|since| late(since, self.served_ms))
     }
 
     fn current_configuration(&self) -> u64 {

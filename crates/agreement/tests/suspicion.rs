@@ -5,7 +5,7 @@ mod harness;
 
 use harness::Group;
 use perdura_agreement::{Mode, timing};
-use perdura_protocol::{Message, ReplicaId, View};
+use perdura_protocol::{Message, ReplicaId, Time, View};
 
 /// Clients that each have `frames` in flight, for `ms`; counts what was delivered.
 fn load(group: &mut Group, clients: u8, frames: usize, bytes: usize, ms: u64) -> u64 {
@@ -150,6 +150,64 @@ fn idle_groups_suspect_nobody() {
             group.run(5_000);
         }
         assert_eq!(views(&group), before, "u {u} r {r}");
+    }
+}
+
+/// A command waits for a time, and nobody sends anything: the group orders a tick.
+#[test]
+fn a_tick_comes_when_something_is_due() {
+    for (u, r) in [(1, 0), (1, 1), (2, 1)] {
+        let mut group = Group::new(6, u, r);
+        load(&mut group, 1, 1, 100, 200);
+        group.run(1_000);
+        let (slots, views) = (group.agreed.len(), group.view_changes);
+        let due = Time(group.clock().wall.0 + 5_000);
+        group.wait_for(due);
+        group.run(4_900);
+        assert_eq!(group.agreed.len(), slots, "u {u} r {r}: too early");
+        group.run(400);
+        assert!(group.nodes.iter().all(|node| node.time >= due), "u {u} r {r}: no tick");
+        group.run(10_000);
+        assert_eq!(group.agreed.len(), slots + 1, "u {u} r {r}: one tick is enough");
+        assert_eq!(group.view_changes, views, "u {u} r {r}: nobody is suspected");
+    }
+}
+
+/// Requests bring the time as well: no tick is ordered besides.
+#[test]
+fn what_is_ordered_anyway_is_the_tick() {
+    let mut group = Group::new(6, 1, 1);
+    load(&mut group, 1, 1, 100, 200);
+    group.run(1_000);
+    let slots = group.agreed.len();
+    group.wait_for(Time(group.clock().wall.0 + 500));
+    group.run(490);
+    group.request();
+    group.run(2_000);
+    let more = group.agreed.len() - slots;
+    assert!((1..=2).contains(&more), "{more} slots");
+}
+
+/// A leader that keeps a tick back is suspected, as one that keeps back a request, and not before.
+#[test]
+fn a_leader_that_withholds_a_tick_is_deposed() {
+    for (u, r) in [(1, 0), (1, 1), (2, 1)] {
+        let mut group = Group::new(6, u, r);
+        load(&mut group, 1, 1, 100, 200);
+        group.run(1_000);
+        let leader = leaders(&group)[1];
+        let (slots, views) = (group.agreed.len(), group.view_changes);
+        group.deaf = Some(leader);
+        let due = Time(group.clock().wall.0 + 300);
+        group.wait_for(due);
+        group.run(300 + 500 + timing::REQUEST_MS);
+        assert_eq!((group.agreed.len(), group.view_changes), (slots, views), "u {u} r {r}");
+        group.run(4_000);
+        assert!(!leaders(&group).contains(&leader), "u {u} r {r}: still leads");
+        assert!(group.nodes.iter().all(|node| node.time >= due), "u {u} r {r}: no tick");
+        let settled = group.view_changes;
+        group.run(20_000);
+        assert_eq!(group.view_changes, settled, "u {u} r {r}: once it has come, all is well");
     }
 }
 

@@ -10,8 +10,8 @@
 use crate::administration::{Change, Registry};
 use crate::footprint::Footprint;
 use crate::genesis::{Genesis, GenesisError};
-use crate::service::{ExecutionContext, Service};
-use crate::session::{Admission, ClientSessions};
+use crate::service::{ExecutionContext, Progress, Release, Service};
+use crate::session::{Admission, ClientSessions, Session};
 use crate::snapshot::StateSnapshot;
 use bytes::Bytes;
 use imbl::OrdMap;
@@ -51,7 +51,8 @@ pub struct Reply {
 /// What executing a slot gave.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Executed {
-    /// A reply for each command of the batch, in order; retries included.
+    /// A reply for each command of the batch that does not wait, in order, retries included; and one
+    /// for each command that had waited until this batch.
     pub replies: Vec<Reply>,
     /// The configuration that the batch ordered.
     pub new_configuration: Option<Configuration>,
@@ -90,6 +91,9 @@ impl<S: Service> Machine<S> {
         self.time = earlier.max(batch.time());
         self.history = self.history.chain(slot, batch.digest());
         let mut executed = Executed::default();
+        let mut released = Vec::new();
+        self.service.on_time(self.time, &mut released);
+        self.release(released, &mut executed);
         for frame in batch.frames() {
             if is_opening(frame) {
                 let outcome = self.open(frame.session);
@@ -106,7 +110,29 @@ impl<S: Service> Machine<S> {
             return Outcome::Refused(RefusalReason::UnknownClient);
         }
         let sessions = self.sessions.entry(session.client).or_default();
-        Arc::make_mut(sessions).open(self.slot, session.nonce)
+        let (outcome, evicted) = Arc::make_mut(sessions).open(self.slot, session.nonce);
+        if let Some((nonce, ended)) = evicted {
+            let id = SessionId { client: session.client, nonce };
+            forget_all(&mut self.service, id, &ended);
+        }
+        outcome
+    }
+
+    /// Records the replies to commands that had waited.
+    fn release(&mut self, released: Vec<Release>, executed: &mut Executed) {
+        for Release { session: id, number, result } in released {
+            let Some(sessions) = self.sessions.get_mut(&id.client).map(Arc::make_mut) else {
+                continue;
+            };
+            let outcome = service_outcome(result);
+            let waited = sessions
+                .get_mut(id.nonce)
+                .is_some_and(|session| session.release(self.slot, number, outcome.clone()));
+            if waited {
+                sessions.bound_replies();
+                executed.replies.push(Reply { session: id, number, outcome });
+            }
+        }
     }
 
     fn execute_frame(&mut self, batch: Digest, frame: &Frame, executed: &mut Executed) {
@@ -121,16 +147,23 @@ impl<S: Service> Machine<S> {
             executed.replies.extend(numbered.map(|(_, n)| reply(n, Outcome::NoSession)));
             return;
         };
-        session.acknowledge(frame.acked_below);
+        for number in session.acknowledge(frame.acked_below) {
+            service.forget(id, number);
+        }
         let (cluster, slot, time) = (*cluster, *slot, *time);
-        let mut revoked = Vec::new();
+        let (mut revoked, mut released) = (Vec::new(), Vec::new());
         for (command, number) in numbered {
             let outcome = match session.admit(number) {
                 Admission::Answered(outcome) => outcome,
+                Admission::Waits => continue,
                 Admission::Fresh => {
                     let context =
                         ExecutionContext { slot, time, session: id, number, cluster, batch };
-                    let (outcome, change) = run(service, registry, &context, &command);
+                    let ran = run(service, registry, &context, &command, &mut released);
+                    let Some((outcome, change)) = ran else {
+                        session.wait(slot, number);
+                        continue;
+                    };
                     session.record(slot, number, outcome.clone());
                     match change {
                         Change::None => {}
@@ -147,8 +180,17 @@ impl<S: Service> Machine<S> {
         if let Some(client) = sessions.get_mut(&id.client) {
             Arc::make_mut(client).bound_replies();
         }
+        self.release(released, executed);
         for key in revoked.into_iter().filter(|_| !seeded!(RevokedSessionsStay)) {
-            sessions.remove(&key);
+            self.end_sessions(key);
+        }
+    }
+
+    /// Ends the sessions of a client that was revoked.
+    fn end_sessions(&mut self, client: PublicKey) {
+        let Some(ended) = self.sessions.remove(&client) else { return };
+        for (nonce, session) in ended.live() {
+            forget_all(&mut self.service, SessionId { client, nonce }, session);
         }
     }
 
@@ -156,6 +198,24 @@ impl<S: Service> Machine<S> {
     #[must_use]
     pub fn cached(&self, session: SessionId, number: u64) -> Option<Outcome> {
         self.sessions.get(&session.client)?.get(session.nonce)?.answer(number)
+    }
+
+    /// Whether ordering the command again would change nothing: its answer is known, or it waits and
+    /// its answer comes by itself.
+    #[must_use]
+    pub fn is_settled(&self, session: SessionId, number: u64) -> bool {
+        let live = self.sessions.get(&session.client).and_then(|held| held.get(session.nonce));
+        live.is_some_and(|live| match live.admit(number) {
+            Admission::Waits => true,
+            Admission::Fresh | Admission::Answered(_) => live.answer(number).is_some(),
+        })
+    }
+
+    /// The agreed time for which the first command waits: a batch has to come then, a tick if there
+    /// is nothing else to order (rule E3).
+    #[must_use]
+    pub fn due(&self) -> Option<Time> {
+        self.service.due()
     }
 
     /// Whether frames of this key are worth ordering: it is registered, or the administrator's.
@@ -172,7 +232,9 @@ impl<S: Service> Machine<S> {
             return Some(Outcome::Refused(RefusalReason::UnknownClient));
         }
         match Command::from_bytes(command.clone()) {
-            Ok(Command::Service(content)) => self.service.query(&content).map(service_outcome),
+            Ok(Command::Service(content)) => {
+                self.service.query_by(client, &content).map(service_outcome)
+            }
             Ok(Command::Open | Command::Admin(_)) => None,
             Err(_) => Some(Outcome::Refused(RefusalReason::Malformed)),
         }
@@ -256,17 +318,28 @@ fn is_opening(frame: &Frame) -> bool {
         && commands.next().is_some_and(|one| Command::from_bytes(one) == Ok(Command::Open))
 }
 
-/// Runs one command, whatever its bytes are.
+/// The commands of a session that ended wait no longer.
+fn forget_all<S: Service>(service: &mut S, id: SessionId, session: &Session) {
+    for number in session.waiting() {
+        service.forget(id, number);
+    }
+}
+
+/// Runs one command, whatever its bytes are; `None` if it waits.
 fn run<S: Service>(
     service: &mut S,
     registry: &mut Registry,
     context: &ExecutionContext,
     command: &Bytes,
-) -> (Outcome, Change) {
+    released: &mut Vec<Release>,
+) -> Option<(Outcome, Change)> {
     let refused = |reason| (Outcome::Refused(reason), Change::None);
-    match Command::from_bytes(command.clone()) {
+    Some(match Command::from_bytes(command.clone()) {
         Ok(Command::Service(content)) => {
-            (service_outcome(service.execute(context, &content)), Change::None)
+            match service.execute_or_wait(context, &content, released) {
+                Progress::Done(result) => (service_outcome(result), Change::None),
+                Progress::Waits => return None,
+            }
         }
         Ok(Command::Admin(command)) if registry.is_administrator(context.session.client) => {
             match registry.administer(context.slot, command) {
@@ -280,7 +353,7 @@ fn run<S: Service>(
         }
         Ok(Command::Admin(_)) => refused(RefusalReason::NotAdministrator),
         Ok(Command::Open) | Err(_) => refused(RefusalReason::Malformed),
-    }
+    })
 }
 
 /// A service's result within the bounds of the codec.

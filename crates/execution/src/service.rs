@@ -3,6 +3,7 @@
 //! Invariants that the machine relies on:
 //! - `execute` is a function of the state, the context and the command, and of nothing else;
 //! - a refusal (`Err`) leaves the state as it was;
+//! - which commands wait is part of the state, and so of snapshots;
 //! - two services that executed the same commands, or restored the same segments, give snapshots
 //!   with equal segments, byte for byte.
 
@@ -10,7 +11,7 @@ use crate::footprint::Footprint;
 use crate::manifest::Entry;
 use crate::restore::RestoreError;
 use bytes::Bytes;
-use perdura_protocol::{ClusterId, Digest, Encode, SessionId, Slot, Time};
+use perdura_protocol::{ClusterId, Digest, Encode, PublicKey, SessionId, Slot, Time};
 use std::sync::Arc;
 
 /// What a command may know besides its bytes and the state (rule E3). Equal on all replicas.
@@ -45,6 +46,26 @@ impl ExecutionContext {
     }
 }
 
+/// What became of a command, in a service whose commands may wait.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Progress {
+    /// As [`Service::execute`] says.
+    Done(Result<Bytes, String>),
+    /// It waits, which may have changed the state: its reply will be a [`Release`].
+    Waits,
+}
+
+/// The reply to a command that had waited.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Release {
+    /// Whose command it is.
+    pub session: SessionId,
+    /// Its number in the session.
+    pub number: u64,
+    /// As [`Service::execute`] would have given it.
+    pub result: Result<Bytes, String>,
+}
+
 /// A deterministic service, replicated by running the same commands in the same order everywhere.
 ///
 /// `examples/counter.rs` is a whole one.
@@ -65,11 +86,49 @@ pub trait Service: Send + 'static {
     /// has changed nothing.
     fn execute(&mut self, context: &ExecutionContext, command: &[u8]) -> Result<Bytes, String>;
 
+    /// The same in a service whose commands may wait for others: what `execute` would give, or that
+    /// the command waits. Replies to commands that had waited until now go to `released`, in the
+    /// order in which they are to be sent; those to commands that do not wait, or no longer, are
+    /// dropped.
+    fn execute_or_wait(
+        &mut self,
+        context: &ExecutionContext,
+        command: &[u8],
+        released: &mut Vec<Release>,
+    ) -> Progress {
+        let _ = released;
+        Progress::Done(self.execute(context, command))
+    }
+
+    /// Agreed time is `time` from now on: called at the start of every batch (rule E3), for what
+    /// waits until then.
+    fn on_time(&mut self, time: Time, released: &mut Vec<Release>) {
+        let _ = (time, released);
+    }
+
+    /// The agreed time for which the first command waits, so that a batch comes then, though
+    /// nobody sends any. `on_time` at that time, or later, changes what this gives.
+    fn due(&self) -> Option<Time> {
+        None
+    }
+
+    /// Nobody waits for the reply to a command any more: its client went on without it, or its
+    /// session ended. The command must leave no trace.
+    fn forget(&mut self, session: SessionId, number: u64) {
+        let _ = (session, number);
+    }
+
     /// Answers a read outside the order of commands, as [`Service::execute`] would at this point;
     /// `None` when `command` is not a read. The default orders everything.
     fn query(&self, command: &[u8]) -> Option<Result<Bytes, String>> {
         let _ = command;
         None
+    }
+
+    /// The same for the client with this key, in a service that asks who reads.
+    fn query_by(&self, client: PublicKey, command: &[u8]) -> Option<Result<Bytes, String>> {
+        let _ = client;
+        self.query(command)
     }
 
     /// The state as it is now. Execution waits for it, so it should take microseconds at any size:

@@ -17,6 +17,13 @@
 //! is in the snapshot, so it survives restarts and state transfer.
 //!
 //! A client that signs different commands under one number gets one of them executed.
+//!
+//! # Commands that wait
+//!
+//! A number whose command waits has executed: it is marked, and neither executes again nor has an
+//! answer until the service releases its reply, which is recorded in the place of the mark. The mark
+//! leaves like a reply, when `acked_below` rises above the number, or with the session; then the
+//! service is told to forget the command. Marks are in the snapshot.
 
 use crate::manifest::Entry;
 use bytes::Bytes;
@@ -36,6 +43,9 @@ pub(crate) struct Session {
     acked_below: u64,
     // Numbers at or above `acked_below` that executed. `Outcome::TooOld` marks a dropped body.
     replies: BTreeMap<u64, Outcome>,
+    // Numbers at or above `acked_below` that executed and wait for their replies; none of them is
+    // in `replies`.
+    waiting: BTreeSet<u64>,
     // Sum of `body_bytes` over `replies`, at most `limits::SESSION_REPLY_BYTES`.
     reply_bytes: usize,
     // Of the encoded session; empty after a change.
@@ -49,6 +59,8 @@ pub(crate) enum Admission {
     Fresh,
     /// It is not; this is the answer.
     Answered(Outcome),
+    /// It is not; the answer comes by itself.
+    Waits,
 }
 
 fn body_bytes(outcome: &Outcome) -> usize {
@@ -67,6 +79,7 @@ impl Session {
             last_used: slot,
             acked_below: 0,
             replies: BTreeMap::new(),
+            waiting: BTreeSet::new(),
             reply_bytes: 0,
             entry: OnceLock::new(),
         }
@@ -89,6 +102,9 @@ impl Session {
         if let Some(outcome) = self.answer(number) {
             return Admission::Answered(outcome);
         }
+        if self.waiting.contains(&number) {
+            return Admission::Waits;
+        }
         let ahead = number - self.acked_below;
         if ahead >= limits::SESSION_WINDOW && !seeded!(SessionWindowUnchecked) {
             return Admission::Answered(Outcome::Refused(RefusalReason::WindowExceeded));
@@ -96,10 +112,16 @@ impl Session {
         Admission::Fresh
     }
 
-    /// Drops the replies that the client no longer asks for.
-    pub(crate) fn acknowledge(&mut self, below: u64) {
+    /// Numbers whose commands wait, ascending.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = u64> + '_ {
+        self.waiting.iter().copied()
+    }
+
+    /// Drops the replies that the client no longer asks for; gives the numbers whose commands still
+    /// waited, ascending.
+    pub(crate) fn acknowledge(&mut self, below: u64) -> BTreeSet<u64> {
         if below <= self.acked_below {
-            return;
+            return BTreeSet::new();
         }
         self.acked_below = below;
         let below = if seeded!(AcknowledgedOneTooMany) { below.saturating_add(1) } else { below };
@@ -111,6 +133,25 @@ impl Session {
         if !seeded!(StaleSessionDigest) {
             self.entry.take();
         }
+        let still = self.waiting.split_off(&self.acked_below);
+        std::mem::replace(&mut self.waiting, still)
+    }
+
+    /// Marks a number that was [`Admission::Fresh`], and whose command waits.
+    pub(crate) fn wait(&mut self, slot: Slot, number: u64) {
+        self.last_used = slot;
+        let marked = self.waiting.insert(number);
+        assert!(marked && !self.replies.contains_key(&number), "a command executed twice");
+        self.entry.take();
+    }
+
+    /// Records the outcome of a number whose command waits; whether there is one.
+    pub(crate) fn release(&mut self, slot: Slot, number: u64, outcome: Outcome) -> bool {
+        let waited = self.waiting.remove(&number);
+        if waited {
+            self.record(slot, number, outcome);
+        }
+        waited
     }
 
     /// Records the outcome of a number that was [`Admission::Fresh`].
@@ -147,6 +188,10 @@ impl Session {
             number.encode(&mut out);
             outcome.encode(&mut out);
         }
+        if !self.waiting.is_empty() {
+            let waiting: Vec<u64> = self.waiting().collect();
+            encode_list(&waiting, &mut out);
+        }
         out.into()
     }
 
@@ -173,6 +218,15 @@ impl Session {
         if session.reply_bytes > limits::SESSION_REPLY_BYTES {
             return Err(DecodeError::NotCanonical("a session with too many replies"));
         }
+        if reader.remaining() > 0 {
+            let waiting: Vec<u64> = reader.list("numbers that wait", most, 8)?;
+            let ascending = waiting.windows(2).all(|pair| pair[0] < pair[1]);
+            let fresh = waiting.iter().all(|number| session.admit(*number) == Admission::Fresh);
+            if waiting.is_empty() || !ascending || !fresh {
+                return Err(DecodeError::NotCanonical("numbers that wait"));
+            }
+            session.waiting = waiting.into_iter().collect();
+        }
         reader.finish()?;
         Ok((id, session))
     }
@@ -189,6 +243,9 @@ fn owned(outcome: Outcome) -> Outcome {
         other => other,
     }
 }
+
+/// A session that ended, with its nonce.
+pub(crate) type Evicted = (u64, Arc<Session>);
 
 /// The sessions of one client key, live and past.
 #[derive(Clone, Debug, Default)]
@@ -219,20 +276,22 @@ impl ClientSessions {
         self.live.iter().map(|(nonce, session)| (*nonce, session))
     }
 
-    /// Opens a session, or says why not. Opening a live one again changes nothing.
-    pub(crate) fn open(&mut self, slot: Slot, nonce: u64) -> Outcome {
+    /// Opens a session, or says why not. Opening a live one again changes nothing. Gives the session
+    /// that had to end for it, too.
+    pub(crate) fn open(&mut self, slot: Slot, nonce: u64) -> (Outcome, Option<Evicted>) {
         if self.live.contains_key(&nonce) {
-            return Outcome::Opened;
+            return (Outcome::Opened, None);
         }
         if self.nonces.contains(&nonce) && !seeded!(ReopenedSession) {
-            return Outcome::NoSession;
+            return (Outcome::NoSession, None);
         }
         if nonce < self.lowest {
-            return Outcome::Refused(RefusalReason::Contradiction(format!(
+            let refused = Outcome::Refused(RefusalReason::Contradiction(format!(
                 "session numbers of this client below {} are used up (this is {nonce}); \
                  is its clock right?",
                 self.lowest
             )));
+            return (refused, None);
         }
         self.nonces.insert(nonce);
         if self.nonces.len() > limits::NONCES_PER_CLIENT
@@ -241,11 +300,10 @@ impl ClientSessions {
             // It has larger ones beside it, so it is not the largest number there is.
             self.lowest = smallest + 1;
         }
-        if self.live.len() >= limits::SESSIONS_PER_CLIENT && !seeded!(SessionsUncapped) {
-            self.evict();
-        }
+        let full = self.live.len() >= limits::SESSIONS_PER_CLIENT && !seeded!(SessionsUncapped);
+        let evicted = if full { self.evict() } else { None };
         self.live.insert(nonce, Arc::new(Session::new(slot)));
-        Outcome::Opened
+        (Outcome::Opened, evicted)
     }
 
     /// Holds the cached replies of all sessions together against their bound: the bodies of the
@@ -276,11 +334,10 @@ impl ClientSessions {
     }
 
     /// Ends the session that was idle for longest; of equals the one with the smallest nonce.
-    fn evict(&mut self) {
+    fn evict(&mut self) -> Option<Evicted> {
         let idle = self.live.iter().min_by_key(|(nonce, session)| (session.last_used, **nonce));
-        if let Some(nonce) = idle.map(|(nonce, _)| *nonce) {
-            self.live.remove(&nonce);
-        }
+        let nonce = idle.map(|(nonce, _)| *nonce)?;
+        self.live.remove(&nonce).map(|session| (nonce, session))
     }
 
     /// Encodes all but the live sessions, which are pieces of their own.

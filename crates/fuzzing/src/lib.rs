@@ -15,6 +15,7 @@ mod state;
 mod storage;
 mod text;
 mod transport;
+mod tuples;
 
 use bytes::Bytes;
 use memory::Memory;
@@ -56,6 +57,9 @@ pub const TARGETS: &[Target] = &[
     Target { name: "state", run: state::state, seeds: state::states, smoke: 10000 },
     Target { name: "store_command", run: service::command, seeds: service::commands, smoke: 30000 },
     Target { name: "store_reply", run: service::reply, seeds: service::replies, smoke: 20000 },
+    Target { name: "tuple_command", run: tuples::command, seeds: tuples::commands, smoke: 15000 },
+    Target { name: "tuple_reply", run: tuples::reply, seeds: tuples::replies, smoke: 20000 },
+    Target { name: "tuple_segment", run: tuples::segment, seeds: tuples::segments, smoke: 15000 },
     Target {
         name: "cluster_file",
         run: text::cluster_file,

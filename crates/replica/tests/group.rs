@@ -1,158 +1,18 @@
 //! Replicas with real disks and sockets, each on a thread of its own, and the real client.
 
-use perdura_client::{Client, ClusterConfig, Options, ReplicaAddress, Reply};
-use perdura_durability::{FileDisk, storage};
-use perdura_execution::Genesis;
-use perdura_protocol::configuration::{Configuration, Durability, Member, Parameters};
-use perdura_protocol::{
-    ClusterId, Decode, Encode, Faults, PublicKey, ReplicaId, Scheme, SecretKey, Slot,
-};
-use perdura_replica::runtime::{ReplicaConfig, RunError, Shutdown, run};
+mod real;
+
+use perdura_client::{Client, Options, Reply};
+use perdura_protocol::configuration::Durability;
+use perdura_protocol::{Decode, Encode};
+use perdura_replica::runtime::RunError;
 use perdura_store::{Store, StoreCommand, StoreReply};
 use perdura_transport::{Bounds, Hello, Link, Role};
+use real::{Group, free_addresses};
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::thread::JoinHandle;
 use std::time::Duration;
-
-struct Group {
-    parameters: Parameters,
-    keys: Vec<SecretKey>,
-    client: SecretKey,
-    addresses: Vec<String>,
-    directory: tempfile::TempDir,
-    running: Vec<Option<Running>>,
-}
-
-/// A replica's thread, and how it is asked to stop.
-type Running = (Shutdown, JoinHandle<Result<(), RunError>>);
-
-fn key(seed: u8) -> SecretKey {
-    SecretKey::from_seed(Scheme::Ed25519, [seed; 32])
-}
-
-fn free_addresses(n: usize) -> Vec<String> {
-    let listeners: Vec<TcpListener> =
-        (0..n).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    listeners.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect()
-}
-
-impl Group {
-    fn new(u: u8, r: u8, durability: Durability) -> Group {
-        let mut group = Group::formatted(u, r, durability);
-        for i in 0..group.keys.len() {
-            group.start(i);
-        }
-        group
-    }
-
-    /// None of them runs yet.
-    fn formatted(u: u8, r: u8, durability: Durability) -> Group {
-        let faults = Faults::new(u, r).unwrap();
-        let keys: Vec<SecretKey> = (0..faults.n() as u8).map(|i| key(10 + i)).collect();
-        let parameters = Parameters {
-            cluster: ClusterId([9; 16]),
-            faults,
-            durability,
-            depth: 32,
-            checkpoint_interval: 64,
-            checkpoint_bytes: 1 << 24,
-            max_skew_ms: 500,
-            state_limit_bytes: 1 << 30,
-            administrator: key(1).public(),
-        };
-        let directory = tempfile::tempdir().unwrap();
-        let running = keys.iter().map(|_| None).collect();
-        let addresses = free_addresses(keys.len());
-        let client = key(2);
-        let group = Group { parameters, keys, client, addresses, directory, running };
-        for i in 0..group.keys.len() {
-            group.format(i);
-        }
-        group
-    }
-
-    fn data(&self, i: usize) -> std::path::PathBuf {
-        self.directory.path().join(format!("replica-{i}"))
-    }
-
-    fn format(&self, i: usize) {
-        let mut disk = FileDisk::create_directory(&self.data(i)).unwrap();
-        let identity = perdura_durability::Identity {
-            cluster: self.parameters.cluster,
-            replica: ReplicaId(i as u8),
-            incarnation: 0,
-            parameters: self.parameters.digest(),
-            durability: self.parameters.durability,
-            checksum_key: [i as u8; 32],
-            must_recover: None,
-        };
-        storage::format(&mut disk, &identity).unwrap();
-    }
-
-    fn start(&mut self, i: usize) {
-        self.start_with(i, |_| {});
-    }
-
-    fn start_with(&mut self, i: usize, change: impl FnOnce(&mut ReplicaConfig)) {
-        let members: Vec<Member> =
-            self.keys.iter().map(|key| Member { key: key.public(), incarnation: 0 }).collect();
-        let configuration = Configuration { id: 0, from_slot: Slot(0), members };
-        let mut config = ReplicaConfig {
-            id: ReplicaId(i as u8),
-            incarnation: 0,
-            key: self.keys[i].clone(),
-            parameters: self.parameters.clone(),
-            genesis: Genesis {
-                configuration: configuration.clone(),
-                clients: vec![("client".into(), self.client.public())],
-            },
-            latest: configuration,
-            addresses: self.addresses.clone(),
-            listen: self.addresses[i].clone(),
-            http: None,
-            data: self.data(i),
-        };
-        change(&mut config);
-        let shutdown = Shutdown::new();
-        let asked = shutdown.clone();
-        let limit = self.parameters.state_limit_bytes;
-        let thread = std::thread::spawn(move || run(config, move || Store::new(limit), &asked));
-        self.running[i] = Some((shutdown, thread));
-    }
-
-    /// Why a replica did not start.
-    fn failure(&mut self, i: usize) -> RunError {
-        let (_, thread) = self.running[i].take().unwrap();
-        thread.join().unwrap().unwrap_err()
-    }
-
-    fn stop(&mut self, i: usize) {
-        if let Some((shutdown, thread)) = self.running[i].take() {
-            shutdown.request();
-            thread.join().unwrap().unwrap();
-        }
-    }
-
-    fn cluster(&self) -> ClusterConfig {
-        let replica = |(i, key): (usize, &SecretKey)| ReplicaAddress {
-            id: ReplicaId(i as u8),
-            address: self.addresses[i].clone(),
-            key: key.public(),
-        };
-        ClusterConfig {
-            cluster: self.parameters.cluster,
-            faults: self.parameters.faults,
-            replicas: self.keys.iter().enumerate().map(replica).collect(),
-            administrator: None::<PublicKey>,
-        }
-    }
-
-    fn connect(&self) -> Client {
-        Client::connect(self.cluster(), self.client.clone()).unwrap()
-    }
-}
 
 fn options() -> Options {
     Options { timeout: Duration::from_secs(30), ..Options::default() }
@@ -192,7 +52,7 @@ async fn put_many(client: &Client, from: usize, count: usize) {
 }
 
 fn lifecycle(u: u8, r: u8) {
-    let mut group = Group::new(u, r, Durability::Sync);
+    let mut group = Group::new(u, r, Durability::Sync, Store::new);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let client = group.connect();
@@ -241,7 +101,7 @@ fn a_crash_group_serves_through_stops_and_starts() {
 
 #[test]
 fn a_start_that_fails_does_not_use_up_the_only_run_of_a_replica_without_a_log() {
-    let mut group = Group::formatted(1, 0, Durability::None);
+    let mut group = Group::formatted(1, 0, Durability::None, Store::new);
     let taken = TcpListener::bind(&group.addresses[0]).unwrap();
     group.start(0);
     assert!(matches!(group.failure(0), RunError::Bind(_)));
@@ -268,7 +128,7 @@ fn a_start_that_fails_does_not_use_up_the_only_run_of_a_replica_without_a_log() 
 }
 
 /// Sends one message inside a proper frame over a proper link, and waits for the link's end.
-fn send_and_be_cut_off(group: &Group, message: &'static [u8]) {
+fn send_and_be_cut_off(group: &Group<Store>, message: &'static [u8]) {
     let identity = perdura_transport::Identity::new(&group.client).unwrap();
     let hello = Hello::client(group.parameters.cluster, Role::Client);
     let key = group.keys[0].public();
@@ -305,7 +165,7 @@ fn connect(address: &str) -> TcpStream {
 
 #[test]
 fn a_client_that_sends_malformed_or_forbidden_messages_loses_its_link_and_nobody_else_does() {
-    let mut group = Group::new(1, 1, Durability::Sync);
+    let mut group = Group::new(1, 1, Durability::Sync, Store::new);
     // No message; a frame that is cut short; a vote, which no client casts.
     let suspect = [8, 1, 0, 0, 0, 0, 0, 0, 0];
     for message in [b"\xffnonsense".as_slice(), &[1, 2, 3], Vec::leak(suspect.to_vec())] {

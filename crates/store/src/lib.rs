@@ -8,6 +8,9 @@
 //!
 //! [`StoreCommand`] and [`StoreReply`] are what clients send and receive; [`Store`] is the service.
 //! Like every service it is pure: equal commands give equal replies and equal segments.
+//!
+//! [`SegmentMap`], in which it keeps its state, is for other services as well: the tuple spaces
+//! have theirs in one.
 
 #![forbid(unsafe_code)]
 
@@ -23,5 +26,7 @@ mod service;
 
 pub use command::{CommandError, Operation, StoreCommand, Transaction};
 pub use entries::{Entries, EntriesIter};
+pub use map::{Full, SegmentMap};
 pub use reply::{OperationResult, StoreReply, TransactionResult};
+pub use segment::Value;
 pub use service::Store;

@@ -1,4 +1,5 @@
 //! The store's state: an ordered map in segments, shared with its snapshots and copied on write.
+//! Other services may keep theirs in one, too.
 //!
 //! Layout: an ordered map from the first key of a range to its segment. The first range starts at
 //! the empty key, and each ends where the next one starts, so that every key has its segment.
@@ -22,31 +23,48 @@ type Key = Arc<[u8]>;
 
 /// The change would leave more bytes in the state than allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Full;
+pub struct Full;
 
+/// An ordered map of byte strings. Keys have at most [`limits::KEY_BYTES`], and values at most
+/// [`limits::VALUE_BYTES`]: a longer one could not be restored. Cloning shares.
 #[derive(Clone, Debug)]
-pub(crate) struct SegmentMap {
+pub struct SegmentMap {
     segments: OrdMap<Key, Arc<Segment>>,
     // Sum of the segments' bytes, and of their entries.
     bytes: u64,
     entries: u64,
 }
 
+impl Default for SegmentMap {
+    fn default() -> SegmentMap {
+        SegmentMap::new()
+    }
+}
+
 impl SegmentMap {
-    pub(crate) fn new() -> SegmentMap {
+    /// An empty map, in one segment.
+    #[must_use]
+    pub fn new() -> SegmentMap {
         let segments = OrdMap::unit(Key::from([]), Arc::default());
         SegmentMap { segments, bytes: 0, entries: 0 }
     }
 
-    pub(crate) fn bytes(&self) -> u64 {
+    /// What the entries count for: their keys, their values, and
+    /// [`limits::ENTRY_OVERHEAD_BYTES`] for each.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    pub(crate) fn entries(&self) -> u64 {
+    /// Number of entries.
+    #[must_use]
+    pub fn entries(&self) -> u64 {
         self.entries
     }
 
-    pub(crate) fn segments(&self) -> usize {
+    /// Number of segments.
+    #[must_use]
+    pub fn segments(&self) -> usize {
         self.segments.len()
     }
 
@@ -58,13 +76,18 @@ impl SegmentMap {
         self.segments.get_prev_mut(key).expect("the first range starts at the empty key")
     }
 
-    pub(crate) fn get(&self, key: &[u8]) -> Option<&Value> {
+    /// The value of a key.
+    #[must_use]
+    pub fn get(&self, key: &[u8]) -> Option<&Value> {
         let (_, segment) = self.segment(key);
         segment.find(key).ok().map(|index| segment.value(index))
     }
 
     /// Writes an entry, unless it grows the state beyond `limit` bytes.
-    pub(crate) fn put(&mut self, key: &[u8], value: &[u8], limit: u64) -> Result<(), Full> {
+    ///
+    /// # Errors
+    /// When it would; nothing has changed then.
+    pub fn put(&mut self, key: &[u8], value: &[u8], limit: u64) -> Result<(), Full> {
         let total = self.bytes;
         let (bound, segment) = self.segment_mut(key);
         let place = segment.find(key);
@@ -86,7 +109,7 @@ impl SegmentMap {
     }
 
     /// Removes an entry; whether it was there.
-    pub(crate) fn remove(&mut self, key: &[u8]) -> bool {
+    pub fn remove(&mut self, key: &[u8]) -> bool {
         let (bound, segment) = self.segment_mut(key);
         let Ok(index) = segment.find(key) else { return false };
         let segment = Arc::make_mut(segment);
@@ -100,8 +123,8 @@ impl SegmentMap {
         true
     }
 
-    /// The entries from `start` up to `end`, ascending.
-    pub(crate) fn range<'a>(
+    /// The entries from `start` up to `end` (without it), ascending.
+    pub fn range<'a>(
         &'a self,
         start: &'a [u8],
         end: Option<&'a [u8]>,
@@ -162,12 +185,17 @@ impl SegmentMap {
         }
     }
 
-    pub(crate) fn snapshot(&self) -> Arc<dyn Snapshot> {
+    /// The map as it is now, in its segments.
+    #[must_use]
+    pub fn snapshot(&self) -> Arc<dyn Snapshot> {
         Arc::new(MapSnapshot { segments: self.segments.clone(), pieces: OnceLock::new() })
     }
 
     /// The map whose snapshot gave these pieces.
-    pub(crate) fn restore(pieces: Vec<Bytes>) -> Result<SegmentMap, RestoreError> {
+    ///
+    /// # Errors
+    /// When no map's snapshot gives them.
+    pub fn restore(pieces: Vec<Bytes>) -> Result<SegmentMap, RestoreError> {
         let single = pieces.len() == 1;
         let mut map = SegmentMap { segments: OrdMap::new(), bytes: 0, entries: 0 };
         for (index, piece) in pieces.into_iter().enumerate() {

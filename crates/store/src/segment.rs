@@ -12,7 +12,8 @@ use perdura_protocol::codec::{encode_bytes, encode_count};
 use perdura_protocol::{Decode, DecodeError, Reader};
 use std::sync::{Arc, OnceLock};
 
-pub(crate) type Value = Arc<[u8]>;
+/// A value in the map.
+pub type Value = Arc<[u8]>;
 
 /// What an entry counts for in the state, bytes.
 pub(crate) fn entry_bytes(key: &[u8], value: &[u8]) -> usize {

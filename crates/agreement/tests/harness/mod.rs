@@ -43,6 +43,8 @@ pub struct Node {
     pub pending: Vec<(Option<u64>, Record)>,
     pub appended: u64,
     pub delivered: Slot,
+    /// The agreed time of its state.
+    pub time: Time,
 }
 
 pub struct Group {
@@ -66,6 +68,9 @@ pub struct Group {
     pub disk_ms: u64,
     /// Slots above a prefix that may hold locks.
     pub window: u64,
+    /// A command waits for this time, which is told to all but those who will not hear of it.
+    pub due: Option<Time>,
+    pub deaf: Option<usize>,
     /// It sends decisions without the prefixes that would go with them.
     pub miser: Option<usize>,
     asked_ms: Vec<u64>,
@@ -98,6 +103,8 @@ impl Group {
             censor: None,
             disk_ms: 0,
             window,
+            due: None,
+            deaf: None,
             miser: None,
             asked_ms: vec![0; faults.n()],
         };
@@ -110,6 +117,7 @@ impl Group {
                 pending: Vec::new(),
                 appended: 0,
                 delivered: Slot(0),
+                time: Time(0),
             });
         }
         for i in 0..faults.n() {
@@ -201,6 +209,9 @@ impl Group {
                     let agreed = *self.agreed.entry(slot).or_insert(digest);
                     assert_eq!(agreed, digest, "A1: replica {i}, slot {slot}");
                     agreement.on_executed(now, slot, None, false);
+                    let time = self.nodes[i].time.max(batch.time());
+                    self.nodes[i].time = time;
+                    self.tell_due(i);
                     assert_eq!(slot, self.nodes[i].delivered.next(), "gap");
                     self.nodes[i].delivered = slot;
                 }
@@ -338,6 +349,22 @@ impl Group {
                 asking.on_prefix_certificate(now, prefix);
             }
             self.settle(j);
+        }
+    }
+
+    /// A command waits from now on.
+    pub fn wait_for(&mut self, due: Time) {
+        self.due = Some(due);
+        for i in 0..self.nodes.len() {
+            self.tell_due(i);
+        }
+    }
+
+    fn tell_due(&mut self, i: usize) {
+        let node = &mut self.nodes[i];
+        let due = self.due.filter(|due| *due > node.time && self.deaf != Some(i));
+        if let Some(agreement) = node.agreement.as_mut() {
+            agreement.set_due(due);
         }
     }
 

@@ -94,3 +94,19 @@ fn only_what_was_opened_is_put_back_and_once() {
     assert!((0..most).all(|nonce| many.put_back(nonce, session())));
     assert!(!many.put_back(most, session()), "more than a client may have");
 }
+
+#[test]
+fn numbers_that_wait_are_ascending_and_have_no_reply() {
+    let piece = |waiting: &[u64]| {
+        let mut out = piece(4, &[(5, service(1))]).to_vec();
+        encode_list(waiting, &mut out);
+        Bytes::from(out)
+    };
+    let original = piece(&[4, 7, 3 + limits::SESSION_WINDOW]);
+    let (id, session) = Session::from_piece(original.clone()).unwrap();
+    assert_eq!(session.piece(id), original);
+    assert_eq!((session.admit(7), session.admit(6)), (Admission::Waits, Admission::Fresh));
+    for waiting in [&[][..], &[7, 6], &[6, 6], &[5], &[3], &[4 + limits::SESSION_WINDOW]] {
+        assert!(Session::from_piece(piece(waiting)).is_err(), "{waiting:?}");
+    }
+}

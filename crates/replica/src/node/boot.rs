@@ -162,7 +162,8 @@ impl<S: Service> Node<S> {
             entropy: derive(entropy, b"agreement"),
             window: limits::WINDOW,
         };
-        let agreement = Agreement::new(settings, configurations, restart, now);
+        let mut agreement = Agreement::new(settings, configurations, restart, now);
+        agreement.set_due(machine.due());
         let logged_slot = machine.slot();
         let mut node = Node {
             me,

@@ -118,6 +118,7 @@ impl<S: Service> Node<S> {
         let boundary = self.note_boundary(slot, batch);
         let configuration = executed.new_configuration;
         self.agreement.on_executed(now, slot, configuration, boundary);
+        self.agreement.set_due(self.machine.due());
         if boundary {
             self.at_boundary(slot);
         }

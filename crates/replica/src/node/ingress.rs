@@ -341,7 +341,7 @@ impl<S: Service> Node<S> {
         let machine = &self.machine;
         let open = |frame: &Frame| {
             (frame.first_number..frame.end_number())
-                .any(|number| machine.cached(frame.session, number).is_none())
+                .any(|number| !machine.is_settled(frame.session, number))
         };
         self.agreement.retain_some_frames(LOOKED_AT, open);
     }
@@ -376,16 +376,21 @@ impl<S: Service> Node<S> {
         }
     }
 
-    /// A retry is answered from the session, not run again (E4). The link proves whose it is, so no
+    /// A retry is answered from the session, not run again (E4); one of a command that waits is answered
+    /// when its reply is there. The link proves whose it is, so no
     /// signature is needed, but the client has an allowance. One that a replica forwarded is
     /// answered where its client is linked.
     fn answer_retry(&mut self, waiting: &WaitingFrame) -> bool {
         let frame = &waiting.frame;
-        let known: Option<Vec<(u64, Outcome)>> = (frame.first_number..frame.end_number())
-            .map(|number| self.machine.cached(frame.session, number).map(|o| (number, o)))
-            .collect();
-        let Some(outcomes) = known else { return false };
-        if let Peer::Replica(_) = waiting.peer {
+        let mut outcomes: Vec<(u64, Outcome)> = Vec::new();
+        for number in frame.first_number..frame.end_number() {
+            match self.machine.cached(frame.session, number) {
+                Some(outcome) => outcomes.push((number, outcome)),
+                None if self.machine.is_settled(frame.session, number) => {}
+                None => return false,
+            }
+        }
+        if outcomes.is_empty() || matches!(waiting.peer, Peer::Replica(_)) {
             return true;
         }
         let spent = self.retried.entry(frame.session.client).or_default();

@@ -470,6 +470,7 @@ impl<S: Service> Node<S> {
         self.counters.transfers_completed += 1;
         self.transfer.short_turns = 0;
         self.agreement.on_installed(now, slot, history, &configurations);
+        self.agreement.set_due(self.machine.due());
         self.certify_state(slot);
         self.agreement.on_prefix_certificate(now, prefix);
         if let Some(active) = configurations.iter().rev().find(|c| c.from_slot <= slot.next()) {
@@ -478,7 +479,7 @@ impl<S: Service> Node<S> {
         }
         let machine = &self.machine;
         self.agreement
-            .retain_frames(|frame| machine.cached(frame.session, frame.first_number).is_none());
+            .retain_frames(|frame| !machine.is_settled(frame.session, frame.first_number));
     }
 
     pub(super) fn tick_transfer(&mut self, now: Now) {

@@ -1,0 +1,228 @@
+//! Commands that wait: their numbers execute once, their replies come later, to retries as well.
+
+mod support;
+
+use bytes::Bytes;
+use perdura_execution::{ExecutionContext, Progress, Release, RestoreError, Service, Snapshot};
+use perdura_protocol::{AdminCommand, Batch, Outcome, RefusalReason, SessionId, Time, limits};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use support::*;
+
+/// Who waits at a bell until it is rung, or until a time: "wait TIME", "ring", "count".
+#[derive(Default)]
+struct Bell {
+    waits: BTreeMap<(SessionId, u64), u64>,
+}
+
+struct Text(Bytes);
+
+impl Snapshot for Text {
+    fn segments(&self) -> usize {
+        1
+    }
+
+    fn segment(&self, _: usize) -> Bytes {
+        self.0.clone()
+    }
+}
+
+impl Bell {
+    fn release(&mut self, which: impl Fn(u64) -> bool, text: &str, released: &mut Vec<Release>) {
+        for ((session, number), time) in &self.waits {
+            if which(*time) {
+                let result = Ok(Bytes::copy_from_slice(text.as_bytes()));
+                released.push(Release { session: *session, number: *number, result });
+            }
+        }
+        self.waits.retain(|_, time| !which(*time));
+    }
+}
+
+impl Service for Bell {
+    fn execute(&mut self, _: &ExecutionContext, _: &[u8]) -> Result<Bytes, String> {
+        unreachable!("a machine asks for those that may wait")
+    }
+
+    fn execute_or_wait(
+        &mut self,
+        context: &ExecutionContext,
+        command: &[u8],
+        released: &mut Vec<Release>,
+    ) -> Progress {
+        let command = std::str::from_utf8(command).unwrap();
+        let text = |text: String| Progress::Done(Ok(text.into()));
+        match command.split_once(' ') {
+            Some(("wait", time)) => {
+                let waiter = (context.session, context.number);
+                let before = self.waits.insert(waiter, time.parse().unwrap());
+                assert_eq!(before, None, "a command executed twice");
+                Progress::Waits
+            }
+            _ if command == "ring" => {
+                self.release(|_| true, "rung", released);
+                text("done".into())
+            }
+            _ if command == "large" => {
+                for release in self.waits.keys() {
+                    let result = Ok(vec![1; limits::FRAME_BYTES + 1].into());
+                    let (session, number) = *release;
+                    released.push(Release { session, number, result });
+                }
+                self.waits.clear();
+                text("done".into())
+            }
+            _ if command == "stray" => {
+                let session = session(BOB, 77);
+                released.push(Release { session, number: 1, result: Ok(Bytes::new()) });
+                let session = context.session;
+                released.push(Release { session, number: 500, result: Ok(Bytes::new()) });
+                text("done".into())
+            }
+            _ => text(self.waits.len().to_string()),
+        }
+    }
+
+    fn on_time(&mut self, time: Time, released: &mut Vec<Release>) {
+        self.release(|end| end <= time.0, "late", released);
+    }
+
+    fn due(&self) -> Option<Time> {
+        self.waits.values().min().map(|time| Time(*time))
+    }
+
+    fn forget(&mut self, session: SessionId, number: u64) {
+        assert!(self.waits.remove(&(session, number)).is_some(), "who is forgotten waits");
+    }
+
+    fn snapshot(&self) -> Arc<dyn Snapshot> {
+        Arc::new(Text(self.waits.len().to_string().into()))
+    }
+
+    fn restore(&mut self, _: Vec<Bytes>) -> Result<(), RestoreError> {
+        Ok(())
+    }
+}
+
+fn two() -> (Replica<Bell>, SessionId, SessionId) {
+    let mut replica = Replica::around(Bell::default());
+    let (alice, bob) = (session(ALICE, 5), session(BOB, 5));
+    replica.open(alice);
+    replica.open(bob);
+    (replica, alice, bob)
+}
+
+fn replies(replica: &mut Replica<Bell>, batch: &Batch) -> Vec<(SessionId, u64, Outcome)> {
+    let replies = replica.execute(batch).replies.into_iter();
+    replies.map(|reply| (reply.session, reply.number, reply.outcome)).collect()
+}
+
+#[test]
+fn a_reply_comes_when_it_is_released() {
+    let (mut replica, alice, bob) = two();
+    let wait = frame(alice, 0, 1, &[service("wait 900"), service("count")]);
+    assert_eq!(replica.order(&wait), [reply("1")]);
+    assert_eq!((replica.0.cached(alice, 1), replica.0.is_settled(alice, 1)), (None, true));
+    assert!(replica.0.is_settled(alice, 2) && !replica.0.is_settled(alice, 3));
+    assert_eq!(replica.0.due(), Some(Time(900)));
+    // A retry neither runs again nor has an answer.
+    assert_eq!(replica.order(&wait), [reply("1")]);
+    let ring = Batch::requests(Time(1), vec![frame(bob, 0, 1, &[service("ring")])]);
+    let expected = [(bob, 1, reply("done")), (alice, 1, reply("rung"))];
+    assert_eq!(replies(&mut replica, &ring), expected);
+    assert_eq!(replica.0.cached(alice, 1), Some(reply("rung")));
+    assert_eq!(replica.order(&wait), [reply("rung"), reply("1")]);
+    assert_eq!(replica.0.due(), None);
+}
+
+#[test]
+fn a_wait_ends_at_the_start_of_a_batch() {
+    let (mut replica, alice, bob) = two();
+    replica.order(&frame(alice, 0, 1, &[service("wait 900"), service("wait 901")]));
+    let count = frame(bob, 0, 1, &[service("count")]);
+    let late = Batch::requests(Time(900), vec![count]);
+    assert_eq!(replies(&mut replica, &late), [(alice, 1, reply("late")), (bob, 1, reply("1"))]);
+    let tick = Batch::tick(Time(1000));
+    assert_eq!(replies(&mut replica, &tick), [(alice, 2, reply("late"))]);
+    assert_eq!(replies(&mut replica, &Batch::null()), []);
+}
+
+/// One frame waits and is released by a later command of its own.
+#[test]
+fn a_frame_may_release_itself() {
+    let (mut replica, alice, _) = two();
+    let both = frame(alice, 0, 1, &[service("wait 9"), service("ring")]);
+    assert_eq!(replica.order(&both), [reply("done"), reply("rung")]);
+    assert_eq!(replica.order(&both), [reply("rung"), reply("done")]);
+}
+
+#[test]
+fn who_goes_on_without_a_reply_is_forgotten() {
+    let (mut replica, alice, bob) = two();
+    replica.order(&frame(alice, 0, 1, &[service("wait 9"), service("wait 9"), service("wait 9")]));
+    assert_eq!(replica.order(&frame(alice, 3, 4, &[service("count")])), [reply("1")]);
+    assert_eq!(replica.one(bob, 1, &service("ring")), reply("done"));
+    assert_eq!(replica.0.cached(alice, 2), Some(Outcome::TooOld));
+    assert_eq!(replica.0.cached(alice, 3), Some(reply("rung")));
+}
+
+#[test]
+fn sessions_that_end_are_forgotten() {
+    let (mut replica, alice, bob) = two();
+    let administrator = session(ADMINISTRATOR, 1);
+    replica.open(administrator);
+    replica.one_waits(bob, 1);
+    replica.one_waits(alice, 1);
+    // Evicted by others of its client, and then revoked.
+    for nonce in 6..6 + limits::SESSIONS_PER_CLIENT as u64 {
+        assert_eq!(replica.open(session(ALICE, nonce)), Outcome::Opened);
+    }
+    assert_eq!(replica.one(administrator, 1, &service("count")), reply("1"));
+    let revoke = admin(AdminCommand::RevokeClient { name: "bob".into() });
+    replica.one(administrator, 2, &revoke);
+    assert_eq!(replica.one(administrator, 3, &service("count")), reply("0"));
+    assert_eq!(replica.0.due(), None);
+}
+
+impl Replica<Bell> {
+    fn one_waits(&mut self, session: SessionId, number: u64) {
+        assert_eq!(self.order(&frame(session, 0, number, &[service("wait 999")])), []);
+    }
+}
+
+#[test]
+fn marks_are_in_the_snapshot() {
+    let (mut replica, alice, bob) = two();
+    let before = replica.0.snapshot().manifest().digest();
+    replica.one_waits(alice, 3);
+    let waiting = replica.0.snapshot();
+    assert_ne!(waiting.manifest().digest(), before);
+    let mut bell = Bell::default();
+    bell.waits.insert((alice, 3), 999);
+    let mut copy = restore(&waiting, bell).unwrap();
+    assert_eq!(copy.0.snapshot().manifest(), waiting.manifest());
+    for replica in [&mut replica, &mut copy] {
+        assert!(replica.0.is_settled(alice, 3));
+        let wait = frame(alice, 0, 3, &[service("wait 999")]);
+        assert_eq!(replica.order(&wait), []);
+        assert_eq!(
+            replica.order(&frame(bob, 0, 1, &[service("ring")])),
+            [reply("done"), reply("rung")]
+        );
+    }
+    assert_eq!(copy.0.snapshot().manifest(), replica.0.snapshot().manifest());
+}
+
+#[test]
+fn what_nobody_waits_for_is_dropped_and_what_is_too_large_is_too_old() {
+    let (mut replica, alice, bob) = two();
+    assert_eq!(replica.one(alice, 1, &service("stray")), reply("done"));
+    assert_eq!(replica.0.cached(alice, 500), None);
+    replica.one_waits(alice, 2);
+    let large = replica.order(&frame(bob, 0, 1, &[service("large")]));
+    assert_eq!(large, [reply("done"), Outcome::TooOld]);
+    let unknown = frame(session(BOB, 9), 0, 1, &[service("wait 5")]);
+    assert_eq!(replica.order(&unknown), [Outcome::NoSession]);
+    let malformed = Outcome::Refused(RefusalReason::Malformed);
+    assert_eq!(replica.one(bob, 2, &Bytes::from_static(b"\xff")), malformed);
+}

@@ -1,0 +1,218 @@
+//! What the tuple spaces answer, and its encoding: a tag byte and its content.
+
+use crate::command::{SpaceOptions, decode_name};
+use crate::limits;
+use crate::tuple::Tuple;
+use perdura_protocol::codec::{encode_bytes, encode_count, encode_list};
+use perdura_protocol::{Decode, DecodeError, Encode, PublicKey, Reader, Time};
+
+/// The answer to a [`crate::TupleCommand`] that was not refused.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum TupleReply {
+    /// The space is created.
+    Created,
+    /// As many tuples are left in the space; with none left, it is deleted.
+    Deleted {
+        /// Tuples that are left.
+        remaining: u64,
+    },
+    /// Names of spaces.
+    Spaces {
+        /// Ascending.
+        names: Vec<String>,
+        /// Whether there are more.
+        more: bool,
+    },
+    /// How a space is.
+    Described(SpaceDescription),
+    /// A tuple was inserted.
+    Inserted {
+        /// Its number: above that of every tuple that was in the space before, ever.
+        number: u64,
+    },
+    /// Tuples were inserted, with successive numbers.
+    InsertedAll {
+        /// The first tuple's number.
+        first: u64,
+        /// How many they are.
+        count: u32,
+    },
+    /// What was read or taken, nothing where the wait for it ended; of a `cas`, the tuple for which
+    /// nothing was inserted.
+    Found(Option<Found>),
+    /// Tuples that were read or taken.
+    FoundAll {
+        /// Oldest first.
+        tuples: Vec<Found>,
+        /// Whether more of them match: the limit, or the bound on bytes, was reached.
+        more: bool,
+    },
+    /// A tuple took the place of another one.
+    Replaced {
+        /// The one that was taken.
+        old: Found,
+        /// The number of the one that was inserted.
+        number: u64,
+    },
+    /// What became of a lease.
+    Renewed {
+        /// Whether there was such a tuple.
+        renewed: bool,
+        /// When its lease ends now.
+        expires: Option<Time>,
+    },
+}
+
+/// A tuple in a space.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Found {
+    /// Its number in the space.
+    pub number: u64,
+    /// The agreed time at which its lease ends: a command at that time does not see it any more.
+    pub expires: Option<Time>,
+    /// The tuple.
+    pub tuple: Tuple,
+}
+
+/// How a space is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SpaceDescription {
+    /// As it was created.
+    pub options: SpaceOptions,
+    /// Who created it.
+    pub creator: PublicKey,
+    /// Tuples in it, including those whose lease has ended and which are not removed yet.
+    pub tuples: u64,
+    /// Commands that wait for tuples of it.
+    pub waiters: u64,
+    /// Whether it is being deleted.
+    pub deleting: bool,
+}
+
+/// The encoding of a [`Found`] whose tuple has one field of 2 bytes.
+const LEAST_FOUND_BYTES: usize = 8 + 1 + 4 + 2;
+
+impl Encode for TupleReply {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            TupleReply::Created => out.push(0),
+            TupleReply::Deleted { remaining } => {
+                out.push(1);
+                remaining.encode(out);
+            }
+            TupleReply::Spaces { names, more } => {
+                out.push(2);
+                encode_count(names.len(), out);
+                names.iter().for_each(|name| encode_bytes(name.as_bytes(), out));
+                more.encode(out);
+            }
+            TupleReply::Described(description) => {
+                out.push(3);
+                description.encode(out);
+            }
+            TupleReply::Inserted { number } => {
+                out.push(4);
+                number.encode(out);
+            }
+            TupleReply::InsertedAll { first, count } => {
+                out.push(5);
+                first.encode(out);
+                count.encode(out);
+            }
+            TupleReply::Found(found) => {
+                out.push(6);
+                found.encode(out);
+            }
+            TupleReply::FoundAll { tuples, more } => {
+                out.push(7);
+                encode_list(tuples, out);
+                more.encode(out);
+            }
+            TupleReply::Replaced { old, number } => {
+                out.push(8);
+                old.encode(out);
+                number.encode(out);
+            }
+            TupleReply::Renewed { renewed, expires } => {
+                out.push(9);
+                renewed.encode(out);
+                expires.encode(out);
+            }
+        }
+    }
+}
+
+fn decode_names(reader: &mut Reader) -> Result<Vec<String>, DecodeError> {
+    let count = reader.count("names of spaces", limits::TUPLES_AT_ONCE, 5)?;
+    (0..count).map(|_| decode_name(reader)).collect()
+}
+
+impl Decode for TupleReply {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(match u8::decode(reader)? {
+            0 => TupleReply::Created,
+            1 => TupleReply::Deleted { remaining: Decode::decode(reader)? },
+            2 => TupleReply::Spaces { names: decode_names(reader)?, more: Decode::decode(reader)? },
+            3 => TupleReply::Described(Decode::decode(reader)?),
+            4 => TupleReply::Inserted { number: Decode::decode(reader)? },
+            5 => TupleReply::InsertedAll {
+                first: Decode::decode(reader)?,
+                count: Decode::decode(reader)?,
+            },
+            6 => TupleReply::Found(Decode::decode(reader)?),
+            7 => TupleReply::FoundAll {
+                tuples: reader.list("tuples", limits::TUPLES_AT_ONCE, LEAST_FOUND_BYTES)?,
+                more: Decode::decode(reader)?,
+            },
+            8 => TupleReply::Replaced {
+                old: Decode::decode(reader)?,
+                number: Decode::decode(reader)?,
+            },
+            9 => TupleReply::Renewed {
+                renewed: Decode::decode(reader)?,
+                expires: Decode::decode(reader)?,
+            },
+            tag => return Err(DecodeError::UnknownTag(tag)),
+        })
+    }
+}
+
+impl Encode for Found {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.number.encode(out);
+        self.expires.encode(out);
+        self.tuple.encode(out);
+    }
+}
+
+impl Decode for Found {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Found {
+            number: Decode::decode(reader)?,
+            expires: Decode::decode(reader)?,
+            tuple: Decode::decode(reader)?,
+        })
+    }
+}
+
+impl Encode for SpaceDescription {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.options.encode(out);
+        self.creator.encode(out);
+        self.tuples.encode(out);
+        self.waiters.encode(out);
+        self.deleting.encode(out);
+    }
+}
+
+impl Decode for SpaceDescription {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(SpaceDescription {
+            options: Decode::decode(reader)?,
+            creator: Decode::decode(reader)?,
+            tuples: Decode::decode(reader)?,
+            waiters: Decode::decode(reader)?,
+            deleting: Decode::decode(reader)?,
+        })
+    }
+}

@@ -1,0 +1,154 @@
+//! Whether a map is one that this service could have written: every entry decodes, and what belongs
+//! together is there together (the invariants in [`crate::space`]).
+
+use crate::access::Access;
+use crate::command::TupleCommand;
+use crate::layout::{
+    COUNTERS, Counters, DEADLINE, HEADER_KEY, Header, INDEX, LEASE, Locator, NAME, Record, SPACE,
+    SpaceRecord, TUPLE, WAITER, WAITING, deadline_key, index_key, lease_key, locator, locator_of,
+    number_of, waiting_key,
+};
+use crate::tuple::{check_raw, prefixes};
+use crate::waiting::Waiter;
+use bytes::Bytes;
+use perdura_execution::RestoreError;
+use perdura_protocol::{Decode, DecodeError, Reader};
+use perdura_store::SegmentMap;
+use std::collections::BTreeMap;
+
+const LAYOUT: RestoreError = RestoreError::Contradiction("the layout of the tuple spaces");
+
+/// A space as far as its entries were read.
+struct Checked {
+    index_fields: u8,
+    counters: Option<Counters>,
+    tuples: u64,
+    waiters: u64,
+    // Entries of index and leases: those that the tuples ask for, all of which are there, and those
+    // that are there.
+    expected: u64,
+    found: u64,
+}
+
+pub(crate) fn check(map: &SegmentMap) -> Result<(), RestoreError> {
+    let mut header = None;
+    // Deadlines and sessions of waiters.
+    let mut waits = 0;
+    let mut spaces: BTreeMap<u64, Checked> = BTreeMap::new();
+    for (key, value) in map.range(&[], None) {
+        match key.split_first() {
+            Some((_, [])) if key == HEADER_KEY => header = Some(decode::<Header>(value)?),
+            Some((&NAME, name)) => {
+                let header = header.ok_or(LAYOUT)?;
+                let record: SpaceRecord = decode(value)?;
+                check_name(name, &record)?;
+                let checked = Checked {
+                    index_fields: record.options.index_fields,
+                    counters: None,
+                    tuples: 0,
+                    waiters: 0,
+                    expected: 0,
+                    found: 0,
+                };
+                if record.id >= header.next_space || spaces.insert(record.id, checked).is_some() {
+                    return Err(LAYOUT);
+                }
+            }
+            Some((&SPACE, rest)) => {
+                let (id, part) = rest.split_first_chunk().ok_or(LAYOUT)?;
+                let id = u64::from_be_bytes(*id);
+                let space = spaces.get_mut(&id).ok_or(LAYOUT)?;
+                check_part(map, id, space, part, key, value)?;
+            }
+            Some((&DEADLINE, rest)) if rest.len() == 41 && value.is_empty() => waits += 1,
+            Some((&WAITING, rest)) if rest.len() == 48 && value.len() == 33 => waits += 1,
+            _ => return Err(LAYOUT),
+        }
+    }
+    let complete = |space: &Checked| {
+        let count = |counters: Counters| (counters.tuples, counters.waiters);
+        space.counters.map(count) == Some((space.tuples, space.waiters))
+            && space.expected == space.found
+    };
+    // Each waiter has its two; there are no others if they are as many.
+    let waiters: u64 = spaces.values().map(|space| space.waiters).sum();
+    if spaces.values().all(complete) && waits == 2 * waiters { Ok(()) } else { Err(LAYOUT) }
+}
+
+fn decode<T: Decode>(value: &[u8]) -> Result<T, RestoreError> {
+    T::from_bytes(Bytes::copy_from_slice(value)).map_err(malformed)
+}
+
+/// The index of the piece is not known any more where maps are read.
+fn malformed(reason: DecodeError) -> RestoreError {
+    RestoreError::Malformed { index: 0, reason }
+}
+
+/// A name and options are those of a command that could have created the space.
+fn check_name(name: &[u8], record: &SpaceRecord) -> Result<(), RestoreError> {
+    let space = std::str::from_utf8(name).map_err(|_| LAYOUT)?.to_owned();
+    let operation = crate::command::Operation::Create(record.options.clone());
+    TupleCommand::On { space, operation }.validate().map_err(|_| LAYOUT)
+}
+
+fn check_part(
+    map: &SegmentMap,
+    id: u64,
+    space: &mut Checked,
+    part: &[u8],
+    key: &[u8],
+    value: &[u8],
+) -> Result<(), RestoreError> {
+    match (part, space.counters) {
+        (&[COUNTERS], None) => {
+            space.counters = Some(decode(value)?);
+            Ok(())
+        }
+        (&[TUPLE, ref number @ ..], Some(counters)) if number.len() == 8 => {
+            let number = number_of(key);
+            if number == 0 || number >= counters.next_number {
+                return Err(LAYOUT);
+            }
+            check_record(value).map_err(malformed)?;
+            let record = Record::of(value);
+            let mut belongs = |entry: &[u8]| {
+                space.expected += 1;
+                map.get(entry).is_some()
+            };
+            let leased = record.expires == 0 || belongs(&lease_key(id, record.expires, number));
+            let indexed = prefixes(record.tuple, space.index_fields)
+                .all(|prefix| belongs(&index_key(id, prefix, number)));
+            space.tuples += 1;
+            if leased && indexed { Ok(()) } else { Err(LAYOUT) }
+        }
+        (&[WAITER, ref rest @ ..], Some(counters)) if rest.len() == 25 => {
+            let waiter: Waiter = decode(value)?;
+            let number = number_of(key);
+            let place = locator(id, waiter.template.prefix(space.index_fields), number);
+            let held = map.get(&waiting_key(waiter.session, waiter.number));
+            let located = |held: &Locator| *held == place && locator_of(key) == Some(place);
+            let found = held.and_then(|held| held[..].try_into().ok()).is_some_and(|h| located(&h));
+            let timed = map.get(&deadline_key(waiter.deadline, &place)).is_some();
+            space.waiters += 1;
+            let numbered = number != 0 && number < counters.next_waiter;
+            if found && timed && numbered { Ok(()) } else { Err(LAYOUT) }
+        }
+        (&[INDEX, ref rest @ ..], Some(_)) if rest.len() == 25 && value.is_empty() => {
+            space.found += 1;
+            Ok(())
+        }
+        (&[LEASE, ref rest @ ..], Some(_)) if rest.len() == 16 && value.is_empty() => {
+            space.found += 1;
+            Ok(())
+        }
+        _ => Err(LAYOUT),
+    }
+}
+
+fn check_record(value: &[u8]) -> Result<(), DecodeError> {
+    let mut reader = Reader::new(Bytes::copy_from_slice(value));
+    u64::decode(&mut reader)?;
+    Access::decode(&mut reader)?;
+    Access::decode(&mut reader)?;
+    check_raw(&reader.take(reader.remaining())?)
+}

@@ -1,0 +1,137 @@
+//! The tuple spaces as a [`Service`].
+
+use crate::command::{Operation, TupleCommand};
+use crate::operate::{Caller, Spaces};
+use crate::reply::TupleReply;
+use crate::waiting;
+use bytes::Bytes;
+use perdura_execution::{
+    ExecutionContext, Footprint, Progress, Release, RestoreError, Service, Snapshot,
+};
+use perdura_protocol::{Encode, PublicKey, SessionId, Time};
+use perdura_store::SegmentMap;
+use std::sync::Arc;
+
+/// The tuple spaces of one replica.
+#[derive(Debug)]
+pub struct TupleSpaces {
+    spaces: Spaces,
+}
+
+impl TupleSpaces {
+    /// No spaces. What is kept (spaces, tuples, the entries of the index and of leases) counts its
+    /// keys and values and [`perdura_store::limits::ENTRY_OVERHEAD_BYTES`] for each entry; what would
+    /// make the sum grow beyond `state_limit_bytes` is refused, the same way on every replica.
+    /// Taking and deleting never is.
+    #[must_use]
+    pub fn new(state_limit_bytes: u64) -> TupleSpaces {
+        TupleSpaces { spaces: Spaces { map: SegmentMap::new(), limit_bytes: state_limit_bytes } }
+    }
+
+    /// What everything counts for, bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.spaces.map.bytes()
+    }
+
+    /// Entries of the map: tuples, and what belongs to them.
+    #[must_use]
+    pub fn entries(&self) -> u64 {
+        self.spaces.map.entries()
+    }
+
+    /// Number of segments.
+    #[must_use]
+    pub fn segments(&self) -> usize {
+        self.spaces.map.segments()
+    }
+}
+
+impl Service for TupleSpaces {
+    /// Commands of different spaces do not conflict. A read does with others of its space: it may
+    /// be the one that removes what has expired.
+    fn footprint(&self, command: &[u8]) -> Footprint {
+        let mut footprint = Footprint::new();
+        match TupleCommand::decode(command) {
+            // Ids come out of one header.
+            Ok(
+                TupleCommand::Spaces { .. }
+                | TupleCommand::On { operation: Operation::Create(_) | Operation::Delete, .. },
+            ) => return Footprint::everything(),
+            Ok(TupleCommand::On { space, .. }) => footprint.write(space.as_bytes()),
+            // Refused, whatever the state is.
+            Err(_) => {}
+        }
+        footprint
+    }
+
+    /// For a caller that neither waits nor lets others wait: what would wait finds nothing.
+    fn execute(&mut self, context: &ExecutionContext, command: &[u8]) -> Result<Bytes, String> {
+        match self.execute_or_wait(context, command, &mut Vec::new()) {
+            Progress::Done(result) => result,
+            Progress::Waits => {
+                self.forget(context.session, context.number);
+                Ok(TupleReply::Found(None).to_bytes())
+            }
+        }
+    }
+
+    fn execute_or_wait(
+        &mut self,
+        context: &ExecutionContext,
+        command: &[u8],
+        released: &mut Vec<Release>,
+    ) -> Progress {
+        let reply = match TupleCommand::decode(command) {
+            Err(error) => Err(error.to_string()),
+            Ok(TupleCommand::Spaces { after, limit }) => Ok(Some(self.spaces.names(&after, limit))),
+            Ok(TupleCommand::On { space, operation }) => {
+                let ExecutionContext { session, number, time, .. } = *context;
+                let caller = Caller { session, number, now: time };
+                self.spaces.operate(caller, &space, &operation, released)
+            }
+        };
+        match reply.transpose() {
+            Some(reply) => Progress::Done(reply.map(|reply| reply.to_bytes())),
+            None => Progress::Waits,
+        }
+    }
+
+    fn on_time(&mut self, time: Time, released: &mut Vec<Release>) {
+        waiting::end_waits(&mut self.spaces.map, time, released);
+    }
+
+    fn due(&self) -> Option<Time> {
+        waiting::due(&self.spaces.map)
+    }
+
+    fn forget(&mut self, session: SessionId, number: u64) {
+        waiting::forget(&mut self.spaces.map, session, number);
+    }
+
+    fn query_by(&self, client: PublicKey, command: &[u8]) -> Option<Result<Bytes, String>> {
+        let reply = match TupleCommand::decode(command) {
+            Ok(command) if !command.is_read() => return None,
+            Ok(TupleCommand::Spaces { after, limit }) => Ok(self.spaces.names(&after, limit)),
+            Ok(TupleCommand::On { space, operation }) => {
+                self.spaces.query(client, &space, &operation)?
+            }
+            Err(error) => Err(error.to_string()),
+        };
+        Some(reply.map(|reply| reply.to_bytes()))
+    }
+
+    fn snapshot(&self) -> Arc<dyn Snapshot> {
+        self.spaces.map.snapshot()
+    }
+
+    fn restore(&mut self, segments: Vec<Bytes>) -> Result<(), RestoreError> {
+        let map = SegmentMap::restore(segments)?;
+        if map.bytes() > self.spaces.limit_bytes {
+            return Err(RestoreError::Contradiction("the spaces exceed state_limit_bytes"));
+        }
+        crate::restore::check(&map)?;
+        self.spaces.map = map;
+        Ok(())
+    }
+}

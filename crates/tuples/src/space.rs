@@ -1,0 +1,201 @@
+//! One space: what is known about it while a command runs, and how tuples go in and out of it.
+//!
+//! Invariants of the map, which [`crate::restore`] checks as well: each tuple has an entry in the
+//! index for each prefix of its fields up to the space's width, and one in the order of leases if it
+//! has a lease, and nothing else is there; the counters count the tuples, and the next number is
+//! above all of them.
+
+use crate::command::{Entry, SpaceOptions};
+use crate::layout::{
+    Counters, Record, SpaceRecord, counters_key, index_key, lease_key, name_key, number_of, record,
+    tuple_key,
+};
+use crate::limits;
+use crate::tuple::prefixes;
+use bytes::Bytes;
+use perdura_protocol::{Decode, Encode, PublicKey, Time};
+use perdura_store::SegmentMap;
+use perdura_store::limits::ENTRY_OVERHEAD_BYTES;
+
+/// A space that is there.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Space {
+    record: SpaceRecord,
+    pub counters: Counters,
+}
+
+fn read<T: Decode>(value: &[u8]) -> T {
+    let value = T::from_bytes(Bytes::copy_from_slice(value));
+    value.expect("what is kept was encoded here, or checked when it was restored")
+}
+
+/// Writes what was held against the limit before.
+pub(crate) fn put(map: &mut SegmentMap, key: &[u8], value: &[u8]) {
+    let done = map.put(key, value, u64::MAX);
+    assert!(done.is_ok(), "there is no limit");
+}
+
+/// What an entry of the map counts for.
+pub(crate) fn cost(key_bytes: usize, value_bytes: usize) -> u64 {
+    (key_bytes + value_bytes + ENTRY_OVERHEAD_BYTES) as u64
+}
+
+/// When a lease that begins now ends; 0 for none.
+pub(crate) fn end_of(lease_ms: Option<u64>, now: Time) -> u64 {
+    // At the epoch itself, a lease would end at 0: nothing is kept for that.
+    lease_ms.map_or(0, |lease_ms| now.0.saturating_add(lease_ms).max(1))
+}
+
+impl Space {
+    pub(crate) fn new(record: SpaceRecord, first_number: u64) -> Space {
+        let counters = Counters {
+            next_number: first_number,
+            tuples: 0,
+            next_waiter: 1,
+            waiters: 0,
+            deleting: false,
+        };
+        Space { record, counters }
+    }
+
+    pub(crate) fn load(map: &SegmentMap, name: &str) -> Option<Space> {
+        let record: SpaceRecord = read(map.get(&name_key(name))?);
+        let counters = map.get(&counters_key(record.id));
+        let counters = read(counters.expect("a space has counters"));
+        Some(Space { record, counters })
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.record.id
+    }
+
+    pub(crate) fn creator(&self) -> PublicKey {
+        self.record.creator
+    }
+
+    pub(crate) fn options(&self) -> &SpaceOptions {
+        &self.record.options
+    }
+
+    /// Bytes that creating it adds.
+    pub(crate) fn creation_cost(&self, name: &str) -> u64 {
+        cost(1 + name.len(), self.record.to_bytes().len())
+            + cost(counters_key(self.id()).len(), self.counters.to_bytes().len())
+    }
+
+    pub(crate) fn create(&self, map: &mut SegmentMap, name: &str) {
+        put(map, &name_key(name), &self.record.to_bytes());
+        self.save(map);
+    }
+
+    /// Writes the counters back.
+    pub(crate) fn save(&self, map: &mut SegmentMap) {
+        put(map, &counters_key(self.id()), &self.counters.to_bytes());
+    }
+
+    /// Removes the space, which has no tuples any more.
+    pub(crate) fn remove(&self, map: &mut SegmentMap, name: &str) {
+        map.remove(&counters_key(self.id()));
+        map.remove(&name_key(name));
+    }
+
+    /// Bytes that inserting `entry` adds.
+    pub(crate) fn insertion_cost(&self, entry: &Entry) -> u64 {
+        let id = self.id();
+        let indexed = prefixes(entry.tuple.raw(), self.options().index_fields).count() as u64;
+        let value = record(entry, 0).len();
+        let lease = entry.lease_ms.map_or(0, |_| cost(lease_key(id, 0, 0).len(), 0));
+        cost(tuple_key(id, 0).len(), value)
+            + indexed * cost(index_key(id, (0, [0; 16]), 0).len(), 0)
+            + lease
+    }
+
+    /// Inserts a tuple and gives its number.
+    pub(crate) fn insert(&mut self, map: &mut SegmentMap, entry: &Entry, now: Time) -> u64 {
+        let (id, number) = (self.id(), self.counters.next_number);
+        let expires = end_of(entry.lease_ms, now);
+        put(map, &tuple_key(id, number), &record(entry, expires));
+        for prefix in prefixes(entry.tuple.raw(), self.options().index_fields) {
+            put(map, &index_key(id, prefix, number), &[]);
+        }
+        if expires != 0 {
+            put(map, &lease_key(id, expires, number), &[]);
+        }
+        self.counters.next_number += 1;
+        self.counters.tuples += 1;
+        number
+    }
+
+    /// Removes a tuple; the bytes that this gives back.
+    pub(crate) fn take(&mut self, map: &mut SegmentMap, number: u64) -> u64 {
+        let (id, before) = (self.id(), map.bytes());
+        let key = tuple_key(id, number);
+        let Some(value) = map.get(&key).cloned() else { return 0 };
+        let record = Record::of(&value);
+        for prefix in prefixes(record.tuple, self.options().index_fields) {
+            map.remove(&index_key(id, prefix, number));
+        }
+        if record.expires != 0 {
+            map.remove(&lease_key(id, record.expires, number));
+        }
+        map.remove(&key);
+        self.counters.tuples -= 1;
+        before - map.bytes()
+    }
+
+    /// Bytes that a tuple counts for.
+    pub(crate) fn held_by(&self, map: &SegmentMap, number: u64) -> u64 {
+        let id = self.id();
+        let Some(value) = map.get(&tuple_key(id, number)) else { return 0 };
+        let record = Record::of(value);
+        let indexed = prefixes(record.tuple, self.options().index_fields).count() as u64;
+        let lease = if record.expires == 0 { 0 } else { cost(lease_key(id, 0, 0).len(), 0) };
+        cost(tuple_key(id, 0).len(), value.len())
+            + indexed * cost(index_key(id, (0, [0; 16]), 0).len(), 0)
+            + lease
+    }
+
+    /// Removes tuples whose leases have ended, those that ended first before the others.
+    pub(crate) fn expire(&mut self, map: &mut SegmentMap, now: Time) {
+        let start = lease_key(self.id(), 0, 0);
+        let end = lease_key(self.id(), now.0.saturating_add(1), 0);
+        let ended: Vec<u64> = map
+            .range(&start, Some(&end))
+            .take(limits::EXPIRED_AT_ONCE)
+            .map(|(key, _)| number_of(key))
+            .collect();
+        for number in ended {
+            self.take(map, number);
+        }
+    }
+
+    /// Removes the oldest tuples, as many as one command may.
+    pub(crate) fn clear(&mut self, map: &mut SegmentMap) {
+        let start = tuple_key(self.id(), 0);
+        let end = tuple_key(self.id(), u64::MAX);
+        let oldest: Vec<u64> = map
+            .range(&start, Some(&end))
+            .take(limits::DELETED_AT_ONCE)
+            .map(|(key, _)| number_of(key))
+            .collect();
+        for number in oldest {
+            self.take(map, number);
+        }
+    }
+
+    /// Gives a tuple another end of its lease; 0 for none.
+    pub(crate) fn renew(&self, map: &mut SegmentMap, number: u64, expires: u64) {
+        let key = tuple_key(self.id(), number);
+        let Some(value) = map.get(&key) else { return };
+        let before = Record::of(value).expires;
+        let mut value = value.to_vec();
+        value[..8].copy_from_slice(&expires.to_le_bytes());
+        put(map, &key, &value);
+        if before != 0 {
+            map.remove(&lease_key(self.id(), before, number));
+        }
+        if expires != 0 {
+            put(map, &lease_key(self.id(), expires, number), &[]);
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Bytes from outside: commands, replies, segments. None of them panics, and what decodes is
+//! canonical.
+
+mod support;
+
+use bytes::Bytes;
+use perdura_execution::Service;
+use perdura_protocol::{Decode, Encode};
+use perdura_tuples::{Operation, TupleCommand, TupleReply, TupleSpaces};
+use support::*;
+
+/// A decoded command is encoded as it was.
+fn check(command: &[u8]) -> bool {
+    match TupleCommand::decode(command) {
+        Ok(decoded) => {
+            assert_eq!(decoded.to_bytes(), command);
+            assert_eq!(decoded.validate(), Ok(()));
+            true
+        }
+        Err(_) => false,
+    }
+}
+
+#[test]
+fn commands_and_replies_are_read_back() {
+    let mut random = Random(3);
+    let mut spaces = TupleSpaces::new(LIMIT);
+    for step in 0..5000 {
+        let command = random.command();
+        assert_eq!(TupleCommand::decode(&command.to_bytes()), Ok(command.clone()));
+        if let Ok(reply) = spaces.execute(&context(random.client(), step), &command.to_bytes()) {
+            assert_eq!(TupleReply::from_bytes(reply.clone()).unwrap().to_bytes(), reply);
+        }
+    }
+}
+
+#[test]
+fn damaged_commands_and_replies_are_canonical_or_refused() {
+    let mut random = Random(8);
+    let (mut spaces, mut decoded, mut replies) = (TupleSpaces::new(LIMIT), 0, 0);
+    for step in 0..6000 {
+        let command = random.command();
+        let reply = spaces.execute(&context(random.client(), step), &command.to_bytes());
+        let mut damaged = command.to_bytes().to_vec();
+        let place = random.below(damaged.len() as u64) as usize;
+        match random.below(3) {
+            0 => damaged[place] = random.next() as u8,
+            1 => damaged.truncate(place),
+            _ => damaged.push(0),
+        }
+        decoded += u32::from(check(&damaged));
+        let executed = spaces.execute(&context(1, step), &damaged);
+        assert!(executed.is_err() || TupleCommand::decode(&damaged).is_ok());
+        let _ = spaces.footprint(&damaged);
+        let _ = spaces.query_by(key(1), &damaged);
+        if let Ok(reply) = reply {
+            let mut damaged = reply.to_vec();
+            let place = random.below(damaged.len() as u64) as usize;
+            damaged[place] = random.next() as u8;
+            if let Ok(reply) = TupleReply::from_bytes(damaged.clone().into()) {
+                assert_eq!(reply.to_bytes(), damaged);
+                replies += 1;
+            }
+        }
+    }
+    assert!(decoded > 500 && replies > 500, "{decoded} {replies}");
+}
+
+#[test]
+fn garbage_never_panics() {
+    let mut random = Random(7);
+    let mut spaces = TupleSpaces::new(1 << 20);
+    for _ in 0..20_000 {
+        let length = random.below(60) as usize;
+        let mut garbage = random.bytes(length).to_vec();
+        if let Some(tag) = garbage.first_mut() {
+            *tag %= 2;
+        }
+        for (index, byte) in garbage.iter_mut().enumerate().skip(1) {
+            if index < 6 || index.is_multiple_of(3) {
+                *byte %= 3;
+            }
+        }
+        check(&garbage);
+        let _ = spaces.execute(&context(1, 1), &garbage);
+        let _ = spaces.query_by(key(1), &garbage);
+        let _ = TupleReply::from_bytes(Bytes::from(garbage.clone()));
+        assert!(spaces.restore(vec![garbage.into()]).is_err());
+    }
+}
+
+/// A state some of whose entries are missing, doubled or changed is refused, or it is one that gives
+/// the same segments again.
+#[test]
+fn damaged_segments_are_refused() {
+    let mut random = Random(11);
+    let mut spaces = TupleSpaces::new(LIMIT);
+    let mut time = 1;
+    while spaces.segments() < 3 {
+        time += 1;
+        let command = on("jobs", random.operation());
+        if !matches!(command, TupleCommand::On { operation: Operation::Delete, .. }) {
+            let _ = execute(&mut spaces, 1, time, &command);
+        }
+        let _ = execute(&mut spaces, 1, time, &on("jobs", Operation::Out(random.entry())));
+    }
+    for number in 1..60 {
+        let template = random.template();
+        let wait = on("jobs", Operation::In { template, wait_ms: 100 + number });
+        progress(&mut spaces, &numbered(1, number % 7, number, time), &wait);
+    }
+    assert!(spaces.due().is_some(), "some of them wait");
+    let whole = segments(&spaces);
+    let (mut refused, mut accepted) = (0, 0);
+    for _ in 0..4000 {
+        let mut pieces = whole.clone();
+        let index = random.below(pieces.len() as u64) as usize;
+        let mut piece = pieces[index].to_vec();
+        let place = random.below(piece.len() as u64) as usize;
+        piece[place] ^= 1 << random.below(8);
+        pieces[index] = piece.into();
+        let mut restored = TupleSpaces::new(LIMIT);
+        match restored.restore(pieces.clone()) {
+            Ok(()) => {
+                assert_eq!(segments(&restored), pieces);
+                // Whatever it holds, commands find what belongs together.
+                for number in 100..105 {
+                    let command = on("jobs", random.operation());
+                    let context = numbered(random.client(), 1, number, time + 500);
+                    on_time(&mut restored, time + random.below(500));
+                    progress(&mut restored, &context, &command);
+                }
+                accepted += 1;
+            }
+            Err(_) => refused += 1,
+        }
+    }
+    assert!(refused > 1000 && accepted > 100, "{refused} {accepted}");
+    for index in 0..whole.len() {
+        let mut fewer = whole.clone();
+        fewer.remove(index);
+        assert!(TupleSpaces::new(LIMIT).restore(fewer).is_err());
+    }
+    assert!(TupleSpaces::new(1000).restore(whole).is_err(), "more than the limit");
+}

@@ -1,0 +1,303 @@
+#![allow(dead_code)]
+
+pub mod model;
+
+use bytes::Bytes;
+use perdura_execution::{Entry as PieceEntry, ExecutionContext, Progress, Release, Service};
+use perdura_protocol::{ClusterId, Decode, Digest, Encode, PublicKey, SessionId, Slot, Time};
+use perdura_tuples::{
+    Access, Entry, Field, Float, Found, Kind, Operation, Pattern, SpaceOptions, Template, Tuple,
+    TupleCommand, TupleReply, TupleSpaces,
+};
+
+pub const LIMIT: u64 = 1 << 30;
+
+pub fn key(client: u8) -> PublicKey {
+    PublicKey([client; 32])
+}
+
+pub fn context(client: u8, time: u64) -> ExecutionContext {
+    ExecutionContext {
+        slot: Slot(1),
+        time: Time(time),
+        session: SessionId { client: key(client), nonce: 1 },
+        number: 1,
+        cluster: ClusterId([1; 16]),
+        batch: Digest::ZERO,
+    }
+}
+
+/// The context of a command with this number in a session of its client's.
+pub fn numbered(client: u8, nonce: u64, number: u64, time: u64) -> ExecutionContext {
+    let session = SessionId { client: key(client), nonce };
+    ExecutionContext { session, number, ..context(client, time) }
+}
+
+/// A released reply, decoded.
+pub type Released = (SessionId, u64, Result<TupleReply, String>);
+
+fn decoded(release: Release) -> Released {
+    let reply = release.result.map(|reply| TupleReply::from_bytes(reply).unwrap());
+    (release.session, release.number, reply)
+}
+
+/// What a command gives, `None` if it waits, and what it releases.
+pub fn progress(
+    spaces: &mut TupleSpaces,
+    context: &ExecutionContext,
+    command: &TupleCommand,
+) -> (Option<Result<TupleReply, String>>, Vec<Released>) {
+    let mut released = Vec::new();
+    let progress = match spaces.execute_or_wait(context, &command.to_bytes(), &mut released) {
+        Progress::Done(result) => Some(result.map(|reply| TupleReply::from_bytes(reply).unwrap())),
+        Progress::Waits => None,
+    };
+    (progress, released.into_iter().map(decoded).collect())
+}
+
+/// What a new time releases.
+pub fn on_time(spaces: &mut TupleSpaces, time: u64) -> Vec<Released> {
+    let mut released = Vec::new();
+    spaces.on_time(Time(time), &mut released);
+    released.into_iter().map(decoded).collect()
+}
+
+pub fn execute(
+    spaces: &mut TupleSpaces,
+    client: u8,
+    time: u64,
+    command: &TupleCommand,
+) -> Result<TupleReply, String> {
+    let reply = spaces.execute(&context(client, time), &command.to_bytes())?;
+    Ok(TupleReply::from_bytes(reply).unwrap())
+}
+
+pub fn query(
+    spaces: &TupleSpaces,
+    client: u8,
+    command: &TupleCommand,
+) -> Option<Result<TupleReply, String>> {
+    let reply = spaces.query_by(key(client), &command.to_bytes())?;
+    Some(reply.map(|reply| TupleReply::from_bytes(reply).unwrap()))
+}
+
+pub fn on(space: &str, operation: Operation) -> TupleCommand {
+    TupleCommand::On { space: space.into(), operation }
+}
+
+/// Client 1 in the space "s", at a time.
+pub struct Desk {
+    pub spaces: TupleSpaces,
+    pub client: u8,
+    pub time: u64,
+}
+
+impl Desk {
+    pub fn new(options: SpaceOptions) -> Desk {
+        let mut desk = Desk { spaces: TupleSpaces::new(LIMIT), client: 1, time: 1000 };
+        assert_eq!(desk.run(Operation::Create(options)), Ok(TupleReply::Created));
+        desk
+    }
+
+    pub fn run(&mut self, operation: Operation) -> Result<TupleReply, String> {
+        execute(&mut self.spaces, self.client, self.time, &on("s", operation))
+    }
+
+    pub fn at(&mut self, client: u8, time: u64) -> &mut Desk {
+        self.client = client;
+        self.time = time;
+        self
+    }
+
+    pub fn out(&mut self, entry: Entry) -> u64 {
+        match self.run(Operation::Out(entry)) {
+            Ok(TupleReply::Inserted { number }) => number,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn found(&mut self, operation: Operation) -> Option<Found> {
+        match self.run(operation) {
+            Ok(TupleReply::Found(found)) => found,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Numbers of all tuples that the client can read.
+    pub fn numbers(&mut self, template: Template) -> Vec<u64> {
+        let all = Operation::RdAll { template, after: 0, limit: 512 };
+        match self.run(all) {
+            Ok(TupleReply::FoundAll { tuples, more: false }) => {
+                tuples.iter().map(|found| found.number).collect()
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+pub fn pair(name: &str, value: i64) -> Tuple {
+    Tuple::new(&[name.into(), value.into()]).unwrap()
+}
+
+pub fn entry(name: &str, value: i64) -> Entry {
+    Entry::new(pair(name, value))
+}
+
+/// Pairs with this name.
+pub fn named(name: &str) -> Template {
+    Template { fields: vec![Pattern::Value(name.into()), Pattern::Any] }
+}
+
+pub fn any_pair() -> Template {
+    Template { fields: vec![Pattern::Any, Pattern::Any] }
+}
+
+/// All segments, encoded.
+pub fn segments(spaces: &TupleSpaces) -> Vec<Bytes> {
+    let snapshot = spaces.snapshot();
+    (0..snapshot.segments()).map(|index| snapshot.segment(index)).collect()
+}
+
+/// Digests of all segments, as they are remembered.
+pub fn digests(spaces: &TupleSpaces) -> Vec<PieceEntry> {
+    let snapshot = spaces.snapshot();
+    (0..snapshot.segments()).map(|index| snapshot.entry(index)).collect()
+}
+
+/// SplitMix64.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    pub fn chance(&mut self, one_in: u64) -> bool {
+        self.below(one_in) == 0
+    }
+
+    pub fn bytes(&mut self, length: usize) -> Bytes {
+        (0..length).map(|_| self.next() as u8).collect()
+    }
+
+    /// Few values, so that templates match.
+    pub fn field(&mut self) -> Field {
+        match self.below(12) {
+            0..5 => Field::String(["a", "b", "", "a longer string"][self.below(4) as usize].into()),
+            5..9 => Field::Integer(self.below(3) as i64 - 1),
+            9 => Field::Bool(self.chance(2)),
+            10 => Field::Float(Float::new(self.below(3) as f64 - 1.0).unwrap()),
+            _ => {
+                let length = self.below(3) * self.below(9000);
+                Field::Bytes(vec![self.below(2) as u8; length as usize].into())
+            }
+        }
+    }
+
+    fn fields(&mut self) -> Vec<Field> {
+        let count = [1, 2, 2, 2, 3, 3, 3, 4][self.below(8) as usize];
+        (0..count).map(|_| self.field()).collect()
+    }
+
+    pub fn tuple(&mut self) -> Tuple {
+        Tuple::new(&self.fields()).unwrap()
+    }
+
+    pub fn template(&mut self) -> Template {
+        let looseness = self.below(4) + 2;
+        let fields = self.fields().into_iter().map(|field| {
+            if !self.chance(looseness) {
+                return Pattern::Value(field);
+            }
+            let kinds = [Kind::String, Kind::Bytes, Kind::Integer, Kind::Float, Kind::Bool];
+            match self.below(4) {
+                0 => Pattern::Kind(kinds[self.below(5) as usize]),
+                1 => Pattern::Kind(field.kind()),
+                _ => Pattern::Any,
+            }
+        });
+        Template { fields: fields.collect() }
+    }
+
+    pub fn access(&mut self, one_in: u64) -> Access {
+        if !self.chance(one_in) {
+            return Access::Anyone;
+        }
+        let count = self.below(4);
+        Access::only((0..count).map(|_| key(self.client())).collect())
+    }
+
+    pub fn client(&mut self) -> u8 {
+        self.below(4) as u8 + 1
+    }
+
+    pub fn entry(&mut self) -> Entry {
+        Entry {
+            tuple: self.tuple(),
+            lease_ms: if self.chance(3) { Some(self.below(4000) + 1) } else { None },
+            read: self.access(6),
+            take: self.access(6),
+        }
+    }
+
+    pub fn options(&mut self) -> SpaceOptions {
+        SpaceOptions {
+            index_fields: [0, 1, 1, 2, 3, 8][self.below(6) as usize],
+            insert: self.access(9),
+            read: self.access(12),
+            take: self.access(12),
+            manage: Access::Only(vec![key(1)]),
+        }
+    }
+
+    pub fn name(&mut self) -> &'static str {
+        ["jobs", "locks", "j", "jobs2"][self.below(4) as usize]
+    }
+
+    pub fn operation(&mut self) -> Operation {
+        let limit = self.below(6) as u32 + 1;
+        match self.below(56) {
+            0..3 => Operation::Create(self.options()),
+            3 if self.chance(8) => Operation::Delete,
+            3..5 => Operation::Describe,
+            5..18 => Operation::Out(self.entry()),
+            18..20 => {
+                let count = self.below(5) + 1;
+                Operation::OutAll((0..count).map(|_| self.entry()).collect())
+            }
+            20..24 => Operation::Rdp(self.template()),
+            24..29 => Operation::Inp(self.template()),
+            29..32 => {
+                let template = self.template();
+                Operation::RdAll { template, after: self.below(60), limit }
+            }
+            32..34 => Operation::InAll { template: self.template(), limit },
+            34..37 => Operation::Cas { template: self.template(), entry: self.entry() },
+            37..40 => Operation::Replace { template: self.template(), entry: self.entry() },
+            45..50 => Operation::Rd { template: self.template(), wait_ms: self.below(4000) + 1 },
+            50..56 => Operation::In { template: self.template(), wait_ms: self.below(4000) + 1 },
+            _ => Operation::Renew {
+                number: self.below(200) + 1,
+                lease_ms: if self.chance(4) { None } else { Some(self.below(400)) },
+            },
+        }
+    }
+
+    pub fn command(&mut self) -> TupleCommand {
+        if self.chance(40) {
+            return TupleCommand::Spaces {
+                after: self.name().into(),
+                limit: self.below(3) as u32 + 1,
+            };
+        }
+        on(self.name(), self.operation())
+    }
+}
