@@ -1,13 +1,10 @@
-//! `perdura dev`: a whole cluster on this machine, each replica a child process.
-//!
-//! Replicas are started once and not restarted, so that whoever tries out failures sees them. A
-//! child ends with this process: in order when this stops in order, by a signal of the operating
-//! system otherwise.
+//! `perdura dev`: a whole cluster on this machine, for trying out.
 
-use crate::config::{CLIENT_FILE, CLUSTER_FILE, Cluster, KeyFile, REPLICA_FILE, ReplicaFile};
+use crate::config::{CLIENT_FILE, CLUSTER_FILE, Cluster, KeyFile, ReplicaFile};
 use crate::connect::{connect, runtime};
 use crate::init::{Bounds, Place, Tuning, make};
 use crate::kv::call;
+use crate::local::{Group, last_lines, replica_file};
 use crate::{process, replica};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use bytes::Bytes;
@@ -15,13 +12,11 @@ use clap::Args;
 use perdura_client::Options;
 use perdura_durability::FileDisk;
 use perdura_protocol::configuration::Durability;
+use perdura_replica::runtime::LogDevice;
 use perdura_store::{StoreCommand, StoreReply};
-use std::fs::OpenOptions;
-use std::io::{Read, Seek, SeekFrom};
 use std::net::TcpListener;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::process::ExitCode;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -30,9 +25,6 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// The cluster has to answer within this time after its start.
 const START: Duration = Duration::from_secs(60);
-
-/// A child that has not stopped after this time is killed.
-const STOP: Duration = Duration::from_secs(20);
 
 /// Runs a whole cluster on loopback, as child processes, until Ctrl-C; makes its files if they are
 /// not there, and goes on from them if they are.
@@ -50,17 +42,12 @@ pub struct Arguments {
     /// without it, free ports are taken
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     base_port: Option<u16>,
+    /// For experiments: replicas write their logs no faster than such a device, see `perdura replica`
+    #[arg(long, value_name = "delay_ms=N,mb_s=N")]
+    log_device: Option<LogDevice>,
     /// Stop as soon as the key is read back; exit code 0 if it was
     #[arg(long)]
     once: bool,
-}
-
-/// A replica's process.
-struct Running {
-    id: usize,
-    child: Child,
-    log: PathBuf,
-    ended: Option<ExitStatus>,
 }
 
 enum Event {
@@ -75,30 +62,30 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let key = KeyFile::load(&dir.join(CLIENT_FILE))?;
     check_free(dir, &cluster)?;
     let (events, happened) = mpsc::channel();
-    let stop = events.clone();
+    let signals = events.clone();
     process::on_stop(move |signal| {
-        let _ = stop.send(Event::Stop(signal));
+        let _ = signals.send(Event::Stop(signal));
     })?;
-    let mut group = Group { running: Vec::new() };
-    for id in 0..cluster.replicas.len() {
-        group.running.push(start(dir, id)?);
-    }
+    let mut group = Group::start(dir, cluster.replicas.len(), arguments.log_device)?;
     let of_client = cluster.clone();
     std::thread::Builder::new().name("client".into()).spawn(move || {
         let _ = events.send(Event::ReadBack(read_back(&of_client, &key)));
     })?;
-    let took = match group.wait_for_read_back(&happened)? {
+    if let Some(device) = arguments.log_device {
+        say!("experiment: logs are written no faster than by a simulated device ({device})");
+    }
+    let took = match wait_for_read_back(&mut group, &happened)? {
         Some(took) => took,
-        None => return group.stop(),
+        None => return stop(group),
     };
     say!("wrote a key and read it back, {} ms", took.as_millis());
     if arguments.once {
-        return group.stop();
+        return stop(group);
     }
     print_guide(dir, &cluster, &group);
-    let signal = group.wait_for_stop(dir, &happened);
+    let signal = wait_for_stop(&mut group, dir, &happened);
     say!("{signal}: stopping");
-    group.stop()
+    stop(group)
 }
 
 /// The cluster in the directory, made if it is not there.
@@ -152,33 +139,6 @@ fn check_ports(file: &ReplicaFile) -> Result<()> {
     Ok(())
 }
 
-fn replica_file(dir: &Path, id: usize) -> PathBuf {
-    dir.join(format!("replica-{id}")).join(REPLICA_FILE)
-}
-
-fn start(dir: &Path, id: usize) -> Result<Running> {
-    let config = replica_file(dir, id);
-    let log = config.with_file_name("log.txt");
-    let file = OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(&log)
-        .with_context(|| format!("cannot write {}", log.display()))?;
-    let program = std::env::current_exe().context("cannot find this program's own file")?;
-    let child = Command::new(program)
-        .args(["replica", "--config"])
-        .arg(&config)
-        .args(["--parent", &std::process::id().to_string()])
-        .stdin(Stdio::null())
-        .stdout(file.try_clone()?)
-        .stderr(file)
-        // Ctrl-C in a terminal reaches this process only, which then stops them in order.
-        .process_group(0)
-        .spawn()
-        .with_context(|| format!("cannot start replica {id}"))?;
-    Ok(Running { id, child, log, ended: None })
-}
-
 /// Writes a key and reads it back.
 fn read_back(cluster: &Cluster, key: &KeyFile) -> Result<Duration> {
     let since = Instant::now();
@@ -199,109 +159,49 @@ fn read_back(cluster: &Cluster, key: &KeyFile) -> Result<Duration> {
     Ok(since.elapsed())
 }
 
-/// The children. Dropped, it kills those that are left.
-struct Group {
-    running: Vec<Running>,
-}
-
-impl Group {
-    /// Those that have ended since the last look.
-    fn newly_ended(&mut self) -> Vec<(usize, u32, ExitStatus)> {
-        let mut ended = Vec::new();
-        for running in self.running.iter_mut().filter(|running| running.ended.is_none()) {
-            if let Ok(Some(status)) = running.child.try_wait() {
-                running.ended = Some(status);
-                ended.push((running.id, running.child.id(), status));
+/// How long it took; none if this process was told to stop before.
+fn wait_for_read_back(
+    group: &mut Group,
+    happened: &mpsc::Receiver<Event>,
+) -> Result<Option<Duration>> {
+    loop {
+        match happened.recv_timeout(LOOK) {
+            Ok(Event::ReadBack(result)) => {
+                return Ok(Some(result.context("the cluster does not answer")?));
             }
+            Ok(Event::Stop(_)) => return Ok(None),
+            Err(RecvTimeoutError::Disconnected) => bail!("the client's thread ended"),
+            Err(RecvTimeoutError::Timeout) => {}
         }
-        ended
-    }
-
-    /// How long it took; none if this process was told to stop before.
-    fn wait_for_read_back(&mut self, happened: &mpsc::Receiver<Event>) -> Result<Option<Duration>> {
-        loop {
-            match happened.recv_timeout(LOOK) {
-                Ok(Event::ReadBack(result)) => {
-                    return Ok(Some(result.context("the cluster does not answer")?));
-                }
-                Ok(Event::Stop(_)) => return Ok(None),
-                Err(RecvTimeoutError::Disconnected) => bail!("the client's thread ended"),
-                Err(RecvTimeoutError::Timeout) => {}
-            }
-            if let Some((id, _, status)) = self.newly_ended().first() {
-                let log = &self.running[*id].log;
-                bail!(
-                    "replica {id} ended at its start ({status}):\n{}\nits whole log is in {}",
-                    last_lines(log, 5),
-                    log.display()
-                );
-            }
-        }
-    }
-
-    /// Reports children that end, until this process is told to stop.
-    fn wait_for_stop(&mut self, dir: &Path, happened: &mpsc::Receiver<Event>) -> &'static str {
-        loop {
-            match happened.recv_timeout(LOOK) {
-                Ok(Event::Stop(signal)) => return signal,
-                Ok(Event::ReadBack(_)) | Err(RecvTimeoutError::Timeout) => {}
-                // The client's thread is done, and only signals are left to come.
-                Err(RecvTimeoutError::Disconnected) => std::thread::sleep(LOOK),
-            }
-            for (id, pid, status) in self.newly_ended() {
-                say!("replica {id} (pid {pid}) ended: {status}; the others go on");
-                if !status.success() && status.code().is_some() {
-                    say!("{}", last_lines(&self.running[id].log, 3));
-                }
-                let file = replica_file(dir, id);
-                say!("  start it again, in another terminal:");
-                say!("    {} replica --config {}", program_name(), file.display());
-            }
-        }
-    }
-
-    /// Stops all in order.
-    fn stop(mut self) -> Result<ExitCode> {
-        for running in self.running.iter().filter(|running| running.ended.is_none()) {
-            process::terminate(&running.child);
-        }
-        let deadline = Instant::now() + STOP;
-        while self.running.iter().any(|running| running.ended.is_none()) {
-            self.newly_ended();
-            if Instant::now() > deadline {
-                bail!("replicas did not stop within {} s and were killed", STOP.as_secs());
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        say!("stopped; the data stays");
-        Ok(ExitCode::SUCCESS)
+        group.check()?;
     }
 }
 
-impl Drop for Group {
-    fn drop(&mut self) {
-        for running in self.running.iter_mut().filter(|running| running.ended.is_none()) {
-            let _ = running.child.kill();
-            let _ = running.child.wait();
+/// Reports children that end, until this process is told to stop.
+fn wait_for_stop(group: &mut Group, dir: &Path, happened: &mpsc::Receiver<Event>) -> &'static str {
+    loop {
+        match happened.recv_timeout(LOOK) {
+            Ok(Event::Stop(signal)) => return signal,
+            Ok(Event::ReadBack(_)) | Err(RecvTimeoutError::Timeout) => {}
+            // The client's thread is done, and only signals are left to come.
+            Err(RecvTimeoutError::Disconnected) => std::thread::sleep(LOOK),
+        }
+        for (id, pid, status) in group.newly_ended() {
+            say!("replica {id} (pid {pid}) ended: {status}; the others go on");
+            if !status.success() && status.code().is_some() {
+                say!("{}", last_lines(&group.running[id].log, 3));
+            }
+            let file = replica_file(dir, id);
+            say!("  start it again, in another terminal:");
+            say!("    {} replica --config {}", program_name(), file.display());
         }
     }
 }
 
-/// The end of a log, indented.
-fn last_lines(log: &Path, count: usize) -> String {
-    const TAIL_BYTES: i64 = 4096;
-    let read = || -> std::io::Result<String> {
-        let mut file = std::fs::File::open(log)?;
-        let length = i64::try_from(file.metadata()?.len()).unwrap_or(i64::MAX);
-        file.seek(SeekFrom::End(-length.min(TAIL_BYTES)))?;
-        let mut tail = Vec::new();
-        file.read_to_end(&mut tail)?;
-        Ok(String::from_utf8_lossy(&tail).into_owned())
-    };
-    let tail = read().unwrap_or_default();
-    let lines: Vec<&str> = tail.lines().collect();
-    let last = &lines[lines.len().saturating_sub(count)..];
-    last.iter().map(|line| format!("  | {line}")).collect::<Vec<_>>().join("\n")
+fn stop(group: Group) -> Result<ExitCode> {
+    group.stop()?;
+    say!("stopped; the data stays");
+    Ok(ExitCode::SUCCESS)
 }
 
 /// As this program was called.

@@ -5,7 +5,7 @@
 use crate::config::files;
 use crate::config::keys::{KeyFile, fresh_key, random};
 use crate::config::{ADMIN_FILE, CLIENT_FILE, CLUSTER_FILE, REPLICA_FILE};
-use crate::config::{Cluster, ReplicaEntry, ReplicaFile, cluster};
+use crate::config::{Cluster, ReplicaEntry, ReplicaFile};
 use crate::{Usage, format};
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
@@ -151,6 +151,9 @@ enum DurabilityName {
     Async,
     /// At once: any restart costs the replica its place
     None,
+    /// As safe as sync and slow on purpose: one write and one flush for each command, before it
+    /// runs; a baseline for experiments
+    SyncNaive,
 }
 
 /// Runs the command.
@@ -160,6 +163,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         DurabilityName::Sync => Durability::Sync,
         DurabilityName::Async => Durability::Async,
         DurabilityName::None => Durability::None,
+        DurabilityName::SyncNaive => Durability::SyncNaive,
     };
     let public = arguments.public_http;
     let places = Place::all(faults.n(), &arguments.hosts, arguments.base_port, public)?;
@@ -170,7 +174,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         cluster.parameters.cluster,
         faults.u(),
         faults.r(),
-        cluster::durability_text(durability)
+        durability.name()
     );
     for (id, entry) in cluster.replicas.iter().enumerate() {
         say!("  replica {id} at {}, status at http://{}/status", entry.address, entry.http);

@@ -22,6 +22,7 @@ mod init;
 mod inspect;
 mod kv;
 mod kv_batch;
+mod local;
 mod process;
 mod reinit;
 mod replica;

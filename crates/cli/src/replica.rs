@@ -6,7 +6,7 @@ use crate::reinit;
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand};
 use perdura_protocol::ReplicaId;
-use perdura_replica::runtime::{self, ReplicaConfig, Shutdown};
+use perdura_replica::runtime::{self, LogDevice, ReplicaConfig, Shutdown};
 use perdura_store::Store;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -24,6 +24,10 @@ pub struct Arguments {
     /// How much is logged
     #[arg(long, value_enum, value_name = "LEVEL", default_value_t = LogLevel::Info)]
     log_level: LogLevel,
+    /// For experiments: write the log no faster than a device whose flushes take this long and
+    /// that writes so many MB (10^6 bytes) a second; nothing becomes less durable
+    #[arg(long, value_name = "delay_ms=N,mb_s=N")]
+    log_device: Option<LogDevice>,
     /// Stop when this process ends, which has to be the parent
     #[arg(long, value_name = "PID", hide = true)]
     parent: Option<u32>,
@@ -60,8 +64,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     })?;
     let limit = cluster.parameters.state_limit_bytes;
     let id = file.id;
-    #[cfg_attr(not(feature = "misbehave"), allow(unused_mut))]
     let mut config = replica_config(file, &cluster);
+    config.log_device = arguments.log_device;
     #[cfg(feature = "misbehave")]
     if let Some(strategy) = arguments.misbehave {
         config.interceptor = Some(crate::attack::liar(&config, strategy));
@@ -110,6 +114,7 @@ fn replica_config(file: ReplicaFile, cluster: &Cluster) -> ReplicaConfig {
         id,
         incarnation: file.incarnation,
         data: file.data(),
+        log_device: None,
         key: file.key,
         parameters: cluster.parameters.clone(),
         genesis: cluster.genesis(id),

@@ -62,6 +62,9 @@ pub struct Report {
     pub boundary: Option<Point>,
     /// active, recovering, spare, diverged, or stalled: its event loop stands still.
     pub state: String,
+    /// What makes it slower on purpose.
+    #[serde(default)]
+    pub experiments: Vec<String>,
     /// Its process.
     pub pid: u32,
 }
@@ -86,6 +89,8 @@ struct Line {
     boundary: Option<Point>,
     state: Option<String>,
     pid: Option<u32>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    experiments: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
@@ -109,6 +114,7 @@ impl Line {
             boundary: report.and_then(|report| report.boundary.clone()),
             state: report.map(|report| report.state.clone()),
             pid: report.map(|report| report.pid),
+            experiments: report.map(|report| report.experiments.clone()).unwrap_or_default(),
             error,
         }
     }
@@ -222,6 +228,9 @@ fn table(lines: &[Line]) -> String {
     }
     let mut text = aligned(&rows);
     for line in lines {
+        for experiment in &line.experiments {
+            text.push_str(&format!("replica {}: experiment: {experiment}\n", line.id));
+        }
         if let Some(error) = &line.error {
             text.push_str(&format!("replica {}: {error}\n", line.id));
         }
@@ -261,6 +270,9 @@ mod tests {
                 "executed":90,"logged":90,"checkpoint":{"slot":64,"digest":"ab"},"boundary":null,
                 "state":"active","pid":123})
         );
+        let said = said.replace("\"more\":1", "\"experiments\":[\"a slow log\"]");
+        let line = Line::new(0, Ok(serde_json::from_str(&said).unwrap()));
+        assert!(table(&[line]).ends_with("\nreplica 0: experiment: a slow log\n"));
         let line = serde_json::to_value(Line::new(1, Err(anyhow::anyhow!("gone")))).unwrap();
         assert_eq!((&line["reachable"], &line["id"]), (&false.into(), &1.into()));
     }

@@ -472,6 +472,28 @@ fn children_of_dev_end_with_it() {
 }
 
 #[test]
+fn a_replica_that_is_slow_on_purpose_says_so() {
+    let mut cluster = Cluster::init(&["--crash", "1", "--durability", "sync-naive"]);
+    for id in 0..cluster.len() {
+        let mut command = cluster.replica(id);
+        if id == 1 {
+            command.args(["--log-device", "delay_ms=1.5,mb_s=20"]);
+        }
+        cluster.start_as(id, command);
+    }
+    let status = cluster.wait_until_active();
+    cluster.run(&["kv", "put", "key", "value"]).ok();
+    let counted = |id: usize| status[id]["experiments"].as_array().unwrap().len();
+    assert_eq!([counted(0), counted(1), counted(2)], [1, 2, 1]);
+    let table = cluster.run(&["status"]).ok();
+    for said in ["replica 0: experiment: durability is sync-naive", "(delay_ms=1.5,mb_s=20)"] {
+        assert!(table.contains(said), "{table}");
+    }
+    assert!(cluster.log(1).contains("experiment: the log is written no faster"));
+    assert!(!cluster.log(0).contains("simulated device"));
+}
+
+#[test]
 fn bench_reports_what_it_promises() {
     let cluster = Cluster::start_all(&["--crash", "1"]);
     let file = cluster.path("result.json").display().to_string();

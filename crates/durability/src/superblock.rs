@@ -178,6 +178,7 @@ impl Decode for Superblock {
                     0 => Durability::Sync,
                     1 => Durability::Async,
                     2 => Durability::None,
+                    3 => Durability::SyncNaive,
                     tag => return Err(DecodeError::UnknownTag(tag)),
                 },
                 checksum_key: Decode::decode(reader)?,

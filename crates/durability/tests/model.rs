@@ -14,7 +14,11 @@ fn nothing_acknowledged_is_lost_wherever_the_disk_fails() {
     // More seeds on demand: PERDURA_SEEDS=100000.
     let seeds = std::env::var("PERDURA_SEEDS").ok().and_then(|text| text.parse().ok());
     for seed in 0..seeds.unwrap_or(200) {
-        let durability = if seed % 5 == 4 { Durability::Async } else { Durability::Sync };
+        let durability = match seed % 5 {
+            4 => Durability::Async,
+            3 => Durability::SyncNaive,
+            _ => Durability::Sync,
+        };
         let outcome = std::panic::catch_unwind(|| life(&mut Random(seed), durability, 25));
         assert!(outcome.is_ok(), "seed {seed}");
     }

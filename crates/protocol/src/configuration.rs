@@ -84,6 +84,42 @@ pub enum Durability {
     Async = 1,
     /// Kept in memory. Any restart makes a replica amnesiac.
     None = 2,
+    /// As durable as `Sync`, by one write and one flush for each command, before it is executed:
+    /// what Dura-SMaRt measures parallel logging against (USENIX ATC 2013, section 5). For
+    /// experiments only.
+    SyncNaive = 3,
+}
+
+impl Durability {
+    /// All of them.
+    pub const ALL: [Durability; 4] =
+        [Durability::Sync, Durability::Async, Durability::None, Durability::SyncNaive];
+
+    /// As in configuration files and on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Durability::Sync => "sync",
+            Durability::Async => "async",
+            Durability::None => "none",
+            Durability::SyncNaive => "sync-naive",
+        }
+    }
+
+    /// The one with this name.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Durability> {
+        Durability::ALL.into_iter().find(|durability| durability.name() == name)
+    }
+
+    /// Whether the log is flushed before a reply leaves.
+    #[must_use]
+    pub fn is_flushed(self) -> bool {
+        match self {
+            Durability::Sync | Durability::SyncNaive => true,
+            Durability::Async | Durability::None => false,
+        }
+    }
 }
 
 /// Fixed for the life of a cluster; equal on all replicas, checked by hash at every handshake.

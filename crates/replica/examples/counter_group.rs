@@ -57,6 +57,7 @@ fn replica(id: u8, group: &Group, shutdown: &Shutdown) -> Result<(), Box<dyn Err
         listen: address.clone(),
         http: None,
         data,
+        log_device: None,
     };
     Ok(run(config, Counter::default, shutdown)?)
 }

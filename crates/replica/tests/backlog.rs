@@ -4,7 +4,7 @@ mod common;
 
 use bytes::Bytes;
 use common::CLUSTER;
-use perdura_protocol::configuration::Parameters;
+use perdura_protocol::configuration::{Durability, Parameters};
 use perdura_protocol::{
     Batch, Command, Decode, Digest, Encode, Frame, Message, PublicKey, ReplicaId, Scheme,
     SecretKey, SessionId, Slot, Time, View,
@@ -43,9 +43,14 @@ struct Follower {
 
 impl Follower {
     fn new() -> Follower {
+        Follower::logging(Durability::Sync)
+    }
+
+    fn logging(durability: Durability) -> Follower {
         let clients = vec![("client".into(), client())];
         let boot = common::boot(1, Scheme::KeyedHash, (1, 0), clients);
         let parameters = Parameters {
+            durability,
             depth: DEPTH,
             checkpoint_interval: 1 << 20,
             checkpoint_bytes: 1 << 40,
@@ -121,6 +126,37 @@ fn put(number: u64) -> Command {
     let value = Bytes::from(vec![7; COMMAND_BYTES]);
     let key = Bytes::from(format!("key{}", number % 4));
     Command::Service(StoreCommand::Put { key, value }.to_bytes())
+}
+
+/// Execution and logging overlap, other than in the baseline that this is measured against.
+#[test]
+fn with_sync_naive_nothing_is_executed_before_it_is_logged() {
+    for (durability, at_once) in [(Durability::Sync, 2), (Durability::SyncNaive, 0)] {
+        let mut follower = Follower::logging(durability);
+        follower.decide(Command::Open, 0);
+        follower.decide(put(1), 1);
+        let report = follower.node.report();
+        assert_eq!((report.decided, report.executed), (Slot(2), Slot(at_once)), "{durability:?}");
+        assert_eq!(follower.replies, 0);
+        follower.persist();
+        assert_eq!(follower.node.report().executed, Slot(2));
+        assert_eq!(follower.replies, 2);
+    }
+}
+
+/// Decided is what reaches a pipeline's depth above what is executed, and no more; the rest is
+/// fetched when the disk goes on.
+#[test]
+fn with_sync_naive_no_more_than_the_pipeline_waits_to_be_executed() {
+    let mut follower = Follower::logging(Durability::SyncNaive);
+    follower.decide(Command::Open, 0);
+    for number in 1..50 {
+        follower.decide(put(number), number);
+    }
+    let report = follower.node.report();
+    assert_eq!((report.decided, report.executed), (Slot(DEPTH), Slot(0)));
+    follower.persist();
+    assert_eq!(follower.node.report().executed, Slot(DEPTH));
 }
 
 #[test]

@@ -99,6 +99,41 @@ fn a_crash_group_serves_through_stops_and_starts() {
     lifecycle(1, 0);
 }
 
+/// The baseline of experiments, on a device that is slower than any real one: nothing but the speed
+/// differs.
+#[test]
+fn a_naive_group_on_a_slow_device_keeps_what_it_acknowledged() {
+    let mut group = Group::formatted(1, 1, Durability::SyncNaive, Store::new);
+    let start = |group: &mut Group<Store>| {
+        for i in 0..4 {
+            let device = "delay_ms=2,mb_s=10".parse().unwrap();
+            group.start_with(i, |config| config.log_device = Some(device));
+        }
+    };
+    start(&mut group);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let client = group.connect();
+        put_many(&client, 0, 40).await;
+        let began = std::time::Instant::now();
+        put_many(&client, 40, 40).await;
+        // The only thing that cannot be faster than it is: forty flushes of 2 ms, one by one.
+        assert!(began.elapsed() >= Duration::from_millis(80));
+        for i in 0..4 {
+            group.stop(i);
+        }
+        start(&mut group);
+        let client = group.connect();
+        for key in ["key0", "key39", "key79"] {
+            let value = get(&client, key, false).await;
+            assert_eq!(value, Some(key.replace("key", "value")), "{key}");
+        }
+    });
+    for i in 0..4 {
+        group.stop(i);
+    }
+}
+
 #[test]
 fn a_start_that_fails_does_not_use_up_the_only_run_of_a_replica_without_a_log() {
     let mut group = Group::formatted(1, 0, Durability::None, Store::new);

@@ -2,6 +2,7 @@
 
 use crate::overrides::Overrides;
 use perdura_adversary::{Attack, Strategy};
+use perdura_protocol::configuration::Durability;
 use perdura_protocol::{Faults, Scheme};
 use std::fmt;
 
@@ -45,6 +46,8 @@ pub struct Options {
     pub mode: Option<Mode>,
     /// How statements are signed.
     pub scheme: Option<Scheme>,
+    /// How replicas log.
+    pub durability: Option<Durability>,
     /// How replicas lie, one strategy for each liar.
     pub liars: Option<Vec<Strategy>>,
     /// How clients attack, one attack for each hostile client.
@@ -78,6 +81,7 @@ impl Options {
             faults: None,
             mode: None,
             scheme: None,
+            durability: None,
             liars: None,
             attacks: None,
             overrides: Overrides::default(),
@@ -97,6 +101,9 @@ impl fmt::Display for Options {
         }
         if let Some(scheme) = self.scheme {
             write!(f, " --signatures {}", scheme_name(scheme))?;
+        }
+        if let Some(durability) = self.durability {
+            write!(f, " --durability {}", durability.name())?;
         }
         if let Some(liars) = &self.liars {
             write!(f, " --liars {}", names(liars.iter().map(|liar| liar.name())))?;

@@ -362,6 +362,7 @@ impl Plan {
         };
         plan.mode = options.mode.unwrap_or(plan.mode);
         plan.scheme = options.scheme.unwrap_or(plan.scheme);
+        plan.durability = options.durability.unwrap_or(plan.durability);
         let mut adversary = Random::new(options.seed).fork("adversary");
         plan.liars = draw_liars(&mut adversary, plan.faults);
         plan.attacks = draw_attacks(&mut adversary);

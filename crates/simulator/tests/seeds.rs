@@ -4,6 +4,7 @@
 //! `PERDURA_SEEDS` (200), `PERDURA_FIRST_SEED` (1) and `PERDURA_STEPS` (10,000) ask for more; each
 //! failing seed is printed with the command that repeats it.
 
+use perdura_protocol::configuration::Durability;
 use perdura_simulator::{Options, Report, simulate};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,6 +13,18 @@ const THREADS: usize = 2;
 
 fn asked(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+/// The baseline of experiments holds what `sync` holds; it executes later.
+#[test]
+fn every_rule_is_kept_with_sync_naive() {
+    let first = asked("PERDURA_FIRST_SEED", 1);
+    for seed in first..first + asked("PERDURA_SEEDS", 200).div_ceil(10) {
+        let durability = Some(Durability::SyncNaive);
+        let options = Options { durability, ..Options::new(seed, asked("PERDURA_STEPS", 10_000)) };
+        let report = simulate(&options).unwrap_or_else(|violation| panic!("{violation}"));
+        assert!(report.calls.ok > 0, "{options}");
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::Arguments;
 use super::load::Measured;
-use crate::config::{Cluster, cluster};
+use crate::config::Cluster;
 use crate::status::aligned;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
@@ -79,7 +79,7 @@ impl Report {
             "timeout_ms": u64::try_from(arguments.timeout.as_millis()).unwrap_or(u64::MAX),
             "elapsed_seconds": self.measured.elapsed.as_secs_f64(),
             "faults": {"u": faults.u(), "r": faults.r()},
-            "durability": cluster::durability_text(cluster.parameters.durability),
+            "durability": cluster.parameters.durability.name(),
             "local_replicas": self.local_replicas,
             "version": env!("CARGO_PKG_VERSION"),
         })
@@ -106,7 +106,7 @@ impl Report {
             arguments.connections,
             faults.u(),
             faults.r(),
-            cluster::durability_text(cluster.parameters.durability),
+            cluster.parameters.durability.name(),
         );
         let rows = [
             ["throughput".to_owned(), format!("{} ops/s", self.throughput())],

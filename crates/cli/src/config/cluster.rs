@@ -225,7 +225,7 @@ impl Cluster {
              [configuration]\nnumber = {}\nfrom_slot = {}\n",
             p.cluster,
             p.administrator,
-            durability_text(p.durability),
+            p.durability.name(),
             p.depth,
             p.checkpoint_interval,
             p.checkpoint_bytes / MIB,
@@ -329,21 +329,8 @@ fn replicas(raw: Vec<RawReplica>, faults: Faults, file: &str) -> Result<Vec<Repl
 
 /// The durability that `text` names.
 pub fn durability(text: &str) -> Result<Durability> {
-    match text {
-        "sync" => Ok(Durability::Sync),
-        "async" => Ok(Durability::Async),
-        "none" => Ok(Durability::None),
-        _ => bail!("durability is one of sync, async, none"),
-    }
-}
-
-/// Its name.
-pub fn durability_text(durability: Durability) -> &'static str {
-    match durability {
-        Durability::Sync => "sync",
-        Durability::Async => "async",
-        Durability::None => "none",
-    }
+    let all = Durability::ALL.map(Durability::name).join(", ");
+    Durability::parse(text).with_context(|| format!("durability is one of {all}"))
 }
 
 #[cfg(test)]
@@ -382,6 +369,15 @@ mod tests {
         let cluster = sample(&directory.path().join("cluster.toml"));
         cluster.store().unwrap();
         assert_eq!(Cluster::load(&cluster.path).unwrap(), cluster);
+    }
+
+    #[test]
+    fn each_durability_has_a_name() {
+        for known in Durability::ALL {
+            assert_eq!(durability(known.name()).unwrap(), known);
+        }
+        let error = durability("naive").unwrap_err().to_string();
+        assert!(error.contains("sync, async, none, sync-naive"), "{error}");
     }
 
     #[test]

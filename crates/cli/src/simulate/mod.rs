@@ -7,6 +7,7 @@ use crate::init::parse_faults;
 use anyhow::{Context, Result};
 use clap::Args;
 use perdura_adversary::{Attack, Strategy};
+use perdura_protocol::configuration::Durability;
 use perdura_protocol::{Faults, Scheme};
 use perdura_simulator::shrink::{RUNS_AT_MOST, Shrunk, shrink};
 use perdura_simulator::{
@@ -57,6 +58,9 @@ pub struct Arguments {
     /// How statements are signed: ed25519 or keyed-hash
     #[arg(long, value_name = "SCHEME", value_parser = parse_signatures)]
     signatures: Option<Scheme>,
+    /// How replicas log: sync, sync-naive or async
+    #[arg(long, value_name = "DURABILITY", value_parser = parse_durability)]
+    durability: Option<Durability>,
     /// How replicas lie, one strategy for each liar (at most r), or none
     #[arg(long, value_name = "STRATEGY,...", value_parser = parse_liars)]
     liars: Option<std::vec::Vec<Strategy>>,
@@ -134,6 +138,12 @@ fn parse_simpler(text: &str) -> Result<Simpler, String> {
 
 fn parse_mode(text: &str) -> Result<Mode, String> {
     Mode::parse(text).ok_or_else(|| "give liveness or safety".to_owned())
+}
+
+/// A group of which any restart makes a replica amnesiac has no room for faults.
+fn parse_durability(text: &str) -> Result<Durability, String> {
+    let logged = Durability::parse(text).filter(|durability| *durability != Durability::None);
+    logged.ok_or_else(|| "give sync, sync-naive or async".to_owned())
 }
 
 fn parse_liars(text: &str) -> Result<Vec<Strategy>, String> {
@@ -272,6 +282,7 @@ fn options(arguments: &Arguments, seed: u64) -> Options {
         faults: arguments.faults,
         mode: arguments.mode,
         scheme: arguments.signatures,
+        durability: arguments.durability,
         liars: arguments.liars.clone(),
         attacks: arguments.attacks.clone(),
         overrides: Overrides {

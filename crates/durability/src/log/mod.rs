@@ -6,8 +6,9 @@
 //! The layout of a file is in `file`, that of a group in `group`.
 //!
 //! Invariants:
-//! - One append is one group, one write, one flush. Group g + 1 is written only after the flush of
-//!   g returned (with `sync`), so only the last group can be torn.
+//! - One append is one group, one write, one flush (with `sync-naive` one of each for every command
+//!   in it, see `naive`). Group g + 1 is written only after the flush of g returned, so only the last
+//!   group can be torn.
 //! - No flush rewrites a page of an earlier group.
 //! - A file is begun only after the flush of the last group in the one before it; its name is
 //!   durable before its first group is acknowledged; its first group repeats what `carry` says.
@@ -23,11 +24,14 @@ mod carry;
 pub(crate) mod file;
 pub(crate) mod group;
 mod index;
+mod metered;
+mod naive;
 pub(crate) mod recovery;
 pub(crate) mod resume;
 pub(crate) mod scan;
 
 pub use group::Position;
+pub use metered::Work;
 pub use recovery::{RepairedGap, TornTail};
 
 use crate::checksum::FileKey;
@@ -38,6 +42,7 @@ use carry::Carry;
 use file::{DIRECTORY, FileHeader, GROUPS_OFFSET, encode_mark, free_name_of, name_of};
 use group::{GROUP_BYTES, GroupBuilder, GroupHeader, decode_frame};
 use index::{Index, Location};
+use metered::Metered;
 use perdura_protocol::configuration::Durability;
 use perdura_protocol::message::Decision;
 use perdura_protocol::{Digest, Record, Slot, seeded};
@@ -83,7 +88,7 @@ struct LogFile {
 
 /// The log of one replica, open for writing. Belongs to the keeper's thread.
 pub struct Log<D> {
-    disk: D,
+    disk: Metered<D>,
     identity: Identity,
     file_bytes: u64,
     free_files: usize,
@@ -105,8 +110,8 @@ pub struct Log<D> {
 
 impl<D: Disk> Log<D> {
     /// Writes `records` as one group, after all groups before it. When this returns they are as
-    /// durable as the cluster's parameters ask: flushed (`sync`), handed to the operating system
-    /// (`async`), or nothing at all was done (`none`).
+    /// durable as the cluster's parameters ask: flushed (`sync`, `sync-naive`), handed to the
+    /// operating system (`async`), or nothing at all was done (`none`).
     ///
     /// # Errors
     /// [`LogError::Disk`]: whether the records are on disk is not known, and the replica must
@@ -235,6 +240,18 @@ impl<D: Disk> Log<D> {
         self.position
     }
 
+    /// How durable what it appends becomes.
+    #[must_use]
+    pub fn durability(&self) -> Durability {
+        self.identity.durability
+    }
+
+    /// What it has asked of its disk since it was opened.
+    #[must_use]
+    pub fn work(&self) -> Work {
+        self.disk.work()
+    }
+
     /// Number of files in the row.
     #[must_use]
     pub fn files(&self) -> usize {
@@ -284,13 +301,18 @@ impl<D: Disk> Log<D> {
             before: self.position,
             after,
         };
+        let mut ends = Vec::new();
+        if self.identity.durability == Durability::SyncNaive {
+            ends = naive::command_ends(records, &self.builder.frames()[carried.len()..]);
+        }
         let group = self.builder.finish(&self.key, header);
-        self.disk.write_at(&file.name, self.tail, group)?;
+        let done = naive::write_all_but_last(&mut self.disk, &file.name, self.tail, group, &ends)?;
+        self.disk.write_at(&file.name, self.tail + done as u64, &group[done..])?;
         let (offset, mark) = encode_mark(&self.key, file.use_number, self.next_group);
         if seeded!(MarkBeforeFlush) {
             self.disk.write_at(&file.name, offset, &mark)?;
         }
-        if self.identity.durability == Durability::Sync {
+        if self.identity.durability.is_flushed() {
             let flushed = self.disk.sync(&file.name);
             if seeded!(FlushRetried) && flushed.is_err() {
                 self.disk.sync(&file.name)?;
@@ -380,7 +402,7 @@ impl<D: Disk> Log<D> {
         let key = key_of(&self.identity, previous.use_number);
         let (offset, mark) = encode_mark(&key, previous.use_number, self.next_group);
         self.disk.write_at(&previous.name, offset, &mark)?;
-        if self.identity.durability == Durability::Sync {
+        if self.identity.durability.is_flushed() {
             self.disk.sync(&previous.name)?;
         }
         Ok(())

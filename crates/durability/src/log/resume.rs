@@ -14,6 +14,7 @@ use super::carry::Carry;
 use super::file::{DIRECTORY, GROUPS_OFFSET, encode_mark};
 use super::group::{GroupBuilder, GroupHeader, PAGE_BYTES, Position};
 use super::index::Index;
+use super::metered::Metered;
 use super::recovery::{Judgement, Tail};
 use super::scan::{FoundGroup, LogScan, key_of};
 use super::{Log, LogError, LogFile, name_of};
@@ -52,7 +53,7 @@ impl<D: Disk> Log<D> {
     pub(crate) fn unwritten(disk: D, identity: &Identity, file_bytes: u64) -> Log<D> {
         let key = FileKey([0; 32]);
         Log {
-            disk,
+            disk: Metered::new(disk),
             identity: identity.clone(),
             file_bytes,
             free_files: 0,

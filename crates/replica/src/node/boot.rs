@@ -202,6 +202,7 @@ impl<S: Service> Node<S> {
             logged_at: 0,
             logged: VecDeque::new(),
             logged_slot,
+            unlogged: VecDeque::new(),
             checkpointing,
             transfer: Transfer::new(found.state_from),
             histories,

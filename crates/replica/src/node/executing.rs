@@ -4,13 +4,14 @@
 //! of one session leave together. A read that was not ordered is answered after every slot was
 //! executed for which this replica had sent an Accept when the read came (rule C2).
 
+use super::unlogged::Delivery;
 use super::waiting::Capacity;
 use super::{Node, Peer, ROUTES};
 use bytes::Bytes;
 use perdura_agreement::Now;
 use perdura_execution::Service;
 use perdura_protocol::message::Message;
-use perdura_protocol::{Batch, Digest, Outcome, PublicKey, SessionId, Slot, limits, seeded};
+use perdura_protocol::{Digest, Outcome, PublicKey, SessionId, Slot, limits, seeded};
 use std::collections::BTreeMap;
 
 /// Reads that wait for slots in agreement, and for their clients' turns; further ones are told to go
@@ -94,14 +95,8 @@ impl WaitingRead {
 }
 
 impl<S: Service> Node<S> {
-    pub(super) fn deliver(
-        &mut self,
-        now: Now,
-        slot: Slot,
-        batch: &Batch,
-        history: Digest,
-        logged_at: u64,
-    ) {
+    pub(super) fn deliver(&mut self, now: Now, delivery: Delivery) {
+        let Delivery { slot, ref batch, history, logged_at } = delivery;
         let executed = self.machine.execute(slot, batch);
         assert!(self.machine.history() == history, "agreement and execution disagree: stop");
         self.shares.delivered(batch);

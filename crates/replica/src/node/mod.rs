@@ -25,6 +25,7 @@ mod questions;
 mod report;
 mod shares;
 mod transfer;
+mod unlogged;
 mod waiting;
 
 pub use backlog::BACKLOG_BYTES;
@@ -55,6 +56,7 @@ use questions::Asker;
 use shares::Shares;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use transfer::Transfer;
+use unlogged::Delivery;
 use waiting::Lines;
 
 /// Records that nothing waits for are appended after this time at the latest.
@@ -221,6 +223,8 @@ pub struct Node<S> {
     logged_at: u64,
     logged: VecDeque<(Slot, u64)>,
     logged_slot: Slot,
+    // Decided, and not executed before they are logged: with `sync-naive` only.
+    unlogged: VecDeque<Delivery>,
 
     checkpointing: Checkpointing,
     transfer: Transfer<S>,
@@ -324,7 +328,7 @@ impl<S: Service> Node<S> {
                 }
                 Effect::Note(record) => self.note(now, record),
                 Effect::Deliver { slot, batch, history, logged_at } => {
-                    self.deliver(now, slot, &batch, history, logged_at);
+                    self.on_delivery(now, Delivery { slot, batch, history, logged_at });
                 }
                 Effect::Certified(prefix) => self.on_certified(prefix),
                 Effect::ViewStarted(view) => self.on_view_started(view),
@@ -375,6 +379,7 @@ impl<S: Service> Node<S> {
             self.persisted = sequence;
         }
         self.agreement.on_persisted(now, self.persisted);
+        self.execute_logged(now);
         self.store_logged();
     }
 

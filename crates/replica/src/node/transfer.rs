@@ -437,6 +437,7 @@ impl<S: Service> Node<S> {
 
     /// The transferred state is durable: it takes the place of the old one.
     pub(super) fn on_installed(&mut self, now: Now, manifest: &Manifest) {
+        self.execute_unlogged(now);
         let phase = std::mem::replace(&mut self.transfer.phase, Phase::Idle);
         self.transfer.ended_ms = now.monotonic_ms;
         let Phase::Installing { machine, prefix, state } = phase else { return };

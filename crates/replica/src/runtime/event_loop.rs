@@ -5,7 +5,7 @@ use super::checkpointer::{self, Checkpointer};
 use super::complaints::Complaints;
 use super::http::{Shared, Snapshot};
 use super::keeper::{self, Completion, Completions, Keeper};
-use super::{Clock, ReplicaConfig, RunError, Shutdown};
+use super::{Clock, ReplicaConfig, RunError, Shutdown, experiments};
 use crate::node::{Input, Node, NotAdmitted, Output, Peer, Report, State};
 use bytes::Bytes;
 use perdura_agreement::timing::TICK_MS;
@@ -99,7 +99,7 @@ impl<S: Service> EventLoop<S> {
         shutdown: &Shutdown,
     ) -> Result<(), RunError> {
         let workers = Workers {
-            keeper: Keeper::start(log, self.completions.clone())?,
+            keeper: Keeper::start(log, self.config.log_device, self.completions.clone())?,
             checkpointer: Checkpointer::start(checkpoints, self.completions.clone())?,
         };
         let mut events = Vec::new();
@@ -348,7 +348,8 @@ impl<S: Service> EventLoop<S> {
     }
 
     fn publish(&self, report: Report, network: Stats) {
-        let snapshot = Snapshot { report, network, at: Instant::now() };
+        let experiments = experiments(&self.config);
+        let snapshot = Snapshot { report, network, experiments, at: Instant::now() };
         *self.shared.lock().unwrap_or_else(PoisonError::into_inner) = Some(snapshot);
     }
 }
@@ -422,6 +423,7 @@ mod tests {
             listen: "127.0.0.1:0".into(),
             http: None,
             data: "unused".into(),
+            log_device: None,
             #[cfg(feature = "misbehave")]
             interceptor: None,
         }

@@ -29,6 +29,8 @@ const CONNECTIONS: usize = 64;
 pub(super) struct Snapshot {
     pub report: Report,
     pub network: Stats,
+    /// What makes it slower on purpose.
+    pub experiments: Vec<String>,
     /// When it was made.
     pub at: Instant,
 }
@@ -150,6 +152,7 @@ fn status(snapshot: &Snapshot) -> String {
         "checkpoint": at(report.checkpoint),
         "boundary": at(report.boundary),
         "state": state_of(snapshot),
+        "experiments": snapshot.experiments,
         "pid": std::process::id(),
         "version": env!("CARGO_PKG_VERSION"),
     })
@@ -182,7 +185,8 @@ mod tests {
         };
         // Made that long before now.
         let at = Instant::now().checked_sub(age).unwrap();
-        Snapshot { report, network: Stats::default(), at }
+        let experiments = vec!["slow".to_owned()];
+        Snapshot { report, network: Stats::default(), experiments, at }
     }
 
     #[test]
@@ -192,6 +196,8 @@ mod tests {
         assert_eq!(state_of(&snapshot(State::Active, old)), "stalled");
         assert_eq!(state_of(&snapshot(State::Recovering, old)), "stalled");
         assert_eq!(state_of(&snapshot(State::Diverged, old)), "diverged");
-        assert!(status(&snapshot(State::Active, old)).contains(r#""state":"stalled""#));
+        let said = status(&snapshot(State::Active, old));
+        assert!(said.contains(r#""state":"stalled""#), "{said}");
+        assert!(said.contains(r#""experiments":["slow"]"#), "{said}");
     }
 }

@@ -1,14 +1,17 @@
 //! The keeper: the thread that writes the log in groups. It takes everything that has queued up
 //! since the last flush and writes it at once, across slots (rule D2), so the longer a flush
-//! takes, the more the next one carries.
+//! takes, the more the next one carries. With `sync-naive` it takes one append after the other.
 
+use super::device::{LogDevice, Queue};
 use super::worker;
 use perdura_durability::{FileDisk, Log, LogError};
+use perdura_protocol::configuration::Durability;
 use perdura_protocol::message::Decision;
 use perdura_protocol::{Digest, Record, ReplicaId, Slot, limits};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 /// Jobs that may wait for the keeper. A node has far fewer under way, so that the event loop never
 /// waits for the disk.
@@ -58,9 +61,14 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    pub fn start(log: Log<FileDisk>, completions: Completions) -> std::io::Result<Keeper> {
+    pub fn start(
+        log: Log<FileDisk>,
+        device: Option<LogDevice>,
+        completions: Completions,
+    ) -> std::io::Result<Keeper> {
         let (jobs, queue) = sync_channel(QUEUE);
-        let work = move |completions: &Completions| keep(log, &queue, completions);
+        let device = device.map(|device| Queue::new(device, log.work()));
+        let work = move |completions: &Completions| keep(log, device, &queue, completions);
         let thread = worker::spawn("keeper", completions, work)?;
         Ok(Keeper { jobs: Some(jobs), thread })
     }
@@ -90,7 +98,13 @@ impl Keeper {
     }
 }
 
-fn keep(mut log: Log<FileDisk>, queue: &Receiver<Job>, completions: &Completions) -> Log<FileDisk> {
+fn keep(
+    mut log: Log<FileDisk>,
+    mut device: Option<Queue>,
+    queue: &Receiver<Job>,
+    completions: &Completions,
+) -> Log<FileDisk> {
+    let group_bytes = if log.durability() == Durability::SyncNaive { 0 } else { GROUP_BYTES };
     let mut records: Vec<Record> = Vec::new();
     while let Ok(first) = queue.recv() {
         let mut next = Some(first);
@@ -106,14 +120,18 @@ fn keep(mut log: Log<FileDisk>, queue: &Receiver<Job>, completions: &Completions
                 }
                 other => others.push(other),
             }
-            if bytes < GROUP_BYTES {
+            if bytes < group_bytes {
                 next = queue.try_recv().ok();
             }
         }
         let mut outcome = Ok(());
         if let Some(mark) = mark {
+            let begun = Instant::now();
             outcome = log.append(&records);
             records.clear();
+            if let Some(done) = device.as_mut().and_then(|queue| queue.take(begun, log.work())) {
+                std::thread::sleep(done.saturating_duration_since(Instant::now()));
+            }
             if outcome.is_ok() {
                 completions.push(Completion::Persisted(mark));
             }
@@ -122,8 +140,12 @@ fn keep(mut log: Log<FileDisk>, queue: &Receiver<Job>, completions: &Completions
             outcome = outcome.and_then(|()| serve(&mut log, job, completions));
         }
         // A new file is made ready while nobody waits, not in the way of an append.
+        let begun = Instant::now();
         if outcome.is_ok() {
             outcome = log.prepare_free_file();
+        }
+        if let Some(queue) = &mut device {
+            queue.take(begun, log.work());
         }
         if let Err(error) = outcome {
             completions.push(Completion::Failed(error.to_string()));

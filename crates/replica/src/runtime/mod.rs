@@ -5,6 +5,7 @@
 
 mod checkpointer;
 mod complaints;
+mod device;
 mod event_loop;
 mod http;
 #[cfg(feature = "misbehave")]
@@ -13,11 +14,13 @@ mod keeper;
 mod metrics;
 mod worker;
 
+pub use device::LogDevice;
+
 use crate::node::{self, Boot, BootError, Node, Now};
 use perdura_durability::storage::CloseError;
 use perdura_durability::{CheckpointError, Expectation, FileDisk, OpenError, Options, storage};
 use perdura_execution::{Genesis, Service};
-use perdura_protocol::configuration::Parameters;
+use perdura_protocol::configuration::{Durability, Parameters};
 use perdura_protocol::{Configuration, ReplicaId, Scheme, SecretKey, Time};
 use perdura_transport::{BindError, Hub, HubConfig};
 use std::io;
@@ -49,6 +52,8 @@ pub struct ReplicaConfig {
     pub http: Option<String>,
     /// The data directory.
     pub data: PathBuf,
+    /// A device that the log is written as slowly as, for experiments.
+    pub log_device: Option<LogDevice>,
     /// What lies in its name.
     #[cfg(feature = "misbehave")]
     pub interceptor: Option<Box<dyn node::Interceptor>>,
@@ -155,6 +160,18 @@ fn boot_id() -> io::Result<[u8; 16]> {
         .ok_or_else(|| io::Error::other("the boot id of this machine does not read"))
 }
 
+/// What nobody wants but who measures it.
+fn experiments(config: &ReplicaConfig) -> Vec<String> {
+    let naive = config.parameters.durability == Durability::SyncNaive;
+    let naive = naive.then(|| {
+        "durability is sync-naive, a baseline: one write and one flush for each command".to_owned()
+    });
+    let device = config.log_device.map(|device| {
+        format!("the log is written no faster than by a simulated device ({device})")
+    });
+    naive.into_iter().chain(device).collect()
+}
+
 /// Runs a replica until `shutdown` is requested. Blocks.
 ///
 /// # Errors
@@ -200,6 +217,9 @@ pub fn run<S: Service>(
     let recovered = node::recover(opened)?;
     for warning in &recovered.warnings {
         tracing::warn!("{warning}");
+    }
+    for experiment in experiments(&config) {
+        tracing::warn!("experiment: {experiment}");
     }
     let node = Node::boot(
         Boot {

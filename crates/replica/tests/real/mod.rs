@@ -115,6 +115,7 @@ impl<S: Service> Group<S> {
             listen: self.addresses[i].clone(),
             http: None,
             data: self.data(i),
+            log_device: None,
         };
         change(&mut config);
         let shutdown = Shutdown::new();

@@ -9,7 +9,6 @@ use crate::witness::{Notes, Witnessed};
 use crate::world::replica::Process;
 use perdura_durability::memory_disk::{Errors, Losses, Operation};
 use perdura_durability::{Disk, Expectation, Identity, MemoryDisk, OpenError, Opened, storage};
-use perdura_protocol::configuration::Durability;
 use perdura_protocol::{Configuration, Digest, ReplicaId, Slot};
 use perdura_replica::node::{Boot, Interceptor, Node, Recovered, recover};
 use std::collections::VecDeque;
@@ -74,7 +73,7 @@ impl World {
     /// One of the two; with `async` durability a machine's crash would be amnesia, and more than
     /// one of those at a time is not promised.
     pub(crate) fn crash_either(&mut self, replica: usize) {
-        let machine = self.plan.durability == Durability::Sync && self.random.percent(60);
+        let machine = self.plan.durability.is_flushed() && self.random.percent(60);
         if machine || self.by_hand {
             self.crash_machine(replica);
         } else {

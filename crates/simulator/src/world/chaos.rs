@@ -18,7 +18,6 @@ use crate::plan::Plan;
 use crate::random::Random;
 use crate::report::FaultKind;
 use perdura_protocol::Slot;
-use perdura_protocol::configuration::Durability;
 
 /// What is wrong with a replica, until it ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -354,7 +353,7 @@ impl World {
         self.fired(FaultKind::CrashOfAll);
         for replica in 0..self.n() {
             if self.replicas[replica].process.is_some() {
-                if self.plan.durability == Durability::Sync {
+                if self.plan.durability.is_flushed() {
                     self.crash_machine(replica);
                 } else {
                     self.crash_process(replica);

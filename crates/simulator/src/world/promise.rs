@@ -4,7 +4,6 @@ use super::World;
 use super::replica::Replica;
 use crate::options::Mode;
 use crate::report::FaultKind;
-use perdura_protocol::configuration::Durability;
 use perdura_replica::node::State;
 
 /// Damage to what one disk holds.
@@ -65,7 +64,7 @@ impl World {
 
     /// Whether there is room for a kind of fault now.
     pub(crate) fn is_possible(&mut self, kind: FaultKind) -> bool {
-        let synced = self.plan.durability == Durability::Sync;
+        let synced = self.plan.durability.is_flushed();
         let safety = self.plan.mode == Mode::Safety;
         match kind {
             FaultKind::LinkReset
@@ -124,7 +123,7 @@ impl World {
 
     /// Whether a disk may be damaged: what was damaged before has come back from the others.
     pub(crate) fn may_damage(&mut self, victim: usize) -> bool {
-        let synced = self.plan.durability == Durability::Sync;
+        let synced = self.plan.durability.is_flushed();
         let room = self.others_hurt(victim) < self.plan.faults.u();
         self.note_healing(victim);
         synced && room && !self.is_liar(victim) && self.replicas[victim].hurt.is_none()
@@ -137,13 +136,13 @@ impl World {
             let here = &self.replicas[replica];
             here.hurt.is_some() || here.replaced || here.forgot
         });
-        let synced = self.plan.durability == Durability::Sync;
+        let synced = self.plan.durability.is_flushed();
         self.plan.mode == Mode::Safety && !hurt && synced
     }
 
     /// Whether a disk may be taken back to an older state: whoever that happens to counts as a liar.
     pub(crate) fn may_take_back(&self, victim: usize) -> bool {
-        let synced = self.plan.durability == Durability::Sync;
+        let synced = self.plan.durability.is_flushed();
         let lies = |replica: &&Replica| replica.forgot || replica.liar.is_some();
         let liars = self.replicas.iter().filter(lies).count();
         let under_way = self.replicas.iter().any(|replica| replica.copied.is_some());

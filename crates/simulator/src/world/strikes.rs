@@ -5,7 +5,6 @@ use super::chaos::{Ill, Trouble};
 use super::clock::ClockFault;
 use crate::report::FaultKind;
 use perdura_durability::memory_disk::{Errors, Operation};
-use perdura_protocol::configuration::Durability;
 
 /// An hour, milliseconds: how far a wall clock jumps.
 const HOUR_MS: i64 = 3_600_000;
@@ -25,7 +24,7 @@ impl World {
                 self.fired(kind);
                 self.crash_process(victim);
             }
-            FaultKind::MachineCrash if self.plan.durability == Durability::Sync => {
+            FaultKind::MachineCrash if self.plan.durability.is_flushed() => {
                 self.fired(kind);
                 self.crash_machine(victim);
             }
@@ -84,7 +83,7 @@ impl World {
                 self.crash_either(victim);
                 self.replicas[victim].armed.in_recovery = Some(of_opening);
             }
-            FaultKind::FlushError if self.plan.durability == Durability::Sync => {
+            FaultKind::FlushError if self.plan.durability.is_flushed() => {
                 here.armed.disk = Some(kind);
                 here.disk.fail_next_sync();
             }
@@ -113,7 +112,7 @@ impl World {
             _ => Operation::Sync,
         };
         // Without flushes (`async`) nobody notices, and a crash of the machine would be amnesia.
-        let flushed = self.plan.durability == Durability::Sync;
+        let flushed = self.plan.durability.is_flushed();
         if self.replicas[victim].sick.is_some() || !(flushed || operation != Operation::Sync) {
             return;
         }

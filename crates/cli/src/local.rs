@@ -1,0 +1,148 @@
+//! Clusters on this machine, each replica a child process.
+//!
+//! Replicas are started once and not restarted, so that whoever tries out failures sees them. A
+//! child ends with this process: in order when this stops in order, by a signal of the operating
+//! system otherwise.
+
+use crate::config::REPLICA_FILE;
+use crate::process;
+use anyhow::{Context, Result, bail};
+use perdura_replica::runtime::LogDevice;
+use std::fs::OpenOptions;
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// A child that has not stopped after this time is killed.
+const STOP: Duration = Duration::from_secs(20);
+
+/// A replica's process.
+pub struct Running {
+    /// Which replica.
+    pub id: usize,
+    /// Its process.
+    pub child: Child,
+    /// What it says.
+    pub log: PathBuf,
+    /// How it ended, if it has.
+    pub ended: Option<ExitStatus>,
+}
+
+/// The file of a replica of the cluster in `dir`.
+pub fn replica_file(dir: &Path, id: usize) -> PathBuf {
+    dir.join(format!("replica-{id}")).join(REPLICA_FILE)
+}
+
+fn start(dir: &Path, id: usize, device: Option<LogDevice>) -> Result<Running> {
+    let config = replica_file(dir, id);
+    let log = config.with_file_name("log.txt");
+    let file = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(&log)
+        .with_context(|| format!("cannot write {}", log.display()))?;
+    let program = std::env::current_exe().context("cannot find this program's own file")?;
+    let mut command = Command::new(program);
+    command
+        .args(["replica", "--config"])
+        .arg(&config)
+        .args(["--parent", &std::process::id().to_string()]);
+    if let Some(device) = device {
+        command.args(["--log-device", &device.to_string()]);
+    }
+    let child = command
+        .stdin(Stdio::null())
+        .stdout(file.try_clone()?)
+        .stderr(file)
+        // Ctrl-C in a terminal reaches this process only, which then stops them in order.
+        .process_group(0)
+        .spawn()
+        .with_context(|| format!("cannot start replica {id}"))?;
+    Ok(Running { id, child, log, ended: None })
+}
+
+/// The children. Dropped, it kills those that are left.
+pub struct Group {
+    /// By id.
+    pub running: Vec<Running>,
+}
+
+impl Group {
+    /// Starts all `n` replicas of the cluster in `dir`.
+    pub fn start(dir: &Path, n: usize, device: Option<LogDevice>) -> Result<Group> {
+        let mut group = Group { running: Vec::new() };
+        for id in 0..n {
+            group.running.push(start(dir, id, device)?);
+        }
+        Ok(group)
+    }
+
+    /// Those that have ended since the last look.
+    pub fn newly_ended(&mut self) -> Vec<(usize, u32, ExitStatus)> {
+        let mut ended = Vec::new();
+        for running in self.running.iter_mut().filter(|running| running.ended.is_none()) {
+            if let Ok(Some(status)) = running.child.try_wait() {
+                running.ended = Some(status);
+                ended.push((running.id, running.child.id(), status));
+            }
+        }
+        ended
+    }
+
+    /// An error, with what it said last, if a replica has ended.
+    pub fn check(&mut self) -> Result<()> {
+        if let Some((id, _, status)) = self.newly_ended().first() {
+            let log = &self.running[*id].log;
+            bail!(
+                "replica {id} ended at its start ({status}):\n{}\nits whole log is in {}",
+                last_lines(log, 5),
+                log.display()
+            );
+        }
+        Ok(())
+    }
+
+    /// Stops all in order.
+    pub fn stop(mut self) -> Result<()> {
+        for running in self.running.iter().filter(|running| running.ended.is_none()) {
+            process::terminate(&running.child);
+        }
+        let deadline = Instant::now() + STOP;
+        while self.running.iter().any(|running| running.ended.is_none()) {
+            self.newly_ended();
+            if Instant::now() > deadline {
+                bail!("replicas did not stop within {} s and were killed", STOP.as_secs());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        for running in self.running.iter_mut().filter(|running| running.ended.is_none()) {
+            let _ = running.child.kill();
+            let _ = running.child.wait();
+        }
+    }
+}
+
+/// The end of a log, indented.
+pub fn last_lines(log: &Path, count: usize) -> String {
+    const TAIL_BYTES: i64 = 4096;
+    let read = || -> std::io::Result<String> {
+        let mut file = std::fs::File::open(log)?;
+        let length = i64::try_from(file.metadata()?.len()).unwrap_or(i64::MAX);
+        file.seek(SeekFrom::End(-length.min(TAIL_BYTES)))?;
+        let mut tail = Vec::new();
+        file.read_to_end(&mut tail)?;
+        Ok(String::from_utf8_lossy(&tail).into_owned())
+    };
+    let tail = read().unwrap_or_default();
+    let lines: Vec<&str> = tail.lines().collect();
+    let last = &lines[lines.len().saturating_sub(count)..];
+    last.iter().map(|line| format!("  | {line}")).collect::<Vec<_>>().join("\n")
+}
