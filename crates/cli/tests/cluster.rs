@@ -452,6 +452,12 @@ fn dev_runs_a_cluster_and_goes_on_with_its_data() {
     until("stopped");
     assert_eq!(wait_for_end(&mut dev).code(), Some(0));
     once().ok();
+    let mut slow = program();
+    slow.arg("dev").arg(&dir).args(["--once", "--log-device", "delay_ms=1,mb_s=50"]);
+    let out = Ran::from(slow.output().unwrap()).ok();
+    assert!(out.contains("experiment: ") && out.contains("(delay_ms=1,mb_s=50)"), "{out}");
+    let log = std::fs::read_to_string(dir.join("replica-0/log.txt")).unwrap();
+    assert!(log.contains("(delay_ms=1,mb_s=50)"), "{log}");
 }
 
 #[test]
