@@ -70,6 +70,9 @@ fn bad_flags_are_explained_with_exit_code_2() {
         (&["bench", "put", "--cluster", "x", "--value-size", "1048577"], "1048577"),
         (&["bench", "put", "--cluster", "x", "--seconds", "0"], "86400"),
         (&["bench", "put", "--cluster", "x", "--clients", "2", "--connections", "3"], "3"),
+        (&["bench", "paper", "dura-fig8"], "dura-fig8"),
+        (&["bench", "paper", "dura-fig9", "--settings", "sync,fast"], "naive-disk"),
+        (&["bench", "paper", "dura-table1", "--callers", "0"], "0"),
         (&["inspect", "table", "x"], "table"),
         (&["status"], "--cluster"),
     ];
@@ -90,7 +93,8 @@ fn help_is_there_for_everything() {
         &["client", "add", "--help"],
         &["kv", "txn", "--help"],
         &["kv", "batch", "--help"],
-        &["bench", "--help"],
+        &["bench", "put", "--help"],
+        &["bench", "paper", "dura-fig9", "--help"],
         &["inspect", "log", "--help"],
     ] {
         assert!(run(command).ok().contains("Usage"), "{command:?}");

@@ -1,6 +1,5 @@
 //! The callers.
 
-use super::Arguments;
 use super::workload::Workload;
 use crate::kv::call;
 use anyhow::{Context, Result, anyhow};
@@ -15,6 +14,20 @@ use tokio::time::Instant;
 
 /// Loading transactions in flight.
 const LOADS: u64 = 16;
+
+/// What is asked for.
+pub struct Demand {
+    /// Callers, each with one operation in flight.
+    pub callers: u32,
+    /// Seconds to measure.
+    pub seconds: f64,
+    /// Operations a second, in an open loop.
+    pub rate: Option<f64>,
+    /// Read without ordering, where enough replicas answer alike.
+    pub fast: bool,
+    /// An operation that takes longer counts as an error.
+    pub timeout: Duration,
+}
 
 /// What came out.
 pub struct Measured {
@@ -94,25 +107,25 @@ pub async fn preload(clients: &[Client], workload: &Rc<Workload>, timeout: Durat
 pub async fn measure(
     clients: &[Client],
     workload: &Rc<Workload>,
-    arguments: &Arguments,
+    demand: &Demand,
 ) -> Result<Measured> {
     let start = Instant::now();
-    let length = Duration::from_secs_f64(arguments.seconds);
+    let length = Duration::from_secs_f64(demand.seconds);
     let run = Rc::new(Run {
         clients: clients.to_vec(),
         workload: Rc::clone(workload),
-        options: Options { timeout: arguments.timeout, reply_quorum: None },
-        fast: arguments.fast,
+        options: Options { timeout: demand.timeout, reply_quorum: None },
+        fast: demand.fast,
         start,
         end: start + length,
-        rate: arguments.rate,
+        rate: demand.rate,
         next: Cell::new(0),
         latency: RefCell::new(Histogram::new(3)?),
         errors: Cell::new(0),
         error: RefCell::new(None),
     });
     let mut callers = Vec::new();
-    for number in 0..arguments.clients as usize {
+    for number in 0..demand.callers as usize {
         callers.push(tokio::task::spawn_local(Rc::clone(&run).caller(number)));
     }
     let shown = tokio::task::spawn_local(show(Rc::clone(&run), length));

@@ -6,6 +6,7 @@
 //! shows in the latency of all that it held up.
 
 mod load;
+mod paper;
 mod report;
 mod workload;
 
@@ -13,7 +14,8 @@ use crate::connect::{ClusterArguments, connect, parse_duration, runtime};
 use crate::process::cpu_time;
 use crate::{Usage, status};
 use anyhow::{Result, bail};
-use clap::{Args, ValueEnum};
+use clap::{Args, Subcommand};
+use load::Demand;
 use perdura_client::Client;
 use report::Report;
 use std::path::PathBuf;
@@ -35,16 +37,33 @@ for client_cpu), over the operations that ended ok.";
 
 /// Measures throughput, latency and CPU per operation.
 #[derive(Args)]
-#[command(after_help = AFTER_HELP)]
 pub struct Arguments {
-    /// What clients do
-    #[arg(value_enum)]
-    operation: Operation,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Write
+    #[command(after_help = AFTER_HELP)]
+    Put(Load),
+    /// Read
+    #[command(after_help = AFTER_HELP)]
+    Get(Load),
+    /// Write and read, see --reads
+    #[command(after_help = AFTER_HELP)]
+    Mixed(Load),
+    /// Repeat an experiment of a paper, on clusters of its own
+    Paper(paper::Arguments),
+}
+
+/// What is asked of a cluster that runs.
+#[derive(Args)]
+struct Load {
     #[command(flatten)]
     cluster: ClusterArguments,
     /// Bytes of a value, up to 1 MiB
-    #[arg(long, value_name = "B", default_value_t = 512,
-          value_parser = clap::value_parser!(u32).range(0..=1_048_576))]
+    #[arg(long, value_name = "B", default_value_t = 512, value_parser = parse_value_size)]
     value_size: u32,
     /// Number of keys
     #[arg(long, value_name = "N", default_value_t = 10_000,
@@ -79,13 +98,10 @@ pub struct Arguments {
     json: Option<PathBuf>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Operation {
-    /// Writes
     Put,
-    /// Reads
     Get,
-    /// Both, see --reads
     Mixed,
 }
 
@@ -96,6 +112,13 @@ impl Operation {
             Operation::Get => "get",
             Operation::Mixed => "mixed",
         }
+    }
+}
+
+fn parse_value_size(text: &str) -> Result<u32, String> {
+    match text.parse::<u32>() {
+        Ok(bytes) if bytes <= 1_048_576 => Ok(bytes),
+        _ => Err("give a number of bytes from 0 to 1048576".to_owned()),
     }
 }
 
@@ -115,6 +138,15 @@ fn parse_rate(text: &str) -> Result<f64, String> {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    match &arguments.command {
+        Command::Put(load) => run_load(Operation::Put, load),
+        Command::Get(load) => run_load(Operation::Get, load),
+        Command::Mixed(load) => run_load(Operation::Mixed, load),
+        Command::Paper(arguments) => paper::run(arguments),
+    }
+}
+
+fn run_load(operation: Operation, arguments: &Load) -> Result<ExitCode> {
     if arguments.connections > arguments.clients {
         let (connections, clients) = (arguments.connections, arguments.clients);
         bail!(Usage(format!("{clients} clients cannot use {connections} connections")));
@@ -124,7 +156,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let workload = Rc::new(Workload::new(
         arguments.keys,
         arguments.value_size as usize,
-        match arguments.operation {
+        match operation {
             Operation::Put => 0,
             Operation::Get => 100,
             Operation::Mixed => arguments.reads,
@@ -136,7 +168,14 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         load::preload(&clients, &workload, arguments.timeout).await?;
         let pids = local_replicas(&cluster);
         let (server, own) = (cpu_of(&pids), cpu_time(std::process::id()));
-        let measured = load::measure(&clients, &workload, arguments).await?;
+        let demand = Demand {
+            callers: arguments.clients,
+            seconds: arguments.seconds,
+            rate: arguments.rate,
+            fast: arguments.fast,
+            timeout: arguments.timeout,
+        };
+        let measured = load::measure(&clients, &workload, &demand).await?;
         let server = cpu_of(&pids).zip(server).map(|(after, before)| after.saturating_sub(before));
         let own = cpu_time(std::process::id()).zip(own).map(|(after, before)| after - before);
         for client in &clients {
@@ -144,7 +183,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         }
         anyhow::Ok(Report { measured, server, own, local_replicas: pids.len() })
     }))?;
-    report.print(arguments, &cluster)?;
+    report.print(operation, arguments, &cluster)?;
     let any = report.measured.completed() > 0;
     Ok(if any { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -158,6 +197,11 @@ fn local_replicas(cluster: &crate::config::Cluster) -> Vec<u32> {
         report.ok().filter(|report| loopback && cpu_time(report.pid).is_some())
     });
     local.map(|report| report.pid).collect()
+}
+
+/// To a tenth.
+fn round(number: f64) -> f64 {
+    (number * 10.0).round() / 10.0
 }
 
 /// CPU time of all of them; none if there are none, or one has ended.

@@ -1,7 +1,7 @@
 //! The result of a benchmark, for people and for programs.
 
-use super::Arguments;
 use super::load::Measured;
+use super::{Load, Operation, round};
 use crate::config::Cluster;
 use crate::status::aligned;
 use anyhow::{Context, Result};
@@ -34,8 +34,8 @@ impl Report {
     }
 
     /// The table, or JSON, to where it is wanted.
-    pub fn print(&self, arguments: &Arguments, cluster: &Cluster) -> Result<()> {
-        let json = self.json(arguments, cluster);
+    pub fn print(&self, operation: Operation, arguments: &Load, cluster: &Cluster) -> Result<()> {
+        let json = self.json(operation, arguments, cluster);
         if let Some(path) = &arguments.json {
             let text = format!("{json:#}\n");
             if path == Path::new("-") {
@@ -45,14 +45,14 @@ impl Report {
             std::fs::write(path, text)
                 .with_context(|| format!("cannot write {}", path.display()))?;
         }
-        std::io::stdout().lock().write_all(self.table(arguments, cluster).as_bytes())?;
+        std::io::stdout().lock().write_all(self.table(operation, arguments, cluster).as_bytes())?;
         if let Some(error) = &self.measured.error {
             eprintln!("perdura: {} operations failed; the first: {error}", self.measured.errors);
         }
         Ok(())
     }
 
-    fn json(&self, arguments: &Arguments, cluster: &Cluster) -> Value {
+    fn json(&self, operation: Operation, arguments: &Load, cluster: &Cluster) -> Value {
         let latency = &self.measured.latency;
         let faults = cluster.parameters.faults;
         json!({
@@ -67,7 +67,7 @@ impl Report {
             "errors": self.measured.errors,
             "server_cpu_us_per_op": self.per_operation(self.server),
             "client_cpu_us_per_op": self.per_operation(self.own),
-            "operation": arguments.operation.name(),
+            "operation": operation.name(),
             "value_size": arguments.value_size,
             "keys": arguments.keys,
             "clients": arguments.clients,
@@ -85,7 +85,7 @@ impl Report {
         })
     }
 
-    fn table(&self, arguments: &Arguments, cluster: &Cluster) -> String {
+    fn table(&self, operation: Operation, arguments: &Load, cluster: &Cluster) -> String {
         let latency = &self.measured.latency;
         let faults = cluster.parameters.faults;
         let loop_kind = match arguments.rate {
@@ -99,7 +99,7 @@ impl Report {
         let micros = |quantile| format!("{} us", latency.value_at_quantile(quantile));
         let settings = format!(
             "{}, {} B values, {} keys, {} clients over {} sessions, {loop_kind}; u = {}, r = {}, {}",
-            arguments.operation.name(),
+            operation.name(),
             arguments.value_size,
             arguments.keys,
             arguments.clients,
@@ -121,9 +121,4 @@ impl Report {
         ];
         format!("{settings}\n{}", aligned(&rows))
     }
-}
-
-/// To a tenth.
-fn round(number: f64) -> f64 {
-    (number * 10.0).round() / 10.0
 }

@@ -1,0 +1,89 @@
+//! The cluster that is measured now. However the benchmark ends, its processes end and its directory
+//! is removed: dropped when a measurement is done or failed, taken away on SIGINT or SIGTERM; and
+//! children that outlive a `kill -9` of this process end by themselves.
+
+use super::Setting;
+use crate::config::{CLIENT_FILE, Cluster, KeyFile};
+use crate::init::{Place, Tuning, make};
+use crate::local::Group;
+use crate::process;
+use anyhow::{Context, Result, anyhow};
+use perdura_protocol::Faults;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tempfile::TempDir;
+
+/// Its processes, then its directory.
+struct Running {
+    group: Group,
+    _directory: TempDir,
+}
+
+/// Where it is, so that a signal finds it.
+#[derive(Clone, Default)]
+pub struct Live(Arc<Mutex<Option<Running>>>);
+
+/// Stops it when the measurement ends.
+pub struct Guard(Live);
+
+impl Live {
+    /// None yet. A signal from now on ends the process, and first what is running then.
+    pub fn new() -> Result<Live> {
+        let live = Live::default();
+        let to_stop = live.clone();
+        process::on_stop(move |signal| {
+            // Nothing is started any more while this is held, and it is held to the end.
+            let mut running = to_stop.lock();
+            eprintln!("perdura: {signal}: stopping");
+            drop(running.take());
+            std::process::exit(1);
+        })?;
+        Ok(live)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Running>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes and starts a cluster in a directory of its own in `work`.
+    pub fn start(
+        &self,
+        work: &Path,
+        faults: Faults,
+        setting: &Setting,
+    ) -> Result<(Guard, Cluster, KeyFile)> {
+        let mut running = self.lock();
+        let directory = tempfile::Builder::new()
+            .prefix("perdura-bench-")
+            .tempdir_in(work)
+            .with_context(|| format!("cannot make a directory in {}", work.display()))?;
+        let dir = directory.path().join("cluster");
+        let places = Place::all(faults.n(), &[], None, false)?;
+        let cluster = make(&dir, faults, setting.durability, Tuning::default(), &places)?;
+        let key = KeyFile::load(&dir.join(CLIENT_FILE))?;
+        let device = setting.log_device().map_err(|error| anyhow!(error))?;
+        let group = Group::start(&dir, faults.n(), device)?;
+        *running = Some(Running { group, _directory: directory });
+        Ok((Guard(self.clone()), cluster, key))
+    }
+}
+
+impl Guard {
+    /// The replicas' processes.
+    pub fn pids(&self) -> Vec<u32> {
+        let running = self.0.lock();
+        let children = running.iter().flat_map(|running| &running.group.running);
+        children.map(|running| running.child.id()).collect()
+    }
+
+    /// An error if one of them has ended, with what it said.
+    pub fn check(&self) -> Result<()> {
+        self.0.lock().as_mut().map_or(Ok(()), |running| running.group.check())
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        drop(self.0.lock().take());
+    }
+}

@@ -1,0 +1,196 @@
+//! Measurements of several settings, in rounds.
+//!
+//! Every round measures each setting once, on a cluster that is new, so that whatever else the machine
+//! does meets all of them; what is reported is the median over the rounds.
+
+use super::live::{Guard, Live};
+use super::{Options, Setting};
+use crate::bench::load::{self, Demand};
+use crate::bench::workload::Workload;
+use crate::bench::{cpu_of, round};
+use crate::config::{Cluster, KeyFile};
+use crate::connect::{connect, runtime};
+use anyhow::{Context, Result};
+use perdura_protocol::Faults;
+use serde::Serialize;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// A cluster has to take its keys within this time for each of its commands.
+const LOADING: Duration = Duration::from_secs(60);
+
+/// What came out of one run.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Sample {
+    /// Writes a second that ended ok.
+    pub throughput_ops_s: f64,
+    /// Median of their latency, microseconds.
+    pub p50_us: f64,
+    /// 99 of 100 took no longer, microseconds.
+    pub p99_us: f64,
+    /// User and system time of all replicas for each of them, microseconds; none if it is not known.
+    pub server_cpu_us_per_op: Option<f64>,
+    /// Writes that did not end ok.
+    pub errors: u64,
+}
+
+/// A number of callers, each with one write in flight.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Point {
+    /// How many.
+    pub callers: u32,
+    /// What came out in each round; never empty once measured.
+    pub rounds: Vec<Sample>,
+}
+
+/// What came out for a setting.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Curve {
+    /// Which.
+    pub setting: Setting,
+    /// By callers, ascending.
+    pub points: Vec<Point>,
+}
+
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_unstable_by(f64::total_cmp);
+    let (low, high) =
+        (values.get(values.len().checked_sub(1)? / 2)?, values.get(values.len() / 2)?);
+    Some((low + high) / 2.0)
+}
+
+impl Point {
+    /// The median of each figure over the rounds; errors are added up.
+    pub fn median(&self) -> Sample {
+        let of = |figure: fn(&Sample) -> f64| {
+            round(median(self.rounds.iter().map(figure).collect()).unwrap_or_default())
+        };
+        let cpu = self.rounds.iter().filter_map(|sample| sample.server_cpu_us_per_op).collect();
+        Sample {
+            throughput_ops_s: of(|sample| sample.throughput_ops_s),
+            p50_us: of(|sample| sample.p50_us),
+            p99_us: of(|sample| sample.p99_us),
+            server_cpu_us_per_op: median(cpu).map(round),
+            errors: self.rounds.iter().map(|sample| sample.errors).sum(),
+        }
+    }
+}
+
+impl Curve {
+    /// Most writes in a second, with however many callers that is.
+    pub fn peak_ops_s(&self) -> f64 {
+        let points = self.points.iter().map(|point| point.median().throughput_ops_s);
+        points.fold(0.0, f64::max)
+    }
+
+    /// The least median latency, microseconds; none if nothing was written.
+    pub fn least_p50_us(&self) -> Option<f64> {
+        let points = self.points.iter().map(Point::median).filter(|point| point.p50_us > 0.0);
+        points.map(|point| point.p50_us).min_by(f64::total_cmp)
+    }
+}
+
+/// Measures all of `settings` with all of `callers`; tells of each run on standard error.
+pub fn measure(
+    live: &Live,
+    faults: Faults,
+    settings: &[Setting],
+    callers: &[u32],
+    options: &Options,
+) -> Result<Vec<Curve>> {
+    let point = |callers| Point { callers, rounds: Vec::new() };
+    let mut curves: Vec<Curve> = settings
+        .iter()
+        .map(|setting| Curve {
+            setting: *setting,
+            points: setting.callers(callers).into_iter().map(point).collect(),
+        })
+        .collect();
+    let (count, rounds) = (curves.len(), options.rounds);
+    for number in 1..=rounds {
+        for (index, curve) in curves.iter_mut().enumerate() {
+            let name = curve.setting.name;
+            eprintln!("round {number} of {rounds}, setting {} of {count}: {name}", index + 1);
+            let (guard, cluster, key) = live.start(&options.work, faults, &curve.setting)?;
+            let run = run(&guard, &cluster, &key, curve, options);
+            let done = runtime()?.block_on(tokio::task::LocalSet::new().run_until(run));
+            // If a replica has ended, that is why.
+            guard.check()?;
+            done.with_context(|| format!("measuring {name}"))?;
+        }
+    }
+    Ok(curves)
+}
+
+async fn run(
+    guard: &Guard,
+    cluster: &Cluster,
+    key: &KeyFile,
+    curve: &mut Curve,
+    options: &Options,
+) -> Result<()> {
+    let clients = [connect(cluster, key)?];
+    let workload = Rc::new(Workload::new(options.keys, options.value_size as usize, 0)?);
+    load::preload(&clients, &workload, LOADING).await?;
+    let pids = guard.pids();
+    for point in &mut curve.points {
+        let demand = Demand {
+            callers: point.callers,
+            seconds: options.seconds,
+            rate: None,
+            fast: false,
+            timeout: options.timeout,
+        };
+        let before = cpu_of(&pids);
+        let measured = load::measure(&clients, &workload, &demand).await?;
+        let cpu = cpu_of(&pids).zip(before).map(|(after, before)| after.saturating_sub(before));
+        let completed = measured.completed();
+        let per_op = |time: Duration| round(time.as_secs_f64() * 1e6 / completed as f64);
+        let sample = Sample {
+            throughput_ops_s: round(completed as f64 / measured.elapsed.as_secs_f64()),
+            p50_us: measured.latency.value_at_quantile(0.5) as f64,
+            p99_us: measured.latency.value_at_quantile(0.99) as f64,
+            server_cpu_us_per_op: cpu.filter(|_| completed > 0).map(per_op),
+            errors: measured.errors,
+        };
+        eprintln!(
+            "  {} callers: {} ops/s, p50 {} us, p99 {} us",
+            point.callers, sample.throughput_ops_s, sample.p50_us, sample.p99_us
+        );
+        if let Some(error) = measured.error {
+            eprintln!("  {} writes failed; the first: {error}", measured.errors);
+        }
+        point.rounds.push(sample);
+    }
+    for client in &clients {
+        client.close().await;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(throughput_ops_s: f64, cpu: Option<f64>) -> Sample {
+        let p50_us = 1e6 / throughput_ops_s;
+        let p99_us = 2.0 * p50_us;
+        Sample { throughput_ops_s, p50_us, p99_us, server_cpu_us_per_op: cpu, errors: 1 }
+    }
+
+    #[test]
+    fn medians_are_those_of_each_figure() {
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), Some(2.5));
+        assert_eq!(median(Vec::new()), None);
+        let rounds = vec![sample(100.0, None), sample(1000.0, Some(7.0)), sample(500.0, None)];
+        let point = Point { callers: 1, rounds };
+        let of_all = point.median();
+        assert_eq!((of_all.throughput_ops_s, of_all.p50_us, of_all.errors), (500.0, 2000.0, 3));
+        assert_eq!(of_all.server_cpu_us_per_op, Some(7.0), "of the rounds that know it");
+        let more = Point { callers: 2, rounds: vec![sample(800.0, None)] };
+        let setting = Setting::parse("sync").unwrap();
+        let curve = Curve { setting, points: vec![point, more] };
+        assert_eq!((curve.peak_ops_s(), curve.least_p50_us()), (800.0, Some(1250.0)));
+    }
+}

@@ -1,0 +1,158 @@
+//! `perdura bench paper`: the experiments of the papers that Perdura unifies, each one command, on
+//! clusters of its own on this machine.
+
+mod live;
+mod measure;
+mod plot;
+mod report;
+mod setting;
+
+use super::{parse_seconds, parse_value_size};
+use crate::connect::parse_duration;
+use crate::init::Bounds;
+use anyhow::{Context, Result};
+use clap::{Args, Subcommand};
+use live::Live;
+use measure::Curve;
+use setting::{SETTINGS, Setting};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+const AFTER_HELP: &str = "\
+Every round starts a new cluster for each setting in a directory in --work, writes --keys keys, \
+measures with each number of callers, then kills and removes it. Prints medians over the rounds, and \
+writes them with all rounds to OUT/NAME.json, and as a picture to OUT/NAME.svg.
+
+Settings: none, async, sync and naive (sync-naive, one write and one flush for each command) on the \
+disk that is there; sync-ssd, sync-disk, naive-ssd and naive-disk on simulated devices, the paper's. \
+Naive ones have 64 callers at most. Put --work on the disk that is to be measured, and not in memory.";
+
+/// Repeats an experiment of a paper, on clusters of its own on this machine.
+#[derive(Args)]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Dura-SMaRt (USENIX ATC 2013), table 1: what logging costs
+    #[command(after_help = AFTER_HELP)]
+    DuraTable1(Options),
+    /// Dura-SMaRt (USENIX ATC 2013), figure 9: latency against throughput
+    #[command(name = "dura-fig9", after_help = AFTER_HELP)]
+    DuraFig9(Options),
+}
+
+/// Which one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Experiment {
+    /// Table 1.
+    DuraTable1,
+    /// Figure 9.
+    DuraFig9,
+}
+
+impl Experiment {
+    /// As on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Experiment::DuraTable1 => "dura-table1",
+            Experiment::DuraFig9 => "dura-fig9",
+        }
+    }
+
+    /// With how many callers it is measured if nothing is said.
+    fn callers(self) -> &'static [u32] {
+        match self {
+            Experiment::DuraTable1 => &[1, 256],
+            Experiment::DuraFig9 => &[1, 4, 16, 64, 256],
+        }
+    }
+}
+
+/// How it is measured.
+#[derive(Args)]
+pub struct Options {
+    #[command(flatten)]
+    bounds: Bounds,
+    /// Settings to measure, as below [default: all]
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = Setting::parse)]
+    settings: Vec<Setting>,
+    /// Numbers of callers, each with one write in flight [default: 1,256 for dura-table1,
+    /// 1,4,16,64,256 for dura-fig9]
+    #[arg(long, value_name = "N,...", value_delimiter = ',',
+          value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    callers: Vec<u32>,
+    /// Bytes of a value, up to 1 MiB
+    #[arg(long, value_name = "B", default_value_t = 4096, value_parser = parse_value_size)]
+    value_size: u32,
+    /// Number of keys
+    #[arg(long, value_name = "N", default_value_t = 10_000,
+          value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    keys: u64,
+    /// Seconds to measure in each run
+    #[arg(long, value_name = "S", default_value_t = 5.0, value_parser = parse_seconds)]
+    seconds: f64,
+    /// Rounds over all settings
+    #[arg(long, value_name = "N", default_value_t = 3,
+          value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    /// A write that takes longer counts as an error
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
+    timeout: Duration,
+    /// Where the clusters' directories are made, and removed
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    work: PathBuf,
+    /// Where the results are written
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    out: PathBuf,
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let (experiment, options) = match &arguments.command {
+        Command::DuraTable1(options) => (Experiment::DuraTable1, options),
+        Command::DuraFig9(options) => (Experiment::DuraFig9, options),
+    };
+    let faults = options.bounds.faults()?;
+    let settings =
+        if options.settings.is_empty() { SETTINGS.to_vec() } else { options.settings.clone() };
+    let callers = match options.callers.as_slice() {
+        [] => experiment.callers(),
+        callers => callers,
+    };
+    std::fs::create_dir_all(&options.out)
+        .with_context(|| format!("cannot make {}", options.out.display()))?;
+    let curves = measure::measure(&Live::new()?, faults, &settings, callers, options)?;
+    let title = format!(
+        "{}: {} B writes, n = {} (u = {}, r = {})",
+        experiment.name(),
+        options.value_size,
+        faults.n(),
+        faults.u(),
+        faults.r()
+    );
+    say!("{title}, medians of {} rounds of {} s", options.rounds, options.seconds);
+    say!("{}", report::table(&curves));
+    say!("{}", report::summary(&curves));
+    let json = report::json(experiment, faults, options, &curves);
+    write(experiment, options, "json", &format!("{json:#}\n"))?;
+    write(experiment, options, "svg", &picture(experiment, &title, &curves)?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn picture(experiment: Experiment, title: &str, curves: &[Curve]) -> Result<String> {
+    match experiment {
+        Experiment::DuraTable1 => plot::bars(title, curves),
+        Experiment::DuraFig9 => plot::lines(title, curves),
+    }
+}
+
+fn write(experiment: Experiment, options: &Options, kind: &str, text: &str) -> Result<()> {
+    let path = options.out.join(format!("{}.{kind}", experiment.name()));
+    std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    say!("{}", path.display());
+    Ok(())
+}

@@ -1,0 +1,102 @@
+//! What an experiment found: a table for people, JSON for programs.
+
+use super::measure::{Curve, Point};
+use super::{Experiment, Options};
+use crate::status::aligned;
+use perdura_protocol::Faults;
+use serde_json::{Value, json};
+
+/// Where the paper's figures are from.
+const SOURCE: &str = "Bessani et al., On the Efficiency of Durable State Machine Replication, USENIX ATC 2013, \
+                      table 1 and figure 9";
+
+fn figure(number: Option<f64>) -> String {
+    number.map_or_else(|| "-".to_owned(), |number| number.to_string())
+}
+
+/// A row for each setting and number of callers.
+pub fn table(curves: &[Curve]) -> String {
+    let head = ["SETTING", "DEVICE", "CALLERS", "OPS/S", "P50 MS", "P99 MS", "CPU US/OP", "ERRORS"];
+    let mut rows = vec![head.map(str::to_owned)];
+    let ms = |us: f64| (us / 10.0).round() / 100.0;
+    for curve in curves {
+        for point in &curve.points {
+            let median = point.median();
+            rows.push([
+                curve.setting.name.to_owned(),
+                curve.setting.device.unwrap_or("-").to_owned(),
+                point.callers.to_string(),
+                median.throughput_ops_s.to_string(),
+                ms(median.p50_us).to_string(),
+                ms(median.p99_us).to_string(),
+                figure(median.server_cpu_us_per_op),
+                median.errors.to_string(),
+            ]);
+        }
+    }
+    aligned(&rows)
+}
+
+/// Peaks and least latencies beside what the paper has.
+pub fn summary(curves: &[Curve]) -> String {
+    let head = ["SETTING", "MIN LAT MS", "PEAK OPS/S", "PAPER: MIN LAT MS", "PAPER: PEAK OPS/S"];
+    let mut rows = vec![head.map(str::to_owned)];
+    for curve in curves {
+        let paper = curve.setting.paper;
+        rows.push([
+            curve.setting.name.to_owned(),
+            figure(curve.least_p50_us().map(|us| (us / 10.0).round() / 100.0)),
+            curve.peak_ops_s().to_string(),
+            figure(paper.map(|(latency_ms, _)| latency_ms)),
+            figure(paper.map(|(_, ops_s)| ops_s)),
+        ]);
+    }
+    aligned(&rows)
+}
+
+fn of_point(point: &Point) -> Value {
+    let median = point.median();
+    json!({
+        "callers": point.callers,
+        "throughput_ops_s": median.throughput_ops_s,
+        "p50_us": median.p50_us,
+        "p99_us": median.p99_us,
+        "server_cpu_us_per_op": median.server_cpu_us_per_op,
+        "errors": median.errors,
+        "rounds": point.rounds,
+    })
+}
+
+fn of_curve(curve: &Curve) -> Value {
+    let setting = &curve.setting;
+    let paper = setting.paper.map(|(least_latency_ms, peak_ops_s)| {
+        json!({"least_latency_ms": least_latency_ms, "peak_ops_s": peak_ops_s})
+    });
+    json!({
+        "name": setting.name,
+        "durability": setting.durability.name(),
+        "log_device": setting.device,
+        "peak_ops_s": curve.peak_ops_s(),
+        "least_p50_us": curve.least_p50_us(),
+        "paper": paper,
+        "points": curve.points.iter().map(of_point).collect::<Vec<Value>>(),
+    })
+}
+
+/// All of it.
+pub fn json(experiment: Experiment, faults: Faults, options: &Options, curves: &[Curve]) -> Value {
+    json!({
+        "experiment": experiment.name(),
+        "source": SOURCE,
+        "version": env!("CARGO_PKG_VERSION"),
+        "processors": std::thread::available_parallelism().map_or(0, usize::from),
+        "faults": {"u": faults.u(), "r": faults.r()},
+        "replicas": faults.n(),
+        "value_size": options.value_size,
+        "keys": options.keys,
+        "seconds": options.seconds,
+        "rounds": options.rounds,
+        "timeout_ms": u64::try_from(options.timeout.as_millis()).unwrap_or(u64::MAX),
+        "settings": curves.iter().map(of_curve).collect::<Vec<Value>>(),
+    })
+}

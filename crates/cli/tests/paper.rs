@@ -1,0 +1,88 @@
+//! The experiments of the papers, in the small: what they write, and what they leave behind.
+
+mod common;
+
+use common::{program, send_signal, wait_for, wait_for_end};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::process::Stdio;
+
+/// Replicas of clusters in this directory that run.
+fn replicas_in(work: &Path) -> usize {
+    let work = work.to_str().unwrap();
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let command = |entry: std::fs::DirEntry| std::fs::read(entry.path().join("cmdline")).ok();
+    let lines =
+        processes.filter_map(command).map(|line| String::from_utf8_lossy(&line).into_owned());
+    lines.filter(|line| line.contains("replica") && line.contains(work)).count()
+}
+
+#[test]
+fn an_experiment_writes_a_table_json_and_a_picture() {
+    let directory = tempfile::tempdir().unwrap();
+    let (work, out) = (directory.path().join("work"), directory.path().join("out"));
+    std::fs::create_dir(&work).unwrap();
+    for (name, settings) in [("dura-table1", "sync-ssd,naive"), ("dura-fig9", "none")] {
+        let mut command = program();
+        command.args(["bench", "paper", name, "--crash", "1", "--settings", settings]);
+        command.args(["--callers", "2,1,80", "--value-size", "100", "--keys", "50"]);
+        command.args(["--seconds", "0.2", "--rounds", "2"]);
+        command.arg("--work").arg(&work).arg("--out").arg(&out);
+        let table = common::Ran::from(command.output().unwrap()).ok();
+        let text = std::fs::read_to_string(out.join(format!("{name}.json"))).unwrap();
+        let result: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(result["experiment"], name);
+        assert_eq!(result["faults"], json!({"u": 1, "r": 0}));
+        for (field, number) in [("replicas", 3), ("value_size", 100), ("keys", 50), ("rounds", 2)] {
+            assert_eq!(result[field], number, "{field}");
+        }
+        let found = result["settings"].as_array().unwrap();
+        let names: Vec<&str> = found.iter().map(|one| one["name"].as_str().unwrap()).collect();
+        assert_eq!(names, settings.split(',').collect::<Vec<&str>>());
+        for setting in found {
+            assert!(setting["peak_ops_s"].as_f64().unwrap() > 0.0, "{setting}");
+            assert!(setting["least_p50_us"].as_f64().unwrap() > 0.0, "{setting}");
+            let points = setting["points"].as_array().unwrap();
+            let callers: Vec<u64> = points.iter().map(|p| p["callers"].as_u64().unwrap()).collect();
+            let most = if setting["name"] == "naive" { 64 } else { 80 };
+            assert_eq!(callers, [1, 2, most]);
+            for point in points {
+                assert_eq!(point["rounds"].as_array().unwrap().len(), 2);
+                for sample in [point, &point["rounds"][0], &point["rounds"][1]] {
+                    for field in ["throughput_ops_s", "p50_us", "p99_us", "server_cpu_us_per_op"] {
+                        assert!(sample[field].is_number(), "{field} in {sample}");
+                    }
+                    assert_eq!(sample["errors"], 0, "{sample}");
+                }
+            }
+            assert!(table.contains(setting["name"].as_str().unwrap()), "{table}");
+        }
+        let picture = std::fs::read_to_string(out.join(format!("{name}.svg"))).unwrap();
+        assert!(picture.starts_with("<svg") && picture.contains(names[0]));
+    }
+    let table1: Value =
+        serde_json::from_slice(&std::fs::read(out.join("dura-table1.json")).unwrap()).unwrap();
+    assert_eq!(table1["settings"][0]["log_device"], "delay_ms=0.88,mb_s=130");
+    assert_eq!(table1["settings"][1]["durability"], "sync-naive");
+    assert_eq!(std::fs::read_dir(&work).unwrap().count(), 0, "the clusters are removed");
+    assert_eq!(replicas_in(&work), 0);
+}
+
+#[test]
+fn a_signal_ends_its_processes_and_removes_its_directories() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = program();
+    command.args(["bench", "paper", "dura-table1", "--crash", "1", "--settings", "none"]);
+    command.args(["--callers", "4", "--keys", "50", "--seconds", "600"]);
+    command.arg("--work").arg(directory.path()).arg("--out").arg(directory.path().join("out"));
+    let mut bench = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    wait_for("the replicas", || (replicas_in(directory.path()) == 3).then_some(()));
+    send_signal(&bench, "-INT");
+    assert_eq!(wait_for_end(&mut bench).code(), Some(1));
+    assert_eq!(replicas_in(directory.path()), 0);
+    let left: Vec<String> = std::fs::read_dir(directory.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    assert_eq!(left, ["out"]);
+}
