@@ -15,6 +15,7 @@ use crate::{Usage, status};
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use perdura_client::Client;
+use perdura_protocol::configuration::ServiceKind;
 use report::Report;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -119,7 +120,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         let (connections, clients) = (arguments.connections, arguments.clients);
         bail!(Usage(format!("{clients} clients cannot use {connections} connections")));
     }
-    let cluster = arguments.cluster.load()?;
+    let cluster = arguments.cluster.load_of(ServiceKind::KeyValue)?;
     let key = arguments.cluster.key(&cluster)?;
     let workload = Rc::new(Workload::new(
         arguments.keys,
