@@ -38,6 +38,7 @@ fn machine(now: Now, restart: Restart) -> Agreement {
         checkpoint_bytes: 1 << 30,
         max_skew_ms: 500,
         state_limit_bytes: 1 << 30,
+        service: Default::default(),
         administrator: key(0).public(),
     };
     let settings = Settings {

@@ -4,6 +4,7 @@ use crate::config::{ADMIN_FILE, CLIENT_FILE, CLUSTER_FILE, Cluster, KeyFile};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use perdura_client::Client;
+use perdura_protocol::configuration::ServiceKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -22,6 +23,21 @@ impl ClusterArguments {
     /// The cluster.
     pub fn load(&self) -> Result<Cluster> {
         load(&self.cluster)
+    }
+
+    /// The cluster, which has to run this service.
+    pub fn load_of(&self, service: ServiceKind) -> Result<Cluster> {
+        let cluster = self.load()?;
+        let (found, command) = match cluster.parameters.service {
+            ServiceKind::KeyValue => ("the key-value store", "perdura kv"),
+            ServiceKind::TupleSpaces => ("tuple spaces", "perdura space"),
+        };
+        ensure!(
+            cluster.parameters.service == service,
+            "{}: the cluster runs {found}; use `{command}`",
+            cluster.path.display()
+        );
+        Ok(cluster)
     }
 
     /// The client's key.

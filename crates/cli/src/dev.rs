@@ -1,19 +1,23 @@
 //! `perdura dev`: a whole cluster on this machine, for trying out.
 
+use crate::config::cluster::service_text;
 use crate::config::{CLIENT_FILE, CLUSTER_FILE, Cluster, KeyFile, ReplicaFile};
 use crate::connect::{connect, runtime};
-use crate::init::{Bounds, Place, Tuning, make};
+use crate::init::{Bounds, Place, ServiceName, Tuning, make};
 use crate::kv::call;
 use crate::local::{Group, last_lines, replica_file};
-use crate::{process, replica};
+use crate::{process, replica, space};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use bytes::Bytes;
 use clap::Args;
 use perdura_client::Options;
 use perdura_durability::FileDisk;
-use perdura_protocol::configuration::Durability;
+use perdura_protocol::configuration::{Durability, ServiceKind};
 use perdura_replica::runtime::LogDevice;
 use perdura_store::{StoreCommand, StoreReply};
+use perdura_tuples::{
+    Entry, Field, Operation, SpaceOptions, Template, Tuple, TupleCommand, TupleReply,
+};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -42,6 +46,9 @@ pub struct Arguments {
     /// without it, free ports are taken
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     base_port: Option<u16>,
+    /// What a new cluster replicates, for its life [default: kv]
+    #[arg(long, value_enum)]
+    service: Option<ServiceName>,
     /// For experiments: replicas write their logs no faster than such a device, see `perdura replica`
     #[arg(long, value_name = "delay_ms=N,mb_s=N")]
     log_device: Option<LogDevice>,
@@ -78,7 +85,12 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         Some(took) => took,
         None => return stop(group),
     };
-    say!("wrote a key and read it back, {} ms", took.as_millis());
+    match cluster.parameters.service {
+        ServiceKind::KeyValue => say!("wrote a key and read it back, {} ms", took.as_millis()),
+        ServiceKind::TupleSpaces => {
+            say!("inserted a tuple and took it back, {} ms", took.as_millis());
+        }
+    }
     if arguments.once {
         return stop(group);
     }
@@ -94,7 +106,9 @@ fn prepare(arguments: &Arguments) -> Result<Cluster> {
     if !path.exists() {
         let faults = arguments.bounds.faults()?;
         let places = Place::all(faults.n(), &[], arguments.base_port, false)?;
-        let cluster = make(dir, faults, Durability::Sync, Tuning::default(), &places)?;
+        let service = arguments.service.unwrap_or(ServiceName::Kv).kind();
+        let tuning = Tuning::default();
+        let cluster = make(dir, faults, Durability::Sync, service, tuning, &places)?;
         say!("made a cluster of {} replicas in {}", faults.n(), dir.display());
         return Ok(cluster);
     }
@@ -107,6 +121,14 @@ fn prepare(arguments: &Arguments) -> Result<Cluster> {
         dir.display(),
         there.u(),
         there.r()
+    );
+    let service = cluster.parameters.service;
+    ensure!(
+        arguments.service.is_none_or(|given| given.kind() == service),
+        "{} holds a cluster with service {}, which cannot be changed; leave the flag out, or give \
+         another directory",
+        dir.display(),
+        service_text(service)
     );
     say!("going on with the cluster of {} replicas in {}", there.n(), dir.display());
     Ok(cluster)
@@ -146,6 +168,10 @@ fn read_back(cluster: &Cluster, key: &KeyFile) -> Result<Duration> {
     let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let value = Bytes::from(format!("{} ms since 1970", elapsed.as_millis()));
     let name = Bytes::from_static(b"perdura-dev");
+    if cluster.parameters.service == ServiceKind::TupleSpaces {
+        runtime()?.block_on(take_back(cluster, key, value, &options))?;
+        return Ok(since.elapsed());
+    }
     let read = runtime()?.block_on(async {
         let client = connect(cluster, key)?;
         let put = StoreCommand::Put { key: name.clone(), value: value.clone() };
@@ -157,6 +183,34 @@ fn read_back(cluster: &Cluster, key: &KeyFile) -> Result<Duration> {
     })?;
     ensure!(read == StoreReply::Value(Some(value)), "read another value than was written");
     Ok(since.elapsed())
+}
+
+/// Inserts a tuple and takes it back, in a space that is there for that.
+async fn take_back(
+    cluster: &Cluster,
+    key: &KeyFile,
+    value: Bytes,
+    options: &Options,
+) -> Result<()> {
+    let client = connect(cluster, key)?;
+    let on = |operation| TupleCommand::On { space: "perdura-dev".into(), operation };
+    // Refused where it was made before.
+    let create = on(Operation::Create(SpaceOptions::default()));
+    if let Err(error) = space::call(&client, &create, options).await
+        && !error.is_refusal()
+    {
+        return Err(error).context("creating a space");
+    }
+    let fields = [Field::Bytes(value)];
+    let entry = Entry::new(Tuple::new(&fields)?);
+    let out = on(Operation::Out(entry));
+    space::call(&client, &out, options).await.context("inserting a tuple")?;
+    let inp = on(Operation::Inp(Template::of(&fields)));
+    let taken = space::call(&client, &inp, options).await.context("taking a tuple")?;
+    client.close().await;
+    let found = matches!(taken, TupleReply::Found(Some(_)));
+    ensure!(found, "the tuple that was inserted is not there");
+    Ok(())
 }
 
 /// How long it took; none if this process was told to stop before.
@@ -229,10 +283,19 @@ fn print_guide(dir: &Path, cluster: &Cluster, group: &Group) {
         );
     }
     say!("try, in another terminal:");
-    say!("  {program} kv put --cluster {dir} hello world");
-    say!("  {program} kv get --cluster {dir} hello");
+    match cluster.parameters.service {
+        ServiceKind::KeyValue => {
+            say!("  {program} kv put --cluster {dir} hello world");
+            say!("  {program} kv get --cluster {dir} hello");
+            say!("  {program} bench put --cluster {dir} --clients 64");
+        }
+        ServiceKind::TupleSpaces => {
+            say!("  {program} space create --cluster {dir} jobs");
+            say!("  {program} space in --cluster {dir} jobs '[\"job\", null]' --wait 1h");
+            say!("  {program} space out --cluster {dir} jobs '[\"job\", 7]'  (in a third one)");
+        }
+    }
     say!("  {program} status --cluster {dir}");
-    say!("  {program} bench put --cluster {dir} --clients 64");
-    say!("  kill -9 the leader's pid, and read and write on");
+    say!("  kill -9 the leader's pid, and go on");
     say!("Ctrl-C stops the cluster; the same command goes on with its data.");
 }

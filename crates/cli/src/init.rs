@@ -2,6 +2,7 @@
 //!
 //! cluster.toml is written last: a directory that has one is complete.
 
+use crate::config::cluster::service_text;
 use crate::config::files;
 use crate::config::keys::{KeyFile, fresh_key, random};
 use crate::config::{ADMIN_FILE, CLIENT_FILE, CLUSTER_FILE, REPLICA_FILE};
@@ -9,7 +10,7 @@ use crate::config::{Cluster, ReplicaEntry, ReplicaFile};
 use crate::{Usage, format};
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use perdura_protocol::configuration::{Durability, Parameters};
+use perdura_protocol::configuration::{Durability, Parameters, ServiceKind};
 use perdura_protocol::{ClusterId, Faults, ReplicaId, SecretKey, Slot};
 use std::fs::{self, DirBuilder};
 use std::net::TcpListener;
@@ -60,6 +61,9 @@ pub struct Arguments {
     /// When a reply leaves a replica
     #[arg(long, value_enum, default_value_t = DurabilityName::Sync)]
     durability: DurabilityName,
+    /// What is replicated, for the life of the cluster
+    #[arg(long, value_enum, default_value_t = ServiceName::Kv)]
+    service: ServiceName,
     #[command(flatten)]
     tuning: Tuning,
 }
@@ -142,6 +146,25 @@ pub fn parse_faults(text: &str) -> Result<Faults, String> {
     Faults::new(u, r).map_err(|error| error.to_string())
 }
 
+/// [`ServiceKind`] on the command line.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ServiceName {
+    /// The key-value store: `perdura kv`
+    Kv,
+    /// Tuple spaces: `perdura space`
+    Tuples,
+}
+
+impl ServiceName {
+    /// What it names.
+    pub fn kind(self) -> ServiceKind {
+        match self {
+            ServiceName::Kv => ServiceKind::KeyValue,
+            ServiceName::Tuples => ServiceKind::TupleSpaces,
+        }
+    }
+}
+
 /// [`Durability`] on the command line.
 #[derive(Clone, Copy, ValueEnum)]
 enum DurabilityName {
@@ -167,14 +190,16 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     };
     let public = arguments.public_http;
     let places = Place::all(faults.n(), &arguments.hosts, arguments.base_port, public)?;
-    let cluster = make(&arguments.dir, faults, durability, arguments.tuning, &places)?;
+    let service = arguments.service.kind();
+    let cluster = make(&arguments.dir, faults, durability, service, arguments.tuning, &places)?;
     let (dir, n) = (arguments.dir.display(), faults.n());
     say!(
-        "{dir}: cluster {} of {n} replicas, live with {} failures, safe with {} liars, durability {}",
+        "{dir}: cluster {} of {n} replicas, live with {} failures, safe with {} liars, durability {}, service {}",
         cluster.parameters.cluster,
         faults.u(),
         faults.r(),
-        durability.name()
+        durability.name(),
+        service_text(service)
     );
     for (id, entry) in cluster.replicas.iter().enumerate() {
         say!("  replica {id} at {}, status at http://{}/status", entry.address, entry.http);
@@ -268,6 +293,7 @@ pub fn make(
     dir: &Path,
     faults: Faults,
     durability: Durability,
+    service: ServiceKind,
     tuning: Tuning,
     places: &[Place],
 ) -> Result<Cluster> {
@@ -277,6 +303,7 @@ pub fn make(
     let id = ClusterId(random()?);
     let public = administrator.public();
     let mut parameters = Cluster::default_parameters(id, faults, durability, public);
+    parameters.service = service;
     tuning.apply(&mut parameters);
     let mut cluster = Cluster {
         path: dir.join(CLUSTER_FILE),

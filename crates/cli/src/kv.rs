@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use clap::{Args, Subcommand};
 use perdura_client::{CallError, Client, Options, Reply};
+use perdura_protocol::configuration::ServiceKind;
 use perdura_protocol::{Decode, Encode};
 use perdura_store::{StoreCommand, StoreReply};
 use serde_json::{Value, json};
@@ -202,7 +203,7 @@ fn how_text() -> Result<String> {
 }
 
 fn one(parsed: &Parsed, fast: bool, how: &How) -> Result<ExitCode> {
-    let cluster = how.cluster.load()?;
+    let cluster = how.cluster.load_of(ServiceKind::KeyValue)?;
     let key = how.cluster.key(&cluster)?;
     let options = Options { timeout: how.timeout, reply_quorum: None };
     let reply = runtime()?.block_on(async {

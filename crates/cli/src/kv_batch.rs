@@ -1,27 +1,14 @@
-//! `perdura kv batch`: JSON lines in, one JSON line for each answer, as it arrives.
-//!
-//! One thread reads standard input, one writes standard output; the calls and the client share the
-//! main thread. A line holds one of `--in-flight` places from when it is read until its answer is
-//! written, so memory stays bounded whatever either end does. The client reconnects by itself, and
-//! every call ends by its deadline: every line is answered.
+//! `perdura kv batch`: operations on the store in JSON lines (see [`crate::batch`]).
 
-use crate::connect::{ClusterArguments, connect, parse_duration, runtime};
+use crate::batch::{self, Clients, Failed};
 use crate::kv::{StoreError, call};
 use crate::kv_json::Parsed;
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
-use perdura_client::{CallError, Client, Options};
-use serde::Serialize;
+use perdura_client::Options;
+use perdura_protocol::configuration::ServiceKind;
 use serde_json::Value;
-use std::io::{BufRead, BufWriter, Read, Write};
 use std::process::ExitCode;
-use std::rc::Rc;
-use std::sync::Arc;
-use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-
-/// Longest line: a largest transaction in Base64, with its JSON.
-const LINE_BYTES: usize = 16 * 1024 * 1024;
 
 const AFTER_HELP: &str = r#"One JSON object a line, for example:
   {"id":1,"op":"put","key":"a","value":"x"}
@@ -47,204 +34,27 @@ The exit code is 0 when every line is answered, whatever the answers are."#;
 #[command(after_help = AFTER_HELP)]
 pub struct Arguments {
     #[command(flatten)]
-    cluster: ClusterArguments,
-    /// Operations at once
-    #[arg(long, value_name = "N", default_value_t = 64,
-          value_parser = clap::value_parser!(u32).range(1..=65_536))]
-    in_flight: u32,
-    /// Every operation is answered after this time at the latest
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
-    timeout: Duration,
-}
-
-/// A line and its place.
-struct Line {
-    number: u64,
-    content: Content,
-    place: OwnedSemaphorePermit,
-}
-
-enum Content {
-    Text(Vec<u8>),
-    TooLong,
-}
-
-/// An answer, and the place that is free once it is written.
-struct Answer {
-    line: OutputLine,
-    place: OwnedSemaphorePermit,
+    how: batch::How,
 }
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let cluster = arguments.cluster.load()?;
-    let key = arguments.cluster.key(&cluster)?;
-    let places = Arc::new(Semaphore::new(arguments.in_flight as usize));
-    // Bounded by the places that their items hold.
-    let (lines_in, mut lines) = mpsc::unbounded_channel();
-    let (answers, answers_out) = std::sync::mpsc::channel::<Answer>();
-    let runtime = runtime()?;
-    let handle = runtime.handle().clone();
-    let free = Arc::clone(&places);
-    let reader = std::thread::Builder::new()
-        .name("input".into())
-        .spawn(move || read_lines(&mut std::io::stdin().lock(), &handle, &free, &lines_in))?;
-    let writer = std::thread::Builder::new()
-        .name("output".into())
-        .spawn(move || write_answers(&mut BufWriter::new(std::io::stdout()), &answers_out))?;
-
-    let options = Rc::new(Options { timeout: arguments.timeout, reply_quorum: None });
-    let local = tokio::task::LocalSet::new();
-    let client = local.block_on(&runtime, async { connect(&cluster, &key) })?;
-    let main = client.clone();
-    local.spawn_local(async move {
-        while let Some(line) = lines.recv().await {
-            let (client, answers, options) = (main.clone(), answers.clone(), Rc::clone(&options));
-            let places = Arc::clone(&places);
-            tokio::task::spawn_local(async move {
-                let Line { number, content, place } = line;
-                let line = answer(&client, number, content, &options).await;
-                if answers.send(Answer { line, place }).is_err() {
-                    // Nobody reads answers any more: no further line is taken.
-                    places.close();
-                }
-            });
-        }
-    });
-    // Until the last line is answered.
-    runtime.block_on(local);
-    runtime.block_on(client.close());
-    let written = writer.join().map_err(|_| anyhow::anyhow!("writing answers failed"))?;
-    written.context("cannot write to standard output")?;
-    let read = reader.join().map_err(|_| anyhow::anyhow!("reading lines failed"))?;
-    read.context("cannot read standard input")?;
-    Ok(ExitCode::SUCCESS)
+    batch::run::<Parsed>(&arguments.how)
 }
 
-fn read_lines(
-    input: &mut impl BufRead,
-    handle: &tokio::runtime::Handle,
-    places: &Arc<Semaphore>,
-    lines: &mpsc::UnboundedSender<Line>,
-) -> std::io::Result<()> {
-    for number in 1.. {
-        let Some(content) = read_line(input)? else { break };
-        if matches!(&content, Content::Text(text) if text.trim_ascii().is_empty()) {
-            continue;
-        }
-        let Ok(place) = handle.block_on(Arc::clone(places).acquire_owned()) else { break };
-        if lines.send(Line { number, content, place }).is_err() {
-            break;
-        }
-    }
-    Ok(())
-}
+impl batch::Operation for Parsed {
+    const SERVICE: ServiceKind = ServiceKind::KeyValue;
 
-/// The next line without its end; of one that is too long, only that.
-fn read_line(input: &mut impl BufRead) -> std::io::Result<Option<Content>> {
-    let mut text = Vec::new();
-    let most = LINE_BYTES as u64 + 1;
-    if input.take(most).read_until(b'\n', &mut text)? == 0 {
-        return Ok(None);
-    }
-    if text.len() <= LINE_BYTES || text.ends_with(b"\n") {
-        return Ok(Some(Content::Text(text)));
-    }
-    while !text.is_empty() && !text.ends_with(b"\n") {
-        text.clear();
-        input.take(most).read_until(b'\n', &mut text)?;
-    }
-    Ok(Some(Content::TooLong))
-}
-
-/// Writes answers, and flushes whenever none is waiting.
-fn write_answers(
-    output: &mut impl Write,
-    answers: &std::sync::mpsc::Receiver<Answer>,
-) -> std::io::Result<()> {
-    while let Ok(first) = answers.recv() {
-        // What waits by now shares a flush.
-        let mut written = Vec::new();
-        for Answer { line, place } in std::iter::once(first).chain(answers.try_iter()) {
-            serde_json::to_writer(&mut *output, &line)?;
-            output.write_all(b"\n")?;
-            written.push(place);
-        }
-        output.flush()?;
-    }
-    Ok(())
-}
-
-/// Carries out a line.
-async fn answer(client: &Client, number: u64, content: Content, options: &Options) -> OutputLine {
-    let (id, parsed) = match parse(content) {
-        Ok((id, parsed)) => (id, parsed),
-        Err((id, error)) => {
-            return OutputLine::failed(id, "refused", format!("line {number}: {error}"));
-        }
-    };
-    let reply = call(client, &parsed.command, false, options).await;
-    match reply.and_then(|reply| parsed.result(reply).ok_or(StoreError::Nonsense)) {
-        Ok(result) => OutputLine::ok(id, result),
-        Err(error) => {
-            let refused = matches!(&error, StoreError::Call(CallError::Refused { .. }));
-            let outcome = if refused { "refused" } else { "indeterminate" };
-            OutputLine::failed(id, outcome, error.to_string())
-        }
-    }
-}
-
-fn parse(content: Content) -> Result<(Value, Parsed), (Value, String)> {
-    let none = |error: String| (Value::Null, error);
-    let Content::Text(text) = content else {
-        return Err(none(format!("it is longer than {LINE_BYTES} bytes")));
-    };
-    Parsed::from_line(&text)
-}
-
-/// A line of the output, with its fields in this order.
-#[derive(Serialize)]
-struct OutputLine {
-    id: Value,
-    outcome: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    result: Option<Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
-}
-
-impl OutputLine {
-    fn ok(id: Value, result: Value) -> OutputLine {
-        OutputLine { id, outcome: "ok", result: Some(result), error: None }
+    fn from_line(line: &[u8]) -> Result<(Value, Parsed), (Value, String)> {
+        Parsed::from_line(line)
     }
 
-    fn failed(id: Value, outcome: &'static str, error: String) -> OutputLine {
-        OutputLine { id, outcome, result: None, error: Some(error) }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_line_that_is_too_long_is_passed_over_as_a_whole() {
-        let mut text = vec![b'x'; LINE_BYTES * 2 + 7];
-        text.extend_from_slice(b"\nshort\nlast");
-        let mut input = text.as_slice();
-        assert!(matches!(read_line(&mut input), Ok(Some(Content::TooLong))));
-        let rest: Vec<Vec<u8>> = std::iter::from_fn(|| match read_line(&mut input) {
-            Ok(Some(Content::Text(text))) => Some(text),
-            _ => None,
+    async fn carry_out(self, clients: &Clients, options: &Options) -> Result<Value, Failed> {
+        let reply = call(&clients.calls, &self.command, false, options).await;
+        let result = reply.and_then(|reply| self.result(reply).ok_or(StoreError::Nonsense));
+        result.map_err(|error| match &error {
+            StoreError::Call(call) => Failed::of(&error, Some(call)),
+            StoreError::Nonsense => Failed::of(&error, None),
         })
-        .collect();
-        assert_eq!(rest, [b"short\n".to_vec(), b"last".to_vec()]);
-    }
-
-    #[test]
-    fn the_id_comes_back_even_from_a_line_that_makes_no_sense() {
-        let bad = parse(Content::Text(br#"{"id":[7],"op":"nonsense"}"#.to_vec()));
-        assert_eq!(bad.unwrap_err().0, serde_json::json!([7]));
-        assert_eq!(parse(Content::Text(b"{".to_vec())).unwrap_err().0, Value::Null);
     }
 }

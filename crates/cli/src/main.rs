@@ -13,6 +13,7 @@ macro_rules! say {
 
 #[cfg(feature = "misbehave")]
 mod attack;
+mod batch;
 mod bench;
 mod client_keys;
 mod connect;
@@ -29,10 +30,11 @@ mod replica;
 #[cfg(feature = "seeded-bugs")]
 mod seeded;
 mod simulate;
+mod space;
 mod status;
 
 use clap::{Parser, Subcommand};
-use perdura_cli::{config, kv_json};
+use perdura_cli::{config, kv_json, space_json};
 use std::process::ExitCode;
 
 /// A replicated store that stays available while up to u of its replicas fail, and correct while
@@ -60,6 +62,8 @@ enum Command {
     Client(client_keys::Arguments),
     /// Read and write the store
     Kv(kv::Arguments),
+    /// Read, write, and wait for tuples
+    Space(space::Arguments),
     /// How each replica stands
     Status(status::Arguments),
     /// Measure throughput, latency and CPU per operation
@@ -92,6 +96,7 @@ fn main() -> ExitCode {
         Command::Replica(arguments) => replica::run(&arguments),
         Command::Client(arguments) => client_keys::run(&arguments),
         Command::Kv(arguments) => kv::run(arguments),
+        Command::Space(arguments) => space::run(arguments),
         Command::Status(arguments) => status::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Inspect(arguments) => inspect::run(&arguments),

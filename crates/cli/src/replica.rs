@@ -6,8 +6,10 @@ use crate::reinit;
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand};
 use perdura_protocol::ReplicaId;
+use perdura_protocol::configuration::ServiceKind;
 use perdura_replica::runtime::{self, LogDevice, ReplicaConfig, Shutdown};
 use perdura_store::Store;
+use perdura_tuples::TupleSpaces;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -70,8 +72,13 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     if let Some(strategy) = arguments.misbehave {
         config.interceptor = Some(crate::attack::liar(&config, strategy));
     }
-    runtime::run(config, move || Store::new(limit), &shutdown)
-        .with_context(|| format!("replica {id}"))?;
+    let ran = match cluster.parameters.service {
+        ServiceKind::KeyValue => runtime::run(config, move || Store::new(limit), &shutdown),
+        ServiceKind::TupleSpaces => {
+            runtime::run(config, move || TupleSpaces::new(limit), &shutdown)
+        }
+    };
+    ran.with_context(|| format!("replica {id}"))?;
     tracing::info!("replica {id} has stopped");
     Ok(ExitCode::SUCCESS)
 }

@@ -142,7 +142,7 @@ pub enum OpenError {
     /// The cluster's parameters are not those it was formatted with.
     #[error(
         "the parameters in cluster.toml (digest {expected}) are not those that the data directory \
-         was formatted with (digest {found}); they are fixed for the life of a cluster"
+         was formatted with (digest {found}); they, and the service, are fixed for the life of a cluster"
     )]
     OtherParameters {
         /// The directory's.

@@ -205,10 +205,7 @@ impl<S: Service> Machine<S> {
     #[must_use]
     pub fn is_settled(&self, session: SessionId, number: u64) -> bool {
         let live = self.sessions.get(&session.client).and_then(|held| held.get(session.nonce));
-        live.is_some_and(|live| match live.admit(number) {
-            Admission::Waits => true,
-            Admission::Fresh | Admission::Answered(_) => live.answer(number).is_some(),
-        })
+        live.is_some_and(|live| live.is_settled(number))
     }
 
     /// The agreed time for which the first command waits: a batch has to come then, a tick if there

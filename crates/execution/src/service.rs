@@ -113,7 +113,7 @@ pub trait Service: Send + 'static {
     }
 
     /// Nobody waits for the reply to a command any more: its client went on without it, or its
-    /// session ended. The command must leave no trace.
+    /// session ended. The command must leave no trace. No footprint tells of it.
     fn forget(&mut self, session: SessionId, number: u64) {
         let _ = (session, number);
     }

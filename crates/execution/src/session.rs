@@ -96,6 +96,13 @@ impl Session {
         }
     }
 
+    /// Whether `number` needs no execution any more: it has an answer, or waits for one.
+    pub(crate) fn is_settled(&self, number: u64) -> bool {
+        number < self.acked_below.max(1)
+            || self.replies.contains_key(&number)
+            || self.waiting.contains(&number)
+    }
+
     /// Whether `number` is to be executed. A number beyond the window is refused for now: it is not
     /// recorded, and may execute when its frame is ordered again.
     pub(crate) fn admit(&self, number: u64) -> Admission {

@@ -124,6 +124,7 @@ fn a_reply_comes_when_it_is_released() {
     assert_eq!(replica.order(&wait), [reply("1")]);
     assert_eq!((replica.0.cached(alice, 1), replica.0.is_settled(alice, 1)), (None, true));
     assert!(replica.0.is_settled(alice, 2) && !replica.0.is_settled(alice, 3));
+    assert!(replica.0.is_settled(alice, 0) && !replica.0.is_settled(session(ALICE, 9), 0));
     assert_eq!(replica.0.due(), Some(Time(900)));
     // A retry neither runs again nor has an answer.
     assert_eq!(replica.order(&wait), [reply("1")]);

@@ -74,6 +74,7 @@ pub const TARGETS: &[Target] = &[
         smoke: 10000,
     },
     Target { name: "json_line", run: text::json_line, seeds: text::json_lines, smoke: 20000 },
+    Target { name: "space_line", run: text::space_line, seeds: text::space_lines, smoke: 20000 },
     Target { name: "history", run: text::history, seeds: text::histories, smoke: 10000 },
 ];
 

@@ -5,6 +5,7 @@ use crate::Seed;
 use crate::memory::Memory;
 use perdura_cli::config::{Cluster, KeyFile, ReplicaFile};
 use perdura_cli::kv_json::Parsed;
+use perdura_cli::space_json;
 use perdura_protocol::configuration::Durability;
 use perdura_protocol::{ClusterId, Faults, PublicKey, Scheme, SecretKey, Slot};
 use perdura_simulator::linearizability::{DEFAULT_BUDGET, History, check};
@@ -50,6 +51,19 @@ pub fn json_line(data: &[u8]) -> bool {
     match TREE.hold(data.len(), || Parsed::from_line(data)) {
         Ok((_, parsed)) => {
             assert_eq!(parsed.command.validate(), Ok(()));
+            true
+        }
+        Err((_, error)) => {
+            assert!(!error.is_empty());
+            false
+        }
+    }
+}
+
+pub fn space_line(data: &[u8]) -> bool {
+    match TREE.hold(data.len(), || space_json::from_line(data)) {
+        Ok((_, command)) => {
+            assert_eq!(command.validate(), Ok(()));
             true
         }
         Err((_, error)) => {
@@ -119,6 +133,29 @@ pub fn replica_files() -> Vec<Seed> {
         ("replica", file(Some("127.0.0.1:7500")).render().into_bytes()),
         ("without_http", file(None).render().into_bytes()),
     ]
+}
+
+pub fn space_lines() -> Vec<Seed> {
+    let lines: [(&str, &str); 11] = [
+        ("list", r#"{"id":1,"op":"list","after":"a","limit":9}"#),
+        (
+            "create",
+            r#"{"op":"create","space":"s","index_fields":2,"insert":["0101010101010101010101010101010101010101010101010101010101010101"],"read":null,"take":[],"manage":[]}"#,
+        ),
+        ("delete", r#"{"op":"delete","space":"s"}"#),
+        (
+            "out",
+            r#"{"id":2,"op":"out","space":"s","tuple":["a",-7,1.5e9,true,{"b64":"/w=="},{"float":"-inf"}],"lease_ms":9,"read":[],"take":null}"#,
+        ),
+        ("out_all", r#"{"op":"outall","space":"s","tuples":[["a"],[1],[2.5]],"lease_ms":5}"#),
+        ("rdp", r#"{"op":"rdp","space":"s","template":["a",null,{"type":"float"}]}"#),
+        ("in", r#"{"op":"in","space":"s","template":[{"type":"bytes"}],"wait_ms":500}"#),
+        ("rd_all", r#"{"op":"rdall","space":"s","template":[null],"after":7,"limit":2}"#),
+        ("cas", r#"{"op":"cas","space":"s","template":["l",null],"tuple":["l",1]}"#),
+        ("replace", r#"{"op":"replace","space":"s","template":["l"],"tuple":["l"],"lease_ms":7}"#),
+        ("renew", r#"{"op":"renew","space":"s","number":3,"lease_ms":0}"#),
+    ];
+    lines.map(|(name, line)| (name, line.as_bytes().to_vec())).into()
 }
 
 pub fn json_lines() -> Vec<Seed> {

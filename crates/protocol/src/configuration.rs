@@ -122,6 +122,17 @@ impl Durability {
     }
 }
 
+/// The services that this program runs. A library's own are [`ServiceKind::KeyValue`] to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
+pub enum ServiceKind {
+    /// The key-value store, or a service of who uses the library.
+    #[default]
+    KeyValue = 0,
+    /// The tuple spaces.
+    TupleSpaces = 1,
+}
+
 /// Fixed for the life of a cluster; equal on all replicas, checked by hash at every handshake.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Parameters {
@@ -142,6 +153,8 @@ pub struct Parameters {
     pub max_skew_ms: u64,
     /// Largest service state, bytes; commands that would exceed it are refused.
     pub state_limit_bytes: u64,
+    /// What is replicated.
+    pub service: ServiceKind,
     /// Signs configuration commands.
     pub administrator: PublicKey,
 }
@@ -165,6 +178,10 @@ impl Parameters {
             number.encode(&mut out);
         }
         self.administrator.encode(&mut out);
+        // Clusters were made before there was a choice.
+        if self.service != ServiceKind::KeyValue {
+            out.push(self.service as u8);
+        }
         Digest::of(&out)
     }
 }

@@ -39,14 +39,10 @@ fn owner() -> Bytes {
     [draw().to_le_bytes(), draw().to_le_bytes()].concat().into()
 }
 
-fn field(found: &Found, index: usize) -> Option<Field> {
-    found.tuple.fields().nth(index)
-}
-
-/// The owner and the value of a claim.
-pub(crate) fn parts(found: &Found) -> Option<(Bytes, String)> {
-    match (field(found, 2), field(found, 3)) {
-        (Some(Field::Bytes(owner)), Some(Field::String(value))) => Some((owner, value)),
+/// The value of a claim.
+pub(crate) fn value_of(found: &Found) -> Option<String> {
+    match found.tuple.fields().nth(3) {
+        Some(Field::String(value)) => Some(value),
         _ => None,
     }
 }
@@ -70,10 +66,6 @@ impl Claims {
         };
         let token = match self.space.cas(self.any(), entry).await? {
             Cas::Inserted(number) => number,
-            // An earlier attempt whose end was not known.
-            Cas::Found(found) if parts(&found).is_some_and(|(held, _)| held == *owner) => {
-                found.number
-            }
             Cas::Found(_) => return Ok(None),
         };
         Ok(Some(Claim { claims: self.clone(), owner: owner.clone(), token }))

@@ -1,6 +1,6 @@
 //! Leader election.
 
-use crate::claim::{Claim, Claims, parts};
+use crate::claim::{Claim, Claims, value_of};
 use crate::space::{Error, Space};
 use perdura_tuples::Found;
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub struct Leader {
 pub struct Leadership(Claim);
 
 fn leader(found: &Found) -> Result<Leader, Error> {
-    let (_, candidate) = parts(found).ok_or(Error::Nonsense)?;
+    let candidate = value_of(found).ok_or(Error::Nonsense)?;
     Ok(Leader { candidate, term: found.number })
 }
 

@@ -56,8 +56,8 @@ pub struct Replaced {
 /// A space of the tuple service. Cloning shares the connections.
 ///
 /// Operations that wait go by a client of their own, so that the others do not wait behind them: a
-/// call that waits holds one of the [`perdura_client::core::ClientConfig::frames_in_flight`], of
-/// which there are four. More than that wait in line; connect another `Space` for them.
+/// call that waits holds one of the four frames that a client has in flight. More than that wait in
+/// line; connect another `Space` for them.
 #[derive(Clone, Debug)]
 pub struct Space {
     calls: Client,

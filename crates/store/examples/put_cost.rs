@@ -68,6 +68,7 @@ fn machine() -> Machine<Store> {
         checkpoint_bytes: 64 << 20,
         max_skew_ms: 500,
         state_limit_bytes: u64::MAX,
+        service: Default::default(),
         administrator: PublicKey([2; 32]),
     };
     let member = |id: u8| Member { key: PublicKey([10 + id; 32]), incarnation: 0 };

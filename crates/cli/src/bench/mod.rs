@@ -17,6 +17,7 @@ use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use load::Demand;
 use perdura_client::Client;
+use perdura_protocol::configuration::ServiceKind;
 use report::Report;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -151,7 +152,7 @@ fn run_load(operation: Operation, arguments: &Load) -> Result<ExitCode> {
         let (connections, clients) = (arguments.connections, arguments.clients);
         bail!(Usage(format!("{clients} clients cannot use {connections} connections")));
     }
-    let cluster = arguments.cluster.load()?;
+    let cluster = arguments.cluster.load_of(ServiceKind::KeyValue)?;
     let key = arguments.cluster.key(&cluster)?;
     let workload = Rc::new(Workload::new(
         arguments.keys,

@@ -10,7 +10,7 @@ use super::{FORMAT_VERSION, host_port, public_key};
 use anyhow::{Context, Result, bail, ensure};
 use perdura_client::{ClusterConfig, ReplicaAddress};
 use perdura_execution::Genesis;
-use perdura_protocol::configuration::{Durability, Member, Parameters};
+use perdura_protocol::configuration::{Durability, Member, Parameters, ServiceKind};
 use perdura_protocol::{ClusterId, Configuration, Faults, PublicKey, ReplicaId, Slot};
 use serde::Deserialize;
 use std::fmt::Write;
@@ -24,6 +24,8 @@ struct Raw {
     format: u32,
     cluster: String,
     administrator: String,
+    // Not in files that were written before there was a choice.
+    service: Option<String>,
     durability: String,
     depth: u64,
     checkpoint_interval_slots: u64,
@@ -118,6 +120,7 @@ impl Cluster {
             checkpoint_bytes: 256 * MIB,
             max_skew_ms: 500,
             state_limit_bytes: 8192 * MIB,
+            service: ServiceKind::KeyValue,
             administrator,
         }
     }
@@ -207,6 +210,8 @@ impl Cluster {
              cluster = \"{}\"\n\
              # Public key of the administrator, who may replace replicas and certify clients.\n\
              administrator = \"{}\"\n\
+             # What is replicated: the key-value store (kv) or tuple spaces (tuples).\n\
+             service = \"{}\"\n\
              # When a reply leaves: after the log is flushed (sync), written (async), or at once \
              (none).\n\
              durability = \"{}\"\n\
@@ -225,6 +230,7 @@ impl Cluster {
              [configuration]\nnumber = {}\nfrom_slot = {}\n",
             p.cluster,
             p.administrator,
+            service_text(p.service),
             p.durability.name(),
             p.depth,
             p.checkpoint_interval,
@@ -267,6 +273,10 @@ fn parameters(raw: &Raw, file: &str) -> Result<Parameters> {
         Faults::new(raw.faults.u, raw.faults.r).with_context(|| format!("{file}: [faults]"))?;
     let durability = durability(&raw.durability)
         .with_context(|| format!("{file}: durability is {:?}", raw.durability))?;
+    let service = match &raw.service {
+        None => ServiceKind::KeyValue,
+        Some(text) => service(text).with_context(|| format!("{file}: service is {text:?}"))?,
+    };
     let within = |field: &str, value: u64, least: u64, most: u64| match value {
         value if (least..=most).contains(&value) => Ok(value),
         value => bail!("{file}: {field} must be {least} to {most}; it is {value}"),
@@ -281,6 +291,7 @@ fn parameters(raw: &Raw, file: &str) -> Result<Parameters> {
         checkpoint_bytes: within("checkpoint_mib", raw.checkpoint_mib, 1, MIB)? * MIB,
         max_skew_ms: within("max_skew_ms", raw.max_skew_ms, 1, 3_600_000)?,
         state_limit_bytes: within("state_limit_mib", raw.state_limit_mib, 1, MIB)? * MIB,
+        service,
         administrator: public_key(&raw.administrator, file, "administrator")?,
     })
 }
@@ -333,6 +344,23 @@ pub fn durability(text: &str) -> Result<Durability> {
     Durability::parse(text).with_context(|| format!("durability is one of {all}"))
 }
 
+/// The service that `text` names.
+pub fn service(text: &str) -> Result<ServiceKind> {
+    match text {
+        "kv" => Ok(ServiceKind::KeyValue),
+        "tuples" => Ok(ServiceKind::TupleSpaces),
+        _ => bail!("service is one of kv, tuples"),
+    }
+}
+
+/// Its name.
+pub fn service_text(service: ServiceKind) -> &'static str {
+    match service {
+        ServiceKind::KeyValue => "kv",
+        ServiceKind::TupleSpaces => "tuples",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -371,6 +399,18 @@ mod tests {
         assert_eq!(Cluster::load(&cluster.path).unwrap(), cluster);
     }
 
+    /// The service is part of what data directories and handshakes are held against.
+    #[test]
+    fn a_cluster_has_one_service_for_good() {
+        let mut cluster = sample(Path::new("cluster.toml"));
+        let of_before = cluster.render().replace("service = \"kv\"\n", "");
+        assert_eq!(Cluster::parse(&cluster.path, &of_before).unwrap(), cluster);
+        let digest = cluster.parameters.digest();
+        cluster.parameters.service = ServiceKind::TupleSpaces;
+        assert_eq!(Cluster::parse(&cluster.path, &cluster.render()).unwrap(), cluster);
+        assert_ne!(cluster.parameters.digest(), digest);
+    }
+
     #[test]
     fn each_durability_has_a_name() {
         for known in Durability::ALL {
@@ -399,7 +439,8 @@ mod tests {
         for (from, to, named) in [
             ("format = 1", "format = 2", "format is 2"),
             ("depth = 32", "depth = 0", "depth must be 1 to 256"),
-            ("depth = 32", "depth = \"x\"", "line 10 (depth)"),
+            ("depth = 32", "depth = \"x\"", "line 12 (depth)"),
+            ("service = \"kv\"", "service = \"sql\"", "service is \"sql\""),
             ("depth = 32", "", "depth"),
             ("depth = 32", "depth = 32\ndeepness = 1", "deepness"),
             ("u = 1", "u = 0", "[faults]"),

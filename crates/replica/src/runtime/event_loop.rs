@@ -415,6 +415,7 @@ mod tests {
                 checkpoint_bytes: 1 << 24,
                 max_skew_ms: 500,
                 state_limit_bytes: 1 << 30,
+                service: Default::default(),
                 administrator: key(1).public(),
             },
             genesis: Genesis { configuration: configuration.clone(), clients: Vec::new() },

@@ -195,6 +195,7 @@ impl World {
             checkpoint_bytes: 1 << 20,
             max_skew_ms: 500,
             state_limit_bytes: 1 << 30,
+            service: Default::default(),
             administrator,
         };
         let members: Vec<Member> =

@@ -9,6 +9,7 @@ use crate::local::Group;
 use crate::process;
 use anyhow::{Context, Result, anyhow};
 use perdura_protocol::Faults;
+use perdura_protocol::configuration::ServiceKind;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tempfile::TempDir;
@@ -59,7 +60,8 @@ impl Live {
             .with_context(|| format!("cannot make a directory in {}", work.display()))?;
         let dir = directory.path().join("cluster");
         let places = Place::all(faults.n(), &[], None, false)?;
-        let cluster = make(&dir, faults, setting.durability, Tuning::default(), &places)?;
+        let service = ServiceKind::KeyValue;
+        let cluster = make(&dir, faults, setting.durability, service, Tuning::default(), &places)?;
         let key = KeyFile::load(&dir.join(CLIENT_FILE))?;
         let device = setting.log_device().map_err(|error| anyhow!(error))?;
         let group = Group::start(&dir, faults.n(), device)?;

@@ -1,0 +1,450 @@
+//! `perdura space`: one operation on the tuple spaces, or a stream of them (see [`crate::batch`]).
+
+use crate::Usage;
+use crate::batch::{self, Clients, Failed};
+use crate::connect::{ClusterArguments, connect, parse_duration, runtime};
+use crate::space_json::{self, LIMIT};
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use perdura_client::{CallError, Client, Options, Reply};
+use perdura_protocol::configuration::ServiceKind;
+use perdura_protocol::{Decode, Encode};
+use perdura_tuples::{
+    Access, Entry, Found, Operation, SpaceOptions, Template, TupleCommand, TupleReply,
+};
+use serde_json::Value;
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Duration;
+
+const AFTER_HELP: &str = r#"A tuple is a list of fields in JSON: strings, integers, floats (numbers with a fraction or an
+exponent), true, false, and {"b64":"..."} for bytes. In a template, null matches any field, and
+{"type":"string"} (bytes, integer, float, bool) any of a type. Of several matches the oldest is meant.
+  perdura space create --cluster DIR jobs
+  perdura space out --cluster DIR jobs '["job", 7, true]'
+  perdura space in --cluster DIR jobs '["job", null, {"type":"bool"}]' --wait 1m"#;
+
+/// Reads, writes, and waits for tuples.
+#[derive(Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Create a space
+    Create(Create),
+    /// Delete a space with its tuples
+    Delete(Named),
+    /// How a space is: its options, and how many tuples are in it and wait for
+    Show(Named),
+    /// Names of all spaces, a line each
+    List {
+        /// Names after this one
+        #[arg(long, value_name = "NAME", default_value = "")]
+        after: String,
+        /// Names at most, 1 to 512
+        #[arg(long, value_name = "N", default_value_t = LIMIT)]
+        limit: u32,
+        #[command(flatten)]
+        how: How,
+    },
+    /// Insert a tuple
+    Out {
+        /// The space
+        space: String,
+        #[command(flatten)]
+        entry: EntryArguments,
+        #[command(flatten)]
+        how: How,
+    },
+    /// Read the oldest match; exit code 1 if there is none
+    Rdp(Matching),
+    /// Take the oldest match; exit code 1 if there is none
+    Inp(Matching),
+    /// Read the oldest match, or wait for one; exit code 1 if none comes
+    Rd(Waiting),
+    /// Take the oldest match, or wait for one; exit code 1 if none comes
+    In(Waiting),
+    /// Read all matches, oldest first, a line each
+    Rdall {
+        #[command(flatten)]
+        several: Several,
+        /// Only tuples with a number above this
+        #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+        after: u64,
+    },
+    /// Take all matches, oldest first, a line each
+    Inall(Several),
+    /// Insert a tuple unless one matches; exit code 1, and the match, if one does
+    Cas(Conditional),
+    /// Take the oldest match and insert a tuple; exit code 1 if there is none
+    Replace(Conditional),
+    /// Give a tuple another lease, from now on; exit code 1 if it is not there
+    Renew {
+        /// The space
+        space: String,
+        /// The tuple's number
+        number: u64,
+        /// How long it stays; without it, until it is taken
+        #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+        lease: Option<Duration>,
+        #[command(flatten)]
+        how: How,
+    },
+    /// Carry out operations from standard input, many at once, in JSON lines
+    Batch(BatchArguments),
+}
+
+#[derive(Args)]
+struct How {
+    #[command(flatten)]
+    cluster: ClusterArguments,
+    /// How long to wait for the answer, besides the wait for a tuple
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
+    timeout: Duration,
+    /// Print the result in JSON, as `perdura space batch` does
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+struct Named {
+    /// Its name
+    space: String,
+    #[command(flatten)]
+    how: How,
+}
+
+/// Clients are named by their public keys, as in client.toml.
+#[derive(Args)]
+struct Create {
+    /// Its name, 1 to 128 bytes
+    space: String,
+    /// Leading fields by which tuples are found without looking at others, 0 to 8
+    #[arg(long, value_name = "FIELDS", default_value_t = 1)]
+    index: u8,
+    /// Public keys of the clients that may insert [default: all]
+    #[arg(long, value_name = "KEY,...", value_delimiter = ',')]
+    insert: Option<Vec<String>>,
+    /// Public keys of the clients that may read [default: all]
+    #[arg(long, value_name = "KEY,...", value_delimiter = ',')]
+    read: Option<Vec<String>>,
+    /// Public keys of the clients that may take [default: all]
+    #[arg(long, value_name = "KEY,...", value_delimiter = ',')]
+    take: Option<Vec<String>>,
+    /// Public keys of the clients that may delete it, besides its creator [default: none]
+    #[arg(long, value_name = "KEY,...", value_delimiter = ',')]
+    manage: Option<Vec<String>>,
+    #[command(flatten)]
+    how: How,
+}
+
+#[derive(Args)]
+struct EntryArguments {
+    /// The tuple, a list of fields in JSON
+    tuple: String,
+    /// How long it stays; without it, until it is taken
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    lease: Option<Duration>,
+    /// Public keys of the clients that may read it [default: all]
+    #[arg(long, value_name = "KEY,...", value_delimiter = ',')]
+    read: Option<Vec<String>>,
+    /// Public keys of the clients that may take it [default: all]
+    #[arg(long, value_name = "KEY,...", value_delimiter = ',')]
+    take: Option<Vec<String>>,
+}
+
+#[derive(Args)]
+struct Matching {
+    /// The space
+    space: String,
+    /// The template, a list of fields in JSON
+    template: String,
+    #[command(flatten)]
+    how: How,
+}
+
+#[derive(Args)]
+struct Waiting {
+    #[command(flatten)]
+    matching: Matching,
+    /// How long to wait for a tuple, up to a day
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
+    wait: Duration,
+}
+
+#[derive(Args)]
+struct Several {
+    #[command(flatten)]
+    matching: Matching,
+    /// Tuples at most, 1 to 512
+    #[arg(long, value_name = "N", default_value_t = LIMIT)]
+    limit: u32,
+}
+
+#[derive(Args)]
+struct Conditional {
+    /// The space
+    space: String,
+    /// The template, a list of fields in JSON
+    template: String,
+    #[command(flatten)]
+    entry: EntryArguments,
+    #[command(flatten)]
+    how: How,
+}
+
+fn json(text: &str, what: &str) -> Result<Value, Usage> {
+    serde_json::from_str(text).map_err(|error| Usage(format!("the {what} is not JSON: {error}")))
+}
+
+fn template(text: &str) -> Result<Template, Usage> {
+    space_json::template(&json(text, "template")?).map_err(Usage)
+}
+
+fn access(keys: Option<Vec<String>>) -> Result<Access, Usage> {
+    space_json::access(keys).map_err(Usage)
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1)
+}
+
+impl EntryArguments {
+    fn entry(self) -> Result<Entry, Usage> {
+        Ok(Entry {
+            tuple: space_json::tuple(&json(&self.tuple, "tuple")?).map_err(Usage)?,
+            lease_ms: self.lease.map(milliseconds),
+            read: access(self.read)?,
+            take: access(self.take)?,
+        })
+    }
+}
+
+/// A command, and how it is carried out.
+type Asked = (TupleCommand, How);
+
+fn on(space: String, operation: Operation, how: How) -> Asked {
+    (TupleCommand::On { space, operation }, how)
+}
+
+impl Create {
+    fn asked(self) -> Result<Asked, Usage> {
+        let options = SpaceOptions {
+            index_fields: self.index,
+            insert: access(self.insert)?,
+            read: access(self.read)?,
+            take: access(self.take)?,
+            manage: access(self.manage.or(Some(Vec::new())))?,
+        };
+        Ok(on(self.space, Operation::Create(options), self.how))
+    }
+}
+
+impl Matching {
+    fn asked(self, operation: impl FnOnce(Template) -> Operation) -> Result<Asked, Usage> {
+        Ok(on(self.space, operation(template(&self.template)?), self.how))
+    }
+}
+
+impl Waiting {
+    fn asked(self, operation: impl FnOnce(Template, u64) -> Operation) -> Result<Asked, Usage> {
+        let wait_ms = milliseconds(self.wait);
+        self.matching.asked(|template| operation(template, wait_ms))
+    }
+}
+
+impl Conditional {
+    fn asked(self, operation: impl FnOnce(Template, Entry) -> Operation) -> Result<Asked, Usage> {
+        let entry = self.entry.entry()?;
+        Ok(on(self.space, operation(template(&self.template)?, entry), self.how))
+    }
+}
+
+/// Runs the command.
+pub fn run(arguments: Arguments) -> Result<ExitCode> {
+    let (command, how) = match arguments.command {
+        Command::Batch(arguments) => return batch::run::<TupleCommand>(&arguments.how),
+        Command::Create(create) => create.asked()?,
+        Command::Delete(Named { space, how }) => on(space, Operation::Delete, how),
+        Command::Show(Named { space, how }) => on(space, Operation::Describe, how),
+        Command::List { after, limit, how } => (TupleCommand::Spaces { after, limit }, how),
+        Command::Out { space, entry, how } => on(space, Operation::Out(entry.entry()?), how),
+        Command::Rdp(matching) => matching.asked(Operation::Rdp)?,
+        Command::Inp(matching) => matching.asked(Operation::Inp)?,
+        Command::Rd(waiting) => {
+            waiting.asked(|template, wait_ms| Operation::Rd { template, wait_ms })?
+        }
+        Command::In(waiting) => {
+            waiting.asked(|template, wait_ms| Operation::In { template, wait_ms })?
+        }
+        Command::Rdall { several: Several { matching, limit }, after } => {
+            matching.asked(|template| Operation::RdAll { template, after, limit })?
+        }
+        Command::Inall(Several { matching, limit }) => {
+            matching.asked(|template| Operation::InAll { template, limit })?
+        }
+        Command::Cas(conditional) => {
+            conditional.asked(|template, entry| Operation::Cas { template, entry })?
+        }
+        Command::Replace(conditional) => {
+            conditional.asked(|template, entry| Operation::Replace { template, entry })?
+        }
+        Command::Renew { space, number, lease, how } => {
+            let lease_ms = lease.map(milliseconds);
+            on(space, Operation::Renew { number, lease_ms }, how)
+        }
+    };
+    command.validate().map_err(|error| Usage(error.to_string()))?;
+    let cluster = how.cluster.load_of(ServiceKind::TupleSpaces)?;
+    let key = how.cluster.key(&cluster)?;
+    let options = Options { timeout: how.timeout, reply_quorum: None };
+    let reply = runtime()?.block_on(async {
+        let client = connect(&cluster, &key)?;
+        let mut reply = call(&client, &command, &options).await;
+        // A large space goes bit by bit.
+        while let Ok(TupleReply::Deleted { remaining: 1.. }) = reply {
+            reply = call(&client, &command, &options).await;
+        }
+        client.close().await;
+        anyhow::Ok(reply?)
+    })?;
+    print(&command, &reply, how.json)
+}
+
+/// Why a call brought no reply of the tuple spaces.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum SpaceError {
+    /// The call failed.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// The reply makes no sense; more than r replicas lie, or run another service.
+    #[error("indeterminate: the cluster gave an answer that fits no command of the tuple spaces")]
+    Nonsense,
+}
+
+impl SpaceError {
+    /// Whether it is certain that nothing happened.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, SpaceError::Call(error) if error.is_refusal())
+    }
+}
+
+/// How long a command may wait for a tuple.
+fn wait_of(command: &TupleCommand) -> Option<Duration> {
+    match command {
+        TupleCommand::On {
+            operation: Operation::Rd { wait_ms, .. } | Operation::In { wait_ms, .. },
+            ..
+        } => Some(Duration::from_millis(*wait_ms)),
+        _ => None,
+    }
+}
+
+/// One command of the tuple spaces; one that waits has so much more time.
+pub async fn call(
+    client: &Client,
+    command: &TupleCommand,
+    options: &Options,
+) -> Result<TupleReply, SpaceError> {
+    let content = command.to_bytes();
+    let timeout = options.timeout + wait_of(command).unwrap_or_default();
+    let options = Options { timeout, ..*options };
+    let reply = match command.is_read() {
+        true => client.read(content, &options).await?,
+        false => client.call(content, &options).await?,
+    };
+    match reply {
+        Reply::Service(bytes) => TupleReply::from_bytes(bytes).map_err(|_| SpaceError::Nonsense),
+        Reply::Administered { .. } => Err(SpaceError::Nonsense),
+    }
+}
+
+fn print(command: &TupleCommand, reply: &TupleReply, json: bool) -> Result<ExitCode> {
+    let cas = matches!(command, TupleCommand::On { operation: Operation::Cas { .. }, .. });
+    let success = match reply {
+        TupleReply::Found(found) => found.is_some() && !cas,
+        TupleReply::Renewed { renewed, .. } => *renewed,
+        _ => true,
+    };
+    let code = if success { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    let mut out = std::io::stdout().lock();
+    if json {
+        writeln!(out, "{}", space_json::result(reply))?;
+        return Ok(code);
+    }
+    let mut tuple = |found: &Found| writeln!(out, "{}", space_json::shown(&found.tuple));
+    match reply {
+        TupleReply::Found(Some(found)) => tuple(found)?,
+        TupleReply::Found(None) => eprintln!("perdura: no tuple matches"),
+        TupleReply::FoundAll { tuples, more } => {
+            tuples.iter().try_for_each(&mut tuple)?;
+            if *more {
+                eprintln!("perdura: there are more; go on with --after, or take them again");
+            }
+        }
+        TupleReply::Replaced { old, .. } => tuple(old)?,
+        TupleReply::Spaces { names, more } => {
+            names.iter().try_for_each(|name| writeln!(out, "{name}"))?;
+            if *more {
+                eprintln!("perdura: there are more; go on with --after");
+            }
+        }
+        TupleReply::Inserted { number } => writeln!(out, "{number}")?,
+        TupleReply::Described(_) => writeln!(out, "{:#}", space_json::result(reply))?,
+        TupleReply::Renewed { renewed: false, .. } => eprintln!("perdura: there is no such tuple"),
+        TupleReply::Created
+        | TupleReply::Deleted { .. }
+        | TupleReply::InsertedAll { .. }
+        | TupleReply::Renewed { .. } => writeln!(out, "ok")?,
+    }
+    Ok(code)
+}
+
+const BATCH_HELP: &str = r#"One JSON object a line, with an op and the name of its space, for example:
+  {"id":1,"op":"out","space":"s","tuple":["job",7],"lease_ms":60000}  result {"number":1}
+  {"id":2,"op":"rdp","space":"s","template":["job",null]}  result {"found":{"number":1,"expires_ms":..,"tuple":["job",7]}}
+  {"id":3,"op":"in","space":"s","template":["job",null],"wait_ms":5000}   result {"found":null}: none came
+  {"id":4,"op":"rdall","space":"s","template":["job",null],"after":0,"limit":9}
+                                                            result {"tuples":[..],"more":false}
+  {"id":5,"op":"cas","space":"s","template":["lock"],"tuple":["lock"]}
+                                                            result {"number":2}, or {"found":..}
+Operations: list, create (index_fields, insert, read, take, manage), delete (again until remaining is
+0), show, out, outall (tuples), rdp, inp, rd and in (wait_ms), rdall, inall, cas, replace, renew
+(number, lease_ms). out, cas and replace take lease_ms, read and take. Access lists are lists of public
+keys; null, or none, is everybody. For tuples and templates see `perdura space --help`. The id may be
+anything, and comes back.
+
+One JSON object a line comes out for each line that went in, as answers arrive, as from
+`perdura kv batch`. Lines in flight at once may be carried out in any order. Those that wait for tuples
+go by a client of their own, so that no other waits behind them; many at once wait behind each other.
+
+The exit code is 0 when every line is answered, whatever the answers are."#;
+
+/// Carries out operations from standard input, many at once, in JSON lines.
+#[derive(Args)]
+#[command(after_help = BATCH_HELP)]
+struct BatchArguments {
+    #[command(flatten)]
+    how: batch::How,
+}
+
+impl batch::Operation for TupleCommand {
+    const SERVICE: ServiceKind = ServiceKind::TupleSpaces;
+
+    fn from_line(line: &[u8]) -> Result<(Value, TupleCommand), (Value, String)> {
+        space_json::from_line(line)
+    }
+
+    async fn carry_out(self, clients: &Clients, options: &Options) -> Result<Value, Failed> {
+        let client = if wait_of(&self).is_some() { &clients.waits } else { &clients.calls };
+        let reply = call(client, &self, options).await;
+        reply.map(|reply| space_json::result(&reply)).map_err(|error| match &error {
+            SpaceError::Call(call) => Failed::of(&error, Some(call)),
+            SpaceError::Nonsense => Failed::of(&error, None),
+        })
+    }
+}

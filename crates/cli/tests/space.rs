@@ -1,0 +1,124 @@
+//! Tuple spaces from the command line, on clusters of real processes.
+
+mod common;
+
+use common::{Cluster, Ran, edit, program, wait_for, wait_for_end};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Write};
+use std::process::Stdio;
+
+const TUPLES: &[&str] = &["--crash", "1", "--service", "tuples"];
+
+#[test]
+fn every_operation_works_from_the_command_line() {
+    let cluster = Cluster::start_all(TUPLES);
+    let space = |arguments: &[&str]| cluster.run(&[&["space"], arguments].concat());
+    assert_eq!(space(&["create", "s", "--index", "2"]).ok(), "ok\n");
+    space(&["create", "s"]).failed(1, &["there is a space named \"s\" already"]);
+    assert_eq!(space(&["list"]).ok(), "s\n");
+    assert_eq!(space(&["out", "s", r#"["job", 1, true]"#]).ok(), "1\n");
+    assert_eq!(space(&["out", "s", r#"["job",2.0,{"b64":"/w=="}]"#]).ok(), "2\n");
+    let any = r#"["job", null, null]"#;
+    assert_eq!(space(&["rdp", "s", any]).ok(), "[\"job\",1,true]\n");
+    let floats = r#"["job", {"type":"float"}, null]"#;
+    assert_eq!(space(&["rd", "s", floats]).ok(), "[\"job\",2.0,{\"b64\":\"/w==\"}]\n");
+    assert_eq!(space(&["rdall", "s", any, "--after", "1"]).ok().lines().count(), 1);
+    assert_eq!(space(&["inp", "s", floats]).ok(), "[\"job\",2.0,{\"b64\":\"/w==\"}]\n");
+    space(&["inp", "s", floats]).failed(1, &["no tuple matches"]);
+    // Nobody inserts one.
+    space(&["in", "s", floats, "--wait", "200ms"]).failed(1, &["no tuple matches"]);
+    let cas = space(&["cas", "s", any, r#"["job",3,false]"#]);
+    assert_eq!((cas.code, cas.out.as_str()), (Some(1), "[\"job\",1,true]\n"));
+    assert_eq!(space(&["cas", "s", r#"["x"]"#, r#"["x"]"#, "--lease", "1h"]).ok(), "3\n");
+    assert_eq!(space(&["renew", "s", "3", "--lease", "2h"]).ok(), "ok\n");
+    space(&["renew", "s", "99"]).failed(1, &["no such tuple"]);
+    assert_eq!(space(&["replace", "s", r#"["x"]"#, r#"["y"]"#]).ok(), "[\"x\"]\n");
+    let all = space(&["inall", "s", r#"["y"]"#, "--json"]).ok();
+    let expected =
+        json!({"tuples": [{"number": 4, "expires_ms": null, "tuple": ["y"]}], "more": false});
+    assert_eq!(serde_json::from_str::<Value>(&all).unwrap(), expected);
+    let shown: Value = serde_json::from_str(&space(&["show", "s"]).ok()).unwrap();
+    assert_eq!((&shown["tuples"], &shown["index_fields"]), (&json!(1), &json!(2)));
+    let nobody = "00".repeat(32);
+    assert_eq!(space(&["create", "closed", "--insert", &nobody]).ok(), "ok\n");
+    space(&["out", "closed", "[1]"]).failed(1, &["refused", "access denied"]);
+    assert_eq!(space(&["delete", "s"]).ok(), "ok\n");
+    space(&["rdp", "s", any]).failed(1, &["refused", "no space named"]);
+    space(&["out", "s", "[1"]).failed(2, &["the tuple is not JSON"]);
+    space(&["rdp", "s", "[[]]"]).failed(2, &["no field"]);
+    space(&["out", "closed", "[1]", "--read", "me"]).failed(2, &["no public key"]);
+    // The other service's commands say so.
+    cluster.run(&["kv", "put", "a", "b"]).failed(1, &["runs tuple spaces", "perdura space"]);
+    cluster.run(&["bench", "put"]).failed(1, &["runs tuple spaces"]);
+}
+
+#[test]
+fn a_batch_waits_and_wakes() {
+    let cluster = Cluster::start_all(TUPLES);
+    cluster.run(&["space", "create", "s"]).ok();
+    let mut command = cluster.command(&["space", "batch"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    let mut send = |line: &str| writeln!(input, "{line}").unwrap();
+    let mut receive = || {
+        let mut line = String::new();
+        assert!(output.read_line(&mut line).unwrap() > 0, "batch ended");
+        serde_json::from_str::<Value>(&line).unwrap()
+    };
+    send(r#"{"id":"waits","op":"in","space":"s","template":["job",null],"wait_ms":3600000}"#);
+    // What does not wait is not held up by it; and it has begun to wait when this says so.
+    wait_for("a command that waits", || {
+        send(r#"{"id":"show","op":"show","space":"s"}"#);
+        let shown = receive();
+        assert_eq!(shown["id"], "show");
+        (shown["result"]["waiters"] == 1).then_some(())
+    });
+    send(r#"{"id":"out","op":"out","space":"s","tuple":["job",7]}"#);
+    let mut answers = [receive(), receive()];
+    answers.sort_by_key(|answer| answer["id"].to_string());
+    let found = json!({"number": 1, "expires_ms": null, "tuple": ["job", 7]});
+    assert_eq!(answers[0], json!({"id": "out", "outcome": "ok", "result": {"number": 1}}));
+    assert_eq!(answers[1], json!({"id": "waits", "outcome": "ok", "result": {"found": found}}));
+    for (line, outcome) in [
+        (r#"{"op":"rdp","space":"none","template":[1]}"#, "refused"),
+        (r#"{"op":"rdp","space":"s","template":7}"#, "refused"),
+        (r#"{"op":"outall","space":"s","tuples":[[1],[2]]}"#, "ok"),
+        (r#"{"op":"rd","space":"s","template":[9],"wait_ms":50}"#, "ok"),
+    ] {
+        send(line);
+        assert_eq!(receive()["outcome"], outcome, "{line}");
+    }
+    drop(input);
+    assert_eq!(wait_for_end(&mut child).code(), Some(0));
+}
+
+#[test]
+fn the_service_of_a_cluster_is_fixed() {
+    let mut cluster = Cluster::init(&["--crash", "1"]);
+    cluster.run(&["space", "list"]).failed(1, &["runs the key-value store", "perdura kv"]);
+    edit(&cluster.path("cluster.toml"), "service = \"kv\"", "service = \"tuples\"");
+    let refused = Ran::from(cluster.replica(0).output().unwrap());
+    refused.failed(1, &["the parameters in cluster.toml", "and the service, are fixed"]);
+    edit(&cluster.path("cluster.toml"), "service = \"tuples\"", "service = \"kv\"");
+    for id in 0..cluster.len() {
+        cluster.start(id);
+    }
+    assert_eq!(cluster.run(&["kv", "put", "a", "b"]).ok(), "ok\n");
+}
+
+#[test]
+fn dev_runs_tuple_spaces_and_goes_on_with_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path().join("dev");
+    let dev = |arguments: &[&str]| {
+        let mut command = program();
+        command.arg("dev").arg(&dir).arg("--once").args(arguments);
+        Ran::from(command.output().unwrap())
+    };
+    let first = dev(&["--crash", "1", "--service", "tuples"]).ok();
+    assert!(first.contains("inserted a tuple and took it back"), "{first}");
+    let again = dev(&[]).ok();
+    assert!(again.contains("going on") && again.contains("took it back"), "{again}");
+    dev(&["--service", "kv"]).failed(1, &["with service tuples, which cannot be changed"]);
+}
