@@ -592,6 +592,7 @@ impl Agreement {
 
     pub(crate) fn standing(&self) -> Standing {
         Standing {
+            me: self.settings.me,
             view: self.view,
             started: self.mode == Mode::Started,
             view_configuration: self.view_configuration,
@@ -599,7 +600,6 @@ impl Agreement {
             reach: self.reach(),
             window: self.vote_window(),
             restarted_in: self.restarted_in,
-            persisted: self.persisted,
             voting: self.voting(),
             lags_since: self.lags_since,
         }

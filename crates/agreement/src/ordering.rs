@@ -238,6 +238,7 @@ impl Agreement {
         }
         let entropy = self.entropy();
         let judge = Judge {
+            me: self.settings.me,
             scheme: self.byzantine().then_some(self.settings.scheme),
             configuration: self.configurations.at(slot),
             context: self.configurations.context_at(slot),

@@ -7,8 +7,9 @@
 //! 3. What was decided for a slot is voted for again, and nothing else.
 //! 4. What the view change chose for a slot is voted for in this view, and nothing else.
 //! 5. One batch per slot and view: what was written or locked in this view binds.
-//! 6. After a restart no Write in the view it restarted in, unless the vote is in the log: the
-//!    replica may have written something that it does not remember (A2).
+//! 6. After a restart no Write in the view it restarted in, unless one that the log proves, in the
+//!    certificate of its own vote: the replica may have written something that it does not remember
+//!    (A2), also before a vote that it made since on Writes of others.
 //! 7. Only slots of the configuration in which the view was started: a view change of an earlier
 //!    configuration may hold promises of a replica that was replaced since (D8).
 //! 8. A replica without a complete state (a new incarnation, D8) does not vote.
@@ -16,11 +17,13 @@
 //!    with their batches, and those may wait for the disk all at once (A6).
 
 use crate::slot::SlotState;
-use perdura_protocol::{Digest, Slot, View, seeded};
+use perdura_protocol::{Digest, ReplicaId, Signature, Slot, View, seeded};
 
 /// Everything about the replica, besides the slot itself, on which a vote depends.
 #[derive(Clone, Copy, Debug)]
 pub struct Standing {
+    /// Who votes (rule 6).
+    pub me: ReplicaId,
     /// The current view.
     pub view: View,
     /// Whether the view has started (rule 1).
@@ -33,8 +36,6 @@ pub struct Standing {
     pub window: Slot,
     /// The view in which this replica restarted (rule 6).
     pub restarted_in: Option<View>,
-    /// The log is durable up to here (rule 6).
-    pub persisted: u64,
     /// The configuration in which the view was started (rule 7).
     pub view_configuration: u64,
     /// Whether it may vote at all (rule 8).
@@ -141,12 +142,13 @@ pub fn may_consider(
 pub fn may_write(standing: &Standing, ballot: Ballot, state: &SlotState) -> Result<(), Withheld> {
     may_consider(standing, ballot, state)?;
     let Ballot { view, digest, .. } = ballot;
-    let logged = state
-        .locked
-        .as_ref()
-        .filter(|locked| locked.sequence <= standing.persisted)
-        .is_some_and(|locked| locked.view == view && locked.batch.digest() == digest);
-    if standing.restarted_in == Some(view) && !logged && !seeded!(RestartedReplicaWrites) {
+    let wrote = state.locked.as_ref().is_some_and(|locked| {
+        let own = |(signer, _): &(ReplicaId, Signature)| *signer == standing.me;
+        locked.view == view
+            && locked.batch.digest() == digest
+            && locked.writes.signatures().iter().any(own)
+    });
+    if standing.restarted_in == Some(view) && !wrote && !seeded!(RestartedReplicaWrites) {
         return Err(Withheld::Restarted);
     }
     Ok(())
@@ -160,13 +162,13 @@ mod tests {
 
     fn standing() -> Standing {
         Standing {
+            me: ReplicaId(0),
             view: View(3),
             started: true,
             prefix: Slot(64),
             reach: Slot(100),
             window: Slot(1_000),
             restarted_in: None,
-            persisted: 0,
             view_configuration: 2,
             voting: true,
             lags_since: None,
@@ -268,17 +270,19 @@ mod tests {
     }
 
     #[test]
-    fn a_logged_vote_may_be_repeated_after_a_restart() {
-        let batch = Batch::tick(Time(1));
-        let mut state = SlotState::new(4, 0);
-        state.locked =
-            Some(Locked { view: View(3), batch, writes: Certificate::default(), sequence: 0 });
+    fn a_restarted_replica_repeats_a_write_that_its_vote_proves() {
         let s = Standing { restarted_in: Some(View(3)), ..standing() };
-        assert_eq!(check(s, 70, &state, Choice::Free), Ok(()));
-        // One that was given since waits for the disk.
-        if let Some(locked) = &mut state.locked {
-            locked.sequence = 1;
-        }
-        assert_eq!(check(s, 70, &state, Choice::Free), Err(Withheld::Restarted));
+        let locked_on = |signers: [u8; 3]| {
+            let mut state = SlotState::new(4, 0);
+            let signed = signers.map(|id| (ReplicaId(id), Signature::NONE));
+            let (view, batch, sequence) = (View(3), Batch::tick(Time(1)), 0);
+            let writes = Certificate::new(signed.to_vec());
+            state.locked = Some(Locked { view, batch, writes, sequence });
+            state
+        };
+        assert_eq!(check(s, 70, &locked_on([0, 1, 2]), Choice::Free), Ok(()));
+        // It voted on Writes of others, and may have written something else before.
+        let without = locked_on([1, 2, 3]);
+        assert_eq!(check(s, 70, &without, Choice::Free), Err(Withheld::Restarted));
     }
 }
