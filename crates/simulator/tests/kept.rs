@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 /// What was wrong, whether something of its own keeps it, and what and where that is, from the
 /// repository's root.
-const KEPT: [(&str, Kept, &str, &str); 23] = [
+const KEPT: [(&str, Kept, &str, &str); 25] = [
     (
         "a Prefix left before an earlier slot of it was on disk (7)",
         Kept::Test,
@@ -147,6 +147,18 @@ const KEPT: [(&str, Kept, &str, &str); 23] = [
         Kept::Test,
         "crates/agreement/tests/laggard.rs",
         "the_log_after_a_transferred_state_proves_what_follows_it_also_after_a_restart",
+    ),
+    (
+        "a restarted replica wrote, on a vote made since, other than before (20069502, 20072249)",
+        Kept::Test,
+        "crates/agreement/src/rules.rs",
+        "a_restarted_replica_repeats_a_write_that_its_vote_proves",
+    ),
+    (
+        "a state was signed in the oldest known configuration, and an older one governs it (20065679)",
+        Kept::Checker,
+        "crates/simulator/src/checkers/evidence.rs",
+        "Evidence",
     ),
 ];
 

@@ -98,13 +98,15 @@ impl<S: Service> Node<S> {
     }
 
     /// Nothing about slots in which this replica's predecessor was the member: it has another key,
-    /// and whoever signs for it with this one passes for a liar.
+    /// and whoever signs for it with this one passes for a liar. So does who signs about slots of a
+    /// configuration that is too old to be known.
     fn sign_state(&self, slot: Slot, digest: Digest) -> Option<Signature> {
         let configurations = self.agreement.configurations();
-        let statement =
-            configurations.context_at(slot).statement(Kind::Checkpoint, View(0), slot, digest);
-        let member = configurations.key_at(slot, self.me) == Some(self.key.public());
-        member.then(|| self.key.sign(&statement))
+        let members = configurations.at(slot);
+        let known = members.from_slot <= slot;
+        let member = known && members.key(self.me) == Some(self.key.public());
+        let context = configurations.context_at(slot);
+        member.then(|| self.key.sign(&context.statement(Kind::Checkpoint, View(0), slot, digest)))
     }
 
     fn stored_states(&self) -> Vec<(Slot, Digest)> {
