@@ -41,9 +41,13 @@ pub const WAITERS_PER_SESSION: usize = 64;
 /// Commands that wait for tuples of one space: bounds what one inserted tuple is held against.
 pub const WAITERS_PER_SPACE: u64 = 8192;
 
-/// Tuples that one command looks at for its template; one that needs more is refused. It bounds how
-/// long a template without indexed fields holds up everybody else.
-pub const SCANNED_TUPLES: usize = 100_000;
+/// Tuples that one command looks at in vain for its template; one that needs more is refused. It
+/// bounds how long a template without indexed fields holds up everybody else.
+pub const SCANNED_TUPLES: usize = 10_000;
+
+/// Bytes of those tuples, with their access lists: the search ends at the tuple that exceeds it.
+/// Those that match are bounded by [`RESULT_BYTES`].
+pub const SCANNED_BYTES: usize = 1024 * 1024;
 
 /// Tuples with an ended lease that one command removes before it runs. More than a command inserts,
 /// so that they never pile up; those that are left are not seen by anybody.

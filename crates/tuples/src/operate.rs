@@ -39,8 +39,9 @@ impl Stop {
     fn text(self) -> String {
         match self {
             Stop::Scanned => format!(
-                "more than {} tuples had to be looked at: begin the template with values, in a space that indexes as many fields",
-                limits::SCANNED_TUPLES
+                "more than {} tuples, or {} bytes of tuples, had to be looked at: begin the template with values, in a space that indexes as many fields",
+                limits::SCANNED_TUPLES,
+                limits::SCANNED_BYTES
             ),
             Stop::Timeless => "a read that meets a lease has to be ordered".to_owned(),
         }

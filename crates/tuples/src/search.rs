@@ -21,7 +21,7 @@ pub(crate) enum Purpose {
 /// Why a search did not come to its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stop {
-    /// It looked at [`limits::SCANNED_TUPLES`].
+    /// It looked at [`limits::SCANNED_TUPLES`], or more than [`limits::SCANNED_BYTES`], in vain.
     Scanned,
     /// It met a match with a lease, and has no time to hold it against.
     Timeless,
@@ -77,14 +77,18 @@ impl Search<'_> {
     /// Gives the matches with numbers above `after` in their order, until told to stop.
     fn each(&self, after: u64, mut give: impl FnMut(u64, &Record<'_>) -> bool) -> Result<(), Stop> {
         let (id, first) = (self.space.id(), after.saturating_add(1));
-        let mut scanned = 0;
+        let (mut tuples, mut bytes) = (0, 0);
         let mut look = |number: u64, value: &[u8]| {
-            if scanned == limits::SCANNED_TUPLES {
+            if tuples == limits::SCANNED_TUPLES || bytes > limits::SCANNED_BYTES {
                 return Err(Stop::Scanned);
             }
-            scanned += 1;
             let record = Record::of(value);
-            Ok(!self.is_match(&record)? || give(number, &record))
+            if self.is_match(&record)? {
+                return Ok(give(number, &record));
+            }
+            tuples += 1;
+            bytes += value.len();
+            Ok(true)
         };
         // No tuple has the largest number.
         if let Some(prefix) = self.template.prefix(self.space.options().index_fields) {

@@ -273,6 +273,36 @@ fn results_are_bounded() {
     assert_eq!(several(&mut desk, take), (vec![], false));
 }
 
+/// And at so many bytes: those of a few large tuples take as long as those of many small ones.
+#[test]
+fn a_search_is_bounded_in_bytes() {
+    let mut desk = Desk::new(width(0));
+    let large = |value: &str| {
+        Entry::new(Tuple::new(&["x".repeat(300 * 1024).as_str().into(), value.into()]).unwrap())
+    };
+    let value = |value: &str| Template { fields: vec![Pattern::Any, Pattern::Value(value.into())] };
+    for _ in 0..3 {
+        desk.out(large("a"));
+    }
+    let found = desk.out(large("b"));
+    // Nine tenths of the bytes in vain, and then one.
+    assert_eq!(desk.found(Operation::Rdp(value("b"))).unwrap().number, found);
+    assert_eq!(desk.found(Operation::Rdp(value("c"))), None);
+    desk.out(entry("y", 1));
+    let refused = desk.run(Operation::Rdp(value("c"))).unwrap_err();
+    assert!(refused.contains("1048576 bytes"), "{refused}");
+    assert_eq!(query(&desk.spaces, 1, &on("s", Operation::Rdp(value("c")))), Some(Err(refused)));
+    // What a tuple's access lists say has to be read as well.
+    let mut desk = Desk::new(width(0));
+    let keys = (0..64).map(key).collect();
+    let hidden = Entry { read: Access::only(keys), ..entry("x", 1) };
+    for _ in 0..2 {
+        desk.run(Operation::OutAll(vec![hidden.clone(); 512])).unwrap();
+    }
+    desk.client = 99;
+    assert!(desk.run(Operation::Rdp(any_pair())).is_err());
+}
+
 /// A template that the index does not serve looks at so many tuples and no more.
 #[test]
 fn a_search_is_bounded() {
@@ -285,7 +315,7 @@ fn a_search_is_bounded() {
     let value = |value: i64| Template { fields: vec![Pattern::Any, Pattern::Value(value.into())] };
     assert!(desk.found(Operation::Rdp(value(0))).is_some());
     let refused = desk.run(Operation::Rdp(value(1))).unwrap_err();
-    assert!(refused.contains("100000 tuples"), "{refused}");
+    assert!(refused.contains("10000 tuples"), "{refused}");
     assert_eq!(query(&desk.spaces, 1, &on("s", Operation::Rdp(value(1)))), Some(Err(refused)));
     assert!(desk.found(Operation::Rdp(named("y"))).is_some());
 }
