@@ -185,6 +185,9 @@ pub enum CommandError {
     /// A wait of no time, or of too much.
     #[error("a wait has 1 to {most} milliseconds, this one has {0}", most = limits::WAIT_MS)]
     Wait(u64),
+    /// The values of a template that waits are too long together.
+    #[error("a template that waits has at most {most} bytes, this one has {0}", most = limits::WAITING_TEMPLATE_BYTES)]
+    WaitingTemplateBytes(usize),
     /// Too many keys in an access list.
     #[error("an access list has at most {most} keys, this one has {0}", most = limits::ACCESS_KEYS)]
     AccessKeys(usize),
@@ -270,7 +273,11 @@ impl Operation {
                 if !(1..=limits::WAIT_MS).contains(wait_ms) {
                     return Err(CommandError::Wait(*wait_ms));
                 }
-                template.validate()
+                template.validate()?;
+                match template.bytes() {
+                    ..=limits::WAITING_TEMPLATE_BYTES => Ok(()),
+                    bytes => Err(CommandError::WaitingTemplateBytes(bytes)),
+                }
             }
         }
     }

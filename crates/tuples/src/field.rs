@@ -160,7 +160,8 @@ pub(crate) fn take_array<const N: usize>(input: &mut &[u8]) -> Result<[u8; N], D
     Ok(*array)
 }
 
-fn take_bytes<'a>(input: &mut &'a [u8]) -> Result<&'a [u8], DecodeError> {
+/// Takes bytes behind their length off `input`.
+pub(crate) fn take_bytes<'a>(input: &mut &'a [u8]) -> Result<&'a [u8], DecodeError> {
     let length = u32::from_le_bytes(take_array(input)?) as usize;
     let (bytes, rest) = input.split_at_checked(length).ok_or(DecodeError::Truncated)?;
     *input = rest;

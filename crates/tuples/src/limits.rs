@@ -38,6 +38,9 @@ pub const WAIT_MS: u64 = 24 * 3600 * 1000;
 /// the oldest has its reply.
 pub const WAITERS_PER_SESSION: usize = 64;
 
+/// Bytes of the values in a template that waits: each inserted tuple is held against it.
+pub const WAITING_TEMPLATE_BYTES: usize = 4096;
+
 /// Commands that wait for tuples of one space: bounds what one inserted tuple is held against.
 pub const WAITERS_PER_SPACE: u64 = 8192;
 

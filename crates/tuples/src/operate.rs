@@ -8,7 +8,7 @@ use crate::reply::{Found, SpaceDescription, TupleReply};
 use crate::search::{Purpose, Search, Stop};
 use crate::space::{Space, cost, end_of, put};
 use crate::tuple::Template;
-use crate::waiting::{self, Waiter};
+use crate::waiting::{self, Head, Waiter};
 use bytes::Bytes;
 use perdura_execution::Release;
 use perdura_protocol::{Decode, Encode, PublicKey, SessionId, Time};
@@ -278,7 +278,8 @@ impl Spaces {
         }
         let Caller { session, number, now } = caller;
         let deadline = now.0.saturating_add(wait_ms);
-        let waiter = Waiter { session, number, purpose, deadline, template: template.clone() };
+        let head = Head { session, number, purpose, deadline };
+        let waiter = Waiter { head, template: template.clone() };
         let (held, limit) = (self.map.bytes(), self.limit_bytes);
         waiting::wait(&mut self.map, space, &waiter, |added| check_room(held, limit, added, 0))?;
         Ok(None)

@@ -122,13 +122,13 @@ fn check_part(
             if leased && indexed { Ok(()) } else { Err(LAYOUT) }
         }
         (&[WAITER, ref rest @ ..], Some(counters)) if rest.len() == 25 => {
-            let waiter: Waiter = decode(value)?;
+            let Waiter { head, template } = decode(value)?;
             let number = number_of(key);
-            let place = locator(id, waiter.template.prefix(space.index_fields), number);
-            let held = map.get(&waiting_key(waiter.session, waiter.number));
+            let place = locator(id, template.prefix(space.index_fields), number);
+            let held = map.get(&waiting_key(head.session, head.number));
             let located = |held: &Locator| *held == place && locator_of(key) == Some(place);
             let found = held.and_then(|held| held[..].try_into().ok()).is_some_and(|h| located(&h));
-            let timed = map.get(&deadline_key(waiter.deadline, &place)).is_some();
+            let timed = map.get(&deadline_key(head.deadline, &place)).is_some();
             space.waiters += 1;
             let numbered = number != 0 && number < counters.next_waiter;
             if found && timed && numbered { Ok(()) } else { Err(LAYOUT) }

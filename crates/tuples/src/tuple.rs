@@ -5,7 +5,7 @@
 //! came in.
 
 use crate::command::CommandError;
-use crate::field::{Field, FieldRef, Kind};
+use crate::field::{Field, FieldRef, Kind, take_array, take_bytes};
 use crate::limits;
 use bytes::Bytes;
 use perdura_protocol::codec::{encode_bytes, encode_list};
@@ -96,6 +96,42 @@ pub(crate) fn refs(mut raw: &[u8]) -> impl Iterator<Item = FieldRef<'_>> {
     std::iter::from_fn(move || FieldRef::read(&mut raw).ok())
 }
 
+/// The fields of an encoding that was checked before, each as it is encoded, for [`matches_encoded`].
+pub(crate) fn split(mut raw: &[u8]) -> Vec<&[u8]> {
+    let mut fields = Vec::new();
+    while !raw.is_empty() {
+        let before = raw;
+        if FieldRef::read(&mut raw).is_err() {
+            break;
+        }
+        fields.push(&before[..before.len() - raw.len()]);
+    }
+    fields
+}
+
+/// Whether an encoded template that was checked before matches a tuple of these fields. Neither is
+/// decoded: a value has one encoding.
+pub(crate) fn matches_encoded(mut template: &[u8], fields: &[&[u8]]) -> bool {
+    let mut compare = || {
+        if u32::from_le_bytes(take_array(&mut template)?) as usize != fields.len() {
+            return Ok(false);
+        }
+        for field in fields {
+            let [tag] = take_array(&mut template)?;
+            let matches = match tag {
+                0 => true,
+                1 => field.starts_with(&take_array::<1>(&mut template)?),
+                _ => take_bytes(&mut template)? == *field,
+            };
+            if !matches {
+                return Ok(false);
+            }
+        }
+        Ok::<bool, DecodeError>(true)
+    };
+    compare().unwrap_or(false)
+}
+
 /// What the index knows a prefix of fields by: a hash of their number and values. Two prefixes with
 /// one hash cost time and nothing else, since what is found is held against the template.
 pub(crate) type PrefixHash = [u8; 16];
@@ -156,13 +192,18 @@ impl Template {
         (count > 0).then(|| (count, prefix_hash(count, &raw)))
     }
 
-    pub(crate) fn validate(&self) -> Result<(), CommandError> {
-        check_fields(self.fields.len())?;
+    /// Bytes of its values, encoded as in a tuple.
+    pub(crate) fn bytes(&self) -> usize {
         let value = |pattern: &Pattern| match pattern {
             Pattern::Value(value) => value.bytes(),
             Pattern::Any | Pattern::Kind(_) => 0,
         };
-        match self.fields.iter().map(value).sum() {
+        self.fields.iter().map(value).sum()
+    }
+
+    pub(crate) fn validate(&self) -> Result<(), CommandError> {
+        check_fields(self.fields.len())?;
+        match self.bytes() {
             ..=limits::TUPLE_BYTES => Ok(()),
             length => Err(CommandError::TupleBytes(length)),
         }
@@ -263,6 +304,39 @@ mod tests {
         assert!(!matches(&[&kind(Kind::Bytes), &any, &any]));
         assert!(!matches(&[&value("jobs".into()), &any, &any]));
         assert!(!matches(&[&any, &value(8.into()), &any]));
+    }
+
+    /// An encoded template matches what the template does.
+    #[test]
+    fn templates_match_as_they_are_encoded() {
+        let values = || fields().into_iter().map(Pattern::Value);
+        let kinds = || fields().into_iter().map(|field| Pattern::Kind(field.kind()));
+        let others = || vec![Field::from("jobs"), Field::Bool(true), Field::Bool(false)];
+        let tuples = [fields(), others(), fields()[..2].to_vec()].map(|f| Tuple::new(&f).unwrap());
+        let (mut matched, mut not) = (0, 0);
+        for place in 0..4 {
+            for (one, other) in values().zip(others()) {
+                let patterns =
+                    [Pattern::Any, one, Pattern::Kind(other.kind()), Pattern::Value(other)];
+                for pattern in patterns {
+                    for rest in [values().collect::<Vec<_>>(), kinds().collect()] {
+                        let mut fields = rest;
+                        fields.truncate(2 + place);
+                        if let Some(field) = fields.get_mut(place) {
+                            *field = pattern.clone();
+                        }
+                        let template = Template { fields };
+                        let encoded = template.to_bytes();
+                        for tuple in &tuples {
+                            let found = matches_encoded(&encoded, &split(tuple.raw()));
+                            assert_eq!(found, template.matches(tuple), "{template:?} {tuple:?}");
+                            *if found { &mut matched } else { &mut not } += 1;
+                        }
+                    }
+                }
+            }
+        }
+        assert!(matched > 20 && not > 20, "{matched} {not}");
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::limits;
 use crate::reply::{Found, TupleReply};
 use crate::search::Purpose;
 use crate::space::{Space, cost, put};
-use crate::tuple::{Template, Tuple, prefixes};
+use crate::tuple::{Template, Tuple, matches_encoded, prefixes, split};
 use bytes::Bytes;
 use perdura_execution::Release;
 use perdura_protocol::{Decode, DecodeError, Encode, Reader, SessionId, Time};
@@ -25,47 +25,74 @@ use perdura_store::SegmentMap;
 /// A command that waits.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Waiter {
+    pub head: Head,
+    /// Of at most [`limits::WAITING_TEMPLATE_BYTES`].
+    pub template: Template,
+}
+
+/// What of a waiter stands before its template, which is not decoded again where it waits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Head {
     pub session: SessionId,
     /// Its number in the session.
     pub number: u64,
     pub purpose: Purpose,
     /// From this agreed time on it waits no longer.
     pub deadline: u64,
-    pub template: Template,
 }
 
-impl Encode for Waiter {
+/// Bytes of a [`Head`]: a session has 40.
+const HEAD_BYTES: usize = 40 + 8 + 1 + 8;
+
+impl Encode for Head {
     fn encode(&self, out: &mut Vec<u8>) {
         self.session.encode(out);
         self.number.encode(out);
         (self.purpose == Purpose::Take).encode(out);
         self.deadline.encode(out);
+    }
+}
+
+impl Decode for Head {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Head {
+            session: Decode::decode(reader)?,
+            number: Decode::decode(reader)?,
+            purpose: if bool::decode(reader)? { Purpose::Take } else { Purpose::Read },
+            deadline: Decode::decode(reader)?,
+        })
+    }
+}
+
+impl Encode for Waiter {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.head.encode(out);
         self.template.encode(out);
     }
 }
 
 impl Decode for Waiter {
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(Waiter {
-            session: Decode::decode(reader)?,
-            number: Decode::decode(reader)?,
-            purpose: if bool::decode(reader)? { Purpose::Take } else { Purpose::Read },
-            deadline: Decode::decode(reader)?,
-            template: Decode::decode(reader)?,
-        })
+        let waiter = Waiter { head: Decode::decode(reader)?, template: Decode::decode(reader)? };
+        match waiter.template.bytes() {
+            ..=limits::WAITING_TEMPLATE_BYTES => Ok(waiter),
+            _ => Err(DecodeError::NotCanonical("length of a template that waits")),
+        }
     }
 }
 
-impl Waiter {
+impl Head {
     fn release(self, result: Result<Bytes, String>) -> Release {
         Release { session: self.session, number: self.number, result }
     }
 }
 
-fn load(map: &SegmentMap, locator: &Locator) -> Waiter {
+/// A waiter's head, and its template as it is encoded.
+fn load<'a>(map: &'a SegmentMap, locator: &Locator) -> (Head, &'a [u8]) {
     let value = map.get(&waiter_key(locator)).expect("who waits is there");
-    let waiter = Waiter::from_bytes(Bytes::copy_from_slice(value));
-    waiter.expect("a waiter was encoded here, or checked when it was restored")
+    let (head, template) = value.split_at(HEAD_BYTES);
+    let head = Head::from_bytes(Bytes::copy_from_slice(head));
+    (head.expect("a waiter was encoded here, or checked when it was restored"), template)
 }
 
 /// Lets a command wait for a tuple that is not there.
@@ -81,8 +108,9 @@ pub(crate) fn wait(
             limits::WAITERS_PER_SPACE
         ));
     }
-    let own = waiting_key(waiter.session, 0);
-    let end = waiting_key(waiter.session, u64::MAX);
+    let head = waiter.head;
+    let own = waiting_key(head.session, 0);
+    let end = waiting_key(head.session, u64::MAX);
     if map.range(&own, Some(&end)).count() >= limits::WAITERS_PER_SESSION {
         return Err(format!(
             "{} commands of this session wait for tuples, the most allowed; use another session",
@@ -92,7 +120,7 @@ pub(crate) fn wait(
     let prefix = waiter.template.prefix(space.options().index_fields);
     let locator = locator(space.id(), prefix, space.counters.next_waiter);
     let value = waiter.to_bytes();
-    let deadline = deadline_key(waiter.deadline, &locator);
+    let deadline = deadline_key(head.deadline, &locator);
     check_room(
         cost(waiter_key(&locator).len(), value.len())
             + cost(deadline.len(), 0)
@@ -100,31 +128,31 @@ pub(crate) fn wait(
     )?;
     put(map, &waiter_key(&locator), &value);
     put(map, &deadline, &[]);
-    put(map, &waiting_key(waiter.session, waiter.number), &locator);
+    put(map, &waiting_key(head.session, head.number), &locator);
     space.counters.next_waiter += 1;
     space.counters.waiters += 1;
     Ok(())
 }
 
 /// Removes a waiter; who takes it off the counters is the caller.
-fn remove(map: &mut SegmentMap, locator: &Locator) -> Waiter {
-    let waiter = load(map, locator);
+fn remove(map: &mut SegmentMap, locator: &Locator) -> Head {
+    let (head, _) = load(map, locator);
     map.remove(&waiter_key(locator));
-    map.remove(&deadline_key(waiter.deadline, locator));
-    map.remove(&waiting_key(waiter.session, waiter.number));
-    waiter
+    map.remove(&deadline_key(head.deadline, locator));
+    map.remove(&waiting_key(head.session, head.number));
+    head
 }
 
 /// The same of a waiter in whatever space.
-fn remove_anywhere(map: &mut SegmentMap, locator: &Locator) -> Waiter {
-    let waiter = remove(map, locator);
+fn remove_anywhere(map: &mut SegmentMap, locator: &Locator) -> Head {
+    let head = remove(map, locator);
     let key = counters_key(space_of(locator));
     let counters = map.get(&key).expect("a space has counters");
     let counters = Counters::from_bytes(Bytes::copy_from_slice(counters));
     let mut counters = counters.expect("counters were encoded here, or checked when restored");
     counters.waiters -= 1;
     put(map, &key, &counters.to_bytes());
-    waiter
+    head
 }
 
 /// Serves those who wait for a tuple that was just inserted.
@@ -142,20 +170,19 @@ pub(crate) fn serve(
     let found = Found { number, expires: record.expires(), tuple: Tuple::of_raw(record.tuple) };
     // Replies share their memory.
     let reply = TupleReply::Found(Some(found)).to_bytes();
+    let fields = split(record.tuple);
     for locator in candidates(map, space, &record) {
-        let waiter = load(map, &locator);
-        let admitted = match waiter.purpose {
-            Purpose::Read => record.read.admits(waiter.session.client),
-            Purpose::Take => record.take.admits(waiter.session.client),
+        let (head, template) = load(map, &locator);
+        let admitted = match head.purpose {
+            Purpose::Read => record.read.admits(head.session.client),
+            Purpose::Take => record.take.admits(head.session.client),
         };
-        if !admitted || !waiter.template.matches_raw(record.tuple) {
+        if !admitted || !matches_encoded(template, &fields) {
             continue;
         }
         space.counters.waiters -= 1;
-        let waiter = remove(map, &locator);
-        let takes = waiter.purpose == Purpose::Take;
-        released.push(waiter.release(Ok(reply.clone())));
-        if takes {
+        released.push(remove(map, &locator).release(Ok(reply.clone())));
+        if head.purpose == Purpose::Take {
             space.take(map, number);
             return;
         }

@@ -105,7 +105,7 @@ fn damaged_segments_are_refused() {
         let _ = execute(&mut spaces, 1, time, &on("jobs", Operation::Out(random.entry())));
     }
     for number in 1..60 {
-        let template = random.template();
+        let template = random.short_template();
         let wait = on("jobs", Operation::In { template, wait_ms: 100 + number });
         progress(&mut spaces, &numbered(1, number % 7, number, time), &wait);
     }

@@ -374,6 +374,15 @@ fn the_limits_of_commands_are_checked_in_words() {
         refused(on("s", Operation::Rd { template: any_pair(), wait_ms }), "a wait has");
         refused(on("s", Operation::In { template: any_pair(), wait_ms }), "a wait has");
     }
+    let waits = |bytes: usize| {
+        let field = Field::Bytes(vec![0; bytes].into());
+        on("s", Operation::In { template: Template::of(&[field]), wait_ms: 1 })
+    };
+    refused(
+        waits(limits::WAITING_TEMPLATE_BYTES - 4),
+        "a template that waits has at most 4096 bytes",
+    );
+    assert_eq!(waits(limits::WAITING_TEMPLATE_BYTES - 5).validate(), Ok(()));
     refused(TupleCommand::Spaces { after: String::new(), limit: 513 }, "1 to 512 tuples");
     let large = Tuple::new(&[Field::Bytes(Bytes::from(vec![0; 500_000]))]).unwrap();
     refused(on("s", Operation::OutAll(vec![Entry::new(large); 9])), "bytes of tuples");

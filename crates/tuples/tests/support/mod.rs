@@ -7,7 +7,7 @@ use perdura_execution::{Entry as PieceEntry, ExecutionContext, Progress, Release
 use perdura_protocol::{ClusterId, Decode, Digest, Encode, PublicKey, SessionId, Slot, Time};
 use perdura_tuples::{
     Access, Entry, Field, Float, Found, Kind, Operation, Pattern, SpaceOptions, Template, Tuple,
-    TupleCommand, TupleReply, TupleSpaces,
+    TupleCommand, TupleReply, TupleSpaces, limits,
 };
 
 pub const LIMIT: u64 = 1 << 30;
@@ -227,6 +227,16 @@ impl Random {
         Template { fields: fields.collect() }
     }
 
+    /// One that may wait.
+    pub fn short_template(&mut self) -> Template {
+        loop {
+            let template = self.template();
+            if template.to_bytes().len() <= limits::WAITING_TEMPLATE_BYTES {
+                return template;
+            }
+        }
+    }
+
     pub fn access(&mut self, one_in: u64) -> Access {
         if !self.chance(one_in) {
             return Access::Anyone;
@@ -282,8 +292,14 @@ impl Random {
             32..34 => Operation::InAll { template: self.template(), limit },
             34..37 => Operation::Cas { template: self.template(), entry: self.entry() },
             37..40 => Operation::Replace { template: self.template(), entry: self.entry() },
-            45..50 => Operation::Rd { template: self.template(), wait_ms: self.below(4000) + 1 },
-            50..56 => Operation::In { template: self.template(), wait_ms: self.below(4000) + 1 },
+            45..50 => {
+                let template = self.short_template();
+                Operation::Rd { template, wait_ms: self.below(4000) + 1 }
+            }
+            50..56 => {
+                let template = self.short_template();
+                Operation::In { template, wait_ms: self.below(4000) + 1 }
+            }
             _ => Operation::Renew {
                 number: self.below(200) + 1,
                 lease_ms: if self.chance(4) { None } else { Some(self.below(400)) },
