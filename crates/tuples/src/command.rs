@@ -282,7 +282,7 @@ impl Operation {
         }
     }
 
-    fn is_read(&self) -> bool {
+    pub(crate) fn is_read(&self) -> bool {
         matches!(self, Operation::Describe | Operation::Rdp(_) | Operation::RdAll { .. })
     }
 }

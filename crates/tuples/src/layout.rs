@@ -7,10 +7,10 @@
 //! | 2, id, 0 | its counters |
 //! | 2, id, 1, number | a tuple: end of its lease (0: none), access lists, fields |
 //! | 2, id, 2, prefix length, hash of the prefix, number | nothing: the index |
-//! | 2, id, 3, end of the lease, number | nothing: the order in which leases end |
 //! | 2, id, 4, prefix length, hash of the prefix, waiter | a command that waits; its prefix is that of its template |
 //! | 3, deadline, id, prefix length, hash, waiter | nothing: the order in which waits end |
 //! | 4, client, session's nonce, number | the last four parts of the key above: where the command waits |
+//! | 5, end of the lease, id, number | how many fields the space indexes, a byte: the order in which leases end |
 //!
 //! Ids of spaces are never used again.
 
@@ -26,11 +26,11 @@ pub(crate) const NAME: u8 = 1;
 pub(crate) const SPACE: u8 = 2;
 pub(crate) const DEADLINE: u8 = 3;
 pub(crate) const WAITING: u8 = 4;
+pub(crate) const LEASE: u8 = 5;
 
 pub(crate) const COUNTERS: u8 = 0;
 pub(crate) const TUPLE: u8 = 1;
 pub(crate) const INDEX: u8 = 2;
-pub(crate) const LEASE: u8 = 3;
 pub(crate) const WAITER: u8 = 4;
 
 pub(crate) fn name_key(name: &str) -> Vec<u8> {
@@ -65,11 +65,19 @@ pub(crate) fn index_key(space: u64, (length, hash): (u8, PrefixHash), number: u6
     key
 }
 
-pub(crate) fn lease_key(space: u64, expires: u64, number: u64) -> Vec<u8> {
-    let mut key = space_key(space, LEASE, 16);
+pub(crate) fn lease_key(expires: u64, space: u64, number: u64) -> Vec<u8> {
+    let mut key = Vec::with_capacity(25);
+    key.push(LEASE);
     key.extend_from_slice(&expires.to_be_bytes());
+    key.extend_from_slice(&space.to_be_bytes());
     key.extend_from_slice(&number.to_be_bytes());
     key
+}
+
+/// The space and number at the end of a key in the order of leases.
+pub(crate) fn leased(key: &[u8]) -> Option<(u64, u64)> {
+    let space = key.get(9..17)?.first_chunk()?;
+    Some((u64::from_be_bytes(*space), number_of(key)))
 }
 
 /// Where a command waits: the space's id, the length and hash of its template's prefix (zeros where

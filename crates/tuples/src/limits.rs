@@ -52,9 +52,9 @@ pub const SCANNED_TUPLES: usize = 10_000;
 /// Those that match are bounded by [`RESULT_BYTES`].
 pub const SCANNED_BYTES: usize = 1024 * 1024;
 
-/// Tuples with an ended lease that one command removes before it runs. More than a command inserts,
-/// so that they never pile up; those that are left are not seen by anybody.
-pub const EXPIRED_AT_ONCE: usize = 1024;
+/// Tuples with an ended lease, of all spaces, that are removed before one batch. Those that are left
+/// are not seen by anybody, and go before the next ones.
+pub const EXPIRED_AT_ONCE: usize = 4096;
 
 /// Tuples that one command removes from a space that is being deleted.
 pub const DELETED_AT_ONCE: usize = 4096;

@@ -2,11 +2,11 @@
 
 use crate::access::Access;
 use crate::command::{Entry, Operation, SpaceOptions};
-use crate::layout::{HEADER_KEY, Header, Record, SpaceRecord, lease_key, tuple_key};
+use crate::layout::{HEADER_KEY, Header, Record, SpaceRecord, tuple_key};
 use crate::limits;
 use crate::reply::{Found, SpaceDescription, TupleReply};
 use crate::search::{Purpose, Search, Stop};
-use crate::space::{Space, cost, end_of, put};
+use crate::space::{Space, cost, end_of, lease_cost, put};
 use crate::tuple::Template;
 use crate::waiting::{self, Head, Waiter};
 use bytes::Bytes;
@@ -118,7 +118,6 @@ impl Spaces {
         }
         let Some(mut space) = space else { return Err(no_space(name)) };
         let before = space.counters;
-        space.expire(&mut self.map, caller.now);
         if *operation == Operation::Delete {
             return self.delete(caller.client(), name, space, released).map(Some);
         }
@@ -159,11 +158,8 @@ impl Spaces {
         mut space: Space,
         released: &mut Vec<Release>,
     ) -> Result<TupleReply, String> {
-        if client != space.creator()
-            && let Err(denied) = admit(&space.options().manage, client, "delete it")
-        {
-            space.save(&mut self.map);
-            return Err(denied);
+        if client != space.creator() {
+            admit(&space.options().manage, client, "delete it")?;
         }
         space.counters.deleting = true;
         waiting::refuse_all(&mut self.map, &mut space, &being_deleted(name), released);
@@ -371,7 +367,7 @@ impl Spaces {
         }
         let expires = end_of(lease_ms, caller.now);
         if record.expires == 0 && expires != 0 {
-            self.check_room(cost(lease_key(0, 0, 0).len(), 0), 0)?;
+            self.check_room(lease_cost(), 0)?;
         }
         space.renew(&mut self.map, number, expires);
         let expires = (expires != 0).then_some(Time(expires));

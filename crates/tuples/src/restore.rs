@@ -5,8 +5,8 @@ use crate::access::Access;
 use crate::command::TupleCommand;
 use crate::layout::{
     COUNTERS, Counters, DEADLINE, HEADER_KEY, Header, INDEX, LEASE, Locator, NAME, Record, SPACE,
-    SpaceRecord, TUPLE, WAITER, WAITING, deadline_key, index_key, lease_key, locator, locator_of,
-    number_of, waiting_key,
+    SpaceRecord, TUPLE, WAITER, WAITING, deadline_key, index_key, lease_key, leased, locator,
+    locator_of, number_of, waiting_key,
 };
 use crate::tuple::{check_raw, prefixes};
 use crate::waiting::Waiter;
@@ -62,6 +62,14 @@ pub(crate) fn check(map: &SegmentMap) -> Result<(), RestoreError> {
             }
             Some((&DEADLINE, rest)) if rest.len() == 41 && value.is_empty() => waits += 1,
             Some((&WAITING, rest)) if rest.len() == 48 && value.len() == 33 => waits += 1,
+            Some((&LEASE, rest)) if rest.len() == 24 => {
+                let (id, _) = leased(key).ok_or(LAYOUT)?;
+                let space = spaces.get_mut(&id).ok_or(LAYOUT)?;
+                if value[..] != [space.index_fields] {
+                    return Err(LAYOUT);
+                }
+                space.found += 1;
+            }
             _ => return Err(LAYOUT),
         }
     }
@@ -115,7 +123,7 @@ fn check_part(
                 space.expected += 1;
                 map.get(entry).is_some()
             };
-            let leased = record.expires == 0 || belongs(&lease_key(id, record.expires, number));
+            let leased = record.expires == 0 || belongs(&lease_key(record.expires, id, number));
             let indexed = prefixes(record.tuple, space.index_fields)
                 .all(|prefix| belongs(&index_key(id, prefix, number)));
             space.tuples += 1;
@@ -134,10 +142,6 @@ fn check_part(
             if found && timed && numbered { Ok(()) } else { Err(LAYOUT) }
         }
         (&[INDEX, ref rest @ ..], Some(_)) if rest.len() == 25 && value.is_empty() => {
-            space.found += 1;
-            Ok(())
-        }
-        (&[LEASE, ref rest @ ..], Some(_)) if rest.len() == 16 && value.is_empty() => {
             space.found += 1;
             Ok(())
         }

@@ -3,6 +3,7 @@
 use crate::command::{Operation, TupleCommand};
 use crate::operate::{Caller, Spaces};
 use crate::reply::TupleReply;
+use crate::space;
 use crate::waiting;
 use bytes::Bytes;
 use perdura_execution::{
@@ -48,8 +49,8 @@ impl TupleSpaces {
 }
 
 impl Service for TupleSpaces {
-    /// Commands of different spaces do not conflict. A read does with others of its space: it may
-    /// be the one that removes what has expired.
+    /// Commands of different spaces do not conflict, nor do reads of one. What has expired is removed
+    /// between batches.
     fn footprint(&self, command: &[u8]) -> Footprint {
         let mut footprint = Footprint::new();
         match TupleCommand::decode(command) {
@@ -58,6 +59,9 @@ impl Service for TupleSpaces {
                 TupleCommand::Spaces { .. }
                 | TupleCommand::On { operation: Operation::Create(_) | Operation::Delete, .. },
             ) => return Footprint::everything(),
+            Ok(TupleCommand::On { space, operation }) if operation.is_read() => {
+                footprint.read(space.as_bytes());
+            }
             Ok(TupleCommand::On { space, .. }) => footprint.write(space.as_bytes()),
             // Refused, whatever the state is.
             Err(_) => {}
@@ -99,8 +103,10 @@ impl Service for TupleSpaces {
 
     fn on_time(&mut self, time: Time, released: &mut Vec<Release>) {
         waiting::end_waits(&mut self.spaces.map, time, released);
+        space::expire(&mut self.spaces.map, time);
     }
 
+    /// The first deadline. An ended lease is seen by nobody, so its removal waits for the next batch.
     fn due(&self) -> Option<Time> {
         waiting::due(&self.spaces.map)
     }

@@ -7,8 +7,8 @@
 
 use crate::command::{Entry, SpaceOptions};
 use crate::layout::{
-    Counters, Record, SpaceRecord, counters_key, index_key, lease_key, name_key, number_of, record,
-    tuple_key,
+    Counters, LEASE, Record, SpaceRecord, counters_key, index_key, lease_key, leased, name_key,
+    number_of, record, tuple_key,
 };
 use crate::limits;
 use crate::tuple::prefixes;
@@ -16,6 +16,7 @@ use bytes::Bytes;
 use perdura_protocol::{Decode, Encode, PublicKey, Time};
 use perdura_store::SegmentMap;
 use perdura_store::limits::ENTRY_OVERHEAD_BYTES;
+use std::collections::BTreeMap;
 
 /// A space that is there.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -35,9 +36,60 @@ pub(crate) fn put(map: &mut SegmentMap, key: &[u8], value: &[u8]) {
     assert!(done.is_ok(), "there is no limit");
 }
 
+/// Changes the counters of a space that is not at hand.
+pub(crate) fn count(map: &mut SegmentMap, space: u64, change: impl FnOnce(&mut Counters)) {
+    let key = counters_key(space);
+    let mut counters: Counters = read(map.get(&key).expect("a space has counters"));
+    change(&mut counters);
+    put(map, &key, &counters.to_bytes());
+}
+
+/// Removes a tuple of a space that indexes so many fields, if it is there; who takes it off the
+/// counters is the caller.
+fn remove_tuple(map: &mut SegmentMap, space: u64, index_fields: u8, number: u64) -> bool {
+    let key = tuple_key(space, number);
+    let Some(value) = map.get(&key).cloned() else { return false };
+    let record = Record::of(&value);
+    for prefix in prefixes(record.tuple, index_fields) {
+        map.remove(&index_key(space, prefix, number));
+    }
+    if record.expires != 0 {
+        map.remove(&lease_key(record.expires, space, number));
+    }
+    map.remove(&key);
+    true
+}
+
+/// Removes tuples whose leases have ended, of all spaces, those that ended first before the others.
+pub(crate) fn expire(map: &mut SegmentMap, now: Time) {
+    let end = lease_key(now.0.saturating_add(1), 0, 0);
+    let ended: Vec<(u64, u64, u8)> = map
+        .range(&[LEASE], Some(&end))
+        .take(limits::EXPIRED_AT_ONCE)
+        .filter_map(|(key, width)| {
+            let (space, number) = leased(key)?;
+            Some((space, number, *width.first()?))
+        })
+        .collect();
+    let mut removed: BTreeMap<u64, u64> = BTreeMap::new();
+    for (space, number, index_fields) in ended {
+        if remove_tuple(map, space, index_fields, number) {
+            *removed.entry(space).or_default() += 1;
+        }
+    }
+    for (space, removed) in removed {
+        count(map, space, |counters| counters.tuples -= removed);
+    }
+}
+
 /// What an entry of the map counts for.
 pub(crate) fn cost(key_bytes: usize, value_bytes: usize) -> u64 {
     (key_bytes + value_bytes + ENTRY_OVERHEAD_BYTES) as u64
+}
+
+/// Bytes that a lease adds.
+pub(crate) fn lease_cost() -> u64 {
+    cost(lease_key(0, 0, 0).len(), 1)
 }
 
 /// When a lease that begins now ends; 0 for none.
@@ -104,7 +156,7 @@ impl Space {
         let id = self.id();
         let indexed = prefixes(entry.tuple.raw(), self.options().index_fields).count() as u64;
         let value = record(entry, 0).len();
-        let lease = entry.lease_ms.map_or(0, |_| cost(lease_key(id, 0, 0).len(), 0));
+        let lease = entry.lease_ms.map_or(0, |_| lease_cost());
         cost(tuple_key(id, 0).len(), value)
             + indexed * cost(index_key(id, (0, [0; 16]), 0).len(), 0)
             + lease
@@ -119,7 +171,7 @@ impl Space {
             put(map, &index_key(id, prefix, number), &[]);
         }
         if expires != 0 {
-            put(map, &lease_key(id, expires, number), &[]);
+            put(map, &lease_key(expires, id, number), &[self.options().index_fields]);
         }
         self.counters.next_number += 1;
         self.counters.tuples += 1;
@@ -128,18 +180,10 @@ impl Space {
 
     /// Removes a tuple; the bytes that this gives back.
     pub(crate) fn take(&mut self, map: &mut SegmentMap, number: u64) -> u64 {
-        let (id, before) = (self.id(), map.bytes());
-        let key = tuple_key(id, number);
-        let Some(value) = map.get(&key).cloned() else { return 0 };
-        let record = Record::of(&value);
-        for prefix in prefixes(record.tuple, self.options().index_fields) {
-            map.remove(&index_key(id, prefix, number));
+        let before = map.bytes();
+        if remove_tuple(map, self.id(), self.options().index_fields, number) {
+            self.counters.tuples -= 1;
         }
-        if record.expires != 0 {
-            map.remove(&lease_key(id, record.expires, number));
-        }
-        map.remove(&key);
-        self.counters.tuples -= 1;
         before - map.bytes()
     }
 
@@ -149,24 +193,10 @@ impl Space {
         let Some(value) = map.get(&tuple_key(id, number)) else { return 0 };
         let record = Record::of(value);
         let indexed = prefixes(record.tuple, self.options().index_fields).count() as u64;
-        let lease = if record.expires == 0 { 0 } else { cost(lease_key(id, 0, 0).len(), 0) };
+        let lease = if record.expires == 0 { 0 } else { lease_cost() };
         cost(tuple_key(id, 0).len(), value.len())
             + indexed * cost(index_key(id, (0, [0; 16]), 0).len(), 0)
             + lease
-    }
-
-    /// Removes tuples whose leases have ended, those that ended first before the others.
-    pub(crate) fn expire(&mut self, map: &mut SegmentMap, now: Time) {
-        let start = lease_key(self.id(), 0, 0);
-        let end = lease_key(self.id(), now.0.saturating_add(1), 0);
-        let ended: Vec<u64> = map
-            .range(&start, Some(&end))
-            .take(limits::EXPIRED_AT_ONCE)
-            .map(|(key, _)| number_of(key))
-            .collect();
-        for number in ended {
-            self.take(map, number);
-        }
     }
 
     /// Removes the oldest tuples, as many as one command may.
@@ -192,10 +222,10 @@ impl Space {
         value[..8].copy_from_slice(&expires.to_le_bytes());
         put(map, &key, &value);
         if before != 0 {
-            map.remove(&lease_key(self.id(), before, number));
+            map.remove(&lease_key(before, self.id(), number));
         }
         if expires != 0 {
-            put(map, &lease_key(self.id(), expires, number), &[]);
+            put(map, &lease_key(expires, self.id(), number), &[self.options().index_fields]);
         }
     }
 }

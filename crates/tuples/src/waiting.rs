@@ -9,13 +9,13 @@
 //! the waiters.
 
 use crate::layout::{
-    Counters, DEADLINE, Locator, Record, counters_key, deadline_key, locator, locator_of,
-    number_of, space_of, tuple_key, waiter_key, waiter_range, waiting_key,
+    DEADLINE, Locator, Record, deadline_key, locator, locator_of, number_of, space_of, tuple_key,
+    waiter_key, waiter_range, waiting_key,
 };
 use crate::limits;
 use crate::reply::{Found, TupleReply};
 use crate::search::Purpose;
-use crate::space::{Space, cost, put};
+use crate::space::{Space, cost, count, put};
 use crate::tuple::{Template, Tuple, matches_encoded, prefixes, split};
 use bytes::Bytes;
 use perdura_execution::Release;
@@ -146,12 +146,7 @@ fn remove(map: &mut SegmentMap, locator: &Locator) -> Head {
 /// The same of a waiter in whatever space.
 fn remove_anywhere(map: &mut SegmentMap, locator: &Locator) -> Head {
     let head = remove(map, locator);
-    let key = counters_key(space_of(locator));
-    let counters = map.get(&key).expect("a space has counters");
-    let counters = Counters::from_bytes(Bytes::copy_from_slice(counters));
-    let mut counters = counters.expect("counters were encoded here, or checked when restored");
-    counters.waiters -= 1;
-    put(map, &key, &counters.to_bytes());
+    count(map, space_of(locator), |counters| counters.waiters -= 1);
     head
 }
 

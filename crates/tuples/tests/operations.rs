@@ -73,11 +73,53 @@ fn a_lease_ends_at_its_agreed_time() {
     assert_eq!(desk.run(renew(Some(5))), Ok(none));
 }
 
+/// What has ended goes with the next batch, whether or not anybody names its space.
+#[test]
+fn ended_leases_leave_nothing_in_a_space_that_nobody_names() {
+    for index_fields in [0, 2] {
+        let mut desk = Desk::new(width(index_fields));
+        execute(&mut desk.spaces, 1, 1000, &on("t", Operation::Create(width(1)))).unwrap();
+        let (bytes, entries) = (desk.spaces.bytes(), desk.spaces.entries());
+        let number = desk.out(entry("lock", 1).with_lease(10));
+        desk.out(entry("lock", 2).with_lease(20));
+        let out = on("t", Operation::Out(entry("lock", 3).with_lease(15)));
+        execute(&mut desk.spaces, 1, 1000, &out).unwrap();
+        desk.run(Operation::Renew { number, lease_ms: Some(30) }).unwrap();
+        let mut held = vec![desk.spaces.bytes()];
+        for time in [1014, 1015, 1020, 1029] {
+            assert_eq!(on_time(&mut desk.spaces, time), []);
+            held.push(desk.spaces.bytes());
+        }
+        assert_eq!(held[0], held[1], "nothing has ended");
+        assert!(held[1] > held[2] && held[2] > held[3] && held[3] == held[4], "{held:?}");
+        assert_eq!(on_time(&mut desk.spaces, 1030), []);
+        assert_eq!((desk.spaces.bytes(), desk.spaces.entries()), (bytes, entries));
+        assert_eq!(desk.spaces.due(), None);
+        let mut copy = TupleSpaces::new(LIMIT);
+        copy.restore(segments(&desk.spaces)).unwrap();
+    }
+}
+
+/// A refusal leaves the state as it was, leases that have ended meanwhile included.
+#[test]
+fn what_is_refused_changes_nothing() {
+    let mut desk = Desk::new(SpaceOptions { insert: Access::only(vec![key(1)]), ..width(1) });
+    desk.out(entry("job", 1).with_lease(10));
+    desk.out(entry("job", 2));
+    desk.at(2, 2000);
+    let before = segments(&desk.spaces);
+    assert!(desk.run(Operation::Out(entry("job", 3))).is_err());
+    assert!(desk.run(Operation::Delete).is_err());
+    assert!(desk.run(Operation::Create(width(1))).is_err());
+    assert_eq!(segments(&desk.spaces), before);
+}
+
 /// Ended leases are removed bit by bit, and seen by nobody meanwhile.
 #[test]
 fn many_leases_that_end_at_once_are_not_seen() {
     let mut desk = Desk::new(SpaceOptions::default());
-    for _ in 0..6 {
+    let count = limits::EXPIRED_AT_ONCE / 512 * 512 + 512;
+    for _ in 0..count / 512 {
         let entries = vec![entry("job", 1).with_lease(10); 512];
         desk.run(Operation::OutAll(entries)).unwrap();
     }
@@ -88,7 +130,11 @@ fn many_leases_that_end_at_once_are_not_seen() {
         Ok(TupleReply::Described(description)) => description.tuples,
         other => panic!("{other:?}"),
     };
-    assert_eq!(tuples(&mut desk), 6 * 512 + 1 - 2 * 1024);
+    assert_eq!(tuples(&mut desk), count as u64 + 1);
+    on_time(&mut desk.spaces, desk.time);
+    assert_eq!(tuples(&mut desk), 512 + 1);
+    assert_eq!(desk.found(Operation::Rdp(any_pair())).unwrap().tuple, pair("job", 2));
+    on_time(&mut desk.spaces, desk.time);
     assert_eq!(tuples(&mut desk), 1);
 }
 
@@ -346,7 +392,7 @@ fn footprints_are_spaces() {
     let spaces = TupleSpaces::new(LIMIT);
     let footprint = |command: TupleCommand| spaces.footprint(&command.to_bytes());
     let (a, b) = (footprint(on("a", Operation::Describe)), footprint(on("b", Operation::Describe)));
-    assert!(!a.conflicts(&b));
+    assert!(!a.conflicts(&b) && !a.conflicts(&a));
     assert!(a.conflicts(&footprint(on("a", Operation::Inp(any_pair())))));
     assert!(a.conflicts(&footprint(on("b", Operation::Delete))));
     assert!(a.conflicts(&footprint(on("b", Operation::Create(width(0))))));
