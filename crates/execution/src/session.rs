@@ -340,10 +340,13 @@ impl ClientSessions {
         held.saturating_sub(limits::CLIENT_REPLY_BYTES)
     }
 
-    /// Ends the session that was idle for longest; of equals the one with the smallest nonce.
+    /// Ends the session that was idle for longest; of equals the one with the smallest nonce. One
+    /// whose commands wait is not idle, however long they do: it goes only if all of them wait.
     fn evict(&mut self) -> Option<Evicted> {
-        let idle = self.live.iter().min_by_key(|(nonce, session)| (session.last_used, **nonce));
-        let nonce = idle.map(|(nonce, _)| *nonce)?;
+        let order = |(nonce, session): &(&u64, &Arc<Session>)| {
+            (!session.waiting.is_empty(), session.last_used, **nonce)
+        };
+        let nonce = self.live.iter().min_by_key(order).map(|(nonce, _)| *nonce)?;
         self.live.remove(&nonce).map(|session| (nonce, session))
     }
 

@@ -167,6 +167,28 @@ fn who_goes_on_without_a_reply_is_forgotten() {
     assert_eq!(replica.0.cached(alice, 3), Some(reply("rung")));
 }
 
+/// Who waits is not idle: its session is the last to make room for another of its client.
+#[test]
+fn sessions_that_wait_are_evicted_last() {
+    let (mut replica, alice, bob) = two();
+    let cap = limits::SESSIONS_PER_CLIENT as u64;
+    replica.one_waits(alice, 1);
+    for nonce in 6..=6 + cap {
+        assert_eq!(replica.open(session(ALICE, nonce)), Outcome::Opened);
+    }
+    assert!(replica.0.is_settled(alice, 1), "it is the idlest, and waits");
+    assert_eq!(replica.0.cached(session(ALICE, 7), 0), None);
+    assert_eq!(replica.0.cached(session(ALICE, 8), 0), Some(Outcome::Opened));
+    // Once it waits no longer, it is as idle as its last reply is old.
+    replica.one(bob, 1, &service("ring"));
+    for nonce in 100..100 + cap - 1 {
+        assert_eq!(replica.open(session(ALICE, nonce)), Outcome::Opened);
+    }
+    assert_eq!(replica.0.cached(alice, 1), Some(reply("rung")));
+    replica.open(session(ALICE, 200));
+    assert_eq!(replica.0.cached(alice, 1), None);
+}
+
 #[test]
 fn sessions_that_end_are_forgotten() {
     let (mut replica, alice, bob) = two();
@@ -174,15 +196,18 @@ fn sessions_that_end_are_forgotten() {
     replica.open(administrator);
     replica.one_waits(bob, 1);
     replica.one_waits(alice, 1);
-    // Evicted by others of its client, and then revoked.
-    for nonce in 6..6 + limits::SESSIONS_PER_CLIENT as u64 {
+    // Evicted by others of its client, which wait as well, and then revoked.
+    let others = limits::SESSIONS_PER_CLIENT as u64;
+    for nonce in 6..6 + others {
         assert_eq!(replica.open(session(ALICE, nonce)), Outcome::Opened);
+        replica.one_waits(session(ALICE, nonce), 1);
     }
-    assert_eq!(replica.one(administrator, 1, &service("count")), reply("1"));
+    assert_eq!(replica.0.cached(alice, 0), None);
+    let left = others + 1;
+    assert_eq!(replica.one(administrator, 1, &service("count")), reply(&left.to_string()));
     let revoke = admin(AdminCommand::RevokeClient { name: "bob".into() });
     replica.one(administrator, 2, &revoke);
-    assert_eq!(replica.one(administrator, 3, &service("count")), reply("0"));
-    assert_eq!(replica.0.due(), None);
+    assert_eq!(replica.one(administrator, 3, &service("count")), reply(&others.to_string()));
 }
 
 impl Replica<Bell> {

@@ -45,7 +45,8 @@ pub const SESSION_REPLY_BYTES: usize = 8 * 1024 * 1024;
 /// bodies of the session that was idle for longest go, as above.
 pub const CLIENT_REPLY_BYTES: usize = 64 * 1024 * 1024;
 
-/// Sessions of one client key; opening another evicts the one that was idle for longest.
+/// Sessions of one client key; opening another evicts the one that was idle for longest, of those
+/// without commands that wait if there are any.
 pub const SESSIONS_PER_CLIENT: usize = 64;
 
 /// Nonces remembered per client key, so that an old signed `Open` opens nothing again.
