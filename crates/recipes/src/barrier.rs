@@ -35,7 +35,8 @@ impl Barrier {
     }
 
     /// Comes to the barrier as `party`, which counts once however often it comes, and waits as
-    /// long as `wait` until all have come; whether they have.
+    /// long as `wait` until all have come; whether they have. A party that waited in vain, or died,
+    /// has come all the same: the barrier opens for the others once the rest come, too.
     ///
     /// # Errors
     /// As [`Space`]'s calls. After any of them, enter again.
@@ -44,14 +45,28 @@ impl Barrier {
         let came = Entry::new(tuple(KIND, &self.name, &[party.into()])?);
         self.space.cas(own, came).await?;
         // Of those who come, the last in the order of commands sees all.
-        let all = template(KIND, &self.name, vec![Pattern::Any]);
-        let (present, _) = self.space.rd_all(all, 0, self.parties).await?;
         let open = || template(OPEN, &self.name, Vec::new());
-        if present.len() >= self.parties as usize {
+        if self.all_came().await? {
             self.space.cas(open(), Entry::new(tuple(OPEN, &self.name, &[])?)).await?;
             return Ok(true);
         }
         Ok(self.space.rd(open(), wait).await?.is_some())
+    }
+
+    /// Whether tuples of all parties are there. They may take several reads, since none gives more than
+    /// [`limits::RESULT_BYTES`]: parties do not leave, and who comes meanwhile has a larger number.
+    async fn all_came(&self) -> Result<bool, Error> {
+        let (mut missing, mut after) = (self.parties, 0);
+        loop {
+            let all = template(KIND, &self.name, vec![Pattern::Any]);
+            let (present, more) = self.space.rd_all(all, after, missing).await?;
+            let count = u32::try_from(present.len()).unwrap_or(u32::MAX);
+            missing = missing.saturating_sub(count);
+            match present.last() {
+                Some(last) if more && missing > 0 => after = last.number,
+                _ => return Ok(missing == 0),
+            }
+        }
     }
 
     /// Removes what the barrier has left in the space, once nobody needs it any more.

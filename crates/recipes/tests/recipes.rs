@@ -117,6 +117,22 @@ fn one_candidate_leads_at_a_time() {
     });
 }
 
+/// The tuples of its parties need not fit one reply.
+#[test]
+fn a_barrier_counts_parties_with_long_names() {
+    with_spaces(1, 0, |one, _| async move {
+        let barrier = Barrier::new(&one, "b", 4).unwrap();
+        let soon = Duration::from_millis(50);
+        for party in ["a", "b", "c"] {
+            assert!(!barrier.enter(&party.repeat(400 * 1024), soon).await.unwrap());
+        }
+        // Those before waited in vain, and count.
+        assert!(barrier.enter(&"d".repeat(400 * 1024), soon).await.unwrap());
+        assert!(barrier.enter(&"a".repeat(400 * 1024), soon).await.unwrap());
+        barrier.remove().await.unwrap();
+    });
+}
+
 #[test]
 fn a_barrier_opens_when_all_have_come() {
     with_spaces(1, 0, |one, other| async move {
