@@ -99,8 +99,17 @@ pub fn runtime() -> Result<tokio::runtime::Runtime> {
         .context("cannot start the asynchronous runtime")
 }
 
-/// A time on the command line: `10s`, `500ms`, `2m`, or a number of seconds.
+/// A time on the command line: `10s`, `500ms`, `2m`, `1h`, `1d`, or a number of seconds; at most a day.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    match parse_any_duration(text)? {
+        time if time.is_zero() => Err("the time must be more than nothing".to_owned()),
+        time if time > Duration::from_secs(86_400) => Err("a day is the most".to_owned()),
+        time => Ok(time),
+    }
+}
+
+/// The same without bounds.
+pub fn parse_any_duration(text: &str) -> Result<Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let per_second = match unit {
@@ -108,15 +117,11 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         "s" | "" => 1.0,
         "m" => 60.0,
         "h" => 3600.0,
-        _ => return Err("give a time as in 10s, 500ms or 2m".to_owned()),
+        "d" => 86_400.0,
+        _ => return Err("give a time as in 10s, 500ms, 2m or 1d".to_owned()),
     };
-    let number: f64 = number.parse().map_err(|_| "give a time as in 10s, 500ms or 2m")?;
-    match Duration::try_from_secs_f64(number * per_second) {
-        Ok(time) if time.is_zero() => Err("the time must be more than nothing".to_owned()),
-        Ok(time) if time > Duration::from_secs(86_400) => Err("a day is the most".to_owned()),
-        Ok(time) => Ok(time),
-        Err(error) => Err(error.to_string()),
-    }
+    let number: f64 = number.parse().map_err(|_| "give a time as in 10s, 500ms, 2m or 1d")?;
+    Duration::try_from_secs_f64(number * per_second).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
@@ -129,7 +134,10 @@ mod tests {
         assert_eq!(parse_duration("1.5"), Ok(Duration::from_millis(1500)));
         assert_eq!(parse_duration("250ms"), Ok(Duration::from_millis(250)));
         assert_eq!(parse_duration("2m"), Ok(Duration::from_secs(120)));
-        for bad in ["", "s", "0", "-1", "10 s", "1d", "1e9", "25h", "1.2.3s"] {
+        assert_eq!(parse_duration("1d"), Ok(Duration::from_secs(86_400)));
+        assert_eq!(parse_any_duration("0"), Ok(Duration::ZERO));
+        assert_eq!(parse_any_duration("3650d"), Ok(Duration::from_secs(3650 * 86_400)));
+        for bad in ["", "s", "0", "-1", "10 s", "2d", "1e9", "25h", "1.2.3s"] {
             assert!(parse_duration(bad).is_err(), "{bad}");
         }
     }

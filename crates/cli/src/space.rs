@@ -2,7 +2,7 @@
 
 use crate::Usage;
 use crate::batch::{self, Clients, Failed};
-use crate::connect::{ClusterArguments, connect, parse_duration, runtime};
+use crate::connect::{ClusterArguments, connect, parse_any_duration, parse_duration, runtime};
 use crate::space_json::{self, LIMIT};
 use anyhow::Result;
 use clap::{Args, Subcommand};
@@ -60,6 +60,18 @@ enum Command {
         #[command(flatten)]
         how: How,
     },
+    /// Insert tuples, all or none; prints their numbers
+    Outall {
+        /// The space
+        space: String,
+        /// The tuples, 1 to 512 lists of fields in JSON
+        #[arg(required = true)]
+        tuples: Vec<String>,
+        #[command(flatten)]
+        kept: Kept,
+        #[command(flatten)]
+        how: How,
+    },
     /// Read the oldest match; exit code 1 if there is none
     Rdp(Matching),
     /// Take the oldest match; exit code 1 if there is none
@@ -88,8 +100,8 @@ enum Command {
         space: String,
         /// The tuple's number
         number: u64,
-        /// How long it stays; without it, until it is taken
-        #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+        /// How long it stays, up to ten years; 0 ends it; without it, until it is taken
+        #[arg(long, value_name = "TIME", value_parser = parse_any_duration)]
         lease: Option<Duration>,
         #[command(flatten)]
         how: How,
@@ -146,8 +158,14 @@ struct Create {
 struct EntryArguments {
     /// The tuple, a list of fields in JSON
     tuple: String,
-    /// How long it stays; without it, until it is taken
-    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    #[command(flatten)]
+    kept: Kept,
+}
+
+#[derive(Args, Clone)]
+struct Kept {
+    /// How long it stays, up to ten years (3650d); without it, until it is taken
+    #[arg(long, value_name = "TIME", value_parser = parse_any_duration)]
     lease: Option<Duration>,
     /// Public keys of the clients that may read it [default: all]
     #[arg(long, value_name = "KEY,...", value_delimiter = ',')]
@@ -209,14 +227,22 @@ fn access(keys: Option<Vec<String>>) -> Result<Access, Usage> {
     space_json::access(keys).map_err(Usage)
 }
 
+/// Rounded down, but no time is 0 if it is more.
 fn milliseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1)
+    let least = u64::from(!time.is_zero());
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(least)
 }
 
 impl EntryArguments {
     fn entry(self) -> Result<Entry, Usage> {
+        self.kept.entry(&self.tuple)
+    }
+}
+
+impl Kept {
+    fn entry(self, tuple: &str) -> Result<Entry, Usage> {
         Ok(Entry {
-            tuple: space_json::tuple(&json(&self.tuple, "tuple")?).map_err(Usage)?,
+            tuple: space_json::tuple(&json(tuple, "tuple")?).map_err(Usage)?,
             lease_ms: self.lease.map(milliseconds),
             read: access(self.read)?,
             take: access(self.take)?,
@@ -273,6 +299,11 @@ pub fn run(arguments: Arguments) -> Result<ExitCode> {
         Command::Show(Named { space, how }) => on(space, Operation::Describe, how),
         Command::List { after, limit, how } => (TupleCommand::Spaces { after, limit }, how),
         Command::Out { space, entry, how } => on(space, Operation::Out(entry.entry()?), how),
+        Command::Outall { space, tuples, kept, how } => {
+            let entries: Result<Vec<Entry>, Usage> =
+                tuples.iter().map(|tuple| kept.clone().entry(tuple)).collect();
+            on(space, Operation::OutAll(entries?), how)
+        }
         Command::Rdp(matching) => matching.asked(Operation::Rdp)?,
         Command::Inp(matching) => matching.asked(Operation::Inp)?,
         Command::Rd(waiting) => {
@@ -394,12 +425,15 @@ fn print(command: &TupleCommand, reply: &TupleReply, json: bool) -> Result<ExitC
             }
         }
         TupleReply::Inserted { number } => writeln!(out, "{number}")?,
+        TupleReply::InsertedAll { first, count } => {
+            (0..u64::from(*count))
+                .try_for_each(|n| writeln!(out, "{}", first.saturating_add(n)))?;
+        }
         TupleReply::Described(_) => writeln!(out, "{:#}", space_json::result(reply))?,
         TupleReply::Renewed { renewed: false, .. } => eprintln!("perdura: there is no such tuple"),
-        TupleReply::Created
-        | TupleReply::Deleted { .. }
-        | TupleReply::InsertedAll { .. }
-        | TupleReply::Renewed { .. } => writeln!(out, "ok")?,
+        TupleReply::Created | TupleReply::Deleted { .. } | TupleReply::Renewed { .. } => {
+            writeln!(out, "ok")?
+        }
     }
     Ok(code)
 }

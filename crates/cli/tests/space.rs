@@ -39,6 +39,14 @@ fn every_operation_works_from_the_command_line() {
     assert_eq!(serde_json::from_str::<Value>(&all).unwrap(), expected);
     let shown: Value = serde_json::from_str(&space(&["show", "s"]).ok()).unwrap();
     assert_eq!((&shown["tuples"], &shown["index_fields"]), (&json!(1), &json!(2)));
+    // Leases as long as the contract says, and none.
+    let long = ["outall", "s", r#"["z", 1]"#, r#"["z", 2]"#, "--lease", "3650d"];
+    assert_eq!(space(&long).ok(), "5\n6\n");
+    space(&["out", "s", r#"["z", 3]"#, "--lease", "3651d"]).failed(2, &["a lease has"]);
+    space(&["out", "s", r#"["z", 3]"#, "--lease", "0"]).failed(2, &["a lease has"]);
+    assert_eq!(space(&["renew", "s", "5", "--lease", "0"]).ok(), "ok\n");
+    assert_eq!(space(&["rdall", "s", r#"["z", null]"#]).ok(), "[\"z\",2]\n");
+    space(&["in", "s", r#"["z", 1]"#, "--wait", "2d"]).failed(2, &["a day is the most"]);
     let nobody = "00".repeat(32);
     assert_eq!(space(&["create", "closed", "--insert", &nobody]).ok(), "ok\n");
     space(&["out", "closed", "[1]"]).failed(1, &["refused", "access denied"]);
