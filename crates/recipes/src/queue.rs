@@ -1,4 +1,5 @@
-//! A queue: first in, first out, for any number of producers and consumers.
+//! A queue: first in, first out, for any number of producers and consumers. An item is delivered at
+//! most once: who takes it and dies has lost it.
 
 use crate::space::{Error, Space};
 use crate::{template, tuple};
@@ -56,7 +57,7 @@ impl Queue {
         self.space.out_all(entries?).await.map(drop)
     }
 
-    /// Takes the first item, if there is one.
+    /// Takes the first item, if there is one. At most once, as [`Queue::pop`].
     ///
     /// # Errors
     /// As [`Space`]'s calls. After an indeterminate one an item may be gone.
@@ -66,6 +67,11 @@ impl Queue {
 
     /// Takes the first item, or waits for one as long as `wait`. Of several who wait, each gets one
     /// in turn.
+    ///
+    /// An item is had at most once, and may be lost: with a consumer that dies after it was taken, or
+    /// whose future is dropped while it waits, since the wait goes on without it (see
+    /// [`Space::take`]). Not cancel-safe: in a `select!`, keep the future and poll it again. Who must
+    /// not lose items reads them first, and takes each by its value when it is done.
     ///
     /// # Errors
     /// As [`Space::take`].

@@ -57,7 +57,8 @@ pub struct Replaced {
 ///
 /// Operations that wait go by a client of their own, so that the others do not wait behind them: a
 /// call that waits holds one of the four frames that a client has in flight. More than that wait in
-/// line; connect another `Space` for them.
+/// line; connect another `Space` for them. While the oldest of a client's calls waits, at most 1023
+/// later ones of it run ([`perdura_protocol::limits::SESSION_WINDOW`]).
 #[derive(Clone, Debug)]
 pub struct Space {
     calls: Client,
@@ -218,6 +219,10 @@ impl Space {
     }
 
     /// Takes the oldest match, or waits for one, at most [`limits::WAIT_MS`]: `in`.
+    ///
+    /// At most once, and not cancel-safe: dropping the future does not end the wait. Until its time is
+    /// over, or the session goes on or ends, it may take a tuple that nobody gets; so may that of a
+    /// process that died.
     ///
     /// # Errors
     /// As [`Space`]'s calls. After an indeterminate one, a tuple may be gone, and until the session
