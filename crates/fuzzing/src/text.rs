@@ -11,8 +11,9 @@ use perdura_protocol::{ClusterId, Faults, PublicKey, Scheme, SecretKey, Slot};
 use perdura_simulator::linearizability::{DEFAULT_BUDGET, History, check};
 use std::path::Path;
 
-/// A parsed document: a tree of nodes of some 100 bytes, of which each takes one byte at least.
-const TREE: Memory = Memory { times: 300, plus: 64 * 1024 };
+/// A parsed document: a tree of nodes of some 100 bytes, of which each takes one byte at least; and
+/// what shows a line with many errors in it.
+const TREE: Memory = Memory { times: 300, plus: 256 * 1024 };
 
 const FILE: &str = "directory/file.toml";
 

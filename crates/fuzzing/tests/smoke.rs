@@ -109,3 +109,14 @@ fn every_target_is_fuzzed() {
     let files = std::fs::read_dir(root.join("fuzz_targets")).unwrap().count();
     assert_eq!(files, TARGETS.len());
 }
+
+/// What libFuzzer found: keys of dozens of empty parts, each an error of its own.
+#[test]
+fn files_of_nothing_but_errors_take_memory_by_their_length() {
+    let target = TARGETS.iter().find(|target| target.name == "key_file").unwrap();
+    let text = "# A client.\n# Whoeve to yourself.\nfname = fo\u{1b}rmat= \"a \\\"b =_\u{0}\u{0}\u{0}\u{1f}.\n.............................................................................at = #..........................\u{0}\u{0}\u{1f}.\n............................\u{0}\u{0}\u{0}.............................................at = #1\u{0}\u{7f}oml\"\n";
+    for times in [1, 2, 10, 200] {
+        let text = text.repeat(times);
+        assert!(!run(target, text.as_bytes()));
+    }
+}
