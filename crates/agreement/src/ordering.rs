@@ -240,7 +240,7 @@ impl Agreement {
         let judge = Judge {
             me: self.settings.me,
             scheme: self.byzantine().then_some(self.settings.scheme),
-            configuration: self.configurations.at(slot),
+            configuration: self.configurations.governing(slot)?,
             context: self.configurations.context_at(slot),
             kind,
             slot,
@@ -434,10 +434,9 @@ impl Agreement {
     pub(crate) fn sign_prefix(&mut self, now: Now, slot: Slot, history: Digest, logged_at: u64) {
         self.own_histories.insert(slot, history);
         let me = self.settings.me;
-        let members = self.configurations.at(slot);
         // With its state lost this replica may know the newest configuration only.
-        let known = members.from_slot <= slot;
-        if !known || members.key(me) != Some(self.settings.key.public()) {
+        let members = self.configurations.governing(slot);
+        if members.and_then(|m| m.key(me)) != Some(self.settings.key.public()) {
             self.try_certify_prefix(now, slot);
             return;
         }
@@ -504,6 +503,8 @@ impl Agreement {
             return;
         }
         let Some(votes) = self.prefix_votes.get(&slot) else { return };
+        let Some(governing) = self.configurations.governing(slot) else { return };
+        let configuration = governing.id;
         let quorum = self.settings.parameters.faults.witnesses();
         let named: Vec<(ReplicaId, Digest, Signature)> = (0u8..)
             .zip(votes)
@@ -545,7 +546,6 @@ impl Agreement {
         }
         if genuine.len() >= quorum {
             let certificate = Certificate::new(genuine);
-            let configuration = self.configurations.at(slot).id;
             self.learn_prefix(now, PrefixCertificate { slot, history, configuration, certificate });
         }
     }

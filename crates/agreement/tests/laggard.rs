@@ -28,7 +28,16 @@ fn configurations() -> Configurations {
     Configurations::new(CLUSTER, Configuration { id: 0, from_slot: Slot(0), members })
 }
 
+/// The one that comes next: the same members, another number.
+fn successor() -> Configuration {
+    Configuration { id: 1, from_slot: Slot(100), ..configurations().latest().clone() }
+}
+
 fn machine(now: Now, restart: Restart) -> Agreement {
+    machine_knowing(configurations(), now, restart)
+}
+
+fn machine_knowing(configurations: Configurations, now: Now, restart: Restart) -> Agreement {
     let parameters = Parameters {
         cluster: CLUSTER,
         faults: Faults::new(1, 1).unwrap(),
@@ -49,7 +58,7 @@ fn machine(now: Now, restart: Restart) -> Agreement {
         entropy: [1; 32],
         window: limits::WINDOW,
     };
-    Agreement::new(settings, configurations(), restart, now)
+    Agreement::new(settings, configurations, restart, now)
 }
 
 fn batch(slot: Slot) -> Batch {
@@ -281,4 +290,30 @@ fn the_log_after_a_transferred_state_proves_what_follows_it_also_after_a_restart
     let mut restart = Restart::from_log(4, checkpoint, history(checkpoint), log, Slot(0));
     let served: Vec<u64> = restart.take_older().into_iter().map(|(slot, _)| slot.0).collect();
     assert_eq!(served, (state.0 + 1..=checkpoint.0).collect::<Vec<u64>>());
+}
+
+/// Its state was lost, and its file names the newest configuration alone: until it has a state it
+/// cannot judge what the others sign about slots before that configuration, afterwards it can.
+#[test]
+fn who_knows_the_newest_configuration_only_accuses_nobody_over_older_slots() {
+    let newest = Configurations::new(CLUSTER, successor());
+    let mut machine = machine_knowing(newest, at(1_000), Restart::blank().awaiting_state());
+    let testify = |machine: &mut Agreement, slot: Slot| {
+        for (id, signature) in prefix(slot).certificate.signatures() {
+            let message = Message::Prefix { slot, history: history(slot), signature: *signature };
+            machine.on_message(at(1_010), *id, message);
+        }
+        let accused = std::iter::from_fn(|| machine.next_effect())
+            .find(|effect| matches!(effect, Effect::Misbehaved { .. }));
+        assert!(accused.is_none(), "{accused:?}");
+    };
+    testify(&mut machine, Slot(8));
+    assert_eq!(machine.prefix().slot, Slot(0));
+    let state = Slot(16);
+    machine.on_installed(at(1_010), state, history(state), configurations().known());
+    testify(&mut machine, state.plus(DEPTH));
+    testify(&mut machine, state);
+    assert_eq!(machine.prefix().slot, state);
+    let known: Vec<u64> = machine.configurations().known().iter().map(|known| known.id).collect();
+    assert_eq!(known, [0, 1]);
 }

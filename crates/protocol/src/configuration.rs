@@ -204,12 +204,14 @@ impl Configurations {
         Configurations { cluster, known: vec![first] }
     }
 
-    /// Learns a successor; one that is known already is passed over.
+    /// Learns one; one that is known already is passed over. It need not be the newest: who was
+    /// started with the newest one alone comes to know those before it as it executes.
     pub fn add(&mut self, configuration: Configuration) {
-        if configuration.id <= self.latest().id {
+        let Err(place) = self.known.binary_search_by_key(&configuration.id, |known| known.id)
+        else {
             return;
-        }
-        self.known.push(configuration);
+        };
+        self.known.insert(place, configuration);
         if self.known.len() > Self::KEPT {
             self.known.remove(0);
         }
@@ -222,10 +224,11 @@ impl Configurations {
         }
     }
 
-    /// Takes over what a state says, unless more is known here.
+    /// Learns what a state says, and keeps what is known here beyond it: the slots after the state
+    /// may be governed by either.
     pub fn learn(&mut self, known: &[Configuration]) {
-        if known.last().is_some_and(|latest| latest.id >= self.latest().id) {
-            self.known = known[known.len().saturating_sub(Self::KEPT)..].to_vec();
+        for configuration in known {
+            self.add(configuration.clone());
         }
     }
 
@@ -239,6 +242,13 @@ impl Configurations {
     #[must_use]
     pub fn at(&self, slot: Slot) -> &Configuration {
         self.known.iter().rev().find(|c| c.from_slot <= slot).unwrap_or(&self.known[0])
+    }
+
+    /// The one that governs `slot`; none for slots before the oldest known: what is signed about
+    /// them cannot be judged here.
+    #[must_use]
+    pub fn governing(&self, slot: Slot) -> Option<&Configuration> {
+        Some(self.at(slot)).filter(|configuration| configuration.from_slot <= slot)
     }
 
     /// The one with this number.

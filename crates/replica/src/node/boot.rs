@@ -148,11 +148,10 @@ impl<S: Service> Node<S> {
         let newest = boot.latest.clone();
         let known = if lacks && boot.latest.id > first.id { boot.latest } else { first };
         let mut configurations = Configurations::new(parameters.cluster, known);
-        if restored {
-            // The state knows them all; the file's may be newer than what was executed.
+        let executed = machine.configurations().last().map_or(0, |configuration| configuration.id);
+        // A state knows them all; the file's may be newer than what was executed.
+        if restored || executed >= configurations.latest().id {
             configurations.restart(machine.configurations());
-        } else {
-            configurations.learn(machine.configurations());
         }
         let settings = Settings {
             me,

@@ -102,9 +102,8 @@ impl<S: Service> Node<S> {
     /// configuration that is too old to be known.
     fn sign_state(&self, slot: Slot, digest: Digest) -> Option<Signature> {
         let configurations = self.agreement.configurations();
-        let members = configurations.at(slot);
-        let known = members.from_slot <= slot;
-        let member = known && members.key(self.me) == Some(self.key.public());
+        let members = configurations.governing(slot);
+        let member = members.and_then(|m| m.key(self.me)) == Some(self.key.public());
         let context = configurations.context_at(slot);
         member.then(|| self.key.sign(&context.statement(Kind::Checkpoint, View(0), slot, digest)))
     }
