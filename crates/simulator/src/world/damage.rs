@@ -107,8 +107,10 @@ pub(crate) type Gap = (u64, u64);
 
 /// Whether an opened directory says that nothing is missing but what is known to be.
 pub(crate) fn is_whole(opened: &Opened<MemoryDisk>, known: &[Gap]) -> bool {
+    // Where the files before it were freed, nothing tells how far back a gap went: from group 1 on.
     let is_known = |gap: &RepairedGap| {
-        known.iter().any(|(first, last)| *first <= gap.first_group && gap.last_group <= *last)
+        let begins = |first: &u64| *first <= gap.first_group || gap.first_group == 1;
+        known.iter().any(|(first, last)| begins(first) && (*first..=*last).contains(&gap.last_group))
     };
     opened.repaired_gaps.iter().all(is_known) && lost_state(opened).is_none()
 }
