@@ -38,6 +38,10 @@ impl<S: Service> Twin<S> {
                 match output {
                     Output::Send { peers, bytes } => said.push((peers, bytes)),
                     Output::Append { mark, .. } => inputs.push_back(Input::Persisted(mark)),
+                    Output::DigestState { snapshot } => {
+                        let manifest = snapshot.manifest();
+                        inputs.push_back(Input::StateDigested { manifest });
+                    }
                     Output::StoreCheckpoint { snapshot, .. } => {
                         let manifest = snapshot.manifest();
                         inputs.push_back(Input::CheckpointStored { manifest });

@@ -47,6 +47,7 @@ fn machine_knowing(configurations: Configurations, now: Now, restart: Restart) -
         checkpoint_bytes: 1 << 30,
         max_skew_ms: 500,
         state_limit_bytes: 1 << 30,
+        schedule: Default::default(),
         service: Default::default(),
         administrator: key(0).public(),
     };

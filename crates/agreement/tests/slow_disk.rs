@@ -35,6 +35,7 @@ fn machine(me: ReplicaId, cluster: ClusterId, now: Now) -> Agreement {
         checkpoint_bytes: 1 << 20,
         max_skew_ms: 500,
         state_limit_bytes: 1 << 30,
+        schedule: Default::default(),
         service: Default::default(),
         administrator: key(0).public(),
     };

@@ -10,7 +10,7 @@ use crate::config::{Cluster, ReplicaEntry, ReplicaFile};
 use crate::{Usage, format};
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use perdura_protocol::configuration::{Durability, Parameters, ServiceKind};
+use perdura_protocol::configuration::{Durability, Parameters, Schedule, ServiceKind};
 use perdura_protocol::{ClusterId, Faults, ReplicaId, SecretKey, Slot};
 use std::fs::{self, DirBuilder};
 use std::net::TcpListener;
@@ -76,12 +76,15 @@ pub struct Tuning {
     /// Slots in agreement at once [default: 32]
     #[arg(long, value_name = "SLOTS", value_parser = clap::value_parser!(u64).range(1..=256))]
     depth: Option<u64>,
-    /// A checkpoint is due after this many slots [default: 16384]
+    /// A replica's checkpoint is due after this many slots [default: 16384]
     #[arg(long, value_name = "SLOTS", value_parser = clap::value_parser!(u64).range(64..=1_048_576))]
     checkpoint_interval: Option<u64>,
     /// ... or after this much data, MiB [default: 256]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1_048_576))]
     checkpoint_mib: Option<u64>,
+    /// One replica stores its checkpoint after the other, or all at once [default: sequential]
+    #[arg(long, value_enum, value_name = "SCHEDULE")]
+    checkpoint_schedule: Option<ScheduleName>,
     /// A proposal whose time differs more from a replica's clock is not voted for [default: 500]
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     max_skew_ms: Option<u64>,
@@ -97,6 +100,11 @@ impl Tuning {
         set(&mut parameters.depth, self.depth);
         set(&mut parameters.checkpoint_interval, self.checkpoint_interval);
         set(&mut parameters.checkpoint_bytes, self.checkpoint_mib.map(|mib| mib * MIB));
+        parameters.schedule = match self.checkpoint_schedule {
+            None => parameters.schedule,
+            Some(ScheduleName::Sequential) => Schedule::Sequential,
+            Some(ScheduleName::Coordinated) => Schedule::Coordinated,
+        };
         set(&mut parameters.max_skew_ms, self.max_skew_ms);
         set(&mut parameters.state_limit_bytes, self.state_limit_mib.map(|mib| mib * MIB));
     }
@@ -177,6 +185,15 @@ enum DurabilityName {
     /// As safe as sync and slow on purpose: one write and one flush for each command, before it
     /// runs; a baseline for experiments
     SyncNaive,
+}
+
+/// [`Schedule`] on the command line.
+#[derive(Clone, Copy, ValueEnum)]
+enum ScheduleName {
+    /// One replica after the other, so that the group never slows down as one
+    Sequential,
+    /// All replicas at the same slots; a baseline for experiments
+    Coordinated,
 }
 
 /// Runs the command.

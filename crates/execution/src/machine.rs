@@ -15,7 +15,7 @@ use crate::session::{Admission, ClientSessions, Session};
 use crate::snapshot::StateSnapshot;
 use bytes::Bytes;
 use imbl::OrdMap;
-use perdura_protocol::configuration::Parameters;
+use perdura_protocol::configuration::{Parameters, Schedule};
 use perdura_protocol::{
     Batch, ClusterId, Command, Configuration, Decode, Digest, Frame, Outcome, PublicKey,
     RefusalReason, SessionId, Slot, Time, limits, seeded,
@@ -32,6 +32,8 @@ pub struct Machine<S> {
     pub(crate) slot: Slot,
     pub(crate) time: Time,
     pub(crate) history: Digest,
+    // Boundaries passed; counted where checkpoints go round among the replicas.
+    pub(crate) turn: Option<u64>,
     pub(crate) registry: Registry,
     pub(crate) sessions: OrdMap<PublicKey, Arc<ClientSessions>>,
     pub(crate) service: S,
@@ -73,6 +75,7 @@ impl<S: Service> Machine<S> {
             slot: Slot(0),
             time: Time(0),
             history: Digest::ZERO,
+            turn: (parameters.schedule == Schedule::Sequential).then_some(0),
             registry: Registry::new(parameters, genesis)?,
             sessions: OrdMap::new(),
             service,
@@ -103,6 +106,15 @@ impl<S: Service> Machine<S> {
             }
         }
         executed
+    }
+
+    /// The last slot was a boundary: the number of those up to here, where checkpoints go round among
+    /// the replicas. It is part of the state, so that all agree on whose turn it is.
+    pub fn pass_boundary(&mut self) -> Option<u64> {
+        if let Some(turn) = &mut self.turn {
+            *turn = turn.wrapping_add(1);
+        }
+        self.turn
     }
 
     fn open(&mut self, session: SessionId) -> Outcome {

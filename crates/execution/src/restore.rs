@@ -11,7 +11,7 @@ use crate::service::Service;
 use crate::session::{ClientSessions, Session};
 use bytes::Bytes;
 use imbl::OrdMap;
-use perdura_protocol::configuration::Parameters;
+use perdura_protocol::configuration::{Parameters, Schedule};
 use perdura_protocol::{Decode, DecodeError, PublicKey, Reader, SessionId, Time, limits};
 use std::sync::Arc;
 
@@ -74,6 +74,7 @@ impl<S: Service> Machine<S> {
             slot: manifest.slot,
             time: core.time,
             history: manifest.history,
+            turn: core.turn,
             registry: core.registry,
             sessions,
             service,
@@ -83,6 +84,7 @@ impl<S: Service> Machine<S> {
 
 struct Core {
     time: Time,
+    turn: Option<u64>,
     registry: Registry,
     // Ascending by key; without their live sessions.
     sessions: Vec<(PublicKey, ClientSessions)>,
@@ -91,6 +93,10 @@ struct Core {
 impl Core {
     fn decode(reader: &mut Reader, parameters: &Parameters) -> Result<Core, DecodeError> {
         let time = Decode::decode(reader)?;
+        let turn = match parameters.schedule {
+            Schedule::Sequential => Some(Decode::decode(reader)?),
+            Schedule::Coordinated => None,
+        };
         let registry = Registry::decode(reader, parameters)?;
         let mut sessions: Vec<(PublicKey, ClientSessions)> = Vec::new();
         for _ in 0..reader.count("clients with sessions", limits::CLIENTS + 1, 44)? {
@@ -101,7 +107,7 @@ impl Core {
             }
             sessions.push((key, ClientSessions::decode(reader)?));
         }
-        Ok(Core { time, registry, sessions })
+        Ok(Core { time, turn, registry, sessions })
     }
 }
 

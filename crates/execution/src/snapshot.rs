@@ -28,6 +28,7 @@ struct State {
     slot: Slot,
     time: Time,
     history: Digest,
+    turn: Option<u64>,
     registry: Registry,
     sessions: OrdMap<PublicKey, Arc<ClientSessions>>,
     service: Arc<dyn Snapshot>,
@@ -41,6 +42,7 @@ impl StateSnapshot {
             slot: machine.slot,
             time: machine.time,
             history: machine.history,
+            turn: machine.turn,
             registry: machine.registry.clone(),
             sessions: machine.sessions.clone(),
             service: machine.service.snapshot(),
@@ -109,11 +111,15 @@ impl State {
         })
     }
 
-    /// Time, registry, and for each client key the nonces that it used.
+    /// Time, number of boundaries (where checkpoints go round), registry, and for each client key the
+    /// nonces that it used.
     fn core(&self) -> Bytes {
         let mut out = Vec::new();
         let time = if seeded!(TimeNotInCheckpoint) { Time(0) } else { self.time };
         time.encode(&mut out);
+        if let Some(turn) = self.turn {
+            turn.encode(&mut out);
+        }
         self.registry.encode(&mut out);
         encode_count(self.sessions.len(), &mut out);
         for (client, sessions) in &self.sessions {

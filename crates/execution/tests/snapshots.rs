@@ -3,7 +3,8 @@
 mod support;
 
 use bytes::Bytes;
-use perdura_execution::{Manifest, RestoreError};
+use perdura_execution::{Machine, Manifest, RestoreError};
+use perdura_protocol::configuration::{Parameters, Schedule};
 use perdura_protocol::{AdminCommand, Batch, Decode, Encode, Outcome, PublicKey, Slot, Time};
 use support::*;
 
@@ -162,4 +163,18 @@ fn footprints_include_the_session() {
     let replica = replica();
     let footprint = replica.0.footprint(session(ALICE, 3), &service("get"));
     assert!(footprint.is_everything() && footprint.session().is_some());
+}
+
+#[test]
+fn whose_turn_it_is_to_store_a_checkpoint_is_part_of_the_state() {
+    let sequential = Parameters { schedule: Schedule::Sequential, ..parameters() };
+    let machine = |p: &Parameters| Machine::new(p, genesis(), Counter::default()).unwrap();
+    let (mut later, earlier) = (machine(&sequential), machine(&sequential));
+    assert_eq!(later.pass_boundary(), Some(1));
+    let snapshot = later.snapshot();
+    assert_ne!(snapshot.manifest().digest(), earlier.snapshot().manifest().digest());
+    let restored =
+        Machine::restore(&sequential, &snapshot.manifest(), pieces(&snapshot), Counter::default());
+    assert_eq!(restored.unwrap().pass_boundary(), Some(2));
+    assert_eq!(machine(&parameters()).pass_boundary(), None);
 }

@@ -99,6 +99,7 @@ impl World {
             checkpoint_bytes: 1 << 20,
             max_skew_ms: 500,
             state_limit_bytes: 1 << 30,
+            schedule: Default::default(),
             service: Default::default(),
             administrator: self.client.public(),
         };

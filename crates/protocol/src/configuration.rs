@@ -133,6 +133,39 @@ pub enum ServiceKind {
     TupleSpaces = 1,
 }
 
+/// Who stores which checkpoint (rule D6).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
+pub enum Schedule {
+    /// All replicas at the same slots: what Dura-SMaRt compares sequential checkpointing with (USENIX
+    /// ATC 2013, section 3.2), and how clusters were made before there was a choice.
+    #[default]
+    Coordinated = 0,
+    /// One replica after the other, an n-th of the checkpoint interval apart; all of them sign the
+    /// digest of each of these states.
+    Sequential = 1,
+}
+
+impl Schedule {
+    /// All of them.
+    pub const ALL: [Schedule; 2] = [Schedule::Coordinated, Schedule::Sequential];
+
+    /// As in configuration files and on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Schedule::Coordinated => "coordinated",
+            Schedule::Sequential => "sequential",
+        }
+    }
+
+    /// The one with this name.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Schedule> {
+        Schedule::ALL.into_iter().find(|schedule| schedule.name() == name)
+    }
+}
+
 /// Fixed for the life of a cluster; equal on all replicas, checked by hash at every handshake.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Parameters {
@@ -144,11 +177,13 @@ pub struct Parameters {
     pub durability: Durability,
     /// Slots in agreement at once, 1 to 256. Enough to fill a network round trip and a flush.
     pub depth: u64,
-    /// Slots between state digests and checkpoints, 64 to 2^20.
+    /// Slots between two checkpoints of a replica, 64 to 2^20.
     pub checkpoint_interval: u64,
-    /// Bytes of batches after which a state is digested and checkpointed even earlier, so that
-    /// logs stay short under large commands. At least 1 MiB.
+    /// Bytes of batches after which a checkpoint is due even earlier, so that logs stay short under
+    /// large commands. At least 1 MiB.
     pub checkpoint_bytes: u64,
+    /// Who stores which checkpoint.
+    pub schedule: Schedule,
     /// Largest difference between a fresh Propose's time and the local clock, milliseconds.
     pub max_skew_ms: u64,
     /// Largest service state, bytes; commands that would exceed it are refused.
@@ -182,7 +217,20 @@ impl Parameters {
         if self.service != ServiceKind::KeyValue {
             out.push(self.service as u8);
         }
+        if self.schedule != Schedule::Coordinated {
+            out.extend_from_slice(self.schedule.name().as_bytes());
+        }
         Digest::of(&out)
+    }
+
+    /// Slots, and bytes of batches, from one boundary to the next: a state is digested at each.
+    #[must_use]
+    pub fn boundary(&self) -> (u64, u64) {
+        let parts = match self.schedule {
+            Schedule::Coordinated => 1,
+            Schedule::Sequential => self.faults.n() as u64,
+        };
+        ((self.checkpoint_interval / parts).max(1), (self.checkpoint_bytes / parts).max(1))
     }
 }
 

@@ -102,6 +102,7 @@ fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
             checkpoint_bytes: 256 << 20,
             max_skew_ms: 500,
             state_limit_bytes: 1 << 30,
+            schedule: Default::default(),
             service: Default::default(),
             administrator: administrator.public(),
         },

@@ -5,6 +5,7 @@ mod common;
 use bytes::Bytes;
 use common::CLUSTER;
 use perdura_execution::{Machine, StateSnapshot};
+use perdura_protocol::configuration::Schedule;
 use perdura_protocol::message::StateCertificate;
 use perdura_protocol::statement::Kind;
 use perdura_protocol::viewchange::PrefixCertificate;
@@ -37,10 +38,12 @@ fn client(number: u16) -> PublicKey {
     PublicKey(bytes)
 }
 
-fn boot() -> Boot<Store> {
+fn boot(schedule: Schedule) -> Boot<Store> {
     let clients = (0..CLIENTS).map(|number| (format!("c{number}"), client(number))).collect();
     let found = Found { vote_after: Slot(1), ..Found::default() };
-    Boot { found, ..common::boot(ME, Scheme::KeyedHash, (1, 1), clients) }
+    let mut boot = Boot { found, ..common::boot(ME, Scheme::KeyedHash, (1, 1), clients) };
+    boot.parameters.schedule = schedule;
+    boot
 }
 
 /// The state that the others have, and what proves it.
@@ -51,16 +54,17 @@ struct Known {
 }
 
 impl Known {
-    fn new() -> Known {
-        let Boot { parameters, genesis, .. } = boot();
+    /// The state after `slot`, at least 1.
+    fn after(slot: Slot, schedule: Schedule) -> Known {
+        let Boot { parameters, genesis, .. } = boot(schedule);
         let mut machine = Machine::new(&parameters, genesis, Store::new(1 << 30)).unwrap();
         let open = |number| {
             let session = SessionId { client: client(number), nonce: 1 };
             Frame::build(CLUSTER, session, 0, 0, &[Command::Open.to_bytes()], None)
         };
         let frames = (0..CLIENTS).map(open).collect();
-        let slot = Slot(1);
-        machine.execute(slot, &Batch::requests(Time(1_000_000), frames));
+        machine.execute(Slot(1), &Batch::requests(Time(1_000_000), frames));
+        (2..=slot.0).for_each(|slot| drop(machine.execute(Slot(slot), &Batch::null())));
         let snapshot = machine.snapshot();
         let context = Context { cluster: CLUSTER, configuration: 0 };
         let certificate = |kind, digest: Digest| {
@@ -89,6 +93,8 @@ impl Known {
 struct Away {
     node: Node<Store>,
     known: Known,
+    /// What the slow one has.
+    slow: Known,
     now_ms: u64,
     on_the_way: BTreeMap<(u64, u64), (u8, Message)>,
     sent: u64,
@@ -97,12 +103,14 @@ struct Away {
 }
 
 impl Away {
-    fn new() -> Away {
+    /// The slow one has the state after this slot, the others that after the first.
+    fn new(schedule: Schedule, slow: Slot) -> Away {
         let now_ms = 10_000;
-        let node = Node::boot(boot(), now(now_ms)).unwrap();
+        let node = Node::boot(boot(schedule), now(now_ms)).unwrap();
         let mut away = Away {
             node,
-            known: Known::new(),
+            known: Known::after(Slot(1), schedule),
+            slow: Known::after(slow, schedule),
             now_ms,
             on_the_way: BTreeMap::new(),
             sent: 0,
@@ -117,17 +125,19 @@ impl Away {
 
     /// One of the others; the slow one lets out a piece, and nothing else, just often enough.
     fn answer(&mut self, from: u8, question: Message) {
+        let known = if from == SLOW { &self.slow } else { &self.known };
+        let has = known.state.slot;
         let answer = match question {
             Message::StateQuery => Message::StateInfo {
-                delivered: Slot(1),
-                state: Some(self.known.state.clone()),
-                prefix: self.known.prefix.clone(),
+                delivered: has,
+                state: Some(known.state.clone()),
+                prefix: known.prefix.clone(),
             },
-            Message::FetchManifest { slot } => {
-                Message::Manifest { slot, manifest: self.known.snapshot.manifest().to_bytes() }
+            Message::FetchManifest { slot } if slot == has => {
+                Message::Manifest { slot, manifest: known.snapshot.manifest().to_bytes() }
             }
-            Message::FetchPiece { slot, index } => {
-                let piece: Bytes = self.known.snapshot.piece(index as usize);
+            Message::FetchPiece { slot, index } if slot == has => {
+                let piece: Bytes = known.snapshot.piece(index as usize);
                 Message::Piece { slot, index, piece }
             }
             _ => return,
@@ -188,12 +198,22 @@ impl Away {
 
 #[test]
 fn a_seeder_that_gives_a_piece_just_often_enough_does_not_keep_the_rest_from_coming() {
-    let mut away = Away::new();
+    let mut away = Away::new(Schedule::Coordinated, Slot(1));
     // At its pace all would take ten minutes.
     away.run(20_000);
     let report = away.node.report();
     let received = report.counters.pieces_received;
     assert_eq!(report.executed, Slot(1), "{received} of {CLIENTS} pieces and more in 20 s");
     // Hardly anything came twice.
+    assert!(away.sent < u64::from(CLIENTS) + 200, "{} answers", away.sent);
+}
+
+/// Each state is stored by one replica: a liar may be the one that has the newest.
+#[test]
+fn who_alone_has_the_newest_state_and_is_slow_is_left_for_who_has_an_older_one() {
+    let mut away = Away::new(Schedule::Sequential, Slot(2));
+    away.run(20_000);
+    let report = away.node.report();
+    assert!(report.executed >= Slot(1), "nothing in 20 s");
     assert!(away.sent < u64::from(CLIENTS) + 200, "{} answers", away.sent);
 }

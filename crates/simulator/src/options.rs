@@ -2,7 +2,7 @@
 
 use crate::overrides::Overrides;
 use perdura_adversary::{Attack, Strategy};
-use perdura_protocol::configuration::Durability;
+use perdura_protocol::configuration::{Durability, Schedule};
 use perdura_protocol::{Faults, Scheme};
 use std::fmt;
 
@@ -48,6 +48,8 @@ pub struct Options {
     pub scheme: Option<Scheme>,
     /// How replicas log.
     pub durability: Option<Durability>,
+    /// Who stores which checkpoint; else drawn.
+    pub schedule: Option<Schedule>,
     /// How replicas lie, one strategy for each liar.
     pub liars: Option<Vec<Strategy>>,
     /// How clients attack, one attack for each hostile client.
@@ -82,6 +84,7 @@ impl Options {
             mode: None,
             scheme: None,
             durability: None,
+            schedule: None,
             liars: None,
             attacks: None,
             overrides: Overrides::default(),
@@ -104,6 +107,9 @@ impl fmt::Display for Options {
         }
         if let Some(durability) = self.durability {
             write!(f, " --durability {}", durability.name())?;
+        }
+        if let Some(schedule) = self.schedule {
+            write!(f, " --schedule {}", schedule.name())?;
         }
         if let Some(liars) = &self.liars {
             write!(f, " --liars {}", names(liars.iter().map(|liar| liar.name())))?;

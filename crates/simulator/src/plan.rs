@@ -7,7 +7,7 @@ use crate::options::{Mode, Options};
 use crate::random::Random;
 use crate::report::FaultKind;
 use perdura_adversary::{Attack, Strategy};
-use perdura_protocol::configuration::Durability;
+use perdura_protocol::configuration::{Durability, Schedule};
 use perdura_protocol::{Faults, Scheme};
 
 /// How messages travel. Times in microseconds, odds in a million.
@@ -103,8 +103,10 @@ pub struct Plan {
     pub durability: Durability,
     /// Slots in agreement at once.
     pub depth: u64,
-    /// Slots between checkpoints.
+    /// Slots between checkpoints of a replica.
     pub checkpoint_interval: u64,
+    /// Who stores which checkpoint.
+    pub schedule: Schedule,
     /// Size of a log file, bytes.
     pub log_file_bytes: u64,
     /// Longest usual flush, microseconds.
@@ -345,6 +347,7 @@ impl Plan {
                 Tempo::Busy { .. } => *random.pick(&[16, 64]),
                 Tempo::Steady { .. } => *random.pick(&[8, 16]),
             },
+            schedule: Schedule::Coordinated,
             log_file_bytes: *random.pick(&[16 * 1024, 64 * 1024, 256 * 1024]),
             flush_us: *random.pick(&[300, 1_000, 4_000]),
             long_rounds: random.percent(50),
@@ -363,6 +366,8 @@ impl Plan {
         plan.mode = options.mode.unwrap_or(plan.mode);
         plan.scheme = options.scheme.unwrap_or(plan.scheme);
         plan.durability = options.durability.unwrap_or(plan.durability);
+        let drawn = *Random::new(options.seed).fork("schedule").pick(&Schedule::ALL);
+        plan.schedule = options.schedule.unwrap_or(drawn);
         let mut adversary = Random::new(options.seed).fork("adversary");
         plan.liars = draw_liars(&mut adversary, plan.faults);
         plan.attacks = draw_attacks(&mut adversary);

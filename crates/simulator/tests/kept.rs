@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 /// What was wrong, whether something of its own keeps it, and what and where that is, from the
 /// repository's root.
-const KEPT: [(&str, Kept, &str, &str); 26] = [
+const KEPT: [(&str, Kept, &str, &str); 27] = [
     (
         "a Prefix left before an earlier slot of it was on disk (7)",
         Kept::Test,
@@ -165,6 +165,12 @@ const KEPT: [(&str, Kept, &str, &str); 26] = [
         Kept::Test,
         "crates/agreement/tests/laggard.rs",
         "who_knows_the_newest_configuration_only_accuses_nobody_over_older_slots",
+    ),
+    (
+        "who had lost the newest state, which it alone had stored, got none in an idle group (50001067)",
+        Kept::Scenario,
+        "scenarios/sequential_checkpoints.txt",
+        "The others still hold the state of the newest boundary",
     ),
 ];
 

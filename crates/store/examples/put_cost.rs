@@ -68,6 +68,7 @@ fn machine() -> Machine<Store> {
         checkpoint_bytes: 64 << 20,
         max_skew_ms: 500,
         state_limit_bytes: u64::MAX,
+        schedule: Default::default(),
         service: Default::default(),
         administrator: PublicKey([2; 32]),
     };

@@ -142,6 +142,7 @@ impl Group {
             checkpoint_bytes: 1 << 20,
             max_skew_ms: 500,
             state_limit_bytes: 1 << 30,
+            schedule: Default::default(),
             service: Default::default(),
             administrator: self.keys[0].public(),
         };

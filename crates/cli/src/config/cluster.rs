@@ -10,7 +10,7 @@ use super::{FORMAT_VERSION, host_port, public_key};
 use anyhow::{Context, Result, bail, ensure};
 use perdura_client::{ClusterConfig, ReplicaAddress};
 use perdura_execution::Genesis;
-use perdura_protocol::configuration::{Durability, Member, Parameters, ServiceKind};
+use perdura_protocol::configuration::{Durability, Member, Parameters, Schedule, ServiceKind};
 use perdura_protocol::{ClusterId, Configuration, Faults, PublicKey, ReplicaId, Slot};
 use serde::Deserialize;
 use std::fmt::Write;
@@ -30,6 +30,8 @@ struct Raw {
     depth: u64,
     checkpoint_interval_slots: u64,
     checkpoint_mib: u64,
+    // Not in files that were written before there was a choice.
+    checkpoint_schedule: Option<String>,
     max_skew_ms: u64,
     state_limit_mib: u64,
     faults: RawFaults,
@@ -118,6 +120,7 @@ impl Cluster {
             depth: 32,
             checkpoint_interval: 16_384,
             checkpoint_bytes: 256 * MIB,
+            schedule: Schedule::Sequential,
             max_skew_ms: 500,
             state_limit_bytes: 8192 * MIB,
             service: ServiceKind::KeyValue,
@@ -217,9 +220,11 @@ impl Cluster {
              durability = \"{}\"\n\
              # Slots in agreement at once.\n\
              depth = {}\n\
-             # A checkpoint is due after this many slots, or earlier after this much data.\n\
+             # A replica's checkpoint is due after this many slots, or earlier after this much data.\n\
              checkpoint_interval_slots = {}\n\
              checkpoint_mib = {}\n\
+             # One replica after the other (sequential), or all at once (coordinated).\n\
+             checkpoint_schedule = \"{}\"\n\
              # A proposal whose time differs more from a replica's clock is not voted for.\n\
              max_skew_ms = {}\n\
              # Commands that would make the state larger are refused.\n\
@@ -235,6 +240,7 @@ impl Cluster {
             p.depth,
             p.checkpoint_interval,
             p.checkpoint_bytes / MIB,
+            p.schedule.name(),
             p.max_skew_ms,
             p.state_limit_bytes / MIB,
             p.faults.u(),
@@ -277,6 +283,12 @@ fn parameters(raw: &Raw, file: &str) -> Result<Parameters> {
         None => ServiceKind::KeyValue,
         Some(text) => service(text).with_context(|| format!("{file}: service is {text:?}"))?,
     };
+    let schedule = match &raw.checkpoint_schedule {
+        None => Schedule::Coordinated,
+        Some(text) => {
+            schedule(text).with_context(|| format!("{file}: checkpoint_schedule is {text:?}"))?
+        }
+    };
     let within = |field: &str, value: u64, least: u64, most: u64| match value {
         value if (least..=most).contains(&value) => Ok(value),
         value => bail!("{file}: {field} must be {least} to {most}; it is {value}"),
@@ -289,6 +301,7 @@ fn parameters(raw: &Raw, file: &str) -> Result<Parameters> {
         depth: within("depth", raw.depth, 1, 256)?,
         checkpoint_interval: within("checkpoint_interval_slots", interval, 64, 1 << 20)?,
         checkpoint_bytes: within("checkpoint_mib", raw.checkpoint_mib, 1, MIB)? * MIB,
+        schedule,
         max_skew_ms: within("max_skew_ms", raw.max_skew_ms, 1, 3_600_000)?,
         state_limit_bytes: within("state_limit_mib", raw.state_limit_mib, 1, MIB)? * MIB,
         service,
@@ -342,6 +355,12 @@ fn replicas(raw: Vec<RawReplica>, faults: Faults, file: &str) -> Result<Vec<Repl
 pub fn durability(text: &str) -> Result<Durability> {
     let all = Durability::ALL.map(Durability::name).join(", ");
     Durability::parse(text).with_context(|| format!("durability is one of {all}"))
+}
+
+/// The schedule of checkpoints that `text` names.
+pub fn schedule(text: &str) -> Result<Schedule> {
+    let all = Schedule::ALL.map(Schedule::name).join(", ");
+    Schedule::parse(text).with_context(|| format!("checkpoint_schedule is one of {all}"))
 }
 
 /// The service that `text` names.
@@ -409,6 +428,20 @@ mod tests {
         cluster.parameters.service = ServiceKind::TupleSpaces;
         assert_eq!(Cluster::parse(&cluster.path, &cluster.render()).unwrap(), cluster);
         assert_ne!(cluster.parameters.digest(), digest);
+    }
+
+    /// Clusters that were made before there was a choice go on as they were.
+    #[test]
+    fn a_cluster_has_one_schedule_of_checkpoints_for_good() {
+        let mut cluster = sample(Path::new("cluster.toml"));
+        let digest = cluster.parameters.digest();
+        let of_before = cluster.render().replace("checkpoint_schedule = \"sequential\"\n", "");
+        cluster.parameters.schedule = Schedule::Coordinated;
+        assert_eq!(Cluster::parse(&cluster.path, &of_before).unwrap(), cluster);
+        assert_ne!(cluster.parameters.digest(), digest);
+        let wrong = cluster.render().replace("\"coordinated\"", "\"random\"");
+        let error = format!("{:#}", Cluster::parse(&cluster.path, &wrong).unwrap_err());
+        assert!(error.contains("coordinated, sequential"), "{error}");
     }
 
     #[test]

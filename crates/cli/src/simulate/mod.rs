@@ -7,7 +7,7 @@ use crate::init::parse_faults;
 use anyhow::{Context, Result};
 use clap::Args;
 use perdura_adversary::{Attack, Strategy};
-use perdura_protocol::configuration::Durability;
+use perdura_protocol::configuration::{Durability, Schedule};
 use perdura_protocol::{Faults, Scheme};
 use perdura_simulator::shrink::{RUNS_AT_MOST, Shrunk, shrink};
 use perdura_simulator::{
@@ -61,6 +61,9 @@ pub struct Arguments {
     /// How replicas log: sync, sync-naive or async
     #[arg(long, value_name = "DURABILITY", value_parser = parse_durability)]
     durability: Option<Durability>,
+    /// Who stores which checkpoint: coordinated or sequential
+    #[arg(long, value_name = "SCHEDULE", value_parser = parse_schedule)]
+    schedule: Option<Schedule>,
     /// How replicas lie, one strategy for each liar (at most r), or none
     #[arg(long, value_name = "STRATEGY,...", value_parser = parse_liars)]
     liars: Option<std::vec::Vec<Strategy>>,
@@ -144,6 +147,10 @@ fn parse_mode(text: &str) -> Result<Mode, String> {
 fn parse_durability(text: &str) -> Result<Durability, String> {
     let logged = Durability::parse(text).filter(|durability| *durability != Durability::None);
     logged.ok_or_else(|| "give sync, sync-naive or async".to_owned())
+}
+
+fn parse_schedule(text: &str) -> Result<Schedule, String> {
+    Schedule::parse(text).ok_or_else(|| "give coordinated or sequential".to_owned())
 }
 
 fn parse_liars(text: &str) -> Result<Vec<Strategy>, String> {
@@ -283,6 +290,7 @@ fn options(arguments: &Arguments, seed: u64) -> Options {
         mode: arguments.mode,
         scheme: arguments.signatures,
         durability: arguments.durability,
+        schedule: arguments.schedule,
         liars: arguments.liars.clone(),
         attacks: arguments.attacks.clone(),
         overrides: Overrides {

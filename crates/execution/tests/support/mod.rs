@@ -29,6 +29,7 @@ pub fn parameters() -> Parameters {
         checkpoint_bytes: 1 << 20,
         max_skew_ms: 500,
         state_limit_bytes: 1 << 30,
+        schedule: Default::default(),
         service: Default::default(),
         administrator: ADMINISTRATOR,
     }

@@ -1,7 +1,7 @@
 //! From what is on disk to a node that takes part: checkpoint, then the decided part of the log,
 //! then the promises (DESIGN.md section 6, steps 1 and 5).
 
-use super::checkpoints::{Checkpointing, Stored};
+use super::checkpoints::{Checkpointing, Stored, is_turn_of};
 use super::executing::WAITING_READS;
 use super::ingress::UNVERIFIED;
 use super::questions::Asker;
@@ -87,7 +87,7 @@ impl<S: Service> Node<S> {
         let n = parameters.faults.n();
         let first = genesis.configuration.clone();
         let restored = found.checkpoint.is_some();
-        let mut checkpointing = Checkpointing::new(n, Slot(0));
+        let mut checkpointing = Checkpointing::new(&parameters, Slot(0));
         checkpointing.store_from = found.lost.unwrap_or_default();
         let mut machine = match found.checkpoint {
             None => Machine::new(&parameters, genesis_of_zero(genesis), make_service())?,
@@ -134,13 +134,22 @@ impl<S: Service> Node<S> {
         }
         set_forced(&mut checkpointing, &machine);
         let mut boundary = None;
+        let mut digestible = VecDeque::new();
         for (slot, batch) in restart.take_replay() {
             machine.execute(slot, &batch);
             histories.insert(slot, batch.digest());
             set_forced(&mut checkpointing, &machine);
             let bytes = batch.raw().len() as u64;
-            let (interval, limit) = (parameters.checkpoint_interval, parameters.checkpoint_bytes);
-            if !seeded!(BoundaryForgotten) && checkpointing.count(slot, bytes, interval, limit) {
+            let due = checkpointing.count(slot, bytes, parameters.boundary());
+            let Some(due) = due.filter(|_| !seeded!(BoundaryForgotten)) else { continue };
+            let turn = machine.pass_boundary();
+            if turn.is_some() {
+                digestible.push_back(machine.snapshot());
+                if digestible.len() > checkpointing.states {
+                    digestible.pop_front();
+                }
+            }
+            if is_turn_of(me, n, turn, due) {
                 boundary = Some(machine.snapshot());
             }
         }
@@ -218,6 +227,8 @@ impl<S: Service> Node<S> {
         node.recall_certificates(certified);
         // Else peers that stopped on either side of a boundary would certify no state, and an idle
         // group could give none to a laggard.
+        let most = node.checkpointing.states;
+        digestible.into_iter().for_each(|snapshot| node.digest(snapshot, most));
         if let Some(snapshot) = boundary {
             node.store(snapshot);
         }

@@ -1,11 +1,13 @@
 //! Signed digests of states, and the certificates that they make (D7).
 //!
-//! A replica signs the digest of a state once it is durable here; m + 1 equal ones certify it. What
+//! A replica signs the digest of a state once it is durable here, and with sequential checkpoints as
+//! soon as it is known; m + 1 equal ones certify it. What
 //! counts is the newest certified state that is stored here: that is the one which can be offered, and
 //! its certificate goes to the log, so that it can be after a restart. A certificate takes up the
 //! signatures of all who vote, also later: who was away while members were replaced knows the keys of
 //! some signers only, and has to find m + 1 among those.
 
+use super::checkpoints::Checkpointing;
 use super::ingress::Origin;
 use super::{Node, Now, Peer};
 use perdura_execution::Service;
@@ -26,8 +28,9 @@ type Vote = (Slot, Digest, Signature);
 
 /// What is signed and certified.
 pub(super) struct Certificates {
-    // The latest two of each replica, so that a liar takes no memory.
-    votes: Vec<[Option<Vote>; 2]>,
+    // The latest of each replica, ascending by slot; so many, so that a liar takes no memory.
+    votes: Vec<Vec<Vote>>,
+    most: usize,
     // The newest of a state that is stored here.
     newest: Option<StateCertificate>,
     // Of newer states, which are not.
@@ -35,16 +38,17 @@ pub(super) struct Certificates {
 }
 
 impl Certificates {
-    pub fn new(n: usize) -> Certificates {
-        Certificates { votes: vec![[None; 2]; n], newest: None, ahead: BTreeMap::new() }
+    /// Of `n` replicas, with votes for `most` states of each.
+    pub fn new(n: usize, most: usize) -> Certificates {
+        Certificates { votes: vec![Vec::new(); n], most, newest: None, ahead: BTreeMap::new() }
     }
 
-    /// The newest of a state that is stored here.
-    pub fn newest(&self) -> Option<&StateCertificate> {
-        self.newest.as_ref()
+    /// All that are known, the newest first.
+    pub fn all(&self) -> impl Iterator<Item = &StateCertificate> {
+        self.ahead.values().rev().chain(&self.newest)
     }
 
-    /// The slot of that state; 0 if there is none.
+    /// The slot of the newest of a state that is stored here; 0 if there is none.
     pub fn slot(&self) -> Slot {
         self.newest.as_ref().map_or(Slot(0), |state| state.slot)
     }
@@ -57,32 +61,43 @@ impl Certificates {
     /// Whether the vote is news.
     fn add_vote(&mut self, from: ReplicaId, vote: Vote) -> bool {
         let Some(held) = self.votes.get_mut(from.index()) else { return false };
-        let same = |old: &Option<Vote>| old.is_some_and(|old| old.0 == vote.0);
-        if held.contains(&Some(vote)) {
-            return false;
-        }
-        if let Some(place) = held.iter_mut().find(|old| same(old)) {
-            *place = Some(vote);
-        } else if held[1].is_none_or(|newest| vote.0 > newest.0) {
-            held[0] = held[1].replace(vote);
-        } else if held[0].is_none_or(|older| vote.0 > older.0) {
-            held[0] = Some(vote);
-        } else {
-            return false;
+        match held.binary_search_by_key(&vote.0, |old| old.0) {
+            Ok(place) if held[place] == vote => return false,
+            Ok(place) => held[place] = vote,
+            Err(0) if held.len() >= self.most => return false,
+            Err(place) => {
+                held.insert(place, vote);
+                if held.len() > self.most {
+                    held.remove(0);
+                }
+            }
         }
         true
     }
 
     fn votes(&self, slot: Slot) -> Vec<(ReplicaId, Digest, Signature)> {
-        let of_slot = |(id, held): (u8, &[Option<Vote>; 2])| {
-            let vote = held.iter().flatten().find(|vote| vote.0 == slot)?;
+        let of_slot = |(id, held): (u8, &Vec<Vote>)| {
+            let vote = held.iter().find(|vote| vote.0 == slot)?;
             Some((ReplicaId(id), vote.1, vote.2))
         };
         (0u8..).zip(&self.votes).filter_map(of_slot).collect()
     }
 
     fn forget_votes(&mut self, of: ReplicaId) {
-        self.votes[of.index()] = [None; 2];
+        self.votes[of.index()].clear();
+    }
+}
+
+impl Checkpointing {
+    /// Keeps a certificate for when the state is stored here, that of one that is being stored in any
+    /// case.
+    fn add_ahead(&mut self, state: StateCertificate) {
+        self.certificates.ahead.insert(state.slot, state);
+        let ahead = &self.certificates.ahead;
+        let needless = ahead.keys().find(|slot| !self.is_storing(**slot)).copied();
+        if let Some(needless) = needless.filter(|_| ahead.len() > AHEAD) {
+            self.certificates.ahead.remove(&needless);
+        }
     }
 }
 
@@ -133,7 +148,11 @@ impl<S: Service> Node<S> {
     }
 
     pub(super) fn repeat_checkpoint_votes(&mut self, to: ReplicaId) {
-        for (slot, digest) in self.stored_states() {
+        let mut states = self.stored_states();
+        let digested = &self.checkpointing.digests;
+        let unstored = digested.iter().filter(|digest| !states.contains(digest)).copied();
+        states.extend(unstored.collect::<Vec<_>>());
+        for (slot, digest) in states {
             if let Some(signature) = self.sign_state(slot, digest) {
                 self.send(&[Peer::Replica(to)], &Message::Checkpoint { slot, digest, signature });
             }
@@ -141,13 +160,15 @@ impl<S: Service> Node<S> {
     }
 
     /// Votes get lost, and a restart forgets those of others: as long as the newest state here is
-    /// not certified, whoever asks for one makes all who are asked vote again.
+    /// not certified, whoever asks for one makes all who are asked vote again. Where others store
+    /// what is digested here, it is not known here what is certified there.
     pub(super) fn repeat_uncertified_votes(&mut self, now: Now) {
         if now.monotonic_ms < self.voted_ms + REPEAT_MS {
             return;
         }
         self.voted_ms = now.monotonic_ms;
-        if self.checkpointing.certificates.slot() < self.checkpointing.slot() {
+        let elsewhere = !self.checkpointing.digests.is_empty();
+        if elsewhere || self.checkpointing.certificates.slot() < self.checkpointing.slot() {
             let n = self.parameters.faults.n() as u8;
             let me = self.me;
             for peer in (0..n).map(ReplicaId).filter(|id| *id != me) {
@@ -230,10 +251,7 @@ impl<S: Service> Node<S> {
             return;
         }
         if !stored {
-            certificates.ahead.insert(state.slot, state);
-            while certificates.ahead.len() > AHEAD {
-                certificates.ahead.pop_first();
-            }
+            self.checkpointing.add_ahead(state);
             return;
         }
         certificates.ahead = certificates.ahead.split_off(&state.slot.next());
@@ -257,6 +275,14 @@ impl<S: Service> Node<S> {
         }
     }
 
+    /// The digest of a state is known; others may have certified it before.
+    pub(super) fn judge_early(&mut self, slot: Slot) {
+        let certified = self.checkpointing.certificates.of(slot).map(|state| state.digest);
+        if let Some(digest) = certified {
+            self.judge_own_state(slot, digest);
+        }
+    }
+
     /// A state has been stored; others may have certified it before.
     pub(super) fn state_is_stored(&mut self, slot: Slot) {
         if let Some(state) = self.checkpointing.certificates.ahead.remove(&slot) {
@@ -267,8 +293,8 @@ impl<S: Service> Node<S> {
 
     /// A replica whose digest loses must not go on: its answers may be wrong.
     fn judge_own_state(&mut self, slot: Slot, certified: Digest) {
-        let own = self.checkpointing.stored.iter().find(|stored| stored.snapshot.slot() == slot);
-        if own.is_some_and(|stored| stored.digest != certified) {
+        let own = self.checkpointing.own_digest(slot);
+        if own.is_some_and(|digest| digest != certified) {
             self.counters.diverged = true;
             self.halt(format!(
                 "the state after slot {slot} differs from the one that a quorum of replicas \

@@ -1,10 +1,12 @@
 //! Boundaries, checkpoints, signed digests, truncation, and serving decided batches to laggards.
 //!
-//! A boundary is a slot at which every replica digests and checkpoints its state: after
-//! `checkpoint_interval` slots or `checkpoint_bytes` bytes of batches, and before a new
-//! configuration starts (D8). All count alike, so all agree on where it is. The digest is signed
-//! once the checkpoint is durable; m + 1 equal ones certify the state (D7). Log goes only below
-//! this replica's own durable checkpoint that is certified, and one more checkpoint interval is kept
+//! A boundary is a slot at which every replica digests its state: after so many slots or bytes of
+//! batches (`Parameters::boundary`), and before a new configuration starts (D8). All count alike, so
+//! all agree on where it is. Where checkpoints are coordinated, all store the state too, and sign its
+//! digest once it is durable. Where they are sequential, all sign it as soon as it is known and the log is durable so far, and the
+//! one whose turn it is stores the state (D6): boundary number k of the cluster is the turn of replica
+//! k mod n; before a new configuration all store it. m + 1 equal digests certify a state (D7). Log
+//! goes only below this replica's own durable checkpoint that is certified, and one more checkpoint interval is kept
 //! for laggards: without its certificate a state helps nobody else, and the log has to. The newest state
 //! that the log proves stays on disk beside newer ones, and is offered again after a restart: those
 //! who could certify a newer one with this replica may have lost it.
@@ -13,6 +15,7 @@ use super::certificates::Certificates;
 use super::{Node, Now, Output, Peer};
 use bytes::Bytes;
 use perdura_execution::{Manifest, Service, StateSnapshot};
+use perdura_protocol::configuration::{Parameters, Schedule};
 use perdura_protocol::message::{Decision, Message};
 use perdura_protocol::viewchange::PrefixCertificate;
 use perdura_protocol::{Batch, Digest, Encode, ReplicaId, Slot, limits, seeded};
@@ -30,6 +33,16 @@ const PINNED_MS: u64 = 10_000;
 
 /// ... but only so many.
 const PINNED: usize = 2;
+
+/// States that are being digested, or wait for it; further ones are passed over, for each keeps what
+/// has changed since in memory.
+const DIGESTING: usize = 3;
+
+/// A boundary at which all replicas store the state, whosever turn it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Boundary {
+    pub forced: bool,
+}
 
 pub(super) struct Stored {
     pub snapshot: StateSnapshot,
@@ -49,6 +62,17 @@ pub(super) struct Checkpointing {
     // It is stored once the log is durable up to this mark.
     stored_after: Option<u64>,
     next: Option<StateSnapshot>,
+    // To be digested, with sequential checkpoints, each once the log is durable up to its mark; and
+    // whether the first is under way.
+    digesting: VecDeque<(u64, StateSnapshot)>,
+    digests_first: bool,
+    /// The latest, whoever stores it, and what is being fetched: the newest boundary's state is the
+    /// only one that a replica can use which lost what it alone had stored.
+    pub digested: VecDeque<Stored>,
+    /// Own digests of the latest states, ascending; with sequential checkpoints.
+    pub digests: VecDeque<(Slot, Digest)>,
+    /// Of how many states a digest, and a vote of each replica, is kept.
+    pub states: usize,
     pub stored: VecDeque<Stored>,
     pub certificates: Certificates,
     /// The newest state whose certificate was in the log when the last one went to disk: what a restart
@@ -66,8 +90,29 @@ pub(super) struct Checkpointing {
     pub prefixes: BTreeMap<Slot, PrefixCertificate>,
 }
 
+/// Leaves so many newest states, the one after slot `proven`, and what was asked for lately, within reason.
+fn keep_latest(states: &mut VecDeque<Stored>, most: usize, proven: Slot, now_ms: u64) {
+    let older = states.len().saturating_sub(most);
+    let (mut pinned, mut index) = (0, 0);
+    states.retain(|held| {
+        index += 1;
+        if index > older || held.snapshot.slot() == proven {
+            return true;
+        }
+        let asked = held.asked_ms + PINNED_MS > now_ms;
+        pinned += usize::from(asked);
+        asked && pinned <= PINNED
+    });
+}
+
 impl Checkpointing {
-    pub fn new(n: usize, kept: Slot) -> Checkpointing {
+    pub fn new(parameters: &Parameters, kept: Slot) -> Checkpointing {
+        let n = parameters.faults.n();
+        // One round of sequential checkpoints, and what is under way when it ends.
+        let states = match parameters.schedule {
+            Schedule::Coordinated => 2,
+            Schedule::Sequential => n + 2,
+        };
         Checkpointing {
             slots_since: 0,
             bytes_since: 0,
@@ -75,8 +120,13 @@ impl Checkpointing {
             storing: None,
             stored_after: None,
             next: None,
+            digesting: VecDeque::new(),
+            digests_first: false,
+            digested: VecDeque::new(),
+            digests: VecDeque::new(),
+            states,
             stored: VecDeque::new(),
-            certificates: Certificates::new(n),
+            certificates: Certificates::new(n, states),
             proven: Slot(0),
             kept,
             store_from: Slot(0),
@@ -92,8 +142,9 @@ impl Checkpointing {
         self.stored.back().map_or(Slot(0), |stored| stored.snapshot.slot())
     }
 
-    /// Counts a slot; true at a boundary.
-    pub fn count(&mut self, slot: Slot, bytes: u64, interval: u64, limit: u64) -> bool {
+    /// Counts a slot; says whether it is a boundary.
+    pub fn count(&mut self, slot: Slot, bytes: u64, every: (u64, u64)) -> Option<Boundary> {
+        let (interval, limit) = every;
         self.slots_since += 1;
         self.bytes_since += bytes;
         let forced = self.forced == Some(slot);
@@ -105,24 +156,42 @@ impl Checkpointing {
         if forced {
             self.forced = None;
         }
-        due
+        due.then_some(Boundary { forced })
+    }
+
+    /// Whether the state after a slot is to be stored here, or is being stored.
+    pub fn is_storing(&self, slot: Slot) -> bool {
+        let mut waiting = self.storing.iter().chain(&self.next);
+        waiting.any(|snapshot| snapshot.slot() == slot)
+    }
+
+    /// The digest of this replica's own state after a slot, where it is known.
+    pub fn own_digest(&self, slot: Slot) -> Option<Digest> {
+        let mut stored = self.stored.iter().filter(|stored| stored.snapshot.slot() == slot);
+        let digested =
+            || self.digests.iter().find(|digest| digest.0 == slot).map(|digest| digest.1);
+        stored.next().map(|stored| stored.digest).or_else(digested)
     }
 
     /// What is proven stays until a newer one is, and what is being fetched, within reason.
     pub fn add_stored(&mut self, stored: Stored, now_ms: u64) {
         self.stored.push_back(stored);
-        let proven = self.certificates.slot();
-        let older = self.stored.len().saturating_sub(STORED);
-        let (mut pinned, mut index) = (0, 0);
-        self.stored.retain(|stored| {
-            index += 1;
-            if index > older || stored.snapshot.slot() == proven {
-                return true;
-            }
-            let asked = stored.asked_ms + PINNED_MS > now_ms;
-            pinned += usize::from(asked);
-            asked && pinned <= PINNED
-        });
+        keep_latest(&mut self.stored, STORED, self.certificates.slot(), now_ms);
+    }
+
+    fn add_digested(&mut self, digested: Stored, now_ms: u64) {
+        self.digests.push_back((digested.snapshot.slot(), digested.digest));
+        if self.digests.len() > self.states {
+            self.digests.pop_front();
+        }
+        self.digested.push_back(digested);
+        keep_latest(&mut self.digested, 1, Slot(0), now_ms);
+    }
+
+    /// The state after a slot, if it can be given to others.
+    pub fn held(&self, slot: Slot) -> Option<&Stored> {
+        let mut held = self.stored.iter().chain(&self.digested);
+        held.find(|held| held.snapshot.slot() == slot)
     }
 
     /// A state that is not shared with newer ones goes as soon as one of those is proven.
@@ -148,6 +217,9 @@ impl Checkpointing {
         self.storing = None;
         self.stored_after = None;
         self.next = None;
+        self.digesting.clear();
+        self.digests_first = false;
+        self.digested.clear();
     }
 
     pub fn forget_recent(&mut self) {
@@ -156,17 +228,24 @@ impl Checkpointing {
     }
 }
 
+/// Whether `me` stores the state at a boundary: all do where checkpoints are coordinated, and before a
+/// new configuration.
+pub(super) fn is_turn_of(me: ReplicaId, n: usize, turn: Option<u64>, boundary: Boundary) -> bool {
+    let own = |turn: u64| turn % n as u64 == u64::from(me.0);
+    boundary.forced || turn.is_none_or(own)
+}
+
 impl<S: Service> Node<S> {
-    pub(super) fn note_boundary(&mut self, slot: Slot, batch: &Batch) -> bool {
+    pub(super) fn note_boundary(&mut self, slot: Slot, batch: &Batch) -> Option<Boundary> {
         if let Some(decision) = self.agreement.decision(slot) {
             self.checkpointing.add_recent(decision);
         }
-        let interval = self.parameters.checkpoint_interval;
-        let limit = self.parameters.checkpoint_bytes;
-        self.checkpointing.count(slot, batch.raw().len() as u64, interval, limit)
+        let bytes = batch.raw().len() as u64;
+        self.checkpointing.count(slot, bytes, self.parameters.boundary())
     }
 
-    pub(super) fn at_boundary(&mut self, slot: Slot) {
+    pub(super) fn at_boundary(&mut self, slot: Slot, boundary: Boundary) {
+        let turn = self.machine.pass_boundary();
         let snapshot = self.machine.snapshot();
         assert!(snapshot.slot() == slot, "a snapshot is taken where it belongs");
         if seeded!(TruncatedTooEarly) {
@@ -175,12 +254,59 @@ impl<S: Service> Node<S> {
         if self.transfer.supersedes(slot) {
             return;
         }
+        if turn.is_some() {
+            self.digest(snapshot.clone(), DIGESTING);
+        }
+        if !is_turn_of(self.me, self.parameters.faults.n(), turn, boundary) {
+            return;
+        }
         if self.checkpointing.storing.is_some() {
             self.counters.boundaries_passed_over +=
                 u64::from(self.checkpointing.next.replace(snapshot).is_some());
         } else {
             self.store(snapshot);
         }
+    }
+
+    /// Digests a state, off the event loop, after those that wait for it, and when all that led to it
+    /// is logged here: what a replica signs it also has after a restart. With more than `most` the
+    /// oldest that wait are passed over.
+    pub(super) fn digest(&mut self, snapshot: StateSnapshot, most: usize) {
+        let mark = self.log_all();
+        let checkpointing = &mut self.checkpointing;
+        checkpointing.digesting.push_back((mark, snapshot));
+        if checkpointing.digesting.len() > most {
+            // What is newer says as much about this replica.
+            checkpointing.digesting.remove(1);
+            self.counters.boundaries_passed_over += 1;
+        }
+        self.digest_logged();
+    }
+
+    pub(super) fn digest_logged(&mut self) {
+        let checkpointing = &mut self.checkpointing;
+        let Some((mark, snapshot)) = checkpointing.digesting.front() else { return };
+        if *mark <= self.durable && !checkpointing.digests_first {
+            let snapshot = snapshot.clone();
+            checkpointing.digests_first = true;
+            self.outputs.push_back(Output::DigestState { snapshot });
+        }
+    }
+
+    pub(super) fn on_state_digested(&mut self, manifest: Manifest) {
+        let (slot, digest) = (manifest.slot, manifest.digest());
+        let checkpointing = &mut self.checkpointing;
+        let ours = |waiting: &mut (u64, StateSnapshot)| waiting.1.slot() == slot;
+        let first = checkpointing.digesting.pop_front_if(ours);
+        let Some((_, snapshot)) = first.filter(|_| checkpointing.digests_first) else {
+            return; // A transferred state has taken its place.
+        };
+        checkpointing.digests_first = false;
+        let digested = Stored { snapshot, manifest, digest, asked_ms: 0, apart: false };
+        checkpointing.add_digested(digested, self.ticked_ms);
+        self.judge_early(slot);
+        self.vote_for_state(slot, digest);
+        self.digest_logged();
     }
 
     pub(super) fn store(&mut self, snapshot: StateSnapshot) {
@@ -325,7 +451,8 @@ impl<S: Service> Node<S> {
     }
 
     fn asked_for(&mut self, now: Now, slot: Slot) -> Option<&Stored> {
-        let mut held = self.checkpointing.stored.iter_mut();
+        let Checkpointing { stored, digested, .. } = &mut self.checkpointing;
+        let mut held = stored.iter_mut().chain(digested);
         let stored = held.find(|stored| stored.snapshot.slot() == slot)?;
         stored.asked_ms = now.monotonic_ms;
         Some(stored)

@@ -112,10 +112,10 @@ impl<S: Service> Node<S> {
         }
         let boundary = self.note_boundary(slot, batch);
         let configuration = executed.new_configuration;
-        self.agreement.on_executed(now, slot, configuration, boundary);
+        self.agreement.on_executed(now, slot, configuration, boundary.is_some());
         self.agreement.set_due(self.machine.due());
-        if boundary {
-            self.at_boundary(slot);
+        if let Some(boundary) = boundary {
+            self.at_boundary(slot, boundary);
         }
         let latest = self.agreement.configurations().latest();
         if latest.id > 0 && latest.from_slot == slot.next() {

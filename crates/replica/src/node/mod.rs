@@ -108,6 +108,11 @@ pub enum Input {
         /// The state's manifest.
         manifest: Manifest,
     },
+    /// Answer to [`Output::DigestState`].
+    StateDigested {
+        /// The state's manifest.
+        manifest: Manifest,
+    },
     /// Answer to [`Output::ReadDecisions`].
     DecisionsRead {
         /// Who asked.
@@ -133,6 +138,11 @@ pub enum Output {
         records: Vec<Record>,
         /// To be reported when they are durable.
         mark: u64,
+    },
+    /// Digest this state; off the event loop. One at a time.
+    DigestState {
+        /// The state.
+        snapshot: StateSnapshot,
     },
     /// Store a checkpoint of this state; off the event loop.
     StoreCheckpoint {
@@ -259,6 +269,7 @@ impl<S: Service> Node<S> {
             Input::LinkDown(peer) => self.on_link_down(now, peer),
             Input::Persisted(mark) => self.on_persisted(now, mark),
             Input::CheckpointStored { manifest } => self.on_checkpoint_stored(now, manifest),
+            Input::StateDigested { manifest } => self.on_state_digested(manifest),
             Input::DecisionsRead { to, decisions } => self.on_decisions_read(to, decisions),
         }
         self.carry_out(now);
@@ -381,6 +392,7 @@ impl<S: Service> Node<S> {
         self.agreement.on_persisted(now, self.persisted);
         self.execute_logged(now);
         self.store_logged();
+        self.digest_logged();
     }
 
     /// The mark whose durability makes everything noted so far durable; what waits is appended in

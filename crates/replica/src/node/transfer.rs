@@ -8,15 +8,19 @@
 //!
 //! Seeders give pieces in turns. A turn ends when it has brought its pieces, or after its time; the
 //! next one is that of the seeder that has had least time. So one that is slow on purpose costs its
-//! share of the time, however it keeps within the limits.
+//! share of the time, however it keeps within the limits. With sequential checkpoints each state is
+//! stored by one replica, or by few: who failed to bring its state is turned to after others, who have
+//! older ones, and what it brought is kept, for most pieces are the same in the next state.
 
 use super::checkpoints::Stored;
 use super::{Node, Now, Output, Peer};
 use bytes::Bytes;
 use perdura_execution::{Machine, Manifest, Service};
+use perdura_protocol::configuration::Schedule;
 use perdura_protocol::message::{Message, StateCertificate};
 use perdura_protocol::viewchange::PrefixCertificate;
-use perdura_protocol::{Decode, ReplicaId, Slot, seeded};
+use perdura_protocol::{Decode, Digest, ReplicaId, Slot, seeded};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Offers are awaited for this long after asking, unless all have answered.
@@ -33,6 +37,9 @@ const PIECES_AT_ONCE: usize = 8;
 
 /// Pieces after which a turn ends: many times what is on the way, for the next seeder starts anew.
 const TURN_PIECES: usize = 64;
+
+/// Pieces of a state that did not arrive as a whole are kept for this time after the last attempt.
+const KEPT_MS: u64 = 60_000;
 
 /// A turn ends after this time in any case; it doubles each time that it was too short, for the way
 /// may be slow and not the seeder ...
@@ -80,16 +87,25 @@ struct Fetching {
 }
 
 impl Fetching {
-    fn new(offer: Offer, seeders: Vec<ReplicaId>, manifest: Manifest, now_ms: u64) -> Fetching {
+    /// `kept` holds pieces that came for another state.
+    fn new(
+        offer: Offer,
+        seeders: Vec<ReplicaId>,
+        manifest: Manifest,
+        kept: &BTreeMap<Digest, Bytes>,
+        now_ms: u64,
+    ) -> Fetching {
         let count = manifest.entries().len();
+        let pieces: Vec<Option<Bytes>> =
+            manifest.entries().iter().map(|entry| kept.get(&entry.digest).cloned()).collect();
         Fetching {
             offer,
             seeders: seeders.into_iter().map(|id| Seeder { id, spent_ms: 0 }).collect(),
             manifest,
-            pieces: vec![None; count],
+            missing: pieces.iter().filter(|piece| piece.is_none()).count(),
+            pieces,
             asked: BTreeSet::new(),
             open: (0..count as u32).collect(),
-            missing: count,
             turn: 0,
             turn_since_ms: now_ms,
             given: 0,
@@ -132,8 +148,12 @@ pub(super) struct Transfer<S> {
     offers: BTreeMap<ReplicaId, Offer>,
     answers: BTreeSet<ReplicaId>,
     ended_ms: u64,
-    // How often a turn was too short; a state that arrives ends that.
+    // How often a turn was too short; a state that arrives ends that, and the failures.
     short_turns: u32,
+    // How often each replica failed to bring its state.
+    failures: BTreeMap<ReplicaId, u32>,
+    // Verified pieces of a state that did not arrive as a whole.
+    kept: BTreeMap<Digest, Bytes>,
     /// State that was on disk before and is lost; no state below it will do.
     pub at_least: Slot,
 }
@@ -146,6 +166,8 @@ impl<S: Service> Transfer<S> {
             answers: BTreeSet::new(),
             ended_ms: 0,
             short_turns: 0,
+            failures: BTreeMap::new(),
+            kept: BTreeMap::new(),
             at_least,
         }
     }
@@ -154,15 +176,30 @@ impl<S: Service> Transfer<S> {
         !matches!(self.phase, Phase::Idle)
     }
 
-    /// The newest state that some replicas offer, one of them correct; if there is none, any.
+    /// Of the states offered by who failed least, the newest that some replicas offer, one of them
+    /// correct; if there is none, any.
     fn best_offer(&self, witnesses: usize) -> Option<(&Offer, bool)> {
-        let offers = self.offers.values();
         let same =
             |a: &Offer, b: &Offer| a.state.slot == b.state.slot && a.state.digest == b.state.digest;
-        offers
-            .clone()
-            .map(|offer| (offer, offers.clone().filter(|b| same(offer, b)).count() >= witnesses))
-            .max_by_key(|(offer, vouched)| (*vouched, offer.state.slot))
+        let rank = |offer: &Offer| {
+            let who = self.offers.iter().filter(|(_, other)| same(offer, other));
+            let failures = who.clone().map(|(id, _)| self.failures.get(id).copied().unwrap_or(0));
+            let vouched = who.count() >= witnesses;
+            (Reverse(failures.min().unwrap_or(0)), vouched, offer.state.slot)
+        };
+        let ranked = self.offers.values().map(|offer| (offer, rank(offer)));
+        ranked.max_by_key(|(_, rank)| *rank).map(|(offer, rank)| (offer, rank.1))
+    }
+
+    fn failed(&mut self, seeder: ReplicaId) {
+        let failures = self.failures.entry(seeder).or_default();
+        *failures = failures.saturating_add(1);
+    }
+
+    fn forget_failures(&mut self) {
+        self.short_turns = 0;
+        self.failures.clear();
+        self.kept.clear();
     }
 
     /// Whether a state at or after `slot` is being stored already: an older one could not follow
@@ -222,13 +259,8 @@ impl<S: Service> Node<S> {
     fn answer_query(&mut self, now: Now, from: ReplicaId) {
         let prefix = self.agreement.prefix().clone();
         let delivered = self.agreement.delivered();
-        let held = |slot| self.checkpointing.stored.iter().any(|s| s.snapshot.slot() == slot);
-        let state = self
-            .checkpointing
-            .certificates
-            .newest()
-            .cloned()
-            .filter(|state| held(state.slot) && prefix.slot >= state.slot);
+        let held = |slot| prefix.slot >= slot && self.checkpointing.held(slot).is_some();
+        let state = self.checkpointing.certificates.all().find(|state| held(state.slot)).cloned();
         self.send(&[Peer::Replica(from)], &Message::StateInfo { delivered, state, prefix });
         self.repeat_uncertified_votes(now);
     }
@@ -303,8 +335,14 @@ impl<S: Service> Node<S> {
     }
 
     fn end_transfer(&mut self, now: Now) {
-        self.transfer.phase = Phase::Idle;
+        let phase = std::mem::replace(&mut self.transfer.phase, Phase::Idle);
         self.transfer.ended_ms = now.monotonic_ms;
+        if let Phase::Pieces(fetching) = phase {
+            let Fetching { manifest, pieces, .. } = *fetching;
+            let digests = manifest.entries().iter().map(|entry| entry.digest);
+            self.transfer.kept =
+                digests.zip(pieces).filter_map(|(digest, piece)| Some((digest, piece?))).collect();
+        }
     }
 
     fn on_manifest(&mut self, now: Now, from: ReplicaId, slot: Slot, bytes: Bytes) {
@@ -319,13 +357,18 @@ impl<S: Service> Node<S> {
             .filter(|manifest| manifest.slot == slot);
         let Some(manifest) = manifest else {
             // Gone there, or not what was certified: the next one.
-            seeders.remove(0);
+            self.transfer.failed(seeders.remove(0));
             self.ask_manifest(now, offer, seeders);
             return;
         };
-        let fetching = Fetching::new(offer, seeders, manifest, now.monotonic_ms);
+        let kept = std::mem::take(&mut self.transfer.kept);
+        let fetching = Fetching::new(offer, seeders, manifest, &kept, now.monotonic_ms);
         self.transfer.phase = Phase::Pieces(Box::new(fetching));
-        self.ask_pieces();
+        if self.transfer_complete() {
+            self.restore(now);
+        } else {
+            self.ask_pieces();
+        }
     }
 
     fn ask_pieces(&mut self) {
@@ -387,10 +430,13 @@ impl<S: Service> Node<S> {
         let Phase::Pieces(fetching) = &mut self.transfer.phase else { return };
         fetching.end_turn(now.monotonic_ms);
         fetching.seeders.retain(|seeder| seeder.id != from);
-        if fetching.seeders.is_empty() {
+        let alone = fetching.seeders.is_empty();
+        self.transfer.failed(from);
+        if alone {
             self.end_transfer(now);
             return;
         }
+        let Phase::Pieces(fetching) = &mut self.transfer.phase else { return };
         fetching.begin_turn();
         fetching.progress_ms = now.monotonic_ms;
         self.ask_pieces();
@@ -403,6 +449,8 @@ impl<S: Service> Node<S> {
         let Phase::Pieces(fetching) = &mut self.transfer.phase else { return };
         self.transfer.short_turns = (self.transfer.short_turns + 1).min(TURN_DOUBLINGS);
         if fetching.seeders.len() < witnesses {
+            let slow: Vec<ReplicaId> = fetching.seeders.iter().map(|seeder| seeder.id).collect();
+            slow.into_iter().for_each(|seeder| self.transfer.failed(seeder));
             self.end_transfer(now);
             return;
         }
@@ -469,7 +517,7 @@ impl<S: Service> Node<S> {
         self.logged.clear();
         self.logged_slot = slot;
         self.counters.transfers_completed += 1;
-        self.transfer.short_turns = 0;
+        self.transfer.forget_failures();
         self.agreement.on_installed(now, slot, history, &configurations);
         self.agreement.set_due(self.machine.due());
         self.certify_state(slot);
@@ -486,12 +534,18 @@ impl<S: Service> Node<S> {
     pub(super) fn tick_transfer(&mut self, now: Now) {
         let ms = now.monotonic_ms;
         let witnesses = self.parameters.faults.witnesses();
-        let vouched = self.transfer.best_offer(witnesses).is_some_and(|(_, vouched)| vouched);
+        let rounds = self.parameters.schedule == Schedule::Sequential;
+        let best = self.transfer.best_offer(witnesses);
+        let enough = best.is_some_and(|(_, vouched)| vouched || rounds);
         let turn_ms = TURN_MS << self.transfer.short_turns;
         match &mut self.transfer.phase {
             Phase::Idle => {
                 let needed =
                     !self.agreement.voting() || self.machine.slot() < self.transfer.at_least;
+                if ms >= self.transfer.ended_ms + KEPT_MS {
+                    // It was overtaken by the log.
+                    self.transfer.kept.clear();
+                }
                 if ms < self.transfer.ended_ms + ANSWER_MS {
                     return;
                 }
@@ -506,14 +560,14 @@ impl<S: Service> Node<S> {
                 }
             }
             Phase::Asking { since_ms } if ms >= *since_ms + OFFERS_MS => {
-                if !vouched && ms < *since_ms + ANSWER_MS {
+                if !enough && ms < *since_ms + ANSWER_MS {
                     return;
                 }
                 self.choose_offer(now);
             }
             Phase::Manifest { offer, seeders, since_ms } if ms >= *since_ms + ANSWER_MS => {
                 let (offer, mut seeders) = (offer.clone(), seeders.clone());
-                seeders.remove(0);
+                self.transfer.failed(seeders.remove(0));
                 self.ask_manifest(now, offer, seeders);
             }
             Phase::Pieces(fetching) => {

@@ -1,5 +1,5 @@
-//! The thread that digests, writes and flushes checkpoints, from frozen snapshots, while the event
-//! loop executes on.
+//! The thread that writes and flushes checkpoints, from frozen snapshots, while the event loop
+//! executes on; and one that digests states, so that who is writing one for long still signs others.
 
 use super::keeper::{Completion, Completions};
 use super::worker;
@@ -23,6 +23,8 @@ pub(super) enum Job {
 pub(super) struct Checkpointer {
     jobs: Option<SyncSender<Job>>,
     thread: JoinHandle<Checkpoints<FileDisk>>,
+    states: Option<SyncSender<StateSnapshot>>,
+    digester: JoinHandle<()>,
 }
 
 impl Checkpointer {
@@ -32,19 +34,34 @@ impl Checkpointer {
     ) -> std::io::Result<Checkpointer> {
         let (jobs, queue) = sync_channel(QUEUE);
         let work = move |completions: &Completions| work(checkpoints, &queue, completions);
-        let thread = worker::spawn("checkpointer", completions, work)?;
-        Ok(Checkpointer { jobs: Some(jobs), thread })
+        let thread = worker::spawn("checkpointer", completions.clone(), work)?;
+        let (states, queue) = sync_channel(QUEUE);
+        let work = move |completions: &Completions| digest(&queue, completions);
+        let digester = worker::spawn("digester", completions, work)?;
+        Ok(Checkpointer { jobs: Some(jobs), thread, states: Some(states), digester })
     }
 
     /// One whose thread never does anything.
     #[cfg(test)]
     pub fn stuck() -> Checkpointer {
-        let thread = std::thread::spawn(|| {
+        fn park<T>() -> T {
             loop {
                 std::thread::park();
             }
-        });
-        Checkpointer { jobs: Some(sync_channel(QUEUE).0), thread }
+        }
+        Checkpointer {
+            jobs: Some(sync_channel(QUEUE).0),
+            thread: std::thread::spawn(park),
+            states: Some(sync_channel(QUEUE).0),
+            digester: std::thread::spawn(park),
+        }
+    }
+
+    /// Digests a state.
+    pub fn digest(&self, snapshot: StateSnapshot) {
+        if let Some(states) = &self.states {
+            let _ = states.send(snapshot);
+        }
     }
 
     pub fn send(&self, job: Job) {
@@ -57,7 +74,15 @@ impl Checkpointer {
     /// Waits until everything queued is done, and gives the checkpoints back; none after a panic.
     pub fn stop(mut self) -> Option<Checkpoints<FileDisk>> {
         self.jobs = None;
+        self.states = None;
+        let _ = self.digester.join();
         self.thread.join().ok()
+    }
+}
+
+fn digest(queue: &Receiver<StateSnapshot>, completions: &Completions) {
+    while let Ok(snapshot) = queue.recv() {
+        completions.push(Completion::StateDigested(snapshot.manifest()));
     }
 }
 

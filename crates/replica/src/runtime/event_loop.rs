@@ -175,6 +175,7 @@ impl<S: Service> EventLoop<S> {
                     Input::DecisionsRead { to, decisions }
                 }
                 Completion::CheckpointStored(manifest) => Input::CheckpointStored { manifest },
+                Completion::StateDigested(manifest) => Input::StateDigested { manifest },
                 Completion::Failed(_) => continue,
             };
             self.node.handle(now, input);
@@ -255,6 +256,7 @@ impl<S: Service> EventLoop<S> {
                 Output::ReadDecisions { to, wanted } => {
                     workers.keeper.send(keeper::Job::Read { to, wanted });
                 }
+                Output::DigestState { snapshot } => workers.checkpointer.digest(snapshot),
                 Output::StoreCheckpoint { snapshot, keep } => {
                     workers.checkpointer.send(checkpointer::Job::Store { snapshot, keep });
                 }
@@ -415,6 +417,7 @@ mod tests {
                 checkpoint_bytes: 1 << 24,
                 max_skew_ms: 500,
                 state_limit_bytes: 1 << 30,
+                schedule: Default::default(),
                 service: Default::default(),
                 administrator: key(1).public(),
             },

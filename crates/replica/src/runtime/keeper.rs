@@ -32,6 +32,7 @@ pub(super) enum Completion {
     Persisted(u64),
     DecisionsRead { to: ReplicaId, decisions: Vec<Decision> },
     CheckpointStored(perdura_execution::Manifest),
+    StateDigested(perdura_execution::Manifest),
     Failed(String),
 }
 

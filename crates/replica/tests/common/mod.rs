@@ -20,6 +20,7 @@ fn parameters(scheme: Scheme, (u, r): (u8, u8)) -> Parameters {
         checkpoint_bytes: 1 << 24,
         max_skew_ms: 500,
         state_limit_bytes: 1 << 30,
+        schedule: Default::default(),
         service: Default::default(),
         administrator: SecretKey::from_seed(scheme, [1; 32]).public(),
     }

@@ -59,6 +59,7 @@ impl<S: Service> Group<S> {
             checkpoint_bytes: 1 << 24,
             max_skew_ms: 500,
             state_limit_bytes: 1 << 30,
+            schedule: Default::default(),
             service: Default::default(),
             administrator: key(1).public(),
         };

@@ -85,11 +85,11 @@ impl Checkers {
     pub fn new(plan: &Plan, parameters: &Parameters, genesis: &Genesis) -> Checkers {
         let first = &genesis.configuration;
         let n = plan.faults.n();
-        let Parameters { cluster, checkpoint_interval, checkpoint_bytes, .. } = *parameters;
+        let (cluster, (interval, limit_bytes)) = (parameters.cluster, parameters.boundary());
         Checkers {
             agreement: Agreement::default(),
             exactly_once: ExactlyOnce::default(),
-            persist_before_speak: PersistBeforeSpeak::new(n),
+            persist_before_speak: PersistBeforeSpeak::new(n, parameters.schedule),
             durability: Durability::default(),
             equal_states: EqualStates::default(),
             bounded_memory: BoundedMemory {
@@ -101,7 +101,7 @@ impl Checkers {
             votes: Votes::new(n, plan.depth),
             evidence: Evidence::new(cluster, plan.scheme, plan.faults, first.clone()),
             view_grounds: ViewGrounds::new(n),
-            boundaries: Boundaries::new(checkpoint_interval, checkpoint_bytes),
+            boundaries: Boundaries::new(interval, limit_bytes, parameters.schedule),
             agreed_time: AgreedTime::new(parameters.max_skew_ms, plan.faults),
             revocation: Revocation::default(),
             fairness: Fairness::new(

@@ -8,12 +8,13 @@
 //! | Propose, Write, ViewChange, NewView | a View not below its view |
 //! | ViewChange | a Vote for each of its locks |
 //! | Prefix | the decided batch of every slot of it, or a state after it |
-//! | Checkpoint | that state |
+//! | Checkpoint | that state; with sequential checkpoints that, or the same as with Prefix |
 //! | Replies | the very batch in which the command was executed, or a state after it |
 
 use super::agreement::Agreement;
 use super::exactly_once::ExactlyOnce;
 use crate::violation::{Broken, Check};
+use perdura_protocol::configuration::Schedule;
 use perdura_protocol::{Digest, Message, Outcome, Record, RefusalReason, SessionId, Slot, View};
 use std::collections::BTreeSet;
 
@@ -66,13 +67,16 @@ impl Kept {
 #[derive(Debug)]
 pub struct PersistBeforeSpeak {
     replicas: Vec<Kept>,
+    // Digests are signed by those too who do not store the state.
+    sequential: bool,
 }
 
 impl PersistBeforeSpeak {
     /// For a group of `n` replicas with empty disks.
     #[must_use]
-    pub fn new(n: usize) -> PersistBeforeSpeak {
-        PersistBeforeSpeak { replicas: vec![Kept::default(); n] }
+    pub fn new(n: usize, schedule: Schedule) -> PersistBeforeSpeak {
+        let sequential = schedule == Schedule::Sequential;
+        PersistBeforeSpeak { replicas: vec![Kept::default(); n], sequential }
     }
 
     /// The disk of `replica` has these records for good.
@@ -156,6 +160,10 @@ impl PersistBeforeSpeak {
         let fail = |what: String| {
             Err(Broken::new(RULE, format!("replica {replica} says {what}, not on its disk")))
         };
+        let missing = |slot: Slot| {
+            let first = kept.checkpoint.0 + 1;
+            (first..=slot.0).find(|number| !kept.has_decided(Slot(*number), decided))
+        };
         let in_view = |view: View, what: &str| match kept.view {
             Some(entered) if entered >= view => Ok(()),
             entered => fail(format!("{what} in view {view} (on disk: {entered:?})")),
@@ -184,15 +192,13 @@ impl PersistBeforeSpeak {
                     )),
                 }
             }
-            Message::Prefix { slot, .. } => {
-                let first = kept.checkpoint.0 + 1;
-                match (first..=slot.0).find(|number| !kept.has_decided(Slot(*number), decided)) {
-                    None => Ok(()),
-                    Some(missing) => fail(format!("Prefix {slot}, slot {missing} is")),
-                }
-            }
+            Message::Prefix { slot, .. } => match missing(*slot) {
+                None => Ok(()),
+                Some(missing) => fail(format!("Prefix {slot}, slot {missing} is")),
+            },
             Message::Checkpoint { slot, digest, .. } => {
-                if kept.states.contains(&(*slot, *digest)) {
+                let stored = kept.states.contains(&(*slot, *digest));
+                if stored || (self.sequential && missing(*slot).is_none()) {
                     return Ok(());
                 }
                 fail(format!("Checkpoint {slot}"))
@@ -251,7 +257,7 @@ mod tests {
 
     #[test]
     fn a_vote_is_on_disk_before_it_leaves() {
-        let mut checker = PersistBeforeSpeak::new(3);
+        let mut checker = PersistBeforeSpeak::new(3, Schedule::Coordinated);
         assert!(checker.says(1, &accept(2)).is_err());
         checker.appended(1, &[vote(2)]);
         assert!(checker.says(1, &accept(2)).is_ok());
@@ -261,7 +267,7 @@ mod tests {
 
     #[test]
     fn a_view_is_on_disk_before_anything_is_said_in_it() {
-        let mut checker = PersistBeforeSpeak::new(3);
+        let mut checker = PersistBeforeSpeak::new(3, Schedule::Coordinated);
         let write = Message::Write {
             view: View(1),
             slot: Slot(1),
@@ -275,7 +281,7 @@ mod tests {
 
     #[test]
     fn what_was_written_is_read_back() {
-        let mut checker = PersistBeforeSpeak::new(3);
+        let mut checker = PersistBeforeSpeak::new(3, Schedule::Coordinated);
         checker.appended(0, &[Record::View(View(1)), vote(1)]);
         assert!(checker.reopened(0, &[Record::View(View(1)), vote(1)], &[]).is_ok());
         assert!(checker.clone_for_test().reopened(0, &[Record::View(View(1))], &[]).is_err());
@@ -284,7 +290,7 @@ mod tests {
 
     #[test]
     fn the_log_is_cut_below_a_state_on_disk_only() {
-        let mut checker = PersistBeforeSpeak::new(3);
+        let mut checker = PersistBeforeSpeak::new(3, Schedule::Coordinated);
         assert!(checker.truncated(0, Slot(64)).is_err());
         checker.stored(0, Slot(64), Digest::ZERO);
         assert!(checker.truncated(0, Slot(64)).is_ok());
@@ -292,7 +298,7 @@ mod tests {
 
     #[test]
     fn another_batch_of_the_slot_is_not_the_one_decided() {
-        let mut checker = PersistBeforeSpeak::new(3);
+        let mut checker = PersistBeforeSpeak::new(3, Schedule::Coordinated);
         let mut decided = Agreement::default();
         let tick = |time: u64| Batch::tick(Time(time));
         let logs = |batch: Batch| Record::Decision {
@@ -319,7 +325,7 @@ mod tests {
         }
 
         fn clone_for_test(&self) -> PersistBeforeSpeak {
-            PersistBeforeSpeak { replicas: self.replicas.clone() }
+            PersistBeforeSpeak { replicas: self.replicas.clone(), sequential: self.sequential }
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::world::World;
 use crate::world::by_hand::{During, Filter, swap};
 use bytes::Bytes;
 use perdura_adversary::{Attack, Strategy};
-use perdura_protocol::configuration::Durability;
+use perdura_protocol::configuration::{Durability, Schedule};
 use perdura_protocol::{Faults, Scheme};
 use perdura_store::StoreCommand;
 use std::fmt::Write;
@@ -59,6 +59,7 @@ impl Stage {
         for option in options.chunks(2) {
             match option {
                 ["depth", depth] => plan.depth = number(depth)?,
+                ["schedule", name] => plan.schedule = Schedule::parse(name)?,
                 ["interval", slots] => plan.checkpoint_interval = number(slots)?,
                 ["clients", count] => plan.workload.clients = number(count)? as usize,
                 ["strangers", count] => strangers = number(count)? as usize,
@@ -326,6 +327,7 @@ fn calm(faults: Faults) -> Plan {
         durability: Durability::Sync,
         depth: 8,
         checkpoint_interval: 64,
+        schedule: Schedule::Coordinated,
         log_file_bytes: 16 * 1024,
         flush_us: 500,
         long_rounds: false,

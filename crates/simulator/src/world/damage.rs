@@ -110,7 +110,9 @@ pub(crate) fn is_whole(opened: &Opened<MemoryDisk>, known: &[Gap]) -> bool {
     // Where the files before it were freed, nothing tells how far back a gap went: from group 1 on.
     let is_known = |gap: &RepairedGap| {
         let begins = |first: &u64| *first <= gap.first_group || gap.first_group == 1;
-        known.iter().any(|(first, last)| begins(first) && (*first..=*last).contains(&gap.last_group))
+        known
+            .iter()
+            .any(|(first, last)| begins(first) && (*first..=*last).contains(&gap.last_group))
     };
     opened.repaired_gaps.iter().all(is_known) && lost_state(opened).is_none()
 }

@@ -85,9 +85,10 @@ impl World {
                     }
                 }
                 Output::Append { records, mark } => process.appends.push_back((records, mark)),
+                Output::DigestState { snapshot } => self.digest_state(replica, snapshot),
                 Output::StoreCheckpoint { snapshot, keep } => {
                     if !self.is_liar(replica) {
-                        self.checkers.boundaries.taken(replica, snapshot.slot());
+                        self.checkers.boundaries.stored(replica, snapshot.slot());
                     }
                     self.store_state(replica, StateJob::Store { snapshot, keep });
                 }

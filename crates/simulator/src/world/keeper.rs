@@ -6,7 +6,7 @@ use super::{Event, World};
 use crate::report::{FaultKind, Mark};
 use crate::world::replica::{Flush, StateJob};
 use perdura_durability::{CheckpointError, LogError};
-use perdura_execution::Manifest;
+use perdura_execution::{Manifest, StateSnapshot};
 use perdura_protocol::message::Decision;
 use perdura_protocol::{Digest, Encode, Record, ReplicaId, Slot, limits};
 use perdura_replica::node::Input;
@@ -110,6 +110,29 @@ impl World {
         self.trace.line(self.now_us, format_args!("r{replica} persisted {}", flush.mark));
         self.input(replica, Input::Persisted(flush.mark));
         self.keep(replica);
+    }
+
+    /// A state is to be digested. What it will be is known at once, the word of it comes later.
+    pub(crate) fn digest_state(&mut self, replica: usize, snapshot: StateSnapshot) {
+        let manifest = snapshot.manifest();
+        if !self.is_liar(replica) {
+            self.checkers.boundaries.taken(replica, manifest.slot);
+            let digest = manifest.digest();
+            let check = self.checkers.equal_states.state(replica, manifest.slot, digest);
+            self.check(check);
+        }
+        let life = self.replicas[replica].life;
+        let delay = self.disk_random.between(1, 10) * self.plan.flush_us;
+        self.push(delay, Event::StateDigested { replica, life, manifest });
+    }
+
+    pub(crate) fn on_state_digested(&mut self, replica: usize, manifest: Manifest) {
+        let (slot, digest) = (manifest.slot, manifest.digest());
+        self.step();
+        self.trace.event([10, replica as u64, slot.0, self.now_us], &digest.0);
+        self.trace
+            .line(self.now_us, format_args!("r{replica} digested the state after slot {slot}"));
+        self.input(replica, Input::StateDigested { manifest });
     }
 
     /// Queues a state to be stored.

@@ -45,7 +45,7 @@ use clock::Clock;
 use ending::Ending;
 use hostile::Hostile;
 use network::Network;
-use perdura_execution::Genesis;
+use perdura_execution::{Genesis, Manifest};
 use perdura_protocol::configuration::{Configuration, Member, Parameters};
 use perdura_protocol::{ClusterId, Digest, PublicKey, ReplicaId, SecretKey, Slot};
 use queue::Queue;
@@ -75,6 +75,8 @@ pub(crate) enum Event {
     Flushed { replica: usize, life: u64 },
     /// A state is stored.
     StateStored { replica: usize, life: u64 },
+    /// The word of a state's digest.
+    StateDigested { replica: usize, life: u64, manifest: Manifest },
     /// Batches were read from the log.
     Read { replica: usize, life: u64, to: ReplicaId, wanted: Vec<(Slot, Digest)> },
     /// A liar says something late.
@@ -195,6 +197,7 @@ impl World {
             checkpoint_bytes: 1 << 20,
             max_skew_ms: 500,
             state_limit_bytes: 1 << 30,
+            schedule: plan.schedule,
             service: Default::default(),
             administrator,
         };
@@ -390,6 +393,12 @@ impl World {
                     && !self.postponed(replica, || Event::StateStored { replica, life })
                 {
                     self.on_state_stored(replica);
+                }
+            }
+            Event::StateDigested { replica, life, manifest } => {
+                let again = || Event::StateDigested { replica, life, manifest: manifest.clone() };
+                if self.lives(replica, life) && !self.postponed(replica, again) {
+                    self.on_state_digested(replica, manifest);
                 }
             }
             Event::Read { replica, life, to, wanted } => {
