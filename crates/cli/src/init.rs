@@ -385,6 +385,7 @@ fn make_replica(
         data_path: PathBuf::from("data"),
         listen: place.listen.clone(),
         http: Some(place.http.clone()),
+        checkpoint_mb_s: 0,
     };
     format::data_directory(&file.data(), &cluster.parameters, id, 0, None)?;
     file.store(&file.path)?;

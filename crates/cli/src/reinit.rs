@@ -114,6 +114,7 @@ fn pending(own: &Path, id: ReplicaId, cluster: &Cluster) -> Result<ReplicaFile> 
             data_path: PathBuf::from("data"),
             listen: entry.address.clone(),
             http: Some(entry.http.clone()),
+            checkpoint_mb_s: 0,
         },
     };
     let incarnation = entry.incarnation.checked_add(1).context("no incarnation is left")?;

@@ -122,6 +122,7 @@ fn replica_config(file: ReplicaFile, cluster: &Cluster) -> ReplicaConfig {
         incarnation: file.incarnation,
         data: file.data(),
         log_device: None,
+        checkpoint_bytes_per_s: file.checkpoint_mb_s * 1_000_000,
         key: file.key,
         parameters: cluster.parameters.clone(),
         genesis: cluster.genesis(id),

@@ -1,12 +1,14 @@
 //! For the fuzz targets (`crates/fuzzing`): makes damaged files verify again, so that what reads
 //! behind the checksums meets every value that could stand there.
 
+use crate::checkpoint::{Check, Entry, entry_bytes};
 use crate::checksum::{FileKey, SUM_BYTES, u32_at, u64_at};
 use crate::disk::{Disk, DiskError};
 use crate::log::file::{FILE_HEADER_BYTES, GROUPS_OFFSET, LogName, MARK_BYTES, MARK_OFFSETS};
 use crate::log::group::{FRAME_BYTES, HEADER_BYTES, PAGE_BYTES};
 use crate::log::scan::key_of;
 use crate::superblock::{Identity, SUPERBLOCK_NAME};
+use perdura_protocol::{Digest, Slot};
 
 /// Gives the superblock, every log file and every checkpoint of a directory the checksums of what
 /// they hold. Magic numbers and places are left as they are.
@@ -96,7 +98,8 @@ fn seal_group(group: &mut [u8], key: &FileKey, use_number: u64, offset: u64) {
     seal(&mut group[..HEADER_BYTES], key);
 }
 
-/// As far as its parts are where header and footer say; `None` behind that.
+/// As far as its parts are where header and footer say; `None` behind that. What it links to is
+/// left as it is.
 fn seal_checkpoint(bytes: &mut [u8]) -> Option<()> {
     let key = FileKey::checkpoint(bytes.get(24..96)?);
     seal(bytes.get_mut(..128)?, &key);
@@ -107,11 +110,22 @@ fn seal_checkpoint(bytes: &mut [u8]) -> Option<()> {
     let start = usize::try_from(u64_at(&bytes[footer..], 24)).ok()?;
     let index = start..start.checked_add(usize::try_from(u64_at(&bytes[footer..], 32)).ok()?)?;
     bytes.get(index.clone())?;
-    for entry in index.clone().step_by(28).filter(|entry| entry + 28 <= index.end) {
-        let offset = usize::try_from(u64_at(&bytes[entry..], 0)).ok()?;
-        let end = offset.checked_add(u32_at(&bytes[entry..], 8) as usize)?;
-        let sum = key.sum(bytes.get(offset..end)?);
-        bytes[entry + 12..entry + 28].copy_from_slice(&sum);
+    let (version, slot) = (u32_at(bytes, 24), Slot(u64_at(bytes, 44)));
+    let step = entry_bytes(version);
+    for at in index.clone().step_by(step).filter(|at| at + step <= index.end) {
+        let mut entry = Entry::decode(version, slot, &bytes[at..at + step]);
+        let offset = usize::try_from(entry.place.offset).ok()?;
+        let end = offset.checked_add(entry.place.bytes as usize)?;
+        if entry.place.file == slot {
+            let content = bytes.get(offset..end)?;
+            entry.check = match entry.check {
+                Check::Sum(_) => Check::Sum(key.sum(content)),
+                Check::Digest(_) => Check::Digest(Digest::of(content)),
+            };
+        }
+        let mut encoded = Vec::with_capacity(step);
+        entry.encode(&mut encoded);
+        bytes[at..at + step].copy_from_slice(&encoded);
     }
     let sum = key.sum(&bytes[index]);
     bytes[footer + 40..].copy_from_slice(&sum);

@@ -5,11 +5,13 @@
 //! torn tail or rot is for the opening of the whole directory to say.
 
 use crate::FORMAT_VERSION;
-use crate::checkpoint::{CheckpointError, CheckpointReader};
+use crate::checkpoint::{CheckpointError, CheckpointReader, Place};
 use crate::disk::{Disk, DiskError};
 use crate::log::file::{FILE_HEADER_BYTES, FileHeader};
 use crate::log::group::GroupHeader;
 use crate::log::scan::{GroupWalk, Met, ScanError, read_array, read_mark};
+use crate::storage::OpenError;
+use crate::superblock::{SUPERBLOCK_NAME, Superblock, SuperblockFile};
 use perdura_protocol::{ClusterId, Digest, Record, Slot};
 use std::fmt;
 
@@ -250,11 +252,28 @@ fn group_item(header: &GroupHeader) -> LogItem {
     }
 }
 
+/// The superblock of a data directory; `None` if there is none that can be read.
+///
+/// # Errors
+/// [`InspectError::Disk`].
+pub fn read_superblock(disk: &mut impl Disk) -> Result<Option<Superblock>, InspectError> {
+    if !disk.exists(SUPERBLOCK_NAME)? {
+        return Ok(None);
+    }
+    match SuperblockFile::read(disk) {
+        Ok(file) => Ok(Some(file.current().clone())),
+        Err(OpenError::Io(error)) => Err(error.into()),
+        Err(_) => Ok(None),
+    }
+}
+
 /// An item of a checkpoint file. Its text is one line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CheckpointItem {
     /// The file's header; it and the index verify.
     Header {
+        /// Format version.
+        version: u32,
         /// The cluster.
         cluster: ClusterId,
         /// The state is that after this slot.
@@ -265,38 +284,73 @@ pub enum CheckpointItem {
         manifest_bytes: usize,
         /// Number of pieces.
         pieces: usize,
+        /// Of these, in files of older checkpoints.
+        linked: usize,
     },
     /// A piece.
     Piece {
         /// Its number.
         index: usize,
-        /// Offset of its bytes in the file.
-        offset: u64,
-        /// Its length.
-        bytes: u32,
-        /// Whether it verifies.
-        valid: bool,
+        /// Where it stands.
+        place: Place,
+        /// Whether that is the file of an older checkpoint.
+        linked: bool,
+        /// What its digest says.
+        verdict: PieceVerdict,
     },
+}
+
+/// What became of a piece.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PieceVerdict {
+    /// It verifies.
+    Valid,
+    /// It does not verify.
+    Corrupt,
+    /// The older checkpoint's file that it is in is not beside this one.
+    NoFile,
 }
 
 impl fmt::Display for CheckpointItem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            CheckpointItem::Header { cluster, slot, digest, manifest_bytes, pieces } => write!(
+            CheckpointItem::Header {
+                version,
+                cluster,
+                slot,
+                digest,
+                manifest_bytes,
+                pieces,
+                linked,
+            } => write!(
                 f,
-                "checkpoint at slot {slot}: cluster {cluster}, state {digest}, manifest \
-                 {manifest_bytes} bytes, {pieces} pieces, checksum ok"
+                "checkpoint at slot {slot}: format {version}, cluster {cluster}, state {digest}, \
+                 manifest {manifest_bytes} bytes, {pieces} pieces, {linked} of them linked, \
+                 checksum ok"
             ),
-            CheckpointItem::Piece { index, offset, bytes, valid } => {
-                let verdict = if *valid { "checksum ok" } else { "CHECKSUM FAILS" };
-                write!(f, "{offset}: piece {index}, {bytes} bytes, {verdict}")
+            CheckpointItem::Piece { index, place, linked, verdict } => {
+                let Place { file, offset, bytes } = place;
+                let verdict = match verdict {
+                    PieceVerdict::Valid => "checksum ok",
+                    PieceVerdict::Corrupt => "CHECKSUM FAILS",
+                    PieceVerdict::NoFile => "THAT FILE IS NOT HERE",
+                };
+                if *linked {
+                    write!(
+                        f,
+                        "{offset} in checkpoint {:020}: piece {index}, {bytes} bytes, {verdict}",
+                        file.0
+                    )
+                } else {
+                    write!(f, "{offset}: piece {index}, {bytes} bytes, {verdict}")
+                }
             }
         }
     }
 }
 
 /// Walks through the checkpoint file `name` and hands each item to `visit`. Returns whether
-/// everything verifies.
+/// everything verifies, the pieces in files of older checkpoints too: these are looked for beside it.
 ///
 /// # Errors
 /// [`InspectError::Corrupt`] when header, manifest or index do not verify.
@@ -313,23 +367,29 @@ pub fn inspect_checkpoint<D: Disk>(
         CheckpointError::Corrupt { file, offset } => InspectError::Corrupt { file, offset },
         _ => InspectError::Corrupt { file: name.to_owned(), offset: 0 },
     })?;
+    let places: Vec<Place> =
+        (0..reader.piece_count()).filter_map(|index| reader.place(index)).collect();
+    let is_linked = |place: &Place| place.file != reader.slot();
     visit(CheckpointItem::Header {
+        version: reader.version(),
         cluster: reader.cluster(),
         slot: reader.slot(),
         digest: reader.digest(),
         manifest_bytes: reader.manifest().len(),
-        pieces: reader.piece_count(),
+        pieces: places.len(),
+        linked: places.iter().filter(|place| is_linked(place)).count(),
     });
     let mut intact = true;
-    for index in 0..reader.piece_count() {
-        let Some((offset, bytes)) = reader.place(index) else { break };
-        let valid = match reader.piece(index) {
-            Ok(_) => true,
+    for (index, place) in places.into_iter().enumerate() {
+        let verdict = match reader.piece(index) {
+            Ok(_) => PieceVerdict::Valid,
             Err(CheckpointError::Disk(error)) => return Err(error.into()),
-            Err(_) => false,
+            Err(_) if !reader.has_file(place) => PieceVerdict::NoFile,
+            Err(_) => PieceVerdict::Corrupt,
         };
-        intact &= valid;
-        visit(CheckpointItem::Piece { index, offset, bytes, valid });
+        intact &= verdict == PieceVerdict::Valid;
+        let linked = place.file != reader.slot();
+        visit(CheckpointItem::Piece { index, place, linked, verdict });
     }
     Ok(intact)
 }

@@ -8,7 +8,7 @@
 //! | `superblock` | identity, and which checkpoint is the state ([`superblock`]) |
 //! | `log/<use number>` | the log, in prezeroed recycled files ([`log`]) |
 //! | `log/free-<use number>` | files of the log to be used again |
-//! | `checkpoint/<slot>` | a state after a slot ([`checkpoint`]) |
+//! | `checkpoint/<slot>` | a state after a slot: what changed, and links to older ones ([`checkpoint`]) |
 //! | `lock` | held by the process that has the directory open ([`file_disk`]) |
 //!
 //! Start at [`storage`]: [`storage::format`] makes a directory, [`storage::open`] verifies one and
@@ -32,10 +32,14 @@ pub mod fuzzing;
 pub mod inspect;
 pub mod log;
 pub mod memory_disk;
+#[doc(hidden)]
+pub mod older_format;
 pub mod storage;
 pub mod superblock;
 
-pub use checkpoint::{CheckpointError, CheckpointReader, Checkpoints};
+pub use checkpoint::{
+    CheckpointError, CheckpointReader, Checkpoints, NewState, PieceName, Place, Stored,
+};
 pub use disk::{Disk, DiskError};
 pub use file_disk::FileDisk;
 pub use log::{Log, LogError};
@@ -43,7 +47,8 @@ pub use memory_disk::MemoryDisk;
 pub use storage::{
     Amnesia, Expectation, FormatError, OpenError, Opened, Options, RecoveredState, format, open,
 };
-pub use superblock::{CheckpointName, Identity, Superblock};
+pub use superblock::{CheckpointName, Identity, Link, Superblock};
 
 /// Version of every format in the data directory. A directory of a newer one is refused.
-pub const FORMAT_VERSION: u32 = 1;
+/// Version 1 is read; its superblock and its checkpoints differ.
+pub const FORMAT_VERSION: u32 = 2;

@@ -48,6 +48,7 @@ struct State {
     next_file: u64,
     epoch: u64,
     operations: u64,
+    written_bytes: u64,
     countdown: Option<u64>,
     dead: bool,
     fail_next_sync: bool,
@@ -190,6 +191,12 @@ impl MemoryDisk {
         self.state().operations
     }
 
+    /// Bytes written so far, zeros of new files aside.
+    #[must_use]
+    pub fn written_bytes(&self) -> u64 {
+        self.state().written_bytes
+    }
+
     /// Runs `operation`, which changes something, unless an injected failure forbids it.
     fn change(
         &self,
@@ -299,6 +306,7 @@ impl Disk for MemoryDisk {
             state.make_room((offset + data.len() as u64).saturating_sub(size))?;
             let stored = if state.short_write { data.len() / 2 } else { data.len() };
             state.file_state(name)?.write(offset, &data[..stored]);
+            state.written_bytes += stored as u64;
             Ok(())
         })
     }

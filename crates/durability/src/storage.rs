@@ -9,7 +9,8 @@
 //!    verify, the one kept behind it, provided that the log reaches back to it without a gap;
 //!    else the state is lost and has to come from peers *before this replica votes*: its promises
 //!    are all there (those up to the lost slot concern decided slots), but it can execute nothing
-//!    and would vouch for nothing.
+//!    and would vouch for nothing. A checkpoint verifies if all its pieces do, those in files of
+//!    older checkpoints too; a rotten piece is lost to every checkpoint that links to it.
 //! 4. What the log holds, and whether what rotted in it matters (the `log::recovery` module).
 //!
 //! Only then it puts things in order (half-written files are removed, a torn tail is cut), and
@@ -196,13 +197,24 @@ pub struct Options {
     pub log_file_bytes: u64,
     /// Most log files kept for their next use; what is freed beyond that is removed.
     pub free_log_files: usize,
-    /// Checkpoints kept behind the newest, 0 to 3, in case it rots.
+    /// Checkpoints kept behind the newest, 0 to 2, in case it rots.
     pub retained_checkpoints: usize,
+    /// A state up to this size, bytes, is written as a whole with each checkpoint, so that the one
+    /// before shares nothing with it. Of a larger one what changed is written.
+    pub small_state_bytes: u64,
+    /// A checkpoint's file is flushed each time that this many bytes of it were written.
+    pub checkpoint_sync_bytes: u64,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { log_file_bytes: 16 * 1024 * 1024, free_log_files: 4, retained_checkpoints: 1 }
+        Options {
+            log_file_bytes: 16 * 1024 * 1024,
+            free_log_files: 4,
+            retained_checkpoints: 1,
+            small_state_bytes: 4 * 1024 * 1024,
+            checkpoint_sync_bytes: 8 * 1024 * 1024,
+        }
     }
 }
 
@@ -321,7 +333,7 @@ pub fn open<D: Disk>(
         repaired_gaps: judgement.gaps,
         torn_tail: judgement.torn,
         log,
-        checkpoints: Checkpoints::new(disk, file, options.retained_checkpoints, lost),
+        checkpoints: Checkpoints::new(disk, file, *options, lost),
     })
 }
 

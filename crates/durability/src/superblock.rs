@@ -9,6 +9,8 @@
 //! | 40 | 4 | format version |
 //! | 44 | .. | the fields of [`Superblock`] in order; zeros to the end |
 //!
+//! Format version 1 has no `links`.
+//!
 //! Magic, checksum and version keep their place in every format version, so that an older program
 //! can tell a newer directory from a damaged one.
 //!
@@ -18,9 +20,11 @@
 //!   update leaves the one before it intact, and a rotten copy leaves its twin.
 //! - The valid copy with the highest sequence number is the superblock.
 //! - The position of the log and the state are one atomic fact (rule D5): a checkpoint file that
-//!   the superblock does not name is not there.
+//!   the superblock does not name is not there. What a checkpoint that it names links to it names
+//!   too, so that which files are kept hangs on no file's content.
 
 use crate::FORMAT_VERSION;
+use crate::checkpoint::MOST_FILES;
 use crate::checksum::{array_at, u32_at};
 use crate::disk::{Disk, DiskError};
 use crate::storage::OpenError;
@@ -84,6 +88,15 @@ pub struct CheckpointName {
     pub digest: Digest,
 }
 
+/// Pieces of a checkpoint stand in the file of an older one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Link {
+    /// The checkpoint, by its slot.
+    pub checkpoint: Slot,
+    /// The older one, which need not be a checkpoint of this directory any more.
+    pub file: Slot,
+}
+
 /// What the superblock says.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Superblock {
@@ -98,13 +111,16 @@ pub struct Superblock {
     /// Newest first. The first is the state, the others are kept in case it rots. Empty: the
     /// state before slot 1.
     pub checkpoints: Vec<CheckpointName>,
+    /// The files of older checkpoints that they need.
+    pub links: Vec<Link>,
 }
 
 impl Superblock {
     /// The superblock of a freshly formatted directory.
     #[must_use]
     pub fn new(identity: Identity) -> Superblock {
-        Superblock { sequence: 1, identity, opened: false, running: None, checkpoints: vec![] }
+        let (checkpoints, links) = (vec![], vec![]);
+        Superblock { sequence: 1, identity, opened: false, running: None, checkpoints, links }
     }
 
     /// The checkpoint that is the state, if there is one.
@@ -113,11 +129,26 @@ impl Superblock {
         self.checkpoints.first().copied()
     }
 
+    /// The slots of the checkpoint files that are kept: the checkpoints, and what they link to.
+    /// Some may come more than once.
+    pub(crate) fn checkpoint_files(&self) -> impl Iterator<Item = Slot> {
+        let checkpoints = self.checkpoints.iter().map(|name| name.slot);
+        checkpoints.chain(self.links.iter().map(|link| link.file))
+    }
+
     fn encode_copy(&self) -> Vec<u8> {
+        self.encode_copy_as(FORMAT_VERSION)
+    }
+
+    /// A copy of a format version, with that version's fields.
+    pub(crate) fn encode_copy_as(&self, version: u32) -> Vec<u8> {
         let mut out = vec![0; FIELDS_OFFSET];
         out[..8].copy_from_slice(MAGIC);
-        out[VERSION_OFFSET..FIELDS_OFFSET].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
-        self.encode(&mut out);
+        out[VERSION_OFFSET..FIELDS_OFFSET].copy_from_slice(&version.to_le_bytes());
+        self.encode_first(&mut out);
+        if version > 1 {
+            perdura_protocol::codec::encode_list(&self.links, &mut out);
+        }
         assert!(out.len() <= COPY_BYTES, "all fields are bounded");
         out.resize(COPY_BYTES, 0);
         let sum = blake3::hash(&out[VERSION_OFFSET..]);
@@ -130,26 +161,19 @@ impl Superblock {
         if &copy[..8] != MAGIC || blake3::hash(&copy[VERSION_OFFSET..]) != sum {
             return Copy::Damaged;
         }
-        match u32_at(copy, VERSION_OFFSET) {
+        let mut reader = Reader::new(Bytes::copy_from_slice(&copy[FIELDS_OFFSET..]));
+        let decoded = match u32_at(copy, VERSION_OFFSET) {
             // No format has this version: whatever wrote it, this program does not know it.
             0 => return Copy::Damaged,
+            1 => Superblock::decode_first(&mut reader),
             version if version > FORMAT_VERSION => return Copy::Newer(version),
-            _ => {}
-        }
-        let mut reader = Reader::new(Bytes::copy_from_slice(&copy[FIELDS_OFFSET..]));
-        Superblock::decode(&mut reader).map_or(Copy::Damaged, Copy::Valid)
+            _ => Superblock::decode(&mut reader),
+        };
+        decoded.map_or(Copy::Damaged, Copy::Valid)
     }
-}
 
-/// What a copy turned out to be.
-enum Copy {
-    Valid(Superblock),
-    Newer(u32),
-    Damaged,
-}
-
-impl Encode for Superblock {
-    fn encode(&self, out: &mut Vec<u8>) {
+    /// The fields of format version 1, which come first in every version.
+    fn encode_first(&self, out: &mut Vec<u8>) {
         let identity = &self.identity;
         self.sequence.encode(out);
         identity.cluster.encode(out);
@@ -163,10 +187,8 @@ impl Encode for Superblock {
         self.running.encode(out);
         perdura_protocol::codec::encode_list(&self.checkpoints, out);
     }
-}
 
-impl Decode for Superblock {
-    fn decode(reader: &mut Reader) -> Result<Superblock, DecodeError> {
+    fn decode_first(reader: &mut Reader) -> Result<Superblock, DecodeError> {
         Ok(Superblock {
             sequence: Decode::decode(reader)?,
             identity: Identity {
@@ -187,7 +209,43 @@ impl Decode for Superblock {
             opened: Decode::decode(reader)?,
             running: Decode::decode(reader)?,
             checkpoints: reader.list("checkpoints", CHECKPOINTS, 40)?,
+            links: vec![],
         })
+    }
+}
+
+/// What a copy turned out to be.
+enum Copy {
+    Valid(Superblock),
+    Newer(u32),
+    Damaged,
+}
+
+impl Encode for Superblock {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.encode_first(out);
+        perdura_protocol::codec::encode_list(&self.links, out);
+    }
+}
+
+impl Decode for Superblock {
+    fn decode(reader: &mut Reader) -> Result<Superblock, DecodeError> {
+        let first = Superblock::decode_first(reader)?;
+        let links = reader.list("links of checkpoints", CHECKPOINTS * MOST_FILES, 16)?;
+        Ok(Superblock { links, ..first })
+    }
+}
+
+impl Encode for Link {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.checkpoint.encode(out);
+        self.file.encode(out);
+    }
+}
+
+impl Decode for Link {
+    fn decode(reader: &mut Reader) -> Result<Link, DecodeError> {
+        Ok(Link { checkpoint: Decode::decode(reader)?, file: Decode::decode(reader)? })
     }
 }
 
@@ -260,6 +318,13 @@ impl SuperblockFile {
         &self.current
     }
 
+    /// Writes all copies as format version 1 has them, without links.
+    pub(crate) fn downgrade(&mut self, disk: &mut impl Disk) -> Result<(), DiskError> {
+        self.current.links.clear();
+        disk.write_at(SUPERBLOCK_NAME, 0, &self.current.encode_copy_as(1).repeat(COPIES))?;
+        disk.sync(SUPERBLOCK_NAME)
+    }
+
     /// Replaces it by what `change` makes of it. On return all four copies hold it, durably.
     pub(crate) fn update(
         &mut self,
@@ -313,6 +378,8 @@ mod tests {
         file.update(&mut disk, |superblock| {
             superblock.running = Some([9; 16]);
             superblock.checkpoints = vec![name; CHECKPOINTS];
+            let link = Link { checkpoint: Slot(5), file: Slot(4) };
+            superblock.links = vec![link; CHECKPOINTS * MOST_FILES];
         })
         .unwrap();
         let again = SuperblockFile::read(&mut disk).unwrap();

@@ -1,22 +1,29 @@
-//! Data directories of earlier format versions stay openable: a directory as format version 1
-//! wrote it, byte for byte, is in `fixtures/format-1`. When a format changes its version number
+//! Data directories of earlier format versions stay openable: directories as each format version
+//! wrote them, byte for byte, are in `fixtures`. When a format changes its version number
 //! does too, and a new fixture joins the old ones.
 //!
-//! `PERDURA_WRITE_FIXTURE=1 cargo test -p perdura-durability --test fixture` writes it anew; that
-//! is right only before the version was ever released.
+//! `PERDURA_WRITE_FIXTURE=1 cargo test -p perdura-durability --test fixture` writes that of the
+//! present version anew; that is right only before the version was ever released.
 
 mod common;
 
 use common::*;
-use perdura_durability::{FileDisk, Options, RecoveredState, format, open};
+use perdura_durability::{
+    FORMAT_VERSION, FileDisk, Opened, Options, RecoveredState, format, older_format, open,
+};
 use perdura_protocol::configuration::Durability;
 use perdura_protocol::{Record, Slot, View};
 use std::path::{Path, PathBuf};
 
-const FILES: [&str; 3] = ["superblock", "log/0000000000000001", "checkpoint/00000000000000000001"];
+const FILES: [&str; 2] = ["superblock", "log/0000000000000001"];
 
-fn fixture() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/format-1")
+/// The checkpoints of each version's fixture; the second links to the first.
+fn checkpoints(version: u32) -> &'static [u64] {
+    if version == 1 { &[1] } else { &[1, 2] }
+}
+
+fn fixture(version: u32) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/format-{version}"))
 }
 
 fn records() -> Vec<Record> {
@@ -36,10 +43,12 @@ fn small() -> Options {
     Options { log_file_bytes: 16 * 1024, ..options() }
 }
 
-fn copy(from: &Path, to: &Path) {
-    for name in FILES {
-        std::fs::create_dir_all(to.join(name).parent().unwrap()).unwrap();
-        std::fs::copy(from.join(name), to.join(name)).unwrap();
+fn copy(version: u32, from: &Path, to: &Path) {
+    let mut files = FILES.map(str::to_owned).to_vec();
+    files.extend(checkpoints(version).iter().map(|slot| format!("checkpoint/{slot:020}")));
+    for name in files {
+        std::fs::create_dir_all(to.join(&name).parent().unwrap()).unwrap();
+        std::fs::copy(from.join(&name), to.join(&name)).unwrap();
     }
 }
 
@@ -50,25 +59,61 @@ fn write_fixture() {
     let mut opened = open(disk, &expectation(), &small()).unwrap();
     opened.log.append(&records()[..3]).unwrap();
     opened.log.append(&records()[3..]).unwrap();
-    store(&mut opened, 1);
-    copy(root.path(), &fixture());
+    for slot in checkpoints(FORMAT_VERSION) {
+        store(&mut opened, *slot);
+    }
+    copy(FORMAT_VERSION, root.path(), &fixture(FORMAT_VERSION));
 }
 
-#[test]
-fn a_directory_of_format_version_1_is_opened() {
-    if std::env::var_os("PERDURA_WRITE_FIXTURE").is_some() {
-        write_fixture();
-    }
-    let root = tempfile::tempdir().unwrap();
-    copy(&fixture(), root.path());
-    let mut opened = open(FileDisk::open(root.path()).unwrap(), &expectation(), &small()).unwrap();
+/// Opens a directory that holds what a fixture does.
+fn check(root: &Path, slot: u64) -> Opened<FileDisk> {
+    let mut opened = open(FileDisk::open(root).unwrap(), &expectation(), &small()).unwrap();
     assert_eq!(opened.records, records());
     assert!(opened.repaired_gaps.is_empty() && opened.torn_tail.is_none());
     let RecoveredState::Checkpoint(reader) = &mut opened.state else { panic!("no state") };
-    assert_eq!((reader.slot(), reader.digest()), (Slot(1), state_digest(1)));
-    assert_eq!(reader.manifest(), &manifest(1));
-    for (index, content) in reader.pieces().enumerate() {
-        assert_eq!(content.unwrap(), piece(1, index));
-    }
+    assert_eq!((reader.slot(), reader.digest()), (Slot(slot), state_digest(slot)));
+    assert_eq!(reader.manifest(), &manifest(slot));
+    let found: Vec<_> = reader.pieces().map(Result::unwrap).collect();
+    assert_eq!(found, pieces(slot));
     assert_eq!(opened.log.position().votes, Slot(1));
+    opened
+}
+
+#[test]
+fn a_directory_of_each_format_version_is_opened_and_goes_on_in_the_present_one() {
+    if std::env::var_os("PERDURA_WRITE_FIXTURE").is_some() {
+        write_fixture();
+    }
+    for version in 1..=FORMAT_VERSION {
+        let root = tempfile::tempdir().unwrap();
+        copy(version, &fixture(version), root.path());
+        let last = *checkpoints(version).last().unwrap();
+        let mut opened = check(root.path(), last);
+        // The first of the present version has nothing to link to; the next one has.
+        let first = try_store(&mut opened, last + 1).unwrap();
+        assert_eq!(first.linked_files > 0, version > 1);
+        assert!(try_store(&mut opened, last + 2).unwrap().linked_files > 0);
+        drop(opened);
+        check(root.path(), last + 2);
+    }
+}
+
+#[test]
+fn what_is_written_as_version_1_is_what_version_1_wrote() {
+    let root = tempfile::tempdir().unwrap();
+    copy(1, &fixture(1), root.path());
+    let name = root.path().join(format!("checkpoint/{:020}", 1));
+    let before = std::fs::read(&name).unwrap();
+    let mut disk = FileDisk::open(root.path()).unwrap();
+    assert!(older_format::write_version_1(&mut disk).unwrap());
+    assert_eq!(std::fs::read(&name).unwrap(), before);
+    let superblock = |root: &Path| std::fs::read(root.join("superblock")).unwrap();
+    assert_eq!(superblock(root.path()), superblock(&fixture(1)));
+    drop(disk);
+    // And of one that links, nothing is lost.
+    copy(2, &fixture(2), root.path());
+    let mut disk = FileDisk::open(root.path()).unwrap();
+    assert!(older_format::write_version_1(&mut disk).unwrap());
+    drop(disk);
+    assert!(check(root.path(), 2).superblock.links.is_empty());
 }

@@ -3,7 +3,9 @@
 mod common;
 
 use common::*;
-use perdura_durability::inspect::{CheckpointItem, LogItem, inspect_checkpoint, inspect_log};
+use perdura_durability::inspect::{
+    CheckpointItem, LogItem, PieceVerdict, inspect_checkpoint, inspect_log,
+};
 use perdura_durability::storage::close;
 use perdura_durability::{
     Amnesia, CheckpointError, Disk, Expectation, FileDisk, FormatError, Identity, MemoryDisk,
@@ -97,8 +99,8 @@ fn a_newer_format_is_refused() {
         disk.write_at("superblock", copy * 4096, &bytes).unwrap();
     }
     let error = refusal(&disk, &expectation());
-    assert!(matches!(error, OpenError::NewerFormat { found: 7, supported: 1 }));
-    assert!(error.to_string().contains("version 7") && error.to_string().contains("version 1"));
+    assert!(matches!(error, OpenError::NewerFormat { found: 7, supported: 2 }));
+    assert!(error.to_string().contains("version 7") && error.to_string().contains("version 2"));
 }
 
 #[test]
@@ -155,12 +157,11 @@ fn checkpoints_replace_each_other_and_one_is_kept_behind() {
     for slot in [10, 20, 30] {
         store(&mut opened, slot);
     }
-    let mut none = |_| bytes::Bytes::new();
-    let old = opened.checkpoints.store(Slot(30), Digest::ZERO, b"", 0, &mut none, Slot(0));
+    let old = store_pieces(&mut opened.checkpoints, 30, &[], 0);
     assert!(matches!(old, Err(CheckpointError::NotNewer { .. })));
     let slots: Vec<u64> = opened.checkpoints.list().iter().map(|name| name.slot.0).collect();
     assert_eq!(slots, [30, 20]);
-    assert_eq!(disk.list("checkpoint").unwrap().len(), 2);
+    assert_eq!(disk.list("checkpoint").unwrap().len(), 3, "the first is linked to");
     let unknown = opened.checkpoints.load(Slot(10));
     assert!(matches!(unknown, Err(CheckpointError::Unknown { .. })));
     let mut reader = opened.checkpoints.load(Slot(20)).unwrap();
@@ -170,7 +171,7 @@ fn checkpoints_replace_each_other_and_one_is_kept_behind() {
     disk.create("checkpoint/new", 100).unwrap();
     disk.create("checkpoint/00000000000000000099", 100).unwrap();
     check(&mut reopen(disk.handle()).unwrap().state, 30);
-    assert_eq!(disk.list("checkpoint").unwrap().len(), 2, "what is not named is removed");
+    assert_eq!(disk.list("checkpoint").unwrap().len(), 3, "what is not named is removed");
 }
 
 /// Two checkpoints, the log reaching back to the older one, or (`truncated`) to the newer only.
@@ -301,12 +302,15 @@ fn inspection_shows_what_does_not_verify() {
     assert!(matches!(items[2], LogItem::Damaged { offset: 8192, number: 1, .. }));
     assert!(matches!(items[3], LogItem::Group { offset: 12288, .. }));
     let checkpoint = format!("checkpoint/{:020}", 1);
-    let (offset, _) = opened.checkpoints.load(Slot(1)).unwrap().place(2).unwrap();
-    disk.flip_bit(&checkpoint, offset, 1).unwrap();
+    let place = opened.checkpoints.load(Slot(1)).unwrap().place(2).unwrap();
+    disk.flip_bit(&checkpoint, place.offset, 1).unwrap();
     let mut bad = Vec::new();
     let visit = &mut |item| bad.push(item);
     assert!(!inspect_checkpoint(&disk, &checkpoint, visit).unwrap());
-    assert!(matches!(bad[3], CheckpointItem::Piece { index: 2, valid: false, .. }));
+    let corrupt = PieceVerdict::Corrupt;
+    assert!(
+        matches!(bad[3], CheckpointItem::Piece { index: 2, verdict, .. } if verdict == corrupt)
+    );
 }
 
 #[test]
@@ -324,10 +328,7 @@ fn the_checkpoint_that_is_needed_is_the_one_kept_behind() {
         (60, 50, vec![60, 50]),
         (70, 10, vec![70, 60]),
     ] {
-        let mut give = |index| piece(slot, index);
-        let digest = Digest::of(&slot.to_be_bytes());
-        let keep = Slot(keep);
-        opened.checkpoints.store(Slot(slot), digest, b"", PIECES, &mut give, keep).unwrap();
+        store_pieces(&mut opened.checkpoints, slot, &pieces(slot), keep).unwrap();
         assert_eq!(names(&opened), there);
         opened.checkpoints.load(Slot(*there.last().unwrap())).unwrap().verify().unwrap();
     }

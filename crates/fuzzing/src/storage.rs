@@ -9,7 +9,9 @@ use crate::script::Script;
 use crate::{Seed, round_trip, seed};
 use model::{accepts, configuration, delivered, formatted, identity, prefix, reopen, store, vote};
 use perdura_durability::inspect::{inspect_checkpoint, inspect_log};
-use perdura_durability::{CheckpointName, Disk, MemoryDisk, OpenError, RecoveredState, Superblock};
+use perdura_durability::{
+    CheckpointName, Disk, Link, MemoryDisk, OpenError, RecoveredState, Superblock,
+};
 use perdura_protocol::configuration::Durability;
 use perdura_protocol::{Digest, Slot};
 use std::sync::OnceLock;
@@ -25,10 +27,11 @@ pub fn superblocks() -> Vec<Seed> {
     used.running = Some([9; 16]);
     used.identity.must_recover = Some(Slot(77));
     used.checkpoints = vec![CheckpointName { slot: Slot(64), digest: Digest::of(b"state") }; 4];
+    used.links = vec![Link { checkpoint: Slot(64), file: Slot(32) }; 3];
     vec![seed("fresh", &fresh), seed("used", &used)]
 }
 
-/// A directory with a log of several files, and two checkpoints.
+/// A directory with a log of several files, and two checkpoints, the second linked to the first.
 fn directory_of_a_replica() -> MemoryDisk {
     let mut disk = formatted(Durability::Sync);
     let mut opened = reopen(disk.handle()).expect("a fresh directory opens");

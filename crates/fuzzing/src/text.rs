@@ -120,7 +120,7 @@ pub fn key_files() -> Vec<Seed> {
 }
 
 pub fn replica_files() -> Vec<Seed> {
-    let file = |http: Option<&str>| ReplicaFile {
+    let file = |http: Option<&str>, checkpoint_mb_s| ReplicaFile {
         path: FILE.into(),
         id: 2,
         incarnation: 1,
@@ -129,10 +129,11 @@ pub fn replica_files() -> Vec<Seed> {
         data_path: "data".into(),
         listen: "[::1]:7400".to_owned(),
         http: http.map(str::to_owned),
+        checkpoint_mb_s,
     };
     vec![
-        ("replica", file(Some("127.0.0.1:7500")).render().into_bytes()),
-        ("without_http", file(None).render().into_bytes()),
+        ("replica", file(Some("127.0.0.1:7500"), 0).render().into_bytes()),
+        ("without_http", file(None, 20).render().into_bytes()),
     ]
 }
 

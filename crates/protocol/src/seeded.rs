@@ -112,6 +112,8 @@ bugs! {
         "A checkpoint is renamed into place without having been flushed."
     RemovedTooEarly "removed-too-early" "D3"
         "Old checkpoints are removed before the superblock names the new one."
+    LinksForgotten "links-forgotten" "D3"
+        "The superblock does not name the older files that a checkpoint links to, and they are removed."
     FlushRetried "flush-retried" "D3"
         "A failed flush of the log is tried again, and believed when it succeeds."
 

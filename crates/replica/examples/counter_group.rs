@@ -58,6 +58,7 @@ fn replica(id: u8, group: &Group, shutdown: &Shutdown) -> Result<(), Box<dyn Err
         http: None,
         data,
         log_device: None,
+        checkpoint_bytes_per_s: 0,
     };
     Ok(run(config, Counter::default, shutdown)?)
 }

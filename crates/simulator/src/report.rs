@@ -30,6 +30,8 @@ pub enum FaultKind {
     OtherDisk,
     /// A replica is started on data of a format that it does not know, and refuses.
     OtherFormat,
+    /// What its program wrote is taken back to how an older one would have written it.
+    OlderFormat,
     /// What was not synced is lost with a machine's crash.
     UnsyncedLoss,
     /// Of a page that was not synced, some sectors of 512 bytes are kept and others lost.
@@ -118,7 +120,7 @@ pub enum FaultKind {
 
 impl FaultKind {
     /// All of them.
-    pub const ALL: [FaultKind; 53] = [
+    pub const ALL: [FaultKind; 54] = [
         FaultKind::ProcessCrash,
         FaultKind::MachineCrash,
         FaultKind::CrashAtSend,
@@ -130,6 +132,7 @@ impl FaultKind {
         FaultKind::SlowProcess,
         FaultKind::OtherDisk,
         FaultKind::OtherFormat,
+        FaultKind::OlderFormat,
         FaultKind::UnsyncedLoss,
         FaultKind::TornWrite512,
         FaultKind::TornWrite4096,
@@ -189,6 +192,10 @@ pub enum Mark {
     TornTailCut,
     /// Groups of the log were gone, and their batches came back from peers.
     GapRepaired,
+    /// A state was stored that links to files of older ones.
+    StateLinked,
+    /// The newest state was damaged in the file of an older one.
+    LinkedStateLost,
     /// The newest state was damaged, and the one before it used.
     PreviousState,
     /// The newest state was damaged, and fetched from peers.
@@ -225,9 +232,11 @@ pub enum Mark {
 
 impl Mark {
     /// All of them.
-    pub const ALL: [Mark; 18] = [
+    pub const ALL: [Mark; 20] = [
         Mark::TornTailCut,
         Mark::GapRepaired,
+        Mark::StateLinked,
+        Mark::LinkedStateLost,
         Mark::PreviousState,
         Mark::LostState,
         Mark::AmnesiacRefused,

@@ -20,7 +20,12 @@ struct Raw {
     data: PathBuf,
     listen: String,
     http: Option<String>,
+    #[serde(default)]
+    checkpoint_mb_s: u64,
 }
+
+/// Largest rate for checkpoints, MB/s.
+const CHECKPOINT_MB_S: u64 = 1_000_000;
 
 /// A replica's own file. Paths are as in the file; see [`ReplicaFile::data`] and
 /// [`ReplicaFile::cluster`].
@@ -42,6 +47,9 @@ pub struct ReplicaFile {
     pub listen: String,
     /// Where it serves status and metrics; nowhere if absent.
     pub http: Option<String>,
+    /// How fast it writes checkpoints, MB/s (of 10^6 bytes), up to 1000000; 0: as fast as the
+    /// flushes of its log allow.
+    pub checkpoint_mb_s: u64,
 }
 
 impl ReplicaFile {
@@ -66,6 +74,12 @@ impl ReplicaFile {
         if let Some(http) = &raw.http {
             host_port(http, &file, "http")?;
         }
+        ensure!(
+            raw.checkpoint_mb_s <= CHECKPOINT_MB_S,
+            "{file}: checkpoint_mb_s is {}, and may be at most {CHECKPOINT_MB_S}; 0 lets the flushes \
+             of the log decide",
+            raw.checkpoint_mb_s
+        );
         Ok(ReplicaFile {
             path: path.to_owned(),
             id: raw.id,
@@ -75,6 +89,7 @@ impl ReplicaFile {
             data_path: raw.data,
             listen: raw.listen,
             http: raw.http,
+            checkpoint_mb_s: raw.checkpoint_mb_s,
         })
     }
 
@@ -108,6 +123,10 @@ impl ReplicaFile {
         if let Some(http) = &self.http {
             text.push_str("# Where it serves /status, /metrics, /healthz and /readyz.\n");
             text.push_str(&format!("http = {}\n", quoted(http)));
+        }
+        if self.checkpoint_mb_s > 0 {
+            text.push_str("# How fast checkpoints are written, MB/s.\n");
+            text.push_str(&format!("checkpoint_mb_s = {}\n", self.checkpoint_mb_s));
         }
         text
     }
@@ -147,5 +166,33 @@ impl ReplicaFile {
             self.incarnation,
             entry.incarnation
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use perdura_protocol::Scheme;
+
+    #[test]
+    fn the_rate_of_checkpoints_is_kept_and_bounded() {
+        let file = |checkpoint_mb_s| ReplicaFile {
+            path: "replica.toml".into(),
+            id: 0,
+            incarnation: 0,
+            key: SecretKey::from_seed(Scheme::Ed25519, [1; 32]),
+            cluster_path: "../cluster.toml".into(),
+            data_path: "data".into(),
+            listen: "127.0.0.1:7400".to_owned(),
+            http: None,
+            checkpoint_mb_s,
+        };
+        let parsed = |rate| ReplicaFile::parse(Path::new("replica.toml"), &file(rate).render());
+        for rate in [0, 20, CHECKPOINT_MB_S] {
+            assert_eq!(parsed(rate).unwrap().checkpoint_mb_s, rate);
+        }
+        assert!(!file(0).render().contains("checkpoint_mb_s"));
+        let error = parsed(CHECKPOINT_MB_S + 1).unwrap_err().to_string();
+        assert!(error.contains("checkpoint_mb_s is 1000001"), "{error}");
     }
 }

@@ -5,7 +5,8 @@ pub mod model;
 
 use bytes::Bytes;
 use perdura_durability::{
-    Disk, Expectation, Identity, MemoryDisk, OpenError, Opened, Options, format, open,
+    CheckpointError, Checkpoints, Disk, Expectation, Identity, MemoryDisk, NewState, OpenError,
+    Opened, Options, PieceName, Stored, format, open,
 };
 use perdura_protocol::configuration::{Configuration, Durability, Member};
 use perdura_protocol::statement::Certificate;
@@ -14,6 +15,7 @@ use perdura_protocol::{
     Batch, ClusterId, Digest, Frame, PublicKey, Record, ReplicaId, SessionId, Signature, Slot,
     Time, View,
 };
+use std::ops::ControlFlow;
 
 pub const BOOT: [u8; 16] = [5; 16];
 
@@ -61,9 +63,15 @@ pub fn expectation() -> Expectation {
     }
 }
 
-/// Files of 32 KiB: six groups of a page.
+/// Files of 32 KiB: six groups of a page. The smallest state is linked.
 pub fn options() -> Options {
-    Options { log_file_bytes: 32 * 1024, free_log_files: 2, retained_checkpoints: 1 }
+    Options {
+        log_file_bytes: 32 * 1024,
+        free_log_files: 2,
+        retained_checkpoints: 1,
+        small_state_bytes: 0,
+        checkpoint_sync_bytes: 2048,
+    }
 }
 
 pub fn formatted(durability: Durability) -> MemoryDisk {
@@ -141,18 +149,44 @@ pub fn manifest(slot: u64) -> Vec<u8> {
 
 pub const PIECES: usize = 5;
 
+/// How many slots a piece stays as it is.
+const PERIODS: [u64; PIECES] = [1, 64, 16, 1_000_000, 1];
+
 pub fn piece(slot: u64, index: usize) -> Bytes {
-    let text = format!("piece {index} of {slot};");
+    let since = slot - (slot - 1) % PERIODS[index];
+    let text = format!("piece {index} of {since};");
     Bytes::from(text.repeat(index * 40))
 }
 
+/// Stores pieces as the state after a slot.
+pub fn store_pieces<D: Disk>(
+    checkpoints: &mut Checkpoints<D>,
+    slot: u64,
+    pieces: &[Bytes],
+    keep: u64,
+) -> Result<Stored, CheckpointError> {
+    let names: Vec<PieceName> = pieces.iter().map(|piece| PieceName::of(piece).unwrap()).collect();
+    let state = NewState {
+        slot: Slot(slot),
+        digest: state_digest(slot),
+        manifest: &manifest(slot),
+        pieces: &names,
+        content: &mut |index| pieces[index].clone(),
+        pace: &mut |_| ControlFlow::Continue(()),
+    };
+    checkpoints.store(state, Slot(keep))
+}
+
+pub fn pieces(slot: u64) -> Vec<Bytes> {
+    (0..PIECES).map(|index| piece(slot, index)).collect()
+}
+
+pub fn try_store<D: Disk>(opened: &mut Opened<D>, slot: u64) -> Result<Stored, CheckpointError> {
+    store_pieces(&mut opened.checkpoints, slot, &pieces(slot), 0)
+}
+
 pub fn store<D: Disk>(opened: &mut Opened<D>, slot: u64) {
-    let mut give = |index| piece(slot, index);
-    let digest = state_digest(slot);
-    opened
-        .checkpoints
-        .store(Slot(slot), digest, &manifest(slot), PIECES, &mut give, Slot(0))
-        .unwrap();
+    try_store(opened, slot).unwrap();
 }
 
 /// Names of the log's used files, ascending.

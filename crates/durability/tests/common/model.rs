@@ -82,18 +82,8 @@ impl Model {
         match random.below(12) {
             0 if self.slot > self.checkpoint + 4 => {
                 let slot = self.slot - 2;
-                let mut give = |index| piece(slot, index);
-                let digest = state_digest(slot);
                 self.checkpoint_in_flight = Some(slot);
-                let manifest = manifest(slot);
-                let stored = opened.checkpoints.store(
-                    Slot(slot),
-                    digest,
-                    &manifest,
-                    PIECES,
-                    &mut give,
-                    Slot(0),
-                );
+                let stored = try_store(opened, slot);
                 if stored.is_ok() {
                     self.checkpoint = slot;
                     self.checkpoint_in_flight = None;

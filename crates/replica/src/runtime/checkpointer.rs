@@ -1,19 +1,31 @@
 //! The thread that writes and flushes checkpoints, from frozen snapshots, while the event loop
 //! executes on; and one that digests states, so that who is writing one for long still signs others.
+//!
+//! A checkpoint of its own is paced. A state that was received is not, nor is a checkpoint that such
+//! a one waits for: the replica is away until that is stored. When the replica stops, a checkpoint
+//! is written without pauses, and given up if it takes longer than [`LAST_WRITES`]: then the next
+//! start replays more of the log.
 
 use super::keeper::{Completion, Completions};
+use super::pace::{FlushWatch, Pacer};
 use super::worker;
 use bytes::Bytes;
-use perdura_durability::{CheckpointError, Checkpoints, FileDisk};
+use perdura_durability::{CheckpointError, Checkpoints, FileDisk, NewState, PieceName, Stored};
 use perdura_execution::{Manifest, StateSnapshot};
 use perdura_protocol::Encode;
 use perdura_protocol::Slot;
 use perdura_protocol::configuration::Durability;
+use std::ops::ControlFlow;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// A node has one checkpoint and one transferred state under way at most.
 const QUEUE: usize = 4;
+
+/// How long a checkpoint is still written when the replica stops.
+const LAST_WRITES: Duration = Duration::from_millis(500);
 
 pub(super) enum Job {
     Store { snapshot: StateSnapshot, keep: Slot },
@@ -22,23 +34,30 @@ pub(super) enum Job {
 
 pub(super) struct Checkpointer {
     jobs: Option<SyncSender<Job>>,
+    orders: Orders,
     thread: JoinHandle<Checkpoints<FileDisk>>,
     states: Option<SyncSender<StateSnapshot>>,
     digester: JoinHandle<()>,
 }
 
 impl Checkpointer {
+    /// With the rate at which its own checkpoints are written, bytes per second; 0: as the log's
+    /// flushes allow.
     pub fn start(
         checkpoints: Checkpoints<FileDisk>,
+        bytes_per_s: u64,
+        watch: FlushWatch,
         completions: Completions,
     ) -> std::io::Result<Checkpointer> {
         let (jobs, queue) = sync_channel(QUEUE);
-        let work = move |completions: &Completions| work(checkpoints, &queue, completions);
+        let orders = Orders::default();
+        let pace = Pace { bytes_per_s, watch, orders: orders.clone() };
+        let work = move |completions: &Completions| work(checkpoints, &pace, &queue, completions);
         let thread = worker::spawn("checkpointer", completions.clone(), work)?;
         let (states, queue) = sync_channel(QUEUE);
         let work = move |completions: &Completions| digest(&queue, completions);
         let digester = worker::spawn("digester", completions, work)?;
-        Ok(Checkpointer { jobs: Some(jobs), thread, states: Some(states), digester })
+        Ok(Checkpointer { jobs: Some(jobs), orders, thread, states: Some(states), digester })
     }
 
     /// One whose thread never does anything.
@@ -51,6 +70,7 @@ impl Checkpointer {
         }
         Checkpointer {
             jobs: Some(sync_channel(QUEUE).0),
+            orders: Orders::default(),
             thread: std::thread::spawn(park),
             states: Some(sync_channel(QUEUE).0),
             digester: std::thread::spawn(park),
@@ -66,15 +86,20 @@ impl Checkpointer {
 
     pub fn send(&self, job: Job) {
         if let Some(jobs) = &self.jobs {
+            if matches!(job, Job::Install { .. }) {
+                self.orders.change(|given| given.installs += 1);
+            }
             // A thread that is gone has reported its failure, or its panic (`worker`).
             let _ = jobs.send(job);
         }
     }
 
-    /// Waits until everything queued is done, and gives the checkpoints back; none after a panic.
+    /// Waits until what is queued is stored or given up, and gives the checkpoints back; none
+    /// after a panic.
     pub fn stop(mut self) -> Option<Checkpoints<FileDisk>> {
         self.jobs = None;
         self.states = None;
+        self.orders.change(|given| given.stop_by = Some(Instant::now() + LAST_WRITES));
         let _ = self.digester.join();
         self.thread.join().ok()
     }
@@ -86,26 +111,124 @@ fn digest(queue: &Receiver<StateSnapshot>, completions: &Completions) {
     }
 }
 
+/// What the event loop wants of the thread while it writes.
+#[derive(Clone, Default)]
+struct Orders(Arc<(Mutex<Given>, Condvar)>);
+
+#[derive(Clone, Copy, Default)]
+struct Given {
+    // Received states that are queued or being stored.
+    installs: usize,
+    stop_by: Option<Instant>,
+}
+
+impl Orders {
+    fn given(&self) -> MutexGuard<'_, Given> {
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Given)) {
+        change(&mut self.given());
+        self.0.1.notify_all();
+    }
+
+    fn too_late(&self) -> bool {
+        self.given().stop_by.is_some_and(|by| Instant::now() > by)
+    }
+
+    /// Waits so long, or until there is no time for that.
+    fn pause(&self, pause: Duration) {
+        let hurried = |given: &mut Given| given.installs > 0 || given.stop_by.is_some();
+        let waited = self.0.1.wait_timeout_while(self.given(), pause, |given| !hurried(given));
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+/// What sets the pace.
+struct Pace {
+    bytes_per_s: u64,
+    watch: FlushWatch,
+    orders: Orders,
+}
+
+impl Pace {
+    fn store(
+        &self,
+        checkpoints: &mut Checkpoints<FileDisk>,
+        manifest: &Manifest,
+        content: &mut dyn FnMut(usize) -> Bytes,
+        keep: Slot,
+    ) -> Result<Option<Stored>, CheckpointError> {
+        if checkpoints.superblock().identity.durability == Durability::None {
+            return Ok(None);
+        }
+        let pieces: Vec<PieceName> = manifest
+            .entries()
+            .iter()
+            .map(|entry| PieceName { digest: entry.digest, bytes: entry.length })
+            .collect();
+        let mut pacer = Pacer::new(self.bytes_per_s);
+        let state = NewState {
+            slot: manifest.slot,
+            digest: manifest.digest(),
+            manifest: &manifest.to_bytes(),
+            pieces: &pieces,
+            content,
+            pace: &mut |bytes| {
+                if self.orders.too_late() {
+                    return ControlFlow::Break(());
+                }
+                self.orders.pause(pacer.wrote(Instant::now(), bytes, self.watch.flushes()));
+                ControlFlow::Continue(())
+            },
+        };
+        self.watch.set_checkpoint(true);
+        let stored = checkpoints.store(state, keep);
+        self.watch.set_checkpoint(false);
+        stored.map(Some)
+    }
+}
+
 fn work(
     mut checkpoints: Checkpoints<FileDisk>,
+    pace: &Pace,
     queue: &Receiver<Job>,
     completions: &Completions,
 ) -> Checkpoints<FileDisk> {
-    let on_disk = checkpoints.superblock().identity.durability != Durability::None;
     while let Ok(job) = queue.recv() {
-        let stored = match job {
+        if pace.orders.too_late() {
+            break;
+        }
+        let begun = Instant::now();
+        let (manifest, stored) = match job {
             Job::Store { snapshot, keep } => {
                 let manifest = snapshot.manifest();
-                let piece = &mut |index| snapshot.piece(index);
-                store(&mut checkpoints, on_disk, &manifest, piece, keep).map(|()| manifest)
+                let content = &mut |index| snapshot.piece(index);
+                let stored = pace.store(&mut checkpoints, &manifest, content, keep);
+                (manifest, stored)
             }
             Job::Install { manifest, pieces, keep } => {
-                let piece = &mut |index: usize| pieces[index].clone();
-                store(&mut checkpoints, on_disk, &manifest, piece, keep).map(|()| manifest)
+                let content = &mut |index: usize| pieces[index].clone();
+                let stored = pace.store(&mut checkpoints, &manifest, content, keep);
+                pace.orders.change(|given| given.installs -= 1);
+                (manifest, stored)
             }
         };
         match stored {
-            Ok(manifest) => completions.push(Completion::CheckpointStored(manifest)),
+            Ok(stored) => {
+                if let Some(Stored { written_bytes, linked_bytes, linked_files }) = stored {
+                    let took_ms = begun.elapsed().as_millis() as u64;
+                    tracing::debug!(
+                        slot = %manifest.slot, written_bytes, linked_bytes, linked_files, took_ms,
+                        "checkpoint stored"
+                    );
+                }
+                completions.push(Completion::CheckpointStored { manifest, stored });
+            }
+            Err(CheckpointError::Stopped) => {
+                tracing::info!(slot = %manifest.slot, "a checkpoint was given up: stopping");
+                break;
+            }
             Err(error) => {
                 completions.push(Completion::Failed(error.to_string()));
                 break;
@@ -115,16 +238,34 @@ fn work(
     checkpoints
 }
 
-fn store(
-    checkpoints: &mut Checkpoints<FileDisk>,
-    on_disk: bool,
-    manifest: &Manifest,
-    piece: &mut dyn FnMut(usize) -> Bytes,
-    keep: Slot,
-) -> Result<(), CheckpointError> {
-    if !on_disk {
-        return Ok(());
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It hangs otherwise.
+    #[test]
+    fn no_pause_is_made_when_somebody_waits() {
+        const HOURS: Duration = Duration::from_secs(36_000);
+        let received = |given: &mut Given| given.installs += 1;
+        let stopped = |given: &mut Given| given.stop_by = Some(Instant::now() + HOURS);
+        for change in [received, stopped] {
+            let orders = Orders::default();
+            let pausing = orders.clone();
+            let thread = std::thread::spawn(move || pausing.pause(HOURS));
+            orders.change(change);
+            thread.join().unwrap();
+            orders.pause(HOURS);
+            assert!(!orders.too_late());
+        }
     }
-    let count = manifest.entries().len();
-    checkpoints.store(manifest.slot, manifest.digest(), &manifest.to_bytes(), count, piece, keep)
+
+    #[test]
+    fn a_stopping_replica_writes_for_a_while_and_no_longer() {
+        let orders = Orders::default();
+        assert!(!orders.too_late());
+        orders.change(|given| given.stop_by = Some(Instant::now()));
+        while !orders.too_late() {
+            std::thread::yield_now();
+        }
+    }
 }

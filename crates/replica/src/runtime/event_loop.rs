@@ -3,8 +3,9 @@
 
 use super::checkpointer::{self, Checkpointer};
 use super::complaints::Complaints;
-use super::http::{Shared, Snapshot};
+use super::http::{CheckpointBytes, Shared, Snapshot};
 use super::keeper::{self, Completion, Completions, Keeper};
+use super::pace::FlushWatch;
 use super::{Clock, ReplicaConfig, RunError, Shutdown, experiments};
 use crate::node::{Input, Node, NotAdmitted, Output, Peer, Report, State};
 use bytes::Bytes;
@@ -39,6 +40,7 @@ pub(super) struct EventLoop<S> {
     persisted: u64,
     in_memory: bool,
     complaints: Complaints,
+    checkpoints: CheckpointBytes,
     #[cfg(feature = "misbehave")]
     intercept: super::intercept::Intercept,
 }
@@ -87,6 +89,7 @@ impl<S: Service> EventLoop<S> {
             persisted: 0,
             in_memory,
             complaints: Complaints::default(),
+            checkpoints: CheckpointBytes::default(),
             #[cfg(feature = "misbehave")]
             intercept,
         })
@@ -98,10 +101,11 @@ impl<S: Service> EventLoop<S> {
         checkpoints: Checkpoints<FileDisk>,
         shutdown: &Shutdown,
     ) -> Result<(), RunError> {
-        let workers = Workers {
-            keeper: Keeper::start(log, self.config.log_device, self.completions.clone())?,
-            checkpointer: Checkpointer::start(checkpoints, self.completions.clone())?,
-        };
+        let (watch, completions) = (FlushWatch::default(), &self.completions);
+        let (device, rate) = (self.config.log_device, self.config.checkpoint_bytes_per_s);
+        let keeper = Keeper::start(log, device, watch.clone(), completions.clone())?;
+        let checkpointer = Checkpointer::start(checkpoints, rate, watch, completions.clone())?;
+        let workers = Workers { keeper, checkpointer };
         let mut events = Vec::new();
         let mut stopping: Option<Instant> = None;
         let mut outcome = Ok(());
@@ -174,7 +178,10 @@ impl<S: Service> EventLoop<S> {
                 Completion::DecisionsRead { to, decisions } => {
                     Input::DecisionsRead { to, decisions }
                 }
-                Completion::CheckpointStored(manifest) => Input::CheckpointStored { manifest },
+                Completion::CheckpointStored { manifest, stored } => {
+                    self.checkpoints.add(stored);
+                    Input::CheckpointStored { manifest }
+                }
                 Completion::StateDigested(manifest) => Input::StateDigested { manifest },
                 Completion::Failed(_) => continue,
             };
@@ -351,7 +358,8 @@ impl<S: Service> EventLoop<S> {
 
     fn publish(&self, report: Report, network: Stats) {
         let experiments = experiments(&self.config);
-        let snapshot = Snapshot { report, network, experiments, at: Instant::now() };
+        let (checkpoints, at) = (self.checkpoints, Instant::now());
+        let snapshot = Snapshot { report, network, checkpoints, experiments, at };
         *self.shared.lock().unwrap_or_else(PoisonError::into_inner) = Some(snapshot);
     }
 }
@@ -428,6 +436,7 @@ mod tests {
             http: None,
             data: "unused".into(),
             log_device: None,
+            checkpoint_bytes_per_s: 0,
             #[cfg(feature = "misbehave")]
             interceptor: None,
         }

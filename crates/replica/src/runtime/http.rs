@@ -9,6 +9,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode, header};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use perdura_durability::Stored;
 use perdura_protocol::{Digest, Slot};
 use perdura_transport::Stats;
 use std::convert::Infallible;
@@ -29,10 +30,29 @@ const CONNECTIONS: usize = 64;
 pub(super) struct Snapshot {
     pub report: Report,
     pub network: Stats,
+    pub checkpoints: CheckpointBytes,
     /// What makes it slower on purpose.
     pub experiments: Vec<String>,
     /// When it was made.
     pub at: Instant,
+}
+
+/// What this run's checkpoints took.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct CheckpointBytes {
+    pub written: u64,
+    /// Of pieces that had not changed and were not written again.
+    pub linked: u64,
+}
+
+impl CheckpointBytes {
+    /// One was stored, on a disk if there is one.
+    pub fn add(&mut self, stored: Option<Stored>) {
+        if let Some(stored) = stored {
+            self.written += stored.written_bytes;
+            self.linked += stored.linked_bytes;
+        }
+    }
 }
 
 pub(super) type Shared = Arc<Mutex<Option<Snapshot>>>;
@@ -186,7 +206,8 @@ mod tests {
         // Made that long before now.
         let at = Instant::now().checked_sub(age).unwrap();
         let experiments = vec!["slow".to_owned()];
-        Snapshot { report, network: Stats::default(), experiments, at }
+        let checkpoints = CheckpointBytes::default();
+        Snapshot { report, network: Stats::default(), checkpoints, experiments, at }
     }
 
     #[test]

@@ -3,8 +3,9 @@
 //! takes, the more the next one carries. With `sync-naive` it takes one append after the other.
 
 use super::device::{LogDevice, Queue};
+use super::pace::FlushWatch;
 use super::worker;
-use perdura_durability::{FileDisk, Log, LogError};
+use perdura_durability::{FileDisk, Log, LogError, Stored};
 use perdura_protocol::configuration::Durability;
 use perdura_protocol::message::Decision;
 use perdura_protocol::{Digest, Record, ReplicaId, Slot, limits};
@@ -31,7 +32,7 @@ pub(super) enum Job {
 pub(super) enum Completion {
     Persisted(u64),
     DecisionsRead { to: ReplicaId, decisions: Vec<Decision> },
-    CheckpointStored(perdura_execution::Manifest),
+    CheckpointStored { manifest: perdura_execution::Manifest, stored: Option<Stored> },
     StateDigested(perdura_execution::Manifest),
     Failed(String),
 }
@@ -65,11 +66,12 @@ impl Keeper {
     pub fn start(
         log: Log<FileDisk>,
         device: Option<LogDevice>,
+        watch: FlushWatch,
         completions: Completions,
     ) -> std::io::Result<Keeper> {
         let (jobs, queue) = sync_channel(QUEUE);
         let device = device.map(|device| Queue::new(device, log.work()));
-        let work = move |completions: &Completions| keep(log, device, &queue, completions);
+        let work = move |completions: &Completions| keep(log, device, &watch, &queue, completions);
         let thread = worker::spawn("keeper", completions, work)?;
         Ok(Keeper { jobs: Some(jobs), thread })
     }
@@ -102,6 +104,7 @@ impl Keeper {
 fn keep(
     mut log: Log<FileDisk>,
     mut device: Option<Queue>,
+    watch: &FlushWatch,
     queue: &Receiver<Job>,
     completions: &Completions,
 ) -> Log<FileDisk> {
@@ -129,6 +132,7 @@ fn keep(
         if let Some(mark) = mark {
             let begun = Instant::now();
             outcome = log.append(&records);
+            watch.flushed(begun.elapsed());
             records.clear();
             if let Some(done) = device.as_mut().and_then(|queue| queue.take(begun, log.work())) {
                 std::thread::sleep(done.saturating_duration_since(Instant::now()));

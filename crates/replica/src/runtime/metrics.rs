@@ -80,6 +80,16 @@ pub(super) fn text(snapshot: &Snapshot) -> prometheus::Result<Vec<u8>> {
         ("perdura_reads_total", "Unordered reads answered.", c.reads),
         ("perdura_views_started_total", "Views started.", c.views_started),
         ("perdura_checkpoints_total", "Checkpoints stored.", c.checkpoints),
+        (
+            "perdura_checkpoint_written_bytes_total",
+            "Bytes of checkpoints written.",
+            snapshot.checkpoints.written,
+        ),
+        (
+            "perdura_checkpoint_linked_bytes_total",
+            "Bytes of checkpoints that had not changed and were not written again.",
+            snapshot.checkpoints.linked,
+        ),
         ("perdura_states_certified_total", "States certified.", c.states_certified),
         ("perdura_transfers_started_total", "State transfers begun.", c.transfers_started),
         ("perdura_transfers_completed_total", "State transfers ended.", c.transfers_completed),

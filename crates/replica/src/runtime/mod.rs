@@ -12,6 +12,7 @@ mod http;
 mod intercept;
 mod keeper;
 mod metrics;
+mod pace;
 mod worker;
 
 pub use device::LogDevice;
@@ -54,6 +55,9 @@ pub struct ReplicaConfig {
     pub data: PathBuf,
     /// A device that the log is written as slowly as, for experiments.
     pub log_device: Option<LogDevice>,
+    /// How fast checkpoints are written, bytes per second; 0: as fast as it goes while the flushes
+    /// of the log take what they usually take.
+    pub checkpoint_bytes_per_s: u64,
     /// What lies in its name.
     #[cfg(feature = "misbehave")]
     pub interceptor: Option<Box<dyn node::Interceptor>>,

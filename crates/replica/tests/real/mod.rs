@@ -118,6 +118,7 @@ impl<S: Service> Group<S> {
             http: None,
             data: self.data(i),
             log_device: None,
+            checkpoint_bytes_per_s: 0,
         };
         change(&mut config);
         let shutdown = Shutdown::new();

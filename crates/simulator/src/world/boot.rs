@@ -131,10 +131,15 @@ impl World {
         if here.process.is_some() || here.replaced {
             return;
         }
-        if let Some(kind) = here.armed.wrong_disk.take() {
-            self.refuse_wrong_disk(replica, kind);
-            return;
+        match here.armed.wrong_disk.take() {
+            Some(FaultKind::OlderFormat) => self.go_back_to_older_format(replica),
+            Some(kind) => {
+                self.refuse_wrong_disk(replica, kind);
+                return;
+            }
+            None => {}
         }
+        let here = &mut self.replicas[replica];
         if let Some(operations) = here.armed.in_recovery.take() {
             here.disk.fail_after(operations);
             here.armed.disk = Some(FaultKind::CrashInRecovery);
@@ -202,6 +207,9 @@ impl World {
             log_file_bytes: self.plan.log_file_bytes,
             free_log_files: 2,
             retained_checkpoints: 1,
+            // States are small here, and linked all the same; flushes come in the middle of one.
+            small_state_bytes: 0,
+            checkpoint_sync_bytes: 16 * 1024,
         };
         storage::open(disk, &expected, &options)
     }

@@ -85,7 +85,7 @@ pub struct Chaos {
 
 /// Kinds that are drawn, by weight. Those of single messages come with the network's plan, those of
 /// what was not synced with a machine's crash.
-const WEIGHTS: [(FaultKind, u64); 43] = [
+const WEIGHTS: [(FaultKind, u64); 44] = [
     (FaultKind::ProcessCrash, 8),
     (FaultKind::MachineCrash, 8),
     (FaultKind::CrashAtSend, 8),
@@ -97,6 +97,7 @@ const WEIGHTS: [(FaultKind, u64); 43] = [
     (FaultKind::SlowProcess, 4),
     (FaultKind::OtherDisk, 2),
     (FaultKind::OtherFormat, 2),
+    (FaultKind::OlderFormat, 2),
     (FaultKind::ReadError, 3),
     (FaultKind::WriteError, 3),
     (FaultKind::ShortWrite, 3),

@@ -12,6 +12,9 @@
 //! - damage by which a replica no longer knows what it promised is done when it may be replaced;
 //! - a disk is taken back to an older state with `r` > 0 only, and at most `r` in a run.
 //!
+//! A file of a state that is older than the newest may hold pieces of that too: damage to any of the
+//! files counts for every state that links to it, as opening the copy says.
+//!
 //! What the production code makes of it is held against the disk as it would be without: see
 //! `World::open_damaged`. What was found to be gone stays known: a log file of which nothing is left
 //! is used again, damaged or not.
@@ -128,6 +131,16 @@ pub(crate) fn lost_state(opened: &Opened<MemoryDisk>) -> Option<Slot> {
         RecoveredState::Previous { lost, .. } | RecoveredState::Lost(lost) => Some(lost.slot),
         RecoveredState::Initial | RecoveredState::Checkpoint(_) => None,
     }
+}
+
+/// Whether the newest state was lost with a piece in the file of an older one.
+fn lacks_linked_piece(opened: &Opened<MemoryDisk>) -> bool {
+    let Some(slot) = lost_state(opened) else { return false };
+    let Ok(mut reader) = opened.checkpoints.load(slot) else { return false };
+    (0..reader.piece_count()).any(|index| {
+        let linked = reader.place(index).is_some_and(|place| place.file != slot);
+        linked && reader.piece(index).is_err()
+    })
 }
 
 /// Holds what was found on a damaged disk against what would have been found.
@@ -389,6 +402,9 @@ impl World {
             RecoveredState::Previous { .. } => self.mark(Mark::PreviousState),
             RecoveredState::Lost(_) => self.mark(Mark::LostState),
             _ => {}
+        }
+        if lacks_linked_piece(&found) {
+            self.mark(Mark::LinkedStateLost);
         }
         Ok(found)
     }

@@ -5,11 +5,15 @@
 use super::{Event, World};
 use crate::report::{FaultKind, Mark};
 use crate::world::replica::{Flush, StateJob};
-use perdura_durability::{CheckpointError, LogError};
-use perdura_execution::{Manifest, StateSnapshot};
+use bytes::Bytes;
+use perdura_durability::{
+    CheckpointError, Checkpoints, LogError, MemoryDisk, NewState, PieceName, Stored,
+};
+use perdura_execution::{Entry, Manifest, StateSnapshot};
 use perdura_protocol::message::Decision;
 use perdura_protocol::{Digest, Encode, Record, ReplicaId, Slot, limits};
 use perdura_replica::node::Input;
+use std::ops::ControlFlow;
 
 impl World {
     /// Gives the keeper something to do, if it has nothing.
@@ -164,18 +168,13 @@ impl World {
         let (manifest, result) = match &job {
             StateJob::Store { snapshot, keep } => {
                 let manifest = snapshot.manifest();
-                let (count, bytes) = (snapshot.pieces(), manifest.to_bytes());
-                let mut piece = |index| snapshot.piece(index);
-                let (slot, digest) = (manifest.slot, manifest.digest());
-                let stored = &mut process.checkpoints;
-                (manifest, stored.store(slot, digest, &bytes, count, &mut piece, *keep))
+                let mut content = |index| snapshot.piece(index);
+                let result = store(&mut process.checkpoints, &manifest, &mut content, *keep);
+                (manifest, result)
             }
             StateJob::Install { manifest, pieces, keep } => {
-                let bytes = manifest.to_bytes();
-                let mut piece = |index: usize| pieces[index].clone();
-                let (slot, digest) = (manifest.slot, manifest.digest());
-                let stored = &mut process.checkpoints;
-                let result = stored.store(slot, digest, &bytes, pieces.len(), &mut piece, *keep);
+                let mut content = |index: usize| pieces[index].clone();
+                let result = store(&mut process.checkpoints, manifest, &mut content, *keep);
                 (manifest.clone(), result)
             }
         };
@@ -183,7 +182,12 @@ impl World {
             self.schedule_state(replica, life);
         }
         match result {
-            Ok(()) => self.state_stored(replica, manifest, armed.is_some()),
+            Ok(stored) => {
+                if stored.linked_files > 0 {
+                    self.mark(Mark::StateLinked);
+                }
+                self.state_stored(replica, manifest, armed.is_some());
+            }
             Err(CheckpointError::Disk(error)) => self.disk_failed(replica, &error.to_string()),
             Err(error) => {
                 self.fail(crate::checkers::progress::halted(replica, &error.to_string()));
@@ -266,4 +270,23 @@ impl World {
         let (here, there) = (*self.disk_random.pick(&pages), *self.disk_random.pick(&pages));
         disk.misdirect_read(here, there)
     }
+}
+
+fn store(
+    checkpoints: &mut Checkpoints<MemoryDisk>,
+    manifest: &Manifest,
+    content: &mut dyn FnMut(usize) -> Bytes,
+    keep: Slot,
+) -> Result<Stored, CheckpointError> {
+    let name = |entry: &Entry| PieceName { digest: entry.digest, bytes: entry.length };
+    let pieces: Vec<PieceName> = manifest.entries().iter().map(name).collect();
+    let state = NewState {
+        slot: manifest.slot,
+        digest: manifest.digest(),
+        manifest: &manifest.to_bytes(),
+        pieces: &pieces,
+        content,
+        pace: &mut |_| ControlFlow::Continue(()),
+    };
+    checkpoints.store(state, keep)
 }

@@ -39,7 +39,7 @@ impl World {
                 self.fired(kind);
                 self.wipe(victim);
             }
-            FaultKind::OtherDisk | FaultKind::OtherFormat => {
+            FaultKind::OtherDisk | FaultKind::OtherFormat | FaultKind::OlderFormat => {
                 self.crash_either(victim);
                 self.replicas[victim].armed.wrong_disk = Some(kind);
             }

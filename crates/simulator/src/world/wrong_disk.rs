@@ -1,10 +1,11 @@
 //! A replica is started on a disk that is not its own, or holds a format that its program does not
-//! know. It has to refuse, change nothing, and start when it gets its own disk back.
+//! know. It has to refuse, change nothing, and start when it gets its own disk back. Or its program
+//! is newer than the one that wrote its disk; then it has to go on as if that were not so.
 
 use super::World;
 use crate::report::FaultKind;
 use crate::violation::Broken;
-use perdura_durability::{Disk, FORMAT_VERSION, MemoryDisk, OpenError};
+use perdura_durability::{Disk, FORMAT_VERSION, MemoryDisk, OpenError, older_format};
 use perdura_protocol::Digest;
 
 const RULE: &str = "Durability (D4, D8)";
@@ -17,6 +18,21 @@ const SUM: std::ops::Range<usize> = 8..40;
 const VERSION: std::ops::Range<usize> = 40..44;
 
 impl World {
+    /// The disk is as format version 1 has it, if there is nothing wrong with it.
+    pub(crate) fn go_back_to_older_format(&mut self, replica: usize) {
+        let here = &mut self.replicas[replica];
+        if here.sick.is_some() || here.disk.is_damaged() || here.disk.will_misread() {
+            return;
+        }
+        let mut older = here.disk.copy();
+        if matches!(older_format::write_version_1(&mut older), Ok(true)) {
+            here.disk = older;
+            self.fired(FaultKind::OlderFormat);
+            let kind = FaultKind::OlderFormat;
+            self.trace.line(self.now_us, format_args!("r{replica} starts on a disk: {kind:?}"));
+        }
+    }
+
     pub(crate) fn refuse_wrong_disk(&mut self, replica: usize, kind: FaultKind) {
         let other = (replica + 1 + self.random.below(self.n() as u64 - 1) as usize) % self.n();
         let wrong = match kind {

@@ -1,0 +1,191 @@
+//! How fast a checkpoint is written, so that the flushes of the log do not suffer: at a fixed rate,
+//! or as fast as it goes while the log's flushes take what they usually take, with pauses that
+//! double while they take longer.
+//!
+//! Pure: times are arguments. [`FlushWatch`] is what the keeper and the checkpointer share of it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A flush is slow that takes more than so many times as long as usual.
+const SLOW: u32 = 2;
+
+/// No flush is slow that takes less than this: below it, nobody would notice a pause.
+const UNNOTICED: Duration = Duration::from_millis(2);
+
+/// The first pause after a slow flush; the next one is twice as long.
+const LEAST_PAUSE: Duration = Duration::from_millis(4);
+
+/// The longest pause for a slow flush: with chunks of 1 MiB it leaves about 16 MB/s, so that a
+/// checkpoint comes to an end on a disk that is slow for other reasons.
+const MOST_PAUSE: Duration = Duration::from_millis(64);
+
+/// In the usual time, a new flush counts for one in so many.
+const WEIGHT: u32 = 8;
+
+/// What the flushes of the log take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Flushes {
+    count: u64,
+    last: Duration,
+    // While no checkpoint is written.
+    usual: Option<Duration>,
+}
+
+impl Flushes {
+    /// One took `took`; `alone` if no checkpoint was being written.
+    pub fn note(&mut self, took: Duration, alone: bool) {
+        self.count += 1;
+        self.last = took;
+        if alone {
+            let usual = self.usual.map_or(took, |usual| (usual * (WEIGHT - 1) + took) / WEIGHT);
+            self.usual = Some(usual);
+        }
+    }
+
+    fn slow(&self) -> bool {
+        self.usual.is_some_and(|usual| self.last > UNNOTICED.max(usual * SLOW))
+    }
+}
+
+/// The pace of one checkpoint.
+#[derive(Debug)]
+pub(super) struct Pacer {
+    // 0: as the log's flushes allow.
+    bytes_per_s: u64,
+    // At a fixed rate: when what was written so far may be there.
+    due: Option<Instant>,
+    seen: u64,
+    pause: Duration,
+}
+
+impl Pacer {
+    /// With a rate, or, if that is 0, as the log's flushes allow.
+    pub fn new(bytes_per_s: u64) -> Pacer {
+        Pacer { bytes_per_s, due: None, seen: 0, pause: Duration::ZERO }
+    }
+
+    /// `bytes` were written by `now`, after a pause of what this said last: how long to wait
+    /// before the next ones.
+    pub fn wrote(&mut self, now: Instant, bytes: u64, flushes: Flushes) -> Duration {
+        if self.bytes_per_s == 0 {
+            return self.adapt(flushes);
+        }
+        let takes = Duration::from_secs_f64(bytes as f64 / self.bytes_per_s as f64);
+        // A disk that was slower than the rate does not make up for it.
+        let due = self.due.map_or(now, |due| due.max(now)) + takes;
+        self.due = Some(due);
+        due - now
+    }
+
+    fn adapt(&mut self, flushes: Flushes) -> Duration {
+        let new = flushes.count > self.seen;
+        self.seen = flushes.count;
+        self.pause = if new && flushes.slow() {
+            (self.pause * 2).clamp(LEAST_PAUSE, MOST_PAUSE)
+        } else {
+            let shorter = self.pause / 2;
+            if shorter < LEAST_PAUSE { Duration::ZERO } else { shorter }
+        };
+        self.pause
+    }
+}
+
+/// What the keeper tells the checkpointer.
+#[derive(Clone, Default)]
+pub(super) struct FlushWatch(Arc<Mutex<Watched>>);
+
+#[derive(Default)]
+struct Watched {
+    flushes: Flushes,
+    checkpoint: bool,
+}
+
+impl FlushWatch {
+    fn watched(&self) -> MutexGuard<'_, Watched> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The log was flushed.
+    pub fn flushed(&self, took: Duration) {
+        let mut watched = self.watched();
+        let alone = !watched.checkpoint;
+        watched.flushes.note(took, alone);
+    }
+
+    /// A checkpoint is being written, or not any more.
+    pub fn set_checkpoint(&self, written: bool) {
+        self.watched().checkpoint = written;
+    }
+
+    /// What flushes took so far.
+    pub fn flushes(&self) -> Flushes {
+        self.watched().flushes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+    const MIB: u64 = 1024 * 1024;
+
+    #[test]
+    fn a_rate_is_kept_and_lost_time_is_not_made_up_for() {
+        let start = Instant::now();
+        let mut pacer = Pacer::new(10 * MIB);
+        let none = Flushes::default();
+        assert_eq!(pacer.wrote(start, MIB, none), 100 * MS);
+        // It was woken late, by 30 ms, and is told to wait for the rest.
+        assert_eq!(pacer.wrote(start + 30 * MS, MIB, none), 170 * MS);
+        // The disk took a second for the next chunk.
+        assert_eq!(pacer.wrote(start + 1000 * MS, MIB, none), 100 * MS);
+        assert_eq!(pacer.wrote(start + 1100 * MS, MIB / 2, none), 50 * MS);
+    }
+
+    #[test]
+    fn pauses_double_while_flushes_are_slow_and_go_when_they_are_not() {
+        let now = Instant::now();
+        let mut flushes = Flushes::default();
+        for _ in 0..20 {
+            flushes.note(5 * MS, true);
+        }
+        let mut pacer = Pacer::new(0);
+        assert_eq!(pacer.wrote(now, MIB, flushes), Duration::ZERO, "nothing is slow");
+        let mut pauses = Vec::new();
+        for _ in 0..6 {
+            flushes.note(11 * MS, false);
+            pauses.push(pacer.wrote(now, MIB, flushes).as_millis());
+        }
+        assert_eq!(pauses, [4, 8, 16, 32, 64, 64]);
+        // Nothing is logged any more, so nobody is in its way.
+        let pauses: Vec<u128> =
+            (0..6).map(|_| pacer.wrote(now, MIB, flushes).as_millis()).collect();
+        assert_eq!(pauses, [32, 16, 8, 4, 0, 0]);
+        flushes.note(9 * MS, false);
+        assert_eq!(pacer.wrote(now, MIB, flushes), Duration::ZERO, "not twice the usual");
+    }
+
+    #[test]
+    fn the_usual_is_that_without_a_checkpoint_and_small_times_do_not_count() {
+        let now = Instant::now();
+        let mut flushes = Flushes::default();
+        flushes.note(MS / 10, true);
+        for _ in 0..100 {
+            flushes.note(90 * MS, false);
+        }
+        assert_eq!(flushes.usual, Some(MS / 10));
+        assert!(Pacer::new(0).wrote(now, MIB, flushes) > Duration::ZERO);
+        flushes.note(MS, false);
+        assert_eq!(Pacer::new(0).wrote(now, MIB, flushes), Duration::ZERO, "ten times nothing");
+        // What is usual follows a disk that became slower.
+        for _ in 0..50 {
+            flushes.note(90 * MS, true);
+        }
+        assert_eq!(Pacer::new(0).wrote(now, MIB, flushes), Duration::ZERO);
+        let mut unknown = Flushes::default();
+        unknown.note(900 * MS, false);
+        assert_eq!(Pacer::new(0).wrote(now, MIB, unknown), Duration::ZERO, "nothing is usual yet");
+    }
+}
