@@ -4,12 +4,13 @@
 //! writing holds an exclusive lock on its file `lock` for as long as any handle lives; a
 //! directory that is made is made durable in its parent at once.
 
-use crate::disk::{Disk, DiskError};
+use crate::disk::{DIRECT_BYTES, Disk, DiskError};
 use crate::storage::OpenError;
+use rustix::fs::OFlags;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -24,7 +25,59 @@ pub struct FileDisk {
     root: PathBuf,
     // `None`: read-only, without the lock.
     lock: Option<Arc<File>>,
-    files: BTreeMap<String, File>,
+    files: BTreeMap<String, OpenFile>,
+}
+
+/// A file as it was opened: always through the cache, and past it once something is to be written so.
+#[derive(Debug)]
+struct OpenFile {
+    cached: File,
+    direct: Direct,
+}
+
+/// The way past the cache (`O_DIRECT`).
+#[derive(Debug)]
+enum Direct {
+    Untried,
+    Open(File),
+    // The file system has none, or asks for other places than ours.
+    Refused,
+}
+
+impl OpenFile {
+    fn new(cached: File) -> OpenFile {
+        OpenFile { cached, direct: Direct::Untried }
+    }
+
+    /// Writes past the cache where that is possible, and else through it.
+    fn write_through(&mut self, path: &Path, offset: u64, data: &[u8]) -> io::Result<()> {
+        let addresses = [data.as_ptr().addr() as u64, data.len() as u64, offset];
+        if addresses.iter().any(|address| address % DIRECT_BYTES as u64 != 0) {
+            return self.cached.write_all_at(data, offset);
+        }
+        if let Direct::Open(direct) = &self.direct {
+            return direct.write_all_at(data, offset);
+        }
+        if let Direct::Untried = &self.direct {
+            let flags = OFlags::DIRECT.bits().cast_signed();
+            let opened = OpenOptions::new().write(true).custom_flags(flags).open(path);
+            let written =
+                opened.and_then(|file| file.write_all_at(data, offset).map(|()| file));
+            match written {
+                Ok(file) => {
+                    self.direct = Direct::Open(file);
+                    return Ok(());
+                }
+                // The first attempt was refused as such: the disk was not asked, and did not fail
+                // (rule D3).
+                Err(error) if error.kind() == ErrorKind::InvalidInput => {
+                    self.direct = Direct::Refused;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        self.cached.write_all_at(data, offset)
+    }
 }
 
 impl FileDisk {
@@ -80,16 +133,24 @@ impl FileDisk {
     }
 
     fn file(&mut self, operation: &'static str, name: &str) -> Result<&File, DiskError> {
+        self.open_file(operation, name).map(|file| &file.cached)
+    }
+
+    fn open_file(
+        &mut self,
+        operation: &'static str,
+        name: &str,
+    ) -> Result<&mut OpenFile, DiskError> {
         if !self.files.contains_key(name) {
             let file = OpenOptions::new()
                 .read(true)
                 .write(self.lock.is_some())
                 .open(self.path(name))
                 .map_err(|source| DiskError::new(operation, name, source))?;
-            self.files.insert(name.to_owned(), file);
+            self.files.insert(name.to_owned(), OpenFile::new(file));
         }
         self.files
-            .get(name)
+            .get_mut(name)
             .ok_or_else(|| DiskError::new(operation, name, ErrorKind::NotFound.into()))
     }
 
@@ -100,19 +161,21 @@ impl FileDisk {
         Err(DiskError::new(operation, name, ErrorKind::ReadOnlyFilesystem.into()))
     }
 
-    fn create_file(&self, name: &str, size_bytes: u64) -> io::Result<File> {
+    fn create_file(&self, name: &str, size_bytes: u64) -> io::Result<OpenFile> {
         let path = self.path(name);
         if let Some(parent) = path.parent() {
             make_directory(parent)?;
         }
         let file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)?;
-        let zeros =
-            vec![0; ZERO_CHUNK_BYTES.min(usize::try_from(size_bytes).unwrap_or(usize::MAX))];
+            OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path)?;
+        let mut file = OpenFile::new(file);
+        let chunk = ZERO_CHUNK_BYTES.min(usize::try_from(size_bytes).unwrap_or(usize::MAX));
+        let memory = vec![0; chunk + DIRECT_BYTES];
+        let zeros = &memory[memory.as_ptr().addr().wrapping_neg() % DIRECT_BYTES..];
         let mut offset = 0;
         while offset < size_bytes {
-            let length = (size_bytes - offset).min(zeros.len() as u64);
-            file.write_all_at(&zeros[..length as usize], offset)?;
+            let length = (size_bytes - offset).min(chunk as u64);
+            file.write_through(&path, offset, &zeros[..length as usize])?;
             offset += length;
         }
         Ok(file)
@@ -158,6 +221,14 @@ impl Disk for FileDisk {
         self.writable("write", name)?;
         self.file("write", name)?
             .write_all_at(data, offset)
+            .map_err(|source| DiskError::new("write", name, source))
+    }
+
+    fn write_through(&mut self, name: &str, offset: u64, data: &[u8]) -> Result<(), DiskError> {
+        self.writable("write", name)?;
+        let path = self.path(name);
+        self.open_file("write", name)?
+            .write_through(&path, offset, data)
             .map_err(|source| DiskError::new("write", name, source))
     }
 

@@ -20,9 +20,10 @@
 //! Then each record: length 4, checksum 16, encoded record. Checksums are keyed for one use of one
 //! file ([`crate::checksum`]), the header's covers the offset: a group verifies in its place only.
 
+use super::page_buffer::PageBuffer;
 use crate::checksum::{FileKey, RunningSum, SUM_BYTES, Sum, array_at, u32_at, u64_at};
 use bytes::Bytes;
-use perdura_protocol::{Decode, Encode, Record, Slot, View, seeded};
+use perdura_protocol::{Decode, Record, Slot, View, seeded};
 
 /// Groups start at multiples of this.
 pub(crate) const PAGE_BYTES: u64 = 4096;
@@ -150,25 +151,21 @@ impl GroupHeader {
 
 /// Builds groups in one buffer that is used again and again.
 pub(crate) struct GroupBuilder {
-    buffer: Vec<u8>,
+    buffer: PageBuffer,
     sums: RunningSum,
     // Offset in the buffer and length of each record's frame.
     frames: Vec<(usize, usize)>,
 }
 
 impl GroupBuilder {
-    /// What the buffer keeps between groups; a rare larger group gives its memory back.
-    const KEPT_BYTES: usize = 16 * 1024 * 1024;
-
     pub(crate) fn new(key: &FileKey) -> GroupBuilder {
-        GroupBuilder { buffer: Vec::new(), sums: key.running(), frames: Vec::new() }
+        GroupBuilder { buffer: PageBuffer::new(), sums: key.running(), frames: Vec::new() }
     }
 
     /// Begins a group under `key`.
     pub(crate) fn begin(&mut self, key: &FileKey) {
         self.buffer.clear();
-        self.buffer.shrink_to(Self::KEPT_BYTES);
-        self.buffer.resize(HEADER_BYTES, 0);
+        self.buffer.resize(HEADER_BYTES);
         self.sums.restart(key);
         self.frames.clear();
     }
@@ -176,15 +173,16 @@ impl GroupBuilder {
     /// Adds a record.
     pub(crate) fn push(&mut self, key: &FileKey, record: &Record) {
         let start = self.buffer.len();
-        self.buffer.resize(start + FRAME_BYTES, 0);
-        record.encode(&mut self.buffer);
         let body = start + FRAME_BYTES;
-        let length = self.buffer.len() - body;
-        let sum = key.sum(&self.buffer[body..]);
+        self.buffer.resize(body);
+        self.buffer.append(record);
+        let frame = &mut self.buffer.as_mut_slice()[start..];
+        let length = frame.len() - FRAME_BYTES;
+        let sum = key.sum(&frame[FRAME_BYTES..]);
         // A record is bounded by a batch and two certificates.
-        self.buffer[start..start + 4].copy_from_slice(&(length as u32).to_le_bytes());
-        self.buffer[start + 4..body].copy_from_slice(&sum);
-        self.sums.update(&self.buffer[start..body]);
+        frame[..4].copy_from_slice(&(length as u32).to_le_bytes());
+        frame[4..FRAME_BYTES].copy_from_slice(&sum);
+        self.sums.update(&frame[..FRAME_BYTES]);
         self.frames.push((start, FRAME_BYTES + length));
     }
 
@@ -203,15 +201,15 @@ impl GroupBuilder {
         &self.frames
     }
 
-    /// Completes the group: what is to be written at `header.offset`. Fills in what `header`
-    /// says of the payload.
+    /// Completes the group: what is to be written at `header.offset`, at a multiple of 4 KiB in
+    /// memory too. Fills in what `header` says of the payload.
     pub(crate) fn finish(&mut self, key: &FileKey, mut header: GroupHeader) -> &[u8] {
         header.payload_bytes = self.payload_bytes() as u32;
         header.records = self.frames.len() as u32;
         header.records_sum = self.sums.finish();
-        self.buffer[..HEADER_BYTES].copy_from_slice(&header.encode(key));
-        self.buffer.resize(self.size() as usize, 0);
-        &self.buffer
+        self.buffer.as_mut_slice()[..HEADER_BYTES].copy_from_slice(&header.encode(key));
+        self.buffer.resize(self.size() as usize);
+        self.buffer.aligned()
     }
 }
 

@@ -51,6 +51,16 @@ impl<D: Disk> Metered<D> {
         self.disk.write_at(name, offset, data)
     }
 
+    pub(super) fn write_through(
+        &mut self,
+        name: &str,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(), DiskError> {
+        self.work.bytes += data.len() as u64;
+        self.disk.write_through(name, offset, data)
+    }
+
     pub(super) fn sync(&mut self, name: &str) -> Result<(), DiskError> {
         self.work.flushes += 1;
         self.disk.sync(name)

@@ -26,6 +26,7 @@ pub(crate) mod group;
 mod index;
 mod metered;
 mod naive;
+mod page_buffer;
 pub(crate) mod recovery;
 pub(crate) mod resume;
 pub(crate) mod scan;
@@ -307,7 +308,12 @@ impl<D: Disk> Log<D> {
         }
         let group = self.builder.finish(&self.key, header);
         let done = naive::write_all_but_last(&mut self.disk, &file.name, self.tail, group, &ends)?;
-        self.disk.write_at(&file.name, self.tail + done as u64, &group[done..])?;
+        let (offset, rest) = (self.tail + done as u64, &group[done..]);
+        if self.identity.durability.is_flushed() {
+            self.disk.write_through(&file.name, offset, rest)?;
+        } else {
+            self.disk.write_at(&file.name, offset, rest)?;
+        }
         let (offset, mark) = encode_mark(&self.key, file.use_number, self.next_group);
         if seeded!(MarkBeforeFlush) {
             self.disk.write_at(&file.name, offset, &mark)?;
