@@ -39,8 +39,8 @@ pub trait Disk: Send + 'static {
     where
         Self: Sized;
 
-    /// Makes a file of `size_bytes` zeros that are really written, so that later writes inside it
-    /// allocate nothing; replaces a file of this name. Makes the directory it stands in.
+    /// Makes a file of `size_bytes` zeros, written as [`Disk::write_zeros`] does; replaces a file of
+    /// this name. Makes the directory it stands in.
     ///
     /// # Errors
     /// As the operating system's; the file may then exist in part.
@@ -69,6 +69,18 @@ pub trait Disk: Send + 'static {
     fn write_through(&mut self, name: &str, offset: u64, data: &[u8]) -> Result<(), DiskError> {
         self.write_at(name, offset, data)
     }
+
+    /// Writes `length_bytes` zeros at `offset`, really, so that later writes there allocate nothing;
+    /// the file grows as needed.
+    ///
+    /// # Errors
+    /// As [`Disk::write_at`].
+    fn write_zeros(
+        &mut self,
+        name: &str,
+        offset: u64,
+        length_bytes: u64,
+    ) -> Result<(), DiskError>;
 
     /// Makes the content and size of a file durable (fdatasync).
     ///

@@ -17,7 +17,7 @@ use std::sync::Arc;
 const LOCK_NAME: &str = "lock";
 
 /// Zeros are written in chunks of this size.
-const ZERO_CHUNK_BYTES: usize = 1024 * 1024;
+const ZERO_CHUNK_BYTES: usize = 256 * 1024;
 
 /// A directory of the file system.
 #[derive(Debug)]
@@ -26,6 +26,8 @@ pub struct FileDisk {
     // `None`: read-only, without the lock.
     lock: Option<Arc<File>>,
     files: BTreeMap<String, OpenFile>,
+    // A chunk of zeros stands in it at a multiple of `DIRECT_BYTES`, once there was need for one.
+    zeros: Vec<u8>,
 }
 
 /// A file as it was opened: always through the cache, and past it once something is to be written so.
@@ -106,7 +108,7 @@ impl FileDisk {
             Err(TryLockError::Error(source)) => return Err(error("lock", source)),
         }
         let lock = Some(Arc::new(lock));
-        Ok(FileDisk { root: root.to_owned(), lock, files: BTreeMap::new() })
+        Ok(FileDisk::new(root, lock))
     }
 
     /// Makes the directory (and those above it) if it is not there, and opens it as
@@ -125,7 +127,11 @@ impl FileDisk {
     /// of a directory that is in use. Every change is refused.
     #[must_use]
     pub fn read_only(root: &Path) -> FileDisk {
-        FileDisk { root: root.to_owned(), lock: None, files: BTreeMap::new() }
+        FileDisk::new(root, None)
+    }
+
+    fn new(root: &Path, lock: Option<Arc<File>>) -> FileDisk {
+        FileDisk { root: root.to_owned(), lock, files: BTreeMap::new(), zeros: Vec::new() }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -161,24 +167,12 @@ impl FileDisk {
         Err(DiskError::new(operation, name, ErrorKind::ReadOnlyFilesystem.into()))
     }
 
-    fn create_file(&self, name: &str, size_bytes: u64) -> io::Result<OpenFile> {
+    fn create_file(&self, name: &str) -> io::Result<File> {
         let path = self.path(name);
         if let Some(parent) = path.parent() {
             make_directory(parent)?;
         }
-        let file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path)?;
-        let mut file = OpenFile::new(file);
-        let chunk = ZERO_CHUNK_BYTES.min(usize::try_from(size_bytes).unwrap_or(usize::MAX));
-        let memory = vec![0; chunk + DIRECT_BYTES];
-        let zeros = &memory[memory.as_ptr().addr().wrapping_neg() % DIRECT_BYTES..];
-        let mut offset = 0;
-        while offset < size_bytes {
-            let length = (size_bytes - offset).min(chunk as u64);
-            file.write_through(&path, offset, &zeros[..length as usize])?;
-            offset += length;
-        }
-        Ok(file)
+        OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)
     }
 }
 
@@ -199,16 +193,16 @@ fn make_directory(path: &Path) -> io::Result<()> {
 
 impl Disk for FileDisk {
     fn handle(&self) -> FileDisk {
-        FileDisk { root: self.root.clone(), lock: self.lock.clone(), files: BTreeMap::new() }
+        FileDisk::new(&self.root, self.lock.clone())
     }
 
     fn create(&mut self, name: &str, size_bytes: u64) -> Result<(), DiskError> {
         self.writable("create", name)?;
         let file = self
-            .create_file(name, size_bytes)
+            .create_file(name)
             .map_err(|source| DiskError::new("create", name, source))?;
-        self.files.insert(name.to_owned(), file);
-        Ok(())
+        self.files.insert(name.to_owned(), OpenFile::new(file));
+        self.write_zeros(name, 0, size_bytes)
     }
 
     fn read_at(&mut self, name: &str, offset: u64, buffer: &mut [u8]) -> Result<(), DiskError> {
@@ -230,6 +224,29 @@ impl Disk for FileDisk {
         self.open_file("write", name)?
             .write_through(&path, offset, data)
             .map_err(|source| DiskError::new("write", name, source))
+    }
+
+    fn write_zeros(
+        &mut self,
+        name: &str,
+        offset: u64,
+        length_bytes: u64,
+    ) -> Result<(), DiskError> {
+        if self.zeros.is_empty() {
+            self.zeros = vec![0; ZERO_CHUNK_BYTES + DIRECT_BYTES];
+        }
+        let zeros = std::mem::take(&mut self.zeros);
+        let start = zeros.as_ptr().addr().wrapping_neg() % DIRECT_BYTES;
+        let mut written = Ok(());
+        let mut done = 0;
+        while done < length_bytes && written.is_ok() {
+            let count = (length_bytes - done).min(ZERO_CHUNK_BYTES as u64);
+            let chunk = &zeros[start..start + count as usize];
+            written = self.write_through(name, offset + done, chunk);
+            done += count;
+        }
+        self.zeros = zeros;
+        written
     }
 
     fn sync(&mut self, name: &str) -> Result<(), DiskError> {

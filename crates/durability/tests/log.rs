@@ -599,6 +599,10 @@ impl Disk for Fickle {
         self.disk.write_at(name, offset, data)
     }
 
+    fn write_zeros(&mut self, name: &str, offset: u64, length: u64) -> Result<(), DiskError> {
+        self.disk.write_zeros(name, offset, length)
+    }
+
     fn sync(&mut self, name: &str) -> Result<(), DiskError> {
         self.disk.sync(name)
     }

@@ -50,6 +50,9 @@ use perdura_protocol::{Digest, Record, Slot, seeded};
 use scan::key_of;
 use std::collections::VecDeque;
 
+/// Least bytes of zeros that are written at once when a file is made ready.
+const ZEROS_BYTES: u64 = 256 * 1024;
+
 /// Why the log did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
@@ -87,6 +90,13 @@ struct LogFile {
     slots: Slot,
 }
 
+/// A free file whose zeros are being written.
+#[derive(Debug)]
+struct NewFile {
+    name: String,
+    written: u64,
+}
+
 /// The log of one replica, open for writing. Belongs to the keeper's thread.
 pub struct Log<D> {
     disk: Metered<D>,
@@ -97,6 +107,7 @@ pub struct Log<D> {
     files: VecDeque<LogFile>,
     // Names of files of `file_bytes` each.
     free: Vec<String>,
+    new: Option<NewFile>,
     next_use: u64,
     // Key of the last file, and the offset of the next group in it.
     key: FileKey,
@@ -202,8 +213,9 @@ impl<D: Disk> Log<D> {
         Ok(decisions)
     }
 
-    /// Makes a free file ready if there is none, so that the next file is begun without writing
-    /// 16 MiB of zeros in the way of an append. For when the keeper has nothing else to do.
+    /// If there is no free file, makes one ready, or a part of one: twice the bytes of the last
+    /// group, and 256 KiB at least. After each append it is there before it is needed, and no append
+    /// has to wait for the whole of it.
     ///
     /// # Errors
     /// As [`Log::append`].
@@ -211,15 +223,8 @@ impl<D: Disk> Log<D> {
         if !self.is_written() || !self.free.is_empty() {
             return Ok(());
         }
-        self.guarded(|log| {
-            let name = free_name_of(log.next_use);
-            log.next_use += 1;
-            log.disk.create(&name, log.file_bytes)?;
-            log.disk.sync(&name)?;
-            log.disk.sync_directory(DIRECTORY)?;
-            log.free.push(name);
-            Ok(())
-        })
+        let bytes = ZEROS_BYTES.max(2 * self.builder.size());
+        self.guarded(|log| Ok(log.fill_new_file(bytes)?))
     }
 
     /// Flushes everything appended so far, whatever the durability.
@@ -375,7 +380,11 @@ impl<D: Disk> Log<D> {
         let use_number = self.next_use;
         let name = name_of(use_number);
         let size_bytes = self.file_bytes.max(GROUPS_OFFSET + group_bytes);
-        let free = if size_bytes == self.file_bytes { self.free.pop() } else { None };
+        let is_usual = size_bytes == self.file_bytes;
+        if is_usual && self.free.is_empty() && self.new.is_some() {
+            self.fill_new_file(size_bytes)?;
+        }
+        let free = if is_usual { self.free.pop() } else { None };
         match free {
             Some(free) => self.disk.rename(&free, &name)?,
             None => self.disk.create(&name, size_bytes)?,
@@ -387,6 +396,32 @@ impl<D: Disk> Log<D> {
         self.key = key;
         self.tail = GROUPS_OFFSET;
         self.files.push_back(LogFile { use_number, name, size_bytes, slots: Slot(0) });
+        Ok(())
+    }
+
+    /// Writes `bytes` more of the zeros of a new file; with the last of them it is a free one.
+    fn fill_new_file(&mut self, bytes: u64) -> Result<(), DiskError> {
+        let mut file = match self.new.take() {
+            Some(file) => file,
+            None => {
+                let name = free_name_of(self.next_use);
+                self.next_use += 1;
+                self.disk.create(&name, 0)?;
+                NewFile { name, written: 0 }
+            }
+        };
+        let count = bytes.min(self.file_bytes - file.written);
+        self.disk.write_zeros(&file.name, file.written, count)?;
+        file.written += count;
+        if file.written < self.file_bytes {
+            self.new = Some(file);
+            return Ok(());
+        }
+        if self.identity.durability.is_flushed() {
+            self.disk.sync(&file.name)?;
+        }
+        self.disk.sync_directory(DIRECTORY)?;
+        self.free.push(file.name);
         Ok(())
     }
 

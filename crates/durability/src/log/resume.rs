@@ -59,6 +59,7 @@ impl<D: Disk> Log<D> {
             free_files: 0,
             files: VecDeque::new(),
             free: Vec::new(),
+            new: None,
             next_use: 1,
             key,
             tail: 0,
