@@ -22,6 +22,7 @@ use crate::FORMAT_VERSION;
 use crate::checksum::{FileKey, SUM_BYTES, Sum, array_at, u32_at, u64_at};
 use crate::disk::{Disk, DiskError};
 use crate::log::scan::read_array;
+use crate::page_buffer::PageBuffer;
 use crate::superblock::{CHECKPOINTS, CheckpointName, Superblock, SuperblockFile};
 use bytes::Bytes;
 use perdura_protocol::{ClusterId, Digest, Slot, seeded};
@@ -35,7 +36,8 @@ const HEADER_BYTES: usize = 128;
 const FOOTER_BYTES: usize = 56;
 const INDEX_ENTRY_BYTES: usize = 8 + 4 + SUM_BYTES;
 
-/// A checkpoint is written in chunks of this size, and a piece beyond it by itself.
+/// A checkpoint is written in chunks of this size. Past the operating system's cache: it is not read
+/// soon, and flushed as a whole it would keep the log's flushes waiting.
 const CHUNK_BYTES: usize = 1024 * 1024;
 
 /// Why a checkpoint was not stored or read.
@@ -147,7 +149,7 @@ struct ChunkWriter<'a, D> {
     disk: &'a mut D,
     name: &'a str,
     written: u64,
-    buffer: Vec<u8>,
+    buffer: PageBuffer,
 }
 
 impl<D: Disk> ChunkWriter<'_, D> {
@@ -156,22 +158,24 @@ impl<D: Disk> ChunkWriter<'_, D> {
     }
 
     fn push(&mut self, bytes: &[u8]) -> Result<(), DiskError> {
-        if self.buffer.len() + bytes.len() > CHUNK_BYTES {
-            self.flush()?;
-        }
-        if bytes.len() > CHUNK_BYTES {
-            self.disk.write_at(self.name, self.written, bytes)?;
-            self.written += bytes.len() as u64;
-        } else {
-            self.buffer.extend_from_slice(bytes);
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let room = CHUNK_BYTES - self.buffer.len();
+            let (now, later) = rest.split_at(room.min(rest.len()));
+            self.buffer.extend(now);
+            rest = later;
+            if self.buffer.len() == CHUNK_BYTES {
+                self.flush()?;
+            }
         }
         Ok(())
     }
 
     fn flush(&mut self) -> Result<(), DiskError> {
-        if !self.buffer.is_empty() {
-            self.disk.write_at(self.name, self.written, &self.buffer)?;
-            self.written += self.buffer.len() as u64;
+        let bytes = self.buffer.len() as u64;
+        if bytes > 0 {
+            self.disk.write_through(self.name, self.written, self.buffer.aligned())?;
+            self.written += bytes;
             self.buffer.clear();
         }
         Ok(())
@@ -185,7 +189,7 @@ fn write_file(
     piece: &mut dyn FnMut(usize) -> Bytes,
 ) -> Result<(), CheckpointError> {
     disk.create(TEMPORARY_NAME, 0)?;
-    let buffer = Vec::with_capacity(CHUNK_BYTES);
+    let buffer = PageBuffer::new();
     let mut out = ChunkWriter { disk, name: TEMPORARY_NAME, written: 0, buffer };
     let (bytes, key) = header.encode();
     out.push(&bytes)?;

@@ -62,7 +62,7 @@ pub trait Disk: Send + 'static {
     /// As [`Disk::write_at`], for data that is flushed next and not read soon: past the operating
     /// system's cache of files where that is possible, so that none of it is copied there, nor
     /// memory taken for it. It is where `offset`, the length and the place in memory of `data` are
-    /// multiples of [`DIRECT_BYTES`], the file has these bytes already and its file system agrees.
+    /// multiples of [`DIRECT_BYTES`] and the file system agrees.
     ///
     /// # Errors
     /// As [`Disk::write_at`].
@@ -75,12 +75,7 @@ pub trait Disk: Send + 'static {
     ///
     /// # Errors
     /// As [`Disk::write_at`].
-    fn write_zeros(
-        &mut self,
-        name: &str,
-        offset: u64,
-        length_bytes: u64,
-    ) -> Result<(), DiskError>;
+    fn write_zeros(&mut self, name: &str, offset: u64, length_bytes: u64) -> Result<(), DiskError>;
 
     /// Makes the content and size of a file durable (fdatasync).
     ///

@@ -63,8 +63,7 @@ impl OpenFile {
         if let Direct::Untried = &self.direct {
             let flags = OFlags::DIRECT.bits().cast_signed();
             let opened = OpenOptions::new().write(true).custom_flags(flags).open(path);
-            let written =
-                opened.and_then(|file| file.write_all_at(data, offset).map(|()| file));
+            let written = opened.and_then(|file| file.write_all_at(data, offset).map(|()| file));
             match written {
                 Ok(file) => {
                     self.direct = Direct::Open(file);
@@ -198,9 +197,8 @@ impl Disk for FileDisk {
 
     fn create(&mut self, name: &str, size_bytes: u64) -> Result<(), DiskError> {
         self.writable("create", name)?;
-        let file = self
-            .create_file(name)
-            .map_err(|source| DiskError::new("create", name, source))?;
+        let file =
+            self.create_file(name).map_err(|source| DiskError::new("create", name, source))?;
         self.files.insert(name.to_owned(), OpenFile::new(file));
         self.write_zeros(name, 0, size_bytes)
     }
@@ -226,12 +224,7 @@ impl Disk for FileDisk {
             .map_err(|source| DiskError::new("write", name, source))
     }
 
-    fn write_zeros(
-        &mut self,
-        name: &str,
-        offset: u64,
-        length_bytes: u64,
-    ) -> Result<(), DiskError> {
+    fn write_zeros(&mut self, name: &str, offset: u64, length_bytes: u64) -> Result<(), DiskError> {
         if self.zeros.is_empty() {
             self.zeros = vec![0; ZERO_CHUNK_BYTES + DIRECT_BYTES];
         }

@@ -32,6 +32,7 @@ pub mod fuzzing;
 pub mod inspect;
 pub mod log;
 pub mod memory_disk;
+mod page_buffer;
 pub mod storage;
 pub mod superblock;
 

@@ -303,12 +303,7 @@ impl Disk for MemoryDisk {
         })
     }
 
-    fn write_zeros(
-        &mut self,
-        name: &str,
-        offset: u64,
-        length_bytes: u64,
-    ) -> Result<(), DiskError> {
+    fn write_zeros(&mut self, name: &str, offset: u64, length_bytes: u64) -> Result<(), DiskError> {
         self.change(name, "write", |state| {
             let size = state.file_state(name)?.size;
             state.make_room((offset + length_bytes).saturating_sub(size))?;

@@ -20,8 +20,8 @@
 //! Then each record: length 4, checksum 16, encoded record. Checksums are keyed for one use of one
 //! file ([`crate::checksum`]), the header's covers the offset: a group verifies in its place only.
 
-use super::page_buffer::PageBuffer;
 use crate::checksum::{FileKey, RunningSum, SUM_BYTES, Sum, array_at, u32_at, u64_at};
+use crate::page_buffer::PageBuffer;
 use bytes::Bytes;
 use perdura_protocol::{Decode, Record, Slot, View, seeded};
 

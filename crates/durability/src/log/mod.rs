@@ -26,7 +26,6 @@ pub(crate) mod group;
 mod index;
 mod metered;
 mod naive;
-mod page_buffer;
 pub(crate) mod recovery;
 pub(crate) mod resume;
 pub(crate) mod scan;

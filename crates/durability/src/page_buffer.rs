@@ -44,6 +44,11 @@ impl PageBuffer {
         item.encode(&mut self.memory);
     }
 
+    /// Adds bytes.
+    pub(crate) fn extend(&mut self, bytes: &[u8]) {
+        self.memory.extend_from_slice(bytes);
+    }
+
     /// The content, wherever it stands.
     pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
         &mut self.memory[self.start..]
