@@ -303,3 +303,76 @@ impl Disk for FileDisk {
         self.path(name).try_exists().map_err(|source| DiskError::new("look for", name, source))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::page_buffer::PageBuffer;
+
+    const NAME: &str = "log/file";
+    const PAGE: usize = DIRECT_BYTES;
+
+    fn pages(count: usize, byte: u8) -> PageBuffer {
+        let mut buffer = PageBuffer::new();
+        buffer.resize(count * PAGE);
+        buffer.as_mut_slice().fill(byte);
+        buffer
+    }
+
+    fn content(disk: &mut FileDisk) -> Vec<u8> {
+        let mut content = vec![0; usize::try_from(disk.len(NAME).unwrap()).unwrap()];
+        disk.read_at(NAME, 0, &mut content).unwrap();
+        content
+    }
+
+    /// Reads and writes through the cache and past it, in one file, see each other's bytes; also where
+    /// the file system has no way past the cache.
+    #[test]
+    fn what_is_written_past_the_cache_is_what_is_read_through_it() {
+        for refused in [false, true] {
+            let root = tempfile::tempdir().unwrap();
+            let mut disk = FileDisk::open(root.path()).unwrap();
+            disk.create(NAME, 4 * PAGE as u64 + 10).unwrap();
+            if refused {
+                disk.files.get_mut(NAME).unwrap().direct = Direct::Refused;
+            }
+            let mut expected = vec![0; 4 * PAGE + 10];
+            assert_eq!(content(&mut disk), expected);
+            let mut write = |disk: &mut FileDisk, through, offset: usize, data: &[u8]| {
+                if through {
+                    disk.write_through(NAME, offset as u64, data).unwrap();
+                } else {
+                    disk.write_at(NAME, offset as u64, data).unwrap();
+                }
+                let length = expected.len().max(offset + data.len());
+                expected.resize(length, 0);
+                expected[offset..offset + data.len()].copy_from_slice(data);
+                assert_eq!(content(disk), expected);
+            };
+            write(&mut disk, true, 2 * PAGE, pages(2, 1).aligned());
+            write(&mut disk, false, PAGE + 7, &[2; 100]);
+            write(&mut disk, true, PAGE, pages(1, 3).aligned());
+            write(&mut disk, false, 2 * PAGE - 50, &[4; 100]);
+            // These cannot go past it: by their length, their place in the file, that in memory.
+            write(&mut disk, true, 0, &pages(1, 5).aligned()[..PAGE - 1]);
+            write(&mut disk, true, 512, pages(1, 6).aligned());
+            write(&mut disk, true, PAGE, &pages(2, 7).aligned()[1..=PAGE]);
+            // And this makes it longer.
+            write(&mut disk, true, 8 * PAGE, pages(2, 8).aligned());
+            disk.sync(NAME).unwrap();
+            assert_eq!(content(&mut disk.handle()), expected);
+        }
+    }
+
+    #[test]
+    fn zeros_are_written_over_whatever_is_there_and_behind_it() {
+        let root = tempfile::tempdir().unwrap();
+        let mut disk = FileDisk::open(root.path()).unwrap();
+        disk.create(NAME, 0).unwrap();
+        disk.write_at(NAME, 0, &[9; 3 * PAGE]).unwrap();
+        let length = 2 * ZERO_CHUNK_BYTES + 100;
+        disk.write_zeros(NAME, PAGE as u64, length as u64).unwrap();
+        let expected = [vec![9; PAGE], vec![0; length]].concat();
+        assert_eq!(content(&mut disk), expected);
+    }
+}

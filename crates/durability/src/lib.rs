@@ -47,4 +47,4 @@ pub use storage::{
 pub use superblock::{CheckpointName, Identity, Superblock};
 
 /// Version of every format in the data directory. A directory of a newer one is refused.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;

@@ -17,11 +17,12 @@
 //! - Files are freed oldest first, and a freed file's name is durable before it is written to.
 //! - After a failed write or flush every later call fails ([`LogError::Poisoned`]).
 //!
-//! Files: `group` and `file` are the codec, this one is the writer, `scan` the reader,
+//! Files: `frame`, `group` and `file` are the codec, this one is the writer, `scan` the reader,
 //! `recovery` judges what a reader found, `resume` makes a log of it again.
 
 mod carry;
 pub(crate) mod file;
+pub(crate) mod frame;
 pub(crate) mod group;
 mod index;
 mod metered;
@@ -40,6 +41,7 @@ use crate::superblock::Identity;
 use bytes::Bytes;
 use carry::Carry;
 use file::{DIRECTORY, FileHeader, GROUPS_OFFSET, encode_mark, free_name_of, name_of};
+use frame::FrameFormat;
 use group::{GROUP_BYTES, GroupBuilder, GroupHeader, decode_frame};
 use index::{Index, Location};
 use metered::Metered;
@@ -296,6 +298,7 @@ impl<D: Disk> Log<D> {
         let mut after = self.position;
         records.iter().for_each(|record| after.advance(record));
         let header = GroupHeader {
+            format: FrameFormat::NEWEST,
             records_sum: Default::default(),
             use_number: file.use_number,
             offset: self.tail,
@@ -347,7 +350,7 @@ impl<D: Disk> Log<D> {
         carried: &[Record],
         records: &[Record],
     ) -> Result<(), LogError> {
-        self.builder.begin(&key);
+        self.builder.begin(&key, FrameFormat::NEWEST);
         for record in carried.iter().chain(records) {
             self.builder.push(&key, record);
             let bytes = self.builder.payload_bytes();
