@@ -45,6 +45,15 @@ impl FileKey {
         cut(blake3::keyed_hash(&self.0, bytes))
     }
 
+    /// The checksum of `pieces`, one after the other. Where one ends does not count.
+    pub(crate) fn sum_of(&self, pieces: &[&[u8]]) -> Sum {
+        let mut hasher = blake3::Hasher::new_keyed(&self.0);
+        for piece in pieces {
+            hasher.update(piece);
+        }
+        cut(hasher.finalize())
+    }
+
     /// A checksum over several pieces.
     pub(crate) fn running(&self) -> RunningSum {
         RunningSum(Box::new(blake3::Hasher::new_keyed(&self.0)))

@@ -7,6 +7,9 @@
 
 use std::io;
 
+/// What devices transfer without a copy are multiples of this.
+pub const DIRECT_BYTES: usize = 4096;
+
 /// A failed operation on a file of the data directory.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {operation} {name}: {source}")]
@@ -36,8 +39,8 @@ pub trait Disk: Send + 'static {
     where
         Self: Sized;
 
-    /// Makes a file of `size_bytes` zeros that are really written, so that later writes inside it
-    /// allocate nothing; replaces a file of this name. Makes the directory it stands in.
+    /// Makes a file of `size_bytes` zeros, written as [`Disk::write_zeros`] does; replaces a file of
+    /// this name. Makes the directory it stands in.
     ///
     /// # Errors
     /// As the operating system's; the file may then exist in part.
@@ -55,6 +58,24 @@ pub trait Disk: Send + 'static {
     /// # Errors
     /// As the operating system's; any part of `data` may then be written.
     fn write_at(&mut self, name: &str, offset: u64, data: &[u8]) -> Result<(), DiskError>;
+
+    /// As [`Disk::write_at`], for data that is flushed next and not read soon: past the operating
+    /// system's cache of files where that is possible, so that none of it is copied there, nor
+    /// memory taken for it. It is where `offset`, the length and the place in memory of `data` are
+    /// multiples of [`DIRECT_BYTES`] and the file system agrees.
+    ///
+    /// # Errors
+    /// As [`Disk::write_at`].
+    fn write_through(&mut self, name: &str, offset: u64, data: &[u8]) -> Result<(), DiskError> {
+        self.write_at(name, offset, data)
+    }
+
+    /// Writes `length_bytes` zeros at `offset`, really, so that later writes there allocate nothing;
+    /// the file grows as needed.
+    ///
+    /// # Errors
+    /// As [`Disk::write_at`].
+    fn write_zeros(&mut self, name: &str, offset: u64, length_bytes: u64) -> Result<(), DiskError>;
 
     /// Makes the content and size of a file durable (fdatasync).
     ///

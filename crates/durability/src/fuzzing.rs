@@ -5,7 +5,8 @@ use crate::checkpoint::{Check, Entry, entry_bytes};
 use crate::checksum::{FileKey, SUM_BYTES, u32_at, u64_at};
 use crate::disk::{Disk, DiskError};
 use crate::log::file::{FILE_HEADER_BYTES, GROUPS_OFFSET, LogName, MARK_BYTES, MARK_OFFSETS};
-use crate::log::group::{FRAME_BYTES, HEADER_BYTES, PAGE_BYTES};
+use crate::log::frame::FrameFormat;
+use crate::log::group::{HEADER_BYTES, PAGE_BYTES};
 use crate::log::scan::key_of;
 use crate::superblock::{Identity, SUPERBLOCK_NAME};
 use perdura_protocol::{Digest, Slot};
@@ -71,24 +72,25 @@ fn seal_log(bytes: &mut [u8], key: &FileKey, use_number: u64) {
         }
     }
     for offset in (GROUPS_OFFSET as usize..bytes.len()).step_by(PAGE_BYTES as usize) {
-        if bytes[offset..].len() >= HEADER_BYTES && &bytes[offset..offset + 8] == b"PDGROUP1" {
-            seal_group(&mut bytes[offset..], key, use_number, offset as u64);
+        let group = &mut bytes[offset..];
+        let format = group.get(..8).and_then(FrameFormat::of);
+        if let Some(format) = format.filter(|_| group.len() >= HEADER_BYTES) {
+            seal_group(group, format, key, use_number, offset as u64);
         }
     }
 }
 
-fn seal_group(group: &mut [u8], key: &FileKey, use_number: u64, offset: u64) {
+fn seal_group(group: &mut [u8], format: FrameFormat, key: &FileKey, use_number: u64, offset: u64) {
     let end = group.len().min(HEADER_BYTES.saturating_add(u32_at(group, 64) as usize));
     let mut sums = key.running();
     let mut at = HEADER_BYTES;
-    while at + FRAME_BYTES <= end {
-        let body = at + FRAME_BYTES;
+    while at + format.head_bytes() <= end {
+        let body = at + format.head_bytes();
         let next = body.saturating_add(u32_at(group, at) as usize);
         if next > end {
             break;
         }
-        let sum = key.sum(&group[body..next]);
-        group[at + 4..body].copy_from_slice(&sum);
+        format.reseal(key, &mut group[at..next]);
         sums.update(&group[at..body]);
         at = next;
     }

@@ -34,6 +34,7 @@ pub mod log;
 pub mod memory_disk;
 #[doc(hidden)]
 pub mod older_format;
+mod page_buffer;
 pub mod storage;
 pub mod superblock;
 
@@ -50,5 +51,5 @@ pub use storage::{
 pub use superblock::{CheckpointName, Identity, Link, Superblock};
 
 /// Version of every format in the data directory. A directory of a newer one is refused.
-/// Version 1 is read; its superblock and its checkpoints differ.
+/// Version 1 is read; its superblock, its checkpoints and its log differ.
 pub const FORMAT_VERSION: u32 = 2;

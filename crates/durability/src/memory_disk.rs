@@ -311,6 +311,16 @@ impl Disk for MemoryDisk {
         })
     }
 
+    fn write_zeros(&mut self, name: &str, offset: u64, length_bytes: u64) -> Result<(), DiskError> {
+        self.change(name, "write", |state| {
+            let size = state.file_state(name)?.size;
+            state.make_room((offset + length_bytes).saturating_sub(size))?;
+            let stored = if state.short_write { length_bytes / 2 } else { length_bytes };
+            state.file_state(name)?.write_zeros(offset, stored);
+            Ok(())
+        })
+    }
+
     fn sync(&mut self, name: &str) -> Result<(), DiskError> {
         self.change(name, "sync", |state| {
             let fail = std::mem::take(&mut state.fail_next_sync);

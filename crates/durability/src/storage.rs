@@ -195,7 +195,9 @@ pub struct Options {
     /// gets a file of its own size. Larger files make truncation coarser, smaller ones cost a
     /// directory flush more often.
     pub log_file_bytes: u64,
-    /// Most log files kept for their next use; what is freed beyond that is removed.
+    /// Most log files kept for their next use; what is freed beyond that is removed. None is made
+    /// while one of these is left, so the log and they together never take more than the log alone
+    /// did at its longest.
     pub free_log_files: usize,
     /// Checkpoints kept behind the newest, 0 to 2, in case it rots.
     pub retained_checkpoints: usize,
@@ -220,6 +222,18 @@ impl Default for Options {
 
 impl Options {
     const LEAST_FILE_BYTES: u64 = 16 * 1024;
+
+    /// For a replica that stores a checkpoint after every `checkpoint_bytes` of batches: the files
+    /// that one checkpoint frees are kept for what is written up to the next, so that once the log
+    /// has been as long as it gets no file is made, and filled with zeros, any more. Twice as many
+    /// are kept, for a log is that long when a checkpoint is stored while the next batches come.
+    #[must_use]
+    pub fn for_checkpoints_of(checkpoint_bytes: u64) -> Options {
+        let options = Options::default();
+        let files = checkpoint_bytes.div_ceil(options.log_file_bytes).saturating_mul(2);
+        let free_log_files = usize::try_from(files).unwrap_or(usize::MAX);
+        Options { free_log_files: options.free_log_files.max(free_log_files), ..options }
+    }
 
     fn file_bytes(&self) -> u64 {
         crate::log::group::round_up(self.log_file_bytes.max(Self::LEAST_FILE_BYTES))

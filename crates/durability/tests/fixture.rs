@@ -117,3 +117,26 @@ fn what_is_written_as_version_1_is_what_version_1_wrote() {
     drop(disk);
     assert!(check(root.path(), 2).superblock.links.is_empty());
 }
+
+/// Of a copy of the superblock on disk.
+fn version_in(root: &Path) -> u32 {
+    let superblock = std::fs::read(root.join("superblock")).unwrap();
+    u32::from_le_bytes(superblock[40..44].try_into().unwrap())
+}
+
+#[test]
+fn a_log_of_each_format_version_is_read_and_goes_on_in_the_present_one() {
+    for version in 1..=FORMAT_VERSION {
+        let root = tempfile::tempdir().unwrap();
+        copy(version, &fixture(version), root.path());
+        assert_eq!(version_in(root.path()), version);
+        let mut opened = check(root.path(), *checkpoints(version).last().unwrap());
+        let wanted = [(Slot(2), batch(2).digest())];
+        assert_eq!(opened.log.read_decisions(&wanted, 1 << 20).unwrap().len(), 1);
+        opened.log.append(&[vote(3, 3, 3)]).unwrap();
+        drop(opened);
+        assert_eq!(version_in(root.path()), FORMAT_VERSION);
+        let again = open(FileDisk::open(root.path()).unwrap(), &expectation(), &small()).unwrap();
+        assert_eq!(again.records, [records(), vec![vote(3, 3, 3)]].concat());
+    }
+}

@@ -342,7 +342,7 @@ fn laggards_are_served_from_disk() {
 #[test]
 fn laggards_get_as_many_bytes_as_they_asked_for() {
     let votes: Vec<_> = (1..5).map(|i| vote(0, i, i)).collect();
-    let bytes: Vec<_> = votes.iter().map(|vote| vote.to_bytes().len() + 20).collect();
+    let bytes: Vec<_> = votes.iter().map(|vote| vote.to_bytes().len() + 24).collect();
     let wanted: Vec<_> = (1..5).map(|i| (Slot(i), batch(i).digest())).collect();
     let mut log = opened(&written(&[votes])).log;
     for count in 1..4 {
@@ -597,6 +597,10 @@ impl Disk for Fickle {
 
     fn write_at(&mut self, name: &str, offset: u64, data: &[u8]) -> Result<(), DiskError> {
         self.disk.write_at(name, offset, data)
+    }
+
+    fn write_zeros(&mut self, name: &str, offset: u64, length: u64) -> Result<(), DiskError> {
+        self.disk.write_zeros(name, offset, length)
     }
 
     fn sync(&mut self, name: &str) -> Result<(), DiskError> {

@@ -274,7 +274,7 @@ fn inspection_reads_copies_of_single_files_and_changes_nothing() {
     let mut items = Vec::new();
     assert!(inspect_log(&mut copies, "a.log", &mut |item| items.push(item)).unwrap());
     assert_eq!(items[1], LogItem::Mark(Some(2)));
-    assert_eq!(items[4], LogItem::Record { offset: 8192 + 128 + 20 + 233, record: delivered(1) });
+    assert_eq!(items[4], LogItem::Record { offset: 8192 + 128 + 24 + 233, record: delivered(1) });
     assert!(matches!(items[5], LogItem::Group { offset: 12288, number: 2, voted: Slot(2), .. }));
     assert_eq!(items.last(), Some(&LogItem::Free { from: 16384, to: 32768 }));
     assert!(items.iter().all(|item| !item.to_string().contains('\n')));

@@ -26,7 +26,7 @@ const STARTED: Duration = Duration::from_secs(60);
 const BLOCK: usize = 4096;
 
 /// How a group of the log begins, and how long its header is.
-const GROUP_MAGIC: &[u8] = b"PDGROUP1";
+const GROUP_MAGIC: &[u8] = b"PDGROUP2";
 const GROUP_HEADER: usize = 128;
 
 /// Waits for a replica to stop because of its disk: with exit code 1, and saying so. `go_on` keeps

@@ -3,10 +3,12 @@
 use super::format::{Check, Entry, Footer, Header, Place};
 use super::{CheckpointError, NewState, TEMPORARY_NAME};
 use crate::disk::Disk;
+use crate::page_buffer::PageBuffer;
 use perdura_protocol::{Digest, seeded};
 
 /// A checkpoint is written in chunks of at most this size, with a pause between them if its pace
-/// has one.
+/// has one. Past the operating system's cache: it is not read soon, and flushed as a whole it would
+/// keep the log's flushes waiting.
 pub(super) const CHUNK_BYTES: usize = 1024 * 1024;
 
 /// Writes a file from its start to its end.
@@ -16,7 +18,7 @@ struct ChunkWriter<'a, D> {
     sync_bytes: u64,
     written: u64,
     unsynced: u64,
-    buffer: Vec<u8>,
+    buffer: PageBuffer,
 }
 
 impl<D: Disk> ChunkWriter<'_, D> {
@@ -27,20 +29,20 @@ impl<D: Disk> ChunkWriter<'_, D> {
     fn push(&mut self, mut bytes: &[u8]) -> Result<(), CheckpointError> {
         while self.buffer.len() + bytes.len() > CHUNK_BYTES {
             let (now, later) = bytes.split_at(CHUNK_BYTES - self.buffer.len());
-            self.buffer.extend_from_slice(now);
+            self.buffer.extend(now);
             self.flush()?;
             bytes = later;
         }
-        self.buffer.extend_from_slice(bytes);
+        self.buffer.extend(bytes);
         Ok(())
     }
 
     fn flush(&mut self) -> Result<(), CheckpointError> {
-        if self.buffer.is_empty() {
+        let bytes = self.buffer.len() as u64;
+        if bytes == 0 {
             return Ok(());
         }
-        let bytes = self.buffer.len() as u64;
-        self.disk.write_at(TEMPORARY_NAME, self.written, &self.buffer)?;
+        self.disk.write_through(TEMPORARY_NAME, self.written, self.buffer.aligned())?;
         self.buffer.clear();
         self.written += bytes;
         self.unsynced += bytes;
@@ -67,7 +69,7 @@ pub(super) fn write_file(
     sync_bytes: u64,
 ) -> Result<u64, CheckpointError> {
     disk.create(TEMPORARY_NAME, 0)?;
-    let buffer = Vec::with_capacity(CHUNK_BYTES);
+    let buffer = PageBuffer::new();
     let mut out =
         ChunkWriter { disk, pace: state.pace, sync_bytes, written: 0, unsynced: 0, buffer };
     let (bytes, key) = header.encode();

@@ -5,7 +5,7 @@
 //!
 //! | offset | bytes | what |
 //! |---|---|---|
-//! | 0 | 8 | magic `PDGROUP1` |
+//! | 0 | 8 | magic `PDGROUP2`; `PDGROUP1` with frames of format 1 |
 //! | 8 | 16 | checksum of bytes 24..128 |
 //! | 24 | 16 | checksum of the records' checksums |
 //! | 40 | 8 | use number of the file |
@@ -17,12 +17,14 @@
 //! | 76 | 4 | zero |
 //! | 80 | 48 | [`Position`] before (votes, slots, view), then after the group: what recovery must know of groups that rotted |
 //!
-//! Then each record: length 4, checksum 16, encoded record. Checksums are keyed for one use of one
-//! file ([`crate::checksum`]), the header's covers the offset: a group verifies in its place only.
+//! Then each record in its frame (`frame`). Checksums are keyed for one use of one file
+//! ([`crate::checksum`]), the header's covers the offset: a group verifies in its place only.
 
+use super::frame::FrameFormat;
 use crate::checksum::{FileKey, RunningSum, SUM_BYTES, Sum, array_at, u32_at, u64_at};
+use crate::page_buffer::PageBuffer;
 use bytes::Bytes;
-use perdura_protocol::{Decode, Encode, Record, Slot, View, seeded};
+use perdura_protocol::{Decode, Record, Slot, View, seeded};
 
 /// Groups start at multiples of this.
 pub(crate) const PAGE_BYTES: u64 = 4096;
@@ -30,13 +32,8 @@ pub(crate) const PAGE_BYTES: u64 = 4096;
 /// Bytes of a group's header.
 pub(crate) const HEADER_BYTES: usize = 128;
 
-/// Bytes before each record.
-pub(crate) const FRAME_BYTES: usize = 4 + SUM_BYTES;
-
 /// Most bytes of records in one group. What a keeper may have queued is bounded far below.
 pub(crate) const GROUP_BYTES: usize = 1 << 30;
-
-const MAGIC: &[u8; 8] = b"PDGROUP1";
 
 /// Whether a group may bear this number: they start at 1, and no log lives to the half of a `u64`. So
 /// the next number, and the one before, are numbers too.
@@ -88,6 +85,7 @@ impl Position {
 /// A group's header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct GroupHeader {
+    pub(crate) format: FrameFormat,
     pub(crate) records_sum: Sum,
     pub(crate) use_number: u64,
     pub(crate) offset: u64,
@@ -102,7 +100,7 @@ pub(crate) struct GroupHeader {
 impl GroupHeader {
     pub(crate) fn encode(&self, key: &FileKey) -> [u8; HEADER_BYTES] {
         let mut out = [0; HEADER_BYTES];
-        out[..8].copy_from_slice(MAGIC);
+        out[..8].copy_from_slice(self.format.magic());
         out[24..40].copy_from_slice(&self.records_sum);
         out[40..48].copy_from_slice(&self.use_number.to_le_bytes());
         out[48..56].copy_from_slice(&self.offset.to_le_bytes());
@@ -124,10 +122,12 @@ impl GroupHeader {
         use_number: u64,
         offset: u64,
     ) -> Option<GroupHeader> {
-        if &bytes[..8] != MAGIC || array_at::<SUM_BYTES>(bytes, 8) != key.sum(&bytes[24..]) {
+        let format = FrameFormat::of(&bytes[..8])?;
+        if array_at::<SUM_BYTES>(bytes, 8) != key.sum(&bytes[24..]) {
             return None;
         }
         let header = GroupHeader {
+            format,
             records_sum: array_at(bytes, 24),
             use_number: u64_at(bytes, 40),
             offset: u64_at(bytes, 48),
@@ -150,25 +150,28 @@ impl GroupHeader {
 
 /// Builds groups in one buffer that is used again and again.
 pub(crate) struct GroupBuilder {
-    buffer: Vec<u8>,
+    format: FrameFormat,
+    buffer: PageBuffer,
     sums: RunningSum,
     // Offset in the buffer and length of each record's frame.
     frames: Vec<(usize, usize)>,
 }
 
 impl GroupBuilder {
-    /// What the buffer keeps between groups; a rare larger group gives its memory back.
-    const KEPT_BYTES: usize = 16 * 1024 * 1024;
-
     pub(crate) fn new(key: &FileKey) -> GroupBuilder {
-        GroupBuilder { buffer: Vec::new(), sums: key.running(), frames: Vec::new() }
+        GroupBuilder {
+            format: FrameFormat::NEWEST,
+            buffer: PageBuffer::new(),
+            sums: key.running(),
+            frames: Vec::new(),
+        }
     }
 
     /// Begins a group under `key`.
-    pub(crate) fn begin(&mut self, key: &FileKey) {
+    pub(crate) fn begin(&mut self, key: &FileKey, format: FrameFormat) {
+        self.format = format;
         self.buffer.clear();
-        self.buffer.shrink_to(Self::KEPT_BYTES);
-        self.buffer.resize(HEADER_BYTES, 0);
+        self.buffer.resize(HEADER_BYTES);
         self.sums.restart(key);
         self.frames.clear();
     }
@@ -176,16 +179,13 @@ impl GroupBuilder {
     /// Adds a record.
     pub(crate) fn push(&mut self, key: &FileKey, record: &Record) {
         let start = self.buffer.len();
-        self.buffer.resize(start + FRAME_BYTES, 0);
-        record.encode(&mut self.buffer);
-        let body = start + FRAME_BYTES;
-        let length = self.buffer.len() - body;
-        let sum = key.sum(&self.buffer[body..]);
-        // A record is bounded by a batch and two certificates.
-        self.buffer[start..start + 4].copy_from_slice(&(length as u32).to_le_bytes());
-        self.buffer[start + 4..body].copy_from_slice(&sum);
-        self.sums.update(&self.buffer[start..body]);
-        self.frames.push((start, FRAME_BYTES + length));
+        let head_bytes = self.format.head_bytes();
+        self.buffer.resize(start + head_bytes);
+        self.buffer.append(record);
+        let frame = &mut self.buffer.as_mut_slice()[start..];
+        self.format.seal(key, frame, record);
+        self.sums.update(&frame[..head_bytes]);
+        self.frames.push((start, frame.len()));
     }
 
     /// Bytes of records so far, framing included.
@@ -203,15 +203,16 @@ impl GroupBuilder {
         &self.frames
     }
 
-    /// Completes the group: what is to be written at `header.offset`. Fills in what `header`
-    /// says of the payload.
+    /// Completes the group: what is to be written at `header.offset`, at a multiple of 4 KiB in
+    /// memory too. Fills in what `header` says of the payload.
     pub(crate) fn finish(&mut self, key: &FileKey, mut header: GroupHeader) -> &[u8] {
+        header.format = self.format;
         header.payload_bytes = self.payload_bytes() as u32;
         header.records = self.frames.len() as u32;
         header.records_sum = self.sums.finish();
-        self.buffer[..HEADER_BYTES].copy_from_slice(&header.encode(key));
-        self.buffer.resize(self.size() as usize, 0);
-        &self.buffer
+        self.buffer.as_mut_slice()[..HEADER_BYTES].copy_from_slice(&header.encode(key));
+        self.buffer.resize(self.size() as usize);
+        self.buffer.aligned()
     }
 }
 
@@ -239,15 +240,16 @@ pub(crate) fn decode_records(
     header: &GroupHeader,
     payload: &Bytes,
 ) -> Result<Vec<PlacedRecord>, BadRecords> {
+    let head_bytes = header.format.head_bytes();
     let mut sums = key.running();
     let mut frames = Vec::new();
     let mut at = 0;
     while at < payload.len() {
-        let frame = payload.get(at..at + FRAME_BYTES).ok_or(BadRecords::Checksum)?;
-        sums.update(frame);
-        let end = (at + FRAME_BYTES).saturating_add(u32_at(frame, 0) as usize);
-        let body = payload.get(at + FRAME_BYTES..end).ok_or(BadRecords::Checksum)?;
-        if key.sum(body) != frame[4..] {
+        let head = payload.get(at..at + head_bytes).ok_or(BadRecords::Checksum)?;
+        sums.update(head);
+        let end = (at + head_bytes).saturating_add(u32_at(head, 0) as usize);
+        let frame = payload.get(at..end).ok_or(BadRecords::Checksum)?;
+        if !header.format.verifies(key, frame) {
             return Err(BadRecords::Checksum);
         }
         frames.push((at, end));
@@ -258,24 +260,18 @@ pub(crate) fn decode_records(
     }
     let decode = |(start, end)| {
         let offset = HEADER_BYTES + start;
-        let record = Record::from_bytes(payload.slice(start + FRAME_BYTES..end))
+        let record = Record::from_bytes(payload.slice(start + head_bytes..end))
             .map_err(|_| BadRecords::Undecodable(offset))?;
         Ok(PlacedRecord { offset, bytes: end - start, record })
     };
     frames.into_iter().map(decode).collect()
 }
 
-/// The record in `frame` (length, checksum, record) if it verifies.
+/// The record in `frame`, of whatever format, if it verifies.
 pub(crate) fn decode_frame(key: &FileKey, frame: Bytes) -> Option<Record> {
-    let length = frame.len().checked_sub(FRAME_BYTES)?;
-    if u32_at(&frame, 0) as usize != length {
-        return None;
-    }
-    let body = frame.slice(FRAME_BYTES..);
-    if key.sum(&body) != frame[4..FRAME_BYTES] {
-        return None;
-    }
-    Record::from_bytes(body).ok()
+    let formats = [FrameFormat::Two, FrameFormat::One];
+    let format = formats.into_iter().find(|format| format.verifies(key, &frame))?;
+    Record::from_bytes(frame.slice(format.head_bytes()..)).ok()
 }
 
 #[cfg(test)]

@@ -51,6 +51,26 @@ impl<D: Disk> Metered<D> {
         self.disk.write_at(name, offset, data)
     }
 
+    pub(super) fn write_through(
+        &mut self,
+        name: &str,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(), DiskError> {
+        self.work.bytes += data.len() as u64;
+        self.disk.write_through(name, offset, data)
+    }
+
+    pub(super) fn write_zeros(
+        &mut self,
+        name: &str,
+        offset: u64,
+        length_bytes: u64,
+    ) -> Result<(), DiskError> {
+        self.work.bytes += length_bytes;
+        self.disk.write_zeros(name, offset, length_bytes)
+    }
+
     pub(super) fn sync(&mut self, name: &str) -> Result<(), DiskError> {
         self.work.flushes += 1;
         self.disk.sync(name)

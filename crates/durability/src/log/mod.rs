@@ -17,11 +17,12 @@
 //! - Files are freed oldest first, and a freed file's name is durable before it is written to.
 //! - After a failed write or flush every later call fails ([`LogError::Poisoned`]).
 //!
-//! Files: `group` and `file` are the codec, this one is the writer, `scan` the reader,
+//! Files: `frame`, `group` and `file` are the codec, this one is the writer, `scan` the reader,
 //! `recovery` judges what a reader found, `resume` makes a log of it again.
 
 mod carry;
 pub(crate) mod file;
+pub(crate) mod frame;
 pub(crate) mod group;
 mod index;
 mod metered;
@@ -40,6 +41,7 @@ use crate::superblock::Identity;
 use bytes::Bytes;
 use carry::Carry;
 use file::{DIRECTORY, FileHeader, GROUPS_OFFSET, encode_mark, free_name_of, name_of};
+use frame::FrameFormat;
 use group::{GROUP_BYTES, GroupBuilder, GroupHeader, decode_frame};
 use index::{Index, Location};
 use metered::Metered;
@@ -48,6 +50,9 @@ use perdura_protocol::message::Decision;
 use perdura_protocol::{Digest, Record, Slot, seeded};
 use scan::key_of;
 use std::collections::VecDeque;
+
+/// Least bytes of zeros that are written at once when a file is made ready.
+const ZEROS_BYTES: u64 = 256 * 1024;
 
 /// Why the log did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -86,6 +91,13 @@ struct LogFile {
     slots: Slot,
 }
 
+/// A free file whose zeros are being written.
+#[derive(Debug)]
+struct NewFile {
+    name: String,
+    written: u64,
+}
+
 /// The log of one replica, open for writing. Belongs to the keeper's thread.
 pub struct Log<D> {
     disk: Metered<D>,
@@ -96,6 +108,7 @@ pub struct Log<D> {
     files: VecDeque<LogFile>,
     // Names of files of `file_bytes` each.
     free: Vec<String>,
+    new: Option<NewFile>,
     next_use: u64,
     // Key of the last file, and the offset of the next group in it.
     key: FileKey,
@@ -201,8 +214,9 @@ impl<D: Disk> Log<D> {
         Ok(decisions)
     }
 
-    /// Makes a free file ready if there is none, so that the next file is begun without writing
-    /// 16 MiB of zeros in the way of an append. For when the keeper has nothing else to do.
+    /// If there is no free file, makes one ready, or a part of one: twice the bytes of the last
+    /// group, and 256 KiB at least. After each append it is there before it is needed, and no append
+    /// has to wait for the whole of it.
     ///
     /// # Errors
     /// As [`Log::append`].
@@ -210,15 +224,8 @@ impl<D: Disk> Log<D> {
         if !self.is_written() || !self.free.is_empty() {
             return Ok(());
         }
-        self.guarded(|log| {
-            let name = free_name_of(log.next_use);
-            log.next_use += 1;
-            log.disk.create(&name, log.file_bytes)?;
-            log.disk.sync(&name)?;
-            log.disk.sync_directory(DIRECTORY)?;
-            log.free.push(name);
-            Ok(())
-        })
+        let bytes = ZEROS_BYTES.max(2 * self.builder.size());
+        self.guarded(|log| Ok(log.fill_new_file(bytes)?))
     }
 
     /// Flushes everything appended so far, whatever the durability.
@@ -291,6 +298,7 @@ impl<D: Disk> Log<D> {
         let mut after = self.position;
         records.iter().for_each(|record| after.advance(record));
         let header = GroupHeader {
+            format: FrameFormat::NEWEST,
             records_sum: Default::default(),
             use_number: file.use_number,
             offset: self.tail,
@@ -307,7 +315,12 @@ impl<D: Disk> Log<D> {
         }
         let group = self.builder.finish(&self.key, header);
         let done = naive::write_all_but_last(&mut self.disk, &file.name, self.tail, group, &ends)?;
-        self.disk.write_at(&file.name, self.tail + done as u64, &group[done..])?;
+        let (offset, rest) = (self.tail + done as u64, &group[done..]);
+        if self.identity.durability.is_flushed() {
+            self.disk.write_through(&file.name, offset, rest)?;
+        } else {
+            self.disk.write_at(&file.name, offset, rest)?;
+        }
         let (offset, mark) = encode_mark(&self.key, file.use_number, self.next_group);
         if seeded!(MarkBeforeFlush) {
             self.disk.write_at(&file.name, offset, &mark)?;
@@ -337,7 +350,7 @@ impl<D: Disk> Log<D> {
         carried: &[Record],
         records: &[Record],
     ) -> Result<(), LogError> {
-        self.builder.begin(&key);
+        self.builder.begin(&key, FrameFormat::NEWEST);
         for record in carried.iter().chain(records) {
             self.builder.push(&key, record);
             let bytes = self.builder.payload_bytes();
@@ -369,7 +382,11 @@ impl<D: Disk> Log<D> {
         let use_number = self.next_use;
         let name = name_of(use_number);
         let size_bytes = self.file_bytes.max(GROUPS_OFFSET + group_bytes);
-        let free = if size_bytes == self.file_bytes { self.free.pop() } else { None };
+        let is_usual = size_bytes == self.file_bytes;
+        if is_usual && self.free.is_empty() && self.new.is_some() {
+            self.fill_new_file(size_bytes)?;
+        }
+        let free = if is_usual { self.free.pop() } else { None };
         match free {
             Some(free) => self.disk.rename(&free, &name)?,
             None => self.disk.create(&name, size_bytes)?,
@@ -381,6 +398,32 @@ impl<D: Disk> Log<D> {
         self.key = key;
         self.tail = GROUPS_OFFSET;
         self.files.push_back(LogFile { use_number, name, size_bytes, slots: Slot(0) });
+        Ok(())
+    }
+
+    /// Writes `bytes` more of the zeros of a new file; with the last of them it is a free one.
+    fn fill_new_file(&mut self, bytes: u64) -> Result<(), DiskError> {
+        let mut file = match self.new.take() {
+            Some(file) => file,
+            None => {
+                let name = free_name_of(self.next_use);
+                self.next_use += 1;
+                self.disk.create(&name, 0)?;
+                NewFile { name, written: 0 }
+            }
+        };
+        let count = bytes.min(self.file_bytes - file.written);
+        self.disk.write_zeros(&file.name, file.written, count)?;
+        file.written += count;
+        if file.written < self.file_bytes {
+            self.new = Some(file);
+            return Ok(());
+        }
+        if self.identity.durability.is_flushed() {
+            self.disk.sync(&file.name)?;
+        }
+        self.disk.sync_directory(DIRECTORY)?;
+        self.free.push(file.name);
         Ok(())
     }
 

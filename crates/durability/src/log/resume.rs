@@ -59,6 +59,7 @@ impl<D: Disk> Log<D> {
             free_files: 0,
             files: VecDeque::new(),
             free: Vec::new(),
+            new: None,
             next_use: 1,
             key,
             tail: 0,
@@ -162,7 +163,7 @@ impl<D: Disk> Log<D> {
     /// read gives may be something else, and nothing that was not verified is written.
     fn write_again(&mut self, name: &str, group: &FoundGroup) -> Result<(), LogError> {
         let FoundGroup { header, records } = group;
-        self.builder.begin(&self.key);
+        self.builder.begin(&self.key, header.format);
         records.iter().for_each(|placed| self.builder.push(&self.key, &placed.record));
         let bytes = self.builder.finish(&self.key, *header);
         // Records have one encoding, so this is what stood there.

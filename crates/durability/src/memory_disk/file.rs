@@ -98,6 +98,13 @@ impl FileState {
         }
     }
 
+    /// Zeros after the end take no memory.
+    pub fn write_zeros(&mut self, offset: u64, length: u64) {
+        let inside = self.size.saturating_sub(offset).min(length);
+        self.write(offset, &vec![0; inside as usize]);
+        self.size = self.size.max(offset + length);
+    }
+
     pub fn sync(&mut self) {
         self.durable_size = self.size;
         for (number, undo) in std::mem::take(&mut self.unsynced) {

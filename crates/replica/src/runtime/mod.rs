@@ -217,7 +217,8 @@ pub fn run<S: Service>(
     }
     // Only now: opening the directory notes that this replica has run, and after that it may be
     // that it can never run again (durability `none`).
-    let opened = storage::open(disk, &expectation, &Options::default())?;
+    let options = Options::for_checkpoints_of(config.parameters.checkpoint_bytes);
+    let opened = storage::open(disk, &expectation, &options)?;
     let recovered = node::recover(opened)?;
     for warning in &recovered.warnings {
         tracing::warn!("{warning}");

@@ -1,6 +1,7 @@
 //! Rows of files with three groups each, group g at its place with one vote, for slot g in view g,
 //! each flushed and marked; from which something is then taken away.
 
+use super::super::frame::FrameFormat;
 use super::super::group::PAGE_BYTES;
 use super::super::scan::FileScan;
 use super::*;
@@ -15,6 +16,7 @@ fn after(number: u64) -> Position {
 
 fn header(number: u64) -> GroupHeader {
     GroupHeader {
+        format: FrameFormat::NEWEST,
         records_sum: Default::default(),
         use_number: (number - 1) / PER_FILE + 1,
         offset: GROUPS_OFFSET + (number - 1) % PER_FILE * PAGE_BYTES,

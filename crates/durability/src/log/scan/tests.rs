@@ -1,6 +1,7 @@
 //! Files that are shorter than they were, that cannot be read, or are not what their name says.
 
 use super::super::file::encode_mark;
+use super::super::frame::FrameFormat;
 use super::super::group::GroupBuilder;
 use super::super::group::tests::{USE, header, undecodable};
 use super::*;
@@ -27,7 +28,7 @@ fn key() -> FileKey {
 /// A group of two pages with number 1.
 fn group() -> Vec<u8> {
     let mut builder = GroupBuilder::new(&key());
-    builder.begin(&key());
+    builder.begin(&key(), FrameFormat::NEWEST);
     (0..300).for_each(|view| builder.push(&key(), &Record::View(View(view))));
     builder.finish(&key(), header(1)).to_vec()
 }
@@ -75,7 +76,7 @@ fn a_group_after_pages_of_rubbish_is_found() {
     let mut disk = disk(GROUPS_OFFSET + 8 * PAGE_BYTES, &[9; 5000]);
     let offset = GROUPS_OFFSET + 3 * PAGE_BYTES;
     let mut builder = GroupBuilder::new(&key());
-    builder.begin(&key());
+    builder.begin(&key(), FrameFormat::NEWEST);
     builder.push(&key(), &Record::View(View(4)));
     let bytes = builder.finish(&key(), GroupHeader { offset, ..header(7) }).to_vec();
     disk.write_at(&name_of(USE), offset, &bytes).unwrap();
