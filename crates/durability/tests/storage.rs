@@ -8,8 +8,8 @@ use perdura_durability::inspect::{
 };
 use perdura_durability::storage::close;
 use perdura_durability::{
-    Amnesia, CheckpointError, Disk, Expectation, FileDisk, FormatError, Identity, MemoryDisk,
-    OpenError, Opened, RecoveredState, format, open,
+    Amnesia, CheckpointError, Disk, Expectation, FORMAT_VERSION, FileDisk, FormatError, Identity,
+    MemoryDisk, OpenError, Opened, RecoveredState, format, open,
 };
 use perdura_protocol::configuration::Durability;
 use perdura_protocol::{ClusterId, Digest, ReplicaId, Slot};
@@ -99,8 +99,9 @@ fn a_newer_format_is_refused() {
         disk.write_at("superblock", copy * 4096, &bytes).unwrap();
     }
     let error = refusal(&disk, &expectation());
-    assert!(matches!(error, OpenError::NewerFormat { found: 7, supported: 2 }));
-    assert!(error.to_string().contains("version 7") && error.to_string().contains("version 2"));
+    assert!(matches!(error, OpenError::NewerFormat { found: 7, supported: FORMAT_VERSION }));
+    let newest = format!("version {FORMAT_VERSION}");
+    assert!(error.to_string().contains("version 7") && error.to_string().contains(&newest));
 }
 
 #[test]
