@@ -149,7 +149,8 @@ pub enum Message {
         /// The sender's newest stored checkpoint.
         checkpoint: Slot,
     },
-    /// Signed digest of the state after a slot; the state is durable at the sender.
+    /// Signed digest of the state after a slot. With coordinated checkpoints the state is durable at
+    /// the sender; with sequential ones what led to it is, and nothing is said of the state itself.
     Checkpoint {
         /// The slot.
         slot: Slot,

@@ -1,7 +1,7 @@
 //! From what is on disk to a node that takes part: checkpoint, then the decided part of the log,
 //! then the promises (DESIGN.md section 6, steps 1 and 5).
 
-use super::checkpoints::{Checkpointing, Stored, is_turn_of};
+use super::checkpoints::{Checkpointing, DIGESTING, Stored, is_turn_of};
 use super::executing::WAITING_READS;
 use super::ingress::UNVERIFIED;
 use super::questions::Asker;
@@ -96,7 +96,7 @@ impl<S: Service> Node<S> {
                 let digest = manifest.digest();
                 checkpointing.kept = manifest.slot;
                 let snapshot = machine.snapshot();
-                let stored = Stored { snapshot, manifest, digest, asked_ms: 0, apart: false };
+                let stored = Stored { snapshot, manifest, digest, apart: false };
                 checkpointing.add_stored(stored, 0);
                 machine
             }
@@ -105,7 +105,7 @@ impl<S: Service> Node<S> {
             && let Ok(older) = Machine::restore(&parameters, &manifest, pieces, make_service())
         {
             let (snapshot, digest) = (older.snapshot(), manifest.digest());
-            let stored = Stored { snapshot, manifest, digest, asked_ms: 0, apart: true };
+            let stored = Stored { snapshot, manifest, digest, apart: true };
             checkpointing.stored.push_front(stored);
         }
         let certified = certificates(&found.records);
@@ -145,7 +145,7 @@ impl<S: Service> Node<S> {
             let turn = machine.pass_boundary();
             if turn.is_some() {
                 digestible.push_back(machine.snapshot());
-                if digestible.len() > checkpointing.states {
+                if digestible.len() > DIGESTING {
                     digestible.pop_front();
                 }
             }
@@ -227,8 +227,7 @@ impl<S: Service> Node<S> {
         node.recall_certificates(certified);
         // Else peers that stopped on either side of a boundary would certify no state, and an idle
         // group could give none to a laggard.
-        let most = node.checkpointing.states;
-        digestible.into_iter().for_each(|snapshot| node.digest(snapshot, most));
+        digestible.into_iter().for_each(|snapshot| node.digest(snapshot));
         if let Some(snapshot) = boundary {
             node.store(snapshot);
         }

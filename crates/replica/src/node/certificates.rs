@@ -19,8 +19,9 @@ use std::collections::BTreeMap;
 /// Votes for states are repeated to all not more often than this, whoever asks for states.
 const REPEAT_MS: u64 = 200;
 
-/// States that are certified before they are stored here: of those that are being stored and that wait
-/// for it, and of some that are passed over.
+/// Least number of states that are certified before they are stored here: of those that are being
+/// stored and that wait for it, and of some that are passed over. As many as there are votes for, so
+/// that none is verified again and again.
 const AHEAD: usize = 4;
 
 /// A replica's word about its state.
@@ -46,6 +47,16 @@ impl Certificates {
     /// All that are known, the newest first.
     pub fn all(&self) -> impl Iterator<Item = &StateCertificate> {
         self.ahead.values().rev().chain(&self.newest)
+    }
+
+    fn most_ahead(&self) -> usize {
+        self.most.max(AHEAD)
+    }
+
+    /// Whether a certificate of the state after `slot` would not be kept.
+    fn is_passed_over(&self, slot: Slot) -> bool {
+        let first = self.ahead.first_key_value().map(|(first, _)| *first);
+        self.ahead.len() >= self.most_ahead() && first.is_some_and(|first| slot < first)
     }
 
     /// The slot of the newest of a state that is stored here; 0 if there is none.
@@ -95,7 +106,7 @@ impl Checkpointing {
         self.certificates.ahead.insert(state.slot, state);
         let ahead = &self.certificates.ahead;
         let needless = ahead.keys().find(|slot| !self.is_storing(**slot)).copied();
-        if let Some(needless) = needless.filter(|_| ahead.len() > AHEAD) {
+        if let Some(needless) = needless.filter(|_| ahead.len() > self.certificates.most_ahead()) {
             self.certificates.ahead.remove(&needless);
         }
     }
@@ -148,15 +159,22 @@ impl<S: Service> Node<S> {
     }
 
     pub(super) fn repeat_checkpoint_votes(&mut self, to: ReplicaId) {
-        let mut states = self.stored_states();
-        let digested = &self.checkpointing.digests;
-        let unstored = digested.iter().filter(|digest| !states.contains(digest)).copied();
-        states.extend(unstored.collect::<Vec<_>>());
-        for (slot, digest) in states {
-            if let Some(signature) = self.sign_state(slot, digest) {
-                self.send(&[Peer::Replica(to)], &Message::Checkpoint { slot, digest, signature });
-            }
+        for vote in self.own_votes() {
+            self.send(&[Peer::Replica(to)], &vote);
         }
+    }
+
+    /// For what is stored here, and for the latest that were digested.
+    fn own_votes(&self) -> Vec<Message> {
+        let mut states = self.stored_states();
+        let digested = self.checkpointing.digests.iter().copied();
+        let unstored: Vec<_> = digested.filter(|state| !states.contains(state)).collect();
+        states.extend(unstored);
+        let vote = |(slot, digest)| {
+            let signature = self.sign_state(slot, digest)?;
+            Some(Message::Checkpoint { slot, digest, signature })
+        };
+        states.into_iter().filter_map(vote).collect()
     }
 
     /// Votes get lost, and a restart forgets those of others: as long as the newest state here is
@@ -169,10 +187,8 @@ impl<S: Service> Node<S> {
         self.voted_ms = now.monotonic_ms;
         let elsewhere = !self.checkpointing.digests.is_empty();
         if elsewhere || self.checkpointing.certificates.slot() < self.checkpointing.slot() {
-            let n = self.parameters.faults.n() as u8;
-            let me = self.me;
-            for peer in (0..n).map(ReplicaId).filter(|id| *id != me) {
-                self.repeat_checkpoint_votes(peer);
+            for vote in self.own_votes() {
+                self.broadcast(&vote);
             }
         }
     }
@@ -199,8 +215,16 @@ impl<S: Service> Node<S> {
     /// not blame anybody for what it verifies in vain: it looks at the votes again when it has stored
     /// that state itself.
     pub(super) fn certify_state(&mut self, slot: Slot) {
+        let storing =
+            self.checkpointing.is_storing(slot) || self.checkpointing.held(slot).is_some();
         let certificates = &mut self.checkpointing.certificates;
         if slot < certificates.slot() || slot > self.machine.slot() {
+            return;
+        }
+        // Nor can it judge what is signed about slots before the oldest configuration that it knows.
+        let Some(governing) = self.agreement.configurations().governing(slot) else { return };
+        let governing = governing.id;
+        if certificates.is_passed_over(slot) && !storing {
             return;
         }
         let held = certificates.of(slot).cloned();
@@ -211,9 +235,7 @@ impl<S: Service> Node<S> {
         let Some(digest) = digest.or_else(|| votes.iter().map(|vote| vote.1).find(enough)) else {
             return;
         };
-        let configuration = held
-            .as_ref()
-            .map_or_else(|| self.agreement.configurations().at(slot).id, |held| held.configuration);
+        let configuration = held.as_ref().map_or(governing, |held| held.configuration);
         let mut genuine: BTreeMap<ReplicaId, Signature> =
             held.iter().flat_map(|held| held.certificate.signatures().iter().copied()).collect();
         let before = genuine.len();

@@ -28,15 +28,14 @@ pub const RECENT_BYTES: usize = 32 * 1024 * 1024;
 /// replica may be fetching right now.
 const STORED: usize = 2;
 
-/// A stored state that was asked for within this time is kept though newer ones are there ...
-const PINNED_MS: u64 = 10_000;
-
-/// ... but only so many.
-const PINNED: usize = 2;
+/// The state that a replica was last offered, or asked for, is kept for this time though newer ones are
+/// there: longer than its turn with another seeder may take. One for each replica, so that a liar holds
+/// one, and takes none from others.
+const PINNED_MS: u64 = 70_000;
 
 /// States that are being digested, or wait for it; further ones are passed over, for each keeps what
 /// has changed since in memory.
-const DIGESTING: usize = 3;
+pub(super) const DIGESTING: usize = 3;
 
 /// A boundary at which all replicas store the state, whosever turn it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,8 +47,6 @@ pub(super) struct Stored {
     pub snapshot: StateSnapshot,
     pub manifest: Manifest,
     pub digest: Digest,
-    /// When a replica last asked for a piece of it.
-    pub asked_ms: u64,
     /// It shares no memory with the others: it was read at the start, to be offered.
     pub apart: bool,
 }
@@ -71,6 +68,8 @@ pub(super) struct Checkpointing {
     pub digested: VecDeque<Stored>,
     /// Own digests of the latest states, ascending; with sequential checkpoints.
     pub digests: VecDeque<(Slot, Digest)>,
+    // What each replica fetches, or was offered, and when it last asked.
+    pins: BTreeMap<ReplicaId, (Slot, u64)>,
     /// Of how many states a digest, and a vote of each replica, is kept.
     pub states: usize,
     pub stored: VecDeque<Stored>,
@@ -90,19 +89,18 @@ pub(super) struct Checkpointing {
     pub prefixes: BTreeMap<Slot, PrefixCertificate>,
 }
 
-/// Leaves so many newest states, the one after slot `proven`, and what was asked for lately, within reason.
-fn keep_latest(states: &mut VecDeque<Stored>, most: usize, proven: Slot, now_ms: u64) {
+/// Leaves so many newest states, and those that are needed.
+fn keep_latest(states: &mut VecDeque<Stored>, most: usize, needed: impl Fn(Slot) -> bool) {
     let older = states.len().saturating_sub(most);
-    let (mut pinned, mut index) = (0, 0);
+    let mut index = 0;
     states.retain(|held| {
         index += 1;
-        if index > older || held.snapshot.slot() == proven {
-            return true;
-        }
-        let asked = held.asked_ms + PINNED_MS > now_ms;
-        pinned += usize::from(asked);
-        asked && pinned <= PINNED
+        index > older || needed(held.snapshot.slot())
     });
+}
+
+fn is_pinned(pins: &BTreeMap<ReplicaId, (Slot, u64)>, slot: Slot, now_ms: u64) -> bool {
+    pins.values().any(|(pinned, asked_ms)| *pinned == slot && asked_ms + PINNED_MS > now_ms)
 }
 
 impl Checkpointing {
@@ -124,6 +122,7 @@ impl Checkpointing {
             digests_first: false,
             digested: VecDeque::new(),
             digests: VecDeque::new(),
+            pins: BTreeMap::new(),
             states,
             stored: VecDeque::new(),
             certificates: Certificates::new(n, states),
@@ -159,6 +158,11 @@ impl Checkpointing {
         due.then_some(Boundary { forced })
     }
 
+    /// `replica` fetches the state after a slot, or was offered it.
+    pub fn pin(&mut self, replica: ReplicaId, slot: Slot, now_ms: u64) {
+        self.pins.insert(replica, (slot, now_ms));
+    }
+
     /// Whether the state after a slot is to be stored here, or is being stored.
     pub fn is_storing(&self, slot: Slot) -> bool {
         let mut waiting = self.storing.iter().chain(&self.next);
@@ -176,7 +180,10 @@ impl Checkpointing {
     /// What is proven stays until a newer one is, and what is being fetched, within reason.
     pub fn add_stored(&mut self, stored: Stored, now_ms: u64) {
         self.stored.push_back(stored);
-        keep_latest(&mut self.stored, STORED, self.certificates.slot(), now_ms);
+        let proven = self.certificates.slot();
+        keep_latest(&mut self.stored, STORED, |slot| {
+            slot == proven || is_pinned(&self.pins, slot, now_ms)
+        });
     }
 
     fn add_digested(&mut self, digested: Stored, now_ms: u64) {
@@ -185,7 +192,7 @@ impl Checkpointing {
             self.digests.pop_front();
         }
         self.digested.push_back(digested);
-        keep_latest(&mut self.digested, 1, Slot(0), now_ms);
+        keep_latest(&mut self.digested, 1, |slot| is_pinned(&self.pins, slot, now_ms));
     }
 
     /// The state after a slot, if it can be given to others.
@@ -198,8 +205,8 @@ impl Checkpointing {
     pub fn drop_apart(&mut self, now_ms: u64) {
         let proven = self.certificates.slot();
         self.stored.retain(|stored| {
-            let pinned = stored.asked_ms + PINNED_MS > now_ms;
-            !stored.apart || stored.snapshot.slot() >= proven || pinned
+            let slot = stored.snapshot.slot();
+            !stored.apart || slot >= proven || is_pinned(&self.pins, slot, now_ms)
         });
     }
 
@@ -255,7 +262,7 @@ impl<S: Service> Node<S> {
             return;
         }
         if turn.is_some() {
-            self.digest(snapshot.clone(), DIGESTING);
+            self.digest(snapshot.clone());
         }
         if !is_turn_of(self.me, self.parameters.faults.n(), turn, boundary) {
             return;
@@ -269,13 +276,12 @@ impl<S: Service> Node<S> {
     }
 
     /// Digests a state, off the event loop, after those that wait for it, and when all that led to it
-    /// is logged here: what a replica signs it also has after a restart. With more than `most` the
-    /// oldest that wait are passed over.
-    pub(super) fn digest(&mut self, snapshot: StateSnapshot, most: usize) {
+    /// is logged here: what a replica signs it also has after a restart.
+    pub(super) fn digest(&mut self, snapshot: StateSnapshot) {
         let mark = self.log_all();
         let checkpointing = &mut self.checkpointing;
         checkpointing.digesting.push_back((mark, snapshot));
-        if checkpointing.digesting.len() > most {
+        if checkpointing.digesting.len() > DIGESTING {
             // What is newer says as much about this replica.
             checkpointing.digesting.remove(1);
             self.counters.boundaries_passed_over += 1;
@@ -302,7 +308,7 @@ impl<S: Service> Node<S> {
             return; // A transferred state has taken its place.
         };
         checkpointing.digests_first = false;
-        let digested = Stored { snapshot, manifest, digest, asked_ms: 0, apart: false };
+        let digested = Stored { snapshot, manifest, digest, apart: false };
         checkpointing.add_digested(digested, self.ticked_ms);
         self.judge_early(slot);
         self.vote_for_state(slot, digest);
@@ -365,7 +371,7 @@ impl<S: Service> Node<S> {
     pub(super) fn add_checkpoint(&mut self, snapshot: StateSnapshot, manifest: Manifest) {
         let (slot, digest) = (manifest.slot, manifest.digest());
         let previous = self.checkpointing.slot();
-        let stored = Stored { snapshot, manifest, digest, asked_ms: 0, apart: false };
+        let stored = Stored { snapshot, manifest, digest, apart: false };
         self.checkpointing.add_stored(stored, self.ticked_ms);
         self.counters.checkpoints += 1;
         self.state_is_stored(slot);
@@ -374,7 +380,11 @@ impl<S: Service> Node<S> {
             self.checkpointing.kept = below;
             self.outputs.push_back(Output::Truncate(below));
         }
-        self.vote_for_state(slot, digest);
+        if self.checkpointing.digests.contains(&(slot, digest)) {
+            self.certify_state(slot); // It was voted for.
+        } else {
+            self.vote_for_state(slot, digest);
+        }
     }
 
     pub(super) fn on_certified(&mut self, prefix: PrefixCertificate) {
@@ -445,22 +455,19 @@ impl<S: Service> Node<S> {
     }
 
     /// The manifest of a stored state, encoded; empty if it is gone.
-    pub(super) fn manifest_bytes(&mut self, now: Now, slot: Slot) -> Bytes {
-        let stored = self.asked_for(now, slot);
+    pub(super) fn manifest_bytes(&mut self, now: Now, to: ReplicaId, slot: Slot) -> Bytes {
+        let stored = self.asked_for(now, to, slot);
         stored.map(|stored| stored.manifest.to_bytes()).unwrap_or_default()
     }
 
-    fn asked_for(&mut self, now: Now, slot: Slot) -> Option<&Stored> {
-        let Checkpointing { stored, digested, .. } = &mut self.checkpointing;
-        let mut held = stored.iter_mut().chain(digested);
-        let stored = held.find(|stored| stored.snapshot.slot() == slot)?;
-        stored.asked_ms = now.monotonic_ms;
-        Some(stored)
+    fn asked_for(&mut self, now: Now, by: ReplicaId, slot: Slot) -> Option<&Stored> {
+        self.checkpointing.pin(by, slot, now.monotonic_ms);
+        self.checkpointing.held(slot)
     }
 
     /// A piece of a stored state; empty if it is gone.
-    pub(super) fn piece_bytes(&mut self, now: Now, slot: Slot, index: u32) -> Bytes {
-        self.asked_for(now, slot)
+    pub(super) fn piece_bytes(&mut self, now: Now, to: ReplicaId, slot: Slot, index: u32) -> Bytes {
+        self.asked_for(now, to, slot)
             .filter(|stored| (index as usize) < stored.snapshot.pieces())
             .map(|stored| stored.snapshot.piece(index as usize))
             .unwrap_or_default()

@@ -178,17 +178,27 @@ impl<S: Service> Transfer<S> {
 
     /// Of the states offered by who failed least, the newest that some replicas offer, one of them
     /// correct; if there is none, any.
-    fn best_offer(&self, witnesses: usize) -> Option<(&Offer, bool)> {
+    ///
+    /// Also says whether it is worth waiting for others: it is not vouched for so, or who offers it
+    /// failed before.
+    fn best_offer(&self, witnesses: usize, sequential: bool) -> Option<(&Offer, bool)> {
         let same =
             |a: &Offer, b: &Offer| a.state.slot == b.state.slot && a.state.digest == b.state.digest;
         let rank = |offer: &Offer| {
             let who = self.offers.iter().filter(|(_, other)| same(offer, other));
-            let failures = who.clone().map(|(id, _)| self.failures.get(id).copied().unwrap_or(0));
+            let failures = who.clone().map(|(id, _)| self.failures_of(*id));
             let vouched = who.count() >= witnesses;
             (Reverse(failures.min().unwrap_or(0)), vouched, offer.state.slot)
         };
         let ranked = self.offers.values().map(|offer| (offer, rank(offer)));
-        ranked.max_by_key(|(_, rank)| *rank).map(|(offer, rank)| (offer, rank.1))
+        let best = ranked.max_by_key(|(_, rank)| *rank);
+        best.map(|(offer, (Reverse(failures), vouched, _))| {
+            (offer, vouched || (sequential && failures == 0))
+        })
+    }
+
+    fn failures_of(&self, seeder: ReplicaId) -> u32 {
+        self.failures.get(&seeder).copied().unwrap_or(0)
     }
 
     fn failed(&mut self, seeder: ReplicaId) {
@@ -241,11 +251,11 @@ impl<S: Service> Node<S> {
                 self.answer_query(now, from);
             }
             Message::FetchManifest { slot } => {
-                let manifest = self.manifest_bytes(now, slot);
+                let manifest = self.manifest_bytes(now, from, slot);
                 self.send(&to, &Message::Manifest { slot, manifest });
             }
             Message::FetchPiece { slot, index } => {
-                let piece = self.piece_bytes(now, slot, index);
+                let piece = self.piece_bytes(now, from, slot, index);
                 self.counters.pieces_sent += 1;
                 self.send(&to, &Message::Piece { slot, index, piece });
             }
@@ -261,6 +271,9 @@ impl<S: Service> Node<S> {
         let delivered = self.agreement.delivered();
         let held = |slot| prefix.slot >= slot && self.checkpointing.held(slot).is_some();
         let state = self.checkpointing.certificates.all().find(|state| held(state.slot)).cloned();
+        if let Some(state) = &state {
+            self.checkpointing.pin(from, state.slot, now.monotonic_ms);
+        }
         self.send(&[Peer::Replica(from)], &Message::StateInfo { delivered, state, prefix });
         self.repeat_uncertified_votes(now);
     }
@@ -304,7 +317,7 @@ impl<S: Service> Node<S> {
     /// has the most to do.
     fn choose_offer(&mut self, now: Now) {
         let witnesses = self.parameters.faults.witnesses();
-        let best = self.transfer.best_offer(witnesses).map(|(offer, _)| offer.clone());
+        let best = self.transfer.best_offer(witnesses, false).map(|(offer, _)| offer.clone());
         let Some(offer) = best else {
             self.end_transfer(now);
             return;
@@ -319,7 +332,8 @@ impl<S: Service> Node<S> {
             })
             .map(|(id, _)| *id)
             .collect();
-        seeders.sort_by_key(|id| (*id == leader, *id));
+        let transfer = &self.transfer;
+        seeders.sort_by_key(|id| (transfer.failures_of(*id), *id == leader, *id));
         self.counters.transfers_started += 1;
         self.ask_manifest(now, offer, seeders);
     }
@@ -351,13 +365,17 @@ impl<S: Service> Node<S> {
             return;
         }
         let (offer, mut seeders) = (offer.clone(), seeders.clone());
+        let gone = bytes.is_empty();
         let manifest = Manifest::from_bytes(bytes)
             .ok()
             .filter(|found| found.digest() == offer.state.digest || seeded!(ManifestUnverified))
             .filter(|manifest| manifest.slot == slot);
         let Some(manifest) = manifest else {
             // Gone there, or not what was certified: the next one.
-            self.transfer.failed(seeders.remove(0));
+            let first = seeders.remove(0);
+            if !gone {
+                self.transfer.failed(first);
+            }
             self.ask_manifest(now, offer, seeders);
             return;
         };
@@ -398,7 +416,7 @@ impl<S: Service> Node<S> {
             // Only who is asked can fail to answer; anybody else's garbage changes nothing.
             let gone = piece.is_empty();
             if fetching.seeder() == Some(from) {
-                self.drop_seeder(now, from);
+                self.drop_seeder(now, from, !gone);
             }
             if !gone {
                 self.misbehaved(Peer::Replica(from), "sent a piece that is not the state's".into());
@@ -426,12 +444,14 @@ impl<S: Service> Node<S> {
     }
 
     /// Goes on without a seeder that failed; without any, from the beginning.
-    fn drop_seeder(&mut self, now: Now, from: ReplicaId) {
+    fn drop_seeder(&mut self, now: Now, from: ReplicaId, failed: bool) {
         let Phase::Pieces(fetching) = &mut self.transfer.phase else { return };
         fetching.end_turn(now.monotonic_ms);
         fetching.seeders.retain(|seeder| seeder.id != from);
         let alone = fetching.seeders.is_empty();
-        self.transfer.failed(from);
+        if failed {
+            self.transfer.failed(from);
+        }
         if alone {
             self.end_transfer(now);
             return;
@@ -510,7 +530,7 @@ impl<S: Service> Node<S> {
             .last()
             .filter(|latest| latest.from_slot > slot.next())
             .map(|latest| latest.from_slot.previous());
-        let stored = Stored { snapshot, manifest, digest, asked_ms: 0, apart: false };
+        let stored = Stored { snapshot, manifest, digest, apart: false };
         self.checkpointing.add_stored(stored, now.monotonic_ms);
         self.learn_certificate(state);
         self.histories.clear();
@@ -534,9 +554,9 @@ impl<S: Service> Node<S> {
     pub(super) fn tick_transfer(&mut self, now: Now) {
         let ms = now.monotonic_ms;
         let witnesses = self.parameters.faults.witnesses();
-        let rounds = self.parameters.schedule == Schedule::Sequential;
-        let best = self.transfer.best_offer(witnesses);
-        let enough = best.is_some_and(|(_, vouched)| vouched || rounds);
+        let sequential = self.parameters.schedule == Schedule::Sequential;
+        let best = self.transfer.best_offer(witnesses, sequential);
+        let enough = best.is_some_and(|(_, enough)| enough);
         let turn_ms = TURN_MS << self.transfer.short_turns;
         match &mut self.transfer.phase {
             Phase::Idle => {
@@ -575,7 +595,7 @@ impl<S: Service> Node<S> {
                 let late = ms >= fetching.progress_ms + ANSWER_MS;
                 let long = ms >= fetching.turn_since_ms + turn_ms;
                 if let Some(seeder) = fetching.seeder().filter(|_| late) {
-                    self.drop_seeder(now, seeder);
+                    self.drop_seeder(now, seeder, true);
                 } else if long {
                     self.cut_turn(now);
                 }
