@@ -12,9 +12,8 @@
 //! | Replies | the very batch in which the command was executed, or a state after it |
 
 use super::agreement::Agreement;
-use super::exactly_once::ExactlyOnce;
 use crate::violation::{Broken, Check};
-use perdura_protocol::{Digest, Message, Outcome, Record, RefusalReason, SessionId, Slot, View};
+use perdura_protocol::{Digest, Message, Outcome, Record, RefusalReason, Slot, View};
 use std::collections::BTreeSet;
 
 const RULE: &str = "PersistBeforeSpeak (A2, D1)";
@@ -51,8 +50,8 @@ impl Kept {
     }
 
     /// Whether the decided batch of a slot is there; any, where that is not known.
-    fn has_decided(&self, slot: Slot, decided: &Agreement) -> bool {
-        match decided.decided(slot) {
+    fn has_decided(&self, slot: Slot, decided: Option<Digest>) -> bool {
+        match decided {
             Some(batch) => self.has(slot, batch),
             None => {
                 let all = (slot, Digest::ZERO)..=(slot, Digest([0xff; 32]));
@@ -186,7 +185,9 @@ impl PersistBeforeSpeak {
             }
             Message::Prefix { slot, .. } => {
                 let first = kept.checkpoint.0 + 1;
-                match (first..=slot.0).find(|number| !kept.has_decided(Slot(*number), decided)) {
+                match (first..=slot.0)
+                    .find(|number| !kept.has_decided(Slot(*number), decided.decided(Slot(*number))))
+                {
                     None => Ok(()),
                     Some(missing) => fail(format!("Prefix {slot}, slot {missing} is")),
                 }
@@ -201,13 +202,13 @@ impl PersistBeforeSpeak {
         }
     }
 
-    /// `replica` sends these outcomes to the client of `session`.
+    /// `replica` sends these outcomes of a session; `place` knows the slots that they come from, and
+    /// their batches.
     pub fn replies(
         &self,
         replica: usize,
-        session: SessionId,
         outcomes: &[(u64, Outcome)],
-        order: &ExactlyOnce,
+        place: impl Fn(u64) -> Option<(Slot, Option<Digest>)>,
     ) -> Check {
         let kept = &self.replicas[replica];
         for (number, outcome) in outcomes {
@@ -218,11 +219,11 @@ impl PersistBeforeSpeak {
             if !final_outcome {
                 continue;
             }
-            let Some((slot, batch)) = order.place_of(session, *number) else {
+            let Some((slot, batch)) = place(*number) else {
                 let what = format!("replica {replica} replies to number {number}: not executed");
                 return Err(Broken::new(RULE, what));
             };
-            if !kept.has(slot, batch) {
+            if !kept.has_decided(slot, batch) {
                 let what = format!(
                     "replica {replica} replies to number {number} of slot {slot}, whose batch is \
                      not on its disk"
