@@ -34,11 +34,11 @@ fn released(number: u64, found: Option<Found>) -> Step {
 }
 
 /// Slots from 1 on, each of them the steps at a time.
-fn run(slots: &[(u64, &[Step])]) -> Check {
+fn run(slots: &[(u64, Vec<Step>)]) -> Check {
     run_where(slots, true)
 }
 
-fn run_where(slots: &[(u64, &[Step])], may_forget: bool) -> Check {
+fn run_where(slots: &[(u64, Vec<Step>)], may_forget: bool) -> Check {
     let mut checker = Waits::default();
     for (slot, (time, steps)) in (1..).zip(slots) {
         let mut all = vec![Step::Began(Time(*time))];
@@ -51,29 +51,31 @@ fn run_where(slots: &[(u64, &[Step])], may_forget: bool) -> Check {
 #[test]
 fn a_wait_ends_once() {
     let (begins, served) = (waits(1, 100), released(1, found(None)));
-    assert!(run(&[(10, &[begins.clone()]), (60, &[served.clone()])]).is_ok());
-    assert!(run(&[(10, &[begins.clone()]), (60, &[served.clone(), served.clone()])]).is_err());
-    assert!(run(&[(10, &[begins.clone(), begins])]).is_err());
-    assert!(run(&[(10, &[served])]).is_err());
+    assert!(run(&[(10, vec![begins.clone()]), (60, vec![served.clone()])]).is_ok());
+    assert!(
+        run(&[(10, vec![begins.clone()]), (60, vec![served.clone(), served.clone()])]).is_err()
+    );
+    assert!(run(&[(10, vec![begins.clone(), begins])]).is_err());
+    assert!(run(&[(10, vec![served])]).is_err());
 }
 
 #[test]
 fn a_wait_ends_in_vain_at_its_deadline_and_not_before_or_later() {
     let (begins, in_vain) = (waits(1, 100), released(1, None));
-    assert!(run(&[(10, &[begins.clone()]), (109, &[])]).is_ok());
-    assert!(run(&[(10, &[begins.clone()]), (110, &[in_vain.clone()])]).is_ok());
-    assert!(run(&[(10, &[begins.clone()]), (109, &[in_vain])]).is_err());
-    assert!(run(&[(10, &[begins.clone()]), (110, &[])]).is_err());
-    assert!(run(&[(10, &[begins]), (110, &[released(1, found(None))])]).is_err());
+    assert!(run(&[(10, vec![begins.clone()]), (109, vec![])]).is_ok());
+    assert!(run(&[(10, vec![begins.clone()]), (110, vec![in_vain.clone()])]).is_ok());
+    assert!(run(&[(10, vec![begins.clone()]), (109, vec![in_vain])]).is_err());
+    assert!(run(&[(10, vec![begins.clone()]), (110, vec![])]).is_err());
+    assert!(run(&[(10, vec![begins]), (110, vec![released(1, found(None))])]).is_err());
 }
 
 #[test]
 fn a_wait_is_forgotten_by_its_client_only() {
     let forgotten = Step::Forgotten { session: SESSION, number: 1 };
-    let slots: [(u64, &[Step]); 1] = [(10, &[waits(1, 100), forgotten.clone()])];
+    let slots: [(u64, Vec<Step>); 1] = [(10, vec![waits(1, 100), forgotten.clone()])];
     assert!(run_where(&slots, true).is_ok());
     assert!(run_where(&slots, false).is_err());
-    assert!(run(&[(10, &[forgotten])]).is_err());
+    assert!(run(&[(10, vec![forgotten])]).is_err());
 }
 
 #[test]
@@ -81,11 +83,11 @@ fn an_ended_lease_is_shown_to_nobody() {
     let shows = |expires| {
         command(1, Operation::Rdp(template()), Some(TupleReply::Found(found(Some(Time(expires))))))
     };
-    assert!(run(&[(10, &[shows(11)])]).is_ok());
-    assert_eq!(run(&[(10, &[shows(10)])]).unwrap_err().rule, LEASES);
+    assert!(run(&[(10, vec![shows(11)])]).is_ok());
+    assert_eq!(run(&[(10, vec![shows(10)])]).unwrap_err().rule, LEASES);
     let served = released(1, found(Some(Time(15))));
-    assert!(run(&[(10, &[waits(1, 100)]), (14, &[served.clone()])]).is_ok());
-    assert!(run(&[(10, &[waits(1, 100)]), (15, &[served])]).is_err());
+    assert!(run(&[(10, vec![waits(1, 100)]), (14, vec![served.clone()])]).is_ok());
+    assert!(run(&[(10, vec![waits(1, 100)]), (15, vec![served])]).is_err());
 }
 
 #[test]
