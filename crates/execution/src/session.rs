@@ -195,7 +195,7 @@ impl Session {
             number.encode(&mut out);
             outcome.encode(&mut out);
         }
-        if !self.waiting.is_empty() {
+        if !self.waiting.is_empty() && !seeded!(WaitingNotInCheckpoint) {
             let waiting: Vec<u64> = self.waiting().collect();
             encode_list(&waiting, &mut out);
         }

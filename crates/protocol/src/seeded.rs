@@ -28,7 +28,7 @@ macro_rules! bugs {
                 match self { $(Bug::$bug => $name,)* }
             }
 
-            /// The rule of DESIGN.md that it breaks.
+            /// The rule of DESIGN.md that it breaks, or `tuples`: the contract of `docs/tuples.md`.
             #[must_use]
             pub fn rule(self) -> &'static str {
                 match self { $(Bug::$bug => $rule,)* }
@@ -168,6 +168,10 @@ bugs! {
         "A fresh proposal's time is not held against the local clock."
     TimeNotInCheckpoint "time-not-in-checkpoint" "E3"
         "Agreed time is left out of checkpoints."
+    LeaseEndsEarly "lease-ends-early" "E3"
+        "A tuple is removed one millisecond of agreed time before its lease ends."
+    WaitEndsLate "wait-ends-late" "E3"
+        "A wait goes on in a batch whose time is the very one at which it ends."
 
     AcknowledgedOneTooMany "acknowledged-one-too-many" "E4"
         "Acknowledging numbers below one drops that one's reply as well."
@@ -179,6 +183,8 @@ bugs! {
         "A revoked client's live sessions go on."
     SessionWindowUnchecked "session-window-unchecked" "E4"
         "Numbers beyond a session's window are executed."
+    WaitingNotInCheckpoint "waiting-not-in-checkpoint" "E4"
+        "Which numbers of a session wait for their replies is left out of checkpoints."
 
     SentIsRefused "sent-is-refused" "C1"
         "A call whose deadline passes is called refused though it was sent."
@@ -191,6 +197,13 @@ bugs! {
         "A fast read is taken from r + 1 replicas."
     FastReadAtOnce "fast-read-at-once" "C2"
         "A replica answers a fast read at once, whatever it has accepted and not executed."
+
+    NewestWaiterFirst "newest-waiter-first" "tuples"
+        "Of those who wait for a tuple the one who came last is served first."
+    RenewedFromItsEnd "renewed-from-its-end" "tuples"
+        "A lease that is renewed goes on from where it would have ended, not from now."
+    NumberGivenBack "number-given-back" "tuples"
+        "The number of the youngest tuple is used again when that is taken."
 }
 
 impl Bug {
@@ -224,9 +237,9 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    const RULES: [&str; 20] = [
+    const RULES: [&str; 21] = [
         "A1", "A2", "A3", "A4", "A5", "A6", "D1", "D2", "D3", "D4", "D5", "D6", "D7", "D8", "E1",
-        "E2", "E3", "E4", "C1", "C2",
+        "E2", "E3", "E4", "C1", "C2", "tuples",
     ];
 
     #[test]

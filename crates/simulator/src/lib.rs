@@ -1,6 +1,6 @@
 //! Whole groups of replicas and their clients in one thread on virtual time, from one seed.
 //!
-//! What runs is the real thing: [`perdura_replica::node::Node`] with the store, the durability
+//! What runs is the real thing: [`perdura_replica::node::Node`] with the store or the tuple spaces, the durability
 //! crate's log and checkpoints over its disk in memory, and [`perdura_client::ClientCore`]. Only
 //! the network, the clocks, the scheduling of the disk and the workload are simulated. Nothing
 //! here has a clock, threads, or iterates over an unordered map: equal [`Options`] give equal
@@ -24,11 +24,11 @@ mod violation;
 mod witness;
 pub mod world;
 
-pub use options::{Mode, Options, parse_scheme, scheme_name};
+pub use options::{Mode, Options, parse_scheme, parse_service, scheme_name, service_name};
 pub use overrides::{Numbers, Overrides, Simpler};
 pub use perdura_adversary::Random;
 pub(crate) use perdura_adversary::random;
 pub use plan::{FaultPlan, LIARS_AT_MOST, NetworkPlan, Plan, WorkloadPlan};
-pub use report::{Calls, FaultKind, Mark, Report};
+pub use report::{Calls, FaultKind, Mark, Report, SpaceCounts};
 pub use violation::Violation;
 pub use world::{simulate, simulate_traced, simulate_with_history};

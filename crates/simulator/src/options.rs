@@ -2,7 +2,7 @@
 
 use crate::overrides::Overrides;
 use perdura_adversary::{Attack, Strategy};
-use perdura_protocol::configuration::{Durability, Schedule};
+use perdura_protocol::configuration::{Durability, Schedule, ServiceKind};
 use perdura_protocol::{Faults, Scheme};
 use std::fmt;
 
@@ -54,6 +54,8 @@ pub struct Options {
     pub liars: Option<Vec<Strategy>>,
     /// How clients attack, one attack for each hostile client.
     pub attacks: Option<Vec<Attack>>,
+    /// What the group runs.
+    pub service: Option<ServiceKind>,
     /// What the run leaves out of what it would be.
     pub overrides: Overrides,
 }
@@ -73,6 +75,22 @@ pub fn parse_scheme(text: &str) -> Option<Scheme> {
     [Scheme::Ed25519, Scheme::KeyedHash].into_iter().find(|scheme| scheme_name(*scheme) == text)
 }
 
+/// Name of a service on the command line.
+#[must_use]
+pub fn service_name(service: ServiceKind) -> &'static str {
+    match service {
+        ServiceKind::KeyValue => "kv",
+        ServiceKind::TupleSpaces => "tuples",
+    }
+}
+
+/// The service with a name.
+#[must_use]
+pub fn parse_service(text: &str) -> Option<ServiceKind> {
+    let all = [ServiceKind::KeyValue, ServiceKind::TupleSpaces];
+    all.into_iter().find(|service| service_name(*service) == text)
+}
+
 impl Options {
     /// All but seed and steps left to the seed.
     #[must_use]
@@ -87,6 +105,7 @@ impl Options {
             schedule: None,
             liars: None,
             attacks: None,
+            service: None,
             overrides: Overrides::default(),
         }
     }
@@ -116,6 +135,9 @@ impl fmt::Display for Options {
         }
         if let Some(attacks) = &self.attacks {
             write!(f, " --attacks {}", names(attacks.iter().map(|attack| attack.name())))?;
+        }
+        if let Some(service) = self.service {
+            write!(f, " --service {}", service_name(service))?;
         }
         #[cfg(feature = "seeded-bugs")]
         if let Some(bug) = perdura_protocol::seeded::Bug::active() {

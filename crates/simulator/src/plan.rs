@@ -7,7 +7,7 @@ use crate::options::{Mode, Options};
 use crate::random::Random;
 use crate::report::FaultKind;
 use perdura_adversary::{Attack, Strategy};
-use perdura_protocol::configuration::{Durability, Schedule};
+use perdura_protocol::configuration::{Durability, Schedule, ServiceKind};
 use perdura_protocol::{Faults, Scheme};
 
 /// How messages travel. Times in microseconds, odds in a million.
@@ -93,6 +93,8 @@ impl FaultPlan {
 /// A run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Plan {
+    /// What the group runs.
+    pub service: ServiceKind,
     /// Fault bounds.
     pub faults: Faults,
     /// Liveness or safety.
@@ -129,6 +131,14 @@ pub struct Plan {
     pub attacks: Vec<Attack>,
     /// Longest time between two attacks of a hostile client, microseconds.
     pub attack_us: u64,
+}
+
+/// The tuple spaces in one run of five. From a stream of its own: the others stay what they were.
+fn draw_service(seed: u64) -> ServiceKind {
+    match Random::new(seed).fork("service").below(5) {
+        0 => ServiceKind::TupleSpaces,
+        _ => ServiceKind::KeyValue,
+    }
 }
 
 fn draw_faults(random: &mut Random) -> Faults {
@@ -284,19 +294,22 @@ fn bit(kind: FaultKind) -> u64 {
     1 << (kind as u64)
 }
 
+/// What happens to clients of tuple spaces, in every such run.
+const OF_CLIENTS: [FaultKind; 2] = [FaultKind::ClientPause, FaultKind::ClientClockJump];
+
 fn draw_kinds(random: &mut Random) -> u64 {
     // A disk that is struck again and again can no longer be held against an intact one.
     let damage = DAMAGE.into_iter().fold(0, |kinds, kind| kinds | bit(kind));
     let kinds = match random.below(100) {
         0..50 => u64::MAX,
-        50..75 => FaultKind::ALL
-            .into_iter()
+        50..75 => FaultKind::DRAWN
+            .iter()
+            .copied()
             .filter(|_| random.percent(30))
             .fold(0, |kinds, kind| kinds | bit(kind)),
         // Replacements need others that are well, and so they are rare elsewhere.
-        _ => {
-            (0..3).fold(bit(FaultKind::Wipe), |kinds, _| kinds | bit(*random.pick(&FaultKind::ALL)))
-        }
+        _ => (0..3)
+            .fold(bit(FaultKind::Wipe), |kinds, _| kinds | bit(*random.pick(FaultKind::DRAWN))),
     };
     if kinds == u64::MAX { kinds } else { kinds & !damage }
 }
@@ -338,6 +351,7 @@ impl Plan {
         let faults = options.faults.unwrap_or_else(|| draw_room(options, faults));
         let length_us = tempo.length_us(faults);
         let mut plan = Plan {
+            service: options.service.unwrap_or_else(|| draw_service(options.seed)),
             faults,
             mode,
             scheme,
@@ -364,6 +378,9 @@ impl Plan {
             attack_us: (length_us / 50).clamp(100_000, 2_000_000),
         };
         plan.mode = options.mode.unwrap_or(plan.mode);
+        if plan.service == ServiceKind::TupleSpaces {
+            plan.chaos.kinds |= OF_CLIENTS.into_iter().fold(0, |kinds, kind| kinds | bit(kind));
+        }
         plan.scheme = options.scheme.unwrap_or(plan.scheme);
         plan.durability = options.durability.unwrap_or(plan.durability);
         let drawn = *Random::new(options.seed).fork("schedule").pick(&Schedule::ALL);

@@ -5,6 +5,9 @@ use perdura_replica::node::Counters;
 use std::collections::BTreeMap;
 use std::fmt;
 
+mod space_counts;
+pub use space_counts::SpaceCounts;
+
 /// What is done to a group. Each kind is counted when it takes effect.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum FaultKind {
@@ -116,11 +119,15 @@ pub enum FaultKind {
     ClientRestart,
     /// The administrator revokes the key of a hostile client.
     ClientRevoked,
+    /// A client process does nothing for a while, and then goes on.
+    ClientPause,
+    /// A client's clocks jump: the wall clock either way, the monotonic one ahead.
+    ClientClockJump,
 }
 
 impl FaultKind {
     /// All of them.
-    pub const ALL: [FaultKind; 54] = [
+    pub const ALL: [FaultKind; 56] = [
         FaultKind::ProcessCrash,
         FaultKind::MachineCrash,
         FaultKind::CrashAtSend,
@@ -175,7 +182,14 @@ impl FaultKind {
         FaultKind::Wipe,
         FaultKind::ClientRestart,
         FaultKind::ClientRevoked,
+        FaultKind::ClientPause,
+        FaultKind::ClientClockJump,
     ];
+
+    /// Those that a plan draws among. The others belong to runs of tuple spaces, and come after them
+    /// in [`FaultKind::ALL`], so that plans of other runs do not change.
+    pub(crate) const DRAWN: &[FaultKind] =
+        FaultKind::ALL.split_at(FaultKind::ClientPause as usize).0;
 
     /// The kind with a name, written as in reports.
     #[must_use]
@@ -228,11 +242,35 @@ pub enum Mark {
     DecisionsFetched,
     /// A replica executed nothing more until its disk had caught up.
     DiskLagged,
+    /// A command that waited got a tuple.
+    WaiterServed,
+    /// One insertion served several who waited.
+    SeveralServed,
+    /// A command waited in vain until its deadline.
+    WaitEnded,
+    /// A command waited no longer since its client went on without it.
+    WaitForgotten,
+    /// A space was deleted while somebody waited for its tuples.
+    WaitRefused,
+    /// A wait lasted through a restart, a transfer or a replacement of some replica that had begun it.
+    WaitOutlivedRestart,
+    /// The lease of a tuple ended that nobody took.
+    LeaseEnded,
+    /// A lease was renewed.
+    LeaseRenewed,
+    /// A lease came to be renewed after it had ended.
+    RenewedTooLate,
+    /// A lock was taken after its last owner's lease had ended.
+    LockTakenOver,
+    /// A lock was taken by one who had waited until it was released.
+    LockHandedOn,
+    /// What a lock protects refused a write of one who had lost the lock.
+    StaleWriteRefused,
 }
 
 impl Mark {
     /// All of them.
-    pub const ALL: [Mark; 20] = [
+    pub const ALL: [Mark; 32] = [
         Mark::TornTailCut,
         Mark::GapRepaired,
         Mark::StateLinked,
@@ -253,7 +291,25 @@ impl Mark {
         Mark::PrefixVouched,
         Mark::DecisionsFetched,
         Mark::DiskLagged,
+        Mark::WaiterServed,
+        Mark::SeveralServed,
+        Mark::WaitEnded,
+        Mark::WaitForgotten,
+        Mark::WaitRefused,
+        Mark::WaitOutlivedRestart,
+        Mark::LeaseEnded,
+        Mark::LeaseRenewed,
+        Mark::RenewedTooLate,
+        Mark::LockTakenOver,
+        Mark::LockHandedOn,
+        Mark::StaleWriteRefused,
     ];
+
+    /// Whether only runs of tuple spaces come to it.
+    #[must_use]
+    pub fn is_of_spaces(self) -> bool {
+        self as usize >= Mark::WaiterServed as usize
+    }
 }
 
 /// How calls ended.
@@ -325,6 +381,8 @@ pub struct Report {
     pub struck: u64,
     /// Runs with fewer than three of those.
     pub quiet: u64,
+    /// Runs of tuple spaces.
+    pub spaces: SpaceCounts,
     /// Faults that took effect.
     pub faults: BTreeMap<FaultKind, u64>,
     /// Rare branches that were taken.
@@ -341,7 +399,12 @@ impl Report {
 
     /// Counts a rare branch that was taken.
     pub fn reached(&mut self, mark: Mark) {
-        *self.marks.entry(mark).or_default() += 1;
+        self.reached_times(mark, 1);
+    }
+
+    /// The same, so many times.
+    pub fn reached_times(&mut self, mark: Mark, times: u64) {
+        *self.marks.entry(mark).or_default() += times;
     }
 
     /// Adds what a process counted in its life.
@@ -404,6 +467,7 @@ impl Report {
         self.stumbles += other.stumbles;
         self.struck += other.struck;
         self.quiet += other.quiet;
+        self.spaces.add(&other.spaces);
         for (kind, count) in &other.faults {
             *self.faults.entry(*kind).or_default() += count;
         }
@@ -421,16 +485,20 @@ impl Report {
         lies.map(Strategy::name).chain(attacks.map(Attack::name)).collect()
     }
 
-    /// Kinds of faults that never took effect: a batch of many seeds fails when there are any.
+    /// Kinds of faults that never took effect: a batch of many seeds fails when there are any. Those
+    /// of clients of tuple spaces count only if some run was of them.
     #[must_use]
     pub fn never_fired(&self) -> Vec<FaultKind> {
-        FaultKind::ALL.into_iter().filter(|kind| !self.faults.contains_key(kind)).collect()
+        let all = if self.spaces.runs > 0 { &FaultKind::ALL } else { FaultKind::DRAWN };
+        all.iter().copied().filter(|kind| !self.faults.contains_key(kind)).collect()
     }
 
-    /// Rare branches that were never taken: a batch of many seeds fails when there are any.
+    /// Rare branches that were never taken: a batch of many seeds fails when there are any. Those of
+    /// tuple spaces count only if some run was of them.
     #[must_use]
     pub fn never_reached(&self) -> Vec<Mark> {
-        Mark::ALL.into_iter().filter(|mark| !self.marks.contains_key(mark)).collect()
+        let meant = |mark: &Mark| self.spaces.runs > 0 || !mark.is_of_spaces();
+        Mark::ALL.into_iter().filter(meant).filter(|mark| !self.marks.contains_key(mark)).collect()
     }
 }
 
@@ -484,6 +552,9 @@ impl fmt::Display for Report {
             "fault events  {} took effect, {each:.1} in a run; fewer than 3 in {} runs",
             self.struck, self.quiet
         )?;
+        if self.spaces.runs > 0 {
+            writeln!(f, "tuple spaces  {}", self.spaces)?;
+        }
         let faults: Vec<String> =
             self.faults.iter().map(|(kind, count)| format!("{kind:?} {count}")).collect();
         writeln!(f, "faults        {}", faults.join(", "))?;

@@ -1,11 +1,15 @@
-//! The store as it runs inside a replica, with a witness beside it that writes down everything
+//! The service as it runs inside a replica, with a witness beside it that writes down everything
 //! that is executed. The checkers of exactly-once execution, agreement and linearizability read
-//! what it wrote.
+//! what it wrote; of the tuple spaces also when time went on, who waited no longer, and why.
 
 use bytes::Bytes;
-use perdura_execution::{ExecutionContext, Footprint, RestoreError, Service, Snapshot};
-use perdura_protocol::{Digest, SessionId, Slot};
+use perdura_execution::{
+    ExecutionContext, Footprint, Progress, Release, RestoreError, Service, Snapshot,
+};
+use perdura_protocol::configuration::ServiceKind;
+use perdura_protocol::{Digest, PublicKey, SessionId, Slot, Time};
 use perdura_store::Store;
+use perdura_tuples::TupleSpaces;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// One executed command.
@@ -21,68 +25,180 @@ pub struct Execution {
     pub number: u64,
     /// The command.
     pub command: Bytes,
-    /// The reply, or the refusal.
-    pub reply: Result<Bytes, String>,
+    /// The reply, or the refusal; nothing if the command waits.
+    pub reply: Option<Result<Bytes, String>>,
 }
 
-/// What one process executed and nobody has looked at yet.
+/// What a service was told or did.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// A batch begins, at this agreed time. Not written down of the store, to which it is nothing.
+    Began(Time),
+    /// A command was executed.
+    Executed(Execution),
+    /// A command that had waited got its reply.
+    Released(Release),
+    /// A command waits no longer, and nobody is told.
+    Forgotten {
+        /// Whose command.
+        session: SessionId,
+        /// Its number in the session.
+        number: u64,
+    },
+}
+
+/// A step of one of the services that a process had: another one takes its place when a state comes
+/// from elsewhere.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Note {
+    /// Which service.
+    pub service: u64,
+    /// In which of the batches that it was given, from 1.
+    pub batch: u64,
+    /// What happened.
+    pub step: Step,
+}
+
+#[derive(Debug, Default)]
+struct Written {
+    services: u64,
+    notes: Vec<Note>,
+}
+
+/// What the services of one process did and nobody has looked at yet.
 #[derive(Clone, Debug, Default)]
-pub struct Notes(Arc<Mutex<Vec<Execution>>>);
+pub struct Notes(Arc<Mutex<Written>>);
 
 impl Notes {
-    /// Takes what was executed since it was last asked.
-    #[must_use]
-    pub fn take(&self) -> Vec<Execution> {
-        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    fn with<T>(&self, body: impl FnOnce(&mut Written) -> T) -> T {
+        body(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn write(&self, execution: Execution) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(execution);
+    /// Takes what was written since it was last asked.
+    #[must_use]
+    pub fn take(&self) -> Vec<Note> {
+        self.with(|written| std::mem::take(&mut written.notes))
+    }
+
+    /// The number of another service.
+    fn number(&self) -> u64 {
+        self.with(|written| {
+            written.services += 1;
+            written.services
+        })
     }
 }
 
-/// The store with its witness.
-#[derive(Debug)]
+/// The service with its witness.
 pub struct Witnessed {
-    store: Store,
+    inner: Box<dyn Service>,
+    kind: ServiceKind,
     notes: Notes,
+    number: u64,
+    batches: u64,
+}
+
+impl std::fmt::Debug for Witnessed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?} {} after {} batches", self.kind, self.number, self.batches)
+    }
 }
 
 impl Witnessed {
-    /// An empty store that writes into `notes`.
+    /// An empty service that writes into `notes`.
     #[must_use]
-    pub fn new(state_limit_bytes: u64, notes: Notes) -> Witnessed {
-        Witnessed { store: Store::new(state_limit_bytes), notes }
+    pub fn new(kind: ServiceKind, state_limit_bytes: u64, notes: Notes) -> Witnessed {
+        let inner: Box<dyn Service> = match kind {
+            ServiceKind::KeyValue => Box::new(Store::new(state_limit_bytes)),
+            ServiceKind::TupleSpaces => Box::new(TupleSpaces::new(state_limit_bytes)),
+        };
+        Witnessed { inner, kind, number: notes.number(), notes, batches: 0 }
+    }
+
+    /// Which of the process's services it is, and how many batches it was given.
+    #[must_use]
+    pub fn position(&self) -> (u64, u64) {
+        (self.number, self.batches)
+    }
+
+    fn write(&self, step: Step) {
+        let note = Note { service: self.number, batch: self.batches, step };
+        self.notes.with(|written| written.notes.push(note));
+    }
+
+    fn write_released(&self, released: &[Release]) {
+        released.iter().for_each(|release| self.write(Step::Released(release.clone())));
     }
 }
 
 impl Service for Witnessed {
     fn footprint(&self, command: &[u8]) -> Footprint {
-        self.store.footprint(command)
+        self.inner.footprint(command)
     }
 
+    /// Nobody calls it: a machine lets commands wait.
     fn execute(&mut self, context: &ExecutionContext, command: &[u8]) -> Result<Bytes, String> {
-        let reply = self.store.execute(context, command);
-        self.notes.write(Execution {
+        match self.execute_or_wait(context, command, &mut Vec::new()) {
+            Progress::Done(result) => result,
+            Progress::Waits => Err("it waits".to_owned()),
+        }
+    }
+
+    fn execute_or_wait(
+        &mut self,
+        context: &ExecutionContext,
+        command: &[u8],
+        released: &mut Vec<Release>,
+    ) -> Progress {
+        let before = released.len();
+        let progress = self.inner.execute_or_wait(context, command, released);
+        self.write(Step::Executed(Execution {
             slot: context.slot,
             batch: context.batch,
             session: context.session,
             number: context.number,
             command: Bytes::copy_from_slice(command),
-            reply: reply.clone(),
-        });
-        reply
+            reply: match &progress {
+                Progress::Done(result) => Some(result.clone()),
+                Progress::Waits => None,
+            },
+        }));
+        self.write_released(&released[before..]);
+        progress
+    }
+
+    fn on_time(&mut self, time: Time, released: &mut Vec<Release>) {
+        self.batches += 1;
+        let before = released.len();
+        self.inner.on_time(time, released);
+        if self.kind == ServiceKind::TupleSpaces {
+            self.write(Step::Began(time));
+        }
+        self.write_released(&released[before..]);
+    }
+
+    fn due(&self) -> Option<Time> {
+        self.inner.due()
+    }
+
+    fn forget(&mut self, session: SessionId, number: u64) {
+        self.inner.forget(session, number);
+        self.write(Step::Forgotten { session, number });
     }
 
     fn query(&self, command: &[u8]) -> Option<Result<Bytes, String>> {
-        self.store.query(command)
+        self.inner.query(command)
+    }
+
+    fn query_by(&self, client: PublicKey, command: &[u8]) -> Option<Result<Bytes, String>> {
+        self.inner.query_by(client, command)
     }
 
     fn snapshot(&self) -> Arc<dyn Snapshot> {
-        self.store.snapshot()
+        self.inner.snapshot()
     }
 
     fn restore(&mut self, segments: Vec<Bytes>) -> Result<(), RestoreError> {
-        self.store.restore(segments)
+        self.inner.restore(segments)
     }
 }

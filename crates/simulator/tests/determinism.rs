@@ -1,5 +1,6 @@
 //! Equal options give equal runs, byte for byte.
 
+use perdura_protocol::configuration::ServiceKind;
 use perdura_simulator::{Options, Report, simulate_traced};
 use std::io::Write;
 use std::sync::{Arc, Mutex};
@@ -27,8 +28,11 @@ fn traced(options: &Options) -> (Report, Vec<u8>) {
 
 #[test]
 fn the_same_seed_gives_the_same_run() {
-    for seed in [1, 2, 3, 5, 8] {
-        let options = Options::new(seed, 4_000);
+    let spaces = Some(ServiceKind::TupleSpaces);
+    let drawn = [1, 2, 3, 5, 8].map(|seed| (seed, None));
+    let of_spaces = [1, 2, 3].map(|seed| (seed, spaces));
+    for (seed, service) in drawn.into_iter().chain(of_spaces) {
+        let options = Options { service, ..Options::new(seed, 4_000) };
         let (report, lines) = traced(&options);
         let other = std::thread::spawn({
             let options = options.clone();

@@ -60,6 +60,7 @@ fn every_rule_is_kept_and_every_fault_fires() {
     if count >= 200 {
         assert_eq!(report.never_fired(), [], "kinds of faults that never took effect");
         assert_eq!(report.never_reached(), [], "rare branches that were never taken");
+        assert!(report.spaces.runs > 0, "no run was of tuple spaces");
         assert!(report.calls.ok > 1_000 && report.calls.fast_reads > 0);
         assert!(report.views_started > 0 && report.transfers > 0 && report.truncations > 0);
     }

@@ -11,7 +11,7 @@ use crate::tuple::Template;
 use crate::waiting::{self, Head, Waiter};
 use bytes::Bytes;
 use perdura_execution::Release;
-use perdura_protocol::{Decode, Encode, PublicKey, SessionId, Time};
+use perdura_protocol::{Decode, Encode, PublicKey, SessionId, Time, seeded};
 use perdura_store::SegmentMap;
 
 /// The state of the service, and the bytes that it may count for.
@@ -365,7 +365,8 @@ impl Spaces {
             space.take(&mut self.map, number);
             return Ok(TupleReply::Renewed { renewed: true, expires: Some(caller.now) });
         }
-        let expires = end_of(lease_ms, caller.now);
+        let from = if seeded!(RenewedFromItsEnd) { record.expires() } else { None };
+        let expires = end_of(lease_ms, from.unwrap_or(caller.now));
         if record.expires == 0 && expires != 0 {
             self.check_room(lease_cost(), 0)?;
         }

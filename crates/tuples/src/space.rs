@@ -13,7 +13,7 @@ use crate::layout::{
 use crate::limits;
 use crate::tuple::prefixes;
 use bytes::Bytes;
-use perdura_protocol::{Decode, Encode, PublicKey, Time};
+use perdura_protocol::{Decode, Encode, PublicKey, Time, seeded};
 use perdura_store::SegmentMap;
 use perdura_store::limits::ENTRY_OVERHEAD_BYTES;
 use std::collections::BTreeMap;
@@ -62,7 +62,7 @@ fn remove_tuple(map: &mut SegmentMap, space: u64, index_fields: u8, number: u64)
 
 /// Removes tuples whose leases have ended, of all spaces, those that ended first before the others.
 pub(crate) fn expire(map: &mut SegmentMap, now: Time) {
-    let end = lease_key(now.0.saturating_add(1), 0, 0);
+    let end = lease_key(now.0.saturating_add(1 + u64::from(seeded!(LeaseEndsEarly))), 0, 0);
     let ended: Vec<(u64, u64, u8)> = map
         .range(&[LEASE], Some(&end))
         .take(limits::EXPIRED_AT_ONCE)
@@ -183,6 +183,9 @@ impl Space {
         let before = map.bytes();
         if remove_tuple(map, self.id(), self.options().index_fields, number) {
             self.counters.tuples -= 1;
+            if seeded!(NumberGivenBack) && number + 1 == self.counters.next_number {
+                self.counters.next_number = number;
+            }
         }
         before - map.bytes()
     }

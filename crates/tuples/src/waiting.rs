@@ -19,7 +19,7 @@ use crate::space::{Space, cost, count, put};
 use crate::tuple::{Template, Tuple, matches_encoded, prefixes, split};
 use bytes::Bytes;
 use perdura_execution::Release;
-use perdura_protocol::{Decode, DecodeError, Encode, Reader, SessionId, Time};
+use perdura_protocol::{Decode, DecodeError, Encode, Reader, SessionId, Time, seeded};
 use perdura_store::SegmentMap;
 
 /// A command that waits.
@@ -197,12 +197,15 @@ fn candidates(map: &SegmentMap, space: &Space, record: &Record<'_>) -> Vec<Locat
         }
     }
     found.sort_unstable();
+    if seeded!(NewestWaiterFirst) {
+        found.reverse();
+    }
     found.into_iter().map(|(_, locator)| locator).collect()
 }
 
 /// The deadlines that have passed at `now`: their commands find nothing.
 pub(crate) fn end_waits(map: &mut SegmentMap, now: Time, released: &mut Vec<Release>) {
-    let end = deadline_key(now.0.saturating_add(1), &[0; 33]);
+    let end = deadline_key(now.0.saturating_add((!seeded!(WaitEndsLate)).into()), &[0; 33]);
     let passed: Vec<Locator> =
         map.range(&[DEADLINE], Some(&end)).filter_map(|(key, _)| located(key)).collect();
     let nothing = TupleReply::Found(None).to_bytes();

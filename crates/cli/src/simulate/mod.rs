@@ -7,12 +7,12 @@ use crate::init::parse_faults;
 use anyhow::{Context, Result};
 use clap::Args;
 use perdura_adversary::{Attack, Strategy};
-use perdura_protocol::configuration::{Durability, Schedule};
+use perdura_protocol::configuration::{Durability, Schedule, ServiceKind};
 use perdura_protocol::{Faults, Scheme};
 use perdura_simulator::shrink::{RUNS_AT_MOST, Shrunk, shrink};
 use perdura_simulator::{
     FaultKind, LIARS_AT_MOST, Mode, Numbers, Options, Overrides, Report, Simpler, Violation,
-    parse_scheme, simulate, simulate_traced, simulate_with_history,
+    parse_scheme, parse_service, simulate, simulate_traced, simulate_with_history,
 };
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -64,6 +64,9 @@ pub struct Arguments {
     /// Who stores which checkpoint: coordinated or sequential
     #[arg(long, value_name = "SCHEDULE", value_parser = parse_schedule)]
     schedule: Option<Schedule>,
+    /// What the group runs: kv or tuples; one seed of five is of tuple spaces
+    #[arg(long, value_name = "SERVICE", value_parser = parse_kind)]
+    service: Option<ServiceKind>,
     /// How replicas lie, one strategy for each liar (at most r), or none
     #[arg(long, value_name = "STRATEGY,...", value_parser = parse_liars)]
     liars: Option<std::vec::Vec<Strategy>>,
@@ -85,7 +88,8 @@ pub struct Arguments {
     /// Write a line for everything that happens; `-` is standard output
     #[arg(long, value_name = "FILE", conflicts_with = "seeds")]
     trace: Option<PathBuf>,
-    /// Write what the clients did and saw, one operation per line (JSON), for another judge
+    /// Write what the clients did and saw, one operation per line (JSON), for another judge; the
+    /// group runs the key-value store, whatever the seed has
     #[arg(long, value_name = "FILE", conflicts_with_all = ["seeds", "trace"])]
     history: Option<PathBuf>,
     #[cfg(feature = "seeded-bugs")]
@@ -153,6 +157,10 @@ fn parse_schedule(text: &str) -> Result<Schedule, String> {
     Schedule::parse(text).ok_or_else(|| "give coordinated or sequential".to_owned())
 }
 
+fn parse_kind(text: &str) -> Result<ServiceKind, String> {
+    parse_service(text).ok_or_else(|| "give kv or tuples".to_owned())
+}
+
 fn parse_liars(text: &str) -> Result<Vec<Strategy>, String> {
     let all = || Strategy::ALL.map(Strategy::name).join(", ");
     parse_names(text, Strategy::parse).map_err(|name| format!("{name:?} is none of: {}", all()))
@@ -182,6 +190,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     check_liars(arguments)?;
+    if arguments.history.is_some() && arguments.service == Some(ServiceKind::TupleSpaces) {
+        return Err(Usage("--history is of the key-value store".to_owned()).into());
+    }
     let began = cpu_seconds();
     let mut batch = Batch { arguments, total: Report::default(), violations: 0 };
     match (trace(arguments)?, &arguments.history) {
@@ -293,6 +304,10 @@ fn options(arguments: &Arguments, seed: u64) -> Options {
         schedule: arguments.schedule,
         liars: arguments.liars.clone(),
         attacks: arguments.attacks.clone(),
+        service: match arguments.history {
+            Some(_) => Some(ServiceKind::KeyValue),
+            None => arguments.service,
+        },
         overrides: Overrides {
             rate: arguments.rate,
             clients: less.clients.map(|count| count as usize),
@@ -343,6 +358,7 @@ mod tests {
         printed.faults = Faults::new(2, 1).ok();
         printed.mode = Some(Mode::Safety);
         printed.scheme = Some(Scheme::KeyedHash);
+        printed.service = Some(ServiceKind::TupleSpaces);
         printed.liars = Some(Vec::new());
         printed.attacks = Some(Attack::ALL[..2].to_vec());
         printed.overrides = Overrides {

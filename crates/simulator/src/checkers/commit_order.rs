@@ -3,6 +3,7 @@
 //! order, and that order must respect real time. Linear in the length of the history; the search
 //! in [`crate::linearizability`] judges the same history without being told an order.
 
+use super::real_time::{self, Span};
 use crate::linearizability::{Call, Return};
 use crate::violation::{Broken, Check};
 use crate::witness::Execution;
@@ -17,15 +18,27 @@ const RULE: &str = "Linearizability (commit order)";
 
 /// How a call ended, as its client saw it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Seen {
+pub enum Seen<R> {
     /// With this reply.
-    Ok(StoreReply),
+    Ok(R),
     /// Certain not to have happened (never sent).
     NotSent,
-    /// Ordered, and refused by the store.
+    /// Ordered, and refused by the service.
     RefusedInOrder,
     /// Unknown.
     Unknown,
+}
+
+impl<R> Seen<R> {
+    /// With the reply as `read` reads it; what it does not read counts as refused.
+    pub fn read<T>(&self, read: impl FnOnce(&R) -> Option<T>) -> Seen<T> {
+        match self {
+            Seen::Ok(reply) => read(reply).map_or(Seen::RefusedInOrder, Seen::Ok),
+            Seen::NotSent => Seen::NotSent,
+            Seen::RefusedInOrder => Seen::RefusedInOrder,
+            Seen::Unknown => Seen::Unknown,
+        }
+    }
 }
 
 /// A call of a client.
@@ -40,7 +53,7 @@ pub struct Told {
     /// When it ended; none if never.
     pub ended: Option<u64>,
     /// How it ended.
-    pub seen: Seen,
+    pub seen: Seen<StoreReply>,
 }
 
 /// Holds what clients were told against the order of execution.
@@ -57,7 +70,7 @@ pub fn check<'a>(order: impl Iterator<Item = &'a Execution>, calls: &[Told]) -> 
     let mut states: Vec<Model> = vec![model.clone()];
     for execution in order {
         let Ok(command) = StoreCommand::decode(&execution.command) else {
-            if execution.reply.is_err() {
+            if matches!(execution.reply, Some(Err(_))) {
                 states.push(model.clone()); // A hostile client's, which the store refused.
                 continue;
             }
@@ -66,8 +79,8 @@ pub fn check<'a>(order: impl Iterator<Item = &'a Execution>, calls: &[Told]) -> 
         let expected = model.run(&Call::from(&command));
         states.push(model.clone());
         let replied = match &execution.reply {
-            Ok(bytes) => StoreReply::from_bytes(bytes.clone()).ok(),
-            Err(_) => None,
+            Some(Ok(bytes)) => StoreReply::from_bytes(bytes.clone()).ok(),
+            Some(Err(_)) | None => None,
         };
         let Some(reply) = replied else {
             return fail(format!("the store refused {command:?}: {:?}", execution.reply));
@@ -87,62 +100,48 @@ pub fn check<'a>(order: impl Iterator<Item = &'a Execution>, calls: &[Told]) -> 
             _ => {}
         }
     }
-    real_time(&states, &places, calls)
+    in_real_time(&states, &places, calls)
 }
 
-/// Walks through the calls in the order in which they were made: each must stand behind
-/// everything that had ended by then.
-fn real_time(states: &[Model], places: &BTreeMap<usize, usize>, calls: &[Told]) -> Check {
-    let fail = |what: String| Err(Broken::new(RULE, what));
-    let mut by_call: Vec<usize> = (0..calls.len()).collect();
-    by_call.sort_by_key(|index| calls[*index].invoked);
-    // Ends with the place that everything called later must stand behind.
-    let mut ended: BTreeMap<u64, usize> = BTreeMap::new();
-    let mut behind = 0;
-    for index in by_call {
+/// Each call must stand behind everything that had ended when it was made.
+fn in_real_time(states: &[Model], places: &BTreeMap<usize, usize>, calls: &[Told]) -> Check {
+    let fail = |what: String| Broken::new(RULE, what);
+    let spans: Vec<Span> = calls
+        .iter()
+        .enumerate()
+        .map(|(index, call)| Span {
+            invoked: call.invoked,
+            ended: call.ended.filter(|_| matches!(call.seen, Seen::Ok(_) | Seen::RefusedInOrder)),
+            places: places.get(&index).map(|place| (*place, *place)),
+        })
+        .collect();
+    let choose = |index: usize, behind: usize| {
         let call = &calls[index];
-        while let Some(first) = ended.first_entry()
-            && *first.key() < call.invoked
-        {
-            behind = behind.max(first.remove());
+        let Seen::Ok(reply) = &call.seen else { return Ok(None) };
+        if call.number.is_some() {
+            let what = format!("{:?} was never executed and gave {reply:?}", call.command);
+            return Err(fail(what));
         }
-        let place = match (places.get(&index), &call.seen) {
-            (Some(place), _) => {
-                // It took effect as the place-th command, so it stands behind place - 1 others.
-                if *place <= behind {
-                    return fail(format!(
-                        "{:?} called at {} was executed as number {place}, behind which stands \
-                         {behind}, that had ended by then",
-                        call.command, call.invoked
-                    ));
-                }
-                *place
-            }
-            (None, Seen::Ok(reply)) if call.number.is_none() => {
-                let wanted = Return::from(reply);
-                let command = Call::from(&call.command);
-                // The earliest state that gives this answer is the best choice for all that
-                // comes later.
-                let fits = (behind..states.len()).find(|at| states[*at].ask(&command) == wanted);
-                let Some(at) = fits else {
-                    return fail(format!(
-                        "the fast read {:?}, called at {}, gave {reply:?}, which no state from \
-                         number {behind} on holds",
-                        call.command, call.invoked
-                    ));
-                };
-                at
-            }
-            (None, Seen::Ok(reply)) => {
-                return fail(format!("{:?} was never executed and gave {reply:?}", call.command));
-            }
-            (None, _) => continue,
-        };
-        if let (Some(end), Seen::Ok(_) | Seen::RefusedInOrder) = (call.ended, &call.seen) {
-            ended.insert(end, place);
-        }
-    }
-    Ok(())
+        let wanted = Return::from(reply);
+        let command = Call::from(&call.command);
+        // The earliest state that gives this answer is the best choice for all that comes later.
+        let fits = (behind..states.len()).find(|at| states[*at].ask(&command) == wanted);
+        fits.map(Some).ok_or_else(|| {
+            fail(format!(
+                "the fast read {:?}, called at {}, gave {reply:?}, which no state from number \
+                 {behind} on holds",
+                call.command, call.invoked
+            ))
+        })
+    };
+    real_time::check(&spans, choose, |index, (place, behind)| {
+        let call = &calls[index];
+        fail(format!(
+            "{:?} called at {} was executed as number {place}, behind which stands {behind}, that \
+             had ended by then",
+            call.command, call.invoked
+        ))
+    })
 }
 
 #[cfg(test)]

@@ -64,6 +64,12 @@ impl ExactlyOnce {
         *known = below.max(*known);
     }
 
+    /// The number below which a client has asked for nothing any more.
+    #[must_use]
+    pub fn acknowledged(&self, session: SessionId) -> u64 {
+        self.acknowledged.get(&session).copied().unwrap_or_default()
+    }
+
     /// A hostile client sends `command` under this number, perhaps beside others; one of them may
     /// be executed.
     pub fn may_be_sent(&mut self, session: SessionId, number: u64, command: Bytes) {
@@ -87,6 +93,7 @@ impl ExactlyOnce {
         }
         let index = cursor.1;
         cursor.1 += 1;
+        let acknowledged = self.acknowledged(execution.session);
         let order = self.slots.entry(slot).or_default();
         if let Some(known) = order.get(index) {
             if *known == execution {
@@ -100,7 +107,6 @@ impl ExactlyOnce {
             let what = format!("replica {replica} executed {execution:?}, which nobody sent");
             return Err(Broken::new(RULE, what));
         }
-        let acknowledged = self.acknowledged.get(&execution.session).copied().unwrap_or_default();
         if execution.number.saturating_sub(acknowledged) >= limits::SESSION_WINDOW {
             let what =
                 format!("{execution:?} is beyond the window, which begins at {acknowledged}");
@@ -146,7 +152,7 @@ mod tests {
             session: SessionId { client: PublicKey([1; 32]), nonce: 1 },
             number,
             command: Bytes::from_static(b"c"),
-            reply: Ok(Bytes::from_static(reply.as_bytes())),
+            reply: Some(Ok(Bytes::from_static(reply.as_bytes()))),
         }
     }
 

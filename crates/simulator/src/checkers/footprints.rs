@@ -59,7 +59,7 @@ mod tests {
             session: SessionId { client: PublicKey([client; 32]), nonce: 1 },
             number: 1,
             command: StoreCommand::Put { key, value }.to_bytes(),
-            reply: Ok(Bytes::new()),
+            reply: Some(Ok(Bytes::new())),
         }
     }
 

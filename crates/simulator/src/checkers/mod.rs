@@ -12,14 +12,18 @@ pub mod equal_states;
 pub mod evidence;
 pub mod exactly_once;
 pub mod fairness;
+pub mod fencing;
 pub mod footprints;
 pub mod persist_before_speak;
 pub mod progress;
+mod real_time;
 pub mod revocation;
+pub mod spaces;
 pub mod standstill;
 pub mod validity;
 pub mod view_grounds;
 pub mod votes;
+pub mod waits;
 
 pub use agreed_time::AgreedTime;
 pub use agreement::Agreement;
@@ -31,16 +35,20 @@ pub use equal_states::EqualStates;
 pub use evidence::Evidence;
 pub use exactly_once::ExactlyOnce;
 pub use fairness::Fairness;
+pub use fencing::Fencing;
 pub use persist_before_speak::PersistBeforeSpeak;
 pub use revocation::Revocation;
 pub use standstill::Standstill;
 pub use validity::Validity;
 pub use view_grounds::ViewGrounds;
 pub use votes::Votes;
+pub use waits::Waits;
 
 use crate::plan::Plan;
+use crate::violation::Check;
 use perdura_execution::Genesis;
 use perdura_protocol::configuration::Parameters;
+use perdura_protocol::{Outcome, SessionId};
 
 /// All checkers of a run.
 #[derive(Debug)]
@@ -77,6 +85,10 @@ pub struct Checkers {
     pub standstill: Standstill,
     /// A5.
     pub validity: Validity,
+    /// E3, E4: tuple spaces.
+    pub waits: Waits,
+    /// Tuple spaces.
+    pub fencing: Fencing,
 }
 
 impl Checkers {
@@ -112,6 +124,26 @@ impl Checkers {
             ),
             standstill: Standstill::new(n),
             validity: Validity::new(genesis),
+            waits: Waits::default(),
+            fencing: Fencing::default(),
         }
+    }
+
+    /// `replica` sends these outcomes to the client of `session`.
+    pub(crate) fn check_replies(
+        &self,
+        replica: usize,
+        session: SessionId,
+        outcomes: &[(u64, Outcome)],
+    ) -> Check {
+        let place = |number: u64| {
+            let executed = self.exactly_once.place_of(session, number)?;
+            // What waited has its reply from a later batch.
+            Some(match self.waits.answered(session, number) {
+                None => (executed.0, Some(executed.1)),
+                Some(answered) => (answered.slot, self.agreement.decided(answered.slot)),
+            })
+        };
+        self.persist_before_speak.replies(replica, outcomes, place)
     }
 }

@@ -12,10 +12,9 @@
 //! | Replies | the very batch in which the command was executed, or a state after it |
 
 use super::agreement::Agreement;
-use super::exactly_once::ExactlyOnce;
 use crate::violation::{Broken, Check};
 use perdura_protocol::configuration::Schedule;
-use perdura_protocol::{Digest, Message, Outcome, Record, RefusalReason, SessionId, Slot, View};
+use perdura_protocol::{Digest, Message, Outcome, Record, RefusalReason, Slot, View};
 use std::collections::BTreeSet;
 
 const RULE: &str = "PersistBeforeSpeak (A2, D1)";
@@ -52,8 +51,8 @@ impl Kept {
     }
 
     /// Whether the decided batch of a slot is there; any, where that is not known.
-    fn has_decided(&self, slot: Slot, decided: &Agreement) -> bool {
-        match decided.decided(slot) {
+    fn has_decided(&self, slot: Slot, decided: Option<Digest>) -> bool {
+        match decided {
             Some(batch) => self.has(slot, batch),
             None => {
                 let all = (slot, Digest::ZERO)..=(slot, Digest([0xff; 32]));
@@ -162,7 +161,8 @@ impl PersistBeforeSpeak {
         };
         let missing = |slot: Slot| {
             let first = kept.checkpoint.0 + 1;
-            (first..=slot.0).find(|number| !kept.has_decided(Slot(*number), decided))
+            let decided = |slot: Slot| kept.has_decided(slot, decided.decided(slot));
+            (first..=slot.0).find(|number| !decided(Slot(*number)))
         };
         let in_view = |view: View, what: &str| match kept.view {
             Some(entered) if entered >= view => Ok(()),
@@ -207,13 +207,13 @@ impl PersistBeforeSpeak {
         }
     }
 
-    /// `replica` sends these outcomes to the client of `session`.
+    /// `replica` sends these outcomes of a session; `place` knows the slots that they come from, and
+    /// their batches.
     pub fn replies(
         &self,
         replica: usize,
-        session: SessionId,
         outcomes: &[(u64, Outcome)],
-        order: &ExactlyOnce,
+        place: impl Fn(u64) -> Option<(Slot, Option<Digest>)>,
     ) -> Check {
         let kept = &self.replicas[replica];
         for (number, outcome) in outcomes {
@@ -224,11 +224,11 @@ impl PersistBeforeSpeak {
             if !final_outcome {
                 continue;
             }
-            let Some((slot, batch)) = order.place_of(session, *number) else {
+            let Some((slot, batch)) = place(*number) else {
                 let what = format!("replica {replica} replies to number {number}: not executed");
                 return Err(Broken::new(RULE, what));
             };
-            if !kept.has(slot, batch) {
+            if !kept.has_decided(slot, batch) {
                 let what = format!(
                     "replica {replica} replies to number {number} of slot {slot}, whose batch is \
                      not on its disk"

@@ -57,7 +57,7 @@ mod tests {
             session: SessionId { client: key, nonce: 1 },
             number: 1,
             command: Bytes::new(),
-            reply: Ok(Bytes::new()),
+            reply: Some(Ok(Bytes::new())),
         };
         assert!(checker.executed(0, &execution(9)).is_ok());
         checker.revoked(key, Slot(8));

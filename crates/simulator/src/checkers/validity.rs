@@ -50,6 +50,17 @@ impl Validity {
         self.sessions.insert(session);
     }
 
+    /// Whether the client of a session asked for a later one.
+    #[must_use]
+    pub fn has_later(&self, session: SessionId) -> bool {
+        let SessionId { client, nonce } = session;
+        let last = SessionId { client, nonce: u64::MAX };
+        self.sessions
+            .range(SessionId { client, nonce: nonce.saturating_add(1) }..=last)
+            .next()
+            .is_some()
+    }
+
     /// `replica` has this state.
     pub fn holds<S: Service>(&self, replica: usize, machine: &Machine<S>) -> Check {
         self.configured(machine.configurations())

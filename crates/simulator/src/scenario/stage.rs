@@ -8,7 +8,7 @@ use crate::world::World;
 use crate::world::by_hand::{During, Filter, swap};
 use bytes::Bytes;
 use perdura_adversary::{Attack, Strategy};
-use perdura_protocol::configuration::{Durability, Schedule};
+use perdura_protocol::configuration::{Durability, Schedule, ServiceKind};
 use perdura_protocol::{Faults, Scheme};
 use perdura_store::StoreCommand;
 use std::fmt::Write;
@@ -321,6 +321,7 @@ fn put(key: &str, value: &str) -> StoreCommand {
 /// A group on a calm network, in which nothing happens by itself.
 fn calm(faults: Faults) -> Plan {
     Plan {
+        service: ServiceKind::KeyValue,
         faults,
         mode: Mode::Liveness,
         scheme: Scheme::KeyedHash,

@@ -5,6 +5,7 @@ use crate::plan::Plan;
 use crate::violation::Broken;
 use crate::world::World;
 use perdura_protocol::Slot;
+use perdura_protocol::configuration::ServiceKind;
 
 /// A run in which the disk of replica 1 forgets everything synced when the replica is down for
 /// the first time after some slots.
@@ -20,7 +21,9 @@ fn forgetful(options: &Options) -> Result<Report, Box<Violation>> {
 }
 
 fn failing() -> Violation {
-    let failing = (1..50).find_map(|seed| forgetful(&Options::new(seed, 4_000)).err());
+    let service = Some(ServiceKind::KeyValue);
+    let options = |seed| Options { service, ..Options::new(seed, 4_000) };
+    let failing = (1..50).find_map(|seed| forgetful(&options(seed)).err());
     let violation = *failing.unwrap();
     assert_eq!(violation.rule, "Durability (D1, D4)");
     violation

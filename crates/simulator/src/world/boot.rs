@@ -265,7 +265,8 @@ impl World {
         }
         self.checkers.votes.restarted(replica, records);
         let notes = Notes::default();
-        let (limit, service_notes) = (self.parameters.state_limit_bytes, notes.clone());
+        let (kind, limit) = (self.plan.service, self.parameters.state_limit_bytes);
+        let service_notes = notes.clone();
         let entropy = self.random.bytes32();
         let here = &self.replicas[replica];
         let boot = Boot {
@@ -276,7 +277,7 @@ impl World {
             genesis: here.genesis.clone(),
             latest: self.latest_members(),
             entropy,
-            make_service: Box::new(move || Witnessed::new(limit, service_notes.clone())),
+            make_service: Box::new(move || Witnessed::new(kind, limit, service_notes.clone())),
             found,
             backlog_bytes: BACKLOG_BYTES,
         };
@@ -299,6 +300,7 @@ impl World {
             states: VecDeque::new(),
             members: here.genesis.configuration.clone(),
             executed: Slot(0),
+            service: None,
             round_open: false,
         };
         let life = here.life;
@@ -310,6 +312,7 @@ impl World {
         self.report.restarts += u64::from(life > 0);
         self.replicas[replica].process = Some(process);
         self.checkers.exactly_once.restarted(replica);
+        self.checkers.waits.restarted();
         self.checkers.standstill.excused(replica);
         self.witness(replica);
         self.end_round(replica);

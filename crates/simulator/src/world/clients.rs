@@ -2,7 +2,9 @@
 //! what came of it.
 
 use super::clock::Clock;
-use super::workload::{Request, Workload};
+use super::lockers::Move;
+use super::spaces::SpaceWorkload;
+use super::workload::{Asked, Request, Workload};
 use super::{Event, World};
 use crate::checkers::commit_order::Seen;
 use crate::checkers::{exactly_once, progress};
@@ -15,24 +17,24 @@ use perdura_client::{
 };
 use perdura_protocol::configuration::Parameters;
 use perdura_protocol::{
-    AdminCommand, Command, Decode, Encode, Frame, Message, ReplicaId, SecretKey, SessionId,
+    AdminCommand, Command, Decode, Encode, Frame, Message, PublicKey, ReplicaId, SecretKey,
+    SessionId,
 };
-use perdura_store::{StoreCommand, StoreReply};
+use perdura_tuples::TupleReply;
 use std::collections::BTreeMap;
 
 /// Longest pause before a call that follows at once, microseconds.
 const AT_ONCE_US: u64 = 500;
-
-/// Time between two looks at how long calls wait, microseconds.
-const WATCH_US: u64 = 250_000;
 
 /// A call of a client, from its beginning to its end.
 #[derive(Clone, Debug)]
 pub struct CallRecord {
     /// The caller and process within it.
     pub process: u64,
+    /// Its client.
+    pub client: PublicKey,
     /// What it asked for.
-    pub command: StoreCommand,
+    pub command: Asked,
     /// When it was called, as a moment and in microseconds.
     pub invoked: u64,
     /// In microseconds.
@@ -44,7 +46,7 @@ pub struct CallRecord {
     /// When it ended.
     pub ended: Option<u64>,
     /// How.
-    pub seen: Seen,
+    pub seen: Seen<Bytes>,
     /// Its number, once it was sent for ordering.
     pub number: Option<(SessionId, u64)>,
 }
@@ -57,11 +59,17 @@ pub struct Client {
     pub key: SecretKey,
     /// Grows when it is started anew.
     pub life: u64,
-    clock: Clock,
+    /// Its clock.
+    pub clock: Clock,
+    /// It does nothing before this time.
+    pub paused_until_us: u64,
+    /// Until then it paused, or its clock jumped: nobody else made its calls late.
+    pub excused_us: u64,
     config: ClientConfig,
     workload: Workload,
+    spaces: SpaceWorkload,
     // Calls that have not ended: record and caller.
-    open: BTreeMap<CallId, (usize, usize)>,
+    pub open: BTreeMap<CallId, (usize, usize)>,
     // By encoded command, calls that have not ended; no two are alike.
     by_command: BTreeMap<Bytes, usize>,
     // What the administrator waits for.
@@ -77,6 +85,7 @@ impl Client {
         parameters: &Parameters,
         index: usize,
         key: SecretKey,
+        clients: &[PublicKey],
         random: &Random,
     ) -> Client {
         let mut config = ClientConfig::new(parameters.cluster, plan.faults, key.clone());
@@ -86,7 +95,16 @@ impl Client {
             key,
             life: 0,
             clock: Clock::draw(&mut random.fork(&format!("clock {index}")), plan.drift),
+            paused_until_us: 0,
+            excused_us: 0,
             config,
+            spaces: SpaceWorkload::new(
+                plan.workload,
+                index,
+                clients.to_vec(),
+                random.fork("spaces"),
+                random.fork(&format!("spaces of client {index}")),
+            ),
             workload: Workload::new(plan.workload, index, random.fork(&format!("client {index}"))),
             open: BTreeMap::new(),
             by_command: BTreeMap::new(),
@@ -103,12 +121,20 @@ impl World {
         self.clients[client].clock.now(self.now_us).monotonic_ms
     }
 
+    /// The monotonic clock of a client jumped: its timers are due.
+    pub(crate) fn clock_leapt(&mut self, client: usize) {
+        self.clients[client].tick_us = None;
+        self.client_round(client);
+    }
+
     /// A client process starts, without any memory of an earlier one.
     pub(crate) fn start_client(&mut self, client: usize) {
         let now_ms = self.client_ms(client);
         let here = &mut self.clients[client];
         here.life += 1;
         here.tick_us = None;
+        here.spaces.restart();
+        here.paused_until_us = 0;
         let nonce = self.now_us * 1024;
         here.core = Some(ClientCore::new(here.config.clone(), nonce, now_ms));
         let (life, station) = (here.life, self.n() + client);
@@ -148,23 +174,6 @@ impl World {
         }
     }
 
-    /// In liveness mode: no call waits for long while no other replica fails.
-    pub(crate) fn watch_calls(&mut self) {
-        self.push(WATCH_US, Event::Watch);
-        let mut waiting = None;
-        for (client, here) in self.clients.iter().enumerate() {
-            let patient = here.open.values().filter(|(record, _)| self.calls[*record].patient);
-            let since = |record: usize| self.calls[record].invoked_us.max(self.disturbed_us);
-            let longest = patient.map(|(record, _)| (since(*record), client, *record)).min();
-            waiting = waiting.into_iter().chain(longest).min();
-        }
-        if let Some((since_us, client, record)) = waiting {
-            let calm_us = self.now_us - since_us;
-            self.report.longest_wait_us = self.report.longest_wait_us.max(calm_us);
-            self.check(progress::waits(client, record, calm_us));
-        }
-    }
-
     /// Whether a call has not ended.
     pub(crate) fn is_open(&self, record: usize) -> bool {
         self.clients.iter().any(|client| client.open.values().any(|(open, _)| *open == record))
@@ -174,11 +183,34 @@ impl World {
         if self.clients[client].life != life || self.ending.begun() {
             return;
         }
-        let request = self.clients[client].workload.draw();
+        let until_us = self.clients[client].paused_until_us;
+        if until_us > self.now_us {
+            self.push_at(until_us, Event::Call { client, life, caller });
+            return;
+        }
+        let request = match self.draw(client, caller) {
+            Move::Call(request) => request,
+            Move::Write { lock, token, way_us } => {
+                self.send_write(client, caller, (lock, token), way_us);
+                return;
+            }
+        };
         if !self.call(client, caller, request) {
             // The same is under way already; later something else.
             self.push(1_000, Event::Call { client, life, caller });
         }
+    }
+
+    fn draw(&mut self, client: usize, caller: usize) -> Move {
+        let has_spaces = self.has_spaces();
+        let here = &mut self.clients[client];
+        if !has_spaces {
+            return Move::Call(here.workload.draw());
+        }
+        let wall = here.clock.now(self.now_us).wall;
+        let waits = |(record, _): &&(usize, usize)| self.calls[*record].command.wait_ms().is_some();
+        let waits = here.open.values().filter(waits).count();
+        here.spaces.draw(caller, wall, waits)
     }
 
     /// Makes a call; false if an equal one is under way.
@@ -192,6 +224,8 @@ impl World {
             (None, RunMode::Safety) if self.ending.begun() => progress::CONVERGENCE_US,
             (None, RunMode::Safety) => 10_000_000,
         };
+        let waits_us = command.wait_ms().filter(|_| short_us.is_none()).unwrap_or(0) * 1000;
+        let patience_us = patience_us + waits_us;
         let (now_ms, invoked_us) = (self.client_ms(client), self.now_us);
         let invoked = self.stamp();
         let record = self.calls.len();
@@ -206,8 +240,10 @@ impl World {
         here.by_command.insert(encoded.clone(), record);
         let process = caller as u64 + 100 * client as u64 + 10_000 * here.life;
         let deadline_ms = now_ms + patience_us / 1000 + 1;
+        let client_key = here.key.public();
         self.calls.push(CallRecord {
             process,
+            client: client_key,
             command,
             invoked,
             invoked_us,
@@ -259,6 +295,11 @@ impl World {
         let now_ms = self.client_ms(client);
         let here = &mut self.clients[client];
         if here.life != life || here.tick_us.is_none_or(|at| at > self.now_us) {
+            return;
+        }
+        if here.paused_until_us > self.now_us {
+            let until_us = here.paused_until_us;
+            self.push_at(until_us, Event::ClientTick { client, life });
             return;
         }
         here.tick_us = None;
@@ -322,8 +363,12 @@ impl World {
             let check = self.checkers.exactly_once.sent(session, number, content);
             self.check(check);
             if first && let Some(record) = self.clients[client].by_command.get(&command) {
-                let before = self.calls[*record].number.replace((session, number));
-                self.checkers.fairness.asks(client);
+                let call = &mut self.calls[*record];
+                let before = call.number.replace((session, number));
+                // One that may wait is no measure of fairness.
+                if call.command.wait_ms().is_none() {
+                    self.checkers.fairness.asks(client);
+                }
                 self.check(exactly_once::once(client, before, (session, number)));
             }
         }
@@ -342,19 +387,17 @@ impl World {
         let Some((record, caller)) = here.open.remove(&id) else { return };
         let life = here.life;
         here.by_command.retain(|_, held| *held != record);
+        let excused_ms = here.clock.now(here.excused_us).monotonic_ms;
         let ended = self.stamp();
         let call = &mut self.calls[record];
-        let (waited_us, deadline_ms) = (self.now_us - call.invoked_us, call.deadline_ms);
+        let deadline_ms = call.deadline_ms.max(excused_ms);
         call.ended = Some(ended);
         let calls = &mut self.report.calls;
         call.seen = match &result {
             CallResult::Completed(Reply::Service(bytes)) => {
                 calls.ok += 1;
                 calls.fast_reads += u64::from(call.number.is_none());
-                match StoreReply::from_bytes(bytes.clone()) {
-                    Ok(reply) => Seen::Ok(reply),
-                    Err(_) => Seen::RefusedInOrder,
-                }
+                Seen::Ok(bytes.clone())
             }
             CallResult::Completed(Reply::Administered { .. }) => Seen::RefusedInOrder,
             CallResult::Refused(Refusal::Ordered(_)) => {
@@ -383,7 +426,7 @@ impl World {
         self.trace.line(self.now_us, format_args!("c{client} call {record} ends: {result:?}"));
         self.check_fairness(client, acknowledged.is_some());
         if let Some((session, number)) = acknowledged
-            && let Some(slot) = self.checkers.exactly_once.slot_of(session, number)
+            && let Some(slot) = self.answered_in(session, number)
         {
             self.checkers.durability.acknowledged(slot);
         }
@@ -391,17 +434,32 @@ impl World {
         if self.plan.mode == RunMode::Liveness
             && matches!(result, CallResult::Indeterminate(_) | CallResult::Refused(_))
         {
+            let waited_us = self.now_us.saturating_sub(self.asked_us(client, record));
             self.check(progress::gave_up(client, waited_us, &format!("{result:?}")));
         }
         if self.by_hand {
             return;
         }
+        let hurry_us = self.tell_caller(client, caller, record);
         let WorkloadPlan { think_us, bursts, .. } = self.plan.workload;
         let at_once = bursts > 0 && self.random.percent(bursts);
         // As many calls in the same time, whether or not some follow at once.
         let longest_us = if at_once { AT_ONCE_US } else { think_us * 100 / (100 - bursts) };
+        let longest_us = hurry_us.map_or(longest_us, |hurry_us| hurry_us.min(longest_us));
         let pause = self.random.below(longest_us + 1);
         self.push(pause, Event::Call { client, life, caller });
+    }
+
+    /// Tells a caller of tuple spaces how its call ended; how long it thinks at most before the next.
+    fn tell_caller(&mut self, client: usize, caller: usize, record: usize) -> Option<u64> {
+        if !self.has_spaces() || self.ending.begun() {
+            return None;
+        }
+        let seen = self.calls[record].seen.read(|bytes| TupleReply::from_bytes(bytes.clone()).ok());
+        if let Some(lock) = self.clients[client].spaces.ended(caller, &seen) {
+            self.lock_taken(record, client, lock);
+        }
+        self.clients[client].spaces.hurry_us(caller)
     }
 }
 
@@ -416,7 +474,10 @@ impl World {
             let check = self.checkers.fairness.served(client, self.now_us);
             self.check(check);
         }
-        let asks = |(record, _): &(usize, usize)| self.calls[*record].number.is_some();
+        let asks = |(record, _): &(usize, usize)| {
+            let call = &self.calls[*record];
+            call.number.is_some() && call.command.wait_ms().is_none()
+        };
         if !self.clients[client].open.values().any(asks) {
             self.checkers.fairness.leaves(client);
         }

@@ -124,6 +124,12 @@ impl Clock {
         }
     }
 
+    /// The monotonic clock jumps ahead.
+    pub fn leap(&mut self, at_us: u64, by_ms: u64) {
+        self.set_pace(at_us, self.pace);
+        self.shown_us += by_ms * 1000;
+    }
+
     /// From now on it is in order.
     pub fn set_right(&mut self, at_us: u64) {
         self.wall = Wall::InOrder;
@@ -135,6 +141,13 @@ impl Clock {
     pub fn is_wrong(&self) -> bool {
         self.wall != Wall::InOrder || self.pace != self.drift
     }
+}
+
+/// When all wall clocks in order show this time, by more than others may be behind, microseconds.
+#[must_use]
+pub fn all_show_us(time: Time, max_skew_ms: u64) -> u64 {
+    let since_ms = time.0.saturating_sub(EPOCH_MS).saturating_add(WALL_OFF_MS.unsigned_abs());
+    since_ms.saturating_add(max_skew_ms).saturating_mul(1000)
 }
 
 #[cfg(test)]

@@ -2,16 +2,23 @@
 //! to rest; perhaps all crash once more; a client reads everything; then the whole history is
 //! judged.
 
-use super::workload::read_everything;
-use super::{Event, World};
+use super::clients::CallRecord;
+use super::workload::{Asked, read_everything};
+use super::{Event, World, spaces as space_workload};
 use crate::checkers::commit_order::{self, Seen, Told};
 use crate::checkers::progress::{self, CONVERGENCE_US};
+use crate::checkers::spaces;
 use crate::linearizability::{self, Call, Operation, Outcome, Return, Verdict};
 use crate::options::Mode;
 use crate::plan::NetworkPlan;
-use crate::report::FaultKind;
+use crate::report::{FaultKind, Mark};
 use crate::violation::Broken;
+use crate::witness::Execution;
+use bytes::Bytes;
+use perdura_protocol::{Command, Decode, Encode};
 use perdura_replica::node::State;
+use perdura_store::StoreReply;
+use perdura_tuples::TupleReply;
 
 pub use crate::linearizability::History;
 
@@ -55,19 +62,47 @@ impl World {
         self.all_is_well();
         self.come_to_rest();
         if !self.failed() && self.random.percent(50) && self.allows(FaultKind::CrashOfAll) {
+            self.let_wait();
             self.crash_all();
             self.come_to_rest();
         }
         if self.failed() {
             return;
         }
-        let before = self.report.calls.ok;
-        self.call(0, 0, read_everything());
+        self.read_everything();
+        self.judge();
+    }
+
+    /// In tuple spaces somebody waits in vain from here on: once all have crashed, nothing but the
+    /// deadline gives the group a reason to order anything.
+    fn let_wait(&mut self) {
+        let record = self.calls.len();
+        if self.has_spaces() && self.call(0, 0, space_workload::wait_in_vain()) {
+            self.run_while(|world| world.checkers.waits.due().is_none() && world.is_open(record));
+        }
+    }
+
+    /// A client reads everything.
+    fn read_everything(&mut self) {
+        let first = self.calls.len();
+        if self.has_spaces() {
+            for request in space_workload::read_everything() {
+                self.call(0, 0, request);
+            }
+        } else {
+            self.call(0, 0, read_everything());
+        }
         self.come_to_rest();
-        if self.report.calls.ok == before && !self.failed() {
+        // Nobody knows which spaces there are.
+        let answered = |seen: &Seen<Bytes>| match seen {
+            Seen::Ok(_) => true,
+            Seen::RefusedInOrder => self.has_spaces(),
+            Seen::NotSent | Seen::Unknown => false,
+        };
+        let last = &self.calls[first..];
+        if !self.failed() && (last.is_empty() || !last.iter().all(|call| answered(&call.seen))) {
             self.fail(progress::no_convergence("the last read got no answer"));
         }
-        self.judge();
     }
 
     /// Faults and new calls stop, and what is down starts.
@@ -79,6 +114,9 @@ impl World {
         self.trace.line(self.now_us, format_args!("all is well from here on"));
         self.network.plan = NetworkPlan::CALM;
         self.heal_all();
+        if self.has_spaces() {
+            self.heal_clients();
+        }
         for replica in 0..self.n() {
             if self.ending.repented {
                 self.crash_process(replica);
@@ -128,6 +166,9 @@ impl World {
         if self.replacement.is_some() {
             return Some("a replacement is not ordered".to_owned());
         }
+        if self.is_overdue() {
+            return Some("a command waits whose deadline has passed".to_owned());
+        }
         let last = self.checkers.agreement.last();
         for (index, replica) in self.replicas.iter().enumerate() {
             if replica.liar.is_some() {
@@ -164,19 +205,15 @@ impl World {
             self.check(self.checkers.durability.recovered(index, slot));
         }
         self.report.longest_catch_up_us = self.checkers.standstill.longest_us();
-        let told: Vec<Told> = self
-            .calls
-            .iter()
-            .map(|call| Told {
-                number: call.number,
-                command: call.command.clone(),
-                invoked: call.invoked,
-                ended: call.ended,
-                seen: call.seen.clone(),
-            })
-            .collect();
+        if self.has_spaces() {
+            self.check_boundaries();
+            self.judge_spaces();
+            return;
+        }
+        let told: Vec<Told> = self.calls.iter().filter_map(told).collect();
         self.check(commit_order::check(self.checkers.exactly_once.order(), &told));
-        self.check_order();
+        self.check_boundaries();
+        self.check_footprints();
         let history = self.history();
         match linearizability::check(&history, SEARCH_BUDGET) {
             Verdict::Linearizable => {}
@@ -185,24 +222,83 @@ impl World {
         }
     }
 
-    /// What the clients did and saw.
+    /// What the clients of a key-value store did and saw.
     #[must_use]
     pub fn history(&self) -> History {
-        let operations = self
-            .calls
-            .iter()
-            .map(|call| Operation {
+        let operation = |call: &CallRecord| {
+            let told = told(call)?;
+            Some(Operation {
                 process: call.process,
-                invoked: call.invoked,
-                ended: call.ended,
-                call: Call::from(&call.command),
-                outcome: match &call.seen {
+                invoked: told.invoked,
+                ended: told.ended,
+                call: Call::from(&told.command),
+                outcome: match &told.seen {
                     Seen::Ok(reply) => Outcome::Ok(Return::from(reply)),
                     Seen::NotSent | Seen::RefusedInOrder => Outcome::Refused,
                     Seen::Unknown => Outcome::Unknown,
                 },
             })
-            .collect();
-        History { operations }
+        };
+        History { operations: self.calls.iter().filter_map(operation).collect() }
     }
+
+    /// Holds what happened in tuple spaces against their model, and locks against what they promise.
+    fn judge_spaces(&mut self) {
+        let mut processes = self.replicas.iter().filter_map(|replica| replica.process.as_ref());
+        let Some(machine) = processes.next().map(|process| process.node.machine()) else { return };
+        let footprint = |execution: &Execution| {
+            let command = Command::Service(execution.command.clone()).to_bytes();
+            machine.footprint(execution.session, &command)
+        };
+        let told: Vec<spaces::Told> = self.calls.iter().filter_map(told_of_spaces).collect();
+        let waits = &self.checkers.waits;
+        let judged = spaces::check(waits.slots(), footprint, &told).and_then(|judged| {
+            let steps = waits.slots().flat_map(|(_, steps)| steps);
+            Ok((judged, self.checkers.fencing.judge(steps)?))
+        });
+        let (judged, locks) = match judged {
+            Ok(judged) => judged,
+            Err(broken) => return self.fail(broken),
+        };
+        let counts = &mut self.report.spaces;
+        counts.leases_ended += judged.leases_ended;
+        counts.renewed += judged.renewed;
+        counts.locks += locks.taken;
+        counts.taken_over += locks.taken_over;
+        for (mark, count) in [
+            (Mark::LeaseEnded, judged.leases_ended),
+            (Mark::LeaseRenewed, judged.renewed),
+            (Mark::RenewedTooLate, judged.renewed_too_late),
+            (Mark::LockTakenOver, locks.taken_over),
+        ] {
+            if count > 0 {
+                self.report.reached_times(mark, count);
+            }
+        }
+    }
+}
+
+/// A call of the key-value store.
+fn told(call: &CallRecord) -> Option<Told> {
+    let Asked::Store(command) = &call.command else { return None };
+    Some(Told {
+        number: call.number,
+        command: command.clone(),
+        invoked: call.invoked,
+        ended: call.ended,
+        seen: call.seen.read(|bytes| StoreReply::from_bytes(bytes.clone()).ok()),
+    })
+}
+
+/// A call of the tuple spaces.
+fn told_of_spaces(call: &CallRecord) -> Option<spaces::Told> {
+    let Asked::Spaces(command) = &call.command else { return None };
+    Some(spaces::Told {
+        number: call.number,
+        client: call.client,
+        command: command.clone(),
+        invoked: call.invoked,
+        ended: call.ended,
+        seen: call.seen.read(|bytes| TupleReply::from_bytes(bytes.clone()).ok()),
+    })
 }

@@ -8,10 +8,14 @@ use crate::report::FaultKind;
 use bytes::Bytes;
 use perdura_adversary::{Arms, Attacker};
 use perdura_client::CallResult;
+use perdura_protocol::configuration::ServiceKind;
 use perdura_protocol::{
     AdminCommand, ClusterId, Command, Decode, Encode, Message, PublicKey, SecretKey,
 };
 use perdura_store::StoreCommand;
+use perdura_tuples::{
+    Entry, Field, Operation, Pattern, SpaceOptions, Template, Tuple, TupleCommand,
+};
 
 /// Shortest time between two attacks of a hostile client, as a part of the longest.
 const SHORTEST_PAUSE: u64 = 20;
@@ -21,6 +25,9 @@ const SOON: u64 = 30;
 
 /// Bytes of its largest commands: enough to fill queues, and little enough to be quick.
 const LARGEST: usize = 200_000;
+
+/// Milliseconds for which a tuple of a hostile client stays: what it inserts does not pile up.
+const LEASE_MS: u64 = 500;
 
 /// A hostile client.
 pub struct Hostile {
@@ -46,11 +53,17 @@ pub fn arm(
         .enumerate()
         .map(|(index, (attack, key))| {
             let public = key.public();
+            let service = plan.service;
             let make = Box::new(move |number: u64, bytes: usize| {
                 let mut value = format!("h{index}.{number}").into_bytes();
                 value.resize(bytes.max(value.len()), b'.');
-                let key = Bytes::from(format!("z{index}.{}", number % 4));
-                StoreCommand::Put { key, value: value.into() }.to_bytes()
+                match service {
+                    ServiceKind::KeyValue => {
+                        let key = Bytes::from(format!("z{index}.{}", number % 4));
+                        StoreCommand::Put { key, value: value.into() }.to_bytes()
+                    }
+                    ServiceKind::TupleSpaces => in_own_space(index, number, value.into()),
+                }
             });
             let victims = victims.to_vec();
             let arms = Arms { key, cluster, n, victims, largest: LARGEST, make };
@@ -58,6 +71,18 @@ pub fn arm(
             Hostile { attacker: Attacker::new(arms, *attack, nonce, random.next()), key: public }
         })
         .collect()
+}
+
+/// A command of a hostile client in a space of its own.
+fn in_own_space(index: usize, number: u64, value: Bytes) -> Bytes {
+    let operation = match (number % 4, Tuple::new(&[Field::Bytes(value)])) {
+        (0, _) | (_, Err(_)) => Operation::Create(SpaceOptions::default()),
+        (1, _) => {
+            Operation::In { template: Template { fields: vec![Pattern::Any] }, wait_ms: LEASE_MS }
+        }
+        (_, Ok(tuple)) => Operation::Out(Entry::new(tuple).with_lease(LEASE_MS)),
+    };
+    TupleCommand::On { space: format!("z{index}"), operation }.to_bytes()
 }
 
 impl World {

@@ -70,7 +70,7 @@ impl World {
         entropy: [u8; 32],
     ) -> Result<Twin<Witnessed>, perdura_replica::node::BootError> {
         let here = &self.replicas[replica];
-        let limit = self.parameters.state_limit_bytes;
+        let (kind, limit) = (self.plan.service, self.parameters.state_limit_bytes);
         let boot = Boot {
             me: ReplicaId(replica as u8),
             key: here.key.clone(),
@@ -79,7 +79,7 @@ impl World {
             genesis: here.genesis.clone(),
             latest: here.genesis.configuration.clone(),
             entropy,
-            make_service: Box::new(move || Witnessed::new(limit, Notes::default())),
+            make_service: Box::new(move || Witnessed::new(kind, limit, Notes::default())),
             found: Found::default(),
             backlog_bytes: crate::checkers::bounded_memory::BACKLOG_BYTES,
         };

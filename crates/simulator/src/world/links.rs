@@ -64,7 +64,14 @@ impl World {
     }
 
     pub(crate) fn is_paused(&self, station: usize) -> bool {
-        self.replicas.get(station).is_some_and(|replica| replica.paused_until_us > self.now_us)
+        self.paused_until_us(station) > self.now_us
+    }
+
+    fn paused_until_us(&self, station: usize) -> u64 {
+        match self.client_at(station) {
+            None => self.replicas[station].paused_until_us,
+            Some(client) => self.clients.get(client).map_or(0, |client| client.paused_until_us),
+        }
     }
 
     /// Whether the handshake succeeds: each end proves the key that the other expects.
@@ -118,7 +125,7 @@ impl World {
 
     pub(crate) fn on_link_down(&mut self, at: usize, peer: usize, epoch: u64) {
         if self.is_paused(at) {
-            let until = self.replicas[at].paused_until_us;
+            let until = self.paused_until_us(at);
             self.push_at(until, Event::LinkDown { at, peer, epoch });
         } else if self.network.link(at, peer).epoch == epoch {
             self.notice_break(at, peer);
@@ -180,7 +187,7 @@ impl World {
             return;
         }
         if self.is_paused(to) {
-            let until = self.replicas[to].paused_until_us;
+            let until = self.paused_until_us(to);
             self.push_at(until, Event::Message { from, to, epoch, bytes });
             return;
         }

@@ -3,7 +3,8 @@
 //! Events are ordered by (microsecond, number). A *step* is a delivered message, a disk
 //! completion, or a timer that had a consequence. Files: [`replica`] and [`network`] are what
 //! there is; `boot` starts and stops processes, `driver` carries out what a node wants, `keeper`
-//! does its disk work, `clients` drives clients, `workload` is what they ask, `chaos` what goes
+//! does its disk work, `clients` drives clients, `workload` is what they ask (of tuple spaces: `spaces`
+//! and `lockers`, with `client_faults`), `patience` how long they wait, `chaos` what goes
 //! wrong (with `promise`, `strikes`, `partitions`, `damage`, `wrong_disk` and `clock`), `replacement` brings in
 //! new incarnations, `ending` heals everything and judges, `liars` and `hostile` are the Byzantine
 //! ones; `by_hand` is what scenarios do.
@@ -11,6 +12,7 @@
 mod boot;
 pub(crate) mod by_hand;
 mod chaos;
+mod client_faults;
 mod clients;
 mod clock;
 mod damage;
@@ -20,13 +22,16 @@ mod hostile;
 mod keeper;
 mod liars;
 mod links;
+mod lockers;
 pub mod network;
 mod oracles;
 mod partitions;
+mod patience;
 mod promise;
 mod queue;
 mod replacement;
 pub mod replica;
+mod spaces;
 mod strikes;
 mod trace;
 mod workload;
@@ -46,7 +51,7 @@ use ending::Ending;
 use hostile::Hostile;
 use network::Network;
 use perdura_execution::{Genesis, Manifest};
-use perdura_protocol::configuration::{Configuration, Member, Parameters};
+use perdura_protocol::configuration::{Configuration, Member, Parameters, ServiceKind};
 use perdura_protocol::{ClusterId, Digest, PublicKey, ReplicaId, SecretKey, Slot};
 use queue::Queue;
 use replacement::Replacement;
@@ -97,6 +102,10 @@ pub(crate) enum Event {
     Call { client: usize, life: u64, caller: usize },
     /// Something goes wrong.
     Fault,
+    /// Something goes wrong with a client.
+    ClientFault,
+    /// A write arrives at what a lock protects.
+    FencedWrite { client: usize, lock: String, token: u64 },
     /// A partition, slowness or other trouble ends.
     Heal(usize),
     /// Flapping links go, or come back.
@@ -118,6 +127,7 @@ pub struct World {
     pub(crate) parameters: Parameters,
     pub(crate) random: Random,
     pub(crate) disk_random: Random,
+    pub(crate) client_random: Random,
     pub(crate) now_us: u64,
     stamp: u64,
     stepped_us: u64,
@@ -198,7 +208,7 @@ impl World {
             max_skew_ms: 500,
             state_limit_bytes: 1 << 30,
             schedule: plan.schedule,
-            service: Default::default(),
+            service: plan.service,
             administrator,
         };
         let members: Vec<Member> =
@@ -249,17 +259,21 @@ impl World {
             })
             .collect();
         let victims: Vec<PublicKey> = client_keys.iter().map(SecretKey::public).collect();
+        let ordinary = &victims[..plan.workload.clients];
         let hostile = hostile::arm(&plan, parameters.cluster, hostile_keys, &victims, &random);
         let clients = client_keys
             .into_iter()
             .enumerate()
-            .map(|(index, key)| Client::new(&plan, &parameters, index, key, &random))
+            .map(|(index, key)| Client::new(&plan, &parameters, index, key, ordinary, &random))
             .collect();
+        let mut report = Report { runs: 1, ..Report::default() };
+        report.spaces.runs = u64::from(plan.service == ServiceKind::TupleSpaces);
         let mut world = World {
             options: options.clone(),
             network: Network::new(stations, plan.network, random.fork("network")),
             chaos: Chaos::new(random.fork("chaos")),
             disk_random: random.fork("disks"),
+            client_random: random.fork("client faults"),
             random: random.fork("world"),
             checkers: Checkers::new(&plan, &parameters, &genesis),
             plan,
@@ -276,7 +290,7 @@ impl World {
             revoking: None,
             ending: Ending::default(),
             disturbed_us: START_US,
-            report: Report { runs: 1, ..Report::default() },
+            report,
             trace: Trace::new(writer),
             by_hand: false,
             hand: by_hand::Hand::default(),
@@ -319,6 +333,9 @@ impl World {
     fn run(&mut self) {
         self.begin();
         self.schedule_fault();
+        if self.has_spaces() {
+            self.schedule_client_fault();
+        }
         if self.plan.mode == Mode::Liveness {
             self.watch_calls();
         }
@@ -425,6 +442,8 @@ impl World {
             Event::ClientTick { client, life } => self.on_client_tick(client, life),
             Event::Call { client, life, caller } => self.make_call(client, life, caller),
             Event::Fault => self.on_fault(),
+            Event::ClientFault => self.on_client_fault(),
+            Event::FencedWrite { client, lock, token } => self.fenced_write(client, &lock, token),
             Event::Heal(id) => self.heal(id),
             Event::Flap(id) => self.flap(id),
             Event::Start { replica } => self.start(replica),
@@ -496,6 +515,11 @@ impl World {
 
     pub(crate) fn mark(&mut self, mark: Mark) {
         self.report.reached(mark);
+    }
+
+    /// Whether the group runs tuple spaces.
+    pub(crate) fn has_spaces(&self) -> bool {
+        self.plan.service == ServiceKind::TupleSpaces
     }
 
     pub(crate) fn n(&self) -> usize {

@@ -2,9 +2,12 @@
 
 use super::World;
 use crate::checkers::{footprints, progress};
+use crate::report::Mark;
+use crate::witness::{Execution, Step};
 use bytes::Bytes;
-use perdura_protocol::{Command, Decode, Encode, Message, SessionId, Slot};
+use perdura_protocol::{Command, Decode, Encode, Message, PublicKey, SessionId, Slot};
 use perdura_replica::node::Peer;
+use std::collections::BTreeMap;
 
 /// Slots after which members, clients and sessions are looked at again.
 const VALIDITY_SLOTS: u64 = 8;
@@ -26,8 +29,7 @@ impl World {
         let check = match (&message, peers.first()) {
             (Message::Replies { nonce, outcomes, .. }, Some(Peer::Client { key, .. })) => {
                 let session = SessionId { client: *key, nonce: *nonce };
-                let order = &checkers.exactly_once;
-                checkers.persist_before_speak.replies(replica, session, outcomes, order)
+                checkers.check_replies(replica, session, outcomes)
             }
             _ => checkers.persist_before_speak.speaks(replica, &message, &checkers.agreement),
         };
@@ -140,7 +142,16 @@ impl World {
         }
         let looks = slot.0 / VALIDITY_SLOTS != process.executed.0 / VALIDITY_SLOTS;
         process.executed = slot;
-        let executions = process.notes.take();
+        // Batches of a service that is gone are known by where it stood when it was looked at last.
+        let (service, batches) = machine.service().position();
+        let last = process.service.replace((service, slot.0.saturating_sub(batches)));
+        let base = |of: u64| [process.service, last].into_iter().flatten().find(|(s, _)| *s == of);
+        let notes = process.notes.take();
+        let steps = notes.into_iter().filter_map(|note| {
+            let (_, before) = base(note.service)?;
+            Some((Slot(before + note.batch), note.step))
+        });
+        let steps: Vec<(Slot, Step)> = steps.collect();
         if here.liar.is_some() {
             return;
         }
@@ -155,6 +166,11 @@ impl World {
                 .and_then(|()| memory.sessions(replica, machine.most_sessions())),
             false => Ok(()),
         };
+        let executed = |(_, step): &(Slot, Step)| match step {
+            Step::Executed(execution) => Some(execution.clone()),
+            _ => None,
+        };
+        let executions: Vec<Execution> = steps.iter().filter_map(executed).collect();
         let mut batches = executions.iter().map(|one| (one.slot, one.batch));
         let mut check = valid
             .and_then(|()| {
@@ -166,6 +182,39 @@ impl World {
             check = check
                 .and_then(|()| checkers.revocation.executed(replica, &execution))
                 .and_then(|()| checkers.exactly_once.executed(replica, execution));
+        }
+        self.check(check);
+        if self.has_spaces() {
+            self.witness_spaces(replica, steps);
+        }
+    }
+
+    /// What happened in tuple spaces, slot by slot.
+    fn witness_spaces(&mut self, replica: usize, steps: Vec<(Slot, Step)>) {
+        let mut slots: BTreeMap<Slot, Vec<Step>> = BTreeMap::new();
+        for (slot, step) in steps {
+            slots.entry(slot).or_default().push(step);
+        }
+        let hostile: Vec<PublicKey> = self.hostile.iter().map(|hostile| hostile.key).collect();
+        let checkers = &mut self.checkers;
+        let (order, validity) = (&checkers.exactly_once, &checkers.validity);
+        // Its client went on, or another session took its place, or it was revoked.
+        let may_forget = |session: SessionId, number: u64| {
+            order.acknowledged(session) > number
+                || validity.has_later(session)
+                || hostile.contains(&session.client)
+        };
+        let waits = &mut checkers.waits;
+        let check = slots.into_iter().try_for_each(|(slot, steps)| {
+            waits.executed(replica, slot, steps, self.now_us, may_forget)
+        });
+        for mark in waits.reached() {
+            match mark {
+                Mark::WaiterServed => self.report.spaces.served += 1,
+                Mark::WaitEnded => self.report.spaces.in_vain += 1,
+                _ => {}
+            }
+            self.mark(mark);
         }
         self.check(check);
     }
@@ -218,10 +267,14 @@ impl World {
         self.check(check);
     }
 
-    /// What can only be judged in the end.
-    pub(crate) fn check_order(&mut self) {
+    /// Whether all take checkpoints after the same slots.
+    pub(crate) fn check_boundaries(&mut self) {
         let configurations = self.checkers.evidence.configurations();
         self.check(self.checkers.boundaries.judge(&configurations));
+    }
+
+    /// Whether footprints err towards conflict only.
+    pub(crate) fn check_footprints(&mut self) {
         let mut processes = self.replicas.iter().filter_map(|replica| replica.process.as_ref());
         let Some(machine) = processes.next().map(|process| process.node.machine()) else { return };
         let check = footprints::check(self.checkers.exactly_once.order(), |execution| {

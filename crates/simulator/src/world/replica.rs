@@ -66,6 +66,8 @@ pub struct Process {
     pub members: Configuration,
     /// The last slot seen executed.
     pub executed: Slot,
+    /// Its service when it was looked at last, and the slot before that one's first batch.
+    pub service: Option<(u64, u64)>,
     /// Whether the end of the round is still to come.
     pub round_open: bool,
 }

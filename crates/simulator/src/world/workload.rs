@@ -3,13 +3,48 @@
 use crate::plan::WorkloadPlan;
 use crate::random::Random;
 use bytes::Bytes;
+use perdura_protocol::Encode;
 use perdura_store::{Operation, StoreCommand, Transaction};
+use perdura_tuples::{self as tuples, TupleCommand};
+
+/// A command of the service that the group runs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Asked {
+    /// Of the key-value store.
+    Store(StoreCommand),
+    /// Of the tuple spaces.
+    Spaces(TupleCommand),
+}
+
+impl Asked {
+    /// As it is sent.
+    #[must_use]
+    pub fn to_bytes(&self) -> Bytes {
+        match self {
+            Asked::Store(command) => command.to_bytes(),
+            Asked::Spaces(command) => command.to_bytes(),
+        }
+    }
+
+    /// How long it may wait, milliseconds of agreed time; nothing if it does not.
+    #[must_use]
+    pub fn wait_ms(&self) -> Option<u64> {
+        match self {
+            Asked::Spaces(TupleCommand::On {
+                operation:
+                    tuples::Operation::Rd { wait_ms, .. } | tuples::Operation::In { wait_ms, .. },
+                ..
+            }) => Some(*wait_ms),
+            _ => None,
+        }
+    }
+}
 
 /// A call to be made.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Request {
     /// The command.
-    pub command: StoreCommand,
+    pub command: Asked,
     /// Whether it need not be ordered.
     pub fast: bool,
     /// A short deadline, microseconds.
@@ -39,7 +74,7 @@ impl Workload {
         let fast = command.is_read() && self.random.percent(self.plan.fast_reads);
         let short = self.random.percent(self.plan.short_deadlines);
         let short_us = short.then(|| self.random.between(2_000, 800_000));
-        Request { command, fast, short_us }
+        Request { command: Asked::Store(command), fast, short_us }
     }
 
     fn key(&mut self) -> Bytes {
@@ -129,5 +164,6 @@ fn transaction(operations: Vec<Operation>) -> StoreCommand {
 /// Reads everything there is.
 #[must_use]
 pub fn read_everything() -> Request {
-    Request { command: transaction(vec![scan(false)]), fast: false, short_us: None }
+    let command = Asked::Store(transaction(vec![scan(false)]));
+    Request { command, fast: false, short_us: None }
 }

@@ -23,11 +23,17 @@ fn execution(number: u64, command: &StoreCommand, reply: &StoreReply) -> Executi
         session: SESSION,
         number,
         command: command.to_bytes(),
-        reply: Ok(reply.to_bytes()),
+        reply: Some(Ok(reply.to_bytes())),
     }
 }
 
-fn told(number: Option<u64>, command: StoreCommand, at: u64, end: u64, seen: Seen) -> Told {
+fn told(
+    number: Option<u64>,
+    command: StoreCommand,
+    at: u64,
+    end: u64,
+    seen: Seen<StoreReply>,
+) -> Told {
     let number = number.map(|number| (SESSION, number));
     Told { number, command, invoked: at, ended: Some(end), seen }
 }

@@ -1,6 +1,6 @@
 //! Clients, the administrator, liars, and those who attack.
 
-use super::super::workload::Request;
+use super::super::workload::{Asked, Request};
 use super::super::{Event, World};
 use crate::checkers::commit_order::Seen;
 use crate::checkers::progress::TROUBLED_US;
@@ -19,6 +19,7 @@ impl World {
     fn begin_call(&mut self, client: usize, command: StoreCommand, fast: bool) -> Option<usize> {
         let record = self.calls.len();
         let short_us = Some(TROUBLED_US / 2);
+        let command = Asked::Store(command);
         self.call(client, record, Request { command, fast, short_us }).then_some(record)
     }
 
@@ -64,7 +65,10 @@ impl World {
 
     fn end_of(&self, record: usize) -> String {
         match self.calls.get(record).map(|call| &call.seen) {
-            Some(Seen::Ok(reply)) => returned(reply),
+            Some(Seen::Ok(reply)) => match StoreReply::from_bytes(reply.clone()) {
+                Ok(reply) => returned(&reply),
+                Err(_) => "refused".to_owned(),
+            },
             Some(Seen::Unknown) => "indeterminate".to_owned(),
             _ => "refused".to_owned(),
         }
@@ -185,9 +189,10 @@ impl World {
                 continue;
             }
             let reply = match reply {
-                Ok(bytes) => StoreReply::from_bytes(bytes.clone())
+                Some(Ok(bytes)) => StoreReply::from_bytes(bytes.clone())
                     .map_or_else(|_| "no reply".to_owned(), |reply| returned(&reply)),
-                Err(refusal) => refusal.clone(),
+                Some(Err(refusal)) => refusal.clone(),
+                None => "waits".to_owned(),
             };
             let _ = writeln!(
                 out,

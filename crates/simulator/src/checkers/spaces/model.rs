@@ -1,0 +1,435 @@
+//! Tuple spaces as their documentation has them (`docs/tuples.md`), in the plainest way: lists that
+//! are gone through from the oldest on. It shares the words with the service, and no code.
+
+use perdura_protocol::{PublicKey, SessionId, Time};
+use perdura_tuples::{
+    Access, Entry, Field, Found, Operation, Pattern, SpaceDescription, SpaceOptions, Template,
+    Tuple, TupleCommand, TupleReply, limits,
+};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What a command gives; a refusal's words are nobody's business.
+pub type Answer = Result<TupleReply, ()>;
+
+/// The answer to a command that had waited.
+pub type Late = (SessionId, u64, Answer);
+
+/// Whose command it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Caller {
+    /// Its session.
+    pub session: SessionId,
+    /// Its number there.
+    pub number: u64,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Held {
+    number: u64,
+    entry: Entry,
+    expires: Option<Time>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Waiter {
+    caller: Caller,
+    takes: bool,
+    template: Template,
+    deadline: Time,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Space {
+    options: SpaceOptions,
+    creator: PublicKey,
+    // The oldest first.
+    tuples: Vec<Held>,
+    // Who began to wait first is first.
+    waiters: Vec<Waiter>,
+}
+
+/// All spaces. Copies share what does not change.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Model {
+    spaces: BTreeMap<String, Arc<Space>>,
+    // The largest number that a tuple of a space of this name ever had.
+    used: BTreeMap<String, u64>,
+    now: Time,
+    /// Tuples whose leases ended so far.
+    pub ended: u64,
+}
+
+fn admits(access: &Access, client: PublicKey) -> bool {
+    match access {
+        Access::Anyone => true,
+        Access::Only(keys) => keys.contains(&client),
+    }
+}
+
+fn matches(template: &Template, tuple: &Tuple) -> bool {
+    let fields: Vec<Field> = tuple.fields().collect();
+    let fits = |(pattern, field): (&Pattern, &Field)| match pattern {
+        Pattern::Any => true,
+        Pattern::Kind(kind) => field.kind() == *kind,
+        Pattern::Value(value) => value == field,
+    };
+    fields.len() == template.fields.len() && template.fields.iter().zip(&fields).all(fits)
+}
+
+impl Held {
+    fn found(&self) -> Found {
+        let Held { number, expires, .. } = *self;
+        Found { number, expires, tuple: self.entry.tuple.clone() }
+    }
+
+    fn is_for(&self, client: PublicKey, takes: bool) -> bool {
+        admits(if takes { &self.entry.take } else { &self.entry.read }, client)
+    }
+}
+
+impl Space {
+    /// Where the matches stand that a client may read or take, the oldest first.
+    fn find(&self, template: &Template, client: PublicKey, takes: bool) -> Vec<usize> {
+        let fits = |held: &Held| held.is_for(client, takes) && matches(template, &held.entry.tuple);
+        (0..self.tuples.len()).filter(|at| fits(&self.tuples[*at])).collect()
+    }
+
+    /// As many of these as one command gives, and whether there are more.
+    fn several(&self, places: &[usize], limit: u32) -> (Vec<usize>, bool) {
+        let (mut taken, mut bytes) = (Vec::new(), 0);
+        for at in places {
+            bytes += self.tuples[*at].entry.tuple.bytes();
+            let full = bytes > limits::RESULT_BYTES && !taken.is_empty();
+            if taken.len() == limit as usize || full {
+                return (taken, true);
+            }
+            taken.push(*at);
+        }
+        (taken, false)
+    }
+
+    /// Inserts a tuple and serves who waits for it.
+    fn insert(&mut self, number: u64, entry: &Entry, now: Time, late: &mut Vec<Late>) {
+        let expires = entry.lease_ms.map(|lease_ms| Time(now.0 + lease_ms));
+        let held = Held { number, entry: entry.clone(), expires };
+        let answer = || Ok(TupleReply::Found(Some(held.found())));
+        let mut taken = false;
+        self.waiters.retain(|waiter| {
+            let Caller { session, number } = waiter.caller;
+            let served = !taken
+                && held.is_for(session.client, waiter.takes)
+                && matches(&waiter.template, &entry.tuple);
+            if served {
+                late.push((session, number, answer()));
+                taken = waiter.takes;
+            }
+            !served
+        });
+        if !taken {
+            self.tuples.push(held);
+        }
+    }
+}
+
+/// The number of the first tuple that a reply says was inserted.
+fn first_number(reply: Option<&TupleReply>) -> Option<u64> {
+    match reply? {
+        TupleReply::Inserted { number } | TupleReply::Replaced { number, .. } => Some(*number),
+        TupleReply::InsertedAll { first, .. } => Some(*first),
+        _ => None,
+    }
+}
+
+impl Model {
+    /// A batch begins at this time: waits end in vain, and leases.
+    pub fn begin(&mut self, time: Time) -> Vec<Late> {
+        self.now = time;
+        let (mut late, mut ended) = (Vec::new(), 0);
+        for space in self.spaces.values_mut() {
+            let lives = |held: &Held| held.expires.is_none_or(|expires| expires > time);
+            let waits = |waiter: &Waiter| waiter.deadline > time;
+            if space.tuples.iter().all(lives) && space.waiters.iter().all(waits) {
+                continue;
+            }
+            let space = Arc::make_mut(space);
+            let before = space.tuples.len();
+            space.tuples.retain(lives);
+            ended += (before - space.tuples.len()) as u64;
+            space.waiters.retain(|waiter| {
+                if !waits(waiter) {
+                    let Caller { session, number } = waiter.caller;
+                    late.push((session, number, Ok(TupleReply::Found(None))));
+                }
+                waits(waiter)
+            });
+        }
+        self.ended += ended;
+        late
+    }
+
+    /// A client went on without the reply.
+    pub fn forget(&mut self, caller: Caller) {
+        for space in self.spaces.values_mut() {
+            if space.waiters.iter().any(|waiter| waiter.caller == caller) {
+                Arc::make_mut(space).waiters.retain(|waiter| waiter.caller != caller);
+            }
+        }
+    }
+
+    /// What a command gives, nothing if it waits, and what those who waited get. Which numbers new
+    /// tuples have is learned from `reply`; that they ascend is all that is promised.
+    pub fn run(
+        &mut self,
+        caller: Caller,
+        command: &TupleCommand,
+        reply: Option<&TupleReply>,
+    ) -> (Option<Answer>, Vec<Late>) {
+        let mut late = Vec::new();
+        let answer = match command {
+            TupleCommand::Spaces { after, limit } => Ok(Some(self.names(after, *limit))),
+            TupleCommand::On { space: name, operation } => {
+                let used = self.used.get(name).copied().unwrap_or_default();
+                let learned = first_number(reply).filter(|number| *number > used);
+                let mut next = learned.unwrap_or(used + 1);
+                let first = next;
+                let answer = self.operate(caller, name, operation, &mut next, &mut late);
+                if next > first {
+                    self.used.insert(name.clone(), next - 1);
+                }
+                answer
+            }
+        };
+        (answer.transpose(), late)
+    }
+
+    /// What a read gives that was not ordered; nothing if it would meet a lease.
+    #[must_use]
+    pub fn ask(&self, client: PublicKey, command: &TupleCommand) -> Option<Answer> {
+        let (name, operation) = match command {
+            TupleCommand::Spaces { after, limit } => return Some(Ok(self.names(after, *limit))),
+            TupleCommand::On { space, operation } => (space, operation),
+        };
+        let Some(space) = self.spaces.get(name) else { return Some(Err(())) };
+        let (template, after, count) = match operation {
+            Operation::Rdp(template) => (Some(template), 0, 1),
+            Operation::RdAll { template, after, limit } => {
+                (Some(template), *after, *limit as usize + 1)
+            }
+            _ => (None, 0, 0),
+        };
+        if let Some(template) = template.filter(|_| admits(&space.options.read, client)) {
+            let places = space.find(template, client, false);
+            let mut met = places.iter().filter(|at| space.tuples[**at].number > after).take(count);
+            if met.any(|at| space.tuples[*at].expires.is_some()) {
+                return None;
+            }
+        }
+        Some(read(space, client, operation))
+    }
+
+    fn names(&self, after: &str, limit: u32) -> TupleReply {
+        let above = |name: &&String| name.as_str() > after || after.is_empty();
+        let names: Vec<String> = self.spaces.keys().filter(above).cloned().collect();
+        let more = names.len() > limit as usize;
+        TupleReply::Spaces { names: names.into_iter().take(limit as usize).collect(), more }
+    }
+
+    fn operate(
+        &mut self,
+        caller: Caller,
+        name: &str,
+        operation: &Operation,
+        next: &mut u64,
+        late: &mut Vec<Late>,
+    ) -> Result<Option<TupleReply>, ()> {
+        let (client, now) = (caller.session.client, self.now);
+        if let Operation::Create(options) = operation {
+            if self.spaces.contains_key(name) {
+                return Err(());
+            }
+            let (tuples, waiters) = (Vec::new(), Vec::new());
+            let space = Space { options: options.clone(), creator: client, tuples, waiters };
+            self.spaces.insert(name.to_owned(), Arc::new(space));
+            return Ok(Some(TupleReply::Created));
+        }
+        let Some(space) = self.spaces.get_mut(name) else { return Err(()) };
+        let admitted = match space.admitted(client, operation) {
+            Some(admitted) => admitted,
+            None => return read(space, client, operation).map(Some),
+        };
+        if !admitted {
+            return Err(());
+        }
+        let space = Arc::make_mut(space);
+        match operation {
+            Operation::Delete => {
+                let refused = |waiter: Waiter| {
+                    let Caller { session, number } = waiter.caller;
+                    (session, number, Err(()))
+                };
+                late.extend(space.waiters.drain(..).map(refused));
+                self.spaces.remove(name);
+                Ok(Some(TupleReply::Deleted { remaining: 0 }))
+            }
+            Operation::Inp(template)
+            | Operation::In { template, .. }
+            | Operation::Rd { template, .. } => {
+                Ok(space.find_or_wait(caller, template, operation, now))
+            }
+            Operation::Out(_)
+            | Operation::OutAll(_)
+            | Operation::Cas { .. }
+            | Operation::Replace { .. } => Ok(Some(space.put(client, operation, now, next, late))),
+            Operation::InAll { template, limit } => {
+                let (places, more) = space.several(&space.find(template, client, true), *limit);
+                let tuples = places.iter().map(|at| space.tuples[*at].found()).collect();
+                for at in places.into_iter().rev() {
+                    space.tuples.remove(at);
+                }
+                Ok(Some(TupleReply::FoundAll { tuples, more }))
+            }
+            Operation::Renew { number, lease_ms } => {
+                Ok(Some(space.renew(client, *number, *lease_ms, now)))
+            }
+            _ => Err(()),
+        }
+    }
+}
+
+impl Space {
+    /// Whether the space lets a client do something; nothing of what changes nothing.
+    fn admitted(&self, client: PublicKey, operation: &Operation) -> Option<bool> {
+        let SpaceOptions { insert, read, take, manage, .. } = &self.options;
+        let (inserts, reads) = (admits(insert, client), admits(read, client));
+        let takes = admits(take, client);
+        Some(match operation {
+            Operation::Delete => admits(manage, client) || self.creator == client,
+            Operation::Out(_) | Operation::OutAll(_) => inserts,
+            Operation::Cas { .. } => inserts && reads,
+            Operation::Replace { .. } => inserts && takes,
+            Operation::In { .. }
+            | Operation::Inp(_)
+            | Operation::InAll { .. }
+            | Operation::Renew { .. } => takes,
+            Operation::Rd { .. } => reads,
+            _ => return None,
+        })
+    }
+
+    /// The oldest match, or else it waits if it may.
+    fn find_or_wait(
+        &mut self,
+        caller: Caller,
+        template: &Template,
+        operation: &Operation,
+        now: Time,
+    ) -> Option<TupleReply> {
+        let takes = !matches!(operation, Operation::Rd { .. });
+        if let Some(at) = self.find(template, caller.session.client, takes).first().copied() {
+            let found = self.tuples[at].found();
+            if takes {
+                self.tuples.remove(at);
+            }
+            return Some(TupleReply::Found(Some(found)));
+        }
+        match operation {
+            Operation::In { wait_ms, .. } | Operation::Rd { wait_ms, .. } => {
+                let (template, deadline) = (template.clone(), Time(now.0 + wait_ms));
+                self.waiters.push(Waiter { caller, takes, template, deadline });
+                None
+            }
+            _ => Some(TupleReply::Found(None)),
+        }
+    }
+
+    /// What inserts tuples, perhaps in the place of another one; `next` is the first one's number.
+    fn put(
+        &mut self,
+        client: PublicKey,
+        operation: &Operation,
+        now: Time,
+        next: &mut u64,
+        late: &mut Vec<Late>,
+    ) -> TupleReply {
+        let (first, mut old) = (*next, None);
+        let entries = match operation {
+            Operation::Cas { template, entry } => {
+                if let Some(at) = self.find(template, client, false).first() {
+                    return TupleReply::Found(Some(self.tuples[*at].found()));
+                }
+                std::slice::from_ref(entry)
+            }
+            Operation::Replace { template, entry } => {
+                let Some(at) = self.find(template, client, true).first().copied() else {
+                    return TupleReply::Found(None);
+                };
+                old = Some(self.tuples.remove(at).found());
+                std::slice::from_ref(entry)
+            }
+            Operation::Out(entry) => std::slice::from_ref(entry),
+            Operation::OutAll(entries) => entries,
+            _ => &[],
+        };
+        for entry in entries {
+            self.insert(*next, entry, now, late);
+            *next += 1;
+        }
+        match (old, operation) {
+            (Some(old), _) => TupleReply::Replaced { old, number: first },
+            (None, Operation::OutAll(_)) => {
+                TupleReply::InsertedAll { first, count: entries.len() as u32 }
+            }
+            (None, _) => TupleReply::Inserted { number: first },
+        }
+    }
+
+    fn renew(
+        &mut self,
+        client: PublicKey,
+        number: u64,
+        lease_ms: Option<u64>,
+        now: Time,
+    ) -> TupleReply {
+        let held = |held: &Held| held.number == number && held.is_for(client, true);
+        let Some(at) = self.tuples.iter().position(held) else {
+            return TupleReply::Renewed { renewed: false, expires: None };
+        };
+        let expires = lease_ms.map(|lease_ms| Time(now.0 + lease_ms));
+        self.tuples[at].expires = expires;
+        if lease_ms == Some(0) {
+            self.tuples.remove(at);
+        }
+        TupleReply::Renewed { renewed: true, expires }
+    }
+}
+
+/// What an operation gives that changes nothing.
+fn read(space: &Space, client: PublicKey, operation: &Operation) -> Answer {
+    if *operation == Operation::Describe {
+        return Ok(TupleReply::Described(SpaceDescription {
+            options: space.options.clone(),
+            creator: space.creator,
+            tuples: space.tuples.len() as u64,
+            waiters: space.waiters.len() as u64,
+            deleting: false,
+        }));
+    }
+    if !admits(&space.options.read, client) {
+        return Err(());
+    }
+    match operation {
+        Operation::Rdp(template) => {
+            let found = space.find(template, client, false);
+            Ok(TupleReply::Found(found.first().map(|at| space.tuples[*at].found())))
+        }
+        Operation::RdAll { template, after, limit } => {
+            let mut places = space.find(template, client, false);
+            places.retain(|at| space.tuples[*at].number > *after);
+            let (places, more) = space.several(&places, *limit);
+            let tuples = places.into_iter().map(|at| space.tuples[at].found()).collect();
+            Ok(TupleReply::FoundAll { tuples, more })
+        }
+        _ => Err(()),
+    }
+}

@@ -1,0 +1,247 @@
+//! Guards E3 and E4 for commands that wait, and E3 for leases. In each slot every replica takes the
+//! same steps; each command that waits is answered once, or not at all if its client went on without
+//! it; in vain from its deadline on, by agreed time, and not before; and with what it waited for
+//! before its deadline only. Nobody is shown a tuple whose lease has ended.
+//!
+//! By the clocks of the machines, no wait outlasts its deadline for longer than a call may wait: the
+//! group orders a tick if it orders nothing else.
+
+use super::progress::PATIENCE_US;
+use crate::report::Mark;
+use crate::violation::{Broken, Check};
+use crate::witness::{Execution, Step};
+use bytes::Bytes;
+use perdura_execution::Release;
+use perdura_protocol::{Decode, SessionId, Slot, Time};
+use perdura_tuples::{Found, Operation, TupleCommand, TupleReply};
+use std::collections::BTreeMap;
+
+const RULE: &str = "Waits (E3, E4)";
+const LEASES: &str = "Leases (E3)";
+
+/// A command, by its session and number.
+type Number = (SessionId, u64);
+
+/// A command that waits.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    deadline: Time,
+    // Restarts of replicas before it began.
+    restarts: u64,
+}
+
+/// When a command that had waited was answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Answered {
+    /// In which slot.
+    pub slot: Slot,
+    /// When the first replica was seen to, microseconds.
+    pub at_us: u64,
+}
+
+/// The checker. It also knows the order of all that happened.
+#[derive(Debug, Default)]
+pub struct Waits {
+    slots: BTreeMap<Slot, Vec<Step>>,
+    waiting: BTreeMap<Number, Waiting>,
+    answered: BTreeMap<Number, Answered>,
+    restarts: u64,
+    reached: Vec<Mark>,
+}
+
+fn fail(what: String) -> Check {
+    Err(Broken::new(RULE, what))
+}
+
+/// The tuples in a reply.
+fn found(reply: &TupleReply) -> &[Found] {
+    match reply {
+        TupleReply::Found(Some(found)) | TupleReply::Replaced { old: found, .. } => {
+            std::slice::from_ref(found)
+        }
+        TupleReply::FoundAll { tuples, .. } => tuples,
+        _ => &[],
+    }
+}
+
+impl Waits {
+    /// Some replica starts, or its state is replaced.
+    pub fn restarted(&mut self) {
+        self.restarts += 1;
+    }
+
+    /// `replica` took these steps in `slot`. `may_forget` says whether the client of a number may have
+    /// gone on without its reply.
+    pub fn executed(
+        &mut self,
+        replica: usize,
+        slot: Slot,
+        steps: Vec<Step>,
+        now_us: u64,
+        may_forget: impl Fn(SessionId, u64) -> bool,
+    ) -> Check {
+        if let Some(known) = self.slots.get(&slot) {
+            if *known == steps {
+                return Ok(());
+            }
+            return fail(format!(
+                "in slot {slot} replica {replica} does {steps:?}, others {known:?}"
+            ));
+        }
+        let check = self.take_in(slot, &steps, now_us, may_forget);
+        self.slots.insert(slot, steps);
+        check
+    }
+
+    fn take_in(
+        &mut self,
+        slot: Slot,
+        steps: &[Step],
+        now_us: u64,
+        may_forget: impl Fn(SessionId, u64) -> bool,
+    ) -> Check {
+        let Some(Step::Began(time)) = steps.first().cloned() else {
+            return fail(format!("slot {slot} does not begin with its time: {steps:?}"));
+        };
+        let mut served = 0;
+        for step in steps {
+            match step {
+                Step::Began(_) => {}
+                Step::Executed(execution) => {
+                    served = 0;
+                    self.begins(execution, time)?;
+                }
+                Step::Released(release) => {
+                    let answer = Answered { slot, at_us: now_us };
+                    served += u64::from(self.ends(release, time, answer)?);
+                    if served == 2 {
+                        self.reached.push(Mark::SeveralServed);
+                    }
+                }
+                Step::Forgotten { session, number } => {
+                    if self.waiting.remove(&(*session, *number)).is_none() {
+                        return fail(format!(
+                            "number {number} of {session:?} is forgotten, and does not wait"
+                        ));
+                    }
+                    if !may_forget(*session, *number) {
+                        return fail(format!(
+                            "number {number} of {session:?} waits no longer, and its client asks for it"
+                        ));
+                    }
+                    self.reached.push(Mark::WaitForgotten);
+                }
+            }
+        }
+        let stays = self.waiting.iter().find(|(_, waiting)| waiting.deadline <= time);
+        match stays {
+            None => Ok(()),
+            Some((number, waiting)) => fail(format!(
+                "after slot {slot} it is {time}, and {number:?} waits that had to end at {}",
+                waiting.deadline
+            )),
+        }
+    }
+
+    fn begins(&mut self, execution: &Execution, time: Time) -> Check {
+        match &execution.reply {
+            Some(Ok(reply)) => shows(reply, time),
+            Some(Err(_)) => Ok(()),
+            None => {
+                let command = TupleCommand::decode(&execution.command);
+                let Ok(TupleCommand::On {
+                    operation: Operation::Rd { wait_ms, .. } | Operation::In { wait_ms, .. },
+                    ..
+                }) = command
+                else {
+                    return fail(format!("{command:?} waits"));
+                };
+                let deadline = Time(time.0.saturating_add(wait_ms));
+                let waiting = Waiting { deadline, restarts: self.restarts };
+                let number = (execution.session, execution.number);
+                match self.waiting.insert(number, waiting) {
+                    None => Ok(()),
+                    Some(_) => fail(format!("{number:?} waits already, and begins to")),
+                }
+            }
+        }
+    }
+
+    /// Whether it got a tuple.
+    fn ends(&mut self, release: &Release, time: Time, answer: Answered) -> Result<bool, Broken> {
+        let number = (release.session, release.number);
+        let Some(Waiting { deadline, restarts }) = self.waiting.remove(&number) else {
+            return Err(Broken::new(RULE, format!("{number:?} is answered and does not wait")));
+        };
+        self.answered.insert(number, answer);
+        if restarts < self.restarts {
+            self.reached.push(Mark::WaitOutlivedRestart);
+        }
+        let Ok(reply) = &release.result else {
+            self.reached.push(Mark::WaitRefused);
+            return Ok(false);
+        };
+        shows(reply, time)?;
+        let in_vain = TupleReply::from_bytes(reply.clone()) == Ok(TupleReply::Found(None));
+        if in_vain != (deadline <= time) {
+            let what =
+                format!("{number:?} waits until {deadline} and is answered {reply:?} at {time}");
+            return Err(Broken::new(RULE, what));
+        }
+        self.reached.push(if in_vain { Mark::WaitEnded } else { Mark::WaiterServed });
+        Ok(!in_vain)
+    }
+
+    /// Everything that happened, slot by slot.
+    pub fn slots(&self) -> impl Iterator<Item = (Slot, &[Step])> {
+        self.slots.iter().map(|(slot, steps)| (*slot, &steps[..]))
+    }
+
+    /// When a command that had waited was answered.
+    #[must_use]
+    pub fn answered(&self, session: SessionId, number: u64) -> Option<Answered> {
+        self.answered.get(&(session, number)).copied()
+    }
+
+    /// The agreed time at which a command has to wait no longer, if it waits.
+    #[must_use]
+    pub fn deadline(&self, session: SessionId, number: u64) -> Option<Time> {
+        self.waiting.get(&(session, number)).map(|waiting| waiting.deadline)
+    }
+
+    /// The first such time.
+    #[must_use]
+    pub fn due(&self) -> Option<Time> {
+        self.waiting.values().map(|waiting| waiting.deadline).min()
+    }
+
+    /// Rare branches that were taken since this was last asked.
+    pub fn reached(&mut self) -> Vec<Mark> {
+        std::mem::take(&mut self.reached)
+    }
+}
+
+/// A reply at this agreed time shows no tuple whose lease has ended.
+fn shows(reply: &Bytes, time: Time) -> Check {
+    let Ok(reply) = TupleReply::from_bytes(reply.clone()) else { return Ok(()) };
+    let ended = |found: &&Found| found.expires.is_some_and(|expires| expires <= time);
+    match found(&reply).iter().find(ended) {
+        None => Ok(()),
+        Some(found) => {
+            let what = format!("at {time} somebody is shown {found:?}, whose lease has ended");
+            Err(Broken::new(LEASES, what))
+        }
+    }
+}
+
+/// A command waits, `late_us` after all clocks in order have shown its deadline and the last replica
+/// failed.
+pub fn late(deadline: Time, late_us: u64) -> Check {
+    if late_us < PATIENCE_US {
+        return Ok(());
+    }
+    fail(format!("a wait that had to end at {deadline} goes on, {} ms later", late_us / 1000))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,110 @@
+use super::*;
+use perdura_protocol::{Digest, Encode, PublicKey};
+use perdura_tuples::{Pattern, Template, Tuple};
+
+const SESSION: SessionId = SessionId { client: PublicKey([1; 32]), nonce: 1 };
+
+fn command(number: u64, operation: Operation, reply: Option<TupleReply>) -> Step {
+    let command = TupleCommand::On { space: "s".to_owned(), operation };
+    Step::Executed(Execution {
+        slot: Slot(1),
+        batch: Digest::ZERO,
+        session: SESSION,
+        number,
+        command: command.to_bytes(),
+        reply: reply.map(|reply| Ok(reply.to_bytes())),
+    })
+}
+
+fn template() -> Template {
+    Template { fields: vec![Pattern::Any] }
+}
+
+fn waits(number: u64, wait_ms: u64) -> Step {
+    command(number, Operation::In { template: template(), wait_ms }, None)
+}
+
+fn found(expires: Option<Time>) -> Option<Found> {
+    Some(Found { number: 7, expires, tuple: Tuple::new(&["a".into()]).unwrap() })
+}
+
+fn released(number: u64, found: Option<Found>) -> Step {
+    let result = Ok(TupleReply::Found(found).to_bytes());
+    Step::Released(Release { session: SESSION, number, result })
+}
+
+/// Slots from 1 on, each of them the steps at a time.
+fn run(slots: &[(u64, Vec<Step>)]) -> Check {
+    run_where(slots, true)
+}
+
+fn run_where(slots: &[(u64, Vec<Step>)], may_forget: bool) -> Check {
+    let mut checker = Waits::default();
+    for (slot, (time, steps)) in (1..).zip(slots) {
+        let mut all = vec![Step::Began(Time(*time))];
+        all.extend_from_slice(steps);
+        checker.executed(0, Slot(slot), all, 0, |_, _| may_forget)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_wait_ends_once() {
+    let (begins, served) = (waits(1, 100), released(1, found(None)));
+    assert!(run(&[(10, vec![begins.clone()]), (60, vec![served.clone()])]).is_ok());
+    assert!(
+        run(&[(10, vec![begins.clone()]), (60, vec![served.clone(), served.clone()])]).is_err()
+    );
+    assert!(run(&[(10, vec![begins.clone(), begins])]).is_err());
+    assert!(run(&[(10, vec![served])]).is_err());
+}
+
+#[test]
+fn a_wait_ends_in_vain_at_its_deadline_and_not_before_or_later() {
+    let (begins, in_vain) = (waits(1, 100), released(1, None));
+    assert!(run(&[(10, vec![begins.clone()]), (109, vec![])]).is_ok());
+    assert!(run(&[(10, vec![begins.clone()]), (110, vec![in_vain.clone()])]).is_ok());
+    assert!(run(&[(10, vec![begins.clone()]), (109, vec![in_vain])]).is_err());
+    assert!(run(&[(10, vec![begins.clone()]), (110, vec![])]).is_err());
+    assert!(run(&[(10, vec![begins]), (110, vec![released(1, found(None))])]).is_err());
+}
+
+#[test]
+fn a_wait_is_forgotten_by_its_client_only() {
+    let forgotten = Step::Forgotten { session: SESSION, number: 1 };
+    let slots: [(u64, Vec<Step>); 1] = [(10, vec![waits(1, 100), forgotten.clone()])];
+    assert!(run_where(&slots, true).is_ok());
+    assert!(run_where(&slots, false).is_err());
+    assert!(run(&[(10, vec![forgotten])]).is_err());
+}
+
+#[test]
+fn an_ended_lease_is_shown_to_nobody() {
+    let shows = |expires| {
+        command(1, Operation::Rdp(template()), Some(TupleReply::Found(found(Some(Time(expires))))))
+    };
+    assert!(run(&[(10, vec![shows(11)])]).is_ok());
+    assert_eq!(run(&[(10, vec![shows(10)])]).unwrap_err().rule, LEASES);
+    let served = released(1, found(Some(Time(15))));
+    assert!(run(&[(10, vec![waits(1, 100)]), (14, vec![served.clone()])]).is_ok());
+    assert!(run(&[(10, vec![waits(1, 100)]), (15, vec![served])]).is_err());
+}
+
+#[test]
+fn every_replica_does_the_same() {
+    let mut checker = Waits::default();
+    let began = Step::Began(Time(10));
+    let steps = vec![began.clone(), waits(1, 100)];
+    for replica in 0..2 {
+        assert!(checker.executed(replica, Slot(1), steps.clone(), 0, |_, _| true).is_ok());
+    }
+    assert!(checker.executed(2, Slot(1), vec![began], 0, |_, _| true).is_err());
+    assert_eq!(checker.due(), Some(Time(110)));
+    assert_eq!(checker.deadline(SESSION, 1), Some(Time(110)));
+}
+
+#[test]
+fn patience_with_deadlines_ends() {
+    assert!(late(Time(1), PATIENCE_US - 1).is_ok());
+    assert!(late(Time(1), PATIENCE_US).is_err());
+}

@@ -1,0 +1,66 @@
+//! What a run of tuple spaces reports beside what every run does.
+
+use std::fmt;
+
+/// What runs of tuple spaces came to.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct SpaceCounts {
+    /// Runs of tuple spaces.
+    pub runs: u64,
+    /// Commands that waited and got a tuple.
+    pub served: u64,
+    /// Commands that waited in vain until their deadlines.
+    pub in_vain: u64,
+    /// Tuples whose leases ended.
+    pub leases_ended: u64,
+    /// Leases that were renewed.
+    pub renewed: u64,
+    /// Locks that were taken.
+    pub locks: u64,
+    /// Of these, after the last owner's lease had ended.
+    pub taken_over: u64,
+    /// Writes that what a lock protects has accepted.
+    pub writes: u64,
+    /// Writes that it refused, for it had seen a larger token.
+    pub stale_writes: u64,
+    /// Longest time from the deadline of a wait, by every clock in order, to its end in liveness mode
+    /// while no other replica failed, microseconds.
+    pub latest_us: u64,
+}
+
+impl SpaceCounts {
+    /// Adds another run.
+    pub(super) fn add(&mut self, other: &SpaceCounts) {
+        self.runs += other.runs;
+        self.served += other.served;
+        self.in_vain += other.in_vain;
+        self.leases_ended += other.leases_ended;
+        self.renewed += other.renewed;
+        self.locks += other.locks;
+        self.taken_over += other.taken_over;
+        self.writes += other.writes;
+        self.stale_writes += other.stale_writes;
+        self.latest_us = self.latest_us.max(other.latest_us);
+    }
+}
+
+impl fmt::Display for SpaceCounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} runs: {} waits served, {} in vain (at most {:.1} s late); {} leases ended, {} \
+             renewed; {} locks taken, {} of them after a lease had ended; {} fenced writes, {} \
+             refused",
+            self.runs,
+            self.served,
+            self.in_vain,
+            self.latest_us as f64 / 1e6,
+            self.leases_ended,
+            self.renewed,
+            self.locks,
+            self.taken_over,
+            self.writes,
+            self.stale_writes
+        )
+    }
+}

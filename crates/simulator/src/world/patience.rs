@@ -1,0 +1,65 @@
+//! How long clients have waited, and whether it is the group that lets them wait: not while a replica
+//! has just failed, a client's own machine stands still, or a command waits as it was asked to.
+
+use super::clock;
+use super::{Event, World};
+use crate::checkers::{progress, waits};
+use perdura_protocol::{SessionId, Slot, Time};
+
+/// Time between two looks at how long calls wait, microseconds.
+const WATCH_US: u64 = 250_000;
+
+impl World {
+    /// In liveness mode: no call waits for long while no other replica fails.
+    pub(crate) fn watch_calls(&mut self) {
+        self.push(WATCH_US, Event::Watch);
+        let mut waiting = None;
+        for (client, here) in self.clients.iter().enumerate() {
+            let patient = here.open.values().filter(|(record, _)| self.calls[*record].patient);
+            let since = |record: usize| self.asked_us(client, record).max(self.disturbed_us);
+            let longest = patient.map(|(record, _)| (since(*record), client, *record)).min();
+            waiting = waiting.into_iter().chain(longest).min();
+        }
+        if let Some((since_us, client, record)) = waiting {
+            let calm_us = self.now_us.saturating_sub(since_us);
+            self.report.longest_wait_us = self.report.longest_wait_us.max(calm_us);
+            self.check(progress::waits(client, record, calm_us));
+        }
+        if let Some(deadline) = self.checkers.waits.due() {
+            let since_us = self.all_show_us(deadline).max(self.disturbed_us);
+            let late_us = self.now_us.saturating_sub(since_us);
+            self.report.spaces.latest_us = self.report.spaces.latest_us.max(late_us);
+            self.check(waits::late(deadline, late_us));
+        }
+    }
+
+    /// When all clocks in order show an agreed time.
+    fn all_show_us(&self, time: Time) -> u64 {
+        clock::all_show_us(time, self.parameters.max_skew_ms)
+    }
+
+    /// Whether a command waits that all clocks say has waited for long enough.
+    pub(crate) fn is_overdue(&self) -> bool {
+        self.checkers.waits.due().is_some_and(|due| self.all_show_us(due) < self.now_us)
+    }
+
+    /// Since when the group owes an answer to a call, microseconds; not before its client was there to
+    /// take it, nor while the command has to wait.
+    pub(crate) fn asked_us(&self, client: usize, record: usize) -> u64 {
+        let call = &self.calls[record];
+        let asked_us = call.invoked_us.max(self.clients[client].excused_us);
+        let Some((session, number)) = call.number.filter(|_| self.has_spaces()) else {
+            return asked_us;
+        };
+        let waits = &self.checkers.waits;
+        let until = waits.deadline(session, number).map(|deadline| self.all_show_us(deadline));
+        let answered = waits.answered(session, number).map(|answered| answered.at_us);
+        asked_us.max(until.or(answered).unwrap_or(0))
+    }
+
+    /// The slot by which a client's reply was there, if it was.
+    pub(crate) fn answered_in(&self, session: SessionId, number: u64) -> Option<Slot> {
+        let waited = self.checkers.waits.answered(session, number).map(|answered| answered.slot);
+        waited.or_else(|| self.checkers.exactly_once.slot_of(session, number))
+    }
+}
