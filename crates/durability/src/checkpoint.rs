@@ -28,7 +28,7 @@
 //! - Links go to older files, and to no file of a checkpoint that was found damaged: the one after
 //!   it is written as a whole.
 //! - The files of one checkpoint take at most twice what it would take as one file, and are 17 at
-//!   most ([`links`]).
+//!   most (`checkpoint/links.rs`).
 //! - What is read is verified before it is handed out.
 
 mod format;
