@@ -11,6 +11,7 @@ use crate::bench::{cpu_of, round};
 use crate::config::{Cluster, KeyFile};
 use crate::connect::{connect, runtime};
 use anyhow::{Context, Result};
+use perdura_client::Client;
 use perdura_protocol::Faults;
 use serde::Serialize;
 use std::rc::Rc;
@@ -18,6 +19,10 @@ use std::time::Duration;
 
 /// A cluster has to take its keys within this time for each of its commands.
 const LOADING: Duration = Duration::from_secs(60);
+
+/// Callers that share a client session. One has four frames of 256 KiB in flight: with 4 kB writes
+/// those of some 250 callers, and whatever more it had would wait in the client.
+const SESSION_CALLERS: u32 = 256;
 
 /// What came out of one run.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
@@ -129,20 +134,27 @@ async fn run(
     curve: &mut Curve,
     options: &Options,
 ) -> Result<()> {
-    let clients = [connect(cluster, key)?];
+    let most = curve.points.iter().map(|point| point.callers).max().unwrap_or(1);
+    let sessions = most.div_ceil(SESSION_CALLERS).max(1);
+    let clients = (0..sessions).map(|_| connect(cluster, key)).collect::<Result<Vec<Client>>>()?;
     let workload = Rc::new(Workload::new(options.keys, options.value_size as usize, 0)?);
     load::preload(&clients, &workload, LOADING).await?;
+    let demand = |callers, seconds| Demand {
+        callers,
+        seconds,
+        rate: None,
+        fast: false,
+        timeout: options.timeout,
+    };
+    if let Some(seconds) = options.warm_up {
+        load::measure(&clients, &workload, &demand(most, seconds)).await?;
+    }
     let pids = guard.pids();
     for point in &mut curve.points {
-        let demand = Demand {
-            callers: point.callers,
-            seconds: options.seconds,
-            rate: None,
-            fast: false,
-            timeout: options.timeout,
-        };
+        let sessions = point.callers.div_ceil(SESSION_CALLERS) as usize;
+        let demand = demand(point.callers, options.seconds);
         let before = cpu_of(&pids);
-        let measured = load::measure(&clients, &workload, &demand).await?;
+        let measured = load::measure(&clients[..sessions], &workload, &demand).await?;
         let cpu = cpu_of(&pids).zip(before).map(|(after, before)| after.saturating_sub(before));
         let completed = measured.completed();
         let per_op = |time: Duration| round(time.as_secs_f64() * 1e6 / completed as f64);

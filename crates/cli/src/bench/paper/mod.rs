@@ -95,6 +95,9 @@ pub struct Options {
     /// Seconds to measure in each run
     #[arg(long, value_name = "S", default_value_t = 5.0, value_parser = parse_seconds)]
     seconds: f64,
+    /// Seconds of writes before, with the most callers, that are not measured [default: none]
+    #[arg(long, value_name = "S", value_parser = parse_seconds)]
+    warm_up: Option<f64>,
     /// Rounds over all settings
     #[arg(long, value_name = "N", default_value_t = 3,
           value_parser = clap::value_parser!(u32).range(1..=1000))]

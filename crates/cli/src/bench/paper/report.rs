@@ -95,6 +95,7 @@ pub fn json(experiment: Experiment, faults: Faults, options: &Options, curves: &
         "value_size": options.value_size,
         "keys": options.keys,
         "seconds": options.seconds,
+        "warm_up_seconds": options.warm_up,
         "rounds": options.rounds,
         "timeout_ms": u64::try_from(options.timeout.as_millis()).unwrap_or(u64::MAX),
         "settings": curves.iter().map(of_curve).collect::<Vec<Value>>(),
