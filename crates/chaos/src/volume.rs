@@ -24,6 +24,9 @@ const MIB: u64 = 1024 * 1024;
 /// The file system's size: a dozen log files of 16 MiB and some checkpoints.
 const SIZE_MIB: u64 = 384;
 
+/// How often a disk that is being written to is tried to be made as large as what it holds.
+const BREAK_ATTEMPTS: usize = 50;
+
 /// Room for the file system's own blocks.
 const BACKING_MIB: u64 = SIZE_MIB + 64;
 
@@ -183,11 +186,18 @@ impl Volume {
     /// and makes room again; then this may be called again.
     pub fn break_backing(&self) -> Result<()> {
         ensure!(self.make == Make::Ext4, "needs a loop device");
-        let stat = rustix::fs::statvfs(&self.backing)?;
-        let used = (stat.f_blocks - stat.f_bfree) * stat.f_frsize;
-        let (option, backing) = (format!("remount,size={used}"), text(&self.backing)?);
-        system("mount", &["-o", &option, backing])?;
-        Ok(())
+        // Refused where something was written since it was asked how much is used.
+        let mut refused = None;
+        for _ in 0..BREAK_ATTEMPTS {
+            let stat = rustix::fs::statvfs(&self.backing)?;
+            let used = (stat.f_blocks - stat.f_bfree) * stat.f_frsize;
+            let (option, backing) = (format!("remount,size={used}"), text(&self.backing)?);
+            match system("mount", &["-o", &option, backing]) {
+                Ok(_) => return Ok(()),
+                Err(error) => refused = Some(error),
+            }
+        }
+        refused.map_or(Ok(()), Err)
     }
 
     /// Mends the disk, checks the file system, and mounts it again. Nothing may use it.
