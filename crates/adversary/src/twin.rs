@@ -40,7 +40,8 @@ impl<S: Service> Twin<S> {
                     Output::Append { mark, .. } => inputs.push_back(Input::Persisted(mark)),
                     Output::DigestState { snapshot } => {
                         let manifest = snapshot.manifest();
-                        inputs.push_back(Input::StateDigested { manifest });
+                        let digest = manifest.digest();
+                        inputs.push_back(Input::StateDigested { manifest, digest });
                     }
                     Output::StoreCheckpoint { snapshot, .. } => {
                         let manifest = snapshot.manifest();

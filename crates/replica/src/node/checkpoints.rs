@@ -299,8 +299,8 @@ impl<S: Service> Node<S> {
         }
     }
 
-    pub(super) fn on_state_digested(&mut self, manifest: Manifest) {
-        let (slot, digest) = (manifest.slot, manifest.digest());
+    pub(super) fn on_state_digested(&mut self, manifest: Manifest, digest: Digest) {
+        let slot = manifest.slot;
         let checkpointing = &mut self.checkpointing;
         let ours = |waiting: &mut (u64, StateSnapshot)| waiting.1.slot() == slot;
         let first = checkpointing.digesting.pop_front_if(ours);

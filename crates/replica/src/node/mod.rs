@@ -112,6 +112,8 @@ pub enum Input {
     StateDigested {
         /// The state's manifest.
         manifest: Manifest,
+        /// Its digest: that of a large state takes too long for the event loop.
+        digest: Digest,
     },
     /// Answer to [`Output::ReadDecisions`].
     DecisionsRead {
@@ -269,7 +271,7 @@ impl<S: Service> Node<S> {
             Input::LinkDown(peer) => self.on_link_down(now, peer),
             Input::Persisted(mark) => self.on_persisted(now, mark),
             Input::CheckpointStored { manifest } => self.on_checkpoint_stored(now, manifest),
-            Input::StateDigested { manifest } => self.on_state_digested(manifest),
+            Input::StateDigested { manifest, digest } => self.on_state_digested(manifest, digest),
             Input::DecisionsRead { to, decisions } => self.on_decisions_read(to, decisions),
         }
         self.carry_out(now);

@@ -107,7 +107,9 @@ impl Checkpointer {
 
 fn digest(queue: &Receiver<StateSnapshot>, completions: &Completions) {
     while let Ok(snapshot) = queue.recv() {
-        completions.push(Completion::StateDigested(snapshot.manifest()));
+        let manifest = snapshot.manifest();
+        let digest = manifest.digest();
+        completions.push(Completion::StateDigested { manifest, digest });
     }
 }
 

@@ -182,7 +182,9 @@ impl<S: Service> EventLoop<S> {
                     self.checkpoints.add(stored);
                     Input::CheckpointStored { manifest }
                 }
-                Completion::StateDigested(manifest) => Input::StateDigested { manifest },
+                Completion::StateDigested { manifest, digest } => {
+                    Input::StateDigested { manifest, digest }
+                }
                 Completion::Failed(_) => continue,
             };
             self.node.handle(now, input);

@@ -33,7 +33,7 @@ pub(super) enum Completion {
     Persisted(u64),
     DecisionsRead { to: ReplicaId, decisions: Vec<Decision> },
     CheckpointStored { manifest: perdura_execution::Manifest, stored: Option<Stored> },
-    StateDigested(perdura_execution::Manifest),
+    StateDigested { manifest: perdura_execution::Manifest, digest: Digest },
     Failed(String),
 }
 

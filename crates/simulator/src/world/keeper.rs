@@ -136,7 +136,7 @@ impl World {
         self.trace.event([10, replica as u64, slot.0, self.now_us], &digest.0);
         self.trace
             .line(self.now_us, format_args!("r{replica} digested the state after slot {slot}"));
-        self.input(replica, Input::StateDigested { manifest });
+        self.input(replica, Input::StateDigested { manifest, digest });
     }
 
     /// Queues a state to be stored.
