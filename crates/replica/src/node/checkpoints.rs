@@ -14,7 +14,8 @@
 use super::certificates::Certificates;
 use super::{Node, Now, Output, Peer};
 use bytes::Bytes;
-use perdura_execution::{Manifest, Service, StateSnapshot};
+use perdura_durability::PieceName;
+use perdura_execution::{Entry, Manifest, Service, StateSnapshot};
 use perdura_protocol::configuration::{Parameters, Schedule};
 use perdura_protocol::message::{Decision, Message};
 use perdura_protocol::viewchange::PrefixCertificate;
@@ -233,6 +234,13 @@ impl Checkpointing {
         self.recent.clear();
         self.recent_bytes = 0;
     }
+}
+
+/// The pieces of a state, as a disk knows them.
+#[must_use]
+pub fn piece_names(manifest: &Manifest) -> Vec<PieceName> {
+    let name = |entry: &Entry| PieceName { digest: entry.digest, bytes: entry.length };
+    manifest.entries().iter().map(name).collect()
 }
 
 /// Whether `me` stores the state at a boundary: all do where checkpoints are coordinated, and before a

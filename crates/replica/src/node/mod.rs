@@ -30,7 +30,7 @@ mod waiting;
 
 pub use backlog::BACKLOG_BYTES;
 pub use boot::{Boot, BootError, Found, Recovered, recover};
-pub use checkpoints::RECENT_BYTES;
+pub use checkpoints::{RECENT_BYTES, piece_names};
 pub use executing::{WAITING_READS, WAITING_REPLIES};
 pub use ingress::{NotAdmitted, UNVERIFIED};
 pub use interceptor::{Interceptor, Said};

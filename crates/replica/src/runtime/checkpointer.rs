@@ -9,8 +9,9 @@
 use super::keeper::{Completion, Completions};
 use super::pace::{FlushWatch, Pacer};
 use super::worker;
+use crate::node::piece_names;
 use bytes::Bytes;
-use perdura_durability::{CheckpointError, Checkpoints, FileDisk, NewState, PieceName, Stored};
+use perdura_durability::{CheckpointError, Checkpoints, FileDisk, NewState, Stored};
 use perdura_execution::{Manifest, StateSnapshot};
 use perdura_protocol::Encode;
 use perdura_protocol::Slot;
@@ -164,11 +165,7 @@ impl Pace {
         if checkpoints.superblock().identity.durability == Durability::None {
             return Ok(None);
         }
-        let pieces: Vec<PieceName> = manifest
-            .entries()
-            .iter()
-            .map(|entry| PieceName { digest: entry.digest, bytes: entry.length })
-            .collect();
+        let pieces = piece_names(manifest);
         let mut pacer = Pacer::new(self.bytes_per_s);
         let state = NewState {
             slot: manifest.slot,

@@ -6,13 +6,11 @@ use super::{Event, World};
 use crate::report::{FaultKind, Mark};
 use crate::world::replica::{Flush, StateJob};
 use bytes::Bytes;
-use perdura_durability::{
-    CheckpointError, Checkpoints, LogError, MemoryDisk, NewState, PieceName, Stored,
-};
-use perdura_execution::{Entry, Manifest, StateSnapshot};
+use perdura_durability::{CheckpointError, Checkpoints, LogError, MemoryDisk, NewState, Stored};
+use perdura_execution::{Manifest, StateSnapshot};
 use perdura_protocol::message::Decision;
 use perdura_protocol::{Digest, Encode, Record, ReplicaId, Slot, limits};
-use perdura_replica::node::Input;
+use perdura_replica::node::{Input, piece_names};
 use std::ops::ControlFlow;
 
 impl World {
@@ -278,8 +276,7 @@ fn store(
     content: &mut dyn FnMut(usize) -> Bytes,
     keep: Slot,
 ) -> Result<Stored, CheckpointError> {
-    let name = |entry: &Entry| PieceName { digest: entry.digest, bytes: entry.length };
-    let pieces: Vec<PieceName> = manifest.entries().iter().map(name).collect();
+    let pieces = piece_names(manifest);
     let state = NewState {
         slot: manifest.slot,
         digest: manifest.digest(),
