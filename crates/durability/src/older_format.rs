@@ -1,5 +1,5 @@
 //! For tests and the simulator: makes of a data directory what a program of format version 1 would
-//! have left. The log of version 1 is that of this one.
+//! have left, but for the log, which is left as it is: of a log of version 1 there is the fixture.
 
 use crate::checkpoint::{Check, CheckpointReader, Entry, Footer, Header, name_of};
 use crate::disk::{Disk, DiskError};

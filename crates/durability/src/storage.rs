@@ -309,7 +309,8 @@ pub fn open<D: Disk>(
     let identity = &superblock.identity;
     let mut scan = LogScan::default();
     if identity.durability != Durability::None {
-        scan = scan_log(&mut disk, identity)?;
+        // By a handle that ends here: one that has a file open keeps its space when it is removed.
+        scan = scan_log(&mut disk.handle(), identity)?;
         if superblock.opened && scan.files.is_empty() {
             return Err(Amnesia::LogMissing.into());
         }
