@@ -1,7 +1,7 @@
 //! From what is on disk to a node that takes part: checkpoint, then the decided part of the log,
 //! then the promises (DESIGN.md section 6, steps 1 and 5).
 
-use super::checkpoints::{Checkpointing, DIGESTING, Stored, is_turn_of};
+use super::checkpoints::{Checkpointing, DIGESTING, Stored, is_turn_of, least};
 use super::executing::WAITING_READS;
 use super::ingress::UNVERIFIED;
 use super::questions::Asker;
@@ -143,10 +143,10 @@ impl<S: Service> Node<S> {
             let due = checkpointing.count(slot, bytes, parameters.boundary());
             let Some(due) = due.filter(|_| !seeded!(BoundaryForgotten)) else { continue };
             let turn = machine.pass_boundary();
-            if turn.is_some() {
-                digestible.push_back(machine.snapshot());
+            if let Some(turn) = turn {
+                digestible.push_back((turn, machine.snapshot()));
                 if digestible.len() > DIGESTING {
-                    digestible.pop_front();
+                    digestible.remove(least(digestible.iter().map(|(turn, _)| *turn)));
                 }
             }
             if is_turn_of(me, n, turn, due) {
@@ -227,7 +227,7 @@ impl<S: Service> Node<S> {
         node.recall_certificates(certified);
         // Else peers that stopped on either side of a boundary would certify no state, and an idle
         // group could give none to a laggard.
-        digestible.into_iter().for_each(|snapshot| node.digest(snapshot));
+        digestible.into_iter().for_each(|(turn, snapshot)| node.digest(turn, snapshot));
         if let Some(snapshot) = boundary {
             node.store(snapshot);
         }

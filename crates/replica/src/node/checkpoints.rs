@@ -52,6 +52,13 @@ pub(super) struct Stored {
     pub apart: bool,
 }
 
+pub(super) struct Digesting {
+    turn: u64,
+    // Of the log, which is durable up to it first.
+    mark: u64,
+    snapshot: StateSnapshot,
+}
+
 pub(super) struct Checkpointing {
     pub slots_since: u64,
     pub bytes_since: u64,
@@ -62,7 +69,7 @@ pub(super) struct Checkpointing {
     next: Option<StateSnapshot>,
     // To be digested, with sequential checkpoints, each once the log is durable up to its mark; and
     // whether the first is under way.
-    digesting: VecDeque<(u64, StateSnapshot)>,
+    digesting: VecDeque<Digesting>,
     digests_first: bool,
     /// The latest, whoever stores it, and what is being fetched: the newest boundary's state is the
     /// only one that a replica can use which lost what it alone had stored.
@@ -250,7 +257,20 @@ pub(super) fn is_turn_of(me: ReplicaId, n: usize, turn: Option<u64>, boundary: B
     boundary.forced || turn.is_none_or(own)
 }
 
+/// The index of the boundary that is passed over first, by their numbers: one whose number is less
+/// often even, of those the oldest. Replicas that cannot digest all of them then have the same ones in
+/// common, whenever each had to leave one out; a state certificate takes m + 1 of the same.
+pub(super) fn least(turns: impl Iterator<Item = u64>) -> usize {
+    turns.enumerate().min_by_key(|(_, turn)| turn.trailing_zeros()).map_or(0, |(index, _)| index)
+}
+
 impl<S: Service> Node<S> {
+    /// Whether this replica's next checkpoint waits for one that is being stored.
+    #[must_use]
+    pub fn checkpoint_is_late(&self) -> bool {
+        self.checkpointing.next.is_some()
+    }
+
     pub(super) fn note_boundary(&mut self, slot: Slot, batch: &Batch) -> Option<Boundary> {
         if let Some(decision) = self.agreement.decision(slot) {
             self.checkpointing.add_recent(decision);
@@ -269,8 +289,8 @@ impl<S: Service> Node<S> {
         if self.transfer.supersedes(slot) {
             return;
         }
-        if turn.is_some() {
-            self.digest(snapshot.clone());
+        if let Some(turn) = turn {
+            self.digest(turn, snapshot.clone());
         }
         if !is_turn_of(self.me, self.parameters.faults.n(), turn, boundary) {
             return;
@@ -285,13 +305,13 @@ impl<S: Service> Node<S> {
 
     /// Digests a state, off the event loop, after those that wait for it, and when all that led to it
     /// is logged here: what a replica signs it also has after a restart.
-    pub(super) fn digest(&mut self, snapshot: StateSnapshot) {
+    pub(super) fn digest(&mut self, turn: u64, snapshot: StateSnapshot) {
         let mark = self.log_all();
-        let checkpointing = &mut self.checkpointing;
-        checkpointing.digesting.push_back((mark, snapshot));
-        if checkpointing.digesting.len() > DIGESTING {
-            // What is newer says as much about this replica.
-            checkpointing.digesting.remove(1);
+        let digesting = &mut self.checkpointing.digesting;
+        digesting.push_back(Digesting { turn, mark, snapshot });
+        if digesting.len() > DIGESTING {
+            let needless = least(digesting.iter().skip(1).map(|waiting| waiting.turn));
+            digesting.remove(1 + needless);
             self.counters.boundaries_passed_over += 1;
         }
         self.digest_logged();
@@ -299,9 +319,9 @@ impl<S: Service> Node<S> {
 
     pub(super) fn digest_logged(&mut self) {
         let checkpointing = &mut self.checkpointing;
-        let Some((mark, snapshot)) = checkpointing.digesting.front() else { return };
-        if *mark <= self.durable && !checkpointing.digests_first {
-            let snapshot = snapshot.clone();
+        let Some(first) = checkpointing.digesting.front() else { return };
+        if first.mark <= self.durable && !checkpointing.digests_first {
+            let snapshot = first.snapshot.clone();
             checkpointing.digests_first = true;
             self.outputs.push_back(Output::DigestState { snapshot });
         }
@@ -310,13 +330,13 @@ impl<S: Service> Node<S> {
     pub(super) fn on_state_digested(&mut self, manifest: Manifest, digest: Digest) {
         let slot = manifest.slot;
         let checkpointing = &mut self.checkpointing;
-        let ours = |waiting: &mut (u64, StateSnapshot)| waiting.1.slot() == slot;
+        let ours = |waiting: &mut Digesting| waiting.snapshot.slot() == slot;
         let first = checkpointing.digesting.pop_front_if(ours);
-        let Some((_, snapshot)) = first.filter(|_| checkpointing.digests_first) else {
+        let Some(first) = first.filter(|_| checkpointing.digests_first) else {
             return; // A transferred state has taken its place.
         };
         checkpointing.digests_first = false;
-        let digested = Stored { snapshot, manifest, digest, apart: false };
+        let digested = Stored { snapshot: first.snapshot, manifest, digest, apart: false };
         checkpointing.add_digested(digested, self.ticked_ms);
         self.judge_early(slot);
         self.vote_for_state(slot, digest);
@@ -479,5 +499,37 @@ impl<S: Service> Node<S> {
             .filter(|stored| (index as usize) < stored.snapshot.pieces())
             .map(|stored| stored.snapshot.piece(index as usize))
             .unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// Digests one boundary while `every` pass.
+    fn digested_by(every: u64) -> BTreeSet<u64> {
+        let (mut waiting, mut digested) = (VecDeque::new(), BTreeSet::new());
+        for turn in 1..400 {
+            waiting.push_back(turn);
+            if waiting.len() > DIGESTING {
+                let needless = least(waiting.iter().skip(1).copied());
+                waiting.remove(1 + needless);
+            }
+            if turn % every == 0 {
+                digested.extend(waiting.pop_front());
+            }
+        }
+        digested
+    }
+
+    #[test]
+    fn replicas_that_are_too_slow_in_different_ways_digest_some_of_the_same_boundaries() {
+        let slow: Vec<BTreeSet<u64>> = [3, 4, 5, 7].into_iter().map(digested_by).collect();
+        for digested in &slow {
+            assert!(digested.len() < 140, "it is too slow");
+        }
+        let in_common = slow.iter().skip(1).fold(slow[0].clone(), |all, more| &all & more);
+        assert!(in_common.len() >= 20, "{in_common:?}");
     }
 }

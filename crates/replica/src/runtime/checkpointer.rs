@@ -1,8 +1,9 @@
 //! The thread that writes and flushes checkpoints, from frozen snapshots, while the event loop
 //! executes on; and one that digests states, so that who is writing one for long still signs others.
 //!
-//! A checkpoint of its own is paced. A state that was received is not, nor is a checkpoint that such
-//! a one waits for: the replica is away until that is stored. When the replica stops, a checkpoint
+//! A checkpoint of its own is paced, until the next one is due: the log grows till then. A state that
+//! was received is not, nor is a checkpoint that such a one waits for: the replica is away until that
+//! is stored. When the replica stops, a checkpoint
 //! is written without pauses, and given up if it takes longer than [`LAST_WRITES`]: then the next
 //! start replays more of the log.
 
@@ -95,6 +96,13 @@ impl Checkpointer {
         }
     }
 
+    /// Whether another checkpoint waits for the one that is being stored.
+    pub fn hurry(&self, late: bool) {
+        if self.orders.given().late != late {
+            self.orders.change(|given| given.late = late);
+        }
+    }
+
     /// Waits until what is queued is stored or given up, and gives the checkpoints back; none
     /// after a panic.
     pub fn stop(mut self) -> Option<Checkpoints<FileDisk>> {
@@ -122,6 +130,7 @@ struct Orders(Arc<(Mutex<Given>, Condvar)>);
 struct Given {
     // Received states that are queued or being stored.
     installs: usize,
+    late: bool,
     stop_by: Option<Instant>,
 }
 
@@ -141,7 +150,8 @@ impl Orders {
 
     /// Waits so long, or until there is no time for that.
     fn pause(&self, pause: Duration) {
-        let hurried = |given: &mut Given| given.installs > 0 || given.stop_by.is_some();
+        let hurried =
+            |given: &mut Given| given.installs > 0 || given.late || given.stop_by.is_some();
         let waited = self.0.1.wait_timeout_while(self.given(), pause, |given| !hurried(given));
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
@@ -177,7 +187,8 @@ impl Pace {
                 if self.orders.too_late() {
                     return ControlFlow::Break(());
                 }
-                self.orders.pause(pacer.wrote(Instant::now(), bytes, self.watch.flushes()));
+                let now = Instant::now();
+                self.orders.pause(pacer.wrote(now, bytes, self.watch.flushes(now)));
                 ControlFlow::Continue(())
             },
         };
@@ -246,8 +257,9 @@ mod tests {
     fn no_pause_is_made_when_somebody_waits() {
         const HOURS: Duration = Duration::from_secs(36_000);
         let received = |given: &mut Given| given.installs += 1;
+        let late = |given: &mut Given| given.late = true;
         let stopped = |given: &mut Given| given.stop_by = Some(Instant::now() + HOURS);
-        for change in [received, stopped] {
+        for change in [received, late, stopped] {
             let orders = Orders::default();
             let pausing = orders.clone();
             let thread = std::thread::spawn(move || pausing.pause(HOURS));

@@ -216,6 +216,7 @@ impl<S: Service> EventLoop<S> {
             // What is durable at once (durability `none`) lets out more.
             self.node.flush(now);
         }
+        workers.checkpointer.hurry(self.node.checkpoint_is_late());
         #[cfg(feature = "misbehave")]
         for (peer, bytes) in self.intercept.due(now) {
             self.send(peer, bytes);

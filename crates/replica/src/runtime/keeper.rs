@@ -131,8 +131,9 @@ fn keep(
         let mut outcome = Ok(());
         if let Some(mark) = mark {
             let begun = Instant::now();
+            watch.begin(begun);
             outcome = log.append(&records);
-            watch.flushed(begun.elapsed());
+            watch.end(Instant::now());
             records.clear();
             if let Some(done) = device.as_mut().and_then(|queue| queue.take(begun, log.work())) {
                 std::thread::sleep(done.saturating_duration_since(Instant::now()));

@@ -30,6 +30,8 @@ pub(super) struct Flushes {
     last: Duration,
     // While no checkpoint is written.
     usual: Option<Duration>,
+    // For how long one has been under way that has not ended.
+    pending: Duration,
 }
 
 impl Flushes {
@@ -43,8 +45,11 @@ impl Flushes {
         }
     }
 
-    fn slow(&self) -> bool {
-        self.usual.is_some_and(|usual| self.last > UNNOTICED.max(usual * SLOW))
+    /// Whether the last one, or the one that is under way, is a slow one; one that ended by `seen`
+    /// has had its pause.
+    fn slow(&self, seen: u64) -> bool {
+        let last = if self.count > seen { self.last } else { Duration::ZERO };
+        self.usual.is_some_and(|usual| last.max(self.pending) > UNNOTICED.max(usual * SLOW))
     }
 }
 
@@ -79,9 +84,9 @@ impl Pacer {
     }
 
     fn adapt(&mut self, flushes: Flushes) -> Duration {
-        let new = flushes.count > self.seen;
+        let slow = flushes.slow(self.seen);
         self.seen = flushes.count;
-        self.pause = if new && flushes.slow() {
+        self.pause = if slow {
             (self.pause * 2).clamp(LEAST_PAUSE, MOST_PAUSE)
         } else {
             let shorter = self.pause / 2;
@@ -98,6 +103,7 @@ pub(super) struct FlushWatch(Arc<Mutex<Watched>>);
 #[derive(Default)]
 struct Watched {
     flushes: Flushes,
+    begun: Option<Instant>,
     checkpoint: bool,
 }
 
@@ -106,11 +112,18 @@ impl FlushWatch {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The log was flushed.
-    pub fn flushed(&self, took: Duration) {
+    /// The log is being flushed.
+    pub fn begin(&self, now: Instant) {
+        self.watched().begun = Some(now);
+    }
+
+    /// What was begun has ended.
+    pub fn end(&self, now: Instant) {
         let mut watched = self.watched();
         let alone = !watched.checkpoint;
-        watched.flushes.note(took, alone);
+        if let Some(begun) = watched.begun.take() {
+            watched.flushes.note(now.saturating_duration_since(begun), alone);
+        }
     }
 
     /// A checkpoint is being written, or not any more.
@@ -119,8 +132,11 @@ impl FlushWatch {
     }
 
     /// What flushes took so far.
-    pub fn flushes(&self) -> Flushes {
-        self.watched().flushes
+    pub fn flushes(&self, now: Instant) -> Flushes {
+        let watched = self.watched();
+        let pending =
+            watched.begun.map_or(Duration::ZERO, |begun| now.saturating_duration_since(begun));
+        Flushes { pending, ..watched.flushes }
     }
 }
 
@@ -165,6 +181,26 @@ mod tests {
         assert_eq!(pauses, [32, 16, 8, 4, 0, 0]);
         flushes.note(9 * MS, false);
         assert_eq!(pacer.wrote(now, MIB, flushes), Duration::ZERO, "not twice the usual");
+    }
+
+    #[test]
+    fn a_flush_that_does_not_end_is_a_slow_one() {
+        let (watch, start) = (FlushWatch::default(), Instant::now());
+        let flush = |from: Duration, to: Duration| {
+            watch.begin(start + from);
+            watch.end(start + to);
+        };
+        flush(Duration::ZERO, 3 * MS);
+        watch.set_checkpoint(true);
+        let mut pacer = Pacer::new(0);
+        watch.begin(start + 10 * MS);
+        let mut pause = |ms: u32| {
+            let now = start + ms * MS;
+            pacer.wrote(now, MIB, watch.flushes(now)).as_millis()
+        };
+        assert_eq!([16, 17, 30, 900].map(&mut pause), [0, 4, 8, 16]);
+        watch.end(start + 901 * MS);
+        assert_eq!([902, 903, 904, 905].map(&mut pause), [32, 16, 8, 4]);
     }
 
     #[test]
