@@ -228,6 +228,14 @@ fn work(
                 tracing::info!(slot = %manifest.slot, "a checkpoint was given up: stopping");
                 break;
             }
+            Err(
+                error @ (CheckpointError::OtherPiece { .. }
+                | CheckpointError::NotNewer { .. }
+                | CheckpointError::TooLarge),
+            ) => {
+                completions.push(worker::refusal(&error));
+                break;
+            }
             Err(error) => {
                 completions.push(Completion::Failed(error.to_string()));
                 break;
