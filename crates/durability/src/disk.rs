@@ -70,6 +70,10 @@ pub trait Disk: Send + 'static {
         self.write_at(name, offset, data)
     }
 
+    /// What is held to write to a file past the cache is given back; if there is more to write so, it
+    /// is got again.
+    fn release(&mut self, _name: &str) {}
+
     /// Writes `length_bytes` zeros at `offset`, really, so that later writes there allocate nothing;
     /// the file grows as needed.
     ///
