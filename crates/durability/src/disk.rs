@@ -52,6 +52,20 @@ pub trait Disk: Send + 'static {
     /// As the operating system's; `UnexpectedEof` when the file ends before.
     fn read_at(&mut self, name: &str, offset: u64, buffer: &mut [u8]) -> Result<(), DiskError>;
 
+    /// As [`Disk::read_at`], from the device where that is possible and not from the operating system's
+    /// cache, to learn whether it still gives what was written.
+    ///
+    /// # Errors
+    /// As [`Disk::read_at`].
+    fn read_through(
+        &mut self,
+        name: &str,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<(), DiskError> {
+        self.read_at(name, offset, buffer)
+    }
+
     /// Writes all of `data` at `offset`, in one system call where the system allows; the file
     /// grows as needed.
     ///

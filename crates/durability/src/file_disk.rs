@@ -6,10 +6,11 @@
 
 use crate::disk::{DIRECT_BYTES, Disk, DiskError};
 use crate::storage::OpenError;
-use rustix::fs::OFlags;
+use rustix::fs::{Advice, OFlags, fadvise};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
+use std::num::NonZeroU64;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -145,6 +146,18 @@ impl FileDisk {
         Err(DiskError::new(operation, name, ErrorKind::ReadOnlyFilesystem.into()))
     }
 
+    /// Drops from the operating system's cache what it has of these bytes, in whole pages; what is not
+    /// flushed yet stays.
+    fn forget(&mut self, name: &str, offset: u64, length: usize) -> Result<(), DiskError> {
+        let page = DIRECT_BYTES as u64;
+        let start = offset - offset % page;
+        let end = (offset + length as u64).next_multiple_of(page);
+        // It is advice: a file system without it reads from its cache.
+        let file = self.file("read", name)?;
+        let _ = fadvise(file, start, NonZeroU64::new(end - start), Advice::DontNeed);
+        Ok(())
+    }
+
     /// For this directory, as long as it is open.
     fn note_refusal(&self) {
         if !self.refused.swap(true, Ordering::Relaxed) {
@@ -198,6 +211,17 @@ impl Disk for FileDisk {
         self.file("read", name)?
             .read_exact_at(buffer, offset)
             .map_err(|source| DiskError::new("read", name, source))
+    }
+
+    fn read_through(
+        &mut self,
+        name: &str,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<(), DiskError> {
+        self.forget(name, offset, buffer.len())?;
+        self.read_at(name, offset, buffer)?;
+        self.forget(name, offset, buffer.len())
     }
 
     fn write_at(&mut self, name: &str, offset: u64, data: &[u8]) -> Result<(), DiskError> {
@@ -370,6 +394,12 @@ mod tests {
             write(&mut disk, true, 8 * PAGE, pages(2, 8).aligned());
             disk.sync(NAME).unwrap();
             assert_eq!(content(&mut disk.handle()), expected);
+            for (offset, length) in [(0, expected.len()), (PAGE + 5, 100), (3 * PAGE - 1, PAGE + 2)]
+            {
+                let mut read = vec![0; length];
+                disk.read_through(NAME, offset as u64, &mut read).unwrap();
+                assert_eq!(read, expected[offset..offset + length]);
+            }
         }
     }
 
