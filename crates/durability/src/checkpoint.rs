@@ -30,10 +30,13 @@
 //! - The files of one checkpoint take at most twice what it would take as one file, and are 17 at
 //!   most (`checkpoint/links.rs`).
 //! - What is read is verified before it is handed out.
+//! - With each checkpoint a part of what it links to is read and verified, and what is found damaged
+//!   is written anew (`checkpoint/scrub.rs`).
 
 mod format;
 mod links;
 mod reader;
+mod scrub;
 mod writer;
 
 pub use format::Place;
@@ -49,6 +52,7 @@ use crate::superblock::{CHECKPOINTS, CheckpointName, Link, Superblock, Superbloc
 use bytes::Bytes;
 use perdura_protocol::{Digest, Slot, seeded};
 use reader::{Sources, open_named};
+use scrub::Scrub;
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use writer::write_file;
@@ -140,13 +144,13 @@ pub struct NewState<'a> {
     /// Gives a piece by its number; asked in order, and only for those that are to be written, so
     /// that one is in memory at a time.
     pub content: &'a mut dyn FnMut(usize) -> Bytes,
-    /// Called after each write, with its bytes (1 MiB at most); it may take its time. If it
-    /// breaks, the state is not stored ([`CheckpointError::Stopped`]).
+    /// Called after each write, and each read of what is linked, with its bytes (1 MiB at most); it
+    /// may take its time. If it breaks, the state is not stored ([`CheckpointError::Stopped`]).
     pub pace: &'a mut dyn FnMut(u64) -> ControlFlow<()>,
 }
 
 /// What storing a state took.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stored {
     /// Bytes of its file.
     pub written_bytes: u64,
@@ -154,6 +158,13 @@ pub struct Stored {
     pub linked_bytes: u64,
     /// Number of older files that they are in.
     pub linked_files: usize,
+    /// Bytes that it would have linked to and that were read and verified first.
+    pub verified_bytes: u64,
+    /// Pieces, and indexes, that were found damaged in older files, or missing, and were written anew.
+    /// To be reported loudly: the disk loses data.
+    pub damages: u64,
+    /// The first of them.
+    pub damage: Option<String>,
 }
 
 /// The stored checkpoints of one replica, and its superblock. For one thread.
@@ -164,6 +175,7 @@ pub struct Checkpoints<D> {
     options: Options,
     // Named by the superblock, and found corrupt when it was opened.
     lost: Option<CheckpointName>,
+    scrub: Scrub,
     poisoned: bool,
 }
 
@@ -174,7 +186,8 @@ impl<D: Disk> Checkpoints<D> {
         options: Options,
         lost: Option<CheckpointName>,
     ) -> Checkpoints<D> {
-        Checkpoints { disk, superblock, options, lost, poisoned: false }
+        let scrub = Scrub::default();
+        Checkpoints { disk, superblock, options, lost, scrub, poisoned: false }
     }
 
     /// The superblock as it is now.
@@ -222,16 +235,32 @@ impl<D: Disk> Checkpoints<D> {
             pieces: size(state.pieces.len())?,
         };
         self.guarded(|checkpoints| {
-            let sources = checkpoints.sources(&state, &header);
-            let links = links::plan(state.pieces, header.frame_bytes(), &sources);
+            let mut sources = checkpoints.sources(&state, &header);
+            let plan = |sources: &Sources| links::plan(state.pieces, header.frame_bytes(), sources);
+            let (mut links, mut scrub) = (plan(&sources), checkpoints.scrub);
+            let (disk, pieces) = (&mut checkpoints.disk, state.pieces);
+            let verified_bytes =
+                scrub.verify(disk, pieces, &links, &mut sources, &mut *state.pace)?;
+            let damage = std::mem::take(&mut sources.damage);
+            if damage.count > 0 {
+                links = plan(&sources);
+            }
             let sync_bytes = checkpoints.options.checkpoint_sync_bytes;
             let disk = &mut checkpoints.disk;
             let written_bytes = write_file(disk, &header, &mut state, &links, sync_bytes)?;
             let files: BTreeSet<Slot> = links.iter().flatten().map(|place| place.file).collect();
             let name = CheckpointName { slot, digest: state.digest };
             checkpoints.put_in_place(name, &files, keep)?;
+            checkpoints.scrub = scrub;
             let linked_bytes = links.iter().flatten().map(|place| u64::from(place.bytes)).sum();
-            Ok(Stored { written_bytes, linked_bytes, linked_files: files.len() })
+            Ok(Stored {
+                written_bytes,
+                linked_bytes,
+                linked_files: files.len(),
+                verified_bytes,
+                damages: damage.count,
+                damage: damage.first,
+            })
         })
     }
 
@@ -242,8 +271,13 @@ impl<D: Disk> Checkpoints<D> {
         let small = whole_bytes <= self.options.small_state_bytes;
         let newest = self.superblock().checkpoint().filter(|_| !small && self.lost.is_none());
         let Some(newest) = newest else { return Sources::default() };
-        // If its index has rotted meanwhile, nothing is linked to.
-        self.load(newest.slot).and_then(|mut reader| Ok(reader.sources()?)).unwrap_or_default()
+        let found = self.load(newest.slot).and_then(|mut reader| Ok(reader.sources()?));
+        found.unwrap_or_else(|error| {
+            // Its index has rotted meanwhile, or cannot be read: nothing is linked to.
+            let mut sources = Sources::default();
+            sources.damage.note(|| error.to_string());
+            sources
+        })
     }
 
     /// Rename, directory, superblock, and only then removal (rule D3).

@@ -52,6 +52,20 @@ pub trait Disk: Send + 'static {
     /// As the operating system's; `UnexpectedEof` when the file ends before.
     fn read_at(&mut self, name: &str, offset: u64, buffer: &mut [u8]) -> Result<(), DiskError>;
 
+    /// As [`Disk::read_at`], from the device where that is possible and not from the operating system's
+    /// cache, to learn whether it still gives what was written.
+    ///
+    /// # Errors
+    /// As [`Disk::read_at`].
+    fn read_through(
+        &mut self,
+        name: &str,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<(), DiskError> {
+        self.read_at(name, offset, buffer)
+    }
+
     /// Writes all of `data` at `offset`, in one system call where the system allows; the file
     /// grows as needed.
     ///
@@ -69,6 +83,10 @@ pub trait Disk: Send + 'static {
     fn write_through(&mut self, name: &str, offset: u64, data: &[u8]) -> Result<(), DiskError> {
         self.write_at(name, offset, data)
     }
+
+    /// What is held to write to a file past the cache is given back; if there is more to write so, it
+    /// is got again.
+    fn release(&mut self, _name: &str) {}
 
     /// Writes `length_bytes` zeros at `offset`, really, so that later writes there allocate nothing;
     /// the file grows as needed.

@@ -6,13 +6,15 @@
 
 use crate::disk::{DIRECT_BYTES, Disk, DiskError};
 use crate::storage::OpenError;
-use rustix::fs::OFlags;
+use rustix::fs::{Advice, OFlags, fadvise};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
+use std::num::NonZeroU64;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const LOCK_NAME: &str = "lock";
 
@@ -26,58 +28,35 @@ pub struct FileDisk {
     // `None`: read-only, without the lock.
     lock: Option<Arc<File>>,
     files: BTreeMap<String, OpenFile>,
+    // The file system has no way past its cache, or asks for other places than ours. Of all handles.
+    refused: Arc<AtomicBool>,
     // A chunk of zeros stands in it at a multiple of `DIRECT_BYTES`, once there was need for one.
     zeros: Vec<u8>,
 }
 
-/// A file as it was opened: always through the cache, and past it once something is to be written so.
+/// A file as it was opened: always through the cache, and past it (`O_DIRECT`) while it is written so.
 #[derive(Debug)]
 struct OpenFile {
     cached: File,
-    direct: Direct,
-}
-
-/// The way past the cache (`O_DIRECT`).
-#[derive(Debug)]
-enum Direct {
-    Untried,
-    Open(File),
-    // The file system has none, or asks for other places than ours.
-    Refused,
+    direct: Option<File>,
 }
 
 impl OpenFile {
     fn new(cached: File) -> OpenFile {
-        OpenFile { cached, direct: Direct::Untried }
+        OpenFile { cached, direct: None }
     }
 
-    /// Writes past the cache where that is possible, and else through it.
-    fn write_through(&mut self, path: &Path, offset: u64, data: &[u8]) -> io::Result<()> {
-        let addresses = [data.as_ptr().addr() as u64, data.len() as u64, offset];
-        if addresses.iter().any(|address| address % DIRECT_BYTES as u64 != 0) {
-            return self.cached.write_all_at(data, offset);
-        }
-        if let Direct::Open(direct) = &self.direct {
-            return direct.write_all_at(data, offset);
-        }
-        if let Direct::Untried = &self.direct {
-            let flags = OFlags::DIRECT.bits().cast_signed();
-            let opened = OpenOptions::new().write(true).custom_flags(flags).open(path);
-            let written = opened.and_then(|file| file.write_all_at(data, offset).map(|()| file));
-            match written {
-                Ok(file) => {
-                    self.direct = Direct::Open(file);
-                    return Ok(());
-                }
-                // The first attempt was refused as such: the disk was not asked, and did not fail
-                // (rule D3).
-                Err(error) if error.kind() == ErrorKind::InvalidInput => {
-                    self.direct = Direct::Refused;
-                }
-                Err(error) => return Err(error),
+    fn write_past_cache(&mut self, path: &Path, offset: u64, data: &[u8]) -> io::Result<()> {
+        let direct = match self.direct.take() {
+            Some(file) => file,
+            None => {
+                let flags = OFlags::DIRECT.bits().cast_signed();
+                OpenOptions::new().write(true).custom_flags(flags).open(path)?
             }
-        }
-        self.cached.write_all_at(data, offset)
+        };
+        direct.write_all_at(data, offset)?;
+        self.direct = Some(direct);
+        Ok(())
     }
 }
 
@@ -130,7 +109,8 @@ impl FileDisk {
     }
 
     fn new(root: &Path, lock: Option<Arc<File>>) -> FileDisk {
-        FileDisk { root: root.to_owned(), lock, files: BTreeMap::new(), zeros: Vec::new() }
+        let refused = Arc::default();
+        FileDisk { root: root.to_owned(), lock, files: BTreeMap::new(), refused, zeros: Vec::new() }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -166,6 +146,29 @@ impl FileDisk {
         Err(DiskError::new(operation, name, ErrorKind::ReadOnlyFilesystem.into()))
     }
 
+    /// Drops from the operating system's cache what it has of these bytes, in whole pages; what is not
+    /// flushed yet stays.
+    fn forget(&mut self, name: &str, offset: u64, length: usize) -> Result<(), DiskError> {
+        let page = DIRECT_BYTES as u64;
+        let start = offset - offset % page;
+        let end = (offset + length as u64).next_multiple_of(page);
+        // It is advice: a file system without it reads from its cache.
+        let file = self.file("read", name)?;
+        let _ = fadvise(file, start, NonZeroU64::new(end - start), Advice::DontNeed);
+        Ok(())
+    }
+
+    /// For this directory, as long as it is open.
+    fn note_refusal(&self) {
+        if !self.refused.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                directory = %self.root.display(),
+                "the file system takes no writes of 4 KiB past its cache (O_DIRECT): they go \
+                 through it, which is as safe and costs more processor time"
+            );
+        }
+    }
+
     fn create_file(&self, name: &str) -> io::Result<File> {
         let path = self.path(name);
         if let Some(parent) = path.parent() {
@@ -192,7 +195,8 @@ fn make_directory(path: &Path) -> io::Result<()> {
 
 impl Disk for FileDisk {
     fn handle(&self) -> FileDisk {
-        FileDisk::new(&self.root, self.lock.clone())
+        let refused = Arc::clone(&self.refused);
+        FileDisk { refused, ..FileDisk::new(&self.root, self.lock.clone()) }
     }
 
     fn create(&mut self, name: &str, size_bytes: u64) -> Result<(), DiskError> {
@@ -209,6 +213,17 @@ impl Disk for FileDisk {
             .map_err(|source| DiskError::new("read", name, source))
     }
 
+    fn read_through(
+        &mut self,
+        name: &str,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<(), DiskError> {
+        self.forget(name, offset, buffer.len())?;
+        self.read_at(name, offset, buffer)?;
+        self.forget(name, offset, buffer.len())
+    }
+
     fn write_at(&mut self, name: &str, offset: u64, data: &[u8]) -> Result<(), DiskError> {
         self.writable("write", name)?;
         self.file("write", name)?
@@ -218,10 +233,28 @@ impl Disk for FileDisk {
 
     fn write_through(&mut self, name: &str, offset: u64, data: &[u8]) -> Result<(), DiskError> {
         self.writable("write", name)?;
+        let addresses = [data.as_ptr().addr() as u64, data.len() as u64, offset];
+        let aligned = addresses.iter().all(|address| address % DIRECT_BYTES as u64 == 0);
+        if !aligned || self.refused.load(Ordering::Relaxed) {
+            return self.write_at(name, offset, data);
+        }
         let path = self.path(name);
-        self.open_file("write", name)?
-            .write_through(&path, offset, data)
-            .map_err(|source| DiskError::new("write", name, source))
+        match self.open_file("write", name)?.write_past_cache(&path, offset, data) {
+            // Refused as such, at whatever write: a disk that asks for multiples of 64 KiB takes the
+            // zeros of a file and not the groups. A disk that fails says otherwise, so nothing is
+            // tried again on it (rule D3): all of `data` goes another way.
+            Err(error) if error.kind() == ErrorKind::InvalidInput => {
+                self.note_refusal();
+                self.write_at(name, offset, data)
+            }
+            written => written.map_err(|source| DiskError::new("write", name, source)),
+        }
+    }
+
+    fn release(&mut self, name: &str) {
+        if let Some(file) = self.files.get_mut(name) {
+            file.direct = None;
+        }
     }
 
     fn write_zeros(&mut self, name: &str, offset: u64, length_bytes: u64) -> Result<(), DiskError> {
@@ -334,7 +367,7 @@ mod tests {
             let mut disk = FileDisk::open(root.path()).unwrap();
             disk.create(NAME, 4 * PAGE as u64 + 10).unwrap();
             if refused {
-                disk.files.get_mut(NAME).unwrap().direct = Direct::Refused;
+                disk.note_refusal();
             }
             let mut expected = vec![0; 4 * PAGE + 10];
             assert_eq!(content(&mut disk), expected);
@@ -361,6 +394,60 @@ mod tests {
             write(&mut disk, true, 8 * PAGE, pages(2, 8).aligned());
             disk.sync(NAME).unwrap();
             assert_eq!(content(&mut disk.handle()), expected);
+            for (offset, length) in [(0, expected.len()), (PAGE + 5, 100), (3 * PAGE - 1, PAGE + 2)]
+            {
+                let mut read = vec![0; length];
+                disk.read_through(NAME, offset as u64, &mut read).unwrap();
+                assert_eq!(read, expected[offset..offset + length]);
+            }
+        }
+    }
+
+    /// A disk whose way past the cache leads to `file`, which fails as the kernel has it.
+    fn directed_to(root: &Path, file: &str) -> FileDisk {
+        let mut disk = FileDisk::open(root).unwrap();
+        disk.create(NAME, 0).unwrap();
+        let direct = OpenOptions::new().write(true).open(file).unwrap();
+        disk.files.get_mut(NAME).unwrap().direct = Some(direct);
+        disk
+    }
+
+    #[test]
+    fn a_write_that_is_refused_as_such_goes_through_the_cache_and_so_do_all_after_it() {
+        let root = tempfile::tempdir().unwrap();
+        // No number stands in what is written, so it says EINVAL.
+        let mut disk = directed_to(root.path(), "/proc/self/oom_score_adj");
+        let mut other = disk.handle();
+        disk.write_through(NAME, PAGE as u64, pages(2, b'x').aligned()).unwrap();
+        assert_eq!(content(&mut disk), [vec![0; PAGE], vec![b'x'; 2 * PAGE]].concat());
+        other.write_through(NAME, 0, pages(1, b'y').aligned()).unwrap();
+        assert_eq!(content(&mut other)[..PAGE + 1], [vec![b'y'; PAGE], vec![b'x']].concat());
+        for disk in [&disk, &other] {
+            assert!(disk.files.values().all(|file| file.direct.is_none()));
+        }
+    }
+
+    #[test]
+    fn a_write_that_fails_is_not_tried_another_way() {
+        let root = tempfile::tempdir().unwrap();
+        let mut disk = directed_to(root.path(), "/dev/full");
+        let failed = disk.write_through(NAME, 0, pages(1, 1).aligned()).unwrap_err();
+        assert_eq!(failed.source.kind(), ErrorKind::StorageFull);
+        assert!(content(&mut disk).is_empty() && !disk.refused.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn a_file_that_was_released_is_open_once_and_may_be_written_again() {
+        let root = tempfile::tempdir().unwrap();
+        let mut disk = FileDisk::open(root.path()).unwrap();
+        disk.create(NAME, 0).unwrap();
+        for byte in 1..3 {
+            disk.write_through(NAME, 0, pages(1, byte).aligned()).unwrap();
+            let refused = disk.refused.load(Ordering::Relaxed);
+            assert_eq!(disk.files[NAME].direct.is_some(), !refused);
+            disk.release(NAME);
+            assert!(disk.files[NAME].direct.is_none());
+            assert_eq!(content(&mut disk), [byte; PAGE]);
         }
     }
 

@@ -9,7 +9,8 @@ mod common;
 
 use common::*;
 use perdura_durability::{
-    FORMAT_VERSION, FileDisk, Opened, Options, RecoveredState, format, older_format, open,
+    Disk, FORMAT_VERSION, FileDisk, MemoryDisk, Opened, Options, RecoveredState, format,
+    older_format, open,
 };
 use perdura_protocol::configuration::Durability;
 use perdura_protocol::{Record, Slot, View};
@@ -107,14 +108,16 @@ fn what_is_written_as_version_1_is_what_version_1_wrote() {
     let mut disk = FileDisk::open(root.path()).unwrap();
     assert!(older_format::write_version_1(&mut disk).unwrap());
     assert_eq!(std::fs::read(&name).unwrap(), before);
-    let superblock = |root: &Path| std::fs::read(root.join("superblock")).unwrap();
-    assert_eq!(superblock(root.path()), superblock(&fixture(1)));
+    let files = |root: &Path| FILES.map(|name| std::fs::read(root.join(name)).unwrap());
+    assert_eq!(files(root.path()), files(&fixture(1)));
     drop(disk);
     // And of one that links, nothing is lost.
     copy(2, &fixture(2), root.path());
     let mut disk = FileDisk::open(root.path()).unwrap();
     assert!(older_format::write_version_1(&mut disk).unwrap());
     drop(disk);
+    // The same was logged in both versions.
+    assert_eq!(files(root.path())[1], files(&fixture(1))[1]);
     assert!(check(root.path(), 2).superblock.links.is_empty());
 }
 
@@ -139,4 +142,43 @@ fn a_log_of_each_format_version_is_read_and_goes_on_in_the_present_one() {
         let again = open(FileDisk::open(root.path()).unwrap(), &expectation(), &small()).unwrap();
         assert_eq!(again.records, [records(), vec![vote(3, 3, 3)]].concat());
     }
+}
+
+/// Long logs, of files that were used before, with groups that are a page shorter in version 1.
+#[test]
+fn a_log_that_went_back_to_version_1_holds_what_it_held_and_goes_on() {
+    let mut disk = formatted(Durability::Sync);
+    let mut opened = reopen(disk.handle()).unwrap();
+    for slot in 1..60 {
+        let records = vec![Record::View(View(0)); slot as usize * 10];
+        opened.log.append(&[records, vec![vote(0, slot, slot), delivered(slot)]].concat()).unwrap();
+        if slot == 30 {
+            store(&mut opened, 25);
+            opened.log.truncate_below(Slot(25)).unwrap();
+        }
+    }
+    drop(opened);
+    let held = reopen(disk.copy()).unwrap().records;
+    let pages = |disk: &mut MemoryDisk, magic: &[u8]| {
+        let mut found = Vec::new();
+        for name in log_files(disk) {
+            for offset in (8192..disk.len(&name).unwrap()).step_by(4096) {
+                if read(disk, &name, offset, 8) == magic {
+                    found.push((name.clone(), offset));
+                }
+            }
+        }
+        found
+    };
+    let before = pages(&mut disk, b"PDGROUP2");
+    assert!(older_format::write_version_1(&mut disk).unwrap());
+    let after = pages(&mut disk, b"PDGROUP1");
+    assert!(after.len() == before.len() && after != before, "no group moved");
+    let mut opened = reopen(disk.handle()).unwrap();
+    assert_eq!(opened.records, held);
+    assert!(opened.repaired_gaps.is_empty() && opened.torn_tail.is_none());
+    opened.log.append(&[vote(0, 60, 60)]).unwrap();
+    drop(opened);
+    let again = reopen(disk.handle()).unwrap();
+    assert_eq!(again.records, [held, vec![vote(0, 60, 60)]].concat());
 }

@@ -6,6 +6,7 @@ mod common;
 use bytes::Bytes;
 use common::*;
 use perdura_durability::inspect::{CheckpointItem, PieceVerdict, inspect_checkpoint};
+use perdura_durability::memory_disk::{Errors, Operation};
 use perdura_durability::{
     CheckpointError, CheckpointReader, Disk, MemoryDisk, NewState, Opened, Options, PieceName,
     RecoveredState, older_format, open,
@@ -255,9 +256,84 @@ fn a_rotten_index_is_not_linked_to() {
     let end = disk.len(&name(30)).unwrap();
     disk.flip_bit(&name(30), end - 60, 1).unwrap();
     let stored = store_pieces(&mut opened.checkpoints, 40, &pieces(40), 0).unwrap();
-    assert_eq!(stored.linked_files, 0);
+    assert_eq!((stored.linked_files, stored.damages), (0, 1));
+    assert!(stored.damage.unwrap().contains(&name(30)));
     drop(opened);
     assert!(matches!(opened_at(&disk).state, RecoveredState::Checkpoint(_)));
+}
+
+/// A hundred pieces of which one changes with each checkpoint; the others are all in the first file.
+fn hundred_pieces(slot: u64) -> Vec<Bytes> {
+    (0..100).map(|i| content(if i == 0 { 1000 + slot } else { i }, 900)).collect()
+}
+
+/// Wherever a linked piece rots, or cannot be read, it is found within two passes, written anew, and
+/// the state is there after a restart; nothing else is written again.
+#[test]
+fn a_linked_piece_that_rots_under_a_running_replica_is_found_and_written_anew() {
+    for rotten in [1, 50, 99] {
+        let mut disk = formatted(Durability::Sync);
+        let mut opened = opened_at(&disk);
+        for slot in 1..=5 {
+            let stored = store_pieces(&mut opened.checkpoints, slot, &hundred_pieces(slot), 0);
+            assert_eq!(stored.unwrap().damages, 0);
+        }
+        let place = opened.checkpoints.load(Slot(5)).unwrap().place(rotten).unwrap();
+        assert_eq!(place.file, Slot(1));
+        disk.flip_bit(&name(1), place.offset + 7, 1).unwrap();
+        let mut found = None;
+        for slot in 6..=5 + 64 {
+            let state = hundred_pieces(slot);
+            let stored = store_pieces(&mut opened.checkpoints, slot, &state, 0).unwrap();
+            let linked = 99 * 900;
+            assert!((1..=linked / 32 + 900).contains(&stored.verified_bytes));
+            if stored.damages > 0 {
+                assert_eq!((stored.damages, found), (1, None));
+                assert!(stored.damage.unwrap().contains(&format!("offset {}", place.offset)));
+                assert_eq!(stored.linked_bytes, linked - 900);
+                found = Some(slot);
+            }
+        }
+        assert!(found.is_some());
+        drop(opened);
+        disk.crash(|| 1);
+        let RecoveredState::Checkpoint(mut reader) = opened_at(&disk).state else { panic!("lost") };
+        assert_eq!(all(&mut reader), hundred_pieces(69));
+    }
+}
+
+#[test]
+fn a_linked_piece_that_cannot_be_read_is_written_anew() {
+    let mut disk = formatted(Durability::Sync);
+    let mut opened = opened_at(&disk);
+    store_pieces(&mut opened.checkpoints, 1, &hundred_pieces(1), 0).unwrap();
+    // The header, the footer, the index and the manifest of the newest are read before.
+    let errors = Errors { operation: Operation::Read, after: 5, sticky: true, short: false };
+    disk.fail(errors);
+    let stored = store_pieces(&mut opened.checkpoints, 2, &hundred_pieces(2), 0).unwrap();
+    assert!(stored.damages > 1 && stored.damage.unwrap().contains("injected I/O error"));
+    assert_eq!(stored.linked_bytes + 900 * stored.damages, 99 * 900);
+    disk.fail(Errors { after: 0, ..errors });
+    let stored = store_pieces(&mut opened.checkpoints, 3, &hundred_pieces(3), 0).unwrap();
+    assert_eq!((stored.linked_files, stored.damages), (0, 1));
+    disk.repair();
+    let mut reader = opened.checkpoints.load(Slot(3)).unwrap();
+    assert_eq!(all(&mut reader), hundred_pieces(3));
+    check_directory(&mut disk, &opened);
+}
+
+#[test]
+fn pieces_in_a_file_that_is_gone_are_written_anew() {
+    let mut disk = formatted(Durability::Sync);
+    let mut opened = opened_at(&disk);
+    for slot in 1..=3 {
+        store_pieces(&mut opened.checkpoints, slot, &hundred_pieces(slot), 0).unwrap();
+    }
+    disk.remove(&name(1)).unwrap();
+    let stored = store_pieces(&mut opened.checkpoints, 4, &hundred_pieces(4), 0).unwrap();
+    assert_eq!((stored.damages, stored.linked_files), (99, 0));
+    let mut reader = opened.checkpoints.load(Slot(4)).unwrap();
+    assert_eq!(all(&mut reader), hundred_pieces(4));
 }
 
 #[test]

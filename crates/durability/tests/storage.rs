@@ -334,3 +334,42 @@ fn the_checkpoint_that_is_needed_is_the_one_kept_behind() {
         opened.checkpoints.load(Slot(*there.last().unwrap())).unwrap().verify().unwrap();
     }
 }
+
+/// Files below `root` that this process has open past the cache (`O_DIRECT`).
+#[cfg(target_arch = "x86_64")]
+fn past_the_cache(root: &std::path::Path) -> Vec<std::path::PathBuf> {
+    const DIRECT: u32 = 0o40_000;
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc/self/fd").unwrap() {
+        let number = entry.unwrap().file_name().into_string().unwrap();
+        // Those of other tests come and go.
+        let Ok(path) = std::fs::read_link(format!("/proc/self/fd/{number}")) else { continue };
+        let Ok(info) = std::fs::read_to_string(format!("/proc/self/fdinfo/{number}")) else {
+            continue;
+        };
+        let flags = info.lines().find_map(|line| line.strip_prefix("flags:")).unwrap().trim();
+        let direct = u32::from_str_radix(flags, 8).unwrap() & DIRECT != 0;
+        if direct && path.starts_with(root) {
+            found.push(path);
+        }
+    }
+    found
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn only_the_file_that_is_written_to_is_open_past_the_cache() {
+    let root = tempfile::tempdir().unwrap();
+    let mut disk = FileDisk::create_directory(root.path()).unwrap();
+    format(&mut disk, &identity(Durability::Sync)).unwrap();
+    let mut opened = open(disk, &expectation(), &options()).unwrap();
+    opened.log.append(&[vote(0, 1, 1)]).unwrap();
+    // None where the file system has no such way.
+    let first = past_the_cache(root.path()).len();
+    for slot in 2..40 {
+        opened.log.append(&[vote(0, slot, slot)]).unwrap();
+    }
+    store(&mut opened, 1);
+    assert!(opened.log.files() > 5);
+    assert_eq!(past_the_cache(root.path()).len(), first);
+}

@@ -139,6 +139,7 @@ mod tests {
         Sources {
             pieces: pieces.iter().enumerate().map(place).collect(),
             file_bytes: file_bytes.iter().map(|(slot, bytes)| (Slot(*slot), *bytes)).collect(),
+            ..Sources::default()
         }
     }
 

@@ -1,6 +1,7 @@
 //! Reading one checkpoint, and what it links to.
 
 use super::format::{Check, Entry, FOOTER_BYTES, Footer, HEADER_BYTES, Header, Place, entry_bytes};
+use super::scrub::Damage;
 use super::{CheckpointError, name_of};
 use crate::checksum::{FileKey, SUM_BYTES, Sum};
 use crate::disk::{Disk, DiskError};
@@ -170,14 +171,21 @@ impl<D: Disk> CheckpointReader<D> {
     pub(super) fn sources(&mut self) -> Result<Sources, DiskError> {
         let mut file_bytes = self.linked_bytes.clone();
         file_bytes.insert(self.header.slot, self.disk.len(&self.file)?);
-        let mut pieces = BTreeMap::new();
+        let (mut pieces, mut damage) = (BTreeMap::new(), Damage::default());
         for Entry { place, check } in &self.entries {
             let there = file_bytes.get(&place.file).is_some_and(|size| place.ends_by(*size));
-            if let (true, Check::Digest(digest)) = (there, check) {
-                pieces.insert(*digest, *place);
+            match check {
+                Check::Digest(digest) if there => {
+                    pieces.insert(*digest, *place);
+                }
+                Check::Digest(_) => damage.note(|| {
+                    let (file, offset) = (name_of(place.file), place.offset);
+                    CheckpointError::Corrupt { file, offset }.to_string()
+                }),
+                Check::Sum(_) => {}
             }
         }
-        Ok(Sources { pieces, file_bytes })
+        Ok(Sources { pieces, file_bytes, damage })
     }
 
     /// Reads and verifies one piece.
@@ -226,6 +234,8 @@ impl<D: Disk> CheckpointReader<D> {
 pub(super) struct Sources {
     pub(super) pieces: BTreeMap<Digest, Place>,
     pub(super) file_bytes: BTreeMap<Slot, u64>,
+    // What should be on disk and is not.
+    pub(super) damage: Damage,
 }
 
 /// Opens the checkpoint that a superblock names and verifies all of it.

@@ -101,5 +101,6 @@ pub(super) fn write_file(
     if !seeded!(CheckpointNotFlushed) {
         disk.sync(TEMPORARY_NAME)?;
     }
+    disk.release(TEMPORARY_NAME);
     Ok(written)
 }

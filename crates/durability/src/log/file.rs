@@ -14,7 +14,6 @@
 //! vanished last file is noticed by it, and files that were freed are told from groups that rotted.
 
 use super::group::{PAGE_BYTES, is_number};
-use crate::FORMAT_VERSION;
 use crate::checksum::{FileKey, SUM_BYTES, array_at, u32_at, u64_at};
 use perdura_protocol::ClusterId;
 
@@ -79,7 +78,7 @@ impl FileHeader {
     pub(crate) fn encode(&self) -> [u8; FILE_HEADER_BYTES] {
         let mut out = [0; FILE_HEADER_BYTES];
         out[..8].copy_from_slice(HEADER_MAGIC);
-        out[24..28].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+        out[24..28].copy_from_slice(&self.version.to_le_bytes());
         out[28..32].copy_from_slice(&self.incarnation.to_le_bytes());
         out[32..48].copy_from_slice(&self.cluster.0);
         out[48..56].copy_from_slice(&self.use_number.to_le_bytes());

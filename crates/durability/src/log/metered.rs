@@ -61,6 +61,10 @@ impl<D: Disk> Metered<D> {
         self.disk.write_through(name, offset, data)
     }
 
+    pub(super) fn release(&mut self, name: &str) {
+        self.disk.release(name);
+    }
+
     pub(super) fn write_zeros(
         &mut self,
         name: &str,

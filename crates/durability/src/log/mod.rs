@@ -448,6 +448,8 @@ impl<D: Disk> Log<D> {
         if self.identity.durability.is_flushed() {
             self.disk.sync(&previous.name)?;
         }
+        // Nothing is written to it any more before its next use.
+        self.disk.release(&previous.name);
         Ok(())
     }
 

@@ -226,17 +226,33 @@ fn work(
         };
         match stored {
             Ok(stored) => {
-                if let Some(Stored { written_bytes, linked_bytes, linked_files }) = stored {
+                if let Some(stored) = &stored {
                     let took_ms = begun.elapsed().as_millis() as u64;
+                    let Stored { written_bytes, linked_bytes, linked_files, .. } = *stored;
                     tracing::debug!(
                         slot = %manifest.slot, written_bytes, linked_bytes, linked_files, took_ms,
                         "checkpoint stored"
                     );
+                    if let Some(damage) = &stored.damage {
+                        tracing::warn!(
+                            damages = stored.damages,
+                            "{damage}; what was damaged in older checkpoints was written anew: this \
+                             disk loses data"
+                        );
+                    }
                 }
                 completions.push(Completion::CheckpointStored { manifest, stored });
             }
             Err(CheckpointError::Stopped) => {
                 tracing::info!(slot = %manifest.slot, "a checkpoint was given up: stopping");
+                break;
+            }
+            Err(
+                error @ (CheckpointError::OtherPiece { .. }
+                | CheckpointError::NotNewer { .. }
+                | CheckpointError::TooLarge),
+            ) => {
+                completions.push(worker::refusal(&error));
                 break;
             }
             Err(error) => {

@@ -6,7 +6,7 @@ use super::complaints::Complaints;
 use super::http::{CheckpointBytes, Shared, Snapshot};
 use super::keeper::{self, Completion, Completions, Keeper};
 use super::pace::FlushWatch;
-use super::{Clock, ReplicaConfig, RunError, Shutdown, experiments};
+use super::{Clock, ReplicaConfig, RunError, Shutdown, experiments, worker};
 use crate::node::{Input, Node, NotAdmitted, Output, Peer, Report, State};
 use bytes::Bytes;
 use perdura_agreement::timing::TICK_MS;
@@ -373,7 +373,14 @@ fn failure(completions: &[Completion]) -> Result<(), RunError> {
         Completion::Failed(reason) => Some(reason.clone()),
         _ => None,
     });
-    reason.map_or(Ok(()), |reason| Err(RunError::Disk(reason)))
+    match reason {
+        None => Ok(()),
+        Some(reason) if worker::is_refusal(&reason) => {
+            tracing::error!("{reason}");
+            Err(RunError::Halted(reason))
+        }
+        Some(reason) => Err(RunError::Disk(reason)),
+    }
 }
 
 /// Who may come in, and who has to wait.
@@ -404,6 +411,7 @@ fn note_link(peer: LinkPeer, change: &str, reason: &str) {
 mod tests {
     use super::*;
     use crate::node::{BACKLOG_BYTES, Boot, Found};
+    use perdura_durability::{Expectation, Identity, Options};
     use perdura_execution::Genesis;
     use perdura_protocol::configuration::{Member, Parameters};
     use perdura_protocol::{ClusterId, Faults, Scheme, SecretKey, Slot};
@@ -445,6 +453,30 @@ mod tests {
         }
     }
 
+    /// Of a new data directory.
+    fn checkpoints(root: &std::path::Path) -> Checkpoints<FileDisk> {
+        let parameters = config().parameters;
+        let identity = Identity {
+            cluster: parameters.cluster,
+            replica: ReplicaId(0),
+            incarnation: 0,
+            parameters: parameters.digest(),
+            durability: parameters.durability,
+            checksum_key: [1; 32],
+            must_recover: None,
+        };
+        let mut disk = FileDisk::create_directory(root).unwrap();
+        storage::format(&mut disk, &identity).unwrap();
+        let expectation = Expectation {
+            cluster: identity.cluster,
+            replica: identity.replica,
+            incarnation: 0,
+            parameters: identity.parameters,
+            boot_id: [2; 16],
+        };
+        storage::open(disk, &expectation, &Options::default()).unwrap().checkpoints
+    }
+
     fn event_loop() -> EventLoop<Store> {
         let config = config();
         let clock = Clock { origin: Instant::now() };
@@ -472,6 +504,41 @@ mod tests {
         };
         let node = Node::boot(boot, clock.now()).unwrap();
         EventLoop::start(config, clock, hub, node, Shared::default()).unwrap()
+    }
+
+    /// Piece 0 of a state is not what its manifest says, or the state is not newer; its disk is well.
+    #[test]
+    fn a_state_that_cannot_be_stored_halts_the_replica_and_is_not_laid_on_its_disk() {
+        let event_loop = event_loop();
+        let root = tempfile::tempdir().unwrap();
+        let snapshot = event_loop.node.machine().snapshot();
+        let manifest = snapshot.manifest();
+        let pieces: Vec<Bytes> =
+            (0..manifest.entries().len()).map(|index| snapshot.piece(index)).collect();
+        let mut other = pieces.clone();
+        other[0] = Bytes::from_static(b"other");
+        for (told, states) in [("piece 0 is not", vec![other]), ("not newer", vec![pieces; 2])] {
+            let checkpoints = checkpoints(&root.path().join(told));
+            let completions = &event_loop.completions;
+            let watch = FlushWatch::default();
+            let checkpointer =
+                Checkpointer::start(checkpoints, 0, watch, completions.clone()).unwrap();
+            for pieces in states {
+                let (manifest, keep) = (manifest.clone(), Slot(0));
+                checkpointer.send(checkpointer::Job::Install { manifest, pieces, keep });
+            }
+            let failed = loop {
+                if let Err(failed) = failure(&completions.take()) {
+                    break failed;
+                }
+                std::thread::yield_now();
+            };
+            let RunError::Halted(reason) = &failed else { panic!("{failed}") };
+            assert!(reason.contains(told) && reason.contains("report this"), "{reason}");
+            assert!(!failed.to_string().contains("disk failed"));
+        }
+        let failed = failure(&[Completion::Failed("no space".into())]);
+        assert!(matches!(failed, Err(RunError::Disk(_))));
     }
 
     #[test]

@@ -43,6 +43,8 @@ pub(super) struct CheckpointBytes {
     pub written: u64,
     /// Of pieces that had not changed and were not written again.
     pub linked: u64,
+    /// Pieces and indexes that were found damaged and written anew.
+    pub damages: u64,
 }
 
 impl CheckpointBytes {
@@ -51,6 +53,7 @@ impl CheckpointBytes {
         if let Some(stored) = stored {
             self.written += stored.written_bytes;
             self.linked += stored.linked_bytes;
+            self.damages += stored.damages;
         }
     }
 }

@@ -90,6 +90,11 @@ pub(super) fn text(snapshot: &Snapshot) -> prometheus::Result<Vec<u8>> {
             "Bytes of checkpoints that had not changed and were not written again.",
             snapshot.checkpoints.linked,
         ),
+        (
+            "perdura_checkpoint_damages_total",
+            "Pieces and indexes of checkpoints that had rotted and were written anew.",
+            snapshot.checkpoints.damages,
+        ),
         ("perdura_states_certified_total", "States certified.", c.states_certified),
         ("perdura_transfers_started_total", "State transfers begun.", c.transfers_started),
         ("perdura_transfers_completed_total", "State transfers ended.", c.transfers_completed),
