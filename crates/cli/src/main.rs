@@ -37,6 +37,11 @@ use clap::{Parser, Subcommand};
 use perdura_cli::{config, kv_json, space_json};
 use std::process::ExitCode;
 
+/// Replicas and simulated groups make and drop many small values. Faster at that than the system's, for
+/// a third more memory.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// A replicated store that stays available while up to u of its replicas fail, and correct while
 /// up to r of them lie.
 #[derive(Parser)]

@@ -10,6 +10,9 @@ use perdura_protocol::ClusterId;
 /// Bytes of a checksum.
 pub(crate) const SUM_BYTES: usize = 16;
 
+/// Bytes that are hashed faster after a copy than through a hasher's two kilobytes of state.
+const SHORT_BYTES: usize = 512;
+
 /// A checksum.
 pub(crate) type Sum = [u8; SUM_BYTES];
 
@@ -47,6 +50,16 @@ impl FileKey {
 
     /// The checksum of `pieces`, one after the other. Where one ends does not count.
     pub(crate) fn sum_of(&self, pieces: &[&[u8]]) -> Sum {
+        let mut short = [0; SHORT_BYTES];
+        let length = pieces.iter().map(|piece| piece.len()).sum();
+        if let Some(mut rest) = short.get_mut(..length) {
+            for piece in pieces {
+                let (head, tail) = rest.split_at_mut(piece.len());
+                head.copy_from_slice(piece);
+                rest = tail;
+            }
+            return self.sum(&short[..length]);
+        }
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
         for piece in pieces {
             hasher.update(piece);
@@ -56,25 +69,32 @@ impl FileKey {
 
     /// A checksum over several pieces.
     pub(crate) fn running(&self) -> RunningSum {
-        RunningSum(Box::new(blake3::Hasher::new_keyed(&self.0)))
+        RunningSum { hasher: Box::new(blake3::Hasher::new_keyed(&self.0)), key: *self }
     }
 }
 
 /// A checksum in the making.
-pub(crate) struct RunningSum(Box<blake3::Hasher>);
+pub(crate) struct RunningSum {
+    hasher: Box<blake3::Hasher>,
+    key: FileKey,
+}
 
 impl RunningSum {
     pub(crate) fn update(&mut self, bytes: &[u8]) {
-        self.0.update(bytes);
+        self.hasher.update(bytes);
     }
 
     pub(crate) fn finish(&self) -> Sum {
-        cut(self.0.finalize())
+        cut(self.hasher.finalize())
     }
 
     /// Back to the start, under `key`.
     pub(crate) fn restart(&mut self, key: &FileKey) {
-        *self.0 = blake3::Hasher::new_keyed(&key.0);
+        if *key == self.key {
+            self.hasher.reset();
+        } else {
+            *self = key.running();
+        }
     }
 }
 

@@ -21,11 +21,22 @@ impl PageBuffer {
         PageBuffer::default()
     }
 
+    /// An empty one that takes so many bytes without growing.
+    pub(crate) fn with_room(bytes: usize) -> PageBuffer {
+        let memory = Vec::with_capacity(bytes + DIRECT_BYTES);
+        let mut buffer = PageBuffer { memory, start: 0 };
+        buffer.clear();
+        buffer
+    }
+
     /// Drops the content.
     pub(crate) fn clear(&mut self) {
-        self.memory.clear();
-        self.memory.shrink_to(Self::KEPT_BYTES);
+        if self.memory.capacity() > Self::KEPT_BYTES {
+            self.memory.clear();
+            self.memory.shrink_to(Self::KEPT_BYTES);
+        }
         self.start = first_multiple(&self.memory);
+        self.memory.truncate(self.start);
         self.memory.resize(self.start, 0);
     }
 
@@ -107,6 +118,14 @@ mod tests {
         buffer.clear();
         assert!((16 << 20..20 << 20).contains(&buffer.memory.capacity()));
         assert_eq!(buffer.len(), 0);
+    }
+
+    #[test]
+    fn what_has_room_is_not_moved() {
+        let mut buffer = PageBuffer::with_room(100_000);
+        let place = buffer.as_mut_slice().as_ptr().addr();
+        buffer.resize(100_000);
+        assert_eq!(buffer.aligned().as_ptr().addr(), place);
     }
 
     #[test]

@@ -429,9 +429,48 @@ impl Decode for Message {
 }
 
 impl Message {
+    /// Whether these bytes, if they are a message, bring batches to a replica or start a view
+    /// (Propose, NewView, LockedBatch, Decisions): what their tag says, without decoding them.
+    #[must_use]
+    pub fn brings_batches_or_view(bytes: &[u8]) -> bool {
+        matches!(bytes.first(), Some(2 | 10 | 12 | 14))
+    }
+
     /// Whether a client may send this.
     #[must_use]
     pub fn from_client(&self) -> bool {
         matches!(self, Message::Frame(_) | Message::Attach { .. } | Message::Read { .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{ReplicaId, Time};
+
+    #[test]
+    fn the_tag_tells_what_brings_batches_or_a_view() {
+        let batch = || Batch::tick(Time(7));
+        let (view, slot, digest) = (View(1), Slot(2), Digest::ZERO);
+        let decision = Decision { slot, view, accepts: Certificate::default(), batch: batch() };
+        let (sender, changes, signature) = (ReplicaId(0), Vec::new(), Signature::NONE);
+        let new_view = NewView { view, sender, configuration: 0, changes, signature };
+        let messages = [
+            (Message::Propose { view, slot, batch: batch(), decided: slot, history: digest }, true),
+            (Message::NewView(Box::new(new_view)), true),
+            (Message::LockedBatch { slot, batch: batch() }, true),
+            (Message::Decisions { decisions: vec![decision], prefix: None }, true),
+            (Message::Write { view, slot, digest, signature }, false),
+            (Message::Accept { view, slot, digest, signature }, false),
+            (Message::Decided { view, slot, history: digest }, false),
+            (Message::Prefix { slot, history: digest, signature }, false),
+            (Message::Status { view, changing: false, delivered: slot }, false),
+            (Message::StateQuery, false),
+        ];
+        for (message, brings) in messages {
+            let bytes = message.to_bytes();
+            assert_eq!(Message::brings_batches_or_view(&bytes), brings, "{message:?}");
+        }
+        assert!(!Message::brings_batches_or_view(&[]));
     }
 }

@@ -11,6 +11,9 @@ use perdura_protocol::{Digest, seeded};
 /// keep the log's flushes waiting.
 pub(super) const CHUNK_BYTES: usize = 1024 * 1024;
 
+/// Room for header, index and footer of a small state.
+const INDEX_BYTES: usize = 8 * 1024;
+
 /// Writes a file from its start to its end.
 struct ChunkWriter<'a, D> {
     disk: &'a mut D,
@@ -69,7 +72,11 @@ pub(super) fn write_file(
     sync_bytes: u64,
 ) -> Result<u64, CheckpointError> {
     disk.create(TEMPORARY_NAME, 0)?;
-    let buffer = PageBuffer::new();
+    let unlinked = state.pieces.iter().zip(links).filter(|(_, link)| link.is_none());
+    let bytes: usize = unlinked.map(|(name, _)| name.bytes as usize).sum();
+    // And a little for the index; it grows if that is not enough.
+    let room = bytes + state.manifest.len() + INDEX_BYTES;
+    let buffer = PageBuffer::with_room(room.min(CHUNK_BYTES));
     let mut out =
         ChunkWriter { disk, pace: state.pace, sync_bytes, written: 0, unsynced: 0, buffer };
     let (bytes, key) = header.encode();

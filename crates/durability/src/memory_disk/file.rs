@@ -1,14 +1,17 @@
 //! One file of a disk in memory: pages, what of them a crash may take back, and what of them was
-//! damaged. Pages of zeros take no memory.
+//! damaged. Pages of zeros take no memory, and equal pages of a disk and its copies one memory: it
+//! is written to by itself only while nobody else has it.
 
 use super::faults::{Damage, Losses};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io::{Error, ErrorKind};
+use std::sync::Arc;
 
 pub(super) const PAGE_BYTES: usize = 4096;
 pub(super) const SECTOR_BYTES: usize = 512;
 
-pub(super) type Page = Box<[u8; PAGE_BYTES]>;
+pub(super) type Page = Arc<[u8; PAGE_BYTES]>;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct FileState {
@@ -17,15 +20,21 @@ pub(super) struct FileState {
     pages: BTreeMap<u64, Page>,
     // What pages held when they were last synced, for those written since.
     unsynced: BTreeMap<u64, Undo>,
-    // What pages held before the sync that stored what they hold.
+    // What pages held before the sync that stored what they hold; zeros, where there is nothing.
     stale: BTreeMap<u64, Page>,
     // What damaged pages would hold if they had not been damaged.
     intact: BTreeMap<u64, Page>,
+    // Memory of pages that are gone, for the next ones.
+    spare: Vec<Page>,
 }
+
+/// Pages whose memory waits for its next use: a group of the log is one or two, its mark another.
+const SPARE_PAGES: usize = 8;
 
 #[derive(Clone, Debug)]
 struct Undo {
-    before: Page,
+    // Nothing, where it was zeros.
+    before: Option<Page>,
     intact_before: Option<Page>,
     // A bit for each written sector.
     sectors: u8,
@@ -34,7 +43,26 @@ struct Undo {
 }
 
 fn zeros() -> Page {
-    Box::new([0; PAGE_BYTES])
+    Arc::new([0; PAGE_BYTES])
+}
+
+/// A page of these bytes, in memory that is not in use any more if there is some.
+fn page_of(content: &[u8], spare: &mut Vec<Page>) -> Page {
+    let mut page = spare.pop().filter(|spare| Arc::strong_count(spare) == 1).unwrap_or_else(zeros);
+    Arc::make_mut(&mut page).copy_from_slice(content);
+    page
+}
+
+/// Writes into a page, which others may have too.
+fn write_into(page: &mut Page, start: usize, data: &[u8], spare: &mut Vec<Page>) {
+    if Arc::get_mut(page).is_none() {
+        if data.len() == PAGE_BYTES {
+            *page = page_of(data, spare);
+            return;
+        }
+        *page = page_of(&page[..], spare);
+    }
+    Arc::make_mut(page)[start..start + data.len()].copy_from_slice(data);
 }
 
 /// The parts of `offset..offset + length` by page: number, where in it, and how many bytes.
@@ -78,11 +106,14 @@ impl FileState {
         let mut rest = data;
         for (number, start, count) in parts(offset, data.len()) {
             let (head, tail) = rest.split_at(count);
-            let page = self.pages.entry(number).or_insert_with(zeros);
+            let (page, held) = match self.pages.entry(number) {
+                Entry::Occupied(page) => (page.into_mut(), true),
+                Entry::Vacant(place) => (place.insert(zeros()), false),
+            };
             let intact = self.intact.get_mut(&number);
             let undo = self.unsynced.entry(number).or_insert_with(|| Undo {
-                before: page.clone(),
-                intact_before: intact.as_deref().cloned(),
+                before: held.then(|| page.clone()),
+                intact_before: intact.as_deref().map(Arc::clone),
                 sectors: 0,
                 failed: false,
             });
@@ -90,9 +121,9 @@ impl FileState {
                 undo.sectors |= 1 << sector;
             }
             undo.failed = false;
-            page[start..start + count].copy_from_slice(head);
+            write_into(page, start, head, &mut self.spare);
             if let Some(intact) = intact {
-                intact[start..start + count].copy_from_slice(head);
+                write_into(intact, start, head, &mut self.spare);
             }
             rest = tail;
         }
@@ -110,8 +141,14 @@ impl FileState {
         for (number, undo) in std::mem::take(&mut self.unsynced) {
             if undo.failed {
                 self.unsynced.insert(number, undo);
-            } else {
-                self.stale.insert(number, undo.before);
+                continue;
+            }
+            let older = match undo.before {
+                Some(before) => self.stale.insert(number, before),
+                None => self.stale.remove(&number),
+            };
+            if self.spare.len() < SPARE_PAGES {
+                self.spare.extend(older);
             }
         }
     }
@@ -152,9 +189,13 @@ impl FileState {
                     _ => (word >> 8) as usize % SECTOR_BYTES,
                 };
                 let lost = sector * SECTOR_BYTES + kept..(sector + 1) * SECTOR_BYTES;
-                page[lost.clone()].copy_from_slice(&undo.before[lost.clone()]);
+                let page = Arc::make_mut(page);
+                match &undo.before {
+                    Some(before) => page[lost.clone()].copy_from_slice(&before[lost.clone()]),
+                    None => page[lost.clone()].fill(0),
+                }
                 if let Some((intact, before)) = &mut intact {
-                    intact[lost.clone()].copy_from_slice(&before[lost.clone()]);
+                    Arc::make_mut(intact)[lost.clone()].copy_from_slice(&before[lost.clone()]);
                 }
                 kept_sectors += u64::from(lost.is_empty());
                 lost_sectors += u64::from(!lost.is_empty());
@@ -174,6 +215,7 @@ impl FileState {
     pub fn copy(&self, intact: bool) -> FileState {
         let mut copy = self.clone();
         copy.unsynced.clear();
+        copy.spare.clear();
         copy.durable_size = copy.size;
         if intact {
             let pages = std::mem::take(&mut copy.intact);
@@ -202,7 +244,7 @@ impl FileState {
         }
         let page = self.pages.entry(number).or_insert_with(zeros);
         let before = page.clone();
-        let bytes = &mut page[start..start + count];
+        let bytes = &mut Arc::make_mut(page)[start..start + count];
         match damage {
             Damage::FlipBit(bit) => bytes[0] ^= 1 << (bit % 8),
             Damage::Zeros => bytes.fill(0),

@@ -160,19 +160,6 @@ impl<S: Service> Node<S> {
             (false, true) => State::Active,
             (false, false) => State::Recovering,
         };
-        let held = Held {
-            agreement: self.agreement.held(),
-            unverified: self.frames.held(),
-            reads: self.reads.held(),
-            replies: self.egress.len(),
-            reply_bytes: (self.egress_bytes, self.largest_egress),
-            backlog: (self.backlog.bytes(), self.backlog.largest()),
-            questions: self.askers.iter().map(Asker::waiting).sum(),
-            recent_bytes: self.checkpointing.recent_bytes,
-            routes: self.routes.len(),
-            sparse_clients: self.shares.sparse(),
-            penalties: self.penalties.len(),
-        };
         Report {
             id: self.me,
             view: self.agreement.view(),
@@ -186,7 +173,7 @@ impl<S: Service> Node<S> {
             checkpoint,
             boundary: checkpoint,
             state,
-            held,
+            held: self.held(),
             counters: Counters {
                 agreement: self.agreement.marks(),
                 statements_verified: self.counters.statements_verified
@@ -194,6 +181,36 @@ impl<S: Service> Node<S> {
                 ..self.counters
             },
         }
+    }
+
+    /// What it holds in memory for others.
+    #[must_use]
+    pub fn held(&self) -> Held {
+        Held {
+            agreement: self.agreement.held(),
+            unverified: self.frames.held(),
+            reads: self.reads.held(),
+            replies: self.egress.len(),
+            reply_bytes: (self.egress_bytes, self.largest_egress),
+            backlog: (self.backlog.bytes(), self.backlog.largest()),
+            questions: self.askers.iter().map(Asker::waiting).sum(),
+            recent_bytes: self.checkpointing.recent_bytes,
+            routes: self.routes.len(),
+            sparse_clients: self.shares.sparse(),
+            penalties: self.penalties.len(),
+        }
+    }
+
+    /// Its view.
+    #[must_use]
+    pub fn view(&self) -> View {
+        self.agreement.view()
+    }
+
+    /// Last slot it knows to be decided, in one run.
+    #[must_use]
+    pub fn delivered(&self) -> Slot {
+        self.agreement.delivered()
     }
 
     /// The executed state, for checks and figures.

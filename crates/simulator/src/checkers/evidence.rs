@@ -22,6 +22,9 @@ const CHECKPOINT: u8 = 4;
 const VIEW_CHANGE: u8 = 5;
 const NEW_VIEW: u8 = 6;
 
+/// Bytes of a statement: domain, cluster, configuration, kind, view, slot, digest.
+const STATEMENT_BYTES: usize = 20 + 16 + 8 + 1 + 8 + 8 + 32;
+
 /// A statement: kind, view, slot, digest.
 type Statement = (u8, View, Slot, Digest);
 
@@ -63,7 +66,8 @@ impl Evidence {
 
     fn bytes(&self, configuration: u64, statement: Statement) -> Vec<u8> {
         let (kind, view, slot, digest) = statement;
-        let mut out = b"perdura.statement.v1".to_vec();
+        let mut out = Vec::with_capacity(STATEMENT_BYTES);
+        out.extend_from_slice(b"perdura.statement.v1");
         out.extend_from_slice(&self.cluster.0);
         out.extend_from_slice(&configuration.to_le_bytes());
         out.push(kind);

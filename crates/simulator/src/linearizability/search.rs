@@ -106,7 +106,7 @@ pub fn search(operations: &[Prepared], keys: usize, budget: usize) -> Found {
         hash: 0,
         unread: None,
     };
-    let seen = HashSet::default();
+    let seen = HashSet::with_capacity_and_hasher(operations.len(), BuildHasherDefault::default());
     let reads_only = completed.iter().map(|operation| operation.only_reads()).collect();
     let mut search =
         Search { completed, reads_only, unknown, seen, budget, deepest: 0, stuck: Vec::new() };

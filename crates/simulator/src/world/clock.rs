@@ -19,6 +19,16 @@ const WALL_OFF_MS: i64 = 180;
 /// A million, in which rates are told.
 const MILLION: i128 = 1_000_000;
 
+/// `value` times so many millionths, towards zero. Clocks are looked at with every event, and a
+/// division of 128 bits costs many of 64.
+fn in_millionths(value: u64, millionths: i64) -> i64 {
+    let product = i64::try_from(value).ok().and_then(|value| value.checked_mul(millionths));
+    match product {
+        Some(product) => product / MILLION as i64,
+        None => (i128::from(value) * i128::from(millionths) / MILLION) as i64,
+    }
+}
+
 /// What is wrong with a wall clock, and since when, microseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Wall {
@@ -67,8 +77,8 @@ impl Clock {
     }
 
     fn monotonic_us(&self, at_us: u64) -> u64 {
-        let elapsed = i128::from(at_us.saturating_sub(self.since_us));
-        self.shown_us + (elapsed * (MILLION + i128::from(self.pace)) / MILLION) as u64
+        let elapsed = at_us.saturating_sub(self.since_us);
+        self.shown_us + in_millionths(elapsed, MILLION as i64 + self.pace) as u64
     }
 
     /// When the monotonic clock, going on as it goes, shows this time or later, microseconds.
@@ -81,7 +91,7 @@ impl Clock {
 
     /// The wall clock in order, milliseconds after the epoch.
     fn wall_in_order_ms(&self, at_us: u64) -> i64 {
-        let drifted = (i128::from(at_us) * i128::from(self.drift) / MILLION) as i64 / 1000;
+        let drifted = in_millionths(at_us, self.drift) / 1000;
         (at_us / 1000) as i64 + (self.offset_ms + drifted).clamp(-WALL_OFF_MS, WALL_OFF_MS)
     }
 

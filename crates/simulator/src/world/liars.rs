@@ -157,8 +157,9 @@ impl World {
         if self.ending.repented() {
             return;
         }
-        let now = self.replicas[replica].clock.now(self.now_us);
-        let Some(liar) = &mut self.replicas[replica].liar else { return };
+        let here = &mut self.replicas[replica];
+        let Some(liar) = &mut here.liar else { return };
+        let now = here.clock.now(self.now_us);
         let (before, strategy) = (liar.lies(), liar.strategy());
         let said = liar.tick(now);
         let lies = liar.lies() - before;

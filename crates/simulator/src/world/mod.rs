@@ -52,10 +52,11 @@ use hostile::Hostile;
 use network::Network;
 use perdura_execution::{Genesis, Manifest};
 use perdura_protocol::configuration::{Configuration, Member, Parameters, ServiceKind};
-use perdura_protocol::{ClusterId, Digest, PublicKey, ReplicaId, SecretKey, Slot};
+use perdura_protocol::{ClusterId, Digest, Message, PublicKey, ReplicaId, SecretKey, Slot};
 use queue::Queue;
 use replacement::Replacement;
 use replica::{Armed, Replica};
+use std::collections::VecDeque;
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use trace::Trace;
@@ -154,6 +155,8 @@ pub struct World {
     pub(crate) hand: by_hand::Hand,
     // Outputs since the last tick.
     pub(crate) outputs: u64,
+    // What correct replicas said last and is noted where it is heard: bytes and message.
+    spoken: VecDeque<(Bytes, Message)>,
     broken: Option<Broken>,
 }
 
@@ -295,6 +298,7 @@ impl World {
             by_hand: false,
             hand: by_hand::Hand::default(),
             outputs: 0,
+            spoken: VecDeque::new(),
             broken: None,
         };
         world.choose_liars();

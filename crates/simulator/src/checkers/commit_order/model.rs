@@ -4,24 +4,27 @@ use crate::linearizability::{Call, Return, Step, StepReturn};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// Keys and values, which all copies share.
+type Map = BTreeMap<Arc<str>, Arc<str>>;
+
 /// The map. Copies share it until one changes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Model(Arc<BTreeMap<String, String>>);
+pub struct Model(Arc<Map>);
 
 impl Model {
     /// Carries out a call.
     pub fn run(&mut self, call: &Call) -> Return {
         match call {
-            Call::Get { key } => Return::Value(self.0.get(key).cloned()),
+            Call::Get { key } => Return::Value(value_of(&self.0, key)),
             Call::Put { key, value } => {
-                Arc::make_mut(&mut self.0).insert(key.clone(), value.clone());
+                Arc::make_mut(&mut self.0).insert(key.as_str().into(), value.as_str().into());
                 Return::Put
             }
             Call::Delete { key } => {
-                Return::Deleted(Arc::make_mut(&mut self.0).remove(key).is_some())
+                Return::Deleted(Arc::make_mut(&mut self.0).remove(key.as_str()).is_some())
             }
             Call::Transaction { steps } => {
-                let mut copy = BTreeMap::clone(&self.0);
+                let mut copy = Map::clone(&self.0);
                 match transact(&mut copy, steps) {
                     Ok(results) => {
                         if copy != *self.0 {
@@ -42,10 +45,14 @@ impl Model {
     }
 }
 
-fn transact(map: &mut BTreeMap<String, String>, steps: &[Step]) -> Result<Vec<StepReturn>, usize> {
+fn value_of(map: &Map, key: &str) -> Option<String> {
+    map.get(key).map(|value| value.to_string())
+}
+
+fn transact(map: &mut Map, steps: &[Step]) -> Result<Vec<StepReturn>, usize> {
     for (index, step) in steps.iter().enumerate() {
         if let Step::Cmp { key, value } = step
-            && map.get(key) != value.as_ref()
+            && map.get(key.as_str()).map(|held| &**held) != value.as_deref()
         {
             return Err(index);
         }
@@ -54,42 +61,36 @@ fn transact(map: &mut BTreeMap<String, String>, steps: &[Step]) -> Result<Vec<St
     for (index, step) in steps.iter().enumerate() {
         results.push(match step {
             Step::Cmp { .. } => StepReturn::Done,
-            Step::Read { key } => StepReturn::Value(map.get(key).cloned()),
+            Step::Read { key } => StepReturn::Value(value_of(map, key)),
             Step::Range { start, end, limit, reverse } => {
                 range(map, start, end.as_deref(), *limit as usize, *reverse)
             }
             Step::Insert { key, value } => {
-                if map.contains_key(key) {
+                if map.contains_key(key.as_str()) {
                     return Err(index);
                 }
-                map.insert(key.clone(), value.clone());
+                map.insert(key.as_str().into(), value.as_str().into());
                 StepReturn::Done
             }
             Step::Write { key, value, only_if_present } => {
-                if *only_if_present && !map.contains_key(key) {
+                if *only_if_present && !map.contains_key(key.as_str()) {
                     return Err(index);
                 }
-                map.insert(key.clone(), value.clone());
+                map.insert(key.as_str().into(), value.as_str().into());
                 StepReturn::Done
             }
-            Step::Delete { key } => StepReturn::Deleted(map.remove(key).is_some()),
+            Step::Delete { key } => StepReturn::Deleted(map.remove(key.as_str()).is_some()),
         });
     }
     Ok(results)
 }
 
-fn range(
-    map: &BTreeMap<String, String>,
-    start: &str,
-    end: Option<&str>,
-    limit: usize,
-    reverse: bool,
-) -> StepReturn {
+fn range(map: &Map, start: &str, end: Option<&str>, limit: usize, reverse: bool) -> StepReturn {
     let inside = |key: &str| key >= start && end.is_none_or(|end| key < end);
     let mut entries: Vec<(String, String)> = map
         .iter()
         .filter(|(key, _)| inside(key))
-        .map(|(key, value)| (key.clone(), value.clone()))
+        .map(|(key, value)| (key.to_string(), value.to_string()))
         .collect();
     if reverse {
         entries.reverse();
