@@ -12,8 +12,8 @@ use perdura_simulator::linearizability::{DEFAULT_BUDGET, History, check};
 use std::path::Path;
 
 /// A parsed document: a tree of nodes of some 100 bytes, of which each takes one byte at least; and
-/// what shows a line with many errors in it.
-const TREE: Memory = Memory { times: 300, plus: 256 * 1024 };
+/// what shows a line with many errors in it, of which each byte may be one.
+const TREE: Memory = Memory { times: 600, plus: 256 * 1024 };
 
 const FILE: &str = "directory/file.toml";
 
