@@ -13,6 +13,9 @@ use perdura_replica::node::{Input, Interceptor, Now, Peer, Said};
 /// For so long a liar keeps to a choice: whom to be silent to, which strategy of a medley.
 const MOOD_MS: u64 = 1_500;
 
+/// Between two bits that flip in a memory, at most.
+const FLIP_MS: u64 = 8_000;
+
 /// What a liar says instead of one message to one peer.
 pub(crate) struct Speech<'a> {
     pub peer: Peer,
@@ -57,6 +60,8 @@ pub struct Liar {
     mood_ms: u64,
     pub(crate) mood_number: u64,
     pub(crate) now_ms: u64,
+    // When the next bit flips.
+    flip_ms: u64,
     // When it last let out a piece of a state.
     pub(crate) trickled_ms: u64,
     twin: Option<Box<dyn Shadow + Send>>,
@@ -78,6 +83,7 @@ impl Liar {
             mood_ms: 0,
             mood_number: 0,
             now_ms: 0,
+            flip_ms: 0,
             trickled_ms: 0,
             twin: None,
             lies: 0,
@@ -137,6 +143,7 @@ impl Liar {
             | Strategy::Rebel
             | Strategy::Censor
             | Strategy::Flood
+            | Strategy::RottenMemory
             | Strategy::Medley => speech.plainly(),
         }
     }
@@ -243,6 +250,15 @@ impl Interceptor for Liar {
         }
         self.lies += out.len() as u64;
         out
+    }
+
+    fn flips(&mut self, now: Now) -> Option<u64> {
+        if self.mood != Strategy::RottenMemory || now.monotonic_ms < self.flip_ms {
+            return None;
+        }
+        self.flip_ms = now.monotonic_ms + self.random.below(FLIP_MS);
+        self.lies += 1;
+        Some(self.random.next())
     }
 }
 

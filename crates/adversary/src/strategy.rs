@@ -58,13 +58,15 @@ pub enum Strategy {
     Twins,
     /// Small changes to single messages ("ByzzFuzz": Winter et al., OOPSLA 2023).
     Mutate,
+    /// Does not lie: its memory does. One bit of its state after the other flips.
+    RottenMemory,
     /// One of the above after the other.
     Medley,
 }
 
 impl Strategy {
     /// All of them.
-    pub const ALL: [Strategy; 27] = [
+    pub const ALL: [Strategy; 28] = [
         Strategy::Equivocate,
         Strategy::DoubleVote,
         Strategy::HastyAccept,
@@ -91,6 +93,7 @@ impl Strategy {
         Strategy::Flood,
         Strategy::Twins,
         Strategy::Mutate,
+        Strategy::RottenMemory,
         Strategy::Medley,
     ];
 
@@ -138,6 +141,7 @@ impl Strategy {
             Strategy::Flood => "flood",
             Strategy::Twins => "twins",
             Strategy::Mutate => "mutate",
+            Strategy::RottenMemory => "rotten-memory",
             Strategy::Medley => "medley",
         }
     }

@@ -56,6 +56,7 @@ impl<S: Service> Twin<S> {
                     Output::Truncate(_)
                     | Output::Members(_)
                     | Output::Misbehaved { .. }
+                    | Output::Diverged { .. }
                     | Output::Halt(_) => {}
                 }
             }

@@ -5,6 +5,7 @@
 use crate::config::cluster::service_text;
 use crate::config::files;
 use crate::config::keys::{KeyFile, fresh_key, random};
+use crate::config::replica::SCRUB_INTERVAL_S;
 use crate::config::{ADMIN_FILE, CLIENT_FILE, CLUSTER_FILE, REPLICA_FILE};
 use crate::config::{Cluster, ReplicaEntry, ReplicaFile};
 use crate::{Usage, format};
@@ -386,6 +387,7 @@ fn make_replica(
         listen: place.listen.clone(),
         http: Some(place.http.clone()),
         checkpoint_mb_s: 0,
+        scrub_interval_s: SCRUB_INTERVAL_S,
     };
     format::data_directory(&file.data(), &cluster.parameters, id, 0, None)?;
     file.store(&file.path)?;

@@ -11,6 +11,7 @@
 //! 5. `replica.toml.pending` becomes `replica.toml`.
 
 use crate::config::keys::fresh_key;
+use crate::config::replica::SCRUB_INTERVAL_S;
 use crate::config::{Cluster, PENDING_REPLICA_FILE, REPLICA_FILE, ReplicaFile, files};
 use crate::connect::{administrator, connect, load, parse_duration, runtime};
 use crate::{Usage, format};
@@ -115,6 +116,7 @@ fn pending(own: &Path, id: ReplicaId, cluster: &Cluster) -> Result<ReplicaFile> 
             listen: entry.address.clone(),
             http: Some(entry.http.clone()),
             checkpoint_mb_s: 0,
+            scrub_interval_s: SCRUB_INTERVAL_S,
         },
     };
     let incarnation = entry.incarnation.checked_add(1).context("no incarnation is left")?;

@@ -12,6 +12,7 @@ use perdura_store::Store;
 use perdura_tuples::TupleSpaces;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// Runs one replica, in the foreground, with its logs on standard error. SIGTERM or SIGINT stops
 /// it in order.
@@ -123,6 +124,7 @@ fn replica_config(file: ReplicaFile, cluster: &Cluster) -> ReplicaConfig {
         data: file.data(),
         log_device: None,
         checkpoint_bytes_per_s: file.checkpoint_mb_s * 1_000_000,
+        scrub_interval: Duration::from_secs(file.scrub_interval_s),
         key: file.key,
         parameters: cluster.parameters.clone(),
         genesis: cluster.genesis(id),

@@ -65,6 +65,9 @@ pub struct Report {
     /// What makes it slower on purpose.
     #[serde(default)]
     pub experiments: Vec<String>,
+    /// How often it replaced its state since it started, because it was not the certified one.
+    #[serde(default)]
+    pub repairs: u64,
     /// Its process.
     pub pid: u32,
 }
@@ -91,8 +94,14 @@ struct Line {
     pid: Option<u32>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     experiments: Vec<String>,
+    #[serde(skip_serializing_if = "is_zero")]
+    repairs: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 impl Line {
@@ -115,6 +124,7 @@ impl Line {
             state: report.map(|report| report.state.clone()),
             pid: report.map(|report| report.pid),
             experiments: report.map(|report| report.experiments.clone()).unwrap_or_default(),
+            repairs: report.map_or(0, |report| report.repairs),
             error,
         }
     }
@@ -231,6 +241,13 @@ fn table(lines: &[Line]) -> String {
         for experiment in &line.experiments {
             text.push_str(&format!("replica {}: experiment: {experiment}\n", line.id));
         }
+        if line.repairs > 0 {
+            text.push_str(&format!(
+                "replica {}: has replaced its state {} times since it started, for it was not the \
+                 certified one: test its memory, and see its log\n",
+                line.id, line.repairs
+            ));
+        }
         if let Some(error) = &line.error {
             text.push_str(&format!("replica {}: {error}\n", line.id));
         }
@@ -270,6 +287,9 @@ mod tests {
                 "executed":90,"logged":90,"checkpoint":{"slot":64,"digest":"ab"},"boundary":null,
                 "state":"active","pid":123})
         );
+        let repaired = said.replace("\"more\":1", "\"repairs\":2");
+        let line = Line::new(0, Ok(serde_json::from_str(&repaired).unwrap()));
+        assert!(table(&[line]).contains("\nreplica 0: has replaced its state 2 times"));
         let said = said.replace("\"more\":1", "\"experiments\":[\"a slow log\"]");
         let line = Line::new(0, Ok(serde_json::from_str(&said).unwrap()));
         assert!(table(&[line]).ends_with("\nreplica 0: experiment: a slow log\n"));

@@ -330,6 +330,37 @@ impl<D: Disk> Checkpoints<D> {
         open_named(self.disk.handle(), self.superblock().identity.cluster, *name)
     }
 
+    /// The states after `slot` are wrong, though what is stored of them may verify: from now on they
+    /// are as if they had rotted, also in the next run. Says how many they were. Nothing is stored
+    /// any more; open the directory again.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Disk`]: they may be taken for right again.
+    pub fn distrust_after(mut self, slot: Slot) -> Result<usize, CheckpointError> {
+        let newest = self.superblock().checkpoint();
+        let wrong: Vec<CheckpointName> =
+            self.list().iter().filter(|name| name.slot > slot).copied().collect();
+        if wrong.is_empty() || seeded!(UntrustedStateKept) {
+            return Ok(0);
+        }
+        self.guarded(|checkpoints| {
+            for name in &wrong {
+                let file = name_of(name.slot);
+                if checkpoints.disk.exists(&file)? {
+                    checkpoints.disk.remove(&file)?;
+                }
+            }
+            checkpoints.disk.sync_directory(DIRECTORY)?;
+            // The newest stays named: nothing below it is enough.
+            checkpoints.superblock.update(&mut checkpoints.disk, |superblock| {
+                superblock.checkpoints.retain(|name| name.slot <= slot || Some(*name) == newest);
+                let kept: Vec<Slot> = superblock.checkpoints.iter().map(|name| name.slot).collect();
+                superblock.links.retain(|link| kept.contains(&link.checkpoint));
+            })?;
+            Ok(wrong.len())
+        })
+    }
+
     /// Notes that a replacement (rule D8) holds the state that it had to fetch, and votes from
     /// now on. Call it after that state was stored.
     ///

@@ -312,6 +312,11 @@ impl<S: Service> Machine<S> {
         &self.service
     }
 
+    /// Flips a bit of the service's state: see [`Service::flip_bit`].
+    pub fn flip_bit(&mut self, at: u64) -> bool {
+        self.service.flip_bit(at)
+    }
+
     /// The state as it is now; microseconds, whatever its size.
     #[must_use]
     pub fn snapshot(&self) -> StateSnapshot {

@@ -141,6 +141,14 @@ pub trait Service: Send + 'static {
     /// # Errors
     /// When no snapshot of this service gives these segments. The service is not used any more.
     fn restore(&mut self, segments: Vec<Bytes>) -> Result<(), RestoreError>;
+
+    /// Flips one bit of the state, which `at` chooses, as failing memory does: nothing takes note of
+    /// it. For tests of what finds it; false if nothing was flipped.
+    #[doc(hidden)]
+    fn flip_bit(&mut self, at: u64) -> bool {
+        let _ = at;
+        false
+    }
 }
 
 /// An unchanging state of a service, in segments that are digested, stored and sent on their own.

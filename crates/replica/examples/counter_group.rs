@@ -59,6 +59,7 @@ fn replica(id: u8, group: &Group, shutdown: &Shutdown) -> Result<(), Box<dyn Err
         data,
         log_device: None,
         checkpoint_bytes_per_s: 0,
+        scrub_interval: std::time::Duration::from_secs(3600),
     };
     Ok(run(config, Counter::default, shutdown)?)
 }

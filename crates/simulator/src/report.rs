@@ -214,6 +214,10 @@ pub enum Mark {
     PreviousState,
     /// The newest state was damaged, and fetched from peers.
     LostState,
+    /// A state that was not the certified one was repaired.
+    Repaired,
+    /// A scrub found that memory was not what it had been.
+    DamageScrubbed,
     /// A replica that does not know what it promised refused to start.
     AmnesiacRefused,
     /// A laggard was served from the log.
@@ -270,13 +274,15 @@ pub enum Mark {
 
 impl Mark {
     /// All of them.
-    pub const ALL: [Mark; 32] = [
+    pub const ALL: [Mark; 34] = [
         Mark::TornTailCut,
         Mark::GapRepaired,
         Mark::StateLinked,
         Mark::LinkedStateLost,
         Mark::PreviousState,
         Mark::LostState,
+        Mark::Repaired,
+        Mark::DamageScrubbed,
         Mark::AmnesiacRefused,
         Mark::ServedFromLog,
         Mark::RotWhileServing,

@@ -132,6 +132,10 @@ impl Witnessed {
 }
 
 impl Service for Witnessed {
+    fn flip_bit(&mut self, at: u64) -> bool {
+        self.inner.flip_bit(at)
+    }
+
     fn footprint(&self, command: &[u8]) -> Footprint {
         self.inner.footprint(command)
     }

@@ -137,6 +137,16 @@ impl SegmentMap {
             .flat_map(move |(_, segment)| segment.range(start, end))
     }
 
+    /// Flips one bit of a value, which `at` chooses, as failing memory does: the digest of its segment,
+    /// if it is known, stays that of what was there. For tests of what finds it. False if nothing was
+    /// flipped.
+    pub fn flip_bit(&mut self, at: u64) -> bool {
+        let number = (at >> 32) as usize % self.segments.len();
+        let bound = self.segments.keys().nth(number).map(Arc::clone);
+        let segment = bound.and_then(|bound| self.segments.get_mut(&bound));
+        segment.is_some_and(|segment| Arc::make_mut(segment).flip_bit(at))
+    }
+
     /// Brings the segment that starts at `bound` back into shape after a change.
     fn reshape(&mut self, bound: Key) {
         let Some(segment) = self.segments.get_mut(&bound) else { return };

@@ -151,6 +151,17 @@ impl Segment {
         *self.digest.get_or_init(|| Entry::of(&self.piece(bound)))
     }
 
+    /// Flips one bit of a value, which `at` chooses, and remembers the digest of what was there:
+    /// so does memory that fails. False if the value has no bits.
+    pub(crate) fn flip_bit(&mut self, at: u64) -> bool {
+        let Some(index) = (at as usize).checked_rem(self.len()) else { return false };
+        let mut value = self.values[index].to_vec();
+        let Some(byte) = (at as usize >> 8).checked_rem(value.len()) else { return false };
+        value[byte] ^= 1 << (at >> 61);
+        self.values[index] = value.into();
+        true
+    }
+
     #[cfg(test)]
     pub(crate) fn is_digested(&self) -> bool {
         self.digest.get().is_some()

@@ -132,6 +132,10 @@ impl Service for Store {
         self.map.snapshot()
     }
 
+    fn flip_bit(&mut self, at: u64) -> bool {
+        self.map.flip_bit(at)
+    }
+
     fn restore(&mut self, segments: Vec<Bytes>) -> Result<(), RestoreError> {
         let map = SegmentMap::restore(segments)?;
         if map.bytes() > self.limit_bytes {

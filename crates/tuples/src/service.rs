@@ -131,6 +131,10 @@ impl Service for TupleSpaces {
         self.spaces.map.snapshot()
     }
 
+    fn flip_bit(&mut self, at: u64) -> bool {
+        self.spaces.map.flip_bit(at)
+    }
+
     fn restore(&mut self, segments: Vec<Bytes>) -> Result<(), RestoreError> {
         let map = SegmentMap::restore(segments)?;
         if map.bytes() > self.spaces.limit_bytes {

@@ -22,7 +22,19 @@ struct Raw {
     http: Option<String>,
     #[serde(default)]
     checkpoint_mb_s: u64,
+    #[serde(default = "default_scrub_interval")]
+    scrub_interval_s: u64,
 }
+
+fn default_scrub_interval() -> u64 {
+    SCRUB_INTERVAL_S
+}
+
+/// An hour.
+pub const SCRUB_INTERVAL_S: u64 = 3600;
+
+/// Thirty days.
+const MOST_SCRUB_INTERVAL_S: u64 = 30 * 86_400;
 
 /// Largest rate for checkpoints, MB/s.
 const CHECKPOINT_MB_S: u64 = 1_000_000;
@@ -50,6 +62,9 @@ pub struct ReplicaFile {
     /// How fast it writes checkpoints, MB/s (of 10^6 bytes), up to 1000000; 0: as fast as the
     /// flushes of its log allow.
     pub checkpoint_mb_s: u64,
+    /// Within so many seconds, up to thirty days, it holds all of its state in memory against the
+    /// digests; 0: never.
+    pub scrub_interval_s: u64,
 }
 
 impl ReplicaFile {
@@ -80,6 +95,12 @@ impl ReplicaFile {
              of the log decide",
             raw.checkpoint_mb_s
         );
+        ensure!(
+            raw.scrub_interval_s <= MOST_SCRUB_INTERVAL_S,
+            "{file}: scrub_interval_s is {}, and may be at most {MOST_SCRUB_INTERVAL_S}; 0 turns the \
+             scrub off",
+            raw.scrub_interval_s
+        );
         Ok(ReplicaFile {
             path: path.to_owned(),
             id: raw.id,
@@ -90,6 +111,7 @@ impl ReplicaFile {
             listen: raw.listen,
             http: raw.http,
             checkpoint_mb_s: raw.checkpoint_mb_s,
+            scrub_interval_s: raw.scrub_interval_s,
         })
     }
 
@@ -127,6 +149,10 @@ impl ReplicaFile {
         if self.checkpoint_mb_s > 0 {
             text.push_str("# How fast checkpoints are written, MB/s.\n");
             text.push_str(&format!("checkpoint_mb_s = {}\n", self.checkpoint_mb_s));
+        }
+        if self.scrub_interval_s != SCRUB_INTERVAL_S {
+            text.push_str("# Within how many seconds the state in memory is verified; 0: never.\n");
+            text.push_str(&format!("scrub_interval_s = {}\n", self.scrub_interval_s));
         }
         text
     }
@@ -174,9 +200,8 @@ mod tests {
     use super::*;
     use perdura_protocol::Scheme;
 
-    #[test]
-    fn the_rate_of_checkpoints_is_kept_and_bounded() {
-        let file = |checkpoint_mb_s| ReplicaFile {
+    fn file(checkpoint_mb_s: u64, scrub_interval_s: u64) -> ReplicaFile {
+        ReplicaFile {
             path: "replica.toml".into(),
             id: 0,
             incarnation: 0,
@@ -186,13 +211,31 @@ mod tests {
             listen: "127.0.0.1:7400".to_owned(),
             http: None,
             checkpoint_mb_s,
-        };
-        let parsed = |rate| ReplicaFile::parse(Path::new("replica.toml"), &file(rate).render());
-        for rate in [0, 20, CHECKPOINT_MB_S] {
-            assert_eq!(parsed(rate).unwrap().checkpoint_mb_s, rate);
+            scrub_interval_s,
         }
-        assert!(!file(0).render().contains("checkpoint_mb_s"));
-        let error = parsed(CHECKPOINT_MB_S + 1).unwrap_err().to_string();
+    }
+
+    fn parsed(file: &ReplicaFile) -> Result<ReplicaFile> {
+        ReplicaFile::parse(Path::new("replica.toml"), &file.render())
+    }
+
+    #[test]
+    fn the_rate_of_checkpoints_is_kept_and_bounded() {
+        for rate in [0, 20, CHECKPOINT_MB_S] {
+            assert_eq!(parsed(&file(rate, 0)).unwrap().checkpoint_mb_s, rate);
+        }
+        assert!(!file(0, 0).render().contains("checkpoint_mb_s"));
+        let error = parsed(&file(CHECKPOINT_MB_S + 1, 0)).unwrap_err().to_string();
         assert!(error.contains("checkpoint_mb_s is 1000001"), "{error}");
+    }
+
+    #[test]
+    fn the_interval_of_scrubs_is_kept_and_bounded_and_an_hour_where_it_is_not_given() {
+        for seconds in [0, 1, SCRUB_INTERVAL_S, MOST_SCRUB_INTERVAL_S] {
+            assert_eq!(parsed(&file(0, seconds)).unwrap().scrub_interval_s, seconds);
+        }
+        assert!(!file(0, SCRUB_INTERVAL_S).render().contains("scrub_interval_s"));
+        let error = parsed(&file(0, MOST_SCRUB_INTERVAL_S + 1)).unwrap_err().to_string();
+        assert!(error.contains("scrub_interval_s is 2592001"), "{error}");
     }
 }

@@ -9,7 +9,7 @@
 
 use super::checkpoints::Checkpointing;
 use super::ingress::Origin;
-use super::{Node, Now, Peer};
+use super::{Node, Now, Output, Peer};
 use perdura_execution::Service;
 use perdura_protocol::message::{Message, StateCertificate};
 use perdura_protocol::statement::Kind;
@@ -317,12 +317,19 @@ impl<S: Service> Node<S> {
     fn judge_own_state(&mut self, slot: Slot, certified: Digest) {
         let own = self.checkpointing.own_digest(slot);
         if own.is_some_and(|digest| digest != certified) {
-            self.counters.diverged = true;
-            self.halt(format!(
-                "the state after slot {slot} differs from the one that a quorum of replicas \
-                 signed: memory or disk of this replica is damaged. Stop it and replace it with \
-                 `perdura replica reinit`"
+            self.diverge(format!(
+                "the state after slot {slot} differs from the one that a quorum of replicas signed"
             ));
+        }
+    }
+
+    /// What is certified and stored is right on disk, whatever is in memory, and so is the log.
+    pub(super) fn diverge(&mut self, what: String) {
+        if !self.halted {
+            self.halted = true;
+            self.counters.diverged = true;
+            let trusted = self.checkpointing.certificates.slot();
+            self.outputs.push_back(Output::Diverged { trusted, what });
         }
     }
 

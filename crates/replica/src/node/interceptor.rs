@@ -27,6 +27,12 @@ pub trait Interceptor: Send {
     /// Time passes, at least every 20 ms; returns what is said unasked.
     fn tick(&mut self, now: Now) -> Vec<Said>;
 
+    /// Which bit of the state flips in memory now, if one does.
+    fn flips(&mut self, now: Now) -> Option<u64> {
+        let _ = now;
+        None
+    }
+
     /// Links are to these members from now on.
     fn learn(&mut self, configuration: &Configuration);
 }

@@ -115,6 +115,11 @@ pub enum Input {
         /// Its digest: that of a large state takes too long for the event loop.
         digest: Digest,
     },
+    /// What is in memory is not what was digested.
+    StateDamaged {
+        /// What, in words.
+        what: String,
+    },
     /// Answer to [`Output::ReadDecisions`].
     DecisionsRead {
         /// Who asked.
@@ -178,6 +183,14 @@ pub enum Output {
         /// Who.
         peer: Peer,
         /// What, in words.
+        what: String,
+    },
+    /// This replica's state is not the certified one; nothing comes out any more. Start again from
+    /// what is on disk, without the states after this slot.
+    Diverged {
+        /// The newest state on disk that is certified; 0 if there is none.
+        trusted: Slot,
+        /// What differs, in words.
         what: String,
     },
     /// Stop the process: going on would not be safe. In words what to do.
@@ -272,6 +285,7 @@ impl<S: Service> Node<S> {
             Input::Persisted(mark) => self.on_persisted(now, mark),
             Input::CheckpointStored { manifest } => self.on_checkpoint_stored(now, manifest),
             Input::StateDigested { manifest, digest } => self.on_state_digested(manifest, digest),
+            Input::StateDamaged { what } => self.diverge(what),
             Input::DecisionsRead { to, decisions } => self.on_decisions_read(to, decisions),
         }
         self.carry_out(now);

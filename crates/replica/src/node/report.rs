@@ -219,6 +219,12 @@ impl<S: Service> Node<S> {
         &self.machine
     }
 
+    /// Flips one bit of the executed state, which `at` chooses, as failing memory does. For tests of
+    /// what finds it; false if nothing was flipped.
+    pub fn flip_bit(&mut self, at: u64) -> bool {
+        self.machine.flip_bit(at)
+    }
+
     /// The last slot about which it holds anything.
     #[must_use]
     pub fn furthest_slot(&self) -> Slot {

@@ -1,5 +1,5 @@
 //! The thread that writes and flushes checkpoints, from frozen snapshots, while the event loop
-//! executes on; and one that digests states, so that who is writing one for long still signs others.
+//! executes on.
 //!
 //! A checkpoint of its own is paced, until the next one is due: the log grows till then. A state that
 //! was received is not, nor is a checkpoint that such a one waits for: the replica is away until that
@@ -38,8 +38,6 @@ pub(super) struct Checkpointer {
     jobs: Option<SyncSender<Job>>,
     orders: Orders,
     thread: JoinHandle<Checkpoints<FileDisk>>,
-    states: Option<SyncSender<StateSnapshot>>,
-    digester: JoinHandle<()>,
 }
 
 impl Checkpointer {
@@ -55,35 +53,19 @@ impl Checkpointer {
         let orders = Orders::default();
         let pace = Pace { bytes_per_s, watch, orders: orders.clone() };
         let work = move |completions: &Completions| work(checkpoints, &pace, &queue, completions);
-        let thread = worker::spawn("checkpointer", completions.clone(), work)?;
-        let (states, queue) = sync_channel(QUEUE);
-        let work = move |completions: &Completions| digest(&queue, completions);
-        let digester = worker::spawn("digester", completions, work)?;
-        Ok(Checkpointer { jobs: Some(jobs), orders, thread, states: Some(states), digester })
+        let thread = worker::spawn("checkpointer", completions, work)?;
+        Ok(Checkpointer { jobs: Some(jobs), orders, thread })
     }
 
     /// One whose thread never does anything.
     #[cfg(test)]
     pub fn stuck() -> Checkpointer {
-        fn park<T>() -> T {
+        let thread = std::thread::spawn(|| {
             loop {
                 std::thread::park();
             }
-        }
-        Checkpointer {
-            jobs: Some(sync_channel(QUEUE).0),
-            orders: Orders::default(),
-            thread: std::thread::spawn(park),
-            states: Some(sync_channel(QUEUE).0),
-            digester: std::thread::spawn(park),
-        }
-    }
-
-    /// Digests a state.
-    pub fn digest(&self, snapshot: StateSnapshot) {
-        if let Some(states) = &self.states {
-            let _ = states.send(snapshot);
-        }
+        });
+        Checkpointer { jobs: Some(sync_channel(QUEUE).0), orders: Orders::default(), thread }
     }
 
     pub fn send(&self, job: Job) {
@@ -107,18 +89,8 @@ impl Checkpointer {
     /// after a panic.
     pub fn stop(mut self) -> Option<Checkpoints<FileDisk>> {
         self.jobs = None;
-        self.states = None;
         self.orders.change(|given| given.stop_by = Some(Instant::now() + LAST_WRITES));
-        let _ = self.digester.join();
         self.thread.join().ok()
-    }
-}
-
-fn digest(queue: &Receiver<StateSnapshot>, completions: &Completions) {
-    while let Ok(snapshot) = queue.recv() {
-        let manifest = snapshot.manifest();
-        let digest = manifest.digest();
-        completions.push(Completion::StateDigested { manifest, digest });
     }
 }
 
@@ -210,6 +182,7 @@ fn work(
             break;
         }
         let begun = Instant::now();
+        let own = matches!(job, Job::Store { .. });
         let (manifest, stored) = match job {
             Job::Store { snapshot, keep } => {
                 let manifest = snapshot.manifest();
@@ -247,12 +220,16 @@ fn work(
                 tracing::info!(slot = %manifest.slot, "a checkpoint was given up: stopping");
                 break;
             }
+            Err(error @ CheckpointError::OtherPiece { .. }) if own => {
+                completions.push(Completion::StateDamaged(error.to_string()));
+                break;
+            }
             Err(
                 error @ (CheckpointError::OtherPiece { .. }
                 | CheckpointError::NotNewer { .. }
                 | CheckpointError::TooLarge),
             ) => {
-                completions.push(worker::refusal(&error));
+                completions.push(Completion::Refused(error.to_string()));
                 break;
             }
             Err(error) => {

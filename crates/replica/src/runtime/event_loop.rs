@@ -3,22 +3,23 @@
 
 use super::checkpointer::{self, Checkpointer};
 use super::complaints::Complaints;
+use super::digester::Digester;
 use super::http::{CheckpointBytes, Shared, Snapshot};
 use super::keeper::{self, Completion, Completions, Keeper};
 use super::pace::FlushWatch;
-use super::{Clock, ReplicaConfig, RunError, Shutdown, experiments, worker};
+use super::repairs::Repairs;
+use super::{Clock, Ended, ReplicaConfig, RunError, Shutdown, experiments};
 use crate::node::{Input, Node, NotAdmitted, Output, Peer, Report, State};
 use bytes::Bytes;
 use perdura_agreement::timing::TICK_MS;
 use perdura_durability::{Checkpoints, FileDisk, Log, storage};
 use perdura_execution::Service;
 use perdura_protocol::configuration::Durability;
-use perdura_protocol::{Configuration, PublicKey, ReplicaId};
+use perdura_protocol::{Configuration, PublicKey, ReplicaId, Slot};
 use perdura_transport::Peer as LinkPeer;
 use perdura_transport::{
     Admission, Hello, Hub, HubEvent, MemberAddress, Misbehaviour, Refusal, SendError, Stats,
 };
-use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -28,12 +29,20 @@ const REPORT_MS: u64 = 100;
 /// How long a replica that was asked to stop waits for what it took on to become durable.
 const DRAIN: Duration = Duration::from_secs(5);
 
+/// What follows the reason of a thread that refused what it was given.
+const NOT_THE_DISK: &str = "The disk did not fail, and everything acknowledged is safe. Test the memory \
+    of this machine, start the replica again (it goes on from its log and the checkpoint before), \
+    and report this";
+
 pub(super) struct EventLoop<S> {
-    config: ReplicaConfig,
+    config: Arc<ReplicaConfig>,
     clock: Clock,
     hub: Hub,
     node: Node<S>,
     shared: Shared,
+    repairs: Repairs,
+    // Of the states on disk, when this one is not the certified one.
+    trusted: Slot,
     completions: Completions,
     reported_ms: u64,
     appended: u64,
@@ -48,6 +57,7 @@ pub(super) struct EventLoop<S> {
 struct Workers {
     keeper: Keeper,
     checkpointer: Checkpointer,
+    digester: Digester,
 }
 
 fn node_peer(peer: LinkPeer) -> Peer {
@@ -66,23 +76,24 @@ fn link_peer(peer: Peer) -> LinkPeer {
 
 impl<S: Service> EventLoop<S> {
     pub fn start(
-        #[cfg_attr(not(feature = "misbehave"), allow(unused_mut))] mut config: ReplicaConfig,
+        config: Arc<ReplicaConfig>,
         clock: Clock,
         hub: Hub,
         node: Node<S>,
         shared: Shared,
-    ) -> io::Result<EventLoop<S>> {
+        repairs: Repairs,
+    ) -> EventLoop<S> {
         let completions =
             Completions { waiting: Arc::new(Mutex::new(Vec::new())), waker: hub.waker() };
         let in_memory = config.parameters.durability == Durability::None;
-        #[cfg(feature = "misbehave")]
-        let intercept = super::intercept::Intercept::new(config.interceptor.take());
-        Ok(EventLoop {
+        EventLoop {
             config,
             clock,
             hub,
             node,
             shared,
+            repairs,
+            trusted: Slot(0),
             completions,
             reported_ms: 0,
             appended: 0,
@@ -91,8 +102,17 @@ impl<S: Service> EventLoop<S> {
             complaints: Complaints::default(),
             checkpoints: CheckpointBytes::default(),
             #[cfg(feature = "misbehave")]
-            intercept,
-        })
+            intercept: super::intercept::Intercept::default(),
+        }
+    }
+
+    pub fn waker(&self) -> Arc<mio::Waker> {
+        self.hub.waker()
+    }
+
+    #[cfg(feature = "misbehave")]
+    pub fn lie(&mut self, interceptor: Option<Box<dyn crate::node::Interceptor>>) {
+        self.intercept = super::intercept::Intercept::new(interceptor);
     }
 
     pub fn run(
@@ -100,12 +120,14 @@ impl<S: Service> EventLoop<S> {
         log: Log<FileDisk>,
         checkpoints: Checkpoints<FileDisk>,
         shutdown: &Shutdown,
-    ) -> Result<(), RunError> {
+    ) -> Result<Ended, RunError> {
         let (watch, completions) = (FlushWatch::default(), &self.completions);
         let (device, rate) = (self.config.log_device, self.config.checkpoint_bytes_per_s);
         let keeper = Keeper::start(log, device, watch.clone(), completions.clone())?;
         let checkpointer = Checkpointer::start(checkpoints, rate, watch, completions.clone())?;
-        let workers = Workers { keeper, checkpointer };
+        let digester = Digester::start(self.config.scrub_interval, self.completions.clone())?;
+        digester.hold(self.node.machine().snapshot());
+        let workers = Workers { keeper, checkpointer, digester };
         let mut events = Vec::new();
         let mut stopping: Option<Instant> = None;
         let mut outcome = Ok(());
@@ -133,17 +155,44 @@ impl<S: Service> EventLoop<S> {
         outcome: Result<(), RunError>,
         workers: Workers,
         shutdown: &Shutdown,
-    ) -> Result<(), RunError> {
+    ) -> Result<Ended, RunError> {
+        if matches!(outcome, Err(RunError::Diverged { .. })) && !self.stays_down() {
+            self.discard(workers)?;
+            return Ok(Ended::Diverged);
+        }
         if let Err(error) = outcome {
             self.stand_still(&error, shutdown);
             return Err(error);
         }
+        workers.digester.stop();
         let (keeper, checkpointer) = (workers.keeper.stop(), workers.checkpointer.stop());
         failure(&self.completions.take())?;
         if let (Some(log), Some(checkpoints)) = (keeper, checkpointer) {
             storage::close(log, checkpoints)?;
         }
         tracing::info!("stopped");
+        Ok(Ended::Stopped)
+    }
+
+    /// What is in memory only cannot be begun anew from.
+    fn stays_down(&self) -> bool {
+        self.in_memory || !self.repairs.may_begin(Instant::now())
+    }
+
+    /// The state is not the certified one: what was taken on is made durable, and what is stored of
+    /// the state after the newest certified one is discarded.
+    fn discard(self, workers: Workers) -> Result<(), RunError> {
+        self.publish(Report { leader: false, ..self.node.report() }, Stats::default());
+        let trusted = self.repairs.trusted(Instant::now(), self.trusted);
+        drop(self.hub);
+        workers.digester.stop();
+        let (keeper, checkpointer) = (workers.keeper.stop(), workers.checkpointer.stop());
+        failure(&self.completions.take())?;
+        if let (Some(mut log), Some(checkpoints)) = (keeper, checkpointer) {
+            log.flush().map_err(|error| RunError::Disk(error.to_string()))?;
+            let discarded = checkpoints.distrust_after(trusted)?;
+            tracing::warn!(%trusted, discarded, "states on disk after a certified one are discarded");
+        }
         Ok(())
     }
 
@@ -154,7 +203,8 @@ impl<S: Service> EventLoop<S> {
         let state = if report.state == State::Diverged { State::Diverged } else { State::Stopped };
         self.publish(Report { state, leader: false, ..report }, Stats::default());
         drop(self.hub);
-        while matches!(error, RunError::Halted(_)) && !shutdown.requested() {
+        let lasts = matches!(error, RunError::Halted(_) | RunError::Diverged { .. });
+        while lasts && !shutdown.requested() {
             std::thread::sleep(Duration::from_millis(REPORT_MS));
         }
     }
@@ -185,7 +235,8 @@ impl<S: Service> EventLoop<S> {
                 Completion::StateDigested { manifest, digest } => {
                     Input::StateDigested { manifest, digest }
                 }
-                Completion::Failed(_) => continue,
+                Completion::StateDamaged(what) => Input::StateDamaged { what },
+                Completion::Refused(_) | Completion::Failed(_) => continue,
             };
             self.node.handle(now, input);
             self.make_room(workers)?;
@@ -220,6 +271,14 @@ impl<S: Service> EventLoop<S> {
         #[cfg(feature = "misbehave")]
         for (peer, bytes) in self.intercept.due(now) {
             self.send(peer, bytes);
+        }
+        #[cfg(feature = "misbehave")]
+        if let Some(at) = self.intercept.flips(now)
+            && self.node.flip_bit(at)
+        {
+            tracing::warn!("a bit of the state was flipped");
+            // What is shared with an earlier snapshot would have been flipped there too.
+            workers.digester.hold(self.node.machine().snapshot());
         }
         self.hub.flush();
         if now.monotonic_ms >= self.reported_ms + REPORT_MS {
@@ -266,8 +325,9 @@ impl<S: Service> EventLoop<S> {
                 Output::ReadDecisions { to, wanted } => {
                     workers.keeper.send(keeper::Job::Read { to, wanted });
                 }
-                Output::DigestState { snapshot } => workers.checkpointer.digest(snapshot),
+                Output::DigestState { snapshot } => workers.digester.digest(snapshot),
                 Output::StoreCheckpoint { snapshot, keep } => {
+                    workers.digester.hold(snapshot.clone());
                     workers.checkpointer.send(checkpointer::Job::Store { snapshot, keep });
                 }
                 Output::InstallCheckpoint { manifest, pieces, keep } => {
@@ -280,6 +340,12 @@ impl<S: Service> EventLoop<S> {
                 }
                 Output::Members(configuration) => self.set_members(&configuration),
                 Output::Misbehaved { peer, what } => self.punish(peer, &what),
+                Output::Diverged { trusted, what } => {
+                    tracing::error!("{what}: memory or disk of this replica is damaged");
+                    self.trusted = trusted;
+                    let repairs = self.repairs.recent(Instant::now());
+                    return Err(RunError::Diverged { what, repairs });
+                }
                 Output::Halt(reason) => {
                     tracing::error!("{reason}");
                     return Err(RunError::Halted(reason));
@@ -362,25 +428,23 @@ impl<S: Service> EventLoop<S> {
     fn publish(&self, report: Report, network: Stats) {
         let experiments = experiments(&self.config);
         let (checkpoints, at) = (self.checkpoints, Instant::now());
-        let snapshot = Snapshot { report, network, checkpoints, experiments, at };
+        let repairs = self.repairs.total();
+        let snapshot = Snapshot { report, network, checkpoints, repairs, experiments, at };
         *self.shared.lock().unwrap_or_else(PoisonError::into_inner) = Some(snapshot);
     }
 }
 
 /// What a thread reported before it ended.
 fn failure(completions: &[Completion]) -> Result<(), RunError> {
-    let reason = completions.iter().find_map(|completion| match completion {
-        Completion::Failed(reason) => Some(reason.clone()),
-        _ => None,
-    });
-    match reason {
-        None => Ok(()),
-        Some(reason) if worker::is_refusal(&reason) => {
+    completions.iter().try_for_each(|completion| match completion {
+        Completion::Failed(reason) => Err(RunError::Disk(reason.clone())),
+        Completion::Refused(reason) => {
+            let reason = format!("{reason}. {NOT_THE_DISK}");
             tracing::error!("{reason}");
             Err(RunError::Halted(reason))
         }
-        Some(reason) => Err(RunError::Disk(reason)),
-    }
+        _ => Ok(()),
+    })
 }
 
 /// Who may come in, and who has to wait.
@@ -448,6 +512,7 @@ mod tests {
             data: "unused".into(),
             log_device: None,
             checkpoint_bytes_per_s: 0,
+            scrub_interval: Duration::from_secs(3600),
             #[cfg(feature = "misbehave")]
             interceptor: None,
         }
@@ -503,7 +568,8 @@ mod tests {
             backlog_bytes: BACKLOG_BYTES,
         };
         let node = Node::boot(boot, clock.now()).unwrap();
-        EventLoop::start(config, clock, hub, node, Shared::default()).unwrap()
+        let shared = Shared::default();
+        EventLoop::start(Arc::new(config), clock, hub, node, shared, Repairs::default())
     }
 
     /// Piece 0 of a state is not what its manifest says, or the state is not newer; its disk is well.
@@ -546,7 +612,8 @@ mod tests {
         let event_loop = event_loop();
         let (address, shared) = (event_loop.hub.local_address(), event_loop.shared.clone());
         assert!(std::net::TcpStream::connect(address).is_ok());
-        let workers = Workers { keeper: Keeper::stuck(), checkpointer: Checkpointer::stuck() };
+        let (keeper, checkpointer) = (Keeper::stuck(), Checkpointer::stuck());
+        let workers = Workers { keeper, checkpointer, digester: Digester::stuck() };
         // It returns, though neither of them ever ends.
         let outcome = event_loop.end(Err(RunError::Disk("full".into())), workers, &Shutdown::new());
         assert!(matches!(outcome, Err(RunError::Disk(_))));

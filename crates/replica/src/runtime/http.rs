@@ -31,6 +31,8 @@ pub(super) struct Snapshot {
     pub report: Report,
     pub network: Stats,
     pub checkpoints: CheckpointBytes,
+    /// How often the state was replaced because it was not the certified one.
+    pub repairs: u64,
     /// What makes it slower on purpose.
     pub experiments: Vec<String>,
     /// When it was made.
@@ -175,6 +177,7 @@ fn status(snapshot: &Snapshot) -> String {
         "checkpoint": at(report.checkpoint),
         "boundary": at(report.boundary),
         "state": state_of(snapshot),
+        "repairs": snapshot.repairs,
         "experiments": snapshot.experiments,
         "pid": std::process::id(),
         "version": env!("CARGO_PKG_VERSION"),
@@ -210,7 +213,7 @@ mod tests {
         let at = Instant::now().checked_sub(age).unwrap();
         let experiments = vec!["slow".to_owned()];
         let checkpoints = CheckpointBytes::default();
-        Snapshot { report, network: Stats::default(), checkpoints, experiments, at }
+        Snapshot { report, network: Stats::default(), checkpoints, repairs: 0, experiments, at }
     }
 
     #[test]

@@ -60,6 +60,10 @@ impl Intercept {
         std::mem::take(&mut self.ready)
     }
 
+    pub fn flips(&mut self, now: Now) -> Option<u64> {
+        self.interceptor.as_mut().and_then(|interceptor| interceptor.flips(now))
+    }
+
     fn take(&mut self, now: Now, said: Vec<Said>) {
         for Said { after_ms, peer, bytes } in said {
             self.number += 1;

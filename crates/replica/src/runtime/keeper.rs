@@ -31,9 +31,22 @@ pub(super) enum Job {
 /// What other threads report to the event loop.
 pub(super) enum Completion {
     Persisted(u64),
-    DecisionsRead { to: ReplicaId, decisions: Vec<Decision> },
-    CheckpointStored { manifest: perdura_execution::Manifest, stored: Option<Stored> },
-    StateDigested { manifest: perdura_execution::Manifest, digest: Digest },
+    DecisionsRead {
+        to: ReplicaId,
+        decisions: Vec<Decision>,
+    },
+    CheckpointStored {
+        manifest: perdura_execution::Manifest,
+        stored: Option<Stored>,
+    },
+    StateDigested {
+        manifest: perdura_execution::Manifest,
+        digest: Digest,
+    },
+    StateDamaged(String),
+    /// What was to be stored is wrong; the disk is not.
+    Refused(String),
+    /// The disk failed.
     Failed(String),
 }
 

@@ -91,6 +91,11 @@ pub(super) fn text(snapshot: &Snapshot) -> prometheus::Result<Vec<u8>> {
             snapshot.checkpoints.linked,
         ),
         (
+            "perdura_repairs_total",
+            "Times that the state was not the certified one and was replaced.",
+            snapshot.repairs,
+        ),
+        (
             "perdura_checkpoint_damages_total",
             "Pieces and indexes of checkpoints that had rotted and were written anew.",
             snapshot.checkpoints.damages,

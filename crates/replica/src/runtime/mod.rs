@@ -6,6 +6,7 @@
 mod checkpointer;
 mod complaints;
 mod device;
+mod digester;
 mod event_loop;
 mod http;
 #[cfg(feature = "misbehave")]
@@ -13,22 +14,27 @@ mod intercept;
 mod keeper;
 mod metrics;
 mod pace;
+mod repairs;
 mod worker;
 
 pub use device::LogDevice;
 
 use crate::node::{self, Boot, BootError, Node, Now};
+use event_loop::EventLoop;
 use perdura_durability::storage::CloseError;
-use perdura_durability::{CheckpointError, Expectation, FileDisk, OpenError, Options, storage};
+use perdura_durability::{
+    CheckpointError, Checkpoints, Expectation, FileDisk, Log, OpenError, Options, storage,
+};
 use perdura_execution::{Genesis, Service};
 use perdura_protocol::configuration::{Durability, Parameters};
 use perdura_protocol::{Configuration, ReplicaId, Scheme, SecretKey, Time};
 use perdura_transport::{BindError, Hub, HubConfig};
+use repairs::Repairs;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Everything that a replica is told.
 pub struct ReplicaConfig {
@@ -58,6 +64,8 @@ pub struct ReplicaConfig {
     /// How fast checkpoints are written, bytes per second; 0: as fast as it goes while the flushes
     /// of the log take what they usually take.
     pub checkpoint_bytes_per_s: u64,
+    /// Within which all of the state in memory is held against its digests; zero: never.
+    pub scrub_interval: Duration,
     /// What lies in its name.
     #[cfg(feature = "misbehave")]
     pub interceptor: Option<Box<dyn node::Interceptor>>,
@@ -98,6 +106,19 @@ pub enum RunError {
     /// The node refuses to go on.
     #[error("stopped: {0}")]
     Halted(String),
+    /// Its state is not the certified one. [`run`] begins anew from what is certified, and gives that
+    /// up only when it happens again and again.
+    #[error(
+        "stopped: {what}, after {repairs} repairs within an hour. The memory, the processor or the disk \
+         of this machine is damaged, or the replicas run different programs: check them, then replace \
+         this replica with `perdura replica reinit`"
+    )]
+    Diverged {
+        /// What differs.
+        what: String,
+        /// How often it was repaired.
+        repairs: usize,
+    },
     /// The run ended, but the data directory was not closed in order; it opens as after a crash.
     #[error(transparent)]
     Close(#[from] CloseError),
@@ -181,10 +202,49 @@ fn experiments(config: &ReplicaConfig) -> Vec<String> {
 /// # Errors
 /// [`RunError`], each with what to do about it.
 pub fn run<S: Service>(
-    config: ReplicaConfig,
-    make_service: impl Fn() -> S + Send + 'static,
+    #[cfg_attr(not(feature = "misbehave"), allow(unused_mut))] mut config: ReplicaConfig,
+    make_service: impl Fn() -> S + Send + Sync + 'static,
     shutdown: &Shutdown,
 ) -> Result<(), RunError> {
+    #[cfg(feature = "misbehave")]
+    let mut interceptor = config.interceptor.take();
+    let config = Arc::new(config);
+    let make_service: MakeService<S> = Arc::new(make_service);
+    let mut shared = None;
+    let mut repairs = Repairs::default();
+    loop {
+        let start = |shared: &mut _| begin(&config, &make_service, shared, repairs.clone());
+        let lived = start(&mut shared).and_then(|life| {
+            #[cfg(feature = "misbehave")]
+            let life = life.lying(interceptor.take());
+            life.run(shutdown)
+        });
+        match lived? {
+            Ended::Diverged if !shutdown.requested() => repairs.begin(Instant::now()),
+            Ended::Diverged | Ended::Stopped => return Ok(()),
+        }
+        tracing::warn!("begins anew from what is certified");
+    }
+}
+
+/// How a run ended that did not fail.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Ended {
+    /// As asked.
+    Stopped,
+    /// Its state was not the certified one, and what is on disk is right now.
+    Diverged,
+}
+
+type MakeService<S> = Arc<dyn Fn() -> S + Send + Sync>;
+
+/// Opens the data directory, and whatever else there is to open.
+fn begin<S: Service>(
+    config: &Arc<ReplicaConfig>,
+    make_service: &MakeService<S>,
+    published: &mut Option<http::Shared>,
+    repairs: Repairs,
+) -> Result<Life<S>, RunError> {
     let clock = Clock { origin: Instant::now() };
     let disk = FileDisk::open(&config.data)?;
     let expectation = Expectation {
@@ -211,10 +271,16 @@ pub fn run<S: Service>(
         },
         clock.origin,
     )?;
-    let shared = Arc::new(Mutex::new(None));
-    if let Some(address) = &config.http {
-        http::serve(address, Arc::clone(&shared))?;
-    }
+    let shared = match published {
+        Some(shared) => Arc::clone(shared),
+        None => {
+            let shared = Arc::new(Mutex::new(None));
+            if let Some(address) = &config.http {
+                http::serve(address, Arc::clone(&shared))?;
+            }
+            Arc::clone(published.insert(shared))
+        }
+    };
     // Only now: opening the directory notes that this replica has run, and after that it may be
     // that it can never run again (durability `none`).
     let options = Options::for_checkpoints_of(config.parameters.checkpoint_bytes);
@@ -223,9 +289,10 @@ pub fn run<S: Service>(
     for warning in &recovered.warnings {
         tracing::warn!("{warning}");
     }
-    for experiment in experiments(&config) {
+    for experiment in experiments(config) {
         tracing::warn!("experiment: {experiment}");
     }
+    let make_service = Arc::clone(make_service);
     let node = Node::boot(
         Boot {
             me: config.id,
@@ -235,7 +302,7 @@ pub fn run<S: Service>(
             genesis: config.genesis.clone(),
             latest: config.latest.clone(),
             entropy: perdura_protocol::Digest::of(&entropy).0,
-            make_service: Box::new(make_service),
+            make_service: Box::new(move || make_service()),
             found: recovered.found,
             backlog_bytes: node::BACKLOG_BYTES,
         },
@@ -247,10 +314,27 @@ pub fn run<S: Service>(
         executed = %node.report().executed,
         "replica starts"
     );
-    shutdown.attach(hub.waker());
-    event_loop::EventLoop::start(config, clock, hub, node, shared)?.run(
-        recovered.log,
-        recovered.checkpoints,
-        shutdown,
-    )
+    let config = Arc::clone(config);
+    let event_loop = EventLoop::start(config, clock, hub, node, shared, repairs);
+    Ok(Life { event_loop, log: recovered.log, checkpoints: recovered.checkpoints })
+}
+
+/// From the opening of the data directory to its closing.
+struct Life<S> {
+    event_loop: EventLoop<S>,
+    log: Log<FileDisk>,
+    checkpoints: Checkpoints<FileDisk>,
+}
+
+impl<S: Service> Life<S> {
+    #[cfg(feature = "misbehave")]
+    fn lying(mut self, interceptor: Option<Box<dyn node::Interceptor>>) -> Life<S> {
+        self.event_loop.lie(interceptor);
+        self
+    }
+
+    fn run(self, shutdown: &Shutdown) -> Result<Ended, RunError> {
+        shutdown.attach(self.event_loop.waker());
+        self.event_loop.run(self.log, self.checkpoints, shutdown)
+    }
 }

@@ -2,24 +2,8 @@
 //! otherwise the replica would go on, and nothing that it takes on would ever become durable (D3).
 
 use super::keeper::{Completion, Completions};
-use std::fmt::Display;
 use std::io;
 use std::thread::JoinHandle;
-
-/// What follows the reason of a thread that refused what it was given.
-const NOT_THE_DISK: &str = ". The disk did not fail, and everything acknowledged is safe. Test the \
-    memory of this machine, start the replica again (it goes on from its log and the checkpoint \
-    before), and report this";
-
-/// The report of a thread that stops because what it was given is wrong, not because of its disk.
-pub(super) fn refusal(reason: &impl Display) -> Completion {
-    Completion::Failed(format!("{reason}{NOT_THE_DISK}"))
-}
-
-/// Whether a failure was reported by [`refusal`].
-pub(super) fn is_refusal(reason: &str) -> bool {
-    reason.ends_with(NOT_THE_DISK)
-}
 
 /// Reports the end of a thread that did not mean to end.
 struct Alarm {

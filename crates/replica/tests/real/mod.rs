@@ -119,6 +119,7 @@ impl<S: Service> Group<S> {
             data: self.data(i),
             log_device: None,
             checkpoint_bytes_per_s: 0,
+            scrub_interval: std::time::Duration::from_secs(3600),
         };
         change(&mut config);
         let shutdown = Shutdown::new();

@@ -149,7 +149,8 @@ impl World {
             here.armed.disk = Some(FaultKind::ReadError);
         }
         let damaged = here.disk.is_damaged() || here.disk.will_misread();
-        let (trusted, unstored) = (!damaged && !here.just_forgot, here.disk.has_unstored());
+        let trusted = !damaged && !here.just_forgot && !here.memory.repaired;
+        let unstored = here.disk.has_unstored();
         let disk = here.disk.handle();
         let result = if damaged && !here.just_forgot {
             self.open_damaged(replica)

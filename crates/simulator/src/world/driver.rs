@@ -103,6 +103,11 @@ impl World {
                 }
                 Output::Members(configuration) => self.on_members(replica, configuration),
                 Output::Misbehaved { peer, what } => self.on_accusation(replica, peer, &what),
+                Output::Diverged { trusted, what } if self.is_liar(replica) => {
+                    self.repair(replica, trusted, &what);
+                    return;
+                }
+                Output::Diverged { what, .. } => self.fail(progress::halted(replica, &what)),
                 Output::Halt(why) if self.is_liar(replica) => {
                     self.stumbles(replica, &why);
                     return;

@@ -171,7 +171,7 @@ impl World {
         }
         let last = self.checkers.agreement.last();
         for (index, replica) in self.replicas.iter().enumerate() {
-            if replica.liar.is_some() {
+            if replica.liar.is_some() && !self.is_repaired(index) {
                 continue;
             }
             let Some(process) = &replica.process else {
@@ -194,7 +194,7 @@ impl World {
             let Some(process) = &self.replicas[index].process else { continue };
             let report = process.node.report();
             self.report.add_counters(&report.counters);
-            if self.is_liar(index) {
+            if self.is_liar(index) && !self.is_repaired(index) {
                 continue;
             }
             self.report.highest_view = self.report.highest_view.max(report.view.0);
@@ -202,7 +202,9 @@ impl World {
             let (slot, digest) = (manifest.slot, manifest.digest());
             let check = self.checkers.equal_states.state(index, slot, digest);
             self.check(check);
-            self.check(self.checkers.durability.recovered(index, slot));
+            if !self.is_liar(index) {
+                self.check(self.checkers.durability.recovered(index, slot));
+            }
         }
         self.report.longest_catch_up_us = self.checkers.standstill.longest_us();
         if self.has_spaces() {

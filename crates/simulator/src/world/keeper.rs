@@ -163,6 +163,7 @@ impl World {
             here.disk.fail_after(operations);
             here.armed.disk = Some(FaultKind::CrashInCheckpoint);
         }
+        let own = matches!(job, StateJob::Store { .. });
         let (manifest, result) = match &job {
             StateJob::Store { snapshot, keep } => {
                 let manifest = snapshot.manifest();
@@ -187,6 +188,9 @@ impl World {
                 self.state_stored(replica, manifest, armed.is_some());
             }
             Err(CheckpointError::Disk(error)) => self.disk_failed(replica, &error.to_string()),
+            Err(error @ CheckpointError::OtherPiece { .. }) if own && self.is_liar(replica) => {
+                self.input(replica, Input::StateDamaged { what: error.to_string() });
+            }
             Err(error) => {
                 self.fail(crate::checkers::progress::halted(replica, &error.to_string()));
             }

@@ -1,15 +1,20 @@
 //! Replicas that lie: real ones, with a [`Liar`] between them and their links. Nothing is checked
 //! of what they do; what they do to others is.
 
+use super::replica::Memory;
 use super::{Event, World};
 use crate::checkers::progress;
 use crate::random::Random;
+use crate::report::Mark;
 use crate::witness::{Notes, Witnessed};
 use bytes::Bytes;
 use perdura_adversary::{Insider, Liar, Strategy, Twin};
-use perdura_protocol::{ReplicaId, SecretKey};
+use perdura_protocol::{ReplicaId, SecretKey, Slot};
 use perdura_replica::node::{Boot, Found, Input, Interceptor, Node, Now, Peer, Said};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Between two scrubs of all that is in memory, microseconds.
+const SCRUB_US: u64 = 5_000_000;
 
 impl World {
     /// Draws which replicas lie. What one does all know of each other.
@@ -167,6 +172,67 @@ impl World {
             self.count_lies(strategy, lies);
         }
         self.utter(replica, said);
+        self.memory_rots(replica, now);
+    }
+
+    /// A bit flips in the memory of a liar; and now and then all of it is verified, as the scrub of a
+    /// real replica does.
+    fn memory_rots(&mut self, replica: usize, now: Now) {
+        let here = &mut self.replicas[replica];
+        let Some(liar) = here.liar.as_mut().filter(|_| !self.ending.begun()) else { return };
+        let strategy = liar.strategy();
+        if let (Some(at), Some(process)) = (liar.flips(now), &mut here.process)
+            && process.node.flip_bit(at)
+        {
+            here.memory.flipped = true;
+            self.count_lies(strategy, 1);
+            self.tell(format_args!("a bit flips in the memory of r{replica}"));
+        }
+        self.scrub(replica);
+    }
+
+    fn scrub(&mut self, replica: usize) {
+        let here = &mut self.replicas[replica];
+        let due = here.memory.flipped && here.memory.scrubbed_us + SCRUB_US <= self.now_us;
+        let Some(process) = here.process.as_ref().filter(|_| due) else { return };
+        here.memory.scrubbed_us = self.now_us;
+        let snapshot = process.node.machine().snapshot();
+        let manifest = snapshot.manifest();
+        let damaged =
+            (0..snapshot.pieces()).find(|index| !manifest.verify(*index, &snapshot.piece(*index)));
+        if let Some(index) = damaged {
+            self.mark(Mark::DamageScrubbed);
+            let what = format!("piece {index} is not what it was when it last changed");
+            self.input(replica, Input::StateDamaged { what });
+        }
+    }
+
+    /// A replica whose state is not the certified one begins anew from what is.
+    pub(crate) fn repair(&mut self, replica: usize, trusted: Slot, what: &str) {
+        self.tell(format_args!("r{replica} begins anew after slot {trusted}: {what}"));
+        let here = &mut self.replicas[replica];
+        let rots = here.liar.as_ref().is_some_and(|liar| liar.strategy() == Strategy::RottenMemory);
+        if rots && !here.memory.flipped {
+            self.fail(progress::halted(replica, what));
+            return;
+        }
+        let Some(process) = here.process.take() else { return };
+        self.report.add_counters(&process.node.report().counters);
+        let discarded = process.checkpoints.distrust_after(trusted);
+        here.memory = Memory { flipped: false, repaired: true, ..here.memory };
+        self.mark(Mark::Repaired);
+        if let Err(error) = discarded {
+            self.disk_failed(replica, &error.to_string());
+            return;
+        }
+        self.crash_process(replica);
+    }
+
+    /// Whether a replica whose memory rots has what the others have, after what was repaired.
+    pub(crate) fn is_repaired(&self, replica: usize) -> bool {
+        let here = &self.replicas[replica];
+        let strategy = here.liar.as_ref().map(|liar| liar.strategy());
+        strategy == Some(Strategy::RottenMemory) && here.memory.repaired && !here.memory.flipped
     }
 
     fn utter(&mut self, replica: usize, said: Vec<Said>) {

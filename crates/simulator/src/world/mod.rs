@@ -55,7 +55,7 @@ use perdura_protocol::configuration::{Configuration, Member, Parameters, Service
 use perdura_protocol::{ClusterId, Digest, Message, PublicKey, ReplicaId, SecretKey, Slot};
 use queue::Queue;
 use replacement::Replacement;
-use replica::{Armed, Replica};
+use replica::{Armed, Memory, Replica};
 use std::collections::VecDeque;
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -251,6 +251,7 @@ impl World {
                 cuts: 0,
                 armed: Armed::default(),
                 liar: None,
+                memory: Memory::default(),
                 sick: None,
                 hurt: None,
                 doomed: false,

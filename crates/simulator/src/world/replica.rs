@@ -72,6 +72,17 @@ pub struct Process {
     pub round_open: bool,
 }
 
+/// What became of the memory of a replica.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Memory {
+    /// A bit flipped since the state was last repaired.
+    pub flipped: bool,
+    /// The state was repaired: what is on disk is less than it was.
+    pub repaired: bool,
+    /// When all of it was last verified.
+    pub scrubbed_us: u64,
+}
+
 /// What is armed and strikes at the next occasion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Armed {
@@ -125,6 +136,8 @@ pub struct Replica {
     pub armed: Armed,
     /// What stands between it and its links, if it lies.
     pub liar: Option<Liar>,
+    /// What became of its memory.
+    pub memory: Memory,
     /// Its disk fails, and goes on failing until it is repaired.
     pub sick: Option<FaultKind>,
     /// Its disk was damaged; it has everything again when it is well and has logged this slot.

@@ -1,0 +1,145 @@
+//! A bit flips in the memory of a real replica: it finds that by itself, begins anew from what is
+//! certified, and no client reads anything else than what was written.
+
+mod real;
+
+use bytes::Bytes;
+use perdura_client::{Client, Options, Reply};
+use perdura_execution::{ExecutionContext, Footprint, RestoreError, Service, Snapshot};
+use perdura_protocol::configuration::Durability;
+use perdura_protocol::{Decode, Encode};
+use perdura_store::{Store, StoreCommand, StoreReply};
+use real::{Group, free_addresses};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Bits that are still to flip, each in the replica that executes something first.
+static FLIPS: AtomicU64 = AtomicU64::new(0);
+
+/// A store in which bits flip.
+struct Rotting(Store);
+
+impl Service for Rotting {
+    fn footprint(&self, command: &[u8]) -> Footprint {
+        self.0.footprint(command)
+    }
+
+    fn execute(&mut self, context: &ExecutionContext, command: &[u8]) -> Result<Bytes, String> {
+        let take = |left: u64| left.checked_sub(1);
+        if FLIPS.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_ok() {
+            // The first bit of the first value of the first segment.
+            assert!(self.0.flip_bit(0));
+        }
+        self.0.execute(context, command)
+    }
+
+    fn query(&self, command: &[u8]) -> Option<Result<Bytes, String>> {
+        self.0.query(command)
+    }
+
+    fn snapshot(&self) -> Arc<dyn Snapshot> {
+        self.0.snapshot()
+    }
+
+    fn restore(&mut self, segments: Vec<Bytes>) -> Result<(), RestoreError> {
+        self.0.restore(segments)
+    }
+}
+
+fn options() -> Options {
+    Options { timeout: Duration::from_secs(30), ..Options::default() }
+}
+
+async fn put(client: &Client, key: &str, value: &[u8]) {
+    let (key, value) = (key.as_bytes().to_vec().into(), value.to_vec().into());
+    client.call(StoreCommand::Put { key, value }.to_bytes(), &options()).await.unwrap();
+}
+
+async fn get(client: &Client, key: &str) -> Bytes {
+    let command = StoreCommand::Get { key: key.as_bytes().to_vec().into() }.to_bytes();
+    let Reply::Service(reply) = client.read(command, &options()).await.unwrap() else {
+        panic!("not a service's reply")
+    };
+    match StoreReply::from_bytes(reply).unwrap() {
+        StoreReply::Value(Some(value)) => value,
+        other => panic!("not a value: {other:?}"),
+    }
+}
+
+/// What `/status` says.
+fn status(address: &str) -> String {
+    let mut answer = String::new();
+    if let Ok(mut stream) = TcpStream::connect(address) {
+        let request =
+            format!("GET /status HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+        let _ = stream.write_all(request.as_bytes());
+        let _ = stream.read_to_string(&mut answer);
+    }
+    answer
+}
+
+/// How many replicas have repaired their state, and take part again.
+fn repaired(addresses: &[String]) -> usize {
+    let repaired =
+        |said: String| said.contains(r#""repairs":1"#) && said.contains(r#""state":"active""#);
+    addresses.iter().map(|address| status(address)).filter(|said| repaired(said.clone())).count()
+}
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn repairs_itself(u: u8, r: u8) {
+    let mut group = Group::formatted(u, r, Durability::Sync, |limit| Rotting(Store::new(limit)));
+    let http = free_addresses(group.keys.len());
+    for (i, address) in http.iter().enumerate() {
+        group.start_with(i, |config| {
+            config.http = Some(address.clone());
+            config.scrub_interval = Duration::from_secs(1);
+        });
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let client = group.connect();
+        let value = |i: usize| vec![i as u8; 1000];
+        // Several segments, of which the first does not change any more; a boundary digests them.
+        for i in 0..150 {
+            put(&client, &format!("key{i:03}"), &value(i)).await;
+        }
+        FLIPS.store(1, Ordering::SeqCst);
+        let begun = Instant::now();
+        let mut writes = 0;
+        while repaired(&http) == 0 {
+            assert!(begun.elapsed() < PATIENCE, "nobody repairs its state");
+            put(&client, "key149", &value(149)).await;
+            writes += 1;
+            if r > 0 {
+                assert_eq!(get(&client, "key000").await, value(0), "after {writes} writes");
+            }
+        }
+        assert_eq!((FLIPS.load(Ordering::SeqCst), repaired(&http)), (0, 1));
+        for i in 0..150 {
+            assert_eq!(get(&client, &format!("key{i:03}")).await, value(i));
+        }
+        // It is one of those who sign again: with all others but n - u - 1 away, nothing goes without.
+        let back = http.iter().position(|one| status(one).contains(r#""repairs":1"#)).unwrap();
+        for i in (0..group.keys.len()).filter(|i| *i != back).take(usize::from(u)) {
+            group.stop(i);
+        }
+        for i in 0..100 {
+            put(&client, "key149", &value(i)).await;
+        }
+        assert_eq!(get(&client, "key149").await, value(99));
+    });
+    for i in 0..group.keys.len() {
+        group.stop(i);
+    }
+}
+
+/// One after the other: they share what is to flip.
+#[test]
+fn a_bit_that_flips_in_memory_is_found_and_repaired() {
+    repairs_itself(1, 1);
+    repairs_itself(1, 0);
+}
