@@ -95,6 +95,11 @@ pub struct Tuning {
 }
 
 impl Tuning {
+    /// One that differs from the defaults in what experiments compare.
+    pub fn for_checkpoints(schedule: ScheduleName, mib: Option<u64>) -> Tuning {
+        Tuning { checkpoint_schedule: Some(schedule), checkpoint_mib: mib, ..Tuning::default() }
+    }
+
     fn apply(self, parameters: &mut Parameters) {
         const MIB: u64 = 1024 * 1024;
         let set = |place: &mut u64, given: Option<u64>| *place = given.unwrap_or(*place);
@@ -189,8 +194,8 @@ enum DurabilityName {
 }
 
 /// [`Schedule`] on the command line.
-#[derive(Clone, Copy, ValueEnum)]
-enum ScheduleName {
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum ScheduleName {
     /// One replica after the other, so that the group never slows down as one
     Sequential,
     /// All replicas at the same slots; a baseline for experiments

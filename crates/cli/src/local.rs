@@ -35,7 +35,16 @@ pub fn replica_file(dir: &Path, id: usize) -> PathBuf {
     dir.join(format!("replica-{id}")).join(REPLICA_FILE)
 }
 
-fn start(dir: &Path, id: usize, device: Option<LogDevice>) -> Result<Running> {
+/// What replicas are started with, besides their file.
+#[derive(Clone, Copy, Default)]
+pub struct Start {
+    /// A simulated device below their logs.
+    pub device: Option<LogDevice>,
+    /// Whether they tell of each checkpoint.
+    pub debug: bool,
+}
+
+fn start(dir: &Path, id: usize, how: Start) -> Result<Running> {
     let config = replica_file(dir, id);
     let log = config.with_file_name("log.txt");
     let file = OpenOptions::new()
@@ -49,7 +58,10 @@ fn start(dir: &Path, id: usize, device: Option<LogDevice>) -> Result<Running> {
         .args(["replica", "--config"])
         .arg(&config)
         .args(["--parent", &std::process::id().to_string()]);
-    if let Some(device) = device {
+    if how.debug {
+        command.args(["--log-level", "debug"]);
+    }
+    if let Some(device) = how.device {
         command.args(["--log-device", &device.to_string()]);
     }
     let child = command
@@ -67,16 +79,37 @@ fn start(dir: &Path, id: usize, device: Option<LogDevice>) -> Result<Running> {
 pub struct Group {
     /// By id.
     pub running: Vec<Running>,
+    dir: PathBuf,
+    how: Start,
 }
 
 impl Group {
     /// Starts all `n` replicas of the cluster in `dir`.
-    pub fn start(dir: &Path, n: usize, device: Option<LogDevice>) -> Result<Group> {
-        let mut group = Group { running: Vec::new() };
+    pub fn start(dir: &Path, n: usize, how: Start) -> Result<Group> {
+        let mut group = Group { running: Vec::new(), dir: dir.to_owned(), how };
         for id in 0..n {
-            group.running.push(start(dir, id, device)?);
+            group.running.push(start(dir, id, how)?);
         }
         Ok(group)
+    }
+
+    /// Kills one as `kill -9` does.
+    pub fn kill(&mut self, id: usize) -> Result<()> {
+        let running = &mut self.running[id];
+        running.child.kill().with_context(|| format!("cannot kill replica {id}"))?;
+        running.ended = Some(running.child.wait()?);
+        Ok(())
+    }
+
+    /// Starts one again that was killed.
+    pub fn restart(&mut self, id: usize) -> Result<()> {
+        self.running[id] = start(&self.dir, id, self.how)?;
+        Ok(())
+    }
+
+    /// Where one has its files.
+    pub fn home(&self, id: usize) -> PathBuf {
+        self.dir.join(format!("replica-{id}"))
     }
 
     /// Those that have ended since the last look.

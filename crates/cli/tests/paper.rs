@@ -69,6 +69,39 @@ fn an_experiment_writes_a_table_json_and_a_picture() {
 }
 
 #[test]
+fn what_happens_over_time_is_written_down_with_checkpoints_and_a_recovery() {
+    let directory = tempfile::tempdir().unwrap();
+    let (work, out) = (directory.path().join("work"), directory.path().join("out"));
+    std::fs::create_dir(&work).unwrap();
+    for (name, rounds) in [("dura-fig10", 2), ("dura-fig11", 1)] {
+        let mut command = program();
+        command.args(["bench", "paper", name, "--crash", "1", "--state-mb", "3", "--rate", "400"]);
+        command.args(["--checkpoint-mib", "1", "--seconds", "4"]);
+        command.arg("--work").arg(&work).arg("--out").arg(&out);
+        let table = common::Ran::from(command.output().unwrap()).ok();
+        assert!(table.contains("sequential"), "{table}");
+        let text = std::fs::read_to_string(out.join(format!("{name}.json"))).unwrap();
+        let result: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(result["experiment"], name);
+        let runs = result["runs"].as_array().unwrap();
+        assert_eq!(runs.len(), rounds, "a run for each schedule");
+        for run in runs {
+            assert_eq!((&run["offered_ops_s"], &run["errors"]), (&json!(400.0), &json!(0)));
+            let windows = run["completed_in_window"].as_array().unwrap();
+            assert_eq!(windows.len(), 40);
+            // What ends after the run is in no window.
+            let completed: u64 = windows.iter().map(|window| window.as_u64().unwrap()).sum();
+            assert!((1..=1600).contains(&completed), "{completed}");
+            assert!(!run["checkpoints"].as_array().unwrap().is_empty(), "{run}");
+            assert_eq!(run["recovery"].is_object(), name == "dura-fig11", "{run}");
+        }
+        let picture = std::fs::read_to_string(out.join(format!("{name}.svg"))).unwrap();
+        assert!(picture.starts_with("<svg") && picture.contains("Sequential"));
+    }
+    assert_eq!(std::fs::read_dir(&work).unwrap().count(), 0, "the clusters are removed");
+}
+
+#[test]
 fn a_signal_ends_its_processes_and_removes_its_directories() {
     let directory = tempfile::tempdir().unwrap();
     let mut command = program();

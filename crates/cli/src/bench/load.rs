@@ -27,6 +27,17 @@ pub struct Demand {
     pub fast: bool,
     /// An operation that takes longer counts as an error.
     pub timeout: Duration,
+    /// Keep when each operation was due and how long it took.
+    pub trace: bool,
+}
+
+/// An operation that ended ok.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Ended {
+    /// When it was due, seconds from the start.
+    pub due_s: f64,
+    /// How long it took from then, seconds.
+    pub took_s: f64,
 }
 
 /// What came out.
@@ -39,6 +50,8 @@ pub struct Measured {
     pub error: Option<String>,
     /// Until the last operation ended.
     pub elapsed: Duration,
+    /// Each of those that ended ok, if they were to be kept.
+    pub trace: Vec<Ended>,
 }
 
 impl Measured {
@@ -62,6 +75,7 @@ struct Run {
     latency: RefCell<Histogram<u64>>,
     errors: Cell<u64>,
     error: RefCell<Option<String>>,
+    trace: Option<RefCell<Vec<Ended>>>,
 }
 
 fn progress(length: u64, template: &str) -> Result<ProgressBar> {
@@ -123,6 +137,7 @@ pub async fn measure(
         latency: RefCell::new(Histogram::new(3)?),
         errors: Cell::new(0),
         error: RefCell::new(None),
+        trace: demand.trace.then(RefCell::default),
     });
     let mut callers = Vec::new();
     for number in 0..demand.callers as usize {
@@ -142,6 +157,7 @@ pub async fn measure(
         errors: run.errors.get(),
         error: run.error.into_inner(),
         elapsed,
+        trace: run.trace.map(RefCell::into_inner).unwrap_or_default(),
     })
 }
 
@@ -156,6 +172,11 @@ impl Run {
                     let micros = u64::try_from(due.elapsed().as_micros()).unwrap_or(u64::MAX);
                     // It grows as needed; a value that it cannot hold does not occur.
                     let _ = self.latency.borrow_mut().record(micros.max(1));
+                    if let Some(trace) = &self.trace {
+                        let due_s = due.duration_since(self.start).as_secs_f64();
+                        let took_s = due.elapsed().as_secs_f64();
+                        trace.borrow_mut().push(Ended { due_s, took_s });
+                    }
                 }
                 Err(error) => {
                     self.errors.set(self.errors.get() + 1);

@@ -175,6 +175,7 @@ fn run_load(operation: Operation, arguments: &Load) -> Result<ExitCode> {
             rate: arguments.rate,
             fast: arguments.fast,
             timeout: arguments.timeout,
+            trace: false,
         };
         let measured = load::measure(&clients, &workload, &demand).await?;
         let server = cpu_of(&pids).zip(server).map(|(after, before)| after.saturating_sub(before));

@@ -5,7 +5,7 @@
 use super::Setting;
 use crate::config::{CLIENT_FILE, Cluster, KeyFile};
 use crate::init::{Place, Tuning, make};
-use crate::local::Group;
+use crate::local::{Group, Start};
 use crate::process;
 use anyhow::{Context, Result, anyhow};
 use perdura_protocol::Faults;
@@ -52,6 +52,8 @@ impl Live {
         work: &Path,
         faults: Faults,
         setting: &Setting,
+        tuning: Tuning,
+        debug: bool,
     ) -> Result<(Guard, Cluster, KeyFile)> {
         let mut running = self.lock();
         let directory = tempfile::Builder::new()
@@ -61,10 +63,10 @@ impl Live {
         let dir = directory.path().join("cluster");
         let places = Place::all(faults.n(), &[], None, false)?;
         let service = ServiceKind::KeyValue;
-        let cluster = make(&dir, faults, setting.durability, service, Tuning::default(), &places)?;
+        let cluster = make(&dir, faults, setting.durability, service, tuning, &places)?;
         let key = KeyFile::load(&dir.join(CLIENT_FILE))?;
         let device = setting.log_device().map_err(|error| anyhow!(error))?;
-        let group = Group::start(&dir, faults.n(), device)?;
+        let group = Group::start(&dir, faults.n(), Start { device, debug })?;
         *running = Some(Running { group, _directory: directory });
         Ok((Guard(self.clone()), cluster, key))
     }
@@ -76,6 +78,12 @@ impl Guard {
         let running = self.0.lock();
         let children = running.iter().flat_map(|running| &running.group.running);
         children.map(|running| running.child.id()).collect()
+    }
+
+    /// Does something with the group; an error if a signal has ended it.
+    pub fn with<T>(&self, body: impl FnOnce(&mut Group) -> Result<T>) -> Result<T> {
+        let mut running = self.0.lock();
+        body(&mut running.as_mut().context("the cluster has been stopped")?.group)
     }
 
     /// An error if one of them has ended, with what it said.

@@ -10,6 +10,7 @@ use crate::bench::workload::Workload;
 use crate::bench::{cpu_of, round};
 use crate::config::{Cluster, KeyFile};
 use crate::connect::{connect, runtime};
+use crate::init::Tuning;
 use anyhow::{Context, Result};
 use perdura_client::Client;
 use perdura_protocol::Faults;
@@ -18,11 +19,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 /// A cluster has to take its keys within this time for each of its commands.
-const LOADING: Duration = Duration::from_secs(60);
+pub const LOADING: Duration = Duration::from_secs(60);
 
 /// Callers that share a client session. One has four frames of 256 KiB in flight: with 4 kB writes
 /// those of some 250 callers, and whatever more it had would wait in the client.
-const SESSION_CALLERS: u32 = 256;
+pub const SESSION_CALLERS: u32 = 256;
 
 /// What came out of one run.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
@@ -116,7 +117,8 @@ pub fn measure(
         for (index, curve) in curves.iter_mut().enumerate() {
             let name = curve.setting.name;
             eprintln!("round {number} of {rounds}, setting {} of {count}: {name}", index + 1);
-            let (guard, cluster, key) = live.start(&options.work, faults, &curve.setting)?;
+            let (guard, cluster, key) =
+                live.start(&options.work, faults, &curve.setting, Tuning::default(), false)?;
             let run = run(&guard, &cluster, &key, curve, options);
             let done = runtime()?.block_on(tokio::task::LocalSet::new().run_until(run));
             // If a replica has ended, that is why.
@@ -145,6 +147,7 @@ async fn run(
         rate: None,
         fast: false,
         timeout: options.timeout,
+        trace: false,
     };
     if let Some(seconds) = options.warm_up {
         load::measure(&clients, &workload, &demand(most, seconds)).await?;

@@ -6,6 +6,7 @@ mod measure;
 mod plot;
 mod report;
 mod setting;
+mod timeline;
 
 use super::{parse_seconds, parse_value_size};
 use crate::connect::parse_duration;
@@ -28,6 +29,15 @@ Settings: none, async, sync and naive (sync-naive, one write and one flush for e
 disk that is there; sync-ssd, sync-disk, naive-ssd and naive-disk on simulated devices, the paper's. \
 Naive ones have 64 callers at most. Put --work on the disk that is to be measured, and not in memory.";
 
+const AFTER_HELP_OVER_TIME: &str = "\
+For each schedule a new cluster is made in a directory in --work and loaded with a state of --state-mb. Then \
+writes are due at fixed times, and latency counts from those. Prints, and writes to OUT/NAME.json and \
+OUT/NAME.svg, how many writes ended in each window of 100 ms, and the 99th percentile of their latency, of \
+those that were in flight while a checkpoint was stored (dura-fig10) or the replica was away (dura-fig11), and \
+of the others. In dura-fig11 a follower is killed (kill -9) after 15% of the run, its checkpoints are removed, \
+and it is started again; it is back when it says that it is active. A state of 1 GB takes some 12 GB of \
+memory in a group of four.";
+
 /// Repeats an experiment of a paper, on clusters of its own on this machine.
 #[derive(Args)]
 pub struct Arguments {
@@ -43,6 +53,12 @@ enum Command {
     /// Dura-SMaRt (USENIX ATC 2013), figure 9: latency against throughput
     #[command(name = "dura-fig9", after_help = AFTER_HELP)]
     DuraFig9(Options),
+    /// Dura-SMaRt, figures 2 and 10: writes over time while checkpoints are stored
+    #[command(name = "dura-fig10", after_help = AFTER_HELP_OVER_TIME)]
+    DuraFig10(timeline::Options),
+    /// Dura-SMaRt, figure 11: writes over time while a replica takes the state over from others
+    #[command(name = "dura-fig11", after_help = AFTER_HELP_OVER_TIME)]
+    DuraFig11(timeline::Options),
 }
 
 /// Which one.
@@ -118,6 +134,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (experiment, options) = match &arguments.command {
         Command::DuraTable1(options) => (Experiment::DuraTable1, options),
         Command::DuraFig9(options) => (Experiment::DuraFig9, options),
+        Command::DuraFig10(options) => return timeline::run(timeline::Scene::Checkpoints, options),
+        Command::DuraFig11(options) => return timeline::run(timeline::Scene::Recovery, options),
     };
     let faults = options.bounds.faults()?;
     let settings =

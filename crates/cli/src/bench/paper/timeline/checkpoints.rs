@@ -1,0 +1,71 @@
+//! When replicas stored checkpoints, by what they say in their logs.
+
+use anyhow::{Context, Result};
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+const DAY_S: f64 = 86_400.0;
+
+/// Seconds since midnight, UTC.
+pub fn second_of_day(time: SystemTime) -> f64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64() % DAY_S
+}
+
+/// A checkpoint of one replica, in seconds from the start of the run; before it if negative.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Stored {
+    /// Which replica.
+    pub replica: usize,
+    /// When it began to be written.
+    pub from_s: f64,
+    /// When it was durable.
+    pub to_s: f64,
+    /// Bytes of its file.
+    pub written_bytes: u64,
+}
+
+/// What the log of a replica, of a run that began at `start` seconds of the day, says.
+pub fn read(log: &Path, replica: usize, start: f64) -> Result<Vec<Stored>> {
+    let text =
+        std::fs::read_to_string(log).with_context(|| format!("cannot read {}", log.display()))?;
+    Ok(text.lines().filter_map(|line| parse(line, replica, start)).collect())
+}
+
+fn parse(line: &str, replica: usize, start: f64) -> Option<Stored> {
+    let (_, fields) = line.split_once("checkpoint stored ")?;
+    let field = |name: &str| {
+        let value = fields.split_whitespace().find_map(|field| field.strip_prefix(name))?;
+        value.strip_prefix('=')?.parse::<u64>().ok()
+    };
+    let time = line.split_once('T')?.1.split_once('Z')?.0;
+    let mut parts = time.split(':').map(|part| part.parse::<f64>().ok());
+    let (hour, minute, second) = (parts.next()??, parts.next()??, parts.next()??);
+    let mut to_s = hour * 3600.0 + minute * 60.0 + second - start;
+    // Over midnight.
+    if to_s < -DAY_S / 2.0 {
+        to_s += DAY_S;
+    }
+    let from_s = to_s - field("took_ms")? as f64 / 1000.0;
+    Some(Stored { replica, from_s, to_s, written_bytes: field("written_bytes")? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_says_from_when_to_when_also_over_midnight() {
+        let line = |time: &str| {
+            format!(
+                "2026-01-02T{time}Z DEBUG perdura_replica::runtime::checkpointer: checkpoint stored \
+                 slot=77 written_bytes=4096 linked_bytes=0 linked_files=0 took_ms=1500"
+            )
+        };
+        let stored = parse(&line("10:00:03.250000"), 2, 36_000.0).unwrap();
+        assert_eq!((stored.replica, stored.written_bytes), (2, 4096));
+        assert!((stored.from_s - 1.75).abs() < 1e-6 && (stored.to_s - 3.25).abs() < 1e-6);
+        let stored = parse(&line("00:00:01.000000"), 0, 86_399.0).unwrap();
+        assert!((stored.to_s - 2.0).abs() < 1e-6, "{stored:?}");
+        assert_eq!(parse("2026-01-02T10:00:03Z INFO replica starts", 0, 0.0), None);
+    }
+}

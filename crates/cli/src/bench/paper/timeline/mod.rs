@@ -1,0 +1,156 @@
+//! Experiments over time: what clients see, in windows of 100 ms, while checkpoints are stored
+//! (figures 2 and 10) and while a replica takes the state over from others (figure 11).
+
+mod checkpoints;
+mod plot;
+mod report;
+mod run;
+
+use super::live::Live;
+use crate::bench::{parse_rate, parse_seconds, parse_value_size};
+use crate::connect::parse_duration;
+use crate::init::{Bounds, ScheduleName};
+use anyhow::{Context, Result};
+use clap::Args;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Width of a window, seconds.
+pub const WINDOW_S: f64 = 0.1;
+
+/// What happens meanwhile.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Scene {
+    /// Checkpoints are stored.
+    Checkpoints,
+    /// A follower is killed, loses its checkpoints, and starts again.
+    Recovery,
+}
+
+impl Scene {
+    /// As on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Scene::Checkpoints => "dura-fig10",
+            Scene::Recovery => "dura-fig11",
+        }
+    }
+
+    /// Load, percent of the peak, if nothing is said.
+    fn load(self) -> u32 {
+        match self {
+            Scene::Checkpoints => 50,
+            Scene::Recovery => 70,
+        }
+    }
+
+    /// Where in the paper.
+    pub fn figure(self) -> &'static str {
+        match self {
+            Scene::Checkpoints => "figures 2 and 10",
+            Scene::Recovery => "figure 11",
+        }
+    }
+}
+
+/// How it is measured.
+#[derive(Args)]
+pub struct Options {
+    #[command(flatten)]
+    pub bounds: Bounds,
+    /// Size of the state, MB (of 10^6 bytes); the paper has 500 and 1000
+    #[arg(long, value_name = "MB", default_value_t = 1000,
+          value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub state_mb: u64,
+    /// Load, percent of the peak that is measured first [default: 50 for dura-fig10, 70 for dura-fig11]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub load: Option<u32>,
+    /// Load, writes in a second; then no peak is measured
+    #[arg(long, value_name = "R", value_parser = parse_rate, conflicts_with = "load")]
+    pub rate: Option<f64>,
+    /// Schedules of checkpoints to compare [default: both for dura-fig10, sequential for dura-fig11]
+    #[arg(long, value_enum, value_name = "NAME,...", value_delimiter = ',')]
+    pub schedules: Vec<ScheduleName>,
+    /// A replica's checkpoint is due after this much data, MiB [default: 256]
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1_048_576))]
+    pub checkpoint_mib: Option<u64>,
+    /// Bytes of a value, up to 1 MiB
+    #[arg(long, value_name = "B", default_value_t = 4096, value_parser = parse_value_size)]
+    pub value_size: u32,
+    /// Seconds to measure in each run
+    #[arg(long, value_name = "S", default_value_t = 180.0, value_parser = parse_seconds)]
+    pub seconds: f64,
+    /// Rounds over all schedules
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub rounds: u32,
+    /// A write that takes longer counts as an error
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
+    pub timeout: Duration,
+    /// Where the clusters' directories are made, and removed
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub work: PathBuf,
+    /// Where the results are written
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub out: PathBuf,
+}
+
+impl Options {
+    fn schedules(&self, scene: Scene) -> Vec<ScheduleName> {
+        match (self.schedules.as_slice(), scene) {
+            ([], Scene::Checkpoints) => vec![ScheduleName::Sequential, ScheduleName::Coordinated],
+            ([], Scene::Recovery) => vec![ScheduleName::Sequential],
+            (given, _) => given.to_vec(),
+        }
+    }
+
+    /// Keys of such values that make a state of this size: 16 bytes each, and what the store counts
+    /// for an entry.
+    fn keys(&self) -> u64 {
+        let entry =
+            16 + u64::from(self.value_size) + perdura_store::limits::ENTRY_OVERHEAD_BYTES as u64;
+        (self.state_mb * 1_000_000 / entry).max(1)
+    }
+}
+
+/// Runs the command.
+pub fn run(scene: Scene, options: &Options) -> Result<ExitCode> {
+    let faults = options.bounds.faults()?;
+    std::fs::create_dir_all(&options.out)
+        .with_context(|| format!("cannot make {}", options.out.display()))?;
+    let live = Live::new()?;
+    let mut courses = Vec::new();
+    let mut rate = options.rate;
+    for round in 1..=options.rounds {
+        for schedule in options.schedules(scene) {
+            let course = run::run(&live, scene, faults, schedule, rate, options)?;
+            // The same load for all.
+            rate = Some(course.offered_ops_s);
+            eprintln!("  {}", report::line(round, &course));
+            courses.push((round, course));
+        }
+    }
+    let title = format!(
+        "{}: state of {} MB, {} B writes, n = {} (u = {}, r = {})",
+        scene.name(),
+        options.state_mb,
+        options.value_size,
+        faults.n(),
+        faults.u(),
+        faults.r()
+    );
+    say!("{title}, {} s", options.seconds);
+    say!("{}", report::table(scene, &courses));
+    let json = report::json(scene, faults, options, &courses);
+    write(scene, options, "json", &format!("{json}\n"))?;
+    write(scene, options, "svg", &plot::picture(&title, &courses)?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write(scene: Scene, options: &Options, kind: &str, text: &str) -> Result<()> {
+    let path = options.out.join(format!("{}.{kind}", scene.name()));
+    std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    say!("{}", path.display());
+    Ok(())
+}

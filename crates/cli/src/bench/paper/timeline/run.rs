@@ -1,0 +1,320 @@
+//! One run: a new cluster, a state, a load in an open loop, and what happens meanwhile.
+
+use super::checkpoints::{self, Stored, second_of_day};
+use super::{Options, Scene, WINDOW_S};
+use crate::bench::load::{self, Demand, Ended, Measured};
+use crate::bench::paper::live::{Guard, Live};
+use crate::bench::paper::measure::{LOADING, SESSION_CALLERS};
+use crate::bench::paper::setting::Setting;
+use crate::bench::workload::Workload;
+use crate::config::{Cluster, KeyFile};
+use crate::connect::{connect, runtime};
+use crate::init::{ScheduleName, Tuning};
+use crate::status;
+use anyhow::{Context, Result, anyhow, ensure};
+use perdura_client::Client;
+use perdura_protocol::Faults;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::{Duration, SystemTime};
+
+/// Callers of an open loop: as many writes may be in flight, and more wait for one of them.
+const CALLERS: u32 = 2048;
+
+/// Callers with which the peak is measured, and for how long, seconds.
+const PEAK: (u32, f64) = (512, 10.0);
+
+/// After the state is loaded: the checkpoints that it made due are stored.
+const SETTLE: Duration = Duration::from_secs(5);
+
+/// The replica goes down after this part of the run.
+const DOWN_AT: f64 = 0.15;
+
+/// What clients saw, and when what happened, in seconds from the start.
+pub struct Course {
+    pub schedule: ScheduleName,
+    pub offered_ops_s: f64,
+    pub seconds: f64,
+    pub ended: Vec<Ended>,
+    pub errors: u64,
+    pub checkpoints: Vec<Stored>,
+    pub recovery: Option<Recovery>,
+    /// Time that the hypervisor gave to others, percent of all processors' time.
+    pub steal_percent: f64,
+}
+
+/// A replica that was killed, lost its checkpoints and came back.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Recovery {
+    pub replica: usize,
+    /// When it was started again.
+    pub from_s: f64,
+    /// When it took part again; none if it did not within the run.
+    pub to_s: Option<f64>,
+}
+
+impl Course {
+    /// Writes that ended ok in each window, by when they ended.
+    pub fn windows(&self) -> Vec<u32> {
+        let count = (self.seconds / WINDOW_S).round() as usize;
+        let mut windows = vec![0; count];
+        for ended in &self.ended {
+            let window = ((ended.due_s + ended.took_s) / WINDOW_S) as usize;
+            if let Some(window) = windows.get_mut(window) {
+                *window += 1;
+            }
+        }
+        windows
+    }
+
+    /// Whether a write was in flight at some time of an interval.
+    fn overlaps(ended: &Ended, (from_s, to_s): (f64, f64)) -> bool {
+        ended.due_s <= to_s && ended.due_s + ended.took_s >= from_s
+    }
+
+    /// The time that checkpoints, or the recovery, took.
+    pub fn busy(&self) -> Vec<(f64, f64)> {
+        match self.recovery {
+            Some(recovery) => vec![(recovery.from_s, recovery.to_s.unwrap_or(self.seconds))],
+            None => self.checkpoints.iter().map(|one| (one.from_s, one.to_s)).collect(),
+        }
+    }
+
+    /// The 99th percentile of the latency of those in flight while something happened, and of the
+    /// others, milliseconds.
+    pub fn p99_ms(&self) -> (Option<f64>, Option<f64>) {
+        let busy = self.busy();
+        let (inside, outside): (Vec<Ended>, Vec<Ended>) = self
+            .ended
+            .iter()
+            .partition(|ended| busy.iter().any(|interval| Course::overlaps(ended, *interval)));
+        (p99_ms(inside), p99_ms(outside))
+    }
+
+    /// Writes that ended ok over those that were offered, while something happened, at least in the
+    /// whole.
+    pub fn completed_over_offered(&self) -> f64 {
+        let (from_s, to_s) = match self.recovery {
+            Some(recovery) => (recovery.from_s, recovery.to_s.unwrap_or(self.seconds)),
+            None => (0.0, self.seconds),
+        };
+        let within = |ended: &&Ended| (from_s..to_s).contains(&(ended.due_s + ended.took_s));
+        let completed = self.ended.iter().filter(within).count();
+        completed as f64 / (self.offered_ops_s * (to_s - from_s)).max(1.0)
+    }
+}
+
+fn p99_ms(mut ended: Vec<Ended>) -> Option<f64> {
+    ended.sort_unstable_by(|one, other| one.took_s.total_cmp(&other.took_s));
+    let index = (ended.len() * 99).div_ceil(100).checked_sub(1)?;
+    ended.get(index).map(|ended| ended.took_s * 1000.0)
+}
+
+/// Of all processors: steal, and all, in ticks.
+fn processor_ticks() -> Option<(u64, u64)> {
+    let stat = std::fs::read_to_string("/proc/stat").ok()?;
+    let ticks = stat.lines().next()?.split_whitespace().skip(1);
+    let ticks: Vec<u64> = ticks.filter_map(|ticks| ticks.parse().ok()).collect();
+    Some((*ticks.get(7)?, ticks.iter().take(8).sum()))
+}
+
+/// Makes a cluster, measures, and removes it.
+pub fn run(
+    live: &Live,
+    scene: Scene,
+    faults: Faults,
+    schedule: ScheduleName,
+    rate: Option<f64>,
+    options: &Options,
+) -> Result<Course> {
+    let setting = Setting::parse("sync").map_err(|error| anyhow!(error))?;
+    let tuning = Tuning::for_checkpoints(schedule, options.checkpoint_mib);
+    let (guard, cluster, key) = live.start(&options.work, faults, &setting, tuning, true)?;
+    let one = One { scene, schedule, rate, options, guard: &guard, cluster: &cluster, key: &key };
+    let done = runtime()?.block_on(tokio::task::LocalSet::new().run_until(one.measure()));
+    // If a replica has ended, that is why.
+    guard.check()?;
+    done
+}
+
+struct One<'a> {
+    scene: Scene,
+    schedule: ScheduleName,
+    rate: Option<f64>,
+    options: &'a Options,
+    guard: &'a Guard,
+    cluster: &'a Cluster,
+    key: &'a KeyFile,
+}
+
+impl One<'_> {
+    async fn measure(&self) -> Result<Course> {
+        let options = self.options;
+        let sessions = CALLERS.div_ceil(SESSION_CALLERS);
+        let clients = (0..sessions)
+            .map(|_| connect(self.cluster, self.key))
+            .collect::<Result<Vec<Client>>>()?;
+        let workload = Rc::new(Workload::new(options.keys(), options.value_size as usize, 0)?);
+        eprintln!("{:?}: loading {} MB", self.schedule, options.state_mb);
+        load::preload(&clients, &workload, LOADING).await?;
+        tokio::time::sleep(SETTLE).await;
+        let rate = match self.rate {
+            Some(rate) => rate,
+            None => self.peak(&clients, &workload).await?,
+        };
+        let demand = Demand {
+            callers: CALLERS,
+            seconds: options.seconds,
+            rate: Some(rate),
+            fast: false,
+            timeout: options.timeout,
+            trace: true,
+        };
+        eprintln!("  {rate:.0} writes in a second for {} s", options.seconds);
+        let (began, ticks) = (second_of_day(SystemTime::now()), processor_ticks());
+        let (measured, recovery) =
+            both(load::measure(&clients, &workload, &demand), self.happens()).await;
+        let (measured, recovery): (Measured, Option<Recovery>) = (measured?, recovery?);
+        let steal = processor_ticks().zip(ticks).map(|(after, before)| {
+            100.0 * (after.0 - before.0) as f64 / (after.1 - before.1).max(1) as f64
+        });
+        if let Some(error) = &measured.error {
+            eprintln!("  {} writes failed; the first: {error}", measured.errors);
+        }
+        let mut stored = Vec::new();
+        for replica in 0..self.cluster.replicas.len() {
+            let log = self.guard.with(|group| Ok(group.running[replica].log.clone()))?;
+            stored.extend(checkpoints::read(&log, replica, began)?);
+        }
+        stored.retain(|one| one.to_s > 0.0 && one.from_s < options.seconds);
+        for client in &clients {
+            client.close().await;
+        }
+        Ok(Course {
+            schedule: self.schedule,
+            offered_ops_s: rate,
+            seconds: options.seconds,
+            ended: measured.trace,
+            errors: measured.errors,
+            checkpoints: stored,
+            recovery,
+            steal_percent: steal.unwrap_or_default(),
+        })
+    }
+
+    async fn peak(&self, clients: &[Client], workload: &Rc<Workload>) -> Result<f64> {
+        let (callers, seconds) = PEAK;
+        let timeout = self.options.timeout;
+        let demand = Demand { callers, seconds, rate: None, fast: false, timeout, trace: false };
+        let measured = load::measure(clients, workload, &demand).await?;
+        let peak = measured.completed() as f64 / measured.elapsed.as_secs_f64();
+        ensure!(peak > 0.0, "no write succeeded; see the logs of the replicas");
+        let percent = self.options.load.unwrap_or(self.scene.load());
+        eprintln!("  peak {peak:.0} writes in a second, of which {percent}% are offered");
+        Ok((peak * f64::from(percent) / 100.0).max(1.0))
+    }
+
+    /// What happens while clients write.
+    async fn happens(&self) -> Result<Option<Recovery>> {
+        if self.scene == Scene::Checkpoints {
+            return Ok(None);
+        }
+        let begun = tokio::time::Instant::now();
+        tokio::time::sleep(Duration::from_secs_f64(self.options.seconds * DOWN_AT)).await;
+        let reports = ask(self.cluster).await?;
+        let follower = |report: &&Result<status::Report>| report.as_ref().is_ok_and(|r| !r.leader);
+        let victim = reports.iter().rfind(follower).context("no replica follows")?;
+        let victim = usize::from(victim.as_ref().map_err(|error| anyhow!("{error:#}"))?.id);
+        self.guard.with(|group| {
+            group.kill(victim)?;
+            let directory = group.home(victim).join("data/checkpoint");
+            for entry in std::fs::read_dir(&directory)
+                .with_context(|| format!("cannot read {}", directory.display()))?
+            {
+                std::fs::remove_file(entry?.path())?;
+            }
+            group.restart(victim)
+        })?;
+        let from_s = begun.elapsed().as_secs_f64();
+        eprintln!("  replica {victim} was killed, has lost its checkpoints, and starts again");
+        let mut to_s = None;
+        while to_s.is_none() && begun.elapsed().as_secs_f64() < self.options.seconds {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let reports = ask(self.cluster).await?;
+            let active = |report: &Result<status::Report>| {
+                report.as_ref().is_ok_and(|report| report.state == "active")
+            };
+            to_s = reports.get(victim).is_some_and(active).then(|| begun.elapsed().as_secs_f64());
+        }
+        Ok(Some(Recovery { replica: victim, from_s, to_s }))
+    }
+}
+
+/// Runs both to their ends, side by side on this thread.
+async fn both<A, B>(one: impl Future<Output = A>, other: impl Future<Output = B>) -> (A, B) {
+    let (mut one, mut other) = (pin!(one), pin!(other));
+    let (mut first, mut second) = (None, None);
+    poll_fn(|context| {
+        if first.is_none()
+            && let Poll::Ready(done) = one.as_mut().poll(context)
+        {
+            first = Some(done);
+        }
+        if second.is_none()
+            && let Poll::Ready(done) = other.as_mut().poll(context)
+        {
+            second = Some(done);
+        }
+        match (first.take(), second.take()) {
+            (Some(one), Some(other)) => Poll::Ready((one, other)),
+            (one, other) => {
+                (first, second) = (one, other);
+                Poll::Pending
+            }
+        }
+    })
+    .await
+}
+
+/// Off this thread, on which the callers are.
+async fn ask(cluster: &Cluster) -> Result<Vec<Result<status::Report>>> {
+    let cluster = cluster.clone();
+    Ok(tokio::task::spawn_blocking(move || status::ask_all(&cluster)).await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn course(ended: &[(f64, f64)], recovery: Option<Recovery>) -> Course {
+        let ended = ended.iter().map(|(due_s, took_s)| Ended { due_s: *due_s, took_s: *took_s });
+        Course {
+            schedule: ScheduleName::Sequential,
+            offered_ops_s: 4.0,
+            seconds: 1.0,
+            ended: ended.collect(),
+            errors: 0,
+            checkpoints: vec![Stored { replica: 0, from_s: 0.3, to_s: 0.5, written_bytes: 1 }],
+            recovery,
+            steal_percent: 0.0,
+        }
+    }
+
+    #[test]
+    fn a_write_counts_when_it_ends_and_is_slow_while_it_overlaps() {
+        let ended = [(0.0, 0.05), (0.01, 0.04), (0.2, 0.35), (0.6, 0.02), (0.95, 0.2)];
+        let seen = course(&ended, None);
+        assert_eq!(seen.windows(), [2, 0, 0, 0, 0, 1, 1, 0, 0, 0], "the last ends after the run");
+        let (inside, outside) = seen.p99_ms();
+        assert!((inside.unwrap() - 350.0).abs() < 1e-6 && (outside.unwrap() - 200.0).abs() < 1e-6);
+        assert!((seen.completed_over_offered() - 1.0).abs() < 1e-9);
+        let recovery = Recovery { replica: 1, from_s: 0.5, to_s: Some(1.0) };
+        let seen = course(&ended, Some(recovery));
+        assert_eq!(seen.busy(), [(0.5, 1.0)]);
+        assert!((seen.completed_over_offered() - 1.0).abs() < 1e-9, "two of two");
+        let never = course(&ended, Some(Recovery { to_s: None, ..recovery }));
+        assert_eq!(never.busy(), [(0.5, 1.0)]);
+    }
+}
