@@ -29,6 +29,9 @@ pub struct Report {
     pub executed: u64,
     /// active, recovering, diverged, ...
     pub state: String,
+    /// How often its state was not the certified one.
+    #[serde(default)]
+    pub repairs: u64,
 }
 
 /// The latest reports, by replica.
@@ -78,7 +81,7 @@ impl Watch {
         let asked = Instant::now();
         let report = ask(&host.http);
         if let Some(report) = &report
-            && report.state == "diverged"
+            && (report.state == "diverged" || report.repairs > 0)
             && course.ends() != Some(End::Violation)
         {
             course.violation(format!("replica {id} has diverged: {}", host.last_line()));
@@ -193,7 +196,7 @@ mod tests {
     }
 
     fn at(executed: u64, state: &str) -> Option<Report> {
-        Some(Report { leader: false, view: 1, executed, state: state.to_owned() })
+        Some(Report { leader: false, view: 1, executed, state: state.to_owned(), repairs: 0 })
     }
 
     #[test]

@@ -60,7 +60,7 @@ pub struct Report {
     pub checkpoint: Option<Point>,
     /// Last slot at which all replicas digest their state.
     pub boundary: Option<Point>,
-    /// active, recovering, spare, diverged, or stalled: its event loop stands still.
+    /// active, recovering, spare, repairing, diverged, or stalled: its event loop stands still.
     pub state: String,
     /// What makes it slower on purpose.
     #[serde(default)]

@@ -330,34 +330,29 @@ impl<D: Disk> Checkpoints<D> {
         open_named(self.disk.handle(), self.superblock().identity.cluster, *name)
     }
 
-    /// The states after `slot` are wrong, though what is stored of them may verify: from now on they
-    /// are as if they had rotted, also in the next run. Says how many they were. Nothing is stored
-    /// any more; open the directory again.
+    /// The states after `slot`, which is that of a stored one, are wrong, though what is stored of
+    /// them may verify: from now on it is as if they had never been stored. Without any right one
+    /// (slot 0) there must be none. Says how many they were. The log has to be flushed; the run ends
+    /// with this.
     ///
     /// # Errors
-    /// [`CheckpointError::Disk`]: they may be taken for right again.
+    /// [`CheckpointError::Unknown`] when there is no such state: nothing was changed.
+    /// [`CheckpointError::Disk`]: the wrong ones may be taken for right again.
     pub fn distrust_after(mut self, slot: Slot) -> Result<usize, CheckpointError> {
-        let newest = self.superblock().checkpoint();
-        let wrong: Vec<CheckpointName> =
-            self.list().iter().filter(|name| name.slot > slot).copied().collect();
-        if wrong.is_empty() || seeded!(UntrustedStateKept) {
-            return Ok(0);
+        if !self.list().is_empty() && !self.list().iter().any(|name| name.slot == slot) {
+            return Err(CheckpointError::Unknown { slot });
         }
+        let wrong = self.list().iter().filter(|name| name.slot > slot).count();
         self.guarded(|checkpoints| {
-            for name in &wrong {
-                let file = name_of(name.slot);
-                if checkpoints.disk.exists(&file)? {
-                    checkpoints.disk.remove(&file)?;
-                }
-            }
-            checkpoints.disk.sync_directory(DIRECTORY)?;
-            // The newest stays named: nothing below it is enough.
+            // Their files go when the directory is opened.
             checkpoints.superblock.update(&mut checkpoints.disk, |superblock| {
-                superblock.checkpoints.retain(|name| name.slot <= slot || Some(*name) == newest);
-                let kept: Vec<Slot> = superblock.checkpoints.iter().map(|name| name.slot).collect();
-                superblock.links.retain(|link| kept.contains(&link.checkpoint));
+                if !seeded!(UntrustedStateKept) {
+                    superblock.checkpoints.retain(|name| name.slot <= slot);
+                    superblock.links.retain(|link| link.checkpoint <= slot);
+                }
+                superblock.running = None;
             })?;
-            Ok(wrong.len())
+            Ok(wrong)
         })
     }
 

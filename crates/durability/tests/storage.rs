@@ -228,6 +228,56 @@ fn a_rotten_checkpoint_without_a_log_behind_it_is_a_lost_state_with_votes() {
     check(&mut reopen(disk).unwrap().state, 64);
 }
 
+/// The machine stops at any operation of it: the state is the one before or the trusted one, and no
+/// vote is lost.
+#[test]
+fn distrusted_states_are_as_if_they_had_never_been_stored_wherever_it_is_cut_short() {
+    let mut at = 0;
+    loop {
+        let mut disk = two_checkpoints(false);
+        let opened = reopen(disk.handle()).unwrap();
+        disk.fail_after(at);
+        let done = opened.checkpoints.distrust_after(Slot(10));
+        drop(opened.log);
+        disk.crash(|| at);
+        let mut opened = reopen(disk.handle()).unwrap();
+        let votes = (11..40).map(|slot| vote(0, slot, slot));
+        assert!(votes.clone().all(|vote| opened.records.contains(&vote)), "after {at} operations");
+        let RecoveredState::Checkpoint(reader) = &opened.state else { panic!("no state") };
+        let slot = reader.slot().0;
+        assert!(slot == 10 || (slot == 30 && done.is_err()), "{slot} after {at} operations");
+        check(&mut opened.state, slot);
+        if done.is_ok() {
+            assert_eq!(done.unwrap(), 1);
+            break;
+        }
+        assert!(matches!(done, Err(CheckpointError::Disk(_))));
+        at += 1;
+    }
+    assert!(at > 2, "every copy of the superblock is an operation");
+}
+
+#[test]
+fn without_a_trusted_state_nothing_is_given_up() {
+    for slot in [0, 20, 40] {
+        let disk = two_checkpoints(false);
+        let opened = reopen(disk.handle()).unwrap();
+        let refused = opened.checkpoints.distrust_after(Slot(slot));
+        assert!(matches!(refused, Err(CheckpointError::Unknown { .. })));
+        drop(opened.log);
+        check(&mut reopen(disk).unwrap().state, 30);
+    }
+    // Where none was stored yet there is nothing to give up, and the log has everything.
+    let disk = formatted(Durability::Sync);
+    let mut opened = reopen(disk.handle()).unwrap();
+    opened.log.append(&[vote(0, 1, 1)]).unwrap();
+    assert_eq!(opened.checkpoints.distrust_after(Slot(0)).unwrap(), 0);
+    drop(opened.log);
+    let opened = reopen(disk).unwrap();
+    assert!(matches!(opened.state, RecoveredState::Initial));
+    assert_eq!(opened.records, [vote(0, 1, 1)]);
+}
+
 #[test]
 fn a_real_directory_keeps_what_was_written_and_is_opened_once() {
     let root = tempfile::tempdir().unwrap();

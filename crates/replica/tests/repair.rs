@@ -90,7 +90,9 @@ fn repaired(addresses: &[String]) -> usize {
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn repairs_itself(u: u8, r: u8) {
+/// With a state of `keys` values of 4 kB: above 4 MiB, checkpoints share what does not change, so that
+/// only the scrub sees it.
+fn repairs_itself(u: u8, r: u8, keys: usize) {
     let mut group = Group::formatted(u, r, Durability::Sync, |limit| Rotting(Store::new(limit)));
     let http = free_addresses(group.keys.len());
     for (i, address) in http.iter().enumerate() {
@@ -102,25 +104,29 @@ fn repairs_itself(u: u8, r: u8) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let client = group.connect();
-        let value = |i: usize| vec![i as u8; 1000];
+        let value = |i: usize| vec![i as u8; 4000];
+        let name = |i: usize| format!("key{i:04}");
         // Several segments, of which the first does not change any more; a boundary digests them.
-        for i in 0..150 {
-            put(&client, &format!("key{i:03}"), &value(i)).await;
+        for i in 0..keys {
+            put(&client, &name(i), &value(i)).await;
+        }
+        for _ in 0..200 {
+            put(&client, &name(keys - 1), &value(keys - 1)).await;
         }
         FLIPS.store(1, Ordering::SeqCst);
         let begun = Instant::now();
         let mut writes = 0;
         while repaired(&http) == 0 {
             assert!(begun.elapsed() < PATIENCE, "nobody repairs its state");
-            put(&client, "key149", &value(149)).await;
+            put(&client, &name(keys - 1), &value(keys - 1)).await;
             writes += 1;
             if r > 0 {
-                assert_eq!(get(&client, "key000").await, value(0), "after {writes} writes");
+                assert_eq!(get(&client, &name(0)).await, value(0), "after {writes} writes");
             }
         }
         assert_eq!((FLIPS.load(Ordering::SeqCst), repaired(&http)), (0, 1));
-        for i in 0..150 {
-            assert_eq!(get(&client, &format!("key{i:03}")).await, value(i));
+        for i in 0..keys {
+            assert_eq!(get(&client, &name(i)).await, value(i));
         }
         // It is one of those who sign again: with all others but n - u - 1 away, nothing goes without.
         let back = http.iter().position(|one| status(one).contains(r#""repairs":1"#)).unwrap();
@@ -128,9 +134,9 @@ fn repairs_itself(u: u8, r: u8) {
             group.stop(i);
         }
         for i in 0..100 {
-            put(&client, "key149", &value(i)).await;
+            put(&client, &name(0), &value(i)).await;
         }
-        assert_eq!(get(&client, "key149").await, value(99));
+        assert_eq!(get(&client, &name(0)).await, value(99));
     });
     for i in 0..group.keys.len() {
         group.stop(i);
@@ -140,6 +146,7 @@ fn repairs_itself(u: u8, r: u8) {
 /// One after the other: they share what is to flip.
 #[test]
 fn a_bit_that_flips_in_memory_is_found_and_repaired() {
-    repairs_itself(1, 1);
-    repairs_itself(1, 0);
+    repairs_itself(1, 1, 40);
+    repairs_itself(1, 0, 40);
+    repairs_itself(1, 1, 1500);
 }

@@ -232,6 +232,12 @@ impl<S: Service> Node<S> {
         let votes = certificates.votes(slot);
         let enough = |digest: &Digest| votes.iter().filter(|v| v.1 == *digest).count() >= quorum;
         let digest = held.as_ref().map(|held| held.digest);
+        if let Some(certified) = digest {
+            let mut others = votes.iter().map(|vote| vote.1).filter(|other| *other != certified);
+            if let Some(other) = others.find(enough) {
+                self.doubt(slot, other, governing, &votes);
+            }
+        }
         let Some(digest) = digest.or_else(|| votes.iter().map(|vote| vote.1).find(enough)) else {
             return;
         };
@@ -263,6 +269,30 @@ impl<S: Service> Node<S> {
         }
         let certificate = Certificate::new(genuine.into_iter().collect());
         self.learn_certificate(StateCertificate { slot, digest, configuration, certificate });
+    }
+
+    /// If another digest than the certified one of a slot has m + 1 genuine signatures too, nobody
+    /// knows which state is right, and nobody repairs.
+    fn doubt(
+        &mut self,
+        slot: Slot,
+        other: Digest,
+        configuration: u64,
+        votes: &[(ReplicaId, Digest, Signature)],
+    ) {
+        let signatures = votes.iter().filter(|vote| vote.1 == other);
+        let signatures = signatures.map(|(id, _, signature)| (*id, *signature)).collect();
+        let certificate = Certificate::new(signatures);
+        let state = StateCertificate { slot, digest: other, configuration, certificate };
+        if !self.halted && self.state_certified(&state, self.parameters.faults.state_certificate())
+        {
+            self.counters.diverged = true;
+            self.halt(format!(
+                "two states after slot {slot} are certified: more than {} replicas lie, or replicas \
+                 run different programs. Nothing is repaired; find out which",
+                self.parameters.faults.r()
+            ));
+        }
     }
 
     /// A state is proven to this replica: by so many signatures, or by more than before.

@@ -70,7 +70,9 @@ pub enum State {
     Active,
     /// It fetches state, or waits for its view to start, or for its disk.
     Recovering,
-    /// Its state differs from a certified one; it has stopped.
+    /// Its state differed from a certified one; it begins anew from what is certified.
+    Repairing,
+    /// Its state differs from a certified one, and it has stopped.
     Diverged,
     /// Its disk failed, or it must not go on: it does nothing any more.
     Stopped,
@@ -83,6 +85,7 @@ impl State {
         match self {
             State::Active => "active",
             State::Recovering => "recovering",
+            State::Repairing => "repairing",
             State::Diverged => "diverged",
             State::Stopped => "stopped",
         }

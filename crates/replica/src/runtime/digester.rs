@@ -6,9 +6,11 @@
 use super::keeper::{Completion, Completions};
 use super::worker;
 use perdura_execution::{Manifest, StateSnapshot};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A node has one state digested at a time, and one stored; one more is scrubbed at the start.
 const QUEUE: usize = 8;
@@ -23,6 +25,7 @@ enum Job {
 
 pub(super) struct Digester {
     jobs: Option<SyncSender<Job>>,
+    stopping: Arc<AtomicBool>,
     thread: JoinHandle<()>,
 }
 
@@ -30,9 +33,11 @@ impl Digester {
     /// One that scrubs each state within `scrub`; never if that is zero.
     pub fn start(scrub: Duration, completions: Completions) -> std::io::Result<Digester> {
         let (jobs, queue) = sync_channel(QUEUE);
-        let work = move |completions: &Completions| work(&queue, scrub, completions);
+        let stopping = Arc::new(AtomicBool::new(false));
+        let (scrub, stops) = (Scrub { interval: scrub, next: 0 }, Arc::clone(&stopping));
+        let work = move |completions: &Completions| work(&queue, &stops, scrub, completions);
         let thread = worker::spawn("digester", completions, work)?;
-        Ok(Digester { jobs: Some(jobs), thread })
+        Ok(Digester { jobs: Some(jobs), stopping, thread })
     }
 
     /// One whose thread never does anything.
@@ -43,7 +48,7 @@ impl Digester {
                 std::thread::park();
             }
         });
-        Digester { jobs: Some(sync_channel(QUEUE).0), thread }
+        Digester { jobs: Some(sync_channel(QUEUE).0), stopping: Default::default(), thread }
     }
 
     /// Digests a state, and scrubs it until there is another one.
@@ -65,39 +70,45 @@ impl Digester {
 
     /// Waits until what is queued is digested.
     pub fn stop(mut self) {
+        self.stopping.store(true, Ordering::SeqCst);
         self.jobs = None;
         let _ = self.thread.join();
     }
 }
 
-fn work(queue: &Receiver<Job>, interval: Duration, completions: &Completions) {
-    let mut scrub = Scrub::new(interval);
+fn work(queue: &Receiver<Job>, stopping: &AtomicBool, scrub: Scrub, completions: &Completions) {
+    let mut scrub = Some(scrub).filter(|scrub| !scrub.interval.is_zero());
+    let mut held: Option<(StateSnapshot, Manifest)> = None;
+    let mut scrubbed = Instant::now();
     loop {
-        let pause = if scrub.has_work() { PAUSE } else { Duration::MAX };
-        let snapshot = match queue.recv_timeout(pause) {
+        let pause = if held.is_some() { PAUSE } else { Duration::MAX };
+        let state = match queue.recv_timeout(pause) {
             Ok(Job::Digest(snapshot)) => {
                 let manifest = snapshot.manifest();
                 let digest = manifest.digest();
                 let digested = Completion::StateDigested { manifest: manifest.clone(), digest };
                 completions.push(digested);
-                scrub.hold(snapshot, manifest);
-                continue;
+                Some((snapshot, manifest))
             }
-            Ok(Job::Hold(snapshot)) => snapshot,
-            Err(RecvTimeoutError::Timeout) => {
-                if let Err(index) = scrub.go_on() {
-                    completions.push(Completion::StateDamaged(format!(
-                        "piece {index} of the state in memory is not what it was when it last changed"
-                    )));
-                    scrub = Scrub::new(Duration::ZERO);
-                }
-                continue;
+            Ok(Job::Hold(snapshot)) if scrub.is_some() && !stopping.load(Ordering::SeqCst) => {
+                let manifest = snapshot.manifest();
+                Some((snapshot, manifest))
             }
+            Ok(Job::Hold(_)) | Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => return,
         };
-        if !scrub.is_off() {
-            let manifest = snapshot.manifest();
-            scrub.hold(snapshot, manifest);
+        let Some(running) = &mut scrub else { continue };
+        held = state.or(held);
+        if let Some((snapshot, manifest)) = held.as_ref().filter(|_| scrubbed.elapsed() >= PAUSE) {
+            let verify = |index| manifest.verify(index, &snapshot.piece(index));
+            let done = running.go_on(scrubbed.elapsed(), snapshot.pieces(), verify);
+            scrubbed = Instant::now();
+            if let Err(index) = done {
+                completions.push(Completion::StateDamaged(format!(
+                    "piece {index} of the state in memory is not what it was when it last changed"
+                )));
+                (scrub, held) = (None, None);
+            }
         }
     }
 }
@@ -105,43 +116,66 @@ fn work(queue: &Receiver<Job>, interval: Duration, completions: &Completions) {
 /// Where a scrub is.
 struct Scrub {
     interval: Duration,
-    state: Option<(StateSnapshot, Manifest)>,
     next: usize,
 }
 
 impl Scrub {
-    fn new(interval: Duration) -> Scrub {
-        Scrub { interval, state: None, next: 0 }
-    }
-
-    fn is_off(&self) -> bool {
-        self.interval.is_zero()
-    }
-
-    fn has_work(&self) -> bool {
-        self.state.is_some()
-    }
-
-    /// Goes on in this state where it was in another one.
-    fn hold(&mut self, snapshot: StateSnapshot, manifest: Manifest) {
-        if !self.is_off() {
-            self.state = Some((snapshot, manifest));
-        }
-    }
-
-    /// As many pieces as it takes to be through with all of them in time; or which one is damaged.
-    fn go_on(&mut self) -> Result<(), usize> {
-        let Some((snapshot, manifest)) = &self.state else { return Ok(()) };
-        let pieces = snapshot.pieces();
-        // Somewhat more, for pieces come and go meanwhile.
-        let rounds = (self.interval.as_millis() * 4 / 5 / PAUSE.as_millis()).max(1);
-        for _ in 0..pieces.div_ceil(rounds as usize) {
+    /// Verifies as many of `pieces` pieces as are due when the last ones were verified `since` ago: all
+    /// of them within the interval, and a quarter more, for pieces come and go meanwhile. Or says
+    /// which one is damaged.
+    fn go_on(
+        &mut self,
+        since: Duration,
+        pieces: usize,
+        mut verify: impl FnMut(usize) -> bool,
+    ) -> Result<(), usize> {
+        let part = 1.25 * since.as_secs_f64() / self.interval.as_secs_f64();
+        let due = (pieces as f64 * part).ceil() as usize;
+        for _ in 0..due.clamp(1, pieces) {
             let index = self.next % pieces;
-            if !manifest.verify(index, &snapshot.piece(index)) {
+            if !verify(index) {
                 return Err(index);
             }
             self.next = index + 1;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_pieces_are_verified_within_the_interval_however_long_the_pauses() {
+        for (interval_ms, pause_ms, pieces) in
+            [(3_600_000, 100, 100_000), (1000, 400, 7), (50, 900, 9)]
+        {
+            let mut scrub = Scrub { interval: Duration::from_millis(interval_ms), next: 3 };
+            let (mut seen, mut most) = (vec![false; pieces], 0);
+            for _ in 0..interval_ms.div_ceil(pause_ms) {
+                let before = seen.iter().filter(|seen| **seen).count();
+                let verify = |index: usize| std::mem::replace(&mut seen[index], true) | true;
+                scrub.go_on(Duration::from_millis(pause_ms), pieces, verify).unwrap();
+                most = most.max(seen.iter().filter(|seen| **seen).count() - before);
+            }
+            assert!(seen.iter().all(|seen| *seen), "{interval_ms} {pause_ms} {pieces}");
+            let even = (1.25 * pieces as f64 * pause_ms as f64 / interval_ms as f64).ceil();
+            assert!(most as f64 <= even, "{most} at once");
+        }
+    }
+
+    #[test]
+    fn what_is_damaged_is_named_also_when_pieces_come_and_go() {
+        let mut scrub = Scrub { interval: Duration::from_secs(1), next: 90 };
+        let since = Duration::from_millis(100);
+        assert_eq!(scrub.go_on(since, 10, |index| index != 0), Err(0));
+        scrub.next = 8;
+        let mut seen = Vec::new();
+        let found = scrub.go_on(since, 40, |index| {
+            seen.push(index);
+            index != 11
+        });
+        assert_eq!((found, seen), (Err(11), vec![8, 9, 10, 11]));
     }
 }

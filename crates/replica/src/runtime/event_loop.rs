@@ -12,7 +12,7 @@ use super::{Clock, Ended, ReplicaConfig, RunError, Shutdown, experiments};
 use crate::node::{Input, Node, NotAdmitted, Output, Peer, Report, State};
 use bytes::Bytes;
 use perdura_agreement::timing::TICK_MS;
-use perdura_durability::{Checkpoints, FileDisk, Log, storage};
+use perdura_durability::{CheckpointError, Checkpoints, FileDisk, Log, storage};
 use perdura_execution::Service;
 use perdura_protocol::configuration::Durability;
 use perdura_protocol::{Configuration, PublicKey, ReplicaId, Slot};
@@ -156,14 +156,21 @@ impl<S: Service> EventLoop<S> {
         workers: Workers,
         shutdown: &Shutdown,
     ) -> Result<Ended, RunError> {
-        if matches!(outcome, Err(RunError::Diverged { .. })) && !self.stays_down() {
-            self.discard(workers)?;
-            return Ok(Ended::Diverged);
-        }
-        if let Err(error) = outcome {
-            self.stand_still(&error, shutdown);
-            return Err(error);
-        }
+        let error = match outcome {
+            Ok(()) => return self.close(workers),
+            Err(error @ RunError::Diverged { .. }) if !self.stays_down() => {
+                if self.discard(workers)? {
+                    return Ok(Ended::Diverged);
+                }
+                error
+            }
+            Err(error) => error,
+        };
+        self.stand_still(&error, shutdown);
+        Err(error)
+    }
+
+    fn close(self, workers: Workers) -> Result<Ended, RunError> {
         workers.digester.stop();
         let (keeper, checkpointer) = (workers.keeper.stop(), workers.checkpointer.stop());
         failure(&self.completions.take())?;
@@ -180,20 +187,28 @@ impl<S: Service> EventLoop<S> {
     }
 
     /// The state is not the certified one: what was taken on is made durable, and what is stored of
-    /// the state after the newest certified one is discarded.
-    fn discard(self, workers: Workers) -> Result<(), RunError> {
-        self.publish(Report { leader: false, ..self.node.report() }, Stats::default());
-        let trusted = self.repairs.trusted(Instant::now(), self.trusted);
-        drop(self.hub);
+    /// states after the newest certified one counts no more. False if that one is not on this disk:
+    /// then there is nothing to begin anew from.
+    fn discard(&self, workers: Workers) -> Result<bool, RunError> {
+        let report = Report { state: State::Repairing, leader: false, ..self.node.report() };
+        self.publish(report, Stats::default());
         workers.digester.stop();
         let (keeper, checkpointer) = (workers.keeper.stop(), workers.checkpointer.stop());
         failure(&self.completions.take())?;
-        if let (Some(mut log), Some(checkpoints)) = (keeper, checkpointer) {
-            log.flush().map_err(|error| RunError::Disk(error.to_string()))?;
-            let discarded = checkpoints.distrust_after(trusted)?;
-            tracing::warn!(%trusted, discarded, "states on disk after a certified one are discarded");
+        let (Some(mut log), Some(checkpoints)) = (keeper, checkpointer) else { return Ok(false) };
+        log.flush().map_err(|error| RunError::Disk(error.to_string()))?;
+        let trusted = self.trusted;
+        match checkpoints.distrust_after(trusted) {
+            Ok(discarded) => {
+                tracing::warn!(%trusted, discarded, "later states on disk count no more");
+                Ok(true)
+            }
+            Err(CheckpointError::Unknown { .. }) => {
+                tracing::error!(%trusted, "no certified state is on this disk");
+                Ok(false)
+            }
+            Err(error) => Err(error.into()),
         }
-        Ok(())
     }
 
     /// A node that must not go on says and answers nothing any more. When the process ends is up to
@@ -238,7 +253,13 @@ impl<S: Service> EventLoop<S> {
                 Completion::StateDamaged(what) => Input::StateDamaged { what },
                 Completion::Refused(_) | Completion::Failed(_) => continue,
             };
+            let before = self.node.machine().slot();
+            let stored = matches!(input, Input::CheckpointStored { .. });
             self.node.handle(now, input);
+            if stored && self.node.machine().slot() > before {
+                // A state from others has taken the place of the one that is scrubbed.
+                workers.digester.hold(self.node.machine().snapshot());
+            }
             self.make_room(workers)?;
         }
         for event in events.drain(..) {

@@ -141,11 +141,13 @@ fn respond(request: &Request<Incoming>, shared: &Shared) -> Response<Full<Bytes>
     }
 }
 
-/// What the replica said last is no news of one whose event loop stands still; a diverged one has
-/// stopped for good, and its last word stays.
+/// What the replica said last is no news of one whose event loop stands still. A diverged one has
+/// stopped for good, and one that is being repaired has no event loop meanwhile: their last words
+/// stay.
 fn state_of(snapshot: &Snapshot) -> &'static str {
     let state = snapshot.report.state;
-    let stalled = snapshot.at.elapsed() >= STANDSTILL && state != State::Diverged;
+    let lasts = matches!(state, State::Diverged | State::Repairing);
+    let stalled = snapshot.at.elapsed() >= STANDSTILL && !lasts;
     if stalled { "stalled" } else { state.as_str() }
 }
 
@@ -223,6 +225,7 @@ mod tests {
         assert_eq!(state_of(&snapshot(State::Active, old)), "stalled");
         assert_eq!(state_of(&snapshot(State::Recovering, old)), "stalled");
         assert_eq!(state_of(&snapshot(State::Diverged, old)), "diverged");
+        assert_eq!(state_of(&snapshot(State::Repairing, old)), "repairing");
         let said = status(&snapshot(State::Active, old));
         assert!(said.contains(r#""state":"stalled""#), "{said}");
         assert!(said.contains(r#""experiments":["slow"]"#), "{said}");

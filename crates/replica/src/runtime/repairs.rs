@@ -1,10 +1,8 @@
-//! How often a replica may begin anew because its state was not the certified one, and on what.
+//! How often a replica may begin anew because its state was not the certified one.
 //!
-//! The first time on what it has itself: the newest certified state on its disk, and its log. If it
-//! happens again within an hour, what is on its disk may be the cause, and the state comes from others.
-//! If that does not help either, something is wrong that no state mends.
+//! It begins on what it has itself: the newest certified state on its disk, which is verified piece by
+//! piece, and its log. If that does not last, something is wrong that no state mends.
 
-use perdura_protocol::Slot;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -45,11 +43,6 @@ impl Repairs {
         let recent = |begun: &&Instant| now.saturating_duration_since(**begun) <= WITHIN;
         self.begun.iter().filter(recent).count()
     }
-
-    /// The newest state on disk to begin anew on, if the one after `certified` is known to be.
-    pub fn trusted(&self, now: Instant, certified: Slot) -> Slot {
-        if self.recent(now) == 0 { certified } else { Slot(0) }
-    }
 }
 
 #[cfg(test)]
@@ -57,23 +50,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn after_three_within_an_hour_it_stays_down_and_only_the_first_trusts_the_disk() {
+    fn after_three_within_an_hour_it_stays_down() {
         let start = Instant::now();
         let minutes = |count: u64| start + Duration::from_secs(60 * count);
         let mut repairs = Repairs::default();
-        let begun: Vec<(Slot, bool)> = [0, 10, 50, 55, 65, 66]
-            .map(|count| {
-                let trusted = repairs.trusted(minutes(count), Slot(9));
-                let may = repairs.may_begin(minutes(count));
-                if may {
-                    repairs.begin(minutes(count));
-                }
-                (trusted, may)
-            })
-            .to_vec();
-        let all = [(9, true), (0, true), (0, true), (0, false), (0, true), (0, false)];
-        assert_eq!(begun, all.map(|(slot, may)| (Slot(slot), may)));
+        let begun = [0, 10, 50, 55, 65, 66].map(|count| {
+            let may = repairs.may_begin(minutes(count));
+            if may {
+                repairs.begin(minutes(count));
+            }
+            may
+        });
+        assert_eq!(begun, [true, true, true, false, true, false]);
         assert_eq!((repairs.total(), repairs.recent(minutes(66))), (4, 3));
-        assert_eq!(repairs.trusted(minutes(200), Slot(9)), Slot(9));
     }
 }

@@ -284,6 +284,11 @@ impl World {
         };
         let mut node = match Node::boot(boot, here.clock.now(self.now_us)) {
             Ok(node) => node,
+            // It stored what had rotted in memory, and ended before that was found. It is to be replaced.
+            Err(error) if here.memory.flipped => {
+                self.tell(format_args!("r{replica} does not boot: {error}"));
+                return;
+            }
             Err(error) => {
                 self.fail(Broken::new(RULE, format!("replica {replica} does not boot: {error}")));
                 return;

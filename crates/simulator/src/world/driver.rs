@@ -65,6 +65,7 @@ impl World {
         }
         self.outputs = 0;
         self.liar_ticks(replica);
+        self.scrub(replica);
         if self.is_liar(replica) {
             return;
         }

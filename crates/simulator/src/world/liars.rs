@@ -6,9 +6,11 @@ use super::{Event, World};
 use crate::checkers::progress;
 use crate::random::Random;
 use crate::report::Mark;
+use crate::violation::Broken;
 use crate::witness::{Notes, Witnessed};
 use bytes::Bytes;
 use perdura_adversary::{Insider, Liar, Strategy, Twin};
+use perdura_durability::CheckpointError;
 use perdura_protocol::{ReplicaId, SecretKey, Slot};
 use perdura_replica::node::{Boot, Found, Input, Interceptor, Node, Now, Peer, Said};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -188,22 +190,26 @@ impl World {
             self.count_lies(strategy, 1);
             self.tell(format_args!("a bit flips in the memory of r{replica}"));
         }
-        self.scrub(replica);
     }
 
-    fn scrub(&mut self, replica: usize) {
+    /// All that is in a replica's memory is held against its digests.
+    pub(crate) fn scrub(&mut self, replica: usize) {
         let here = &mut self.replicas[replica];
-        let due = here.memory.flipped && here.memory.scrubbed_us + SCRUB_US <= self.now_us;
+        let pause = if here.memory.flipped { SCRUB_US } else { 4 * SCRUB_US };
+        let due = here.memory.scrubbed_us + pause <= self.now_us;
         let Some(process) = here.process.as_ref().filter(|_| due) else { return };
         here.memory.scrubbed_us = self.now_us;
         let snapshot = process.node.machine().snapshot();
         let manifest = snapshot.manifest();
         let damaged =
             (0..snapshot.pieces()).find(|index| !manifest.verify(*index, &snapshot.piece(*index)));
-        if let Some(index) = damaged {
+        let Some(index) = damaged else { return };
+        let what = format!("piece {index} is not what it was when it last changed");
+        if self.is_liar(replica) {
             self.mark(Mark::DamageScrubbed);
-            let what = format!("piece {index} is not what it was when it last changed");
             self.input(replica, Input::StateDamaged { what });
+        } else {
+            self.fail(Broken::new("Scrub (D7)", format!("replica {replica}: {what}")));
         }
     }
 
@@ -218,14 +224,23 @@ impl World {
         }
         let Some(process) = here.process.take() else { return };
         self.report.add_counters(&process.node.report().counters);
+        let without = process.checkpoints.list().is_empty();
         let discarded = process.checkpoints.distrust_after(trusted);
         here.memory = Memory { flipped: false, repaired: true, ..here.memory };
         self.mark(Mark::Repaired);
-        if let Err(error) = discarded {
-            self.disk_failed(replica, &error.to_string());
-            return;
+        match discarded {
+            Ok(_) if trusted > Slot(0) || without => self.crash_process(replica),
+            Ok(_) => {
+                let what = format!("replica {replica} begins anew from a state after slot 0");
+                self.fail(Broken::new("Repair (D7)", what));
+            }
+            Err(CheckpointError::Disk(error)) => self.disk_failed(replica, &error.to_string()),
+            // No certified state is on this disk, and it stays down. Here it goes on as it is.
+            Err(_) => {
+                self.replicas[replica].memory.flipped = true;
+                self.crash_process(replica);
+            }
         }
-        self.crash_process(replica);
     }
 
     /// Whether a replica whose memory rots has what the others have, after what was repaired.
