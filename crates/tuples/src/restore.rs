@@ -99,6 +99,10 @@ fn check_name(name: &[u8], record: &SpaceRecord) -> Result<(), RestoreError> {
     TupleCommand::On { space, operation }.validate().map_err(|_| LAYOUT)
 }
 
+/// No space comes to more: a million tuples in each second for 290,000 years. The next ones have room
+/// for their numbers.
+const MOST_NUMBER: u64 = u64::MAX >> 1;
+
 fn check_part(
     map: &SegmentMap,
     id: u64,
@@ -109,7 +113,11 @@ fn check_part(
 ) -> Result<(), RestoreError> {
     match (part, space.counters) {
         (&[COUNTERS], None) => {
-            space.counters = Some(decode(value)?);
+            let counters: Counters = decode(value)?;
+            if counters.next_number > MOST_NUMBER {
+                return Err(LAYOUT);
+            }
+            space.counters = Some(counters);
             Ok(())
         }
         (&[TUPLE, ref number @ ..], Some(counters)) if number.len() == 8 => {

@@ -8,7 +8,7 @@
 //!   `docs/guarantees.md`) is not done;
 //! - damage that a replica notices is done while fewer than `u` other replicas are without what they
 //!   had (or lie, in liveness mode); or to all replicas at once, of no slot on two of them, provided that what the
-//!   logs still prove reaches as far as a quorum lost votes (`World::can_repair`);
+//!   logs still prove reaches as far as a quorum lost votes, and that quorum gets there (`World::can_repair`);
 //! - damage by which a replica no longer knows what it promised is done when it may be replaced;
 //! - a disk is taken back to an older state with `r` > 0 only, and at most `r` in a run.
 //!
@@ -281,11 +281,14 @@ impl World {
 
     /// Whether the replicas, each on what is left of its log, can give each other back what they
     /// need before a quorum may vote: what one of them proves decided reaches as far as a quorum of
-    /// them lost votes. With `r` > 0 only a certified prefix proves that to others.
+    /// them lost votes, and each of these gets there by its own batches or those that others can prove.
+    /// A batch is proven by a mark after it, in a run without gaps. With `r` > 0 only a certified
+    /// prefix proves that slots are decided to others.
     fn can_repair(&self, wounds: &[Scattered]) -> bool {
         let faults = self.plan.faults;
         let (mut proven, mut needed) = (Slot(0), Vec::new());
         let (mut lost, mut whole) = (Slot(0), Vec::new());
+        let mut served: BTreeSet<Slot> = BTreeSet::new();
         for replica in (0..self.n()).filter(|replica| !self.is_liar(*replica)) {
             let mut disk = self.replicas[replica].disk.copy();
             if let Some(scattered) = wounds.iter().find(|one| one.replica == replica) {
@@ -304,16 +307,20 @@ impl World {
             let certified = certified.max().unwrap_or_default();
             let recovered_whole = recovered.found.lost.is_none();
             let (records, vote_after) = (recovered.found.records, recovered.found.vote_after);
-            let delivered =
-                Restart::from_log(self.n(), slot, history, records, vote_after).delivered();
+            let mut restart = Restart::from_log(self.n(), slot, history, records, vote_after);
+            let delivered = restart.delivered();
+            served.extend(restart.take_older().into_iter().map(|(slot, _)| slot));
+            served.extend(restart.take_replay().into_iter().map(|(slot, _)| slot));
             if recovered_whole {
                 whole.push(delivered);
             }
             let proves = if faults.byzantine() { certified.min(delivered) } else { delivered };
             proven = proven.max(proves);
-            needed.push(vote_after.max(slot));
+            needed.push((vote_after.max(slot), delivered));
         }
-        let voters = needed.iter().filter(|needed| **needed <= proven).count();
+        let climbs = |from: Slot| (from.0 + 1..=proven.0).all(|slot| served.contains(&Slot(slot)));
+        let votes = |(needed, delivered): &&(Slot, Slot)| *needed <= proven && climbs(*delivered);
+        let voters = needed.iter().filter(votes).count();
         // A state that was lost comes back from those who can certify it.
         let certifiers = whole.iter().filter(|delivered| **delivered >= lost).count();
         voters >= faults.agreement_quorum() && certifiers >= faults.state_certificate()
