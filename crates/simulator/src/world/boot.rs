@@ -128,7 +128,7 @@ impl World {
     pub(crate) fn start(&mut self, replica: usize) {
         let here = &mut self.replicas[replica];
         here.starting = false;
-        if here.process.is_some() || here.replaced {
+        if here.process.is_some() || here.replaced || here.memory.down {
             return;
         }
         match here.armed.wrong_disk.take() {
@@ -287,6 +287,7 @@ impl World {
             // It stored what had rotted in memory, and ended before that was found. It is to be replaced.
             Err(error) if here.memory.flipped => {
                 self.tell(format_args!("r{replica} does not boot: {error}"));
+                self.replicas[replica].memory.down = true;
                 return;
             }
             Err(error) => {

@@ -4,6 +4,7 @@
 use super::replica::Memory;
 use super::{Event, World};
 use crate::checkers::progress;
+use crate::options::Mode;
 use crate::random::Random;
 use crate::report::Mark;
 use crate::violation::Broken;
@@ -177,11 +178,12 @@ impl World {
         self.memory_rots(replica, now);
     }
 
-    /// A bit flips in the memory of a liar; and now and then all of it is verified, as the scrub of a
-    /// real replica does.
+    /// A bit flips in the memory of a liar. In liveness mode, where a liar counts as failed: it may
+    /// have to be replaced, and not repent.
     fn memory_rots(&mut self, replica: usize, now: Now) {
+        let may = self.plan.mode == Mode::Liveness && !self.ending.begun();
         let here = &mut self.replicas[replica];
-        let Some(liar) = here.liar.as_mut().filter(|_| !self.ending.begun()) else { return };
+        let Some(liar) = here.liar.as_mut().filter(|_| may) else { return };
         let strategy = liar.strategy();
         if let (Some(at), Some(process)) = (liar.flips(now), &mut here.process)
             && process.node.flip_bit(at)
@@ -235,9 +237,9 @@ impl World {
                 self.fail(Broken::new("Repair (D7)", what));
             }
             Err(CheckpointError::Disk(error)) => self.disk_failed(replica, &error.to_string()),
-            // No certified state is on this disk, and it stays down. Here it goes on as it is.
             Err(_) => {
-                self.replicas[replica].memory.flipped = true;
+                let memory = &mut self.replicas[replica].memory;
+                (memory.flipped, memory.down) = (true, true);
                 self.crash_process(replica);
             }
         }

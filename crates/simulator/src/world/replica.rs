@@ -79,6 +79,8 @@ pub struct Memory {
     pub flipped: bool,
     /// The state was repaired: what is on disk is less than it was.
     pub repaired: bool,
+    /// What it stored is as rotten, and it waits for its replacement, which does not come.
+    pub down: bool,
     /// When all of it was last verified.
     pub scrubbed_us: u64,
 }
