@@ -86,9 +86,12 @@ impl Read {
         let (mut proven, mut run) = (Vec::new(), Vec::new());
         let mut at: Option<Digest> = None;
         let first = self.marks.range(..checkpoint).next().map_or(checkpoint, |(slot, _)| *slot);
+        // What comes before slot 1 is known without a mark.
+        let first = if self.candidate(Slot(1)).is_some() { Slot(0) } else { first };
         for number in first.0..=checkpoint.0 {
             let slot = Slot(number);
-            let mark = self.marks.get(&slot).copied();
+            let mark =
+                if slot == Slot(0) { Some(Digest::ZERO) } else { self.marks.get(&slot).copied() };
             let candidate = self.candidate(slot).map(|(decided, _)| decided.batch.digest());
             let next = at.zip(candidate).map(|(before, digest)| before.chain(slot, digest));
             let agrees = next.is_some() && mark.is_none_or(|mark| next == Some(mark));
@@ -288,7 +291,7 @@ mod tests {
         };
         // Slot 3: no mark says that what it voted for was decided. Slot 5: its mark says no more
         // than what comes before slot 6.
-        assert_eq!(served(history), [2, 6, 7]);
-        assert_eq!(served(Digest::ZERO), [2], "not what the state was made of");
+        assert_eq!(served(history), [1, 2, 6, 7]);
+        assert_eq!(served(Digest::ZERO), [1, 2], "not what the state was made of");
     }
 }
