@@ -14,7 +14,7 @@ use bytes::Bytes;
 use perdura_agreement::timing::TICK_MS;
 use perdura_durability::{CheckpointError, Checkpoints, FileDisk, Log, storage};
 use perdura_execution::Service;
-use perdura_protocol::configuration::Durability;
+use perdura_protocol::configuration::{Durability, Schedule};
 use perdura_protocol::{Configuration, PublicKey, ReplicaId, Slot};
 use perdura_transport::Peer as LinkPeer;
 use perdura_transport::{
@@ -348,7 +348,10 @@ impl<S: Service> EventLoop<S> {
                 }
                 Output::DigestState { snapshot } => workers.digester.digest(snapshot),
                 Output::StoreCheckpoint { snapshot, keep } => {
-                    workers.digester.hold(snapshot.clone());
+                    // With another schedule it has been digested, and is held since.
+                    if self.config.parameters.schedule == Schedule::Coordinated {
+                        workers.digester.hold(snapshot.clone());
+                    }
                     workers.checkpointer.send(checkpointer::Job::Store { snapshot, keep });
                 }
                 Output::InstallCheckpoint { manifest, pieces, keep } => {
