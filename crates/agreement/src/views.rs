@@ -2,7 +2,8 @@
 //!
 //! A replica that suspects its leader first says so (Suspect, which commits it to nothing, so that
 //! one with a broken link does not drop out of a working view). It gives the view up, and signs a
-//! ViewChange, when m + 1 others want a later view, or r + 1 others do and it suspects too (A4).
+//! ViewChange, when m + 1 others want a later view, or r + 1 others do and it suspects too (A4) or
+//! waits alone for its view to start.
 //! Entering a view is on disk before anything is said in it (A2).
 
 use crate::demand::Moment;
@@ -253,9 +254,17 @@ impl Agreement {
         let weak = wanted.get(faults.view_join_suspecting() - 1).copied().unwrap_or_default();
         if strong > self.view {
             self.join(now, strong);
-        } else if self.suspecting.is_some() && weak > self.view {
+        } else if (self.suspecting.is_some() || self.waits_in_vain(now)) && weak > self.view {
             self.join(now, weak);
         }
+    }
+
+    /// Asked for this view alone. The others may have started it already, by a NewView of a
+    /// configuration that is over here: then they send no change any more, and only the next view
+    /// helps. It takes one of them that wants it.
+    fn waits_in_vain(&self, now: Now) -> bool {
+        let waited = now.monotonic_ms > self.changing_since_ms + timing::VIEW_CHANGE_MS;
+        self.mode == Mode::Changing && self.quorum_asked_ms.is_none() && waited
     }
 
     /// Gives up the current view and asks for `view`.

@@ -4,7 +4,7 @@
 mod harness;
 
 use harness::Group;
-use perdura_agreement::{Mode, timing};
+use perdura_agreement::{Mode, Now, Restart, timing};
 use perdura_protocol::{Message, ReplicaId, Time, View};
 
 /// Clients that each have `frames` in flight, for `ms`; counts what was delivered.
@@ -280,5 +280,30 @@ fn a_liar_that_claims_to_have_left_is_followed_ever_more_rarely() {
         assert!((3..=10).contains(&first), "u {u} r {r}: {first} views in 300 s");
         let more = claim_for(3_600);
         assert!(more <= 8, "u {u} r {r}: {more} views in an hour");
+    }
+}
+
+#[test]
+fn who_waits_alone_for_a_view_to_start_joins_who_wants_the_next() {
+    // With r = u whoever else is correct is enough by itself.
+    for (u, r) in [(1, 0), (2, 0), (2, 1)] {
+        let group = Group::new(6, u, r);
+        let start = group.clock();
+        let view_after = |ms: u64, others: u8| {
+            let mut alone = group.machine(group.nodes.len() - 1, Restart::blank());
+            let mut hear = |ms: u64, others: u8, view: View| {
+                let now = Now { monotonic_ms: start.monotonic_ms + ms, ..start };
+                for from in 0..others {
+                    alone.on_message(now, ReplicaId(from), Message::Suspect { view });
+                }
+                (alone.view(), alone.mode())
+            };
+            let waiting = hear(0, group.faults.view_join() as u8, View(1));
+            assert_eq!(waiting, (View(1), Mode::Changing));
+            hear(ms, others, View(2)).0
+        };
+        assert_eq!(view_after(timing::VIEW_CHANGE_MS, r + 1), View(1), "it may start yet");
+        assert_eq!(view_after(timing::VIEW_CHANGE_MS + 1, r), View(1), "only liars want more");
+        assert_eq!(view_after(timing::VIEW_CHANGE_MS + 1, r + 1), View(2), "u {u} r {r}");
     }
 }
