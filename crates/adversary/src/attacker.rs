@@ -7,6 +7,7 @@ use perdura_protocol::message::Message;
 use perdura_protocol::{
     AdminCommand, ClusterId, Command, Encode, Frame, PublicKey, ReplicaId, SecretKey, SessionId,
 };
+use std::collections::VecDeque;
 
 /// Frames remembered for replay.
 const REMEMBERED: usize = 1_024;
@@ -91,7 +92,7 @@ pub struct Attacker {
     session: SessionId,
     number: u64,
     made: u64,
-    frames: Vec<Frame>,
+    frames: VecDeque<Frame>,
     // Sessions of others that are in use, each with its next number.
     overheard: Vec<(SessionId, u64)>,
 }
@@ -129,7 +130,7 @@ impl Attacker {
             random: Random::new(seed),
             number: 0,
             made: 0,
-            frames: Vec::new(),
+            frames: VecDeque::new(),
             overheard: Vec::new(),
         }
     }
@@ -188,9 +189,9 @@ impl Attacker {
 
     fn remember(&mut self, frame: &Frame) {
         if self.frames.len() >= REMEMBERED {
-            self.frames.remove(0);
+            self.frames.pop_front();
         }
-        self.frames.push(frame.clone());
+        self.frames.push_back(frame.clone());
     }
 
     fn to_all(&self, message: &Message, out: &mut Vec<(ReplicaId, Bytes)>) {

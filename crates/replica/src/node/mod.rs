@@ -19,6 +19,7 @@ mod boot;
 mod certificates;
 mod checkpoints;
 mod executing;
+mod fetching;
 mod ingress;
 mod interceptor;
 mod questions;

@@ -1,18 +1,16 @@
-//! State transfer, first form: one certified state, piece by piece from the replicas that offer
-//! it, then the log above it as any laggard (`../../shared/papers/dura-smart-atc13.txt` figure 6
-//! with one seeder at a time, in turns; the collaborative forms build on the same messages).
+//! State transfer: one certified state, its pieces from all replicas that offer it at once (`fetching`),
+//! then the log above it as any laggard (`../../shared/papers/dura-smart-atc13.txt` figure 6).
 //!
 //! Everything is verified before it replaces anything (D5): the certificate (m + 1 signatures),
 //! the manifest against it, each piece against the manifest, the whole by restoring a machine
 //! beside the one that serves; then it is stored, and only when that is durable it is swapped in.
 //!
-//! Seeders give pieces in turns. A turn ends when it has brought its pieces, or after its time; the
-//! next one is that of the seeder that has had least time. So one that is slow on purpose costs its
-//! share of the time, however it keeps within the limits. With sequential checkpoints each state is
-//! stored by one replica, or by few: who failed to bring its state is turned to after others, who have
-//! older ones, and what it brought is kept, for most pieces are the same in the next state.
+//! With sequential checkpoints each state is stored by one replica, or by few: who failed to bring its
+//! state is turned to after others, who have older ones, and what it brought is kept, for most pieces are
+//! the same in the next state.
 
 use super::checkpoints::Stored;
+use super::fetching::{Fetching, Left, Pace};
 use super::{Node, Now, Output, Peer};
 use bytes::Bytes;
 use perdura_execution::{Machine, Manifest, Service};
@@ -21,7 +19,7 @@ use perdura_protocol::message::{Message, StateCertificate};
 use perdura_protocol::viewchange::PrefixCertificate;
 use perdura_protocol::{Decode, Digest, ReplicaId, Slot, seeded};
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Offers are awaited for this long after asking, unless all have answered.
 const OFFERS_MS: u64 = 200;
@@ -32,26 +30,14 @@ const ANSWER_MS: u64 = 1_000;
 /// The prefix is signed for those who ask for states not more often than this.
 const VOUCH_MS: u64 = 50;
 
-/// Pieces asked for at once: enough to keep a link busy, and a bounded memory at both ends.
-const PIECES_AT_ONCE: usize = 8;
-
-/// Pieces after which a turn ends: many times what is on the way, for the next seeder starts anew.
-const TURN_PIECES: usize = 64;
-
 /// Pieces of a state that did not arrive as a whole are kept for this time after the last attempt.
 const KEPT_MS: u64 = 60_000;
 
-/// A turn ends after this time in any case; it doubles each time that it was too short, for the way
-/// may be slow and not the seeder ...
-const TURN_MS: u64 = 1_000;
-
-/// ... so many times.
-const TURN_DOUBLINGS: u32 = 6;
-
+/// A state that a replica has, and what proves it.
 #[derive(Clone)]
-struct Offer {
-    state: StateCertificate,
-    prefix: PrefixCertificate,
+pub(super) struct Offer {
+    pub state: StateCertificate,
+    pub prefix: PrefixCertificate,
 }
 
 enum Phase<S> {
@@ -62,95 +48,13 @@ enum Phase<S> {
     Installing { machine: Box<Machine<S>>, prefix: PrefixCertificate, state: StateCertificate },
 }
 
-/// Who has the state, and how long it was asked for pieces of it.
-struct Seeder {
-    id: ReplicaId,
-    spent_ms: u64,
-}
-
-struct Fetching {
-    offer: Offer,
-    // Not empty.
-    seeders: Vec<Seeder>,
-    manifest: Manifest,
-    pieces: Vec<Option<Bytes>>,
-    // In this turn, and not here yet.
-    asked: BTreeSet<u32>,
-    // To be asked for; some may have come since they were asked for in vain.
-    open: VecDeque<u32>,
-    missing: usize,
-    turn: usize,
-    turn_since_ms: u64,
-    // Pieces that came in this turn.
-    given: usize,
-    progress_ms: u64,
-}
-
-impl Fetching {
-    /// `kept` holds pieces that came for another state.
-    fn new(
-        offer: Offer,
-        seeders: Vec<ReplicaId>,
-        manifest: Manifest,
-        kept: &BTreeMap<Digest, Bytes>,
-        now_ms: u64,
-    ) -> Fetching {
-        let count = manifest.entries().len();
-        let pieces: Vec<Option<Bytes>> =
-            manifest.entries().iter().map(|entry| kept.get(&entry.digest).cloned()).collect();
-        Fetching {
-            offer,
-            seeders: seeders.into_iter().map(|id| Seeder { id, spent_ms: 0 }).collect(),
-            manifest,
-            missing: pieces.iter().filter(|piece| piece.is_none()).count(),
-            pieces,
-            asked: BTreeSet::new(),
-            open: (0..count as u32).collect(),
-            turn: 0,
-            turn_since_ms: now_ms,
-            given: 0,
-            progress_ms: now_ms,
-        }
-    }
-
-    /// Who is asked now.
-    fn seeder(&self) -> Option<ReplicaId> {
-        self.seeders.get(self.turn).map(|seeder| seeder.id)
-    }
-
-    /// The next piece to ask for.
-    fn next_open(&mut self) -> Option<u32> {
-        let pieces = &self.pieces;
-        let place = self.open.iter().position(|index| pieces[*index as usize].is_none())?;
-        self.open.drain(..=place).next_back()
-    }
-
-    /// The turn of whoever has had least time; what the last one still owes is asked for again
-    /// when nothing else is left, for most of it is on the way.
-    fn end_turn(&mut self, now_ms: u64) {
-        if let Some(seeder) = self.seeders.get_mut(self.turn) {
-            seeder.spent_ms += now_ms.saturating_sub(self.turn_since_ms).max(1);
-        }
-        self.open.extend(std::mem::take(&mut self.asked));
-        self.turn_since_ms = now_ms;
-        self.given = 0;
-        self.begin_turn();
-    }
-
-    fn begin_turn(&mut self) {
-        let next = self.seeders.iter().enumerate().min_by_key(|(_, seeder)| seeder.spent_ms);
-        self.turn = next.map_or(0, |(index, _)| index);
-    }
-}
-
 pub(super) struct Transfer<S> {
     phase: Phase<S>,
     offers: BTreeMap<ReplicaId, Offer>,
     answers: BTreeSet<ReplicaId>,
     ended_ms: u64,
-    // How often a turn was too short; a state that arrives ends that, and the failures.
-    short_turns: u32,
-    // How often each replica failed to bring its state.
+    pace: Pace,
+    // How often each replica failed to bring its state, until one arrives.
     failures: BTreeMap<ReplicaId, u32>,
     // Verified pieces of a state that did not arrive as a whole.
     kept: BTreeMap<Digest, Bytes>,
@@ -165,7 +69,7 @@ impl<S: Service> Transfer<S> {
             offers: BTreeMap::new(),
             answers: BTreeSet::new(),
             ended_ms: 0,
-            short_turns: 0,
+            pace: Pace::default(),
             failures: BTreeMap::new(),
             kept: BTreeMap::new(),
             at_least,
@@ -207,7 +111,7 @@ impl<S: Service> Transfer<S> {
     }
 
     fn forget_failures(&mut self) {
-        self.short_turns = 0;
+        self.pace = Pace::default();
         self.failures.clear();
         self.kept.clear();
     }
@@ -352,7 +256,7 @@ impl<S: Service> Node<S> {
         let phase = std::mem::replace(&mut self.transfer.phase, Phase::Idle);
         self.transfer.ended_ms = now.monotonic_ms;
         if let Phase::Pieces(fetching) = phase {
-            let Fetching { manifest, pieces, .. } = *fetching;
+            let (_, manifest, pieces) = fetching.into_pieces();
             let digests = manifest.entries().iter().map(|entry| entry.digest);
             self.transfer.kept =
                 digests.zip(pieces).filter_map(|(digest, piece)| Some((digest, piece?))).collect();
@@ -380,42 +284,39 @@ impl<S: Service> Node<S> {
             return;
         };
         let kept = std::mem::take(&mut self.transfer.kept);
-        let fetching = Fetching::new(offer, seeders, manifest, &kept, now.monotonic_ms);
+        // The leader has the most to do: it is asked where there are too few others for one of them to
+        // be correct.
+        let leader = self.agreement.leader();
+        seeders.sort_by_key(|id| *id == leader);
+        let others = seeders.iter().filter(|id| **id != leader).count();
+        let plan = (seeders, others, self.parameters.faults.witnesses());
+        let fetching = Fetching::new(offer, manifest, plan, &kept, now.monotonic_ms);
         self.transfer.phase = Phase::Pieces(Box::new(fetching));
-        if self.transfer_complete() {
-            self.restore(now);
-        } else {
-            self.ask_pieces();
-        }
+        self.go_on(now);
     }
 
-    fn ask_pieces(&mut self) {
+    /// All that is missing is asked for; what is complete is restored.
+    fn go_on(&mut self, now: Now) {
         let Phase::Pieces(fetching) = &mut self.transfer.phase else { return };
-        let slot = fetching.offer.state.slot;
-        let Some(to) = fetching.seeder() else { return };
-        let mut asks: Vec<u32> = Vec::new();
-        while fetching.asked.len() < PIECES_AT_ONCE
-            && let Some(index) = fetching.next_open()
-        {
-            fetching.asked.insert(index);
-            asks.push(index);
+        if fetching.complete() {
+            self.restore(now);
+            return;
         }
-        for index in asks {
+        let slot = fetching.offer.state.slot;
+        for (to, index) in fetching.asks(now.monotonic_ms) {
             self.send(&[Peer::Replica(to)], &Message::FetchPiece { slot, index });
         }
     }
 
     fn on_piece(&mut self, now: Now, from: ReplicaId, slot: Slot, index: u32, piece: Bytes) {
         let Phase::Pieces(fetching) = &mut self.transfer.phase else { return };
-        let wanted = fetching.offer.state.slot == slot
-            && fetching.pieces.get(index as usize).is_some_and(Option::is_none);
-        if !wanted {
+        if fetching.offer.state.slot != slot || !fetching.lacks(index) {
             return;
         }
         if !fetching.manifest.verify(index as usize, &piece) && !seeded!(PieceUnverified) {
-            // Only who is asked can fail to answer; anybody else's garbage changes nothing.
+            // Only who was asked can fail to answer; anybody else's garbage changes nothing.
             let gone = piece.is_empty();
-            if fetching.seeder() == Some(from) {
+            if fetching.owes(from, index) {
                 self.drop_seeder(now, from, !gone);
             }
             if !gone {
@@ -423,65 +324,48 @@ impl<S: Service> Node<S> {
             }
             return;
         }
-        fetching.asked.remove(&index);
-        fetching.pieces[index as usize] = Some(piece);
-        fetching.missing -= 1;
-        fetching.given += 1;
-        fetching.progress_ms = now.monotonic_ms;
-        if fetching.given >= TURN_PIECES {
-            fetching.end_turn(now.monotonic_ms);
-        }
+        fetching.take(now.monotonic_ms, from, index, piece);
         self.counters.pieces_received += 1;
-        if self.transfer_complete() {
-            self.restore(now);
-        } else {
-            self.ask_pieces();
-        }
-    }
-
-    fn transfer_complete(&self) -> bool {
-        matches!(&self.transfer.phase, Phase::Pieces(fetching) if fetching.missing == 0)
+        self.go_on(now);
     }
 
     /// Goes on without a seeder that failed; without any, from the beginning.
     fn drop_seeder(&mut self, now: Now, from: ReplicaId, failed: bool) {
         let Phase::Pieces(fetching) = &mut self.transfer.phase else { return };
-        fetching.end_turn(now.monotonic_ms);
-        fetching.seeders.retain(|seeder| seeder.id != from);
-        let alone = fetching.seeders.is_empty();
+        let left = fetching.drop_seeder(from);
         if failed {
             self.transfer.failed(from);
         }
-        if alone {
-            self.end_transfer(now);
-            return;
+        match left {
+            Left::Some => self.go_on(now),
+            Left::None => self.end_transfer(now),
         }
-        let Phase::Pieces(fetching) = &mut self.transfer.phase else { return };
-        fetching.begin_turn();
-        fetching.progress_ms = now.monotonic_ms;
-        self.ask_pieces();
     }
 
-    /// A turn took too long: the next seeder's. Where too few are left for one of them to be
-    /// correct, from the beginning, for there may be more by now.
-    fn cut_turn(&mut self, now: Now) {
+    /// Pieces come slowly, or those who owe them do not answer. Where too few are left for one of them to
+    /// be correct, from the beginning, for there may be more by now.
+    fn watch_pieces(&mut self, now: Now) {
         let witnesses = self.parameters.faults.witnesses();
         let Phase::Pieces(fetching) = &mut self.transfer.phase else { return };
-        self.transfer.short_turns = (self.transfer.short_turns + 1).min(TURN_DOUBLINGS);
-        if fetching.seeders.len() < witnesses {
-            let slow: Vec<ReplicaId> = fetching.seeders.iter().map(|seeder| seeder.id).collect();
-            slow.into_iter().for_each(|seeder| self.transfer.failed(seeder));
-            self.end_transfer(now);
+        if let Some(silent) = fetching.silent(now.monotonic_ms) {
+            self.drop_seeder(now, silent, true);
             return;
         }
-        fetching.end_turn(now.monotonic_ms);
-        self.ask_pieces();
+        if fetching.lags(now.monotonic_ms, &mut self.transfer.pace) {
+            let left: Vec<ReplicaId> = fetching.seeders().collect();
+            if left.len() < witnesses {
+                left.into_iter().for_each(|seeder| self.transfer.failed(seeder));
+                self.end_transfer(now);
+                return;
+            }
+        }
+        self.go_on(now);
     }
 
     fn restore(&mut self, now: Now) {
         let phase = std::mem::replace(&mut self.transfer.phase, Phase::Idle);
         let Phase::Pieces(fetching) = phase else { return };
-        let Fetching { offer, manifest, pieces, .. } = *fetching;
+        let (offer, manifest, pieces) = fetching.into_pieces();
         let pieces: Vec<Bytes> = pieces.into_iter().flatten().collect();
         let service = (self.make_service)();
         match Machine::restore(&self.parameters, &manifest, pieces.clone(), service) {
@@ -557,7 +441,6 @@ impl<S: Service> Node<S> {
         let sequential = self.parameters.schedule == Schedule::Sequential;
         let best = self.transfer.best_offer(witnesses, sequential);
         let enough = best.is_some_and(|(_, enough)| enough);
-        let turn_ms = TURN_MS << self.transfer.short_turns;
         match &mut self.transfer.phase {
             Phase::Idle => {
                 let needed =
@@ -590,16 +473,7 @@ impl<S: Service> Node<S> {
                 self.transfer.failed(seeders.remove(0));
                 self.ask_manifest(now, offer, seeders);
             }
-            Phase::Pieces(fetching) => {
-                // Large pieces may take long, but some piece arrives.
-                let late = ms >= fetching.progress_ms + ANSWER_MS;
-                let long = ms >= fetching.turn_since_ms + turn_ms;
-                if let Some(seeder) = fetching.seeder().filter(|_| late) {
-                    self.drop_seeder(now, seeder, true);
-                } else if long {
-                    self.cut_turn(now);
-                }
-            }
+            Phase::Pieces(_) => self.watch_pieces(now),
             _ => {}
         }
     }

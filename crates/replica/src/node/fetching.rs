@@ -1,0 +1,230 @@
+//! The pieces of one state, from several seeders at once (`../../shared/papers/dura-smart-atc13.txt`
+//! figure 6: the work of sending is shared out among those who have the state).
+//!
+//! Each seeder is asked for as many pieces as it gives, and never owes more than a few. So one that is
+//! slow on purpose costs what it owes and no more, however it keeps within the time-outs: when
+//! nothing else is left to ask for, its pieces are asked for elsewhere too. Behind those that are asked
+//! stands a reserve, the leader, for it has the most to do.
+
+use super::transfer::Offer;
+use bytes::Bytes;
+use perdura_execution::Manifest;
+use perdura_protocol::{Digest, ReplicaId};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Pieces asked for at once of one seeder: enough to keep a link busy, and a bounded memory at both
+/// ends.
+const PIECES_AT_ONCE: usize = 8;
+
+/// A seeder that owes pieces and gave none for this time is left out.
+const ANSWER_MS: u64 = 1_000;
+
+/// What a seeder owes is asked for elsewhere when nothing else is left and it gave nothing for this time.
+const OWED_MS: u64 = 200;
+
+/// Pieces that are to come, of all seeders together, ...
+const PACE_PIECES: usize = 64;
+
+/// ... within this time, which doubles each time that it was too short, for the way may be slow and not
+/// the seeders ...
+const PACE_MS: u64 = 1_000;
+
+/// ... so many times.
+const PACE_DOUBLINGS: u32 = 6;
+
+/// Who has the state.
+struct Seeder {
+    id: ReplicaId,
+    // Asked for, and not given yet.
+    owes: BTreeSet<u32>,
+    // When it last gave one, or began to owe.
+    since_ms: u64,
+}
+
+/// How fast pieces come, over attempts: a state that arrives ends it.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Pace {
+    doublings: u32,
+}
+
+/// A state on its way.
+pub(super) struct Fetching {
+    pub offer: Offer,
+    pub manifest: Manifest,
+    // Those that are asked, then the reserve.
+    seeders: Vec<Seeder>,
+    active: usize,
+    // As many are asked at least, if there are as many.
+    least: usize,
+    pieces: Vec<Option<Bytes>>,
+    // To be asked for; some may have come since they were asked for in vain.
+    open: VecDeque<u32>,
+    missing: usize,
+    // Pieces that came since, against the pace.
+    given: usize,
+    given_since_ms: u64,
+}
+
+/// What a seeder that is too slow, or that failed, leaves behind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Left {
+    /// Others to ask.
+    Some,
+    /// Nobody.
+    None,
+}
+
+impl Fetching {
+    /// Of `seeders` the first `active` are asked, at least `least` at any time; `kept` holds pieces that
+    /// came for another state.
+    pub fn new(
+        offer: Offer,
+        manifest: Manifest,
+        (seeders, active, least): (Vec<ReplicaId>, usize, usize),
+        kept: &BTreeMap<Digest, Bytes>,
+        now_ms: u64,
+    ) -> Fetching {
+        let entries = manifest.entries();
+        let pieces: Vec<Option<Bytes>> =
+            entries.iter().map(|entry| kept.get(&entry.digest).cloned()).collect();
+        let seeder = |id| Seeder { id, owes: BTreeSet::new(), since_ms: now_ms };
+        let seeders: Vec<Seeder> = seeders.into_iter().map(seeder).collect();
+        Fetching {
+            offer,
+            active: active.max(least).min(seeders.len()),
+            least,
+            seeders,
+            open: (0..entries.len() as u32).collect(),
+            missing: pieces.iter().filter(|piece| piece.is_none()).count(),
+            manifest,
+            pieces,
+            given: 0,
+            given_since_ms: now_ms,
+        }
+    }
+
+    pub fn complete(&self) -> bool {
+        self.missing == 0
+    }
+
+    /// Who is left.
+    pub fn seeders(&self) -> impl Iterator<Item = ReplicaId> {
+        self.seeders.iter().map(|seeder| seeder.id)
+    }
+
+    /// Whether a piece is missing.
+    pub fn lacks(&self, index: u32) -> bool {
+        self.pieces.get(index as usize).is_some_and(Option::is_none)
+    }
+
+    /// Whether a replica was asked for a piece that has not come.
+    pub fn owes(&self, from: ReplicaId, index: u32) -> bool {
+        self.seeders.iter().any(|seeder| seeder.id == from && seeder.owes.contains(&index))
+    }
+
+    /// The pieces that came, with their digests.
+    pub fn into_pieces(self) -> (Offer, Manifest, Vec<Option<Bytes>>) {
+        (self.offer, self.manifest, self.pieces)
+    }
+
+    /// What to ask whom for now.
+    pub fn asks(&mut self, now_ms: u64) -> Vec<(ReplicaId, u32)> {
+        let mut asks = Vec::new();
+        // In turns, so that few pieces are shared out as well as many.
+        for _ in 0..PIECES_AT_ONCE {
+            for place in 0..self.active {
+                if self.seeders[place].owes.len() < PIECES_AT_ONCE
+                    && let Some(index) = self.next_open()
+                {
+                    asks.push(self.ask(place, index, now_ms));
+                }
+            }
+        }
+        for place in 0..self.active {
+            if self.seeders[place].owes.is_empty() {
+                for index in self.overdue(now_ms) {
+                    asks.push(self.ask(place, index, now_ms));
+                }
+            }
+        }
+        asks
+    }
+
+    fn ask(&mut self, place: usize, index: u32, now_ms: u64) -> (ReplicaId, u32) {
+        let seeder = &mut self.seeders[place];
+        if seeder.owes.is_empty() {
+            seeder.since_ms = now_ms;
+        }
+        seeder.owes.insert(index);
+        (seeder.id, index)
+    }
+
+    fn next_open(&mut self) -> Option<u32> {
+        let pieces = &self.pieces;
+        let place = self.open.iter().position(|index| pieces[*index as usize].is_none())?;
+        self.open.drain(..=place).next_back()
+    }
+
+    /// What the one who owes it gives too slowly.
+    fn overdue(&self, now_ms: u64) -> Vec<u32> {
+        let slow = |seeder: &&Seeder| now_ms >= seeder.since_ms + OWED_MS;
+        let quick: BTreeSet<u32> = (self.seeders.iter().filter(|seeder| !slow(seeder)))
+            .flat_map(|seeder| seeder.owes.iter().copied())
+            .collect();
+        let owed = self.seeders.iter().filter(slow).flat_map(|seeder| seeder.owes.iter().copied());
+        let owed: BTreeSet<u32> = owed.filter(|index| !quick.contains(index)).collect();
+        owed.into_iter().take(PIECES_AT_ONCE).collect()
+    }
+
+    /// A piece that was missing, and is what the manifest says.
+    pub fn take(&mut self, now_ms: u64, from: ReplicaId, index: u32, piece: Bytes) {
+        for seeder in &mut self.seeders {
+            if seeder.owes.remove(&index) && seeder.id == from {
+                seeder.since_ms = now_ms;
+            }
+        }
+        self.pieces[index as usize] = Some(piece);
+        self.missing -= 1;
+        self.given += 1;
+        if self.given >= PACE_PIECES {
+            (self.given, self.given_since_ms) = (0, now_ms);
+        }
+    }
+
+    /// Goes on without a seeder; what it owes is asked for elsewhere.
+    pub fn drop_seeder(&mut self, id: ReplicaId) -> Left {
+        let Some(place) = self.seeders.iter().position(|seeder| seeder.id == id) else {
+            return self.left();
+        };
+        let gone = self.seeders.remove(place);
+        self.active -= usize::from(place < self.active);
+        self.active = self.active.max(self.least).min(self.seeders.len());
+        self.open.extend(gone.owes);
+        self.left()
+    }
+
+    fn left(&self) -> Left {
+        if self.seeders.is_empty() { Left::None } else { Left::Some }
+    }
+
+    /// Who owes pieces and gives none.
+    pub fn silent(&self, now_ms: u64) -> Option<ReplicaId> {
+        let late =
+            |seeder: &&Seeder| !seeder.owes.is_empty() && now_ms >= seeder.since_ms + ANSWER_MS;
+        self.seeders.iter().find(late).map(|seeder| seeder.id)
+    }
+
+    /// Whether pieces come too slowly; then one of the reserve is asked too.
+    pub fn lags(&mut self, now_ms: u64, pace: &mut Pace) -> bool {
+        if now_ms < self.given_since_ms + (PACE_MS << pace.doublings) {
+            return false;
+        }
+        pace.doublings = (pace.doublings + 1).min(PACE_DOUBLINGS);
+        (self.given, self.given_since_ms) = (0, now_ms);
+        self.active = (self.active + 1).min(self.seeders.len());
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,131 @@
+use super::*;
+use perdura_protocol::message::StateCertificate;
+use perdura_protocol::viewchange::PrefixCertificate;
+use perdura_protocol::{Certificate, Decode, Encode, Slot};
+
+const A: ReplicaId = ReplicaId(0);
+const B: ReplicaId = ReplicaId(1);
+const LEADER: ReplicaId = ReplicaId(2);
+
+fn piece(index: u32) -> Bytes {
+    Bytes::copy_from_slice(&index.to_be_bytes())
+}
+
+/// A state of `count` pieces.
+fn manifest(count: u32) -> Manifest {
+    let entries: Vec<Bytes> = (0..count)
+        .map(|index| [Digest::of(&piece(index)).to_bytes().as_ref(), &[4, 0, 0, 0]].concat().into())
+        .collect();
+    let header = [Slot(7).to_bytes(), Digest::ZERO.to_bytes(), 0u32.to_bytes(), count.to_bytes()];
+    Manifest::from_bytes(header.into_iter().chain(entries).flatten().collect()).unwrap()
+}
+
+fn fetching(count: u32, (active, least): (usize, usize), kept: &[u32]) -> Fetching {
+    let (manifest, prefix) = (manifest(count), PrefixCertificate::genesis());
+    let state = StateCertificate {
+        slot: manifest.slot,
+        digest: manifest.digest(),
+        configuration: 0,
+        certificate: Certificate::new(Vec::new()),
+    };
+    let kept = kept.iter().map(|index| (Digest::of(&piece(*index)), piece(*index))).collect();
+    let plan = (vec![A, B, LEADER], active, least);
+    Fetching::new(Offer { state, prefix }, manifest, plan, &kept, 0)
+}
+
+fn of(asks: &[(ReplicaId, u32)], id: ReplicaId) -> Vec<u32> {
+    asks.iter().filter(|ask| ask.0 == id).map(|ask| ask.1).collect()
+}
+
+#[test]
+fn the_work_is_shared_out_and_the_leader_has_none_of_it() {
+    let mut state = fetching(40, (2, 2), &[0, 5]);
+    let mut given = BTreeMap::new();
+    let mut asks: VecDeque<(ReplicaId, u32)> = state.asks(0).into();
+    assert_eq!(asks.len(), 2 * PIECES_AT_ONCE);
+    while let Some((from, index)) = asks.pop_front() {
+        assert!(state.lacks(index) && state.owes(from, index), "asked for once");
+        state.take(1, from, index, piece(index));
+        *given.entry(from).or_insert(0) += 1;
+        asks.extend(state.asks(1));
+    }
+    assert!(state.complete());
+    assert_eq!(given, BTreeMap::from([(A, 19), (B, 19)]));
+    let pieces: Option<Vec<Bytes>> = state.into_pieces().2.into_iter().collect();
+    assert_eq!(pieces, Some((0..40).map(piece).collect()));
+}
+
+#[test]
+fn few_pieces_are_shared_out_as_well() {
+    let asks = fetching(4, (2, 2), &[]).asks(0);
+    assert_eq!((of(&asks, A), of(&asks, B)), (vec![0, 2], vec![1, 3]));
+}
+
+#[test]
+fn what_a_slow_one_owes_is_asked_for_elsewhere_when_nothing_else_is_left() {
+    let mut state = fetching(12, (2, 2), &[]);
+    let asks = state.asks(0);
+    let owed = of(&asks, B);
+    for index in of(&asks, A) {
+        state.take(10, A, index, piece(index));
+    }
+    assert_eq!(state.asks(OWED_MS - 1), []);
+    let again = state.asks(OWED_MS);
+    assert_eq!(again, owed.iter().map(|index| (A, *index)).collect::<Vec<_>>());
+    assert_eq!(state.asks(OWED_MS), [], "it is on the way");
+    // It keeps within the time-outs for nothing.
+    state.take(OWED_MS + 5, B, owed[0], piece(owed[0]));
+    for index in &owed[1..] {
+        state.take(OWED_MS + 6, A, *index, piece(*index));
+    }
+    assert!(state.complete());
+}
+
+#[test]
+fn who_gives_nothing_is_found_and_what_it_owes_is_open_again() {
+    let mut state = fetching(30, (2, 2), &[]);
+    let asks = state.asks(0);
+    for index in of(&asks, A) {
+        state.take(500, A, index, piece(index));
+    }
+    state.asks(500);
+    assert_eq!(state.silent(ANSWER_MS - 1), None);
+    assert_eq!(state.silent(ANSWER_MS), Some(B));
+    assert_eq!(state.drop_seeder(B), Left::Some);
+    // Two are to be asked at any time, and so the leader now.
+    let next = state.asks(ANSWER_MS);
+    assert_eq!((of(&next, A).len(), of(&next, LEADER).len()), (0, PIECES_AT_ONCE));
+    assert_eq!(state.drop_seeder(A), Left::Some);
+    assert_eq!(state.drop_seeder(LEADER), Left::None);
+}
+
+#[test]
+fn one_at_a_time_is_possible_too() {
+    let mut state = fetching(30, (1, 1), &[]);
+    let asks = state.asks(0);
+    assert_eq!(of(&asks, A).len(), asks.len());
+    state.drop_seeder(A);
+    let asks = state.asks(0);
+    assert_eq!(of(&asks, B), (8..16).collect::<Vec<u32>>());
+}
+
+#[test]
+fn when_pieces_come_slowly_the_reserve_is_asked_too() {
+    let mut state = fetching(200, (2, 2), &[]);
+    let mut pace = Pace::default();
+    let mut asks: VecDeque<(ReplicaId, u32)> = state.asks(0).into();
+    for number in 0..PACE_PIECES {
+        assert!(!state.lags(PACE_MS - 1, &mut pace));
+        let (from, index) = asks.pop_front().unwrap();
+        state.take(number as u64, from, index, piece(index));
+        asks.extend(state.asks(number as u64));
+    }
+    let since = PACE_PIECES as u64 - 1;
+    assert!(!state.lags(since + PACE_MS - 1, &mut pace));
+    assert!(state.asks(since + 10).iter().all(|ask| ask.0 != LEADER));
+    assert!(state.lags(since + PACE_MS, &mut pace));
+    assert_eq!(of(&state.asks(since + PACE_MS), LEADER).len(), PIECES_AT_ONCE);
+    // The way may be slow: more patience from now on, also for the next state.
+    assert!(!state.lags(since + 3 * PACE_MS - 1, &mut pace));
+    assert!(state.lags(since + 3 * PACE_MS, &mut pace));
+}
