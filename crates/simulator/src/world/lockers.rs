@@ -1,6 +1,7 @@
 //! Callers that take locks and write to what these protect, with the commands of the recipe
 //! (`crates/recipes`: `claim`), and with its users' mistakes: they go by their own wall clocks, stand
-//! still at any moment, and what they write travels for as long as it likes.
+//! still at any moment, and what they write travels for as long as it likes. The commands are copied:
+//! the recipe itself runs on a client with a runtime.
 
 use super::spaces::{SPACE, tuple};
 use super::workload::{Asked, Request};
