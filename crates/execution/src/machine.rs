@@ -95,7 +95,8 @@ impl<S: Service> Machine<S> {
         self.history = self.history.chain(slot, batch.digest());
         let mut executed = Executed::default();
         let mut released = Vec::new();
-        self.service.on_time(self.time, &mut released);
+        let told = if seeded!(ServiceTimeOfBatch) { batch.time() } else { self.time };
+        self.service.on_time(told, &mut released);
         self.release(released, &mut executed);
         for frame in batch.frames() {
             if is_opening(frame) {
@@ -160,7 +161,9 @@ impl<S: Service> Machine<S> {
             return;
         };
         for number in session.acknowledge(frame.acked_below) {
-            service.forget(id, number);
+            if !seeded!(AcknowledgedWaitStays) {
+                service.forget(id, number);
+            }
         }
         let (cluster, slot, time) = (*cluster, *slot, *time);
         let (mut revoked, mut released) = (Vec::new(), Vec::new());
@@ -298,6 +301,23 @@ impl<S: Service> Machine<S> {
         self.sessions.iter().flat_map(of)
     }
 
+    /// Below this number the client of a live session asks for nothing any more; `None` if the session
+    /// is not live.
+    #[must_use]
+    pub fn acknowledged(&self, session: SessionId) -> Option<u64> {
+        Some(self.sessions.get(&session.client)?.get(session.nonce)?.acked_below())
+    }
+
+    /// Commands that wait for their replies, those of live sessions.
+    pub fn waiting(&self) -> impl Iterator<Item = (SessionId, u64)> + '_ {
+        self.sessions.iter().flat_map(|(client, sessions)| {
+            sessions.live().flat_map(|(nonce, session)| {
+                let id = SessionId { client: *client, nonce };
+                session.waiting().map(move |number| (id, number))
+            })
+        })
+    }
+
     /// The most live sessions and the most session numbers ever used of one client, as remembered.
     #[must_use]
     pub fn most_sessions(&self) -> (usize, usize) {
@@ -334,7 +354,7 @@ fn is_opening(frame: &Frame) -> bool {
 
 /// The commands of a session that ended wait no longer.
 fn forget_all<S: Service>(service: &mut S, id: SessionId, session: &Session) {
-    for number in session.waiting() {
+    for number in session.waiting().filter(|_| !seeded!(WaitOutlivesSession)) {
         service.forget(id, number);
     }
 }

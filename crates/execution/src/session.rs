@@ -119,6 +119,11 @@ impl Session {
         Admission::Fresh
     }
 
+    /// Below this number the client asks for nothing any more.
+    pub(crate) fn acked_below(&self) -> u64 {
+        self.acked_below
+    }
+
     /// Numbers whose commands wait, ascending.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = u64> + '_ {
         self.waiting.iter().copied()

@@ -174,6 +174,8 @@ bugs! {
         "A tuple is removed one millisecond of agreed time before its lease ends."
     WaitEndsLate "wait-ends-late" "E3"
         "A wait goes on in a batch whose time is the very one at which it ends."
+    ServiceTimeOfBatch "service-time-of-batch" "E3"
+        "Waits and leases end by the time of the batch, also when an earlier batch's was later."
 
     AcknowledgedOneTooMany "acknowledged-one-too-many" "E4"
         "Acknowledging numbers below one drops that one's reply as well."
@@ -187,6 +189,10 @@ bugs! {
         "Numbers beyond a session's window are executed."
     WaitingNotInCheckpoint "waiting-not-in-checkpoint" "E4"
         "Which numbers of a session wait for their replies is left out of checkpoints."
+    AcknowledgedWaitStays "acknowledged-wait-stays" "E4"
+        "A command whose client went on without its reply waits in the service all the same."
+    WaitOutlivesSession "wait-outlives-session" "E4"
+        "The commands of a session that ended go on waiting in the service."
 
     SentIsRefused "sent-is-refused" "C1"
         "A call whose deadline passes is called refused though it was sent."

@@ -270,11 +270,15 @@ pub enum Mark {
     LockHandedOn,
     /// What a lock protects refused a write of one who had lost the lock.
     StaleWriteRefused,
+    /// A space had more tuples than one command deletes.
+    SpaceDeletedInParts,
+    /// More leases had ended than one batch removes the tuples of.
+    EndedLeasesLeft,
 }
 
 impl Mark {
     /// All of them.
-    pub const ALL: [Mark; 34] = [
+    pub const ALL: [Mark; 36] = [
         Mark::TornTailCut,
         Mark::GapRepaired,
         Mark::StateLinked,
@@ -309,6 +313,8 @@ impl Mark {
         Mark::LockTakenOver,
         Mark::LockHandedOn,
         Mark::StaleWriteRefused,
+        Mark::SpaceDeletedInParts,
+        Mark::EndedLeasesLeft,
     ];
 
     /// Whether only runs of tuple spaces come to it.

@@ -89,9 +89,31 @@ impl Notes {
     }
 }
 
+/// What stands behind the witness.
+enum Inner {
+    Store(Box<Store>),
+    Spaces(Box<TupleSpaces>),
+}
+
+impl Inner {
+    fn service(&self) -> &dyn Service {
+        match self {
+            Inner::Store(store) => &**store,
+            Inner::Spaces(spaces) => &**spaces,
+        }
+    }
+
+    fn service_mut(&mut self) -> &mut dyn Service {
+        match self {
+            Inner::Store(store) => &mut **store,
+            Inner::Spaces(spaces) => &mut **spaces,
+        }
+    }
+}
+
 /// The service with its witness.
 pub struct Witnessed {
-    inner: Box<dyn Service>,
+    inner: Inner,
     kind: ServiceKind,
     notes: Notes,
     number: u64,
@@ -108,9 +130,11 @@ impl Witnessed {
     /// An empty service that writes into `notes`.
     #[must_use]
     pub fn new(kind: ServiceKind, state_limit_bytes: u64, notes: Notes) -> Witnessed {
-        let inner: Box<dyn Service> = match kind {
-            ServiceKind::KeyValue => Box::new(Store::new(state_limit_bytes)),
-            ServiceKind::TupleSpaces => Box::new(TupleSpaces::new(state_limit_bytes)),
+        let inner = match kind {
+            ServiceKind::KeyValue => Inner::Store(Box::new(Store::new(state_limit_bytes))),
+            ServiceKind::TupleSpaces => {
+                Inner::Spaces(Box::new(TupleSpaces::new(state_limit_bytes)))
+            }
         };
         Witnessed { inner, kind, number: notes.number(), notes, batches: 0 }
     }
@@ -119,6 +143,15 @@ impl Witnessed {
     #[must_use]
     pub fn position(&self) -> (u64, u64) {
         (self.number, self.batches)
+    }
+
+    /// The commands that wait in the service, with the agreed times at which they wait no longer.
+    #[must_use]
+    pub fn waiters(&self) -> Vec<(SessionId, u64, Time)> {
+        match &self.inner {
+            Inner::Store(_) => Vec::new(),
+            Inner::Spaces(spaces) => spaces.waiters(),
+        }
     }
 
     fn write(&self, step: Step) {
@@ -133,11 +166,11 @@ impl Witnessed {
 
 impl Service for Witnessed {
     fn flip_bit(&mut self, at: u64) -> bool {
-        self.inner.flip_bit(at)
+        self.inner.service_mut().flip_bit(at)
     }
 
     fn footprint(&self, command: &[u8]) -> Footprint {
-        self.inner.footprint(command)
+        self.inner.service().footprint(command)
     }
 
     /// Nobody calls it: a machine lets commands wait.
@@ -155,7 +188,7 @@ impl Service for Witnessed {
         released: &mut Vec<Release>,
     ) -> Progress {
         let before = released.len();
-        let progress = self.inner.execute_or_wait(context, command, released);
+        let progress = self.inner.service_mut().execute_or_wait(context, command, released);
         self.write(Step::Executed(Execution {
             slot: context.slot,
             batch: context.batch,
@@ -174,7 +207,7 @@ impl Service for Witnessed {
     fn on_time(&mut self, time: Time, released: &mut Vec<Release>) {
         self.batches += 1;
         let before = released.len();
-        self.inner.on_time(time, released);
+        self.inner.service_mut().on_time(time, released);
         if self.kind == ServiceKind::TupleSpaces {
             self.write(Step::Began(time));
         }
@@ -182,27 +215,27 @@ impl Service for Witnessed {
     }
 
     fn due(&self) -> Option<Time> {
-        self.inner.due()
+        self.inner.service().due()
     }
 
     fn forget(&mut self, session: SessionId, number: u64) {
-        self.inner.forget(session, number);
+        self.inner.service_mut().forget(session, number);
         self.write(Step::Forgotten { session, number });
     }
 
     fn query(&self, command: &[u8]) -> Option<Result<Bytes, String>> {
-        self.inner.query(command)
+        self.inner.service().query(command)
     }
 
     fn query_by(&self, client: PublicKey, command: &[u8]) -> Option<Result<Bytes, String>> {
-        self.inner.query_by(client, command)
+        self.inner.service().query_by(client, command)
     }
 
     fn snapshot(&self) -> Arc<dyn Snapshot> {
-        self.inner.snapshot()
+        self.inner.service().snapshot()
     }
 
     fn restore(&mut self, segments: Vec<Bytes>) -> Result<(), RestoreError> {
-        self.inner.restore(segments)
+        self.inner.service_mut().restore(segments)
     }
 }

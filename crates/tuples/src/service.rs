@@ -41,6 +41,15 @@ impl TupleSpaces {
         self.spaces.map.entries()
     }
 
+    /// Commands that wait for tuples, with the agreed times at which they wait no longer: those that
+    /// an inserted tuple may serve. They are decoded one by one.
+    #[must_use]
+    pub fn waiters(&self) -> Vec<(SessionId, u64, Time)> {
+        let ids = space::ids(&self.spaces.map);
+        let heads = ids.flat_map(|id| waiting::of_space(&self.spaces.map, id));
+        heads.map(|head| (head.session, head.number, Time(head.deadline))).collect()
+    }
+
     /// Number of segments.
     #[must_use]
     pub fn segments(&self) -> usize {

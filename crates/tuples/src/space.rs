@@ -7,8 +7,8 @@
 
 use crate::command::{Entry, SpaceOptions};
 use crate::layout::{
-    Counters, LEASE, Record, SpaceRecord, counters_key, index_key, lease_key, leased, name_key,
-    number_of, record, tuple_key,
+    Counters, LEASE, NAME, Record, SPACE, SpaceRecord, counters_key, index_key, lease_key, leased,
+    name_key, number_of, record, tuple_key,
 };
 use crate::limits;
 use crate::tuple::prefixes;
@@ -58,6 +58,11 @@ fn remove_tuple(map: &mut SegmentMap, space: u64, index_fields: u8, number: u64)
     }
     map.remove(&key);
     true
+}
+
+/// Ids of all spaces.
+pub(crate) fn ids(map: &SegmentMap) -> impl Iterator<Item = u64> + '_ {
+    map.range(&[NAME], Some(&[SPACE])).map(|(_, value)| read::<SpaceRecord>(value).id)
 }
 
 /// Removes tuples whose leases have ended, of all spaces, those that ended first before the others.

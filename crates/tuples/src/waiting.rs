@@ -219,6 +219,13 @@ fn located(key: &[u8]) -> Option<Locator> {
     key.last_chunk().copied()
 }
 
+/// The commands that wait for tuples of a space, in the order of their keys.
+pub(crate) fn of_space(map: &SegmentMap, space: u64) -> Vec<Head> {
+    let (start, end) = waiter_range(space);
+    let locators = map.range(&start, Some(&end)).filter_map(|(key, _)| locator_of(key));
+    locators.map(|locator| load(map, &locator).0).collect()
+}
+
 /// The first deadline.
 pub(crate) fn due(map: &SegmentMap) -> Option<Time> {
     let (key, _) = map.range(&[DEADLINE], Some(&[DEADLINE + 1])).next()?;

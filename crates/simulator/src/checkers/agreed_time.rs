@@ -6,6 +6,9 @@
 //! has members, liars' counted as showing anything, have shown a time as late. With r = 0 a single
 //! lock, the leader's own, is carried into the next view: one clock is all that can be asked for.
 //!
+//! What a service is told of time is that: in each slot the time of its batch, or of the slot before if
+//! that is later.
+//!
 //! A vote of a replica whose clock is in order, for a fresh proposal, is held against that clock by
 //! itself: its time is not ahead of the clock at the vote, nor behind the clock when the proposal
 //! came, by more than `max_skew_ms`. A proposal is fresh unless a NewView that the replica heard of
@@ -13,7 +16,7 @@
 
 use crate::violation::{Broken, Check};
 use perdura_protocol::batch::BatchKind;
-use perdura_protocol::{Batch, Digest, Faults, Slot, Time};
+use perdura_protocol::{Batch, Digest, Faults, Record, Slot, Time};
 use std::collections::BTreeMap;
 
 const RULE: &str = "AgreedTime (E3)";
@@ -45,6 +48,8 @@ pub struct AgreedTime {
     clocks: Vec<Time>,
     watches: Vec<Watch>,
     times: BTreeMap<Slot, Time>,
+    // Of batches on some disk.
+    batches: BTreeMap<Digest, Time>,
 }
 
 impl AgreedTime {
@@ -55,7 +60,8 @@ impl AgreedTime {
         let clocks = vec![Time(0); faults.n()];
         let watch = Watch { in_order_since: Some(0), ..Watch::default() };
         let watches = vec![watch; faults.n()];
-        AgreedTime { max_skew_ms, witnesses, clocks, watches, times: BTreeMap::new() }
+        let (times, batches) = (BTreeMap::new(), BTreeMap::new());
+        AgreedTime { max_skew_ms, witnesses, clocks, watches, times, batches }
     }
 
     /// `replica` was shown this by its clock.
@@ -113,6 +119,41 @@ impl AgreedTime {
         Err(Broken::new(RULE, what))
     }
 
+    /// A disk holds these batches.
+    pub fn logged(&mut self, records: &[Record]) {
+        for record in records {
+            if let Record::Vote { batch, .. } | Record::Decision { batch, .. } = record {
+                self.batches.insert(batch.digest(), batch.time());
+            }
+        }
+    }
+
+    /// The service of `replica` is told that it is `time` in `slot`, for which `batch` was decided, if
+    /// it is known which.
+    pub fn began(
+        &mut self,
+        replica: usize,
+        slot: Slot,
+        time: Time,
+        batch: Option<Digest>,
+    ) -> Check {
+        self.executed(replica, slot, time)?;
+        let before = match slot.0 {
+            1 => Some(Time(0)),
+            _ => self.times.get(&Slot(slot.0 - 1)).copied(),
+        };
+        let decided = batch.and_then(|batch| self.batches.get(&batch)).copied();
+        let (Some(before), Some(decided)) = (before, decided) else { return Ok(()) };
+        if time == before.max(decided) {
+            return Ok(());
+        }
+        let what = format!(
+            "replica {replica} tells its service that it is {time} in slot {slot}; it was {before}, \
+             and the batch is of {decided}"
+        );
+        Err(Broken::new(RULE, what))
+    }
+
     /// For `replica` the agreed time after `slot` is `time`.
     pub fn executed(&mut self, replica: usize, slot: Slot, time: Time) -> Check {
         let fail = |what: String| {
@@ -143,6 +184,7 @@ impl AgreedTime {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use perdura_protocol::{Certificate, View};
 
     #[test]
     fn time_is_agreed_and_goes_on() {
@@ -155,6 +197,33 @@ mod tests {
         assert!(checker.executed(0, Slot(2), Time(901)).is_err());
         assert!(checker.executed(0, Slot(7), Time(1_501)).is_err());
         assert!(checker.executed(0, Slot(7), Time(1_500)).is_ok());
+    }
+
+    #[test]
+    fn a_service_is_told_what_was_agreed_on() {
+        let mut checker = AgreedTime::new(500, Faults::new(1, 0).unwrap());
+        checker.clock(0, Time(1_000));
+        let decided = |time: u64| Some(Batch::tick(Time(time)).digest());
+        let record = |time: u64| Record::Vote {
+            view: View(0),
+            slot: Slot(1),
+            batch: Batch::tick(Time(time)),
+            writes: Certificate::default(),
+        };
+        checker.logged(&[record(900), record(800), record(1_000)]);
+        assert!(checker.began(0, Slot(1), Time(900), decided(900)).is_ok());
+        assert!(checker.began(0, Slot(2), Time(901), decided(800)).is_err());
+        let mut checker = AgreedTime::new(500, Faults::new(1, 0).unwrap());
+        checker.clock(0, Time(1_000));
+        checker.logged(&[record(900), record(800), record(1_000)]);
+        assert!(checker.began(0, Slot(1), Time(0), decided(900)).is_err());
+        let mut checker = AgreedTime::new(500, Faults::new(1, 0).unwrap());
+        checker.clock(0, Time(1_000));
+        checker.logged(&[record(900), record(800), record(1_000)]);
+        assert!(checker.began(0, Slot(1), Time(900), decided(900)).is_ok());
+        assert!(checker.began(1, Slot(1), Time(901), None).is_err());
+        assert!(checker.began(0, Slot(2), Time(900), decided(800)).is_ok());
+        assert!(checker.began(0, Slot(3), Time(999), decided(1_000)).is_err());
     }
 
     #[test]

@@ -1,8 +1,11 @@
 //! Guards what a lock with fencing tokens promises (`docs/tuples.md`, "Recipes"): its tokens ascend,
-//! and nobody takes it before its last owner's lease has ended, by agreed time, or he has given it
-//! up. What the lock protects lies outside of the group and refuses a token smaller than one it has
-//! seen; it has to accept the newest owner's, and everything that it accepts comes in the order in
-//! which the group gave the lock.
+//! in the order of execution and for those who are told of them; nobody takes it before its last
+//! owner's lease has ended, by agreed time, or he has given it up; and only who has it renews it, or
+//! gives it up.
+//!
+//! What the lock protects lies outside of the group and refuses a token smaller than one it has
+//! seen. That it accepts its newest owner's writes, and everything in the order in which the group
+//! gave the lock, follows from the above; it is there for what it refuses to be counted.
 
 use crate::violation::{Broken, Check};
 use crate::witness::{Execution, Step};
@@ -31,8 +34,6 @@ struct Taken {
 struct Protected {
     taken: Vec<Taken>,
     highest: u64,
-    // Tokens and owners of what was accepted, in that order.
-    accepted: Vec<(u64, PublicKey)>,
 }
 
 /// A lock as the group has it.
@@ -88,24 +89,10 @@ impl Fencing {
     }
 
     /// A write of one who has, or had, the lock arrives; whether it is accepted.
-    ///
-    /// # Errors
-    /// When it is refused though nobody has taken the lock since.
-    pub fn writes(&mut self, lock: &str, owner: PublicKey, token: u64) -> Result<bool, Broken> {
+    pub fn writes(&mut self, lock: &str, token: u64) -> bool {
         let protected = self.locks.entry(lock.to_owned()).or_default();
-        if token >= protected.highest {
-            protected.highest = token;
-            protected.accepted.push((token, owner));
-            return Ok(true);
-        }
-        // Whoever has a larger one took the lock later, or might have.
-        let own = protected.taken.iter().find(|taken| taken.token == token);
-        let invoked = own.map_or(0, |own| own.invoked);
-        if protected.taken.iter().any(|taken| taken.token > token && taken.ended >= invoked) {
-            return Ok(false);
-        }
-        let highest = protected.highest;
-        fail(format!("lock {lock}: its newest owner's token {token} is refused after {highest}"))
+        protected.highest = protected.highest.max(token);
+        token == protected.highest
     }
 
     /// Holds all of it against the order of execution.
@@ -130,34 +117,29 @@ impl Fencing {
     }
 }
 
-impl Protected {
-    fn fits(&self, lock: &str, claims: &[Claim]) -> Check {
-        let place = |token: u64, owner: PublicKey| {
-            claims.iter().position(|claim| (claim.token, claim.owner) == (token, owner))
-        };
-        for taken in &self.taken {
-            if place(taken.token, taken.owner).is_none() {
-                return fail(format!("lock {lock}: {taken:?}, which the group never gave"));
-            }
-        }
-        let mut last = None;
-        for (token, owner) in &self.accepted {
-            let Some(at) = place(*token, *owner) else {
-                return fail(format!(
-                    "lock {lock}: a write of {owner:?} by token {token}, not his"
-                ));
-            };
-            if last.is_some_and(|last| last > at) {
-                return fail(format!(
-                    "lock {lock}: a write by token {token} after those of a later owner"
-                ));
-            }
-            last = Some(at);
-        }
-        Ok(())
+impl Claim {
+    /// Whether its lease has ended.
+    fn over(&self, time: Time) -> bool {
+        self.expires.is_some_and(|expires| expires <= time)
+    }
+
+    /// Whether `client` has it at this time.
+    fn is_had(&self, client: PublicKey, time: Time) -> bool {
+        self.owner == client && !self.given_up && !self.over(time)
     }
 }
 
+impl Protected {
+    fn fits(&self, lock: &str, claims: &[Claim]) -> Check {
+        let gave = |taken: &Taken| {
+            claims.iter().any(|claim| (claim.token, claim.owner) == (taken.token, taken.owner))
+        };
+        match self.taken.iter().find(|taken| !gave(taken)) {
+            None => Ok(()),
+            Some(taken) => fail(format!("lock {lock}: {taken:?}, which the group never gave")),
+        }
+    }
+}
 /// The lock whose tuple, or any of whose, is meant.
 fn lock_of(fields: &[Option<Field>]) -> Option<String> {
     match fields {
@@ -191,34 +173,48 @@ fn follow(
     let Ok(TupleCommand::On { space, operation }) = TupleCommand::decode(&execution.command) else {
         return Ok(());
     };
-    let SessionId { client: owner, .. } = execution.session;
+    let SessionId { client, .. } = execution.session;
+    let until = |lease_ms: Option<u64>| lease_ms.map(|lease_ms| Time(time.0 + lease_ms));
     match (operation, read(reply)) {
         (Operation::Cas { template, entry }, Some(TupleReply::Inserted { number: token })) => {
             let Some(lock) = of_template(&template) else { return Ok(()) };
             let claims = all.entry(lock.clone()).or_default();
-            let expires = entry.lease_ms.map(|lease_ms| Time(time.0 + lease_ms));
             locks.taken += 1;
             if let Some(last) = claims.last() {
-                let over = last.expires.is_some_and(|expires| expires <= time);
-                if token <= last.token || !(last.given_up || over) {
+                if token <= last.token || !(last.given_up || last.over(time)) {
                     return fail(format!(
                         "lock {lock}: taken with token {token} at {time}, after {last:?}"
                     ));
                 }
                 locks.taken_over += u64::from(!last.given_up);
             }
-            claims.push(Claim { space, token, owner, expires, given_up: false });
+            let expires = until(entry.lease_ms);
+            claims.push(Claim { space, token, owner: client, expires, given_up: false });
         }
-        (Operation::Renew { number, .. }, Some(TupleReply::Renewed { renewed: true, expires })) => {
+        (
+            Operation::Renew { number, lease_ms },
+            Some(TupleReply::Renewed { renewed: true, .. }),
+        ) => {
             let own = |claim: &&mut Claim| claim.space == space && claim.token == number;
-            if let Some(claim) = all.values_mut().flatten().find(own) {
-                claim.expires = expires;
+            let Some(claim) = all.values_mut().flatten().find(own) else { return Ok(()) };
+            if !claim.is_had(client, time) {
+                return fail(format!(
+                    "{client:?} renews at {time} what it does not have, {claim:?}"
+                ));
             }
+            claim.expires = until(lease_ms);
         }
         (Operation::Replace { .. }, Some(TupleReply::Replaced { old, .. })) => {
-            if let Some(claims) = of_tuple(&old.tuple).and_then(|lock| all.get_mut(&lock)) {
-                let own = claims.iter_mut().find(|claim| claim.token == old.number);
-                own.into_iter().for_each(|claim| claim.given_up = true);
+            let Some(claims) = of_tuple(&old.tuple).and_then(|lock| all.get_mut(&lock)) else {
+                return Ok(());
+            };
+            match claims.iter_mut().find(|claim| claim.token == old.number) {
+                Some(claim) if claim.is_had(client, time) => claim.given_up = true,
+                claim => {
+                    return fail(format!(
+                        "{client:?} gives up at {time} what it does not have, {claim:?}"
+                    ));
+                }
             }
         }
         _ => {}

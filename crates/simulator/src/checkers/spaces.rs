@@ -41,6 +41,10 @@ pub struct Told {
 pub struct Judged {
     /// Tuples whose leases ended.
     pub leases_ended: u64,
+    /// The most of these whose tuples were left for a later batch to remove.
+    pub leases_left: u64,
+    /// Deletions that left tuples for another one.
+    pub partly_deleted: u64,
     /// Leases that were renewed.
     pub renewed: u64,
     /// Leases that their owners would have renewed, and that had ended, or tuples that were gone.
@@ -219,7 +223,8 @@ pub fn check<'a>(
         told(call, &walk)?;
     }
     in_real_time(&walk, calls)?;
-    Ok(Judged { leases_ended: walk.model.ended, ..walk.judged })
+    let Model { ended: leases_ended, left: leases_left, partly_deleted, .. } = walk.model;
+    Ok(Judged { leases_ended, leases_left, partly_deleted, ..walk.judged })
 }
 
 /// A client was told what its command gave.

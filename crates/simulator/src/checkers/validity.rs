@@ -45,6 +45,12 @@ impl Validity {
         }
     }
 
+    /// Whether a key is a client's of the genesis that nobody asked to revoke.
+    #[must_use]
+    pub fn lasts(&self, key: PublicKey) -> bool {
+        self.lasting.iter().any(|(_, lasting)| *lasting == key)
+    }
+
     /// A client asks for this session.
     pub fn opens(&mut self, session: SessionId) {
         self.sessions.insert(session);
@@ -158,7 +164,9 @@ mod tests {
         let mut checker = checker();
         assert!(checker.registered([("a", key(7)), ("b", key(8))].into_iter()).is_ok());
         assert!(checker.registered([("a", key(7))].into_iter()).is_err());
+        assert!(checker.lasts(key(8)) && !checker.lasts(key(9)));
         checker.administers(&AdminCommand::RevokeClient { name: "b".into() });
+        assert!(checker.lasts(key(7)) && !checker.lasts(key(8)));
         assert!(checker.registered([("a", key(7))].into_iter()).is_ok());
         assert!(checker.registered([("a", key(7)), ("c", key(9))].into_iter()).is_err());
         checker.administers(&AdminCommand::AddClient { name: "c".into(), key: key(9) });

@@ -3,6 +3,10 @@
 //! it; in vain from its deadline on, by agreed time, and not before; and with what it waited for
 //! before its deadline only. Nobody is shown a tuple whose lease has ended.
 //!
+//! A wait ends with its client: by the first command that executes of a frame with which the client
+//! went on, and with its session. What a replica holds as waiting, in its service and in its live
+//! sessions, is after each slot just what waits by the steps so far.
+//!
 //! By the clocks of the machines, no wait outlasts its deadline for longer than a call may wait: the
 //! group orders a tick if it orders nothing else.
 
@@ -14,7 +18,7 @@ use bytes::Bytes;
 use perdura_execution::Release;
 use perdura_protocol::{Decode, SessionId, Slot, Time};
 use perdura_tuples::{Found, Operation, TupleCommand, TupleReply};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 const RULE: &str = "Waits (E3, E4)";
 const LEASES: &str = "Leases (E3)";
@@ -44,7 +48,11 @@ pub struct Answered {
 pub struct Waits {
     slots: BTreeMap<Slot, Vec<Step>>,
     waiting: BTreeMap<Number, Waiting>,
+    // What waited after a slot, with the deadlines; slots that changed nothing are left out.
+    after: BTreeMap<Slot, BTreeMap<Number, Time>>,
     answered: BTreeMap<Number, Answered>,
+    // The least that a frame with this number acknowledged.
+    carried: BTreeMap<Number, u64>,
     restarts: u64,
     reached: Vec<Mark>,
 }
@@ -68,6 +76,12 @@ impl Waits {
     /// Some replica starts, or its state is replaced.
     pub fn restarted(&mut self) {
         self.restarts += 1;
+    }
+
+    /// A client sends a frame with this number that acknowledges all numbers below `below`.
+    pub fn sent(&mut self, session: SessionId, number: u64, below: u64) {
+        let known = self.carried.entry((session, number)).or_insert(below);
+        *known = below.min(*known);
     }
 
     /// `replica` took these steps in `slot`. `may_forget` says whether the client of a number may have
@@ -134,16 +148,31 @@ impl Waits {
             }
         }
         let stays = self.waiting.iter().find(|(_, waiting)| waiting.deadline <= time);
-        match stays {
-            None => Ok(()),
-            Some((number, waiting)) => fail(format!(
+        if let Some((number, waiting)) = stays {
+            return fail(format!(
                 "after slot {slot} it is {time}, and {number:?} waits that had to end at {}",
                 waiting.deadline
-            )),
+            ));
         }
+        let waiting = self.waiting.iter().map(|(number, waiting)| (*number, waiting.deadline));
+        let before = self.after.last_key_value().map(|(_, before)| before);
+        if before.is_none_or(|before| !waiting.clone().eq(before.iter().map(|(n, t)| (*n, *t)))) {
+            let waiting = waiting.collect();
+            self.after.insert(slot, waiting);
+        }
+        Ok(())
     }
 
     fn begins(&mut self, execution: &Execution, time: Time) -> Check {
+        let Execution { session, number, .. } = *execution;
+        let below = self.carried.get(&(session, number)).copied().unwrap_or_default();
+        let left = self.waiting.range((session, 0)..(session, below)).next();
+        if let Some(((_, left), _)) = left {
+            return fail(format!(
+                "number {left} of {session:?} waits, and its client went on to {below} with \
+                 number {number}"
+            ));
+        }
         match &execution.reply {
             Some(Ok(reply)) => shows(reply, time),
             Some(Err(_)) => Ok(()),
@@ -190,6 +219,43 @@ impl Waits {
         }
         self.reached.push(if in_vain { Mark::WaitEnded } else { Mark::WaiterServed });
         Ok(!in_vain)
+    }
+
+    /// After `slot` these commands wait in the service of `replica`, until these times, and `sessions`
+    /// in its live sessions.
+    pub fn holds(
+        &self,
+        replica: usize,
+        slot: Slot,
+        service: Vec<(SessionId, u64, Time)>,
+        sessions: impl Iterator<Item = Number>,
+    ) -> Check {
+        // Of a slot that only replicas which do not count have executed nothing is known.
+        if self.slots.last_key_value().is_none_or(|(last, _)| *last < slot) {
+            return Ok(());
+        }
+        let none = BTreeMap::new();
+        let known = self.after.range(..=slot).next_back().map_or(&none, |(_, waiting)| waiting);
+        let held = service.len();
+        let service: BTreeMap<Number, Time> = service
+            .into_iter()
+            .map(|(session, number, until)| ((session, number), until))
+            .collect();
+        if service != *known || held != known.len() {
+            return fail(format!(
+                "after slot {slot} the service of replica {replica} lets wait {service:?}, and by \
+                 what it did {known:?} wait"
+            ));
+        }
+        let sessions: BTreeSet<Number> = sessions.collect();
+        if !sessions.iter().eq(known.keys()) {
+            return fail(format!(
+                "after slot {slot} in live sessions of replica {replica} wait {sessions:?}, and by \
+                 what its service did {:?}",
+                known.keys()
+            ));
+        }
+        Ok(())
     }
 
     /// Everything that happened, slot by slot.

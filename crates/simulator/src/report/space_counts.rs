@@ -13,6 +13,10 @@ pub struct SpaceCounts {
     pub in_vain: u64,
     /// Tuples whose leases ended.
     pub leases_ended: u64,
+    /// The most tuples whose leases had ended and that a batch left for later ones to remove.
+    pub most_left: u64,
+    /// Deletions of spaces that left tuples for another one.
+    pub partly_deleted: u64,
     /// Leases that were renewed.
     pub renewed: u64,
     /// Locks that were taken.
@@ -35,6 +39,8 @@ impl SpaceCounts {
         self.served += other.served;
         self.in_vain += other.in_vain;
         self.leases_ended += other.leases_ended;
+        self.most_left = self.most_left.max(other.most_left);
+        self.partly_deleted += other.partly_deleted;
         self.renewed += other.renewed;
         self.locks += other.locks;
         self.taken_over += other.taken_over;
@@ -48,15 +54,17 @@ impl fmt::Display for SpaceCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} runs: {} waits served, {} in vain (at most {:.1} s late); {} leases ended, {} \
-             renewed; {} locks taken, {} of them after a lease had ended; {} fenced writes, {} \
-             refused",
+            "{} runs: {} waits served, {} in vain (at most {:.1} s late); {} leases ended (at most \
+             {} left to the next batch), {} renewed; {} deletions in parts; {} locks taken, {} of \
+             them after a lease had ended; {} fenced writes, {} refused",
             self.runs,
             self.served,
             self.in_vain,
             self.latest_us as f64 / 1e6,
             self.leases_ended,
+            self.most_left,
             self.renewed,
+            self.partly_deleted,
             self.locks,
             self.taken_over,
             self.writes,

@@ -349,6 +349,7 @@ impl World {
             hostile.attacker.overhears(session, frame.end_number());
         }
         for (number, command) in (frame.first_number..).zip(frame.commands()) {
+            self.note_carried(session, number, frame.acked_below);
             let content = match Command::from_bytes(command.clone()) {
                 Ok(Command::Service(content)) => content,
                 Ok(Command::Open) => {

@@ -78,8 +78,14 @@ impl World {
     fn let_wait(&mut self) {
         let record = self.calls.len();
         if self.has_spaces() && self.call(0, 0, space_workload::wait_in_vain()) {
-            self.run_while(|world| world.checkers.waits.due().is_none() && world.is_open(record));
+            self.run_while(|world| !world.waits(record) && world.is_open(record));
         }
+    }
+
+    /// Whether a call's command is known to wait.
+    fn waits(&self, record: usize) -> bool {
+        let number = self.calls[record].number;
+        number.is_some_and(|(of, number)| self.checkers.waits.deadline(of, number).is_some())
     }
 
     /// A client reads everything.
@@ -264,6 +270,8 @@ impl World {
         };
         let counts = &mut self.report.spaces;
         counts.leases_ended += judged.leases_ended;
+        counts.most_left = counts.most_left.max(judged.leases_left);
+        counts.partly_deleted += judged.partly_deleted;
         counts.renewed += judged.renewed;
         counts.locks += locks.taken;
         counts.taken_over += locks.taken_over;
@@ -271,6 +279,8 @@ impl World {
             (Mark::LeaseEnded, judged.leases_ended),
             (Mark::LeaseRenewed, judged.renewed),
             (Mark::RenewedTooLate, judged.renewed_too_late),
+            (Mark::SpaceDeletedInParts, judged.partly_deleted),
+            (Mark::EndedLeasesLeft, judged.leases_left.min(1)),
             (Mark::LockTakenOver, locks.taken_over),
         ] {
             if count > 0 {

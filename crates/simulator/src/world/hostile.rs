@@ -10,7 +10,7 @@ use perdura_adversary::{Arms, Attacker};
 use perdura_client::CallResult;
 use perdura_protocol::configuration::ServiceKind;
 use perdura_protocol::{
-    AdminCommand, ClusterId, Command, Decode, Encode, Message, PublicKey, SecretKey,
+    AdminCommand, ClusterId, Command, Decode, Encode, Message, PublicKey, SecretKey, SessionId,
 };
 use perdura_store::StoreCommand;
 use perdura_tuples::{
@@ -166,6 +166,13 @@ impl World {
         }
     }
 
+    /// A frame with this number tells that its client went on so far, which is the end of its waits.
+    pub(crate) fn note_carried(&mut self, session: SessionId, number: u64, below: u64) {
+        if self.has_spaces() {
+            self.checkers.waits.sent(session, number, below);
+        }
+    }
+
     /// Notes what may be executed in the name of a hostile client.
     fn note_hostile(&mut self, hostile: usize, bytes: &Bytes) {
         let Ok(Message::Frame(frame)) = Message::from_bytes(bytes.clone()) else { return };
@@ -174,6 +181,7 @@ impl World {
         }
         self.checkers.exactly_once.acknowledges(frame.session, frame.acked_below);
         for (number, command) in (frame.first_number..frame.end_number()).zip(frame.commands()) {
+            self.note_carried(frame.session, number, frame.acked_below);
             match Command::from_bytes(command.clone()) {
                 Ok(Command::Service(content)) => {
                     self.checkers.exactly_once.may_be_sent(frame.session, number, content);

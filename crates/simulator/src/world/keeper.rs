@@ -8,6 +8,7 @@ use crate::world::replica::{Flush, StateJob};
 use bytes::Bytes;
 use perdura_durability::{CheckpointError, Checkpoints, LogError, MemoryDisk, NewState, Stored};
 use perdura_execution::{Manifest, StateSnapshot};
+use perdura_protocol::configuration::ServiceKind;
 use perdura_protocol::message::Decision;
 use perdura_protocol::{Digest, Encode, Record, ReplicaId, Slot, limits};
 use perdura_replica::node::{Input, piece_names};
@@ -75,6 +76,9 @@ impl World {
                 self.checkers.persist_before_speak.appended(replica, &records);
                 self.checkers.votes.appended(replica, &records);
                 self.checkers.agreement.logged(&records);
+                if self.plan.service == ServiceKind::TupleSpaces {
+                    self.checkers.agreed_time.logged(&records);
+                }
                 self.checkers.boundaries.appended(&records);
                 if armed.is_some() {
                     // The disk was done; the process dies before it learns of it.

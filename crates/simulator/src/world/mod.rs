@@ -10,6 +10,7 @@
 //! ones; `by_hand` is what scenarios do.
 
 mod boot;
+mod bulk;
 pub(crate) mod by_hand;
 mod chaos;
 mod client_faults;

@@ -5,7 +5,7 @@ use crate::checkers::{footprints, progress};
 use crate::report::Mark;
 use crate::witness::{Execution, Step};
 use bytes::Bytes;
-use perdura_protocol::{Command, Decode, Encode, Message, PublicKey, SessionId, Slot};
+use perdura_protocol::{Command, Decode, Encode, Message, SessionId, Slot};
 use perdura_replica::node::Peer;
 use std::collections::BTreeMap;
 
@@ -213,18 +213,26 @@ impl World {
         for (slot, step) in steps {
             slots.entry(slot).or_default().push(step);
         }
-        let hostile: Vec<PublicKey> = self.hostile.iter().map(|hostile| hostile.key).collect();
+        let Some(process) = &self.replicas[replica].process else { return };
+        let machine = process.node.machine();
         let checkers = &mut self.checkers;
         let (order, validity) = (&checkers.exactly_once, &checkers.validity);
-        // Its client went on, or another session took its place, or it was revoked.
-        let may_forget = |session: SessionId, number: u64| {
-            order.acknowledged(session) > number
-                || validity.has_later(session)
-                || hostile.contains(&session.client)
+        // Its client went on, as it has said; or its session ended, since another one took its place
+        // or the client was revoked.
+        let may_forget = |session: SessionId, number: u64| match machine.acknowledged(session) {
+            Some(below) => number < below && below <= order.acknowledged(session),
+            None => validity.has_later(session) || !validity.lasts(session.client),
         };
+        let (agreement, times) = (&checkers.agreement, &mut checkers.agreed_time);
         let waits = &mut checkers.waits;
         let check = slots.into_iter().try_for_each(|(slot, steps)| {
+            if let Some(Step::Began(time)) = steps.first() {
+                times.began(replica, slot, *time, agreement.decided(slot))?;
+            }
             waits.executed(replica, slot, steps, self.now_us, may_forget)
+        });
+        let check = check.and_then(|()| {
+            waits.holds(replica, machine.slot(), machine.service().waiters(), machine.waiting())
         });
         for mark in waits.reached() {
             match mark {

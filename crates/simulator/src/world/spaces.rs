@@ -1,6 +1,7 @@
 //! What clients of tuple spaces ask for: random operations on a few shared tuples, every one that is
-//! inserted unique, and in between the locks of `lockers`.
+//! inserted unique, and in between the locks of `lockers` and the large space of `bulk`.
 
+use super::bulk::{BULK, Bulk};
 use super::lockers::{Locker, Move};
 use super::workload::{Asked, Request};
 use crate::checkers::commit_order::Seen;
@@ -8,8 +9,8 @@ use crate::plan::WorkloadPlan;
 use crate::random::Random;
 use perdura_protocol::{PublicKey, Time};
 use perdura_tuples::{
-    Access, Entry, Field, Kind, Operation, Pattern, SpaceOptions, Template, Tuple, TupleCommand,
-    TupleReply,
+    Access, Entry, Field, Float, Kind, Operation, Pattern, SpaceOptions, Template, Tuple,
+    TupleCommand, TupleReply, limits,
 };
 
 /// The space of most operations, which stays.
@@ -27,6 +28,18 @@ const LOCKS: u64 = 15;
 
 /// Operations in a hundred on the space that comes and goes.
 const POOLED: u64 = 20;
+
+/// Keys in a hundred that are no strings.
+const TYPED: u64 = 15;
+
+/// Tuples and templates in a hundred with two more fields.
+const LONG: u64 = 8;
+
+/// Times in a hundred that a lease or a wait is as long, or a limit as large, as may be.
+const EXTREME: u64 = 2;
+
+/// Runs in a hundred in which a client fills a space with more than one command removes.
+const BULKY: u64 = 25;
 
 /// Leases of tuples, and how long commands wait, milliseconds.
 const LEASES_MS: [u64; 5] = [1, 50, 300, 1_500, 8_000];
@@ -46,6 +59,8 @@ pub struct SpaceWorkload {
     created: bool,
     numbers: Vec<u64>,
     lockers: Vec<Locker>,
+    // The first caller's, as it begins and as it is.
+    bulk: [Bulk; 2],
     random: Random,
 }
 
@@ -72,7 +87,21 @@ impl SpaceWorkload {
         let options = SpaceOptions { index_fields, ..SpaceOptions::default() };
         let lockers = vec![Locker::default(); plan.callers];
         let (values, created, numbers) = (0, false, Vec::new());
-        SpaceWorkload { plan, client, clients, options, values, created, numbers, lockers, random }
+        let (bulky, leased) = (run.percent(BULKY), run.percent(50));
+        let bulk = if bulky && client == 0 { Bulk::new(leased) } else { Bulk::default() };
+        let bulk = [bulk, bulk];
+        SpaceWorkload {
+            plan,
+            client,
+            clients,
+            options,
+            values,
+            created,
+            numbers,
+            lockers,
+            bulk,
+            random,
+        }
     }
 
     /// The process starts anew, and knows of no lock.
@@ -80,6 +109,7 @@ impl SpaceWorkload {
         self.created = false;
         self.numbers.clear();
         self.lockers.fill(Locker::default());
+        self.bulk[1] = self.bulk[0];
     }
 
     /// What a caller does next, when its client's wall clock shows this and so many of its commands
@@ -87,6 +117,12 @@ impl SpaceWorkload {
     pub fn draw(&mut self, caller: usize, wall: Time, waits: usize) -> Move {
         let may_wait = waits < WAITS;
         let key = self.clients[self.client];
+        if caller == 0
+            && let Some(command) = self.bulk[1].next(&mut self.random, wall)
+        {
+            let command = Asked::Spaces(command);
+            return Move::Call(Request { command, fast: false, short_us: None });
+        }
         let starts = self.created && self.random.percent(LOCKS);
         let locker = &mut self.lockers[caller];
         if let Some(next) = locker.next(&mut self.random, key, wall, starts, may_wait) {
@@ -101,14 +137,20 @@ impl SpaceWorkload {
             self.update(may_wait)
         };
         let fast = command.is_read() && self.random.percent(self.plan.fast_reads);
-        let short = self.random.percent(self.plan.short_deadlines);
+        let command = Asked::Spaces(command);
+        // Nobody waits for a day.
+        let longest = command.wait_ms() == Some(limits::WAIT_MS);
+        let short = self.random.percent(self.plan.short_deadlines) || longest;
         let short_us = short.then(|| self.random.between(2_000, 800_000));
-        Move::Call(Request { command: Asked::Spaces(command), fast, short_us })
+        Move::Call(Request { command, fast, short_us })
     }
 
     /// A caller's command ended. If the caller has a lock by it: which, its token, and whether it had
     /// waited for it to be released.
     pub fn ended(&mut self, caller: usize, seen: &Seen<TupleReply>) -> Option<(String, u64, bool)> {
+        if caller == 0 && self.bulk[1].ended(seen) {
+            return None;
+        }
         let lock = self.lockers[caller].ended(seen);
         if let (Seen::Ok(TupleReply::Inserted { number }), None) = (seen, &lock) {
             self.numbers.push(*number);
@@ -122,11 +164,26 @@ impl SpaceWorkload {
     /// How long a caller with a lock at hand thinks at most, microseconds.
     #[must_use]
     pub fn hurry_us(&self, caller: usize) -> Option<u64> {
-        self.lockers[caller].hurry_us()
+        let bulk = self.bulk[1].hurry_us().filter(|_| caller == 0);
+        bulk.or_else(|| self.lockers[caller].hurry_us())
     }
 
+    /// A key: a string, or a value of another type that is like none of the others.
     fn key(&mut self) -> Field {
-        format!("k{}", self.random.below(self.plan.keys)).as_str().into()
+        let number = self.random.below(self.plan.keys);
+        let text = format!("k{number}");
+        if !self.random.percent(TYPED) {
+            return text.as_str().into();
+        }
+        let float = |value| Float::new(value).map_or(Field::Bool(false), Field::Float);
+        match self.random.below(6) {
+            0 => Field::Bytes(text.into()),
+            1 => Field::Integer(number as i64),
+            2 => Field::Integer(*self.random.pick(&[i64::MIN, -1, i64::MAX])),
+            3 => float(number as f64),
+            4 => float(*self.random.pick(&[-0.0, 0.5, f64::INFINITY, f64::MIN_POSITIVE / 4.0])),
+            _ => Field::Bool(number.is_multiple_of(2)),
+        }
     }
 
     fn some_clients(&mut self) -> Access {
@@ -142,9 +199,13 @@ impl SpaceWorkload {
         while value.len() < length {
             value.push('.');
         }
-        let mut entry = Entry::new(tuple(&["t".into(), self.key(), value.as_str().into()]));
+        let mut fields = vec!["t".into(), self.key(), value.as_str().into()];
+        if self.random.percent(LONG) {
+            fields.extend([self.key(), self.key()]);
+        }
+        let mut entry = Entry::new(tuple(&fields));
         if self.random.percent(70) {
-            entry.lease_ms = Some(*self.random.pick(&LEASES_MS));
+            entry.lease_ms = Some(self.lease_ms());
         }
         if self.random.percent(10) {
             entry.read = self.some_clients();
@@ -158,27 +219,51 @@ impl SpaceWorkload {
     fn template(&mut self) -> Template {
         let key = Pattern::Value(self.key());
         let kind = || Pattern::Value("t".into());
-        let fields = match self.random.below(10) {
+        let kinds = [Kind::String, Kind::Bytes, Kind::Integer, Kind::Float, Kind::Bool];
+        let mut fields = match self.random.below(10) {
             0..6 => vec![kind(), key, Pattern::Any],
-            6..8 => vec![kind(), Pattern::Any, Pattern::Any],
+            6 => vec![kind(), Pattern::Any, Pattern::Any],
+            7 => vec![kind(), Pattern::Kind(*self.random.pick(&kinds)), Pattern::Any],
             8 => vec![Pattern::Any, key, Pattern::Kind(Kind::String)],
             _ => vec![Pattern::Kind(Kind::String), Pattern::Kind(Kind::String), Pattern::Any],
         };
+        if self.random.percent(LONG) {
+            let last = match self.random.below(3) {
+                0 => Pattern::Kind(*self.random.pick(&kinds)),
+                1 => Pattern::Value(self.key()),
+                _ => Pattern::Any,
+            };
+            fields.extend([Pattern::Any, last]);
+        }
         Template { fields }
     }
 
     fn limit(&mut self) -> u32 {
-        self.random.between(1, 8) as u32
+        match self.random.percent(EXTREME) {
+            true => limits::TUPLES_AT_ONCE as u32,
+            false => self.random.between(1, 8) as u32,
+        }
     }
 
     fn wait_ms(&mut self) -> u64 {
-        *self.random.pick(&WAITS_MS)
+        match self.random.percent(EXTREME) {
+            true => limits::WAIT_MS,
+            false => *self.random.pick(&WAITS_MS),
+        }
+    }
+
+    fn lease_ms(&mut self) -> u64 {
+        match self.random.percent(EXTREME) {
+            true => limits::LEASE_MS,
+            false => *self.random.pick(&LEASES_MS),
+        }
     }
 
     fn read(&mut self, may_wait: bool) -> TupleCommand {
         let (template, wait_ms) = (self.template(), self.wait_ms());
         let operation = match self.random.below(20) {
             0 => return TupleCommand::Spaces { after: String::new(), limit: self.limit() },
+            1 if self.random.percent(30) => return on(BULK, Operation::Describe),
             1 => Operation::Describe,
             2..6 => {
                 let after = self.numbers.first().copied().unwrap_or_default();
@@ -212,7 +297,7 @@ impl SpaceWorkload {
                 let lease_ms = match self.random.below(8) {
                     0 => None,
                     1 => Some(0),
-                    _ => Some(*self.random.pick(&LEASES_MS)),
+                    _ => Some(self.lease_ms()),
                 };
                 Operation::Renew { number, lease_ms }
             }
@@ -256,7 +341,11 @@ pub fn read_everything() -> Vec<Request> {
         on(SPACE, Operation::Describe),
         all(SPACE, 3),
         all(SPACE, 4),
+        all(SPACE, 5),
         all(POOL, 3),
+        all(POOL, 5),
+        all(BULK, 2),
+        on(BULK, Operation::Describe),
     ];
     let request =
         |command| Request { command: Asked::Spaces(command), fast: false, short_us: None };

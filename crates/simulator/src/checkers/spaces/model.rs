@@ -1,12 +1,14 @@
 //! Tuple spaces as their documentation has them (`docs/tuples.md`), in the plainest way: lists that
-//! are gone through from the oldest on. It shares the words with the service, and no code.
+//! are gone through from the oldest on. Of the service it has the words, which are the types of
+//! commands and replies, how these are decoded, and the documented limits; what matches, who is
+//! admitted and everything that is done is its own.
 
 use perdura_protocol::{PublicKey, SessionId, Time};
 use perdura_tuples::{
-    Access, Entry, Field, Found, Operation, Pattern, SpaceDescription, SpaceOptions, Template,
-    Tuple, TupleCommand, TupleReply, limits,
+    Access, Entry, Field, Found, Kind, Operation, Pattern, SpaceDescription, SpaceOptions,
+    Template, Tuple, TupleCommand, TupleReply, limits,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// What a command gives; a refusal's words are nobody's business.
@@ -41,8 +43,13 @@ struct Waiter {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Space {
+    // Spaces that were created before it.
+    order: u64,
     options: SpaceOptions,
     creator: PublicKey,
+    // What the next tuple will have; nothing before the first one.
+    next: Option<u64>,
+    deleting: bool,
     // The oldest first.
     tuples: Vec<Held>,
     // Who began to wait first is first.
@@ -53,11 +60,16 @@ struct Space {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Model {
     spaces: BTreeMap<String, Arc<Space>>,
-    // The largest number that a tuple of a space of this name ever had.
+    // The largest number that a tuple of a deleted space of this name ever had.
     used: BTreeMap<String, u64>,
+    created: u64,
     now: Time,
     /// Tuples whose leases ended so far.
     pub ended: u64,
+    /// The most of these that were left for a later batch.
+    pub left: u64,
+    /// Deletions that left tuples for another one.
+    pub partly_deleted: u64,
 }
 
 fn admits(access: &Access, client: PublicKey) -> bool {
@@ -67,12 +79,35 @@ fn admits(access: &Access, client: PublicKey) -> bool {
     }
 }
 
+/// Whether two fields are the same: of one type, and in it the same value.
+fn equal(one: &Field, other: &Field) -> bool {
+    match (one, other) {
+        (Field::String(one), Field::String(other)) => one.as_bytes() == other.as_bytes(),
+        (Field::Bytes(one), Field::Bytes(other)) => one[..] == other[..],
+        (Field::Integer(one), Field::Integer(other)) => one == other,
+        // Neither is NaN.
+        (Field::Float(one), Field::Float(other)) => one.get().total_cmp(&other.get()).is_eq(),
+        (Field::Bool(one), Field::Bool(other)) => one == other,
+        _ => false,
+    }
+}
+
+fn is_of(field: &Field, kind: Kind) -> bool {
+    match field {
+        Field::String(_) => kind == Kind::String,
+        Field::Bytes(_) => kind == Kind::Bytes,
+        Field::Integer(_) => kind == Kind::Integer,
+        Field::Float(_) => kind == Kind::Float,
+        Field::Bool(_) => kind == Kind::Bool,
+    }
+}
+
 fn matches(template: &Template, tuple: &Tuple) -> bool {
     let fields: Vec<Field> = tuple.fields().collect();
     let fits = |(pattern, field): (&Pattern, &Field)| match pattern {
         Pattern::Any => true,
-        Pattern::Kind(kind) => field.kind() == *kind,
-        Pattern::Value(value) => value == field,
+        Pattern::Kind(kind) => is_of(field, *kind),
+        Pattern::Value(value) => equal(value, field),
     };
     fields.len() == template.fields.len() && template.fields.iter().zip(&fields).all(fits)
 }
@@ -86,12 +121,18 @@ impl Held {
     fn is_for(&self, client: PublicKey, takes: bool) -> bool {
         admits(if takes { &self.entry.take } else { &self.entry.read }, client)
     }
+
+    fn ended(&self, now: Time) -> bool {
+        self.expires.is_some_and(|expires| expires <= now)
+    }
 }
 
 impl Space {
-    /// Where the matches stand that a client may read or take, the oldest first.
-    fn find(&self, template: &Template, client: PublicKey, takes: bool) -> Vec<usize> {
-        let fits = |held: &Held| held.is_for(client, takes) && matches(template, &held.entry.tuple);
+    /// Where the matches stand that a client may read or take at this time, the oldest first.
+    fn find(&self, template: &Template, client: PublicKey, takes: bool, now: Time) -> Vec<usize> {
+        let fits = |held: &Held| {
+            !held.ended(now) && held.is_for(client, takes) && matches(template, &held.entry.tuple)
+        };
         (0..self.tuples.len()).filter(|at| fits(&self.tuples[*at])).collect()
     }
 
@@ -142,21 +183,17 @@ fn first_number(reply: Option<&TupleReply>) -> Option<u64> {
 }
 
 impl Model {
-    /// A batch begins at this time: waits end in vain, and leases.
+    /// A batch begins at this time: waits end in vain, and what has ended is removed, so much at a
+    /// time.
     pub fn begin(&mut self, time: Time) -> Vec<Late> {
         self.now = time;
-        let (mut late, mut ended) = (Vec::new(), 0);
+        let mut late = Vec::new();
         for space in self.spaces.values_mut() {
-            let lives = |held: &Held| held.expires.is_none_or(|expires| expires > time);
             let waits = |waiter: &Waiter| waiter.deadline > time;
-            if space.tuples.iter().all(lives) && space.waiters.iter().all(waits) {
+            if space.waiters.iter().all(waits) {
                 continue;
             }
-            let space = Arc::make_mut(space);
-            let before = space.tuples.len();
-            space.tuples.retain(lives);
-            ended += (before - space.tuples.len()) as u64;
-            space.waiters.retain(|waiter| {
+            Arc::make_mut(space).waiters.retain(|waiter| {
                 if !waits(waiter) {
                     let Caller { session, number } = waiter.caller;
                     late.push((session, number, Ok(TupleReply::Found(None))));
@@ -164,8 +201,34 @@ impl Model {
                 waits(waiter)
             });
         }
-        self.ended += ended;
+        self.expire();
         late
+    }
+
+    /// Removes tuples whose leases have ended, those that ended first before the others.
+    fn expire(&mut self) {
+        let ended = |space: &Arc<Space>| {
+            let ended = space.tuples.iter().filter(|held| held.ended(self.now));
+            let order = space.order;
+            ended.map(|held| (held.expires, order, held.number)).collect::<Vec<_>>()
+        };
+        let mut ended: Vec<_> = self.spaces.values().flat_map(ended).collect();
+        if ended.is_empty() {
+            return;
+        }
+        ended.sort_unstable();
+        let left = ended.len().saturating_sub(limits::EXPIRED_AT_ONCE);
+        self.left = self.left.max(left as u64);
+        ended.truncate(limits::EXPIRED_AT_ONCE);
+        self.ended += ended.len() as u64;
+        let gone: BTreeSet<_> = ended.iter().map(|(_, order, number)| (*order, *number)).collect();
+        for space in self.spaces.values_mut() {
+            let order = space.order;
+            if ended.iter().any(|(_, of, _)| *of == order) {
+                let stays = |held: &Held| !gone.contains(&(order, held.number));
+                Arc::make_mut(space).tuples.retain(stays);
+            }
+        }
     }
 
     /// A client went on without the reply.
@@ -177,8 +240,9 @@ impl Model {
         }
     }
 
-    /// What a command gives, nothing if it waits, and what those who waited get. Which numbers new
-    /// tuples have is learned from `reply`; that they ascend is all that is promised.
+    /// What a command gives, nothing if it waits, and what those who waited get. Which number the first
+    /// tuple of a space has is learned from `reply`: it is above those of all spaces of the name
+    /// before. From then on each tuple has the next.
     pub fn run(
         &mut self,
         caller: Caller,
@@ -191,13 +255,8 @@ impl Model {
             TupleCommand::On { space: name, operation } => {
                 let used = self.used.get(name).copied().unwrap_or_default();
                 let learned = first_number(reply).filter(|number| *number > used);
-                let mut next = learned.unwrap_or(used + 1);
-                let first = next;
-                let answer = self.operate(caller, name, operation, &mut next, &mut late);
-                if next > first {
-                    self.used.insert(name.clone(), next - 1);
-                }
-                answer
+                let first = learned.unwrap_or(used + 1);
+                self.operate(caller, name, operation, first, &mut late)
             }
         };
         (answer.transpose(), late)
@@ -211,6 +270,9 @@ impl Model {
             TupleCommand::On { space, operation } => (space, operation),
         };
         let Some(space) = self.spaces.get(name) else { return Some(Err(())) };
+        if space.refuses(operation) {
+            return Some(Err(()));
+        }
         let (template, after, count) = match operation {
             Operation::Rdp(template) => (Some(template), 0, 1),
             Operation::RdAll { template, after, limit } => {
@@ -219,13 +281,13 @@ impl Model {
             _ => (None, 0, 0),
         };
         if let Some(template) = template.filter(|_| admits(&space.options.read, client)) {
-            let places = space.find(template, client, false);
+            let places = space.find(template, client, false, Time(0));
             let mut met = places.iter().filter(|at| space.tuples[**at].number > after).take(count);
             if met.any(|at| space.tuples[*at].expires.is_some()) {
                 return None;
             }
         }
-        Some(read(space, client, operation))
+        Some(read(space, client, operation, Time(0)))
     }
 
     fn names(&self, after: &str, limit: u32) -> TupleReply {
@@ -240,7 +302,7 @@ impl Model {
         caller: Caller,
         name: &str,
         operation: &Operation,
-        next: &mut u64,
+        first: u64,
         late: &mut Vec<Late>,
     ) -> Result<Option<TupleReply>, ()> {
         let (client, now) = (caller.session.client, self.now);
@@ -248,15 +310,26 @@ impl Model {
             if self.spaces.contains_key(name) {
                 return Err(());
             }
-            let (tuples, waiters) = (Vec::new(), Vec::new());
-            let space = Space { options: options.clone(), creator: client, tuples, waiters };
+            let space = Space {
+                order: self.created,
+                options: options.clone(),
+                creator: client,
+                next: None,
+                deleting: false,
+                tuples: Vec::new(),
+                waiters: Vec::new(),
+            };
+            self.created += 1;
             self.spaces.insert(name.to_owned(), Arc::new(space));
             return Ok(Some(TupleReply::Created));
         }
         let Some(space) = self.spaces.get_mut(name) else { return Err(()) };
+        if space.refuses(operation) {
+            return Err(());
+        }
         let admitted = match space.admitted(client, operation) {
             Some(admitted) => admitted,
-            None => return read(space, client, operation).map(Some),
+            None => return read(space, client, operation, now).map(Some),
         };
         if !admitted {
             return Err(());
@@ -269,8 +342,18 @@ impl Model {
                     (session, number, Err(()))
                 };
                 late.extend(space.waiters.drain(..).map(refused));
-                self.spaces.remove(name);
-                Ok(Some(TupleReply::Deleted { remaining: 0 }))
+                space.tuples.drain(..space.tuples.len().min(limits::DELETED_AT_ONCE));
+                let remaining = space.tuples.len() as u64;
+                space.deleting = true;
+                if remaining > 0 {
+                    self.partly_deleted += 1;
+                } else {
+                    if let Some(next) = space.next {
+                        self.used.insert(name.to_owned(), next - 1);
+                    }
+                    self.spaces.remove(name);
+                }
+                Ok(Some(TupleReply::Deleted { remaining }))
             }
             Operation::Inp(template)
             | Operation::In { template, .. }
@@ -280,9 +363,10 @@ impl Model {
             Operation::Out(_)
             | Operation::OutAll(_)
             | Operation::Cas { .. }
-            | Operation::Replace { .. } => Ok(Some(space.put(client, operation, now, next, late))),
+            | Operation::Replace { .. } => Ok(Some(space.put(client, operation, now, first, late))),
             Operation::InAll { template, limit } => {
-                let (places, more) = space.several(&space.find(template, client, true), *limit);
+                let places = space.find(template, client, true, now);
+                let (places, more) = space.several(&places, *limit);
                 let tuples = places.iter().map(|at| space.tuples[*at].found()).collect();
                 for at in places.into_iter().rev() {
                     space.tuples.remove(at);
@@ -298,6 +382,11 @@ impl Model {
 }
 
 impl Space {
+    /// Whether it is being deleted, and takes nothing else meanwhile.
+    fn refuses(&self, operation: &Operation) -> bool {
+        self.deleting && !matches!(operation, Operation::Describe | Operation::Delete)
+    }
+
     /// Whether the space lets a client do something; nothing of what changes nothing.
     fn admitted(&self, client: PublicKey, operation: &Operation) -> Option<bool> {
         let SpaceOptions { insert, read, take, manage, .. } = &self.options;
@@ -326,7 +415,7 @@ impl Space {
         now: Time,
     ) -> Option<TupleReply> {
         let takes = !matches!(operation, Operation::Rd { .. });
-        if let Some(at) = self.find(template, caller.session.client, takes).first().copied() {
+        if let Some(at) = self.find(template, caller.session.client, takes, now).first().copied() {
             let found = self.tuples[at].found();
             if takes {
                 self.tuples.remove(at);
@@ -343,25 +432,26 @@ impl Space {
         }
     }
 
-    /// What inserts tuples, perhaps in the place of another one; `next` is the first one's number.
+    /// What inserts tuples, perhaps in the place of another one; `first` is the number of the first
+    /// one of the space.
     fn put(
         &mut self,
         client: PublicKey,
         operation: &Operation,
         now: Time,
-        next: &mut u64,
+        first: u64,
         late: &mut Vec<Late>,
     ) -> TupleReply {
-        let (first, mut old) = (*next, None);
+        let (first, mut old) = (self.next.unwrap_or(first), None);
         let entries = match operation {
             Operation::Cas { template, entry } => {
-                if let Some(at) = self.find(template, client, false).first() {
+                if let Some(at) = self.find(template, client, false, now).first() {
                     return TupleReply::Found(Some(self.tuples[*at].found()));
                 }
                 std::slice::from_ref(entry)
             }
             Operation::Replace { template, entry } => {
-                let Some(at) = self.find(template, client, true).first().copied() else {
+                let Some(at) = self.find(template, client, true, now).first().copied() else {
                     return TupleReply::Found(None);
                 };
                 old = Some(self.tuples.remove(at).found());
@@ -371,9 +461,9 @@ impl Space {
             Operation::OutAll(entries) => entries,
             _ => &[],
         };
-        for entry in entries {
-            self.insert(*next, entry, now, late);
-            *next += 1;
+        for (number, entry) in (first..).zip(entries) {
+            self.insert(number, entry, now, late);
+            self.next = Some(number + 1);
         }
         match (old, operation) {
             (Some(old), _) => TupleReply::Replaced { old, number: first },
@@ -391,7 +481,8 @@ impl Space {
         lease_ms: Option<u64>,
         now: Time,
     ) -> TupleReply {
-        let held = |held: &Held| held.number == number && held.is_for(client, true);
+        let held =
+            |held: &Held| held.number == number && !held.ended(now) && held.is_for(client, true);
         let Some(at) = self.tuples.iter().position(held) else {
             return TupleReply::Renewed { renewed: false, expires: None };
         };
@@ -404,15 +495,15 @@ impl Space {
     }
 }
 
-/// What an operation gives that changes nothing.
-fn read(space: &Space, client: PublicKey, operation: &Operation) -> Answer {
+/// What an operation gives at this time that changes nothing.
+fn read(space: &Space, client: PublicKey, operation: &Operation, now: Time) -> Answer {
     if *operation == Operation::Describe {
         return Ok(TupleReply::Described(SpaceDescription {
             options: space.options.clone(),
             creator: space.creator,
             tuples: space.tuples.len() as u64,
             waiters: space.waiters.len() as u64,
-            deleting: false,
+            deleting: space.deleting,
         }));
     }
     if !admits(&space.options.read, client) {
@@ -420,11 +511,11 @@ fn read(space: &Space, client: PublicKey, operation: &Operation) -> Answer {
     }
     match operation {
         Operation::Rdp(template) => {
-            let found = space.find(template, client, false);
+            let found = space.find(template, client, false, now);
             Ok(TupleReply::Found(found.first().map(|at| space.tuples[*at].found())))
         }
         Operation::RdAll { template, after, limit } => {
-            let mut places = space.find(template, client, false);
+            let mut places = space.find(template, client, false, now);
             places.retain(|at| space.tuples[*at].number > *after);
             let (places, more) = space.several(&places, *limit);
             let tuples = places.into_iter().map(|at| space.tuples[at].found()).collect();

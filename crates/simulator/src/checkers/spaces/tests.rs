@@ -2,7 +2,7 @@ use super::*;
 use perdura_execution::{ExecutionContext, Progress, Service};
 use perdura_protocol::{ClusterId, Digest, Encode, Time};
 use perdura_tuples::{
-    Entry, Field, Operation, Pattern, SpaceOptions, Template, Tuple, TupleSpaces,
+    Entry, Field, Float, Operation, Pattern, SpaceOptions, Template, Tuple, TupleSpaces,
 };
 
 fn session(client: u8) -> SessionId {
@@ -36,7 +36,7 @@ struct Run {
 impl Run {
     fn new() -> Run {
         let mut run =
-            Run { service: TupleSpaces::new(1 << 20), slots: Vec::new(), time: 0, numbers: 0 };
+            Run { service: TupleSpaces::new(1 << 24), slots: Vec::new(), time: 0, numbers: 0 };
         run.batch(1, &[(1, on(Operation::Create(SpaceOptions::default())))]);
         run
     }
@@ -136,8 +136,96 @@ fn a_number_that_was_used_before_is_noticed() {
     let mut run = Run::new();
     run.batch(1, &[(1, out(1)), (1, out(2))]);
     let number = |number| TupleReply::Inserted { number };
-    assert!(run.with(2, 2, |step| replied(step, &number(7))).is_ok());
     assert!(run.with(2, 2, |step| replied(step, &number(1))).is_err());
+    // From the first one on, each has the next.
+    assert!(run.with(2, 2, |step| replied(step, &number(7))).is_err());
+    assert!(run.with(2, 1, |step| replied(step, &number(7))).is_err());
+    let mut slots = run.slots.clone();
+    replied(&mut slots[1].1[1], &number(7));
+    replied(&mut slots[1].1[2], &number(8));
+    let later = Run { service: TupleSpaces::new(1), slots, time: 0, numbers: 0 };
+    assert!(later.check(&[]).is_ok());
+}
+
+#[test]
+fn another_space_of_the_name_has_larger_numbers() {
+    let mut run = Run::new();
+    let create = || on(Operation::Create(SpaceOptions::default()));
+    run.batch(1, &[(1, out(1)), (1, out(2)), (1, on(Operation::Delete)), (1, create())]);
+    run.batch(1, &[(1, out(3))]);
+    assert!(run.check(&[]).is_ok());
+    let number = |number| TupleReply::Inserted { number };
+    assert!(run.with(3, 1, |step| replied(step, &number(9))).is_ok());
+    assert!(run.with(3, 1, |step| replied(step, &number(2))).is_err());
+}
+
+/// Fields that are alike, no two of them equal.
+fn alike() -> Vec<Field> {
+    let float = |value| Field::Float(Float::new(value).unwrap());
+    vec![
+        "1".into(),
+        Field::Bytes("1".into()),
+        1.into(),
+        float(1.0),
+        true.into(),
+        0.into(),
+        float(-0.0),
+        false.into(),
+        "".into(),
+        Field::Bytes("".into()),
+    ]
+}
+
+#[test]
+fn fields_are_equal_to_those_of_their_type_and_value_only() {
+    let mut run = Run::new();
+    let fields = alike();
+    for field in &fields {
+        run.batch(1, &[(1, on(Operation::Out(Entry::new(tuple(std::slice::from_ref(field))))))]);
+    }
+    for field in &fields {
+        let value = Template { fields: vec![Pattern::Value(field.clone())] };
+        let kind = Template { fields: vec![Pattern::Kind(field.kind())] };
+        let all = |template| on(Operation::RdAll { template, after: 0, limit: 99 });
+        run.batch(1, &[(1, all(value)), (1, all(kind))]);
+        let found = |step: usize| match run.slots.last().map(|(_, steps)| &steps[step]) {
+            Some(Step::Executed(Execution { reply: Some(Ok(reply)), .. })) => {
+                match TupleReply::from_bytes(reply.clone()) {
+                    Ok(TupleReply::FoundAll { tuples, .. }) => tuples.len(),
+                    other => panic!("{other:?}"),
+                }
+            }
+            other => panic!("{other:?}"),
+        };
+        assert_eq!((found(1), found(2)), (1, 2), "{field:?}");
+    }
+    assert!(run.check(&[]).is_ok());
+}
+
+#[test]
+fn what_goes_in_parts_is_counted_until_it_is_gone() {
+    let mut run = Run::new();
+    let describe = || on(Operation::Describe);
+    let many = |lease_ms: Option<u64>| {
+        let entry = |value: i64| Entry { lease_ms, ..Entry::new(tuple(&[value.into()])) };
+        on(Operation::OutAll((0..512).map(entry).collect()))
+    };
+    let all: Vec<_> = (0..9).map(|_| (1, many(Some(50)))).collect();
+    run.batch(1, &all);
+    run.batch(50, &[(1, describe()), (1, on(Operation::Rdp(any())))]);
+    run.batch(1, &[(1, describe())]);
+    let all: Vec<_> = (0..9).map(|_| (1, many(None))).collect();
+    run.batch(1, &all);
+    let refused = [(1, on(Operation::Rdp(any()))), (1, describe()), (1, out(1))];
+    run.batch(1, &[&[(1, on(Operation::Delete))], &refused[..]].concat());
+    run.batch(1, &[(1, on(Operation::Delete)), (1, describe())]);
+    let judged = run.check(&[]).unwrap();
+    let left = 9 * 512 - 4096;
+    let counts = (judged.leases_ended, judged.leases_left, judged.partly_deleted);
+    assert_eq!(counts, (9 * 512, left, 1));
+    let deleted = |remaining| TupleReply::Deleted { remaining };
+    assert!(run.with(6, 1, |step| replied(step, &deleted(left))).is_ok());
+    assert!(run.with(6, 1, |step| replied(step, &deleted(0))).is_err());
 }
 
 #[test]

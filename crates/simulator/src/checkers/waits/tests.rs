@@ -79,6 +79,52 @@ fn a_wait_is_forgotten_by_its_client_only() {
 }
 
 #[test]
+fn a_wait_ends_when_its_client_goes_on() {
+    let forgotten = Step::Forgotten { session: SESSION, number: 1 };
+    let next = waits(3, 100);
+    let goes_on = |below: u64, steps: &[Step]| {
+        let mut checker = Waits::default();
+        checker.sent(SESSION, 3, below);
+        checker.sent(SESSION, 3, 2);
+        let mut all = vec![Step::Began(Time(10)), waits(1, 100)];
+        all.extend_from_slice(steps);
+        checker.executed(0, Slot(1), all, 0, |_, _| true)
+    };
+    assert!(goes_on(2, &[forgotten.clone(), next.clone()]).is_ok());
+    assert!(goes_on(2, std::slice::from_ref(&next)).is_err());
+    assert!(goes_on(2, &[next.clone(), forgotten]).is_err());
+    // The frame was sent before as well, when its client still asked for the reply.
+    assert!(goes_on(1, &[next]).is_ok());
+}
+
+#[test]
+fn what_a_replica_holds_is_what_waits() {
+    let mut checker = Waits::default();
+    let forgotten = Step::Forgotten { session: SESSION, number: 1 };
+    let slots = [(10, vec![waits(1, 100)]), (20, vec![waits(2, 100)]), (30, vec![forgotten])];
+    for (slot, (time, steps)) in (1..).zip(slots) {
+        let all = [vec![Step::Began(Time(time))], steps].concat();
+        checker.executed(0, Slot(slot), all, 0, |_, _| true).unwrap();
+    }
+    let first = (SESSION, 1, Time(110));
+    let second = (SESSION, 2, Time(120));
+    let holds = |slot: u64, service: &[(SessionId, u64, Time)], sessions: &[u64]| {
+        let sessions = sessions.iter().map(|number| (SESSION, *number));
+        checker.holds(1, Slot(slot), service.to_vec(), sessions).is_ok()
+    };
+    assert!(holds(1, &[first], &[1]) && holds(2, &[first, second], &[1, 2]));
+    assert!(holds(3, &[second], &[2]));
+    // Waiters whose client went on, in the service or in the session.
+    assert!(!holds(3, &[first, second], &[2]) && !holds(3, &[second], &[1, 2]));
+    assert!(!holds(3, &[second, second], &[2]));
+    // Waiters that were lost, or wait until another time.
+    assert!(!holds(2, &[first], &[1, 2]) && !holds(2, &[first, second], &[1]));
+    assert!(!holds(1, &[(SESSION, 1, Time(111))], &[1]));
+    // Nobody knows.
+    assert!(holds(4, &[], &[]));
+}
+
+#[test]
 fn an_ended_lease_is_shown_to_nobody() {
     let shows = |expires| {
         command(1, Operation::Rdp(template()), Some(TupleReply::Found(found(Some(Time(expires))))))
