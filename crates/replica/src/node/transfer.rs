@@ -6,13 +6,12 @@
 //! the manifest against it, each piece against the manifest, the whole by restoring a machine
 //! beside the one that serves; then it is stored, and only when that is durable it is swapped in.
 //!
-//! Seeders give pieces in turns. A turn ends when it has brought its pieces, or after its time; the
-//! next one is that of the seeder that has had least time. So one that is slow on purpose costs its
-//! share of the time, however it keeps within the limits. With sequential checkpoints each state is
+//! Seeders give pieces in turns (`fetching`). With sequential checkpoints each state is
 //! stored by one replica, or by few: who failed to bring its state is turned to after others, who have
 //! older ones, and what it brought is kept, for most pieces are the same in the next state.
 
 use super::checkpoints::Stored;
+use super::fetching::{Fetching, StateTransfer, TURN_DOUBLINGS};
 use super::{Node, Now, Output, Peer};
 use bytes::Bytes;
 use perdura_execution::{Machine, Manifest, Service};
@@ -21,7 +20,7 @@ use perdura_protocol::message::{Message, StateCertificate};
 use perdura_protocol::viewchange::PrefixCertificate;
 use perdura_protocol::{Decode, Digest, ReplicaId, Slot, seeded};
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Offers are awaited for this long after asking, unless all have answered.
 const OFFERS_MS: u64 = 200;
@@ -35,112 +34,32 @@ const VOUCH_MS: u64 = 50;
 /// Pieces asked for at once: enough to keep a link busy, and a bounded memory at both ends.
 const PIECES_AT_ONCE: usize = 8;
 
-/// Pieces after which a turn ends: many times what is on the way, for the next seeder starts anew.
-const TURN_PIECES: usize = 64;
-
 /// Pieces of a state that did not arrive as a whole are kept for this time after the last attempt.
 const KEPT_MS: u64 = 60_000;
 
-/// A turn ends after this time in any case; it doubles each time that it was too short, for the way
-/// may be slow and not the seeder ...
-const TURN_MS: u64 = 1_000;
-
-/// ... so many times.
-const TURN_DOUBLINGS: u32 = 6;
-
 #[derive(Clone)]
-struct Offer {
+pub(super) struct Offer {
     state: StateCertificate,
     prefix: PrefixCertificate,
 }
 
 enum Phase<S> {
     Idle,
-    Asking { since_ms: u64 },
-    Manifest { offer: Offer, seeders: Vec<ReplicaId>, since_ms: u64 },
-    Pieces(Box<Fetching>),
-    Installing { machine: Box<Machine<S>>, prefix: PrefixCertificate, state: StateCertificate },
-}
-
-/// Who has the state, and how long it was asked for pieces of it.
-struct Seeder {
-    id: ReplicaId,
-    spent_ms: u64,
-}
-
-struct Fetching {
-    offer: Offer,
-    // Not empty.
-    seeders: Vec<Seeder>,
-    manifest: Manifest,
-    pieces: Vec<Option<Bytes>>,
-    // In this turn, and not here yet.
-    asked: BTreeSet<u32>,
-    // To be asked for; some may have come since they were asked for in vain.
-    open: VecDeque<u32>,
-    missing: usize,
-    turn: usize,
-    turn_since_ms: u64,
-    // Pieces that came in this turn.
-    given: usize,
-    progress_ms: u64,
-}
-
-impl Fetching {
-    /// `kept` holds pieces that came for another state.
-    fn new(
+    Asking {
+        since_ms: u64,
+    },
+    Manifest {
         offer: Offer,
         seeders: Vec<ReplicaId>,
-        manifest: Manifest,
-        kept: &BTreeMap<Digest, Bytes>,
-        now_ms: u64,
-    ) -> Fetching {
-        let count = manifest.entries().len();
-        let pieces: Vec<Option<Bytes>> =
-            manifest.entries().iter().map(|entry| kept.get(&entry.digest).cloned()).collect();
-        Fetching {
-            offer,
-            seeders: seeders.into_iter().map(|id| Seeder { id, spent_ms: 0 }).collect(),
-            manifest,
-            missing: pieces.iter().filter(|piece| piece.is_none()).count(),
-            pieces,
-            asked: BTreeSet::new(),
-            open: (0..count as u32).collect(),
-            turn: 0,
-            turn_since_ms: now_ms,
-            given: 0,
-            progress_ms: now_ms,
-        }
-    }
-
-    /// Who is asked now.
-    fn seeder(&self) -> Option<ReplicaId> {
-        self.seeders.get(self.turn).map(|seeder| seeder.id)
-    }
-
-    /// The next piece to ask for.
-    fn next_open(&mut self) -> Option<u32> {
-        let pieces = &self.pieces;
-        let place = self.open.iter().position(|index| pieces[*index as usize].is_none())?;
-        self.open.drain(..=place).next_back()
-    }
-
-    /// The turn of whoever has had least time; what the last one still owes is asked for again
-    /// when nothing else is left, for most of it is on the way.
-    fn end_turn(&mut self, now_ms: u64) {
-        if let Some(seeder) = self.seeders.get_mut(self.turn) {
-            seeder.spent_ms += now_ms.saturating_sub(self.turn_since_ms).max(1);
-        }
-        self.open.extend(std::mem::take(&mut self.asked));
-        self.turn_since_ms = now_ms;
-        self.given = 0;
-        self.begin_turn();
-    }
-
-    fn begin_turn(&mut self) {
-        let next = self.seeders.iter().enumerate().min_by_key(|(_, seeder)| seeder.spent_ms);
-        self.turn = next.map_or(0, |(index, _)| index);
-    }
+        since_ms: u64,
+    },
+    Pieces(Box<Fetching>),
+    Installing {
+        machine: Box<Machine<S>>,
+        prefix: PrefixCertificate,
+        state: StateCertificate,
+        seeder: Option<ReplicaId>,
+    },
 }
 
 pub(super) struct Transfer<S> {
@@ -156,10 +75,11 @@ pub(super) struct Transfer<S> {
     kept: BTreeMap<Digest, Bytes>,
     /// State that was on disk before and is lost; no state below it will do.
     pub at_least: Slot,
+    how: StateTransfer,
 }
 
 impl<S: Service> Transfer<S> {
-    pub fn new(at_least: Slot) -> Transfer<S> {
+    pub fn new(at_least: Slot, how: StateTransfer) -> Transfer<S> {
         Transfer {
             phase: Phase::Idle,
             offers: BTreeMap::new(),
@@ -169,6 +89,7 @@ impl<S: Service> Transfer<S> {
             failures: BTreeMap::new(),
             kept: BTreeMap::new(),
             at_least,
+            how,
         }
     }
 
@@ -380,7 +301,8 @@ impl<S: Service> Node<S> {
             return;
         };
         let kept = std::mem::take(&mut self.transfer.kept);
-        let fetching = Fetching::new(offer, seeders, manifest, &kept, now.monotonic_ms);
+        let (how, ms) = (self.transfer.how, now.monotonic_ms);
+        let fetching = Fetching::new(offer, seeders, manifest, &kept, how, ms);
         self.transfer.phase = Phase::Pieces(Box::new(fetching));
         if self.transfer_complete() {
             self.restore(now);
@@ -423,14 +345,7 @@ impl<S: Service> Node<S> {
             }
             return;
         }
-        fetching.asked.remove(&index);
-        fetching.pieces[index as usize] = Some(piece);
-        fetching.missing -= 1;
-        fetching.given += 1;
-        fetching.progress_ms = now.monotonic_ms;
-        if fetching.given >= TURN_PIECES {
-            fetching.end_turn(now.monotonic_ms);
-        }
+        fetching.take(index, piece, now.monotonic_ms);
         self.counters.pieces_received += 1;
         if self.transfer_complete() {
             self.restore(now);
@@ -481,14 +396,15 @@ impl<S: Service> Node<S> {
     fn restore(&mut self, now: Now) {
         let phase = std::mem::replace(&mut self.transfer.phase, Phase::Idle);
         let Phase::Pieces(fetching) = phase else { return };
+        let seeder = fetching.seeder();
         let Fetching { offer, manifest, pieces, .. } = *fetching;
         let pieces: Vec<Bytes> = pieces.into_iter().flatten().collect();
         let service = (self.make_service)();
         match Machine::restore(&self.parameters, &manifest, pieces.clone(), service) {
             Ok(machine) if manifest.slot > self.machine.slot() => {
                 let machine = Box::new(machine);
-                self.transfer.phase =
-                    Phase::Installing { machine, prefix: offer.prefix, state: offer.state };
+                let Offer { state, prefix } = offer;
+                self.transfer.phase = Phase::Installing { machine, prefix, state, seeder };
                 let taken = manifest.clone();
                 let keep = self.checkpointing.proven;
                 self.outputs.push_back(Output::InstallCheckpoint { manifest, pieces, keep });
@@ -505,10 +421,10 @@ impl<S: Service> Node<S> {
 
     /// The transferred state is durable: it takes the place of the old one.
     pub(super) fn on_installed(&mut self, now: Now, manifest: &Manifest) {
-        self.execute_unlogged(now);
+        self.execute_all(now);
         let phase = std::mem::replace(&mut self.transfer.phase, Phase::Idle);
         self.transfer.ended_ms = now.monotonic_ms;
-        let Phase::Installing { machine, prefix, state } = phase else { return };
+        let Phase::Installing { machine, prefix, state, seeder } = phase else { return };
         if machine.slot() <= self.machine.slot() {
             // This replica got there by itself meanwhile; what is on disk is its state all the same.
             let (snapshot, manifest) = (machine.snapshot(), manifest.clone());
@@ -538,6 +454,10 @@ impl<S: Service> Node<S> {
         self.logged_slot = slot;
         self.counters.transfers_completed += 1;
         self.transfer.forget_failures();
+        let alone = self.transfer.how == StateTransfer::SingleSender;
+        if let Some(seeder) = seeder.filter(|_| alone) {
+            self.agreement.set_seeder(seeder);
+        }
         self.agreement.on_installed(now, slot, history, &configurations);
         self.agreement.set_due(self.machine.due());
         self.certify_state(slot);
@@ -557,7 +477,7 @@ impl<S: Service> Node<S> {
         let sequential = self.parameters.schedule == Schedule::Sequential;
         let best = self.transfer.best_offer(witnesses, sequential);
         let enough = best.is_some_and(|(_, enough)| enough);
-        let turn_ms = TURN_MS << self.transfer.short_turns;
+        let short_turns = self.transfer.short_turns;
         match &mut self.transfer.phase {
             Phase::Idle => {
                 let needed =
@@ -593,7 +513,7 @@ impl<S: Service> Node<S> {
             Phase::Pieces(fetching) => {
                 // Large pieces may take long, but some piece arrives.
                 let late = ms >= fetching.progress_ms + ANSWER_MS;
-                let long = ms >= fetching.turn_since_ms + turn_ms;
+                let long = fetching.is_long(short_turns, ms);
                 if let Some(seeder) = fetching.seeder().filter(|_| late) {
                     self.drop_seeder(now, seeder, true);
                 } else if long {
