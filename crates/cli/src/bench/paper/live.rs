@@ -3,13 +3,14 @@
 //! children that outlive a `kill -9` of this process end by themselves.
 
 use super::Setting;
-use crate::config::{CLIENT_FILE, Cluster, KeyFile};
+use crate::config::{CLIENT_FILE, Cluster, KeyFile, ReplicaFile};
 use crate::init::{Place, Tuning, make};
-use crate::local::{Group, Start};
+use crate::local::{Group, Start, replica_file};
 use crate::process;
 use anyhow::{Context, Result, anyhow};
 use perdura_protocol::Faults;
 use perdura_protocol::configuration::ServiceKind;
+use perdura_replica::node::StateTransfer;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tempfile::TempDir;
@@ -53,6 +54,7 @@ impl Live {
         faults: Faults,
         setting: &Setting,
         tuning: Tuning,
+        transfer: StateTransfer,
         debug: bool,
     ) -> Result<(Guard, Cluster, KeyFile)> {
         let mut running = self.lock();
@@ -65,6 +67,11 @@ impl Live {
         let service = ServiceKind::KeyValue;
         let cluster = make(&dir, faults, setting.durability, service, tuning, &places)?;
         let key = KeyFile::load(&dir.join(CLIENT_FILE))?;
+        for id in 0..faults.n() {
+            let path = replica_file(&dir, id);
+            let file = ReplicaFile { state_transfer: transfer, ..ReplicaFile::load(&path)? };
+            file.store(&path)?;
+        }
         let device = setting.log_device().map_err(|error| anyhow!(error))?;
         let group = Group::start(&dir, faults.n(), Start { device, debug })?;
         *running = Some(Running { group, _directory: directory });

@@ -14,6 +14,7 @@ use crate::init::Tuning;
 use anyhow::{Context, Result};
 use perdura_client::Client;
 use perdura_protocol::Faults;
+use perdura_replica::node::StateTransfer;
 use serde::Serialize;
 use std::rc::Rc;
 use std::time::Duration;
@@ -117,8 +118,9 @@ pub fn measure(
         for (index, curve) in curves.iter_mut().enumerate() {
             let name = curve.setting.name;
             eprintln!("round {number} of {rounds}, setting {} of {count}: {name}", index + 1);
+            let (tuning, transfer) = (Tuning::default(), StateTransfer::default());
             let (guard, cluster, key) =
-                live.start(&options.work, faults, &curve.setting, Tuning::default(), false)?;
+                live.start(&options.work, faults, &curve.setting, tuning, transfer, false)?;
             let run = run(&guard, &cluster, &key, curve, options);
             let done = runtime()?.block_on(tokio::task::LocalSet::new().run_until(run));
             // If a replica has ended, that is why.

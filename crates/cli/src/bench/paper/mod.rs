@@ -30,11 +30,11 @@ disk that is there; sync-ssd, sync-disk, naive-ssd and naive-disk on simulated d
 Naive ones have 64 callers at most. Put --work on the disk that is to be measured, and not in memory.";
 
 const AFTER_HELP_OVER_TIME: &str = "\
-For each schedule a new cluster is made in a directory in --work and loaded with a state of --state-mb. Then \
+For each schedule (and, in dura-fig11, each way of transfer) a new cluster is made in a directory in --work and loaded with a state of --state-mb. Then \
 writes are due at fixed times, and latency counts from those. Prints, and writes to OUT/NAME.json and \
 OUT/NAME.svg, how many writes ended in each window of 100 ms, and the 99th percentile of their latency, of \
 those that were in flight while a checkpoint was stored (dura-fig10) or the replica was away (dura-fig11), and \
-of the others. In dura-fig11 a follower is killed (kill -9) after 15% of the run, its checkpoints are removed, \
+of the others; after that, medians over the rounds. In dura-fig11 a follower is killed (kill -9) after 15% of the run, its checkpoints are removed, \
 and it is started again; it is back when it says that it is active. A state of 1 GB takes some 12 GB of \
 memory in a group of four.";
 
@@ -58,7 +58,7 @@ enum Command {
     DuraFig10(timeline::Options),
     /// Dura-SMaRt, figure 11: writes over time while a replica takes the state over from others
     #[command(name = "dura-fig11", after_help = AFTER_HELP_OVER_TIME)]
-    DuraFig11(timeline::Options),
+    DuraFig11(timeline::RecoveryOptions),
 }
 
 /// Which one.
@@ -134,8 +134,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (experiment, options) = match &arguments.command {
         Command::DuraTable1(options) => (Experiment::DuraTable1, options),
         Command::DuraFig9(options) => (Experiment::DuraFig9, options),
-        Command::DuraFig10(options) => return timeline::run(timeline::Scene::Checkpoints, options),
-        Command::DuraFig11(options) => return timeline::run(timeline::Scene::Recovery, options),
+        Command::DuraFig10(options) => return timeline::checkpoints(options),
+        Command::DuraFig11(options) => return timeline::recovery(options),
     };
     let faults = options.bounds.faults()?;
     let settings =
