@@ -69,6 +69,28 @@ fn an_experiment_writes_a_table_json_and_a_picture() {
 }
 
 #[test]
+fn tuples_are_inserted_instead_of_values() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = program();
+    command.args(["bench", "paper", "dura-fig9", "--service", "tuples", "--crash", "1"]);
+    command.args(["--settings", "none,naive-disk", "--callers", "1,8"]);
+    command.args(["--seconds", "0.3", "--rounds", "1"]);
+    command.arg("--work").arg(directory.path()).arg("--out").arg(directory.path());
+    let table = common::Ran::from(command.output().unwrap()).ok();
+    assert!(table.contains("1000 B tuple inserts") && table.contains("14739"), "{table}");
+    let text = std::fs::read(directory.path().join("dura-fig9-tuples.json")).unwrap();
+    let result: Value = serde_json::from_slice(&text).unwrap();
+    assert_eq!((&result["service"], &result["value_size"]), (&json!("tuples"), &json!(1000)));
+    for setting in result["settings"].as_array().unwrap() {
+        assert!(setting["peak_ops_s"].as_f64().unwrap() > 0.0, "{setting}");
+        for point in setting["points"].as_array().unwrap() {
+            assert_eq!(point["errors"], 0, "{point}");
+        }
+    }
+    assert!(directory.path().join("dura-fig9-tuples.svg").exists());
+}
+
+#[test]
 fn what_happens_over_time_is_written_down_with_checkpoints_and_a_recovery() {
     let directory = tempfile::tempdir().unwrap();
     let (work, out) = (directory.path().join("work"), directory.path().join("out"));

@@ -21,6 +21,19 @@ struct Running {
     _directory: TempDir,
 }
 
+/// What kind of cluster.
+#[derive(Clone, Copy, Default)]
+pub struct Made {
+    /// What it replicates.
+    pub service: ServiceKind,
+    /// Its parameters.
+    pub tuning: Tuning,
+    /// Whom its replicas ask for a state.
+    pub transfer: StateTransfer,
+    /// Whether they tell of each checkpoint.
+    pub debug: bool,
+}
+
 /// Where it is, so that a signal finds it.
 #[derive(Clone, Default)]
 pub struct Live(Arc<Mutex<Option<Running>>>);
@@ -53,9 +66,7 @@ impl Live {
         work: &Path,
         faults: Faults,
         setting: &Setting,
-        tuning: Tuning,
-        transfer: StateTransfer,
-        debug: bool,
+        made: Made,
     ) -> Result<(Guard, Cluster, KeyFile)> {
         let mut running = self.lock();
         let directory = tempfile::Builder::new()
@@ -64,7 +75,7 @@ impl Live {
             .with_context(|| format!("cannot make a directory in {}", work.display()))?;
         let dir = directory.path().join("cluster");
         let places = Place::all(faults.n(), &[], None, false)?;
-        let service = ServiceKind::KeyValue;
+        let Made { service, tuning, transfer, debug } = made;
         let cluster = make(&dir, faults, setting.durability, service, tuning, &places)?;
         let key = KeyFile::load(&dir.join(CLIENT_FILE))?;
         for id in 0..faults.n() {

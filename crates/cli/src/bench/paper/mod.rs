@@ -10,7 +10,7 @@ mod timeline;
 
 use super::{parse_seconds, parse_value_size};
 use crate::connect::parse_duration;
-use crate::init::Bounds;
+use crate::init::{Bounds, ServiceName};
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use live::Live;
@@ -23,7 +23,7 @@ use std::time::Duration;
 const AFTER_HELP: &str = "\
 Every round starts a new cluster for each setting in a directory in --work, writes --keys keys, \
 measures with each number of callers, then kills and removes it. Prints medians over the rounds, and \
-writes them with all rounds to OUT/NAME.json, and as a picture to OUT/NAME.svg.
+writes them with all rounds to OUT/NAME.json, and as a picture to OUT/NAME.svg (with tuples, NAME-tuples).
 
 Settings: none, async, sync and naive (sync-naive, one write and one flush for each command) on the \
 disk that is there; sync-ssd, sync-disk, naive-ssd and naive-disk on simulated devices, the paper's. \
@@ -101,10 +101,13 @@ pub struct Options {
     #[arg(long, value_name = "N,...", value_delimiter = ',',
           value_parser = clap::value_parser!(u32).range(1..=100_000))]
     callers: Vec<u32>,
-    /// Bytes of a value, up to 1 MiB
-    #[arg(long, value_name = "B", default_value_t = 4096, value_parser = parse_value_size)]
-    value_size: u32,
-    /// Number of keys
+    /// What is written: values, or with `tuples` tuples of four texts, each inserted once (figure 9(b))
+    #[arg(long, value_enum, default_value_t = ServiceName::Kv)]
+    service: ServiceName,
+    /// Bytes of a value, up to 1 MiB, or of a tuple, up to 512 KiB [default: 4096, of a tuple 1000]
+    #[arg(long, value_name = "B", value_parser = parse_value_size)]
+    value_size: Option<u32>,
+    /// Number of keys; tuples have none
     #[arg(long, value_name = "N", default_value_t = 10_000,
           value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     keys: u64,
@@ -129,6 +132,15 @@ pub struct Options {
     out: PathBuf,
 }
 
+impl Options {
+    fn value_size(&self) -> u32 {
+        self.value_size.unwrap_or(match self.service {
+            ServiceName::Kv => 4096,
+            ServiceName::Tuples => 1000,
+        })
+    }
+}
+
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (experiment, options) = match &arguments.command {
@@ -147,17 +159,22 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     std::fs::create_dir_all(&options.out)
         .with_context(|| format!("cannot make {}", options.out.display()))?;
     let curves = measure::measure(&Live::new()?, faults, &settings, callers, options)?;
+    let what = match options.service {
+        ServiceName::Kv => "writes",
+        ServiceName::Tuples => "tuple inserts",
+    };
     let title = format!(
-        "{}: {} B writes, n = {} (u = {}, r = {})",
+        "{}: {} B {}, n = {} (u = {}, r = {})",
         experiment.name(),
-        options.value_size,
+        options.value_size(),
+        what,
         faults.n(),
         faults.u(),
         faults.r()
     );
     say!("{title}, medians of {} rounds of {} s", options.rounds, options.seconds);
     say!("{}", report::table(&curves));
-    say!("{}", report::summary(&curves));
+    say!("{}", report::summary(options.service.kind(), &curves));
     let json = report::json(experiment, faults, options, &curves);
     write(experiment, options, "json", &format!("{json:#}\n"))?;
     write(experiment, options, "svg", &picture(experiment, &title, &curves)?)?;
@@ -172,7 +189,11 @@ fn picture(experiment: Experiment, title: &str, curves: &[Curve]) -> Result<Stri
 }
 
 fn write(experiment: Experiment, options: &Options, kind: &str, text: &str) -> Result<()> {
-    let path = options.out.join(format!("{}.{kind}", experiment.name()));
+    let of = match options.service {
+        ServiceName::Kv => "",
+        ServiceName::Tuples => "-tuples",
+    };
+    let path = options.out.join(format!("{}{of}.{kind}", experiment.name()));
     std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     say!("{}", path.display());
     Ok(())

@@ -3,7 +3,7 @@
 use super::checkpoints::{self, Stored, second_of_day};
 use super::{Options, Scene, Variant, WINDOW_S};
 use crate::bench::load::{self, Demand, Ended, Measured};
-use crate::bench::paper::live::{Guard, Live};
+use crate::bench::paper::live::{Guard, Live, Made};
 use crate::bench::paper::measure::{LOADING, SESSION_CALLERS};
 use crate::bench::paper::setting::Setting;
 use crate::bench::workload::Workload;
@@ -150,8 +150,8 @@ pub fn run(
     let setting = Setting::parse("sync").map_err(|error| anyhow!(error))?;
     let Variant { schedule, transfer } = variant;
     let tuning = Tuning::for_checkpoints(schedule, options.checkpoint_mib);
-    let (guard, cluster, key) =
-        live.start(&options.work, faults, &setting, tuning, transfer, true)?;
+    let made = Made { tuning, transfer, debug: true, ..Made::default() };
+    let (guard, cluster, key) = live.start(&options.work, faults, &setting, made)?;
     let one = One { scene, variant, rate, options, guard: &guard, cluster: &cluster, key: &key };
     let done = runtime()?.block_on(tokio::task::LocalSet::new().run_until(one.measure()));
     // If a replica has ended, that is why.
