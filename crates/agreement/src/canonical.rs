@@ -442,6 +442,8 @@ impl Agreement {
             trust: _,
             clock_ms: _,
             served_ms: _,
+            // Excuses a leader's delay, and so time once more.
+            execution_held: _,
             // Of the service, of which the checker has none: nothing is ever due.
             ticks: _,
             forged,

@@ -4,7 +4,8 @@
 //!
 //! A laggard asks all who are ahead of it in turns of equal *time*, not of equal number: whoever
 //! takes long, on purpose or not, is asked the less often. So a liar that keeps just within the
-//! time-out costs its share of the time, and the others give at their own speed in the rest.
+//! time-out costs its share of the time, and the others give at their own speed in the rest. Where
+//! it asks one only (`Settings::one_seeder`), that costs all of it.
 
 use crate::machine::{Agreement, Effect, Misbehaviour, Mode, Now};
 use crate::slot::Decided;
@@ -159,6 +160,9 @@ impl Agreement {
         if target <= self.delivered || !(stalled || far) || waiting || held_back {
             return;
         }
+        if self.fetch_ms.is_some() {
+            self.fetch_failed();
+        }
         self.charge_fetch(now, 0);
         self.fetch_next(now);
     }
@@ -167,10 +171,17 @@ impl Agreement {
     fn fetch_next(&mut self, now: Now) {
         let (n, me) = (self.n(), self.settings.me.index());
         let turn_ms = self.fetch_turn_ms;
-        let candidate = (1..=n)
+        let ahead = (1..=n)
             .map(|step| (self.fetch_from + step) % n)
-            .filter(|index| *index != me && self.peers[*index].delivered > self.delivered)
-            .min_by_key(|index| self.peers[*index].fetch_spent_ms.max(turn_ms));
+            .filter(|index| *index != me && self.peers[*index].delivered > self.delivered);
+        let candidate = if self.settings.one_seeder {
+            let (leader, last) = (self.leader().index(), self.fetch_from);
+            ahead.min_by_key(|index| {
+                (self.peers[*index].fetch_failures, *index != last, *index == leader)
+            })
+        } else {
+            ahead.min_by_key(|index| self.peers[*index].fetch_spent_ms.max(turn_ms))
+        };
         let Some(candidate) = candidate else { return };
         let peer = &mut self.peers[candidate];
         // Whoever was not ahead for a while has saved nothing up.
@@ -182,6 +193,18 @@ impl Agreement {
         let to = ReplicaId(candidate as u8);
         let message = Message::Fetch { from: self.delivered.next() };
         self.effects.push_back(Effect::Send { to, message });
+    }
+
+    /// Of one seeder only (`Settings::one_seeder`): it gave the state, and is asked for what comes after it.
+    pub fn set_seeder(&mut self, seeder: ReplicaId) {
+        self.fetch_from = seeder.index();
+        self.fetch_ms = None; // What another one was asked counts no more.
+        self.peers.iter_mut().for_each(|peer| peer.fetch_failures = 0);
+    }
+
+    fn fetch_failed(&mut self) {
+        let peer = &mut self.peers[self.fetch_from];
+        peer.fetch_failures = peer.fetch_failures.saturating_add(1);
     }
 
     /// The question is over: who was asked is charged the time that it took, or `least_ms`.
@@ -281,6 +304,7 @@ impl Agreement {
             self.fetch_next(now);
         } else {
             // The next one is asked in a tick; an answer of no use costs as much as none.
+            self.fetch_failed();
             self.charge_fetch(now, timing::FETCH_MS);
         }
     }

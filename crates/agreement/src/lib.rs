@@ -34,6 +34,7 @@ mod leading;
 mod machine;
 mod marks;
 mod ordering;
+mod peers;
 mod penalty;
 pub mod pool;
 mod prefix;

@@ -4,6 +4,7 @@
 use crate::demand::Demand;
 use crate::evidence::{Heard, Start, Verifier};
 use crate::marks::Marks;
+use crate::peers::PeerStatus;
 use crate::penalty::{Trust, is_signed};
 use crate::pool::Pool;
 use crate::rules::Standing;
@@ -45,6 +46,9 @@ pub struct Settings {
     /// Slots above its certified prefix on which a replica votes, and above the delivered ones about
     /// which it keeps messages: [`perdura_protocol::limits::WINDOW`], or less in tests, equal for all.
     pub window: u64,
+    /// Whether decided batches that it missed are fetched from one replica as long as that does not
+    /// fail, and not from all in turns: a baseline for experiments.
+    pub one_seeder: bool,
 }
 
 /// What the machine wants done, in order.
@@ -138,38 +142,6 @@ pub(crate) enum Held {
     OwnAccept(View, Slot, Digest),
 }
 
-/// What is known about a peer from its Status messages.
-#[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct PeerStatus {
-    pub view: View,
-    pub changing: bool,
-    pub delivered: Slot,
-    pub wanted: View,
-    pub connected: bool,
-    /// When its Status was last answered with more than nothing.
-    pub answered_ms: u64,
-    /// Time in which this replica waited for decisions that it asked the peer for.
-    pub fetch_spent_ms: u64,
-    /// Since when it waits for a view after the one that works here.
-    pub left_ms: Option<u64>,
-    /// How often it was followed there.
-    pub followed: u32,
-}
-
-impl PeerStatus {
-    /// Whether it has waited for a later view for so long that it is followed there.
-    pub fn is_followed(&self, now_ms: u64) -> bool {
-        let patience = timing::FOLLOW_MS << self.followed.min(timing::FOLLOW_DOUBLINGS);
-        self.left_ms.is_some_and(|since| now_ms > since + patience)
-    }
-
-    /// It is back, or was followed, or went away.
-    pub fn end_leave(&mut self, now_ms: u64) {
-        self.followed += u32::from(self.is_followed(now_ms));
-        self.left_ms = None;
-    }
-}
-
 /// The agreement machine of one replica.
 #[derive(Clone, Debug)]
 pub struct Agreement {
@@ -247,6 +219,8 @@ pub struct Agreement {
     // The view in which the own log fell so far behind that nothing more is delivered until it has
     // caught up.
     pub(crate) lags_since: Option<View>,
+    // Whether the driver executes nothing for now, on purpose.
+    pub(crate) execution_held: bool,
 
     pub(crate) appended: u64,
     pub(crate) persisted: u64,
@@ -323,6 +297,7 @@ impl Agreement {
             fetch_from: settings.me.index(),
             fetch_turn_ms: 0,
             lags_since: None,
+            execution_held: false,
             appended: 0,
             persisted: 0,
             held: VecDeque::new(),

@@ -8,7 +8,8 @@
 
 use crate::demand::Moment;
 use crate::evidence::{Heard, Invalid, Start};
-use crate::machine::{Agreement, Effect, Held, Misbehaviour, Mode, Now, PeerStatus};
+use crate::machine::{Agreement, Effect, Held, Misbehaviour, Mode, Now};
+use crate::peers::PeerStatus;
 use crate::timing;
 use perdura_protocol::message::Message;
 use perdura_protocol::statement::Kind;
@@ -31,7 +32,7 @@ impl Agreement {
         }
         let suspicious = match self.mode {
             Mode::Started => self.leader_fails(now),
-            Mode::Changing => self.view_change_fails(now),
+            Mode::Changing => !self.execution_held && self.view_change_fails(now),
         };
         let before = self.suspecting;
         self.suspecting = suspicious.then(|| self.view.next());
@@ -68,6 +69,9 @@ impl Agreement {
     /// r > 0: the leader does not give what is asked of it, though it keeps the time-outs; or
     /// another one is to be tried.
     fn begrudges(&self, now: Now) -> bool {
+        if self.execution_held {
+            return false;
+        }
         let client_bytes = self.pool.client_bytes(self.n());
         let starves = self.demand.starves(now.monotonic_ms, client_bytes);
         self.byzantine() && (self.demand.too_slow(now.monotonic_ms) || starves)
@@ -81,7 +85,8 @@ impl Agreement {
         let open = self.slots.range(self.delivered.next()..).any(|(_, state)| {
             state.proposal.as_ref().is_some_and(|proposal| proposal.view == self.view)
         });
-        let behind = self.delivered_elsewhere() > self.delivered || !self.voting();
+        let behind =
+            self.delivered_elsewhere() > self.delivered || !self.voting() || self.execution_held;
         let next = self.view.next().leader(self.n());
         let peer = &self.peers[next.index()];
         // Heard of by Status and Prefix, and so a little late.
@@ -154,6 +159,9 @@ impl Agreement {
     /// A proposal or request waits, and nothing of it was delivered for a while. Null batches are
     /// no progress for requests.
     fn stuck(&self, now: Now) -> bool {
+        if self.execution_held {
+            return false;
+        }
         let oldest_slot = self
             .slots
             .range(self.delivered.next()..)
@@ -164,6 +172,18 @@ impl Agreement {
         oldest_slot.is_some_and(|since| late(since, self.progress_ms))
             || self.pool.oldest_ms().is_some_and(|since| late(since, self.served_ms))
             || self.ticks.overdue_ms.is_some_and(|since| late(since, self.served_ms))
+    }
+
+    /// Whether the driver executes nothing for now, on purpose (checkpoints that stop the world). Then
+    /// agreement ends a pipeline's depth above what is executed, and that is no leader's fault: time
+    /// in which a replica stands still itself does not count against one.
+    pub fn on_execution_held(&mut self, now: Now, held: bool) {
+        if std::mem::replace(&mut self.execution_held, held) && !held {
+            self.progress_ms = now.monotonic_ms;
+            self.served_ms = now.monotonic_ms;
+            self.changing_since_ms = now.monotonic_ms;
+            self.quorum_asked_ms = self.quorum_asked_ms.map(|_| now.monotonic_ms);
+        }
     }
 
     fn current_configuration(&self) -> u64 {

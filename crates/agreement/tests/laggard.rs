@@ -38,6 +38,15 @@ fn machine(now: Now, restart: Restart) -> Agreement {
 }
 
 fn machine_knowing(configurations: Configurations, now: Now, restart: Restart) -> Agreement {
+    machine_asking(false, configurations, now, restart)
+}
+
+fn machine_asking(
+    one_seeder: bool,
+    configurations: Configurations,
+    now: Now,
+    restart: Restart,
+) -> Agreement {
     let parameters = Parameters {
         cluster: CLUSTER,
         faults: Faults::new(1, 1).unwrap(),
@@ -58,6 +67,7 @@ fn machine_knowing(configurations: Configurations, now: Now, restart: Restart) -
         parameters,
         entropy: [1; 32],
         window: limits::WINDOW,
+        one_seeder,
     };
     Agreement::new(settings, configurations, restart, now)
 }
@@ -108,20 +118,28 @@ struct Away {
     decided: Slot,
     answers: BTreeMap<(u64, u64), (u8, Slot)>,
     asked: u64,
+    /// How many questions each got.
+    of: [u64; 3],
     most_slots: usize,
     log: Vec<Record>,
 }
 
 impl Away {
     fn new(seeders: [Seeder; 3], decided: Slot) -> Away {
+        Away::asking(false, seeders, decided)
+    }
+
+    fn asking(one_seeder: bool, seeders: [Seeder; 3], decided: Slot) -> Away {
         let now_ms = 1_000;
+        let blank = Restart::blank();
         let mut away = Away {
-            machine: machine(at(now_ms), Restart::blank()),
+            machine: machine_asking(one_seeder, configurations(), at(now_ms), blank),
             now_ms,
             seeders,
             decided,
             answers: BTreeMap::new(),
             asked: 0,
+            of: [0; 3],
             most_slots: 0,
             log: Vec::new(),
         };
@@ -139,6 +157,7 @@ impl Away {
             match effect {
                 Effect::Send { to, message: Message::Fetch { from } } => {
                     self.asked += 1;
+                    self.of[to.index()] += 1;
                     let due = self.now_ms + self.seeders[to.index()].after_ms;
                     self.answers.insert((due, self.asked), (to.0, from));
                 }
@@ -219,6 +238,25 @@ fn a_seeder_that_is_slow_on_purpose_costs_its_share_of_time_and_no_more() {
             delivered >= share_of_all / 2,
             "{most} slots after {after_ms} ms: {delivered}, and {share_of_all} without"
         );
+    }
+}
+
+/// The baseline: one gives all, and not the leader, who is asked only when all others failed.
+#[test]
+fn from_one_seeder_all_comes_at_its_pace_and_from_the_next_when_that_fails() {
+    let slow = Seeder { after_ms: 400, most: DEPTH };
+    let silent = Seeder { after_ms: 1 << 40, most: 1 };
+    let mut away = Away::asking(true, [CORRECT, slow, CORRECT], Slot(1 << 40));
+    away.run(10_000);
+    assert!(away.of[1] > 20 && (away.of[0], away.of[2]) == (0, 0), "{:?}", away.of);
+    away.machine.set_seeder(ReplicaId(2));
+    away.run(10_000);
+    assert!(away.of[1] < 30 && away.of[2] > 1_000 && away.of[0] == 0, "{:?}", away.of);
+    for (seeders, from) in [([CORRECT, silent, CORRECT], 2), ([CORRECT, silent, silent], 0)] {
+        let mut away = Away::asking(true, seeders, Slot(1 << 40));
+        away.run(10_000);
+        assert!(away.of[from] > 1_000, "{:?}", away.of);
+        assert!(away.of.iter().enumerate().all(|(id, asked)| id == from || *asked <= 1));
     }
 }
 

@@ -46,6 +46,7 @@ fn machine(me: ReplicaId, cluster: ClusterId, now: Now) -> Agreement {
         parameters,
         entropy: [1; 32],
         window: limits::WINDOW,
+        one_seeder: false,
     };
     Agreement::new(settings, configurations(cluster), Restart::blank(), now)
 }

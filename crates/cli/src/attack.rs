@@ -67,6 +67,7 @@ pub fn liar(config: &ReplicaConfig, strategy: Strategy) -> Box<dyn Interceptor> 
             make_service: Box::new(move || Store::new(limit)),
             found: Found::default(),
             backlog_bytes: perdura_replica::node::BACKLOG_BYTES,
+            state_transfer: Default::default(),
         };
         let now = Now { monotonic_ms: 86_400_000, wall: Time(1) };
         if let Ok(twin) = Twin::new(boot, now) {

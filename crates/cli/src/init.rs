@@ -13,6 +13,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use perdura_protocol::configuration::{Durability, Parameters, Schedule, ServiceKind};
 use perdura_protocol::{ClusterId, Faults, ReplicaId, SecretKey, Slot};
+use perdura_replica::node::StateTransfer;
 use std::fs::{self, DirBuilder};
 use std::net::TcpListener;
 use std::os::unix::fs::DirBuilderExt;
@@ -83,7 +84,8 @@ pub struct Tuning {
     /// ... or after this much data, MiB [default: 256]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1_048_576))]
     checkpoint_mib: Option<u64>,
-    /// One replica stores its checkpoint after the other, or all at once [default: sequential]
+    /// One replica stores its checkpoint after the other, all at once, or all at once while nothing is
+    /// executed [default: sequential]
     #[arg(long, value_enum, value_name = "SCHEDULE")]
     checkpoint_schedule: Option<ScheduleName>,
     /// A proposal whose time differs more from a replica's clock is not voted for [default: 500]
@@ -106,11 +108,8 @@ impl Tuning {
         set(&mut parameters.depth, self.depth);
         set(&mut parameters.checkpoint_interval, self.checkpoint_interval);
         set(&mut parameters.checkpoint_bytes, self.checkpoint_mib.map(|mib| mib * MIB));
-        parameters.schedule = match self.checkpoint_schedule {
-            None => parameters.schedule,
-            Some(ScheduleName::Sequential) => Schedule::Sequential,
-            Some(ScheduleName::Coordinated) => Schedule::Coordinated,
-        };
+        let given = self.checkpoint_schedule.map(ScheduleName::schedule);
+        parameters.schedule = given.unwrap_or(parameters.schedule);
         set(&mut parameters.max_skew_ms, self.max_skew_ms);
         set(&mut parameters.state_limit_bytes, self.state_limit_mib.map(|mib| mib * MIB));
     }
@@ -200,6 +199,24 @@ pub enum ScheduleName {
     Sequential,
     /// All replicas at the same slots; a baseline for experiments
     Coordinated,
+    /// As coordinated, and nothing is executed meanwhile; a baseline for experiments
+    StopTheWorld,
+}
+
+impl ScheduleName {
+    /// What it names.
+    pub fn schedule(self) -> Schedule {
+        match self {
+            ScheduleName::Sequential => Schedule::Sequential,
+            ScheduleName::Coordinated => Schedule::Coordinated,
+            ScheduleName::StopTheWorld => Schedule::StopTheWorld,
+        }
+    }
+
+    /// As on the command line.
+    pub fn name(self) -> String {
+        self.schedule().name().to_owned()
+    }
 }
 
 /// Runs the command.
@@ -393,6 +410,7 @@ fn make_replica(
         http: Some(place.http.clone()),
         checkpoint_mb_s: 0,
         scrub_interval_s: SCRUB_INTERVAL_S,
+        state_transfer: StateTransfer::default(),
     };
     format::data_directory(&file.data(), &cluster.parameters, id, 0, None)?;
     file.store(&file.path)?;

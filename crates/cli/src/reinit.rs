@@ -20,6 +20,7 @@ use clap::Args;
 use perdura_client::{CallError, Options, Refusal, Reply};
 use perdura_durability::FileDisk;
 use perdura_protocol::{AdminCommand, RefusalReason, ReplicaId, Slot};
+use perdura_replica::node::StateTransfer;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -117,6 +118,7 @@ fn pending(own: &Path, id: ReplicaId, cluster: &Cluster) -> Result<ReplicaFile> 
             http: Some(entry.http.clone()),
             checkpoint_mb_s: 0,
             scrub_interval_s: SCRUB_INTERVAL_S,
+            state_transfer: StateTransfer::default(),
         },
     };
     let incarnation = entry.incarnation.checked_add(1).context("no incarnation is left")?;

@@ -125,6 +125,7 @@ fn replica_config(file: ReplicaFile, cluster: &Cluster) -> ReplicaConfig {
         log_device: None,
         checkpoint_bytes_per_s: file.checkpoint_mb_s * 1_000_000,
         scrub_interval: Duration::from_secs(file.scrub_interval_s),
+        state_transfer: file.state_transfer,
         key: file.key,
         parameters: cluster.parameters.clone(),
         genesis: cluster.genesis(id),

@@ -95,7 +95,7 @@ impl Core {
         let time = Decode::decode(reader)?;
         let turn = match parameters.schedule {
             Schedule::Sequential => Some(Decode::decode(reader)?),
-            Schedule::Coordinated => None,
+            Schedule::Coordinated | Schedule::StopTheWorld => None,
         };
         let registry = Registry::decode(reader, parameters)?;
         let mut sessions: Vec<(PublicKey, ClientSessions)> = Vec::new();

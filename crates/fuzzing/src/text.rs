@@ -131,6 +131,7 @@ pub fn replica_files() -> Vec<Seed> {
         http: http.map(str::to_owned),
         checkpoint_mb_s,
         scrub_interval_s: 3600,
+        state_transfer: Default::default(),
     };
     vec![
         ("replica", file(Some("127.0.0.1:7500"), 0).render().into_bytes()),

@@ -113,6 +113,7 @@ impl World {
             parameters,
             entropy: [me.0; 32],
             window: limits::WINDOW,
+            one_seeder: false,
         };
         Agreement::new(settings, configurations, restart, Self::now(0))
     }

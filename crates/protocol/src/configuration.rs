@@ -144,11 +144,16 @@ pub enum Schedule {
     /// One replica after the other, an n-th of the checkpoint interval apart; all of them sign the
     /// digest of each of these states.
     Sequential = 1,
+    /// All replicas at the same slots, and each executes nothing while it serializes and stores its
+    /// state: the checkpoints of most systems, with which Dura-SMaRt compares its own (USENIX ATC 2013,
+    /// sections 2 and 5). For experiments only.
+    StopTheWorld = 2,
 }
 
 impl Schedule {
     /// All of them.
-    pub const ALL: [Schedule; 2] = [Schedule::Coordinated, Schedule::Sequential];
+    pub const ALL: [Schedule; 3] =
+        [Schedule::Coordinated, Schedule::Sequential, Schedule::StopTheWorld];
 
     /// As in configuration files and on the command line.
     #[must_use]
@@ -156,6 +161,7 @@ impl Schedule {
         match self {
             Schedule::Coordinated => "coordinated",
             Schedule::Sequential => "sequential",
+            Schedule::StopTheWorld => "stop-the-world",
         }
     }
 
@@ -227,7 +233,7 @@ impl Parameters {
     #[must_use]
     pub fn boundary(&self) -> (u64, u64) {
         let parts = match self.schedule {
-            Schedule::Coordinated => 1,
+            Schedule::Coordinated | Schedule::StopTheWorld => 1,
             Schedule::Sequential => self.faults.n() as u64,
         };
         ((self.checkpoint_interval / parts).max(1), (self.checkpoint_bytes / parts).max(1))

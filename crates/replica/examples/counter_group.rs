@@ -60,6 +60,7 @@ fn replica(id: u8, group: &Group, shutdown: &Shutdown) -> Result<(), Box<dyn Err
         log_device: None,
         checkpoint_bytes_per_s: 0,
         scrub_interval: std::time::Duration::from_secs(3600),
+        state_transfer: Default::default(),
     };
     Ok(run(config, Counter::default, shutdown)?)
 }

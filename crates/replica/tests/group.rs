@@ -3,7 +3,7 @@
 mod real;
 
 use perdura_client::{Client, Options, Reply};
-use perdura_protocol::configuration::Durability;
+use perdura_protocol::configuration::{Durability, Parameters, Schedule};
 use perdura_protocol::{Decode, Encode};
 use perdura_replica::runtime::RunError;
 use perdura_store::{Store, StoreCommand, StoreReply};
@@ -51,8 +51,10 @@ async fn put_many(client: &Client, from: usize, count: usize) {
     }
 }
 
-fn lifecycle(u: u8, r: u8) {
-    let mut group = Group::new(u, r, Durability::Sync, Store::new);
+fn lifecycle(u: u8, r: u8, schedule: Schedule) {
+    let change = |parameters| Parameters { schedule, ..parameters };
+    let mut group = Group::formatted_with(u, r, Durability::Sync, change, Store::new);
+    (0..group.keys.len()).for_each(|i| group.start(i));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let client = group.connect();
@@ -91,12 +93,17 @@ fn lifecycle(u: u8, r: u8) {
 
 #[test]
 fn a_byzantine_group_serves_through_stops_and_starts() {
-    lifecycle(1, 1);
+    lifecycle(1, 1, Schedule::Coordinated);
 }
 
 #[test]
 fn a_crash_group_serves_through_stops_and_starts() {
-    lifecycle(1, 0);
+    lifecycle(1, 0, Schedule::Coordinated);
+}
+
+#[test]
+fn a_group_that_stops_for_checkpoints_serves_through_stops_and_starts() {
+    lifecycle(1, 1, Schedule::StopTheWorld);
 }
 
 /// The baseline of experiments, on a device that is slower than any real one: nothing but the speed

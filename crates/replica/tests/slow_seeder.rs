@@ -13,7 +13,7 @@ use perdura_protocol::{
     Batch, Certificate, Command, Context, Decode, Digest, Encode, Frame, Message, PublicKey,
     ReplicaId, Scheme, SecretKey, SessionId, Slot, Time, View,
 };
-use perdura_replica::node::{Boot, Found, Input, Node, Now, Output, Peer};
+use perdura_replica::node::{Boot, Found, Input, Node, Now, Output, Peer, StateTransfer};
 use perdura_store::Store;
 use std::collections::BTreeMap;
 
@@ -98,15 +98,23 @@ struct Away {
     now_ms: u64,
     on_the_way: BTreeMap<(u64, u64), (u8, Message)>,
     sent: u64,
-    /// The next moment at which the slow one lets something out.
+    /// The next moment at which the slow one lets something out; it may let out nothing any more.
     slow_ms: u64,
+    silent: bool,
+    /// How many pieces each was asked for.
+    asked: BTreeMap<u8, usize>,
 }
 
 impl Away {
     /// The slow one has the state after this slot, the others that after the first.
     fn new(schedule: Schedule, slow: Slot) -> Away {
+        Away::asking(StateTransfer::Collaborative, schedule, slow)
+    }
+
+    fn asking(state_transfer: StateTransfer, schedule: Schedule, slow: Slot) -> Away {
         let now_ms = 10_000;
-        let node = Node::boot(boot(schedule), now(now_ms)).unwrap();
+        let boot = Boot { state_transfer, ..boot(schedule) };
+        let node = Node::boot(boot, now(now_ms)).unwrap();
         let mut away = Away {
             node,
             known: Known::after(Slot(1), schedule),
@@ -115,6 +123,8 @@ impl Away {
             on_the_way: BTreeMap::new(),
             sent: 0,
             slow_ms: 0,
+            silent: false,
+            asked: BTreeMap::new(),
         };
         for id in 0..3 {
             let peer = Peer::Replica(ReplicaId(id));
@@ -125,6 +135,12 @@ impl Away {
 
     /// One of the others; the slow one lets out a piece, and nothing else, just often enough.
     fn answer(&mut self, from: u8, question: Message) {
+        if matches!(question, Message::FetchPiece { .. }) {
+            *self.asked.entry(from).or_default() += 1;
+        }
+        if from == SLOW && self.silent {
+            return;
+        }
         let known = if from == SLOW { &self.slow } else { &self.known };
         let has = known.state.slot;
         let answer = match question {
@@ -216,4 +232,25 @@ fn who_alone_has_the_newest_state_and_is_slow_is_left_for_who_has_an_older_one()
     let report = away.node.report();
     assert!(report.executed >= Slot(1), "nothing in 20 s");
     assert!(away.sent < u64::from(CLIENTS) + 200, "{} answers", away.sent);
+}
+
+/// Whoever asks one only gets all at the pace of that one, and goes to the next when it stops.
+#[test]
+fn from_a_single_sender_the_state_comes_at_its_pace_and_from_the_next_when_that_fails() {
+    let single = StateTransfer::SingleSender;
+    let mut away = Away::asking(single, Schedule::Coordinated, Slot(1));
+    away.run(20_000);
+    let received = away.node.report().counters.pieces_received;
+    assert!(received < 40, "{received} pieces in 20 s");
+    assert_eq!(away.asked.keys().copied().collect::<Vec<u8>>(), [SLOW]);
+    away.silent = true;
+    away.run(10_000);
+    assert_eq!(away.node.report().executed, Slot(1));
+    // The leader gave nothing.
+    assert_eq!(away.asked.keys().copied().collect::<Vec<u8>>(), [SLOW, 2]);
+    assert!(away.asked[&2] >= usize::from(CLIENTS) - 50);
+    // Otherwise more than one is asked, and all of it comes.
+    let mut away = Away::new(Schedule::Coordinated, Slot(1));
+    away.run(20_000);
+    assert!(away.asked.len() > 1);
 }

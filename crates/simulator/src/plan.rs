@@ -383,7 +383,8 @@ impl Plan {
         }
         plan.scheme = options.scheme.unwrap_or(plan.scheme);
         plan.durability = options.durability.unwrap_or(plan.durability);
-        let drawn = *Random::new(options.seed).fork("schedule").pick(&Schedule::ALL);
+        let schedules = [Schedule::Coordinated, Schedule::Sequential];
+        let drawn = *Random::new(options.seed).fork("schedule").pick(&schedules);
         plan.schedule = options.schedule.unwrap_or(drawn);
         let mut adversary = Random::new(options.seed).fork("adversary");
         plan.liars = draw_liars(&mut adversary, plan.faults);

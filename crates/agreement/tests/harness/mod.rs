@@ -155,6 +155,7 @@ impl Group {
             parameters,
             entropy: [i as u8; 32],
             window: self.window,
+            one_seeder: false,
         };
         Agreement::new(settings, configurations, restart, self.clock())
     }

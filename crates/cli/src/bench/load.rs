@@ -87,8 +87,12 @@ fn progress(length: u64, template: &str) -> Result<ProgressBar> {
     Ok(bar)
 }
 
-/// Writes every key once.
+/// Writes every key once, or makes what there has to be instead.
 pub async fn preload(clients: &[Client], workload: &Rc<Workload>, timeout: Duration) -> Result<()> {
+    let options = Options { timeout, reply_quorum: None };
+    if !workload.prepare(&clients[0], &options).await? {
+        return Ok(());
+    }
     let bar = progress(workload.keys, "loading {wide_bar} {pos}/{len} keys")?;
     let next = Rc::new(Cell::new(0));
     let mut tasks = Vec::new();
@@ -165,10 +169,8 @@ impl Run {
     async fn caller(self: Rc<Self>, number: usize) {
         let client = &self.clients[number % self.clients.len()];
         while let Some(due) = self.due().await {
-            let command = self.workload.operation();
-            let result = call(client, &command, self.fast, &self.options).await;
-            match result {
-                Ok(_) => {
+            match self.workload.call(client, self.fast, &self.options).await {
+                Ok(()) => {
                     let micros = u64::try_from(due.elapsed().as_micros()).unwrap_or(u64::MAX);
                     // It grows as needed; a value that it cannot hold does not occur.
                     let _ = self.latency.borrow_mut().record(micros.max(1));
@@ -181,7 +183,7 @@ impl Run {
                 Err(error) => {
                     self.errors.set(self.errors.get() + 1);
                     let mut first = self.error.borrow_mut();
-                    first.get_or_insert_with(|| error.to_string());
+                    first.get_or_insert_with(|| format!("{error:#}"));
                 }
             }
         }

@@ -1,9 +1,13 @@
-//! Keys and values of a benchmark.
+//! Keys and values of a benchmark, or its tuples.
 
 use crate::config::keys::random;
-use anyhow::Result;
+use crate::{kv, space};
+use anyhow::{Context, Result};
 use bytes::Bytes;
+use perdura_client::{Client, Options};
+use perdura_protocol::configuration::ServiceKind;
 use perdura_store::{Operation, StoreCommand, Transaction};
+use perdura_tuples::{Entry, Field, SpaceOptions, Tuple, TupleCommand};
 use std::cell::Cell;
 
 /// Values are slices of this many random bytes and their own length, each at another place.
@@ -15,8 +19,15 @@ const LOAD_BYTES: usize = 128 * 1024;
 /// Keys in one transaction while keys are loaded.
 const LOAD_KEYS: u64 = 256;
 
+/// The space into which tuples are inserted.
+const SPACE: &str = "bench";
+
+/// Fields of a tuple.
+const FIELDS: usize = 4;
+
 /// What clients ask for.
 pub struct Workload {
+    service: ServiceKind,
     /// Number of keys.
     pub keys: u64,
     value_size: usize,
@@ -36,7 +47,49 @@ impl Workload {
             pool.extend_from_slice(&mix(state).to_le_bytes());
         }
         let random = Cell::new(state);
-        Ok(Workload { keys, value_size, reads_percent, pool: pool.into(), random })
+        let service = ServiceKind::KeyValue;
+        Ok(Workload { service, keys, value_size, reads_percent, pool: pool.into(), random })
+    }
+
+    /// Insertions of random tuples: four fields of text, of so many bytes together (Dura-SMaRt, section 5).
+    pub fn tuples(bytes: usize) -> Result<Workload> {
+        Ok(Workload { service: ServiceKind::TupleSpaces, ..Workload::new(1, bytes, 0)? })
+    }
+
+    /// What there has to be before the first operation, besides keys; whether there are any.
+    pub async fn prepare(&self, client: &Client, options: &Options) -> Result<bool> {
+        if self.service == ServiceKind::KeyValue {
+            return Ok(true);
+        }
+        let create = on_space(perdura_tuples::Operation::Create(SpaceOptions::default()));
+        space::call(client, &create, options).await.context("cannot create the space")?;
+        Ok(false)
+    }
+
+    /// The next operation, to its end.
+    pub async fn call(&self, client: &Client, fast: bool, options: &Options) -> Result<()> {
+        match self.service {
+            ServiceKind::KeyValue => {
+                kv::call(client, &self.operation(), fast, options).await?;
+            }
+            ServiceKind::TupleSpaces => {
+                space::call(client, &self.insert()?, options).await?;
+            }
+        }
+        Ok(())
+    }
+
+    fn insert(&self) -> Result<TupleCommand> {
+        let text: String = self.value().iter().map(|byte| char::from(b'0' + byte % 64)).collect();
+        let (part, rest) = (self.value_size / FIELDS, self.value_size % FIELDS);
+        let mut fields = Vec::with_capacity(FIELDS);
+        let mut from = 0;
+        for index in 0..FIELDS {
+            let to = from + part + usize::from(index < rest);
+            fields.push(Field::String(text[from..to].to_owned()));
+            from = to;
+        }
+        Ok(on_space(perdura_tuples::Operation::Out(Entry::new(Tuple::new(&fields)?))))
     }
 
     fn next(&self) -> u64 {
@@ -75,6 +128,10 @@ impl Workload {
     }
 }
 
+fn on_space(operation: perdura_tuples::Operation) -> TupleCommand {
+    TupleCommand::On { space: SPACE.into(), operation }
+}
+
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The output function of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): a bijection.
@@ -108,5 +165,29 @@ mod tests {
             workload.load(0, workload.keys_per_load().min(100)).validate().unwrap();
         }
         assert_ne!(key(1), key(2));
+    }
+
+    #[test]
+    fn a_tuple_has_four_fields_of_text_and_so_many_bytes_and_is_not_the_next_one() {
+        for bytes in [4, 1000, 1003] {
+            let workload = Workload::tuples(bytes).unwrap();
+            let fields = || {
+                let inserted = workload.insert().unwrap();
+                let TupleCommand::On { operation: perdura_tuples::Operation::Out(entry), .. } =
+                    inserted
+                else {
+                    panic!("no insertion: {inserted:?}")
+                };
+                entry.tuple.fields().collect::<Vec<Field>>()
+            };
+            let found = fields();
+            let text = |field: &Field| match field {
+                Field::String(text) => text.len(),
+                other => panic!("no text: {other:?}"),
+            };
+            assert_eq!(found.len(), FIELDS);
+            assert_eq!(found.iter().map(text).sum::<usize>(), bytes);
+            assert!(bytes < 100 || found != fields());
+        }
     }
 }

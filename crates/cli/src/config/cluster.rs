@@ -441,7 +441,15 @@ mod tests {
         assert_ne!(cluster.parameters.digest(), digest);
         let wrong = cluster.render().replace("\"coordinated\"", "\"random\"");
         let error = format!("{:#}", Cluster::parse(&cluster.path, &wrong).unwrap_err());
-        assert!(error.contains("coordinated, sequential"), "{error}");
+        assert!(error.contains("coordinated, sequential, stop-the-world"), "{error}");
+        let mut digests = Vec::new();
+        for schedule in Schedule::ALL {
+            cluster.parameters.schedule = schedule;
+            assert_eq!(Cluster::parse(&cluster.path, &cluster.render()).unwrap(), cluster);
+            digests.push(cluster.parameters.digest());
+        }
+        digests.dedup();
+        assert_eq!(digests.len(), Schedule::ALL.len());
     }
 
     #[test]

@@ -4,8 +4,9 @@ use super::cluster::Cluster;
 use super::files::{self, Secrecy};
 use super::keys::quoted;
 use super::{FORMAT_VERSION, PENDING_REPLICA_FILE, host_port, secret_key};
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use perdura_protocol::SecretKey;
+use perdura_replica::node::StateTransfer;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
@@ -24,6 +25,7 @@ struct Raw {
     checkpoint_mb_s: u64,
     #[serde(default = "default_scrub_interval")]
     scrub_interval_s: u64,
+    state_transfer: Option<String>,
 }
 
 fn default_scrub_interval() -> u64 {
@@ -65,6 +67,8 @@ pub struct ReplicaFile {
     /// Within so many seconds, up to thirty days, it holds all of its state in memory against the
     /// digests; 0: never.
     pub scrub_interval_s: u64,
+    /// Whom it asks for a state, and for what it missed.
+    pub state_transfer: StateTransfer,
 }
 
 impl ReplicaFile {
@@ -101,6 +105,13 @@ impl ReplicaFile {
              scrub off",
             raw.scrub_interval_s
         );
+        let state_transfer = match &raw.state_transfer {
+            None => StateTransfer::default(),
+            Some(name) => StateTransfer::parse(name).with_context(|| {
+                let all = StateTransfer::ALL.map(StateTransfer::name).join(", ");
+                format!("{file}: state_transfer is {name:?}, and one of {all} is expected")
+            })?,
+        };
         Ok(ReplicaFile {
             path: path.to_owned(),
             id: raw.id,
@@ -112,6 +123,7 @@ impl ReplicaFile {
             http: raw.http,
             checkpoint_mb_s: raw.checkpoint_mb_s,
             scrub_interval_s: raw.scrub_interval_s,
+            state_transfer,
         })
     }
 
@@ -153,6 +165,10 @@ impl ReplicaFile {
         if self.scrub_interval_s != SCRUB_INTERVAL_S {
             text.push_str("# Within how many seconds the state in memory is verified; 0: never.\n");
             text.push_str(&format!("scrub_interval_s = {}\n", self.scrub_interval_s));
+        }
+        if self.state_transfer != StateTransfer::default() {
+            text.push_str("# Whom it asks for a state, and for what it missed.\n");
+            text.push_str(&format!("state_transfer = \"{}\"\n", self.state_transfer.name()));
         }
         text
     }
@@ -212,6 +228,7 @@ mod tests {
             http: None,
             checkpoint_mb_s,
             scrub_interval_s,
+            state_transfer: StateTransfer::default(),
         }
     }
 
@@ -237,5 +254,18 @@ mod tests {
         assert!(!file(0, SCRUB_INTERVAL_S).render().contains("scrub_interval_s"));
         let error = parsed(&file(0, MOST_SCRUB_INTERVAL_S + 1)).unwrap_err().to_string();
         assert!(error.contains("scrub_interval_s is 2592001"), "{error}");
+    }
+
+    #[test]
+    fn whom_a_replica_asks_is_kept_and_must_be_known() {
+        for state_transfer in StateTransfer::ALL {
+            let file = ReplicaFile { state_transfer, ..file(0, 0) };
+            assert_eq!(parsed(&file).unwrap().state_transfer, state_transfer);
+            let said = file.render().contains("state_transfer");
+            assert_eq!(said, state_transfer == StateTransfer::SingleSender);
+        }
+        let text = format!("{}state_transfer = \"two\"\n", file(0, 0).render());
+        let error = ReplicaFile::parse(Path::new("replica.toml"), &text).unwrap_err().to_string();
+        assert!(error.contains("state_transfer is \"two\"") && error.contains("single-sender"));
     }
 }

@@ -61,7 +61,8 @@ pub struct Arguments {
     /// How replicas log: sync, sync-naive or async
     #[arg(long, value_name = "DURABILITY", value_parser = parse_durability)]
     durability: Option<Durability>,
-    /// Who stores which checkpoint: coordinated or sequential
+    /// Who stores which checkpoint: coordinated, sequential or stop-the-world; seeds have one of the
+    /// first two
     #[arg(long, value_name = "SCHEDULE", value_parser = parse_schedule)]
     schedule: Option<Schedule>,
     /// What the group runs: kv or tuples; one seed of five is of tuple spaces
@@ -154,7 +155,10 @@ fn parse_durability(text: &str) -> Result<Durability, String> {
 }
 
 fn parse_schedule(text: &str) -> Result<Schedule, String> {
-    Schedule::parse(text).ok_or_else(|| "give coordinated or sequential".to_owned())
+    Schedule::parse(text).ok_or_else(|| {
+        let all = Schedule::ALL.map(Schedule::name).join(", ");
+        format!("give one of {all}")
+    })
 }
 
 fn parse_kind(text: &str) -> Result<ServiceKind, String> {

@@ -3,6 +3,7 @@
 
 use super::checkpoints::{Checkpointing, DIGESTING, Stored, is_turn_of, least};
 use super::executing::WAITING_READS;
+use super::fetching::StateTransfer;
 use super::ingress::UNVERIFIED;
 use super::questions::Asker;
 use super::transfer::Transfer;
@@ -61,6 +62,8 @@ pub struct Boot<S> {
     pub found: Found,
     /// Bytes that may wait for the disk before nothing more is executed.
     pub backlog_bytes: usize,
+    /// Whom it asks for a state and for what it missed.
+    pub state_transfer: StateTransfer,
 }
 
 /// Why a node cannot start. The data directory is as it was.
@@ -169,6 +172,7 @@ impl<S: Service> Node<S> {
             parameters: parameters.clone(),
             entropy: derive(entropy, b"agreement"),
             window: limits::WINDOW,
+            one_seeder: boot.state_transfer == StateTransfer::SingleSender,
         };
         let mut agreement = Agreement::new(settings, configurations, restart, now);
         agreement.set_due(machine.due());
@@ -210,9 +214,10 @@ impl<S: Service> Node<S> {
             logged_at: 0,
             logged: VecDeque::new(),
             logged_slot,
-            unlogged: VecDeque::new(),
+            unexecuted: VecDeque::new(),
+            execution_held: false,
             checkpointing,
-            transfer: Transfer::new(found.state_from),
+            transfer: Transfer::new(found.state_from, boot.state_transfer),
             histories,
             ticked_ms: 0,
             voted_ms: 0,

@@ -4,7 +4,7 @@
 //! of one session leave together. A read that was not ordered is answered after every slot was
 //! executed for which this replica had sent an Accept when the read came (rule C2).
 
-use super::unlogged::Delivery;
+use super::unexecuted::Delivery;
 use super::waiting::Capacity;
 use super::{Node, Peer, ROUTES};
 use bytes::Bytes;

@@ -4,7 +4,8 @@
 //! Each seeder is asked for as many pieces as it gives, and never owes more than a few. So one that is
 //! slow on purpose costs what it owes and no more, however it keeps within the time-outs: when
 //! nothing else is left to ask for, its pieces are asked for elsewhere too. Behind those that are asked
-//! stands a reserve, the leader, for it has the most to do.
+//! stands a reserve, the leader, for it has the most to do; from a single sender
+//! ([`StateTransfer::SingleSender`]), all others.
 
 use super::transfer::Offer;
 use bytes::Bytes;
@@ -31,6 +32,39 @@ const PACE_MS: u64 = 1_000;
 
 /// ... so many times.
 const PACE_DOUBLINGS: u32 = 6;
+
+/// Whom a replica that was away asks for the state, and for the log above it. Each replica's own
+/// choice: those that are asked answer alike.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum StateTransfer {
+    /// All that have what it needs: pieces of all of them at once, the log in turns.
+    #[default]
+    Collaborative,
+    /// One, not the leader if there is another; the next one when that fails: the transfer that
+    /// Dura-SMaRt measures the collaborative one against (USENIX ATC 2013, sections 2 and 5), PBFT's. For
+    /// experiments only.
+    SingleSender,
+}
+
+impl StateTransfer {
+    /// All of them.
+    pub const ALL: [StateTransfer; 2] = [StateTransfer::Collaborative, StateTransfer::SingleSender];
+
+    /// As in configuration files and on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            StateTransfer::Collaborative => "collaborative",
+            StateTransfer::SingleSender => "single-sender",
+        }
+    }
+
+    /// The one with this name.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<StateTransfer> {
+        StateTransfer::ALL.into_iter().find(|transfer| transfer.name() == name)
+    }
+}
 
 /// Who has the state.
 struct Seeder {

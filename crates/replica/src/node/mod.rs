@@ -11,8 +11,8 @@
 //!
 //! Files: `boot` from disk to node; `ingress` decoding and authentication; `waiting` lines, one for
 //! each peer, for what waits; `shares` how much of each client's; `questions` what replicas ask for, within an allowance; `executing` delivery,
-//! replies and reads; `backlog` what waits for the disk; `checkpoints` boundaries, digests, truncation; `transfer` the state of a
-//! replica that was away; `report` what an operator sees.
+//! replies and reads; `unexecuted` what is decided and waits; `backlog` what waits for the disk; `checkpoints` boundaries, digests,
+//! truncation; `transfer` the state of a replica that was away, `fetching` of whom it asks the pieces; `report` what an operator sees.
 
 mod backlog;
 mod boot;
@@ -26,13 +26,14 @@ mod questions;
 mod report;
 mod shares;
 mod transfer;
-mod unlogged;
+mod unexecuted;
 mod waiting;
 
 pub use backlog::BACKLOG_BYTES;
 pub use boot::{Boot, BootError, Found, Recovered, recover};
 pub use checkpoints::{RECENT_BYTES, piece_names};
 pub use executing::{WAITING_READS, WAITING_REPLIES};
+pub use fetching::StateTransfer;
 pub use ingress::{NotAdmitted, UNVERIFIED};
 pub use interceptor::{Interceptor, Said};
 pub use perdura_agreement::{Misbehaviour, Now};
@@ -57,7 +58,7 @@ use questions::Asker;
 use shares::Shares;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use transfer::Transfer;
-use unlogged::Delivery;
+use unexecuted::Delivery;
 use waiting::Lines;
 
 /// Records that nothing waits for are appended after this time at the latest.
@@ -249,8 +250,11 @@ pub struct Node<S> {
     logged_at: u64,
     logged: VecDeque<(Slot, u64)>,
     logged_slot: Slot,
-    // Decided, and not executed before they are logged: with `sync-naive` only.
-    unlogged: VecDeque<Delivery>,
+    // Decided, and not executed before they are logged, or before the checkpoint is stored: in
+    // baselines only.
+    unexecuted: VecDeque<Delivery>,
+    // As agreement was told.
+    execution_held: bool,
 
     checkpointing: Checkpointing,
     transfer: Transfer<S>,
@@ -289,6 +293,8 @@ impl<S: Service> Node<S> {
             Input::StateDamaged { what } => self.diverge(what),
             Input::DecisionsRead { to, decisions } => self.on_decisions_read(to, decisions),
         }
+        // What came in may have ended a stall.
+        self.execute_waiting(now);
         self.carry_out(now);
         self.mind_backlog(now);
     }
@@ -407,7 +413,7 @@ impl<S: Service> Node<S> {
             self.persisted = sequence;
         }
         self.agreement.on_persisted(now, self.persisted);
-        self.execute_logged(now);
+        self.execute_waiting(now);
         self.store_logged();
         self.digest_logged();
     }

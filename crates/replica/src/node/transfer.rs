@@ -10,7 +10,7 @@
 //! the same in the next state.
 
 use super::checkpoints::Stored;
-use super::fetching::{Fetching, Left, Pace};
+use super::fetching::{Fetching, Left, Pace, StateTransfer};
 use super::{Node, Now, Output, Peer};
 use bytes::Bytes;
 use perdura_execution::{Machine, Manifest, Service};
@@ -42,13 +42,25 @@ pub(super) struct Offer {
 
 enum Phase<S> {
     Idle,
-    Asking { since_ms: u64 },
-    Manifest { offer: Offer, seeders: Vec<ReplicaId>, since_ms: u64 },
+    Asking {
+        since_ms: u64,
+    },
+    Manifest {
+        offer: Offer,
+        seeders: Vec<ReplicaId>,
+        since_ms: u64,
+    },
     Pieces(Box<Fetching>),
-    Installing { machine: Box<Machine<S>>, prefix: PrefixCertificate, state: StateCertificate },
+    Installing {
+        machine: Box<Machine<S>>,
+        prefix: PrefixCertificate,
+        state: StateCertificate,
+        seeder: Option<ReplicaId>,
+    },
 }
 
 pub(super) struct Transfer<S> {
+    how: StateTransfer,
     phase: Phase<S>,
     offers: BTreeMap<ReplicaId, Offer>,
     answers: BTreeSet<ReplicaId>,
@@ -63,8 +75,9 @@ pub(super) struct Transfer<S> {
 }
 
 impl<S: Service> Transfer<S> {
-    pub fn new(at_least: Slot) -> Transfer<S> {
+    pub fn new(at_least: Slot, how: StateTransfer) -> Transfer<S> {
         Transfer {
+            how,
             phase: Phase::Idle,
             offers: BTreeMap::new(),
             answers: BTreeSet::new(),
@@ -289,7 +302,10 @@ impl<S: Service> Node<S> {
         let leader = self.agreement.leader();
         seeders.sort_by_key(|id| *id == leader);
         let others = seeders.iter().filter(|id| **id != leader).count();
-        let plan = (seeders, others, self.parameters.faults.witnesses());
+        let plan = match self.transfer.how {
+            StateTransfer::Collaborative => (seeders, others, self.parameters.faults.witnesses()),
+            StateTransfer::SingleSender => (seeders, 1, 1),
+        };
         let fetching = Fetching::new(offer, manifest, plan, &kept, now.monotonic_ms);
         self.transfer.phase = Phase::Pieces(Box::new(fetching));
         self.go_on(now);
@@ -351,7 +367,8 @@ impl<S: Service> Node<S> {
             self.drop_seeder(now, silent, true);
             return;
         }
-        if fetching.lags(now.monotonic_ms, &mut self.transfer.pace) {
+        let alone = self.transfer.how == StateTransfer::SingleSender;
+        if !alone && fetching.lags(now.monotonic_ms, &mut self.transfer.pace) {
             let left: Vec<ReplicaId> = fetching.seeders().collect();
             if left.len() < witnesses {
                 left.into_iter().for_each(|seeder| self.transfer.failed(seeder));
@@ -365,14 +382,15 @@ impl<S: Service> Node<S> {
     fn restore(&mut self, now: Now) {
         let phase = std::mem::replace(&mut self.transfer.phase, Phase::Idle);
         let Phase::Pieces(fetching) = phase else { return };
+        let seeder = fetching.seeders().next();
         let (offer, manifest, pieces) = fetching.into_pieces();
         let pieces: Vec<Bytes> = pieces.into_iter().flatten().collect();
         let service = (self.make_service)();
         match Machine::restore(&self.parameters, &manifest, pieces.clone(), service) {
             Ok(machine) if manifest.slot > self.machine.slot() => {
                 let machine = Box::new(machine);
-                self.transfer.phase =
-                    Phase::Installing { machine, prefix: offer.prefix, state: offer.state };
+                let Offer { state, prefix } = offer;
+                self.transfer.phase = Phase::Installing { machine, prefix, state, seeder };
                 let taken = manifest.clone();
                 let keep = self.checkpointing.proven;
                 self.outputs.push_back(Output::InstallCheckpoint { manifest, pieces, keep });
@@ -389,10 +407,10 @@ impl<S: Service> Node<S> {
 
     /// The transferred state is durable: it takes the place of the old one.
     pub(super) fn on_installed(&mut self, now: Now, manifest: &Manifest) {
-        self.execute_unlogged(now);
+        self.execute_all(now);
         let phase = std::mem::replace(&mut self.transfer.phase, Phase::Idle);
         self.transfer.ended_ms = now.monotonic_ms;
-        let Phase::Installing { machine, prefix, state } = phase else { return };
+        let Phase::Installing { machine, prefix, state, seeder } = phase else { return };
         if machine.slot() <= self.machine.slot() {
             // This replica got there by itself meanwhile; what is on disk is its state all the same.
             let (snapshot, manifest) = (machine.snapshot(), manifest.clone());
@@ -422,6 +440,10 @@ impl<S: Service> Node<S> {
         self.logged_slot = slot;
         self.counters.transfers_completed += 1;
         self.transfer.forget_failures();
+        let alone = self.transfer.how == StateTransfer::SingleSender;
+        if let Some(seeder) = seeder.filter(|_| alone) {
+            self.agreement.set_seeder(seeder);
+        }
         self.agreement.on_installed(now, slot, history, &configurations);
         self.agreement.set_due(self.machine.due());
         self.certify_state(slot);

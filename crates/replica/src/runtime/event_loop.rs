@@ -288,7 +288,9 @@ impl<S: Service> EventLoop<S> {
             // What is durable at once (durability `none`) lets out more.
             self.node.flush(now);
         }
-        workers.checkpointer.hurry(self.node.checkpoint_is_late());
+        // A baseline that stops for its checkpoint writes it at once, unless it was given a rate.
+        let stopped = self.config.checkpoint_bytes_per_s == 0 && self.node.stands_still();
+        workers.checkpointer.hurry(stopped || self.node.checkpoint_is_late());
         #[cfg(feature = "misbehave")]
         for (peer, bytes) in self.intercept.due(now) {
             self.send(peer, bytes);
@@ -349,7 +351,7 @@ impl<S: Service> EventLoop<S> {
                 Output::DigestState { snapshot } => workers.digester.digest(snapshot),
                 Output::StoreCheckpoint { snapshot, keep } => {
                     // With another schedule it has been digested, and is held since.
-                    if self.config.parameters.schedule == Schedule::Coordinated {
+                    if self.config.parameters.schedule != Schedule::Sequential {
                         workers.digester.hold(snapshot.clone());
                     }
                     workers.checkpointer.send(checkpointer::Job::Store { snapshot, keep });
@@ -537,6 +539,7 @@ mod tests {
             log_device: None,
             checkpoint_bytes_per_s: 0,
             scrub_interval: Duration::from_secs(3600),
+            state_transfer: Default::default(),
             #[cfg(feature = "misbehave")]
             interceptor: None,
         }
@@ -590,6 +593,7 @@ mod tests {
             make_service: Box::new(|| Store::new(1 << 30)),
             found: Found::default(),
             backlog_bytes: BACKLOG_BYTES,
+            state_transfer: Default::default(),
         };
         let node = Node::boot(boot, clock.now()).unwrap();
         let shared = Shared::default();

@@ -19,14 +19,14 @@ mod worker;
 
 pub use device::LogDevice;
 
-use crate::node::{self, Boot, BootError, Node, Now};
+use crate::node::{self, Boot, BootError, Node, Now, StateTransfer};
 use event_loop::EventLoop;
 use perdura_durability::storage::CloseError;
 use perdura_durability::{
     CheckpointError, Checkpoints, Expectation, FileDisk, Log, OpenError, Options, storage,
 };
 use perdura_execution::{Genesis, Service};
-use perdura_protocol::configuration::{Durability, Parameters};
+use perdura_protocol::configuration::{Durability, Parameters, Schedule};
 use perdura_protocol::{Configuration, ReplicaId, Scheme, SecretKey, Time};
 use perdura_transport::{BindError, Hub, HubConfig};
 use repairs::Repairs;
@@ -66,6 +66,8 @@ pub struct ReplicaConfig {
     pub checkpoint_bytes_per_s: u64,
     /// Within which all of the state in memory is held against its digests; zero: never.
     pub scrub_interval: Duration,
+    /// Whom it asks for a state, and for what it missed.
+    pub state_transfer: StateTransfer,
     /// What lies in its name.
     #[cfg(feature = "misbehave")]
     pub interceptor: Option<Box<dyn node::Interceptor>>,
@@ -194,7 +196,16 @@ fn experiments(config: &ReplicaConfig) -> Vec<String> {
     let device = config.log_device.map(|device| {
         format!("the log is written no faster than by a simulated device ({device})")
     });
-    naive.into_iter().chain(device).collect()
+    let stops = (config.parameters.schedule == Schedule::StopTheWorld).then(|| {
+        "checkpoint_schedule is stop-the-world, a baseline: nothing is executed while a checkpoint is \
+         stored"
+            .to_owned()
+    });
+    let alone = (config.state_transfer == StateTransfer::SingleSender).then(|| {
+        "state_transfer is single-sender, a baseline: state and log come from one replica"
+            .to_owned()
+    });
+    naive.into_iter().chain(device).chain(stops).chain(alone).collect()
 }
 
 /// Runs a replica until `shutdown` is requested. Blocks.
@@ -305,6 +316,7 @@ fn begin<S: Service>(
             make_service: Box::new(move || make_service()),
             found: recovered.found,
             backlog_bytes: node::BACKLOG_BYTES,
+            state_transfer: config.state_transfer,
         },
         clock.now(),
     )?;

@@ -50,5 +50,6 @@ pub fn boot(
         make_service: Box::new(|| Store::new(1 << 30)),
         found: Found::default(),
         backlog_bytes: BACKLOG_BYTES,
+        state_transfer: Default::default(),
     }
 }

@@ -48,9 +48,19 @@ impl<S: Service> Group<S> {
 
     /// None of them runs yet.
     pub fn formatted(u: u8, r: u8, durability: Durability, make: fn(u64) -> S) -> Group<S> {
+        Group::formatted_with(u, r, durability, |parameters| parameters, make)
+    }
+
+    pub fn formatted_with(
+        u: u8,
+        r: u8,
+        durability: Durability,
+        change: impl FnOnce(Parameters) -> Parameters,
+        make: fn(u64) -> S,
+    ) -> Group<S> {
         let faults = Faults::new(u, r).unwrap();
         let keys: Vec<SecretKey> = (0..faults.n() as u8).map(|i| key(10 + i)).collect();
-        let parameters = Parameters {
+        let parameters = change(Parameters {
             cluster: ClusterId([9; 16]),
             faults,
             durability,
@@ -62,7 +72,7 @@ impl<S: Service> Group<S> {
             schedule: Default::default(),
             service: Default::default(),
             administrator: key(1).public(),
-        };
+        });
         let directory = tempfile::tempdir().unwrap();
         let running = keys.iter().map(|_| None).collect();
         let addresses = free_addresses(keys.len());
@@ -120,6 +130,7 @@ impl<S: Service> Group<S> {
             log_device: None,
             checkpoint_bytes_per_s: 0,
             scrub_interval: std::time::Duration::from_secs(3600),
+            state_transfer: Default::default(),
         };
         change(&mut config);
         let shutdown = Shutdown::new();

@@ -281,6 +281,7 @@ impl World {
             make_service: Box::new(move || Witnessed::new(kind, limit, service_notes.clone())),
             found,
             backlog_bytes: BACKLOG_BYTES,
+            state_transfer: Default::default(),
         };
         let mut node = match Node::boot(boot, here.clock.now(self.now_us)) {
             Ok(node) => node,

@@ -3,13 +3,14 @@
 //! children that outlive a `kill -9` of this process end by themselves.
 
 use super::Setting;
-use crate::config::{CLIENT_FILE, Cluster, KeyFile};
+use crate::config::{CLIENT_FILE, Cluster, KeyFile, ReplicaFile};
 use crate::init::{Place, Tuning, make};
-use crate::local::{Group, Start};
+use crate::local::{Group, Start, replica_file};
 use crate::process;
 use anyhow::{Context, Result, anyhow};
 use perdura_protocol::Faults;
 use perdura_protocol::configuration::ServiceKind;
+use perdura_replica::node::StateTransfer;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tempfile::TempDir;
@@ -18,6 +19,19 @@ use tempfile::TempDir;
 struct Running {
     group: Group,
     _directory: TempDir,
+}
+
+/// What kind of cluster.
+#[derive(Clone, Copy, Default)]
+pub struct Made {
+    /// What it replicates.
+    pub service: ServiceKind,
+    /// Its parameters.
+    pub tuning: Tuning,
+    /// Whom its replicas ask for a state.
+    pub transfer: StateTransfer,
+    /// Whether they tell of each checkpoint.
+    pub debug: bool,
 }
 
 /// Where it is, so that a signal finds it.
@@ -52,8 +66,7 @@ impl Live {
         work: &Path,
         faults: Faults,
         setting: &Setting,
-        tuning: Tuning,
-        debug: bool,
+        made: Made,
     ) -> Result<(Guard, Cluster, KeyFile)> {
         let mut running = self.lock();
         let directory = tempfile::Builder::new()
@@ -62,9 +75,14 @@ impl Live {
             .with_context(|| format!("cannot make a directory in {}", work.display()))?;
         let dir = directory.path().join("cluster");
         let places = Place::all(faults.n(), &[], None, false)?;
-        let service = ServiceKind::KeyValue;
+        let Made { service, tuning, transfer, debug } = made;
         let cluster = make(&dir, faults, setting.durability, service, tuning, &places)?;
         let key = KeyFile::load(&dir.join(CLIENT_FILE))?;
+        for id in 0..faults.n() {
+            let path = replica_file(&dir, id);
+            let file = ReplicaFile { state_transfer: transfer, ..ReplicaFile::load(&path)? };
+            file.store(&path)?;
+        }
         let device = setting.log_device().map_err(|error| anyhow!(error))?;
         let group = Group::start(&dir, faults.n(), Start { device, debug })?;
         *running = Some(Running { group, _directory: directory });

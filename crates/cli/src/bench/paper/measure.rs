@@ -3,17 +3,17 @@
 //! Every round measures each setting once, on a cluster that is new, so that whatever else the machine
 //! does meets all of them; what is reported is the median over the rounds.
 
-use super::live::{Guard, Live};
+use super::live::{Guard, Live, Made};
 use super::{Options, Setting};
 use crate::bench::load::{self, Demand};
 use crate::bench::workload::Workload;
 use crate::bench::{cpu_of, round};
 use crate::config::{Cluster, KeyFile};
 use crate::connect::{connect, runtime};
-use crate::init::Tuning;
 use anyhow::{Context, Result};
 use perdura_client::Client;
 use perdura_protocol::Faults;
+use perdura_protocol::configuration::ServiceKind;
 use serde::Serialize;
 use std::rc::Rc;
 use std::time::Duration;
@@ -117,8 +117,8 @@ pub fn measure(
         for (index, curve) in curves.iter_mut().enumerate() {
             let name = curve.setting.name;
             eprintln!("round {number} of {rounds}, setting {} of {count}: {name}", index + 1);
-            let (guard, cluster, key) =
-                live.start(&options.work, faults, &curve.setting, Tuning::default(), false)?;
+            let made = Made { service: options.service.kind(), ..Made::default() };
+            let (guard, cluster, key) = live.start(&options.work, faults, &curve.setting, made)?;
             let run = run(&guard, &cluster, &key, curve, options);
             let done = runtime()?.block_on(tokio::task::LocalSet::new().run_until(run));
             // If a replica has ended, that is why.
@@ -139,7 +139,11 @@ async fn run(
     let most = curve.points.iter().map(|point| point.callers).max().unwrap_or(1);
     let sessions = most.div_ceil(SESSION_CALLERS).max(1);
     let clients = (0..sessions).map(|_| connect(cluster, key)).collect::<Result<Vec<Client>>>()?;
-    let workload = Rc::new(Workload::new(options.keys, options.value_size as usize, 0)?);
+    let bytes = options.value_size() as usize;
+    let workload = Rc::new(match options.service.kind() {
+        ServiceKind::KeyValue => Workload::new(options.keys, bytes, 0)?,
+        ServiceKind::TupleSpaces => Workload::tuples(bytes)?,
+    });
     load::preload(&clients, &workload, LOADING).await?;
     let demand = |callers, seconds| Demand {
         callers,

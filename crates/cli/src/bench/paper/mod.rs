@@ -10,7 +10,7 @@ mod timeline;
 
 use super::{parse_seconds, parse_value_size};
 use crate::connect::parse_duration;
-use crate::init::Bounds;
+use crate::init::{Bounds, ServiceName};
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use live::Live;
@@ -23,18 +23,18 @@ use std::time::Duration;
 const AFTER_HELP: &str = "\
 Every round starts a new cluster for each setting in a directory in --work, writes --keys keys, \
 measures with each number of callers, then kills and removes it. Prints medians over the rounds, and \
-writes them with all rounds to OUT/NAME.json, and as a picture to OUT/NAME.svg.
+writes them with all rounds to OUT/NAME.json, and as a picture to OUT/NAME.svg (with tuples, NAME-tuples).
 
 Settings: none, async, sync and naive (sync-naive, one write and one flush for each command) on the \
 disk that is there; sync-ssd, sync-disk, naive-ssd and naive-disk on simulated devices, the paper's. \
 Naive ones have 64 callers at most. Put --work on the disk that is to be measured, and not in memory.";
 
 const AFTER_HELP_OVER_TIME: &str = "\
-For each schedule a new cluster is made in a directory in --work and loaded with a state of --state-mb. Then \
+For each schedule (and, in dura-fig11, each way of transfer) a new cluster is made in a directory in --work and loaded with a state of --state-mb. Then \
 writes are due at fixed times, and latency counts from those. Prints, and writes to OUT/NAME.json and \
 OUT/NAME.svg, how many writes ended in each window of 100 ms, and the 99th percentile of their latency, of \
 those that were in flight while a checkpoint was stored (dura-fig10) or the replica was away (dura-fig11), and \
-of the others. In dura-fig11 a follower is killed (kill -9) after 15% of the run, its checkpoints are removed, \
+of the others; after that, medians over the rounds. In dura-fig11 a follower is killed (kill -9) after 15% of the run, its checkpoints are removed, \
 and it is started again; it is back when it says that it is active. A state of 1 GB takes some 12 GB of \
 memory in a group of four.";
 
@@ -58,7 +58,7 @@ enum Command {
     DuraFig10(timeline::Options),
     /// Dura-SMaRt, figure 11: writes over time while a replica takes the state over from others
     #[command(name = "dura-fig11", after_help = AFTER_HELP_OVER_TIME)]
-    DuraFig11(timeline::Options),
+    DuraFig11(timeline::RecoveryOptions),
 }
 
 /// Which one.
@@ -101,10 +101,13 @@ pub struct Options {
     #[arg(long, value_name = "N,...", value_delimiter = ',',
           value_parser = clap::value_parser!(u32).range(1..=100_000))]
     callers: Vec<u32>,
-    /// Bytes of a value, up to 1 MiB
-    #[arg(long, value_name = "B", default_value_t = 4096, value_parser = parse_value_size)]
-    value_size: u32,
-    /// Number of keys
+    /// What is written: values, or with `tuples` tuples of four texts, each inserted once (figure 9(b))
+    #[arg(long, value_enum, default_value_t = ServiceName::Kv)]
+    service: ServiceName,
+    /// Bytes of a value, up to 1 MiB, or of a tuple, up to 512 KiB [default: 4096, of a tuple 1000]
+    #[arg(long, value_name = "B", value_parser = parse_value_size)]
+    value_size: Option<u32>,
+    /// Number of keys; tuples have none
     #[arg(long, value_name = "N", default_value_t = 10_000,
           value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     keys: u64,
@@ -129,13 +132,22 @@ pub struct Options {
     out: PathBuf,
 }
 
+impl Options {
+    fn value_size(&self) -> u32 {
+        self.value_size.unwrap_or(match self.service {
+            ServiceName::Kv => 4096,
+            ServiceName::Tuples => 1000,
+        })
+    }
+}
+
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (experiment, options) = match &arguments.command {
         Command::DuraTable1(options) => (Experiment::DuraTable1, options),
         Command::DuraFig9(options) => (Experiment::DuraFig9, options),
-        Command::DuraFig10(options) => return timeline::run(timeline::Scene::Checkpoints, options),
-        Command::DuraFig11(options) => return timeline::run(timeline::Scene::Recovery, options),
+        Command::DuraFig10(options) => return timeline::checkpoints(options),
+        Command::DuraFig11(options) => return timeline::recovery(options),
     };
     let faults = options.bounds.faults()?;
     let settings =
@@ -147,17 +159,22 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     std::fs::create_dir_all(&options.out)
         .with_context(|| format!("cannot make {}", options.out.display()))?;
     let curves = measure::measure(&Live::new()?, faults, &settings, callers, options)?;
+    let what = match options.service {
+        ServiceName::Kv => "writes",
+        ServiceName::Tuples => "tuple inserts",
+    };
     let title = format!(
-        "{}: {} B writes, n = {} (u = {}, r = {})",
+        "{}: {} B {}, n = {} (u = {}, r = {})",
         experiment.name(),
-        options.value_size,
+        options.value_size(),
+        what,
         faults.n(),
         faults.u(),
         faults.r()
     );
     say!("{title}, medians of {} rounds of {} s", options.rounds, options.seconds);
     say!("{}", report::table(&curves));
-    say!("{}", report::summary(&curves));
+    say!("{}", report::summary(options.service.kind(), &curves));
     let json = report::json(experiment, faults, options, &curves);
     write(experiment, options, "json", &format!("{json:#}\n"))?;
     write(experiment, options, "svg", &picture(experiment, &title, &curves)?)?;
@@ -172,7 +189,11 @@ fn picture(experiment: Experiment, title: &str, curves: &[Curve]) -> Result<Stri
 }
 
 fn write(experiment: Experiment, options: &Options, kind: &str, text: &str) -> Result<()> {
-    let path = options.out.join(format!("{}.{kind}", experiment.name()));
+    let of = match options.service {
+        ServiceName::Kv => "",
+        ServiceName::Tuples => "-tuples",
+    };
+    let path = options.out.join(format!("{}{of}.{kind}", experiment.name()));
     std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     say!("{}", path.display());
     Ok(())

@@ -2,8 +2,10 @@
 
 use super::measure::{Curve, Point};
 use super::{Experiment, Options};
+use crate::config::cluster::service_text;
 use crate::status::aligned;
 use perdura_protocol::Faults;
+use perdura_protocol::configuration::ServiceKind;
 use serde_json::{Value, json};
 
 /// Where the paper's figures are from.
@@ -38,17 +40,17 @@ pub fn table(curves: &[Curve]) -> String {
 }
 
 /// Peaks and least latencies beside what the paper has.
-pub fn summary(curves: &[Curve]) -> String {
+pub fn summary(service: ServiceKind, curves: &[Curve]) -> String {
     let head = ["SETTING", "MIN LAT MS", "PEAK OPS/S", "PAPER: MIN LAT MS", "PAPER: PEAK OPS/S"];
     let mut rows = vec![head.map(str::to_owned)];
     for curve in curves {
-        let paper = curve.setting.paper;
+        let (latency_ms, peak_ops_s) = curve.setting.in_paper(service);
         rows.push([
             curve.setting.name.to_owned(),
             figure(curve.least_p50_us().map(|us| (us / 10.0).round() / 100.0)),
             curve.peak_ops_s().to_string(),
-            figure(paper.map(|(latency_ms, _)| latency_ms)),
-            figure(paper.map(|(_, ops_s)| ops_s)),
+            figure(latency_ms),
+            figure(peak_ops_s),
         ]);
     }
     aligned(&rows)
@@ -67,11 +69,11 @@ fn of_point(point: &Point) -> Value {
     })
 }
 
-fn of_curve(curve: &Curve) -> Value {
+fn of_curve(service: ServiceKind, curve: &Curve) -> Value {
     let setting = &curve.setting;
-    let paper = setting.paper.map(|(least_latency_ms, peak_ops_s)| {
-        json!({"least_latency_ms": least_latency_ms, "peak_ops_s": peak_ops_s})
-    });
+    let (least_latency_ms, peak_ops_s) = setting.in_paper(service);
+    let paper = peak_ops_s
+        .map(|peak_ops_s| json!({"least_latency_ms": least_latency_ms, "peak_ops_s": peak_ops_s}));
     json!({
         "name": setting.name,
         "durability": setting.durability.name(),
@@ -85,19 +87,21 @@ fn of_curve(curve: &Curve) -> Value {
 
 /// All of it.
 pub fn json(experiment: Experiment, faults: Faults, options: &Options, curves: &[Curve]) -> Value {
+    let service = options.service.kind();
     json!({
         "experiment": experiment.name(),
+        "service": service_text(service),
         "source": SOURCE,
         "version": env!("CARGO_PKG_VERSION"),
         "processors": std::thread::available_parallelism().map_or(0, usize::from),
         "faults": {"u": faults.u(), "r": faults.r()},
         "replicas": faults.n(),
-        "value_size": options.value_size,
+        "value_size": options.value_size(),
         "keys": options.keys,
         "seconds": options.seconds,
         "warm_up_seconds": options.warm_up,
         "rounds": options.rounds,
         "timeout_ms": u64::try_from(options.timeout.as_millis()).unwrap_or(u64::MAX),
-        "settings": curves.iter().map(of_curve).collect::<Vec<Value>>(),
+        "settings": curves.iter().map(|curve| of_curve(service, curve)).collect::<Vec<Value>>(),
     })
 }

@@ -129,3 +129,12 @@ fn when_pieces_come_slowly_the_reserve_is_asked_too() {
     assert!(!state.lags(since + 3 * PACE_MS - 1, &mut pace));
     assert!(state.lags(since + 3 * PACE_MS, &mut pace));
 }
+
+#[test]
+fn transfers_have_names() {
+    for transfer in StateTransfer::ALL {
+        assert_eq!(StateTransfer::parse(transfer.name()), Some(transfer));
+    }
+    assert_eq!(StateTransfer::parse("all"), None);
+    assert_eq!(StateTransfer::default().name(), "collaborative");
+}

@@ -1,4 +1,4 @@
-//! When replicas stored checkpoints, by what they say in their logs.
+//! When replicas stored checkpoints, and received states, by what they say in their logs.
 
 use anyhow::{Context, Result};
 use std::path::Path;
@@ -31,20 +31,31 @@ pub fn read(log: &Path, replica: usize, start: f64) -> Result<Vec<Stored>> {
     Ok(text.lines().filter_map(|line| parse(line, replica, start)).collect())
 }
 
+/// When the replica of this log had received states, seconds from the start of the run.
+pub fn received(log: &Path, start: f64) -> Result<Vec<f64>> {
+    let text =
+        std::fs::read_to_string(log).with_context(|| format!("cannot read {}", log.display()))?;
+    let lines = text.lines().filter(|line| line.contains("state received "));
+    Ok(lines.filter_map(|line| said_s(line, start)).collect())
+}
+
+/// When a line was written, seconds from the start of the run.
+fn said_s(line: &str, start: f64) -> Option<f64> {
+    let time = line.split_once('T')?.1.split_once('Z')?.0;
+    let mut parts = time.split(':').map(|part| part.parse::<f64>().ok());
+    let (hour, minute, second) = (parts.next()??, parts.next()??, parts.next()??);
+    let said_s = hour * 3600.0 + minute * 60.0 + second - start;
+    // Over midnight.
+    Some(if said_s < -DAY_S / 2.0 { said_s + DAY_S } else { said_s })
+}
+
 fn parse(line: &str, replica: usize, start: f64) -> Option<Stored> {
     let (_, fields) = line.split_once("checkpoint stored ")?;
     let field = |name: &str| {
         let value = fields.split_whitespace().find_map(|field| field.strip_prefix(name))?;
         value.strip_prefix('=')?.parse::<u64>().ok()
     };
-    let time = line.split_once('T')?.1.split_once('Z')?.0;
-    let mut parts = time.split(':').map(|part| part.parse::<f64>().ok());
-    let (hour, minute, second) = (parts.next()??, parts.next()??, parts.next()??);
-    let mut to_s = hour * 3600.0 + minute * 60.0 + second - start;
-    // Over midnight.
-    if to_s < -DAY_S / 2.0 {
-        to_s += DAY_S;
-    }
+    let to_s = said_s(line, start)?;
     let from_s = to_s - field("took_ms")? as f64 / 1000.0;
     Some(Stored { replica, from_s, to_s, written_bytes: field("written_bytes")? })
 }

@@ -12,6 +12,7 @@ use crate::connect::parse_duration;
 use crate::init::{Bounds, ScheduleName};
 use anyhow::{Context, Result};
 use clap::Args;
+use perdura_replica::node::StateTransfer;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -69,7 +70,8 @@ pub struct Options {
     /// Load, writes in a second; then no peak is measured
     #[arg(long, value_name = "R", value_parser = parse_rate, conflicts_with = "load")]
     pub rate: Option<f64>,
-    /// Schedules of checkpoints to compare [default: both for dura-fig10, sequential for dura-fig11]
+    /// Schedules of checkpoints to compare [default: sequential and stop-the-world for dura-fig10,
+    /// sequential for dura-fig11]
     #[arg(long, value_enum, value_name = "NAME,...", value_delimiter = ',')]
     pub schedules: Vec<ScheduleName>,
     /// A replica's checkpoint is due after this much data, MiB [default: 256]
@@ -81,8 +83,8 @@ pub struct Options {
     /// Seconds to measure in each run
     #[arg(long, value_name = "S", default_value_t = 180.0, value_parser = parse_seconds)]
     pub seconds: f64,
-    /// Rounds over all schedules
-    #[arg(long, value_name = "N", default_value_t = 1,
+    /// Rounds over all that is compared; medians are over these
+    #[arg(long, visible_alias = "runs", value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rounds: u32,
     /// A write that takes longer counts as an error
@@ -96,13 +98,53 @@ pub struct Options {
     pub out: PathBuf,
 }
 
+/// How it is measured while a replica takes the state over.
+#[derive(Args)]
+pub struct RecoveryOptions {
+    #[command(flatten)]
+    options: Options,
+    /// Ways of transfer to compare: collaborative, single-sender [default: both]
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = parse_transfer)]
+    transfers: Vec<StateTransfer>,
+}
+
+fn parse_transfer(name: &str) -> Result<StateTransfer, String> {
+    let names = StateTransfer::ALL.map(StateTransfer::name).join(", ");
+    StateTransfer::parse(name).ok_or_else(|| format!("give some of {names}"))
+}
+
+/// What is compared with others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Variant {
+    pub schedule: ScheduleName,
+    pub transfer: StateTransfer,
+}
+
+impl Variant {
+    /// As in tables and pictures.
+    pub fn name(self, scene: Scene) -> String {
+        let schedule = self.schedule.name();
+        match scene {
+            Scene::Checkpoints => schedule,
+            Scene::Recovery => format!("{schedule}, {}", self.transfer.name()),
+        }
+    }
+}
+
 impl Options {
     fn schedules(&self, scene: Scene) -> Vec<ScheduleName> {
         match (self.schedules.as_slice(), scene) {
-            ([], Scene::Checkpoints) => vec![ScheduleName::Sequential, ScheduleName::Coordinated],
+            ([], Scene::Checkpoints) => vec![ScheduleName::Sequential, ScheduleName::StopTheWorld],
             ([], Scene::Recovery) => vec![ScheduleName::Sequential],
             (given, _) => given.to_vec(),
         }
+    }
+
+    fn variants(&self, scene: Scene, transfers: &[StateTransfer]) -> Vec<Variant> {
+        let schedules = self.schedules(scene).into_iter();
+        let of = |schedule| transfers.iter().map(move |transfer| (schedule, *transfer));
+        let pairs = schedules.flat_map(of);
+        pairs.map(|(schedule, transfer)| Variant { schedule, transfer }).collect()
     }
 
     /// Keys of such values that make a state of this size: 16 bytes each, and what the store counts
@@ -114,8 +156,21 @@ impl Options {
     }
 }
 
-/// Runs the command.
-pub fn run(scene: Scene, options: &Options) -> Result<ExitCode> {
+/// What clients see while checkpoints are stored.
+pub fn checkpoints(options: &Options) -> Result<ExitCode> {
+    run(Scene::Checkpoints, options, &[StateTransfer::default()])
+}
+
+/// What clients see while a replica takes the state over.
+pub fn recovery(options: &RecoveryOptions) -> Result<ExitCode> {
+    let transfers = match options.transfers.as_slice() {
+        [] => &StateTransfer::ALL,
+        given => given,
+    };
+    run(Scene::Recovery, &options.options, transfers)
+}
+
+fn run(scene: Scene, options: &Options, transfers: &[StateTransfer]) -> Result<ExitCode> {
     let faults = options.bounds.faults()?;
     std::fs::create_dir_all(&options.out)
         .with_context(|| format!("cannot make {}", options.out.display()))?;
@@ -123,11 +178,11 @@ pub fn run(scene: Scene, options: &Options) -> Result<ExitCode> {
     let mut courses = Vec::new();
     let mut rate = options.rate;
     for round in 1..=options.rounds {
-        for schedule in options.schedules(scene) {
-            let course = run::run(&live, scene, faults, schedule, rate, options)?;
+        for variant in options.variants(scene, transfers) {
+            let course = run::run(&live, scene, faults, variant, rate, options)?;
             // The same load for all.
             rate = Some(course.offered_ops_s);
-            eprintln!("  {}", report::line(round, &course));
+            eprintln!("  {}", report::line(scene, round, &course));
             courses.push((round, course));
         }
     }
@@ -142,9 +197,11 @@ pub fn run(scene: Scene, options: &Options) -> Result<ExitCode> {
     );
     say!("{title}, {} s", options.seconds);
     say!("{}", report::table(scene, &courses));
+    say!("medians of {} rounds", options.rounds);
+    say!("{}", report::medians_table(scene, &courses));
     let json = report::json(scene, faults, options, &courses);
     write(scene, options, "json", &format!("{json}\n"))?;
-    write(scene, options, "svg", &plot::picture(&title, &courses)?)?;
+    write(scene, options, "svg", &plot::picture(scene, &title, &courses)?)?;
     Ok(ExitCode::SUCCESS)
 }
 

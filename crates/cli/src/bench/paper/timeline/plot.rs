@@ -1,7 +1,7 @@
 //! Writes in a second over time, a chart for each run below the other, with what happened behind.
 
-use super::WINDOW_S;
 use super::run::Course;
+use super::{Scene, WINDOW_S};
 use anyhow::Result;
 use plotters::prelude::*;
 
@@ -22,7 +22,7 @@ const REPLICAS: [RGBColor; 4] = [
 ];
 
 /// All runs, in one picture.
-pub fn picture(title: &str, courses: &[(u32, Course)]) -> Result<String> {
+pub fn picture(scene: Scene, title: &str, courses: &[(u32, Course)]) -> Result<String> {
     let mut svg = String::new();
     {
         let count = u32::try_from(courses.len().max(1))?;
@@ -33,7 +33,7 @@ pub fn picture(title: &str, courses: &[(u32, Course)]) -> Result<String> {
         let most = courses.iter().flat_map(|(_, course)| course.windows()).max().unwrap_or(1);
         let most = f64::from(most.max(1)) / WINDOW_S * 1.05;
         for ((round, course), area) in courses.iter().zip(area.split_evenly((count as usize, 1))) {
-            chart(*round, course, most, &area)?;
+            chart(scene, *round, course, most, &area)?;
         }
         area.present()?;
     }
@@ -41,16 +41,17 @@ pub fn picture(title: &str, courses: &[(u32, Course)]) -> Result<String> {
 }
 
 fn chart(
+    scene: Scene,
     round: u32,
     course: &Course,
     most: f64,
     area: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>,
 ) -> Result<()> {
-    let what = match course.recovery {
-        Some(_) => "grey: a replica takes the state over",
-        None => "bars: checkpoints, a colour for each replica",
+    let what = match scene {
+        Scene::Recovery => "grey: a replica takes the state over",
+        Scene::Checkpoints => "bars: checkpoints, a colour for each replica",
     };
-    let caption = format!("{:?}, round {round}; {what}", course.schedule);
+    let caption = format!("{}, round {round}; {what}", course.variant.name(scene));
     let mut chart = ChartBuilder::on(area)
         .caption(caption, (FONT, 14))
         .margin(10)

@@ -1,18 +1,13 @@
 //! What was found over time: a table for people, JSON for programs.
 
 use super::run::Course;
-use super::{Options, Scene, WINDOW_S};
+use super::{Options, Scene, Variant, WINDOW_S};
 use crate::status::aligned;
-use clap::ValueEnum;
 use perdura_protocol::Faults;
 use serde_json::{Value, json};
 
 const SOURCE: &str =
     "Bessani et al., On the Efficiency of Durable State Machine Replication, USENIX ATC 2013";
-
-fn name(course: &Course) -> String {
-    course.schedule.to_possible_value().map_or_else(String::new, |name| name.get_name().to_owned())
-}
 
 fn rounded(number: f64) -> f64 {
     (number * 100.0).round() / 100.0
@@ -34,14 +29,102 @@ fn recovery_s(course: &Course) -> Option<f64> {
     course.recovery.and_then(|recovery| Some(recovery.to_s? - recovery.from_s))
 }
 
+/// When the replica had the state, seconds after it was started again.
+fn received_s(course: &Course) -> Option<f64> {
+    course.recovery.and_then(|recovery| Some(recovery.received_s? - recovery.from_s))
+}
+
+/// What medians are taken of, as in JSON.
+const NAMES: [&str; 9] = [
+    "completed_over_offered",
+    "empty_windows",
+    "longest_stall_s",
+    "lowest_ops_s",
+    "p99_ms_while_it_happens",
+    "p99_ms_else",
+    "state_s",
+    "recovery_s",
+    "steal_percent",
+];
+
+fn figures(course: &Course) -> [Option<f64>; NAMES.len()] {
+    let (stalled, longest_s) = stalls(course);
+    let (inside, outside) = course.p99_ms();
+    [
+        Some(course.completed_over_offered()),
+        Some(stalled as f64),
+        Some(longest_s),
+        Some(course.lowest_ops_s()),
+        inside,
+        outside,
+        received_s(course),
+        recovery_s(course),
+        Some(course.steal_percent),
+    ]
+}
+
+/// The median of those that are there: a recovery that did not end within its run has none. Of an even
+/// number, the mean of the two in the middle.
+fn median(mut numbers: Vec<f64>) -> Option<f64> {
+    numbers.sort_unstable_by(f64::total_cmp);
+    let middle = numbers.len() / 2;
+    let above = *numbers.get(middle)?;
+    let below = if numbers.len().is_multiple_of(2) { numbers[middle - 1] } else { above };
+    Some((below + above) / 2.0)
+}
+
+/// Over the rounds, of all that was compared, in the order of the first round.
+fn medians(courses: &[(u32, Course)]) -> Vec<(Variant, [Option<f64>; NAMES.len()])> {
+    let mut variants: Vec<Variant> = Vec::new();
+    for (_, course) in courses {
+        if !variants.contains(&course.variant) {
+            variants.push(course.variant);
+        }
+    }
+    let of = |variant: Variant| {
+        let rounds = courses.iter().filter(|(_, course)| course.variant == variant);
+        let rounds: Vec<_> = rounds.map(|(_, course)| figures(course)).collect();
+        let medians: [Option<f64>; NAMES.len()] = std::array::from_fn(|index| {
+            median(rounds.iter().filter_map(|figures| figures[index]).collect())
+        });
+        (variant, medians)
+    };
+    variants.into_iter().map(of).collect()
+}
+
+/// A row for all that was compared.
+pub fn medians_table(scene: Scene, courses: &[(u32, Course)]) -> String {
+    let head = [
+        "WHAT",
+        "DONE/OFFERED",
+        "EMPTY 100 MS",
+        "LONGEST S",
+        "LOWEST/S",
+        "P99 MS THEN",
+        "P99 MS ELSE",
+        "STATE S",
+        "RECOVERY S",
+        "STEAL %",
+    ];
+    let mut rows = vec![head.map(str::to_owned)];
+    for (variant, figures) in medians(courses) {
+        let mut figures = figures.map(figure).into_iter();
+        rows.push(std::array::from_fn(|column| match column {
+            0 => variant.name(scene),
+            _ => figures.next().unwrap_or_default(),
+        }));
+    }
+    aligned(&rows)
+}
+
 /// One run, in a line.
-pub fn line(round: u32, course: &Course) -> String {
+pub fn line(scene: Scene, round: u32, course: &Course) -> String {
     let (stalled, longest_s) = stalls(course);
     let (inside, outside) = course.p99_ms();
     format!(
         "round {round}, {}: {} ended ok, {} errors; {stalled} windows of 100 ms without any (longest \
          {longest_s:.1} s); p99 {} ms while it happened, {} ms else",
-        name(course),
+        course.variant.name(scene),
         course.ended.len(),
         course.errors,
         figure(inside),
@@ -57,7 +140,7 @@ pub fn table(scene: Scene, courses: &[(u32, Course)]) -> String {
     };
     let head = [
         "ROUND",
-        "SCHEDULE",
+        "WHAT",
         "OFFERED/S",
         "DONE/OFFERED",
         "ERRORS",
@@ -74,7 +157,7 @@ pub fn table(scene: Scene, courses: &[(u32, Course)]) -> String {
         let (inside, outside) = course.p99_ms();
         rows.push([
             round.to_string(),
-            name(course),
+            course.variant.name(scene),
             rounded(course.offered_ops_s).to_string(),
             rounded(course.completed_over_offered()).to_string(),
             course.errors.to_string(),
@@ -92,7 +175,7 @@ pub fn table(scene: Scene, courses: &[(u32, Course)]) -> String {
     aligned(&rows)
 }
 
-fn of_course(round: u32, course: &Course) -> Value {
+fn of_course(scene: Scene, round: u32, course: &Course) -> Value {
     let (stalled, longest_s) = stalls(course);
     let (inside, outside) = course.p99_ms();
     let checkpoints = course.checkpoints.iter().map(|stored| {
@@ -104,16 +187,24 @@ fn of_course(round: u32, course: &Course) -> Value {
         })
     });
     let recovery = course.recovery.map(|recovery| {
-        json!({"replica": recovery.replica, "from_s": recovery.from_s, "to_s": recovery.to_s})
+        json!({
+            "replica": recovery.replica,
+            "from_s": recovery.from_s,
+            "received_s": recovery.received_s,
+            "to_s": recovery.to_s,
+        })
     });
     json!({
         "round": round,
-        "schedule": name(course),
+        "name": course.variant.name(scene),
+        "schedule": course.variant.schedule.name(),
+        "state_transfer": course.variant.transfer.name(),
         "offered_ops_s": course.offered_ops_s,
         "completed_over_offered": course.completed_over_offered(),
         "errors": course.errors,
         "empty_windows": stalled,
         "longest_stall_s": longest_s,
+        "lowest_ops_s": course.lowest_ops_s(),
         "p99_ms_while_it_happens": inside,
         "p99_ms_else": outside,
         "checkpoints": checkpoints.collect::<Vec<Value>>(),
@@ -126,7 +217,15 @@ fn of_course(round: u32, course: &Course) -> Value {
 
 /// All of it.
 pub fn json(scene: Scene, faults: Faults, options: &Options, courses: &[(u32, Course)]) -> Value {
-    let runs = courses.iter().map(|(round, course)| of_course(*round, course));
+    let runs = courses.iter().map(|(round, course)| of_course(scene, *round, course));
+    let medians = medians(courses).into_iter().map(|(variant, figures)| {
+        let named: serde_json::Map<String, Value> = NAMES
+            .iter()
+            .zip(figures)
+            .map(|(name, figure)| ((*name).to_owned(), json!(figure)))
+            .collect();
+        json!({"name": variant.name(scene), "figures": named})
+    });
     json!({
         "experiment": scene.name(),
         "source": format!("{SOURCE}, {}", scene.figure()),
@@ -138,6 +237,21 @@ pub fn json(scene: Scene, faults: Faults, options: &Options, courses: &[(u32, Co
         "value_size": options.value_size,
         "seconds": options.seconds,
         "checkpoint_mib": options.checkpoint_mib,
+        "rounds": options.rounds,
+        "medians": medians.collect::<Vec<Value>>(),
         "runs": runs.collect::<Vec<Value>>(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_median_is_of_what_is_there() {
+        assert_eq!(median(vec![]), None);
+        assert_eq!(median(vec![3.0]), Some(3.0));
+        assert_eq!(median(vec![9.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(vec![4.0, 1.0, 9.0, 2.0]), Some(3.0));
+    }
 }

@@ -1,15 +1,15 @@
 //! One run: a new cluster, a state, a load in an open loop, and what happens meanwhile.
 
 use super::checkpoints::{self, Stored, second_of_day};
-use super::{Options, Scene, WINDOW_S};
+use super::{Options, Scene, Variant, WINDOW_S};
 use crate::bench::load::{self, Demand, Ended, Measured};
-use crate::bench::paper::live::{Guard, Live};
+use crate::bench::paper::live::{Guard, Live, Made};
 use crate::bench::paper::measure::{LOADING, SESSION_CALLERS};
 use crate::bench::paper::setting::Setting;
 use crate::bench::workload::Workload;
 use crate::config::{Cluster, KeyFile};
 use crate::connect::{connect, runtime};
-use crate::init::{ScheduleName, Tuning};
+use crate::init::Tuning;
 use crate::status;
 use anyhow::{Context, Result, anyhow, ensure};
 use perdura_client::Client;
@@ -34,7 +34,7 @@ const DOWN_AT: f64 = 0.15;
 
 /// What clients saw, and when what happened, in seconds from the start.
 pub struct Course {
-    pub schedule: ScheduleName,
+    pub variant: Variant,
     pub offered_ops_s: f64,
     pub seconds: f64,
     pub ended: Vec<Ended>,
@@ -51,6 +51,8 @@ pub struct Recovery {
     pub replica: usize,
     /// When it was started again.
     pub from_s: f64,
+    /// When it had the state; none if it did not within the run.
+    pub received_s: Option<f64>,
     /// When it took part again; none if it did not within the run.
     pub to_s: Option<f64>,
 }
@@ -72,6 +74,22 @@ impl Course {
     /// Whether a write was in flight at some time of an interval.
     fn overlaps(ended: &Ended, (from_s, to_s): (f64, f64)) -> bool {
         ended.due_s <= to_s && ended.due_s + ended.took_s >= from_s
+    }
+
+    /// Writes in a second in the window with the fewest of them: of those in which the replica was
+    /// away, or of all.
+    pub fn lowest_ops_s(&self) -> f64 {
+        let (from_s, to_s) = match self.recovery {
+            Some(recovery) => (recovery.from_s, recovery.to_s.unwrap_or(self.seconds)),
+            None => (0.0, self.seconds),
+        };
+        let windows = self.windows().into_iter().enumerate();
+        let within = windows.filter(|(index, _)| {
+            let began_s = *index as f64 * WINDOW_S;
+            began_s >= from_s && began_s + WINDOW_S <= to_s + WINDOW_S / 2.0
+        });
+        let least = within.map(|(_, count)| count).min();
+        f64::from(least.unwrap_or(0)) / WINDOW_S
     }
 
     /// The time that checkpoints, or the recovery, took.
@@ -125,14 +143,16 @@ pub fn run(
     live: &Live,
     scene: Scene,
     faults: Faults,
-    schedule: ScheduleName,
+    variant: Variant,
     rate: Option<f64>,
     options: &Options,
 ) -> Result<Course> {
     let setting = Setting::parse("sync").map_err(|error| anyhow!(error))?;
+    let Variant { schedule, transfer } = variant;
     let tuning = Tuning::for_checkpoints(schedule, options.checkpoint_mib);
-    let (guard, cluster, key) = live.start(&options.work, faults, &setting, tuning, true)?;
-    let one = One { scene, schedule, rate, options, guard: &guard, cluster: &cluster, key: &key };
+    let made = Made { tuning, transfer, debug: true, ..Made::default() };
+    let (guard, cluster, key) = live.start(&options.work, faults, &setting, made)?;
+    let one = One { scene, variant, rate, options, guard: &guard, cluster: &cluster, key: &key };
     let done = runtime()?.block_on(tokio::task::LocalSet::new().run_until(one.measure()));
     // If a replica has ended, that is why.
     guard.check()?;
@@ -141,7 +161,7 @@ pub fn run(
 
 struct One<'a> {
     scene: Scene,
-    schedule: ScheduleName,
+    variant: Variant,
     rate: Option<f64>,
     options: &'a Options,
     guard: &'a Guard,
@@ -157,7 +177,7 @@ impl One<'_> {
             .map(|_| connect(self.cluster, self.key))
             .collect::<Result<Vec<Client>>>()?;
         let workload = Rc::new(Workload::new(options.keys(), options.value_size as usize, 0)?);
-        eprintln!("{:?}: loading {} MB", self.schedule, options.state_mb);
+        eprintln!("{}: loading {} MB", self.variant.name(self.scene), options.state_mb);
         load::preload(&clients, &workload, LOADING).await?;
         tokio::time::sleep(SETTLE).await;
         let rate = match self.rate {
@@ -176,7 +196,7 @@ impl One<'_> {
         let (began, ticks) = (second_of_day(SystemTime::now()), processor_ticks());
         let (measured, recovery) =
             both(load::measure(&clients, &workload, &demand), self.happens()).await;
-        let (measured, recovery): (Measured, Option<Recovery>) = (measured?, recovery?);
+        let (measured, mut recovery): (Measured, Option<Recovery>) = (measured?, recovery?);
         let steal = processor_ticks().zip(ticks).map(|(after, before)| {
             100.0 * (after.0 - before.0) as f64 / (after.1 - before.1).max(1) as f64
         });
@@ -187,13 +207,18 @@ impl One<'_> {
         for replica in 0..self.cluster.replicas.len() {
             let log = self.guard.with(|group| Ok(group.running[replica].log.clone()))?;
             stored.extend(checkpoints::read(&log, replica, began)?);
+            if let Some(recovery) = recovery.as_mut().filter(|one| one.replica == replica) {
+                let received = checkpoints::received(&log, began)?.into_iter();
+                let of_it = |at_s: &f64| (recovery.from_s..options.seconds).contains(at_s);
+                recovery.received_s = received.filter(of_it).reduce(f64::max);
+            }
         }
         stored.retain(|one| one.to_s > 0.0 && one.from_s < options.seconds);
         for client in &clients {
             client.close().await;
         }
         Ok(Course {
-            schedule: self.schedule,
+            variant: self.variant,
             offered_ops_s: rate,
             seconds: options.seconds,
             ended: measured.trace,
@@ -248,7 +273,7 @@ impl One<'_> {
             };
             to_s = reports.get(victim).is_some_and(active).then(|| begun.elapsed().as_secs_f64());
         }
-        Ok(Some(Recovery { replica: victim, from_s, to_s }))
+        Ok(Some(Recovery { replica: victim, from_s, received_s: None, to_s }))
     }
 }
 
@@ -287,11 +312,16 @@ async fn ask(cluster: &Cluster) -> Result<Vec<Result<status::Report>>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::init::ScheduleName;
+    use perdura_replica::node::StateTransfer;
 
     fn course(ended: &[(f64, f64)], recovery: Option<Recovery>) -> Course {
         let ended = ended.iter().map(|(due_s, took_s)| Ended { due_s: *due_s, took_s: *took_s });
         Course {
-            schedule: ScheduleName::Sequential,
+            variant: Variant {
+                schedule: ScheduleName::Sequential,
+                transfer: StateTransfer::Collaborative,
+            },
             offered_ops_s: 4.0,
             seconds: 1.0,
             ended: ended.collect(),
@@ -310,10 +340,13 @@ mod tests {
         let (inside, outside) = seen.p99_ms();
         assert!((inside.unwrap() - 350.0).abs() < 1e-6 && (outside.unwrap() - 200.0).abs() < 1e-6);
         assert!((seen.completed_over_offered() - 1.0).abs() < 1e-9);
-        let recovery = Recovery { replica: 1, from_s: 0.5, to_s: Some(1.0) };
+        assert!(seen.lowest_ops_s() < 1e-9);
+        let recovery = Recovery { replica: 1, from_s: 0.5, received_s: None, to_s: Some(1.0) };
         let seen = course(&ended, Some(recovery));
         assert_eq!(seen.busy(), [(0.5, 1.0)]);
         assert!((seen.completed_over_offered() - 1.0).abs() < 1e-9, "two of two");
+        let short = Recovery { to_s: Some(0.7), ..recovery };
+        assert!((course(&ended, Some(short)).lowest_ops_s() - 10.0).abs() < 1e-9);
         let never = course(&ended, Some(Recovery { to_s: None, ..recovery }));
         assert_eq!(never.busy(), [(0.5, 1.0)]);
     }

@@ -1,0 +1,38 @@
+//! What a replica knows about each of the others.
+
+use crate::timing;
+use perdura_protocol::{Slot, View};
+
+/// What is known about a peer from its Status messages.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct PeerStatus {
+    pub view: View,
+    pub changing: bool,
+    pub delivered: Slot,
+    pub wanted: View,
+    pub connected: bool,
+    /// When its Status was last answered with more than nothing.
+    pub answered_ms: u64,
+    /// Time in which this replica waited for decisions that it asked the peer for.
+    pub fetch_spent_ms: u64,
+    /// How often it gave nothing of use when it was asked.
+    pub fetch_failures: u32,
+    /// Since when it waits for a view after the one that works here.
+    pub left_ms: Option<u64>,
+    /// How often it was followed there.
+    pub followed: u32,
+}
+
+impl PeerStatus {
+    /// Whether it has waited for a later view for so long that it is followed there.
+    pub fn is_followed(&self, now_ms: u64) -> bool {
+        let patience = timing::FOLLOW_MS << self.followed.min(timing::FOLLOW_DOUBLINGS);
+        self.left_ms.is_some_and(|since| now_ms > since + patience)
+    }
+
+    /// It is back, or was followed, or went away.
+    pub fn end_leave(&mut self, now_ms: u64) {
+        self.followed += u32::from(self.is_followed(now_ms));
+        self.left_ms = None;
+    }
+}

@@ -1,0 +1,81 @@
+//! Decided batches that wait before they are executed, in two baselines of Dura-SMaRt (USENIX ATC 2013)
+//! for experiments. With `sync-naive` (section 3.1) a command is logged before it is executed; all other
+//! modes execute while the log is written (rule D2). With `stop-the-world` (section 2) nothing is
+//! executed while this replica's state is on its way to the disk; with all other schedules execution goes on
+//! (rule D6).
+//!
+//! Agreement goes on meanwhile as far as its pipeline reaches above what is executed, which bounds
+//! what waits here.
+
+use super::{Node, Now};
+use perdura_execution::Service;
+use perdura_protocol::configuration::{Durability, Schedule};
+use perdura_protocol::{Batch, Digest, Frame, Slot};
+
+/// A batch to execute.
+#[derive(Debug)]
+pub(super) struct Delivery {
+    pub slot: Slot,
+    pub batch: Batch,
+    pub history: Digest,
+    pub logged_at: u64,
+}
+
+impl<S: Service> Node<S> {
+    /// Whether this replica executes nothing, until its state is stored. A store that fails stops the
+    /// replica (D3), and a received state that takes the place of this one ends it too.
+    #[must_use]
+    pub fn stands_still(&self) -> bool {
+        self.parameters.schedule == Schedule::StopTheWorld && self.checkpointing.storing.is_some()
+    }
+
+    fn may_execute(&self, logged_at: u64) -> bool {
+        let naive = self.parameters.durability == Durability::SyncNaive;
+        !self.stands_still() && (!naive || logged_at <= self.persisted)
+    }
+
+    /// Executes a decided batch, or keeps it until it may be executed.
+    pub(super) fn on_delivery(&mut self, now: Now, delivery: Delivery) {
+        if self.unexecuted.is_empty() && self.may_execute(delivery.logged_at) {
+            self.deliver(now, delivery);
+            self.mind_execution(now);
+        } else {
+            self.unexecuted.push_back(delivery);
+        }
+    }
+
+    /// Executes what may be executed by now.
+    pub(super) fn execute_waiting(&mut self, now: Now) {
+        self.mind_execution(now);
+        while self.unexecuted.front().is_some_and(|next| self.may_execute(next.logged_at)) {
+            let Some(delivery) = self.unexecuted.pop_front() else { return };
+            self.deliver(now, delivery);
+            self.mind_execution(now);
+        }
+    }
+
+    /// Executes all that waits, with all that follows from it: before a received state
+    /// takes the place of this one. Replies wait for the log all the same.
+    pub(super) fn execute_all(&mut self, now: Now) {
+        while let Some(delivery) = self.unexecuted.pop_front() {
+            self.deliver(now, delivery);
+            self.carry_out(now);
+        }
+    }
+
+    /// Agreement is told when execution stops for a checkpoint, and when it goes on.
+    fn mind_execution(&mut self, now: Now) {
+        let held = self.stands_still();
+        if held != self.execution_held {
+            self.execution_held = held;
+            self.agreement.on_execution_held(now, held);
+        }
+    }
+
+    /// Whether a frame is decided and waits here: it would be ordered twice.
+    pub(super) fn awaits_execution(&self, frame: &Frame) -> bool {
+        let same =
+            |one: &Frame| (one.session, one.first_number) == (frame.session, frame.first_number);
+        self.unexecuted.iter().any(|delivery| delivery.batch.frames().iter().any(same))
+    }
+}

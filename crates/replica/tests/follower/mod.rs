@@ -1,0 +1,160 @@
+//! A follower whose leader and whose disk do what a test says. Time is virtual.
+
+#![allow(dead_code, missing_docs)]
+
+use crate::common::{self, CLUSTER};
+use bytes::Bytes;
+use perdura_execution::StateSnapshot;
+use perdura_protocol::configuration::Parameters;
+use perdura_protocol::{
+    Batch, Command, Decode, Digest, Encode, Frame, Message, PublicKey, ReplicaId, Scheme,
+    SecretKey, SessionId, Slot, Time, View,
+};
+use perdura_replica::node::{Boot, Input, Node, Now, Output, Peer};
+use perdura_store::{Store, StoreCommand};
+
+pub const DEPTH: u64 = 4;
+pub const COMMAND_BYTES: usize = 100_000;
+pub const BACKLOG_BYTES: usize = 1_000_000;
+const LEADER: Peer = Peer::Replica(ReplicaId(0));
+
+fn key(seed: u8) -> SecretKey {
+    SecretKey::from_seed(Scheme::KeyedHash, [seed; 32])
+}
+
+pub fn now(ms: u64) -> Now {
+    Now { monotonic_ms: ms, wall: Time(1_000_000 + ms) }
+}
+
+fn client() -> PublicKey {
+    key(50).public()
+}
+
+/// Follower 1 of three that may crash; its disk does nothing by itself.
+pub struct Follower {
+    pub node: Node<Store>,
+    pub now_ms: u64,
+    history: Digest,
+    /// The last slot that the leader proposed.
+    pub slot: Slot,
+    pub appends: Vec<u64>,
+    pub asked: Vec<Slot>,
+    pub replies: usize,
+    /// States that it wants stored.
+    pub storing: Vec<StateSnapshot>,
+    pub suspicions: usize,
+    pub diverged: bool,
+}
+
+impl Follower {
+    /// No boundary is near, unless `change` says so.
+    pub fn new(change: impl FnOnce(Parameters) -> Parameters) -> Follower {
+        let clients = vec![("client".into(), client())];
+        let boot = common::boot(1, Scheme::KeyedHash, (1, 0), clients);
+        let parameters = change(Parameters {
+            depth: DEPTH,
+            checkpoint_interval: 1 << 20,
+            checkpoint_bytes: 1 << 40,
+            ..boot.parameters
+        });
+        let boot = Boot { parameters, backlog_bytes: BACKLOG_BYTES, ..boot };
+        let mut follower = Follower {
+            node: Node::boot(boot, now(10_000)).unwrap(),
+            now_ms: 10_000,
+            history: Digest::ZERO,
+            slot: Slot(0),
+            appends: Vec::new(),
+            asked: Vec::new(),
+            replies: 0,
+            storing: Vec::new(),
+            suspicions: 0,
+            diverged: false,
+        };
+        follower.node.handle(now(10_000), Input::LinkUp(LEADER));
+        let peer = Peer::Client { connection: 1, key: client() };
+        follower.node.handle(now(10_000), Input::LinkUp(peer));
+        let attach = Message::Attach { nonce: 1 };
+        follower.node.handle_message(now(10_000), peer, attach.to_bytes());
+        follower.end_round();
+        follower.persist();
+        follower
+    }
+
+    pub fn end_round(&mut self) {
+        self.node.flush(now(self.now_ms));
+        while let Some(output) = self.node.next_output() {
+            match output {
+                Output::Append { mark, .. } => self.appends.push(mark),
+                Output::Send { bytes, .. } => match Message::from_bytes(bytes).unwrap() {
+                    Message::Fetch { from } => self.asked.push(from),
+                    Message::Replies { outcomes, .. } => self.replies += outcomes.len(),
+                    Message::Suspect { .. } => self.suspicions += 1,
+                    _ => {}
+                },
+                Output::StoreCheckpoint { snapshot, .. } => self.storing.push(snapshot),
+                Output::Diverged { .. } => self.diverged = true,
+                _ => {}
+            }
+        }
+    }
+
+    pub fn give(&mut self, message: &Message) {
+        self.node.handle_message(now(self.now_ms), LEADER, message.to_bytes());
+    }
+
+    /// The leader and the other follower decide one more slot.
+    pub fn decide(&mut self, command: Command, number: u64) {
+        let batch = self.batch(command, number);
+        let (view, decided, history) = (View(0), self.slot, self.history);
+        self.slot = self.slot.next();
+        self.history = history.chain(self.slot, batch.digest());
+        self.give(&Message::Propose { view, slot: self.slot, batch, decided, history });
+        self.give(&Message::Decided { view, slot: self.slot, history: self.history });
+        self.end_round();
+    }
+
+    /// The leader proposes one more slot, and nobody hears of its decision.
+    pub fn propose(&mut self, command: Command, number: u64) {
+        let batch = self.batch(command, number);
+        let (view, decided, history) = (View(0), self.slot, self.history);
+        let slot = self.slot.next();
+        self.give(&Message::Propose { view, slot, batch, decided, history });
+        self.end_round();
+    }
+
+    fn batch(&self, command: Command, number: u64) -> Batch {
+        let session = SessionId { client: client(), nonce: 1 };
+        let frame = Frame::build(CLUSTER, session, number, number, &[command.to_bytes()], None);
+        Batch::requests(Time(1_000_000 + self.now_ms), vec![frame])
+    }
+
+    /// Time passes, in which the leader is heard of.
+    pub fn wait(&mut self, ms: u64) {
+        for _ in 0..ms / 100 {
+            self.now_ms += 100;
+            let delivered = self.slot;
+            self.give(&Message::Status { view: View(0), changing: false, delivered });
+            self.end_round();
+        }
+    }
+
+    /// The disk does what waits for it.
+    pub fn persist(&mut self) {
+        for mark in std::mem::take(&mut self.appends) {
+            self.node.handle(now(self.now_ms), Input::Persisted(mark));
+        }
+        self.end_round();
+    }
+
+    pub fn waiting(&self) -> usize {
+        let held = self.node.report().held;
+        held.backlog.0 + held.reply_bytes.0
+    }
+}
+
+/// Writes one of four keys.
+pub fn put(number: u64) -> Command {
+    let value = Bytes::from(vec![7; COMMAND_BYTES]);
+    let key = Bytes::from(format!("key{}", number % 4));
+    Command::Service(StoreCommand::Put { key, value }.to_bytes())
+}
