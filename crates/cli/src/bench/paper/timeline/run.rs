@@ -213,6 +213,12 @@ impl One<'_> {
                 recovery.received_s = received.filter(of_it).reduce(f64::max);
             }
         }
+        if let Some(Recovery { received_s: None, to_s: Some(_), .. }) = recovery {
+            eprintln!(
+                "  nothing was transferred: the replica's own log went back far enough. Give a smaller \
+                 --checkpoint-mib, or a larger --state-mb"
+            );
+        }
         stored.retain(|one| one.to_s > 0.0 && one.from_s < options.seconds);
         for client in &clients {
             client.close().await;
