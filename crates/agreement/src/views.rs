@@ -41,6 +41,8 @@ impl Agreement {
                 self.effects.push_back(Effect::Broadcast(Message::Suspect { view }));
             }
             self.join_if_wanted(now);
+        } else if !self.execution_held && self.waits_in_vain(now) {
+            self.join_wanted(now, true);
         }
     }
 
@@ -264,6 +266,10 @@ impl Agreement {
     }
 
     pub(crate) fn join_if_wanted(&mut self, now: Now) {
+        self.join_wanted(now, self.suspecting.is_some());
+    }
+
+    fn join_wanted(&mut self, now: Now, suspecting: bool) {
         if !self.voting() {
             return;
         }
@@ -274,7 +280,7 @@ impl Agreement {
         let weak = wanted.get(faults.view_join_suspecting() - 1).copied().unwrap_or_default();
         if strong > self.view {
             self.join(now, strong);
-        } else if (self.suspecting.is_some() || self.waits_in_vain(now)) && weak > self.view {
+        } else if suspecting && weak > self.view {
             self.join(now, weak);
         }
     }

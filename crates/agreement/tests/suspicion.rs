@@ -5,7 +5,7 @@ mod harness;
 
 use harness::Group;
 use perdura_agreement::{Mode, Now, Restart, timing};
-use perdura_protocol::{Message, ReplicaId, Time, View};
+use perdura_protocol::{Message, ReplicaId, Slot, Time, View};
 
 /// Clients that each have `frames` in flight, for `ms`; counts what was delivered.
 fn load(group: &mut Group, clients: u8, frames: usize, bytes: usize, ms: u64) -> u64 {
@@ -289,21 +289,29 @@ fn who_waits_alone_for_a_view_to_start_joins_who_wants_the_next() {
     for (u, r) in [(1, 0), (2, 0), (2, 1)] {
         let group = Group::new(6, u, r);
         let start = group.clock();
-        let view_after = |ms: u64, others: u8| {
+        let quorum = group.faults.agreement_quorum() as u8;
+        let view_after = |ms: u64, others: u8, asked: u8| {
             let mut alone = group.machine(group.nodes.len() - 1, Restart::blank());
-            let mut hear = |ms: u64, others: u8, view: View| {
-                let now = Now { monotonic_ms: start.monotonic_ms + ms, ..start };
-                for from in 0..others {
-                    alone.on_message(now, ReplicaId(from), Message::Suspect { view });
-                }
-                (alone.view(), alone.mode())
-            };
-            let waiting = hear(0, group.faults.view_join() as u8, View(1));
-            assert_eq!(waiting, (View(1), Mode::Changing));
-            hear(ms, others, View(2)).0
+            let at = |ms: u64| Now { monotonic_ms: start.monotonic_ms + ms, ..start };
+            for from in 0..group.faults.view_join() as u8 {
+                alone.on_message(at(0), ReplicaId(from), Message::Suspect { view: View(1) });
+            }
+            assert_eq!((alone.view(), alone.mode()), (View(1), Mode::Changing));
+            let (view, delivered) = (View(1), Slot(0));
+            for from in 0..asked {
+                let status = Message::Status { view, changing: true, delivered };
+                alone.on_message(at(ms), ReplicaId(from), status);
+            }
+            for from in 0..others {
+                alone.on_message(at(ms), ReplicaId(from), Message::Suspect { view: View(2) });
+            }
+            alone.on_tick(at(ms));
+            alone.view()
         };
-        assert_eq!(view_after(timing::VIEW_CHANGE_MS, r + 1), View(1), "it may start yet");
-        assert_eq!(view_after(timing::VIEW_CHANGE_MS + 1, r), View(1), "only liars want more");
-        assert_eq!(view_after(timing::VIEW_CHANGE_MS + 1, r + 1), View(2), "u {u} r {r}");
+        let late = timing::VIEW_CHANGE_MS + 1;
+        assert_eq!(view_after(late - 1, r + 1, 0), View(1), "it may start yet");
+        assert_eq!(view_after(late, r, 0), View(1), "only liars want more");
+        assert_eq!(view_after(late, r + 1, quorum - 1), View(1), "a quorum works on it");
+        assert_eq!(view_after(late, r + 1, quorum - 2), View(2), "u {u} r {r}");
     }
 }

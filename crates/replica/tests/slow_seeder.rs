@@ -101,6 +101,8 @@ struct Away {
     /// The next moment at which the slow one lets something out; it may let out nothing any more.
     slow_ms: u64,
     silent: bool,
+    /// It says that the state it has is gone.
+    hides: bool,
     /// How many pieces each was asked for.
     asked: BTreeMap<u8, usize>,
 }
@@ -124,6 +126,7 @@ impl Away {
             sent: 0,
             slow_ms: 0,
             silent: false,
+            hides: false,
             asked: BTreeMap::new(),
         };
         for id in 0..3 {
@@ -141,6 +144,7 @@ impl Away {
         if from == SLOW && self.silent {
             return;
         }
+        let hidden = from == SLOW && self.hides;
         let known = if from == SLOW { &self.slow } else { &self.known };
         let has = known.state.slot;
         let answer = match question {
@@ -149,6 +153,9 @@ impl Away {
                 state: Some(known.state.clone()),
                 prefix: known.prefix.clone(),
             },
+            Message::FetchManifest { slot } if hidden => {
+                Message::Manifest { slot, manifest: Bytes::new() }
+            }
             Message::FetchManifest { slot } if slot == has => {
                 Message::Manifest { slot, manifest: known.snapshot.manifest().to_bytes() }
             }
@@ -220,6 +227,7 @@ fn a_seeder_that_gives_a_piece_just_often_enough_does_not_keep_the_rest_from_com
     let report = away.node.report();
     let received = report.counters.pieces_received;
     assert_eq!(report.executed, Slot(1), "{received} of {CLIENTS} pieces and more in 20 s");
+    assert!(!away.asked.contains_key(&0), "the leader has enough to do");
     // Hardly anything came twice.
     assert!(away.sent < u64::from(CLIENTS) + 200, "{} answers", away.sent);
 }
@@ -232,6 +240,15 @@ fn who_alone_has_the_newest_state_and_is_slow_is_left_for_who_has_an_older_one()
     let report = away.node.report();
     assert!(report.executed >= Slot(1), "nothing in 20 s");
     assert!(away.sent < u64::from(CLIENTS) + 200, "{} answers", away.sent);
+}
+
+/// It offers the newest state, and says that it is gone whenever somebody comes for it.
+#[test]
+fn who_offers_what_is_gone_when_it_is_asked_for_is_left_for_who_has_an_older_one() {
+    let mut away = Away::new(Schedule::Sequential, Slot(2));
+    away.hides = true;
+    away.run(20_000);
+    assert_eq!(away.node.report().executed, Slot(1), "nothing in 20 s");
 }
 
 /// Whoever asks one only gets all at the pace of that one, and goes to the next when it stops.

@@ -239,6 +239,7 @@ impl<S: Service> Node<S> {
                 self.agreement.on_link(now, id, true);
                 self.repeat_checkpoint_votes(id);
                 self.ask_for_state_again(id);
+                self.on_seeders_link(now, id, true);
             }
             Peer::Client { connection, key } => {
                 self.connections.insert(connection, key);
@@ -253,6 +254,7 @@ impl<S: Service> Node<S> {
             Peer::Replica(id) => {
                 self.forget_questions(peer);
                 self.agreement.on_link(now, id, false);
+                self.on_seeders_link(now, id, false);
             }
             Peer::Client { connection, .. } => {
                 self.connections.remove(&connection);

@@ -2,7 +2,7 @@
 //! figure 6: the work of sending is shared out among those who have the state).
 //!
 //! Each seeder is asked for as many pieces as it gives, and never owes more than a few. So one that is
-//! slow on purpose costs what it owes and no more, however it keeps within the time-outs: when
+//! slow on purpose costs what it owes and little more, however it keeps within the time-outs: when
 //! nothing else is left to ask for, its pieces are asked for elsewhere too. Behind those that are asked
 //! stands a reserve, the leader, for it has the most to do; from a single sender
 //! ([`StateTransfer::SingleSender`]), all others.
@@ -17,7 +17,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// ends.
 const PIECES_AT_ONCE: usize = 8;
 
-/// A seeder that owes pieces and gave none for this time is left out.
+/// A seeder that owes pieces and gave none for this time is left out; it doubles with the pace, for what
+/// all of them send comes by one way.
 const ANSWER_MS: u64 = 1_000;
 
 /// What a seeder owes is asked for elsewhere when nothing else is left and it gave nothing for this time.
@@ -25,6 +26,9 @@ const OWED_MS: u64 = 200;
 
 /// Pieces that are to come, of all seeders together, ...
 const PACE_PIECES: usize = 64;
+
+/// ... or bytes, where pieces are long, ...
+const PACE_BYTES: usize = 4 << 20;
 
 /// ... within this time, which doubles each time that it was too short, for the way may be slow and not
 /// the seeders ...
@@ -71,14 +75,21 @@ struct Seeder {
     id: ReplicaId,
     // Asked for, and not given yet.
     owes: BTreeSet<u32>,
-    // When it last gave one, or began to owe.
+    // When it last owed one less, or began to owe, or the link to it broke.
     since_ms: u64,
+    away: bool,
 }
 
 /// How fast pieces come, over attempts: a state that arrives ends it.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Pace {
     doublings: u32,
+}
+
+impl Pace {
+    fn slow_down(&mut self) {
+        self.doublings = (self.doublings + 1).min(PACE_DOUBLINGS);
+    }
 }
 
 /// A state on its way.
@@ -94,8 +105,9 @@ pub(super) struct Fetching {
     // To be asked for; some may have come since they were asked for in vain.
     open: VecDeque<u32>,
     missing: usize,
-    // Pieces that came since, against the pace.
+    // Pieces and bytes that came since, against the pace.
     given: usize,
+    given_bytes: usize,
     given_since_ms: u64,
 }
 
@@ -121,7 +133,7 @@ impl Fetching {
         let entries = manifest.entries();
         let pieces: Vec<Option<Bytes>> =
             entries.iter().map(|entry| kept.get(&entry.digest).cloned()).collect();
-        let seeder = |id| Seeder { id, owes: BTreeSet::new(), since_ms: now_ms };
+        let seeder = |id| Seeder { id, owes: BTreeSet::new(), since_ms: now_ms, away: false };
         let seeders: Vec<Seeder> = seeders.into_iter().map(seeder).collect();
         Fetching {
             offer,
@@ -133,8 +145,13 @@ impl Fetching {
             manifest,
             pieces,
             given: 0,
+            given_bytes: 0,
             given_since_ms: now_ms,
         }
+    }
+
+    fn begin_pace(&mut self, now_ms: u64) {
+        (self.given, self.given_bytes, self.given_since_ms) = (0, 0, now_ms);
     }
 
     pub fn complete(&self) -> bool {
@@ -167,7 +184,9 @@ impl Fetching {
         // In turns, so that few pieces are shared out as well as many.
         for _ in 0..PIECES_AT_ONCE {
             for place in 0..self.active {
-                if self.seeders[place].owes.len() < PIECES_AT_ONCE
+                let seeder = &self.seeders[place];
+                if !seeder.away
+                    && seeder.owes.len() < PIECES_AT_ONCE
                     && let Some(index) = self.next_open()
                 {
                     asks.push(self.ask(place, index, now_ms));
@@ -175,7 +194,7 @@ impl Fetching {
             }
         }
         for place in 0..self.active {
-            if self.seeders[place].owes.is_empty() {
+            if !self.seeders[place].away && self.seeders[place].owes.is_empty() {
                 for index in self.overdue(now_ms) {
                     asks.push(self.ask(place, index, now_ms));
                 }
@@ -211,29 +230,47 @@ impl Fetching {
     }
 
     /// A piece that was missing, and is what the manifest says.
-    pub fn take(&mut self, now_ms: u64, from: ReplicaId, index: u32, piece: Bytes) {
+    pub fn take(&mut self, now_ms: u64, index: u32, piece: Bytes) {
+        // Whoever was asked too, and sends it in vain, has its time as well.
         for seeder in &mut self.seeders {
-            if seeder.owes.remove(&index) && seeder.id == from {
+            if seeder.owes.remove(&index) {
                 seeder.since_ms = now_ms;
             }
         }
+        self.given += 1;
+        self.given_bytes += piece.len();
         self.pieces[index as usize] = Some(piece);
         self.missing -= 1;
-        self.given += 1;
-        if self.given >= PACE_PIECES {
-            (self.given, self.given_since_ms) = (0, now_ms);
+        if self.given >= PACE_PIECES || self.given_bytes >= PACE_BYTES {
+            self.begin_pace(now_ms);
         }
     }
 
+    /// Pieces that nobody owes are open again.
+    fn open_again(&mut self, owed: BTreeSet<u32>) {
+        let elsewhere = |index: &u32| self.seeders.iter().any(|one| one.owes.contains(index));
+        let open: Vec<u32> = owed.into_iter().filter(|index| !elsewhere(index)).collect();
+        self.open.extend(open);
+    }
+
+    /// The link to a replica broke, and what was on it is lost, or it is there again.
+    pub fn on_link(&mut self, now_ms: u64, id: ReplicaId, up: bool) {
+        let Some(seeder) = self.seeders.iter_mut().find(|seeder| seeder.id == id) else { return };
+        (seeder.away, seeder.since_ms) = (!up, now_ms);
+        let owed = std::mem::take(&mut seeder.owes);
+        self.open_again(owed);
+    }
+
     /// Goes on without a seeder; what it owes is asked for elsewhere.
-    pub fn drop_seeder(&mut self, id: ReplicaId) -> Left {
+    pub fn drop_seeder(&mut self, now_ms: u64, id: ReplicaId) -> Left {
+        self.begin_pace(now_ms);
         let Some(place) = self.seeders.iter().position(|seeder| seeder.id == id) else {
             return self.left();
         };
         let gone = self.seeders.remove(place);
         self.active -= usize::from(place < self.active);
         self.active = self.active.max(self.least).min(self.seeders.len());
-        self.open.extend(gone.owes);
+        self.open_again(gone.owes);
         self.left()
     }
 
@@ -241,11 +278,15 @@ impl Fetching {
         if self.seeders.is_empty() { Left::None } else { Left::Some }
     }
 
-    /// Who owes pieces and gives none.
-    pub fn silent(&self, now_ms: u64) -> Option<ReplicaId> {
-        let late =
-            |seeder: &&Seeder| !seeder.owes.is_empty() && now_ms >= seeder.since_ms + ANSWER_MS;
-        self.seeders.iter().find(late).map(|seeder| seeder.id)
+    /// Who owes pieces and gives none, or is away.
+    pub fn silent(&self, now_ms: u64, pace: &mut Pace) -> Option<ReplicaId> {
+        let patience_ms = ANSWER_MS << pace.doublings;
+        let late = |seeder: &&Seeder| {
+            (seeder.away || !seeder.owes.is_empty()) && now_ms >= seeder.since_ms + patience_ms
+        };
+        let silent = self.seeders.iter().find(late)?;
+        pace.slow_down();
+        Some(silent.id)
     }
 
     /// Whether pieces come too slowly; then one of the reserve is asked too.
@@ -253,8 +294,8 @@ impl Fetching {
         if now_ms < self.given_since_ms + (PACE_MS << pace.doublings) {
             return false;
         }
-        pace.doublings = (pace.doublings + 1).min(PACE_DOUBLINGS);
-        (self.given, self.given_since_ms) = (0, now_ms);
+        pace.slow_down();
+        self.begin_pace(now_ms);
         self.active = (self.active + 1).min(self.seeders.len());
         true
     }

@@ -282,17 +282,13 @@ impl<S: Service> Node<S> {
             return;
         }
         let (offer, mut seeders) = (offer.clone(), seeders.clone());
-        let gone = bytes.is_empty();
         let manifest = Manifest::from_bytes(bytes)
             .ok()
             .filter(|found| found.digest() == offer.state.digest || seeded!(ManifestUnverified))
             .filter(|manifest| manifest.slot == slot);
         let Some(manifest) = manifest else {
             // Gone there, or not what was certified: the next one.
-            let first = seeders.remove(0);
-            if !gone {
-                self.transfer.failed(first);
-            }
+            self.transfer.failed(seeders.remove(0));
             self.ask_manifest(now, offer, seeders);
             return;
         };
@@ -333,25 +329,23 @@ impl<S: Service> Node<S> {
             // Only who was asked can fail to answer; anybody else's garbage changes nothing.
             let gone = piece.is_empty();
             if fetching.owes(from, index) {
-                self.drop_seeder(now, from, !gone);
+                self.drop_seeder(now, from);
             }
             if !gone {
                 self.misbehaved(Peer::Replica(from), "sent a piece that is not the state's".into());
             }
             return;
         }
-        fetching.take(now.monotonic_ms, from, index, piece);
+        fetching.take(now.monotonic_ms, index, piece);
         self.counters.pieces_received += 1;
         self.go_on(now);
     }
 
     /// Goes on without a seeder that failed; without any, from the beginning.
-    fn drop_seeder(&mut self, now: Now, from: ReplicaId, failed: bool) {
+    fn drop_seeder(&mut self, now: Now, from: ReplicaId) {
         let Phase::Pieces(fetching) = &mut self.transfer.phase else { return };
-        let left = fetching.drop_seeder(from);
-        if failed {
-            self.transfer.failed(from);
-        }
+        let left = fetching.drop_seeder(now.monotonic_ms, from);
+        self.transfer.failed(from);
         match left {
             Left::Some => self.go_on(now),
             Left::None => self.end_transfer(now),
@@ -363,10 +357,6 @@ impl<S: Service> Node<S> {
     fn watch_pieces(&mut self, now: Now) {
         let witnesses = self.parameters.faults.witnesses();
         let Phase::Pieces(fetching) = &mut self.transfer.phase else { return };
-        if let Some(silent) = fetching.silent(now.monotonic_ms) {
-            self.drop_seeder(now, silent, true);
-            return;
-        }
         let alone = self.transfer.how == StateTransfer::SingleSender;
         if !alone && fetching.lags(now.monotonic_ms, &mut self.transfer.pace) {
             let left: Vec<ReplicaId> = fetching.seeders().collect();
@@ -376,7 +366,19 @@ impl<S: Service> Node<S> {
                 return;
             }
         }
+        if let Some(silent) = fetching.silent(now.monotonic_ms, &mut self.transfer.pace) {
+            self.drop_seeder(now, silent);
+            return;
+        }
         self.go_on(now);
+    }
+
+    /// A link to a replica broke, or is there again.
+    pub(super) fn on_seeders_link(&mut self, now: Now, id: ReplicaId, up: bool) {
+        if let Phase::Pieces(fetching) = &mut self.transfer.phase {
+            fetching.on_link(now.monotonic_ms, id, up);
+            self.go_on(now);
+        }
     }
 
     fn restore(&mut self, now: Now) {

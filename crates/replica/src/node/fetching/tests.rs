@@ -45,7 +45,7 @@ fn the_work_is_shared_out_and_the_leader_has_none_of_it() {
     assert_eq!(asks.len(), 2 * PIECES_AT_ONCE);
     while let Some((from, index)) = asks.pop_front() {
         assert!(state.lacks(index) && state.owes(from, index), "asked for once");
-        state.take(1, from, index, piece(index));
+        state.take(1, index, piece(index));
         *given.entry(from).or_insert(0) += 1;
         asks.extend(state.asks(1));
     }
@@ -67,16 +67,16 @@ fn what_a_slow_one_owes_is_asked_for_elsewhere_when_nothing_else_is_left() {
     let asks = state.asks(0);
     let owed = of(&asks, B);
     for index in of(&asks, A) {
-        state.take(10, A, index, piece(index));
+        state.take(10, index, piece(index));
     }
     assert_eq!(state.asks(OWED_MS - 1), []);
     let again = state.asks(OWED_MS);
     assert_eq!(again, owed.iter().map(|index| (A, *index)).collect::<Vec<_>>());
     assert_eq!(state.asks(OWED_MS), [], "it is on the way");
     // It keeps within the time-outs for nothing.
-    state.take(OWED_MS + 5, B, owed[0], piece(owed[0]));
+    state.take(OWED_MS + 5, owed[0], piece(owed[0]));
     for index in &owed[1..] {
-        state.take(OWED_MS + 6, A, *index, piece(*index));
+        state.take(OWED_MS + 6, *index, piece(*index));
     }
     assert!(state.complete());
 }
@@ -84,19 +84,79 @@ fn what_a_slow_one_owes_is_asked_for_elsewhere_when_nothing_else_is_left() {
 #[test]
 fn who_gives_nothing_is_found_and_what_it_owes_is_open_again() {
     let mut state = fetching(30, (2, 2), &[]);
+    let mut pace = Pace::default();
     let asks = state.asks(0);
     for index in of(&asks, A) {
-        state.take(500, A, index, piece(index));
+        state.take(500, index, piece(index));
     }
     state.asks(500);
-    assert_eq!(state.silent(ANSWER_MS - 1), None);
-    assert_eq!(state.silent(ANSWER_MS), Some(B));
-    assert_eq!(state.drop_seeder(B), Left::Some);
+    assert_eq!(state.silent(ANSWER_MS - 1, &mut pace), None);
+    assert_eq!(state.silent(ANSWER_MS, &mut pace), Some(B));
+    assert_eq!(state.drop_seeder(ANSWER_MS, B), Left::Some);
     // Two are to be asked at any time, and so the leader now.
     let next = state.asks(ANSWER_MS);
     assert_eq!((of(&next, A).len(), of(&next, LEADER).len()), (0, PIECES_AT_ONCE));
-    assert_eq!(state.drop_seeder(A), Left::Some);
-    assert_eq!(state.drop_seeder(LEADER), Left::None);
+    assert_eq!(state.drop_seeder(ANSWER_MS, A), Left::Some);
+    assert_eq!(state.drop_seeder(ANSWER_MS, LEADER), Left::None);
+}
+
+#[test]
+fn patience_grows_with_every_seeder_that_seemed_silent() {
+    let mut pace = Pace::default();
+    for doublings in 0..=PACE_DOUBLINGS {
+        let mut state = fetching(30, (2, 2), &[]);
+        state.asks(0);
+        assert_eq!(state.silent((ANSWER_MS << doublings) - 1, &mut pace), None);
+        assert_eq!(state.silent(ANSWER_MS << doublings, &mut pace), Some(A));
+    }
+    let mut state = fetching(30, (2, 2), &[]);
+    state.asks(0);
+    assert_eq!(state.silent(ANSWER_MS << PACE_DOUBLINGS, &mut pace), Some(A));
+}
+
+#[test]
+fn nobody_is_asked_twice_for_what_it_owes() {
+    let mut state = fetching(12, (2, 2), &[]);
+    let mut asked: BTreeSet<(ReplicaId, u32)> = BTreeSet::new();
+    let mut ask = |state: &mut Fetching, now_ms: u64| {
+        for ask in state.asks(now_ms) {
+            assert!(asked.insert(ask), "{ask:?} again");
+        }
+    };
+    ask(&mut state, 0);
+    for index in (0..12).step_by(2) {
+        state.take(10, index, piece(index));
+    }
+    ask(&mut state, OWED_MS);
+    state.drop_seeder(OWED_MS, B);
+    ask(&mut state, OWED_MS);
+    state.drop_seeder(OWED_MS, A);
+    ask(&mut state, OWED_MS);
+    assert!((1..12).step_by(2).all(|index| state.owes(LEADER, index)));
+}
+
+#[test]
+fn what_was_on_a_link_that_broke_is_asked_for_elsewhere_and_who_stays_away_is_left_out() {
+    let mut state = fetching(30, (2, 2), &[]);
+    let mut pace = Pace::default();
+    let lost = of(&state.asks(0), B);
+    state.on_link(10, B, false);
+    for index in of(&state.asks(10), A) {
+        state.take(20, index, piece(index));
+    }
+    for index in (0..16).step_by(2) {
+        state.take(20, index, piece(index));
+    }
+    let next = state.asks(20);
+    assert!(next.iter().all(|ask| ask.0 == A));
+    state.on_link(30, B, true);
+    assert!(of(&state.asks(30), B).iter().any(|index| lost.contains(index)));
+    state.on_link(40, B, false);
+    for index in of(&next, A) {
+        state.take(900, index, piece(index));
+    }
+    assert_eq!(state.silent(40 + ANSWER_MS - 1, &mut pace), None);
+    assert_eq!(state.silent(40 + ANSWER_MS, &mut pace), Some(B));
 }
 
 #[test]
@@ -104,7 +164,7 @@ fn one_at_a_time_is_possible_too() {
     let mut state = fetching(30, (1, 1), &[]);
     let asks = state.asks(0);
     assert_eq!(of(&asks, A).len(), asks.len());
-    state.drop_seeder(A);
+    state.drop_seeder(ANSWER_MS, A);
     let asks = state.asks(0);
     assert_eq!(of(&asks, B), (8..16).collect::<Vec<u32>>());
 }
@@ -116,8 +176,8 @@ fn when_pieces_come_slowly_the_reserve_is_asked_too() {
     let mut asks: VecDeque<(ReplicaId, u32)> = state.asks(0).into();
     for number in 0..PACE_PIECES {
         assert!(!state.lags(PACE_MS - 1, &mut pace));
-        let (from, index) = asks.pop_front().unwrap();
-        state.take(number as u64, from, index, piece(index));
+        let (_, index) = asks.pop_front().unwrap();
+        state.take(number as u64, index, piece(index));
         asks.extend(state.asks(number as u64));
     }
     let since = PACE_PIECES as u64 - 1;
