@@ -80,6 +80,9 @@ enum Way {
     Fast,
     /// Ordered, and it may wait for so long.
     Waits(Duration),
+    /// Ordered, it may wait for longer than this, and the client does not: it may never know what
+    /// came of it.
+    GivesUp(Duration),
 }
 
 /// An operation as it is drawn.
@@ -144,7 +147,7 @@ impl Shared {
     fn client(&self, caller: usize, way: Way) -> Client {
         let number = match way {
             Way::Ordered | Way::Fast => caller % CLIENTS,
-            Way::Waits(_) => CLIENTS + caller % WAITING_CLIENTS,
+            Way::Waits(_) | Way::GivesUp(_) => CLIENTS + caller % WAITING_CLIENTS,
         };
         lock(&self.clients[number]).clone()
     }
@@ -154,15 +157,21 @@ impl Shared {
         let client = self.client(caller, drawn.way);
         let content = drawn.content.clone();
         let process = (workload as u64) * CALLERS as u64 + caller as u64;
-        let wait = if let Way::Waits(wait) = drawn.way { wait } else { Duration::ZERO };
-        let options = Options { timeout: DEADLINE + wait, reply_quorum: None };
+        let timeout = match drawn.way {
+            Way::Ordered | Way::Fast => DEADLINE,
+            Way::Waits(wait) => DEADLINE + wait,
+            Way::GivesUp(patience) => patience,
+        };
+        let options = Options { timeout, reply_quorum: None };
         let now = || self.course.now_us();
         let ticket = self.book.call(drawn.shard, process, drawn.call.clone(), now);
         let invoked = now();
         let answer = async {
             match drawn.way {
                 Way::Fast => client.read(content, &options).await,
-                Way::Ordered | Way::Waits(_) => client.call(content, &options).await,
+                Way::Ordered | Way::Waits(_) | Way::GivesUp(_) => {
+                    client.call(content, &options).await
+                }
             }
         };
         let late = options.timeout + GRACE;
@@ -190,9 +199,12 @@ impl Shared {
             },
         };
         let ok = matches!(outcome, Outcome::Ok(_));
+        let waits = matches!(drawn.way, Way::Waits(_) | Way::GivesUp(_));
+        let gave_up = outcome == Outcome::Unknown && matches!(drawn.way, Way::GivesUp(_));
         self.book.ended(ticket, outcome, ended, &seen);
-        let waits = matches!(drawn.way, Way::Waits(_));
-        self.samples.add(Sample { workload, invoked, ended, ok, waits }, why);
+        if !gave_up {
+            self.samples.add(Sample { workload, invoked, ended, ok, waits }, why);
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! Load of tuples as queues: a shard is one queue. Of every other shard more is taken than is put,
-//! so that most takers wait; of the others more is put, so that there is an order to keep.
+//! so that most takers wait; of the others more is put, so that there is an order to keep. Of every
+//! fourth some takers give up before their wait is over: what they took, if anything, nobody knows.
+//! Only there, since whatever is lost can be said to have been taken by one of them.
 
 use super::space::{command, entry, template, value};
 use super::value::Values;
@@ -25,6 +27,9 @@ const DRAINED_AT_ONCE: u32 = perdura_tuples::limits::TUPLES_AT_ONCE as u32;
 
 /// Longest waits, milliseconds: shorter than a fault, and longer than many.
 const WAITS_MS: [u64; 5] = [10, 50, 250, 1_000, 3_000];
+
+/// Of those who wait to take something in every fourth queue, those who give up after half of it.
+const GIVE_UP_PERCENT: u64 = 15;
 
 fn head((workload, shard): ShardId) -> [Field; 1] {
     [Field::String(workload.prefix(shard))]
@@ -81,7 +86,13 @@ pub fn draw(place: &Place, values: &Values, random: &mut Random) -> Result<Drawn
         91..95 => Call::Rdp { fast: false },
         _ => Call::Rdp { fast: true },
     };
-    drawn(place.shard, call)
+    let gives_up = place.shard.1 % 4 == 2 && random.percent(GIVE_UP_PERCENT);
+    let drawn = drawn(place.shard, call)?;
+    let way = match (&drawn.call, drawn.way) {
+        (Any::Queue(Call::In { .. }), Way::Waits(wait)) if gives_up => Way::GivesUp(wait / 2),
+        (_, way) => way,
+    };
+    Ok(Drawn { way, ..drawn })
 }
 
 /// Takes what is left in a queue.
@@ -127,8 +138,9 @@ mod tests {
     #[test]
     fn every_operation_is_drawn_and_is_within_the_limits() {
         let (values, mut random) = (Values::default(), Random::new(3));
-        let place = Place { shard: SHARD, first: false, seen: vec![None] };
-        let mut ways = [false; 3];
+        let shard = (Workload::Queue, 6);
+        let place = Place { shard, first: false, seen: vec![None] };
+        let mut ways = [false; 4];
         for _ in 0..1_000 {
             let drawn = draw(&place, &values, &mut random).unwrap();
             ways[match drawn.way {
@@ -138,9 +150,13 @@ mod tests {
                     assert!(wait >= Duration::from_millis(1) && wait <= Duration::from_secs(3));
                     2
                 }
+                Way::GivesUp(_) => {
+                    assert!(matches!(drawn.call, Any::Queue(Call::In { .. })));
+                    3
+                }
             }] = true;
         }
-        assert_eq!(ways, [true; 3]);
+        assert_eq!(ways, [true; 4]);
     }
 
     #[test]
