@@ -200,7 +200,9 @@ impl Shared {
         };
         let ok = matches!(outcome, Outcome::Ok(_));
         let waits = matches!(drawn.way, Way::Waits(_) | Way::GivesUp(_));
-        let gave_up = outcome == Outcome::Unknown && matches!(drawn.way, Way::GivesUp(_));
+        // It is refused then if it could not be sent.
+        let patience = u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX);
+        let gave_up = matches!(drawn.way, Way::GivesUp(_)) && !ok && ended - invoked >= patience;
         self.book.ended(ticket, outcome, ended, &seen);
         if !gave_up {
             self.samples.add(Sample { workload, invoked, ended, ok, waits }, why);

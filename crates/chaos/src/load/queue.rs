@@ -167,7 +167,7 @@ mod tests {
             tuple: entry(&head(shard), value).unwrap().tuple,
         };
         let answer = |call: &Call, reply: TupleReply| {
-            understand(SHARD, call, Bytes::from(reply.to_bytes())).map(|answer| answer.result)
+            understand(SHARD, call, reply.to_bytes()).map(|answer| answer.result)
         };
         let taken = answer(&Call::Inp, TupleReply::Found(Some(found(SHARD, "v3x90")))).unwrap();
         let item = Some(Item { value: "v3x90".to_owned(), number: Some(5) });

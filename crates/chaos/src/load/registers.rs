@@ -164,8 +164,7 @@ mod tests {
     fn a_tuple_that_was_not_asked_for_fits_nothing() {
         let rdp = Call::Rdp { key: 1, fast: true };
         let answer = |call: &Call, reply: TupleReply| {
-            let reply = Bytes::from(reply.to_bytes());
-            understand(SHARD, call, reply).map(|answer| answer.result)
+            understand(SHARD, call, reply.to_bytes()).map(|answer| answer.result)
         };
         let one = |found: Found| answer(&rdp, TupleReply::Found(Some(found)));
         let value = Some("v1x70".to_owned());

@@ -192,14 +192,14 @@ impl BruteForce<'_> {
             return true;
         }
         let until = missing.iter().filter_map(|at| operations[*at].ended).min();
-        for at in 0..operations.len() {
-            let late = until.is_some_and(|until| operations[at].invoked > until);
+        for (at, operation) in operations.iter().enumerate() {
+            let late = until.is_some_and(|until| operation.invoked > until);
             if self.done[at] || late {
                 continue;
             }
             let before = self.queue.clone();
             self.done[at] = true;
-            if self.happens(&operations[at]) && self.goes_on() {
+            if self.happens(operation) && self.goes_on() {
                 return true;
             }
             self.done[at] = false;
