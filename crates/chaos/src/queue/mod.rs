@@ -5,7 +5,7 @@
 //!
 //! It looks for what no queue does, after Henzinger, Sezgin and Vafeiadis, "Aspect-oriented
 //! linearizability proofs" (CONCUR 2013), who prove that there is nothing else for histories of
-//! insertions, takings and empty answers (section 4):
+//! insertions, takings and empty answers:
 //! - a value is had that was never put ([`values`]);
 //! - a value is taken twice ([`values`]);
 //! - a value is put before another one that is taken, and is taken after it or never ([`order`]);
