@@ -15,7 +15,7 @@ use crate::service::{Service, Workload};
 use crate::waits::{Sample, Samples};
 use anyhow::{Context, Result};
 use bytes::Bytes;
-use perdura_client::{CallError, Client, Options, Reply};
+use perdura_client::{CallError, Client, Indeterminacy, Options, Refusal, Reply};
 use perdura_simulator::Random;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -128,6 +128,14 @@ fn understand(drawn: &Drawn, reply: Reply) -> Result<Answer> {
     }
 }
 
+/// Whether a call ended because of its deadline, sent or not.
+fn is_over(error: &CallError) -> bool {
+    match error {
+        CallError::Refused { reason, .. } => *reason == Refusal::DeadlinePassed,
+        CallError::Indeterminate { reason, .. } => *reason == Indeterminacy::DeadlinePassed,
+    }
+}
+
 impl Shared {
     async fn caller(self: Arc<Shared>, workload: Workload, caller: usize, mut random: Random) {
         while !self.stopping.load(Ordering::Relaxed) {
@@ -176,6 +184,8 @@ impl Shared {
         };
         let late = options.timeout + GRACE;
         let answer = tokio::time::timeout(late, answer).await;
+        let gave_up = matches!(drawn.way, Way::GivesUp(_))
+            && matches!(&answer, Ok(Err(error)) if is_over(error));
         let ended = now();
         let mut seen = Vec::new();
         let call = &drawn.call;
@@ -200,9 +210,6 @@ impl Shared {
         };
         let ok = matches!(outcome, Outcome::Ok(_));
         let waits = matches!(drawn.way, Way::Waits(_) | Way::GivesUp(_));
-        // It is refused then if it could not be sent.
-        let patience = u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX);
-        let gave_up = matches!(drawn.way, Way::GivesUp(_)) && !ok && ended - invoked >= patience;
         self.book.ended(ticket, outcome, ended, &seen);
         if !gave_up {
             self.samples.add(Sample { workload, invoked, ended, ok, waits }, why);
