@@ -35,16 +35,17 @@ kills:
 	PERDURA_ROUNDS=60 $(CARGO) test --locked -p perdura --test kills -- --nocapture --test-threads 1
 
 # Faults of every kind on a cluster of real processes, with a judge of what clients saw; an hour, or
-# for example `make chaos DURATION=120 GROUP="--crash 1" SEED=7`. The report is in $(OUT).
+# for example `make chaos DURATION=120 GROUP="--crash 1" SERVICE=tuples SEED=7`. The report is in $(OUT).
 .PHONY: chaos
 DURATION ?= 3600
 GROUP ?= --byzantine 1
+SERVICE ?= kv
 SEED ?= $(shell date +%s)
 OUT ?= target/chaos/$(SEED)-$(shell date +%H%M%S)
 chaos:
 	scripts/chaos-setup
 	$(CARGO) build --release --locked -p perdura -p perdura-chaos
-	target/release/perdura-chaos $(GROUP) --duration $(DURATION) --seed $(SEED) --out $(OUT)
+	target/release/perdura-chaos $(GROUP) --service $(SERVICE) --duration $(DURATION) --seed $(SEED) --out $(OUT)
 
 # The agreement machine in every order of events within the bounds of docs/testing.md, on two threads;
 # then flaws made on purpose, which it has to find, and random walks beyond the bounds.

@@ -2,7 +2,7 @@
 //! fault that was injected. SVG as text; nothing in it needs a library.
 
 use crate::faults::Kind;
-use crate::history::Workload;
+use crate::service::Workload;
 use crate::timeline::Event;
 use crate::waits::Sample;
 use std::fmt::Write;
@@ -21,8 +21,8 @@ const POINTS: u64 = 600;
 /// The shortest and the longest wait of the scale, milliseconds.
 const WAITS: (f64, f64) = (1.0, 60_000.0);
 
-const COLOURS: [(Workload, &str); 2] =
-    [(Workload::Register, "#3b6ea5"), (Workload::Transactions, "#e08e2b")];
+/// Of the two workloads of a service.
+const COLOURS: [&str; 2] = ["#3b6ea5", "#e08e2b"];
 
 /// Where a time is.
 struct Scale {
@@ -51,7 +51,13 @@ fn colour(kind: Kind) -> &'static str {
 }
 
 /// The picture of a run that ended at `to`, in microseconds.
-pub fn draw(title: &str, events: &[Event], samples: &[Sample], to: u64) -> String {
+pub fn draw(
+    title: &str,
+    workloads: [Workload; 2],
+    events: &[Event],
+    samples: &[Sample],
+    to: u64,
+) -> String {
     let to = to.max(1_000_000);
     let bin = to.div_ceil(POINTS).max(1_000_000);
     let scale = Scale { to_us: to as f64 };
@@ -67,7 +73,7 @@ pub fn draw(title: &str, events: &[Event], samples: &[Sample], to: u64) -> Strin
     );
     text(&mut svg, LEFT, 22.0, "start", 15, title);
     shade(&mut svg, &scale, events, lanes + kinds.len() as f64 * LANE);
-    throughput(&mut svg, &scale, samples, (bin, to));
+    throughput(&mut svg, &scale, workloads, samples, (bin, to));
     waits(&mut svg, &scale, samples, (bin, to));
     for (row, kind) in kinds.iter().enumerate() {
         lane(&mut svg, &scale, *kind, events, lanes + row as f64 * LANE);
@@ -111,11 +117,17 @@ fn shade(svg: &mut String, scale: &Scale, events: &[Event], bottom: f64) {
     }
 }
 
-fn throughput(svg: &mut String, scale: &Scale, samples: &[Sample], (bin, to): (u64, u64)) {
+fn throughput(
+    svg: &mut String,
+    scale: &Scale,
+    workloads: [Workload; 2],
+    samples: &[Sample],
+    (bin, to): (u64, u64),
+) {
     let bins = to.div_ceil(bin) as usize;
     let mut counts = [vec![0_u64; bins], vec![0_u64; bins]];
     for sample in samples.iter().filter(|sample| sample.ok && sample.ended < to) {
-        let row = usize::from(sample.workload == Workload::Transactions);
+        let row = usize::from(sample.workload == workloads[1]);
         counts[row][(sample.ended / bin) as usize] += 1;
     }
     let rate = |count: u64| count as f64 * 1e6 / bin as f64;
@@ -128,7 +140,7 @@ fn throughput(svg: &mut String, scale: &Scale, samples: &[Sample], (bin, to): (u
         line(svg, (LEFT, y(value)), (WIDTH - RIGHT, y(value)), "#dddddd");
         text(svg, LEFT - 6.0, y(value) + 4.0, "end", 11, &format!("{value:.0}"));
     }
-    for (row, (workload, colour)) in COLOURS.iter().enumerate() {
+    for (row, (workload, colour)) in workloads.iter().zip(COLOURS).enumerate() {
         let points = counts[row].iter().enumerate().map(|(at, count)| {
             let middle = (at as u64 * bin + bin / 2).min(to);
             format!("{:.1},{:.1}", scale.x(middle), y(rate(*count)))
@@ -144,7 +156,7 @@ fn waits(svg: &mut String, scale: &Scale, samples: &[Sample], (bin, to): (u64, u
     let top = TOP + PANEL + GAP;
     let bins = to.div_ceil(bin) as usize;
     let mut longest = vec![0_u64; bins];
-    for sample in samples {
+    for sample in samples.iter().filter(|sample| !sample.waits) {
         // A wait is felt in all the time that it lasts.
         let (first, last) = (sample.invoked / bin, sample.ended / bin);
         for at in first..=last {
@@ -239,6 +251,7 @@ fn round_up(value: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::service::Service;
 
     #[test]
     fn a_run_is_drawn_with_a_lane_for_each_kind_that_came() {
@@ -254,14 +267,16 @@ mod tests {
         let events = [event(Kind::Kill, 1_000_000), event(Kind::KillAll, 5_000_000)];
         let samples: Vec<Sample> = (0..100)
             .map(|at| Sample {
-                workload: Workload::Register,
+                workload: Workload::Tuples,
                 invoked: at * 100_000,
                 ended: at * 100_000 + 5_000,
                 ok: true,
+                waits: false,
             })
             .collect();
-        let svg = draw("a < b", &events, &samples, 10_000_000);
+        let svg = draw("a < b", Service::Tuples.workloads(), &events, &samples, 10_000_000);
         assert!(svg.contains("a &lt; b") && svg.ends_with("</svg>\n"));
+        assert!(svg.contains(">tuples</text>") && svg.contains(">queue</text>"));
         assert!(svg.contains(">kill</text>") && svg.contains(">kill-all</text>"));
         assert!(!svg.contains("NaN") && !svg.contains("inf"));
         assert_eq!(round_up(101.0), 200.0);

@@ -5,10 +5,10 @@
 //! keys are read once more, and it is judged again with what they held.
 
 use crate::course::lock;
+use crate::judge;
+use crate::operation::{Call, Operation, Outcome, from_json_lines, to_json_lines};
+use crate::service::Workload;
 use anyhow::{Context, Result};
-use perdura_simulator::linearizability::{
-    Call, DEFAULT_BUDGET, History, Operation, Outcome, Verdict, check,
-};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,40 +20,19 @@ const SHARD_OPERATIONS: usize = 300;
 /// Shards of a workload that are in use at once.
 pub const OPEN_SHARDS: usize = 4;
 
-/// A workload.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Workload {
-    /// Operations on one key.
-    Register,
-    /// Transactions, comparisons and ranges over three keys.
-    Transactions,
-}
-
-impl Workload {
-    /// All.
-    pub const ALL: [Workload; 2] = [Workload::Register, Workload::Transactions];
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Workload::Register => "register",
-            Workload::Transactions => "transactions",
-        }
-    }
-
-    /// Keys of a shard.
-    pub fn keys(self, shard: u64) -> Vec<String> {
-        let (letter, count) = match self {
-            Workload::Register => ('r', 1),
-            Workload::Transactions => ('t', 3),
-        };
-        // A key is no prefix of another one's shard.
-        (0..count).map(|key| format!("{letter}{shard:07}.{key}")).collect()
-    }
-}
-
 /// A shard's name.
 pub type ShardId = (Workload, u64);
+
+/// Where an operation is to be.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// Its shard.
+    pub shard: ShardId,
+    /// Whether it is the shard's first.
+    pub first: bool,
+    /// What the shard's keys held when somebody last looked.
+    pub seen: Vec<Option<String>>,
+}
 
 /// An operation under way.
 #[derive(Clone, Copy, Debug)]
@@ -116,9 +95,9 @@ impl Book {
         Ok((book, receiver))
     }
 
-    /// A place for the next operation, in one of the shards in use, chosen by `chance`; and what
-    /// its keys held when somebody last looked. The operation has to be called and to end.
-    pub fn choose(&self, workload: Workload, chance: u64) -> (ShardId, Vec<Option<String>>) {
+    /// A place for the next operation, in one of the shards in use, chosen by `chance`. The
+    /// operation has to be called and to end.
+    pub fn choose(&self, workload: Workload, chance: u64) -> Place {
         let mut state = lock(&self.state);
         let shards = state.open.keys().filter(|shard| shard.0 == workload);
         let mut shards: Vec<ShardId> = shards.copied().collect();
@@ -126,13 +105,13 @@ impl Book {
             let next = state.next.entry(workload).or_default();
             let id = (workload, *next);
             *next += 1;
-            let seen = vec![None; workload.keys(id.1).len()];
+            let seen = vec![None; workload.keys()];
             state.open.insert(id, Shard { seen, ..Shard::default() });
             shards.push(id);
         }
         let id = shards[(chance % shards.len() as u64) as usize];
         let shard = state.open.entry(id).or_default();
-        let seen = shard.seen.clone();
+        let place = Place { shard: id, first: shard.taken == 0, seen: shard.seen.clone() };
         shard.taken += 1;
         shard.open += 1;
         if shard.taken == SHARD_OPERATIONS
@@ -140,7 +119,7 @@ impl Book {
         {
             state.ending.insert(id, full);
         }
-        (id, seen)
+        place
     }
 
     /// Notes a call, before it is made.
@@ -219,40 +198,31 @@ impl Book {
     }
 
     /// Writes a shard's operations to its file, and judges them.
-    pub fn judge(&self, id: ShardId, operations: Vec<Operation>) -> Result<Result<Judged, String>> {
-        let history = History { operations };
-        fs::write(self.file(id), history.to_json_lines()).context("writing a history")?;
-        Ok(self.verdict(id, &history))
+    pub fn judge(&self, id: ShardId, operations: &[Operation]) -> Result<Result<Judged, String>> {
+        fs::write(self.file(id), to_json_lines(operations)).context("writing a history")?;
+        Ok(self.verdict(id, operations))
     }
 
-    /// Judges a shard again, with a last operation.
-    pub fn judge_again(&self, id: ShardId, last: Operation) -> Result<Result<Judged, String>> {
+    /// Judges a shard again, with its last operations.
+    pub fn judge_again(&self, id: ShardId, last: Vec<Operation>) -> Result<Result<Judged, String>> {
         let text = fs::read_to_string(self.file(id)).context("reading a history")?;
-        let mut history = History::from_json_lines(&text).map_err(anyhow::Error::msg)?;
-        history.operations.push(last);
-        fs::write(self.file(id), history.to_json_lines()).context("writing a history")?;
-        Ok(self.verdict(id, &history))
+        let mut operations = from_json_lines(&text).map_err(anyhow::Error::msg)?;
+        operations.extend(last);
+        self.judge(id, &operations)
     }
 
-    fn verdict(&self, id: ShardId, history: &History) -> Result<Judged, String> {
+    fn verdict(&self, id: ShardId, operations: &[Operation]) -> Result<Judged, String> {
         let mut judged = Judged { shards: 1, ..Judged::default() };
-        for operation in &history.operations {
+        for operation in operations {
             match operation.outcome {
                 Outcome::Ok(_) => judged.operations += 1,
                 Outcome::Refused => judged.refused += 1,
                 Outcome::Unknown => judged.unknown += 1,
             }
         }
-        let file = self.file(id);
-        match check(history, DEFAULT_BUDGET) {
-            Verdict::Linearizable => Ok(judged),
-            Verdict::Violated(why) => {
-                Err(format!("not linearizable: {} ({})", why, file.display()))
-            }
-            Verdict::Undecided => Err(format!(
-                "the search for an order gave up within its bound ({})",
-                file.display()
-            )),
+        match judge::check(id.0, operations) {
+            Ok(()) => Ok(judged),
+            Err(why) => Err(format!("{why} ({})", self.file(id).display())),
         }
     }
 }
@@ -270,33 +240,36 @@ impl Judged {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use perdura_simulator::linearizability::Return;
+    use crate::operation::Return;
+    use perdura_simulator::linearizability as store;
 
     fn run(answer: Option<&str>) -> Result<Judged, String> {
         let directory = tempfile::tempdir().unwrap();
         let (book, full) = Book::create(directory.path()).unwrap();
-        let mut key = String::new();
+        let key = || "key".to_owned();
         for number in 0..SHARD_OPERATIONS as u64 {
-            let (shard, _) = book.choose(Workload::Register, 0);
-            assert_eq!(shard, (Workload::Register, 0));
-            key = Workload::Register.keys(shard.1).remove(0);
-            let call = Call::Put { key: key.clone(), value: format!("v{number}") };
-            let ticket = book.call(shard, 0, call, || 10 * number + 1);
-            book.ended(ticket, Outcome::Ok(Return::Put), 10 * number + 2, &[]);
+            let place = book.choose(Workload::Register, 0);
+            assert_eq!(place.shard, (Workload::Register, 0));
+            assert_eq!(place.first, number == 0);
+            let (key, value) = (key(), format!("v{number}"));
+            let call = Call::Store(store::Call::Put { key, value });
+            let ticket = book.call(place.shard, 0, call, || 10 * number + 1);
+            let done = Outcome::Ok(Return::Store(store::Return::Put));
+            book.ended(ticket, done, 10 * number + 2, &[]);
         }
         let (id, operations) = full.try_recv().unwrap();
         assert_eq!((id.1, operations.len()), (0, SHARD_OPERATIONS));
-        book.judge(id, operations).unwrap().unwrap();
+        book.judge(id, &operations).unwrap().unwrap();
         let last = Operation {
             process: 0,
             invoked: 1_000_000,
             ended: Some(1_000_001),
-            call: Call::Get { key },
-            outcome: Outcome::Ok(Return::Value(answer.map(str::to_owned))),
+            call: Call::Store(store::Call::Get { key: key() }),
+            outcome: Outcome::Ok(Return::Store(store::Return::Value(answer.map(str::to_owned)))),
         };
         book.close();
         assert_eq!(book.shards().len(), OPEN_SHARDS);
-        book.judge_again(id, last).unwrap()
+        book.judge_again(id, vec![last]).unwrap()
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The command line.
 
 use crate::faults::Kind;
+use crate::service::Service;
 use clap::{ArgGroup, Parser};
 use perdura_protocol::Faults;
 use std::path::PathBuf;
@@ -30,6 +31,9 @@ pub struct Options {
     /// A group that is live with U failures and safe with R liars
     #[arg(long, value_name = "U,R", value_parser = parse_faults)]
     pub faults: Option<Faults>,
+    /// What the replicas run, and is judged
+    #[arg(long, value_enum, default_value_t = Service::Kv)]
+    pub service: Service,
     /// How long faults are injected: 120, 120s, 2m, 1h
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = parse_duration)]
     pub duration: Duration,
@@ -67,8 +71,18 @@ pub struct Options {
 }
 
 impl Options {
-    /// The group's bounds as `perdura init` takes them.
-    pub fn bounds(&self) -> Vec<String> {
+    /// What the cluster is, as `perdura init` takes it: its bounds, and its service if it is not the
+    /// usual one.
+    pub fn cluster(&self) -> Vec<String> {
+        let service = match self.service {
+            Service::Kv => Vec::new(),
+            Service::Tuples => vec!["--service".to_owned(), self.service.name().to_owned()],
+        };
+        [self.bounds(), service].concat()
+    }
+
+    /// The group's bounds.
+    fn bounds(&self) -> Vec<String> {
         match (self.crash, self.byzantine, self.faults) {
             (Some(f), _, _) => vec!["--crash".to_owned(), f.to_string()],
             (_, Some(f), _) => vec!["--byzantine".to_owned(), f.to_string()],
@@ -107,18 +121,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_well_formed_and_bounds_are_as_for_init() {
+    fn the_command_line_is_well_formed_and_clusters_are_as_for_init() {
         use clap::CommandFactory;
         Options::command().debug_assert();
         let bounds = |arguments: &[&str]| {
             let all = [&["perdura-chaos"], arguments].concat();
-            Options::try_parse_from(all).map(|options| options.bounds().join(" "))
+            Options::try_parse_from(all).map(|options| options.cluster().join(" "))
         };
         assert_eq!(bounds(&[]).unwrap(), "--byzantine 1");
         assert_eq!(bounds(&["--crash", "1"]).unwrap(), "--crash 1");
         assert_eq!(bounds(&["--faults", "2,1"]).unwrap(), "--faults 2,1");
         assert!(bounds(&["--faults", "0,0"]).is_err());
         assert!(bounds(&["--crash", "1", "--byzantine", "1"]).is_err());
+        assert_eq!(bounds(&["--service", "tuples"]).unwrap(), "--byzantine 1 --service tuples");
+        assert_eq!(bounds(&["--service", "kv"]).unwrap(), "--byzantine 1");
+        assert!(bounds(&["--service", "sql"]).is_err());
         assert!(bounds(&["--only", "kill,no-such"]).is_err());
         assert_eq!(parse_duration("2m"), Ok(Duration::from_secs(120)));
         assert!(parse_duration("0").is_err() && parse_duration("1d").is_err());

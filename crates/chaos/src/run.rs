@@ -6,19 +6,19 @@ use crate::course::{Course, End, lock};
 use crate::faults::{Kind, Need};
 use crate::history::{Book, Judged, ShardId};
 use crate::inject::Scene;
+use crate::load::{self, Load};
 use crate::nemesis::{self, RECOVERY};
 use crate::network::Network;
+use crate::operation::Operation;
 use crate::options::Options;
 use crate::report::Report;
 use crate::timeline::Timeline;
 use crate::volume::{self, Make, system};
 use crate::waits::Samples;
 use crate::watch::Watch;
-use crate::workload::{CLIENTS, Load};
 use crate::{files, isolation};
 use anyhow::{Context, Result, ensure};
 use perdura_simulator::Random;
-use perdura_simulator::linearizability::Operation;
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::SocketAddr;
@@ -53,10 +53,10 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     let (make, why) = volume::best_make(&out, isolation::is_root());
     let kinds = choose_kinds(options, make, why.as_deref());
     ensure!(!kinds.is_empty(), "no fault is left to inject");
-    let bounds = options.bounds().join(" ");
+    let group = options.cluster().join(" ");
     let long = options.duration >= LONG;
     println!(
-        "chaos: {bounds}, seed {seed}, {} s of {} kinds of faults, in {}",
+        "chaos: {group}, seed {seed}, {} s of {} kinds of faults, in {}",
         options.duration.as_secs(),
         kinds.len(),
         out.display()
@@ -66,7 +66,8 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         println!("interrupted; {} is left as it is", out.display());
         return Ok(ExitCode::from(130));
     };
-    report.bounds = bounds;
+    report.group = group;
+    report.service = options.service;
     report.seed = seed;
     report.must_fire = if long { kinds.clone() } else { Vec::new() };
     report.kinds = kinds;
@@ -169,11 +170,11 @@ fn set_up(
     proxies: &tokio::runtime::Runtime,
     seed: u64,
 ) -> Result<Scene> {
-    let cluster = Arc::new(Cluster::create(program, out, &options.bounds(), make)?);
+    let cluster = Arc::new(Cluster::create(program, out, &options.cluster(), make)?);
     let file = cluster.file()?;
     let replicas = file.replicas.iter().map(|replica| Ok(replica.address.parse()?));
     let replicas: Vec<SocketAddr> = replicas.collect::<Result<_>>()?;
-    let network = Network::start(&replicas, CLIENTS, proxies.handle())?;
+    let network = Network::start(&replicas, load::clients(options.service), proxies.handle())?;
     cluster.take_cluster_file_to_hosts(&network)?;
     for id in 0..cluster.hosts.len() {
         cluster.start(id)?;
@@ -183,7 +184,8 @@ fn set_up(
         course.violation(format!("the cluster does not come up: {missing}"));
     }
     let key = cluster.client_key();
-    let load = Load::start(course, book, samples, &network, (&file, &key), (options.rate, seed))?;
+    let settings = (options.service, options.rate, seed);
+    let load = Load::start(course, book, samples, &network, (&file, &key), settings)?;
     let timeline = Timeline::new(course);
     let short = options.duration < LONG;
     Ok(Scene { course: Arc::clone(course), cluster, network, watch, load, timeline, short })
@@ -199,7 +201,7 @@ fn judge(
     let (book, course, verdicts) = (Arc::clone(book), Arc::clone(course), Arc::clone(verdicts));
     std::thread::spawn(move || {
         for (id, operations) in full {
-            match book.judge(id, operations) {
+            match book.judge(id, &operations) {
                 Ok(Ok(judged)) => drop(lock(&verdicts).insert(id, judged)),
                 Ok(Err(why)) => course.violation(why),
                 Err(error) => course.violation(format!("cannot judge: {error:#}")),

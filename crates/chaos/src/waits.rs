@@ -1,7 +1,7 @@
 //! How long clients waited, operation by operation.
 
 use crate::course::lock;
-use crate::history::Workload;
+use crate::service::Workload;
 use std::sync::Mutex;
 
 /// One operation's wait; times in microseconds since the start of the run.
@@ -15,6 +15,8 @@ pub struct Sample {
     pub ended: u64,
     /// Whether it got a result.
     pub ok: bool,
+    /// Whether it was asked to wait: then how long it took says nothing of the cluster.
+    pub waits: bool,
 }
 
 /// An operation without a result.
@@ -55,17 +57,20 @@ impl Samples {
     }
 }
 
-/// The longest wait of operations that were under way at any time from `from` to `to`.
+/// The longest wait of operations that were under way at any time from `from` to `to`, and were not
+/// asked to wait.
 pub fn longest(samples: &[Sample], from: u64, to: u64) -> u64 {
     let first = samples.partition_point(|sample| sample.ended < from);
-    let meets = samples[first..].iter().filter(|sample| sample.invoked <= to);
+    let meets = samples[first..].iter().filter(|sample| sample.invoked <= to && !sample.waits);
     meets.map(|sample| sample.ended - sample.invoked).max().unwrap_or_default()
 }
 
-/// Waits of the operations that were under way at `at`, or called within `within` after it.
+/// Waits of the operations that were under way at `at`, or called within `within` after it, and
+/// were not asked to wait.
 pub fn around(samples: &[Sample], at: u64, within: u64) -> Vec<u64> {
     let first = samples.partition_point(|sample| sample.ended < at);
-    let meets = samples[first..].iter().filter(|sample| sample.invoked <= at + within);
+    let meets =
+        samples[first..].iter().filter(|sample| sample.invoked <= at + within && !sample.waits);
     meets.map(|sample| sample.ended - sample.invoked).collect()
 }
 
@@ -82,9 +87,12 @@ mod tests {
 
     #[test]
     fn waits_are_those_of_operations_under_way() {
-        let sample =
-            |invoked, ended| Sample { workload: Workload::Register, invoked, ended, ok: true };
-        let samples = [sample(0, 10), sample(5, 50), sample(60, 61), sample(40, 90)];
+        let sample = |invoked, ended| {
+            let workload = Workload::Register;
+            Sample { workload, invoked, ended, ok: true, waits: false }
+        };
+        let asked_to = Sample { waits: true, ..sample(2, 80) };
+        let samples = [sample(0, 10), sample(5, 50), sample(60, 61), asked_to, sample(40, 90)];
         assert_eq!(longest(&samples, 11, 20), 45);
         assert_eq!(longest(&samples, 0, 100), 50);
         assert_eq!(longest(&samples, 91, 100), 0);
