@@ -17,9 +17,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// ends.
 const PIECES_AT_ONCE: usize = 8;
 
-/// A seeder that owes pieces and gave none for this time is left out; it doubles with the pace, for what
-/// all of them send comes by one way.
+/// A seeder that owes pieces and gave none for this time is left out. It doubles when nobody else gave
+/// any either, for what all of them send may come by one slow way ...
 const ANSWER_MS: u64 = 1_000;
+
+/// ... so many times: what was lost on the way is waited for as long.
+const ANSWER_DOUBLINGS: u32 = 2;
 
 /// What a seeder owes is asked for elsewhere when nothing else is left and it gave nothing for this time.
 const OWED_MS: u64 = 200;
@@ -84,12 +87,7 @@ struct Seeder {
 #[derive(Clone, Copy, Default)]
 pub(super) struct Pace {
     doublings: u32,
-}
-
-impl Pace {
-    fn slow_down(&mut self) {
-        self.doublings = (self.doublings + 1).min(PACE_DOUBLINGS);
-    }
+    answer_doublings: u32,
 }
 
 /// A state on its way.
@@ -109,6 +107,8 @@ pub(super) struct Fetching {
     given: usize,
     given_bytes: usize,
     given_since_ms: u64,
+    // When the last one came.
+    progress_ms: u64,
 }
 
 /// What a seeder that is too slow, or that failed, leaves behind.
@@ -147,6 +147,7 @@ impl Fetching {
             given: 0,
             given_bytes: 0,
             given_since_ms: now_ms,
+            progress_ms: now_ms,
         }
     }
 
@@ -237,6 +238,7 @@ impl Fetching {
                 seeder.since_ms = now_ms;
             }
         }
+        self.progress_ms = now_ms;
         self.given += 1;
         self.given_bytes += piece.len();
         self.pieces[index as usize] = Some(piece);
@@ -280,12 +282,14 @@ impl Fetching {
 
     /// Who owes pieces and gives none, or is away.
     pub fn silent(&self, now_ms: u64, pace: &mut Pace) -> Option<ReplicaId> {
-        let patience_ms = ANSWER_MS << pace.doublings;
+        let patience_ms = ANSWER_MS << pace.answer_doublings;
         let late = |seeder: &&Seeder| {
             (seeder.away || !seeder.owes.is_empty()) && now_ms >= seeder.since_ms + patience_ms
         };
         let silent = self.seeders.iter().find(late)?;
-        pace.slow_down();
+        if self.progress_ms <= silent.since_ms {
+            pace.answer_doublings = (pace.answer_doublings + 1).min(ANSWER_DOUBLINGS);
+        }
         Some(silent.id)
     }
 
@@ -294,7 +298,7 @@ impl Fetching {
         if now_ms < self.given_since_ms + (PACE_MS << pace.doublings) {
             return false;
         }
-        pace.slow_down();
+        pace.doublings = (pace.doublings + 1).min(PACE_DOUBLINGS);
         self.begin_pace(now_ms);
         self.active = (self.active + 1).min(self.seeders.len());
         true

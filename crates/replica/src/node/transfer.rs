@@ -68,8 +68,10 @@ pub(super) struct Transfer<S> {
     pace: Pace,
     // How often each replica failed to bring its state, until one arrives.
     failures: BTreeMap<ReplicaId, u32>,
-    // Verified pieces of a state that did not arrive as a whole.
+    // Verified pieces of a state that did not arrive as a whole, and the digests of those that were
+    // missing: some may be on the way.
     kept: BTreeMap<Digest, Bytes>,
+    lacking: BTreeSet<Digest>,
     /// State that was on disk before and is lost; no state below it will do.
     pub at_least: Slot,
 }
@@ -85,6 +87,7 @@ impl<S: Service> Transfer<S> {
             pace: Pace::default(),
             failures: BTreeMap::new(),
             kept: BTreeMap::new(),
+            lacking: BTreeSet::new(),
             at_least,
         }
     }
@@ -126,7 +129,22 @@ impl<S: Service> Transfer<S> {
     fn forget_failures(&mut self) {
         self.pace = Pace::default();
         self.failures.clear();
+        self.forget_pieces();
+    }
+
+    fn forget_pieces(&mut self) {
         self.kept.clear();
+        self.lacking.clear();
+    }
+
+    /// Keeps a piece that comes after its state was given up, for the next one.
+    fn keep_late(&mut self, piece: Bytes) {
+        if !self.lacking.is_empty() {
+            let digest = Digest::of(&piece);
+            if self.lacking.remove(&digest) {
+                self.kept.insert(digest, piece);
+            }
+        }
     }
 
     /// Whether a state at or after `slot` is being stored already: an older one could not follow
@@ -270,9 +288,12 @@ impl<S: Service> Node<S> {
         self.transfer.ended_ms = now.monotonic_ms;
         if let Phase::Pieces(fetching) = phase {
             let (_, manifest, pieces) = fetching.into_pieces();
-            let digests = manifest.entries().iter().map(|entry| entry.digest);
-            self.transfer.kept =
-                digests.zip(pieces).filter_map(|(digest, piece)| Some((digest, piece?))).collect();
+            for (entry, piece) in manifest.entries().iter().zip(pieces) {
+                match piece {
+                    Some(piece) => drop(self.transfer.kept.insert(entry.digest, piece)),
+                    None => drop(self.transfer.lacking.insert(entry.digest)),
+                }
+            }
         }
     }
 
@@ -293,6 +314,7 @@ impl<S: Service> Node<S> {
             return;
         };
         let kept = std::mem::take(&mut self.transfer.kept);
+        self.transfer.lacking.clear();
         // The leader has the most to do: it is asked where there are too few others for one of them to
         // be correct.
         let leader = self.agreement.leader();
@@ -321,7 +343,10 @@ impl<S: Service> Node<S> {
     }
 
     fn on_piece(&mut self, now: Now, from: ReplicaId, slot: Slot, index: u32, piece: Bytes) {
-        let Phase::Pieces(fetching) = &mut self.transfer.phase else { return };
+        let Phase::Pieces(fetching) = &mut self.transfer.phase else {
+            self.transfer.keep_late(piece);
+            return;
+        };
         if fetching.offer.state.slot != slot || !fetching.lacks(index) {
             return;
         }
@@ -471,7 +496,7 @@ impl<S: Service> Node<S> {
                     !self.agreement.voting() || self.machine.slot() < self.transfer.at_least;
                 if ms >= self.transfer.ended_ms + KEPT_MS {
                     // It was overtaken by the log.
-                    self.transfer.kept.clear();
+                    self.transfer.forget_pieces();
                 }
                 if ms < self.transfer.ended_ms + ANSWER_MS {
                     return;

@@ -101,9 +101,13 @@ fn who_gives_nothing_is_found_and_what_it_owes_is_open_again() {
 }
 
 #[test]
-fn patience_grows_with_every_seeder_that_seemed_silent() {
+fn patience_grows_when_nobody_gave_anything_and_within_bounds() {
     let mut pace = Pace::default();
-    for doublings in 0..=PACE_DOUBLINGS {
+    let mut state = fetching(30, (2, 2), &[]);
+    let owed = of(&state.asks(0), A);
+    state.take(ANSWER_MS - 1, owed[0], piece(owed[0]));
+    assert_eq!(state.silent(ANSWER_MS, &mut pace), Some(B), "one of two");
+    for doublings in 0..=ANSWER_DOUBLINGS {
         let mut state = fetching(30, (2, 2), &[]);
         state.asks(0);
         assert_eq!(state.silent((ANSWER_MS << doublings) - 1, &mut pace), None);
@@ -111,7 +115,7 @@ fn patience_grows_with_every_seeder_that_seemed_silent() {
     }
     let mut state = fetching(30, (2, 2), &[]);
     state.asks(0);
-    assert_eq!(state.silent(ANSWER_MS << PACE_DOUBLINGS, &mut pace), Some(A));
+    assert_eq!(state.silent(ANSWER_MS << ANSWER_DOUBLINGS, &mut pace), Some(A));
 }
 
 #[test]
