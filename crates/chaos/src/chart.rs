@@ -255,15 +255,8 @@ mod tests {
 
     #[test]
     fn a_run_is_drawn_with_a_lane_for_each_kind_that_came() {
-        let event = |kind, began| Event {
-            kind,
-            replicas: vec![0],
-            detail: String::new(),
-            fired: true,
-            began,
-            healed: Some(began + 1_000_000),
-            level: None,
-        };
+        let event =
+            |kind, began| Event { began, healed: Some(began + 1_000_000), ..Event::of(kind) };
         let events = [event(Kind::Kill, 1_000_000), event(Kind::KillAll, 5_000_000)];
         let samples: Vec<Sample> = (0..100)
             .map(|at| Sample {

@@ -60,6 +60,8 @@ pub struct Cluster {
     directory: PathBuf,
     /// The group's bounds.
     pub faults: Faults,
+    /// What a proposal's time may differ from a replica's clock by.
+    pub max_skew_ms: u64,
     /// By id.
     pub hosts: Vec<Host>,
 }
@@ -260,6 +262,7 @@ impl Cluster {
             program: program.to_owned(),
             directory: directory.to_owned(),
             faults: file.faults,
+            max_skew_ms: file.max_skew_ms,
             hosts,
         };
         for id in 0..cluster.hosts.len() {

@@ -13,6 +13,7 @@ struct Raw {
     cluster: String,
     administrator: String,
     faults: RawFaults,
+    max_skew_ms: u64,
     replica: Vec<RawReplica>,
 }
 
@@ -53,6 +54,8 @@ pub struct ClusterFile {
     administrator: PublicKey,
     /// The group's bounds.
     pub faults: Faults,
+    /// What a proposal's time may differ from a replica's clock by.
+    pub max_skew_ms: u64,
     /// By id.
     pub replicas: Vec<Entry>,
 }
@@ -76,6 +79,7 @@ impl ClusterFile {
             cluster: raw.cluster.parse().ok().context("the cluster's id does not read")?,
             administrator: key(&raw.administrator)?,
             faults: Faults::new(raw.faults.u, raw.faults.r)?,
+            max_skew_ms: raw.max_skew_ms,
             replicas: replicas.collect::<Result<_>>()?,
             text,
         })
@@ -165,13 +169,14 @@ mod tests {
             )
         };
         let text = format!(
-            "cluster = \"{}\"\nadministrator = \"{key}\"\n[faults]\nu = 1\nr = 0\n{}{}{}",
+            "cluster = \"{}\"\nadministrator = \"{key}\"\nmax_skew_ms = 400\n[faults]\nu = 1\nr = 0\n{}{}{}",
             "01".repeat(16),
             replica(5),
             replica(6),
             replica(7)
         );
         let file = ClusterFile::parse(text.clone()).unwrap();
+        assert_eq!(file.max_skew_ms, 400);
         assert_eq!(file.replicas[2].address, "127.0.0.1:7");
         let other = file.with_addresses(|id| format!("127.0.0.1:9{id}")).unwrap();
         assert_eq!(

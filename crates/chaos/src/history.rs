@@ -4,6 +4,7 @@
 //! A shard that is full is written to a file and judged while the run goes on. At the end all its
 //! keys are read once more, and it is judged again with what they held.
 
+use crate::clocks::Clocks;
 use crate::course::lock;
 use crate::judge;
 use crate::operation::{Call, Operation, Outcome, from_json_lines, to_json_lines};
@@ -198,20 +199,35 @@ impl Book {
     }
 
     /// Writes a shard's operations to its file, and judges them.
-    pub fn judge(&self, id: ShardId, operations: &[Operation]) -> Result<Result<Judged, String>> {
+    pub fn judge(
+        &self,
+        id: ShardId,
+        operations: &[Operation],
+        clocks: &Clocks,
+    ) -> Result<Result<Judged, String>> {
         fs::write(self.file(id), to_json_lines(operations)).context("writing a history")?;
-        Ok(self.verdict(id, operations))
+        Ok(self.verdict(id, operations, clocks))
     }
 
     /// Judges a shard again, with its last operations.
-    pub fn judge_again(&self, id: ShardId, last: Vec<Operation>) -> Result<Result<Judged, String>> {
+    pub fn judge_again(
+        &self,
+        id: ShardId,
+        last: Vec<Operation>,
+        clocks: &Clocks,
+    ) -> Result<Result<Judged, String>> {
         let text = fs::read_to_string(self.file(id)).context("reading a history")?;
         let mut operations = from_json_lines(&text).map_err(anyhow::Error::msg)?;
         operations.extend(last);
-        self.judge(id, &operations)
+        self.judge(id, &operations, clocks)
     }
 
-    fn verdict(&self, id: ShardId, operations: &[Operation]) -> Result<Judged, String> {
+    fn verdict(
+        &self,
+        id: ShardId,
+        operations: &[Operation],
+        clocks: &Clocks,
+    ) -> Result<Judged, String> {
         let mut judged = Judged { shards: 1, ..Judged::default() };
         for operation in operations {
             match operation.outcome {
@@ -220,7 +236,7 @@ impl Book {
                 Outcome::Unknown => judged.unknown += 1,
             }
         }
-        match judge::check(id.0, operations) {
+        match judge::check(id.0, operations, clocks) {
             Ok(()) => Ok(judged),
             Err(why) => Err(format!("{why} ({})", self.file(id).display())),
         }
@@ -259,7 +275,7 @@ mod tests {
         }
         let (id, operations) = full.try_recv().unwrap();
         assert_eq!((id.1, operations.len()), (0, SHARD_OPERATIONS));
-        book.judge(id, &operations).unwrap().unwrap();
+        book.judge(id, &operations, &Clocks::exact()).unwrap().unwrap();
         let last = Operation {
             process: 0,
             invoked: 1_000_000,
@@ -269,7 +285,7 @@ mod tests {
         };
         book.close();
         assert_eq!(book.shards().len(), OPEN_SHARDS);
-        book.judge_again(id, vec![last]).unwrap()
+        book.judge_again(id, vec![last], &Clocks::exact()).unwrap()
     }
 
     #[test]

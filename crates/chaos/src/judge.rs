@@ -1,6 +1,7 @@
 //! Which judge a workload has. All of them ask one question: could what clients saw have come from
 //! one copy that carries out one operation after the other, each between its call and its return?
 
+use crate::clocks::Clocks;
 use crate::operation::{Call, Operation, Outcome, Return};
 use crate::service::Workload;
 use crate::{queue, registers};
@@ -8,12 +9,12 @@ use perdura_simulator::linearizability as store;
 use store::{DEFAULT_BUDGET, History, Verdict};
 
 /// Judges the history of a shard; in words what is wrong with it.
-pub fn check(workload: Workload, operations: &[Operation]) -> Result<(), String> {
+pub fn check(workload: Workload, operations: &[Operation], clocks: &Clocks) -> Result<(), String> {
     match workload {
         Workload::Register | Workload::Transactions => search(&of_store(operations)?),
         Workload::Tuples => search(&registers::as_store(operations, workload.keys())?),
         Workload::Queue => {
-            queue::check(operations).map_err(|why| format!("not linearizable: {why}"))
+            queue::check(operations, clocks).map_err(|why| format!("not linearizable: {why}"))
         }
     }
 }

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod chart;
+mod clocks;
 mod cluster;
 mod course;
 mod faults;

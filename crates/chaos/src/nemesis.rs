@@ -112,9 +112,9 @@ fn one(scene: &Scene, kind: Kind, victim: usize, random: &mut Random) {
     let number = scene.timeline.begin(kind, struck);
     let injected: Result<Injected> = scene.strike(kind, victim, random);
     match injected {
-        Ok(Injected { detail, fired }) => scene.timeline.healed(number, detail, fired),
+        Ok(injected) => scene.timeline.healed(number, injected),
         Err(error) => {
-            scene.timeline.healed(number, format!("{error:#}"), false);
+            scene.timeline.healed(number, Injected::new(format!("{error:#}"), false));
             report(&scene.course, kind, victim, &error);
         }
     }

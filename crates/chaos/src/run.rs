@@ -1,6 +1,7 @@
 //! A run from its beginning to its end: a cluster, load, faults, the crash of all, everything read
 //! back, the verdict.
 
+use crate::clocks::Clocks;
 use crate::cluster::{Cluster, faketime};
 use crate::course::{Course, End, lock};
 use crate::faults::{Kind, Need};
@@ -135,7 +136,7 @@ fn carry_out(
     let samples = Arc::new(Samples::default());
     let scene = set_up(options, course, (out, &program, make), (&book, &samples), &proxies, seed)?;
     let verdicts = Verdicts::default();
-    let judge = judge(&book, full, course, &verdicts);
+    let judge = judge(&scene, &book, full, &verdicts);
 
     course.sleep(WARM_UP);
     let from = course.now_us();
@@ -186,22 +187,30 @@ fn set_up(
     let key = cluster.client_key();
     let settings = (options.service, options.rate, seed);
     let load = Load::start(course, book, samples, &network, (&file, &key), settings)?;
-    let timeline = Timeline::new(course);
+    let (timeline, service) = (Arc::new(Timeline::new(course)), options.service);
     let short = options.duration < LONG;
-    Ok(Scene { course: Arc::clone(course), cluster, network, watch, load, timeline, short })
+    let course = Arc::clone(course);
+    Ok(Scene { course, cluster, network, watch, load, timeline, service, short })
+}
+
+/// What was done to clocks so far.
+fn clocks(cluster: &Cluster, timeline: &Timeline) -> Clocks {
+    Clocks::new(cluster.faults, cluster.max_skew_ms, &timeline.events())
 }
 
 /// Judges shards as they become full.
 fn judge(
+    scene: &Scene,
     book: &Arc<Book>,
     full: mpsc::Receiver<(ShardId, Vec<Operation>)>,
-    course: &Arc<Course>,
     verdicts: &Verdicts,
 ) -> JoinHandle<()> {
-    let (book, course, verdicts) = (Arc::clone(book), Arc::clone(course), Arc::clone(verdicts));
+    let (book, verdicts) = (Arc::clone(book), Arc::clone(verdicts));
+    let (course, timeline) = (Arc::clone(&scene.course), Arc::clone(&scene.timeline));
+    let cluster = Arc::clone(&scene.cluster);
     std::thread::spawn(move || {
         for (id, operations) in full {
-            match book.judge(id, &operations) {
+            match book.judge(id, &operations, &clocks(&cluster, &timeline)) {
                 Ok(Ok(judged)) => drop(lock(&verdicts).insert(id, judged)),
                 Ok(Err(why)) => course.violation(why),
                 Err(error) => course.violation(format!("cannot judge: {error:#}")),
@@ -223,6 +232,7 @@ fn read_everything_back(scene: &Scene, book: &Book, verdicts: &Verdicts) -> Resu
         scene.not_well("not well after the last kill of all", &missing);
         return Ok(());
     }
+    let clocks = clocks(cluster, &scene.timeline);
     for shard in book.shards() {
         if course.ends().is_some() {
             break;
@@ -234,7 +244,7 @@ fn read_everything_back(scene: &Scene, book: &Book, verdicts: &Verdicts) -> Resu
                 break;
             }
         };
-        match book.judge_again(shard, read)? {
+        match book.judge_again(shard, read, &clocks)? {
             Ok(judged) => drop(lock(verdicts).insert(shard, judged)),
             Err(why) => course.violation(format!("after everything was read back: {why}")),
         }

@@ -2,6 +2,7 @@
 
 use crate::course::{Course, lock};
 use crate::faults::Kind;
+use crate::inject::Injected;
 use std::sync::{Arc, Mutex};
 
 /// A fault that was injected; times in microseconds since the start of the run.
@@ -15,6 +16,8 @@ pub struct Event {
     pub detail: String,
     /// Whether it took effect.
     pub fired: bool,
+    /// By how much it put a clock ahead, at most, microseconds.
+    pub ahead_us: u64,
     /// When it began.
     pub began: u64,
     /// When it was over.
@@ -34,6 +37,23 @@ impl Event {
         match self.replicas.as_slice() {
             [one] => format!("replica {one}"),
             _ => "several".to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+impl Event {
+    /// One that took effect at the start of the run and has not ended.
+    pub fn of(kind: Kind) -> Event {
+        Event {
+            kind,
+            replicas: vec![0],
+            detail: String::new(),
+            fired: true,
+            ahead_us: 0,
+            began: 0,
+            healed: None,
+            level: None,
         }
     }
 }
@@ -58,6 +78,7 @@ impl Timeline {
             replicas: replicas.to_vec(),
             detail: String::new(),
             fired: false,
+            ahead_us: 0,
             began: self.course.now_us(),
             healed: None,
             level: None,
@@ -66,11 +87,12 @@ impl Timeline {
     }
 
     /// Notes that a fault is over.
-    pub fn healed(&self, number: usize, detail: String, fired: bool) {
+    pub fn healed(&self, number: usize, injected: Injected) {
         if let Some(event) = lock(&self.events).get_mut(number) {
             event.healed = Some(self.course.now_us());
-            event.detail = detail;
-            event.fired = fired;
+            event.detail = injected.detail;
+            event.fired = injected.fired;
+            event.ahead_us = injected.ahead_us;
         }
     }
 

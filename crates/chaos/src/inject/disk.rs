@@ -87,13 +87,13 @@ pub(super) fn fsync_error(scene: &Scene, victim: usize) -> Result<Injected> {
     let fired = stopped.as_ref().is_some_and(|why| why.contains("cannot sync"));
     let reason = stopped.unwrap_or_else(|| "it did not end and was killed".to_owned());
     let how = start_or_replace(scene, victim)?;
-    Ok(Injected { detail: format!("{reason}; {how}"), fired })
+    Ok(Injected::new(format!("{reason}; {how}"), fired))
 }
 
 fn over(scene: &Scene, host: &Host, stopped: Option<String>, what: String) -> Result<Injected> {
     let Some(reason) = stopped else {
         host.survived();
-        return Ok(Injected { detail: format!("{what}; it needed no space"), fired: false });
+        return Ok(Injected::new(format!("{what}; it needed no space"), false));
     };
     let how = start_or_replace(scene, host.id)?;
     Injected::fired(format!("{what}: {reason}; {how}"))
@@ -234,7 +234,7 @@ pub(super) fn rot(
     }
     let fired = !flipped.is_empty();
     let how = start_or_replace(scene, victim)?;
-    Ok(Injected { detail: format!("{}; {how}", flipped.join(", ")), fired })
+    Ok(Injected::new(format!("{}; {how}", flipped.join(", ")), fired))
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use crate::course::Course;
 use crate::faults::Kind;
 use crate::load::Load;
 use crate::network::Network;
+use crate::service::Service;
 use crate::timeline::Timeline;
 use crate::watch::{Lagging, Watch};
 use anyhow::Result;
@@ -33,7 +34,9 @@ pub struct Scene {
     /// The clients.
     pub load: Load,
     /// What was done.
-    pub timeline: Timeline,
+    pub timeline: Arc<Timeline>,
+    /// What the replicas run.
+    pub service: Service,
     /// Whether faults are to be short, so that many fit into a short run.
     pub short: bool,
 }
@@ -44,11 +47,18 @@ pub struct Injected {
     pub detail: String,
     /// Whether it took effect.
     pub fired: bool,
+    /// By how much it put a clock ahead, at most, microseconds.
+    pub ahead_us: u64,
 }
 
 impl Injected {
+    /// Something that was done to no clock.
+    pub fn new(detail: String, fired: bool) -> Injected {
+        Injected { detail, fired, ahead_us: 0 }
+    }
+
     fn fired(detail: String) -> Result<Injected> {
-        Ok(Injected { detail, fired: true })
+        Ok(Injected::new(detail, true))
     }
 }
 

@@ -88,7 +88,7 @@ pub(super) fn rules(
     std::thread::sleep(Duration::from_millis(50));
     let count = affected() - before;
     let detail = format!("{what}, {which} {whom}, {:.1} s, {count} pieces", time.as_secs_f64());
-    Ok(Injected { detail, fired: count > 0 })
+    Ok(Injected::new(detail, count > 0))
 }
 
 /// Cut and healed again and again.
@@ -110,7 +110,7 @@ pub(super) fn flapping(scene: &Scene, victim: usize, random: &mut Random) -> Res
         scene.hold(20, 1_000, random);
     }
     let detail = format!("{times} times, from {whom}");
-    Ok(Injected { detail, fired: affected() > before })
+    Ok(Injected::new(detail, affected() > before))
 }
 
 /// Resets, again and again.
@@ -124,7 +124,7 @@ pub(super) fn reset(scene: &Scene, victim: usize, random: &mut Random) -> Result
         scene.hold(20, 1_500, random);
     }
     let count = struck() - before;
-    Ok(Injected { detail: format!("{count} connections with {whom}"), fired: count > 0 })
+    Ok(Injected::new(format!("{count} connections with {whom}"), count > 0))
 }
 
 /// One end gone, the other not told.
@@ -142,5 +142,5 @@ pub(super) fn half_open(scene: &Scene, victim: usize, random: &mut Random) -> Re
     others.iter().for_each(|other| scene.network.mend(me, *other));
     let count = struck() - before;
     let detail = format!("{count} connections with {whom}, {who}, {:.1} s", time.as_secs_f64());
-    Ok(Injected { detail, fired: count > 0 })
+    Ok(Injected::new(detail, count > 0))
 }

@@ -11,18 +11,27 @@
 //! - a value is put before another one that is taken, and is taken after it or never ([`order`]);
 //! - an answer is empty, and at every moment of the call some value was certainly there ([`empties`]).
 //!
-//! What the paper does not have: who reads the head without taking it narrows down when its value
+//! What the paper does not have: what is put at once, or taken at once, has nothing between it, and the
+//! answer says whether something was left ([`together`]); a wait that ends with nothing ends when its
+//! time is over, and nothing is there then; who reads the head without taking it narrows down when its value
 //! became the head and when it left; numbers of tuples give an order that has to be the queue's;
 //! takings of unknown outcome are given to the values that somebody must have taken ([`takers`]).
+//!
+//! Two things it knows less of than could be known. That something was left behind what was taken at
+//! once is explained by any value that can have been there by itself, whatever else that would ask for,
+//! and by any insertion of unknown outcome that was called by then. And each taking of unknown outcome
+//! of several values may happen by itself.
 
 mod empties;
 mod order;
 mod takers;
+mod together;
 mod values;
 
 #[cfg(test)]
 mod tests;
 
+use crate::clocks::Clocks;
 use crate::operation::Operation;
 use serde::{Deserialize, Serialize};
 use values::Seen;
@@ -100,8 +109,8 @@ struct Flaw {
 }
 
 /// Judges the history of a queue that was empty at first; in words what is wrong with it.
-pub fn check(operations: &[Operation]) -> Result<(), String> {
-    find_flaw(operations).map_err(|flaw| {
+pub fn check(operations: &[Operation], clocks: &Clocks) -> Result<(), String> {
+    find_flaw(operations, clocks).map_err(|flaw| {
         let mut text = flaw.what;
         let shown = operations.iter().filter(|one| flaw.values.iter().any(|v| names(one, v)));
         shown.for_each(|operation| text.push_str(&format!("\n    {operation}")));
@@ -109,12 +118,12 @@ pub fn check(operations: &[Operation]) -> Result<(), String> {
     })
 }
 
-fn find_flaw(operations: &[Operation]) -> Result<(), Flaw> {
-    let mut seen = Seen::of(operations)?;
+fn find_flaw(operations: &[Operation], clocks: &Clocks) -> Result<(), Flaw> {
+    let mut seen = Seen::of(operations, clocks)?;
+    together::check_heads(&seen)?;
     order::settle(&mut seen)?;
     takers::assign(&seen)?;
-    empties::place(&mut seen)?;
-    takers::assign(&seen)
+    empties::place(&mut seen)
 }
 
 /// Whether an operation has to do with a value.

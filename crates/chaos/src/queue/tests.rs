@@ -1,7 +1,9 @@
 use super::*;
 use crate::operation::{Call as Any, Outcome, Return as AnyReturn};
-use perdura_simulator::Random;
-use std::collections::VecDeque;
+
+mod every_order;
+
+use every_order::finds_an_order;
 
 fn operation(from: u64, to: Option<u64>, call: Call, answer: Option<Return>) -> Operation {
     let outcome = answer.map_or(Outcome::Unknown, |answer| Outcome::Ok(AnyReturn::Queue(answer)));
@@ -45,17 +47,26 @@ fn in_all(from: u64, to: u64, values: &[&str], more: bool) -> Operation {
     operation(from, Some(to), Call::InAll { limit }, Some(Return::FoundAll { items, more }))
 }
 
+fn wait(from: u64, to: u64, wait_ms: u64, value: &str) -> Operation {
+    operation(from, Some(to), Call::In { wait_ms }, found(value))
+}
+
+/// With clocks that are never off.
+fn check(operations: &[Operation]) -> Result<(), String> {
+    super::check(operations, &Clocks::exact())
+}
+
 fn good(operations: &[Operation]) {
     if let Err(why) = check(operations) {
         panic!("{why}");
     }
-    assert!(BruteForce::finds_an_order(operations));
+    assert!(finds_an_order(operations));
 }
 
 fn bad(operations: &[Operation], what: &str) {
     let why = check(operations).unwrap_err();
     assert!(why.contains(what), "{why}");
-    assert!(!BruteForce::finds_an_order(operations));
+    assert!(!finds_an_order(operations));
 }
 
 #[test]
@@ -116,6 +127,10 @@ fn who_reads_the_head_says_something_of_the_order() {
     good(&with(&[rdp(10, 11, "a"), rdp(12, 13, "a"), inp_unknown(14), rdp(20, 21, "b")]));
     bad(&with(&[rdp(10, 11, "a"), rdp(12, 13, "b"), rdp(14, 15, "a")]), "");
     bad(&with(&[rdp(10, 11, "a"), rdp(12, 13, "b")]), "nobody can have taken it");
+    bad(&with(&[rdp(10, 20, "a"), rdp(10, 20, "b")]), "order");
+    let third = [out(1, 9, "c"), rdp(10, 20, "c"), inp_unknown(19)];
+    bad(&with(&[&third[..], &[rdp(10, 20, "a"), rdp(10, 20, "b")]].concat()), "all but one");
+    good(&with(&[rdp(10, 20, "a"), rdp(10, 20, "b"), inp_unknown(19)]));
     bad(&with(&[rdp(10, 11, "a"), inp(12, 13, "b"), inp(12, 13, "a"), rdp(14, 15, "b")]), "");
     // Through a third: a before b by the head, b before c by the head, c before a by the puts.
     bad(
@@ -171,137 +186,71 @@ fn several_at_once_are_put_and_taken_in_their_order() {
     good(&[put(None), inp(3, 4, "")]);
 }
 
-/// Tries every order.
-struct BruteForce<'a> {
-    operations: &'a [Operation],
-    done: Vec<bool>,
-    queue: VecDeque<String>,
-}
-
-impl BruteForce<'_> {
-    fn finds_an_order(operations: &[Operation]) -> bool {
-        let done = vec![false; operations.len()];
-        BruteForce { operations, done, queue: VecDeque::new() }.goes_on()
-    }
-
-    fn goes_on(&mut self) -> bool {
-        let operations = self.operations;
-        let missing = |at: &usize| !self.done[*at] && operations[*at].ended.is_some();
-        let missing: Vec<usize> = (0..operations.len()).filter(missing).collect();
-        if missing.is_empty() {
-            return true;
-        }
-        let until = missing.iter().filter_map(|at| operations[*at].ended).min();
-        for (at, operation) in operations.iter().enumerate() {
-            let late = until.is_some_and(|until| operation.invoked > until);
-            if self.done[at] || late {
-                continue;
-            }
-            let before = self.queue.clone();
-            self.done[at] = true;
-            if self.happens(operation) && self.goes_on() {
-                return true;
-            }
-            self.done[at] = false;
-            self.queue = before;
-        }
-        false
-    }
-
-    /// Whether its answer is the queue's.
-    fn happens(&mut self, operation: &Operation) -> bool {
-        let Any::Queue(call) = &operation.call else { panic!("of a queue") };
-        let given = match call {
-            Call::Out { values } => {
-                self.queue.extend(values.iter().cloned());
-                return true;
-            }
-            Call::Inp | Call::In { .. } => {
-                let value = self.queue.pop_front().unwrap_or_default();
-                found(&value)
-            }
-            Call::Rdp { .. } | Call::Rd { .. } => {
-                found(self.queue.front().map_or("", String::as_str))
-            }
-            Call::InAll { limit } => {
-                let most = self.queue.len().min(*limit as usize);
-                let taken: Vec<String> = self.queue.drain(..most).collect();
-                let taken: Vec<&str> = taken.iter().map(String::as_str).collect();
-                let more = !self.queue.is_empty();
-                let Outcome::Ok(answer) = in_all(0, 0, &taken, more).outcome else {
-                    panic!("it has an answer")
-                };
-                return operation.outcome == Outcome::Ok(answer) || operation.ended.is_none();
-            }
-        };
-        let given = given.map(|given| Outcome::Ok(AnyReturn::Queue(given)));
-        Some(&operation.outcome) == given.as_ref() || operation.ended.is_none()
-    }
-}
-
-/// Operations with the answers of a queue that carries them out at moments of their own; then some
-/// answers are exchanged, or given earlier than they were.
-fn random_history(random: &mut Random, with_readers: bool) -> Vec<Operation> {
-    let count = random.between(4, 9) as usize;
-    let longest = random.between(2, 12);
-    let span = |random: &mut Random| {
-        let from = random.below(30);
-        let to = from + 1 + random.below(longest);
-        (random.between(from, to), from, to)
-    };
-    let mut spans: Vec<(u64, u64, u64)> = (0..count).map(|_| span(random)).collect();
-    spans.sort_unstable();
-    let mut operations = Vec::new();
-    let mut queue = VecDeque::new();
-    for (number, (_, from, to)) in spans.into_iter().enumerate() {
-        let unknown = random.percent(12);
-        let happens = !unknown || random.percent(50);
-        let mut one = match random.below(if with_readers { 11 } else { 8 }) {
-            0..=3 => {
-                let name = ["a", "b", "c", "d", "e", "f", "g", "h", "i"][number];
-                if happens {
-                    queue.push_back(name);
-                }
-                out(from, to, name)
-            }
-            4..=7 => inp(from, to, if happens { queue.pop_front() } else { None }.unwrap_or("")),
-            _ => rdp(from, to, queue.front().unwrap_or(&"")),
-        };
-        if unknown {
-            (one.ended, one.outcome) = (None, Outcome::Unknown);
-        }
-        operations.push(one);
-    }
-    for _ in 0..random.below(4) {
-        let (one, other) = (random.below(count as u64), random.below(count as u64));
-        damage(&mut operations, one as usize, other as usize, random);
-    }
-    operations
-}
-
-fn damage(operations: &mut [Operation], one: usize, other: usize, random: &mut Random) {
-    let answers =
-        |one: &Operation| one.ended.is_some() && !matches!(one.call, Any::Queue(Call::Out { .. }));
-    if answers(&operations[one]) && answers(&operations[other]) && random.percent(60) {
-        let outcome = operations[one].outcome.clone();
-        operations[one].outcome = std::mem::replace(&mut operations[other].outcome, outcome);
-    } else if let Some(ended) = operations[one].ended {
-        let earlier = ended.saturating_sub(random.below(10));
-        operations[one].ended = Some(earlier.max(operations[one].invoked));
-    }
+#[test]
+fn what_is_taken_at_once_has_nothing_between() {
+    let puts = [out(1, 2, "a"), out(3, 4, "b"), out(5, 6, "c")];
+    let with = |more: &[Operation]| [&puts, more].concat();
+    bad(&with(&[in_all(10, 20, &["a", "c"], false), inp(10, 20, "b")]), "order");
+    good(&with(&[in_all(10, 20, &["b", "c"], false), inp(10, 20, "a")]));
+    good(&with(&[in_all(10, 20, &["a", "b"], true), inp(10, 20, "c")]));
+    // Nor two that are taken at once.
+    bad(&with(&[in_all(10, 20, &["a", "c"], true), in_all(10, 20, &["b"], false)]), "order");
+    // One was still the head when another was gone.
+    let two = [out(1, 2, "a"), out(3, 4, "b"), in_all(5, 30, &["a", "b"], false)];
+    good(&[&two[..], &[rdp(10, 11, "a"), rdp(20, 21, "a")]].concat());
+    bad(&[&two[..], &[rdp(10, 11, "a"), rdp(20, 21, "b")]].concat(), "");
 }
 
 #[test]
-fn it_says_of_small_histories_what_trying_every_order_says() {
-    let mut random = Random::new(0x9ecd);
-    let (mut orders, mut none) = (0, 0);
-    for round in 0..30_000 {
-        let operations = random_history(&mut random, round % 2 == 0);
-        let verdict = check(&operations);
-        let order = BruteForce::finds_an_order(&operations);
-        let shown: Vec<String> = operations.iter().map(ToString::to_string).collect();
-        assert_eq!(verdict.is_ok(), order, "{verdict:?}:\n{}", shown.join("\n"));
-        if order { orders += 1 } else { none += 1 }
-    }
-    assert!(orders > 10_000 && none > 1_500, "{orders} with an order, {none} without");
+fn what_is_put_at_once_has_nothing_between() {
+    let both = Call::Out { values: vec![text("a"), text("c")] };
+    let both = operation(1, Some(9), both, Some(Return::Inserted { first: None }));
+    let with = |more: &[Operation]| [&[both.clone(), out(1, 9, "b")], more].concat();
+    bad(&with(&[inp(10, 11, "a"), inp(12, 13, "b"), inp(14, 15, "c")]), "order");
+    bad(&with(&[in_all(10, 11, &["a", "b", "c"], false)]), "order");
+    good(&with(&[in_all(10, 11, &["b", "a", "c"], false)]));
+    good(&with(&[in_all(10, 11, &["a", "c"], true), inp(12, 13, "b")]));
+}
+
+#[test]
+fn whether_more_is_left_is_held_against_what_was_there_at_that_moment() {
+    let first = [out(1, 2, "a"), in_all(10, 20, &["a"], true)];
+    let with = |more: &[Operation]| [&first, more].concat();
+    bad(&with(&[]), "more was there");
+    bad(&with(&[out(21, 22, "b")]), "more was there");
+    good(&with(&[out(15, 22, "b")]));
+    good(&with(&[out_unknown(15, "b")]));
+    bad(&with(&[out_unknown(21, "b")]), "more was there");
+    // The one that is left can have been taken before, or not.
+    bad(&with(&[out(3, 4, "b"), inp(5, 12, "b"), rdp(14, 15, "a")]), "");
+    good(&with(&[out(3, 4, "b"), inp(5, 16, "b"), rdp(14, 15, "a")]));
+    // Nothing is left at the moment of the taking, and not at another one of the call.
+    let last = [out(1, 2, "a"), in_all(10, 20, &["a"], false), rdp(15, 16, "a")];
+    let with = |more: &[Operation]| [&last, more].concat();
+    bad(&with(&[out(11, 12, "b"), inp(30, 31, "b")]), "");
+    good(&with(&[out(11, 17, "b"), inp(30, 31, "b")]));
+    bad(&[in_all(1, 2, &[], true)], "does not fit");
+}
+
+#[test]
+fn a_wait_that_ends_with_nothing_ends_when_its_time_is_over_and_nothing_is_there() {
+    const MS: u64 = 1_000;
+    good(&[wait(0, 3_000 * MS, 3_000, "")]);
+    bad(&[wait(0, MS, 3_000, "")], "before its time");
+    // It was not woken.
+    let stays = [wait(0, 3_000 * MS, 3_000, ""), out(500 * MS, 501 * MS, "a")];
+    bad(&stays, "nobody can have taken it");
+    good(&[&stays[..], &[inp(600 * MS, 3_000 * MS, "a")]].concat());
+    // It need not wait where something is there.
+    good(&[out(1, 2, "a"), wait(3, 4, 3_000, "a")]);
+    let rd = |to| operation(0, Some(to), Call::Rd { wait_ms: 10 }, found(""));
+    good(&[rd(10 * MS)]);
+    bad(&[rd(9 * MS)], "before its time");
+    // Agreed time is within the skew.
+    let early = [wait(0, 2_500 * MS, 3_000, "")];
+    bad(&early, "before its time");
+    let clocks = Clocks::new(perdura_protocol::Faults::new(1, 1).unwrap(), 500, &[]);
+    super::check(&early, &clocks).unwrap();
+    assert!(super::check(&[wait(0, 2_499 * MS, 3_000, "")], &clocks).is_err());
+    assert!(super::check(&stays, &clocks).is_err());
 }

@@ -2,6 +2,7 @@
 //! have left. Nothing else in the judgement looks at operations.
 
 use super::{Call, Flaw, Item, Return};
+use crate::clocks::Clocks;
 use crate::operation::{Call as Any, Operation, Outcome, Return as AnyReturn};
 use std::collections::BTreeMap;
 
@@ -30,6 +31,17 @@ pub struct Value {
     pub times: Times,
     /// Whether it is known who took it.
     pub taken: bool,
+    /// Whether somebody saw that it was the head and did not take it.
+    pub read: bool,
+}
+
+/// An answer by which nothing is left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Empty {
+    /// Nothing was there at one of these moments, or between.
+    pub span: (u64, u64),
+    /// If values were taken at that moment, their place in [`Seen::taken_together`].
+    pub after: Option<usize>,
 }
 
 /// What is known of all values.
@@ -39,8 +51,16 @@ pub struct Seen {
     pub values: Vec<Value>,
     /// Values in the order of the queue, by place in [`Seen::values`].
     pub chains: Vec<Vec<usize>>,
-    /// Calls that found nothing.
-    pub empties: Vec<(u64, u64)>,
+    /// Values that were put at one moment, by place.
+    pub put_together: Vec<Vec<usize>>,
+    /// Values that left at one moment, by place.
+    pub taken_together: Vec<Vec<usize>>,
+    /// Of [`Seen::taken_together`], those that left something.
+    pub more: Vec<usize>,
+    /// When something else may have been put of which nobody knows, ascending.
+    pub maybe: Vec<u64>,
+    /// Answers by which nothing is left.
+    pub empties: Vec<Empty>,
     /// Times since which a value may have been taken by somebody who does not know, ascending.
     pub takers: Vec<u64>,
 }
@@ -68,10 +88,10 @@ fn flaw(what: String, value: &str) -> Flaw {
 
 impl Seen {
     /// Of a history.
-    pub fn of(operations: &[Operation]) -> Result<Seen, Flaw> {
+    pub fn of(operations: &[Operation], clocks: &Clocks) -> Result<Seen, Flaw> {
         let mut reader = Reader::default();
         operations.iter().try_for_each(|operation| reader.read_put(operation))?;
-        operations.iter().try_for_each(|operation| reader.read_answer(operation))?;
+        operations.iter().try_for_each(|operation| reader.read_answer(operation, clocks))?;
         reader.put_together();
         reader.seen()
     }
@@ -95,6 +115,7 @@ impl Reader {
                     left: (operation.invoked, NEVER),
                 },
                 taken: false,
+                read: false,
             };
             let refused = operation.outcome == Outcome::Refused;
             if self.puts.insert(name.clone(), Put { value, refused, certain }).is_some() {
@@ -108,7 +129,7 @@ impl Reader {
         Ok(())
     }
 
-    fn read_answer(&mut self, operation: &Operation) -> Result<(), Flaw> {
+    fn read_answer(&mut self, operation: &Operation, clocks: &Clocks) -> Result<(), Flaw> {
         let Any::Queue(call) = &operation.call else {
             return Err(flaw(format!("this is no operation of a queue: {operation}"), ""));
         };
@@ -135,24 +156,35 @@ impl Reader {
                 self.taken(item, span)
             }
             (Call::Rdp { .. } | Call::Rd { .. }, Return::Found { item: Some(item) }) => {
-                self.had(item, span).map(drop)
+                self.had(item, span)?.read = true;
+                Ok(())
             }
-            (
-                Call::Inp | Call::In { .. } | Call::Rdp { .. } | Call::Rd { .. },
-                Return::Found { item: None },
-            ) => {
-                self.seen.empties.push(span);
+            (Call::Inp | Call::Rdp { .. }, Return::Found { item: None }) => {
+                self.seen.empties.push(Empty { span, after: None });
+                Ok(())
+            }
+            (Call::In { wait_ms } | Call::Rd { wait_ms }, Return::Found { item: None }) => {
+                let ends = wait_ms.saturating_mul(1000).saturating_add(span.0);
+                let from = ends.saturating_sub(clocks.allowance_us(span)).max(span.0);
+                if from > span.1 {
+                    return Err(flaw(format!("a wait ended before its time: {operation}"), ""));
+                }
+                self.seen.empties.push(Empty { span: (from, span.1), after: None });
                 Ok(())
             }
             (Call::InAll { limit }, Return::FoundAll { items, more })
-                if items.len() <= *limit as usize =>
+                if items.len() <= *limit as usize && !(items.is_empty() && *more) =>
             {
                 items.iter().try_for_each(|item| self.taken(item, span))?;
+                let place = self.taken_together.len();
+                let after = (!items.is_empty()).then_some(place);
+                if *more {
+                    self.seen.more.push(place);
+                } else {
+                    self.seen.empties.push(Empty { span, after });
+                }
                 let names = items.iter().map(|item| item.value.clone());
                 self.taken_together.push(names.collect());
-                if !more {
-                    self.seen.empties.push(span);
-                }
                 Ok(())
             }
             _ => Err(flaw(format!("the answer does not fit the question: {operation}"), "")),
@@ -209,18 +241,23 @@ impl Reader {
 
     /// Without what may never have been in the queue: nobody saw it, so it need not have been.
     fn seen(self) -> Result<Seen, Flaw> {
+        let unseen = self.puts.values().filter(|put| !put.certain && !put.refused);
+        let mut maybe: Vec<u64> = unseen.map(|put| put.value.times.put.0).collect();
+        maybe.sort_unstable();
         let certain = self.puts.into_values().filter(|put| put.certain);
         let values: Vec<Value> = certain.map(|put| put.value).collect();
         let names = (0..).zip(&values).map(|(at, value)| (value.name.as_str(), at));
         let places: BTreeMap<&str, usize> = names.collect();
         let place = |name: &String| places.get(name.as_str()).copied();
-        let chains = self.groups.iter().chain(&self.taken_together);
-        let mut chains: Vec<Vec<usize>> =
-            chains.map(|chain| chain.iter().filter_map(place).collect()).collect();
+        let all = |groups: &[Vec<String>]| -> Vec<Vec<usize>> {
+            groups.iter().map(|group| group.iter().filter_map(place).collect()).collect()
+        };
+        let (put_together, taken_together) = (all(&self.groups), all(&self.taken_together));
+        let mut chains = [&put_together[..], &taken_together].concat();
         chains.push(by_number(&values)?);
-        let mut takers = self.seen.takers;
+        let Seen { more, empties, mut takers, .. } = self.seen;
         takers.sort_unstable();
-        Ok(Seen { chains, takers, empties: self.seen.empties, values })
+        Ok(Seen { values, chains, put_together, taken_together, more, maybe, empties, takers })
     }
 }
 
