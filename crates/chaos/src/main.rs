@@ -8,6 +8,7 @@ mod chart;
 mod clocks;
 mod cluster;
 mod course;
+mod excuses;
 mod faults;
 mod files;
 mod history;

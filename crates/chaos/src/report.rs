@@ -1,6 +1,7 @@
 //! What came of a run: in words, as JSON, and as a picture.
 
 use crate::chart;
+use crate::excuses::Excused;
 use crate::faults::Kind;
 use crate::history::{Judged, ShardId};
 use crate::inject::Scene;
@@ -9,7 +10,6 @@ use crate::timeline::Event;
 use crate::volume::Make;
 use crate::waits::{Sample, Samples, around, longest, percentile};
 use anyhow::{Context, Result};
-use perdura_protocol::Faults;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -42,6 +42,7 @@ pub struct Report {
     events: Vec<Event>,
     samples: Vec<Sample>,
     judged: BTreeMap<Workload, Judged>,
+    excused: Excused,
 }
 
 /// Waits over leader kills, microseconds.
@@ -53,13 +54,6 @@ struct Kills {
     longest: Vec<u64>,
     // Of all operations around all kills.
     all: Vec<u64>,
-}
-
-/// Whether a wait may last longer because of this: where nobody is taken to lie, a leader whose clock
-/// was wrong can have led agreed time ahead, and it goes on when the clocks have caught up
-/// (docs/tuples.md, leases).
-fn led_time_astray(event: &Event, sample: &Sample, faults: Faults) -> bool {
-    faults.r() == 0 && sample.waits && event.kind == Kind::ClockJump && event.began <= sample.ended
 }
 
 fn ms(us: u64) -> f64 {
@@ -80,14 +74,9 @@ impl Report {
             judged.entry(*workload).or_default().add(*one);
         }
         let events = scene.timeline.events();
+        let mut excused = Excused::default();
         for failure in samples.failures() {
-            let excused = |event: &Event| {
-                let meets = event.kind.is_disaster()
-                    && event.began <= failure.sample.ended
-                    && event.end() >= failure.sample.invoked;
-                meets || led_time_astray(event, &failure.sample, scene.cluster.faults)
-            };
-            if !events.iter().any(excused) {
+            if !excused.takes(&events, &failure.sample, scene.cluster.faults) {
                 scene.course.violation(format!(
                     "a call of the {} workload, from {:.1} s to {:.1} s, got no result although at \
                      most u replicas had failed: {}",
@@ -111,6 +100,7 @@ impl Report {
             events,
             samples: samples.all(),
             judged,
+            excused,
         }
     }
 
@@ -180,6 +170,7 @@ impl Report {
             self.make
         );
         self.write_operations(&mut text);
+        self.write_excused(&mut text);
         self.write_faults(&mut text);
         self.write_waits(&mut text);
         for violation in &self.violations {
@@ -213,6 +204,15 @@ impl Report {
                 judged.shards
             );
         }
+    }
+
+    fn write_excused(&self, text: &mut String) {
+        let Excused { by_disasters, by_clocks } = self.excused;
+        let _ = writeln!(
+            text,
+            "calls that need not have a result, and have none: {by_disasters} while more than u had \
+             failed, {by_clocks} that waited for a time that a clock had led astray"
+        );
     }
 
     fn write_faults(&self, text: &mut String) {
@@ -339,6 +339,10 @@ impl Report {
             "disks": format!("{:?}", self.make),
             "passed": !self.failed(),
             "violations": self.violations,
+            "excused": {
+                "by_disasters": self.excused.by_disasters,
+                "by_clocks": self.excused.by_clocks,
+            },
             "workloads": workloads.collect::<serde_json::Map<_, _>>(),
             "faults": faults.collect::<serde_json::Map<_, _>>(),
             "waits_without_fault_ms": {

@@ -3,6 +3,7 @@
 
 use super::{Injected, Scene};
 use crate::cluster::faketime;
+use crate::service::Service;
 use anyhow::{Context, Result};
 use perdura_simulator::Random;
 use std::time::Duration;
@@ -16,8 +17,15 @@ const VISIBLE_MS: i64 = 60_000;
 /// libfaketime reads its file once a second.
 const NOTICED: Duration = Duration::from_millis(1_100);
 
-fn drawn(random: &mut Random) -> i64 {
-    let jump = *random.pick(&JUMPS_MS);
+/// The jumps that are drawn. Where one clock that is ahead can lead agreed time with it, waits last
+/// until the others have caught up with it: after an hour nothing would be left to judge.
+fn jumps(scene: &Scene) -> &'static [i64] {
+    let is_followed = scene.cluster.faults.r() == 0 && scene.service == Service::Tuples;
+    &JUMPS_MS[..JUMPS_MS.len() - usize::from(is_followed)]
+}
+
+fn drawn(jumps: &[i64], random: &mut Random) -> i64 {
+    let jump = *random.pick(jumps);
     if random.percent(50) { jump } else { -jump }
 }
 
@@ -43,7 +51,7 @@ pub(super) fn jump(scene: &Scene, victim: usize, random: &mut Random) -> Result<
         scene.hold(500, 3_000, random);
     }
     for _ in 0..random.between(1, 3) {
-        let next = drawn(random);
+        let next = drawn(self::jumps(scene), random);
         host.set_clock(next)?;
         jumps.push(next);
         scene.course.sleep(NOTICED);
@@ -51,7 +59,9 @@ pub(super) fn jump(scene: &Scene, victim: usize, random: &mut Random) -> Result<
     }
     host.set_clock(0)?;
     std::thread::sleep(NOTICED);
-    Ok(Injected { detail: format!("off by {jumps:?} ms, and back"), fired })
+    let ahead_ms = jumps.iter().copied().max().unwrap_or_default().max(0);
+    let detail = format!("off by {jumps:?} ms, and back");
+    Ok(Injected { ahead_us: 1000 * ahead_ms.unsigned_abs(), ..Injected::new(detail, fired) })
 }
 
 /// By how much the time at the start of a log line differs from that of this machine.
