@@ -108,6 +108,11 @@ fn a_state_that_cannot_be_stored_ends_more_than_the_wait_for_it() {
     follower.end_round();
     assert!(follower.diverged);
     assert_eq!(follower.node.report().state, State::Diverged);
+    // Nor is anything executed any more.
+    follower.decide(put(INTERVAL + 2), INTERVAL + 2);
+    follower.persist();
+    follower.wait(5_000);
+    assert_eq!((executed(&follower), follower.replies as u64), (Slot(INTERVAL), INTERVAL));
 }
 
 fn group() -> Group<Store> {
