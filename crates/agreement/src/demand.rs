@@ -2,7 +2,7 @@
 //!
 //! Time-outs alone let a leader that answers just below them slow everybody down. A follower knows
 //! what is asked: clients that wait too long send to all, and followers hand such frames to the
-//! leader. From then on it judges, by four measures, none of which takes the speed of machines or
+//! leader. From then on it judges, by three measures, none of which takes the speed of machines or
 //! the load for a fault of the leader's:
 //!
 //! 1. *Fairness* (Aardvark, NSDI 2009, section 4.2). A correct leader serves clients in turns. A
@@ -18,11 +18,6 @@
 //!    it has to reach a fraction of the best pace that any leader sustained lately. If r + 1 leaders
 //!    in a row do not, one of them correct, the pace is not the leader's to choose: the best
 //!    is lowered to what there is, and the next doubt needs a larger difference.
-//!
-//! 4. *Withholding*. A leader may serve a client and leave out one of its frames. A correct leader that
-//!    holds a frame has slots in agreement: where there is none for a moment, it holds nothing. A
-//!    frame that is handed over again and again, and each time waits through such a moment, is
-//!    withheld.
 //!
 //! A verdict of slowness lasts for [`VERDICT_MS`], so that those of several followers meet. Each
 //! one in a row doubles the time for which the next leader is watched, until a leader passes.
@@ -42,13 +37,6 @@ pub const AGAIN_MS: u64 = 500;
 
 /// A client is starved after this time at the earliest, so that a burst of small batches is none.
 pub const STARVED_MS: u64 = 1_000;
-
-/// The oldest frame of a client is handed over once more after this time though the client is served.
-pub const REPEAT_MS: u64 = 1_000;
-
-/// Moments at which the leader held nothing, each after the frame was handed over once more, that make it
-/// a withheld one.
-pub const WITHHELD: u32 = 4;
 
 /// How long a frame is on its way to the leader and back in a proposal before it counts as asked
 /// for: a round trip round the world.
@@ -88,44 +76,16 @@ struct Waiting {
     since_round: Option<u64>,
     // Bytes of the client that were delivered while its oldest frame waited.
     passed_bytes: usize,
-    // When its oldest frame was last handed over; whether the leader held nothing since; how often that
-    // was so.
-    sent_ms: u64,
-    idle_since: bool,
-    idles: u32,
 }
 
 impl Waiting {
     /// Drops frames that are gone from the front; whether any are left.
-    fn settle(&mut self, pool: &Pool, now_ms: u64) -> bool {
+    fn settle(&mut self, pool: &Pool) -> bool {
         while self.handed.front().is_some_and(|key| pool.handed_ms(*key).is_none()) {
-            self.pop(now_ms);
+            self.handed.pop_front();
+            self.passed_bytes = 0;
         }
         !self.handed.is_empty()
-    }
-
-    /// Another frame is the oldest one; it was handed over by now.
-    fn pop(&mut self, now_ms: u64) {
-        self.handed.pop_front();
-        self.passed_bytes = 0;
-        (self.sent_ms, self.idle_since, self.idles) = (now_ms, false, 0);
-    }
-
-    /// A leader that always has something to do is given nothing twice for this.
-    fn repeat(&mut self, now_ms: u64) -> Option<FrameKey> {
-        if !self.idle_since || now_ms < self.sent_ms + REPEAT_MS {
-            return None;
-        }
-        (self.sent_ms, self.idle_since) = (now_ms, false);
-        self.handed.front().copied()
-    }
-
-    /// The leader holds nothing now.
-    fn note_idle(&mut self, now_ms: u64) {
-        if !self.idle_since && now_ms >= self.sent_ms + ASKED_AFTER_MS {
-            self.idle_since = true;
-            self.idles += 1;
-        }
     }
 }
 
@@ -201,9 +161,6 @@ impl Demand {
             again_ms: now_ms + AGAIN_MS,
             since_round: None,
             passed_bytes: 0,
-            sent_ms: now_ms,
-            idle_since: false,
-            idles: 0,
         });
         waiting.handed.push_back(key);
     }
@@ -212,15 +169,11 @@ impl Demand {
     /// agreement by now reaches up to `from`.
     pub fn again(&mut self, now_ms: u64, from: Slot) -> Vec<FrameKey> {
         let mut keys = Vec::new();
-        for waiting in self.waiting.values_mut() {
-            if waiting.again_ms <= now_ms {
-                waiting.again_ms = now_ms + AGAIN_MS;
-                waiting.again.get_or_insert((now_ms, from));
-                keys.extend(waiting.handed.front());
-            }
-            keys.extend(waiting.repeat(now_ms));
+        for waiting in self.waiting.values_mut().filter(|waiting| waiting.again_ms <= now_ms) {
+            waiting.again_ms = now_ms + AGAIN_MS;
+            waiting.again.get_or_insert((now_ms, from));
+            keys.extend(waiting.handed.front());
         }
-        keys.dedup();
         keys
     }
 
@@ -257,14 +210,15 @@ impl Demand {
         (waiting.again, waiting.since_round) = (None, None);
         waiting.again_ms = now_ms + AGAIN_MS;
         if waiting.handed.front() == Some(&key) {
-            waiting.pop(now_ms);
+            waiting.handed.pop_front();
+            waiting.passed_bytes = 0;
         } else {
             waiting.passed_bytes += cost(frame);
             if waiting.handed.len() > 2 * SESSION_FRAMES {
                 waiting.handed.retain(|held| *held != key && pool.handed_ms(*held).is_some());
             }
         }
-        if !waiting.settle(pool, now_ms) {
+        if !waiting.settle(pool) {
             self.waiting.remove(&client);
         }
     }
@@ -279,14 +233,11 @@ impl Demand {
         self.trials.tick(moment.look(leaders));
         let Moment { now_ms, open, behind, .. } = moment;
         let passed_ms = now_ms.saturating_sub(std::mem::replace(&mut self.ticked_ms, now_ms));
-        self.waiting.retain(|_, waiting| waiting.settle(pool, now_ms));
+        self.waiting.retain(|_, waiting| waiting.settle(pool));
         let asked = self.waiting.values().any(|waiting| {
             let handed_ms = waiting.handed.front().and_then(|key| pool.handed_ms(*key));
             handed_ms.is_some_and(|since| now_ms >= since + ASKED_AFTER_MS)
         });
-        if !open && !behind {
-            self.waiting.values_mut().for_each(|waiting| waiting.note_idle(now_ms));
-        }
         if asked && !behind {
             self.asked_ms += passed_ms;
             self.idle_ms += if open { 0 } else { passed_ms };
@@ -337,8 +288,7 @@ impl Demand {
         self.waiting.values().any(|waiting| {
             let rounds = waiting.since_round.map_or(0, |since| self.round - since);
             let long = waiting.again.is_some_and(|(since_ms, _)| now_ms >= since_ms + STARVED_MS);
-            let withheld = waiting.idles >= WITHHELD;
-            (rounds >= FAIR_ROUNDS && long) || waiting.passed_bytes > client_bytes || withheld
+            (rounds >= FAIR_ROUNDS && long) || waiting.passed_bytes > client_bytes
         })
     }
 
