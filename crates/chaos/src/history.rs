@@ -7,7 +7,7 @@
 use crate::clocks::Clocks;
 use crate::course::lock;
 use crate::judge;
-use crate::operation::{Call, Operation, Outcome, from_json_lines, to_json_lines};
+use crate::operation::{Call, History, Operation, Outcome};
 use crate::service::Workload;
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;
@@ -202,11 +202,11 @@ impl Book {
     pub fn judge(
         &self,
         id: ShardId,
-        operations: &[Operation],
+        history: &History,
         clocks: &Clocks,
     ) -> Result<Result<Judged, String>> {
-        fs::write(self.file(id), to_json_lines(operations)).context("writing a history")?;
-        Ok(self.verdict(id, operations, clocks))
+        fs::write(self.file(id), history.to_json_lines()).context("writing a history")?;
+        Ok(self.verdict(id, &history.operations, clocks))
     }
 
     /// Judges a shard again, with its last operations.
@@ -217,9 +217,9 @@ impl Book {
         clocks: &Clocks,
     ) -> Result<Result<Judged, String>> {
         let text = fs::read_to_string(self.file(id)).context("reading a history")?;
-        let mut operations = from_json_lines(&text).map_err(anyhow::Error::msg)?;
-        operations.extend(last);
-        self.judge(id, &operations, clocks)
+        let mut history = History::from_json_lines(&text).map_err(anyhow::Error::msg)?;
+        history.operations.extend(last);
+        self.judge(id, &history, clocks)
     }
 
     fn verdict(
@@ -275,7 +275,7 @@ mod tests {
         }
         let (id, operations) = full.try_recv().unwrap();
         assert_eq!((id.1, operations.len()), (0, SHARD_OPERATIONS));
-        book.judge(id, &operations, &Clocks::exact()).unwrap().unwrap();
+        book.judge(id, &History { operations }, &Clocks::exact()).unwrap().unwrap();
         let last = Operation {
             process: 0,
             invoked: 1_000_000,

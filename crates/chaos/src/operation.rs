@@ -4,10 +4,6 @@
 use crate::{queue, registers};
 use perdura_simulator::linearizability as store;
 use serde::{Deserialize, Serialize};
-use std::fmt;
-
-/// Longest text of a call, and of what it gave, in messages.
-const SHOWN_CHARACTERS: usize = 400;
 
 /// What a client asked for.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -36,56 +32,13 @@ pub enum Return {
 }
 
 /// How a call ended.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Outcome {
-    /// It happened.
-    Ok(Return),
-    /// It did not happen, for certain.
-    Refused,
-    /// It may have happened, or may still happen.
-    Unknown,
-}
+pub type Outcome = store::Outcome<Return>;
 
 /// One operation of one client; times in microseconds since the start of the run.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Operation {
-    /// Who; for the reader only.
-    pub process: u64,
-    /// When it was called.
-    pub invoked: u64,
-    /// When it returned; none if it never did, or its outcome is unknown.
-    pub ended: Option<u64>,
-    /// What was asked for.
-    pub call: Call,
-    /// How it ended.
-    pub outcome: Outcome,
-}
+pub type Operation = store::Operation<Call, Return>;
 
-impl fmt::Display for Operation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ended = self.ended.map_or_else(|| "..".to_owned(), |ended| ended.to_string());
-        write!(f, "[{:>9} {ended:>9}] client {}: ", self.invoked, self.process)?;
-        let short = |value: &dyn fmt::Debug| -> String {
-            format!("{value:?}").chars().take(SHOWN_CHARACTERS).collect()
-        };
-        write!(f, "{} -> {}", short(&self.call), short(&self.outcome))
-    }
-}
-
-/// One operation per line.
-pub fn to_json_lines(operations: &[Operation]) -> String {
-    let lines = operations.iter().filter_map(|one| serde_json::to_string(one).ok());
-    lines.map(|line| line + "\n").collect()
-}
-
-/// The operations of [`to_json_lines`].
-pub fn from_json_lines(text: &str) -> Result<Vec<Operation>, String> {
-    let read = |(number, line): (usize, &str)| {
-        serde_json::from_str(line).map_err(|error| format!("line {number}: {error}"))
-    };
-    (1..).zip(text.lines()).map(read).collect()
-}
+/// Operations of a shard.
+pub type History = store::History<Call, Return>;
 
 #[cfg(test)]
 mod tests {
@@ -106,8 +59,9 @@ mod tests {
             of(Call::Store(store_call.clone()), Outcome::Ok(Return::Store(store::Return::Put))),
             of(Call::Store(store_call.clone()), Outcome::Unknown),
         ];
-        let text = to_json_lines(&operations);
-        assert_eq!(from_json_lines(&text).unwrap(), operations);
+        let history = History { operations };
+        let text = history.to_json_lines();
+        assert_eq!(History::from_json_lines(&text).unwrap(), history);
         let stored = store::History {
             operations: vec![store::Operation {
                 process: 1,
@@ -118,6 +72,6 @@ mod tests {
             }],
         };
         assert_eq!(text.lines().nth(2), stored.to_json_lines().lines().next());
-        assert!(from_json_lines("{}").unwrap_err().starts_with("line 1: "));
+        assert!(History::from_json_lines("{}").unwrap_err().starts_with("line 1 "));
     }
 }

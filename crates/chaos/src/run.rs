@@ -10,7 +10,7 @@ use crate::inject::Scene;
 use crate::load::{self, Load};
 use crate::nemesis::{self, RECOVERY};
 use crate::network::Network;
-use crate::operation::Operation;
+use crate::operation::{History, Operation};
 use crate::options::Options;
 use crate::report::Report;
 use crate::timeline::Timeline;
@@ -210,7 +210,7 @@ fn judge(
     let cluster = Arc::clone(&scene.cluster);
     std::thread::spawn(move || {
         for (id, operations) in full {
-            match book.judge(id, &operations, &clocks(&cluster, &timeline)) {
+            match book.judge(id, &History { operations }, &clocks(&cluster, &timeline)) {
                 Ok(Ok(judged)) => drop(lock(&verdicts).insert(id, judged)),
                 Ok(Err(why)) => course.violation(why),
                 Err(error) => course.violation(format!("cannot judge: {error:#}")),

@@ -2,7 +2,7 @@
 //!
 //! `u` is the number of failures of any kind with which the group stays live; `r` the number of
 //! failures by commission with which it stays safe. `r = 0` is Paxos, `u = r = f` is PBFT
-//! (`../shared/papers/thriftypaxos-atc16.txt`, and UpRight for the (u, r) notation).
+//! (ThriftyPaxos, USENIX ATC 2016, and UpRight for the (u, r) notation).
 
 /// The fault bounds of a group. `u` and `r` are at most [`Faults::MAXIMUM`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]

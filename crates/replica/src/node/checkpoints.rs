@@ -30,8 +30,8 @@ pub const RECENT_BYTES: usize = 32 * 1024 * 1024;
 const STORED: usize = 2;
 
 /// The state that a replica was last offered, or asked for, is kept for this time though newer ones are
-/// there: longer than others may be asked before this replica, if they keep the pace. One for each replica, so that a liar holds
-/// one, and takes none from others.
+/// there: longer than others may be asked before this replica, if they keep the pace. One for each
+/// replica, so that a liar holds one, and takes none from others.
 const PINNED_MS: u64 = 70_000;
 
 /// States that are being digested, or wait for it; further ones are passed over, for each keeps what

@@ -1,4 +1,4 @@
-//! The pieces of one state, from several seeders at once (`../../shared/papers/dura-smart-atc13.txt`
+//! The pieces of one state, from several seeders at once (Dura-SMaRt, USENIX ATC 2013,
 //! figure 6: the work of sending is shared out among those who have the state).
 //!
 //! Each seeder is asked for as many pieces as it gives, and never owes more than a few. So one that is
@@ -109,15 +109,6 @@ pub(super) struct Fetching {
     given_since_ms: u64,
     // When the last one came.
     progress_ms: u64,
-}
-
-/// What a seeder that is too slow, or that failed, leaves behind.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Left {
-    /// Others to ask.
-    Some,
-    /// Nobody.
-    None,
 }
 
 impl Fetching {
@@ -264,20 +255,13 @@ impl Fetching {
     }
 
     /// Goes on without a seeder; what it owes is asked for elsewhere.
-    pub fn drop_seeder(&mut self, now_ms: u64, id: ReplicaId) -> Left {
+    pub fn drop_seeder(&mut self, now_ms: u64, id: ReplicaId) {
         self.begin_pace(now_ms);
-        let Some(place) = self.seeders.iter().position(|seeder| seeder.id == id) else {
-            return self.left();
-        };
+        let Some(place) = self.seeders.iter().position(|seeder| seeder.id == id) else { return };
         let gone = self.seeders.remove(place);
         self.active -= usize::from(place < self.active);
         self.active = self.active.max(self.least).min(self.seeders.len());
         self.open_again(gone.owes);
-        self.left()
-    }
-
-    fn left(&self) -> Left {
-        if self.seeders.is_empty() { Left::None } else { Left::Some }
     }
 
     /// Who owes pieces and gives none, or is away.

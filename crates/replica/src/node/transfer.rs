@@ -1,5 +1,5 @@
 //! State transfer: one certified state, its pieces from all replicas that offer it at once (`fetching`),
-//! then the log above it as any laggard (`../../shared/papers/dura-smart-atc13.txt` figure 6).
+//! then the log above it as any laggard (Dura-SMaRt, USENIX ATC 2013, figure 6).
 //!
 //! Everything is verified before it replaces anything (D5): the certificate (m + 1 signatures),
 //! the manifest against it, each piece against the manifest, the whole by restoring a machine
@@ -10,7 +10,7 @@
 //! the same in the next state.
 
 use super::checkpoints::Stored;
-use super::fetching::{Fetching, Left, Pace, StateTransfer};
+use super::fetching::{Fetching, Pace, StateTransfer};
 use super::{Node, Now, Output, Peer};
 use bytes::Bytes;
 use perdura_execution::{Machine, Manifest, Service};
@@ -369,11 +369,13 @@ impl<S: Service> Node<S> {
     /// Goes on without a seeder that failed; without any, from the beginning.
     fn drop_seeder(&mut self, now: Now, from: ReplicaId) {
         let Phase::Pieces(fetching) = &mut self.transfer.phase else { return };
-        let left = fetching.drop_seeder(now.monotonic_ms, from);
+        fetching.drop_seeder(now.monotonic_ms, from);
+        let alone = fetching.seeders().next().is_none();
         self.transfer.failed(from);
-        match left {
-            Left::Some => self.go_on(now),
-            Left::None => self.end_transfer(now),
+        if alone {
+            self.end_transfer(now);
+        } else {
+            self.go_on(now);
         }
     }
 

@@ -1,7 +1,10 @@
 //! What clients did and saw. Keys and values are text; times are any numbers that order calls and
 //! returns, with a return before a call only if it truly was.
+//!
+//! Operations, outcomes and histories are those of the key-value store, unless others are named.
 
 use perdura_store as store;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -121,9 +124,9 @@ pub enum StepReturn {
 /// How a call ended.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum Outcome<R = Return> {
     /// It happened.
-    Ok(Return),
+    Ok(R),
     /// It did not happen, for certain.
     Refused,
     /// It may have happened, or may still happen.
@@ -132,7 +135,7 @@ pub enum Outcome {
 
 /// One operation of one client.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Operation {
+pub struct Operation<C = Call, R = Return> {
     /// Who; for the reader only.
     pub process: u64,
     /// When it was called.
@@ -140,16 +143,22 @@ pub struct Operation {
     /// When it returned; none if it never did.
     pub ended: Option<u64>,
     /// What was asked for.
-    pub call: Call,
+    pub call: C,
     /// How it ended.
-    pub outcome: Outcome,
+    pub outcome: Outcome<R>,
 }
 
 /// Operations in any order.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct History {
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct History<C = Call, R = Return> {
     /// The operations.
-    pub operations: Vec<Operation>,
+    pub operations: Vec<Operation<C, R>>,
+}
+
+impl<C, R> Default for History<C, R> {
+    fn default() -> Self {
+        History { operations: Vec::new() }
+    }
 }
 
 /// Bytes as text: themselves where they are UTF-8, else in hexadecimal.
@@ -161,12 +170,12 @@ pub fn text(bytes: &[u8]) -> String {
     }
 }
 
-impl History {
+impl<C: DeserializeOwned, R: DeserializeOwned> History<C, R> {
     /// Reads one operation per line.
     ///
     /// # Errors
     /// Names the first line that is not one.
-    pub fn from_json_lines(lines: &str) -> Result<History, String> {
+    pub fn from_json_lines(lines: &str) -> Result<Self, String> {
         let mut history = History::default();
         for (number, line) in (1..).zip(lines.lines()) {
             if !line.trim().is_empty() {
@@ -177,7 +186,9 @@ impl History {
         }
         Ok(history)
     }
+}
 
+impl<C: Serialize, R: Serialize> History<C, R> {
     /// Writes one operation per line.
     #[must_use]
     pub fn to_json_lines(&self) -> String {
@@ -259,7 +270,7 @@ impl From<&store::OperationResult> for StepReturn {
     }
 }
 
-impl fmt::Display for Operation {
+impl<C: fmt::Debug, R: fmt::Debug> fmt::Display for Operation<C, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ended = self.ended.map_or_else(|| "..".to_owned(), |ended| ended.to_string());
         write!(f, "[{:>7} {:>7}] client {}: ", self.invoked, ended, self.process)?;

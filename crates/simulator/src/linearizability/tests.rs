@@ -176,5 +176,5 @@ fn many_unknown_writes_do_not_blow_up() {
 
 #[test]
 fn other_lines_are_refused() {
-    assert!(History::from_json_lines("{}").unwrap_err().contains("line 1"));
+    assert!(<History>::from_json_lines("{}").unwrap_err().contains("line 1"));
 }

@@ -92,12 +92,14 @@ fn who_gives_nothing_is_found_and_what_it_owes_is_open_again() {
     state.asks(500);
     assert_eq!(state.silent(ANSWER_MS - 1, &mut pace), None);
     assert_eq!(state.silent(ANSWER_MS, &mut pace), Some(B));
-    assert_eq!(state.drop_seeder(ANSWER_MS, B), Left::Some);
+    state.drop_seeder(ANSWER_MS, B);
     // Two are to be asked at any time, and so the leader now.
     let next = state.asks(ANSWER_MS);
     assert_eq!((of(&next, A).len(), of(&next, LEADER).len()), (0, PIECES_AT_ONCE));
-    assert_eq!(state.drop_seeder(ANSWER_MS, A), Left::Some);
-    assert_eq!(state.drop_seeder(ANSWER_MS, LEADER), Left::None);
+    state.drop_seeder(ANSWER_MS, A);
+    assert_eq!(state.seeders().collect::<Vec<_>>(), [LEADER]);
+    state.drop_seeder(ANSWER_MS, LEADER);
+    assert_eq!(state.seeders().next(), None);
 }
 
 #[test]
