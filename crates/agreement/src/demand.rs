@@ -22,10 +22,12 @@
 //! A verdict of slowness lasts for [`VERDICT_MS`], so that those of several followers meet. Each
 //! one in a row doubles the time for which the next leader is watched, until a leader passes.
 //!
-//! Whether anything waits or not, other leaders are tried now and then under load (`trials`).
+//! Whether anything waits or not, other leaders are tried now and then under load (`trials`). A leader
+//! that serves a client and leaves out one of its frames keeps to all three measures: `withholding`.
 
 use crate::pool::{FrameKey, Pool, SESSION_FRAMES, cost};
 use crate::trials::{Look, Trials};
+use crate::withholding::Withholding;
 use perdura_protocol::{Batch, Frame, PublicKey, Slot};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -130,12 +132,14 @@ pub(crate) struct Demand {
     verdict_ms: Option<u64>,
 
     trials: Trials,
+    withholding: Withholding,
 }
 
 impl Demand {
     /// A view starts: its leader is judged anew, held to what others reached before.
     pub fn restart(&mut self, now_ms: u64) {
-        self.forget();
+        self.withholding.restart();
+        self.forget(now_ms);
         self.verdict_ms = None;
         self.watch(now_ms);
         self.ticked_ms = now_ms;
@@ -148,7 +152,8 @@ impl Demand {
     }
 
     /// What was handed over may have been lost: it will be handed over again.
-    pub fn forget(&mut self) {
+    pub fn forget(&mut self, now_ms: u64) {
+        self.withholding.forget(now_ms);
         self.waiting.clear();
         self.served.clear();
     }
@@ -166,14 +171,22 @@ impl Demand {
     }
 
     /// The oldest frames of clients that wait too long, to be handed over once more. What is in
-    /// agreement by now reaches up to `from`.
-    pub fn again(&mut self, now_ms: u64, from: Slot) -> Vec<FrameKey> {
-        let mut keys = Vec::new();
+    /// agreement by now reaches up to `from`; `within_share` says whose frames a leader does not refuse
+    /// for what else they send.
+    pub fn again(
+        &mut self,
+        now_ms: u64,
+        from: Slot,
+        within_share: impl Fn(PublicKey) -> bool,
+    ) -> Vec<FrameKey> {
+        let mut keys = self.withholding.again(now_ms, within_share);
         for waiting in self.waiting.values_mut().filter(|waiting| waiting.again_ms <= now_ms) {
             waiting.again_ms = now_ms + AGAIN_MS;
             waiting.again.get_or_insert((now_ms, from));
             keys.extend(waiting.handed.front());
         }
+        keys.sort_unstable();
+        keys.dedup();
         keys
     }
 
@@ -234,6 +247,8 @@ impl Demand {
         let Moment { now_ms, open, behind, .. } = moment;
         let passed_ms = now_ms.saturating_sub(std::mem::replace(&mut self.ticked_ms, now_ms));
         self.waiting.retain(|_, waiting| waiting.settle(pool));
+        let oldest = self.waiting.values().filter_map(|waiting| waiting.handed.front().copied());
+        self.withholding.tick(oldest, pool, now_ms);
         let asked = self.waiting.values().any(|waiting| {
             let handed_ms = waiting.handed.front().and_then(|key| pool.handed_ms(*key));
             handed_ms.is_some_and(|since| now_ms >= since + ASKED_AFTER_MS)
@@ -282,14 +297,23 @@ impl Demand {
         slow || self.trials.wants_another()
     }
 
+    /// A batch was delivered, and its frames are gone from the pool; when it arrived as a proposal
+    /// that this view's leader was free to make.
+    pub fn closed(&mut self, batch: &Batch, proposed_ms: Option<u64>, pool: &Pool) {
+        self.withholding.delivered(batch, proposed_ms, pool);
+    }
+
     /// Whether the leader serves others and not some client, or not some frame of a client. Of
     /// one client a leader holds at most `client_bytes`.
     pub fn starves(&self, now_ms: u64, client_bytes: usize) -> bool {
-        self.waiting.values().any(|waiting| {
-            let rounds = waiting.since_round.map_or(0, |since| self.round - since);
-            let long = waiting.again.is_some_and(|(since_ms, _)| now_ms >= since_ms + STARVED_MS);
-            (rounds >= FAIR_ROUNDS && long) || waiting.passed_bytes > client_bytes
-        })
+        let withholds = self.withholding.found();
+        withholds
+            || self.waiting.values().any(|waiting| {
+                let rounds = waiting.since_round.map_or(0, |since| self.round - since);
+                let long =
+                    waiting.again.is_some_and(|(since_ms, _)| now_ms >= since_ms + STARVED_MS);
+                (rounds >= FAIR_ROUNDS && long) || waiting.passed_bytes > client_bytes
+            })
     }
 
     /// Names of frames that were handed over: for the check that memory stays bounded.

@@ -440,7 +440,7 @@ impl Agreement {
                 (false, false) => self.leader_lost_ms,
             };
             if up {
-                self.hand_all_again();
+                self.hand_all_again(now);
             }
         }
         if up {

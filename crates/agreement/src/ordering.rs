@@ -383,6 +383,10 @@ impl Agreement {
             for frame in decided.batch.frames() {
                 self.pool.remove(frame.session, frame.first_number);
             }
+            if self.byzantine() {
+                let proposed_ms = self.proposed_freely_ms(slot, digest);
+                self.demand.closed(&decided.batch, proposed_ms, &self.pool);
+            }
             if let Some(state) = self.slots.get_mut(&slot) {
                 let freed = state.held_bytes();
                 state.proposal = None;
@@ -394,6 +398,12 @@ impl Agreement {
             self.executing.push_back((slot, history, logged_at));
             self.adopt_prefix(now);
         }
+    }
+
+    /// When this view's leader proposed the batch, if no new view bound it to.
+    fn proposed_freely_ms(&self, slot: Slot, digest: Digest) -> Option<u64> {
+        let free = self.proposed(slot) == Some(digest) && !self.start.choices.contains_key(&slot);
+        self.slots.get(&slot).filter(|_| free).map(|state| state.since_ms)
     }
 
     /// The sequence number at which the batch is on this disk with a vote or a proof (D1).

@@ -14,7 +14,9 @@ use crate::timing;
 use perdura_protocol::message::Message;
 use perdura_protocol::statement::Kind;
 use perdura_protocol::viewchange::{NewView, ViewChange};
-use perdura_protocol::{Batch, Digest, Frame, Record, ReplicaId, Signature, Slot, View, seeded};
+use perdura_protocol::{
+    Batch, Digest, Frame, PublicKey, Record, ReplicaId, Signature, Slot, View, seeded,
+};
 use std::collections::BTreeSet;
 
 impl Agreement {
@@ -105,8 +107,9 @@ impl Agreement {
     }
 
     /// Frames that this replica hands to the leader: what clients sent here, as far as the leader
-    /// keeps room for it; and, where a client waits, its oldest once more.
-    pub fn hand_over(&mut self, now: Now) -> Vec<Frame> {
+    /// keeps room for it; and, where a client waits, its oldest once more. `within_share` says whose
+    /// frames a leader does not refuse for what else they send.
+    pub fn hand_over(&mut self, now: Now, within_share: impl Fn(PublicKey) -> bool) -> Vec<Frame> {
         if self.leads() || self.mode != Mode::Started || !self.pool.wants_hand() {
             return Vec::new();
         }
@@ -115,7 +118,7 @@ impl Agreement {
         if self.byzantine() {
             // The leader may have executed a little more, and so reach further.
             let from = self.reach().plus(self.settings.parameters.depth / 4);
-            let again = self.demand.again(ms, from);
+            let again = self.demand.again(ms, from, within_share);
             frames.extend(again.into_iter().filter_map(|key| self.pool.get(key).cloned()));
         }
         for frame in self.pool.hand_over(ms) {
@@ -151,9 +154,9 @@ impl Agreement {
     }
 
     /// The leader may have lost what this replica handed to it.
-    pub(crate) fn hand_all_again(&mut self) {
+    pub(crate) fn hand_all_again(&mut self, now: Now) {
         if !self.leads() {
-            self.demand.forget();
+            self.demand.forget(now.monotonic_ms);
             self.pool.release_taken();
         }
     }

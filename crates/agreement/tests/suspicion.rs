@@ -102,6 +102,29 @@ fn a_leader_that_starves_one_client_is_deposed() {
     }
 }
 
+/// One frame only, while newer ones of the same client are served, and others, such that most of the time
+/// some slot is in agreement.
+#[test]
+fn a_leader_that_withholds_one_frame_is_deposed() {
+    for (u, r) in [(1, 1), (2, 1), (2, 2)] {
+        for pause_ms in [200, 300] {
+            let mut group = Group::new(7, u, r);
+            group.withheld = Some((0, 5));
+            group.disk_ms = 40;
+            let end = group.now + 14_000;
+            while group.now < end {
+                group.request_of(1, 100);
+                group.run(pause_ms / 2);
+                group.request_of(2, 100);
+                group.run(pause_ms / 2);
+            }
+            assert!(!leaders(&group).contains(&0), "u {u} r {r}: still leads");
+            group.run(2_000);
+            assert_eq!(group.waiting(1), 0, "it was served");
+        }
+    }
+}
+
 #[test]
 fn correct_leaders_stay_under_overload_with_large_frames_and_slow_disks() {
     for (u, r) in [(1, 1), (2, 1)] {

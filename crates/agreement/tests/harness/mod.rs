@@ -64,6 +64,8 @@ pub struct Group {
     pub slow: Option<(usize, u64)>,
     /// It proposes no frame of this client.
     pub censor: Option<(usize, u8)>,
+    /// It takes no notice of the frame with this first number.
+    pub withheld: Option<(usize, u64)>,
     /// A flush takes so much longer.
     pub disk_ms: u64,
     /// Slots above a prefix that may hold locks.
@@ -101,6 +103,7 @@ impl Group {
             view_changes: 0,
             slow: None,
             censor: None,
+            withheld: None,
             disk_ms: 0,
             window,
             due: None,
@@ -310,7 +313,7 @@ impl Group {
         let now = self.clock();
         let Some(agreement) = self.nodes[i].agreement.as_mut() else { return };
         let leader = agreement.leader().index();
-        for frame in agreement.hand_over(now) {
+        for frame in agreement.hand_over(now, |_| true) {
             self.send(i, leader, Message::Frame(frame));
         }
     }
@@ -394,7 +397,8 @@ impl Group {
     pub fn offer(&mut self, i: usize, frame: Frame, source: Source) {
         if self.censor.is_some_and(|(censor, client)| {
             censor == i && frame.session.client == PublicKey([client; 32])
-        }) {
+        }) || self.withheld == Some((i, frame.first_number))
+        {
             return;
         }
         let now = self.clock();

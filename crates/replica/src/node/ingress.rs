@@ -12,7 +12,7 @@ use super::{Input, Node, Peer};
 use bytes::Bytes;
 use perdura_agreement::pool::{Admission, Source};
 use perdura_agreement::{Now, Penalty};
-use perdura_execution::Service;
+use perdura_execution::{Machine, Service};
 use perdura_protocol::keys::Claim;
 use perdura_protocol::message::Message;
 use perdura_protocol::statement::STATEMENT_BYTES;
@@ -99,6 +99,13 @@ pub enum NotAdmitted {
          NAME`"
     )]
     Unknown,
+}
+
+/// Whether a frame is still to be ordered: its client is registered, and it waits for some answer.
+pub(super) fn is_open<S: Service>(machine: &Machine<S>, frame: &Frame) -> bool {
+    machine.is_client(frame.session.client)
+        && (frame.first_number..frame.end_number())
+            .any(|number| !machine.is_settled(frame.session, number))
 }
 
 impl<S: Service> Node<S> {
@@ -263,8 +270,13 @@ impl<S: Service> Node<S> {
 
     /// Whether a frame would be kept if it is genuine: asked first, for it costs nothing.
     fn has_room(&self, waiting: &WaitingFrame) -> bool {
-        let frame = &waiting.frame;
-        self.shares.may(frame.session.client) && self.agreement.has_room(frame, waiting.source())
+        let (frame, source) = (&waiting.frame, waiting.source());
+        let client = frame.session.client;
+        let may = match source {
+            Source::Client => self.shares.may(client),
+            Source::Replica(_) => self.shares.may_beside(client),
+        };
+        may && self.agreement.has_room(frame, source)
     }
 
     /// Whether nothing is to be read from a peer for now: as much as it may have looked at waits
@@ -339,11 +351,7 @@ impl<S: Service> Node<S> {
     /// sends such would have the leader suspected for not ordering them.
     fn forget_answered(&mut self) {
         let machine = &self.machine;
-        let open = |frame: &Frame| {
-            (frame.first_number..frame.end_number())
-                .any(|number| !machine.is_settled(frame.session, number))
-        };
-        self.agreement.retain_some_frames(LOOKED_AT, open);
+        self.agreement.retain_some_frames(LOOKED_AT, |frame| is_open(machine, frame));
     }
 
     fn admit(&mut self, now: Now, waiting: WaitingFrame) {
@@ -371,7 +379,8 @@ impl<S: Service> Node<S> {
     /// what they sent.
     pub(super) fn hand_over(&mut self, now: Now) {
         let leader = Peer::Replica(self.agreement.leader());
-        for frame in self.agreement.hand_over(now) {
+        let shares = &self.shares;
+        for frame in self.agreement.hand_over(now, |client| shares.is_modest(client)) {
             self.send(&[leader], &Message::Frame(frame));
         }
     }

@@ -40,7 +40,7 @@ struct Share {
     work: u64,
     commands: u64,
     sparse: bool,
-    // Work that it may cause; below nothing by one frame at most, which is paid back first.
+    // Work that it may cause; what it is below nothing, by a frame or what was forwarded, is paid back first.
     credit: i64,
 }
 
@@ -103,6 +103,18 @@ impl Shares {
     /// Whether another frame of this client may be looked at now.
     pub fn may(&self, client: PublicKey) -> bool {
         self.clients.get(&client).is_none_or(|share| !share.sparse || share.credit > 0)
+    }
+
+    /// The same for a frame that a replica forwards: what its client sends elsewhere does not shut it out at once.
+    pub fn may_beside(&self, client: PublicKey) -> bool {
+        let least = -((BURST * UNIT) as i64);
+        self.clients.get(&client).is_none_or(|share| !share.sparse || share.credit > least)
+    }
+
+    /// Whether every replica takes a frame of this client by what it caused lately.
+    pub fn is_modest(&self, client: PublicKey) -> bool {
+        let half = SPARSE_WORK_S * UNIT / 2;
+        self.clients.get(&client).is_none_or(|share| !share.sparse || share.work < half)
     }
 
     /// Whether this client has to keep to its share.
@@ -207,6 +219,28 @@ mod tests {
         run_large(&mut shares, &busy, 100, 1 << 20);
         let more = run_large(&mut shares, &busy, 500, 1 << 20);
         assert!(more[0] > 4 * let_in[0], "{more:?}");
+    }
+
+    #[test]
+    fn what_is_forwarded_gets_in_beside_what_its_client_sends_itself() {
+        let mut shares = Shares::default();
+        let load = [(1, 100, 1), (2, 5, 32)];
+        run(&mut shares, &load, 500);
+        let forwarded = frame(1, 1, 1);
+        while shares.may(key(1)) {
+            shares.take(&forwarded);
+        }
+        assert!(!shares.may(key(1)) && shares.may_beside(key(1)) && !shares.is_modest(key(1)));
+        let mut let_in = 0;
+        while shares.may_beside(key(1)) {
+            shares.take(&forwarded);
+            let_in += 1;
+        }
+        assert!(let_in <= BURST, "{let_in}");
+        // A little is modest, however it is packed, and what was done is forgotten.
+        assert!(shares.is_modest(key(2)));
+        run(&mut shares, &[(1, 2, 1), (2, 5, 32)], 200);
+        assert!(shares.is_sparse(key(1)) && shares.is_modest(key(1)) && shares.may(key(1)));
     }
 
     #[test]

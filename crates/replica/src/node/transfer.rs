@@ -11,6 +11,7 @@
 
 use super::checkpoints::Stored;
 use super::fetching::{Fetching, Pace, StateTransfer};
+use super::ingress::is_open;
 use super::{Node, Now, Output, Peer};
 use bytes::Bytes;
 use perdura_execution::{Machine, Manifest, Service};
@@ -482,8 +483,7 @@ impl<S: Service> Node<S> {
             self.outputs.push_back(Output::Members(members));
         }
         let machine = &self.machine;
-        self.agreement
-            .retain_frames(|frame| !machine.is_settled(frame.session, frame.first_number));
+        self.agreement.retain_frames(|frame| is_open(machine, frame));
     }
 
     pub(super) fn tick_transfer(&mut self, now: Now) {

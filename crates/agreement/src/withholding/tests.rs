@@ -1,0 +1,139 @@
+//! What counts against a leader, and what does not.
+
+use super::*;
+use crate::pool::Source;
+use bytes::Bytes;
+use perdura_protocol::{ClusterId, Frame, SessionId, Time};
+
+const WITHHELD: u64 = 1;
+
+fn frame(client: u8, number: u64, bytes: usize) -> Frame {
+    let session = SessionId { client: PublicKey([client; 32]), nonce: 0 };
+    let command = Bytes::from(vec![client; bytes]);
+    Frame::build(ClusterId([0; 16]), session, 0, number, &[command], None)
+}
+
+fn batch(frames: Vec<Frame>) -> Batch {
+    Batch::requests(Time(1), frames)
+}
+
+/// A follower that handed a frame over, and its leader's batches.
+struct Follower {
+    withholding: Withholding,
+    pool: Pool,
+    now_ms: u64,
+    within_share: bool,
+    handed: u32,
+}
+
+impl Follower {
+    fn new(bytes: usize) -> Self {
+        let mut pool = Pool::default();
+        pool.offer(frame(1, WITHHELD, bytes), Source::Client, 0);
+        assert_eq!(pool.hand_over(0).len(), 1);
+        let withholding = Withholding::default();
+        Self { withholding, pool, now_ms: 0, within_share: true, handed: 0 }
+    }
+
+    /// Time passes, and the leader's batches arrive and are delivered.
+    fn see(&mut self, passed_ms: u64, batches: &[Batch], free: bool) {
+        self.now_ms += passed_ms;
+        let key = (frame(1, WITHHELD, 1).session, WITHHELD);
+        self.withholding.tick([key].into_iter(), &self.pool, self.now_ms);
+        for batch in batches {
+            let proposed_ms = free.then_some(self.now_ms);
+            self.withholding.delivered(batch, proposed_ms, &self.pool);
+        }
+        let within_share = self.within_share;
+        self.handed += self.withholding.again(self.now_ms, |_| within_share).len() as u32;
+    }
+
+    /// Half a minute of the same; whether the leader is given up.
+    fn gives_up(&mut self, passed_ms: u64, batches: &[Batch]) -> bool {
+        for _ in 0..30_000 / passed_ms {
+            self.see(passed_ms, batches, true);
+        }
+        self.withholding.found()
+    }
+}
+
+#[test]
+fn batches_that_had_room_count_once_for_each_time_a_frame_is_handed_over() {
+    let mut follower = Follower::new(100);
+    let small = [batch(vec![frame(2, 5, 100)])];
+    let mut took_ms = 0;
+    while !follower.withholding.found() {
+        follower.see(10, &small, true);
+        took_ms += 10;
+    }
+    assert_eq!(follower.handed, PASSED_OVER - 1);
+    let least = u64::from(PASSED_OVER - 1) * AGAIN_MS;
+    assert!((least..least + 1_000).contains(&took_ms), "{took_ms} ms");
+    // The next leader is held to more.
+    follower.withholding.restart();
+    for _ in 0..took_ms / 10 {
+        follower.see(10, &small, true);
+    }
+    assert!(!follower.withholding.found());
+    assert!(follower.gives_up(10, &small));
+}
+
+#[test]
+fn batches_that_were_full_or_had_no_room_for_the_next_frame_prove_nothing() {
+    let half = limits::BATCH_TARGET_BYTES / 2;
+    let large = [batch(vec![frame(2, 5, half)])];
+    assert!(!Follower::new(100).gives_up(10, &large));
+    // A small one, and then a frame as large as a batch may be for its sake.
+    let turns =
+        [batch(vec![frame(2, 5, 10)]), batch(vec![frame(2, 6, limits::BATCH_TARGET_BYTES)])];
+    assert!(!Follower::new(100).gives_up(10, &turns));
+    let many = [batch((0..limits::BATCH_FRAMES as u64).map(|n| frame(2, n, 1)).collect())];
+    assert!(!Follower::new(100).gives_up(1_000, &many));
+}
+
+#[test]
+fn what_a_leader_was_not_free_to_propose_proves_nothing() {
+    let mut follower = Follower::new(100);
+    let small = batch(vec![frame(2, 5, 100)]);
+    for _ in 0..3_000 {
+        follower.see(10, &[small.clone()], false);
+    }
+    assert!(!follower.withholding.found() && follower.handed == 0);
+    // Nor do batches without requests stand between two that do.
+    assert!(follower.gives_up(10, &[small, Batch::tick(Time(2)), Batch::null()]));
+}
+
+#[test]
+fn a_frame_on_its_way_is_not_withheld() {
+    // Proposals that come sooner after each hand-over than a frame of this size is at the leader.
+    let small = [batch(vec![frame(2, 5, 100)])];
+    let mut follower = Follower::new(4 << 20);
+    for _ in 0..1_000 {
+        follower.see(10, &small, true);
+    }
+    assert_eq!(follower.handed, 0);
+    // On links that are made anew all the time.
+    let mut follower = Follower::new(100);
+    for _ in 0..300 {
+        follower.see(100, &small, true);
+        follower.withholding.forget(follower.now_ms);
+    }
+    assert!(!follower.withholding.found());
+    // Beside what its client sends elsewhere.
+    let mut follower = Follower::new(100);
+    follower.within_share = false;
+    assert!(!follower.gives_up(10, &small));
+    // And it comes.
+    let mut follower = Follower::new(100);
+    for _ in 0..700 {
+        follower.see(10, &small, true);
+    }
+    let key = (frame(1, WITHHELD, 1).session, WITHHELD);
+    follower.pool.remove(key.0, key.1);
+    follower.withholding.tick([].into_iter(), &follower.pool, follower.now_ms);
+    follower.pool.offer(frame(1, WITHHELD, 100), Source::Client, follower.now_ms);
+    for _ in 0..200 {
+        follower.see(10, &small, true);
+    }
+    assert!(!follower.withholding.found());
+}
