@@ -67,7 +67,9 @@ impl Memory {
     pub fn note(&mut self, from: Option<ReplicaId>, message: &Message, bytes: &Bytes) {
         push(&mut self.messages, bytes.clone());
         match message {
-            Message::Frame(frame) => push(&mut self.frames, frame.clone()),
+            Message::Frame(frame) | Message::Overdue(frame) => {
+                push(&mut self.frames, frame.clone());
+            }
             Message::Propose { view, slot, batch, .. } => {
                 push(&mut self.digests, batch.digest());
                 if let Some(second) = variant(batch) {

@@ -21,7 +21,7 @@ const BURST: usize = 400;
 impl Liar {
     /// Whether a frame is of the client that it does not want to serve.
     pub(crate) fn censors(&mut self, message: &Message) -> bool {
-        let Message::Frame(frame) = message else { return false };
+        let (Message::Frame(frame) | Message::Overdue(frame)) = message else { return false };
         let client = frame.session.client;
         *self.victim.get_or_insert(client) == client
     }
@@ -86,6 +86,7 @@ impl Liar {
             Message::ViewChange(change) => change.signature = noise,
             Message::NewView(new_view) if self.random.percent(50) => new_view.signature = noise,
             Message::Frame(frame) => message = Message::Frame(unsigned(frame)),
+            Message::Overdue(frame) => message = Message::Overdue(unsigned(frame)),
             _ => return speech.plainly(),
         }
         speech.instead(&message);
@@ -189,7 +190,12 @@ impl Liar {
             }
             7 => {
                 let index = self.random.below(self.memory.frames.len().max(1) as u64) as usize;
-                Message::Frame(unsigned(self.memory.frames.get(index)?))
+                let frame = unsigned(self.memory.frames.get(index)?);
+                if index.is_multiple_of(2) {
+                    Message::Frame(frame)
+                } else {
+                    Message::Overdue(frame)
+                }
             }
             _ => {
                 let index = self.random.below(self.memory.messages.len().max(1) as u64) as usize;

@@ -167,7 +167,7 @@ impl Liar {
                 }
                 speech.after(KNOWN_MS, propose.to_bytes());
             }
-            Message::Frame(frame) => {
+            Message::Frame(frame) | Message::Overdue(frame) => {
                 let mut dice = Random::new(self.random.next());
                 let forged = self.forge_frame(frame, false, &mut dice);
                 speech.instead(&Message::Frame(forged));

@@ -138,7 +138,7 @@ pub(crate) struct Demand {
 impl Demand {
     /// A view starts: its leader is judged anew, held to what others reached before.
     pub fn restart(&mut self, now_ms: u64) {
-        self.withholding.restart();
+        self.withholding.restart(now_ms);
         self.forget(now_ms);
         self.verdict_ms = None;
         self.watch(now_ms);
@@ -171,23 +171,20 @@ impl Demand {
     }
 
     /// The oldest frames of clients that wait too long, to be handed over once more. What is in
-    /// agreement by now reaches up to `from`; `within_share` says whose frames a leader does not refuse
-    /// for what else they send.
-    pub fn again(
-        &mut self,
-        now_ms: u64,
-        from: Slot,
-        within_share: impl Fn(PublicKey) -> bool,
-    ) -> Vec<FrameKey> {
-        let mut keys = self.withholding.again(now_ms, within_share);
+    /// agreement by now reaches up to `from`.
+    pub fn again(&mut self, now_ms: u64, from: Slot) -> Vec<FrameKey> {
+        let mut keys = Vec::new();
         for waiting in self.waiting.values_mut().filter(|waiting| waiting.again_ms <= now_ms) {
             waiting.again_ms = now_ms + AGAIN_MS;
             waiting.again.get_or_insert((now_ms, from));
             keys.extend(waiting.handed.front());
         }
-        keys.sort_unstable();
-        keys.dedup();
         keys
+    }
+
+    /// Frames that the leader passed over, to be handed over once more.
+    pub fn passed_over(&mut self, now_ms: u64) -> Vec<FrameKey> {
+        self.withholding.again(now_ms)
     }
 
     /// A batch is delivered; its frames are still in the pool.
@@ -299,8 +296,13 @@ impl Demand {
 
     /// A batch was delivered, and its frames are gone from the pool; when it arrived as a proposal
     /// that this view's leader was free to make.
-    pub fn closed(&mut self, batch: &Batch, proposed_ms: Option<u64>, pool: &Pool) {
-        self.withholding.delivered(batch, proposed_ms, pool);
+    pub fn closed(&mut self, batch: &Batch, proposed_ms: Option<u64>, pool: &Pool, now_ms: u64) {
+        self.withholding.delivered(batch, proposed_ms, pool, now_ms);
+    }
+
+    /// Slots were passed over that a state covers.
+    pub fn installed(&mut self) {
+        self.withholding.installed();
     }
 
     /// Whether the leader serves others and not some client, or not some frame of a client. Of

@@ -53,3 +53,4 @@ pub use marks::Marks;
 pub use ordering::HELD_PROPOSAL_BYTES;
 pub use penalty::Penalty;
 pub use restart::Restart;
+pub use withholding::ASKED_AT_ONCE;

@@ -385,7 +385,7 @@ impl Agreement {
             }
             if self.byzantine() {
                 let proposed_ms = self.proposed_freely_ms(slot, digest);
-                self.demand.closed(&decided.batch, proposed_ms, &self.pool);
+                self.demand.closed(&decided.batch, proposed_ms, &self.pool, now.monotonic_ms);
             }
             if let Some(state) = self.slots.get_mut(&slot) {
                 let freed = state.held_bytes();

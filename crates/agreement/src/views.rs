@@ -10,13 +10,12 @@ use crate::demand::Moment;
 use crate::evidence::{Heard, Invalid, Start};
 use crate::machine::{Agreement, Effect, Held, Misbehaviour, Mode, Now};
 use crate::peers::PeerStatus;
+use crate::pool::FrameKey;
 use crate::timing;
 use perdura_protocol::message::Message;
 use perdura_protocol::statement::Kind;
 use perdura_protocol::viewchange::{NewView, ViewChange};
-use perdura_protocol::{
-    Batch, Digest, Frame, PublicKey, Record, ReplicaId, Signature, Slot, View, seeded,
-};
+use perdura_protocol::{Batch, Digest, Frame, Record, ReplicaId, Signature, Slot, View, seeded};
 use std::collections::BTreeSet;
 
 impl Agreement {
@@ -106,28 +105,30 @@ impl Agreement {
         }
     }
 
-    /// Frames that this replica hands to the leader: what clients sent here, as far as the leader
-    /// keeps room for it; and, where a client waits, its oldest once more. `within_share` says whose
-    /// frames a leader does not refuse for what else they send.
-    pub fn hand_over(&mut self, now: Now, within_share: impl Fn(PublicKey) -> bool) -> Vec<Frame> {
+    /// What this replica hands to the leader: frames that clients sent here, as far as the leader
+    /// keeps room for it; and, where a client waits, its oldest once more.
+    pub fn hand_over(&mut self, now: Now) -> Vec<Message> {
         if self.leads() || self.mode != Mode::Started || !self.pool.wants_hand() {
             return Vec::new();
         }
         let ms = now.monotonic_ms;
-        let mut frames = Vec::new();
+        let mut messages = Vec::new();
         if self.byzantine() {
             // The leader may have executed a little more, and so reach further.
             let from = self.reach().plus(self.settings.parameters.depth / 4);
-            let again = self.demand.again(ms, from, within_share);
-            frames.extend(again.into_iter().filter_map(|key| self.pool.get(key).cloned()));
+            let held = |key: FrameKey| self.pool.get(key).cloned();
+            let overdue = self.demand.passed_over(ms);
+            messages.extend(overdue.into_iter().filter_map(held).map(Message::Overdue));
+            let again = self.demand.again(ms, from);
+            messages.extend(again.into_iter().filter_map(held).map(Message::Frame));
         }
         for frame in self.pool.hand_over(ms) {
             if self.byzantine() {
                 self.demand.handed((frame.session, frame.first_number), ms);
             }
-            frames.push(frame);
+            messages.push(Message::Frame(frame));
         }
-        frames
+        messages
     }
 
     /// The leader of `view` proposed frames that no client signed: no more is needed to give the

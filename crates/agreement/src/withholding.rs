@@ -5,21 +5,27 @@
 //! the leader held by then is in it or in an earlier one. That holds of a batch whatever else goes on,
 //! so neither load nor the speed of machines can be taken for a fault of the leader's.
 //!
-//! What a follower does not know is whether the leader held the frame: it may have been lost, be on a
-//! slow way, or have found no room. So a frame is handed over once more when a batch passed it
-//! over, [`AGAIN_MS`] apart at least, and only after [`PASSED_OVER`] times in a row it is withheld. A
-//! correct leader that has it once proposes it. One whose way to a follower takes longer than all of
-//! these together may be given up; for the next one twice as many are asked for.
+//! What a follower does not know is whether the leader held the frame: it may have been lost, or be on a
+//! slow way. So a frame is handed over once more when a batch passed it over, as an overdue one, which a
+//! correct leader takes whatever else its client sends; and only after [`PASSED_OVER`] times in a row,
+//! [`AGAIN_MS`] apart at least, it is withheld. A correct leader that has it once proposes it. One whose
+//! way to a follower takes longer than all of these together may be given up; for the next one twice
+//! as many are asked for.
+//!
+//! A leader whose batches are full proves nothing here, be it with frames that were ordered before.
 
 use crate::pool::{FrameKey, Pool, cost};
 use perdura_protocol::batch::BatchKind;
-use perdura_protocol::{Batch, PublicKey, limits};
+use perdura_protocol::{Batch, limits};
 use std::collections::BTreeMap;
+
+/// Frames that are watched at a time, the longest-waiting ones: one would do to find a leader out.
+pub const ASKED_AT_ONCE: usize = 8;
 
 /// So often a frame has to be passed over, each time after it was handed over once more.
 pub const PASSED_OVER: u32 = 8;
 
-/// A frame that was passed over is handed over once more after this time.
+/// Twice in this time a frame is neither passed over nor handed over once more.
 pub const AGAIN_MS: u64 = 1_000;
 
 /// A frame counts as held after this time on its way to the leader, and that of the proposal back: a
@@ -29,15 +35,30 @@ pub const HELD_AFTER_MS: u64 = 200;
 /// and as long as its bytes take on a link of so many in a second.
 const SLOW_LINK_BYTES: usize = 256 * 1024;
 
-/// Doublings of [`PASSED_OVER`].
-const DOUBLINGS: u32 = 2;
+/// Doublings of [`PASSED_OVER`],
+const DOUBLINGS: u32 = 3;
+
+/// which are forgotten when no leader withheld anything for this time.
+const FORGIVEN_MS: u64 = 120_000;
 
 /// One frame that was handed over and is its client's oldest.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
+    // Handed over by then.
     since_ms: u64,
     passed_over: bool,
     times: u32,
+    counted_ms: u64,
+}
+
+impl Asked {
+    /// The frame did not come, one more time.
+    fn count(&mut self, now_ms: u64) {
+        if self.times == 0 || now_ms >= self.counted_ms + AGAIN_MS {
+            self.times += 1;
+            self.counted_ms = now_ms;
+        }
+    }
 }
 
 /// The last batch of requests that was delivered.
@@ -53,37 +74,61 @@ struct Closed {
 pub(crate) struct Withholding {
     asked: BTreeMap<FrameKey, Asked>,
     closed: Option<Closed>,
-    // Leaders in a row that withheld something.
+    // Leaders that withheld something, none long after the one before; when the last one was left.
     in_a_row: u32,
+    found_ms: u64,
 }
 
 impl Withholding {
     /// A view starts.
-    pub fn restart(&mut self) {
-        self.in_a_row = if self.found() { self.in_a_row + 1 } else { 0 };
+    pub fn restart(&mut self, now_ms: u64) {
+        if self.found() {
+            (self.in_a_row, self.found_ms) = (self.in_a_row + 1, now_ms);
+        } else if now_ms >= self.found_ms + FORGIVEN_MS {
+            self.in_a_row = 0;
+        }
         self.asked.clear();
         self.closed = None;
     }
 
-    /// What was handed over may have been lost.
+    /// The link to the leader is a new one: what was handed over may have been lost. But a leader
+    /// does not get rid of a frame by its links.
     pub fn forget(&mut self, now_ms: u64) {
         for asked in self.asked.values_mut() {
+            asked.count(now_ms);
             (asked.since_ms, asked.passed_over) = (now_ms, false);
         }
+    }
+
+    /// Slots are missing between the last batch and the next one.
+    pub fn installed(&mut self) {
+        self.closed = None;
     }
 
     /// Time passes: these are the oldest frames of their clients that were handed over.
     pub fn tick(&mut self, oldest: impl Iterator<Item = FrameKey>, pool: &Pool, now_ms: u64) {
         self.asked.retain(|key, _| pool.get(*key).is_some());
-        for key in oldest {
-            let fresh = Asked { since_ms: now_ms, passed_over: false, times: 0 };
-            self.asked.entry(key).or_insert(fresh);
+        let mut free = ASKED_AT_ONCE - self.asked.len();
+        if free == 0 {
+            return;
+        }
+        let fresh = oldest.filter(|key| !self.asked.contains_key(key));
+        let mut fresh: Vec<(u64, FrameKey)> =
+            fresh.filter_map(|key| Some((pool.handed_ms(key)?, key))).collect();
+        fresh.sort_unstable();
+        for (_, key) in fresh {
+            if free == 0 {
+                break;
+            }
+            free -= 1;
+            let asked = Asked { since_ms: now_ms, passed_over: false, times: 0, counted_ms: 0 };
+            self.asked.insert(key, asked);
         }
     }
 
     /// A batch is delivered, and its frames are gone from the pool; when it arrived as a proposal
     /// that this view's leader was free to make.
-    pub fn delivered(&mut self, batch: &Batch, proposed_ms: Option<u64>, pool: &Pool) {
+    pub fn delivered(&mut self, batch: &Batch, proposed_ms: Option<u64>, pool: &Pool, now_ms: u64) {
         if batch.kind() != BatchKind::Requests {
             return;
         }
@@ -91,7 +136,14 @@ impl Withholding {
         let frames = batch.frames().len();
         let next = proposed_ms.map(|proposed_ms| Closed { bytes, frames, proposed_ms });
         let closed = std::mem::replace(&mut self.closed, next);
-        let Some((closed, _)) = closed.zip(next).filter(|_| !self.asked.is_empty()) else { return };
+        if self.asked.is_empty() {
+            return;
+        }
+        // Also if the same one is offered again right away.
+        for frame in batch.frames() {
+            self.asked.remove(&(frame.session, frame.first_number));
+        }
+        let Some((closed, _)) = closed.zip(next) else { return };
         let first = batch.frames().first().map_or(0, |frame| frame.raw().len());
         let took_all = closed.frames < limits::BATCH_FRAMES
             && closed.bytes + first <= limits::BATCH_TARGET_BYTES;
@@ -99,26 +151,21 @@ impl Withholding {
             return;
         }
         for (key, asked) in self.asked.iter_mut().filter(|(_, asked)| !asked.passed_over) {
-            let Some(frame) = pool.get(*key) else { continue };
+            // One that is not handed over is not the leader's.
+            let Some(frame) = pool.handed_ms(*key).and(pool.get(*key)) else { continue };
             let way_ms = HELD_AFTER_MS + (cost(frame) * 1000 / SLOW_LINK_BYTES) as u64;
             if closed.proposed_ms >= asked.since_ms + way_ms {
                 asked.passed_over = true;
-                asked.times += 1;
+                asked.count(now_ms);
             }
         }
     }
 
-    /// Frames that were passed over and are to be handed over once more. A leader may refuse those of
-    /// clients that have used up their share: `within_share` says who has not.
-    pub fn again(
-        &mut self,
-        now_ms: u64,
-        within_share: impl Fn(PublicKey) -> bool,
-    ) -> Vec<FrameKey> {
+    /// Frames that were passed over and are to be handed over once more.
+    pub fn again(&mut self, now_ms: u64) -> Vec<FrameKey> {
         let mut keys = Vec::new();
         for (key, asked) in &mut self.asked {
-            let due = asked.passed_over && now_ms >= asked.since_ms + AGAIN_MS;
-            if due && within_share(key.0.client) {
+            if asked.passed_over && now_ms >= asked.since_ms + AGAIN_MS {
                 (asked.since_ms, asked.passed_over) = (now_ms, false);
                 keys.push(*key);
             }

@@ -18,7 +18,7 @@ const CLUSTER: ClusterId = ClusterId([7; 16]);
 pub fn message(data: &[u8]) -> bool {
     let Some(message) = round_trip::<Message>(Memory::FRAME, data) else { return false };
     match &message {
-        Message::Frame(frame) => look_into(frame),
+        Message::Frame(frame) | Message::Overdue(frame) => look_into(frame),
         Message::Propose { batch, .. } | Message::LockedBatch { batch, .. } => {
             batch.frames().iter().for_each(look_into);
         }
@@ -133,6 +133,7 @@ fn replica_messages() -> Vec<Seed> {
     let decided = Slot(8);
     vec![
         seed("frame", &Message::Frame(frame(3))),
+        seed("overdue", &Message::Overdue(frame(2))),
         seed("frame_of_empty_commands", &Message::Frame(empty_commands())),
         seed("propose", &Message::Propose { view, slot, batch: batch(), decided, history }),
         seed("write", &Message::Write { view, slot, digest, signature }),

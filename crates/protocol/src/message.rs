@@ -46,6 +46,8 @@ pub struct StateCertificate {
 pub enum Message {
     /// Client to leader, client to all after a time-out, replica to leader.
     Frame(Frame),
+    /// r > 0, replica to leader: this frame was handed over before, and the leader passed it over.
+    Overdue(Frame),
     /// Leader to active replicas. Carries what is decided so far (used when r = 0).
     Propose {
         /// The leader's view.
@@ -351,6 +353,7 @@ impl Encode for Message {
                 put!(out, 22, slot, index);
                 encode_bytes(piece, out);
             }
+            Message::Overdue(frame) => put!(out, 23, frame),
             Message::Attach { nonce } => put!(out, 32, nonce),
             Message::Welcome { view } => put!(out, 33, view),
             Message::Read { id, command } => {
@@ -410,6 +413,7 @@ impl Decode for Message {
                 index: Decode::decode(reader)?,
                 piece: reader.bytes("piece", limits::PIECE_BYTES)?,
             },
+            23 => Message::Overdue(Decode::decode(reader)?),
             32 => get!(reader, Attach { nonce }),
             33 => get!(reader, Welcome { view }),
             34 => Message::Read {

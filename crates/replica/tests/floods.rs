@@ -343,6 +343,50 @@ fn frames_that_would_not_be_kept_are_not_verified() {
     assert_eq!(leader.node.report().counters.frames, counters.frames + 1);
 }
 
+/// Else such a client could have correct leaders suspected of withholding what they refused.
+#[test]
+fn an_overdue_frame_is_taken_whatever_else_its_client_sends() {
+    let mut leader = Single::new(0);
+    let packed = |number| {
+        let session = SessionId { client: key(52).public(), nonce: 1 };
+        let commands = vec![Command::Open.to_bytes(); 32];
+        Frame::build(CLUSTER, session, 0, number, &commands, Some(&key(52)))
+    };
+    let sparse = (0..200).map(|number| frame(51, number, true));
+    let frames = sparse.chain((0..10).map(|index| packed(32 * index))).collect();
+    let (view, slot, batch) = (View(0), Slot(1), Batch::requests(Time(1_000_001), frames));
+    let accepts = certificate(&[1, 2, 3], Kind::Accept, slot, batch.digest());
+    let decisions = vec![Decision { slot, view, accepts, batch }];
+    leader.give(replica(1), &Message::Decisions { decisions, prefix: None });
+    leader.tick();
+    let taken = |leader: &Single| leader.node.report().counters.frames;
+    for number in 200..400 {
+        leader.give(client(51), &Message::Frame(frame(51, number, true)));
+    }
+    leader.end_round();
+    while leader.node.has_more() {
+        leader.end_round();
+    }
+    let before = taken(&leader);
+    assert!((16..180).contains(&before), "{before} frames");
+    leader.give(replica(2), &Message::Frame(frame(51, 500, true)));
+    leader.end_round();
+    assert_eq!(taken(&leader), before);
+    leader.give(replica(2), &Message::Overdue(frame(51, 500, true)));
+    leader.end_round();
+    assert_eq!(taken(&leader), before + 1);
+    // But not without end, and no client sends such.
+    for number in 600..700 {
+        leader.give(replica(2), &Message::Overdue(frame(51, number, true)));
+    }
+    leader.end_round();
+    let beside = taken(&leader) - before;
+    assert!((2..=2 * perdura_agreement::ASKED_AT_ONCE as u64).contains(&beside), "{beside}");
+    leader.give(client(53), &Message::Overdue(frame(53, 1, true)));
+    leader.end_round();
+    assert_eq!((leader.accused, taken(&leader)), (1, before + beside));
+}
+
 #[test]
 fn a_leader_that_does_what_no_correct_one_does_is_suspected_and_others_are_not() {
     let stray = |slot| {

@@ -281,7 +281,7 @@ impl Group {
                 use perdura_protocol::{Decode, Encode};
                 let message = Message::from_bytes(message.to_bytes()).unwrap();
                 let from = ReplicaId(from as u8);
-                if let Message::Frame(frame) = message {
+                if let Message::Frame(frame) | Message::Overdue(frame) = message {
                     self.offer(to, frame, Source::Replica(from));
                 } else if let Some(agreement) = self.nodes[to].agreement.as_mut() {
                     agreement.on_message(now, from, message);
@@ -313,8 +313,8 @@ impl Group {
         let now = self.clock();
         let Some(agreement) = self.nodes[i].agreement.as_mut() else { return };
         let leader = agreement.leader().index();
-        for frame in agreement.hand_over(now, |_| true) {
-            self.send(i, leader, Message::Frame(frame));
+        for message in agreement.hand_over(now) {
+            self.send(i, leader, message);
         }
     }
 

@@ -6,6 +6,7 @@ use super::executing::WAITING_READS;
 use super::fetching::StateTransfer;
 use super::ingress::UNVERIFIED;
 use super::questions::Asker;
+use super::shares::Overdue;
 use super::transfer::Transfer;
 use super::waiting::Lines;
 use super::{Counters, Node, Now, Output};
@@ -201,6 +202,7 @@ impl<S: Service> Node<S> {
             frames: Lines::new(UNVERIFIED),
             shares: Default::default(),
             penalties: BTreeMap::new(),
+            overdue: Overdue::default(),
             retried: BTreeMap::new(),
             routes: BTreeMap::new(),
             connections: BTreeMap::new(),

@@ -51,17 +51,22 @@ pub(super) enum Origin {
     Client(PublicKey),
     /// This replica forwarded it.
     Replica(ReplicaId),
+    /// This replica forwarded it, and more than once.
+    Overdue(ReplicaId),
 }
 
 #[derive(Debug)]
 pub(super) struct WaitingFrame {
     peer: Peer,
     frame: Frame,
+    // It gets in beside whatever else its client sends.
+    overdue: bool,
 }
 
 impl WaitingFrame {
     fn origin(&self) -> Origin {
         match self.peer {
+            Peer::Replica(id) if self.overdue => Origin::Overdue(id),
             Peer::Replica(id) => Origin::Replica(id),
             Peer::Client { key, .. } => Origin::Client(key),
         }
@@ -120,7 +125,11 @@ impl<S: Service> Node<S> {
         match peer {
             Peer::Replica(from) if is_costly(&message) => self.ask(now, from, message),
             Peer::Replica(from) => match message {
-                Message::Frame(frame) => self.wait_frame(now, peer, frame),
+                Message::Frame(frame) => self.wait_frame(now, peer, frame, false),
+                Message::Overdue(frame) => {
+                    let within = self.overdue.take(now.monotonic_ms, from);
+                    self.wait_frame(now, peer, frame, within);
+                }
                 Message::Propose { view, slot, ref batch, .. } => {
                     // What agreement will not take up needs no verification.
                     let wanted = self.agreement.wants_proposal(now, from, view, slot, batch);
@@ -147,7 +156,7 @@ impl<S: Service> Node<S> {
                     if !self.routes.contains_key(&frame.session) {
                         self.attach(frame.session, connection);
                     }
-                    self.wait_frame(now, peer, frame);
+                    self.wait_frame(now, peer, frame, false);
                 }
                 Message::Attach { nonce } => {
                     self.attach(SessionId { client: key, nonce }, connection);
@@ -163,8 +172,8 @@ impl<S: Service> Node<S> {
         self.handle(now, Input::Message { peer, bytes });
     }
 
-    fn wait_frame(&mut self, now: Now, peer: Peer, frame: Frame) {
-        let waiting = WaitingFrame { peer, frame };
+    fn wait_frame(&mut self, now: Now, peer: Peer, frame: Frame, overdue: bool) {
+        let waiting = WaitingFrame { peer, frame, overdue };
         let origin = waiting.origin();
         if self.penalty(origin).holds(now.monotonic_ms) {
             self.refuse_busy(peer, &waiting.frame);
@@ -256,7 +265,9 @@ impl<S: Service> Node<S> {
             } else if !self.has_room(&waiting) {
                 self.refuse_busy(waiting.peer, &waiting.frame);
             } else {
-                self.shares.take(&waiting.frame);
+                if !waiting.overdue {
+                    self.shares.take(&waiting.frame);
+                }
                 if self.needs_signature(&waiting.frame) {
                     unverified.push(waiting);
                 } else {
@@ -270,13 +281,9 @@ impl<S: Service> Node<S> {
 
     /// Whether a frame would be kept if it is genuine: asked first, for it costs nothing.
     fn has_room(&self, waiting: &WaitingFrame) -> bool {
-        let (frame, source) = (&waiting.frame, waiting.source());
-        let client = frame.session.client;
-        let may = match source {
-            Source::Client => self.shares.may(client),
-            Source::Replica(_) => self.shares.may_beside(client),
-        };
-        may && self.agreement.has_room(frame, source)
+        let frame = &waiting.frame;
+        let may = waiting.overdue || self.shares.may(frame.session.client);
+        may && self.agreement.has_room(frame, waiting.source())
     }
 
     /// Whether nothing is to be read from a peer for now: as much as it may have looked at waits
@@ -379,9 +386,8 @@ impl<S: Service> Node<S> {
     /// what they sent.
     pub(super) fn hand_over(&mut self, now: Now) {
         let leader = Peer::Replica(self.agreement.leader());
-        let shares = &self.shares;
-        for frame in self.agreement.hand_over(now, |client| shares.is_modest(client)) {
-            self.send(&[leader], &Message::Frame(frame));
+        for message in self.agreement.hand_over(now) {
+            self.send(&[leader], &message);
         }
     }
 

@@ -55,7 +55,7 @@ use perdura_protocol::{
     Slot, seeded,
 };
 use questions::Asker;
-use shares::Shares;
+use shares::{Overdue, Shares};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use transfer::Transfer;
 use unexecuted::Delivery;
@@ -238,6 +238,7 @@ pub struct Node<S> {
     frames: Lines<Origin, WaitingFrame>,
     // Whose frames were not signed by whom they name.
     penalties: BTreeMap<Origin, Penalty>,
+    overdue: Overdue,
     shares: Shares,
     // Bytes of answers to retries in this tick.
     retried: BTreeMap<PublicKey, usize>,

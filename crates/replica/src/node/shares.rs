@@ -8,7 +8,7 @@
 //! the rest waits in its links, where TCP holds it back. All links of a key, and what replicas
 //! forward of it, share that. Whoever is alone, or among its like, is held to nothing.
 
-use perdura_protocol::{Batch, Frame, PublicKey};
+use perdura_protocol::{Batch, Frame, PublicKey, ReplicaId};
 use std::collections::BTreeMap;
 
 /// Work of one client in a second, while its frames are sparse: that of so many small frames is enough
@@ -25,6 +25,10 @@ const BURST: u64 = 64;
 /// the same work.
 const SPARSE_FACTOR: u64 = 2;
 
+/// Overdue frames of each replica that are looked at in a second beside what their clients may
+/// cause: twice what a correct one hands over once more in that time.
+const OVERDUE_S: usize = 2 * perdura_agreement::ASKED_AT_ONCE;
+
 /// What was delivered is forgotten in this time, by halves and bits.
 const MEMORY_MS: u64 = 1_000;
 
@@ -40,7 +44,7 @@ struct Share {
     work: u64,
     commands: u64,
     sparse: bool,
-    // Work that it may cause; what it is below nothing, by a frame or what was forwarded, is paid back first.
+    // Work that it may cause; below nothing by one frame at most, which is paid back first.
     credit: i64,
 }
 
@@ -105,18 +109,6 @@ impl Shares {
         self.clients.get(&client).is_none_or(|share| !share.sparse || share.credit > 0)
     }
 
-    /// The same for a frame that a replica forwards: what its client sends elsewhere does not shut it out at once.
-    pub fn may_beside(&self, client: PublicKey) -> bool {
-        let least = -((BURST * UNIT) as i64);
-        self.clients.get(&client).is_none_or(|share| !share.sparse || share.credit > least)
-    }
-
-    /// Whether every replica takes a frame of this client by what it caused lately.
-    pub fn is_modest(&self, client: PublicKey) -> bool {
-        let half = SPARSE_WORK_S * UNIT / 2;
-        self.clients.get(&client).is_none_or(|share| !share.sparse || share.work < half)
-    }
-
     /// Whether this client has to keep to its share.
     pub fn is_sparse(&self, client: PublicKey) -> bool {
         self.clients.get(&client).is_some_and(|share| share.sparse)
@@ -133,6 +125,26 @@ impl Shares {
     /// Clients that are held back.
     pub fn sparse(&self) -> usize {
         self.clients.values().filter(|share| share.sparse).count()
+    }
+}
+
+/// Frames that replicas hand over once more because a leader passed them over.
+#[derive(Debug, Default)]
+pub(super) struct Overdue {
+    since_ms: u64,
+    taken: BTreeMap<ReplicaId, usize>,
+}
+
+impl Overdue {
+    /// Whether one more of this replica is looked at now, whatever its client did.
+    pub fn take(&mut self, now_ms: u64, replica: ReplicaId) -> bool {
+        if now_ms >= self.since_ms + 1_000 {
+            self.since_ms = now_ms;
+            self.taken.clear();
+        }
+        let taken = self.taken.entry(replica).or_default();
+        *taken += 1;
+        *taken <= OVERDUE_S
     }
 }
 
@@ -222,25 +234,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forwarded_gets_in_beside_what_its_client_sends_itself() {
-        let mut shares = Shares::default();
-        let load = [(1, 100, 1), (2, 5, 32)];
-        run(&mut shares, &load, 500);
-        let forwarded = frame(1, 1, 1);
-        while shares.may(key(1)) {
-            shares.take(&forwarded);
-        }
-        assert!(!shares.may(key(1)) && shares.may_beside(key(1)) && !shares.is_modest(key(1)));
-        let mut let_in = 0;
-        while shares.may_beside(key(1)) {
-            shares.take(&forwarded);
-            let_in += 1;
-        }
-        assert!(let_in <= BURST, "{let_in}");
-        // A little is modest, however it is packed, and what was done is forgotten.
-        assert!(shares.is_modest(key(2)));
-        run(&mut shares, &[(1, 2, 1), (2, 5, 32)], 200);
-        assert!(shares.is_sparse(key(1)) && shares.is_modest(key(1)) && shares.may(key(1)));
+    fn a_replica_has_so_many_overdue_frames_in_a_second_and_no_more() {
+        let mut overdue = Overdue::default();
+        let mut taken = |now_ms| (0..100).filter(|_| overdue.take(now_ms, ReplicaId(1))).count();
+        assert_eq!((taken(0), taken(999), taken(1_000)), (OVERDUE_S, 0, OVERDUE_S));
+        assert!(overdue.take(1_000, ReplicaId(2)));
     }
 
     #[test]

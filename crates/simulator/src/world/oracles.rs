@@ -122,6 +122,7 @@ impl World {
             }
             // Nothing that they say is held against what the replica does later.
             Message::Frame(_)
+            | Message::Overdue(_)
             | Message::Write { .. }
             | Message::Accept { .. }
             | Message::Decided { .. }

@@ -68,6 +68,9 @@ pub fn summary(bytes: &bytes::Bytes) -> String {
         Message::Frame(frame) => {
             format!("Frame {}..{}", frame.first_number, frame.end_number())
         }
+        Message::Overdue(frame) => {
+            format!("Overdue {}..{}", frame.first_number, frame.end_number())
+        }
         Message::Propose { view, slot, batch, decided, .. } => format!(
             "Propose view {view} slot {slot} {:?} ({:?}, {} frames), decided {decided}",
             batch.digest(),
