@@ -365,6 +365,7 @@ impl Agreement {
                 return;
             };
             let digest = decided.batch.digest();
+            self.note_equivocation(slot, &decided);
             // Of the whole prefix: an earlier slot may have been logged later.
             self.logged_at = self.logged_at.max(self.log_decision(slot, &decided));
             let logged_at = self.logged_at;
@@ -397,6 +398,14 @@ impl Agreement {
             self.effects.push_back(Effect::Note(Record::Delivered { slot, history }));
             self.executing.push_back((slot, history, logged_at));
             self.adopt_prefix(now);
+        }
+    }
+
+    /// What was decided in this view its leader proposed to somebody; and here, if it is correct.
+    fn note_equivocation(&mut self, slot: Slot, decided: &Decided) {
+        let proven = decided.view == self.view && !decided.accepts.is_empty();
+        if proven && self.proposed(slot).is_some_and(|digest| digest != decided.batch.digest()) {
+            self.misbehaved(self.leader(), Misbehaviour::Equivocation);
         }
     }
 

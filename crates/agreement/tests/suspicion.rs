@@ -125,6 +125,22 @@ fn a_leader_that_withholds_one_frame_is_deposed() {
     }
 }
 
+/// Nobody misses anything, for each is sent the other batch by those who voted for it.
+#[test]
+fn a_leader_that_proposed_something_else_here_than_what_was_decided_is_deposed() {
+    for (u, r) in [(1, 1), (2, 1), (2, 2)] {
+        let mut group = Group::new(9, u, r);
+        group.two_faced = Some(0);
+        for _ in 0..20 {
+            group.request_of(1, 100);
+            group.run(100);
+        }
+        assert!(!leaders(&group).contains(&0), "u {u} r {r}: still leads");
+        group.run(1_000);
+        assert_eq!(group.waiting(1), 0, "all was served");
+    }
+}
+
 #[test]
 fn correct_leaders_stay_under_overload_with_large_frames_and_slow_disks() {
     for (u, r) in [(1, 1), (2, 1)] {

@@ -10,8 +10,8 @@ use perdura_protocol::configuration::{
     Configuration, Configurations, Durability, Member, Parameters,
 };
 use perdura_protocol::{
-    ClusterId, Digest, Faults, Frame, Message, PublicKey, Record, ReplicaId, Scheme, SecretKey,
-    SessionId, Slot, Time, limits,
+    Batch, ClusterId, Digest, Faults, Frame, Message, PublicKey, Record, ReplicaId, Scheme,
+    SecretKey, SessionId, Slot, Time, limits,
 };
 use std::collections::BTreeMap;
 
@@ -66,6 +66,8 @@ pub struct Group {
     pub censor: Option<(usize, u8)>,
     /// It takes no notice of the frame with this first number.
     pub withheld: Option<(usize, u64)>,
+    /// It proposes another batch to one replica after the other, and the same to all others.
+    pub two_faced: Option<usize>,
     /// A flush takes so much longer.
     pub disk_ms: u64,
     /// Slots above a prefix that may hold locks.
@@ -104,6 +106,7 @@ impl Group {
             slow: None,
             censor: None,
             withheld: None,
+            two_faced: None,
             disk_ms: 0,
             window,
             due: None,
@@ -173,6 +176,12 @@ impl Group {
         {
             *prefix = None;
         }
+        if let (true, Message::Propose { slot, batch, .. }) =
+            (self.two_faced == Some(from), &mut message)
+            && slot.0 % (self.nodes.len() as u64 - 1) + 1 == to as u64
+        {
+            *batch = Batch::requests(Time(batch.time().0 + 1), batch.frames().to_vec());
+        }
         if self.cut[from] != self.cut[to] || self.random.below(1000) < self.loss {
             return;
         }
@@ -223,7 +232,8 @@ impl Group {
                 }
                 Effect::ViewStarted(_) => self.view_changes += 1,
                 Effect::Misbehaved { replica, what } => {
-                    panic!("replica {i} accuses {replica} of {what:?}");
+                    let known = self.two_faced == Some(replica.index());
+                    assert!(known, "replica {i} accuses {replica} of {what:?}");
                 }
                 Effect::Serve { to, from } => {
                     // What a log would do: all decided batches are in some record.
