@@ -15,8 +15,9 @@
 //! A leader whose batches are full proves nothing here, be it with frames that were ordered before.
 
 use crate::pool::{FrameKey, Pool, cost};
+use bytes::Bytes;
 use perdura_protocol::batch::BatchKind;
-use perdura_protocol::{Batch, limits};
+use perdura_protocol::{Batch, Frame, limits};
 use std::collections::BTreeMap;
 
 /// Frames that are watched at a time, the longest-waiting ones: one would do to find a leader out.
@@ -25,7 +26,8 @@ pub const ASKED_AT_ONCE: usize = 8;
 /// So often a frame has to be passed over, each time after it was handed over once more.
 pub const PASSED_OVER: u32 = 8;
 
-/// Twice in this time a frame is neither passed over nor handed over once more.
+/// Twice in this time, or in what a larger frame takes on its way, a frame is neither passed over nor handed
+/// over once more.
 pub const AGAIN_MS: u64 = 1_000;
 
 /// A frame counts as held after this time on its way to the leader, and that of the proposal back: a
@@ -42,8 +44,11 @@ const DOUBLINGS: u32 = 3;
 const FORGIVEN_MS: u64 = 120_000;
 
 /// One frame that was handed over and is its client's oldest.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Asked {
+    // The frame itself: another one may come under its name.
+    raw: Bytes,
+    way_ms: u64,
     // Handed over by then.
     since_ms: u64,
     passed_over: bool,
@@ -52,12 +57,25 @@ struct Asked {
 }
 
 impl Asked {
-    /// The frame did not come, one more time.
-    fn count(&mut self, now_ms: u64) {
-        if self.times == 0 || now_ms >= self.counted_ms + AGAIN_MS {
+    fn new(frame: &Frame, now_ms: u64) -> Self {
+        let way_ms = HELD_AFTER_MS + (cost(frame) * 1000 / SLOW_LINK_BYTES) as u64;
+        let raw = frame.raw().clone();
+        Self { raw, way_ms, since_ms: now_ms, passed_over: false, times: 0, counted_ms: 0 }
+    }
+
+    /// Whether this frame still waits. Its bytes are held here, so nothing else lies in their place.
+    fn waits(&self, key: FrameKey, pool: &Pool) -> bool {
+        pool.get(key).is_some_and(|frame| frame.raw().as_ptr() == self.raw.as_ptr())
+    }
+
+    /// The frame did not come, one more time; false if that is too soon after the last time.
+    fn count(&mut self, now_ms: u64) -> bool {
+        let due = self.times == 0 || now_ms >= self.counted_ms + self.way_ms.max(AGAIN_MS);
+        if due {
             self.times += 1;
             self.counted_ms = now_ms;
         }
+        due
     }
 }
 
@@ -107,7 +125,7 @@ impl Withholding {
 
     /// Time passes: these are the oldest frames of their clients that were handed over.
     pub fn tick(&mut self, oldest: impl Iterator<Item = FrameKey>, pool: &Pool, now_ms: u64) {
-        self.asked.retain(|key, _| pool.get(*key).is_some());
+        self.asked.retain(|key, asked| asked.waits(*key, pool));
         let mut free = ASKED_AT_ONCE - self.asked.len();
         if free == 0 {
             return;
@@ -120,9 +138,9 @@ impl Withholding {
             if free == 0 {
                 break;
             }
+            let Some(frame) = pool.get(key) else { continue };
             free -= 1;
-            let asked = Asked { since_ms: now_ms, passed_over: false, times: 0, counted_ms: 0 };
-            self.asked.insert(key, asked);
+            self.asked.insert(key, Asked::new(frame, now_ms));
         }
     }
 
@@ -152,11 +170,10 @@ impl Withholding {
         }
         for (key, asked) in self.asked.iter_mut().filter(|(_, asked)| !asked.passed_over) {
             // One that is not handed over is not the leader's.
-            let Some(frame) = pool.handed_ms(*key).and(pool.get(*key)) else { continue };
-            let way_ms = HELD_AFTER_MS + (cost(frame) * 1000 / SLOW_LINK_BYTES) as u64;
-            if closed.proposed_ms >= asked.since_ms + way_ms {
-                asked.passed_over = true;
-                asked.count(now_ms);
+            let handed_ms = pool.handed_ms(*key).filter(|_| asked.waits(*key, pool));
+            let Some(handed_ms) = handed_ms else { continue };
+            if closed.proposed_ms >= handed_ms.max(asked.since_ms) + asked.way_ms {
+                asked.passed_over = asked.count(now_ms);
             }
         }
     }

@@ -124,6 +124,17 @@ fn a_frame_on_its_way_is_not_withheld() {
         follower.pool.hand_over(follower.now_ms);
     }
     assert!(!follower.withholding.found());
+    // Another one under its name, in the place of one that was answered otherwise.
+    let mut follower = Follower::new(100);
+    for bytes in 101..150 {
+        for _ in 0..100 {
+            follower.see(10, &small, true);
+        }
+        follower.pool.remove(copy.session, WITHHELD);
+        follower.pool.offer(frame(1, WITHHELD, bytes), Source::Client, follower.now_ms);
+        follower.pool.hand_over(follower.now_ms);
+    }
+    assert!(!follower.withholding.found());
     // A state covers it.
     follower.withholding.installed();
     assert!(follower.withholding.closed.is_none());
@@ -139,6 +150,13 @@ fn new_links_are_no_way_to_get_rid_of_a_frame() {
         follower.withholding.forget(follower.now_ms);
     }
     assert!(follower.withholding.found());
+    // But large ones take their time.
+    let mut follower = Follower::new(1 << 20);
+    for _ in 0..(u64::from(PASSED_OVER) + 2) * 10 {
+        follower.see(100, &small, true);
+        follower.withholding.forget(follower.now_ms);
+    }
+    assert!(!follower.withholding.found());
 }
 
 #[test]
