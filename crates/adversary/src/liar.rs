@@ -4,6 +4,7 @@ use crate::insider::Insider;
 use crate::memory::Memory;
 use crate::random::Random;
 use crate::strategy::Strategy;
+use crate::traffic::withholds;
 use crate::twin::Shadow;
 use bytes::Bytes;
 use perdura_protocol::message::Message;
@@ -142,6 +143,7 @@ impl Liar {
             Strategy::HastyAccept
             | Strategy::Rebel
             | Strategy::Censor
+            | Strategy::Withhold
             | Strategy::Flood
             | Strategy::RottenMemory
             | Strategy::Medley => speech.plainly(),
@@ -209,6 +211,11 @@ impl Interceptor for Liar {
                 let censored = self.censors(&message);
                 self.lies += u64::from(censored);
                 !censored
+            }
+            Strategy::Withhold => {
+                let withheld = withholds(&message);
+                self.lies += u64::from(withheld);
+                !withheld
             }
             Strategy::HastyAccept => {
                 self.accept_hastily(&message, out);

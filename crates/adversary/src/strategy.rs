@@ -27,6 +27,8 @@ pub enum Strategy {
     SelectiveSilence,
     /// Orders nothing of one client.
     Censor,
+    /// Orders most of what everybody sends, and some of it never.
+    Withhold,
     /// As leader proposes barely before others lose patience.
     SlowLeader,
     /// Signs false digests of states and prefixes, and claims states that nobody certified.
@@ -66,7 +68,7 @@ pub enum Strategy {
 
 impl Strategy {
     /// All of them.
-    pub const ALL: [Strategy; 28] = [
+    pub const ALL: [Strategy; 29] = [
         Strategy::Equivocate,
         Strategy::DoubleVote,
         Strategy::HastyAccept,
@@ -78,6 +80,7 @@ impl Strategy {
         Strategy::Rebel,
         Strategy::SelectiveSilence,
         Strategy::Censor,
+        Strategy::Withhold,
         Strategy::SlowLeader,
         Strategy::ForgedCheckpoints,
         Strategy::FalseStatus,
@@ -126,6 +129,7 @@ impl Strategy {
             Strategy::Rebel => "rebel",
             Strategy::SelectiveSilence => "selective-silence",
             Strategy::Censor => "censor",
+            Strategy::Withhold => "withhold",
             Strategy::SlowLeader => "slow-leader",
             Strategy::ForgedCheckpoints => "forged-checkpoints",
             Strategy::FalseStatus => "false-status",

@@ -18,6 +18,16 @@ const UNTIMELY_BYTES: usize = 16 * 1024;
 /// Questions of one that asks for the same again and again.
 const BURST: usize = 400;
 
+/// One frame of so many is never ordered by one that withholds some.
+const WITHHELD_OF: u64 = 16;
+
+/// Whether a frame is one of those that are never ordered, whoever brings it and however often.
+pub(crate) fn withholds(message: &Message) -> bool {
+    let (Message::Frame(frame) | Message::Overdue(frame)) = message else { return false };
+    let name = frame.session.nonce ^ frame.first_number << 32;
+    crate::random::mix(name).is_multiple_of(WITHHELD_OF)
+}
+
 impl Liar {
     /// Whether a frame is of the client that it does not want to serve.
     pub(crate) fn censors(&mut self, message: &Message) -> bool {

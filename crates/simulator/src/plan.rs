@@ -421,7 +421,8 @@ impl Plan {
             plan.chaos.kinds |= away.into_iter().fold(0, |kinds, kind| kinds | bit(kind));
         }
         // Who passes clients over is seen after a while only; busy clients use up the steps.
-        if patient && plan.liars.contains(&Strategy::Censor) {
+        let passes_over = [Strategy::Censor, Strategy::Withhold];
+        if patient && plan.liars.iter().any(|liar| passes_over.contains(liar)) {
             plan.workload.think_us = plan.workload.think_us.max(200_000);
             plan.workload.callers = 1;
             plan.depth = plan.depth.min(8);

@@ -4,6 +4,7 @@
 use super::clock;
 use super::{Event, World};
 use crate::checkers::{progress, waits};
+use perdura_adversary::Strategy;
 use perdura_protocol::{SessionId, Slot, Time};
 
 /// Time between two looks at how long calls wait, microseconds.
@@ -23,7 +24,10 @@ impl World {
         if let Some((since_us, client, record)) = waiting {
             let calm_us = self.now_us.saturating_sub(since_us);
             self.report.longest_wait_us = self.report.longest_wait_us.max(calm_us);
-            self.check(progress::waits(client, record, calm_us));
+            let withholding = self.plan.liars.iter().filter(|liar| **liar == Strategy::Withhold);
+            let leaders = (1 << withholding.count()) - 1;
+            let patience_us = progress::PATIENCE_US + progress::WITHHELD_US * leaders;
+            self.check(progress::waits(client, record, calm_us, patience_us));
         }
         if let Some(deadline) = self.checkers.waits.due() {
             let since_us = self.all_show_us(deadline).max(self.disturbed_us);
