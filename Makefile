@@ -47,6 +47,14 @@ chaos:
 	$(CARGO) build --release --locked -p perdura -p perdura-chaos
 	target/release/perdura-chaos $(GROUP) --service $(SERVICE) --duration $(DURATION) --seed $(SEED) --out $(OUT)
 
+# Bits that flip in the memory of replicas, on a build in which they can be made to.
+.PHONY: chaos-memory
+chaos-memory:
+	scripts/chaos-setup
+	$(CARGO) build --profile fast --locked -p perdura-chaos
+	$(CARGO) build --profile fast --locked -p perdura --features misbehave
+	target/fast/perdura-chaos $(GROUP) --service $(SERVICE) --duration $(DURATION) --seed $(SEED) --out $(OUT) --only memory-rot
+
 # The agreement machine in every order of events within the bounds of docs/testing.md, on two threads;
 # then flaws made on purpose, which it has to find, and random walks beyond the bounds.
 .PHONY: model-check

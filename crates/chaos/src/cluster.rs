@@ -21,6 +21,9 @@ const STOP: Duration = Duration::from_secs(25);
 /// `perdura replica reinit` has ended after this time.
 const REINIT_SECONDS: &str = "60s";
 
+/// Each replica holds all of its state in memory against its digests within this time.
+pub const SCRUB: Duration = Duration::from_secs(5);
+
 /// Where libfaketime is, by the Debian package `faketime`.
 const FAKETIME: [&str; 3] = [
     "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1",
@@ -40,6 +43,7 @@ struct Process {
     may_end: bool,
     ended: Option<ExitStatus>,
     with_clock: bool,
+    rotten: bool,
 }
 
 /// One replica's machine.
@@ -140,6 +144,11 @@ impl Host {
         lock(&self.process).may_end = true;
     }
 
+    /// Whether it was started with memory that rots, so that it may find its state wrong.
+    pub fn is_rotten(&self) -> bool {
+        lock(&self.process).rotten
+    }
+
     /// From here on it has no reason to end by itself.
     pub fn survived(&self) {
         lock(&self.process).may_end = false;
@@ -224,6 +233,14 @@ impl Host {
     }
 }
 
+/// How a replica is started.
+#[derive(Clone, Copy, Default)]
+struct Start<'a> {
+    library: Option<&'a Path>,
+    may_end: bool,
+    rotten: bool,
+}
+
 impl Cluster {
     /// Makes the files of a cluster and its hosts in `directory`.
     pub fn create(
@@ -290,7 +307,11 @@ impl Cluster {
         let name = format!("replica-{id}");
         let (from, host) = (self.directory.join("admin").join(&name), &self.hosts[id]);
         empty_directory(&host.data())?;
-        copy_tree(&from, &host.directory.join(&name))
+        copy_tree(&from, &host.directory.join(&name))?;
+        let file = host.directory.join(&name).join("replica.toml");
+        let text = fs::read_to_string(&file)?;
+        fs::write(&file, format!("{text}scrub_interval_s = {}\n", SCRUB.as_secs()))?;
+        Ok(())
     }
 
     /// Brings cluster.toml to all hosts, with the addresses that lead through the proxies.
@@ -308,20 +329,26 @@ impl Cluster {
 
     /// Starts a replica that does not run.
     pub fn start(&self, id: usize) -> Result<()> {
-        self.start_process(id, None, false)
+        self.start_process(id, &Start::default())
+    }
+
+    /// Starts a replica whose memory rots; needs a test build.
+    pub fn start_rotten(&self, id: usize) -> Result<()> {
+        self.start_process(id, &Start { rotten: true, ..Start::default() })
     }
 
     /// Starts a replica that may find that it must not.
     pub fn start_doubtful(&self, id: usize) -> Result<()> {
-        self.start_process(id, None, true)
+        self.start_process(id, &Start { may_end: true, ..Start::default() })
     }
 
     /// Starts a replica whose clock can be set.
     pub fn start_with_clock(&self, id: usize, library: &Path) -> Result<()> {
-        self.start_process(id, Some(library), false)
+        self.start_process(id, &Start { library: Some(library), ..Start::default() })
     }
 
-    fn start_process(&self, id: usize, library: Option<&Path>, may_end: bool) -> Result<()> {
+    fn start_process(&self, id: usize, start: &Start) -> Result<()> {
+        let Start { library, may_end, rotten } = *start;
         let host = &self.hosts[id];
         let config = host.directory.join(format!("replica-{id}/replica.toml"));
         let log = OpenOptions::new().create(true).append(true).open(&host.log)?;
@@ -329,6 +356,9 @@ impl Cluster {
         ensure!(process.child.is_none(), "replica {id} runs already");
         let mut command = Command::new(&self.program);
         command.args(["replica", "--log-level", "info", "--config"]).arg(config);
+        if rotten {
+            command.args(["--misbehave", "rotten-memory"]);
+        }
         command.stdin(Stdio::null()).stdout(File::open("/dev/null")?).stderr(log);
         command.env("RUST_BACKTRACE", "1");
         process.with_clock = library.is_some() || process.with_clock;
@@ -347,6 +377,7 @@ impl Cluster {
         process.child = Some(command.spawn().context("cannot start a replica")?);
         process.ended = None;
         process.may_end = may_end;
+        process.rotten = rotten;
         Ok(())
     }
 

@@ -23,6 +23,8 @@ pub enum Kind {
     LogRot,
     /// A byte is flipped in a checkpoint of a stopped replica
     CheckpointRot,
+    /// Bits of a replica's state flip in memory
+    MemoryRot,
     /// The data directory is lost; the replica is replaced
     LostDisk,
     /// The wall clock of a replica jumps by up to an hour, both ways
@@ -66,6 +68,8 @@ pub enum Need {
     LoopDevice,
     /// libfaketime
     Faketime,
+    /// A build of the program with the feature `misbehave`
+    TestBuild,
 }
 
 impl Kind {
@@ -101,6 +105,7 @@ impl Kind {
             Kind::FullDisk => Need::OwnVolume,
             Kind::FsyncError => Need::LoopDevice,
             Kind::ClockJump => Need::Faketime,
+            Kind::MemoryRot => Need::TestBuild,
             _ => Need::Nothing,
         }
     }

@@ -81,6 +81,16 @@ impl Options {
         [self.bounds(), service].concat()
     }
 
+    /// Whether liars are not expected.
+    pub fn is_crash_only(&self) -> bool {
+        self.crash.is_some() || self.faults.is_some_and(|faults| faults.r() == 0)
+    }
+
+    /// Whether what clients see is judged: not where the memory of a replica rots whose word alone counts.
+    pub fn judged(&self) -> bool {
+        !self.is_crash_only() || self.only != [Kind::MemoryRot]
+    }
+
     /// The group's bounds.
     fn bounds(&self) -> Vec<String> {
         match (self.crash, self.byzantine, self.faults) {
@@ -137,6 +147,13 @@ mod tests {
         assert_eq!(bounds(&["--service", "kv"]).unwrap(), "--byzantine 1");
         assert!(bounds(&["--service", "sql"]).is_err());
         assert!(bounds(&["--only", "kill,no-such"]).is_err());
+        let judged = |arguments: &[&str]| {
+            let all = [&["perdura-chaos", "--only"], arguments].concat();
+            Options::try_parse_from(all).unwrap().judged()
+        };
+        assert!(judged(&["memory-rot"]) && judged(&["kill", "--crash", "1"]));
+        assert!(!judged(&["memory-rot", "--crash", "1"]));
+        assert!(!judged(&["memory-rot", "--faults", "2,0"]));
         assert_eq!(parse_duration("2m"), Ok(Duration::from_secs(120)));
         assert!(parse_duration("0").is_err() && parse_duration("1d").is_err());
     }

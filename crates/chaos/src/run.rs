@@ -6,7 +6,7 @@ use crate::cluster::{Cluster, faketime};
 use crate::course::{Course, End, lock};
 use crate::faults::{Kind, Need};
 use crate::history::{Book, Judged, ShardId};
-use crate::inject::Scene;
+use crate::inject::{DAMAGED, FLIP, Scene};
 use crate::load::{self, Load};
 use crate::nemesis::{self, RECOVERY};
 use crate::network::Network;
@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -52,7 +52,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         system("mount", &["-t", "tmpfs", "-o", "mode=1777", "tmpfs", "/dev/shm"])?;
     }
     let (make, why) = volume::best_make(&out, isolation::is_root());
-    let kinds = choose_kinds(options, make, why.as_deref());
+    let kinds = choose_kinds(options, make, why.as_deref())?;
     ensure!(!kinds.is_empty(), "no fault is left to inject");
     let group = options.cluster().join(" ");
     let long = options.duration >= LONG;
@@ -62,6 +62,11 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         kinds.len(),
         out.display()
     );
+    if !options.judged() {
+        println!(
+            "what clients see is not judged: one replica's word counts here, and its memory rots"
+        );
+    }
     let outcome = carry_out(options, &course, &out, make, &kinds, seed)?;
     let Some(mut report) = outcome else {
         println!("interrupted; {} is left as it is", out.display());
@@ -95,14 +100,21 @@ fn make_out(options: &Options, seed: u64) -> Result<PathBuf> {
 }
 
 /// The kinds that this machine offers; says which it does not.
-fn choose_kinds(options: &Options, make: Make, why: Option<&str>) -> Vec<Kind> {
+fn choose_kinds(options: &Options, make: Make, why: Option<&str>) -> Result<Vec<Kind>> {
     let asked = if options.only.is_empty() { Kind::all() } else { &options.only };
+    let lies = takes_lies(&program(options)?)?;
     let missing = |kind: Kind| match kind.need() {
         Need::OwnVolume if make == Make::Directory => why,
         Need::LoopDevice if make != Make::Ext4 => why,
         Need::Faketime if faketime().is_none() => {
             Some("libfaketime is not installed; scripts/chaos-setup does it")
         }
+        Need::TestBuild if !lies => {
+            Some("the program is no test build; cargo build --features misbehave -p perdura")
+        }
+        Need::TestBuild if options.judged() && options.is_crash_only() => Some(
+            "clients of a crash-only group may see it; --only memory-rot runs it without a judge",
+        ),
         _ => None,
     };
     for kind in asked {
@@ -110,7 +122,22 @@ fn choose_kinds(options: &Options, make: Make, why: Option<&str>) -> Vec<Kind> {
             println!("left out: {} ({why})", kind.name());
         }
     }
-    asked.iter().copied().filter(|kind| missing(*kind).is_none()).collect()
+    Ok(asked.iter().copied().filter(|kind| missing(*kind).is_none()).collect())
+}
+
+/// The program under test.
+fn program(options: &Options) -> Result<PathBuf> {
+    Ok(match &options.perdura {
+        Some(program) => program.clone(),
+        None => std::env::current_exe()?.with_file_name("perdura"),
+    })
+}
+
+/// Whether replicas of this build can be made to lie, or to have memory that rots.
+fn takes_lies(program: &Path) -> Result<bool> {
+    let help = Command::new(program).args(["replica", "--help"]).output();
+    let help = help.with_context(|| format!("cannot run {}", program.display()))?;
+    Ok(String::from_utf8_lossy(&help.stdout).contains("--misbehave"))
 }
 
 /// The run itself; none if it was interrupted.
@@ -122,10 +149,7 @@ fn carry_out(
     kinds: &[Kind],
     seed: u64,
 ) -> Result<Option<Report>> {
-    let program = match &options.perdura {
-        Some(program) => program.clone(),
-        None => std::env::current_exe()?.with_file_name("perdura"),
-    };
+    let program = program(options)?;
     let proxies = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .thread_name("proxies")
@@ -136,7 +160,7 @@ fn carry_out(
     let samples = Arc::new(Samples::default());
     let scene = set_up(options, course, (out, &program, make), (&book, &samples), &proxies, seed)?;
     let verdicts = Verdicts::default();
-    let judge = judge(&scene, &book, full, &verdicts);
+    let judge = judge(&scene, &book, full, &verdicts, options.judged());
 
     course.sleep(WARM_UP);
     let from = course.now_us();
@@ -148,7 +172,7 @@ fn carry_out(
     if judge.join().is_err() {
         course.violation("the judge ended with a panic".to_owned());
     }
-    if course.ends().is_none() {
+    if course.ends().is_none() && options.judged() {
         read_everything_back(&scene, &book, &verdicts)?;
     }
     if course.ends() == Some(End::Interrupted) {
@@ -204,6 +228,7 @@ fn judge(
     book: &Arc<Book>,
     full: mpsc::Receiver<(ShardId, Vec<Operation>)>,
     verdicts: &Verdicts,
+    judged: bool,
 ) -> JoinHandle<()> {
     let (book, verdicts) = (Arc::clone(book), Arc::clone(verdicts));
     let (course, timeline) = (Arc::clone(&scene.course), Arc::clone(&scene.timeline));
@@ -212,6 +237,8 @@ fn judge(
         for (id, operations) in full {
             match book.judge(id, &History { operations }, &clocks(&cluster, &timeline)) {
                 Ok(Ok(judged)) => drop(lock(&verdicts).insert(id, judged)),
+                // Where nothing else is promised.
+                Ok(Err(why)) if !judged => println!("seen by clients: {why}"),
                 Ok(Err(why)) => course.violation(why),
                 Err(error) => course.violation(format!("cannot judge: {error:#}")),
             }
@@ -255,14 +282,19 @@ fn read_everything_back(scene: &Scene, book: &Book, verdicts: &Verdicts) -> Resu
 /// What no log may say: no replica lies here, so none may say that another one did; and an error
 /// stops a replica, but for a rotten batch that others have too.
 fn look_at_logs(cluster: &Cluster, course: &Course) {
-    let harmless = |line: &str| line.contains("left for other replicas to send");
-    let wrong = |line: &&str| {
-        line.contains("misbehaves:")
-            || line.contains("panicked")
-            || (line.contains(" ERROR ") && !harmless(line))
+    let harmless = |line: &str, rotten: bool| {
+        line.contains("left for other replicas to send") || (rotten && line.contains(DAMAGED))
     };
     for host in &cluster.hosts {
-        if let Some(line) = host.log_since(0).lines().find(wrong) {
+        let log = host.log_since(0);
+        // Memory that was made to rot.
+        let rotten = log.contains(FLIP);
+        let wrong = |line: &&str| {
+            line.contains("misbehaves:")
+                || line.contains("panicked")
+                || (line.contains(" ERROR ") && !harmless(line, rotten))
+        };
+        if let Some(line) = log.lines().find(wrong) {
             course.violation(format!("the log of replica {} says: {line}", host.id));
         }
     }

@@ -82,6 +82,7 @@ impl Watch {
         let report = ask(&host.http);
         if let Some(report) = &report
             && (report.state == "diverged" || report.repairs > 0)
+            && !host.is_rotten()
             && course.ends() != Some(End::Violation)
         {
             course.violation(format!("replica {id} has diverged: {}", host.last_line()));

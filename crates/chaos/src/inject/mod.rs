@@ -4,8 +4,11 @@
 mod clock;
 mod disaster;
 mod disk;
+mod memory;
 mod network;
 mod process;
+
+pub use memory::{DAMAGED, FLIP};
 
 use crate::cluster::{Cluster, Host};
 use crate::course::Course;
@@ -80,6 +83,7 @@ impl Scene {
             Kind::FsyncError => disk::fsync_error(self, victim),
             Kind::LogRot => disk::rot(self, victim, "log", random),
             Kind::CheckpointRot => disk::rot(self, victim, "checkpoint", random),
+            Kind::MemoryRot => memory::rot(self, victim),
             Kind::LostDisk => disk::lost(self, victim),
             Kind::ClockJump => clock::jump(self, victim, random),
             Kind::Delay
