@@ -31,4 +31,4 @@ pub(crate) use perdura_adversary::random;
 pub use plan::{FaultPlan, LIARS_AT_MOST, NetworkPlan, Plan, WorkloadPlan};
 pub use report::{Calls, FaultKind, Mark, Report, SpaceCounts};
 pub use violation::Violation;
-pub use world::{simulate, simulate_traced, simulate_with_history};
+pub use world::{pass_over_stumbles, simulate, simulate_traced, simulate_with_history};

@@ -12,7 +12,8 @@ use perdura_protocol::{Faults, Scheme};
 use perdura_simulator::shrink::{RUNS_AT_MOST, Shrunk, shrink};
 use perdura_simulator::{
     FaultKind, LIARS_AT_MOST, Mode, Numbers, Options, Overrides, Report, Simpler, Violation,
-    parse_scheme, parse_service, simulate, simulate_traced, simulate_with_history,
+    parse_scheme, parse_service, pass_over_stumbles, simulate, simulate_traced,
+    simulate_with_history,
 };
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -197,6 +198,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     if arguments.history.is_some() && arguments.service == Some(ServiceKind::TupleSpaces) {
         return Err(Usage("--history is of the key-value store".to_owned()).into());
     }
+    pass_over_stumbles();
     let began = cpu_seconds();
     let mut batch = Batch { arguments, total: Report::default(), violations: 0 };
     match (trace(arguments)?, &arguments.history) {

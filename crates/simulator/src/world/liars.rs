@@ -2,7 +2,7 @@
 //! of what they do; what they do to others is.
 
 use super::replica::Memory;
-use super::{Event, World};
+use super::{Event, World, stumble};
 use crate::checkers::progress;
 use crate::options::Mode;
 use crate::random::Random;
@@ -14,7 +14,6 @@ use perdura_adversary::{Insider, Liar, Strategy, Twin};
 use perdura_durability::CheckpointError;
 use perdura_protocol::{ReplicaId, SecretKey, Slot};
 use perdura_replica::node::{Boot, Found, Input, Interceptor, Node, Now, Peer, Said};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Between two scrubs of all that is in memory, microseconds.
 const SCRUB_US: u64 = 5_000_000;
@@ -106,7 +105,7 @@ impl World {
         let Some(process) = &mut here.process else { return };
         if here.liar.is_none() {
             body(&mut process.node);
-        } else if catch_unwind(AssertUnwindSafe(|| body(&mut process.node))).is_err() {
+        } else if !stumble::survives(|| body(&mut process.node)) {
             self.stumbles(replica, "an assertion failed");
         }
     }

@@ -6,8 +6,8 @@
 //! does its disk work, `clients` drives clients, `workload` is what they ask (of tuple spaces: `spaces`
 //! and `lockers`, with `client_faults`), `patience` how long they wait, `chaos` what goes
 //! wrong (with `promise`, `strikes`, `partitions`, `damage`, `wrong_disk` and `clock`), `replacement` brings in
-//! new incarnations, `ending` heals everything and judges, `liars` and `hostile` are the Byzantine
-//! ones; `by_hand` is what scenarios do.
+//! new incarnations, `ending` heals everything and judges, `liars` (with `stumble`) and `hostile` are the
+//! Byzantine ones; `by_hand` is what scenarios do.
 
 mod boot;
 mod bulk;
@@ -34,6 +34,7 @@ mod replacement;
 pub mod replica;
 mod spaces;
 mod strikes;
+mod stumble;
 mod trace;
 mod workload;
 mod wrong_disk;
@@ -63,6 +64,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use trace::Trace;
 
 pub use ending::History;
+pub use stumble::pass_over_stumbles;
 
 /// When virtual time starts, microseconds.
 const START_US: u64 = 1_000_000;
