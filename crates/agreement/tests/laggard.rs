@@ -348,6 +348,12 @@ fn who_knows_the_newest_configuration_only_accuses_nobody_over_older_slots() {
     };
     testify(&mut machine, Slot(8));
     assert_eq!(machine.prefix().slot, Slot(0));
+    // Nor what they decided there.
+    let message = Message::Decisions { decisions: vec![decision(Slot(1))], prefix: None };
+    machine.on_message(at(1_010), ReplicaId(0), message);
+    let accused = std::iter::from_fn(|| machine.next_effect())
+        .find(|effect| matches!(effect, Effect::Misbehaved { .. }));
+    assert!(accused.is_none() && machine.delivered() == Slot(0), "{accused:?}");
     let state = Slot(16);
     machine.on_installed(at(1_010), state, history(state), configurations().known());
     testify(&mut machine, state.plus(DEPTH));
@@ -355,4 +361,96 @@ fn who_knows_the_newest_configuration_only_accuses_nobody_over_older_slots() {
     assert_eq!(machine.prefix().slot, state);
     let known: Vec<u64> = machine.configurations().known().iter().map(|known| known.id).collect();
     assert_eq!(known, [0, 1]);
+}
+
+/// Nobody could verify what it signed with the newest configuration about slots before that one.
+#[test]
+fn who_knows_the_newest_configuration_only_signs_no_prefix_of_older_slots() {
+    let signs = |known: Configurations| {
+        let mut history = Digest::ZERO;
+        let records = (1..=3).map(Slot).flat_map(|slot| {
+            history = history.chain(slot, batch(slot).digest());
+            let (view, batch, writes) = (View(0), batch(slot), Certificate::default());
+            [Record::Vote { view, slot, batch, writes }, Record::Delivered { slot, history }]
+        });
+        let restart = Restart::from_log(4, Slot(0), Digest::ZERO, records.collect(), Slot(0));
+        let mut machine = machine_knowing(known, at(1_000), restart);
+        machine.on_persisted(at(1_010), u64::MAX);
+        machine.vouch(at(1_010));
+        let prefix = std::iter::from_fn(|| machine.next_effect()).find_map(|effect| match effect {
+            Effect::Broadcast(Message::Prefix { slot, .. }) => Some(slot),
+            _ => None,
+        });
+        assert_eq!(machine.delivered(), Slot(3));
+        prefix
+    };
+    assert_eq!(signs(configurations()), Some(Slot(3)));
+    assert_eq!(signs(Configurations::new(CLUSTER, successor())), None);
+}
+
+/// They lack the prefix that would prove them, as after a restart of who sent them; wrong ones do not.
+#[test]
+fn who_sends_decisions_without_their_proof_is_not_blamed() {
+    let blamed = |accepts: Certificate| {
+        let mut machine = machine(at(1_000), Restart::blank());
+        let decisions = vec![Decision { accepts, ..decision(Slot(1)) }];
+        machine.on_message(at(1_010), ReplicaId(0), Message::Decisions { decisions, prefix: None });
+        assert_eq!(machine.delivered(), Slot(0));
+        let mut effects = std::iter::from_fn(|| machine.next_effect());
+        effects.any(|effect| matches!(effect, Effect::Misbehaved { .. }))
+    };
+    assert!(!blamed(Certificate::default()));
+    assert!(blamed(decision(Slot(2)).accepts));
+}
+
+/// It may have voted in what it lost, so it votes for nothing; but what it delivered it can testify to, and if
+/// each replica lost something else, nobody else is there to do it.
+#[test]
+fn who_lost_some_votes_signs_the_prefix_that_it_delivered() {
+    let mut history = Digest::ZERO;
+    let records = (1..=3).map(Slot).flat_map(|slot| {
+        history = history.chain(slot, batch(slot).digest());
+        let (view, batch, writes) = (View(0), batch(slot), Certificate::default());
+        let vote = (slot != Slot(2)).then_some(Record::Vote { view, slot, batch, writes });
+        vote.into_iter().chain([Record::Delivered { slot, history }])
+    });
+    let restart = Restart::from_log(4, Slot(0), Digest::ZERO, records.collect(), Slot(3));
+    let mut machine = machine(at(1_000), restart);
+    machine.on_persisted(at(1_010), u64::MAX);
+    assert!(!machine.voting() && machine.delivered() == Slot(1));
+    machine.vouch(at(1_010));
+    let mut effects = std::iter::from_fn(|| machine.next_effect());
+    let signed =
+        |effect| matches!(effect, Effect::Broadcast(Message::Prefix { slot: Slot(1), .. }));
+    assert!(effects.any(signed));
+}
+
+/// Who restarted in a view asks for it no more, since it may have voted there; its Status tells that it
+/// waits, and has to count, or those who did ask wait for ever.
+#[test]
+fn a_view_change_goes_on_when_who_asked_for_it_has_restarted() {
+    let mut machine = machine(at(1_000), Restart::blank());
+    for id in (0..3).map(ReplicaId) {
+        machine.on_link(at(1_000), id, true);
+    }
+    for id in (0..2).map(ReplicaId) {
+        machine.on_message(at(1_010), id, Message::Suspect { view: View(1) });
+    }
+    let mut wanted = Vec::new();
+    for now_ms in (1_020..31_000).step_by(20) {
+        let now = at(now_ms);
+        for id in (0..2).map(ReplicaId) {
+            let status = Message::Status { view: View(1), changing: true, delivered: Slot(0) };
+            machine.on_message(now, id, status);
+        }
+        machine.on_tick(now);
+        machine.on_persisted(now, u64::MAX);
+        while let Some(effect) = machine.next_effect() {
+            if let Effect::Broadcast(Message::Suspect { view }) = effect {
+                wanted.push(view);
+            }
+        }
+    }
+    assert_eq!(machine.view(), View(1));
+    assert_eq!(wanted.first(), Some(&View(2)), "{wanted:?}");
 }

@@ -147,3 +147,15 @@ fn a_certificate_has_the_signatures_of_all_who_voted() {
         assert_eq!(*signature, sign(id.0, Kind::Checkpoint, slot, digest));
     }
 }
+
+/// Votes may be lost, and those from before a restart are gone: an idle group could give its state to
+/// nobody.
+#[test]
+fn who_asks_for_a_state_is_told_the_votes_for_one_that_is_not_certified() {
+    let mut node = restarted();
+    for ms in [11_000, 12_000] {
+        let said = ask(&mut node, ms, &Message::StateQuery);
+        let vote = |message: &Message| matches!(message, Message::Checkpoint { slot: Slot(2), .. });
+        assert!(said.iter().any(vote), "{said:?}");
+    }
+}

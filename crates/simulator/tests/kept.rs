@@ -48,15 +48,15 @@ const KEPT: [(&str, Kept, &str, &str); 31] = [
     ),
     (
         "a view change stood still when who asked for it had restarted (45)",
-        Kept::Checker,
-        "crates/simulator/src/checkers/progress.rs",
-        "no_convergence",
+        Kept::Test,
+        "crates/agreement/tests/laggard.rs",
+        "a_view_change_goes_on_when_who_asked_for_it_has_restarted",
     ),
     (
         "votes for a state were never repeated (47, 49, 84, 130)",
-        Kept::Checker,
-        "crates/simulator/src/checkers/progress.rs",
-        "no_convergence",
+        Kept::Test,
+        "crates/replica/tests/offers.rs",
+        "who_asks_for_a_state_is_told_the_votes_for_one_that_is_not_certified",
     ),
     (
         "an own checkpoint and a transferred one crossed on their way to the disk (115)",
@@ -66,21 +66,21 @@ const KEPT: [(&str, Kept, &str, &str); 31] = [
     ),
     (
         "a new incarnation took genuine view changes for garbage (872)",
-        Kept::Checker,
-        "crates/simulator/src/checkers/progress.rs",
-        "NoFalseAccusation",
+        Kept::Test,
+        "crates/agreement/src/evidence/tests.rs",
+        "locks_older_than_the_oldest_known_configuration_are_not_judged",
     ),
     (
         "correct replicas were accused over locks that lacked context (1049)",
-        Kept::Checker,
-        "crates/simulator/src/checkers/progress.rs",
-        "NoFalseAccusation",
+        Kept::Test,
+        "crates/agreement/src/evidence/tests.rs",
+        "locks_older_than_the_oldest_known_configuration_are_not_judged",
     ),
     (
         "correct replicas were accused over decisions that lacked context (2266)",
-        Kept::Checker,
-        "crates/simulator/src/checkers/progress.rs",
-        "NoFalseAccusation",
+        Kept::Test,
+        "crates/agreement/tests/laggard.rs",
+        "who_sends_decisions_without_their_proof_is_not_blamed",
     ),
     (
         "a state of an unknown configuration was taken for misbehaviour (4367)",
@@ -108,9 +108,9 @@ const KEPT: [(&str, Kept, &str, &str); 31] = [
     ),
     (
         "where each replica had lost some votes nobody certified a prefix (140, 189)",
-        Kept::Checker,
-        "crates/simulator/src/checkers/progress.rs",
-        "no_convergence",
+        Kept::Test,
+        "crates/agreement/tests/laggard.rs",
+        "who_lost_some_votes_signs_the_prefix_that_it_delivered",
     ),
     (
         "the certificate of a state was forgotten by its last holder (20439, 20536)",
@@ -126,9 +126,9 @@ const KEPT: [(&str, Kept, &str, &str); 31] = [
     ),
     (
         "a prefix was signed where its signer did not know the configuration (183)",
-        Kept::Checker,
-        "crates/simulator/src/checkers/evidence.rs",
-        "Evidence",
+        Kept::Test,
+        "crates/agreement/tests/laggard.rs",
+        "who_knows_the_newest_configuration_only_signs_no_prefix_of_older_slots",
     ),
     (
         "after a restart the state that the log proves was not offered, for a newer one was there (800048)",
