@@ -69,8 +69,10 @@ const WORK_BYTES: u64 = 4096;
 /// A client some of whose frames were handed over.
 #[derive(Clone, Debug)]
 struct Waiting {
-    // Oldest first; may name frames that are gone.
+    // Oldest first; may name frames that are gone, and is looked through for them when there are more
+    // than so many.
     handed: VecDeque<FrameKey>,
+    crowded: usize,
     // Handed over once more since the client was last served; when, and the slots from which on
     // rounds count: what is in agreement at that time is without it.
     again: Option<(u64, Slot)>,
@@ -88,6 +90,15 @@ impl Waiting {
             self.passed_bytes = 0;
         }
         !self.handed.is_empty()
+    }
+
+    /// Drops names of frames that are gone behind one that waits. The next time is when there are twice
+    /// as many as are left, so that a long line costs each frame that passes it no more than a short one.
+    fn tidy(&mut self, pool: &Pool) {
+        if self.handed.len() > self.crowded {
+            self.handed.retain(|held| pool.handed_ms(*held).is_some());
+            self.crowded = 2 * self.handed.len().max(SESSION_FRAMES);
+        }
     }
 }
 
@@ -162,6 +173,7 @@ impl Demand {
     pub fn handed(&mut self, key: FrameKey, now_ms: u64) {
         let waiting = self.waiting.entry(key.0.client).or_insert(Waiting {
             handed: VecDeque::new(),
+            crowded: 2 * SESSION_FRAMES,
             again: None,
             again_ms: now_ms + AGAIN_MS,
             since_round: None,
@@ -224,9 +236,7 @@ impl Demand {
             waiting.passed_bytes = 0;
         } else {
             waiting.passed_bytes += cost(frame);
-            if waiting.handed.len() > 2 * SESSION_FRAMES {
-                waiting.handed.retain(|held| *held != key && pool.handed_ms(*held).is_some());
-            }
+            waiting.tidy(pool);
         }
         if !waiting.settle(pool) {
             self.waiting.remove(&client);
@@ -321,5 +331,55 @@ impl Demand {
     /// Names of frames that were handed over: for the check that memory stays bounded.
     pub fn held(&self) -> usize {
         self.waiting.values().map(|waiting| waiting.handed.len()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::Source;
+    use bytes::Bytes;
+    use perdura_protocol::{ClusterId, SessionId, Time};
+
+    const SESSIONS: u64 = 8;
+
+    fn frame(nonce: u64, number: u64) -> Frame {
+        let session = SessionId { client: PublicKey([1; 32]), nonce };
+        Frame::build(ClusterId([0; 16]), session, 0, number, &[Bytes::from_static(b"x")], None)
+    }
+
+    #[test]
+    fn a_long_line_is_looked_through_again_only_when_it_has_doubled() {
+        let (mut pool, mut demand) = (Pool::default(), Demand::default());
+        let waiting = SESSIONS as usize * SESSION_FRAMES;
+        for nonce in 0..SESSIONS {
+            for number in 0..SESSION_FRAMES as u64 {
+                pool.offer(frame(nonce, number), Source::Client, 0);
+            }
+        }
+        let hand = |pool: &mut Pool, demand: &mut Demand| {
+            for frame in pool.hand_over(0) {
+                demand.handed((frame.session, frame.first_number), 0);
+            }
+        };
+        hand(&mut pool, &mut demand);
+        assert_eq!(demand.held(), waiting);
+        // All that comes later is served, and what came first waits.
+        let (mut most, mut looks, mut before) = (0, 0, 0);
+        let passing = 20_000;
+        for number in 0..passing {
+            let passes = frame(SESSIONS, number);
+            pool.offer(passes.clone(), Source::Client, 0);
+            hand(&mut pool, &mut demand);
+            most = most.max(demand.held());
+            let batch = Batch::requests(Time(1), vec![passes.clone()]);
+            demand.delivered(Slot(number + 1), &batch, &pool, 0);
+            pool.remove(passes.session, passes.first_number);
+            looks += usize::from(demand.held() < before);
+            before = demand.held();
+        }
+        assert!(most <= 2 * (waiting + 2), "{most} names for {waiting} frames");
+        assert!((1..=2 * passing as usize / waiting).contains(&looks), "{looks} looks");
+        assert_eq!(demand.waiting.values().next().map(|waiting| waiting.handed[0].1), Some(0));
     }
 }

@@ -156,6 +156,7 @@ pub async fn measure(
     // It holds the figures until it is gone.
     let _ = shown.await;
     let run = Rc::into_inner(run).ok_or_else(|| anyhow!("a caller is left"))?;
+    run.count_unsent(length);
     Ok(Measured {
         latency: run.latency.into_inner(),
         errors: run.errors.get(),
@@ -189,7 +190,19 @@ impl Run {
         }
     }
 
-    /// When the next operation is due, then; none when time is up.
+    /// What was due and never sent went wrong as well.
+    fn count_unsent(&self, length: Duration) {
+        let Some(rate) = self.rate else { return };
+        let asked = (length.as_secs_f64() * rate).ceil() as u64;
+        let unsent = asked.saturating_sub(self.next.get());
+        if unsent > 0 {
+            self.errors.set(self.errors.get() + unsent);
+            let why = format!("{unsent} operations were due and never sent: the callers were busy");
+            self.error.borrow_mut().get_or_insert(why);
+        }
+    }
+
+    /// When the next operation is due, then; none when time is up, and the callers are too far behind.
     async fn due(&self) -> Option<Instant> {
         let Some(rate) = self.rate else {
             let now = Instant::now();
@@ -197,7 +210,9 @@ impl Run {
         };
         let number = self.next.get();
         let due = self.start + Duration::from_secs_f64(number as f64 / rate);
-        if due >= self.end {
+        // What is behind by more than an operation may take would be an error whatever came of it, and a
+        // cluster that answers nothing would keep the callers for hours.
+        if due >= self.end || Instant::now() >= self.end + self.options.timeout {
             return None;
         }
         self.next.set(number + 1);

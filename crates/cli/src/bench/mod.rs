@@ -81,7 +81,7 @@ struct Load {
     /// Seconds to measure
     #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = parse_seconds)]
     seconds: f64,
-    /// Operations a second, in an open loop
+    /// Operations a second, in an open loop; what is not sent a time-out after the end counts as an error
     #[arg(long, value_name = "R", value_parser = parse_rate)]
     rate: Option<f64>,
     /// With `mixed`: how many of 100 operations read
