@@ -1,7 +1,7 @@
 //! For tests and the simulator: makes of a data directory what a program of format version 1 would
 //! have left.
 
-use crate::checkpoint::{Check, CheckpointReader, Entry, Footer, Header, name_of};
+use crate::checkpoint::{Check, CheckpointReader, Entry, Footer, Header, ReadFrom, name_of};
 use crate::disk::{Disk, DiskError};
 use crate::log::file::{FILE_HEADER_BYTES, FileHeader, GROUPS_OFFSET, name_of as log_name_of};
 use crate::log::frame::FrameFormat;
@@ -20,7 +20,9 @@ pub fn write_version_1(disk: &mut impl Disk) -> Result<bool, DiskError> {
     let superblock = file.current().clone();
     let mut written = Vec::new();
     for name in &superblock.checkpoints {
-        let Ok(mut reader) = CheckpointReader::open(disk.handle(), &name_of(name.slot)) else {
+        let Ok(mut reader) =
+            CheckpointReader::open(disk.handle(), &name_of(name.slot), ReadFrom::Cache)
+        else {
             return Ok(false);
         };
         let Some(bytes) = version_1_of(&mut reader) else { return Ok(false) };

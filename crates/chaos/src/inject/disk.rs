@@ -1,7 +1,7 @@
 //! Disks that are full, fail, rot, or are lost.
 
 use super::{Injected, Scene};
-use crate::cluster::Host;
+use crate::cluster::{Host, SCRUB};
 use anyhow::{Result, bail};
 use perdura_simulator::Random;
 use std::fs::{self, OpenOptions};
@@ -28,6 +28,10 @@ const BLOCK: usize = 4096;
 /// How a group of the log begins, and how long its header is.
 const GROUP_MAGIC: &[u8] = b"PDGROUP2";
 const GROUP_HEADER: usize = 128;
+
+/// What rots under a running replica is found within the time in which it reads its newest checkpoint
+/// again, and what it needs to do so on a loaded machine and to say so.
+const FOUND: Duration = SCRUB.saturating_add(Duration::from_secs(15));
 
 /// Waits for a replica to stop because of its disk: with exit code 1, and saying so. `go_on` keeps
 /// the disk as bad as it is.
@@ -235,6 +239,46 @@ pub(super) fn rot(
     let fired = !flipped.is_empty();
     let how = start_or_replace(scene, victim)?;
     Ok(Injected::new(format!("{}; {how}", flipped.join(", ")), fired))
+}
+
+/// A flip in the newest checkpoint of a running replica, which has to find it while it runs; unless it
+/// replaces that checkpoint before.
+pub(super) fn rot_running(scene: &Scene, victim: usize, random: &mut Random) -> Result<Injected> {
+    let host = scene.host(victim);
+    let damages = |since| scene.watch.report(victim, since).map(|said| said.checkpoint_damages);
+    let began = Instant::now();
+    let Some(before) = scene.course.poll(STARTED, || damages(began)) else {
+        return Ok(Injected::new("it does not answer".to_owned(), false));
+    };
+    let newest = || candidates(&host.data(), "checkpoint").pop();
+    let Some(file) = newest() else {
+        return Ok(Injected::new("there is no checkpoint".to_owned(), false));
+    };
+    // It may be removed meanwhile.
+    let at = match flip(&file, "checkpoint", random) {
+        Ok(Some(at)) => at,
+        Ok(None) | Err(_) => return Ok(Injected::new("it was replaced".to_owned(), false)),
+    };
+    let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let what = format!("checkpoint/{name} at {at}");
+    let flipped = Instant::now();
+    let found = || damages(flipped).filter(|damages| *damages > before).map(|_| true);
+    let replaced = || (newest().as_ref() != Some(&file)).then_some(false);
+    match scene.course.poll(FOUND, || found().or_else(replaced)) {
+        Some(true) => {
+            let took = flipped.elapsed().as_secs_f64();
+            Injected::fired(format!("{what}: found after {took:.1} s"))
+        }
+        Some(false) => Ok(Injected::new(format!("{what}: replaced before it was found"), false)),
+        None => {
+            if scene.course.ends().is_none() {
+                scene.course.violation(format!(
+                    "replica {victim} runs on {what}, which rotted, and says nothing in {FOUND:?}"
+                ));
+            }
+            Ok(Injected::new(format!("{what}: not found"), false))
+        }
+    }
 }
 
 #[cfg(test)]

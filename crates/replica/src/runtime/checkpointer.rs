@@ -5,10 +5,11 @@
 //! was received is not, nor is a checkpoint that such a one waits for: the replica is away until that
 //! is stored. When the replica stops, a checkpoint
 //! is written without pauses, and given up if it takes longer than [`LAST_WRITES`]: then the next
-//! start replays more of the log.
+//! start replays more of the log. While nothing is to be stored, what was is read again (`reread`).
 
 use super::keeper::{Completion, Completions};
 use super::pace::{FlushWatch, Pacer};
+use super::reread::Reread;
 use super::worker;
 use crate::node::piece_names;
 use bytes::Bytes;
@@ -18,7 +19,7 @@ use perdura_protocol::Encode;
 use perdura_protocol::Slot;
 use perdura_protocol::configuration::Durability;
 use std::ops::ControlFlow;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -42,17 +43,20 @@ pub(super) struct Checkpointer {
 
 impl Checkpointer {
     /// With the rate at which its own checkpoints are written, bytes per second; 0: as the log's
-    /// flushes allow.
+    /// flushes allow. What is stored is read again within `scrub`; never if that is zero.
     pub fn start(
         checkpoints: Checkpoints<FileDisk>,
         bytes_per_s: u64,
+        scrub: Duration,
         watch: FlushWatch,
         completions: Completions,
     ) -> std::io::Result<Checkpointer> {
         let (jobs, queue) = sync_channel(QUEUE);
         let orders = Orders::default();
         let pace = Pace { bytes_per_s, watch, orders: orders.clone() };
-        let work = move |completions: &Completions| work(checkpoints, &pace, &queue, completions);
+        let reread = Reread::new(scrub);
+        let work =
+            move |completions: &Completions| work(checkpoints, reread, &pace, &queue, completions);
         let thread = worker::spawn("checkpointer", completions, work)?;
         Ok(Checkpointer { jobs: Some(jobs), orders, thread })
     }
@@ -70,9 +74,11 @@ impl Checkpointer {
 
     pub fn send(&self, job: Job) {
         if let Some(jobs) = &self.jobs {
-            if matches!(job, Job::Install { .. }) {
-                self.orders.change(|given| given.installs += 1);
-            }
+            let installs = usize::from(matches!(job, Job::Install { .. }));
+            self.orders.change(|given| {
+                given.queued += 1;
+                given.installs += installs;
+            });
             // A thread that is gone has reported its failure, or its panic (`worker`).
             let _ = jobs.send(job);
         }
@@ -100,10 +106,23 @@ struct Orders(Arc<(Mutex<Given>, Condvar)>);
 
 #[derive(Clone, Copy, Default)]
 struct Given {
+    queued: usize,
     // Received states that are queued or being stored.
     installs: usize,
     late: bool,
     stop_by: Option<Instant>,
+}
+
+impl Given {
+    /// Whether there is no time for pauses.
+    fn hurried(&self) -> bool {
+        self.installs > 0 || self.late || self.stop_by.is_some()
+    }
+
+    /// Whether there is something to store.
+    fn called(&self) -> bool {
+        self.queued > 0 || self.stop_by.is_some()
+    }
 }
 
 impl Orders {
@@ -120,23 +139,32 @@ impl Orders {
         self.given().stop_by.is_some_and(|by| Instant::now() > by)
     }
 
-    /// Waits so long, or until there is no time for that.
-    fn pause(&self, pause: Duration) {
-        let hurried =
-            |given: &mut Given| given.installs > 0 || given.late || given.stop_by.is_some();
-        let waited = self.0.1.wait_timeout_while(self.given(), pause, |given| !hurried(given));
+    /// Waits so long, or until it has to end.
+    fn pause(&self, pause: Duration, ends: impl Fn(&Given) -> bool) {
+        let waited = self.0.1.wait_timeout_while(self.given(), pause, |given| !ends(given));
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 }
 
 /// What sets the pace.
-struct Pace {
+pub(super) struct Pace {
     bytes_per_s: u64,
     watch: FlushWatch,
     orders: Orders,
 }
 
 impl Pace {
+    /// Whether there is something to store.
+    pub fn called(&self) -> bool {
+        self.orders.given().called()
+    }
+
+    /// So many bytes were read of what is stored.
+    pub fn read(&self, pacer: &mut Pacer, bytes: u64) {
+        let now = Instant::now();
+        self.orders.pause(pacer.wrote(now, bytes, self.watch.flushes(now)), Given::called);
+    }
+
     fn store(
         &self,
         checkpoints: &mut Checkpoints<FileDisk>,
@@ -160,7 +188,8 @@ impl Pace {
                     return ControlFlow::Break(());
                 }
                 let now = Instant::now();
-                self.orders.pause(pacer.wrote(now, bytes, self.watch.flushes(now)));
+                let pause = pacer.wrote(now, bytes, self.watch.flushes(now));
+                self.orders.pause(pause, Given::hurried);
                 ControlFlow::Continue(())
             },
         };
@@ -173,11 +202,22 @@ impl Pace {
 
 fn work(
     mut checkpoints: Checkpoints<FileDisk>,
+    mut reread: Reread,
     pace: &Pace,
     queue: &Receiver<Job>,
     completions: &Completions,
 ) -> Checkpoints<FileDisk> {
-    while let Ok(job) = queue.recv() {
+    reread.begin(&mut checkpoints, completions);
+    loop {
+        let job = match queue.recv_timeout(reread.wait()) {
+            Ok(job) => job,
+            Err(RecvTimeoutError::Timeout) => {
+                reread.go_on(&mut checkpoints, pace, completions);
+                continue;
+            }
+            Err(RecvTimeoutError::Disconnected) => break,
+        };
+        pace.orders.change(|given| given.queued -= 1);
         if pace.orders.too_late() {
             break;
         }
@@ -215,6 +255,7 @@ fn work(
                     }
                 }
                 completions.push(Completion::CheckpointStored { manifest, stored });
+                reread.begin(&mut checkpoints, completions);
             }
             Err(CheckpointError::Stopped) => {
                 tracing::info!(slot = %manifest.slot, "a checkpoint was given up: stopping");
@@ -255,10 +296,10 @@ mod tests {
         for change in [received, late, stopped] {
             let orders = Orders::default();
             let pausing = orders.clone();
-            let thread = std::thread::spawn(move || pausing.pause(HOURS));
+            let thread = std::thread::spawn(move || pausing.pause(HOURS, Given::hurried));
             orders.change(change);
             thread.join().unwrap();
-            orders.pause(HOURS);
+            orders.pause(HOURS, Given::hurried);
             assert!(!orders.too_late());
         }
     }

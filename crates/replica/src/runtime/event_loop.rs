@@ -124,8 +124,10 @@ impl<S: Service> EventLoop<S> {
         let (watch, completions) = (FlushWatch::default(), &self.completions);
         let (device, rate) = (self.config.log_device, self.config.checkpoint_bytes_per_s);
         let keeper = Keeper::start(log, device, watch.clone(), completions.clone())?;
-        let checkpointer = Checkpointer::start(checkpoints, rate, watch, completions.clone())?;
-        let digester = Digester::start(self.config.scrub_interval, self.completions.clone())?;
+        let scrub = self.config.scrub_interval;
+        let checkpointer =
+            Checkpointer::start(checkpoints, rate, scrub, watch, completions.clone())?;
+        let digester = Digester::start(scrub, completions.clone())?;
         digester.hold(self.node.machine().snapshot());
         let workers = Workers { keeper, checkpointer, digester };
         let mut events = Vec::new();
@@ -246,6 +248,10 @@ impl<S: Service> EventLoop<S> {
                 Completion::CheckpointStored { manifest, stored } => {
                     self.checkpoints.add(stored);
                     Input::CheckpointStored { manifest }
+                }
+                Completion::CheckpointDamaged => {
+                    self.checkpoints.damages += 1;
+                    continue;
                 }
                 Completion::StateDigested { manifest, digest } => {
                     Input::StateDigested { manifest, digest }
@@ -616,7 +622,8 @@ mod tests {
             let completions = &event_loop.completions;
             let watch = FlushWatch::default();
             let checkpointer =
-                Checkpointer::start(checkpoints, 0, watch, completions.clone()).unwrap();
+                Checkpointer::start(checkpoints, 0, Duration::ZERO, watch, completions.clone())
+                    .unwrap();
             for pieces in states {
                 let (manifest, keep) = (manifest.clone(), Slot(0));
                 checkpointer.send(checkpointer::Job::Install { manifest, pieces, keep });
@@ -633,6 +640,35 @@ mod tests {
         }
         let failed = failure(&[Completion::Failed("no space".into())]);
         assert!(matches!(failed, Err(RunError::Disk(_))));
+    }
+
+    /// A byte of what it stored rots, and nothing else is stored; it hangs where nobody notices.
+    #[test]
+    fn a_stored_checkpoint_that_rots_is_reported_while_nothing_is_stored() {
+        let event_loop = event_loop();
+        let root = tempfile::tempdir().unwrap();
+        let completions = &event_loop.completions;
+        let (scrub, watch) = (Duration::from_millis(50), FlushWatch::default());
+        let checkpointer =
+            Checkpointer::start(checkpoints(root.path()), 0, scrub, watch, completions.clone())
+                .unwrap();
+        let snapshot = event_loop.node.machine().snapshot();
+        let (slot, keep) = (snapshot.manifest().slot, Slot(0));
+        checkpointer.send(checkpointer::Job::Store { snapshot, keep });
+        let next = || loop {
+            if let Some(completion) = completions.take().pop() {
+                break completion;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        assert!(matches!(next(), Completion::CheckpointStored { .. }));
+        let file = root.path().join(format!("checkpoint/{:020}", slot.0));
+        let mut bytes = std::fs::read(&file).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        std::fs::write(&file, bytes).unwrap();
+        assert!(matches!(next(), Completion::CheckpointDamaged));
+        assert!(checkpointer.stop().is_some());
     }
 
     #[test]

@@ -39,6 +39,8 @@ pub(super) enum Completion {
         manifest: perdura_execution::Manifest,
         stored: Option<Stored>,
     },
+    /// The newest one was read again, and a part of it is not what was stored.
+    CheckpointDamaged,
     StateDigested {
         manifest: perdura_execution::Manifest,
         digest: Digest,
