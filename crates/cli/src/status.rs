@@ -68,7 +68,7 @@ pub struct Report {
     /// How often it replaced its state since it started, because it was not the certified one.
     #[serde(default)]
     pub repairs: u64,
-    /// Parts of its stored checkpoints that it found damaged since it started.
+    /// Parts of its stored checkpoints that it found damaged since it started, or began anew.
     #[serde(default)]
     pub checkpoint_damages: u64,
     /// Its process.
@@ -256,8 +256,8 @@ fn table(lines: &[Line]) -> String {
         }
         if line.checkpoint_damages > 0 {
             text.push_str(&format!(
-                "replica {}: has found {} damaged parts in its stored checkpoints since it started: \
-                 test its disk, and see its log\n",
+                "replica {}: parts of its stored checkpoints that it found damaged: {}; test its disk, \
+                 and see its log\n",
                 line.id, line.checkpoint_damages
             ));
         }
@@ -305,7 +305,10 @@ mod tests {
         assert!(table(&[line]).contains("\nreplica 0: has replaced its state 2 times"));
         let rotten = said.replace("\"more\":1", "\"checkpoint_damages\":3");
         let line = Line::new(0, Ok(serde_json::from_str(&rotten).unwrap()));
-        assert!(table(&[line]).contains("\nreplica 0: has found 3 damaged parts in its stored"));
+        assert!(
+            table(&[line])
+                .contains("\nreplica 0: parts of its stored checkpoints that it found damaged: 3")
+        );
         let said = said.replace("\"more\":1", "\"experiments\":[\"a slow log\"]");
         let line = Line::new(0, Ok(serde_json::from_str(&said).unwrap()));
         assert!(table(&[line]).ends_with("\nreplica 0: experiment: a slow log\n"));

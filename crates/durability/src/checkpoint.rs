@@ -45,11 +45,11 @@ pub use format::Place;
 pub(crate) use format::{Check, Entry, Footer, Header, entry_bytes};
 pub(crate) use links::MOST_FILES;
 pub use reader::CheckpointReader;
-pub(crate) use reader::{ReadFrom, open_verified};
+pub(crate) use reader::open_verified;
 pub use reread::Again;
 
 use crate::FORMAT_VERSION;
-use crate::disk::{Disk, DiskError};
+use crate::disk::{Disk, DiskError, ReadFrom};
 use crate::storage::Options;
 use crate::superblock::{CHECKPOINTS, CheckpointName, Link, Superblock, SuperblockFile};
 use bytes::Bytes;
@@ -278,11 +278,8 @@ impl<D: Disk> Checkpoints<D> {
         let sound = self.lost.is_none() && !self.reread.is_lost();
         let newest = self.superblock().checkpoint().filter(|_| !small && sound);
         let Some(newest) = newest else { return Sources::default() };
-        let found = self.load(newest.slot).and_then(|mut reader| Ok(reader.sources()?));
-        let found = found.map(|mut sources| {
-            self.reread.leave_out(&mut sources);
-            sources
-        });
+        let damaged = self.reread.damaged_digests();
+        let found = self.load(newest.slot).and_then(|mut reader| Ok(reader.sources(&damaged)?));
         found.unwrap_or_else(|error| {
             // Its index has rotted meanwhile, or cannot be read: nothing is linked to.
             let mut sources = Sources::default();

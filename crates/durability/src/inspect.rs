@@ -5,8 +5,8 @@
 //! torn tail or rot is for the opening of the whole directory to say.
 
 use crate::FORMAT_VERSION;
-use crate::checkpoint::{CheckpointError, CheckpointReader, Place, ReadFrom};
-use crate::disk::{Disk, DiskError};
+use crate::checkpoint::{CheckpointError, CheckpointReader, Place};
+use crate::disk::{Disk, DiskError, ReadFrom};
 use crate::log::file::{FILE_HEADER_BYTES, FileHeader};
 use crate::log::group::GroupHeader;
 use crate::log::scan::{GroupWalk, Met, ScanError, read_array, read_mark};

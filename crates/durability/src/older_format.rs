@@ -1,8 +1,8 @@
 //! For tests and the simulator: makes of a data directory what a program of format version 1 would
 //! have left.
 
-use crate::checkpoint::{Check, CheckpointReader, Entry, Footer, Header, ReadFrom, name_of};
-use crate::disk::{Disk, DiskError};
+use crate::checkpoint::{Check, CheckpointReader, Entry, Footer, Header, name_of};
+use crate::disk::{Disk, DiskError, ReadFrom};
 use crate::log::file::{FILE_HEADER_BYTES, FileHeader, GROUPS_OFFSET, name_of as log_name_of};
 use crate::log::frame::FrameFormat;
 use crate::log::group::{GroupBuilder, GroupHeader};

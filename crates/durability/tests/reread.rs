@@ -6,7 +6,9 @@ mod common;
 use bytes::Bytes;
 use common::*;
 use perdura_durability::memory_disk::{Errors, Operation};
-use perdura_durability::{Again, CheckpointError, Checkpoints, Disk, MemoryDisk, RecoveredState};
+use perdura_durability::{
+    Again, CheckpointError, Checkpoints, Disk, MemoryDisk, RecoveredState, older_format,
+};
 use perdura_protocol::Slot;
 use perdura_protocol::configuration::Durability;
 
@@ -30,6 +32,7 @@ fn pass(checkpoints: &mut Checkpoints<MemoryDisk>) -> (Vec<usize>, Vec<usize>) {
     let (mut damaged, mut known) = (Vec::new(), Vec::new());
     let pieces = checkpoints.begin_reread().unwrap();
     assert_eq!(pieces, 100);
+    assert!(checkpoints.begin_reread().is_ok(), "as often as one likes");
     for index in 0..pieces {
         match checkpoints.reread(index) {
             Ok(Again::Sound(bytes)) => assert_eq!(bytes, PIECE_BYTES as u64),
@@ -60,7 +63,7 @@ fn a_piece_that_rots_is_found_once_and_written_anew_with_the_next_checkpoint() {
         disk.flip_bit(&name(place.file.0), place.offset + 7, 1).unwrap();
         assert_eq!(pass(&mut opened.checkpoints), (vec![rotten], vec![]));
         assert_eq!(pass(&mut opened.checkpoints), (vec![], vec![rotten]));
-        // None of its state has changed: what is damaged is all that is written.
+        // One other piece has changed: that and the damaged one are all that is written.
         let mut same = state(3);
         same[50] = Bytes::from_static(b"other");
         let stored = store_pieces(&mut opened.checkpoints, 4, &same, 0).unwrap();
@@ -113,4 +116,49 @@ fn what_cannot_be_read_is_damaged() {
     let stored = store_pieces(&mut opened.checkpoints, 2, &state(2), 0).unwrap();
     assert_eq!(stored.linked_bytes, 98 * PIECE_BYTES as u64);
     assert_eq!(pass(&mut opened.checkpoints), (vec![], vec![]));
+}
+
+/// The operating system's cache would say nothing of the device.
+#[test]
+fn pieces_and_what_names_them_come_from_the_device() {
+    let disk = formatted(Durability::Sync);
+    let mut opened = reopen(disk.handle()).unwrap();
+    store_pieces(&mut opened.checkpoints, 1, &state(1), 0).unwrap();
+    let before = disk.through_bytes();
+    opened.checkpoints.begin_reread().unwrap();
+    let index = disk.through_bytes() - before;
+    assert!(index > 100 * 52, "{index} bytes");
+    pass(&mut opened.checkpoints);
+    assert_eq!(disk.through_bytes() - before, 3 * index + 100 * PIECE_BYTES as u64);
+}
+
+#[test]
+fn pieces_in_a_file_that_is_gone_are_counted_once() {
+    let mut disk = formatted(Durability::Sync);
+    let mut opened = reopen(disk.handle()).unwrap();
+    for slot in 1..=2 {
+        store_pieces(&mut opened.checkpoints, slot, &state(slot), 0).unwrap();
+    }
+    disk.remove(&name(1)).unwrap();
+    assert_eq!(pass(&mut opened.checkpoints), ((1..100).collect(), vec![]));
+    let stored = store_pieces(&mut opened.checkpoints, 3, &state(3), 0).unwrap();
+    assert_eq!((stored.linked_files, stored.damages), (0, 0));
+    assert_eq!(pass(&mut opened.checkpoints), (vec![], vec![]));
+}
+
+/// Which has sums instead of digests, and links nothing.
+#[test]
+fn damage_in_a_checkpoint_of_format_version_1_is_reported_once() {
+    let mut disk = formatted(Durability::Sync);
+    let mut opened = reopen(disk.handle()).unwrap();
+    store_pieces(&mut opened.checkpoints, 1, &state(1), 0).unwrap();
+    drop(opened);
+    older_format::write_version_1(&mut disk).unwrap();
+    let mut opened = reopen(disk.handle()).unwrap();
+    let reader = opened.checkpoints.load(Slot(1)).unwrap();
+    assert_eq!(reader.version(), 1);
+    let place = reader.place(7).unwrap();
+    disk.flip_bit(&name(1), place.offset, 1).unwrap();
+    assert_eq!(pass(&mut opened.checkpoints), (vec![7], vec![]));
+    assert_eq!(pass(&mut opened.checkpoints), (vec![], vec![7]));
 }

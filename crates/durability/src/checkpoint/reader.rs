@@ -4,11 +4,11 @@ use super::format::{Check, Entry, FOOTER_BYTES, Footer, HEADER_BYTES, Header, Pl
 use super::scrub::Damage;
 use super::{CheckpointError, name_of};
 use crate::checksum::{FileKey, SUM_BYTES, Sum};
-use crate::disk::{Disk, DiskError};
+use crate::disk::{Disk, DiskError, ReadFrom};
 use crate::superblock::CheckpointName;
 use bytes::Bytes;
 use perdura_protocol::{ClusterId, Digest, Slot};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 
 /// One stored checkpoint, open for reading. Its manifest is verified; each piece is verified when
@@ -39,43 +39,6 @@ fn beside(file: &str, slot: Slot) -> String {
     match file.rsplit_once('/') {
         Some((directory, _)) => format!("{directory}/{:020}", slot.0),
         None => format!("{:020}", slot.0),
-    }
-}
-
-/// How a file is read: from the operating system's cache or, where that is possible, from the device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum ReadFrom {
-    Cache,
-    Device,
-}
-
-impl ReadFrom {
-    fn read(
-        self,
-        disk: &mut impl Disk,
-        file: &str,
-        offset: u64,
-        buffer: &mut [u8],
-    ) -> Result<(), DiskError> {
-        match self {
-            ReadFrom::Cache => disk.read_at(file, offset, buffer),
-            ReadFrom::Device => disk.read_through(file, offset, buffer),
-        }
-    }
-
-    /// `None` when the file ends before.
-    fn read_array<const N: usize>(
-        self,
-        disk: &mut impl Disk,
-        file: &str,
-        offset: u64,
-    ) -> Result<Option<[u8; N]>, DiskError> {
-        let mut bytes = [0; N];
-        match self.read(disk, file, offset, &mut bytes) {
-            Ok(()) => Ok(Some(bytes)),
-            Err(error) if error.source.kind() == ErrorKind::UnexpectedEof => Ok(None),
-            Err(error) => Err(error),
-        }
     }
 }
 
@@ -208,14 +171,16 @@ impl<D: Disk> CheckpointReader<D> {
     }
 
     /// The pieces by digest, with the sizes of the files that they are in, for the next checkpoint
-    /// to link to. Nothing of a file of format version 1, which has no digests.
-    pub(super) fn sources(&mut self) -> Result<Sources, DiskError> {
+    /// to link to; none of those that are `damaged`. Nothing of a file of format version 1, which has no
+    /// digests.
+    pub(super) fn sources(&mut self, damaged: &BTreeSet<Digest>) -> Result<Sources, DiskError> {
         let mut file_bytes = self.linked_bytes.clone();
         file_bytes.insert(self.header.slot, self.disk.len(&self.file)?);
         let (mut pieces, mut damage) = (BTreeMap::new(), Damage::default());
         for Entry { place, check } in &self.entries {
             let there = file_bytes.get(&place.file).is_some_and(|size| place.ends_by(*size));
             match check {
+                Check::Digest(digest) if damaged.contains(digest) => {}
                 Check::Digest(digest) if there => {
                     pieces.insert(*digest, *place);
                 }

@@ -5,24 +5,24 @@
 //! What is found damaged is not linked to any more: the next checkpoint has it anew. Until then the state of
 //! this replica would come from others if it had to start again.
 
-use super::reader::{ReadFrom, Sources};
 use super::{CheckpointError, CheckpointReader, Checkpoints};
-use crate::disk::Disk;
+use crate::disk::{Disk, ReadFrom};
 use perdura_protocol::Digest;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What was read of the newest checkpoint since it was stored.
 #[derive(Debug)]
 pub(super) struct Reread<D> {
     reader: Option<CheckpointReader<D>>,
-    damaged: BTreeSet<Digest>,
+    // By number; format version 1 has no digests.
+    damaged: BTreeMap<usize, Option<Digest>>,
     // What names the pieces is damaged.
     lost: bool,
 }
 
 impl<D> Default for Reread<D> {
     fn default() -> Self {
-        Reread { reader: None, damaged: BTreeSet::new(), lost: false }
+        Reread { reader: None, damaged: BTreeMap::new(), lost: false }
     }
 }
 
@@ -32,9 +32,9 @@ impl<D> Reread<D> {
         self.lost
     }
 
-    /// What is damaged is no source of the next checkpoint.
-    pub(super) fn leave_out(&self, sources: &mut Sources) {
-        sources.pieces.retain(|digest, _| !self.damaged.contains(digest));
+    /// What is no source of the next checkpoint.
+    pub(super) fn damaged_digests(&self) -> BTreeSet<Digest> {
+        self.damaged.values().copied().flatten().collect()
     }
 }
 
@@ -68,8 +68,7 @@ impl<D: Disk> Checkpoints<D> {
         }
     }
 
-    /// Reads a piece from the device, by its number, and verifies it. In format version 1 what is damaged
-    /// is reported each time.
+    /// Reads a piece from the device, by its number, and verifies it.
     ///
     /// # Errors
     /// [`CheckpointError::Corrupt`] or [`CheckpointError::Disk`]: it is damaged, or cannot be read. To be
@@ -81,13 +80,12 @@ impl<D: Disk> Checkpoints<D> {
         let Reread { reader: Some(reader), damaged, .. } = &mut self.reread else {
             return Err(CheckpointError::Unknown { slot });
         };
-        let digest = reader.digest_of(index);
-        if digest.is_some_and(|digest| damaged.contains(&digest)) {
+        if damaged.contains_key(&index) {
             return Ok(Again::Damaged);
         }
         let piece = reader.piece_from(ReadFrom::Device, index);
         if matches!(piece, Err(CheckpointError::Corrupt { .. } | CheckpointError::Disk(_))) {
-            damaged.extend(digest);
+            damaged.insert(index, reader.digest_of(index));
         }
         Ok(Again::Sound(piece?.len() as u64))
     }

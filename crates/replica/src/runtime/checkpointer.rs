@@ -54,7 +54,7 @@ impl Checkpointer {
         let (jobs, queue) = sync_channel(QUEUE);
         let orders = Orders::default();
         let pace = Pace { bytes_per_s, watch, orders: orders.clone() };
-        let reread = Reread::new(scrub);
+        let reread = Reread::new(scrub, bytes_per_s);
         let work =
             move |completions: &Completions| work(checkpoints, reread, &pace, &queue, completions);
         let thread = worker::spawn("checkpointer", completions, work)?;
@@ -159,7 +159,20 @@ impl Pace {
         self.orders.given().called()
     }
 
-    /// So many bytes were read of what is stored.
+    /// Whether the replica stops.
+    pub fn stops(&self) -> bool {
+        self.orders.given().stop_by.is_some()
+    }
+
+    /// Reads something of what is stored. Flushes of the log may take longer meanwhile.
+    pub fn reading<T>(&self, read: impl FnOnce() -> T) -> T {
+        self.watch.set_checkpoint(true);
+        let read = read();
+        self.watch.set_checkpoint(false);
+        read
+    }
+
+    /// So many bytes were read: waits a while, if that is due and nothing is to be stored.
     pub fn read(&self, pacer: &mut Pacer, bytes: u64) {
         let now = Instant::now();
         self.orders.pause(pacer.wrote(now, bytes, self.watch.flushes(now)), Given::called);
@@ -207,7 +220,7 @@ fn work(
     queue: &Receiver<Job>,
     completions: &Completions,
 ) -> Checkpoints<FileDisk> {
-    reread.begin(&mut checkpoints, completions);
+    reread.begin(&mut checkpoints);
     loop {
         let job = match queue.recv_timeout(reread.wait()) {
             Ok(job) => job,
@@ -237,49 +250,60 @@ fn work(
                 (manifest, stored)
             }
         };
-        match stored {
-            Ok(stored) => {
-                if let Some(stored) = &stored {
-                    let took_ms = begun.elapsed().as_millis() as u64;
-                    let Stored { written_bytes, linked_bytes, linked_files, .. } = *stored;
-                    tracing::debug!(
-                        slot = %manifest.slot, written_bytes, linked_bytes, linked_files, took_ms,
-                        "checkpoint stored"
-                    );
-                    if let Some(damage) = &stored.damage {
-                        tracing::warn!(
-                            damages = stored.damages,
-                            "{damage}; what was damaged in older checkpoints was written anew: this \
-                             disk loses data"
-                        );
-                    }
-                }
-                completions.push(Completion::CheckpointStored { manifest, stored });
-                reread.begin(&mut checkpoints, completions);
-            }
-            Err(CheckpointError::Stopped) => {
-                tracing::info!(slot = %manifest.slot, "a checkpoint was given up: stopping");
-                break;
-            }
-            Err(error @ CheckpointError::OtherPiece { .. }) if own => {
-                completions.push(Completion::StateDamaged(error.to_string()));
-                break;
-            }
-            Err(
-                error @ (CheckpointError::OtherPiece { .. }
-                | CheckpointError::NotNewer { .. }
-                | CheckpointError::TooLarge),
-            ) => {
-                completions.push(Completion::Refused(error.to_string()));
-                break;
-            }
-            Err(error) => {
-                completions.push(Completion::Failed(error.to_string()));
-                break;
-            }
+        if conclude(manifest, stored, own, begun, completions).is_break() {
+            break;
         }
+        reread.slice(&mut checkpoints, pace, completions);
     }
     checkpoints
+}
+
+/// Tells of what became of a job. Breaks when the thread has nothing more to do.
+fn conclude(
+    manifest: Manifest,
+    stored: Result<Option<Stored>, CheckpointError>,
+    own: bool,
+    begun: Instant,
+    completions: &Completions,
+) -> ControlFlow<()> {
+    let failed = match stored {
+        Ok(stored) => {
+            if let Some(stored) = &stored {
+                note_stored(manifest.slot, stored, begun);
+            }
+            completions.push(Completion::CheckpointStored { manifest, stored });
+            return ControlFlow::Continue(());
+        }
+        Err(CheckpointError::Stopped) => {
+            tracing::info!(slot = %manifest.slot, "a checkpoint was given up: stopping");
+            return ControlFlow::Break(());
+        }
+        Err(error @ CheckpointError::OtherPiece { .. }) if own => {
+            Completion::StateDamaged(error.to_string())
+        }
+        Err(
+            error @ (CheckpointError::OtherPiece { .. }
+            | CheckpointError::NotNewer { .. }
+            | CheckpointError::TooLarge),
+        ) => Completion::Refused(error.to_string()),
+        Err(error) => Completion::Failed(error.to_string()),
+    };
+    completions.push(failed);
+    ControlFlow::Break(())
+}
+
+fn note_stored(slot: Slot, stored: &Stored, begun: Instant) {
+    let took_ms = begun.elapsed().as_millis() as u64;
+    let Stored { written_bytes, linked_bytes, linked_files, .. } = *stored;
+    tracing::debug!(
+        %slot, written_bytes, linked_bytes, linked_files, took_ms, "checkpoint stored"
+    );
+    if let Some(damage) = &stored.damage {
+        tracing::warn!(
+            damages = stored.damages,
+            "{damage}; what was damaged in older checkpoints was written anew: this disk loses data"
+        );
+    }
 }
 
 #[cfg(test)]
