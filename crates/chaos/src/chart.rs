@@ -42,9 +42,12 @@ fn colour(kind: Kind) -> &'static str {
         Kind::Kill | Kind::KillLeader | Kind::Restart | Kind::Pause | Kind::PauseLeader => {
             "#7a4fa3"
         }
-        Kind::FullDisk | Kind::FsyncError | Kind::LogRot | Kind::CheckpointRot | Kind::LostDisk => {
-            "#2e7d4f"
-        }
+        Kind::FullDisk
+        | Kind::FsyncError
+        | Kind::LogRot
+        | Kind::CheckpointRot
+        | Kind::RunningRot
+        | Kind::LostDisk => "#2e7d4f",
         Kind::ClockJump => "#8a6d1d",
         _ => "#50788c",
     }

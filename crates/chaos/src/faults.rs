@@ -23,6 +23,8 @@ pub enum Kind {
     LogRot,
     /// A byte is flipped in a checkpoint of a stopped replica
     CheckpointRot,
+    /// A bit is flipped in the newest checkpoint of a running replica
+    RunningRot,
     /// Bits of a replica's state flip in memory
     MemoryRot,
     /// The data directory is lost; the replica is replaced

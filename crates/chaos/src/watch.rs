@@ -32,6 +32,9 @@ pub struct Report {
     /// How often its state was not the certified one.
     #[serde(default)]
     pub repairs: u64,
+    /// Parts of its stored checkpoints that it found damaged.
+    #[serde(default)]
+    pub checkpoint_damages: u64,
 }
 
 /// The latest reports, by replica.
@@ -197,7 +200,9 @@ mod tests {
     }
 
     fn at(executed: u64, state: &str) -> Option<Report> {
-        Some(Report { leader: false, view: 1, executed, state: state.to_owned(), repairs: 0 })
+        let state = state.to_owned();
+        let (leader, view, repairs, checkpoint_damages) = (false, 1, 0, 0);
+        Some(Report { leader, view, executed, state, repairs, checkpoint_damages })
     }
 
     #[test]

@@ -68,6 +68,9 @@ pub struct Report {
     /// How often it replaced its state since it started, because it was not the certified one.
     #[serde(default)]
     pub repairs: u64,
+    /// Parts of its stored checkpoints that it found damaged since it started, or began anew.
+    #[serde(default)]
+    pub checkpoint_damages: u64,
     /// Its process.
     pub pid: u32,
 }
@@ -96,6 +99,8 @@ struct Line {
     experiments: Vec<String>,
     #[serde(skip_serializing_if = "is_zero")]
     repairs: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    checkpoint_damages: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
@@ -125,6 +130,7 @@ impl Line {
             pid: report.map(|report| report.pid),
             experiments: report.map(|report| report.experiments.clone()).unwrap_or_default(),
             repairs: report.map_or(0, |report| report.repairs),
+            checkpoint_damages: report.map_or(0, |report| report.checkpoint_damages),
             error,
         }
     }
@@ -248,6 +254,13 @@ fn table(lines: &[Line]) -> String {
                 line.id, line.repairs
             ));
         }
+        if line.checkpoint_damages > 0 {
+            text.push_str(&format!(
+                "replica {}: parts of its stored checkpoints that it found damaged: {}; test its disk, \
+                 and see its log\n",
+                line.id, line.checkpoint_damages
+            ));
+        }
         if let Some(error) = &line.error {
             text.push_str(&format!("replica {}: {error}\n", line.id));
         }
@@ -290,6 +303,12 @@ mod tests {
         let repaired = said.replace("\"more\":1", "\"repairs\":2");
         let line = Line::new(0, Ok(serde_json::from_str(&repaired).unwrap()));
         assert!(table(&[line]).contains("\nreplica 0: has replaced its state 2 times"));
+        let rotten = said.replace("\"more\":1", "\"checkpoint_damages\":3");
+        let line = Line::new(0, Ok(serde_json::from_str(&rotten).unwrap()));
+        assert!(
+            table(&[line])
+                .contains("\nreplica 0: parts of its stored checkpoints that it found damaged: 3")
+        );
         let said = said.replace("\"more\":1", "\"experiments\":[\"a slow log\"]");
         let line = Line::new(0, Ok(serde_json::from_str(&said).unwrap()));
         assert!(table(&[line]).ends_with("\nreplica 0: experiment: a slow log\n"));

@@ -31,11 +31,13 @@
 //!   most (`checkpoint/links.rs`).
 //! - What is read is verified before it is handed out.
 //! - With each checkpoint a part of what it links to is read and verified, and what is found damaged
-//!   is written anew (`checkpoint/scrub.rs`).
+//!   is written anew (`checkpoint/scrub.rs`). Between two of them, whoever has the time may have all of
+//!   the newest one read (`checkpoint/reread.rs`).
 
 mod format;
 mod links;
 mod reader;
+mod reread;
 mod scrub;
 mod writer;
 
@@ -44,14 +46,16 @@ pub(crate) use format::{Check, Entry, Footer, Header, entry_bytes};
 pub(crate) use links::MOST_FILES;
 pub use reader::CheckpointReader;
 pub(crate) use reader::open_verified;
+pub use reread::Again;
 
 use crate::FORMAT_VERSION;
-use crate::disk::{Disk, DiskError};
+use crate::disk::{Disk, DiskError, ReadFrom};
 use crate::storage::Options;
 use crate::superblock::{CHECKPOINTS, CheckpointName, Link, Superblock, SuperblockFile};
 use bytes::Bytes;
 use perdura_protocol::{Digest, Slot, seeded};
 use reader::{Sources, open_named};
+use reread::Reread;
 use scrub::Scrub;
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -176,6 +180,7 @@ pub struct Checkpoints<D> {
     // Named by the superblock, and found corrupt when it was opened.
     lost: Option<CheckpointName>,
     scrub: Scrub,
+    reread: Reread<D>,
     poisoned: bool,
 }
 
@@ -186,8 +191,8 @@ impl<D: Disk> Checkpoints<D> {
         options: Options,
         lost: Option<CheckpointName>,
     ) -> Checkpoints<D> {
-        let scrub = Scrub::default();
-        Checkpoints { disk, superblock, options, lost, scrub, poisoned: false }
+        let (scrub, reread) = (Scrub::default(), Reread::default());
+        Checkpoints { disk, superblock, options, lost, scrub, reread, poisoned: false }
     }
 
     /// The superblock as it is now.
@@ -252,6 +257,7 @@ impl<D: Disk> Checkpoints<D> {
             let name = CheckpointName { slot, digest: state.digest };
             checkpoints.put_in_place(name, &files, keep)?;
             checkpoints.scrub = scrub;
+            checkpoints.reread = Reread::default();
             let linked_bytes = links.iter().flatten().map(|place| u64::from(place.bytes)).sum();
             Ok(Stored {
                 written_bytes,
@@ -269,9 +275,11 @@ impl<D: Disk> Checkpoints<D> {
     fn sources(&self, state: &NewState<'_>, header: &Header) -> Sources {
         let whole_bytes = links::whole_bytes(state.pieces, header.frame_bytes());
         let small = whole_bytes <= self.options.small_state_bytes;
-        let newest = self.superblock().checkpoint().filter(|_| !small && self.lost.is_none());
+        let sound = self.lost.is_none() && !self.reread.is_lost();
+        let newest = self.superblock().checkpoint().filter(|_| !small && sound);
         let Some(newest) = newest else { return Sources::default() };
-        let found = self.load(newest.slot).and_then(|mut reader| Ok(reader.sources()?));
+        let damaged = self.reread.damaged_digests();
+        let found = self.load(newest.slot).and_then(|mut reader| Ok(reader.sources(&damaged)?));
         found.unwrap_or_else(|error| {
             // Its index has rotted meanwhile, or cannot be read: nothing is linked to.
             let mut sources = Sources::default();
@@ -327,7 +335,15 @@ impl<D: Disk> Checkpoints<D> {
     pub fn load(&self, slot: Slot) -> Result<CheckpointReader<D>, CheckpointError> {
         let name = self.list().iter().find(|name| name.slot == slot);
         let name = name.ok_or(CheckpointError::Unknown { slot })?;
-        open_named(self.disk.handle(), self.superblock().identity.cluster, *name)
+        self.open(*name, ReadFrom::Cache)
+    }
+
+    fn open(
+        &self,
+        name: CheckpointName,
+        from: ReadFrom,
+    ) -> Result<CheckpointReader<D>, CheckpointError> {
+        open_named(self.disk.handle(), self.superblock().identity.cluster, name, from)
     }
 
     /// The states after `slot`, which is that of a stored one, are wrong, though what is stored of

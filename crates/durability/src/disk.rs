@@ -30,6 +30,43 @@ impl DiskError {
     }
 }
 
+/// How a file is read: from the operating system's cache or, where that is possible, from the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ReadFrom {
+    Cache,
+    Device,
+}
+
+impl ReadFrom {
+    pub(crate) fn read(
+        self,
+        disk: &mut impl Disk,
+        file: &str,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<(), DiskError> {
+        match self {
+            ReadFrom::Cache => disk.read_at(file, offset, buffer),
+            ReadFrom::Device => disk.read_through(file, offset, buffer),
+        }
+    }
+
+    /// `None` when the file ends before.
+    pub(crate) fn read_array<const N: usize>(
+        self,
+        disk: &mut impl Disk,
+        file: &str,
+        offset: u64,
+    ) -> Result<Option<[u8; N]>, DiskError> {
+        let mut bytes = [0; N];
+        match self.read(disk, file, offset, &mut bytes) {
+            Ok(()) => Ok(Some(bytes)),
+            Err(error) if error.source.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
 /// A directory of files. All of a data directory goes through one implementation of this.
 pub trait Disk: Send + 'static {
     /// Another handle to the same directory, for another thread. Two handles must not rename or

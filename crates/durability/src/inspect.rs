@@ -6,7 +6,7 @@
 
 use crate::FORMAT_VERSION;
 use crate::checkpoint::{CheckpointError, CheckpointReader, Place};
-use crate::disk::{Disk, DiskError};
+use crate::disk::{Disk, DiskError, ReadFrom};
 use crate::log::file::{FILE_HEADER_BYTES, FileHeader};
 use crate::log::group::GroupHeader;
 use crate::log::scan::{GroupWalk, Met, ScanError, read_array, read_mark};
@@ -359,14 +359,16 @@ pub fn inspect_checkpoint<D: Disk>(
     name: &str,
     visit: &mut dyn FnMut(CheckpointItem),
 ) -> Result<bool, InspectError> {
-    let mut reader = CheckpointReader::open(disk.handle(), name).map_err(|error| match error {
-        CheckpointError::Disk(error) => InspectError::Disk(error),
-        CheckpointError::Corrupt { offset: 0, .. } => {
-            InspectError::NoHeader { file: name.to_owned() }
-        }
-        CheckpointError::Corrupt { file, offset } => InspectError::Corrupt { file, offset },
-        _ => InspectError::Corrupt { file: name.to_owned(), offset: 0 },
-    })?;
+    let mut reader = CheckpointReader::open(disk.handle(), name, ReadFrom::Cache).map_err(
+        |error| match error {
+            CheckpointError::Disk(error) => InspectError::Disk(error),
+            CheckpointError::Corrupt { offset: 0, .. } => {
+                InspectError::NoHeader { file: name.to_owned() }
+            }
+            CheckpointError::Corrupt { file, offset } => InspectError::Corrupt { file, offset },
+            _ => InspectError::Corrupt { file: name.to_owned(), offset: 0 },
+        },
+    )?;
     let places: Vec<Place> =
         (0..reader.piece_count()).filter_map(|index| reader.place(index)).collect();
     let is_linked = |place: &Place| place.file != reader.slot();

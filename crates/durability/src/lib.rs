@@ -39,7 +39,7 @@ pub mod storage;
 pub mod superblock;
 
 pub use checkpoint::{
-    CheckpointError, CheckpointReader, Checkpoints, NewState, PieceName, Place, Stored,
+    Again, CheckpointError, CheckpointReader, Checkpoints, NewState, PieceName, Place, Stored,
 };
 pub use disk::{Disk, DiskError};
 pub use file_disk::FileDisk;

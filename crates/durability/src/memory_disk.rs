@@ -49,6 +49,7 @@ struct State {
     epoch: u64,
     operations: u64,
     written_bytes: u64,
+    through_bytes: u64,
     countdown: Option<u64>,
     dead: bool,
     fail_next_sync: bool,
@@ -191,6 +192,12 @@ impl MemoryDisk {
         self.state().operations
     }
 
+    /// Bytes read so far as from a device.
+    #[must_use]
+    pub fn through_bytes(&self) -> u64 {
+        self.state().through_bytes
+    }
+
     /// Bytes written so far, zeros of new files aside.
     #[must_use]
     pub fn written_bytes(&self) -> u64 {
@@ -298,6 +305,16 @@ impl Disk for MemoryDisk {
             state.misdirect(name, offset, buffer);
             Ok(())
         })
+    }
+
+    fn read_through(
+        &mut self,
+        name: &str,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<(), DiskError> {
+        self.state().through_bytes += buffer.len() as u64;
+        self.read_at(name, offset, buffer)
     }
 
     fn write_at(&mut self, name: &str, offset: u64, data: &[u8]) -> Result<(), DiskError> {

@@ -2,7 +2,7 @@
 //! have left.
 
 use crate::checkpoint::{Check, CheckpointReader, Entry, Footer, Header, name_of};
-use crate::disk::{Disk, DiskError};
+use crate::disk::{Disk, DiskError, ReadFrom};
 use crate::log::file::{FILE_HEADER_BYTES, FileHeader, GROUPS_OFFSET, name_of as log_name_of};
 use crate::log::frame::FrameFormat;
 use crate::log::group::{GroupBuilder, GroupHeader};
@@ -20,7 +20,9 @@ pub fn write_version_1(disk: &mut impl Disk) -> Result<bool, DiskError> {
     let superblock = file.current().clone();
     let mut written = Vec::new();
     for name in &superblock.checkpoints {
-        let Ok(mut reader) = CheckpointReader::open(disk.handle(), &name_of(name.slot)) else {
+        let Ok(mut reader) =
+            CheckpointReader::open(disk.handle(), &name_of(name.slot), ReadFrom::Cache)
+        else {
             return Ok(false);
         };
         let Some(bytes) = version_1_of(&mut reader) else { return Ok(false) };

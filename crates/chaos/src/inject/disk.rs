@@ -1,11 +1,11 @@
 //! Disks that are full, fail, rot, or are lost.
 
 use super::{Injected, Scene};
-use crate::cluster::Host;
+use crate::cluster::{Host, SCRUB};
 use anyhow::{Result, bail};
 use perdura_simulator::Random;
 use std::fs::{self, OpenOptions};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -28,6 +28,10 @@ const BLOCK: usize = 4096;
 /// How a group of the log begins, and how long its header is.
 const GROUP_MAGIC: &[u8] = b"PDGROUP2";
 const GROUP_HEADER: usize = 128;
+
+/// What rots under a running replica is found within the time in which it reads its newest checkpoint
+/// again, and what it needs to do so on a loaded machine and to say so.
+const FOUND: Duration = SCRUB.saturating_add(Duration::from_secs(15));
 
 /// Waits for a replica to stop because of its disk: with exit code 1, and saying so. `go_on` keeps
 /// the disk as bad as it is.
@@ -235,6 +239,58 @@ pub(super) fn rot(
     let fired = !flipped.is_empty();
     let how = start_or_replace(scene, victim)?;
     Ok(Injected::new(format!("{}; {how}", flipped.join(", ")), fired))
+}
+
+/// A flip in the newest checkpoint of a running replica, which has to find it while it runs; unless a
+/// newer one takes its place before. It has a disk without damage again when this returns, as far as
+/// that can be seen within a minute.
+pub(super) fn rot_running(scene: &Scene, victim: usize, random: &mut Random) -> Result<Injected> {
+    let host = scene.host(victim);
+    let damages = |since| scene.watch.report(victim, since).map(|said| said.checkpoint_damages);
+    let newest = || candidates(&host.data(), "checkpoint").pop();
+    // One that it stored in this run, so that it reads it, and after earlier damage.
+    let old = newest();
+    let fresh = || newest().filter(|file| Some(file) != old.as_ref());
+    let Some(file) = scene.course.poll(NOTICED, fresh) else {
+        return Ok(Injected::new("no checkpoint was stored".to_owned(), false));
+    };
+    let began = Instant::now();
+    let Some(before) = scene.course.poll(STARTED, || damages(began)) else {
+        return Ok(Injected::new("it does not answer".to_owned(), false));
+    };
+    let at = match flip(&file, "checkpoint", random) {
+        Ok(Some(at)) => at,
+        Ok(None) => return Ok(Injected::new("nothing is written in it".to_owned(), false)),
+        // It was removed meanwhile.
+        Err(error) if is_gone(&error) => {
+            return Ok(Injected::new("it was replaced".to_owned(), false));
+        }
+        Err(error) => return Err(error),
+    };
+    let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let what = format!("checkpoint/{name} at {at}");
+    let flipped = Instant::now();
+    let found = || damages(flipped).filter(|damages| *damages > before).map(|_| true);
+    let replaced = || (newest().as_ref() != Some(&file)).then_some(false);
+    let outcome = scene.course.poll(FOUND, || found().or_else(replaced));
+    let took = flipped.elapsed().as_secs_f64();
+    if outcome.is_none() && scene.course.ends().is_none() {
+        scene.course.violation(format!(
+            "replica {victim} runs on {what}, which rotted, and says nothing in {FOUND:?}"
+        ));
+    }
+    // Nobody needs the damaged file any more: two disks with damage may be more than the group takes.
+    let gone = scene.course.poll(NOTICED, || (!file.exists()).then_some(())).is_some();
+    let left = if gone { "" } else { ", and is still there" };
+    Ok(match outcome {
+        Some(true) => Injected::new(format!("{what}: found after {took:.1} s{left}"), true),
+        Some(false) => Injected::new(format!("{what}: replaced before it was found{left}"), false),
+        None => Injected::new(format!("{what}: not found"), false),
+    })
+}
+
+fn is_gone(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<std::io::Error>().is_some_and(|why| why.kind() == ErrorKind::NotFound)
 }
 
 #[cfg(test)]

@@ -83,6 +83,7 @@ impl Scene {
             Kind::FsyncError => disk::fsync_error(self, victim),
             Kind::LogRot => disk::rot(self, victim, "log", random),
             Kind::CheckpointRot => disk::rot(self, victim, "checkpoint", random),
+            Kind::RunningRot => disk::rot_running(self, victim, random),
             Kind::MemoryRot => memory::rot(self, victim),
             Kind::LostDisk => disk::lost(self, victim),
             Kind::ClockJump => clock::jump(self, victim, random),

@@ -4,12 +4,11 @@ use super::format::{Check, Entry, FOOTER_BYTES, Footer, HEADER_BYTES, Header, Pl
 use super::scrub::Damage;
 use super::{CheckpointError, name_of};
 use crate::checksum::{FileKey, SUM_BYTES, Sum};
-use crate::disk::{Disk, DiskError};
-use crate::log::scan::read_array;
+use crate::disk::{Disk, DiskError, ReadFrom};
 use crate::superblock::CheckpointName;
 use bytes::Bytes;
 use perdura_protocol::{ClusterId, Digest, Slot};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 
 /// One stored checkpoint, open for reading. Its manifest is verified; each piece is verified when
@@ -56,16 +55,21 @@ impl<D: Disk> CheckpointReader<D> {
     ///
     /// # Errors
     /// [`CheckpointError::Corrupt`] when header, manifest or index do not verify.
-    pub(crate) fn open(mut disk: D, file: &str) -> Result<CheckpointReader<D>, CheckpointError> {
+    pub(crate) fn open(
+        mut disk: D,
+        file: &str,
+        from: ReadFrom,
+    ) -> Result<CheckpointReader<D>, CheckpointError> {
         let corrupt = |offset| CheckpointError::Corrupt { file: file.to_owned(), offset };
-        let header = read_array(&mut disk, file, 0)?.ok_or(corrupt(0))?;
+        let header = from.read_array(&mut disk, file, 0)?.ok_or(corrupt(0))?;
         let (header, key) = Header::decode(&header).ok_or(corrupt(0))?;
         let size = disk.len(file)?;
         if size < (HEADER_BYTES + FOOTER_BYTES) as u64 {
             return Err(corrupt(0));
         }
         let footer_offset = size - FOOTER_BYTES as u64;
-        let footer = read_array(&mut disk, file, footer_offset)?.ok_or(corrupt(footer_offset))?;
+        let footer =
+            from.read_array(&mut disk, file, footer_offset)?.ok_or(corrupt(footer_offset))?;
         let entry_bytes = entry_bytes(header.version);
         let Some(Footer { index_offset, index_bytes, index_sum }) = Footer::decode(&footer, &key)
         else {
@@ -77,7 +81,7 @@ impl<D: Disk> CheckpointReader<D> {
             return Err(corrupt(footer_offset));
         }
         let mut index = vec![0; index_bytes as usize];
-        disk.read_at(file, index_offset, &mut index)?;
+        from.read(&mut disk, file, index_offset, &mut index)?;
         if key.sum(&index) != index_sum {
             return Err(corrupt(index_offset));
         }
@@ -85,9 +89,9 @@ impl<D: Disk> CheckpointReader<D> {
         if manifest_offset + u64::from(header.manifest_bytes) > index_offset {
             return Err(corrupt(0));
         }
-        let sum: Sum = read_array(&mut disk, file, HEADER_BYTES as u64)?.ok_or(corrupt(0))?;
+        let sum: Sum = from.read_array(&mut disk, file, HEADER_BYTES as u64)?.ok_or(corrupt(0))?;
         let mut manifest = vec![0; header.manifest_bytes as usize];
-        disk.read_at(file, manifest_offset, &mut manifest)?;
+        from.read(&mut disk, file, manifest_offset, &mut manifest)?;
         if key.sum(&manifest) != sum {
             return Err(corrupt(HEADER_BYTES as u64));
         }
@@ -167,14 +171,16 @@ impl<D: Disk> CheckpointReader<D> {
     }
 
     /// The pieces by digest, with the sizes of the files that they are in, for the next checkpoint
-    /// to link to. Nothing of a file of format version 1, which has no digests.
-    pub(super) fn sources(&mut self) -> Result<Sources, DiskError> {
+    /// to link to; none of those that are `damaged`. Nothing of a file of format version 1, which has no
+    /// digests.
+    pub(super) fn sources(&mut self, damaged: &BTreeSet<Digest>) -> Result<Sources, DiskError> {
         let mut file_bytes = self.linked_bytes.clone();
         file_bytes.insert(self.header.slot, self.disk.len(&self.file)?);
         let (mut pieces, mut damage) = (BTreeMap::new(), Damage::default());
         for Entry { place, check } in &self.entries {
             let there = file_bytes.get(&place.file).is_some_and(|size| place.ends_by(*size));
             match check {
+                Check::Digest(digest) if damaged.contains(digest) => {}
                 Check::Digest(digest) if there => {
                     pieces.insert(*digest, *place);
                 }
@@ -194,6 +200,22 @@ impl<D: Disk> CheckpointReader<D> {
     /// [`CheckpointError::Corrupt`] when it does not verify, or the file that it is in is gone;
     /// [`CheckpointError::Unknown`].
     pub fn piece(&mut self, index: usize) -> Result<Bytes, CheckpointError> {
+        self.piece_from(ReadFrom::Cache, index)
+    }
+
+    /// Digest of a piece; none where the file names it by a sum only (format version 1).
+    pub(super) fn digest_of(&self, index: usize) -> Option<Digest> {
+        match self.entries.get(index)?.check {
+            Check::Digest(digest) => Some(digest),
+            Check::Sum(_) => None,
+        }
+    }
+
+    pub(super) fn piece_from(
+        &mut self,
+        from: ReadFrom,
+        index: usize,
+    ) -> Result<Bytes, CheckpointError> {
         let unknown = CheckpointError::Unknown { slot: self.header.slot };
         let Entry { place, check } = *self.entries.get(index).ok_or(unknown)?;
         let own = place.file == self.header.slot;
@@ -204,7 +226,7 @@ impl<D: Disk> CheckpointReader<D> {
             return Err(CheckpointError::Corrupt { file, offset: place.offset });
         }
         let mut content = vec![0; place.bytes as usize];
-        self.disk.read_at(&file, place.offset, &mut content)?;
+        from.read(&mut self.disk, &file, place.offset, &mut content)?;
         let verifies = match check {
             Check::Sum(sum) => self.key.0.sum(&content) == sum,
             Check::Digest(digest) => Digest::of(&content) == digest,
@@ -244,7 +266,7 @@ pub(crate) fn open_verified<D: Disk>(
     cluster: ClusterId,
     name: CheckpointName,
 ) -> Result<CheckpointReader<D>, CheckpointError> {
-    let mut reader = open_named(disk, cluster, name)?;
+    let mut reader = open_named(disk, cluster, name, ReadFrom::Cache)?;
     reader.verify()?;
     Ok(reader)
 }
@@ -254,9 +276,10 @@ pub(super) fn open_named<D: Disk>(
     disk: D,
     cluster: ClusterId,
     name: CheckpointName,
+    from: ReadFrom,
 ) -> Result<CheckpointReader<D>, CheckpointError> {
     let file = name_of(name.slot);
-    let reader = CheckpointReader::open(disk, &file)?;
+    let reader = CheckpointReader::open(disk, &file, from)?;
     let named = reader.slot() == name.slot && reader.digest() == name.digest;
     if !named || reader.cluster() != cluster {
         return Err(CheckpointError::Corrupt { file, offset: 0 });

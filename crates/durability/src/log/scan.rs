@@ -12,11 +12,10 @@ use super::group::{
     BadRecords, GroupHeader, HEADER_BYTES, PAGE_BYTES, PlacedRecord, decode_records,
 };
 use crate::checksum::FileKey;
-use crate::disk::{Disk, DiskError};
+use crate::disk::{Disk, DiskError, ReadFrom};
 use crate::superblock::Identity;
 use bytes::Bytes;
 use perdura_protocol::seeded;
-use std::io::ErrorKind;
 
 /// Key of the checksums of use `use_number` in this directory.
 pub(crate) fn key_of(identity: &Identity, use_number: u64) -> FileKey {
@@ -131,12 +130,7 @@ pub(crate) fn read_array<const N: usize>(
     name: &str,
     offset: u64,
 ) -> Result<Option<[u8; N]>, DiskError> {
-    let mut bytes = [0; N];
-    match disk.read_at(name, offset, &mut bytes) {
-        Ok(()) => Ok(Some(bytes)),
-        Err(error) if error.source.kind() == ErrorKind::UnexpectedEof => Ok(None),
-        Err(error) => Err(error),
-    }
+    ReadFrom::Cache.read_array(disk, name, offset)
 }
 
 /// The highest flush mark in a file.

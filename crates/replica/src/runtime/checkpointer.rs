@@ -5,10 +5,11 @@
 //! was received is not, nor is a checkpoint that such a one waits for: the replica is away until that
 //! is stored. When the replica stops, a checkpoint
 //! is written without pauses, and given up if it takes longer than [`LAST_WRITES`]: then the next
-//! start replays more of the log.
+//! start replays more of the log. While nothing is to be stored, what was is read again (`reread`).
 
 use super::keeper::{Completion, Completions};
 use super::pace::{FlushWatch, Pacer};
+use super::reread::Reread;
 use super::worker;
 use crate::node::piece_names;
 use bytes::Bytes;
@@ -18,7 +19,7 @@ use perdura_protocol::Encode;
 use perdura_protocol::Slot;
 use perdura_protocol::configuration::Durability;
 use std::ops::ControlFlow;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -42,17 +43,20 @@ pub(super) struct Checkpointer {
 
 impl Checkpointer {
     /// With the rate at which its own checkpoints are written, bytes per second; 0: as the log's
-    /// flushes allow.
+    /// flushes allow. What is stored is read again within `scrub`; never if that is zero.
     pub fn start(
         checkpoints: Checkpoints<FileDisk>,
         bytes_per_s: u64,
+        scrub: Duration,
         watch: FlushWatch,
         completions: Completions,
     ) -> std::io::Result<Checkpointer> {
         let (jobs, queue) = sync_channel(QUEUE);
         let orders = Orders::default();
         let pace = Pace { bytes_per_s, watch, orders: orders.clone() };
-        let work = move |completions: &Completions| work(checkpoints, &pace, &queue, completions);
+        let reread = Reread::new(scrub, bytes_per_s);
+        let work =
+            move |completions: &Completions| work(checkpoints, reread, &pace, &queue, completions);
         let thread = worker::spawn("checkpointer", completions, work)?;
         Ok(Checkpointer { jobs: Some(jobs), orders, thread })
     }
@@ -70,9 +74,11 @@ impl Checkpointer {
 
     pub fn send(&self, job: Job) {
         if let Some(jobs) = &self.jobs {
-            if matches!(job, Job::Install { .. }) {
-                self.orders.change(|given| given.installs += 1);
-            }
+            let installs = usize::from(matches!(job, Job::Install { .. }));
+            self.orders.change(|given| {
+                given.queued += 1;
+                given.installs += installs;
+            });
             // A thread that is gone has reported its failure, or its panic (`worker`).
             let _ = jobs.send(job);
         }
@@ -100,10 +106,23 @@ struct Orders(Arc<(Mutex<Given>, Condvar)>);
 
 #[derive(Clone, Copy, Default)]
 struct Given {
+    queued: usize,
     // Received states that are queued or being stored.
     installs: usize,
     late: bool,
     stop_by: Option<Instant>,
+}
+
+impl Given {
+    /// Whether there is no time for pauses.
+    fn hurried(&self) -> bool {
+        self.installs > 0 || self.late || self.stop_by.is_some()
+    }
+
+    /// Whether there is something to store.
+    fn called(&self) -> bool {
+        self.queued > 0 || self.stop_by.is_some()
+    }
 }
 
 impl Orders {
@@ -120,23 +139,45 @@ impl Orders {
         self.given().stop_by.is_some_and(|by| Instant::now() > by)
     }
 
-    /// Waits so long, or until there is no time for that.
-    fn pause(&self, pause: Duration) {
-        let hurried =
-            |given: &mut Given| given.installs > 0 || given.late || given.stop_by.is_some();
-        let waited = self.0.1.wait_timeout_while(self.given(), pause, |given| !hurried(given));
+    /// Waits so long, or until it has to end.
+    fn pause(&self, pause: Duration, ends: impl Fn(&Given) -> bool) {
+        let waited = self.0.1.wait_timeout_while(self.given(), pause, |given| !ends(given));
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 }
 
 /// What sets the pace.
-struct Pace {
+pub(super) struct Pace {
     bytes_per_s: u64,
     watch: FlushWatch,
     orders: Orders,
 }
 
 impl Pace {
+    /// Whether there is something to store.
+    pub fn called(&self) -> bool {
+        self.orders.given().called()
+    }
+
+    /// Whether the replica stops.
+    pub fn stops(&self) -> bool {
+        self.orders.given().stop_by.is_some()
+    }
+
+    /// Reads something of what is stored. Flushes of the log may take longer meanwhile.
+    pub fn reading<T>(&self, read: impl FnOnce() -> T) -> T {
+        self.watch.set_checkpoint(true);
+        let read = read();
+        self.watch.set_checkpoint(false);
+        read
+    }
+
+    /// So many bytes were read: waits a while, if that is due and nothing is to be stored.
+    pub fn read(&self, pacer: &mut Pacer, bytes: u64) {
+        let now = Instant::now();
+        self.orders.pause(pacer.wrote(now, bytes, self.watch.flushes(now)), Given::called);
+    }
+
     fn store(
         &self,
         checkpoints: &mut Checkpoints<FileDisk>,
@@ -160,7 +201,8 @@ impl Pace {
                     return ControlFlow::Break(());
                 }
                 let now = Instant::now();
-                self.orders.pause(pacer.wrote(now, bytes, self.watch.flushes(now)));
+                let pause = pacer.wrote(now, bytes, self.watch.flushes(now));
+                self.orders.pause(pause, Given::hurried);
                 ControlFlow::Continue(())
             },
         };
@@ -173,11 +215,22 @@ impl Pace {
 
 fn work(
     mut checkpoints: Checkpoints<FileDisk>,
+    mut reread: Reread,
     pace: &Pace,
     queue: &Receiver<Job>,
     completions: &Completions,
 ) -> Checkpoints<FileDisk> {
-    while let Ok(job) = queue.recv() {
+    reread.begin(&mut checkpoints);
+    loop {
+        let job = match queue.recv_timeout(reread.wait()) {
+            Ok(job) => job,
+            Err(RecvTimeoutError::Timeout) => {
+                reread.go_on(&mut checkpoints, pace, completions);
+                continue;
+            }
+            Err(RecvTimeoutError::Disconnected) => break,
+        };
+        pace.orders.change(|given| given.queued -= 1);
         if pace.orders.too_late() {
             break;
         }
@@ -197,48 +250,60 @@ fn work(
                 (manifest, stored)
             }
         };
-        match stored {
-            Ok(stored) => {
-                if let Some(stored) = &stored {
-                    let took_ms = begun.elapsed().as_millis() as u64;
-                    let Stored { written_bytes, linked_bytes, linked_files, .. } = *stored;
-                    tracing::debug!(
-                        slot = %manifest.slot, written_bytes, linked_bytes, linked_files, took_ms,
-                        "checkpoint stored"
-                    );
-                    if let Some(damage) = &stored.damage {
-                        tracing::warn!(
-                            damages = stored.damages,
-                            "{damage}; what was damaged in older checkpoints was written anew: this \
-                             disk loses data"
-                        );
-                    }
-                }
-                completions.push(Completion::CheckpointStored { manifest, stored });
-            }
-            Err(CheckpointError::Stopped) => {
-                tracing::info!(slot = %manifest.slot, "a checkpoint was given up: stopping");
-                break;
-            }
-            Err(error @ CheckpointError::OtherPiece { .. }) if own => {
-                completions.push(Completion::StateDamaged(error.to_string()));
-                break;
-            }
-            Err(
-                error @ (CheckpointError::OtherPiece { .. }
-                | CheckpointError::NotNewer { .. }
-                | CheckpointError::TooLarge),
-            ) => {
-                completions.push(Completion::Refused(error.to_string()));
-                break;
-            }
-            Err(error) => {
-                completions.push(Completion::Failed(error.to_string()));
-                break;
-            }
+        if conclude(manifest, stored, own, begun, completions).is_break() {
+            break;
         }
+        reread.slice(&mut checkpoints, pace, completions);
     }
     checkpoints
+}
+
+/// Tells of what became of a job. Breaks when the thread has nothing more to do.
+fn conclude(
+    manifest: Manifest,
+    stored: Result<Option<Stored>, CheckpointError>,
+    own: bool,
+    begun: Instant,
+    completions: &Completions,
+) -> ControlFlow<()> {
+    let failed = match stored {
+        Ok(stored) => {
+            if let Some(stored) = &stored {
+                note_stored(manifest.slot, stored, begun);
+            }
+            completions.push(Completion::CheckpointStored { manifest, stored });
+            return ControlFlow::Continue(());
+        }
+        Err(CheckpointError::Stopped) => {
+            tracing::info!(slot = %manifest.slot, "a checkpoint was given up: stopping");
+            return ControlFlow::Break(());
+        }
+        Err(error @ CheckpointError::OtherPiece { .. }) if own => {
+            Completion::StateDamaged(error.to_string())
+        }
+        Err(
+            error @ (CheckpointError::OtherPiece { .. }
+            | CheckpointError::NotNewer { .. }
+            | CheckpointError::TooLarge),
+        ) => Completion::Refused(error.to_string()),
+        Err(error) => Completion::Failed(error.to_string()),
+    };
+    completions.push(failed);
+    ControlFlow::Break(())
+}
+
+fn note_stored(slot: Slot, stored: &Stored, begun: Instant) {
+    let took_ms = begun.elapsed().as_millis() as u64;
+    let Stored { written_bytes, linked_bytes, linked_files, .. } = *stored;
+    tracing::debug!(
+        %slot, written_bytes, linked_bytes, linked_files, took_ms, "checkpoint stored"
+    );
+    if let Some(damage) = &stored.damage {
+        tracing::warn!(
+            damages = stored.damages,
+            "{damage}; what was damaged in older checkpoints was written anew: this disk loses data"
+        );
+    }
 }
 
 #[cfg(test)]
@@ -255,10 +320,10 @@ mod tests {
         for change in [received, late, stopped] {
             let orders = Orders::default();
             let pausing = orders.clone();
-            let thread = std::thread::spawn(move || pausing.pause(HOURS));
+            let thread = std::thread::spawn(move || pausing.pause(HOURS, Given::hurried));
             orders.change(change);
             thread.join().unwrap();
-            orders.pause(HOURS);
+            orders.pause(HOURS, Given::hurried);
             assert!(!orders.too_late());
         }
     }

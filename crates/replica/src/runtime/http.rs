@@ -45,7 +45,7 @@ pub(super) struct CheckpointBytes {
     pub written: u64,
     /// Of pieces that had not changed and were not written again.
     pub linked: u64,
-    /// Pieces and indexes that were found damaged and written anew.
+    /// Pieces and indexes that were found damaged.
     pub damages: u64,
 }
 
@@ -180,6 +180,7 @@ fn status(snapshot: &Snapshot) -> String {
         "boundary": at(report.boundary),
         "state": state_of(snapshot),
         "repairs": snapshot.repairs,
+        "checkpoint_damages": snapshot.checkpoints.damages,
         "experiments": snapshot.experiments,
         "pid": std::process::id(),
         "version": env!("CARGO_PKG_VERSION"),

@@ -39,6 +39,8 @@ pub(super) enum Completion {
         manifest: perdura_execution::Manifest,
         stored: Option<Stored>,
     },
+    /// The newest one was read again, and so many parts of it are not what was stored.
+    CheckpointDamaged(u64),
     StateDigested {
         manifest: perdura_execution::Manifest,
         digest: Digest,

@@ -97,7 +97,7 @@ pub(super) fn text(snapshot: &Snapshot) -> prometheus::Result<Vec<u8>> {
         ),
         (
             "perdura_checkpoint_damages_total",
-            "Pieces and indexes of checkpoints that had rotted and were written anew.",
+            "Pieces and indexes of checkpoints that had rotted.",
             snapshot.checkpoints.damages,
         ),
         ("perdura_states_certified_total", "States certified.", c.states_certified),

@@ -15,6 +15,7 @@ mod keeper;
 mod metrics;
 mod pace;
 mod repairs;
+mod reread;
 mod worker;
 
 pub use device::LogDevice;
@@ -64,7 +65,8 @@ pub struct ReplicaConfig {
     /// How fast checkpoints are written, bytes per second; 0: as fast as it goes while the flushes
     /// of the log take what they usually take.
     pub checkpoint_bytes_per_s: u64,
-    /// Within which all of the state in memory is held against its digests; zero: never.
+    /// Within which all of the state in memory is held against its digests, and all of the newest
+    /// checkpoint read again; zero: never.
     pub scrub_interval: Duration,
     /// Whom it asks for a state, and for what it missed.
     pub state_transfer: StateTransfer,

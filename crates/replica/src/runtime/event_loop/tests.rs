@@ -1,0 +1,185 @@
+//! What stops a replica, and what does not.
+
+use super::*;
+use crate::node::{BACKLOG_BYTES, Boot, Found};
+use perdura_durability::{Expectation, Identity, Options};
+use perdura_execution::Genesis;
+use perdura_protocol::configuration::{Member, Parameters};
+use perdura_protocol::{ClusterId, Faults, Scheme, SecretKey, Slot};
+use perdura_store::Store;
+use perdura_transport::HubConfig;
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+
+fn config() -> ReplicaConfig {
+    let key = |seed| SecretKey::from_seed(Scheme::Ed25519, [seed; 32]);
+    let member = |seed| Member { key: key(seed).public(), incarnation: 0 };
+    let members = (10..13).map(member).collect();
+    let configuration = Configuration { id: 0, from_slot: Slot(0), members };
+    ReplicaConfig {
+        id: ReplicaId(0),
+        incarnation: 0,
+        key: key(10),
+        parameters: Parameters {
+            cluster: ClusterId([9; 16]),
+            faults: Faults::new(1, 0).unwrap(),
+            durability: Durability::Sync,
+            depth: 32,
+            checkpoint_interval: 64,
+            checkpoint_bytes: 1 << 24,
+            max_skew_ms: 500,
+            state_limit_bytes: 1 << 30,
+            schedule: Default::default(),
+            service: Default::default(),
+            administrator: key(1).public(),
+        },
+        genesis: Genesis { configuration: configuration.clone(), clients: Vec::new() },
+        latest: configuration,
+        addresses: vec!["127.0.0.1:1".into(); 3],
+        listen: "127.0.0.1:0".into(),
+        http: None,
+        data: "unused".into(),
+        log_device: None,
+        checkpoint_bytes_per_s: 0,
+        scrub_interval: Duration::from_secs(3600),
+        state_transfer: Default::default(),
+        #[cfg(feature = "misbehave")]
+        interceptor: None,
+    }
+}
+
+/// Of a new data directory.
+fn checkpoints(root: &std::path::Path) -> Checkpoints<FileDisk> {
+    let parameters = config().parameters;
+    let identity = Identity {
+        cluster: parameters.cluster,
+        replica: ReplicaId(0),
+        incarnation: 0,
+        parameters: parameters.digest(),
+        durability: parameters.durability,
+        checksum_key: [1; 32],
+        must_recover: None,
+    };
+    let mut disk = FileDisk::create_directory(root).unwrap();
+    storage::format(&mut disk, &identity).unwrap();
+    let expectation = Expectation {
+        cluster: identity.cluster,
+        replica: identity.replica,
+        incarnation: 0,
+        parameters: identity.parameters,
+        boot_id: [2; 16],
+    };
+    storage::open(disk, &expectation, &Options::default()).unwrap().checkpoints
+}
+
+fn event_loop() -> EventLoop<Store> {
+    let config = config();
+    let clock = Clock { origin: Instant::now() };
+    let hub = HubConfig {
+        id: config.id,
+        incarnation: 0,
+        cluster: config.parameters.cluster,
+        parameters: config.parameters.digest(),
+        key: config.key.clone(),
+        listen: config.listen.clone(),
+        seed: 1,
+    };
+    let hub = Hub::bind(&hub, clock.origin).unwrap();
+    let boot = Boot {
+        me: config.id,
+        key: config.key.clone(),
+        scheme: Scheme::Ed25519,
+        parameters: config.parameters.clone(),
+        genesis: config.genesis.clone(),
+        latest: config.latest.clone(),
+        entropy: [1; 32],
+        make_service: Box::new(|| Store::new(1 << 30)),
+        found: Found::default(),
+        backlog_bytes: BACKLOG_BYTES,
+        state_transfer: Default::default(),
+    };
+    let node = Node::boot(boot, clock.now()).unwrap();
+    let shared = Shared::default();
+    EventLoop::start(Arc::new(config), clock, hub, node, shared, Repairs::default())
+}
+
+/// Piece 0 of a state is not what its manifest says, or the state is not newer; its disk is well.
+#[test]
+fn a_state_that_cannot_be_stored_halts_the_replica_and_is_not_laid_on_its_disk() {
+    let event_loop = event_loop();
+    let root = tempfile::tempdir().unwrap();
+    let snapshot = event_loop.node.machine().snapshot();
+    let manifest = snapshot.manifest();
+    let pieces: Vec<Bytes> =
+        (0..manifest.entries().len()).map(|index| snapshot.piece(index)).collect();
+    let mut other = pieces.clone();
+    other[0] = Bytes::from_static(b"other");
+    for (told, states) in [("piece 0 is not", vec![other]), ("not newer", vec![pieces; 2])] {
+        let checkpoints = checkpoints(&root.path().join(told));
+        let completions = &event_loop.completions;
+        let watch = FlushWatch::default();
+        let checkpointer =
+            Checkpointer::start(checkpoints, 0, Duration::ZERO, watch, completions.clone())
+                .unwrap();
+        for pieces in states {
+            let (manifest, keep) = (manifest.clone(), Slot(0));
+            checkpointer.send(checkpointer::Job::Install { manifest, pieces, keep });
+        }
+        let failed = loop {
+            if let Err(failed) = failure(&completions.take()) {
+                break failed;
+            }
+            std::thread::yield_now();
+        };
+        let RunError::Halted(reason) = &failed else { panic!("{failed}") };
+        assert!(reason.contains(told) && reason.contains("report this"), "{reason}");
+        assert!(!failed.to_string().contains("disk failed"));
+    }
+    let failed = failure(&[Completion::Failed("no space".into())]);
+    assert!(matches!(failed, Err(RunError::Disk(_))));
+}
+
+/// A byte of what it stored rots, and nothing else is stored; it hangs where nobody notices.
+#[test]
+fn a_stored_checkpoint_that_rots_is_reported_while_nothing_is_stored() {
+    let event_loop = event_loop();
+    let root = tempfile::tempdir().unwrap();
+    let completions = &event_loop.completions;
+    let (scrub, watch) = (Duration::from_millis(50), FlushWatch::default());
+    let checkpointer =
+        Checkpointer::start(checkpoints(root.path()), 0, scrub, watch, completions.clone())
+            .unwrap();
+    let snapshot = event_loop.node.machine().snapshot();
+    let (slot, keep) = (snapshot.manifest().slot, Slot(0));
+    checkpointer.send(checkpointer::Job::Store { snapshot, keep });
+    let next = || loop {
+        if let Some(completion) = completions.take().pop() {
+            break completion;
+        }
+        std::thread::yield_now();
+    };
+    assert!(matches!(next(), Completion::CheckpointStored { .. }));
+    let file = root.path().join(format!("checkpoint/{:020}", slot.0));
+    let middle = std::fs::metadata(&file).unwrap().len() / 2;
+    let file = OpenOptions::new().read(true).write(true).open(file).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, middle).unwrap();
+    file.write_all_at(&[byte[0] ^ 1], middle).unwrap();
+    assert!(matches!(next(), Completion::CheckpointDamaged(1)));
+    assert!(checkpointer.stop().is_some());
+}
+
+#[test]
+fn a_replica_whose_disk_failed_is_gone_for_others_though_a_thread_is_stuck_in_it() {
+    let event_loop = event_loop();
+    let (address, shared) = (event_loop.hub.local_address(), event_loop.shared.clone());
+    assert!(std::net::TcpStream::connect(address).is_ok());
+    let (keeper, checkpointer) = (Keeper::stuck(), Checkpointer::stuck());
+    let workers = Workers { keeper, checkpointer, digester: Digester::stuck() };
+    // It returns, though neither of them ever ends.
+    let outcome = event_loop.end(Err(RunError::Disk("full".into())), workers, &Shutdown::new());
+    assert!(matches!(outcome, Err(RunError::Disk(_))));
+    let said = shared.lock().unwrap().as_ref().unwrap().report.state;
+    assert_eq!(said, State::Stopped);
+    assert!(std::net::TcpStream::connect(address).is_err());
+}
