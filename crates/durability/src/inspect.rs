@@ -359,16 +359,15 @@ pub fn inspect_checkpoint<D: Disk>(
     name: &str,
     visit: &mut dyn FnMut(CheckpointItem),
 ) -> Result<bool, InspectError> {
-    let mut reader = CheckpointReader::open(disk.handle(), name, ReadFrom::Cache).map_err(
-        |error| match error {
-            CheckpointError::Disk(error) => InspectError::Disk(error),
-            CheckpointError::Corrupt { offset: 0, .. } => {
-                InspectError::NoHeader { file: name.to_owned() }
-            }
-            CheckpointError::Corrupt { file, offset } => InspectError::Corrupt { file, offset },
-            _ => InspectError::Corrupt { file: name.to_owned(), offset: 0 },
-        },
-    )?;
+    let opened = CheckpointReader::open(disk.handle(), name, ReadFrom::Cache);
+    let mut reader = opened.map_err(|error| match error {
+        CheckpointError::Disk(error) => InspectError::Disk(error),
+        CheckpointError::Corrupt { offset: 0, .. } => {
+            InspectError::NoHeader { file: name.to_owned() }
+        }
+        CheckpointError::Corrupt { file, offset } => InspectError::Corrupt { file, offset },
+        _ => InspectError::Corrupt { file: name.to_owned(), offset: 0 },
+    })?;
     let places: Vec<Place> =
         (0..reader.piece_count()).filter_map(|index| reader.place(index)).collect();
     let is_linked = |place: &Place| place.file != reader.slot();

@@ -14,6 +14,9 @@ const FLIPPED: Duration = Duration::from_secs(60);
 /// time; the next one comes within eight seconds. That none of fifteen is found happens to nobody.
 const FOUND: Duration = SCRUB.saturating_add(Duration::from_secs(55));
 
+/// Once found, its status tells so within this time.
+const TOLD: Duration = Duration::from_secs(20);
+
 /// What a replica says when a bit flips,
 pub const FLIP: &str = "a bit of the state was flipped";
 
@@ -56,7 +59,7 @@ pub(super) fn rot(scene: &Scene, victim: usize) -> Result<Injected> {
     let since = Instant::now();
     let told = scene
         .course
-        .poll(FOUND, || scene.watch.report(victim, since).filter(|report| report.repairs > 0));
+        .poll(TOLD, || scene.watch.report(victim, since).filter(|report| report.repairs > 0));
     if told.is_none() && scene.course.ends().is_none() {
         scene.course.violation(format!("replica {victim} began anew, and its status says nothing"));
     }
