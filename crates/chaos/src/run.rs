@@ -13,6 +13,7 @@ use crate::network::Network;
 use crate::operation::{History, Operation};
 use crate::options::Options;
 use crate::report::Report;
+use crate::service::Service;
 use crate::timeline::Timeline;
 use crate::volume::{self, Make, system};
 use crate::waits::Samples;
@@ -158,7 +159,10 @@ fn carry_out(
     let (book, full) = Book::create(&out.join("history"))?;
     let book = Arc::new(book);
     let samples = Arc::new(Samples::default());
-    let scene = set_up(options, course, (out, &program, make), (&book, &samples), &proxies, seed)?;
+    let bulk = options.service == Service::Kv && kinds.contains(&Kind::MemoryRot);
+    let settings = (options.service, bulk, options.rate, seed);
+    let place = (out, &*program, make);
+    let scene = set_up(options, course, place, (&book, &samples), &proxies, settings)?;
     let verdicts = Verdicts::default();
     let judge = judge(&scene, &book, full, &verdicts, options.judged());
 
@@ -193,7 +197,7 @@ fn set_up(
     (out, program, make): (&Path, &Path, Make),
     (book, samples): (&Arc<Book>, &Arc<Samples>),
     proxies: &tokio::runtime::Runtime,
-    seed: u64,
+    settings: (Service, bool, u64, u64),
 ) -> Result<Scene> {
     let cluster = Arc::new(Cluster::create(program, out, &options.cluster(), make)?);
     let file = cluster.file()?;
@@ -209,7 +213,6 @@ fn set_up(
         course.violation(format!("the cluster does not come up: {missing}"));
     }
     let key = cluster.client_key();
-    let settings = (options.service, options.rate, seed);
     let load = Load::start(course, book, samples, &network, (&file, &key), settings)?;
     let (timeline, service) = (Arc::new(Timeline::new(course)), options.service);
     let short = options.duration < LONG;

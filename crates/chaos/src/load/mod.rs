@@ -1,5 +1,6 @@
 //! The load: callers with one operation in flight each, over a few clients.
 
+mod bulk;
 mod queue;
 mod registers;
 mod space;
@@ -152,6 +153,17 @@ impl Shared {
         }
     }
 
+    /// Writes some of the bulk again and again; what comes of it is nobody's business.
+    async fn rewrite_bulk(self: Arc<Shared>, mut random: Random) {
+        let options = Options { timeout: DEADLINE, reply_quorum: None };
+        while !self.stopping.load(Ordering::Relaxed) {
+            let client = self.client(0, Way::Ordered);
+            // What is not written now is written later.
+            let _ = client.call(bulk::again(&mut random), &options).await;
+            tokio::time::sleep(bulk::PAUSE).await;
+        }
+    }
+
     fn client(&self, caller: usize, way: Way) -> Client {
         let number = match way {
             Way::Ordered | Way::Fast => caller % CLIENTS,
@@ -219,14 +231,14 @@ impl Shared {
 
 impl Load {
     /// Makes the clients and starts the callers, with about `rate` operations per second and
-    /// workload.
+    /// workload, and with `bulk` beside them if that is asked of a store.
     pub fn start(
         course: &Arc<Course>,
         book: &Arc<Book>,
         samples: &Arc<Samples>,
         network: &Network,
         (file, key): (&ClusterFile, &Path),
-        (service, rate, seed): (Service, u64, u64),
+        (service, bulk, rate, seed): (Service, bool, u64, u64),
     ) -> Result<Load> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -252,6 +264,15 @@ impl Load {
         }
         let random = Random::new(seed).fork("load");
         let mut callers = Vec::new();
+        if bulk {
+            let mut random = random.fork("bulk");
+            let client = lock(&shared.clients[0]).clone();
+            let options = Options { timeout: DEADLINE, reply_quorum: None };
+            for command in bulk::all(&mut random) {
+                runtime.block_on(client.call(command, &options)).context("writing bulk")?;
+            }
+            callers.push(runtime.spawn(Arc::clone(&shared).rewrite_bulk(random)));
+        }
         for workload in service.workloads() {
             for caller in 0..CALLERS {
                 let random = random.fork(&format!("{} {caller}", workload.name()));
