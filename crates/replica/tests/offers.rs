@@ -159,3 +159,66 @@ fn who_asks_for_a_state_is_told_the_votes_for_one_that_is_not_certified() {
         assert!(said.iter().any(vote), "{said:?}");
     }
 }
+
+/// What a liar put into a certificate beside enough genuine signatures is not passed on, and takes
+/// nobody's place.
+#[test]
+fn a_false_signature_in_the_certificate_of_a_transferred_state_is_left_out() {
+    let ([_, state], history) = states();
+    let (manifest, pieces) = stored(&state);
+    let (slot, digest) = (manifest.slot, manifest.digest());
+    let signed = |kind, digest, false_one: Option<Signature>| {
+        let own = |id: u8| (ReplicaId(id), sign(id, kind, slot, digest));
+        let other = (ReplicaId(2), false_one.unwrap_or_else(|| own(2).1));
+        Certificate::new(vec![own(1), other, own(3)])
+    };
+    let false_one = sign(1, Kind::Checkpoint, slot, digest);
+    let certificate = signed(Kind::Checkpoint, digest, Some(false_one));
+    let offer = StateCertificate { slot, digest, configuration: 0, certificate };
+    let certificate = signed(Kind::Prefix, history, None);
+    let prefix = PrefixCertificate { slot, history, configuration: 0, certificate };
+    let found = Found { vote_after: slot, state_from: slot, lost: Some(slot), ..Found::default() };
+    let mut node = Node::boot(Boot { found, ..boot() }, now(10_000)).unwrap();
+    for id in 1..4 {
+        node.handle(now(10_000), Input::LinkUp(Peer::Replica(ReplicaId(id))));
+    }
+    said(&mut node, 10_000);
+    for id in 1..4 {
+        let (state, prefix) = (Some(offer.clone()), prefix.clone());
+        tell(&mut node, 10_010, id, &Message::StateInfo { delivered: slot, state, prefix });
+    }
+    let seeder = asked_for_manifest(&mut node, 10_010);
+    let bytes = manifest.to_bytes();
+    tell(&mut node, 10_020, seeder, &Message::Manifest { slot, manifest: bytes });
+    for (index, piece) in (0..).zip(pieces) {
+        tell(&mut node, 10_030, seeder, &Message::Piece { slot, index, piece });
+    }
+    said(&mut node, 10_030);
+    node.handle(now(10_040), Input::CheckpointStored { manifest });
+    let signers = |node: &mut Node<Store>, ms| {
+        let offer = offered(ask(node, ms, &Message::StateQuery));
+        let genuine = |(id, one): &(ReplicaId, Signature)| {
+            assert_eq!(*one, sign(id.0, Kind::Checkpoint, slot, digest));
+            id.0
+        };
+        offer.certificate.signatures().iter().map(genuine).collect::<Vec<u8>>()
+    };
+    assert_eq!(signers(&mut node, 10_050), [1, 3]);
+    let signature = sign(2, Kind::Checkpoint, slot, digest);
+    tell(&mut node, 10_060, 2, &Message::Checkpoint { slot, digest, signature });
+    assert_eq!(signers(&mut node, 11_000), [1, 2, 3]);
+}
+
+fn asked_for_manifest(node: &mut Node<Store>, ms: u64) -> u8 {
+    node.flush(now(ms));
+    let mut asked = None;
+    while let Some(output) = node.next_output() {
+        if let Output::Send { peers, bytes } = output
+            && matches!(Message::from_bytes(bytes), Ok(Message::FetchManifest { .. }))
+            && let [Peer::Replica(id)] = peers[..]
+        {
+            asked = Some(id.0);
+        }
+    }
+    asked.expect("it asks for a manifest")
+}

@@ -13,7 +13,9 @@ use super::{Node, Now, Output, Peer};
 use perdura_execution::Service;
 use perdura_protocol::message::{Message, StateCertificate};
 use perdura_protocol::statement::Kind;
-use perdura_protocol::{Certificate, Context, Digest, Record, ReplicaId, Signature, Slot, View};
+use perdura_protocol::{
+    Certificate, Configuration, Context, Digest, Record, ReplicaId, Signature, Slot, View,
+};
 use std::collections::BTreeMap;
 
 /// Votes for states are repeated to all not more often than this, whoever asks for states.
@@ -144,7 +146,10 @@ impl<S: Service> Node<S> {
     pub(super) fn recall_certificates(&mut self, certified: Vec<StateCertificate>) {
         let states = self.stored_states();
         let stored = |state: &StateCertificate| states.iter().any(|held| held.0 == state.slot);
-        if let Some(state) = certified.into_iter().filter(stored).max_by_key(|state| state.slot) {
+        let newest = certified.into_iter().filter(stored).max_by_key(|state| state.slot);
+        let known = self.machine.configurations();
+        let newest = newest.and_then(|state| self.without_false_signatures(state, known));
+        if let Some(state) = newest {
             self.judge_own_state(state.slot, state.digest);
             self.checkpointing.proven = state.slot;
             self.checkpointing.certificates.newest = Some(state);
@@ -370,17 +375,36 @@ impl<S: Service> Node<S> {
         let members = configurations.by_id(state.configuration);
         let newest = self.linked(configurations.latest());
         let members = members.unwrap_or(&newest);
-        let context =
-            Context { cluster: configurations.cluster(), configuration: state.configuration };
+        self.genuine_signatures(state, members).len() >= quorum
+    }
+
+    fn genuine_signatures(
+        &self,
+        state: &StateCertificate,
+        members: &Configuration,
+    ) -> Vec<(ReplicaId, Signature)> {
+        let cluster = self.agreement.configurations().cluster();
+        let context = Context { cluster, configuration: state.configuration };
         let message = context.statement(Kind::Checkpoint, View(0), state.slot, state.digest);
-        let genuine = state
-            .certificate
-            .signatures()
-            .iter()
-            .filter(|(id, signature)| {
-                members.key(*id).is_some_and(|key| self.scheme.verify(key, &message, *signature))
-            })
-            .count();
-        genuine >= quorum
+        let genuine = |(id, signature): &&(ReplicaId, Signature)| {
+            members.key(*id).is_some_and(|key| self.scheme.verify(key, &message, *signature))
+        };
+        state.certificate.signatures().iter().filter(genuine).copied().collect()
+    }
+
+    /// A certificate that came from another replica, without what a liar may have put beside enough
+    /// genuine signatures: that would be passed on as proven, and its place would never be taken by what
+    /// that member signed. None if too few are left. As it came where the members are not among those
+    /// that are `known`.
+    pub(super) fn without_false_signatures(
+        &self,
+        state: StateCertificate,
+        known: &[Configuration],
+    ) -> Option<StateCertificate> {
+        let of_state = |members: &&Configuration| members.id == state.configuration;
+        let Some(members) = known.iter().find(of_state) else { return Some(state) };
+        let genuine = self.genuine_signatures(&state, members);
+        let enough = genuine.len() >= self.parameters.faults.state_certificate();
+        enough.then(|| StateCertificate { certificate: Certificate::new(genuine), ..state })
     }
 }

@@ -441,11 +441,14 @@ impl<S: Service> Node<S> {
         let phase = std::mem::replace(&mut self.transfer.phase, Phase::Idle);
         self.transfer.ended_ms = now.monotonic_ms;
         let Phase::Installing { machine, prefix, state, seeder } = phase else { return };
+        let state = self.without_false_signatures(state, machine.configurations());
         if machine.slot() <= self.machine.slot() {
             // This replica got there by itself meanwhile; what is on disk is its state all the same.
             let (snapshot, manifest) = (machine.snapshot(), manifest.clone());
             self.add_checkpoint(snapshot, manifest);
-            self.learn_certificate(state);
+            if let Some(state) = state {
+                self.learn_certificate(state);
+            }
             return;
         }
         self.machine = *machine;
@@ -464,7 +467,9 @@ impl<S: Service> Node<S> {
             .map(|latest| latest.from_slot.previous());
         let stored = Stored { snapshot, manifest, digest, apart: false };
         self.checkpointing.add_stored(stored, now.monotonic_ms);
-        self.learn_certificate(state);
+        if let Some(state) = state {
+            self.learn_certificate(state);
+        }
         self.histories.clear();
         self.logged.clear();
         self.logged_slot = slot;
