@@ -23,6 +23,12 @@ pub struct HeldMemory {
     pub proposal_bytes: usize,
     /// Messages that wait for the disk.
     pub messages: usize,
+    /// View changes of replicas.
+    pub view_changes: usize,
+    /// Batches that a new view takes up and that were not here.
+    pub fetched: usize,
+    /// Slots up to which replicas have signed the history and no certificate is known.
+    pub prefixes: usize,
 }
 
 impl Agreement {
@@ -80,6 +86,9 @@ impl Agreement {
             handed: self.demand.held(),
             proposal_bytes: self.held_proposal_bytes,
             messages: self.held.len(),
+            view_changes: self.changes.len(),
+            fetched: self.fetched.len(),
+            prefixes: self.prefix_votes.len(),
         }
     }
 }

@@ -326,6 +326,15 @@ impl<S: Service> Machine<S> {
         (live.unwrap_or(0), nonces.unwrap_or(0))
     }
 
+    /// Bytes of cached replies of the session and of the client that have most.
+    #[must_use]
+    pub fn most_cached(&self) -> (usize, usize) {
+        let of_session = |(_, session): (u64, &Arc<Session>)| session.reply_bytes();
+        let largest = self.sessions.values().flat_map(|one| one.live().map(of_session)).max();
+        let sum = self.sessions.values().map(|one| one.live().map(of_session).sum()).max();
+        (largest.unwrap_or(0), sum.unwrap_or(0))
+    }
+
     /// The service, for its figures.
     #[must_use]
     pub fn service(&self) -> &S {

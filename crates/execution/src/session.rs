@@ -74,6 +74,11 @@ fn body_bytes(outcome: &Outcome) -> usize {
 }
 
 impl Session {
+    /// Bytes of its cached replies.
+    pub(crate) fn reply_bytes(&self) -> usize {
+        self.reply_bytes
+    }
+
     fn new(slot: Slot) -> Session {
         Session {
             last_used: slot,

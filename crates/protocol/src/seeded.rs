@@ -144,6 +144,8 @@ bugs! {
         "The digest of a state is signed before the state is on disk."
     StaleSessionDigest "stale-session-digest" "D7"
         "A session's digest is not computed anew after an acknowledgement changed it."
+    RotLinked "rot-linked" "D7"
+        "A state links to what was found damaged when the one before it was read again."
     UntrustedStateKept "untrusted-state-kept" "D7"
         "A replica whose state loses begins anew from what it stored last, certified or not."
 

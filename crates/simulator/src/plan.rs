@@ -278,13 +278,14 @@ fn draw_chaos(random: &mut Random, length_us: u64) -> FaultPlan {
 }
 
 /// Damage to what was synced.
-const DAMAGE: [FaultKind; 7] = [
+const DAMAGE: [FaultKind; 8] = [
     FaultKind::BitFlip,
     FaultKind::ZeroedSector,
     FaultKind::StaleSector,
     FaultKind::LostWrite,
     FaultKind::MisdirectedWrite,
     FaultKind::MisdirectedRead,
+    FaultKind::RunningRot,
     FaultKind::ScatteredDamage,
 ];
 
@@ -314,7 +315,8 @@ fn draw_kinds(random: &mut Random) -> u64 {
     if kinds == u64::MAX { kinds } else { kinds & !damage }
 }
 
-/// At most `r` liars, in two runs of three where there may be any; half of them all lie alike.
+/// At most `r` liars, in two runs of three where there may be any; half of them all lie alike. In
+/// liveness mode those above `u` are left out later.
 fn draw_liars(random: &mut Random, faults: Faults) -> Vec<Strategy> {
     if !faults.byzantine() || random.percent(33) {
         return Vec::new();
@@ -397,11 +399,16 @@ impl Plan {
         if let Some(attacks) = &options.attacks {
             plan.attacks.clone_from(attacks);
         }
-        // Where liars are all that may fail, nobody else is ever away.
+        // Where liars are all that may fail, nobody else is ever away: most of these runs are about
+        // safety.
         let needs_others = |liar: &Strategy| liar.is_about_views() || liar.is_about_states();
         let alone = plan.liars.len() >= plan.faults.u() && plan.liars.iter().any(needs_others);
-        if alone && options.mode.is_none() {
+        let restless = Random::new(options.seed).fork("liars alone").percent(75);
+        if alone && restless && options.mode.is_none() {
             plan.mode = Mode::Safety;
+        }
+        if plan.mode == Mode::Liveness {
+            plan.liars.truncate(plan.faults.u());
         }
         // Else a flood is all that there is room for in a run.
         if plan.attacks.contains(&Attack::Flood) {

@@ -19,6 +19,8 @@ pub enum FaultKind {
     CrashAtSend,
     /// It stops in the middle of a write of the log.
     CrashInAppend,
+    /// It stops while it frees files of the log.
+    CrashInTruncation,
     /// It stops in the middle of storing a checkpoint.
     CrashInCheckpoint,
     /// It stops again while it recovers.
@@ -69,6 +71,8 @@ pub enum FaultKind {
     MisdirectedWrite,
     /// A read is answered with what stands elsewhere.
     MisdirectedRead,
+    /// What is on the disk of a replica that runs is damaged, in its newest state.
+    RunningRot,
     /// Every disk is damaged, and no slot on two of them.
     ScatteredDamage,
     /// A disk is taken back to an older state, and nothing shows it.
@@ -127,11 +131,12 @@ pub enum FaultKind {
 
 impl FaultKind {
     /// All of them.
-    pub const ALL: [FaultKind; 56] = [
+    pub const ALL: [FaultKind; 58] = [
         FaultKind::ProcessCrash,
         FaultKind::MachineCrash,
         FaultKind::CrashAtSend,
         FaultKind::CrashInAppend,
+        FaultKind::CrashInTruncation,
         FaultKind::CrashInCheckpoint,
         FaultKind::CrashInRecovery,
         FaultKind::CrashOfAll,
@@ -157,6 +162,7 @@ impl FaultKind {
         FaultKind::LostWrite,
         FaultKind::MisdirectedWrite,
         FaultKind::MisdirectedRead,
+        FaultKind::RunningRot,
         FaultKind::ScatteredDamage,
         FaultKind::RolledBack,
         FaultKind::FlushError,
@@ -191,6 +197,13 @@ impl FaultKind {
     pub(crate) const DRAWN: &[FaultKind] =
         FaultKind::ALL.split_at(FaultKind::ClientPause as usize).0;
 
+    /// Whether fault events are drawn among this kind. The others come with the network of a seed, or
+    /// with crashes.
+    #[must_use]
+    pub fn is_drawn(self) -> bool {
+        crate::world::is_drawn(self)
+    }
+
     /// The kind with a name, written as in reports.
     #[must_use]
     pub fn parse(text: &str) -> Option<FaultKind> {
@@ -218,6 +231,10 @@ pub enum Mark {
     Repaired,
     /// A scrub found that memory was not what it had been.
     DamageScrubbed,
+    /// Reading a stored state again found that it was not what had been stored.
+    RotReread,
+    /// What was found so was not used for the next state.
+    RotReplaced,
     /// A replica that does not know what it promised refused to start.
     AmnesiacRefused,
     /// A laggard was served from the log.
@@ -278,7 +295,7 @@ pub enum Mark {
 
 impl Mark {
     /// All of them.
-    pub const ALL: [Mark; 36] = [
+    pub const ALL: [Mark; 38] = [
         Mark::TornTailCut,
         Mark::GapRepaired,
         Mark::StateLinked,
@@ -287,6 +304,8 @@ impl Mark {
         Mark::LostState,
         Mark::Repaired,
         Mark::DamageScrubbed,
+        Mark::RotReread,
+        Mark::RotReplaced,
         Mark::AmnesiacRefused,
         Mark::ServedFromLog,
         Mark::RotWhileServing,
@@ -491,10 +510,10 @@ impl Report {
 
     /// Ways of lying and attacking that never did anything.
     #[must_use]
-    pub fn never_tried(&self) -> Vec<&'static str> {
+    pub fn never_tried(&self) -> (Vec<Strategy>, Vec<Attack>) {
         let lies = Strategy::ALL.into_iter().filter(|one| !self.lies.contains_key(one));
         let attacks = Attack::ALL.into_iter().filter(|one| !self.attacks.contains_key(one));
-        lies.map(Strategy::name).chain(attacks.map(Attack::name)).collect()
+        (lies.collect(), attacks.collect())
     }
 
     /// Kinds of faults that never took effect: a batch of many seeds fails when there are any. Those

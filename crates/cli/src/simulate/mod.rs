@@ -16,6 +16,7 @@ use perdura_simulator::{
     simulate_with_history,
 };
 use std::collections::BTreeSet;
+use std::fmt;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
@@ -117,8 +118,9 @@ struct Less {
     /// Kinds of faults that do not happen: all but these
     #[arg(long, value_name = "KIND,...", value_parser = parse_kinds, conflicts_with = "without")]
     without_all_but: Option<std::vec::Vec<FaultKind>>,
-    /// Kinds of faults that happen, whatever the seed has, and no others
-    #[arg(long, value_name = "KIND,...", value_parser = parse_kinds)]
+    /// Kinds of fault events that happen, whatever the seed has, and no others; what a crash does to
+    /// unsynced writes comes with the crash
+    #[arg(long, value_name = "KIND,...", value_parser = parse_events)]
     only: Option<std::vec::Vec<FaultKind>>,
     /// Numbers of the fault events that do not happen, such as 3,7-9; a trace shows the numbers
     #[arg(long, value_name = "NUMBERS", value_parser = parse_numbers)]
@@ -132,8 +134,25 @@ fn parse_kinds(text: &str) -> Result<Vec<FaultKind>, String> {
     if text == "all" {
         return Ok(FaultKind::ALL.to_vec());
     }
-    let all = FaultKind::ALL;
-    parse_names(text, FaultKind::parse).map_err(|name| format!("{name:?} is none of: {all:?}"))
+    parse_names(text, FaultKind::parse)
+        .map_err(|name| format!("{name:?} is none of: {}", names(&FaultKind::ALL)))
+}
+
+fn names(kinds: &[impl fmt::Debug]) -> String {
+    kinds.iter().map(|kind| format!("{kind:?}")).collect::<Vec<_>>().join(", ")
+}
+
+/// Of other kinds nothing would happen.
+fn parse_events(text: &str) -> Result<Vec<FaultKind>, String> {
+    let kinds = parse_kinds(text)?;
+    let Some(other) = kinds.iter().find(|kind| text != "all" && !kind.is_drawn()) else {
+        return Ok(kinds);
+    };
+    let drawn: Vec<FaultKind> = FaultKind::ALL.into_iter().filter(|kind| kind.is_drawn()).collect();
+    Err(format!(
+        "{other:?} comes with a seed's network, with crashes or with tuple spaces, and not by itself; give some of: {}",
+        names(&drawn)
+    ))
 }
 
 fn parse_numbers(text: &str) -> Result<Numbers, String> {
@@ -262,11 +281,13 @@ impl Batch<'_> {
             say!("{total}");
             let virtual_seconds = total.virtual_us as f64 / 1e6;
             let times = virtual_seconds / seconds.max(1e-9);
+            let busy = total.busy_us as f64 / 1e6 / seconds.max(1e-9);
             let step_us = seconds * 1e6 / total.steps.max(1) as f64;
             say!(
-                "speed         {times:.0} times faster than real time: {seconds:.2} s of processor \
-                 time, {step_us:.2} us for a step"
+                "speed         {times:.0} times faster than real time ({busy:.0} without idle time): \
+                 {seconds:.2} s of processor time, {step_us:.2} us for a step"
             );
+            self.warn_of_idlers();
         }
         say!("violations    {}", self.violations);
         let missing = self.arguments.every_fault && self.is_missing_something();
@@ -276,16 +297,41 @@ impl Batch<'_> {
 }
 
 impl Batch<'_> {
+    /// Who was asked to lie or attack, and in no run came to it.
+    fn warn_of_idlers(&self) {
+        let (lies, attacks) = self.total.never_tried();
+        let asked = |all: &Option<Vec<Strategy>>, one: &Strategy| {
+            all.as_ref().is_some_and(|all| all.contains(one))
+        };
+        let lies = lies.into_iter().filter(|one| asked(&self.arguments.liars, one));
+        let made =
+            |one: &Attack| self.arguments.attacks.as_ref().is_some_and(|all| all.contains(one));
+        let attacks = attacks.into_iter().filter(made);
+        let idle: Vec<&str> = lies.map(Strategy::name).chain(attacks.map(Attack::name)).collect();
+        if !idle.is_empty() {
+            eprintln!(
+                "asked for, and never done: {}; more steps or seeds may help",
+                idle.join(", ")
+            );
+        }
+    }
+
     /// Names what never happened in any run.
     fn is_missing_something(&self) -> bool {
         let faults = self.total.never_fired();
-        let lies = self.total.never_tried();
-        let marks = self.total.never_reached();
-        let missing = !(faults.is_empty() && lies.is_empty() && marks.is_empty());
-        if missing {
-            eprintln!("never took effect: {faults:?} {lies:?}; never reached: {marks:?}");
+        let (lies, attacks) = self.total.never_tried();
+        let lies: Vec<&str> = lies.into_iter().map(Strategy::name).collect();
+        let attacks: Vec<&str> = attacks.into_iter().map(Attack::name).collect();
+        let missing = [
+            ("faults that never took effect", names(&faults)),
+            ("lies that were never told", lies.join(", ")),
+            ("attacks that were never made", attacks.join(", ")),
+            ("branches that were never reached", names(&self.total.never_reached())),
+        ];
+        for (what, missing) in missing.iter().filter(|(_, missing)| !missing.is_empty()) {
+            eprintln!("{what}: {missing}");
         }
-        missing
+        missing.iter().any(|(_, missing)| !missing.is_empty())
     }
 }
 

@@ -35,7 +35,7 @@ impl BoundedMemory {
         let others = self.replicas as usize - 1;
         let agreement = held.agreement;
         let shrunk = |bytes: usize| (bytes >> self.shrunk) as u64;
-        let bounds: [(&str, usize, u64); 19] = [
+        let bounds: [(&str, usize, u64); 22] = [
             ("slots", agreement.slots, slots),
             ("bytes of frames of clients", agreement.frame_bytes, shrunk(POOL_BYTES)),
             ("bytes of one client's frames", agreement.client_bytes, shrunk(CLIENT_POOL_BYTES)),
@@ -58,6 +58,14 @@ impl BoundedMemory {
                 "messages for the disk",
                 agreement.messages,
                 4 * self.depth + 64 * self.replicas + slots / limits::PREFIX_INTERVAL,
+            ),
+            ("view changes", agreement.view_changes, self.replicas),
+            ("batches for a new view", agreement.fetched, limits::WINDOW),
+            // Four of each that a window has.
+            (
+                "slots of signed histories",
+                agreement.prefixes,
+                4 * limits::WINDOW / limits::PREFIX_INTERVAL,
             ),
             ("frames to verify", held.unverified.0, shrunk(UNVERIFIED.items)),
             ("bytes to verify", held.unverified.1, shrunk(UNVERIFIED.bytes)),
@@ -98,6 +106,16 @@ impl BoundedMemory {
             return Ok(());
         }
         let what = format!("replica {replica} keeps {live} sessions of a client, {nonces} numbers");
+        Err(Broken::new(RULE, what))
+    }
+
+    /// Bytes of cached replies of the session and of the client that have most.
+    pub fn cached(&self, replica: usize, (session, client): (usize, usize)) -> Check {
+        if session <= limits::SESSION_REPLY_BYTES && client <= limits::CLIENT_REPLY_BYTES {
+            return Ok(());
+        }
+        let what =
+            format!("replica {replica} caches {session} bytes of a session, {client} of a client");
         Err(Broken::new(RULE, what))
     }
 
@@ -142,6 +160,12 @@ mod tests {
         let mut held = Held::default();
         held.agreement.client_bytes = (CLIENT_POOL_BYTES >> 8) + 1;
         assert!(checker.held(0, held).is_ok() && small.held(0, held).is_err());
+        let mut held = Held::default();
+        held.agreement.view_changes = 5;
+        assert!(checker.held(0, held).is_err());
+        assert!(checker.cached(0, (limits::SESSION_REPLY_BYTES, 0)).is_ok());
+        assert!(checker.cached(0, (limits::SESSION_REPLY_BYTES + 1, 0)).is_err());
+        assert!(checker.cached(0, (0, limits::CLIENT_REPLY_BYTES + 1)).is_err());
         assert!(checker.sessions(0, (limits::SESSIONS_PER_CLIENT, 1)).is_ok());
         assert!(checker.sessions(0, (limits::SESSIONS_PER_CLIENT + 1, 1)).is_err());
     }

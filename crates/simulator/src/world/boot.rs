@@ -229,6 +229,10 @@ impl World {
             self.mark(Mark::TornTailCut);
         }
         let lost_state = lost_state(&opened);
+        if self.replicas[replica].rot.take().is_some() {
+            // What it lacks it has again when it is well, as after any damage.
+            self.replicas[replica].hurt = Some(self.checkers.agreement.last());
+        }
         let intact = is_whole(&opened, &self.replicas[replica].gaps);
         let found_gaps = gaps(&opened);
         let recovered = match recover(opened) {

@@ -85,11 +85,12 @@ pub struct Chaos {
 
 /// Kinds that are drawn, by weight. Those of single messages come with the network's plan, those of
 /// what was not synced with a machine's crash.
-const WEIGHTS: [(FaultKind, u64); 44] = [
+const WEIGHTS: [(FaultKind, u64); 46] = [
     (FaultKind::ProcessCrash, 8),
     (FaultKind::MachineCrash, 8),
     (FaultKind::CrashAtSend, 8),
     (FaultKind::CrashInAppend, 8),
+    (FaultKind::CrashInTruncation, 3),
     (FaultKind::CrashInCheckpoint, 4),
     (FaultKind::CrashInRecovery, 5),
     (FaultKind::CrashOfAll, 2),
@@ -113,6 +114,7 @@ const WEIGHTS: [(FaultKind, u64); 44] = [
     (FaultKind::LostWrite, 3),
     (FaultKind::MisdirectedWrite, 3),
     (FaultKind::MisdirectedRead, 3),
+    (FaultKind::RunningRot, 4),
     (FaultKind::ScatteredDamage, 3),
     (FaultKind::RolledBack, 4),
     (FaultKind::Isolation, 6),

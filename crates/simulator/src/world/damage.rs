@@ -10,6 +10,8 @@
 //!   had (or lie, in liveness mode); or to all replicas at once, of no slot on two of them, provided that what the
 //!   logs still prove reaches as far as a quorum lost votes, and that quorum gets there (`World::can_repair`);
 //! - damage by which a replica no longer knows what it promised is done when it may be replaced;
+//! - rot under a replica that runs counts as long as it is there, for what the log no longer has is gone
+//!   when it starts again;
 //! - a disk is taken back to an older state with `r` > 0 only, and at most `r` in a run.
 //!
 //! A file of a state that is older than the newest may hold pieces of that too: damage to any of the
@@ -206,7 +208,7 @@ impl World {
         }
     }
 
-    fn verdict_of(&self, replica: usize, wound: &Wound) -> Option<Verdict> {
+    pub(crate) fn verdict_of(&self, replica: usize, wound: &Wound) -> Option<Verdict> {
         let mut copy = self.replicas[replica].disk.copy();
         if !wound.inflict(&mut copy) {
             return None;
@@ -327,7 +329,7 @@ impl World {
     }
 
     /// Draws what to damage, among what a file holds that is in use.
-    fn draw_wound(
+    pub(crate) fn draw_wound(
         &mut self,
         kind: FaultKind,
         disk: &MemoryDisk,
@@ -446,6 +448,7 @@ impl World {
             self.crash_machine(victim);
         }
         let here = &mut self.replicas[victim];
+        here.rot = None;
         here.disk = old;
         here.gaps = here.copied_gaps.clone();
         here.forgot = true;
@@ -455,7 +458,7 @@ impl World {
 
 /// Damage, by file and place in it.
 #[derive(Clone, Debug)]
-enum Wound {
+pub(crate) enum Wound {
     Flip(String, u64, u8),
     Zero(String, u64),
     Stale(String, u64),
@@ -466,7 +469,7 @@ enum Wound {
 
 impl Wound {
     /// False when it changes nothing.
-    fn inflict(&self, disk: &mut MemoryDisk) -> bool {
+    pub(crate) fn inflict(&self, disk: &mut MemoryDisk) -> bool {
         match self {
             Wound::Flip(name, offset, bit) => disk.flip_bit(name, *offset, *bit).is_ok(),
             Wound::Zero(name, sector) => disk.zero_sector(name, *sector),

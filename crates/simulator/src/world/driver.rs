@@ -66,6 +66,7 @@ impl World {
         self.outputs = 0;
         self.liar_ticks(replica);
         self.scrub(replica);
+        self.reread(replica);
         if self.is_liar(replica) {
             return;
         }

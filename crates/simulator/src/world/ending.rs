@@ -15,7 +15,7 @@ use crate::report::{FaultKind, Mark};
 use crate::violation::Broken;
 use crate::witness::Execution;
 use bytes::Bytes;
-use perdura_protocol::{Command, Decode, Encode};
+use perdura_protocol::{Command, Decode, Encode, Slot};
 use perdura_replica::node::State;
 use perdura_store::StoreReply;
 use perdura_tuples::TupleReply;
@@ -154,6 +154,7 @@ impl World {
             Some(what) => {
                 self.ending.looks_at_rest = 0;
                 if self.now_us > self.ending.since_us + CONVERGENCE_US {
+                    self.check_remembered();
                     self.fail(progress::no_convergence(&what));
                     return;
                 }
@@ -162,6 +163,16 @@ impl World {
         if self.ending.looks_at_rest < LOOKS_AT_REST {
             self.push(LOOK_US, Event::Look);
         }
+    }
+
+    /// A group that does not come to rest may have forgotten what clients were told of.
+    fn check_remembered(&mut self) {
+        let correct = (0..self.n()).filter(|replica| !self.is_liar(*replica));
+        let executed: Vec<Slot> = correct
+            .filter_map(|replica| Some(self.replicas[replica].process.as_ref()?.executed))
+            .collect();
+        let check = self.checkers.durability.remembered(executed.into_iter());
+        self.check(check);
     }
 
     /// What is not at rest yet.

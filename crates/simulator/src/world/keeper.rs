@@ -17,11 +17,16 @@ use std::ops::ControlFlow;
 impl World {
     /// Gives the keeper something to do, if it has nothing.
     pub(crate) fn keep(&mut self, replica: usize) {
-        let Some(process) = &mut self.replicas[replica].process else { return };
+        let here = &mut self.replicas[replica];
+        let Some(process) = &mut here.process else { return };
         if process.flush.is_some() {
             return;
         }
         if let Some(slot) = process.truncate.take() {
+            if let Some(operations) = here.armed.in_truncation.take() {
+                here.disk.fail_after(operations);
+                here.armed.disk = Some(FaultKind::CrashInTruncation);
+            }
             let result = process.log.truncate_below(slot);
             self.report.truncations += 1;
             self.check_truncated(replica, slot);
@@ -204,6 +209,7 @@ impl World {
     fn state_stored(&mut self, replica: usize, manifest: Manifest, dies: bool) {
         let (slot, digest) = (manifest.slot, manifest.digest());
         self.checkers.persist_before_speak.stored(replica, slot, digest);
+        self.look_at_rot(replica);
         if !self.is_liar(replica) {
             let check = self.checkers.equal_states.state(replica, slot, digest);
             self.check(check);

@@ -32,6 +32,7 @@ mod promise;
 mod queue;
 mod replacement;
 pub mod replica;
+mod rot;
 mod spaces;
 mod strikes;
 mod stumble;
@@ -47,6 +48,7 @@ use crate::report::{FaultKind, Mark, Report};
 use crate::violation::{Broken, Check, Violation};
 use bytes::Bytes;
 use chaos::Chaos;
+pub(crate) use chaos::is_drawn;
 use clients::{CallRecord, Client};
 use clock::Clock;
 use ending::Ending;
@@ -257,6 +259,8 @@ impl World {
                 memory: Memory::default(),
                 sick: None,
                 hurt: None,
+                rot: None,
+                reread_us: 0,
                 doomed: false,
                 copied: None,
                 gaps: Vec::new(),
@@ -516,7 +520,7 @@ impl World {
 
     pub(crate) fn fired(&mut self, kind: FaultKind) {
         self.report.fired(kind);
-        if !self.ending.begun() && chaos::is_drawn(kind) {
+        if !self.ending.begun() && is_drawn(kind) {
             self.report.struck += 1;
         }
     }

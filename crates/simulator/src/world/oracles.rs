@@ -182,7 +182,8 @@ impl World {
             true => checkers
                 .validity
                 .holds(replica, machine)
-                .and_then(|()| memory.sessions(replica, machine.most_sessions())),
+                .and_then(|()| memory.sessions(replica, machine.most_sessions()))
+                .and_then(|()| memory.cached(replica, machine.most_cached())),
             false => Ok(()),
         };
         let executed = |(_, step): &(Slot, Step)| match step {

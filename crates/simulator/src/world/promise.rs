@@ -9,11 +9,18 @@ use perdura_replica::node::State;
 /// Damage to what one disk holds.
 fn is_damage(kind: FaultKind) -> bool {
     use FaultKind::{
-        BitFlip, LostWrite, MisdirectedRead, MisdirectedWrite, StaleSector, ZeroedSector,
+        BitFlip, LostWrite, MisdirectedRead, MisdirectedWrite, RunningRot, StaleSector,
+        ZeroedSector,
     };
     matches!(
         kind,
-        BitFlip | LostWrite | MisdirectedRead | MisdirectedWrite | StaleSector | ZeroedSector
+        BitFlip
+            | ZeroedSector
+            | StaleSector
+            | LostWrite
+            | MisdirectedWrite
+            | MisdirectedRead
+            | RunningRot
     )
 }
 
@@ -175,7 +182,7 @@ impl World {
     pub(crate) fn note_healing(&mut self, replica: usize) {
         let whole = !self.has_failed(replica);
         let here = &mut self.replicas[replica];
-        let Some(needed) = here.hurt else { return };
+        let Some(needed) = here.hurt.filter(|_| here.rot.is_none()) else { return };
         let logged = here.process.as_ref().map(|process| process.node.report().logged);
         if whole && logged >= Some(needed) {
             here.hurt = None;

@@ -25,6 +25,7 @@ impl World {
             self.crash_machine(replica);
         }
         self.checkers.persist_before_speak.wiped(replica);
+        self.replicas[replica].rot = None;
         self.undamaged(replica);
         let incarnation = self.replicas[replica].incarnation + 1;
         let key = SecretKey::from_seed(self.plan.scheme, self.random.bytes32());

@@ -85,6 +85,13 @@ pub struct Memory {
     pub scrubbed_us: u64,
 }
 
+/// Damage to the newest state on the disk of a replica that runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Rot {
+    /// Whether it was found by reading that again.
+    pub found: bool,
+}
+
 /// What is armed and strikes at the next occasion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Armed {
@@ -92,6 +99,8 @@ pub struct Armed {
     pub at_send: Option<u64>,
     /// The disk fails after this many operations in the next append.
     pub in_append: Option<u64>,
+    /// The disk fails after this many operations when files of the log are freed.
+    pub in_truncation: Option<u64>,
     /// The disk fails after this many operations in the next stored state.
     pub in_checkpoint: Option<u64>,
     /// The disk fails after this many operations of the next start.
@@ -144,6 +153,10 @@ pub struct Replica {
     pub sick: Option<FaultKind>,
     /// Its disk was damaged; it has everything again when it is well and has logged this slot.
     pub hurt: Option<Slot>,
+    /// What its disk holds of the newest state was damaged as it ran, and is there still.
+    pub rot: Option<Rot>,
+    /// When it last read all of that state again.
+    pub reread_us: u64,
     /// Its disk was damaged so that it is to be replaced.
     pub doomed: bool,
     /// A copy of its disk of this incarnation, which it is going to be taken back to.

@@ -16,6 +16,9 @@ const DRIFT_PPM: i64 = 100_000;
 /// the log sealed, its free files kept or removed, then the first writes of a replica that recovers.
 const OPENING: u64 = 24;
 
+/// Changes to a directory that storing a state takes, and a few more.
+const STORING: u64 = 20;
+
 impl World {
     /// Does it to a replica that may fail now.
     pub(crate) fn strike_replica(&mut self, kind: FaultKind, victim: usize) {
@@ -49,12 +52,14 @@ impl World {
             | FaultKind::LostWrite
             | FaultKind::MisdirectedWrite
             | FaultKind::MisdirectedRead => self.damage(kind, victim),
+            FaultKind::RunningRot => self.rot_running(victim),
             FaultKind::RolledBack => self.copy_disk(victim),
             FaultKind::StickyReadError
             | FaultKind::StickyWriteError
             | FaultKind::StickyFlushError => self.sicken(kind, victim),
             FaultKind::CrashAtSend
             | FaultKind::CrashInAppend
+            | FaultKind::CrashInTruncation
             | FaultKind::CrashInCheckpoint
             | FaultKind::CrashInRecovery
             | FaultKind::ReadError
@@ -73,12 +78,15 @@ impl World {
     fn arm(&mut self, kind: FaultKind, victim: usize) {
         let operations = self.chaos.random.below(8);
         let of_opening = self.chaos.random.below(OPENING);
+        let of_storing = self.chaos.random.below(STORING);
         let outputs = self.chaos.random.below(12);
+        let running = self.chaos.random.percent(50);
         let here = &mut self.replicas[victim];
         match kind {
             FaultKind::CrashAtSend => here.armed.at_send = Some(outputs),
             FaultKind::CrashInAppend => here.armed.in_append = Some(operations),
-            FaultKind::CrashInCheckpoint => here.armed.in_checkpoint = Some(2 * operations),
+            FaultKind::CrashInTruncation => here.armed.in_truncation = Some(operations / 2),
+            FaultKind::CrashInCheckpoint => here.armed.in_checkpoint = Some(of_storing),
             FaultKind::CrashInRecovery => {
                 self.crash_either(victim);
                 self.replicas[victim].armed.in_recovery = Some(of_opening);
@@ -86,6 +94,12 @@ impl World {
             FaultKind::FlushError if self.plan.durability.is_flushed() => {
                 here.armed.disk = Some(kind);
                 here.disk.fail_next_sync();
+            }
+            // What a laggard asks for, or what a new state links to.
+            FaultKind::ReadError if running => {
+                here.armed.disk = Some(kind);
+                let (operation, after) = (Operation::Read, operations / 4);
+                here.disk.fail(Errors { operation, after, sticky: false, short: false });
             }
             FaultKind::ReadError => {
                 self.crash_either(victim);
