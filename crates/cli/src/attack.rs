@@ -9,7 +9,8 @@ use perdura_adversary::{Arms, Attack, Attacker, Insider, Liar, Strategy, Twin};
 use perdura_protocol::{ClusterId, Digest, Encode, PublicKey, ReplicaId, Scheme, Time};
 use perdura_replica::node::{Boot, Found, Interceptor, Now};
 use perdura_replica::runtime::ReplicaConfig;
-use perdura_store::{Store, StoreCommand};
+use perdura_simulator::world::writing;
+use perdura_store::{Store, limits};
 use perdura_transport::{Bounds, Hello, Identity, Link, Received, Role, connect_address};
 use std::io::{ErrorKind, Read};
 use std::net::TcpStream;
@@ -157,15 +158,16 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let make = Box::new(|number: u64, bytes: usize| {
         let digest = Digest::of(&number.to_le_bytes());
         let value = Bytes::from(vec![digest.0[0]; bytes]);
-        let key = Bytes::from(format!("attack-{}", number % 64));
-        StoreCommand::Put { key, value }.to_bytes()
+        writing(&format!("attack-{}", number % 64), &value).to_bytes()
     });
     let others = genesis.clients.iter().map(|(_, other)| *other);
     let victims = others
         .filter(|other| *other != key.public())
         .chain([cluster.parameters.administrator])
         .collect();
-    let arms = Arms { key, cluster: id, n: targets.len(), victims, largest: 1_000_000, make };
+    let largest = limits::TRANSACTION_BYTES;
+    let n = targets.len();
+    let arms = Arms { key, cluster: id, n, victims, large: largest, largest, make };
     let mut attacker = Attacker::new(arms, arguments.attack, nonce, nonce);
     let end = Instant::now() + arguments.duration;
     let mut sent = 0u64;
