@@ -77,6 +77,12 @@ judge:
 	cd judge && go vet ./... && go test ./...
 	scripts/judge $(SEEDS)
 
+# The same judge on what the clients of a chaos run on the store saw, which was kept in DIR by
+# `perdura-chaos --keep --out DIR`; needs Go.
+.PHONY: judge-chaos
+judge-chaos:
+	scripts/judge --chaos $(DIR)
+
 # Mutants of quorums, voting rules, evidence, log and sessions against the quick tests of their crates,
 # survivors against the simulator; resumable. Needs `cargo install cargo-mutants --locked`.
 .PHONY: mutants

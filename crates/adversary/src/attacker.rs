@@ -6,6 +6,7 @@ use bytes::Bytes;
 use perdura_protocol::message::Message;
 use perdura_protocol::{
     AdminCommand, ClusterId, Command, Encode, Frame, PublicKey, ReplicaId, SecretKey, SessionId,
+    limits,
 };
 use std::collections::VecDeque;
 
@@ -14,6 +15,9 @@ const REMEMBERED: usize = 1_024;
 
 /// Commands of one flooding tick.
 const FLOOD: u64 = 40;
+
+/// Of so many large commands one is of the largest size, or above it, where most are to be smaller.
+const LARGEST_OF: u64 = 50;
 
 /// A way of attacking.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -31,7 +35,7 @@ pub enum Attack {
     Flood,
     /// Sessions without end.
     ManySessions,
-    /// The largest commands, and such as no service understands.
+    /// The largest commands, larger ones, and such as no service understands.
     HugeCommands,
     /// Numbers with gaps, far ahead, long past; acknowledgements that jump.
     WildNumbers,
@@ -86,6 +90,7 @@ pub struct Attacker {
     cluster: ClusterId,
     n: usize,
     victims: Vec<PublicKey>,
+    large: usize,
     largest: usize,
     make: MakeCommand,
     random: Random,
@@ -107,7 +112,9 @@ pub struct Arms {
     pub n: usize,
     /// Keys of other clients.
     pub victims: Vec<PublicKey>,
-    /// Bytes of its largest commands.
+    /// Bytes of most of its large commands.
+    pub large: usize,
+    /// Bytes of the largest commands that the service takes.
     pub largest: usize,
     /// Makes commands that the service understands.
     pub make: MakeCommand,
@@ -117,7 +124,7 @@ impl Attacker {
     /// One that has not begun. `nonce` starts its first session.
     #[must_use]
     pub fn new(arms: Arms, attack: Attack, nonce: u64, seed: u64) -> Attacker {
-        let Arms { key, cluster, n, victims, largest, make } = arms;
+        let Arms { key, cluster, n, victims, large, largest, make } = arms;
         Attacker {
             attack,
             session: SessionId { client: key.public(), nonce },
@@ -125,6 +132,7 @@ impl Attacker {
             cluster,
             n,
             victims,
+            large,
             largest,
             make,
             random: Random::new(seed),
@@ -354,16 +362,30 @@ impl Attacker {
     }
 
     fn huge(&mut self, out: &mut Vec<(ReplicaId, Bytes)>) {
-        if self.random.percent(20) {
-            let frame = self.next(self.largest);
-            self.to_all(&Message::Frame(frame), out);
+        let command = if self.random.percent(20) {
+            self.large()
         } else {
             let noise = Bytes::copy_from_slice(&self.random.bytes32());
-            let command =
-                if self.random.percent(50) { Command::Service(noise).to_bytes() } else { noise };
-            let frame = self.build(self.session, self.number, self.number, &[command]);
-            self.number += 1;
-            self.to_all(&Message::Frame(frame), out);
+            if self.random.percent(50) { Command::Service(noise).to_bytes() } else { noise }
+        };
+        // Not remembered: a thousand of them are gigabytes.
+        let frame =
+            self.build(self.session, self.number, self.number, std::slice::from_ref(&command));
+        // No replica reads what is above the bound: the next command has its number.
+        self.number += u64::from(command.len() <= limits::COMMAND_BYTES);
+        self.to_all(&Message::Frame(frame), out);
+    }
+
+    /// A large command. Of the largest some are just above what the service takes, which it refuses,
+    /// and some above what a frame carries, which costs the link.
+    fn large(&mut self) -> Bytes {
+        if self.large < self.largest && self.random.below(LARGEST_OF) > 0 {
+            return self.command(self.large);
+        }
+        match self.random.below(8) {
+            0 => self.command(self.largest + 1),
+            1 => vec![0; limits::COMMAND_BYTES + 1].into(),
+            _ => self.command(self.largest),
         }
     }
 
@@ -400,5 +422,52 @@ impl Attacker {
             }
         };
         out.push((replica, message));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use perdura_protocol::Decode;
+
+    fn sizes(large: usize, largest: usize) -> Vec<usize> {
+        let arms = Arms {
+            key: SecretKey::from_seed(perdura_protocol::Scheme::KeyedHash, [1; 32]),
+            cluster: ClusterId([2; 16]),
+            n: 1,
+            victims: Vec::new(),
+            large,
+            largest,
+            make: Box::new(|_, bytes| vec![7; bytes].into()),
+        };
+        let mut attacker = Attacker::new(arms, Attack::HugeCommands, 1, 1);
+        let mut sizes = Vec::new();
+        for _ in 0..300 {
+            for (_, bytes) in attacker.tick() {
+                sizes.push(match Message::from_bytes(bytes.clone()) {
+                    Ok(Message::Frame(frame)) => frame.commands().map(|one| one.len()).sum(),
+                    Ok(_) => 0,
+                    Err(_) => bytes.len(),
+                });
+            }
+        }
+        sizes
+    }
+
+    #[test]
+    fn some_huge_commands_are_above_the_bounds_of_the_service_and_of_a_frame() {
+        let largest = 1_000_000;
+        let of_size = |sizes: &[usize], range: std::ops::Range<usize>| {
+            sizes.iter().filter(|size| range.contains(size)).count()
+        };
+        let around = largest..largest + 100;
+        let all = sizes(largest, largest);
+        let (just, above) =
+            (Command::Service(vec![7; largest].into()).to_bytes().len(), limits::COMMAND_BYTES);
+        assert!(of_size(&all, just..just + 1) > 20, "{all:?}");
+        assert!(of_size(&all, just + 1..just + 2) > 0, "{all:?}");
+        assert!(of_size(&all, above..usize::MAX) > 0, "{all:?}");
+        let few = sizes(2_000, largest);
+        assert!(of_size(&few, 2_000..2_100) > 20 && of_size(&few, around) < 10, "{few:?}");
     }
 }

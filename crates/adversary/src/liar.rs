@@ -104,12 +104,6 @@ impl Liar {
         self.strategy
     }
 
-    /// Messages that differ from what a correct replica would have said, so far.
-    #[must_use]
-    pub fn lies(&self) -> u64 {
-        self.lies
-    }
-
     fn say(&mut self, mut speech: Speech<'_>) {
         match self.mood {
             Strategy::Equivocate => self.equivocate(speech),
@@ -266,6 +260,10 @@ impl Interceptor for Liar {
         self.flip_ms = now.monotonic_ms + self.random.below(FLIP_MS);
         self.lies += 1;
         Some(self.random.next())
+    }
+
+    fn lies(&self) -> u64 {
+        self.lies
     }
 }
 

@@ -363,9 +363,10 @@ fn who_knows_the_newest_configuration_only_accuses_nobody_over_older_slots() {
     assert_eq!(known, [0, 1]);
 }
 
-/// Nobody could verify what it signed with the newest configuration about slots before that one.
+/// Nobody could verify what it signed with the newest configuration, or as the newest incarnation, about slots
+/// before that one.
 #[test]
-fn who_knows_the_newest_configuration_only_signs_no_prefix_of_older_slots() {
+fn who_is_known_by_the_newest_configuration_only_signs_no_prefix_of_older_slots() {
     let signs = |known: Configurations| {
         let mut history = Digest::ZERO;
         let records = (1..=3).map(Slot).flat_map(|slot| {
@@ -386,6 +387,12 @@ fn who_knows_the_newest_configuration_only_signs_no_prefix_of_older_slots() {
     };
     assert_eq!(signs(configurations()), Some(Slot(3)));
     assert_eq!(signs(Configurations::new(CLUSTER, successor())), None);
+    // A new incarnation of this replica: the member there was its predecessor.
+    let mut before = configurations().latest().clone();
+    before.members[usize::from(ME)].key = key(ME + 1).public();
+    let mut both = Configurations::new(CLUSTER, before);
+    both.add(successor());
+    assert_eq!(signs(both), None);
 }
 
 /// They lack the prefix that would prove them, as after a restart of who sent them; wrong ones do not.
@@ -401,6 +408,32 @@ fn who_sends_decisions_without_their_proof_is_not_blamed() {
     };
     assert!(!blamed(Certificate::default()));
     assert!(blamed(decision(Slot(2)).accepts));
+}
+
+/// The prefix proves the batch. The Accepts beside it may be a liar's, and who passed them on would be
+/// accused by the next who lacks the prefix.
+#[test]
+fn accepts_that_a_prefix_made_needless_are_not_passed_on() {
+    let mut machine = machine(at(1_000), Restart::blank());
+    let accepts = decision(Slot(2)).accepts;
+    let decisions = vec![Decision { accepts, ..decision(Slot(1)) }];
+    let message = Message::Decisions { decisions, prefix: Some(prefix(Slot(1))) };
+    machine.on_message(at(1_010), ReplicaId(0), message);
+    assert_eq!(machine.delivered(), Slot(1));
+    machine.on_persisted(at(1_010), u64::MAX);
+    machine.on_message(at(1_020), ReplicaId(1), Message::Fetch { from: Slot(1) });
+    let mut passed_on = Vec::new();
+    while let Some(effect) = machine.next_effect() {
+        match effect {
+            Effect::Persist(Record::Decision { accepts, .. })
+            | Effect::Note(Record::Decision { accepts, .. }) => passed_on.push(accepts),
+            Effect::Send { message: Message::Decisions { decisions, .. }, .. } => {
+                passed_on.extend(decisions.into_iter().map(|decision| decision.accepts));
+            }
+            _ => {}
+        }
+    }
+    assert!(!passed_on.is_empty() && passed_on.iter().all(Certificate::is_empty), "{passed_on:?}");
 }
 
 /// It may have voted in what it lost, so it votes for nothing; but what it delivered it can testify to, and if

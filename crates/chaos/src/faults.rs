@@ -19,9 +19,9 @@ pub enum Kind {
     FullDisk,
     /// The disk under the replica's file system takes no more: fsync fails
     FsyncError,
-    /// A byte is flipped in a log file of a stopped replica
+    /// Bits are flipped in log files of a stopped replica
     LogRot,
-    /// A byte is flipped in a checkpoint of a stopped replica
+    /// Bits are flipped in checkpoints of a stopped replica
     CheckpointRot,
     /// A bit is flipped in the newest checkpoint of a running replica
     RunningRot,

@@ -8,13 +8,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 const AFTER_HELP: &str = "\
-Exit codes: 0, nothing was violated and every kind of fault fired (in runs of 10 minutes and more); \
-1, something was violated, and DIR is kept with logs, histories and data; 2, the run could not be \
+Exit codes: 0, nothing was violated and (in runs of 10 minutes and more) every kind of fault that \
+was asked for and that this machine offers fired; 1, something was violated, and DIR is kept with logs, histories and data; 2, the run could not be \
 made; 130, it was interrupted.
 
 It runs in namespaces of its own, and each replica has a file system of its own, which can be full \
-and can fail. That takes root, and loop devices; without them some faults are left out, and the run \
-says so. \
+and can fail. That takes root, and loop devices; without them some faults are left out. The report \
+names each kind that was left out, and why. \
 scripts/chaos-setup installs what it uses of Debian.";
 
 /// Faults on a cluster of real processes, with a judge of what clients saw.

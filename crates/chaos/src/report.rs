@@ -32,6 +32,8 @@ pub struct Report {
     pub seed: u64,
     /// Kinds that were to be injected.
     pub kinds: Vec<Kind>,
+    /// Kinds that this machine does not offer, and why.
+    pub left_out: Vec<(Kind, String)>,
     /// Kinds that have to have fired.
     pub must_fire: Vec<Kind>,
     /// What was found.
@@ -92,6 +94,7 @@ impl Report {
             service: Service::Kv,
             seed: 0,
             kinds: Vec::new(),
+            left_out: Vec::new(),
             must_fire: Vec::new(),
             violations: scene.course.violations(),
             make,
@@ -240,6 +243,9 @@ impl Report {
         if !never.is_empty() {
             let _ = writeln!(text, "never fired in this run: {}", never.join(", "));
         }
+        for (kind, why) in &self.left_out {
+            let _ = writeln!(text, "left out: {} ({why})", kind.name());
+        }
     }
 
     fn write_waits(&self, text: &mut String) {
@@ -331,6 +337,8 @@ impl Report {
             let (fired, tried) = self.fired(*kind);
             (kind.name(), json!({"fired": fired, "tried": tried}))
         });
+        let left_out =
+            self.left_out.iter().map(|(kind, why)| json!({"kind": kind.name(), "why": why}));
         json!({
             "group": self.group,
             "service": self.service.name(),
@@ -345,6 +353,7 @@ impl Report {
             },
             "workloads": workloads.collect::<serde_json::Map<_, _>>(),
             "faults": faults.collect::<serde_json::Map<_, _>>(),
+            "left_out": left_out.collect::<Vec<_>>(),
             "waits_without_fault_ms": {
                 "p50": ms(percentile(&mut calm, 50.0)),
                 "p99": ms(percentile(&mut calm, 99.0)),

@@ -53,7 +53,10 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         system("mount", &["-t", "tmpfs", "-o", "mode=1777", "tmpfs", "/dev/shm"])?;
     }
     let (make, why) = volume::best_make(&out, isolation::is_root());
-    let kinds = choose_kinds(options, make, why.as_deref())?;
+    let (kinds, left_out) = choose_kinds(options, make, why.as_deref())?;
+    for (kind, why) in &left_out {
+        println!("left out: {} ({why})", kind.name());
+    }
     ensure!(!kinds.is_empty(), "no fault is left to inject");
     let group = options.cluster().join(" ");
     let long = options.duration >= LONG;
@@ -78,6 +81,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     report.seed = seed;
     report.must_fire = if long { kinds.clone() } else { Vec::new() };
     report.kinds = kinds;
+    report.left_out = left_out;
     report.write(&out)?;
     print!("{}", report.text());
     if report.failed() {
@@ -100,8 +104,11 @@ fn make_out(options: &Options, seed: u64) -> Result<PathBuf> {
     Ok(fs::canonicalize(out)?)
 }
 
-/// The kinds that this machine offers; says which it does not.
-fn choose_kinds(options: &Options, make: Make, why: Option<&str>) -> Result<Vec<Kind>> {
+/// Kinds, each with why it is not injected.
+type LeftOut = Vec<(Kind, String)>;
+
+/// The kinds that were asked for and that this machine offers, and those that it does not.
+fn choose_kinds(options: &Options, make: Make, why: Option<&str>) -> Result<(Vec<Kind>, LeftOut)> {
     let asked = if options.only.is_empty() { Kind::all() } else { &options.only };
     let lies = takes_lies(&program(options)?)?;
     let missing = |kind: Kind| match kind.need() {
@@ -118,12 +125,14 @@ fn choose_kinds(options: &Options, make: Make, why: Option<&str>) -> Result<Vec<
         ),
         _ => None,
     };
+    let (mut kinds, mut left_out) = (Vec::new(), Vec::new());
     for kind in asked {
-        if let Some(why) = missing(*kind) {
-            println!("left out: {} ({why})", kind.name());
+        match missing(*kind) {
+            None => kinds.push(*kind),
+            Some(why) => left_out.push((*kind, why.to_owned())),
         }
     }
-    Ok(asked.iter().copied().filter(|kind| missing(*kind).is_none()).collect())
+    Ok((kinds, left_out))
 }
 
 /// The program under test.

@@ -2,21 +2,29 @@
 //! a client that attacks and replicas that lie, on real links.
 
 use crate::connect::{ClusterArguments, parse_duration};
-use anyhow::{Context, Result, ensure};
+use crate::process::on_stop;
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use bytes::Bytes;
 use clap::Args;
-use perdura_adversary::{Arms, Attack, Attacker, Insider, Liar, Strategy, Twin};
+use perdura_adversary::{Arms, Attack, Attacker, Insider, Liar, Shadow, Strategy, Twin};
+use perdura_execution::Service;
+use perdura_protocol::configuration::ServiceKind;
 use perdura_protocol::{ClusterId, Digest, Encode, PublicKey, ReplicaId, Scheme, Time};
 use perdura_replica::node::{Boot, Found, Interceptor, Now};
 use perdura_replica::runtime::ReplicaConfig;
-use perdura_store::{Store, StoreCommand};
+use perdura_simulator::world::writing;
+use perdura_store::{Store, limits};
 use perdura_transport::{Bounds, Hello, Identity, Link, Received, Role, connect_address};
+use perdura_tuples::TupleSpaces;
 use std::io::{ErrorKind, Read};
 use std::net::TcpStream;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Attacks a cluster as a client whose key it knows, as fast as it can.
+/// Attacks a key-value store as a client whose key it knows, as fast as it can, until its time is over
+/// or it is asked to stop (SIGTERM). Exit code 1 if no replica took a message.
 #[derive(Args)]
 pub struct Arguments {
     #[command(flatten)]
@@ -44,7 +52,10 @@ fn parse_attack(name: &str) -> Result<Attack, String> {
 }
 
 /// A liar in the name of a replica.
-pub fn liar(config: &ReplicaConfig, strategy: Strategy) -> Box<dyn Interceptor> {
+///
+/// # Errors
+/// When its twin does not boot.
+pub fn liar(config: &ReplicaConfig, strategy: Strategy) -> Result<Box<dyn Interceptor>> {
     let insider = Insider {
         me: config.id,
         faults: config.parameters.faults,
@@ -56,25 +67,34 @@ pub fn liar(config: &ReplicaConfig, strategy: Strategy) -> Box<dyn Interceptor> 
     let mut liar = Liar::new(insider, strategy, u64::from(config.id.0) + 1);
     if strategy == Strategy::Twins {
         let limit = config.parameters.state_limit_bytes;
-        let boot = Boot {
-            me: config.id,
-            key: config.key.clone(),
-            scheme: Scheme::Ed25519,
-            parameters: config.parameters.clone(),
-            genesis: config.genesis.clone(),
-            latest: config.latest.clone(),
-            entropy: [7; 32],
-            make_service: Box::new(move || Store::new(limit)),
-            found: Found::default(),
-            backlog_bytes: perdura_replica::node::BACKLOG_BYTES,
-            state_transfer: Default::default(),
-        };
-        let now = Now { monotonic_ms: 86_400_000, wall: Time(1) };
-        if let Ok(twin) = Twin::new(boot, now) {
-            liar = liar.with_twin(Box::new(twin));
-        }
+        liar = liar.with_twin(match config.parameters.service {
+            ServiceKind::KeyValue => twin(config, move || Store::new(limit)),
+            ServiceKind::TupleSpaces => twin(config, move || TupleSpaces::new(limit)),
+        }?);
     }
-    Box::new(liar)
+    Ok(Box::new(liar))
+}
+
+/// A second replica with the same key and service.
+fn twin<S: Service>(
+    config: &ReplicaConfig,
+    make_service: impl Fn() -> S + Send + 'static,
+) -> Result<Box<dyn Shadow + Send>> {
+    let boot = Boot {
+        me: config.id,
+        key: config.key.clone(),
+        scheme: Scheme::Ed25519,
+        parameters: config.parameters.clone(),
+        genesis: config.genesis.clone(),
+        latest: config.latest.clone(),
+        entropy: [7; 32],
+        make_service: Box::new(make_service),
+        found: Found::default(),
+        backlog_bytes: perdura_replica::node::BACKLOG_BYTES,
+        state_transfer: Default::default(),
+    };
+    let now = Now { monotonic_ms: 86_400_000, wall: Time(1) };
+    Ok(Box::new(Twin::new(boot, now).context("the second copy of the replica")?))
 }
 
 /// A connection to one replica, dialled again when it breaks.
@@ -83,18 +103,26 @@ struct Target {
     key: PublicKey,
     open: Option<(TcpStream, Link)>,
     not_before: Instant,
+    // Messages that its link took, and how often that broke.
+    sent: u64,
     breaks: u64,
+    // Why it could not be dialled, or the link broke, last.
+    trouble: Option<anyhow::Error>,
 }
 
 impl Target {
     fn turn(&mut self, identity: &Identity, cluster: ClusterId, out: &mut Vec<Bytes>) {
         if self.open.is_none() && Instant::now() >= self.not_before {
             self.not_before = Instant::now() + Duration::from_millis(100);
-            self.open = self.dial(identity, cluster).ok();
+            match self.dial(identity, cluster) {
+                Ok(open) => self.open = Some(open),
+                Err(error) => self.trouble = Some(error),
+            }
         }
-        if self.exchange(out).is_err() {
+        if let Err(error) = self.exchange(out) {
             self.open = None;
             self.breaks += 1;
+            self.trouble = Some(error);
         }
         out.clear();
     }
@@ -112,13 +140,14 @@ impl Target {
         for message in out.drain(..) {
             if link.is_up() && link.queued_bytes() < 4 << 20 {
                 link.queue(message)?;
+                self.sent += 1;
             }
         }
         link.write_to(stream)?;
         let mut buffer = [0; 65_536];
         loop {
             match stream.read(&mut buffer) {
-                Ok(0) => anyhow::bail!("closed"),
+                Ok(0) => bail!("closed"),
                 Ok(count) => link.feed(&buffer[..count])?,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) => return Err(error.into()),
@@ -134,7 +163,7 @@ impl Target {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let cluster = arguments.cluster.load()?;
+    let cluster = arguments.cluster.load_of(ServiceKind::KeyValue)?;
     let key = arguments.cluster.key(&cluster)?.key;
     let identity = Identity::new(&key).context("the client's key")?;
     let id = cluster.parameters.cluster;
@@ -150,27 +179,32 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             key: member.key,
             open: None,
             not_before: Instant::now(),
+            sent: 0,
             breaks: 0,
+            trouble: None,
         })
         .collect();
     let nonce = SystemTime::now().duration_since(UNIX_EPOCH)?.as_micros() as u64;
     let make = Box::new(|number: u64, bytes: usize| {
         let digest = Digest::of(&number.to_le_bytes());
         let value = Bytes::from(vec![digest.0[0]; bytes]);
-        let key = Bytes::from(format!("attack-{}", number % 64));
-        StoreCommand::Put { key, value }.to_bytes()
+        writing(&format!("attack-{}", number % 64), &value).to_bytes()
     });
     let others = genesis.clients.iter().map(|(_, other)| *other);
     let victims = others
         .filter(|other| *other != key.public())
         .chain([cluster.parameters.administrator])
         .collect();
-    let arms = Arms { key, cluster: id, n: targets.len(), victims, largest: 1_000_000, make };
+    let largest = limits::TRANSACTION_BYTES;
+    let n = targets.len();
+    let arms = Arms { key, cluster: id, n, victims, large: largest, largest, make };
     let mut attacker = Attacker::new(arms, arguments.attack, nonce, nonce);
     let end = Instant::now() + arguments.duration;
-    let mut sent = 0u64;
+    let stopping = Arc::new(AtomicBool::new(false));
+    let stop = Arc::clone(&stopping);
+    on_stop(move |_| stop.store(true, Ordering::Relaxed))?;
     let mut out: Vec<Vec<Bytes>> = targets.iter().map(|_| Vec::new()).collect();
-    while Instant::now() < end {
+    while Instant::now() < end && !stopping.load(Ordering::Relaxed) {
         // What is queued up already is enough where links are slow.
         let room = targets.iter().any(|target| {
             target
@@ -180,7 +214,6 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         });
         if room {
             for (replica, bytes) in attacker.tick() {
-                sent += 1;
                 out[replica.index()].push(bytes);
             }
         }
@@ -194,6 +227,12 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         }
     }
     let breaks: u64 = targets.iter().map(|target| target.breaks).sum();
+    let sent: u64 = targets.iter().map(|target| target.sent).sum();
+    if sent == 0 {
+        let trouble = targets.into_iter().find_map(|target| target.trouble);
+        let nothing = format!("{}: no replica took a message", arguments.attack.name());
+        return Err(trouble.unwrap_or_else(|| anyhow!("no link came up")).context(nothing));
+    }
     say!("{}: {sent} messages, {breaks} broken links", arguments.attack.name());
     Ok(ExitCode::SUCCESS)
 }

@@ -71,7 +71,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     config.log_device = arguments.log_device;
     #[cfg(feature = "misbehave")]
     if let Some(strategy) = arguments.misbehave {
-        config.interceptor = Some(crate::attack::liar(&config, strategy));
+        let liar = crate::attack::liar(&config, strategy);
+        config.interceptor = Some(liar.with_context(|| format!("replica {id}"))?);
     }
     let ran = match cluster.parameters.service {
         ServiceKind::KeyValue => runtime::run(config, move || Store::new(limit), &shutdown),

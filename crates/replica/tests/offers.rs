@@ -5,7 +5,8 @@ mod common;
 use bytes::Bytes;
 use common::CLUSTER;
 use perdura_execution::{Machine, Manifest, StateSnapshot};
-use perdura_protocol::message::StateCertificate;
+use perdura_protocol::configuration::Schedule;
+use perdura_protocol::message::{Decision, StateCertificate};
 use perdura_protocol::statement::Kind;
 use perdura_protocol::viewchange::PrefixCertificate;
 use perdura_protocol::{
@@ -207,6 +208,83 @@ fn a_false_signature_in_the_certificate_of_a_transferred_state_is_left_out() {
     let signature = sign(2, Kind::Checkpoint, slot, digest);
     tell(&mut node, 10_060, 2, &Message::Checkpoint { slot, digest, signature });
     assert_eq!(signers(&mut node, 11_000), [1, 2, 3]);
+}
+
+/// Accepts of three of four about the first slot, as from who decided it.
+fn first_decision() -> Message {
+    let (slot, batch) = (Slot(1), Batch::tick(Time(1_000_001)));
+    let accepts = certificate(&[1, 2, 3], Kind::Accept, slot, batch.digest());
+    let decisions = vec![Decision { slot, view: View(0), accepts, batch }];
+    Message::Decisions { decisions, prefix: None }
+}
+
+/// The log is slow: the state of the boundary at slot 1 waits for it, and while it does a transferred
+/// one may go to disk, that at slot 2. Gives what goes to the disk once the log is there.
+fn stored_late(transferred: bool) -> Vec<Slot> {
+    let Boot { mut parameters, .. } = boot();
+    (parameters.checkpoint_interval, parameters.schedule) = (1, Schedule::Coordinated);
+    let found = Found { vote_after: Slot(2), state_from: Slot(2), ..Found::default() };
+    let mut node = Node::boot(Boot { found, parameters, ..boot() }, now(10_000)).unwrap();
+    for id in 1..4 {
+        node.handle(now(10_000), Input::LinkUp(Peer::Replica(ReplicaId(id))));
+    }
+    tell(&mut node, 10_005, 1, &first_decision());
+    let mut marks = Vec::new();
+    let mut appended = |node: &mut Node<Store>| {
+        node.flush(now(10_005));
+        while let Some(output) = node.next_output() {
+            if let Output::Append { mark, .. } = output {
+                marks.push(mark);
+            }
+        }
+    };
+    appended(&mut node);
+    if transferred {
+        transfer(&mut node);
+    }
+    let mark = marks.last().copied().expect("it logs the slot");
+    node.handle(now(10_050), Input::Persisted(mark));
+    node.flush(now(10_050));
+    let outputs = std::iter::from_fn(|| node.next_output());
+    outputs
+        .filter_map(|output| match output {
+            Output::StoreCheckpoint { snapshot, .. } => Some(snapshot.slot()),
+            _ => None,
+        })
+        .collect()
+}
+
+/// It is given the state after slot 2, which is on its way to its disk then.
+fn transfer(node: &mut Node<Store>) {
+    let ([_, state], history) = states();
+    let (manifest, pieces) = stored(&state);
+    let (slot, digest) = (manifest.slot, manifest.digest());
+    let signed = |kind, digest| certificate(&[1, 2, 3], kind, slot, digest);
+    let certificate = signed(Kind::Checkpoint, digest);
+    let state = Some(StateCertificate { slot, digest, configuration: 0, certificate });
+    let certificate = signed(Kind::Prefix, history);
+    let prefix = PrefixCertificate { slot, history, configuration: 0, certificate };
+    for id in 1..4 {
+        let (state, prefix) = (state.clone(), prefix.clone());
+        tell(node, 10_010, id, &Message::StateInfo { delivered: slot, state, prefix });
+    }
+    let seeder = asked_for_manifest(node, 10_010);
+    let bytes = manifest.to_bytes();
+    tell(node, 10_020, seeder, &Message::Manifest { slot, manifest: bytes });
+    for (index, piece) in (0..).zip(pieces) {
+        tell(node, 10_030, seeder, &Message::Piece { slot, index, piece });
+    }
+    node.flush(now(10_030));
+    let mut outputs = std::iter::from_fn(|| node.next_output());
+    assert!(outputs.any(|output| matches!(output, Output::InstallCheckpoint { .. })));
+    outputs.for_each(drop);
+}
+
+/// Stored after a newer one it would stop the replica.
+#[test]
+fn a_state_that_waited_for_the_log_gives_way_to_a_newer_one_on_its_way_to_the_disk() {
+    assert_eq!(stored_late(false), [Slot(1)]);
+    assert_eq!(stored_late(true), []);
 }
 
 fn asked_for_manifest(node: &mut Node<Store>, ms: u64) -> u8 {

@@ -9,12 +9,30 @@ use std::path::PathBuf;
 
 /// What was wrong, whether something of its own keeps it, and what and where that is, from the
 /// repository's root.
-const KEPT: [(&str, Kept, &str, &str); 32] = [
+const KEPT: [(&str, Kept, &str, &str); 35] = [
     (
         "a false signature beside enough genuine ones was taken over and passed on (86097516)",
         Kept::Test,
         "crates/replica/tests/offers.rs",
         "a_false_signature_in_the_certificate_of_a_transferred_state_is_left_out",
+    ),
+    (
+        "Accepts that a prefix made needless were passed on, false ones too (50708)",
+        Kept::Test,
+        "crates/agreement/tests/laggard.rs",
+        "accepts_that_a_prefix_made_needless_are_not_passed_on",
+    ),
+    (
+        "a new incarnation testified to slots of its predecessor (30730)",
+        Kept::Test,
+        "crates/agreement/tests/laggard.rs",
+        "who_is_known_by_the_newest_configuration_only_signs_no_prefix_of_older_slots",
+    ),
+    (
+        "a state that had waited for the log was stored after a newer, transferred one (335)",
+        Kept::Test,
+        "crates/replica/tests/offers.rs",
+        "a_state_that_waited_for_the_log_gives_way_to_a_newer_one_on_its_way_to_the_disk",
     ),
     (
         "a leader withheld one frame of a client that it served otherwise (83025164)",
@@ -134,7 +152,7 @@ const KEPT: [(&str, Kept, &str, &str); 32] = [
         "a prefix was signed where its signer did not know the configuration (183)",
         Kept::Test,
         "crates/agreement/tests/laggard.rs",
-        "who_knows_the_newest_configuration_only_signs_no_prefix_of_older_slots",
+        "who_is_known_by_the_newest_configuration_only_signs_no_prefix_of_older_slots",
     ),
     (
         "after a restart the state that the log proves was not offered, for a newer one was there (800048)",

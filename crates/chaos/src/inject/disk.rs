@@ -1,17 +1,12 @@
-//! Disks that are full, fail, rot, or are lost.
+//! Disks that are full, fail, or are lost, and what becomes of a replica whose disk was damaged.
 
 use super::{Injected, Scene};
-use crate::cluster::{Host, SCRUB};
+use crate::cluster::Host;
 use anyhow::{Result, bail};
-use perdura_simulator::Random;
-use std::fs::{self, OpenOptions};
-use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
-use std::ops::Range;
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// A replica whose disk fails notices at its next checkpoint at the latest.
-const NOTICED: Duration = Duration::from_secs(60);
+pub(super) const NOTICED: Duration = Duration::from_secs(60);
 
 /// Between two times that a disk is made to fail.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -20,18 +15,7 @@ const AGAIN: Duration = Duration::from_millis(500);
 const GOES_ON: Duration = Duration::from_secs(10);
 
 /// A replica answers, or says why not, within this time after its start.
-const STARTED: Duration = Duration::from_secs(60);
-
-/// The smallest unit whose content tells whether it was ever written.
-const BLOCK: usize = 4096;
-
-/// How a group of the log begins, and how long its header is.
-const GROUP_MAGIC: &[u8] = b"PDGROUP2";
-const GROUP_HEADER: usize = 128;
-
-/// What rots under a running replica is found within the time in which it reads its newest checkpoint
-/// again, and what it needs to do so on a loaded machine and to say so.
-const FOUND: Duration = SCRUB.saturating_add(Duration::from_secs(15));
+pub(super) const STARTED: Duration = Duration::from_secs(60);
 
 /// Waits for a replica to stop because of its disk: with exit code 1, and saying so. `go_on` keeps
 /// the disk as bad as it is.
@@ -104,10 +88,10 @@ fn over(scene: &Scene, host: &Host, stopped: Option<String>, what: String) -> Re
 }
 
 /// What is told of a replica that starts on its disk as it is.
-const CAME_BACK: &str = "came back";
+pub(super) const CAME_BACK: &str = "came back";
 
 /// Starts a replica whose disk was damaged. If it refuses, and says so, it is replaced.
-fn start_or_replace(scene: &Scene, victim: usize) -> Result<String> {
+pub(super) fn start_or_replace(scene: &Scene, victim: usize) -> Result<String> {
     let host = scene.host(victim);
     let (length, since) = (host.log_length(), Instant::now());
     scene.cluster.start_doubtful(victim)?;
@@ -156,174 +140,4 @@ pub(super) fn lost(scene: &Scene, victim: usize) -> Result<Injected> {
         scene.course.violation(format!("replica {victim} starts though its data is gone"));
     }
     Injected::fired(how)
-}
-
-/// Files of one kind in a data directory, the newest last.
-fn candidates(data: &Path, kind: &str) -> Vec<PathBuf> {
-    let entries = fs::read_dir(data.join(kind)).into_iter().flatten().flatten();
-    let named = entries.filter(|entry| {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        name.chars().all(|c| c.is_ascii_hexdigit())
-    });
-    let mut files: Vec<PathBuf> = named.map(|entry| entry.path()).collect();
-    files.sort();
-    files
-}
-
-/// Where groups of the present use of a log file are (`crates/durability/src/log/group.rs`). What
-/// an earlier use left behind means nothing any more.
-fn groups(content: &[u8], use_number: u64) -> Vec<Range<usize>> {
-    let number = |at: usize, length: usize| {
-        let bytes = content.get(at..at + length).unwrap_or_default();
-        bytes.iter().rev().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte))
-    };
-    let starts = (0..content.len()).step_by(BLOCK);
-    let groups = starts.filter(|at| {
-        content.get(*at..*at + 8) == Some(GROUP_MAGIC) && number(at + 40, 8) == use_number
-    });
-    let extent = |at: usize| at..content.len().min(at + GROUP_HEADER + number(at + 64, 4) as usize);
-    groups.map(extent).collect()
-}
-
-/// Blocks in which something was ever written.
-fn written(content: &[u8]) -> Vec<Range<usize>> {
-    let blocks = (0..content.len()).step_by(BLOCK).map(|at| at..content.len().min(at + BLOCK));
-    blocks.filter(|block| content[block.clone()].iter().any(|byte| *byte != 0)).collect()
-}
-
-/// Flips a bit of a file that counts; gives where.
-fn flip(file: &Path, kind: &str, random: &mut Random) -> Result<Option<usize>> {
-    let mut content = Vec::new();
-    let mut open = OpenOptions::new().read(true).write(true).open(file)?;
-    open.read_to_end(&mut content)?;
-    let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let places = match kind {
-        "log" => groups(&content, name.parse()?),
-        _ => written(&content),
-    };
-    if places.is_empty() {
-        return Ok(None);
-    }
-    let place = random.pick(&places).clone();
-    let at = place.start + random.below(place.len() as u64) as usize;
-    let byte = content[at] ^ (1 << random.below(8));
-    open.seek(SeekFrom::Start(at as u64))?;
-    open.write_all(&[byte])?;
-    open.sync_all()?;
-    Ok(Some(at))
-}
-
-/// One to three flips in files of a stopped replica, each in a file of its own, so that no two of
-/// them hit a group of the log and the mark that says that it was flushed. The newest file is hit
-/// most often.
-pub(super) fn rot(
-    scene: &Scene,
-    victim: usize,
-    kind: &str,
-    random: &mut Random,
-) -> Result<Injected> {
-    let host = scene.host(victim);
-    host.kill();
-    let mut files = candidates(&host.data(), kind);
-    let mut flipped = Vec::new();
-    for _ in 0..random.between(1, 3) {
-        let newest = random.percent(60);
-        let Some(last) = files.len().checked_sub(1) else { break };
-        let at = if newest { last } else { random.below(files.len() as u64) as usize };
-        let file = files.remove(at);
-        if let Some(at) = flip(&file, kind, random)? {
-            let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            flipped.push(format!("{kind}/{name} at {at}"));
-        }
-    }
-    let fired = !flipped.is_empty();
-    let how = start_or_replace(scene, victim)?;
-    Ok(Injected::new(format!("{}; {how}", flipped.join(", ")), fired))
-}
-
-/// A flip in the newest checkpoint of a running replica, which has to find it while it runs; unless a
-/// newer one takes its place before. It has a disk without damage again when this returns, as far as
-/// that can be seen within a minute.
-pub(super) fn rot_running(scene: &Scene, victim: usize, random: &mut Random) -> Result<Injected> {
-    let host = scene.host(victim);
-    let damages = |since| scene.watch.report(victim, since).map(|said| said.checkpoint_damages);
-    let newest = || candidates(&host.data(), "checkpoint").pop();
-    // One that it stored in this run, so that it reads it, and after earlier damage.
-    let old = newest();
-    let fresh = || newest().filter(|file| Some(file) != old.as_ref());
-    let Some(file) = scene.course.poll(NOTICED, fresh) else {
-        return Ok(Injected::new("no checkpoint was stored".to_owned(), false));
-    };
-    let began = Instant::now();
-    let Some(before) = scene.course.poll(STARTED, || damages(began)) else {
-        return Ok(Injected::new("it does not answer".to_owned(), false));
-    };
-    let at = match flip(&file, "checkpoint", random) {
-        Ok(Some(at)) => at,
-        Ok(None) => return Ok(Injected::new("nothing is written in it".to_owned(), false)),
-        // It was removed meanwhile.
-        Err(error) if is_gone(&error) => {
-            return Ok(Injected::new("it was replaced".to_owned(), false));
-        }
-        Err(error) => return Err(error),
-    };
-    let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let what = format!("checkpoint/{name} at {at}");
-    let flipped = Instant::now();
-    let found = || damages(flipped).filter(|damages| *damages > before).map(|_| true);
-    let replaced = || (newest().as_ref() != Some(&file)).then_some(false);
-    let outcome = scene.course.poll(FOUND, || found().or_else(replaced));
-    let took = flipped.elapsed().as_secs_f64();
-    if outcome.is_none() && scene.course.ends().is_none() {
-        scene.course.violation(format!(
-            "replica {victim} runs on {what}, which rotted, and says nothing in {FOUND:?}"
-        ));
-    }
-    // Nobody needs the damaged file any more: two disks with damage may be more than the group takes.
-    let gone = scene.course.poll(NOTICED, || (!file.exists()).then_some(())).is_some();
-    let left = if gone { "" } else { ", and is still there" };
-    Ok(match outcome {
-        Some(true) => Injected::new(format!("{what}: found after {took:.1} s{left}"), true),
-        Some(false) => Injected::new(format!("{what}: replaced before it was found{left}"), false),
-        None => Injected::new(format!("{what}: not found"), false),
-    })
-}
-
-fn is_gone(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<std::io::Error>().is_some_and(|why| why.kind() == ErrorKind::NotFound)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_bit_is_flipped_where_something_was_written() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("3");
-        let mut content = vec![0; 5 * BLOCK + 100];
-        content[3 * BLOCK + 7] = 9;
-        fs::write(&path, &content).unwrap();
-        let at = flip(&path, "checkpoint", &mut Random::new(1)).unwrap().unwrap();
-        assert_eq!(at / BLOCK, 3);
-        let after = fs::read(&path).unwrap();
-        let changed = content.iter().zip(&after).filter(|(before, after)| before != after);
-        assert_eq!((changed.count(), (after[at] ^ content[at]).count_ones()), (1, 1));
-        fs::write(&path, vec![0; 2 * BLOCK]).unwrap();
-        assert_eq!(flip(&path, "checkpoint", &mut Random::new(1)).unwrap(), None);
-    }
-
-    #[test]
-    fn groups_of_an_earlier_use_do_not_count() {
-        let mut content = vec![0; 4 * BLOCK];
-        for (at, use_number) in [(BLOCK, 3), (2 * BLOCK, 2)] {
-            content[at..at + 8].copy_from_slice(GROUP_MAGIC);
-            content[at + 40] = use_number;
-            content[at + 64] = 50;
-        }
-        let found = groups(&content, 3);
-        assert_eq!(found.len(), 1);
-        assert_eq!(found[0], BLOCK..BLOCK + GROUP_HEADER + 50);
-        assert!(groups(&content, 4).is_empty());
-    }
 }

@@ -7,6 +7,7 @@ mod disk;
 mod memory;
 mod network;
 mod process;
+mod rot;
 
 pub use memory::{DAMAGED, FLIP};
 
@@ -81,9 +82,9 @@ impl Scene {
             Kind::Pause | Kind::PauseLeader => process::pause(self, victim, random),
             Kind::FullDisk => disk::full(self, victim),
             Kind::FsyncError => disk::fsync_error(self, victim),
-            Kind::LogRot => disk::rot(self, victim, "log", random),
-            Kind::CheckpointRot => disk::rot(self, victim, "checkpoint", random),
-            Kind::RunningRot => disk::rot_running(self, victim, random),
+            Kind::LogRot => rot::under_stopped(self, victim, rot::What::Log, random),
+            Kind::CheckpointRot => rot::under_stopped(self, victim, rot::What::Checkpoint, random),
+            Kind::RunningRot => rot::under_running(self, victim, random),
             Kind::MemoryRot => memory::rot(self, victim),
             Kind::LostDisk => disk::lost(self, victim),
             Kind::ClockJump => clock::jump(self, victim, random),

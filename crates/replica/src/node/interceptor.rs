@@ -33,6 +33,11 @@ pub trait Interceptor: Send {
         None
     }
 
+    /// How many lies it has told so far.
+    fn lies(&self) -> u64 {
+        0
+    }
+
     /// Links are to these members from now on.
     fn learn(&mut self, configuration: &Configuration);
 }

@@ -309,6 +309,10 @@ impl<S: Service> EventLoop<S> {
             // What is shared with an earlier snapshot would have been flipped there too.
             workers.digester.hold(self.node.machine().snapshot());
         }
+        #[cfg(feature = "misbehave")]
+        if let Some(lies) = self.intercept.lies(now) {
+            tracing::info!("lies told so far: {lies}");
+        }
         self.hub.flush();
         if now.monotonic_ms >= self.reported_ms + REPORT_MS {
             self.reported_ms = now.monotonic_ms;

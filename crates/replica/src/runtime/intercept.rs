@@ -9,12 +9,18 @@ use std::collections::BTreeMap;
 /// Messages kept for later.
 const LATE: usize = 10_000;
 
+/// Between two times at which it is told how many lies there were.
+const TELL_MS: u64 = 1_000;
+
 /// What stands between the node and its links.
 #[derive(Default)]
 pub struct Intercept {
     interceptor: Option<Box<dyn Interceptor>>,
     late: BTreeMap<(u64, u64), (Peer, Bytes)>,
     number: u64,
+    // Lies that were told of, and when that was.
+    told: u64,
+    told_ms: u64,
     ready: Vec<(Peer, Bytes)>,
 }
 
@@ -62,6 +68,16 @@ impl Intercept {
 
     pub fn flips(&mut self, now: Now) -> Option<u64> {
         self.interceptor.as_mut().and_then(|interceptor| interceptor.flips(now))
+    }
+
+    /// How many lies there were so far, if there are new ones and it is time to tell.
+    pub fn lies(&mut self, now: Now) -> Option<u64> {
+        let lies = self.interceptor.as_ref().map_or(0, |interceptor| interceptor.lies());
+        if lies == self.told || now.monotonic_ms < self.told_ms + TELL_MS {
+            return None;
+        }
+        (self.told, self.told_ms) = (lies, now.monotonic_ms);
+        Some(lies)
     }
 
     fn take(&mut self, now: Now, said: Vec<Said>) {

@@ -221,6 +221,10 @@ pub fn run<S: Service>(
 ) -> Result<(), RunError> {
     #[cfg(feature = "misbehave")]
     let mut interceptor = config.interceptor.take();
+    #[cfg_attr(
+        feature = "misbehave",
+        expect(clippy::arc_with_non_send_sync, reason = "what is not Sync was taken out of it")
+    )]
     let config = Arc::new(config);
     let make_service: MakeService<S> = Arc::new(make_service);
     let mut shared = None;

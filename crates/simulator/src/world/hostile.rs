@@ -12,7 +12,7 @@ use perdura_protocol::configuration::ServiceKind;
 use perdura_protocol::{
     AdminCommand, ClusterId, Command, Decode, Encode, Message, PublicKey, SecretKey, SessionId,
 };
-use perdura_store::StoreCommand;
+use perdura_store::{Operation as Step, StoreCommand, Transaction, limits};
 use perdura_tuples::{
     Entry, Field, Operation, Pattern, SpaceOptions, Template, Tuple, TupleCommand,
 };
@@ -23,8 +23,11 @@ const SHORTEST_PAUSE: u64 = 20;
 /// Attacks in a hundred that follow the last one sooner, before what that one asked for is done.
 const SOON: u64 = 30;
 
-/// Bytes of its largest commands: enough to fill queues, and little enough to be quick.
-const LARGEST: usize = 200_000;
+/// Bytes of most of its large commands: enough to fill queues, and little enough to be quick.
+const LARGE: usize = 200_000;
+
+/// Bytes of a tuple that are not those of its only field: a tag and a length.
+const TUPLE_FRAME: usize = 5;
 
 /// Milliseconds for which a tuple of a hostile client stays: what it inserts does not pile up.
 const LEASE_MS: u64 = 500;
@@ -59,18 +62,37 @@ pub fn arm(
                 value.resize(bytes.max(value.len()), b'.');
                 match service {
                     ServiceKind::KeyValue => {
-                        let key = Bytes::from(format!("z{index}.{}", number % 4));
-                        StoreCommand::Put { key, value: value.into() }.to_bytes()
+                        let key = format!("z{index}.{}", number % 4);
+                        writing(&key, &value.into()).to_bytes()
                     }
                     ServiceKind::TupleSpaces => in_own_space(index, number, value.into()),
                 }
             });
             let victims = victims.to_vec();
-            let arms = Arms { key, cluster, n, victims, largest: LARGEST, make };
+            let largest = match service {
+                ServiceKind::KeyValue => limits::TRANSACTION_BYTES,
+                ServiceKind::TupleSpaces => perdura_tuples::limits::TUPLE_BYTES - TUPLE_FRAME,
+            };
+            let arms = Arms { key, cluster, n, victims, large: LARGE, largest, make };
             let nonce = 1 + random.below(1_000);
             Hostile { attacker: Attacker::new(arms, *attack, nonce, random.next()), key: public }
         })
         .collect()
+}
+
+/// What writes this value, in parts under several keys where it is too long for one. What makes it a
+/// transaction counts the keys too, so these take the place of as many bytes of the value.
+pub fn writing(key: &str, value: &Bytes) -> StoreCommand {
+    if value.len() <= limits::VALUE_BYTES {
+        return StoreCommand::Put { key: Bytes::from(key.to_owned()), value: value.clone() };
+    }
+    let parts = value.chunks(limits::VALUE_BYTES).enumerate();
+    let write = |(part, value): (usize, &[u8])| {
+        let key = Bytes::from(format!("{key}.{part}"));
+        let value = Bytes::copy_from_slice(&value[..value.len().saturating_sub(key.len())]);
+        Step::Write { key, value, only_if_present: false }
+    };
+    StoreCommand::Transaction(Transaction { operations: parts.map(write).collect() })
 }
 
 /// A command of a hostile client in a space of its own.
@@ -190,5 +212,26 @@ impl World {
                 Ok(Command::Admin(_)) | Err(_) => {}
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_as_large_as_the_store_takes_and_not_larger() {
+        let written = |bytes: usize| writing("key", &Bytes::from(vec![7; bytes]));
+        assert!(matches!(written(limits::VALUE_BYTES), StoreCommand::Put { .. }));
+        let StoreCommand::Transaction(largest) = written(limits::TRANSACTION_BYTES) else {
+            panic!("a value of that size fits no key");
+        };
+        assert_eq!(largest.validate(), Ok(()));
+        let more = StoreCommand::Transaction(largest).to_bytes().len();
+        assert!(more > limits::TRANSACTION_BYTES, "keys and values come to all that is allowed");
+        let StoreCommand::Transaction(above) = written(limits::TRANSACTION_BYTES + 1) else {
+            panic!("nor does one of this");
+        };
+        assert!(above.validate().is_err());
     }
 }

@@ -66,6 +66,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use trace::Trace;
 
 pub use ending::History;
+pub use hostile::writing;
 pub use stumble::pass_over_stumbles;
 
 /// When virtual time starts, microseconds.
