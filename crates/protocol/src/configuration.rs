@@ -311,6 +311,17 @@ impl Configurations {
         self.known.iter().find(|configuration| configuration.id == id)
     }
 
+    /// Whether statements about `slot` can be made in configuration `id`, by those that are known.
+    ///
+    /// Who knows not all of them, as who was away or joined later, cannot tell the numbers apart that
+    /// lie between two that it knows, nor those below or above all of them.
+    #[must_use]
+    pub fn may_govern(&self, id: u64, slot: Slot) -> bool {
+        let next = self.known.partition_point(|known| known.from_slot <= slot);
+        let at_least = next.checked_sub(1).map_or(0, |last| self.known[last].id);
+        at_least <= id && self.known.get(next).is_none_or(|next| id < next.id)
+    }
+
     /// The context of statements about `slot`.
     #[must_use]
     pub fn context_at(&self, slot: Slot) -> Context {
@@ -333,5 +344,23 @@ impl Configurations {
     #[must_use]
     pub fn cluster(&self) -> ClusterId {
         self.cluster
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statements_about_a_slot_are_made_in_the_configuration_that_governs_it() {
+        let one = |id, from_slot| Configuration { id, from_slot: Slot(from_slot), members: vec![] };
+        let mut known = Configurations::new(ClusterId([1; 16]), one(2, 100));
+        known.add(one(3, 200));
+        known.add(one(6, 500));
+        let may = |slot| (0..9).filter(|id| known.may_govern(*id, Slot(slot))).collect::<Vec<_>>();
+        assert_eq!(may(99), [0, 1], "what was before is not known here");
+        assert_eq!((may(100), may(199)), (vec![2], vec![2]));
+        assert_eq!((may(200), may(499)), (vec![3, 4, 5], vec![3, 4, 5]));
+        assert_eq!(may(500), [6, 7, 8], "newer ones may not be known yet");
     }
 }

@@ -1,8 +1,9 @@
 //! A batch of seeds: every rule is kept in each, every kind of fault fires in one of them, and every
 //! rare branch is taken in one.
 //!
-//! `PERDURA_SEEDS` (200), `PERDURA_FIRST_SEED` (1) and `PERDURA_STEPS` (10,000) ask for more; each
-//! failing seed is printed with the command that repeats it.
+//! `PERDURA_SEEDS` (200), `PERDURA_FIRST_SEED` (801) and `PERDURA_STEPS` (10,000) ask for more; each
+//! failing seed is printed with the command that repeats it. With `PERDURA_RULES_ONLY=1` what did not
+//! happen is no failure.
 
 use perdura_protocol::configuration::Durability;
 use perdura_simulator::{Options, Report, simulate};
@@ -59,7 +60,7 @@ fn every_rule_is_kept_and_every_fault_fires() {
     let (report, violations) = total.into_inner().unwrap();
     println!("{report}");
     assert!(violations.is_empty(), "{} of {count} seeds failed", violations.len());
-    if count >= 200 {
+    if count >= 200 && asked("PERDURA_RULES_ONLY", 0) == 0 {
         assert_eq!(report.never_fired(), [], "kinds of faults that never took effect");
         assert_eq!(report.never_reached(), [], "rare branches that were never taken");
         let (lies, attacks) = report.never_tried();

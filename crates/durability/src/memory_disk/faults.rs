@@ -70,6 +70,11 @@ impl MemoryDisk {
         self.state().countdown = Some(operations);
     }
 
+    /// Takes [`MemoryDisk::fail_after`] back, if it has not struck.
+    pub fn fail_never(&mut self) {
+        self.state().countdown = None;
+    }
+
     /// The next sync of a file fails with an I/O error; what it should have stored stays visible
     /// and is not stored by later syncs either unless it is written again.
     pub fn fail_next_sync(&mut self) {

@@ -146,9 +146,10 @@ impl<S: Service> Node<S> {
     pub(super) fn recall_certificates(&mut self, certified: Vec<StateCertificate>) {
         let states = self.stored_states();
         let stored = |state: &StateCertificate| states.iter().any(|held| held.0 == state.slot);
-        let newest = certified.into_iter().filter(stored).max_by_key(|state| state.slot);
         let known = self.machine.configurations();
-        let newest = newest.and_then(|state| self.without_false_signatures(state, known));
+        let genuine = |state| self.without_false_signatures(state, known);
+        let certified = certified.into_iter().filter(stored).filter_map(genuine);
+        let newest = certified.max_by_key(|state| state.slot);
         if let Some(state) = newest {
             self.judge_own_state(state.slot, state.digest);
             self.checkpointing.proven = state.slot;
@@ -300,12 +301,20 @@ impl<S: Service> Node<S> {
         }
     }
 
-    /// A state is proven to this replica: by so many signatures, or by more than before.
-    pub(super) fn learn_certificate(&mut self, state: StateCertificate) {
+    /// A state is proven to this replica. What is known to have signed it before counts on: others
+    /// may have told it by fewer signatures.
+    pub(super) fn learn_certificate(&mut self, mut state: StateCertificate) {
         let stored = self.stored_states().iter().any(|held| held.0 == state.slot);
         let certificates = &mut self.checkpointing.certificates;
         if state.slot < certificates.slot() {
             return;
+        }
+        let statement = |of: &StateCertificate| (of.digest, of.configuration);
+        if let Some(held) = certificates.of(state.slot)
+            && statement(held) == statement(&state)
+        {
+            let (old, new) = (held.certificate.signatures(), state.certificate.signatures());
+            state.certificate = Certificate::new([old, new].concat());
         }
         if !stored {
             self.checkpointing.add_ahead(state);
@@ -368,10 +377,14 @@ impl<S: Service> Node<S> {
         }
     }
 
-    /// Whether at least `quorum` genuine signatures certify a state. A replica that was away may
-    /// not know the configuration; it goes by the newest members that it or its file knows.
+    /// Whether at least `quorum` genuine signatures certify a state, in the configuration that governs
+    /// its slot: keys of members who were replaced before are void. A replica that was away may
+    /// not know that configuration; it goes by the newest members that it or its file knows.
     pub(super) fn state_certified(&self, state: &StateCertificate, quorum: usize) -> bool {
         let configurations = self.agreement.configurations();
+        if !configurations.may_govern(state.configuration, state.slot) {
+            return false;
+        }
         let members = configurations.by_id(state.configuration);
         let newest = self.linked(configurations.latest());
         let members = members.unwrap_or(&newest);
@@ -401,8 +414,11 @@ impl<S: Service> Node<S> {
         state: StateCertificate,
         known: &[Configuration],
     ) -> Option<StateCertificate> {
-        let of_state = |members: &&Configuration| members.id == state.configuration;
-        let Some(members) = known.iter().find(of_state) else { return Some(state) };
+        let governing = known.iter().rev().find(|members| members.from_slot <= state.slot);
+        let Some(members) = governing else { return Some(state) };
+        if members.id != state.configuration {
+            return None;
+        }
         let genuine = self.genuine_signatures(&state, members);
         let enough = genuine.len() >= self.parameters.faults.state_certificate();
         enough.then(|| StateCertificate { certificate: Certificate::new(genuine), ..state })

@@ -232,10 +232,11 @@ impl Evidence {
 
     fn state(&self, state: &StateCertificate) -> Result<(), String> {
         let id = state.configuration;
-        let Some(members) = self.configurations.get(&id) else { return Ok(()) };
+        let Some(members) = self.at(state.slot) else { return Ok(()) };
         let statement = (CHECKPOINT, View(0), state.slot, state.digest);
         let least = self.u.max(self.r) + 1;
-        if self.certified(&state.certificate, least, members, id, statement) {
+        let governs = id == members.id;
+        if governs && self.certified(&state.certificate, least, members, id, statement) {
             return Ok(());
         }
         Err(format!("the state after slot {}", state.slot))

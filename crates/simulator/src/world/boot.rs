@@ -106,6 +106,7 @@ impl World {
         let here = &mut self.replicas[replica];
         here.life += 1;
         here.armed = Default::default();
+        here.unread = false;
         here.disk.set_capacity(None);
         here.paused_until_us = 0;
         if let Some(process) = here.process.take() {

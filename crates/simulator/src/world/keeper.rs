@@ -23,16 +23,32 @@ impl World {
             return;
         }
         if let Some(slot) = process.truncate.take() {
-            if let Some(operations) = here.armed.in_truncation.take() {
+            let (other, before) = (here.armed.disk, here.disk.operations());
+            let armed = here.armed.in_truncation.take();
+            if let Some(operations) = armed {
                 here.disk.fail_after(operations);
                 here.armed.disk = Some(FaultKind::CrashInTruncation);
             }
             let result = process.log.truncate_below(slot);
+            let done = here.disk.operations() > before;
             self.report.truncations += 1;
             self.check_truncated(replica, slot);
             if let Err(error) = result {
                 self.log_failed(replica, &error);
                 return;
+            }
+            let here = &mut self.replicas[replica];
+            if armed.is_some() && done {
+                // The disk was done; the process dies before it learns of it.
+                here.armed.disk = None;
+                self.fired(FaultKind::CrashInTruncation);
+                self.tell(format_args!("the machine of r{replica} stops"));
+                self.crash_either(replica);
+                return;
+            } else if armed.is_some() {
+                // No file was to go: it strikes another time.
+                here.disk.fail_never();
+                (here.armed.disk, here.armed.in_truncation) = (other, armed);
             }
         }
         let Some(process) = &mut self.replicas[replica].process else { return };

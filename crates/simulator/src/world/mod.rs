@@ -262,6 +262,7 @@ impl World {
                 hurt: None,
                 rot: None,
                 reread_us: 0,
+                unread: false,
                 doomed: false,
                 copied: None,
                 gaps: Vec::new(),

@@ -157,6 +157,8 @@ pub struct Replica {
     pub rot: Option<Rot>,
     /// When it last read all of that state again.
     pub reread_us: u64,
+    /// A read failed then, so that it takes a part for damaged which is not.
+    pub unread: bool,
     /// Its disk was damaged so that it is to be replaced.
     pub doomed: bool,
     /// A copy of its disk of this incarnation, which it is going to be taken back to.

@@ -42,8 +42,8 @@ impl World {
     pub(crate) fn reread(&mut self, replica: usize) {
         let here = &mut self.replicas[replica];
         let pause = if here.rot.is_some() { REREAD_US } else { 8 * REREAD_US };
-        let fails = here.armed.disk.is_some() || here.sick.is_some();
-        let due = here.reread_us + pause <= self.now_us && !fails && here.liar.is_none();
+        let well = here.sick.is_none() && here.liar.is_none();
+        let due = here.reread_us + pause <= self.now_us && well;
         let Some(process) = here.process.as_mut().filter(|_| due) else { return };
         here.reread_us = self.now_us;
         let checkpoints = &mut process.checkpoints;
@@ -61,12 +61,20 @@ impl World {
         let found = match found {
             Ok(found) => found,
             Err(CheckpointError::Corrupt { .. }) => true,
+            // It goes on, and takes what it could not read for damaged.
+            Err(CheckpointError::Disk(_)) if here.armed.disk == Some(FaultKind::ReadError) => {
+                (here.armed.disk, here.unread) = (None, true);
+                self.fired(FaultKind::ReadError);
+                self.trace.line(self.now_us, format_args!("r{replica} cannot read its state"));
+                return;
+            }
             Err(error) => {
                 let what = format!("replica {replica} cannot read its state again: {error}");
                 self.fail(Broken::new(RULE, what));
                 return;
             }
         };
+        let unread = self.replicas[replica].unread;
         match self.replicas[replica].rot {
             Some(rot) if found && !rot.found => {
                 self.replicas[replica].rot = Some(Rot { found });
@@ -77,7 +85,7 @@ impl World {
                 let what = format!("replica {replica} has read its state again, and found nothing");
                 self.fail(Broken::new(RULE, what));
             }
-            None if found && self.lacks_newest(replica) == Some(false) => {
+            None if found && !unread && self.lacks_newest(replica) == Some(false) => {
                 let what = format!("replica {replica} takes a state in order for damaged");
                 self.fail(Broken::new(RULE, what));
             }
@@ -87,6 +95,7 @@ impl World {
 
     /// A state has taken the place of one that rots.
     pub(crate) fn look_at_rot(&mut self, replica: usize) {
+        self.replicas[replica].unread = false;
         let Some(rot) = self.replicas[replica].rot else { return };
         match self.lacks_newest(replica) {
             Some(true) if rot.found => {
