@@ -84,7 +84,10 @@ impl World {
     /// The disk failed, and the replica stops (D3). What made it fail is over when it starts.
     pub(crate) fn disk_failed(&mut self, replica: usize, what: &str) {
         let here = &mut self.replicas[replica];
-        let Some(kind) = here.armed.disk.take().or(here.sick) else {
+        // Another error may be on its way beside that of a read.
+        let reads = here.armed.reading && what.contains("cannot read");
+        let kind = if reads { Some(FaultKind::ReadError) } else { here.armed.disk.take() };
+        let Some(kind) = kind.or(here.sick) else {
             self.fail(Broken::new(RULE, format!("replica {replica}, disk in order: {what}")));
             return;
         };

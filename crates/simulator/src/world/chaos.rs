@@ -345,7 +345,8 @@ impl World {
         }
         for replica in &mut self.replicas {
             // A disk that was made to fail at its next operation still will.
-            replica.armed = Armed { disk: replica.armed.disk, ..Armed::default() };
+            let Armed { disk, reading, .. } = replica.armed;
+            replica.armed = Armed { disk, reading, ..Armed::default() };
             replica.disk.set_capacity(None);
             replica.paused_until_us = replica.paused_until_us.min(self.now_us);
         }

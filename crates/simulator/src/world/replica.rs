@@ -109,6 +109,8 @@ pub struct Armed {
     pub disk: Option<FaultKind>,
     /// The next start fails after so many reads.
     pub read_error: Option<u64>,
+    /// A read of the running process is going to fail.
+    pub reading: bool,
     /// The next start finds another disk: another replica's, or one of an unknown format.
     pub wrong_disk: Option<FaultKind>,
 }

@@ -62,8 +62,8 @@ impl World {
             Ok(found) => found,
             Err(CheckpointError::Corrupt { .. }) => true,
             // It goes on, and takes what it could not read for damaged.
-            Err(CheckpointError::Disk(_)) if here.armed.disk == Some(FaultKind::ReadError) => {
-                (here.armed.disk, here.unread) = (None, true);
+            Err(CheckpointError::Disk(_)) if here.armed.reading => {
+                (here.armed.reading, here.unread) = (false, true);
                 self.fired(FaultKind::ReadError);
                 self.trace.line(self.now_us, format_args!("r{replica} cannot read its state"));
                 return;

@@ -97,7 +97,7 @@ impl World {
             }
             // What a laggard asks for, or what a new state links to.
             FaultKind::ReadError if running => {
-                here.armed.disk = Some(kind);
+                here.armed.reading = true;
                 let (operation, after) = (Operation::Read, operations / 4);
                 here.disk.fail(Errors { operation, after, sticky: false, short: false });
             }
@@ -106,7 +106,7 @@ impl World {
                 self.replicas[victim].armed.read_error = Some(4 * operations);
             }
             FaultKind::WriteError | FaultKind::ShortWrite => {
-                here.armed.disk = Some(kind);
+                (here.armed.disk, here.armed.reading) = (Some(kind), false);
                 let (operation, short) = (Operation::Write, kind == FaultKind::ShortWrite);
                 here.disk.fail(Errors { operation, after: operations, sticky: false, short });
             }
