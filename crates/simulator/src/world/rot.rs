@@ -48,7 +48,8 @@ impl World {
         here.reread_us = self.now_us;
         let checkpoints = &mut process.checkpoints;
         let found = checkpoints.begin_reread().and_then(|pieces| {
-            let mut found = false;
+            // It holds all for damaged after it could not read what names the parts.
+            let mut found = pieces == 0 && here.unread;
             for index in 0..pieces {
                 match checkpoints.reread(index) {
                     Ok(Again::Sound(_)) => {}
