@@ -349,8 +349,7 @@ fn read_all<D: Disk>(
     Ok((manifest, pieces?))
 }
 
-/// Of the states that the log says are certified; of each the last one, which has what came before and
-/// more.
+/// Of the states that the log says are certified; of each what was written last.
 fn certificates(records: &[Record]) -> Vec<StateCertificate> {
     let mut found: BTreeMap<Slot, StateCertificate> = BTreeMap::new();
     for record in records {

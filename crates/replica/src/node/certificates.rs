@@ -379,7 +379,8 @@ impl<S: Service> Node<S> {
 
     /// Whether at least `quorum` genuine signatures certify a state, in the configuration that governs
     /// its slot: keys of members who were replaced before are void. A replica that was away may
-    /// not know that configuration; it goes by the newest members that it or its file knows.
+    /// not know that configuration yet: it goes by the one that it executed last, and for numbers
+    /// above that by the newest members that it or its file knows.
     pub(super) fn state_certified(&self, state: &StateCertificate, quorum: usize) -> bool {
         let configurations = self.agreement.configurations();
         if !configurations.may_govern(state.configuration, state.slot) {
