@@ -22,6 +22,10 @@ const REREAD_US: u64 = 5_000_000;
 impl World {
     /// Damages what is stored of the newest state, while the replica goes on.
     pub(crate) fn rot_running(&mut self, victim: usize) {
+        // What is known to be lost is read no more, until a state takes its place.
+        if self.lacks_newest(victim) != Some(false) {
+            return;
+        }
         for _ in 0..TRIES {
             let kind = *self.chaos.random.pick(&[FaultKind::BitFlip, FaultKind::ZeroedSector]);
             let disk = self.replicas[victim].disk.copy();
