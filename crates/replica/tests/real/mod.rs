@@ -8,8 +8,9 @@ use perdura_execution::{Genesis, Service};
 use perdura_protocol::configuration::{Configuration, Durability, Member, Parameters};
 use perdura_protocol::{ClusterId, Faults, PublicKey, ReplicaId, Scheme, SecretKey, Slot};
 use perdura_replica::runtime::{ReplicaConfig, RunError, Shutdown, run};
-use std::net::TcpListener;
+use std::sync::Mutex;
 use std::thread::JoinHandle;
+use tokio::net::TcpSocket;
 
 pub struct Group<S> {
     pub parameters: Parameters,
@@ -31,10 +32,20 @@ pub fn key(seed: u8) -> SecretKey {
     SecretKey::from_seed(Scheme::Ed25519, [seed; 32])
 }
 
+/// Bound, so that nobody else takes them, and not listened on, so that replicas can.
+static TAKEN: Mutex<Vec<TcpSocket>> = Mutex::new(Vec::new());
+
 pub fn free_addresses(n: usize) -> Vec<String> {
-    let listeners: Vec<TcpListener> =
-        (0..n).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    listeners.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect()
+    let mut taken = TAKEN.lock().unwrap();
+    let mut free = || {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_reuseaddr(true).unwrap();
+        socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
+        let address = socket.local_addr().unwrap();
+        taken.push(socket);
+        address.to_string()
+    };
+    (0..n).map(|_| free()).collect()
 }
 
 impl<S: Service> Group<S> {
@@ -173,5 +184,19 @@ impl<S: Service> Group<S> {
 
     pub fn connect_as(&self, key: &SecretKey) -> Client {
         Client::connect(self.cluster(), key.clone()).unwrap()
+    }
+}
+
+/// A test that fails because replicas have ended says why they did.
+impl<S> Drop for Group<S> {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        for (i, running) in self.running.iter_mut().enumerate() {
+            if let Some((_, thread)) = running.take_if(|(_, thread)| thread.is_finished()) {
+                eprintln!("replica {i} has ended: {:?}", thread.join());
+            }
+        }
     }
 }
