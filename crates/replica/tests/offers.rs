@@ -214,18 +214,23 @@ fn a_false_signature_in_the_certificate_of_a_transferred_state_is_left_out() {
     assert_eq!(signers(&mut node, 11_000), [1, 2, 3]);
 }
 
-/// Whether a replica that knows configuration 5 only, which governs from slot 1, fetches a state after
-/// slot 2 that all others sign in `configuration`.
-fn fetches_a_state_of(configuration: u64) -> bool {
+/// Whether a replica fetches a state after slot 2 that all others sign in `configuration`. Its file knows
+/// configuration 5, which governs from slot 1; that is all that it knows if it lost its state, and one that
+/// was `away` has executed nothing since configuration 0.
+fn fetches_a_state_of(configuration: u64, away: bool) -> bool {
     let ([_, state], history) = states();
     let (slot, digest) = (Slot(2), state.manifest().digest());
     let latest = Configuration { id: 5, from_slot: Slot(1), ..boot().latest };
-    let found = Found { vote_after: slot, state_from: slot, lost: Some(slot), ..Found::default() };
+    let lost = Found { vote_after: slot, state_from: slot, lost: Some(slot), ..Found::default() };
+    let found = if away { Found::default() } else { lost };
     let mut node = Node::boot(Boot { found, latest, ..boot() }, now(10_000)).unwrap();
     for id in 1..4 {
         node.handle(now(10_000), Input::LinkUp(Peer::Replica(ReplicaId(id))));
     }
-    said(&mut node, 10_000);
+    if away {
+        sent_after_a_state(&mut node, slot);
+    }
+    said(&mut node, 10_500);
     let signed = |kind, digest| {
         let one = |id| (ReplicaId(id), sign_in(configuration, id, kind, slot, digest));
         Certificate::new((1..4).map(one).collect())
@@ -236,17 +241,34 @@ fn fetches_a_state_of(configuration: u64) -> bool {
     let prefix = PrefixCertificate { slot, history, configuration, certificate };
     for id in 1..4 {
         let (state, prefix) = (Some(state.clone()), prefix.clone());
-        tell(&mut node, 10_010, id, &Message::StateInfo { delivered: slot, state, prefix });
+        tell(&mut node, 10_510, id, &Message::StateInfo { delivered: slot, state, prefix });
     }
-    manifest_asked_for(&mut node, 10_010).is_some()
+    manifest_asked_for(&mut node, 10_510).is_some()
+}
+
+/// The others have a state, and no log before it.
+fn sent_after_a_state(node: &mut Node<Store>, checkpoint: Slot) {
+    let status = Message::Status { view: View(0), changing: false, delivered: checkpoint };
+    let asked = (1..5).find_map(|step| {
+        let ms = 10_000 + 100 * step;
+        (1..4).for_each(|id| tell(node, ms, id, &status));
+        asked(node, ms, |message| matches!(message, Message::Fetch { .. }))
+    });
+    let asked = asked.expect("it asks for what it missed");
+    tell(node, 10_450, asked, &Message::TooOld { checkpoint });
+    let asks = |message: &Message| matches!(message, Message::StateQuery);
+    assert!(said(node, 10_450).iter().any(asks), "it asks for a state");
 }
 
 /// The key of a replica that was replaced is void: with it, one liar would be m + 1 in a configuration
 /// that is over. Numbers above what is known may be right, for this replica was away.
 #[test]
 fn a_state_is_signed_in_the_configuration_that_governs_its_slot() {
-    assert!(fetches_a_state_of(5) && fetches_a_state_of(6));
-    assert!(!fetches_a_state_of(4) && !fetches_a_state_of(0));
+    for away in [false, true] {
+        let of = |configuration| fetches_a_state_of(configuration, away);
+        assert!(of(5) && of(6), "away: {away}");
+        assert!(!of(4) && !of(0), "away: {away}");
+    }
 }
 
 /// Accepts of three of four about the first slot or the second, as from who decided it.
@@ -357,11 +379,16 @@ fn asked_for_manifest(node: &mut Node<Store>, ms: u64) -> u8 {
 }
 
 fn manifest_asked_for(node: &mut Node<Store>, ms: u64) -> Option<u8> {
+    asked(node, ms, |message| matches!(message, Message::FetchManifest { .. }))
+}
+
+/// Whom it sends such a message, and nobody else.
+fn asked(node: &mut Node<Store>, ms: u64, such: impl Fn(&Message) -> bool) -> Option<u8> {
     node.flush(now(ms));
     let mut asked = None;
     while let Some(output) = node.next_output() {
         if let Output::Send { peers, bytes } = output
-            && matches!(Message::from_bytes(bytes), Ok(Message::FetchManifest { .. }))
+            && such(&Message::from_bytes(bytes).unwrap())
             && let [Peer::Replica(id)] = peers[..]
         {
             asked = Some(id.0);

@@ -379,17 +379,26 @@ impl<S: Service> Node<S> {
 
     /// Whether at least `quorum` genuine signatures certify a state, in the configuration that governs
     /// its slot: keys of members who were replaced before are void. A replica that was away may
-    /// not know that configuration yet: it goes by the one that it executed last, and for numbers
-    /// above that by the newest members that it or its file knows.
+    /// not know that configuration yet: it goes by those that it executed and by the newest that its file
+    /// knows, and for numbers between and above them by the newest members of all.
     pub(super) fn state_certified(&self, state: &StateCertificate, quorum: usize) -> bool {
-        let configurations = self.agreement.configurations();
-        if !configurations.may_govern(state.configuration, state.slot) {
+        if !self.may_govern(state.configuration, state.slot) {
             return false;
         }
+        let configurations = self.agreement.configurations();
         let members = configurations.by_id(state.configuration);
         let newest = self.linked(configurations.latest());
         let members = members.unwrap_or(&newest);
         self.genuine_signatures(state, members).len() >= quorum
+    }
+
+    /// As [`Configurations::may_govern`](perdura_protocol::Configurations::may_govern), with what the
+    /// configuration file knows beyond that.
+    fn may_govern(&self, id: u64, slot: Slot) -> bool {
+        let (configurations, file) = (self.agreement.configurations(), &self.newest);
+        let newer = file.id > configurations.latest().id;
+        let by_file = (file.from_slot <= slot) == (file.id <= id);
+        configurations.may_govern(id, slot) && (by_file || !newer)
     }
 
     fn genuine_signatures(
