@@ -57,7 +57,7 @@ impl Checkpointer {
         let reread = Reread::new(scrub, bytes_per_s);
         let work =
             move |completions: &Completions| work(checkpoints, reread, &pace, &queue, completions);
-        let thread = worker::spawn("checkpointer", completions, work)?;
+        let thread = worker::spawn_patient("checkpointer", completions, work)?;
         Ok(Checkpointer { jobs: Some(jobs), orders, thread })
     }
 

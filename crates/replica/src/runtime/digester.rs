@@ -36,7 +36,7 @@ impl Digester {
         let stopping = Arc::new(AtomicBool::new(false));
         let (scrub, stops) = (Scrub { interval: scrub, next: 0 }, Arc::clone(&stopping));
         let work = move |completions: &Completions| work(&queue, &stops, scrub, completions);
-        let thread = worker::spawn("digester", completions, work)?;
+        let thread = worker::spawn_patient("digester", completions, work)?;
         Ok(Digester { jobs: Some(jobs), stopping, thread })
     }
 

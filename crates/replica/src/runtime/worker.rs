@@ -2,8 +2,13 @@
 //! otherwise the replica would go on, and nothing that it takes on would ever become durable (D3).
 
 use super::keeper::{Completion, Completions};
+use rustix::process::nice;
 use std::io;
 use std::thread::JoinHandle;
+
+/// By so much a thread gives way that has time: where processors are scarce it gets a tenth of what
+/// others get, and never nothing, so that what it has to do ends.
+const NICENESS: i32 = 10;
 
 /// Reports the end of a thread that did not mean to end.
 struct Alarm {
@@ -18,6 +23,21 @@ impl Drop for Alarm {
             self.completions.push(Completion::Failed(format!("the {name} panicked: report this")));
         }
     }
+}
+
+/// Starts one whose work comes in long bursts that nobody waits for: it gives way to the event loops and
+/// keepers of this machine, which would stand still else as often as it begins.
+pub(super) fn spawn_patient<T: Send + 'static>(
+    name: &'static str,
+    completions: Completions,
+    work: impl FnOnce(&Completions) -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
+    spawn(name, completions, move |completions| {
+        if let Err(error) = nice(NICENESS) {
+            tracing::debug!("the {name} does not give way to others: {error}");
+        }
+        work(completions)
+    })
 }
 
 /// Starts one.
@@ -36,6 +56,25 @@ pub(super) fn spawn<T: Send + 'static>(
 mod tests {
     use super::*;
     use std::sync::{Arc, Mutex};
+
+    /// Niceness of the thread, of Linux: field 19 of its `stat`.
+    fn niceness() -> i32 {
+        let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+        let (_, fields) = stat.rsplit_once(") ").unwrap();
+        fields.split(' ').nth(16).unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn who_has_time_gives_way_and_nobody_else_does() {
+        let poll = mio::Poll::new().unwrap();
+        let waker = Arc::new(mio::Waker::new(poll.registry(), mio::Token(0)).unwrap());
+        let completions = Completions { waiting: Arc::new(Mutex::new(Vec::new())), waker };
+        let own = niceness();
+        let patient = spawn_patient("digester", completions.clone(), |_| niceness()).unwrap();
+        assert_eq!(patient.join().unwrap(), (own + NICENESS).min(19));
+        let other = spawn("keeper", completions, |_| niceness()).unwrap();
+        assert_eq!((other.join().unwrap(), niceness()), (own, own));
+    }
 
     #[test]
     fn a_panic_is_reported_and_an_end_is_not() {
