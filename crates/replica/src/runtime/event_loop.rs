@@ -15,7 +15,7 @@ use perdura_agreement::timing::TICK_MS;
 use perdura_durability::{CheckpointError, Checkpoints, FileDisk, Log, storage};
 use perdura_execution::Service;
 use perdura_protocol::configuration::{Durability, Schedule};
-use perdura_protocol::{Configuration, PublicKey, ReplicaId, Slot};
+use perdura_protocol::{Configuration, PublicKey, ReplicaId, Slot, View};
 use perdura_transport::Peer as LinkPeer;
 use perdura_transport::{
     Admission, Hello, Hub, HubEvent, MemberAddress, Misbehaviour, Refusal, SendError, Stats,
@@ -45,6 +45,8 @@ pub(super) struct EventLoop<S> {
     trusted: Slot,
     completions: Completions,
     reported_ms: u64,
+    // As last reported.
+    view: View,
     appended: u64,
     persisted: u64,
     in_memory: bool,
@@ -96,6 +98,7 @@ impl<S: Service> EventLoop<S> {
             trusted: Slot(0),
             completions,
             reported_ms: 0,
+            view: View(0),
             appended: 0,
             persisted: 0,
             in_memory,
@@ -457,8 +460,14 @@ impl<S: Service> EventLoop<S> {
         }
     }
 
-    fn report(&self) {
-        self.publish(self.node.report(), self.hub.stats());
+    fn report(&mut self) {
+        let report = self.node.report();
+        if report.view != self.view {
+            self.view = report.view;
+            let leader = report.view.leader(self.config.parameters.faults.n());
+            tracing::info!(view = %report.view, %leader, "another leader");
+        }
+        self.publish(report, self.hub.stats());
     }
 
     fn publish(&self, report: Report, network: Stats) {
