@@ -98,8 +98,9 @@ pub struct Tuning {
 
 impl Tuning {
     /// One that differs from the defaults in what experiments compare.
-    pub fn for_checkpoints(schedule: ScheduleName, mib: Option<u64>) -> Tuning {
-        Tuning { checkpoint_schedule: Some(schedule), checkpoint_mib: mib, ..Tuning::default() }
+    pub fn for_checkpoints(schedule: ScheduleName, mib: u64) -> Tuning {
+        let (schedule, mib) = (Some(schedule), Some(mib));
+        Tuning { checkpoint_schedule: schedule, checkpoint_mib: mib, ..Tuning::default() }
     }
 
     fn apply(self, parameters: &mut Parameters) {

@@ -236,7 +236,7 @@ pub fn json(scene: Scene, faults: Faults, options: &Options, courses: &[(u32, Co
         "state_mb": options.state_mb,
         "value_size": options.value_size,
         "seconds": options.seconds,
-        "checkpoint_mib": options.checkpoint_mib,
+        "checkpoint_mib": options.checkpoint_mib(),
         "rounds": options.rounds,
         "medians": medians.collect::<Vec<Value>>(),
         "runs": runs.collect::<Vec<Value>>(),

@@ -29,8 +29,15 @@ const PEAK: (u32, f64) = (512, 10.0);
 /// After the state is loaded: the checkpoints that it made due are stored.
 const SETTLE: Duration = Duration::from_secs(5);
 
-/// The replica goes down after this part of the run.
+/// The replica goes down after this part of the run, ...
 const DOWN_AT: f64 = 0.15;
+
+/// ... as soon as it has stored so many checkpoints, so that its log alone does not give it its state
+/// back, ...
+const STORED: usize = 2;
+
+/// ... or after this part of the run.
+const DOWN_BY: f64 = 0.5;
 
 /// What clients saw, and when what happened, in seconds from the start.
 pub struct Course {
@@ -149,7 +156,7 @@ pub fn run(
 ) -> Result<Course> {
     let setting = Setting::parse("sync").map_err(|error| anyhow!(error))?;
     let Variant { schedule, transfer } = variant;
-    let tuning = Tuning::for_checkpoints(schedule, options.checkpoint_mib);
+    let tuning = Tuning::for_checkpoints(schedule, options.checkpoint_mib());
     let made = Made { tuning, transfer, debug: true, ..Made::default() };
     let (guard, cluster, key) = live.start(&options.work, faults, &setting, made)?;
     let one = One { scene, variant, rate, options, guard: &guard, cluster: &cluster, key: &key };
@@ -247,6 +254,20 @@ impl One<'_> {
         Ok((peak * f64::from(percent) / 100.0).max(1.0))
     }
 
+    /// The last of those who do not lead.
+    async fn follower(&self) -> Result<usize> {
+        let reports = ask(self.cluster).await?;
+        let follower = |report: &&Result<status::Report>| report.as_ref().is_ok_and(|r| !r.leader);
+        let follower = reports.iter().rfind(follower).context("no replica follows")?;
+        Ok(usize::from(follower.as_ref().map_err(|error| anyhow!("{error:#}"))?.id))
+    }
+
+    /// How many checkpoints a replica has stored.
+    fn stored(&self, replica: usize) -> Result<usize> {
+        let log = self.guard.with(|group| Ok(group.running[replica].log.clone()))?;
+        Ok(checkpoints::read(&log, replica, 0.0)?.len())
+    }
+
     /// What happens while clients write.
     async fn happens(&self) -> Result<Option<Recovery>> {
         if self.scene == Scene::Checkpoints {
@@ -254,10 +275,14 @@ impl One<'_> {
         }
         let begun = tokio::time::Instant::now();
         tokio::time::sleep(Duration::from_secs_f64(self.options.seconds * DOWN_AT)).await;
-        let reports = ask(self.cluster).await?;
-        let follower = |report: &&Result<status::Report>| report.as_ref().is_ok_and(|r| !r.leader);
-        let victim = reports.iter().rfind(follower).context("no replica follows")?;
-        let victim = usize::from(victim.as_ref().map_err(|error| anyhow!("{error:#}"))?.id);
+        let wait = Duration::from_secs_f64(self.options.seconds * DOWN_BY);
+        let victim = loop {
+            let victim = self.follower().await?;
+            if begun.elapsed() > wait || self.stored(victim)? >= STORED {
+                break victim;
+            }
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        };
         self.guard.with(|group| {
             group.kill(victim)?;
             let directory = group.home(victim).join("data/checkpoint");
