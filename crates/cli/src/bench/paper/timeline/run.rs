@@ -39,6 +39,10 @@ const STORED: usize = 2;
 /// ... or after this part of the run.
 const DOWN_BY: f64 = 0.5;
 
+/// It is back when it is active, and so many slots behind at most: who fetches what it missed says that it
+/// is active, too.
+const NEAR: u64 = 256;
+
 /// What clients saw, and when what happened, in seconds from the start.
 pub struct Course {
     pub variant: Variant,
@@ -299,10 +303,14 @@ impl One<'_> {
         while to_s.is_none() && begun.elapsed().as_secs_f64() < self.options.seconds {
             tokio::time::sleep(Duration::from_millis(100)).await;
             let reports = ask(self.cluster).await?;
-            let active = |report: &Result<status::Report>| {
-                report.as_ref().is_ok_and(|report| report.state == "active")
+            let executed =
+                |report: &Result<status::Report>| report.as_ref().map_or(0, |r| r.executed);
+            let newest = reports.iter().map(executed).max().unwrap_or_default();
+            let back = |report: &Result<status::Report>| {
+                let is_near = executed(report) + NEAR >= newest;
+                is_near && report.as_ref().is_ok_and(|report| report.state == "active")
             };
-            to_s = reports.get(victim).is_some_and(active).then(|| begun.elapsed().as_secs_f64());
+            to_s = reports.get(victim).is_some_and(back).then(|| begun.elapsed().as_secs_f64());
         }
         Ok(Some(Recovery { replica: victim, from_s, received_s: None, to_s }))
     }
