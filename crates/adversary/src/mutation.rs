@@ -127,7 +127,7 @@ impl Liar {
                 _ => return false,
             },
             Message::Welcome { view } | Message::Replies { view, .. } => self.near_view(view),
-            Message::Fetch { from: slot }
+            Message::Fetch { from: slot, .. }
             | Message::TooOld { checkpoint: slot }
             | Message::FetchManifest { slot } => self.near_slot(slot),
             Message::StateInfo { delivered, state, .. } => match what {

@@ -185,7 +185,7 @@ impl Liar {
         };
         let view = self.memory.view;
         let message = match self.random.below(9) {
-            0 => Message::Fetch { from: slot },
+            0 => Message::Fetch { from: slot, to: Slot(u64::MAX) },
             1 => Message::StateQuery,
             2 => Message::FetchPiece { slot: Slot(64), index: near as u32 },
             3 => Message::FetchManifest { slot: Slot(64) },

@@ -27,6 +27,8 @@ pub struct HeldMemory {
     pub view_changes: usize,
     /// Batches that a new view takes up and that were not here.
     pub fetched: usize,
+    /// Bytes of decided batches that came before what precedes them.
+    pub early_bytes: usize,
     /// Slots up to which replicas have signed the history and no certificate is known.
     pub prefixes: usize,
 }
@@ -88,6 +90,7 @@ impl Agreement {
             messages: self.held.len(),
             view_changes: self.changes.len(),
             fetched: self.fetched.len(),
+            early_bytes: self.fetches.held_bytes(),
             prefixes: self.prefix_votes.len(),
         }
     }

@@ -434,9 +434,7 @@ impl Agreement {
             progress_ms: _,
             status_ms: _,
             status_delivered: _,
-            fetch_ms: _,
-            fetch_from: _,
-            fetch_turn_ms: _,
+            fetches: _,
             // How long a leader may take, and whose signatures are looked at: time again.
             demand: _,
             trust: _,

@@ -1,21 +1,11 @@
 //! Messages get lost, replicas fall behind. Status messages tell everybody where everybody is;
 //! from them follows who repeats what, and who fetches from whom. Nothing is repeated that was
 //! not missed, and no peer's word makes a replica send more than a bounded answer per Status.
-//!
-//! A laggard asks all who are ahead of it in turns of equal *time*, not of equal number: whoever
-//! takes long, on purpose or not, is asked the less often. So a liar that keeps just within the
-//! time-out costs its share of the time, and the others give at their own speed in the rest. Where
-//! it asks one only (`Settings::one_seeder`), that costs all of it.
 
-use crate::machine::{Agreement, Effect, Misbehaviour, Mode, Now};
-use crate::slot::Decided;
+use crate::machine::{Agreement, Effect, Mode, Now};
 use crate::timing;
-use perdura_protocol::message::{Decision, Message};
-use perdura_protocol::statement::Kind;
-use perdura_protocol::viewchange::PrefixCertificate;
-use perdura_protocol::{
-    Certificate, Configuration, Digest, Record, ReplicaId, Slot, View, limits, seeded,
-};
+use perdura_protocol::message::Message;
+use perdura_protocol::{Configuration, Digest, Record, ReplicaId, Slot, View, seeded};
 
 /// Slots repeated for a peer that stands still, per Status of it.
 const REPEATED_SLOTS: usize = 8;
@@ -144,212 +134,10 @@ impl Agreement {
     }
 
     /// The slot that any peer says it delivered; decisions prove themselves when they come.
-    fn claimed_elsewhere(&self) -> Slot {
+    pub(crate) fn claimed_elsewhere(&self) -> Slot {
         let me = self.settings.me.index();
         let others = self.peers.iter().enumerate().filter(|(index, _)| *index != me);
         others.map(|(_, peer)| peer.delivered).max().unwrap_or_default()
-    }
-
-    fn fetch_if_behind(&mut self, now: Now) {
-        let stalled = self.delivered == self.status_delivered;
-        let far = self.delivered_elsewhere() > self.delivered.plus(self.settings.parameters.depth);
-        let target = self.claimed_elsewhere();
-        let waiting =
-            self.fetch_ms.is_some_and(|since| now.monotonic_ms < since + timing::FETCH_MS);
-        let held_back = self.awaiting_state || self.lags_since.is_some();
-        if target <= self.delivered || !(stalled || far) || waiting || held_back {
-            return;
-        }
-        if self.fetch_ms.is_some() {
-            self.fetch_failed();
-        }
-        self.charge_fetch(now, 0);
-        self.fetch_next(now);
-    }
-
-    /// Asks who has taken least time so far, of those who are ahead.
-    fn fetch_next(&mut self, now: Now) {
-        let (n, me) = (self.n(), self.settings.me.index());
-        let turn_ms = self.fetch_turn_ms;
-        let ahead = (1..=n)
-            .map(|step| (self.fetch_from + step) % n)
-            .filter(|index| *index != me && self.peers[*index].delivered > self.delivered);
-        let candidate = if self.settings.one_seeder {
-            let (leader, last) = (self.leader().index(), self.fetch_from);
-            ahead.min_by_key(|index| {
-                (self.peers[*index].fetch_failures, *index != last, *index == leader)
-            })
-        } else {
-            ahead.min_by_key(|index| self.peers[*index].fetch_spent_ms.max(turn_ms))
-        };
-        let Some(candidate) = candidate else { return };
-        let peer = &mut self.peers[candidate];
-        // Whoever was not ahead for a while has saved nothing up.
-        peer.fetch_spent_ms = peer.fetch_spent_ms.max(turn_ms);
-        self.fetch_turn_ms = peer.fetch_spent_ms;
-        self.fetch_from = candidate;
-        self.fetch_ms = Some(now.monotonic_ms);
-        self.trust[candidate].fetch();
-        let to = ReplicaId(candidate as u8);
-        let message = Message::Fetch { from: self.delivered.next() };
-        self.effects.push_back(Effect::Send { to, message });
-    }
-
-    /// Of one seeder only (`Settings::one_seeder`): it gave the state, and is asked for what comes after it.
-    pub fn set_seeder(&mut self, seeder: ReplicaId) {
-        self.fetch_from = seeder.index();
-        self.fetch_ms = None; // What another one was asked counts no more.
-        self.peers.iter_mut().for_each(|peer| peer.fetch_failures = 0);
-    }
-
-    fn fetch_failed(&mut self) {
-        let peer = &mut self.peers[self.fetch_from];
-        peer.fetch_failures = peer.fetch_failures.saturating_add(1);
-    }
-
-    /// The question is over: who was asked is charged the time that it took, or `least_ms`.
-    fn charge_fetch(&mut self, now: Now, least_ms: u64) {
-        if let Some(since) = self.fetch_ms.take() {
-            let took_ms = now.monotonic_ms.saturating_sub(since);
-            self.peers[self.fetch_from].fetch_spent_ms += took_ms.max(least_ms).max(1);
-        }
-    }
-
-    pub(crate) fn on_fetch(&mut self, from: ReplicaId, first: Slot) {
-        if first > self.delivered || first == Slot(0) {
-            return;
-        }
-        let mut decisions = Vec::new();
-        let mut bytes = 0;
-        let mut slot = first;
-        while let Some(decision) = self.decision(slot) {
-            bytes += decision.batch.raw().len();
-            decisions.push(decision);
-            slot = slot.next();
-            let enough = decisions.len() as u64 >= self.settings.parameters.depth;
-            if bytes >= limits::FETCH_BYTES || enough {
-                break;
-            }
-        }
-        if decisions.is_empty() {
-            self.effects.push_back(Effect::Serve { to: from, from: first });
-            return;
-        }
-        let prefix = Some(self.prefix.clone()).filter(|p| p.slot >= first && p.slot < slot);
-        let message = Message::Decisions { decisions, prefix };
-        self.effects.push_back(Effect::Send { to: from, message });
-    }
-
-    pub(crate) fn on_decisions(
-        &mut self,
-        now: Now,
-        from: ReplicaId,
-        decisions: Vec<Decision>,
-        prefix: Option<PrefixCertificate>,
-    ) {
-        if self.lags_since.is_some() {
-            if from.index() == self.fetch_from {
-                self.fetch_ms = None; // It is not to blame; it is asked again when there is room.
-            }
-            return;
-        }
-        if self.awaiting_state || !self.trust[from.index()].decisions(now.monotonic_ms) {
-            return;
-        }
-        let before = self.delivered;
-        let mut next = self.delivered.next();
-        let mut fresh: Vec<Decision> = Vec::new();
-        for decision in decisions {
-            if decision.slot < next {
-                continue;
-            }
-            if decision.slot != next || decision.slot > self.reach() {
-                break;
-            }
-            next = next.next();
-            fresh.push(decision);
-        }
-        let proven_prefix = self.covered(&fresh, prefix.as_ref());
-        let covered = proven_prefix.unwrap_or_default();
-        for decision in fresh {
-            let proven = self.proven(&decision);
-            if decision.slot > covered && !proven {
-                // Without any Accepts it only lacks the prefix that would prove it.
-                if !decision.accepts.is_empty() {
-                    self.misbehaved(from, Misbehaviour::BadDecision);
-                }
-                break;
-            }
-            let Decision { slot, view, accepts, batch } = decision;
-            // The prefix proves the batch, not what a liar may have put beside it; that is not
-            // passed on.
-            let accepts = if proven { accepts } else { Certificate::default() };
-            let state = self.slot_mut(now, slot);
-            if let Some(held) = &state.decided {
-                assert!(held.batch.digest() == batch.digest(), "two decisions for a slot: stop");
-            }
-            state.decided = Some(Decided { view, batch, accepts });
-        }
-        if let Some(prefix) = prefix.filter(|prefix| proven_prefix == Some(prefix.slot)) {
-            self.learn_prefix(now, prefix);
-        }
-        self.deliver_decided(now);
-        let progress = self.delivered > before;
-        self.marks.decisions_fetched += u64::from(progress);
-        if from.index() != self.fetch_from || self.fetch_ms.is_none() {
-            return; // Late, or unasked.
-        }
-        if progress {
-            self.charge_fetch(now, 0);
-            self.fetch_next(now);
-        } else {
-            // The next one is asked in a tick; an answer of no use costs as much as none.
-            self.fetch_failed();
-            self.charge_fetch(now, timing::FETCH_MS);
-        }
-    }
-
-    /// The slot up to which a certified prefix proves these decisions, if it does.
-    fn covered(
-        &mut self,
-        decisions: &[Decision],
-        prefix: Option<&PrefixCertificate>,
-    ) -> Option<Slot> {
-        let prefix = prefix.filter(|prefix| prefix.slot <= self.reach())?;
-        let mut history: Digest = self.history;
-        for decision in decisions.iter().take_while(|decision| decision.slot <= prefix.slot) {
-            history = history.chain(decision.slot, decision.batch.digest());
-            if decision.slot == prefix.slot
-                && history == prefix.history
-                && self.judge(|_, verifier| verifier.prefix(prefix))
-            {
-                return Some(prefix.slot);
-            }
-        }
-        None
-    }
-
-    /// Whether a quorum of Accepts proves the decision. With r = 0 nobody lies about one.
-    fn proven(&mut self, decision: &Decision) -> bool {
-        if !self.byzantine() {
-            return true;
-        }
-        let Decision { slot, view, accepts, batch } = decision;
-        let (quorum, digest) = (self.quorum(), batch.digest());
-        self.judge(|_, verifier| {
-            verifier.certified(accepts, quorum, Kind::Accept, *view, *slot, digest)
-        })
-    }
-
-    /// Only the peer that was asked may send this replica after a state.
-    pub(crate) fn on_too_old(&mut self, now: Now, from: ReplicaId, checkpoint: Slot) {
-        let asked = self.fetch_ms.is_some() && from.index() == self.fetch_from;
-        // A state is there only if others than one are ahead.
-        let ahead = self.delivered_elsewhere() > self.delivered;
-        if asked && ahead && checkpoint > self.delivered {
-            self.charge_fetch(now, timing::FETCH_MS);
-            self.effects.push_back(Effect::FetchState { checkpoint });
-        }
     }
 
     /// Whether a slot was executed and is held no more: nothing about it is of use here.
@@ -399,7 +187,7 @@ impl Agreement {
         self.next_propose = self.next_propose.max(self.delivered.next());
         self.progress_ms = now.monotonic_ms;
         self.served_ms = now.monotonic_ms;
-        self.fetch_ms = None;
+        self.fetches.clear();
         self.adopt_prefix(now);
         self.forget_certified();
         self.deliver_decided(now);
@@ -422,9 +210,8 @@ impl Agreement {
                 self.advance(now, slot);
             }
             self.deliver_decided(now);
-            if self.fetch_ms.is_none() && !self.awaiting_state {
-                self.fetch_next(now);
-            }
+            self.take_up_early(now);
+            self.fetch_more(now);
         }
     }
 }

@@ -19,7 +19,7 @@
 //! `ordering` the path of a batch; `prefix` the base and the window of view
 //! changes; `leading` the proposer; `evidence` what proves a view change and
 //! what follows from it; `views` suspicion and view changes; `demand` whether a leader gives what is
-//! asked of it, `withholding` whether it leaves out single frames, `trials` whether another one gives more; `penalty` who sends bad signatures; `laggards` retransmission and catching up;
+//! asked of it, `withholding` whether it leaves out single frames, `trials` whether another one gives more; `penalty` who sends bad signatures; `laggards` retransmission; `catching_up` and `fetches` decided batches for who was away;
 //! `restart` what a log says after a crash; `canonical` which states are one to a model checker.
 
 #![forbid(unsafe_code)]
@@ -27,8 +27,10 @@
 mod admission;
 #[doc(hidden)]
 pub mod canonical;
+mod catching_up;
 mod demand;
 mod evidence;
+mod fetches;
 mod laggards;
 mod leading;
 mod machine;

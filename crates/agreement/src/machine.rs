@@ -3,6 +3,7 @@
 
 use crate::demand::Demand;
 use crate::evidence::{Heard, Start, Verifier};
+use crate::fetches::Fetches;
 use crate::marks::Marks;
 use crate::peers::PeerStatus;
 use crate::penalty::{Trust, is_signed};
@@ -91,6 +92,8 @@ pub enum Effect {
         to: ReplicaId,
         /// First slot wanted.
         from: Slot,
+        /// Last slot wanted.
+        last: Slot,
     },
     /// This replica is so far behind that a peer no longer has the batches: fetch its state.
     FetchState {
@@ -212,10 +215,7 @@ pub struct Agreement {
     pub(crate) ticks: Ticks,
     pub(crate) status_ms: u64,
     pub(crate) status_delivered: Slot,
-    pub(crate) fetch_ms: Option<u64>,
-    pub(crate) fetch_from: usize,
-    // What the peer asked last had taken before.
-    pub(crate) fetch_turn_ms: u64,
+    pub(crate) fetches: Fetches,
     // The view in which the own log fell so far behind that nothing more is delivered until it has
     // caught up.
     pub(crate) lags_since: Option<View>,
@@ -241,6 +241,8 @@ impl Agreement {
         now: Now,
     ) -> Agreement {
         let n = settings.parameters.faults.n();
+        let (me, depth) = (settings.me, settings.parameters.depth);
+        let fetches = Fetches::new(n, me, depth, settings.one_seeder);
         // Where the log does not bring back the prefix under which it voted (`prefix`, 3).
         let locked = restart.slots.iter().rev().find(|(_, state)| state.locked.is_some());
         let window_needs = locked.map_or(0, |(slot, _)| slot.0.saturating_sub(settings.window));
@@ -293,9 +295,7 @@ impl Agreement {
             ticks: Ticks::default(),
             status_ms: 0,
             status_delivered: restart.delivered,
-            fetch_ms: None,
-            fetch_from: settings.me.index(),
-            fetch_turn_ms: 0,
+            fetches,
             lags_since: None,
             execution_held: false,
             appended: 0,
@@ -365,7 +365,7 @@ impl Agreement {
             Message::NewView(new_view) => self.on_new_view(now, from, *new_view),
             Message::FetchBatch { slot, digest } => self.on_fetch_batch(from, slot, digest),
             Message::LockedBatch { slot, batch } => self.on_locked_batch(now, slot, batch),
-            Message::Fetch { from: first } => self.on_fetch(from, first),
+            Message::Fetch { from: first, to: last } => self.on_fetch(from, first, last),
             Message::Decisions { decisions, prefix } => {
                 self.on_decisions(now, from, decisions, prefix);
             }
@@ -426,6 +426,7 @@ impl Agreement {
         if self.slots.contains_key(&reach) {
             self.advance(now, reach);
         }
+        self.take_up_early(now);
     }
 
     /// A link to a replica came up or went down.
@@ -433,6 +434,9 @@ impl Agreement {
         let leader = self.leader();
         let Some(peer) = self.peers.get_mut(replica.index()) else { return };
         let was = std::mem::replace(&mut peer.connected, up);
+        if !up {
+            self.fetches.on_link_down(replica);
+        }
         if replica == leader {
             self.leader_lost_ms = match (was, up) {
                 (_, true) => None,
@@ -453,6 +457,7 @@ impl Agreement {
     /// Time passes; called every [`timing::TICK_MS`] or so.
     pub fn on_tick(&mut self, now: Now) {
         self.check_leader(now);
+        self.watch_fetches(now);
         if now.monotonic_ms >= self.status_ms + timing::STATUS_MS {
             self.status_ms = now.monotonic_ms;
             self.broadcast_status(now);

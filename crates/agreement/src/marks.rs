@@ -18,6 +18,8 @@ pub struct Marks {
     pub prefixes_vouched: u64,
     /// Times that decisions of others moved this replica on.
     pub decisions_fetched: u64,
+    /// Answers with decided batches that came before their turn.
+    pub decisions_held: u64,
     /// Times that this replica stopped delivering because its log was too far behind.
     pub disk_lags: u64,
 }

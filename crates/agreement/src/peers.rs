@@ -13,10 +13,6 @@ pub(crate) struct PeerStatus {
     pub connected: bool,
     /// When its Status was last answered with more than nothing.
     pub answered_ms: u64,
-    /// Time in which this replica waited for decisions that it asked the peer for.
-    pub fetch_spent_ms: u64,
-    /// How often it gave nothing of use when it was asked.
-    pub fetch_failures: u32,
     /// Since when it waits for a view after the one that works here.
     pub left_ms: Option<u64>,
     /// How often it was followed there.

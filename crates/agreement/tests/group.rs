@@ -197,7 +197,7 @@ fn junk_from_one_replica_changes_nothing() {
         Message::Status { view: View(0), changing: false, delivered: end },
         Message::Status { view: View(0), changing: false, delivered: end },
         Message::Suspect { view: View(u64::MAX) },
-        Message::Fetch { from: end },
+        Message::Fetch { from: end, to: end },
         Message::FetchBatch { slot: end, digest: junk },
         Message::TooOld { checkpoint: end },
         Message::Prefix { slot: end, history: junk, signature: Signature::NONE },

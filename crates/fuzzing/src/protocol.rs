@@ -147,7 +147,7 @@ fn replica_messages() -> Vec<Seed> {
         seed("new_view_of_the_largest_group", &Message::NewView(Box::new(new_view(true)))),
         seed("fetch_batch", &Message::FetchBatch { slot, digest }),
         seed("locked_batch", &Message::LockedBatch { slot, batch: Batch::tick(Time(5)) }),
-        seed("fetch", &Message::Fetch { from: slot }),
+        seed("fetch", &Message::Fetch { from: slot, to: slot.next() }),
         seed("decisions", &Message::Decisions { decisions, prefix: Some(prefix()) }),
         seed("null_decisions", &Message::Decisions { decisions: vec![bare; 256], prefix: None }),
         seed("too_old", &Message::TooOld { checkpoint: slot }),

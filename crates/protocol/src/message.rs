@@ -133,10 +133,12 @@ pub enum Message {
         /// The batch.
         batch: Batch,
     },
-    /// "Send me decided batches from this slot on."
+    /// "Send me these decided batches, or the first of them."
     Fetch {
         /// The first slot wanted.
         from: Slot,
+        /// The last one.
+        to: Slot,
     },
     /// Answer to Fetch: consecutive decided batches, with proof for each or for the prefix that
     /// they end in or before.
@@ -329,7 +331,7 @@ impl Encode for Message {
             Message::NewView(new_view) => put!(out, 10, new_view),
             Message::FetchBatch { slot, digest } => put!(out, 11, slot, digest),
             Message::LockedBatch { slot, batch } => put!(out, 12, slot, batch),
-            Message::Fetch { from } => put!(out, 13, from),
+            Message::Fetch { from, to } => put!(out, 13, from, to),
             Message::Decisions { decisions, prefix } => {
                 out.push(14);
                 encode_list(decisions, out);
@@ -393,7 +395,7 @@ impl Decode for Message {
             10 => Message::NewView(Box::new(Decode::decode(reader)?)),
             11 => get!(reader, FetchBatch { slot, digest }),
             12 => get!(reader, LockedBatch { slot, batch }),
-            13 => get!(reader, Fetch { from }),
+            13 => get!(reader, Fetch { from, to }),
             14 => {
                 let decisions = reader.list("decisions", limits::DECISIONS, 37)?;
                 Message::Decisions { decisions, prefix: Decode::decode(reader)? }

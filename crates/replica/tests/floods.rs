@@ -542,7 +542,7 @@ fn what_a_prefix_proved_here_can_be_proven_to_others() {
         laggard.end_round();
     }
     assert_eq!(laggard.node.report().prefix, Slot(64));
-    laggard.give(replica(3), &Message::Fetch { from: Slot(1) });
+    laggard.give(replica(3), &Message::Fetch { from: Slot(1), to: Slot(32) });
     laggard.end_round();
     let mut answers = laggard.sent_to(replica(3)).filter_map(|message| match message {
         Message::Decisions { decisions, prefix } => Some((decisions, prefix)),

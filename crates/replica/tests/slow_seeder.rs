@@ -261,6 +261,7 @@ fn from_a_single_sender_the_state_comes_at_its_pace_and_from_the_next_when_that_
     assert!(received < 40, "{received} pieces in 20 s");
     assert_eq!(away.asked.keys().copied().collect::<Vec<u8>>(), [SLOW]);
     away.silent = true;
+    away.on_the_way.clear();
     away.run(10_000);
     assert_eq!(away.node.report().executed, Slot(1));
     // The leader gave nothing.

@@ -261,6 +261,8 @@ pub enum Mark {
     PrefixVouched,
     /// A laggard caught up by batches that others had decided.
     DecisionsFetched,
+    /// Some of them came before what precedes them, from another replica.
+    DecisionsHeld,
     /// A replica executed nothing more until its disk had caught up.
     DiskLagged,
     /// A command that waited got a tuple.
@@ -295,7 +297,7 @@ pub enum Mark {
 
 impl Mark {
     /// All of them.
-    pub const ALL: [Mark; 38] = [
+    pub const ALL: [Mark; 39] = [
         Mark::TornTailCut,
         Mark::GapRepaired,
         Mark::StateLinked,
@@ -319,6 +321,7 @@ impl Mark {
         Mark::WriteWithheld,
         Mark::PrefixVouched,
         Mark::DecisionsFetched,
+        Mark::DecisionsHeld,
         Mark::DiskLagged,
         Mark::WaiterServed,
         Mark::SeveralServed,
@@ -452,6 +455,7 @@ impl Report {
             (Mark::WriteWithheld, agreement.writes_withheld),
             (Mark::PrefixVouched, agreement.prefixes_vouched),
             (Mark::DecisionsFetched, agreement.decisions_fetched),
+            (Mark::DecisionsHeld, agreement.decisions_held),
             (Mark::DiskLagged, agreement.disk_lags),
         ] {
             if count > 0 {

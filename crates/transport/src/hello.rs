@@ -8,7 +8,7 @@ use perdura_protocol::codec::encode_bytes;
 use perdura_protocol::{ClusterId, Decode, DecodeError, Digest, Encode, Reader, ReplicaId};
 
 /// The version of messages and handshake that this build speaks.
-pub const PROTOCOL_VERSION: u16 = 1;
+pub const PROTOCOL_VERSION: u16 = 2;
 
 const MAGIC: [u8; 8] = *b"PERDURA\0";
 
@@ -192,13 +192,16 @@ mod tests {
             assert_eq!(AnyHello::decode(hello.to_bytes()), Ok(AnyHello::Ours(hello)));
         }
         let mut newer = Hello::client(ClusterId([7; 16]), Role::Client);
-        newer.version = 2;
+        newer.version = PROTOCOL_VERSION + 1;
         let mut bytes = newer.to_bytes().to_vec();
-        bytes.extend_from_slice(b"what version 2 adds");
-        assert_eq!(AnyHello::decode(bytes.into()), Ok(AnyHello::OtherVersion(2)));
+        bytes.extend_from_slice(b"what the next version adds");
+        assert_eq!(
+            AnyHello::decode(bytes.into()),
+            Ok(AnyHello::OtherVersion(PROTOCOL_VERSION + 1))
+        );
         assert!(AnyHello::decode(Bytes::from_static(b"GET / HTTP/1.1")).is_err());
-        let words = version_refusal(2).to_string();
-        assert!(words.contains("version 1") && words.contains("version 2"), "{words}");
+        let words = version_refusal(PROTOCOL_VERSION + 1).to_string();
+        assert!(words.contains("version 2") && words.contains("version 3"), "{words}");
     }
 
     #[test]

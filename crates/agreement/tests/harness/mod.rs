@@ -235,7 +235,7 @@ impl Group {
                     let known = self.two_faced == Some(replica.index());
                     assert!(known, "replica {i} accuses {replica} of {what:?}");
                 }
-                Effect::Serve { to, from } => {
+                Effect::Serve { to, from, .. } => {
                     // What a log would do: all decided batches are in some record.
                     assert!(to.index() < self.nodes.len() && from > Slot(0));
                     self.serve(i, to.index(), from);

@@ -423,14 +423,14 @@ impl<S: Service> Node<S> {
     }
 
     /// A laggard asks for batches that agreement has forgotten.
-    pub(super) fn serve(&mut self, to: ReplicaId, from: Slot) {
+    pub(super) fn serve(&mut self, to: ReplicaId, from: Slot, last: Slot) {
         self.counters.fetches_served += 1;
         let limit = self.parameters.depth as usize;
         let mut bytes = 0;
         let recent: Vec<Decision> = self
             .checkpointing
             .recent
-            .range(from..)
+            .range(from..=last)
             .zip(from.0..)
             .take_while(|((slot, decision), expected)| {
                 bytes += decision.batch.raw().len();
@@ -445,7 +445,7 @@ impl<S: Service> Node<S> {
         }
         let wanted: Vec<(Slot, Digest)> = self
             .histories
-            .range(from..)
+            .range(from..=last)
             .zip(from.0..)
             .take_while(|((slot, _), expected)| slot.0 == *expected)
             .map(|((slot, digest), _)| (*slot, *digest))

@@ -7,15 +7,22 @@
 //! stands a reserve, the leader, for it has the most to do; from a single sender
 //! ([`StateTransfer::SingleSender`]), all others.
 
+use super::questions::QUESTIONS;
 use super::transfer::Offer;
 use bytes::Bytes;
 use perdura_execution::Manifest;
 use perdura_protocol::{Digest, ReplicaId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Pieces asked for at once of one seeder: enough to keep a link busy, and a bounded memory at both
-/// ends.
-const PIECES_AT_ONCE: usize = 8;
+/// Pieces asked for at once of one seeder, at least ...
+const LEAST_AT_ONCE: usize = 8;
+
+/// ... at most, as many as it lets wait, less some that are asked for again ...
+const MOST_AT_ONCE: usize = QUESTIONS * 3 / 4;
+
+/// ... and so many that they come to this many bytes: enough to keep a link busy while the way to and fro
+/// takes some tens of milliseconds, as it does where all have much to do, and a bounded memory at both ends.
+const BYTES_AT_ONCE: usize = 2 << 20;
 
 /// A seeder that owes pieces and gave none for this time is left out. It doubles when nobody else gave
 /// any either, for what all of them send may come by one slow way ...
@@ -99,6 +106,8 @@ pub(super) struct Fetching {
     active: usize,
     // As many are asked at least, if there are as many.
     least: usize,
+    // Pieces that one seeder may owe.
+    at_once: usize,
     pieces: Vec<Option<Bytes>>,
     // To be asked for; some may have come since they were asked for in vain.
     open: VecDeque<u32>,
@@ -122,6 +131,8 @@ impl Fetching {
         now_ms: u64,
     ) -> Fetching {
         let entries = manifest.entries();
+        let bytes: usize = entries.iter().map(|entry| entry.length as usize).sum();
+        let mean = bytes / entries.len().max(1);
         let pieces: Vec<Option<Bytes>> =
             entries.iter().map(|entry| kept.get(&entry.digest).cloned()).collect();
         let seeder = |id| Seeder { id, owes: BTreeSet::new(), since_ms: now_ms, away: false };
@@ -130,6 +141,7 @@ impl Fetching {
             offer,
             active: active.max(least).min(seeders.len()),
             least,
+            at_once: (BYTES_AT_ONCE / mean.max(1)).clamp(LEAST_AT_ONCE, MOST_AT_ONCE),
             seeders,
             open: (0..entries.len() as u32).collect(),
             missing: pieces.iter().filter(|piece| piece.is_none()).count(),
@@ -173,12 +185,13 @@ impl Fetching {
     /// What to ask whom for now.
     pub fn asks(&mut self, now_ms: u64) -> Vec<(ReplicaId, u32)> {
         let mut asks = Vec::new();
+        let most = self.at_once;
         // In turns, so that few pieces are shared out as well as many.
-        for _ in 0..PIECES_AT_ONCE {
+        for _ in 0..most {
             for place in 0..self.active {
                 let seeder = &self.seeders[place];
                 if !seeder.away
-                    && seeder.owes.len() < PIECES_AT_ONCE
+                    && seeder.owes.len() < most
                     && let Some(index) = self.next_open()
                 {
                     asks.push(self.ask(place, index, now_ms));
@@ -218,7 +231,7 @@ impl Fetching {
             .collect();
         let owed = self.seeders.iter().filter(slow).flat_map(|seeder| seeder.owes.iter().copied());
         let owed: BTreeSet<u32> = owed.filter(|index| !quick.contains(index)).collect();
-        owed.into_iter().take(PIECES_AT_ONCE).collect()
+        owed.into_iter().take(LEAST_AT_ONCE).collect()
     }
 
     /// A piece that was missing, and is what the manifest says.

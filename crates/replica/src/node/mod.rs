@@ -367,7 +367,7 @@ impl<S: Service> Node<S> {
                 }
                 Effect::Certified(prefix) => self.on_certified(prefix),
                 Effect::ViewStarted(view) => self.on_view_started(view),
-                Effect::Serve { to, from } => self.serve(to, from),
+                Effect::Serve { to, from, last } => self.serve(to, from, last),
                 Effect::FetchState { checkpoint } => self.want_state(now, checkpoint),
                 Effect::Misbehaved { replica, what } => {
                     self.misbehaved(Peer::Replica(replica), format!("{what:?}"));

@@ -8,11 +8,11 @@ use super::{Node, Peer};
 use perdura_agreement::Now;
 use perdura_execution::Service;
 use perdura_protocol::message::Message;
-use perdura_protocol::{ReplicaId, Slot, seeded};
+use perdura_protocol::{ReplicaId, Slot, limits, seeded};
 use std::collections::VecDeque;
 
 /// Questions of one replica that wait; further ones are dropped and asked again. A transfer asks
-/// for eight pieces at a time.
+/// for fewer pieces at a time.
 pub const QUESTIONS: usize = 64;
 
 /// Bytes of answers to one replica by which its allowance grows in a tick: 100 MB/s, nearly what a
@@ -26,6 +26,10 @@ const AGAIN_COST: i64 = 32;
 /// Questions remembered of each replica: more than the pieces and batches that it asks for at once.
 const REMEMBERED: usize = 256;
 
+/// Slots by which a range may lie before one that the same replica had: as many as it may have asked others
+/// for meanwhile.
+const FETCHED_BETWEEN: u64 = (limits::REPLICAS * limits::DECISIONS) as u64;
+
 /// Queries for states, which all replicas answer and repeat their votes for: one in this time.
 const QUERY_MS: u64 = 100;
 
@@ -36,26 +40,22 @@ pub(super) struct Asker {
     // May be below nothing, by one answer: that is paid back first.
     allowance: i64,
     queried_ms: Option<u64>,
-    // What it was answered lately, and the slot from which on it last had decisions.
+    // What it was answered lately, from which slots on it had decisions, and the last of those.
     answered: VecDeque<Message>,
+    fetched: VecDeque<Slot>,
     decided: Slot,
 }
 
 impl Asker {
     /// Whether it was answered this before; remembers that it is now.
     fn again(&mut self, question: &Message) -> bool {
-        if let Message::Fetch { from } = question {
-            let before = std::mem::replace(&mut self.decided, *from);
-            return *from <= before;
+        if let Message::Fetch { from, .. } = question {
+            // It asks others for the ranges between, and for one of those when that does not come.
+            let behind = from.plus(FETCHED_BETWEEN) < self.decided;
+            self.decided = self.decided.max(*from);
+            return remember(&mut self.fetched, *from) || behind;
         }
-        let again = self.answered.contains(question);
-        if !again {
-            if self.answered.len() >= REMEMBERED {
-                self.answered.pop_front();
-            }
-            self.answered.push_back(question.clone());
-        }
-        again
+        remember(&mut self.answered, question.clone())
     }
 
     pub fn waiting(&self) -> usize {
@@ -73,6 +73,18 @@ pub(super) fn is_costly(message: &Message) -> bool {
             | Message::FetchPiece { .. }
             | Message::StateQuery
     )
+}
+
+/// Whether it is among those remembered; it is from now on.
+fn remember<T: PartialEq>(remembered: &mut VecDeque<T>, new: T) -> bool {
+    let again = remembered.contains(&new);
+    if !again {
+        if remembered.len() >= REMEMBERED {
+            remembered.pop_front();
+        }
+        remembered.push_back(new);
+    }
+    again
 }
 
 impl<S: Service> Node<S> {
@@ -151,6 +163,7 @@ impl<S: Service> Node<S> {
         {
             asker.waiting.clear();
             asker.answered.clear();
+            asker.fetched.clear();
             asker.decided = Slot(0);
         }
     }
@@ -165,12 +178,13 @@ mod tests {
         let mut asker = Asker::default();
         let piece = |index| Message::FetchPiece { slot: Slot(64), index };
         let laggard: Vec<Message> = (1..100)
-            .map(|n| Message::Fetch { from: Slot(32 * n) })
+            .map(|n| Message::Fetch { from: Slot(32 * n), to: Slot(32 * n + 31) })
             .chain((0..500).map(piece))
             .collect();
         assert!(!laggard.iter().any(|question| asker.again(question)));
         assert!(asker.answered.len() <= REMEMBERED);
-        for old in [Message::Fetch { from: Slot(32) }, piece(499), piece(400)] {
+        let fetch = Message::Fetch { from: Slot(32), to: Slot(32) };
+        for old in [fetch, piece(499), piece(400)] {
             assert!(asker.again(&old) && asker.again(&old), "{old:?}");
         }
     }

@@ -68,7 +68,7 @@ pub struct Counters {
 pub enum State {
     /// It votes, executes and answers.
     Active,
-    /// It fetches state, or waits for its view to start, or for its disk.
+    /// It fetches state, or many decided batches, or waits for its view to start, or for its disk.
     Recovering,
     /// Its state differed from a certified one; it begins anew from what is certified.
     Repairing,
@@ -157,7 +157,8 @@ impl<S: Service> Node<S> {
         let working = self.agreement.voting()
             && self.agreement.mode() == Mode::Started
             && !self.transfer.active()
-            && !self.disk_lags;
+            && !self.disk_lags
+            && !self.agreement.is_far_behind();
         let state = match (self.counters.diverged, working) {
             (true, _) => State::Diverged,
             (false, true) => State::Active,

@@ -86,7 +86,7 @@ impl Follower {
             match output {
                 Output::Append { mark, .. } => self.appends.push(mark),
                 Output::Send { bytes, .. } => match Message::from_bytes(bytes).unwrap() {
-                    Message::Fetch { from } => self.asked.push(from),
+                    Message::Fetch { from, .. } => self.asked.push(from),
                     Message::Replies { outcomes, .. } => self.replies += outcomes.len(),
                     Message::Suspect { .. } => self.suspicions += 1,
                     _ => {}

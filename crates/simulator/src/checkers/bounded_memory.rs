@@ -35,7 +35,7 @@ impl BoundedMemory {
         let others = self.replicas as usize - 1;
         let agreement = held.agreement;
         let shrunk = |bytes: usize| (bytes >> self.shrunk) as u64;
-        let bounds: [(&str, usize, u64); 22] = [
+        let bounds: [(&str, usize, u64); 23] = [
             ("slots", agreement.slots, slots),
             ("bytes of frames of clients", agreement.frame_bytes, shrunk(POOL_BYTES)),
             ("bytes of one client's frames", agreement.client_bytes, shrunk(CLIENT_POOL_BYTES)),
@@ -61,6 +61,11 @@ impl BoundedMemory {
             ),
             ("view changes", agreement.view_changes, self.replicas),
             ("batches for a new view", agreement.fetched, limits::WINDOW),
+            (
+                "bytes of batches that came early",
+                agreement.early_bytes,
+                (others * (limits::FETCH_BYTES + limits::BATCH_BYTES)) as u64,
+            ),
             // Four of each that a window has.
             (
                 "slots of signed histories",

@@ -14,7 +14,7 @@ fn piece(index: u32) -> Bytes {
 /// A state of `count` pieces.
 fn manifest(count: u32) -> Manifest {
     let entries: Vec<Bytes> = (0..count)
-        .map(|index| [Digest::of(&piece(index)).to_bytes().as_ref(), &[4, 0, 0, 0]].concat().into())
+        .map(|index| [Digest::of(&piece(index)).to_bytes().as_ref(), &[0, 0, 4, 0]].concat().into())
         .collect();
     let header = [Slot(7).to_bytes(), Digest::ZERO.to_bytes(), 0u32.to_bytes(), count.to_bytes()];
     Manifest::from_bytes(header.into_iter().chain(entries).flatten().collect()).unwrap()
@@ -42,7 +42,7 @@ fn the_work_is_shared_out_and_the_leader_has_none_of_it() {
     let mut state = fetching(40, (2, 2), &[0, 5]);
     let mut given = BTreeMap::new();
     let mut asks: VecDeque<(ReplicaId, u32)> = state.asks(0).into();
-    assert_eq!(asks.len(), 2 * PIECES_AT_ONCE);
+    assert_eq!(asks.len(), 2 * LEAST_AT_ONCE);
     while let Some((from, index)) = asks.pop_front() {
         assert!(state.lacks(index) && state.owes(from, index), "asked for once");
         state.take(1, index, piece(index));
@@ -95,7 +95,7 @@ fn who_gives_nothing_is_found_and_what_it_owes_is_open_again() {
     state.drop_seeder(ANSWER_MS, B);
     // Two are to be asked at any time, and so the leader now.
     let next = state.asks(ANSWER_MS);
-    assert_eq!((of(&next, A).len(), of(&next, LEADER).len()), (0, PIECES_AT_ONCE));
+    assert_eq!((of(&next, A).len(), of(&next, LEADER).len()), (0, LEAST_AT_ONCE));
     state.drop_seeder(ANSWER_MS, A);
     assert_eq!(state.seeders().collect::<Vec<_>>(), [LEADER]);
     state.drop_seeder(ANSWER_MS, LEADER);
@@ -190,7 +190,7 @@ fn when_pieces_come_slowly_the_reserve_is_asked_too() {
     assert!(!state.lags(since + PACE_MS - 1, &mut pace));
     assert!(state.asks(since + 10).iter().all(|ask| ask.0 != LEADER));
     assert!(state.lags(since + PACE_MS, &mut pace));
-    assert_eq!(of(&state.asks(since + PACE_MS), LEADER).len(), PIECES_AT_ONCE);
+    assert_eq!(of(&state.asks(since + PACE_MS), LEADER).len(), LEAST_AT_ONCE);
     // The way may be slow: more patience from now on, also for the next state.
     assert!(!state.lags(since + 3 * PACE_MS - 1, &mut pace));
     assert!(state.lags(since + 3 * PACE_MS, &mut pace));

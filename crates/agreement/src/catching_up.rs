@@ -1,0 +1,209 @@
+//! Catching up: a laggard fetches decided batches from those who are ahead of it ([`Fetches`] says what
+//! from whom), and others get them from it.
+
+use crate::fetches::{Ahead, Answer};
+use crate::machine::{Agreement, Effect, Misbehaviour, Now};
+use crate::slot::Decided;
+use perdura_protocol::message::{Decision, Message};
+use perdura_protocol::statement::Kind;
+use perdura_protocol::viewchange::PrefixCertificate;
+use perdura_protocol::{Certificate, Digest, ReplicaId, Slot, limits};
+
+impl Agreement {
+    /// Whether this replica is so far behind what is decided that a vote of it is of little use to a client
+    /// that waits: by a quarter of the window.
+    #[must_use]
+    pub fn is_far_behind(&self) -> bool {
+        self.delivered_elsewhere() > self.delivered.plus(self.settings.window / 4)
+    }
+
+    /// A heartbeat: begins to fetch, if what is missing does not come by itself.
+    pub(crate) fn fetch_if_behind(&mut self, now: Now) {
+        let stalled = self.delivered == self.status_delivered;
+        let far = self.delivered_elsewhere() > self.delivered.plus(self.settings.parameters.depth);
+        if stalled || far {
+            self.fetch_more(now);
+        }
+    }
+
+    /// A tick: who did not answer in time is not waited for.
+    pub(crate) fn watch_fetches(&mut self, now: Now) {
+        self.fetches.expire(now.monotonic_ms);
+        if self.fetches.under_way() {
+            self.fetch_more(now);
+        }
+    }
+
+    /// Asks for all that is to be asked for now.
+    pub(crate) fn fetch_more(&mut self, now: Now) {
+        let me = self.settings.me.index();
+        let held_back = self.awaiting_state || self.lags_since.is_some();
+        if held_back || self.claimed_elsewhere() <= self.delivered {
+            return;
+        }
+        let mut peers: Vec<Slot> = self.peers.iter().map(|peer| peer.delivered).collect();
+        peers[me] = Slot(0);
+        let ahead = Ahead { delivered: self.delivered, peers: &peers, leader: self.leader() };
+        while let Some(ask) = self.fetches.next_ask(now.monotonic_ms, &ahead) {
+            self.trust[ask.of.index()].fetch();
+            let message = Message::Fetch { from: ask.first, to: ask.last };
+            self.effects.push_back(Effect::Send { to: ask.of, message });
+        }
+    }
+
+    /// Of one seeder only (`Settings::one_seeder`): it gave the state, and is asked for what comes after it.
+    pub fn set_seeder(&mut self, seeder: ReplicaId) {
+        self.fetches.set_seeder(seeder);
+    }
+
+    pub(crate) fn on_fetch(&mut self, from: ReplicaId, first: Slot, last: Slot) {
+        if first > self.delivered || first == Slot(0) || last < first {
+            return;
+        }
+        let mut decisions = Vec::new();
+        let mut bytes = 0;
+        let mut slot = first;
+        while let Some(decision) = self.decision(slot) {
+            bytes += decision.batch.raw().len();
+            decisions.push(decision);
+            slot = slot.next();
+            let enough = decisions.len() as u64 >= self.settings.parameters.depth;
+            if bytes >= limits::FETCH_BYTES || enough || slot > last {
+                break;
+            }
+        }
+        if decisions.is_empty() {
+            self.effects.push_back(Effect::Serve { to: from, from: first, last });
+            return;
+        }
+        let prefix = Some(self.prefix.clone()).filter(|p| p.slot >= first && p.slot < slot);
+        let message = Message::Decisions { decisions, prefix };
+        self.effects.push_back(Effect::Send { to: from, message });
+    }
+
+    pub(crate) fn on_decisions(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        decisions: Vec<Decision>,
+        prefix: Option<PrefixCertificate>,
+    ) {
+        let answer = Answer { from, decisions, prefix };
+        let asked = self.fetches.answered(now.monotonic_ms, &answer);
+        if self.awaiting_state || !self.trust[from.index()].decisions(now.monotonic_ms) {
+            return;
+        }
+        if self.lags_since.is_some() || answer.first() > self.delivered.next() {
+            if asked {
+                self.marks.decisions_held += 1;
+                self.fetches.hold(answer);
+            }
+        } else {
+            self.take_up(now, answer, asked);
+        }
+        self.fetch_more(now);
+    }
+
+    /// What came early and is next now, once all that is delivered is executed: the pipeline's reach goes
+    /// from there.
+    pub(crate) fn take_up_early(&mut self, now: Now) {
+        while self.executed == self.delivered
+            && self.lags_since.is_none()
+            && let Some(answer) = self.fetches.ready(self.delivered)
+        {
+            self.take_up(now, answer, true);
+        }
+    }
+
+    /// Delivers what is proven of an answer that begins at the next slot, or before it.
+    fn take_up(&mut self, now: Now, answer: Answer, asked: bool) {
+        let (before, last) = (self.delivered, answer.last());
+        let Answer { from, decisions, prefix } = answer;
+        let mut next = self.delivered.next();
+        let mut fresh: Vec<Decision> = Vec::new();
+        for decision in decisions {
+            if decision.slot < next {
+                continue;
+            }
+            if decision.slot != next || decision.slot > self.reach() {
+                break;
+            }
+            next = next.next();
+            fresh.push(decision);
+        }
+        let proven_prefix = self.covered(&fresh, prefix.as_ref());
+        let covered = proven_prefix.unwrap_or_default();
+        for decision in fresh {
+            let proven = self.proven(&decision);
+            if decision.slot > covered && !proven {
+                // Without any Accepts it only lacks the prefix that would prove it.
+                if !decision.accepts.is_empty() {
+                    self.misbehaved(from, Misbehaviour::BadDecision);
+                }
+                break;
+            }
+            let Decision { slot, view, accepts, batch } = decision;
+            // The prefix proves the batch, not what a liar may have put beside it; that is not
+            // passed on.
+            let accepts = if proven { accepts } else { Certificate::default() };
+            let state = self.slot_mut(now, slot);
+            if let Some(held) = &state.decided {
+                assert!(held.batch.digest() == batch.digest(), "two decisions for a slot: stop");
+            }
+            state.decided = Some(Decided { view, batch, accepts });
+        }
+        if let Some(prefix) = prefix.filter(|prefix| proven_prefix == Some(prefix.slot)) {
+            self.learn_prefix(now, prefix);
+        }
+        self.deliver_decided(now);
+        let progress = self.delivered > before;
+        self.marks.decisions_fetched += u64::from(progress);
+        // What others gave before it was needed no more.
+        if asked && !progress && last > before {
+            self.fetches.failed(now.monotonic_ms, from);
+        }
+    }
+
+    /// The slot up to which a certified prefix proves these decisions, if it does.
+    fn covered(
+        &mut self,
+        decisions: &[Decision],
+        prefix: Option<&PrefixCertificate>,
+    ) -> Option<Slot> {
+        let prefix = prefix.filter(|prefix| prefix.slot <= self.reach())?;
+        let mut history: Digest = self.history;
+        for decision in decisions.iter().take_while(|decision| decision.slot <= prefix.slot) {
+            history = history.chain(decision.slot, decision.batch.digest());
+            if decision.slot == prefix.slot
+                && history == prefix.history
+                && self.judge(|_, verifier| verifier.prefix(prefix))
+            {
+                return Some(prefix.slot);
+            }
+        }
+        None
+    }
+
+    /// Whether a quorum of Accepts proves the decision. With r = 0 nobody lies about one.
+    fn proven(&mut self, decision: &Decision) -> bool {
+        if !self.byzantine() {
+            return true;
+        }
+        let Decision { slot, view, accepts, batch } = decision;
+        let (quorum, digest) = (self.quorum(), batch.digest());
+        self.judge(|_, verifier| {
+            verifier.certified(accepts, quorum, Kind::Accept, *view, *slot, digest)
+        })
+    }
+
+    /// Only a peer that was asked may send this replica after a state.
+    pub(crate) fn on_too_old(&mut self, now: Now, from: ReplicaId, checkpoint: Slot) {
+        let asked = self.fetches.asks(from);
+        // A state is there only if others than one are ahead.
+        let ahead = self.delivered_elsewhere() > self.delivered;
+        if asked && ahead && checkpoint > self.delivered {
+            self.fetches.failed(now.monotonic_ms, from);
+            self.effects.push_back(Effect::FetchState { checkpoint });
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! Which decided slots a replica that catches up asks of whom, and what came before its turn.
+//!
+//! Of each peer one range is asked at a time, and of different peers ranges one after the other: while one
+//! answer is on its way, others are being sent and taken in. What comes before what precedes it is held as
+//! it came, one answer of each peer, and is judged when its turn has come.
+//!
+//! All who are ahead are asked in turns of equal *time*, not of equal number: whoever takes long, on purpose
+//! or not, is asked the less often. What one owes while the answers of others wait for it is asked of
+//! another too. So a liar that keeps just within the time-out delays by little, and never by more than its
+//! share of the time.
+
+use crate::timing;
+use perdura_protocol::message::Decision;
+use perdura_protocol::viewchange::PrefixCertificate;
+use perdura_protocol::{ReplicaId, Slot, limits};
+
+/// Beyond twice the time that who is asked in its place took last, somebody else's answer is overdue after
+/// this time.
+const OVERDUE_MS: u64 = 20;
+
+/// Bytes of batches in an answer, at most: the last batch may be the one that exceeds the limit.
+const ANSWER_BYTES: usize = limits::FETCH_BYTES + limits::BATCH_BYTES;
+
+/// Decisions, consecutive if a correct replica sent them.
+#[derive(Clone, Debug)]
+pub(crate) struct Answer {
+    pub from: ReplicaId,
+    pub decisions: Vec<Decision>,
+    pub prefix: Option<PrefixCertificate>,
+}
+
+impl Answer {
+    pub fn first(&self) -> Slot {
+        self.decisions.first().map_or(Slot(0), |decision| decision.slot)
+    }
+
+    /// The end of the run with which it begins.
+    pub fn last(&self) -> Slot {
+        let run = self.decisions.iter().zip(self.first().0..);
+        let run = run.take_while(|(decision, slot)| decision.slot.0 == *slot);
+        run.last().map_or(Slot(0), |(decision, _)| decision.slot)
+    }
+
+    fn bytes(&self) -> usize {
+        self.decisions.iter().map(|decision| decision.batch.raw().len()).sum()
+    }
+}
+
+/// A range of slots that a peer was asked for.
+#[derive(Clone, Copy, Debug)]
+struct Question {
+    first: Slot,
+    last: Slot,
+    since_ms: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Peer {
+    asked: Option<Question>,
+    // The one before, if no answer came in time: it may come yet.
+    late: Option<Question>,
+    early: Option<Answer>,
+    // Slots that fit into an answer of it.
+    length: u64,
+    // Time in which this replica waited for its answers.
+    spent_ms: u64,
+    // For the last one.
+    took_ms: u64,
+    // How often it gave nothing of use when it was asked, and until when it is not asked again.
+    failures: u32,
+    rests_until_ms: u64,
+}
+
+impl Peer {
+    /// The slots that need not be asked for, for they are on their way or here.
+    fn spans(&self) -> impl Iterator<Item = (Slot, Slot)> + '_ {
+        let asked = self.asked.map(|question| (question.first, question.last));
+        let early = self.early.as_ref().map(|answer| (answer.first(), answer.last()));
+        asked.into_iter().chain(early)
+    }
+}
+
+/// What to ask a peer for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Ask {
+    pub of: ReplicaId,
+    pub first: Slot,
+    pub last: Slot,
+}
+
+/// Where a catching up stands.
+pub(crate) struct Ahead<'a> {
+    pub delivered: Slot,
+    /// What each peer says that it delivered; of this replica nothing.
+    pub peers: &'a [Slot],
+    /// Who is asked last of all where one only is asked.
+    pub leader: ReplicaId,
+}
+
+/// The questions of one replica.
+#[derive(Clone, Debug)]
+pub(crate) struct Fetches {
+    peers: Vec<Peer>,
+    // The longest range that is asked for.
+    most: u64,
+    one_seeder: bool,
+    // Whom it asked last, and what that one had taken before.
+    last: usize,
+    turn_ms: u64,
+}
+
+impl Fetches {
+    /// Of `n` replicas, ranges of at most `most` slots; of one peer only, as long as it does not fail, with
+    /// `one_seeder`.
+    pub fn new(n: usize, me: ReplicaId, most: u64, one_seeder: bool) -> Fetches {
+        let peer = || Peer { length: most, ..Peer::default() };
+        Fetches {
+            peers: std::iter::repeat_with(peer).take(n).collect(),
+            most,
+            one_seeder,
+            last: me.index(),
+            turn_ms: 0,
+        }
+    }
+
+    /// Whether anything is on its way, or waits for its turn.
+    pub fn under_way(&self) -> bool {
+        self.peers.iter().any(|peer| peer.asked.is_some() || peer.early.is_some())
+    }
+
+    /// Whether this peer owes an answer.
+    pub fn asks(&self, peer: ReplicaId) -> bool {
+        self.peers[peer.index()].asked.is_some()
+    }
+
+    /// Bytes of batches that wait for their turn.
+    pub fn held_bytes(&self) -> usize {
+        self.peers.iter().filter_map(|peer| peer.early.as_ref()).map(Answer::bytes).sum()
+    }
+
+    /// Forgets what is under way.
+    pub fn clear(&mut self) {
+        for peer in &mut self.peers {
+            (peer.asked, peer.late, peer.early) = (None, None, None);
+        }
+    }
+
+    /// From now on only this one is asked, as long as it does not fail.
+    pub fn set_seeder(&mut self, seeder: ReplicaId) {
+        self.clear();
+        self.last = seeder.index();
+        self.peers.iter_mut().for_each(|peer| peer.failures = 0);
+    }
+
+    /// What was on the link to this one is lost.
+    pub fn on_link_down(&mut self, peer: ReplicaId) {
+        let peer = &mut self.peers[peer.index()];
+        (peer.asked, peer.late) = (None, None);
+    }
+
+    /// The next thing to ask for, if there is one and somebody who can be asked; it counts as asked.
+    pub fn next_ask(&mut self, now_ms: u64, ahead: &Ahead<'_>) -> Option<Ask> {
+        let ask = self.open(now_ms, ahead).or_else(|| self.overdue(now_ms, ahead))?;
+        let turn_ms = self.turn_ms;
+        let peer = &mut self.peers[ask.of.index()];
+        // Whoever was not ahead for a while has saved nothing up.
+        peer.spent_ms = peer.spent_ms.max(turn_ms);
+        peer.asked = Some(Question { first: ask.first, last: ask.last, since_ms: now_ms });
+        (self.turn_ms, self.last) = (peer.spent_ms, ask.of.index());
+        Some(ask)
+    }
+
+    /// The first range that is neither here nor on its way.
+    fn open(&self, now_ms: u64, ahead: &Ahead<'_>) -> Option<Ask> {
+        if self.one_seeder && self.under_way() {
+            return None;
+        }
+        let head = ahead.delivered.next();
+        let mut spans: Vec<(Slot, Slot)> = self.peers.iter().flat_map(Peer::spans).collect();
+        spans.sort_unstable();
+        let mut first = head;
+        let mut before = None;
+        for (begin, end) in spans {
+            if begin > first {
+                before = Some(begin.previous());
+                break;
+            }
+            first = first.max(end.next());
+        }
+        let of = self.candidate(now_ms, first, ahead)?;
+        let (delivered, length) = (ahead.peers[of.index()], self.peers[of.index()].length);
+        let full = Slot(first.0 + length - 1);
+        let last = full.min(delivered).min(before.unwrap_or(full));
+        // What has just been decided may come by itself.
+        let whole = first == head || before.is_some() || last == full;
+        whole.then_some(Ask { of, first, last })
+    }
+
+    /// Who has taken least time so far, of those who are ahead and free.
+    fn candidate(&self, now_ms: u64, first: Slot, ahead: &Ahead<'_>) -> Option<ReplicaId> {
+        let n = self.peers.len();
+        let head = first == ahead.delivered.next();
+        let free = (1..=n).map(|step| (self.last + step) % n).filter(|index| {
+            let peer = &self.peers[*index];
+            let held = peer.early.is_some() && !head;
+            let ahead = ahead.peers[*index] >= first;
+            ahead && peer.asked.is_none() && !held && now_ms >= peer.rests_until_ms
+        });
+        let candidate = if self.one_seeder {
+            let leader = ahead.leader.index();
+            free.min_by_key(|index| {
+                (self.peers[*index].failures, *index != self.last, *index == leader)
+            })
+        } else {
+            free.min_by_key(|index| self.peers[*index].spent_ms.max(self.turn_ms))
+        };
+        candidate.map(|index| ReplicaId(index as u8))
+    }
+
+    /// What comes next and was asked for, while answers wait for it, and others could send it sooner.
+    fn overdue(&self, now_ms: u64, ahead: &Ahead<'_>) -> Option<Ask> {
+        let waiting = self.peers.iter().any(|peer| peer.early.is_some());
+        if self.one_seeder || !waiting {
+            return None;
+        }
+        let head = ahead.delivered.next();
+        let of = self.candidate(now_ms, head, ahead)?;
+        let peer = &self.peers[of.index()];
+        let patience_ms = 2 * peer.took_ms + OVERDUE_MS;
+        let owed = self.peers.iter().filter_map(|peer| peer.asked);
+        let mut owed = owed.filter(|question| question.first <= head && head <= question.last);
+        if owed.clone().any(|question| now_ms < question.since_ms + patience_ms) {
+            return None;
+        }
+        let last = owed.next()?.last.min(Slot(head.0 + peer.length - 1));
+        Some(Ask { of, first: head, last: last.min(ahead.peers[of.index()]) })
+    }
+
+    /// Questions that were not answered in time are over; they may be answered yet. Says whether there
+    /// were any.
+    pub fn expire(&mut self, now_ms: u64) -> bool {
+        let mut expired = false;
+        for peer in &mut self.peers {
+            if peer.asked.is_some_and(|question| now_ms >= question.since_ms + timing::FETCH_MS) {
+                peer.late = peer.asked.take();
+                peer.length = (peer.length / 2).max(1);
+                peer.spent_ms += timing::FETCH_MS;
+                peer.failures = peer.failures.saturating_add(1);
+                expired = true;
+            }
+        }
+        expired
+    }
+
+    /// An answer came: its sender is charged the time that it took. Whether it was asked for.
+    pub fn answered(&mut self, now_ms: u64, answer: &Answer) -> bool {
+        let most = self.most;
+        let peer = &mut self.peers[answer.from.index()];
+        let fits = |question: &Question| question.first == answer.first();
+        if let Some(question) = peer.asked.take_if(|question| fits(question)) {
+            peer.took_ms = now_ms.saturating_sub(question.since_ms).max(1);
+            peer.spent_ms += peer.took_ms;
+            let given = answer.decisions.len() as u64;
+            let quick = peer.took_ms < timing::FETCH_MS / 2;
+            if given <= question.last.0 - question.first.0 {
+                peer.length = given.max(1);
+            } else if answer.bytes() < limits::FETCH_BYTES / 2 && quick {
+                peer.length = (2 * peer.length).min(most);
+            }
+            return true;
+        }
+        peer.late.take_if(|question| fits(question)).is_some()
+    }
+
+    /// What it answered was of no use, which costs as much as no answer. It is left alone for a while.
+    pub fn failed(&mut self, now_ms: u64, from: ReplicaId) {
+        let peer = &mut self.peers[from.index()];
+        peer.asked = None;
+        peer.spent_ms += timing::FETCH_MS;
+        peer.failures = peer.failures.saturating_add(1);
+        peer.rests_until_ms = now_ms + timing::STATUS_MS;
+    }
+
+    /// Keeps what came before its turn, if there is room.
+    pub fn hold(&mut self, answer: Answer) {
+        let peer = &mut self.peers[answer.from.index()];
+        if peer.early.is_none() && answer.bytes() <= ANSWER_BYTES {
+            peer.early = Some(answer);
+        }
+    }
+
+    /// An answer whose turn has come; those that came in vain go.
+    pub fn ready(&mut self, delivered: Slot) -> Option<Answer> {
+        for peer in &mut self.peers {
+            peer.early.take_if(|answer| answer.last() <= delivered);
+        }
+        let due = |answer: &mut Answer| answer.first() <= delivered.next();
+        self.peers.iter_mut().find_map(|peer| peer.early.take_if(due))
+    }
+}
