@@ -47,6 +47,10 @@ impl<S: Service> Twin<S> {
                         let manifest = snapshot.manifest();
                         inputs.push_back(Input::CheckpointStored { manifest });
                     }
+                    Output::RestoreState(restoration) => {
+                        restoration.run();
+                        inputs.push_back(Input::StateRestored);
+                    }
                     Output::InstallCheckpoint { manifest, .. } => {
                         inputs.push_back(Input::CheckpointStored { manifest });
                     }

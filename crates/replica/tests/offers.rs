@@ -100,6 +100,18 @@ fn said(node: &mut Node<Store>, ms: u64) -> Vec<Message> {
     said
 }
 
+/// It makes a machine of the pieces that came.
+fn restore(node: &mut Node<Store>, ms: u64) {
+    node.flush(now(ms));
+    let mut outputs = std::iter::from_fn(|| node.next_output());
+    let restoration = outputs.find_map(|output| match output {
+        Output::RestoreState(restoration) => Some(restoration),
+        _ => None,
+    });
+    restoration.expect("all pieces are here").run();
+    node.handle(now(ms), Input::StateRestored);
+}
+
 /// What it answers to replica 1.
 fn ask(node: &mut Node<Store>, ms: u64, message: &Message) -> Vec<Message> {
     tell(node, ms, 1, message);
@@ -198,6 +210,7 @@ fn a_false_signature_in_the_certificate_of_a_transferred_state_is_left_out() {
     for (index, piece) in (0..).zip(pieces) {
         tell(&mut node, 10_030, seeder, &Message::Piece { slot, index, piece });
     }
+    restore(&mut node, 10_030);
     said(&mut node, 10_030);
     node.handle(now(10_040), Input::CheckpointStored { manifest });
     let signers = |node: &mut Node<Store>, ms| {
@@ -335,7 +348,7 @@ fn transfer(node: &mut Node<Store>, signers: &[u8]) {
     for (index, piece) in (0..).zip(pieces) {
         tell(node, 10_030, seeder, &Message::Piece { slot, index, piece });
     }
-    node.flush(now(10_030));
+    restore(node, 10_030);
     let mut outputs = std::iter::from_fn(|| node.next_output());
     assert!(outputs.any(|output| matches!(output, Output::InstallCheckpoint { .. })));
     outputs.for_each(drop);

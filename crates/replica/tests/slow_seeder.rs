@@ -187,6 +187,10 @@ impl Away {
                         }
                     }
                     Output::Append { mark, .. } => inputs.push(Input::Persisted(mark)),
+                    Output::RestoreState(restoration) => {
+                        restoration.run();
+                        inputs.push(Input::StateRestored);
+                    }
                     Output::InstallCheckpoint { manifest, .. } => {
                         inputs.push(Input::CheckpointStored { manifest });
                     }

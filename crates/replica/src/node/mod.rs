@@ -24,6 +24,7 @@ mod ingress;
 mod interceptor;
 mod questions;
 mod report;
+mod restoring;
 mod shares;
 mod transfer;
 mod unexecuted;
@@ -39,6 +40,7 @@ pub use interceptor::{Interceptor, Said};
 pub use perdura_agreement::{Misbehaviour, Now};
 pub use questions::QUESTIONS;
 pub use report::{Counters, Held, Report, State};
+pub use restoring::Restoration;
 pub use waiting::Capacity;
 
 use backlog::Backlog;
@@ -117,6 +119,8 @@ pub enum Input {
         /// Its digest: that of a large state takes too long for the event loop.
         digest: Digest,
     },
+    /// What [`Output::RestoreState`] asked for is done.
+    StateRestored,
     /// What is in memory is not what was digested.
     StateDamaged {
         /// What, in words.
@@ -160,6 +164,8 @@ pub enum Output {
         /// Of the states on disk the one after this slot stays: the log proves it to others.
         keep: Slot,
     },
+    /// Run this; off the event loop. One at a time.
+    RestoreState(Restoration),
     /// Store a state that was transferred and verified; off the event loop.
     InstallCheckpoint {
         /// Its manifest.
@@ -291,6 +297,7 @@ impl<S: Service> Node<S> {
             Input::Persisted(mark) => self.on_persisted(now, mark),
             Input::CheckpointStored { manifest } => self.on_checkpoint_stored(now, manifest),
             Input::StateDigested { manifest, digest } => self.on_state_digested(manifest, digest),
+            Input::StateRestored => self.on_restored(now),
             Input::StateDamaged { what } => self.diverge(what),
             Input::DecisionsRead { to, decisions } => self.on_decisions_read(to, decisions),
         }

@@ -12,6 +12,7 @@
 use super::checkpoints::Stored;
 use super::fetching::{Fetching, Pace, StateTransfer};
 use super::ingress::is_open;
+use super::restoring::Restored;
 use super::{Node, Now, Output, Peer};
 use bytes::Bytes;
 use perdura_execution::{Machine, Manifest, Service};
@@ -52,6 +53,13 @@ enum Phase<S> {
         since_ms: u64,
     },
     Pieces(Box<Fetching>),
+    Restoring {
+        offer: Offer,
+        manifest: Manifest,
+        pieces: Vec<Bytes>,
+        restored: Restored<S>,
+        seeder: Option<ReplicaId>,
+    },
     Installing {
         machine: Box<Machine<S>>,
         prefix: PrefixCertificate,
@@ -334,7 +342,7 @@ impl<S: Service> Node<S> {
     fn go_on(&mut self, now: Now) {
         let Phase::Pieces(fetching) = &mut self.transfer.phase else { return };
         if fetching.complete() {
-            self.restore(now);
+            self.restore();
             return;
         }
         let slot = fetching.offer.state.slot;
@@ -409,14 +417,29 @@ impl<S: Service> Node<S> {
         }
     }
 
-    fn restore(&mut self, now: Now) {
+    /// All pieces are here: a machine is made of them beside the one that serves.
+    fn restore(&mut self) {
         let phase = std::mem::replace(&mut self.transfer.phase, Phase::Idle);
         let Phase::Pieces(fetching) = phase else { return };
         let seeder = fetching.seeders().next();
         let (offer, manifest, pieces) = fetching.into_pieces();
         let pieces: Vec<Bytes> = pieces.into_iter().flatten().collect();
-        let service = (self.make_service)();
-        match Machine::restore(&self.parameters, &manifest, pieces.clone(), service) {
+        let (parameters, service) = (self.parameters.clone(), (self.make_service)());
+        let (restoration, restored) =
+            Restored::of(parameters, manifest.clone(), pieces.clone(), service);
+        self.outputs.push_back(Output::RestoreState(restoration));
+        self.transfer.phase = Phase::Restoring { offer, manifest, pieces, restored, seeder };
+    }
+
+    /// The machine is made; it is stored before it takes the other's place.
+    pub(super) fn on_restored(&mut self, now: Now) {
+        let phase = std::mem::replace(&mut self.transfer.phase, Phase::Idle);
+        let Phase::Restoring { offer, manifest, pieces, restored, seeder } = phase else { return };
+        let Some(outcome) = restored.take() else {
+            self.halt("a state was said to be restored and was not. Report this".into());
+            return;
+        };
+        match outcome {
             Ok(machine) if manifest.slot > self.machine.slot() => {
                 let machine = Box::new(machine);
                 let Offer { state, prefix } = offer;

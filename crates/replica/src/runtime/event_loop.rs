@@ -8,8 +8,9 @@ use super::http::{CheckpointBytes, Shared, Snapshot};
 use super::keeper::{self, Completion, Completions, Keeper};
 use super::pace::FlushWatch;
 use super::repairs::Repairs;
+use super::worker;
 use super::{Clock, Ended, ReplicaConfig, RunError, Shutdown, experiments};
-use crate::node::{Input, Node, NotAdmitted, Output, Peer, Report, State};
+use crate::node::{Input, Node, NotAdmitted, Output, Peer, Report, Restoration, State};
 use bytes::Bytes;
 use perdura_agreement::timing::TICK_MS;
 use perdura_durability::{CheckpointError, Checkpoints, FileDisk, Log, storage};
@@ -259,6 +260,7 @@ impl<S: Service> EventLoop<S> {
                 Completion::StateDigested { manifest, digest } => {
                     Input::StateDigested { manifest, digest }
                 }
+                Completion::StateRestored => Input::StateRestored,
                 Completion::StateDamaged(what) => Input::StateDamaged { what },
                 Completion::Refused(_) | Completion::Failed(_) => continue,
             };
@@ -369,8 +371,9 @@ impl<S: Service> EventLoop<S> {
                     }
                     workers.checkpointer.send(checkpointer::Job::Store { snapshot, keep });
                 }
+                Output::RestoreState(restoration) => self.restore(restoration)?,
                 Output::InstallCheckpoint { manifest, pieces, keep } => {
-                    tracing::info!(slot = %manifest.slot, pieces = pieces.len(), "state received");
+                    tracing::info!(slot = %manifest.slot, pieces = pieces.len(), "state restored");
                     workers.checkpointer.send(checkpointer::Job::Install {
                         manifest,
                         pieces,
@@ -392,6 +395,18 @@ impl<S: Service> EventLoop<S> {
             }
         }
         Ok(again)
+    }
+
+    /// In a thread of its own, that ends with it.
+    fn restore(&self, restoration: Restoration) -> Result<(), RunError> {
+        let Restoration { slot, pieces, .. } = restoration;
+        tracing::info!(%slot, pieces, "state received");
+        let work = move |completions: &Completions| {
+            restoration.run();
+            completions.push(Completion::StateRestored);
+        };
+        worker::spawn_patient("restorer", self.completions.clone(), work)?;
+        Ok(())
     }
 
     fn send(&mut self, peer: Peer, bytes: Bytes) {

@@ -45,6 +45,7 @@ pub(super) enum Completion {
         manifest: perdura_execution::Manifest,
         digest: Digest,
     },
+    StateRestored,
     StateDamaged(String),
     /// What was to be stored is wrong; the disk is not.
     Refused(String),

@@ -94,6 +94,10 @@ impl World {
                     }
                     self.store_state(replica, StateJob::Store { snapshot, keep });
                 }
+                Output::RestoreState(restoration) => {
+                    restoration.run();
+                    self.restore_state(replica);
+                }
                 Output::InstallCheckpoint { manifest, pieces, keep } => {
                     self.store_state(replica, StateJob::Install { manifest, pieces, keep });
                 }

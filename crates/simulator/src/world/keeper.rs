@@ -153,6 +153,20 @@ impl World {
         self.push(delay, Event::StateDigested { replica, life, manifest });
     }
 
+    /// A machine was made of a transferred state; the word of it comes later.
+    pub(crate) fn restore_state(&mut self, replica: usize) {
+        let life = self.replicas[replica].life;
+        let delay = self.disk_random.between(1, 10) * self.plan.flush_us;
+        self.push(delay, Event::StateRestored { replica, life });
+    }
+
+    pub(crate) fn on_state_restored(&mut self, replica: usize) {
+        self.step();
+        self.trace.event([11, replica as u64, 0, self.now_us], &[]);
+        self.trace.line(self.now_us, format_args!("r{replica} restored a state"));
+        self.input(replica, Input::StateRestored);
+    }
+
     pub(crate) fn on_state_digested(&mut self, replica: usize, manifest: Manifest) {
         let (slot, digest) = (manifest.slot, manifest.digest());
         self.step();

@@ -89,6 +89,8 @@ pub(crate) enum Event {
     StateStored { replica: usize, life: u64 },
     /// The word of a state's digest.
     StateDigested { replica: usize, life: u64, manifest: Manifest },
+    /// The word of a restored state.
+    StateRestored { replica: usize, life: u64 },
     /// Batches were read from the log.
     Read { replica: usize, life: u64, to: ReplicaId, wanted: Vec<(Slot, Digest)> },
     /// A liar says something late.
@@ -430,6 +432,13 @@ impl World {
                 let again = || Event::StateDigested { replica, life, manifest: manifest.clone() };
                 if self.lives(replica, life) && !self.postponed(replica, again) {
                     self.on_state_digested(replica, manifest);
+                }
+            }
+            Event::StateRestored { replica, life } => {
+                if self.lives(replica, life)
+                    && !self.postponed(replica, || Event::StateRestored { replica, life })
+                {
+                    self.on_state_restored(replica);
                 }
             }
             Event::Read { replica, life, to, wanted } => {

@@ -1,0 +1,62 @@
+//! A machine from the pieces of a transferred state: seconds for a large one, in which the event loop would
+//! answer nobody, and the links to others would break. So the driver has it made elsewhere.
+
+use bytes::Bytes;
+use perdura_execution::{Machine, Manifest, RestoreError, Service};
+use perdura_protocol::Slot;
+use perdura_protocol::configuration::Parameters;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The work to be done, off the event loop; afterwards comes
+/// [`Input::StateRestored`](super::Input::StateRestored).
+pub struct Restoration {
+    /// The state's slot.
+    pub slot: Slot,
+    /// Its pieces.
+    pub pieces: usize,
+    work: Box<dyn FnOnce() + Send>,
+}
+
+impl Restoration {
+    /// Does it.
+    pub fn run(self) {
+        (self.work)();
+    }
+}
+
+impl fmt::Debug for Restoration {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Restoration { slot, pieces, work: _ } = self;
+        write!(formatter, "Restoration of {slot}, {pieces} pieces")
+    }
+}
+
+type Outcome<S> = Result<Machine<S>, RestoreError>;
+
+/// Where its outcome will be.
+pub(super) struct Restored<S>(Arc<Mutex<Option<Outcome<S>>>>);
+
+impl<S: Service> Restored<S> {
+    /// The work, and where its outcome will be.
+    pub fn of(
+        parameters: Parameters,
+        manifest: Manifest,
+        pieces: Vec<Bytes>,
+        service: S,
+    ) -> (Restoration, Restored<S>) {
+        let outcome = Arc::new(Mutex::new(None));
+        let place = outcome.clone();
+        let (slot, count) = (manifest.slot, pieces.len());
+        let work = move || {
+            let restored = Machine::restore(&parameters, &manifest, pieces, service);
+            *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(restored);
+        };
+        (Restoration { slot, pieces: count, work: Box::new(work) }, Restored(outcome))
+    }
+
+    /// The outcome, if the work is done.
+    pub fn take(&self) -> Option<Outcome<S>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
