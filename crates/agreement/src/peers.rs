@@ -13,6 +13,8 @@ pub(crate) struct PeerStatus {
     pub connected: bool,
     /// When its Status was last answered with more than nothing.
     pub answered_ms: u64,
+    /// When it was last cut off, or behind by more than what is on its way.
+    pub lagged_ms: Option<u64>,
     /// Since when it waits for a view after the one that works here.
     pub left_ms: Option<u64>,
     /// How often it was followed there.
@@ -20,6 +22,12 @@ pub(crate) struct PeerStatus {
 }
 
 impl PeerStatus {
+    /// Whether it has been there, and at the end of the log, for some time. Who has just come back still has to
+    /// catch up when it is to lead, and all wait for it.
+    pub fn keeps_up(&self, now_ms: u64) -> bool {
+        self.lagged_ms.is_none_or(|last| now_ms > last + timing::RETURNED_MS)
+    }
+
     /// Whether it has waited for a later view for so long that it is followed there.
     pub fn is_followed(&self, now_ms: u64) -> bool {
         let patience = timing::FOLLOW_MS << self.followed.min(timing::FOLLOW_DOUBLINGS);

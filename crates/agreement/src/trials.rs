@@ -169,6 +169,9 @@ impl Trials {
             return;
         }
         if falls_short && self.short + 1 < look.leaders {
+            if !look.ready {
+                return; // It would be a worse one; for how long this one is compared is bounded.
+            }
             self.short += 1;
             self.wish_ms = Some(look.now_ms);
         } else {
@@ -388,6 +391,25 @@ mod tests {
             let soon = group.ended_s[trials..].iter().filter(|end_s| **end_s < first + 10).count();
             assert_eq!(soon, leaders as usize, "{:?}", group.ended_s);
         }
+    }
+
+    /// It would be a worse one: all would wait until it has caught up, or time out.
+    #[test]
+    fn a_leader_that_falls_short_is_not_left_for_one_that_is_not_there() {
+        let wishes = |ready_from_ms: u64| {
+            let mut one = Trials { reference: Some((250 * FULL, 0)), ..Trials::default() };
+            let mut ticks = (1..4_000).map(|tick| tick * 20);
+            ticks.find(|now_ms| {
+                one.did(FULL); // Fifty times in a second.
+                let ready = *now_ms >= ready_from_ms;
+                one.tick(Look { now_ms: *now_ms, behind: false, ready, leaders: 2 });
+                one.wants_another()
+            })
+        };
+        assert!(wishes(0).is_some_and(|ms| ms < 10_000), "{:?}", wishes(0));
+        assert!(wishes(30_000).is_some_and(|ms| (30_000..32_000).contains(&ms)));
+        // Nobody keeps a slow leader for good by staying away.
+        assert!(wishes(1 << 40).is_some_and(|ms| ms < 80_000), "{:?}", wishes(1 << 40));
     }
 
     #[test]

@@ -90,12 +90,16 @@ impl Agreement {
         });
         let behind =
             self.delivered_elsewhere() > self.delivered || !self.voting() || self.execution_held;
-        let next = self.view.next().leader(self.n());
-        let peer = &self.peers[next.index()];
         // Heard of by Status and Prefix, and so a little late.
         let near = self.settings.parameters.depth + 2 * self.prefix_interval();
-        let lags = peer.delivered.plus(near) < self.delivered;
-        let next_ready = next == self.settings.me || (peer.connected && !lags);
+        for peer in &mut self.peers {
+            if !peer.connected || peer.delivered.plus(near) < self.delivered {
+                peer.lagged_ms = Some(now.monotonic_ms);
+            }
+        }
+        let next = self.view.next().leader(self.n());
+        let next_ready =
+            next == self.settings.me || self.peers[next.index()].keeps_up(now.monotonic_ms);
         let moment = Moment { now_ms: now.monotonic_ms, open, behind, next_ready };
         let leaders = self.settings.parameters.faults.witnesses() as u32;
         if self.leads() {
