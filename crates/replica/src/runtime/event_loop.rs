@@ -8,6 +8,7 @@ use super::http::{CheckpointBytes, Shared, Snapshot};
 use super::keeper::{self, Completion, Completions, Keeper};
 use super::pace::FlushWatch;
 use super::repairs::Repairs;
+use super::slowness::Slowness;
 use super::worker;
 use super::{Clock, Ended, ReplicaConfig, RunError, Shutdown, experiments};
 use crate::node::{Input, Node, NotAdmitted, Output, Peer, Report, Restoration, State};
@@ -52,6 +53,7 @@ pub(super) struct EventLoop<S> {
     persisted: u64,
     in_memory: bool,
     complaints: Complaints,
+    slowness: Slowness,
     checkpoints: CheckpointBytes,
     #[cfg(feature = "misbehave")]
     intercept: super::intercept::Intercept,
@@ -104,6 +106,7 @@ impl<S: Service> EventLoop<S> {
             persisted: 0,
             in_memory,
             complaints: Complaints::default(),
+            slowness: Slowness::default(),
             checkpoints: CheckpointBytes::default(),
             #[cfg(feature = "misbehave")]
             intercept: super::intercept::Intercept::default(),
@@ -237,6 +240,7 @@ impl<S: Service> EventLoop<S> {
         let timeout = if self.node.has_more() { 0 } else { TICK_MS };
         let timeout = Duration::from_millis(timeout);
         self.hub.poll(Instant::now(), Some(timeout), &mut door, events)?;
+        let begun = Instant::now();
         let now = self.clock.now();
         let completions = self.completions.take();
         failure(&completions)?;
@@ -319,6 +323,7 @@ impl<S: Service> EventLoop<S> {
             tracing::info!("lies told so far: {lies}");
         }
         self.hub.flush();
+        self.slowness.note("a round of the event loop", begun.elapsed());
         if now.monotonic_ms >= self.reported_ms + REPORT_MS {
             self.reported_ms = now.monotonic_ms;
             self.report();

@@ -4,6 +4,7 @@
 
 use super::device::{LogDevice, Queue};
 use super::pace::FlushWatch;
+use super::slowness::Slowness;
 use super::worker;
 use perdura_durability::{FileDisk, Log, LogError, Stored};
 use perdura_protocol::configuration::Durability;
@@ -126,6 +127,7 @@ fn keep(
 ) -> Log<FileDisk> {
     let group_bytes = if log.durability() == Durability::SyncNaive { 0 } else { GROUP_BYTES };
     let mut records: Vec<Record> = Vec::new();
+    let mut slow = Slowness::default();
     while let Ok(first) = queue.recv() {
         let mut next = Some(first);
         let mut mark = None;
@@ -150,6 +152,7 @@ fn keep(
             watch.begin(begun);
             outcome = log.append(&records);
             watch.end(Instant::now());
+            slow.note("an append to the log", begun.elapsed());
             records.clear();
             if let Some(done) = device.as_mut().and_then(|queue| queue.take(begun, log.work())) {
                 std::thread::sleep(done.saturating_duration_since(Instant::now()));
@@ -158,14 +161,17 @@ fn keep(
                 completions.push(Completion::Persisted(mark));
             }
         }
+        let begun = Instant::now();
         for job in others {
             outcome = outcome.and_then(|()| serve(&mut log, job, completions));
         }
+        slow.note("reading or freeing a part of the log", begun.elapsed());
         // A new file is made ready while nobody waits, not in the way of an append.
         let begun = Instant::now();
         if outcome.is_ok() {
             outcome = log.prepare_free_file();
         }
+        slow.note("preparing a file of the log", begun.elapsed());
         if let Some(queue) = &mut device {
             queue.take(begun, log.work());
         }

@@ -16,6 +16,7 @@ mod metrics;
 mod pace;
 mod repairs;
 mod reread;
+mod slowness;
 mod worker;
 
 pub use device::LogDevice;
