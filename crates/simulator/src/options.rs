@@ -4,6 +4,7 @@ use crate::overrides::Overrides;
 use perdura_adversary::{Attack, Strategy};
 use perdura_protocol::configuration::{Durability, Schedule, ServiceKind};
 use perdura_protocol::{Faults, Scheme};
+use perdura_replica::node::StateTransfer;
 use std::fmt;
 
 /// What the run may do to the group, and what it asks of it in return.
@@ -50,6 +51,8 @@ pub struct Options {
     pub durability: Option<Durability>,
     /// Who stores which checkpoint; else drawn.
     pub schedule: Option<Schedule>,
+    /// Whom a replica that was away asks for the state; else drawn.
+    pub state_transfer: Option<StateTransfer>,
     /// How replicas lie, one strategy for each liar.
     pub liars: Option<Vec<Strategy>>,
     /// How clients attack, one attack for each hostile client.
@@ -103,6 +106,7 @@ impl Options {
             scheme: None,
             durability: None,
             schedule: None,
+            state_transfer: None,
             liars: None,
             attacks: None,
             service: None,
@@ -129,6 +133,9 @@ impl fmt::Display for Options {
         }
         if let Some(schedule) = self.schedule {
             write!(f, " --schedule {}", schedule.name())?;
+        }
+        if let Some(state_transfer) = self.state_transfer {
+            write!(f, " --state-transfer {}", state_transfer.name())?;
         }
         if let Some(liars) = &self.liars {
             write!(f, " --liars {}", names(liars.iter().map(|liar| liar.name())))?;

@@ -9,6 +9,7 @@ use crate::report::FaultKind;
 use perdura_adversary::{Attack, Strategy};
 use perdura_protocol::configuration::{Durability, Schedule, ServiceKind};
 use perdura_protocol::{Faults, Scheme};
+use perdura_replica::node::StateTransfer;
 
 /// How messages travel. Times in microseconds, odds in a million.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -109,6 +110,8 @@ pub struct Plan {
     pub checkpoint_interval: u64,
     /// Who stores which checkpoint.
     pub schedule: Schedule,
+    /// Whom a replica that was away asks for the state.
+    pub state_transfer: StateTransfer,
     /// Size of a log file, bytes.
     pub log_file_bytes: u64,
     /// Longest usual flush, microseconds.
@@ -364,6 +367,7 @@ impl Plan {
                 Tempo::Steady { .. } => *random.pick(&[8, 16]),
             },
             schedule: Schedule::Coordinated,
+            state_transfer: StateTransfer::default(),
             log_file_bytes: *random.pick(&[16 * 1024, 64 * 1024, 256 * 1024]),
             flush_us: *random.pick(&[300, 1_000, 4_000]),
             long_rounds: random.percent(50),
@@ -388,6 +392,13 @@ impl Plan {
         let schedules = [Schedule::Coordinated, Schedule::Sequential];
         let drawn = *Random::new(options.seed).fork("schedule").pick(&schedules);
         plan.schedule = options.schedule.unwrap_or(drawn);
+        // A baseline: one liar makes all of it slow, and nobody is promised otherwise.
+        let single = Random::new(options.seed).fork("transfer").percent(25);
+        let drawn = match plan.mode {
+            Mode::Safety if single => StateTransfer::SingleSender,
+            Mode::Safety | Mode::Liveness => StateTransfer::Collaborative,
+        };
+        plan.state_transfer = options.state_transfer.unwrap_or(drawn);
         let mut adversary = Random::new(options.seed).fork("adversary");
         plan.liars = draw_liars(&mut adversary, plan.faults);
         plan.attacks = draw_attacks(&mut adversary);

@@ -9,6 +9,7 @@ use clap::Args;
 use perdura_adversary::{Attack, Strategy};
 use perdura_protocol::configuration::{Durability, Schedule, ServiceKind};
 use perdura_protocol::{Faults, Scheme};
+use perdura_replica::node::StateTransfer;
 use perdura_simulator::shrink::{RUNS_AT_MOST, Shrunk, shrink};
 use perdura_simulator::{
     FaultKind, LIARS_AT_MOST, Mode, Numbers, Options, Overrides, Report, Simpler, Violation,
@@ -67,6 +68,10 @@ pub struct Arguments {
     /// first two
     #[arg(long, value_name = "SCHEDULE", value_parser = parse_schedule)]
     schedule: Option<Schedule>,
+    /// Whom a replica that was away asks for the state: collaborative or single-sender, which one seed of
+    /// four in safety mode has
+    #[arg(long, value_name = "HOW", value_parser = parse_state_transfer)]
+    state_transfer: Option<StateTransfer>,
     /// What the group runs: kv or tuples; one seed of five is of tuple spaces
     #[arg(long, value_name = "SERVICE", value_parser = parse_kind)]
     service: Option<ServiceKind>,
@@ -179,6 +184,10 @@ fn parse_schedule(text: &str) -> Result<Schedule, String> {
         let all = Schedule::ALL.map(Schedule::name).join(", ");
         format!("give one of {all}")
     })
+}
+
+fn parse_state_transfer(text: &str) -> Result<StateTransfer, String> {
+    StateTransfer::parse(text).ok_or_else(|| "give collaborative or single-sender".to_owned())
 }
 
 fn parse_kind(text: &str) -> Result<ServiceKind, String> {
@@ -354,6 +363,7 @@ fn options(arguments: &Arguments, seed: u64) -> Options {
         scheme: arguments.signatures,
         durability: arguments.durability,
         schedule: arguments.schedule,
+        state_transfer: arguments.state_transfer,
         liars: arguments.liars.clone(),
         attacks: arguments.attacks.clone(),
         service: match arguments.history {

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use perdura_adversary::{Attack, Strategy};
 use perdura_protocol::configuration::{Durability, Schedule, ServiceKind};
 use perdura_protocol::{Faults, Scheme};
+use perdura_replica::node::StateTransfer;
 use perdura_store::StoreCommand;
 use std::fmt::Write;
 
@@ -329,6 +330,7 @@ fn calm(faults: Faults) -> Plan {
         depth: 8,
         checkpoint_interval: 64,
         schedule: Schedule::Coordinated,
+        state_transfer: StateTransfer::default(),
         log_file_bytes: 16 * 1024,
         flush_us: 500,
         long_rounds: false,

@@ -289,7 +289,7 @@ impl World {
             make_service: Box::new(move || Witnessed::new(kind, limit, service_notes.clone())),
             found,
             backlog_bytes: BACKLOG_BYTES,
-            state_transfer: Default::default(),
+            state_transfer: self.plan.state_transfer,
         };
         let mut node = match Node::boot(boot, here.clock.now(self.now_us)) {
             Ok(node) => node,

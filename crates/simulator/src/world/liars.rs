@@ -89,7 +89,7 @@ impl World {
             make_service: Box::new(move || Witnessed::new(kind, limit, Notes::default())),
             found: Found::default(),
             backlog_bytes: crate::checkers::bounded_memory::BACKLOG_BYTES,
-            state_transfer: Default::default(),
+            state_transfer: self.plan.state_transfer,
         };
         Twin::new(boot, here.clock.now(self.now_us))
     }
