@@ -4,7 +4,9 @@
 use crate::checkpoint::{Check, Entry, entry_bytes};
 use crate::checksum::{FileKey, SUM_BYTES, u32_at, u64_at};
 use crate::disk::{Disk, DiskError};
-use crate::log::file::{FILE_HEADER_BYTES, GROUPS_OFFSET, LogName, MARK_BYTES, MARK_OFFSETS};
+use crate::log::file::{
+    FILE_HEADER_BYTES, GROUPS_OFFSET, LogName, MARK_BYTES, MARK_PLACES, MARKS, MARKS_OFFSET,
+};
 use crate::log::frame::FrameFormat;
 use crate::log::group::{HEADER_BYTES, PAGE_BYTES};
 use crate::log::scan::key_of;
@@ -27,6 +29,12 @@ pub fn reseal(disk: &mut impl Disk, identity: &Identity) -> Result<(), DiskError
             change(disk, &name, |bytes| seal_log(bytes, &key, use_number))?;
         }
     }
+    change(disk, MARKS, |bytes| {
+        for_each_mark(bytes, |mark| {
+            let key = key_of(identity, u64_at(mark, 24));
+            seal(mark, &key);
+        });
+    })?;
     for name in disk.list(crate::checkpoint::DIRECTORY)? {
         let name = format!("{}/{name}", crate::checkpoint::DIRECTORY);
         change(disk, &name, |bytes| {
@@ -59,17 +67,25 @@ fn seal(bytes: &mut [u8], key: &FileKey) {
     bytes[8..8 + SUM_BYTES].copy_from_slice(&sum);
 }
 
+fn for_each_mark(bytes: &mut [u8], mut seal: impl FnMut(&mut [u8])) {
+    for place in MARK_PLACES.map(|place| place as usize) {
+        if let Some(mark) = bytes.get_mut(place..place + MARK_BYTES) {
+            seal(mark);
+        }
+    }
+}
+
 fn seal_log(bytes: &mut [u8], key: &FileKey, use_number: u64) {
     if let Some(header) = bytes.get_mut(..FILE_HEADER_BYTES) {
         header[48..56].copy_from_slice(&use_number.to_le_bytes());
         header[64..96].copy_from_slice(&key.0);
         seal(header, key);
     }
-    for offset in MARK_OFFSETS.map(|offset| offset as usize) {
-        if let Some(mark) = bytes.get_mut(offset..offset + MARK_BYTES) {
+    if let Some(marks) = bytes.get_mut(MARKS_OFFSET as usize..) {
+        for_each_mark(marks, |mark| {
             mark[24..32].copy_from_slice(&use_number.to_le_bytes());
             seal(mark, key);
-        }
+        });
     }
     for offset in (GROUPS_OFFSET as usize..bytes.len()).step_by(PAGE_BYTES as usize) {
         let group = &mut bytes[offset..];

@@ -9,7 +9,7 @@ use crate::checkpoint::{CheckpointError, CheckpointReader, Place};
 use crate::disk::{Disk, DiskError, ReadFrom};
 use crate::log::file::{FILE_HEADER_BYTES, FileHeader};
 use crate::log::group::GroupHeader;
-use crate::log::scan::{GroupWalk, Met, ScanError, read_array, read_mark};
+use crate::log::scan::{GroupWalk, Marks, Met, ScanError, read_array};
 use crate::storage::OpenError;
 use crate::superblock::{SUPERBLOCK_NAME, Superblock, SuperblockFile};
 use perdura_protocol::{ClusterId, Digest, Record, Slot};
@@ -199,7 +199,11 @@ pub fn inspect_log(
         return Err(InspectError::NewerFormat { file: file(), found: version });
     }
     visit(LogItem::Header { version, cluster, incarnation, use_number, first_group });
-    visit(LogItem::Mark(read_mark(disk, name, &key, use_number)?));
+    let directory = name.rsplit_once('/').map_or("", |(directory, _)| directory);
+    let marks =
+        if directory.is_empty() { "marks".to_owned() } else { format!("{directory}/marks") };
+    let marks = [Marks::in_file(disk, name)?, Marks::beside(disk, &marks)?];
+    visit(LogItem::Mark(marks.iter().filter_map(|marks| marks.highest(&key, use_number)).max()));
     let size_bytes = disk.len(name)?;
     let mut walk = GroupWalk::new(disk, name, key, use_number)?;
     let (mut intact, mut free_from) = (true, None);

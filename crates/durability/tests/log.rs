@@ -227,6 +227,61 @@ fn rot_under_the_flush_mark_is_not_a_torn_tail() {
     assert_eq!(opened(&disk).records.last(), Some(&vote(9, 2, 5)));
 }
 
+/// The marks stand beside the files of the log. Without them, the last group alone is not known to have
+/// been flushed, for the next one tells it of all others; and they are made anew.
+#[test]
+fn without_marks_only_the_last_group_may_have_been_torn() {
+    const MARKS: &str = "log/marks";
+    let groups = [vec![vote(0, 1, 1)], vec![vote(0, 2, 2)], vec![vote(0, 3, 3)]];
+    let lacking = |rotten: Option<u64>| {
+        let mut disk = written(&groups);
+        if let Some(group) = rotten {
+            disk.flip_bit(FIRST, GROUPS + 4096 * group + 200, 4).unwrap();
+        }
+        disk.remove(MARKS).unwrap();
+        disk
+    };
+    let mut disk = lacking(None);
+    assert_eq!(opened(&disk).records, groups.concat());
+    assert!(disk.exists(MARKS).unwrap());
+    assert_eq!(lost_votes(&lacking(Some(1))), Some(Slot(2)));
+    let mut disk = lacking(Some(2));
+    let mut again = opened(&disk);
+    assert!(again.torn_tail.is_some());
+    assert_eq!(again.records, groups[..2].concat());
+    again.log.append(&groups[2]).unwrap();
+    drop(again);
+    disk.flip_bit(FIRST, GROUPS + 4096 * 2 + 200, 4).unwrap();
+    assert_eq!(lost_votes(&disk), Some(Slot(3)), "its mark is there again");
+}
+
+/// A mark costs no flush, and stands in no file that is flushed.
+#[test]
+fn a_mark_outlasts_the_process_and_the_machine_after_an_end_or_a_start_in_order() {
+    let rot = |disk: &MemoryDisk| {
+        let mut rotten = disk.copy();
+        rotten.flip_bit(FIRST, GROUPS + 200, 4).unwrap();
+        reopen(rotten).map(|opened| opened.torn_tail.is_some())
+    };
+    for in_order in [false, true] {
+        let mut disk = formatted(Durability::Sync);
+        let mut first = opened(&disk);
+        let before = disk.operations();
+        first.log.append(&[vote(0, 1, 1)]).unwrap();
+        assert_eq!(disk.operations() - before, 3, "a write, a flush, a mark");
+        if in_order {
+            first.log.flush().unwrap();
+        }
+        drop(first);
+        assert!(rot(&disk).is_err(), "the process alone ended");
+        disk.crash(|| 1);
+        assert_eq!(rot(&disk).ok(), (!in_order).then_some(true));
+        assert_eq!(opened(&disk).records, [vote(0, 1, 1)]);
+        disk.crash(|| 1);
+        assert!(rot(&disk).is_err(), "flushed at the start");
+    }
+}
+
 /// The last file vanishes; the one before it knows better.
 #[test]
 fn a_vanished_file_is_noticed() {
@@ -436,7 +491,7 @@ fn the_index_is_bounded_by_truncation() {
 fn a_full_disk_poisons_the_log_and_loses_nothing() {
     let mut disk = formatted(Durability::Sync);
     let mut full = opened(&disk);
-    disk.set_capacity(Some(16 * 1024 + 2 * 32 * 1024));
+    disk.set_capacity(Some(16 * 1024 + 4096 + 2 * 32 * 1024));
     let mut kept = Vec::new();
     let error = loop {
         let record = vote(0, kept.len() as u64 + 1, 1);
@@ -660,11 +715,11 @@ fn a_free_file_is_made_ready_in_advance() {
     let before = disk.operations();
     log.prepare_free_file().unwrap();
     assert_eq!(disk.operations(), before);
-    assert_eq!(disk.list("log").unwrap(), ["0000000000000001", "free-0000000000000002"]);
+    assert_eq!(disk.list("log").unwrap(), ["0000000000000001", "free-0000000000000002", "marks"]);
     for i in 1..8 {
         log.append(&[vote(0, i, i)]).unwrap();
     }
-    assert_eq!(disk.list("log").unwrap(), ["0000000000000001", "0000000000000003"]);
+    assert_eq!(disk.list("log").unwrap(), ["0000000000000001", "0000000000000003", "marks"]);
     drop(log);
     assert_eq!(opened(&disk).records.len(), 7);
 }

@@ -320,6 +320,7 @@ fn inspection_reads_copies_of_single_files_and_changes_nothing() {
     store(&mut opened, 1);
     let data = root.path().join("data");
     std::fs::copy(data.join("log/0000000000000001"), root.path().join("a.log")).unwrap();
+    std::fs::copy(data.join("log/marks"), root.path().join("marks")).unwrap();
     let checkpoint = data.join(format!("checkpoint/{:020}", 1));
     std::fs::copy(checkpoint, root.path().join("a.checkpoint")).unwrap();
 

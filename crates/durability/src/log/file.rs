@@ -3,19 +3,28 @@
 //! | offset | what |
 //! |---|---|
 //! | 0 | [`FileHeader`], written once per use, before the first group, in the same flush |
-//! | 4096, 4608 | two flush marks of 48 bytes, written in turn |
+//! | 4096, 4608 | two places of 48 bytes for flush marks, the later one for groups of odd numbers |
 //! | 8192 | the first group |
 //!
 //! Recovery does not need the header: a file's name gives its use number, and that its key. It is
 //! there for `perdura inspect`, which verifies a copy of one file without the superblock. A
-//! *flush mark* "all groups up to number g are flushed" is written without a flush of its own
-//! after each flush that returned; it tells rot from a torn write in the last group. When a file
+//! *flush mark* says that all groups up to number g are flushed. When a file
 //! has its first group, the one before it is *sealed*: it gets the mark of that group, flushed. A
 //! vanished last file is noticed by it, and files that were freed are told from groups that rotted.
+//!
+//! After each flush that returned, the mark of its group goes to a file beside them, `log/marks` (in two
+//! places again, at 0 and 512); it tells rot from a torn write in the last group, for of all others the
+//! next one tells that they were flushed. It is written without a flush, ever, but at the end of a run:
+//! it outlasts the process at once, and the machine once the operating system has written it. In the log's own
+//! file it would be two writes more in every flush of a group, for the page and for the file's times.
+//! Logs that were written before there was that file have it there.
 
 use super::group::{PAGE_BYTES, is_number};
 use crate::checksum::{FileKey, SUM_BYTES, array_at, u32_at, u64_at};
 use perdura_protocol::ClusterId;
+
+/// Where the marks of a file of the log begin.
+pub(crate) const MARKS_OFFSET: u64 = PAGE_BYTES;
 
 /// Where the first group stands.
 pub(crate) const GROUPS_OFFSET: u64 = 2 * PAGE_BYTES;
@@ -26,6 +35,10 @@ pub(crate) const MARK_BYTES: usize = 48;
 const HEADER_MAGIC: &[u8; 8] = b"PDLOGFIL";
 const MARK_MAGIC: &[u8; 8] = b"PDFLUSHD";
 pub(crate) const DIRECTORY: &str = "log";
+
+/// The file of the marks that are not flushed, and its size in bytes.
+pub(crate) const MARKS: &str = "log/marks";
+pub(crate) const MARKS_BYTES: u64 = PAGE_BYTES;
 
 /// Name of a file of the row.
 pub(crate) fn name_of(use_number: u64) -> String {
@@ -106,7 +119,7 @@ impl FileHeader {
     }
 }
 
-/// The flush mark "all groups up to `flushed` are flushed", and where it goes.
+/// The flush mark "all groups up to `flushed` are flushed" of a file's use, and in which place it goes.
 pub(crate) fn encode_mark(key: &FileKey, use_number: u64, flushed: u64) -> (u64, [u8; MARK_BYTES]) {
     let mut out = [0; MARK_BYTES];
     out[..8].copy_from_slice(MARK_MAGIC);
@@ -114,15 +127,11 @@ pub(crate) fn encode_mark(key: &FileKey, use_number: u64, flushed: u64) -> (u64,
     out[32..40].copy_from_slice(&flushed.to_le_bytes());
     let sum = key.sum(&out[24..]);
     out[8..24].copy_from_slice(&sum);
-    (mark_offset(flushed), out)
+    (MARK_PLACES[(flushed % 2) as usize], out)
 }
 
-fn mark_offset(flushed: u64) -> u64 {
-    PAGE_BYTES + flushed % 2 * 512
-}
-
-/// Where the two marks stand.
-pub(crate) const MARK_OFFSETS: [u64; 2] = [PAGE_BYTES, PAGE_BYTES + 512];
+/// Where the two marks stand, from [`MARKS_OFFSET`] on in a file of the log, from 0 on in [`MARKS`].
+pub(crate) const MARK_PLACES: [u64; 2] = [0, 512];
 
 /// The number in a mark, if it verifies.
 pub(crate) fn decode_mark(bytes: &[u8; MARK_BYTES], key: &FileKey, use_number: u64) -> Option<u64> {
@@ -150,8 +159,8 @@ mod tests {
     #[test]
     fn marks_verify_in_their_use_only() {
         let key = FileKey([3; 32]);
-        let (offset, mark) = encode_mark(&key, 5, 12);
-        assert!(MARK_OFFSETS.contains(&offset));
+        let (place, mark) = encode_mark(&key, 5, 12);
+        assert!(place != encode_mark(&key, 5, 13).0);
         assert_eq!(decode_mark(&mark, &key, 5), Some(12));
         assert_eq!(decode_mark(&mark, &key, 6), None);
         assert_eq!(decode_mark(&mark, &FileKey([4; 32]), 5), None);

@@ -32,6 +32,10 @@ impl<D: Disk> Metered<D> {
         self.disk.create(name, size_bytes)
     }
 
+    pub(super) fn exists(&mut self, name: &str) -> Result<bool, DiskError> {
+        self.disk.exists(name)
+    }
+
     pub(super) fn read_at(
         &mut self,
         name: &str,

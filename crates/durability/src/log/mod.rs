@@ -17,6 +17,8 @@
 //! - Files are freed oldest first, and a freed file's name is durable before it is written to.
 //! - After a failed write or flush every later call fails ([`LogError::Poisoned`]).
 //!
+//! - Flush marks other than seals stand in a file of their own (`file` says why).
+//!
 //! Files: `frame`, `group` and `file` are the codec, this one is the writer, `scan` the reader,
 //! `recovery` judges what a reader found, `resume` makes a log of it again.
 
@@ -40,7 +42,10 @@ use crate::disk::{Disk, DiskError};
 use crate::superblock::Identity;
 use bytes::Bytes;
 use carry::Carry;
-use file::{DIRECTORY, FileHeader, GROUPS_OFFSET, encode_mark, free_name_of, name_of};
+use file::{
+    DIRECTORY, FileHeader, GROUPS_OFFSET, MARKS, MARKS_BYTES, MARKS_OFFSET, encode_mark,
+    free_name_of, name_of,
+};
 use frame::FrameFormat;
 use group::{GROUP_BYTES, GroupBuilder, GroupHeader, decode_frame};
 use index::{Index, Location};
@@ -237,6 +242,9 @@ impl<D: Disk> Log<D> {
             for file in &log.files {
                 log.disk.sync(&file.name)?;
             }
+            if log.is_written() {
+                log.disk.sync(MARKS)?;
+            }
             Ok(())
         })
     }
@@ -321,9 +329,9 @@ impl<D: Disk> Log<D> {
         } else {
             self.disk.write_at(&file.name, offset, rest)?;
         }
-        let (offset, mark) = encode_mark(&self.key, file.use_number, self.next_group);
+        let (place, mark) = encode_mark(&self.key, file.use_number, self.next_group);
         if seeded!(MarkBeforeFlush) {
-            self.disk.write_at(&file.name, offset, &mark)?;
+            self.disk.write_at(MARKS, place, &mark)?;
         }
         if self.identity.durability.is_flushed() {
             let flushed = self.disk.sync(&file.name);
@@ -333,7 +341,7 @@ impl<D: Disk> Log<D> {
                 flushed?;
             }
         }
-        self.disk.write_at(&file.name, offset, &mark)?;
+        self.disk.write_at(MARKS, place, &mark)?;
         if begins_file {
             self.seal_previous_file()?;
         }
@@ -374,6 +382,14 @@ impl<D: Disk> Log<D> {
             self.carry.observe(record);
             file.slots = file.slots.max(record.slot().unwrap_or_default());
         }
+    }
+
+    /// Makes the file of marks, if there is none. Its name is durable once the directory is.
+    fn make_marks(&mut self) -> Result<(), DiskError> {
+        if !self.disk.exists(MARKS)? {
+            self.disk.create(MARKS, MARKS_BYTES)?;
+        }
+        Ok(())
     }
 
     /// Begins the next file, with room for a group of `group_bytes`: renamed from a free one, or
@@ -443,8 +459,8 @@ impl<D: Disk> Log<D> {
     fn seal_previous_file(&mut self) -> Result<(), LogError> {
         let Some(previous) = self.files.iter().nth_back(1) else { return Ok(()) };
         let key = key_of(&self.identity, previous.use_number);
-        let (offset, mark) = encode_mark(&key, previous.use_number, self.next_group);
-        self.disk.write_at(&previous.name, offset, &mark)?;
+        let (place, mark) = encode_mark(&key, previous.use_number, self.next_group);
+        self.disk.write_at(&previous.name, MARKS_OFFSET + place, &mark)?;
         if self.identity.durability.is_flushed() {
             self.disk.sync(&previous.name)?;
         }

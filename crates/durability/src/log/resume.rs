@@ -3,7 +3,8 @@
 //! Order of the changes, each of which may be the last before a crash:
 //! 1. headers of a torn tail are wiped out, so that they are never taken for those of groups that
 //!    were flushed, and the last good group is written again in its place and flushed: it may
-//!    have been read from a cache whose flush failed, or never came, before the restart;
+//!    have been read from a cache whose flush failed, or never came, before the restart; its mark
+//!    is made durable after that;
 //! 2. if the log is empty, its first file is begun;
 //! 3. files of the row that are not sealed are sealed;
 //! 4. files after the last group, and remnants before the first, are freed.
@@ -11,7 +12,7 @@
 //! So at every moment at least one file is in the row, and a log without any was lost.
 
 use super::carry::Carry;
-use super::file::{DIRECTORY, GROUPS_OFFSET, encode_mark};
+use super::file::{DIRECTORY, GROUPS_OFFSET, MARKS, MARKS_OFFSET, encode_mark};
 use super::group::{GroupBuilder, GroupHeader, PAGE_BYTES, Position};
 use super::index::Index;
 use super::metered::Metered;
@@ -88,6 +89,7 @@ impl<D: Disk> Log<D> {
         log.free_files = free_files;
         log.next_use = scan.last_use + 1;
         log.remember(scan, judgement);
+        log.make_marks()?;
         match judgement.tail {
             Some(tail) => {
                 log.resume_tail(scan, judgement, tail)?;
@@ -156,7 +158,14 @@ impl<D: Disk> Log<D> {
                 self.disk.write_at(&name, 0, &file_header.encode())?;
             }
         }
-        Ok(self.disk.sync(&name)?)
+        self.disk.sync(&name)?;
+        // Whatever it was before, the last group is flushed now.
+        if let Some(group) = last {
+            let FoundGroup { header: GroupHeader { use_number, number, .. }, .. } = group;
+            let (place, mark) = encode_mark(&self.key, *use_number, *number);
+            self.disk.write_at(MARKS, place, &mark)?;
+        }
+        Ok(self.disk.sync(MARKS)?)
     }
 
     /// Writes a group in its place as it was verified. It is not read a second time: what another
@@ -189,9 +198,9 @@ impl<D: Disk> Log<D> {
                 continue;
             }
             let use_number = pair[0].use_number;
-            let (offset, mark) =
+            let (place, mark) =
                 encode_mark(&key_of(&self.identity, use_number), use_number, number);
-            self.disk.write_at(&name_of(use_number), offset, &mark)?;
+            self.disk.write_at(&name_of(use_number), MARKS_OFFSET + place, &mark)?;
             self.disk.sync(&name_of(use_number))?;
         }
         Ok(())

@@ -5,8 +5,8 @@
 //! a bad group is rot or a torn tail depends on what comes after it (rule D4).
 
 use super::file::{
-    DIRECTORY, FILE_HEADER_BYTES, FileHeader, GROUPS_OFFSET, LogName, MARK_BYTES, MARK_OFFSETS,
-    decode_mark, name_of,
+    DIRECTORY, FILE_HEADER_BYTES, FileHeader, GROUPS_OFFSET, LogName, MARK_BYTES, MARK_PLACES,
+    MARKS, MARKS_OFFSET, decode_mark, name_of,
 };
 use super::group::{
     BadRecords, GroupHeader, HEADER_BYTES, PAGE_BYTES, PlacedRecord, decode_records,
@@ -133,24 +133,39 @@ pub(crate) fn read_array<const N: usize>(
     ReadFrom::Cache.read_array(disk, name, offset)
 }
 
-/// The highest flush mark in a file.
-pub(crate) fn read_mark(
-    disk: &mut impl Disk,
-    name: &str,
-    key: &FileKey,
-    use_number: u64,
-) -> Result<Option<u64>, DiskError> {
-    let mut highest = None;
-    for offset in MARK_OFFSETS {
-        let mark = read_array::<MARK_BYTES>(disk, name, offset)?;
-        highest = highest.max(mark.and_then(|mark| decode_mark(&mark, key, use_number)));
+/// What stands in two places for marks.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Marks([Option<[u8; MARK_BYTES]>; 2]);
+
+impl Marks {
+    /// Those in a file of the log.
+    pub(crate) fn in_file(disk: &mut impl Disk, name: &str) -> Result<Marks, DiskError> {
+        Marks::from(disk, name, MARKS_OFFSET)
     }
-    Ok(highest)
+
+    /// Those beside the files of the log, in the file of this name if there is one.
+    pub(crate) fn beside(disk: &mut impl Disk, marks: &str) -> Result<Marks, DiskError> {
+        if disk.exists(marks)? { Marks::from(disk, marks, 0) } else { Ok(Marks::default()) }
+    }
+
+    fn from(disk: &mut impl Disk, name: &str, offset: u64) -> Result<Marks, DiskError> {
+        let mut marks = Marks::default();
+        for (mark, place) in marks.0.iter_mut().zip(MARK_PLACES) {
+            *mark = read_array::<MARK_BYTES>(disk, name, offset + place)?;
+        }
+        Ok(marks)
+    }
+
+    /// The highest of a file's use.
+    pub(crate) fn highest(&self, key: &FileKey, use_number: u64) -> Option<u64> {
+        self.0.iter().flatten().filter_map(|mark| decode_mark(mark, key, use_number)).max()
+    }
 }
 
 fn scan_file(
     disk: &mut impl Disk,
     identity: &Identity,
+    beside: &Marks,
     use_number: u64,
 ) -> Result<FileScan, ScanError> {
     let name = name_of(use_number);
@@ -159,7 +174,8 @@ fn scan_file(
         .and_then(|bytes| FileHeader::decode(&bytes))
         .filter(|header| header.key == key) // Another use has another key.
         .map(|header| header.first_group);
-    let mark = read_mark(disk, &name, &key, use_number)?;
+    let sealed = Marks::in_file(disk, &name)?.highest(&key, use_number);
+    let mark = sealed.max(beside.highest(&key, use_number));
     let mut walk = GroupWalk::new(disk, &name, key, use_number)?;
     let size_bytes = walk.size_bytes;
     let (mut groups, mut damaged) = (Vec::new(), Vec::new());
@@ -176,10 +192,11 @@ fn scan_file(
 /// Reads the whole log.
 pub(crate) fn scan_log(disk: &mut impl Disk, identity: &Identity) -> Result<LogScan, ScanError> {
     let mut scan = LogScan::default();
+    let marks = Marks::beside(disk, MARKS)?;
     for name in disk.list(DIRECTORY)? {
         match LogName::parse(&name) {
             Some(LogName::Used(use_number)) => {
-                scan.files.push(scan_file(disk, identity, use_number)?);
+                scan.files.push(scan_file(disk, identity, &marks, use_number)?);
                 scan.last_use = scan.last_use.max(use_number);
             }
             Some(LogName::Free(use_number)) => {

@@ -192,7 +192,7 @@ pub fn store<D: Disk>(opened: &mut Opened<D>, slot: u64) {
 /// Names of the log's used files, ascending.
 pub fn log_files(disk: &mut MemoryDisk) -> Vec<String> {
     let names = disk.list("log").unwrap();
-    names.iter().filter(|n| !n.starts_with("free")).map(|n| format!("log/{n}")).collect()
+    names.iter().filter(|n| n.starts_with('0')).map(|n| format!("log/{n}")).collect()
 }
 
 pub fn read(disk: &mut MemoryDisk, name: &str, offset: u64, bytes: usize) -> Vec<u8> {

@@ -1,6 +1,6 @@
 //! Files that are shorter than they were, that cannot be read, or are not what their name says.
 
-use super::super::file::encode_mark;
+use super::super::file::{MARKS_BYTES, encode_mark};
 use super::super::frame::FrameFormat;
 use super::super::group::GroupBuilder;
 use super::super::group::tests::{USE, header, undecodable};
@@ -131,12 +131,19 @@ fn head_and_marks_count_in_their_own_use_only() {
     for (use_number, first_group, mark) in [(USE, Some(12), Some(14)), (USE - 1, None, None)] {
         let mut disk = disk(GROUPS_OFFSET, &[]);
         disk.write_at(&name_of(USE), 0, &head(use_number).encode()).unwrap();
+        disk.create(MARKS, MARKS_BYTES).unwrap();
         for flushed in [14, 13] {
-            let (offset, mark) = encode_mark(&key_of(&identity(), use_number), use_number, flushed);
-            disk.write_at(&name_of(USE), offset, &mark).unwrap();
+            let (place, mark) = encode_mark(&key_of(&identity(), use_number), use_number, flushed);
+            disk.write_at(&name_of(USE), MARKS_OFFSET + place, &mark).unwrap();
         }
         let found = scanned(&mut disk);
         assert_eq!((found.first_group, found.mark), (first_group, mark));
+        for (flushed, highest) in [(13, 14), (15, 15), (18, 18)] {
+            let (place, beside) =
+                encode_mark(&key_of(&identity(), use_number), use_number, flushed);
+            disk.write_at(MARKS, place, &beside).unwrap();
+            assert_eq!(scanned(&mut disk).mark, mark.map(|_| highest), "the highest of both");
+        }
     }
 }
 
