@@ -87,12 +87,22 @@ impl StateSnapshot {
     /// Digest and length of each piece. Encodes and hashes what changed since it was last asked.
     #[must_use]
     pub fn manifest(&self) -> Manifest {
+        self.manifest_in_steps(|| {})
+    }
+
+    /// The same for a caller that has something to do after each piece.
+    #[must_use]
+    pub fn manifest_in_steps(&self, mut between: impl FnMut()) -> Manifest {
         let state = &self.0;
         let sessions = state.session_pieces();
         let mut entries = Vec::with_capacity(self.pieces());
         entries.push(Entry::of(&state.core()));
-        entries.extend(sessions.iter().map(|(id, session)| session.entry(*id)));
-        entries.extend((0..state.service.segments()).map(|index| state.service.entry(index)));
+        let mut add = |entry| {
+            entries.push(entry);
+            between();
+        };
+        sessions.iter().for_each(|(id, session)| add(session.entry(*id)));
+        (0..state.service.segments()).for_each(|index| add(state.service.entry(index)));
         Manifest::new(state.slot, state.history, sessions.len(), entries)
     }
 }

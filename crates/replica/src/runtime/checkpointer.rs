@@ -238,13 +238,19 @@ fn work(
         let own = matches!(job, Job::Store { .. });
         let (manifest, stored) = match job {
             Job::Store { snapshot, keep } => {
-                let manifest = snapshot.manifest();
-                let content = &mut |index| snapshot.piece(index);
+                let manifest = snapshot.manifest_in_steps(worker::give_way);
+                let content = &mut |index| {
+                    worker::give_way();
+                    snapshot.piece(index)
+                };
                 let stored = pace.store(&mut checkpoints, &manifest, content, keep);
                 (manifest, stored)
             }
             Job::Install { manifest, pieces, keep } => {
-                let content = &mut |index: usize| pieces[index].clone();
+                let content = &mut |index: usize| {
+                    worker::give_way();
+                    pieces[index].clone()
+                };
                 let stored = pace.store(&mut checkpoints, &manifest, content, keep);
                 pace.orders.change(|given| given.installs -= 1);
                 (manifest, stored)

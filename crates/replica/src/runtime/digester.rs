@@ -84,14 +84,14 @@ fn work(queue: &Receiver<Job>, stopping: &AtomicBool, scrub: Scrub, completions:
         let pause = if held.is_some() { PAUSE } else { Duration::MAX };
         let state = match queue.recv_timeout(pause) {
             Ok(Job::Digest(snapshot)) => {
-                let manifest = snapshot.manifest();
+                let manifest = snapshot.manifest_in_steps(worker::give_way);
                 let digest = manifest.digest();
                 let digested = Completion::StateDigested { manifest: manifest.clone(), digest };
                 completions.push(digested);
                 Some((snapshot, manifest))
             }
             Ok(Job::Hold(snapshot)) if scrub.is_some() && !stopping.load(Ordering::SeqCst) => {
-                let manifest = snapshot.manifest();
+                let manifest = snapshot.manifest_in_steps(worker::give_way);
                 Some((snapshot, manifest))
             }
             Ok(Job::Hold(_)) | Err(RecvTimeoutError::Timeout) => None,
@@ -100,7 +100,10 @@ fn work(queue: &Receiver<Job>, stopping: &AtomicBool, scrub: Scrub, completions:
         let Some(running) = &mut scrub else { continue };
         held = state.or(held);
         if let Some((snapshot, manifest)) = held.as_ref().filter(|_| scrubbed.elapsed() >= PAUSE) {
-            let verify = |index| manifest.verify(index, &snapshot.piece(index));
+            let verify = |index| {
+                worker::give_way();
+                manifest.verify(index, &snapshot.piece(index))
+            };
             let done = running.go_on(scrubbed.elapsed(), snapshot.pieces(), verify);
             scrubbed = Instant::now();
             if let Err(index) = done {
