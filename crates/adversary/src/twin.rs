@@ -57,7 +57,8 @@ impl<S: Service> Twin<S> {
                     Output::ReadDecisions { to, .. } => {
                         inputs.push_back(Input::DecisionsRead { to, decisions: Vec::new() });
                     }
-                    Output::Truncate(_)
+                    Output::LetGo(_)
+                    | Output::Truncate(_)
                     | Output::Members(_)
                     | Output::Misbehaved { .. }
                     | Output::Diverged { .. }

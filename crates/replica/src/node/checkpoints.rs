@@ -89,6 +89,9 @@ pub(super) struct Checkpointing {
     pub kept: Slot,
     /// Nothing below is stored: the disk knows of a newer state, though it is damaged.
     pub store_from: Slot,
+    /// States that are needed no more. What is in none of the others is freed with the last of them: of a
+    /// large one that takes tenths of a second, in which the event loop has other things to do.
+    pub let_go: Vec<StateSnapshot>,
     recent: BTreeMap<Slot, Decision>,
     pub(super) recent_bytes: usize,
     pub(super) recent_most: usize,
@@ -97,14 +100,17 @@ pub(super) struct Checkpointing {
     pub prefixes: BTreeMap<Slot, PrefixCertificate>,
 }
 
-/// Leaves so many newest states, and those that are needed.
-fn keep_latest(states: &mut VecDeque<Stored>, most: usize, needed: impl Fn(Slot) -> bool) {
+/// Leaves so many newest states, and those that are needed; gives the others.
+fn keep_latest(
+    states: &mut VecDeque<Stored>,
+    most: usize,
+    needed: impl Fn(Slot) -> bool,
+) -> impl Iterator<Item = StateSnapshot> {
     let older = states.len().saturating_sub(most);
-    let mut index = 0;
-    states.retain(|held| {
-        index += 1;
-        index > older || needed(held.snapshot.slot())
-    });
+    let stays = |held: &(usize, Stored)| held.0 >= older || needed(held.1.snapshot.slot());
+    let (stay, go): (Vec<_>, Vec<_>) = states.drain(..).enumerate().partition(stays);
+    states.extend(stay.into_iter().map(|(_, held)| held));
+    go.into_iter().map(|(_, held)| held.snapshot)
 }
 
 fn is_pinned(pins: &BTreeMap<ReplicaId, (Slot, u64)>, slot: Slot, now_ms: u64) -> bool {
@@ -137,6 +143,7 @@ impl Checkpointing {
             proven: Slot(0),
             kept,
             store_from: Slot(0),
+            let_go: Vec::new(),
             recent: BTreeMap::new(),
             recent_bytes: 0,
             recent_most: RECENT_BYTES,
@@ -189,9 +196,10 @@ impl Checkpointing {
     pub fn add_stored(&mut self, stored: Stored, now_ms: u64) {
         self.stored.push_back(stored);
         let proven = self.certificates.slot();
-        keep_latest(&mut self.stored, STORED, |slot| {
+        let gone = keep_latest(&mut self.stored, STORED, |slot| {
             slot == proven || is_pinned(&self.pins, slot, now_ms)
         });
+        self.let_go.extend(gone);
     }
 
     fn add_digested(&mut self, digested: Stored, now_ms: u64) {
@@ -200,7 +208,8 @@ impl Checkpointing {
             self.digests.pop_front();
         }
         self.digested.push_back(digested);
-        keep_latest(&mut self.digested, 1, |slot| is_pinned(&self.pins, slot, now_ms));
+        let gone = keep_latest(&mut self.digested, 1, |slot| is_pinned(&self.pins, slot, now_ms));
+        self.let_go.extend(gone);
     }
 
     /// The state after a slot, if it can be given to others.
@@ -212,10 +221,12 @@ impl Checkpointing {
     /// A state that is not shared with newer ones goes as soon as one of those is proven.
     pub fn drop_apart(&mut self, now_ms: u64) {
         let proven = self.certificates.slot();
-        self.stored.retain(|stored| {
+        let (stay, go): (Vec<_>, Vec<_>) = self.stored.drain(..).partition(|stored| {
             let slot = stored.snapshot.slot();
             !stored.apart || slot >= proven || is_pinned(&self.pins, slot, now_ms)
         });
+        self.stored.extend(stay);
+        self.let_go.extend(go.into_iter().map(|stored| stored.snapshot));
     }
 
     fn add_recent(&mut self, decision: Decision) {
@@ -229,12 +240,11 @@ impl Checkpointing {
 
     /// A transferred state takes the place of whatever was to be stored.
     pub fn forget_storing(&mut self) {
-        self.storing = None;
+        self.let_go.extend(self.storing.take().into_iter().chain(self.next.take()));
+        self.let_go.extend(self.digesting.drain(..).map(|waiting| waiting.snapshot));
+        self.let_go.extend(self.digested.drain(..).map(|digested| digested.snapshot));
         self.stored_after = None;
-        self.next = None;
-        self.digesting.clear();
         self.digests_first = false;
-        self.digested.clear();
     }
 
     pub fn forget_recent(&mut self) {
@@ -296,8 +306,9 @@ impl<S: Service> Node<S> {
             return;
         }
         if self.checkpointing.storing.is_some() {
-            self.counters.boundaries_passed_over +=
-                u64::from(self.checkpointing.next.replace(snapshot).is_some());
+            let passed_over = self.checkpointing.next.replace(snapshot);
+            self.counters.boundaries_passed_over += u64::from(passed_over.is_some());
+            self.checkpointing.let_go.extend(passed_over);
         } else {
             self.store(snapshot);
         }
@@ -311,7 +322,8 @@ impl<S: Service> Node<S> {
         digesting.push_back(Digesting { turn, mark, snapshot });
         if digesting.len() > DIGESTING {
             let needless = least(digesting.iter().skip(1).map(|waiting| waiting.turn));
-            digesting.remove(1 + needless);
+            let passed_over = digesting.remove(1 + needless).map(|passed| passed.snapshot);
+            self.checkpointing.let_go.extend(passed_over);
             self.counters.boundaries_passed_over += 1;
         }
         self.digest_logged();
@@ -368,7 +380,8 @@ impl<S: Service> Node<S> {
         let slot = snapshot.slot();
         if self.transfer.supersedes(slot) || slot <= self.checkpointing.slot() {
             // A transferred state has gone to disk while this one waited.
-            self.checkpointing.storing = None;
+            self.checkpointing.storing = None; // `snapshot` is what it was.
+            self.checkpointing.let_go.push(snapshot);
             self.store_next();
         } else {
             let keep = self.checkpointing.proven;

@@ -175,6 +175,8 @@ pub enum Output {
         /// Of the states on disk the one after this slot stays: the log proves it to others.
         keep: Slot,
     },
+    /// States that are needed no more, to be freed; off the event loop.
+    LetGo(Vec<StateSnapshot>),
     /// Log files may go in which nothing is above this slot.
     Truncate(Slot),
     /// Read decided batches from the log.
@@ -329,6 +331,10 @@ impl<S: Service> Node<S> {
         self.release_replies();
         self.mind_backlog(now);
         self.append(now);
+        if !self.checkpointing.let_go.is_empty() {
+            let gone = std::mem::take(&mut self.checkpointing.let_go);
+            self.outputs.push_back(Output::LetGo(gone));
+        }
     }
 
     /// The next thing to do, oldest first.

@@ -474,7 +474,8 @@ impl<S: Service> Node<S> {
             }
             return;
         }
-        self.machine = *machine;
+        let before = std::mem::replace(&mut self.machine, *machine);
+        self.checkpointing.let_go.push(before.snapshot());
         let (slot, history) = (manifest.slot, manifest.history);
         let configurations = self.machine.configurations().to_vec();
         let snapshot = self.machine.snapshot();

@@ -7,6 +7,7 @@ use super::digester::Digester;
 use super::http::{CheckpointBytes, Shared, Snapshot};
 use super::keeper::{self, Completion, Completions, Keeper};
 use super::pace::FlushWatch;
+use super::reaper::Reaper;
 use super::repairs::Repairs;
 use super::slowness::Slowness;
 use super::worker;
@@ -63,6 +64,7 @@ struct Workers {
     keeper: Keeper,
     checkpointer: Checkpointer,
     digester: Digester,
+    reaper: Reaper,
 }
 
 fn node_peer(peer: LinkPeer) -> Peer {
@@ -136,7 +138,8 @@ impl<S: Service> EventLoop<S> {
             Checkpointer::start(checkpoints, rate, scrub, watch, completions.clone())?;
         let digester = Digester::start(scrub, completions.clone())?;
         digester.hold(self.node.machine().snapshot());
-        let workers = Workers { keeper, checkpointer, digester };
+        let reaper = Reaper::start(completions.clone())?;
+        let workers = Workers { keeper, checkpointer, digester, reaper };
         let mut events = Vec::new();
         let mut stopping: Option<Instant> = None;
         let mut outcome = Ok(());
@@ -385,6 +388,7 @@ impl<S: Service> EventLoop<S> {
                         keep,
                     });
                 }
+                Output::LetGo(states) => workers.reaper.take(states),
                 Output::Members(configuration) => self.set_members(&configuration),
                 Output::Misbehaved { peer, what } => self.punish(peer, &what),
                 Output::Diverged { trusted, what } => {

@@ -14,6 +14,7 @@ mod intercept;
 mod keeper;
 mod metrics;
 mod pace;
+mod reaper;
 mod repairs;
 mod reread;
 mod slowness;

@@ -40,8 +40,10 @@ pub struct Follower {
     pub appends: Vec<u64>,
     pub asked: Vec<Slot>,
     pub replies: usize,
-    /// States that it wants stored.
+    /// States that it wants digested, stored, and freed.
+    pub digesting: Vec<StateSnapshot>,
     pub storing: Vec<StateSnapshot>,
+    pub let_go: Vec<StateSnapshot>,
     pub suspicions: usize,
     pub diverged: bool,
 }
@@ -66,7 +68,9 @@ impl Follower {
             appends: Vec::new(),
             asked: Vec::new(),
             replies: 0,
+            digesting: Vec::new(),
             storing: Vec::new(),
+            let_go: Vec::new(),
             suspicions: 0,
             diverged: false,
         };
@@ -91,7 +95,9 @@ impl Follower {
                     Message::Suspect { .. } => self.suspicions += 1,
                     _ => {}
                 },
+                Output::DigestState { snapshot } => self.digesting.push(snapshot),
                 Output::StoreCheckpoint { snapshot, .. } => self.storing.push(snapshot),
+                Output::LetGo(states) => self.let_go.extend(states),
                 Output::Diverged { .. } => self.diverged = true,
                 _ => {}
             }

@@ -87,6 +87,7 @@ impl World {
                     }
                 }
                 Output::Append { records, mark } => process.appends.push_back((records, mark)),
+                Output::LetGo(states) => drop(states),
                 Output::DigestState { snapshot } => self.digest_state(replica, snapshot),
                 Output::StoreCheckpoint { snapshot, keep } => {
                     if !self.is_liar(replica) {

@@ -1,0 +1,86 @@
+//! States that are needed no more are given out to be freed, and not freed by the node: of a large one that
+//! takes long.
+
+mod common;
+mod follower;
+
+use follower::{Follower, now, put};
+use perdura_protocol::configuration::{Parameters, Schedule};
+use perdura_protocol::{Command, Slot};
+use perdura_replica::node::Input;
+
+/// Slots from one boundary of the group to the next.
+const INTERVAL: u64 = 8;
+
+/// Passes so many boundaries, whose states are digested and stored as the follower wants it. Those it gave
+/// to be stored, those it let go, and those it wanted digested, by their slots.
+fn passed(schedule: Schedule, boundaries: u64) -> [Vec<Slot>; 3] {
+    let n = if schedule == Schedule::Sequential { 3 } else { 1 };
+    let mut follower = Follower::new(|parameters| Parameters {
+        schedule,
+        checkpoint_interval: INTERVAL * n,
+        ..parameters
+    });
+    let (mut stored, mut digested) = (Vec::new(), Vec::new());
+    follower.decide(Command::Open, 0);
+    for number in 1..INTERVAL * boundaries {
+        follower.decide(put(number), number);
+        follower.persist();
+        for snapshot in std::mem::take(&mut follower.digesting) {
+            let manifest = snapshot.manifest();
+            digested.push(snapshot.slot());
+            let digest = manifest.digest();
+            follower.node.handle(now(follower.now_ms), Input::StateDigested { manifest, digest });
+        }
+        for snapshot in std::mem::take(&mut follower.storing) {
+            let manifest = snapshot.manifest();
+            stored.push(snapshot.slot());
+            follower.node.handle(now(follower.now_ms), Input::CheckpointStored { manifest });
+        }
+        follower.end_round();
+        follower.persist();
+    }
+    let let_go = follower.let_go.iter().map(|state| state.slot()).collect();
+    [stored, let_go, digested]
+}
+
+#[test]
+fn all_but_the_last_two_that_are_stored() {
+    let [stored, let_go, digested] = passed(Schedule::Coordinated, 6);
+    assert_eq!(stored, (1..=6).map(|k| Slot(k * INTERVAL)).collect::<Vec<_>>());
+    assert_eq!(let_go, stored[..4]);
+    assert!(digested.is_empty());
+}
+
+#[test]
+fn all_but_the_last_that_is_digested_and_the_last_two_that_are_stored() {
+    let [stored, mut let_go, digested] = passed(Schedule::Sequential, 12);
+    assert_eq!(digested, (1..=12).map(|k| Slot(k * INTERVAL)).collect::<Vec<_>>());
+    assert_eq!(stored.len(), 4);
+    let mut expected = [&digested[..11], &stored[..2]].concat();
+    expected.sort();
+    let_go.sort();
+    assert_eq!(let_go, expected, "once for each place that it had");
+}
+
+/// What is to be stored is passed over while a state before it is not stored yet, and so is what waits to be
+/// digested.
+#[test]
+fn those_that_are_passed_over() {
+    for schedule in [Schedule::Coordinated, Schedule::Sequential] {
+        let n = if schedule == Schedule::Sequential { 3 } else { 1 };
+        let mut follower = Follower::new(|parameters| Parameters {
+            schedule,
+            checkpoint_interval: INTERVAL * n,
+            ..parameters
+        });
+        follower.decide(Command::Open, 0);
+        for number in 1..INTERVAL * 9 {
+            follower.decide(put(number), number);
+            follower.persist();
+        }
+        let passed_over = follower.node.report().counters.boundaries_passed_over;
+        assert!(passed_over > 0, "{schedule:?}");
+        assert_eq!(follower.let_go.len() as u64, passed_over, "{schedule:?}");
+    }
+}
