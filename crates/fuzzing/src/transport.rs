@@ -6,7 +6,7 @@ use crate::{Seed, round_trip, seed};
 use bytes::{Bytes, BytesMut};
 use perdura_protocol::{ClusterId, Digest, ReplicaId, Scheme, SecretKey};
 use perdura_transport::{
-    Answer, Bounds, Hello, Identity, Link, PROTOCOL_VERSION, Refusal, Role, fuzzing,
+    Answer, Bounds, Hello, Identity, Lane, Link, PROTOCOL_VERSION, Refusal, Role, fuzzing,
 };
 
 /// The first byte says whether it is a hello or an answer.
@@ -79,17 +79,17 @@ pub fn tls(data: &[u8]) -> bool {
 
 pub fn hellos() -> Vec<Seed> {
     let with = |kind: u8, (name, bytes): Seed| (name, [&[kind], &bytes[..]].concat());
-    let role = Role::Replica { id: ReplicaId(2), incarnation: 1 };
-    let replica = Hello {
+    let replica = |lane| Hello {
         version: PROTOCOL_VERSION,
         cluster: ClusterId([7; 16]),
         parameters: Digest::of(b"parameters"),
-        role,
+        role: Role::Replica { id: ReplicaId(2), incarnation: 1, lane },
     };
     let mut newer = Hello::client(ClusterId([7; 16]), Role::Client);
     newer.version = PROTOCOL_VERSION + 1;
     vec![
-        with(0, seed("replica", &replica)),
+        with(0, seed("replica", &replica(Lane::Agreement))),
+        with(0, seed("transfer", &replica(Lane::Transfer))),
         with(0, seed("client", &Hello::client(ClusterId([7; 16]), Role::Client))),
         with(0, seed("administrator", &Hello::client(ClusterId([7; 16]), Role::Admin))),
         with(0, seed("other_version", &newer)),

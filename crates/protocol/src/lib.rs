@@ -49,7 +49,7 @@ pub use configuration::Configuration;
 pub use frame::{Frame, SessionId};
 pub use ids::{ClusterId, Digest, ReplicaId, Slot, Time, View};
 pub use keys::{PublicKey, Scheme, SecretKey, Signature};
-pub use message::Message;
+pub use message::{Lane, Message};
 pub use quorum::Faults;
 pub use record::Record;
 pub use statement::{Certificate, Context};

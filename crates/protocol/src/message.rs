@@ -15,6 +15,28 @@ use crate::statement::Certificate;
 use crate::viewchange::{NewView, PrefixCertificate, ViewChange};
 use bytes::Bytes;
 
+/// Over which of its two links to another replica a message goes, so that votes do not wait behind
+/// megabytes. Each keeps its own order; between the two there is none.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub enum Lane {
+    /// What agreement waits for, and everything else that is small.
+    Agreement,
+    /// What replicas that were away ask for, and what they are sent: states and decided batches.
+    Transfer,
+}
+
+impl Lane {
+    /// The lane of a message with these bytes, by its tag (FetchManifest, Manifest, FetchPiece, Piece,
+    /// Fetch, Decisions), without decoding it. Locked batches stay with agreement: a view waits for them.
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> Lane {
+        match bytes.first() {
+            Some(13 | 14 | 19..=22) => Lane::Transfer,
+            _ => Lane::Agreement,
+        }
+    }
+}
+
 /// A decided batch with the proof of its decision.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Decision {
@@ -478,5 +500,41 @@ mod tests {
             assert_eq!(Message::brings_batches_or_view(&bytes), brings, "{message:?}");
         }
         assert!(!Message::brings_batches_or_view(&[]));
+    }
+
+    #[test]
+    fn what_belongs_to_a_transfer_has_a_lane_of_its_own() {
+        let (view, slot, digest) = (View(1), Slot(2), Digest::ZERO);
+        let batch = || Batch::tick(Time(7));
+        let decision = Decision { slot, view, accepts: Certificate::default(), batch: batch() };
+        let (signature, bytes) = (Signature::NONE, Bytes::from_static(b"bytes"));
+        let prefix = PrefixCertificate::genesis();
+        let transfer = [
+            Message::Fetch { from: slot, to: slot },
+            Message::Decisions { decisions: vec![decision], prefix: None },
+            Message::FetchManifest { slot },
+            Message::Manifest { slot, manifest: bytes.clone() },
+            Message::FetchPiece { slot, index: 1 },
+            Message::Piece { slot, index: 1, piece: bytes },
+        ];
+        let agreement = [
+            Message::Propose { view, slot, batch: batch(), decided: slot, history: digest },
+            Message::Write { view, slot, digest, signature },
+            Message::Accept { view, slot, digest, signature },
+            Message::Decided { view, slot, history: digest },
+            Message::Prefix { slot, history: digest, signature },
+            Message::Status { view, changing: false, delivered: slot },
+            Message::Suspect { view },
+            Message::FetchBatch { slot, digest },
+            Message::LockedBatch { slot, batch: batch() },
+            Message::TooOld { checkpoint: slot },
+            Message::Checkpoint { slot, digest, signature },
+            Message::StateQuery,
+            Message::StateInfo { delivered: slot, state: None, prefix },
+        ];
+        let lane = |message: &Message| Lane::of(&message.to_bytes());
+        assert!(transfer.iter().all(|message| lane(message) == Lane::Transfer));
+        assert!(agreement.iter().all(|message| lane(message) == Lane::Agreement));
+        assert_eq!(Lane::of(&[]), Lane::Agreement);
     }
 }

@@ -5,7 +5,7 @@
 
 use crate::bounds::REFUSAL_REASON_BYTES;
 use perdura_protocol::codec::encode_bytes;
-use perdura_protocol::{ClusterId, Decode, DecodeError, Digest, Encode, Reader, ReplicaId};
+use perdura_protocol::{ClusterId, Decode, DecodeError, Digest, Encode, Lane, Reader, ReplicaId};
 
 /// The version of messages and handshake that this build speaks.
 pub const PROTOCOL_VERSION: u16 = 2;
@@ -21,6 +21,8 @@ pub enum Role {
         id: ReplicaId,
         /// Its incarnation (rule D8).
         incarnation: u32,
+        /// Which of the two links between a pair of replicas this is to be.
+        lane: Lane,
     },
     /// A client.
     Client,
@@ -98,8 +100,11 @@ impl Encode for Hello {
         self.cluster.encode(out);
         self.parameters.encode(out);
         match self.role {
-            Role::Replica { id, incarnation } => {
-                out.push(0);
+            Role::Replica { id, incarnation, lane } => {
+                out.push(match lane {
+                    Lane::Agreement => 0,
+                    Lane::Transfer => 3,
+                });
                 id.encode(out);
                 incarnation.encode(out);
             }
@@ -122,9 +127,10 @@ impl AnyHello {
         let cluster = Decode::decode(&mut reader)?;
         let parameters = Decode::decode(&mut reader)?;
         let role = match u8::decode(&mut reader)? {
-            0 => Role::Replica {
+            tag @ (0 | 3) => Role::Replica {
                 id: Decode::decode(&mut reader)?,
                 incarnation: Decode::decode(&mut reader)?,
+                lane: if tag == 0 { Lane::Agreement } else { Lane::Transfer },
             },
             1 => Role::Client,
             2 => Role::Admin,
@@ -186,8 +192,9 @@ mod tests {
 
     #[test]
     fn hellos_go_both_ways_and_other_versions_are_told_apart() {
-        for role in [Role::Replica { id: ReplicaId(3), incarnation: 2 }, Role::Client, Role::Admin]
-        {
+        let replica = |lane| Role::Replica { id: ReplicaId(3), incarnation: 2, lane };
+        let lanes = [Lane::Agreement, Lane::Transfer].map(replica);
+        for role in lanes.into_iter().chain([Role::Client, Role::Admin]) {
             let hello = Hello { role, ..Hello::client(ClusterId([7; 16]), Role::Client) };
             assert_eq!(AnyHello::decode(hello.to_bytes()), Ok(AnyHello::Ours(hello)));
         }

@@ -2,7 +2,7 @@
 //!
 //! The pieces, from the inside out: an [`Identity`] is an Ed25519 key as TLS sees it; a [`Link`] is
 //! one connection without its socket (TLS, the [`Hello`] exchange, frames); a [`Hub`] is a
-//! replica's whole network on the thread that calls it.
+//! replica's network on the thread that calls it; for transfers it has a second one ([`Lane`]).
 //!
 //! Invariants:
 //! - Nothing is delivered from a peer whose key has not been proven by its TLS handshake and
@@ -30,9 +30,12 @@ pub use backoff::Backoff;
 pub use bounds::Bounds;
 pub use error::{LinkError, Misbehaviour, QueueError};
 pub use hello::{Answer, Hello, PROTOCOL_VERSION, Refusal, Role};
-pub use hub::{Admission, BindError, Hub, HubConfig, HubEvent, MemberAddress, Peer, SendError};
+pub use hub::{
+    Admission, BindError, Handed, Hub, HubConfig, HubEvent, MemberAddress, Peer, SendError,
+};
 pub use identity::{Identity, IdentityError};
 pub use link::{Drained, Link, Received};
+pub use perdura_protocol::Lane;
 pub use stats::{MisbehaviourCounts, Stats};
 pub use tcp::{connect_address, tune};
 

@@ -5,8 +5,8 @@ use bytes::Bytes;
 use perdura_protocol::{ClusterId, Digest, PublicKey, ReplicaId, Scheme, SecretKey};
 use perdura_transport::bounds::HANDSHAKE_BURST;
 use perdura_transport::{
-    Admission, BindError, Bounds, Drained, Hello, Hub, HubConfig, HubEvent, Identity, Link,
-    LinkError, MemberAddress, Misbehaviour, PROTOCOL_VERSION, Peer, Received, Refusal, Role,
+    Admission, BindError, Bounds, Drained, Handed, Hello, Hub, HubConfig, HubEvent, Identity, Lane,
+    Link, LinkError, MemberAddress, Misbehaviour, PROTOCOL_VERSION, Peer, Received, Refusal, Role,
     SendError,
 };
 use socket2::{Domain, Socket, Type};
@@ -45,6 +45,7 @@ fn reserve() -> (Socket, String) {
 }
 
 /// A hub with what it reported.
+#[derive(Debug)]
 struct Node {
     hub: Hub,
     seen: Vec<HubEvent>,
@@ -73,7 +74,15 @@ impl Admission for Door {
 
 impl Node {
     fn new(config: &HubConfig) -> Node {
-        let hub = Hub::bind(config, Instant::now()).unwrap();
+        Node::of(Hub::bind(config, Instant::now()).unwrap())
+    }
+
+    /// The hub beside the one of a replica that listens.
+    fn beside(config: &HubConfig, lane: Lane) -> Node {
+        Node::of(Hub::dialling(config, lane, Instant::now()).unwrap())
+    }
+
+    fn of(hub: Hub) -> Node {
         Node { hub, seen: Vec::new(), admit: Ok(()), waits: None, frozen: None }
     }
 
@@ -104,6 +113,15 @@ impl Node {
             HubEvent::LinkDown { reason, .. } => Some(reason),
             _ => None,
         })
+    }
+
+    /// What came for the hub beside it.
+    fn handed(&mut self) -> Option<Box<Handed>> {
+        let at = self.seen.iter().position(|event| matches!(event, HubEvent::Handed(_)))?;
+        match self.seen.remove(at) {
+            HubEvent::Handed(handed) => Some(handed),
+            _ => None,
+        }
     }
 
     fn misbehaviour(&self, kind: Misbehaviour) -> u64 {
@@ -487,6 +505,160 @@ fn a_replica_that_is_silent_in_the_handshake_is_dialled_again_soon_then_with_mor
     for (gap, patience_ms) in gaps.iter().zip([1_000, 2_000, 4_000, 8_000, 10_000]) {
         assert!((patience_ms..patience_ms + 1_200).contains(gap), "{gaps:?}");
     }
+}
+
+/// Replicas 0 and 1 with both their hubs, not linked yet: hubs that listen, then those beside them.
+fn pairs() -> ([Node; 2], [Node; 2]) {
+    let (zero, one) = pair();
+    let members = [member(&zero, 0), member(&one, 1)];
+    let beside = [0, 1].map(|id| {
+        let mut node = Node::beside(&config(id), Lane::Transfer);
+        node.hub.set_members(&members);
+        node
+    });
+    ([zero, one], beside)
+}
+
+/// Turns all of them, and hands over what is to be, until `done`.
+fn until_both(main: &mut [Node; 2], beside: &mut [Node; 2], done: impl Fn(&[Node; 2]) -> bool) {
+    let start = Instant::now();
+    while !done(beside) {
+        for (main, beside) in main.iter_mut().zip(beside.iter_mut()) {
+            main.turn();
+            if let Some(handed) = main.handed() {
+                beside.hub.adopt(handed);
+            }
+            beside.turn();
+        }
+        assert!(start.elapsed() < PATIENCE, "{main:#?}\n{beside:#?}");
+    }
+}
+
+#[test]
+fn a_link_of_the_other_lane_is_handed_over_and_stands_beside_the_first() {
+    let (mut main, mut beside) = pairs();
+    until_both(&mut main, &mut beside, |beside| {
+        beside[0].hub.is_linked(ReplicaId(1)) && beside[1].hub.is_linked(ReplicaId(0))
+    });
+    let [zero, one] = &mut main;
+    until(&mut [zero, one], linked);
+    // Messages on both, each way: each arrives where it was sent.
+    let large = Bytes::from(vec![7; 3_000_000]);
+    let small = Bytes::from_static(b"vote");
+    for (from, to) in [(0, 1), (1, 0)] {
+        let to = Peer::Replica(ReplicaId(to));
+        beside[from].hub.send(&to, large.clone()).unwrap();
+        beside[from].hub.flush();
+        main[from].hub.send(&to, small.clone()).unwrap();
+        main[from].hub.flush();
+    }
+    until_both(&mut main, &mut beside, |beside| {
+        beside.iter().all(|node| node.messages() == [large.clone()])
+    });
+    let [zero, one] = &mut main;
+    until(&mut [zero, one], |nodes| nodes.iter().all(|node| node.messages() == [small.clone()]));
+    for node in main.iter().chain(&beside) {
+        let ups = node.seen.iter().filter(|event| matches!(event, HubEvent::LinkUp { .. }));
+        assert_eq!((ups.count(), node.hub.stats().replica_links), (1, 1));
+        assert!(node.down().is_none(), "{:?}", node.down());
+    }
+}
+
+#[test]
+fn the_links_of_both_lanes_end_without_each_other() {
+    let (mut main, mut beside) = pairs();
+    let both = |beside: &[Node; 2]| {
+        beside[0].hub.is_linked(ReplicaId(1)) && beside[1].hub.is_linked(ReplicaId(0))
+    };
+    until_both(&mut main, &mut beside, both);
+    let [zero, one] = &mut main;
+    until(&mut [zero, one], linked);
+    beside[0].hub.misbehaved(&Peer::Replica(ReplicaId(1)), Misbehaviour::MalformedMessage);
+    until_both(&mut main, &mut beside, |beside| beside.iter().all(|node| node.down().is_some()));
+    // It comes again, as a new one.
+    until_both(&mut main, &mut beside, both);
+    assert_eq!(beside[0].misbehaviour(Misbehaviour::MalformedMessage), 1);
+    assert!(main.iter().all(|node| node.down().is_none()));
+    main[0].hub.close(&Peer::Replica(ReplicaId(1)), "as a test");
+    let [zero, one] = &mut main;
+    until(&mut [zero, one], |nodes| nodes.iter().all(|node| node.down().is_some()));
+    let [zero, one] = &mut main;
+    until(&mut [zero, one], linked);
+    assert!(both(&beside));
+}
+
+/// Replica 1 by hand, come for its transfer link and without patience: it says more before it was
+/// welcomed. All of it has been read by the hub that hands it over.
+fn hasty(node: &mut Node) -> (Client, Box<Handed>) {
+    let role = Role::Replica { id: ReplicaId(1), incarnation: 0, lane: Lane::Transfer };
+    let parameters = config(1).parameters;
+    let hello = Hello { parameters, ..Hello::client(CLUSTER, role) };
+    let mut client = Client::dial(node, 1, &hello);
+    client.link.queue(Bytes::from_static(b"early")).unwrap();
+    let start = Instant::now();
+    let mut buffer = vec![0; 100_000];
+    loop {
+        client.link.write_to(&mut client.socket).unwrap();
+        node.turn();
+        if let Some(handed) = node.handed() {
+            return (client, handed);
+        }
+        if let Ok(length) = client.socket.read(&mut buffer) {
+            client.link.feed(&buffer[..length]).unwrap();
+        }
+        assert!(start.elapsed() < PATIENCE);
+    }
+}
+
+#[test]
+fn what_was_read_before_a_link_was_handed_over_is_not_lost() {
+    let ([mut main, one], [mut beside, _]) = pairs();
+    let (mut client, handed) = hasty(&mut main);
+    // Members are known where it is handed over.
+    drop(one);
+    beside.hub.adopt(handed);
+    until(&mut [&mut beside], |nodes| nodes[0].messages() == [Bytes::from_static(b"early")]);
+    assert_eq!(client.receive(&mut beside).unwrap(), Received::Welcome);
+    client.link.queue(Bytes::from_static(b"late")).unwrap();
+    client.link.write_to(&mut client.socket).unwrap();
+    until(&mut [&mut beside], |nodes| nodes[0].messages().len() == 2);
+    // It had its turn as any other: nothing is left for a hub that holds it back.
+    assert_eq!((main.messages().len(), main.hub.stats().replica_links), (0, 0));
+    assert!(!main.hub.is_linked(ReplicaId(1)) && beside.hub.is_linked(ReplicaId(1)));
+}
+
+#[test]
+fn a_link_that_is_handed_over_is_judged_again_and_refused_in_words() {
+    let another = |key: SecretKey, incarnation| MemberAddress {
+        id: ReplicaId(1),
+        address: "127.0.0.1:1".into(),
+        key: key.public(),
+        incarnation,
+    };
+    for (lane, members, words) in [
+        (Lane::Agreement, vec![another(key(1), 0)], "no link of the lane Transfer"),
+        (Lane::Transfer, vec![another(key(9), 0)], "replica 1 is incarnation 0 with key"),
+        (Lane::Transfer, vec![another(key(1), 1)], "replica 1 is incarnation 1 with key"),
+        (Lane::Transfer, Vec::new(), "not a member"),
+    ] {
+        let ([mut main, _one], _) = pairs();
+        let (mut client, handed) = hasty(&mut main);
+        let mut beside = Node::beside(&config(0), lane);
+        beside.hub.set_members(&members);
+        beside.hub.adopt(handed);
+        let error = client.receive(&mut beside).unwrap_err();
+        assert!(matches!(&error, LinkError::Refused(text) if text.contains(words)), "{error}");
+        assert_eq!((beside.hub.stats().refused_peers, beside.seen.len()), (1, 0));
+    }
+}
+
+#[test]
+fn a_link_that_nobody_takes_closes() {
+    let ([mut main, _one], _) = pairs();
+    let (mut client, handed) = hasty(&mut main);
+    drop(handed);
+    assert!(client.receive(&mut main).is_err());
+    assert_eq!((main.seen.len(), main.hub.stats().replica_links), (0, 0));
 }
 
 #[test]

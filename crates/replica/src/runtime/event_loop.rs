@@ -293,6 +293,8 @@ impl<S: Service> EventLoop<S> {
                 HubEvent::Message { peer, message } => {
                     Input::Message { peer: node_peer(peer), bytes: message }
                 }
+                // Nobody serves another lane yet.
+                HubEvent::Handed(_) => continue,
             };
             #[cfg(feature = "misbehave")]
             if !self.intercept.hears(now, &input) {

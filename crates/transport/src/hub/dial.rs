@@ -9,7 +9,7 @@ use crate::link::Link;
 use crate::tcp::tune;
 use mio::Interest;
 use mio::net::TcpStream;
-use perdura_protocol::ReplicaId;
+use perdura_protocol::{Lane, ReplicaId};
 use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -95,7 +95,13 @@ impl Hub {
         let Some(member) = self.members.get_mut(&id) else { return };
         let text = format!("{}: {error}", member.address.address);
         if member.last_failure.as_ref() != Some(&text) {
-            tracing::warn!(replica = %id, "no link: {text}; trying on");
+            match self.lane {
+                Lane::Agreement => tracing::warn!(replica = %id, "no link: {text}; trying on"),
+                // Whatever it would carry goes over the other link.
+                Lane::Transfer => {
+                    tracing::info!(replica = %id, "no transfer link: {text}; trying on");
+                }
+            }
         }
         member.last_failure = Some(text);
         if matches!(error, LinkError::Expired) {
@@ -107,7 +113,8 @@ impl Hub {
 
     pub(super) fn accept_all(&mut self) {
         loop {
-            match self.listener.accept() {
+            let Some(listener) = &self.listener else { return };
+            match listener.accept() {
                 Ok((stream, address)) => {
                     self.stats.accepted_connections += 1;
                     if let Err(error) = self.take_in(stream, address) {
@@ -142,7 +149,7 @@ impl Hub {
         Ok(())
     }
 
-    fn enter(
+    pub(super) fn enter(
         &mut self,
         mut stream: TcpStream,
         link: Link,
@@ -163,6 +170,7 @@ impl Hub {
             granted: dialing.is_some(),
             deadline: Some(deadline),
             in_line: false,
+            unread: false,
             read_closed: false,
             dirty: false,
             accounted: Accounted::default(),

@@ -5,8 +5,14 @@
 //! loop, acts on the events, queues messages with [`Hub::send`], and ends each round with
 //! [`Hub::flush`], which writes everything that was queued for a peer in one pass.
 //!
+//! A pair of replicas has a second link, on the lane for transfers, so that votes do not wait behind
+//! megabytes. Another hub serves it, on a thread of its own ([`Hub::dialling`]). It dials as this one
+//! does and listens nowhere: what comes for it to the one address is handed over
+//! ([`HubEvent::Handed`], [`Hub::adopt`]).
+//!
 //! Invariants:
-//! - At most one link per replica, proven by the key that [`Hub::set_members`] gave last.
+//! - At most one link per replica, proven by the key that [`Hub::set_members`] gave last, and on this
+//!   hub's lane. One of the other lane neither is it nor replaces it.
 //! - `LinkUp` comes before the first message of a link and `LinkDown` after the last one; there is
 //!   one `LinkDown` for each `LinkUp`.
 //! - A socket is read until it is empty or its link had its share of the round; in the latter case
@@ -15,6 +21,7 @@
 
 mod connection;
 mod dial;
+mod hand_over;
 mod handshakes;
 mod places;
 mod resolver;
@@ -33,13 +40,14 @@ use crate::tcp::connect_address;
 use bytes::Bytes;
 use connection::{Connection, Connections};
 use dial::Member;
+pub use hand_over::Handed;
 use handshakes::Handshakes;
 use mio::{Events, Interest, Poll, Token, Waker};
-use perdura_protocol::{ClusterId, Digest, PublicKey, ReplicaId, SecretKey};
+use perdura_protocol::{ClusterId, Digest, Lane, PublicKey, ReplicaId, SecretKey};
 use resolver::Resolver;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -93,6 +101,9 @@ pub enum HubEvent {
         /// Its bytes, not decoded.
         message: Bytes,
     },
+    /// A replica came for the lane that another hub serves ([`Hub::adopt`]). It closes if this is
+    /// dropped.
+    Handed(Box<Handed>),
 }
 
 /// Decides which clients are admitted. Replicas are judged by the hub itself, by their keys.
@@ -143,7 +154,7 @@ pub struct HubConfig {
     pub parameters: Digest,
     /// Its key.
     pub key: SecretKey,
-    /// `host:port` to listen on; port 0 takes a free one.
+    /// `host:port` to listen on; port 0 takes a free one. Of no meaning to [`Hub::dialling`].
     pub listen: String,
     /// Of the jitter between attempts to reach others.
     pub seed: u64,
@@ -189,6 +200,7 @@ pub enum SendError {
 #[derive(Debug)]
 pub struct Hub {
     id: ReplicaId,
+    lane: Lane,
     cluster: ClusterId,
     parameters: Digest,
     hello: Hello,
@@ -197,7 +209,7 @@ pub struct Hub {
     poll: Poll,
     readiness: Events,
     waker: Arc<Waker>,
-    listener: mio::net::TcpListener,
+    listener: Option<mio::net::TcpListener>,
     local_address: SocketAddr,
     /// Set while accepting is to be tried again without a readiness event.
     accept_again: Option<Instant>,
@@ -232,24 +244,45 @@ impl Hub {
     /// # Errors
     /// When the port is in use, the address is not ours, or the key is not an Ed25519 key.
     pub fn bind(config: &HubConfig, now: Instant) -> Result<Hub, BindError> {
-        let identity = Identity::new(&config.key)?;
         let listen = |error: io::Error| match error.kind() {
             io::ErrorKind::AddrInUse => BindError::InUse { address: config.listen.clone() },
             _ => BindError::Listen { address: config.listen.clone(), error },
         };
+        let identity = Identity::new(&config.key)?;
         let address = connect_address(&config.listen, 0).map_err(listen)?;
         let mut listener = mio::net::TcpListener::bind(address).map_err(listen)?;
         let local_address = listener.local_addr().map_err(listen)?;
+        let mut hub = Hub::new(config, identity, Lane::Agreement, now)?;
+        let registry = hub.poll.registry();
+        registry.register(&mut listener, LISTENER, Interest::READABLE).map_err(BindError::Poll)?;
+        (hub.listener, hub.local_address) = (Some(listener), local_address);
+        Ok(hub)
+    }
+
+    /// For one lane only, and without an address of its own: dials replicas with lower ids, and has
+    /// those with higher ones by [`Hub::adopt`]. It never has clients. `now` is as in [`Hub::bind`].
+    ///
+    /// # Errors
+    /// When the key is not an Ed25519 key, or the system has no event queue for us.
+    pub fn dialling(config: &HubConfig, lane: Lane, now: Instant) -> Result<Hub, BindError> {
+        Hub::new(config, Identity::new(&config.key)?, lane, now)
+    }
+
+    fn new(
+        config: &HubConfig,
+        identity: Identity,
+        lane: Lane,
+        now: Instant,
+    ) -> Result<Hub, BindError> {
         let poll = Poll::new().map_err(BindError::Poll)?;
         let waker = Waker::new(poll.registry(), WAKER).map_err(BindError::Poll)?;
-        poll.registry()
-            .register(&mut listener, LISTENER, Interest::READABLE)
-            .map_err(BindError::Poll)?;
-        let role = crate::hello::Role::Replica { id: config.id, incarnation: config.incarnation };
+        let (id, incarnation) = (config.id, config.incarnation);
+        let role = crate::hello::Role::Replica { id, incarnation, lane };
         let parameters = config.parameters;
         let hello = Hello { parameters, ..Hello::client(config.cluster, role) };
         Ok(Hub {
-            id: config.id,
+            id,
+            lane,
             cluster: config.cluster,
             parameters,
             hello,
@@ -258,8 +291,8 @@ impl Hub {
             poll,
             readiness: Events::with_capacity(EVENTS_PER_POLL),
             waker: Arc::new(waker),
-            listener,
-            local_address,
+            listener: None,
+            local_address: SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0),
             accept_again: None,
             connections: Connections::default(),
             members: BTreeMap::new(),
@@ -281,7 +314,7 @@ impl Hub {
         })
     }
 
-    /// The address that is listened on.
+    /// The address that is listened on; of zeros if none is.
     #[must_use]
     pub fn local_address(&self) -> SocketAddr {
         self.local_address

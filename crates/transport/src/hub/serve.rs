@@ -1,6 +1,7 @@
 //! Serving connections: reading in turn, admitting, writing, ending.
 
 use super::connection::Accounted;
+use super::hand_over::Claim;
 use super::{Connection, Connections, Hub, HubEvent, LISTENER, Member, Peer};
 use crate::bounds::{
     Bounds, CLIENT_FAIR_BYTES, CLIENT_LINKS, CLIENT_ROUND_BYTES, CLIENTS_INBOUND_BYTES,
@@ -13,7 +14,7 @@ use crate::hub::Admission;
 use crate::link::{Drained, Received};
 use crate::tcp::tune;
 use mio::event::Event;
-use perdura_protocol::{Digest, PublicKey, ReplicaId};
+use perdura_protocol::{Digest, Lane, PublicKey, ReplicaId};
 use std::io::{self, Read, Write};
 
 /// What a round of reading left behind.
@@ -72,7 +73,7 @@ impl Hub {
         }
     }
 
-    fn line_up(&mut self, place: usize) {
+    pub(super) fn line_up(&mut self, place: usize) {
         let Some(connection) = self.connections.get_mut(place) else { return };
         if connection.in_line {
             return;
@@ -135,6 +136,12 @@ impl Hub {
         let Some(connection) = self.connections.get_mut(place) else { return 0 };
         connection.in_line = false;
         let mut used = 0;
+        if std::mem::take(&mut connection.unread)
+            && let Err(error) = self.deliver_counted(place, admission, &mut used)
+        {
+            self.end(place, error);
+            return used;
+        }
         let outcome = loop {
             if used >= share {
                 break Ok(Left::More);
@@ -175,10 +182,8 @@ impl Hub {
         *used += length;
         self.stats.received_bytes += length as u64;
         let fed = connection.link.feed(&self.scratch[..length]);
-        let before = self.events.len();
         // What came before the bytes that are wrong is delivered.
-        self.deliver(place, admission)?;
-        *used += MESSAGE_ROUND_BYTES * (self.events.len() - before);
+        self.deliver_counted(place, admission, used)?;
         fed?;
         // A short read emptied the socket, unless its end is what comes next.
         let Some(connection) = self.connections.get_mut(place) else { return Ok(Left::Nothing) };
@@ -188,6 +193,18 @@ impl Hub {
         }
         let emptied = length < most && !connection.read_closed;
         Ok(if emptied { Left::Nothing } else { Left::More })
+    }
+
+    fn deliver_counted(
+        &mut self,
+        place: usize,
+        admission: &mut dyn Admission,
+        used: &mut usize,
+    ) -> Result<(), LinkError> {
+        let before = self.events.len();
+        self.deliver(place, admission)?;
+        *used += MESSAGE_ROUND_BYTES * (self.events.len() - before);
+        Ok(())
     }
 
     fn deliver(&mut self, place: usize, admission: &mut dyn Admission) -> Result<(), LinkError> {
@@ -223,6 +240,13 @@ impl Hub {
         admission: &mut dyn Admission,
     ) -> Result<(), LinkError> {
         let verdict = self.judge(hello, key, admission);
+        if let (Ok(Peer::Replica(id)), Role::Replica { lane, incarnation, .. }) =
+            (&verdict, hello.role)
+            && lane != self.lane
+        {
+            self.hand_over(place, Claim { id: *id, incarnation, key, lane });
+            return Ok(());
+        }
         let Some(connection) = self.connections.get_mut(place) else { return Ok(()) };
         match verdict {
             Ok(peer) => {
@@ -253,7 +277,7 @@ impl Hub {
                 self.cluster, hello.cluster
             )));
         }
-        if let Role::Replica { id, incarnation } = hello.role {
+        if let Role::Replica { id, incarnation, .. } = hello.role {
             return self.judge_replica(id, incarnation, hello.parameters, key);
         }
         if self.links_per_key.get(&key).copied().unwrap_or(0) >= LINKS_PER_CLIENT {
@@ -270,7 +294,7 @@ impl Hub {
         Ok(Peer::Client { connection, key })
     }
 
-    fn judge_replica(
+    pub(super) fn judge_replica(
         &self,
         id: ReplicaId,
         incarnation: u32,
@@ -303,7 +327,7 @@ impl Hub {
         Ok(Peer::Replica(id))
     }
 
-    fn link_up(&mut self, place: usize, peer: Peer) {
+    pub(super) fn link_up(&mut self, place: usize, peer: Peer) {
         self.connections.admitted(place);
         let Some(connection) = self.connections.get_mut(place) else { return };
         connection.peer = Some(peer);
@@ -312,7 +336,7 @@ impl Hub {
         self.handshakes.admitted(address.ip());
         match peer {
             Peer::Replica(id) => {
-                tracing::info!(replica = %id, %address, "link up");
+                tracing::info!(replica = %id, %address, "{} up", self.link_name());
                 let older = self.members.get_mut(&id).and_then(|member| member.linked(place));
                 if let Some(older) = older {
                     self.end(older, LinkError::Replaced);
@@ -326,6 +350,13 @@ impl Hub {
             }
         }
         self.events.push(HubEvent::LinkUp { peer });
+    }
+
+    fn link_name(&self) -> &'static str {
+        match self.lane {
+            Lane::Agreement => "link",
+            Lane::Transfer => "transfer link",
+        }
     }
 
     /// Brings the sums over all clients up to date with one connection.
@@ -387,7 +418,7 @@ impl Hub {
         match connection.peer {
             None => tracing::debug!(%address, "connection ended before it was admitted: {reason}"),
             Some(Peer::Replica(id)) => {
-                tracing::info!(replica = %id, %address, "link down: {reason}")
+                tracing::info!(replica = %id, %address, "{} down: {reason}", self.link_name());
             }
             Some(Peer::Client { key, .. }) => {
                 tracing::debug!(client = ?key, %address, "link down: {reason}");
