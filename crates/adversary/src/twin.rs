@@ -36,7 +36,7 @@ impl<S: Service> Twin<S> {
         loop {
             while let Some(output) = self.node.next_output() {
                 match output {
-                    Output::Send { peers, bytes } => said.push((peers, bytes)),
+                    Output::Send { peers, bytes, .. } => said.push((peers, bytes)),
                     Output::Append { mark, .. } => inputs.push_back(Input::Persisted(mark)),
                     Output::DigestState { snapshot } => {
                         let manifest = snapshot.manifest();

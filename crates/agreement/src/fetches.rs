@@ -158,6 +158,16 @@ impl Fetches {
         (peer.asked, peer.late) = (None, None);
     }
 
+    /// What it was asked for, or what it answered, got lost, though it is there. It is charged the time
+    /// that passed: who breaks what it answers on is asked less often. Whether it owed an answer.
+    pub fn on_lost(&mut self, now_ms: u64, peer: ReplicaId) -> bool {
+        let peer = &mut self.peers[peer.index()];
+        peer.late = None;
+        let Some(question) = peer.asked.take() else { return false };
+        peer.spent_ms += now_ms.saturating_sub(question.since_ms).max(1);
+        true
+    }
+
     /// The next thing to ask for, if there is one and somebody who can be asked; it counts as asked.
     pub fn next_ask(&mut self, now_ms: u64, ahead: &Ahead<'_>) -> Option<Ask> {
         let ask = self.open(now_ms, ahead).or_else(|| self.overdue(now_ms, ahead))?;

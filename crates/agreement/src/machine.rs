@@ -454,6 +454,15 @@ impl Agreement {
         }
     }
 
+    /// What was in flight between a replica and this one of questions for decided batches, and of
+    /// answers, is lost; the link itself is not.
+    pub fn on_transfer_lost(&mut self, now: Now, replica: ReplicaId) {
+        self.clock_ms = now.monotonic_ms;
+        if replica.index() < self.n() && self.fetches.on_lost(now.monotonic_ms, replica) {
+            self.fetch_more(now);
+        }
+    }
+
     /// Time passes; called every [`timing::TICK_MS`] or so.
     pub fn on_tick(&mut self, now: Now) {
         self.check_leader(now);

@@ -116,7 +116,7 @@ impl Single {
             let mut persisted = None;
             while let Some(output) = self.node.next_output() {
                 match output {
-                    Output::Send { peers, bytes } => {
+                    Output::Send { peers, bytes, .. } => {
                         let message = Message::from_bytes(bytes).unwrap();
                         self.sent.extend(peers.into_iter().map(|peer| (peer, message.clone())));
                     }

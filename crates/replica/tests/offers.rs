@@ -400,7 +400,7 @@ fn asked(node: &mut Node<Store>, ms: u64, such: impl Fn(&Message) -> bool) -> Op
     node.flush(now(ms));
     let mut asked = None;
     while let Some(output) = node.next_output() {
-        if let Output::Send { peers, bytes } = output
+        if let Output::Send { peers, bytes, .. } = output
             && such(&Message::from_bytes(bytes).unwrap())
             && let [Peer::Replica(id)] = peers[..]
         {

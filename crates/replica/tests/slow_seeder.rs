@@ -180,7 +180,7 @@ impl Away {
             let mut inputs = Vec::new();
             while let Some(output) = self.node.next_output() {
                 match output {
-                    Output::Send { peers, bytes } => {
+                    Output::Send { peers, bytes, .. } => {
                         for peer in peers {
                             let Peer::Replica(id) = peer else { continue };
                             self.answer(id.0, Message::from_bytes(bytes.clone()).unwrap());
@@ -205,6 +205,11 @@ impl Away {
                 self.node.handle(now(self.now_ms), input);
             }
         }
+    }
+
+    fn lose_transfer_link(&mut self, id: u8) {
+        self.node.handle(now(self.now_ms), Input::TransferLinkDown(ReplicaId(id)));
+        self.end_round();
     }
 
     fn run(&mut self, ms: u64) {
@@ -275,4 +280,28 @@ fn from_a_single_sender_the_state_comes_at_its_pace_and_from_the_next_when_that_
     let mut away = Away::new(Schedule::Coordinated, Slot(1));
     away.run(20_000);
     assert!(away.asked.len() > 1);
+}
+
+/// Of the two links to a replica, only the one breaks on which it answers.
+#[test]
+fn what_was_on_a_transfer_link_that_broke_is_asked_for_again_at_once() {
+    let mut away = Away::new(Schedule::Coordinated, Slot(1));
+    let manifest = |answer: &(u8, Message)| matches!(answer.1, Message::Manifest { .. });
+    while !away.on_the_way.values().any(manifest) {
+        away.run(1);
+    }
+    away.on_the_way.retain(|_, answer| !manifest(answer));
+    away.lose_transfer_link(SLOW);
+    assert!(away.on_the_way.values().any(manifest), "not before it is given up");
+    while away.asked.len() < 2 {
+        away.run(1);
+    }
+    let (asked, before) = (away.asked.values().sum::<usize>(), away.on_the_way.len());
+    away.on_the_way.retain(|_, (from, _)| *from != 2);
+    let lost = before - away.on_the_way.len();
+    away.lose_transfer_link(2);
+    let again = away.asked.values().sum::<usize>() - asked;
+    assert!(lost > 0 && again >= lost, "{again} of {lost}");
+    away.run(20_000);
+    assert_eq!(away.node.report().executed, Slot(1));
 }

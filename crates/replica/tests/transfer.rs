@@ -3,8 +3,9 @@
 mod common;
 
 use perdura_protocol::configuration::{Configuration, Member};
+use perdura_protocol::message::Lane;
 use perdura_protocol::viewchange::PrefixCertificate;
-use perdura_protocol::{Decode, Encode, Message, ReplicaId, Scheme, SecretKey, Slot, Time};
+use perdura_protocol::{Decode, Encode, Message, ReplicaId, Scheme, SecretKey, Slot, Time, View};
 use perdura_replica::node::{Boot, Found, Input, Node, Now, Output, Peer};
 use perdura_store::Store;
 
@@ -39,7 +40,7 @@ fn asked(node: &mut Node<Store>, ms: u64) -> Vec<Peer> {
     node.flush(now(ms));
     let mut asked = Vec::new();
     while let Some(output) = node.next_output() {
-        if let Output::Send { peers, bytes } = output
+        if let Output::Send { peers, bytes, .. } = output
             && Message::from_bytes(bytes).unwrap() == Message::StateQuery
         {
             asked.extend(peers);
@@ -88,4 +89,51 @@ fn who_was_away_links_to_the_members_of_the_file() {
     });
     assert_eq!(linked, Some(newest));
     assert_eq!(*node.configuration(), first, "it votes by what it executed");
+}
+
+/// The replicas that are asked for decided batches in this round, and for which first slot. All other
+/// than such questions goes over the link of agreement.
+fn fetches(node: &mut Node<Store>, ms: u64) -> Vec<(Peer, Slot)> {
+    node.flush(now(ms));
+    let mut fetches = Vec::new();
+    while let Some(output) = node.next_output() {
+        let Output::Send { peers, lane, bytes } = output else { continue };
+        match Message::from_bytes(bytes).unwrap() {
+            Message::Fetch { from, .. } => {
+                assert_eq!(lane, Lane::Transfer);
+                fetches.extend(peers.into_iter().map(|peer| (peer, from)));
+            }
+            _ => assert_eq!(lane, Lane::Agreement),
+        }
+    }
+    fetches
+}
+
+#[test]
+fn decided_batches_that_were_lost_with_a_transfer_link_are_asked_for_again_at_once() {
+    let mut start = 86_400_000;
+    let boot = common::boot(0, Scheme::Ed25519, (1, 0), Vec::new());
+    let mut node = Node::boot(boot, now(start)).unwrap();
+    let ahead = Message::Status { view: View(0), changing: false, delivered: Slot(500) };
+    for id in [1, 2] {
+        let peer = Peer::Replica(ReplicaId(id));
+        node.handle(now(start), Input::LinkUp(peer));
+        node.handle(now(start), Input::Message { peer, bytes: ahead.to_bytes() });
+    }
+    let mut asked = fetches(&mut node, start);
+    while asked.is_empty() {
+        start += 20;
+        assert!(start < 86_410_000, "nothing is asked for");
+        asked = fetches(&mut node, start);
+    }
+    let (lost, first) = asked.iter().copied().min_by_key(|(_, first)| *first).unwrap();
+    assert_eq!(first, Slot(1));
+    assert!(fetches(&mut node, start + 1).is_empty(), "it is awaited");
+    let Peer::Replica(id) = lost else { panic!("a client was asked") };
+    node.handle(now(start + 1), Input::TransferLinkDown(id));
+    assert!(fetches(&mut node, start + 1).contains(&(lost, first)));
+    // It owes nothing where nothing was asked of it.
+    node.handle(now(start + 2), Input::TransferLinkDown(ReplicaId(9)));
+    node.handle(now(start + 2), Input::TransferLinkDown(ReplicaId(0)));
+    assert!(fetches(&mut node, start + 2).is_empty());
 }

@@ -226,6 +226,7 @@ impl<S: Service> Node<S> {
             vouched_ms: 0,
             halted: false,
             counters: Counters::default(),
+            malformed: 0,
             parameters,
             newest,
         };

@@ -267,6 +267,17 @@ impl Fetching {
         self.open_again(owed);
     }
 
+    /// What a replica was asked for and what it sent is lost, though it is there: what it owes is open
+    /// again, for itself as well.
+    pub fn on_lost(&mut self, now_ms: u64, id: ReplicaId) {
+        let Some(seeder) = self.seeders.iter_mut().find(|seeder| seeder.id == id) else { return };
+        if !seeder.owes.is_empty() {
+            seeder.since_ms = now_ms;
+        }
+        let owed = std::mem::take(&mut seeder.owes);
+        self.open_again(owed);
+    }
+
     /// Goes on without a seeder; what it owes is asked for elsewhere.
     pub fn drop_seeder(&mut self, now_ms: u64, id: ReplicaId) {
         self.begin_pace(now_ms);

@@ -118,6 +118,7 @@ impl<S: Service> Node<S> {
         let message = match Message::from_bytes(bytes) {
             Ok(message) => message,
             Err(error) => {
+                self.malformed += 1;
                 self.misbehaved(peer, format!("malformed message: {error}"));
                 return;
             }
@@ -165,6 +166,12 @@ impl<S: Service> Node<S> {
                 _ => self.misbehaved(peer, "a message that no client sends".into()),
             },
         }
+    }
+
+    /// Messages that did not decode, so far: a driver closes the transfer link on which one came.
+    #[must_use]
+    pub fn malformed(&self) -> u64 {
+        self.malformed
     }
 
     /// Lets a driver inject an input as bytes; for tests that want the whole path.

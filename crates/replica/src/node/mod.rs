@@ -51,7 +51,7 @@ use ingress::{Origin, WaitingFrame};
 use perdura_agreement::{Agreement, Effect, Penalty};
 use perdura_execution::{Machine, Manifest, Service, StateSnapshot};
 use perdura_protocol::configuration::Parameters;
-use perdura_protocol::message::{Decision, Message};
+use perdura_protocol::message::{Decision, Lane, Message};
 use perdura_protocol::{
     Configuration, Digest, Encode, PublicKey, Record, ReplicaId, Scheme, SecretKey, SessionId,
     Slot, seeded,
@@ -105,6 +105,9 @@ pub enum Input {
     LinkUp(Peer),
     /// Whatever was in flight is lost.
     LinkDown(Peer),
+    /// What was in flight to and from this replica on the lane of transfers is lost. It may have been
+    /// the only lane that broke; while it is down the driver sends everything on the other one.
+    TransferLinkDown(ReplicaId),
     /// Everything appended up to and including this mark is durable.
     Persisted(u64),
     /// The checkpoint of this state is durable, and the superblock names it.
@@ -142,6 +145,9 @@ pub enum Output {
     Send {
         /// To whom.
         peers: Vec<Peer>,
+        /// On which lane, where the peer has two: those of each come in their order, and there is none
+        /// between the two. Any will do.
+        lane: Lane,
         /// The message.
         bytes: Bytes,
     },
@@ -275,6 +281,8 @@ pub struct Node<S> {
     vouched_ms: u64,
     halted: bool,
     counters: Counters,
+    // Messages that did not decode.
+    malformed: u64,
     // The newest members by the configuration file, which may be newer than what was executed.
     newest: Configuration,
 }
@@ -296,6 +304,7 @@ impl<S: Service> Node<S> {
             Input::Message { peer, bytes } => self.on_bytes(now, peer, bytes),
             Input::LinkUp(peer) => self.on_link_up(now, peer),
             Input::LinkDown(peer) => self.on_link_down(now, peer),
+            Input::TransferLinkDown(id) => self.on_transfer_link_down(now, id),
             Input::Persisted(mark) => self.on_persisted(now, mark),
             Input::CheckpointStored { manifest } => self.on_checkpoint_stored(now, manifest),
             Input::StateDigested { manifest, digest } => self.on_state_digested(manifest, digest),
@@ -453,7 +462,8 @@ impl<S: Service> Node<S> {
     fn push_message(&mut self, peers: Vec<Peer>, message: &Message) {
         let bytes = message.to_bytes();
         self.output_bytes += bytes.len();
-        self.outputs.push_back(Output::Send { peers, bytes });
+        let lane = Lane::of(&bytes);
+        self.outputs.push_back(Output::Send { peers, lane, bytes });
     }
 
     fn misbehaved(&mut self, peer: Peer, what: String) {

@@ -99,6 +99,10 @@ impl<S: Service> Node<S> {
             }
             asker.queried_ms = Some(now.monotonic_ms);
         }
+        if asker.waiting.contains(&question) {
+            // It lost the lane on which it had asked, and asks again on the other one.
+            return;
+        }
         if asker.waiting.len() >= QUESTIONS {
             self.counters.throttled += 1;
             return;
@@ -158,10 +162,18 @@ impl<S: Service> Node<S> {
 
     /// Whoever left asks anew.
     pub(super) fn forget_questions(&mut self, peer: Peer) {
-        if let Peer::Replica(id) = peer
-            && let Some(asker) = self.askers.get_mut(id.index())
-        {
-            asker.waiting.clear();
+        if let Peer::Replica(id) = peer {
+            self.forget_answers(id);
+            if let Some(asker) = self.askers.get_mut(id.index()) {
+                asker.waiting.clear();
+            }
+        }
+    }
+
+    /// What a replica was answered may have got lost. What it asked and waits for may have come on the
+    /// lane that is left, and stays.
+    pub(super) fn forget_answers(&mut self, id: ReplicaId) {
+        if let Some(asker) = self.askers.get_mut(id.index()) {
             asker.answered.clear();
             asker.fetched.clear();
             asker.decided = Slot(0);

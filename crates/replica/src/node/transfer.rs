@@ -417,6 +417,25 @@ impl<S: Service> Node<S> {
         }
     }
 
+    /// The lane of transfers to a replica broke, and what was on it is lost: what that one owes is asked
+    /// for again, and so is what this replica answered it.
+    pub(super) fn on_transfer_link_down(&mut self, now: Now, id: ReplicaId) {
+        self.forget_answers(id);
+        self.agreement.on_transfer_lost(now, id);
+        match &mut self.transfer.phase {
+            // Waited for no longer than it was before.
+            Phase::Manifest { offer, seeders, .. } if seeders.first() == Some(&id) => {
+                let slot = offer.state.slot;
+                self.send(&[Peer::Replica(id)], &Message::FetchManifest { slot });
+            }
+            Phase::Pieces(fetching) => {
+                fetching.on_lost(now.monotonic_ms, id);
+                self.go_on(now);
+            }
+            _ => {}
+        }
+    }
+
     /// All pieces are here: a machine is made of them beside the one that serves.
     fn restore(&mut self) {
         let phase = std::mem::replace(&mut self.transfer.phase, Phase::Idle);

@@ -1,8 +1,10 @@
 //! The event loop: one thread for network, agreement and execution, so that no request hops
-//! between threads. It moves bytes, time and completions, and decides nothing.
+//! between threads. It moves bytes, time and completions, and decides nothing. Only what replicas that
+//! were away are sent goes through another thread (`courier`).
 
 use super::checkpointer::{self, Checkpointer};
 use super::complaints::Complaints;
+use super::courier::Courier;
 use super::digester::Digester;
 use super::http::{CheckpointBytes, Shared, Snapshot};
 use super::keeper::{self, Completion, Completions, Keeper};
@@ -12,7 +14,7 @@ use super::repairs::Repairs;
 use super::slowness::Slowness;
 use super::worker;
 use super::{Clock, Ended, ReplicaConfig, RunError, Shutdown, experiments};
-use crate::node::{Input, Node, NotAdmitted, Output, Peer, Report, Restoration, State};
+use crate::node::{Input, Node, NotAdmitted, Now, Output, Peer, Report, Restoration, State};
 use bytes::Bytes;
 use perdura_agreement::timing::TICK_MS;
 use perdura_durability::{CheckpointError, Checkpoints, FileDisk, Log, storage};
@@ -21,7 +23,7 @@ use perdura_protocol::configuration::{Durability, Schedule};
 use perdura_protocol::{Configuration, PublicKey, ReplicaId, Slot, View};
 use perdura_transport::Peer as LinkPeer;
 use perdura_transport::{
-    Admission, Hello, Hub, HubEvent, MemberAddress, Misbehaviour, Refusal, SendError, Stats,
+    Admission, Hello, Hub, HubEvent, Lane, MemberAddress, Misbehaviour, Refusal, SendError, Stats,
 };
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -41,6 +43,7 @@ pub(super) struct EventLoop<S> {
     config: Arc<ReplicaConfig>,
     clock: Clock,
     hub: Hub,
+    courier: Courier,
     node: Node<S>,
     shared: Shared,
     repairs: Repairs,
@@ -85,7 +88,7 @@ impl<S: Service> EventLoop<S> {
     pub fn start(
         config: Arc<ReplicaConfig>,
         clock: Clock,
-        hub: Hub,
+        (hub, courier): (Hub, Courier),
         node: Node<S>,
         shared: Shared,
         repairs: Repairs,
@@ -97,6 +100,7 @@ impl<S: Service> EventLoop<S> {
             config,
             clock,
             hub,
+            courier,
             node,
             shared,
             repairs,
@@ -137,6 +141,7 @@ impl<S: Service> EventLoop<S> {
         let checkpointer =
             Checkpointer::start(checkpoints, rate, scrub, watch, completions.clone())?;
         let digester = Digester::start(scrub, completions.clone())?;
+        self.courier.start(completions.clone())?;
         digester.hold(self.node.machine().snapshot());
         let reaper = Reaper::start(completions.clone())?;
         let workers = Workers { keeper, checkpointer, digester, reaper };
@@ -203,7 +208,7 @@ impl<S: Service> EventLoop<S> {
     /// then there is nothing to begin anew from.
     fn discard(&self, workers: Workers) -> Result<bool, RunError> {
         let report = Report { state: State::Repairing, leader: false, ..self.node.report() };
-        self.publish(report, Stats::default());
+        self.publish(report, [Stats::default(); 2]);
         workers.digester.stop();
         let (keeper, checkpointer) = (workers.keeper.stop(), workers.checkpointer.stop());
         failure(&self.completions.take())?;
@@ -228,8 +233,9 @@ impl<S: Service> EventLoop<S> {
     fn stand_still(self, error: &RunError, shutdown: &Shutdown) {
         let report = self.node.report();
         let state = if report.state == State::Diverged { State::Diverged } else { State::Stopped };
-        self.publish(Report { state, leader: false, ..report }, Stats::default());
+        self.publish(Report { state, leader: false, ..report }, [Stats::default(); 2]);
         drop(self.hub);
+        drop(self.courier);
         let lasts = matches!(error, RunError::Halted(_) | RunError::Diverged { .. });
         while lasts && !shutdown.requested() {
             std::thread::sleep(Duration::from_millis(REPORT_MS));
@@ -240,7 +246,8 @@ impl<S: Service> EventLoop<S> {
     fn round(&mut self, events: &mut Vec<HubEvent>, workers: &Workers) -> Result<(), RunError> {
         let mut door = Door { node: &self.node };
         // What is left to do waits behind what has arrived, not the reverse.
-        let timeout = if self.node.has_more() { 0 } else { TICK_MS };
+        let more = self.node.has_more() || self.courier.has_more();
+        let timeout = if more { 0 } else { TICK_MS };
         let timeout = Duration::from_millis(timeout);
         self.hub.poll(Instant::now(), Some(timeout), &mut door, events)?;
         let begun = Instant::now();
@@ -269,6 +276,10 @@ impl<S: Service> EventLoop<S> {
                 }
                 Completion::StateRestored => Input::StateRestored,
                 Completion::StateDamaged(what) => Input::StateDamaged { what },
+                Completion::Carried(carried) => {
+                    self.courier.take_in(carried);
+                    continue;
+                }
                 Completion::Refused(_) | Completion::Failed(_) => continue,
             };
             let before = self.node.machine().slot();
@@ -293,8 +304,10 @@ impl<S: Service> EventLoop<S> {
                 HubEvent::Message { peer, message } => {
                     Input::Message { peer: node_peer(peer), bytes: message }
                 }
-                // Nobody serves another lane yet.
-                HubEvent::Handed(_) => continue,
+                HubEvent::Handed(handed) => {
+                    self.courier.adopt(handed);
+                    continue;
+                }
             };
             #[cfg(feature = "misbehave")]
             if !self.intercept.hears(now, &input) {
@@ -303,6 +316,7 @@ impl<S: Service> EventLoop<S> {
             self.node.handle(now, input);
             self.make_room(workers)?;
         }
+        self.take_transfers(now, workers)?;
         self.node.flush(now);
         while self.carry_out(workers)? {
             // What is durable at once (durability `none`) lets out more.
@@ -313,7 +327,7 @@ impl<S: Service> EventLoop<S> {
         workers.checkpointer.hurry(stopped || self.node.checkpoint_is_late());
         #[cfg(feature = "misbehave")]
         for (peer, bytes) in self.intercept.due(now) {
-            self.send(peer, bytes);
+            self.send(peer, Lane::of(&bytes), bytes);
         }
         #[cfg(feature = "misbehave")]
         if let Some(at) = self.intercept.flips(now)
@@ -337,6 +351,26 @@ impl<S: Service> EventLoop<S> {
         Ok(())
     }
 
+    /// What came over transfer links, up to its share of a round, after what agreement waits for.
+    fn take_transfers(&mut self, now: Now, workers: &Workers) -> Result<(), RunError> {
+        let mut taken = 0;
+        while let Some(input) = self.courier.next_input(&mut taken) {
+            #[cfg(feature = "misbehave")]
+            if !self.intercept.hears(now, &input) {
+                continue;
+            }
+            let (from, before) = (sender(&input), self.node.malformed());
+            self.node.handle(now, input);
+            if self.node.malformed() > before
+                && let Some(from) = from
+            {
+                self.courier.punish(from);
+            }
+            self.make_room(workers)?;
+        }
+        Ok(())
+    }
+
     /// Lets answers out before more questions come in.
     fn make_room(&mut self, workers: &Workers) -> Result<(), RunError> {
         if self.node.is_full() {
@@ -351,13 +385,13 @@ impl<S: Service> EventLoop<S> {
         let mut again = false;
         while let Some(output) = self.node.next_output() {
             match output {
-                Output::Send { peers, bytes } => {
+                Output::Send { peers, lane, bytes } => {
                     #[cfg(feature = "misbehave")]
                     if self.intercept.says(self.clock.now(), &peers, &bytes) {
                         continue;
                     }
                     for peer in peers {
-                        self.send(peer, bytes.clone());
+                        self.send(peer, lane, bytes.clone());
                     }
                 }
                 Output::Append { mark, .. } if self.in_memory => {
@@ -420,8 +454,14 @@ impl<S: Service> EventLoop<S> {
         Ok(())
     }
 
-    fn send(&mut self, peer: Peer, bytes: Bytes) {
-        match self.hub.send(&link_peer(peer), bytes) {
+    fn send(&mut self, peer: Peer, lane: Lane, bytes: Bytes) {
+        let sent = match (lane, peer) {
+            (Lane::Transfer, Peer::Replica(id)) if self.courier.is_up(id) => {
+                self.courier.send(id, bytes)
+            }
+            _ => self.hub.send(&link_peer(peer), bytes),
+        };
+        match sent {
             Ok(()) | Err(SendError::NoLink) => {}
             Err(error) => tracing::debug!(?peer, "message dropped: {error}"),
         }
@@ -448,6 +488,7 @@ impl<S: Service> EventLoop<S> {
         #[cfg(feature = "misbehave")]
         self.intercept.learn(configuration);
         self.hub.set_members(&members);
+        self.courier.set_members(members);
     }
 
     fn punish(&mut self, peer: Peer, what: &str) {
@@ -493,15 +534,24 @@ impl<S: Service> EventLoop<S> {
             let leader = report.view.leader(self.config.parameters.faults.n());
             tracing::info!(view = %report.view, %leader, "another leader");
         }
-        self.publish(report, self.hub.stats());
+        self.publish(report, [self.hub.stats(), self.courier.stats()]);
     }
 
-    fn publish(&self, report: Report, network: Stats) {
+    fn publish(&self, report: Report, [network, transfers]: [Stats; 2]) {
         let experiments = experiments(&self.config);
         let (checkpoints, at) = (self.checkpoints, Instant::now());
         let repairs = self.repairs.total();
-        let snapshot = Snapshot { report, network, checkpoints, repairs, experiments, at };
+        let snapshot =
+            Snapshot { report, network, transfers, checkpoints, repairs, experiments, at };
         *self.shared.lock().unwrap_or_else(PoisonError::into_inner) = Some(snapshot);
+    }
+}
+
+/// The replica whose message this is.
+fn sender(input: &Input) -> Option<ReplicaId> {
+    match input {
+        Input::Message { peer: Peer::Replica(from), .. } => Some(*from),
+        _ => None,
     }
 }
 

@@ -30,6 +30,8 @@ const CONNECTIONS: usize = 64;
 pub(super) struct Snapshot {
     pub report: Report,
     pub network: Stats,
+    /// Of the transfer links.
+    pub transfers: Stats,
     pub checkpoints: CheckpointBytes,
     /// How often the state was replaced because it was not the certified one.
     pub repairs: u64,
@@ -216,7 +218,8 @@ mod tests {
         let at = Instant::now().checked_sub(age).unwrap();
         let experiments = vec!["slow".to_owned()];
         let checkpoints = CheckpointBytes::default();
-        Snapshot { report, network: Stats::default(), checkpoints, repairs: 0, experiments, at }
+        let (network, transfers) = (Stats::default(), Stats::default());
+        Snapshot { report, network, transfers, checkpoints, repairs: 0, experiments, at }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! since the last flush and writes it at once, across slots (rule D2), so the longer a flush
 //! takes, the more the next one carries. With `sync-naive` it takes one append after the other.
 
+use super::courier::Carried;
 use super::device::{LogDevice, Queue};
 use super::pace::FlushWatch;
 use super::slowness::Slowness;
@@ -48,13 +49,15 @@ pub(super) enum Completion {
     },
     StateRestored,
     StateDamaged(String),
+    /// What came over transfer links, and which of them there are.
+    Carried(Carried),
     /// What was to be stored is wrong; the disk is not.
     Refused(String),
     /// The disk failed.
     Failed(String),
 }
 
-/// Where completions wait; bounded by the jobs under way.
+/// Where completions wait; bounded by the jobs under way, and by what the courier reads ahead.
 #[derive(Clone)]
 pub(super) struct Completions {
     pub waiting: Arc<Mutex<Vec<Completion>>>,

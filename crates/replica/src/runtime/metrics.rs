@@ -26,7 +26,7 @@ fn add(
 pub(super) fn text(snapshot: &Snapshot) -> prometheus::Result<Vec<u8>> {
     let report = &snapshot.report;
     let c = &report.counters;
-    let s = &snapshot.network;
+    let (s, t) = (&snapshot.network, &snapshot.transfers);
     let registry = Registry::new();
     let held = report.held;
     let gauges = [
@@ -65,6 +65,7 @@ pub(super) fn text(snapshot: &Snapshot) -> prometheus::Result<Vec<u8>> {
             held.sparse_clients as u64,
         ),
         ("perdura_replica_links", "Links to replicas.", s.replica_links),
+        ("perdura_transfer_links", "Transfer links to replicas.", t.replica_links),
         ("perdura_client_links", "Links of clients.", s.client_links),
     ];
     let counters = [
@@ -111,13 +112,35 @@ pub(super) fn text(snapshot: &Snapshot) -> prometheus::Result<Vec<u8>> {
             c.agreement.disk_lags,
         ),
         ("perdura_misbehaviours_total", "Messages no correct peer sends.", c.misbehaviours),
-        ("perdura_received_bytes_total", "Bytes received.", s.received_bytes),
-        ("perdura_sent_bytes_total", "Bytes sent.", s.sent_bytes),
-        ("perdura_received_messages_total", "Messages received.", s.received_messages),
-        ("perdura_sent_messages_total", "Messages sent.", s.sent_messages),
-        ("perdura_dropped_messages_total", "Messages dropped.", s.dropped_messages),
-        ("perdura_held_back_total", "Turns of links passed over.", s.held_back),
-        ("perdura_refused_peers_total", "Peers refused at their handshake.", s.refused_peers),
+        ("perdura_received_bytes_total", "Bytes received.", s.received_bytes + t.received_bytes),
+        ("perdura_sent_bytes_total", "Bytes sent.", s.sent_bytes + t.sent_bytes),
+        (
+            "perdura_received_messages_total",
+            "Messages received.",
+            s.received_messages + t.received_messages,
+        ),
+        ("perdura_sent_messages_total", "Messages sent.", s.sent_messages + t.sent_messages),
+        (
+            "perdura_dropped_messages_total",
+            "Messages dropped.",
+            s.dropped_messages + t.dropped_messages,
+        ),
+        ("perdura_held_back_total", "Turns of links passed over.", s.held_back + t.held_back),
+        (
+            "perdura_transfer_received_bytes_total",
+            "Of the bytes received, those over transfer links.",
+            t.received_bytes,
+        ),
+        (
+            "perdura_transfer_sent_bytes_total",
+            "Of the bytes sent, those over transfer links.",
+            t.sent_bytes,
+        ),
+        (
+            "perdura_refused_peers_total",
+            "Peers refused at their handshake.",
+            s.refused_peers + t.refused_peers,
+        ),
     ];
     for (name, help, value) in gauges {
         add(&registry, name, help, value, false)?;

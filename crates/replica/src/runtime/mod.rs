@@ -1,10 +1,12 @@
 //! A real replica: one event-loop thread for network, agreement and execution, a keeper thread
-//! that writes the log in groups (D2), a thread for checkpoints, and one that answers HTTP.
+//! that writes the log in groups (D2), a thread for checkpoints, one for the links of transfers, and one
+//! that answers HTTP.
 //!
 //! The event loop is a thin driver of [`crate::node::Node`]; its duties stand there.
 
 mod checkpointer;
 mod complaints;
+mod courier;
 mod device;
 mod digester;
 mod event_loop;
@@ -23,6 +25,7 @@ mod worker;
 pub use device::LogDevice;
 
 use crate::node::{self, Boot, BootError, Node, Now, StateTransfer};
+use courier::Courier;
 use event_loop::EventLoop;
 use perdura_durability::storage::CloseError;
 use perdura_durability::{
@@ -31,7 +34,7 @@ use perdura_durability::{
 use perdura_execution::{Genesis, Service};
 use perdura_protocol::configuration::{Durability, Parameters, Schedule};
 use perdura_protocol::{Configuration, ReplicaId, Scheme, SecretKey, Time};
-use perdura_transport::{BindError, Hub, HubConfig};
+use perdura_transport::{BindError, Hub, HubConfig, Lane};
 use repairs::Repairs;
 use std::io;
 use std::path::PathBuf;
@@ -275,21 +278,23 @@ fn begin<S: Service>(
     };
     let mut entropy = [0u8; 32];
     getrandom::fill(&mut entropy).map_err(|error| io::Error::other(error.to_string()))?;
-    let hub = Hub::bind(
-        &HubConfig {
-            id: config.id,
-            incarnation: config.incarnation,
-            cluster: config.parameters.cluster,
-            parameters: config.parameters.digest(),
-            key: config.key.clone(),
-            listen: config.listen.clone(),
-            seed: u64::from_le_bytes([
-                entropy[0], entropy[1], entropy[2], entropy[3], entropy[4], entropy[5], entropy[6],
-                entropy[7],
-            ]),
-        },
-        clock.origin,
-    )?;
+    let links = HubConfig {
+        id: config.id,
+        incarnation: config.incarnation,
+        cluster: config.parameters.cluster,
+        parameters: config.parameters.digest(),
+        key: config.key.clone(),
+        listen: config.listen.clone(),
+        seed: u64::from_le_bytes([
+            entropy[0], entropy[1], entropy[2], entropy[3], entropy[4], entropy[5], entropy[6],
+            entropy[7],
+        ]),
+    };
+    let hub = Hub::bind(&links, clock.origin)?;
+    // Its pauses between attempts are not those of the other.
+    let links = HubConfig { seed: !links.seed, ..links };
+    let transfers = Hub::dialling(&links, Lane::Transfer, clock.origin)?;
+    let courier = Courier::new(transfers, config.parameters.faults.n());
     let shared = match published {
         Some(shared) => Arc::clone(shared),
         None => {
@@ -335,7 +340,7 @@ fn begin<S: Service>(
         "replica starts"
     );
     let config = Arc::clone(config);
-    let event_loop = EventLoop::start(config, clock, hub, node, shared, repairs);
+    let event_loop = EventLoop::start(config, clock, (hub, courier), node, shared, repairs);
     Ok(Life { event_loop, log: recovered.log, checkpoints: recovered.checkpoints })
 }
 

@@ -16,6 +16,7 @@ use perdura_client::{
     CallId, CallOptions, CallResult, ClientConfig, ClientCore, Mode, Output, Refusal, Reply,
 };
 use perdura_protocol::configuration::Parameters;
+use perdura_protocol::message::Lane;
 use perdura_protocol::{
     AdminCommand, Command, Decode, Encode, Frame, Message, PublicKey, ReplicaId, SecretKey,
     SessionId,
@@ -325,7 +326,7 @@ impl World {
                     if let Message::Frame(frame) = &message {
                         self.note_numbers(client, frame);
                     }
-                    self.send(station, to.index(), &message.to_bytes());
+                    self.send(station, to.index(), Lane::Agreement, &message.to_bytes());
                 }
                 Output::Done { id, result } => self.call_ended(client, id, result),
             }

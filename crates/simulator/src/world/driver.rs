@@ -6,6 +6,7 @@ use crate::checkers::progress;
 use crate::report::FaultKind;
 use crate::world::replica::StateJob;
 use bytes::Bytes;
+use perdura_protocol::message::Lane;
 use perdura_replica::node::{Input, Output, Peer};
 
 /// Inputs in a hundred after which a round stays open for more, where rounds are long.
@@ -81,8 +82,8 @@ impl World {
             let Some(output) = process.node.next_output() else { break };
             self.outputs += 1;
             match output {
-                Output::Send { peers, bytes } => {
-                    if !self.send_all(replica, &peers, &bytes) {
+                Output::Send { peers, lane, bytes } => {
+                    if !self.send_all(replica, &peers, lane, &bytes) {
                         return;
                     }
                 }
@@ -153,7 +154,7 @@ impl World {
     }
 
     /// Sends to each peer; false when the process died meanwhile.
-    fn send_all(&mut self, replica: usize, peers: &[Peer], bytes: &Bytes) -> bool {
+    fn send_all(&mut self, replica: usize, peers: &[Peer], lane: Lane, bytes: &Bytes) -> bool {
         if self.is_liar(replica) {
             self.liar_says(replica, peers, bytes);
             return true;
@@ -161,7 +162,7 @@ impl World {
         self.check_speech(replica, peers, bytes);
         for peer in peers {
             if let Some(station) = self.station(replica, *peer) {
-                self.send(replica, station, bytes);
+                self.send(replica, station, lane, bytes);
             }
             if self.dies_now(replica) {
                 return false;

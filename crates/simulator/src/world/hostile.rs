@@ -9,6 +9,7 @@ use bytes::Bytes;
 use perdura_adversary::{Arms, Attacker};
 use perdura_client::CallResult;
 use perdura_protocol::configuration::ServiceKind;
+use perdura_protocol::message::Lane;
 use perdura_protocol::{
     AdminCommand, ClusterId, Command, Decode, Encode, Message, PublicKey, SecretKey, SessionId,
 };
@@ -159,7 +160,7 @@ impl World {
         let station = self.hostile_station(hostile);
         for (replica, bytes) in self.hostile[hostile].attacker.tick() {
             self.note_hostile(hostile, &bytes);
-            self.send(station, replica.index(), &bytes);
+            self.send(station, replica.index(), Lane::Agreement, &bytes);
         }
     }
 

@@ -12,6 +12,7 @@ use crate::witness::{Notes, Witnessed};
 use bytes::Bytes;
 use perdura_adversary::{Insider, Liar, Strategy, Twin};
 use perdura_durability::CheckpointError;
+use perdura_protocol::message::Lane;
 use perdura_protocol::{ReplicaId, SecretKey, Slot};
 use perdura_replica::node::{Boot, Found, Input, Interceptor, Node, Now, Peer, Said};
 
@@ -256,7 +257,7 @@ impl World {
         for Said { after_ms, peer, bytes } in said {
             let Some(to) = self.station(replica, peer) else { continue };
             if after_ms == 0 {
-                self.send(replica, to, &bytes);
+                self.send(replica, to, Lane::of(&bytes), &bytes);
             } else {
                 self.push(after_ms * 1000, Event::Late { replica, to, bytes });
             }
@@ -266,7 +267,7 @@ impl World {
     /// A liar says what it kept for later.
     pub(crate) fn say_late(&mut self, replica: usize, to: usize, bytes: &Bytes) {
         if self.replicas[replica].process.is_some() && !self.ending.repented() {
-            self.send(replica, to, bytes);
+            self.send(replica, to, Lane::of(bytes), bytes);
         }
     }
 

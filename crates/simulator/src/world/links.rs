@@ -3,6 +3,7 @@
 use super::network::Fate;
 use super::{Event, World, trace};
 use bytes::Bytes;
+use perdura_protocol::message::Lane;
 use perdura_protocol::{Decode, Message, ReplicaId};
 use perdura_replica::node::{Input, Peer};
 
@@ -48,6 +49,9 @@ impl World {
             self.notice_break(at, peer);
         }
         let connection = self.network.connect(a, b);
+        if b < self.n() {
+            self.network.link(a, b).connect_transfers();
+        }
         self.trace.event([1, a as u64, b as u64, connection], &[]);
         let names = (self.name(a), self.name(b));
         self.trace.line(self.now_us, format_args!("{} and {} connect", names.0, names.1));
@@ -158,37 +162,97 @@ impl World {
         }
     }
 
-    /// Sends bytes from one station to another; they may get lost.
-    pub(crate) fn send(&mut self, from: usize, to: usize, bytes: &Bytes) {
-        let link = self.network.link(from, to);
-        if !link.up {
+    /// The lane of transfers between two replicas breaks. Each end is told after a time of its own;
+    /// later it is there again.
+    pub(crate) fn break_transfers(&mut self, a: usize, b: usize, delays_us: [u64; 2]) {
+        let link = self.network.link(a, b);
+        if !link.up || !link.transfers.up {
             return;
         }
-        let epoch = link.epoch;
+        link.break_transfers();
+        let epoch = link.transfers.epoch;
+        self.tell(format_args!("r{a} and r{b} lose their lane of transfers"));
+        for ((at, peer), delay) in [(a, b), (b, a)].into_iter().zip(delays_us) {
+            self.push(delay, Event::TransfersDown { at, peer, epoch });
+        }
+        self.push(REDIAL_US, Event::TransfersUp { a, b, epoch });
+    }
+
+    pub(crate) fn on_transfers_down(&mut self, at: usize, peer: usize, epoch: u64) {
+        if self.is_paused(at) {
+            let until = self.paused_until_us(at);
+            self.push_at(until, Event::TransfersDown { at, peer, epoch });
+        } else if self.network.link(at, peer).transfers.epoch == epoch {
+            self.notice_transfers_break(at, peer);
+        }
+    }
+
+    fn notice_transfers_break(&mut self, at: usize, peer: usize) {
+        let known = &mut self.network.link(at, peer).transfers.known_up[usize::from(at > peer)];
+        if std::mem::take(known) && self.is_running(at) {
+            self.trace.event([12, at as u64, peer as u64, 0], &[]);
+            self.input(at, Input::TransferLinkDown(ReplicaId(peer as u8)));
+        }
+    }
+
+    pub(crate) fn on_transfers_up(&mut self, a: usize, b: usize, epoch: u64) {
+        let link = self.network.link(a, b);
+        if !link.up || link.transfers.epoch != epoch {
+            return; // It came, or comes, with the link.
+        }
+        let cut = self.network.is_cut(a, b) || self.network.is_cut(b, a);
+        if cut || self.is_paused(a) || self.is_paused(b) {
+            self.push(REDIAL_US, Event::TransfersUp { a, b, epoch });
+            return;
+        }
+        for (at, peer) in [(a, b), (b, a)] {
+            self.notice_transfers_break(at, peer);
+        }
+        // Who was told may have broken what is left.
+        let link = self.network.link(a, b);
+        if link.up && link.transfers.epoch == epoch {
+            link.connect_transfers();
+        }
+    }
+
+    /// Sends bytes from one station to another; they may get lost.
+    pub(crate) fn send(&mut self, from: usize, to: usize, lane: Lane, bytes: &Bytes) {
+        let link = self.network.link(from, to);
+        let lane = link.lane(lane, usize::from(from > to));
+        let Some(epoch) = link.epoch_of(lane) else { return };
         if self.by_hand && self.withheld(from, to, bytes) {
             return;
         }
         let Fate { arrivals_us, faults, corrupted } =
-            self.network.fate(from, to, bytes.len(), self.now_us);
+            self.network.fate((from, to), lane, bytes.len(), self.now_us);
         for kind in faults.into_iter().flatten() {
             self.fired(kind);
         }
         for arrival in arrivals_us.into_iter().flatten() {
-            self.push_at(arrival, Event::Message { from, to, epoch, bytes: bytes.clone() });
+            let bytes = bytes.clone();
+            self.push_at(arrival, Event::Message { from, to, lane, epoch, bytes });
         }
-        if corrupted {
-            self.break_link(from, to, [3_000, 1_000]);
+        match lane {
+            _ if !corrupted => {}
+            Lane::Agreement => self.break_link(from, to, [3_000, 1_000]),
+            Lane::Transfer => self.break_transfers(from, to, [3_000, 1_000]),
         }
     }
 
-    pub(crate) fn arrive(&mut self, from: usize, to: usize, epoch: u64, bytes: Bytes) {
+    pub(crate) fn arrive(
+        &mut self,
+        (from, to): (usize, usize),
+        lane: Lane,
+        epoch: u64,
+        bytes: Bytes,
+    ) {
         let link = self.network.link(from, to);
-        if link.epoch != epoch || !link.up || !self.is_running(to) {
+        if link.epoch_of(lane) != Some(epoch) || !self.is_running(to) {
             return;
         }
         if self.is_paused(to) {
             let until = self.paused_until_us(to);
-            self.push_at(until, Event::Message { from, to, epoch, bytes });
+            self.push_at(until, Event::Message { from, to, lane, epoch, bytes });
             return;
         }
         self.step();

@@ -56,6 +56,7 @@ use hostile::Hostile;
 use network::Network;
 use perdura_execution::{Genesis, Manifest};
 use perdura_protocol::configuration::{Configuration, Member, Parameters, ServiceKind};
+use perdura_protocol::message::Lane;
 use perdura_protocol::{ClusterId, Digest, Message, PublicKey, ReplicaId, SecretKey, Slot};
 use queue::Queue;
 use replacement::Replacement;
@@ -82,7 +83,7 @@ const EVENTS_AT_MOST: u64 = 50_000_000;
 #[derive(Debug)]
 pub(crate) enum Event {
     /// A message arrives.
-    Message { from: usize, to: usize, epoch: u64, bytes: Bytes },
+    Message { from: usize, to: usize, lane: Lane, epoch: u64, bytes: Bytes },
     /// The keeper's write is done.
     Flushed { replica: usize, life: u64 },
     /// A state is stored.
@@ -105,6 +106,10 @@ pub(crate) enum Event {
     Connect { a: usize, b: usize },
     /// A station learns that its link broke.
     LinkDown { at: usize, peer: usize, epoch: u64 },
+    /// A replica learns that the lane of transfers to another one broke.
+    TransfersDown { at: usize, peer: usize, epoch: u64 },
+    /// Two replicas have their lane of transfers again.
+    TransfersUp { a: usize, b: usize, epoch: u64 },
     /// A client lets time pass.
     ClientTick { client: usize, life: u64 },
     /// A caller makes its next call.
@@ -413,7 +418,9 @@ impl World {
 
     fn happen(&mut self, event: Event) {
         match event {
-            Event::Message { from, to, epoch, bytes } => self.arrive(from, to, epoch, bytes),
+            Event::Message { from, to, lane, epoch, bytes } => {
+                self.arrive((from, to), lane, epoch, bytes);
+            }
             Event::Flushed { replica, life } => {
                 if self.lives(replica, life)
                     && !self.postponed(replica, || Event::Flushed { replica, life })
@@ -462,6 +469,8 @@ impl World {
             }
             Event::Connect { a, b } => self.try_connect(a, b),
             Event::LinkDown { at, peer, epoch } => self.on_link_down(at, peer, epoch),
+            Event::TransfersDown { at, peer, epoch } => self.on_transfers_down(at, peer, epoch),
+            Event::TransfersUp { a, b, epoch } => self.on_transfers_up(a, b, epoch),
             Event::ClientTick { client, life } => self.on_client_tick(client, life),
             Event::Call { client, life, caller } => self.make_call(client, life, caller),
             Event::Fault => self.on_fault(),

@@ -5,10 +5,14 @@
 //! link stays up and delivers nothing, one way or both. A slow one carries so many bytes per
 //! second, and drops what does not fit into its queue. Bytes that are damaged on the way do not
 //! verify (TLS), and cost the link: they never reach a node.
+//!
+//! Between replicas a link has two lanes, each a connection in reality: that of transfers has an order
+//! of its own, goes down with the other, and sometimes alone.
 
 use crate::plan::NetworkPlan;
 use crate::random::Random;
 use crate::report::FaultKind;
+use perdura_protocol::message::Lane;
 
 /// The two directions and the two ends of a link between stations.
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,6 +30,48 @@ pub struct Link {
     /// No connection comes up before this time: an end that is the one to dial does not know yet
     /// that the last one broke.
     pub blocked_until_us: u64,
+    /// Its lane of transfers; never up between others than replicas.
+    pub transfers: Transfers,
+}
+
+/// The lane of transfers of a link.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Transfers {
+    /// Whether messages flow.
+    pub up: bool,
+    /// As that of the link, whose changes are among its own.
+    pub epoch: u64,
+    /// Whether the lower and the higher station think that it is up.
+    pub known_up: [bool; 2],
+}
+
+impl Link {
+    /// The lane that a message for this one is sent on by the lower or the higher station.
+    #[must_use]
+    pub fn lane(&self, wanted: Lane, side: usize) -> Lane {
+        if self.transfers.known_up[side] { wanted } else { Lane::Agreement }
+    }
+
+    /// By which messages of a lane are known that were sent before it broke; none while it is down.
+    #[must_use]
+    pub fn epoch_of(&self, lane: Lane) -> Option<u64> {
+        match lane {
+            Lane::Agreement => self.up.then_some(self.epoch),
+            Lane::Transfer => (self.up && self.transfers.up).then_some(self.transfers.epoch),
+        }
+    }
+
+    /// The lane of transfers comes up; both ends know.
+    pub fn connect_transfers(&mut self) {
+        let epoch = self.transfers.epoch + 1;
+        self.transfers = Transfers { up: true, epoch, known_up: [true; 2] };
+    }
+
+    /// The lane of transfers breaks; what was in flight on it is lost.
+    pub fn break_transfers(&mut self) {
+        self.transfers.up = false;
+        self.transfers.epoch += 1;
+    }
 }
 
 /// What becomes of a message.
@@ -47,9 +93,9 @@ const QUEUE_BYTES: u64 = 1 << 20;
 pub struct Network {
     stations: usize,
     links: Vec<Link>,
-    // By (from, to): cuts, and the latest arrival so far.
+    // By (from, to): cuts, and the latest arrival so far on each lane.
     cuts: Vec<u32>,
-    latest_us: Vec<u64>,
+    latest_us: Vec<[u64; 2]>,
     // Bytes per second (0: as many as there are), and when all that was sent is through.
     rates: Vec<u64>,
     busy_until_us: Vec<u64>,
@@ -68,7 +114,7 @@ impl Network {
             stations,
             links: vec![Link::default(); pairs],
             cuts: vec![0; pairs],
-            latest_us: vec![0; pairs],
+            latest_us: vec![[0; 2]; pairs],
             rates: vec![0; pairs],
             busy_until_us: vec![0; pairs],
             connections: 0,
@@ -138,7 +184,7 @@ impl Network {
         link.known_up = [true; 2];
         for pair in [a * self.stations + b, b * self.stations + a] {
             // What was in flight on the last one is lost.
-            (self.busy_until_us[pair], self.latest_us[pair]) = (0, 0);
+            (self.busy_until_us[pair], self.latest_us[pair]) = (0, [0; 2]);
         }
         connection
     }
@@ -148,10 +194,17 @@ impl Network {
         let link = self.link(a, b);
         link.up = false;
         link.epoch += 1;
+        link.break_transfers();
     }
 
     /// Decides what becomes of a message that is sent now on a link that is up.
-    pub fn fate(&mut self, from: usize, to: usize, bytes: usize, now_us: u64) -> Fate {
+    pub fn fate(
+        &mut self,
+        (from, to): (usize, usize),
+        lane: Lane,
+        bytes: usize,
+        now_us: u64,
+    ) -> Fate {
         let mut fate = Fate::default();
         if self.is_cut(from, to) {
             return fate;
@@ -174,7 +227,7 @@ impl Network {
             travel *= 100;
             fate.faults[1] = Some(FaultKind::MessageDelay);
         }
-        let latest = &mut self.latest_us[pair];
+        let latest = &mut self.latest_us[pair][lane as usize];
         let mut arrival = now_us + queued + travel;
         if arrival < *latest {
             if plan.reordering {
@@ -205,26 +258,46 @@ mod tests {
     fn a_slow_link_takes_its_time_and_drops_what_does_not_fit() {
         let mut network = network();
         network.throttle(0, 1, 100_000);
-        let arrival = |network: &mut Network| network.fate(0, 1, 50_000, 0).arrivals_us[0];
+        let arrival =
+            |network: &mut Network| network.fate((0, 1), Lane::Agreement, 50_000, 0).arrivals_us[0];
         assert!((500_000..501_000).contains(&arrival(&mut network).unwrap()));
         assert!((1_000_000..1_001_000).contains(&arrival(&mut network).unwrap()));
         let sent = (0..100).filter(|_| arrival(&mut network).is_some()).count();
         assert!((10..30).contains(&sent), "{sent}");
         // The other direction, and the link once it is fast again, are not concerned.
-        assert!(network.fate(1, 0, 50_000, 0).arrivals_us[0].unwrap() < 1_000);
+        assert!(network.fate((1, 0), Lane::Agreement, 50_000, 0).arrivals_us[0].unwrap() < 1_000);
         network.throttle(0, 1, 0);
         assert!(network.is_queued(0, 1, 500_000) && !network.is_queued(1, 0, 500_000));
-        assert!(network.fate(0, 1, 50_000, 0).arrivals_us[0].unwrap() > 500_000, "in order");
+        assert!(
+            network.fate((0, 1), Lane::Agreement, 50_000, 0).arrivals_us[0].unwrap() > 500_000,
+            "in order"
+        );
         network.connect(0, 1);
         assert!(!network.is_queued(0, 1, 0));
-        assert!(network.fate(0, 1, 50_000, 0).arrivals_us[0].unwrap() < 1_000);
+        assert!(network.fate((0, 1), Lane::Agreement, 50_000, 0).arrivals_us[0].unwrap() < 1_000);
+    }
+
+    #[test]
+    fn each_lane_keeps_its_order_and_none_is_kept_between_them() {
+        let mut network = network();
+        (network.plan.jitter_us, network.plan.reordering) = (1_000, false);
+        let mut latest = [0; 2];
+        let mut overtaken = 0;
+        for turn in 0..1_000 {
+            let lane = if turn % 2 == 0 { Lane::Agreement } else { Lane::Transfer };
+            let arrival = network.fate((0, 1), lane, 100, turn).arrivals_us[0].unwrap();
+            assert!(arrival >= latest[lane as usize]);
+            overtaken += usize::from(arrival < latest[1 - lane as usize]);
+            latest[lane as usize] = arrival;
+        }
+        assert!(overtaken > 0);
     }
 
     #[test]
     fn damaged_bytes_arrive_nowhere() {
         let mut network = network();
         network.plan.corruption = 1_000_000;
-        let fate = network.fate(0, 1, 100, 0);
+        let fate = network.fate((0, 1), Lane::Agreement, 100, 0);
         assert!(fate.corrupted && fate.arrivals_us == [None; 2]);
         assert_eq!(fate.faults[0], Some(FaultKind::CorruptedBytes));
     }

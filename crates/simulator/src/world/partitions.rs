@@ -10,6 +10,9 @@ use crate::report::FaultKind;
 /// (`SILENCE` in the transport's bounds), microseconds.
 const PROBED_US: u64 = 10_000_000;
 
+/// Resets of links between replicas in a hundred that cost the lane of transfers only.
+const TRANSFERS_ONLY: u64 = 30;
+
 impl World {
     /// All links of a replica, one way or both.
     pub(crate) fn cuts_of(
@@ -42,7 +45,11 @@ impl World {
         let Some((a, b)) = self.some_link() else { return };
         self.fired(FaultKind::LinkReset);
         let delays = [self.random.below(3_000), self.random.below(3_000)];
-        self.break_link(a, b, delays);
+        if b < self.n() && self.chaos.random.percent(TRANSFERS_ONLY) {
+            self.break_transfers(a, b, delays);
+        } else {
+            self.break_link(a, b, delays);
+        }
     }
 
     /// One end of a link learns that it broke; the other one, which may be the one to dial, not

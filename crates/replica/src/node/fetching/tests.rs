@@ -204,3 +204,33 @@ fn transfers_have_names() {
     assert_eq!(StateTransfer::parse("all"), None);
     assert_eq!(StateTransfer::default().name(), "collaborative");
 }
+
+#[test]
+fn what_was_lost_on_the_way_is_open_at_once_also_for_who_lost_it() {
+    let mut state = fetching(40, (2, 2), &[]);
+    let lost = of(&state.asks(0), A);
+    assert_eq!(lost.len(), LEAST_AT_ONCE);
+    // One of them came before, one is asked of the other too.
+    state.take(5, lost[0], piece(lost[0]));
+    state.on_lost(10, A);
+    assert!(lost.iter().all(|index| !state.owes(A, *index)));
+    assert_eq!(state.silent(1_009, &mut Pace::default()), Some(B), "who lost it owes nothing");
+    let asks = state.asks(10);
+    assert_eq!(of(&asks, A).len(), LEAST_AT_ONCE);
+    let mut given: BTreeSet<u32> = BTreeSet::new();
+    let mut asks: VecDeque<(ReplicaId, u32)> = asks.into();
+    asks.extend((0..40).filter(|index| state.owes(B, *index)).map(|index| (B, index)));
+    while let Some((_, index)) = asks.pop_front() {
+        if state.lacks(index) {
+            state.take(11, index, piece(index));
+            given.insert(index);
+            asks.extend(state.asks(11));
+        }
+    }
+    assert!(state.complete() && given.len() == 39);
+    // Of one that is away nothing is asked for that.
+    let mut state = fetching(40, (2, 2), &[]);
+    state.on_link(0, A, false);
+    state.on_lost(1, A);
+    assert!(of(&state.asks(1), A).is_empty());
+}

@@ -84,7 +84,8 @@ fn event_loop() -> EventLoop<Store> {
         listen: config.listen.clone(),
         seed: 1,
     };
-    let hub = Hub::bind(&hub, clock.origin).unwrap();
+    let transfers = Hub::dialling(&hub, Lane::Transfer, clock.origin).unwrap();
+    let hubs = (Hub::bind(&hub, clock.origin).unwrap(), Courier::new(transfers, 3));
     let boot = Boot {
         me: config.id,
         key: config.key.clone(),
@@ -100,7 +101,7 @@ fn event_loop() -> EventLoop<Store> {
     };
     let node = Node::boot(boot, clock.now()).unwrap();
     let shared = Shared::default();
-    EventLoop::start(Arc::new(config), clock, hub, node, shared, Repairs::default())
+    EventLoop::start(Arc::new(config), clock, hubs, node, shared, Repairs::default())
 }
 
 /// Piece 0 of a state is not what its manifest says, or the state is not newer; its disk is well.
