@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Of what is written while it is away.
-const MISSED_BYTES: usize = 8 << 20;
 const VALUE_BYTES: usize = 256 << 10;
+/// Values of the state, written again and again.
+const VALUES: usize = 32;
 
 async fn put(client: &Client, key: usize, value: Vec<u8>) {
     let options = Options { timeout: PATIENCE, ..Options::default() };
@@ -43,8 +43,8 @@ fn wait_for(address: &str, name: &str, least: u64) {
     }
 }
 
-#[test]
-fn who_was_away_gets_what_it_missed_over_transfer_links() {
+/// Replica 3 misses so many writes, and then gets them, or at least so many states.
+fn catches_up(writes: usize, transfers: u64) {
     let mut group = Group::formatted(1, 1, Durability::Sync, Store::new);
     let away = 3;
     // What answers HTTP lasts as long as the process: a replica that comes back has another address.
@@ -56,14 +56,16 @@ fn who_was_away_gets_what_it_missed_over_transfer_links() {
     (0..4).for_each(|i| wait_for(&http[i], "perdura_transfer_links", 3));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     // Whichever links are up when it asks carry the answer, so the first time may not count.
-    let mut carried = Vec::new();
-    while carried.len() < 5 && carried.iter().all(|bytes| *bytes < MISSED_BYTES / 2) {
+    // The others cut their logs when their disks have come so far.
+    let (mut came, least) = (Vec::new(), (VALUES * VALUE_BYTES / 2) as u64);
+    let enough = |(bytes, states): &(u64, u64)| *bytes >= least && *states >= transfers;
+    while came.len() < 5 && !came.iter().any(enough) {
         group.stop(away);
-        let value = vec![carried.len() as u8; VALUE_BYTES];
+        let value = vec![came.len() as u8; VALUE_BYTES];
         runtime.block_on(async {
             let client = group.connect();
-            for key in 0..MISSED_BYTES / VALUE_BYTES {
-                put(&client, key, value.clone()).await;
+            for number in 0..writes {
+                put(&client, number % VALUES, value.clone()).await;
             }
         });
         let executed = figure(&http[0], "perdura_executed_slot").unwrap();
@@ -71,9 +73,21 @@ fn who_was_away_gets_what_it_missed_over_transfer_links() {
         start(&mut group, &http, away);
         wait_for(&http[away], "perdura_executed_slot", executed);
         wait_for(&http[away], "perdura_transfer_links", 3);
-        let bytes = figure(&http[away], "perdura_transfer_received_bytes_total");
-        carried.push(bytes.unwrap() as usize);
+        let here = |name| figure(&http[away], name).unwrap();
+        let states = here("perdura_transfers_completed_total");
+        came.push((here("perdura_transfer_received_bytes_total"), states));
     }
-    assert!(carried.last().is_some_and(|bytes| *bytes >= MISSED_BYTES / 2), "{carried:?}");
+    assert!(came.iter().any(enough), "{came:?}");
     (0..4).for_each(|i| group.stop(i));
+}
+
+#[test]
+fn who_was_away_gets_the_log_that_it_missed_over_transfer_links() {
+    catches_up(VALUES, 0);
+}
+
+/// The others have cut their logs meanwhile.
+#[test]
+fn who_was_away_for_long_gets_a_state_over_transfer_links() {
+    catches_up(20 * VALUES, 1);
 }
