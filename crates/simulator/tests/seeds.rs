@@ -20,7 +20,7 @@ fn asked(name: &str, default: u64) -> u64 {
 #[test]
 fn every_rule_is_kept_with_sync_naive() {
     // Among so few these come to all lies and rare branches.
-    let first = asked("PERDURA_FIRST_SEED", 801);
+    let first = asked("PERDURA_FIRST_SEED", 781);
     for seed in first..first + asked("PERDURA_SEEDS", 200).div_ceil(10) {
         let durability = Some(Durability::SyncNaive);
         let options = Options { durability, ..Options::new(seed, asked("PERDURA_STEPS", 10_000)) };
@@ -32,7 +32,7 @@ fn every_rule_is_kept_with_sync_naive() {
 #[test]
 fn every_rule_is_kept_and_every_fault_fires() {
     // Among so few these come to all lies and rare branches.
-    let first = asked("PERDURA_FIRST_SEED", 801);
+    let first = asked("PERDURA_FIRST_SEED", 781);
     let (count, steps) = (asked("PERDURA_SEEDS", 200), asked("PERDURA_STEPS", 10_000));
     let next = AtomicU64::new(0);
     let total = Mutex::new((Report::default(), Vec::new()));
