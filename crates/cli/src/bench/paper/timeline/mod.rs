@@ -20,6 +20,9 @@ use std::time::Duration;
 /// Width of a window, seconds.
 pub const WINDOW_S: f64 = 0.1;
 
+/// Over so many seconds a shortfall is no moment any more but a loss of throughput.
+pub const SPAN_S: f64 = 5.0;
+
 /// What happens meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scene {

@@ -35,8 +35,9 @@ fn received_s(course: &Course) -> Option<f64> {
 }
 
 /// What medians are taken of, as in JSON.
-const NAMES: [&str; 9] = [
+const NAMES: [&str; 10] = [
     "completed_over_offered",
+    "worst_5_s_over_offered",
     "empty_windows",
     "longest_stall_s",
     "lowest_ops_s",
@@ -52,6 +53,7 @@ fn figures(course: &Course) -> [Option<f64>; NAMES.len()] {
     let (inside, outside) = course.p99_ms();
     [
         Some(course.completed_over_offered()),
+        course.worst_over_offered(),
         Some(stalled as f64),
         Some(longest_s),
         Some(course.lowest_ops_s()),
@@ -97,6 +99,7 @@ pub fn medians_table(scene: Scene, courses: &[(u32, Course)]) -> String {
     let head = [
         "WHAT",
         "DONE/OFFERED",
+        "WORST 5 S",
         "EMPTY 100 MS",
         "LONGEST S",
         "LOWEST/S",
@@ -201,6 +204,7 @@ fn of_course(scene: Scene, round: u32, course: &Course) -> Value {
         "state_transfer": course.variant.transfer.name(),
         "offered_ops_s": course.offered_ops_s,
         "completed_over_offered": course.completed_over_offered(),
+        "worst_5_s_over_offered": course.worst_over_offered(),
         "errors": course.errors,
         "empty_windows": stalled,
         "longest_stall_s": longest_s,

@@ -1,7 +1,7 @@
 //! One run: a new cluster, a state, a load in an open loop, and what happens meanwhile.
 
 use super::checkpoints::{self, Stored, second_of_day};
-use super::{Options, Scene, Variant, WINDOW_S};
+use super::{Options, SPAN_S, Scene, Variant, WINDOW_S};
 use crate::bench::load::{self, Demand, Ended, Measured};
 use crate::bench::paper::live::{Guard, Live, Made};
 use crate::bench::paper::measure::{LOADING, SESSION_CALLERS};
@@ -90,17 +90,34 @@ impl Course {
     /// Writes in a second in the window with the fewest of them: of those in which the replica was
     /// away, or of all.
     pub fn lowest_ops_s(&self) -> f64 {
-        let (from_s, to_s) = match self.recovery {
-            Some(recovery) => (recovery.from_s, recovery.to_s.unwrap_or(self.seconds)),
-            None => (0.0, self.seconds),
-        };
+        f64::from(self.windows_of_interest().into_iter().min().unwrap_or(0)) / WINDOW_S
+    }
+
+    /// Windows that lie in the time in which the replica was away, or all.
+    fn windows_of_interest(&self) -> Vec<u32> {
+        let (from_s, to_s) = self.interest();
         let windows = self.windows().into_iter().enumerate();
         let within = windows.filter(|(index, _)| {
             let began_s = *index as f64 * WINDOW_S;
             began_s >= from_s && began_s + WINDOW_S <= to_s + WINDOW_S / 2.0
         });
-        let least = within.map(|(_, count)| count).min();
-        f64::from(least.unwrap_or(0)) / WINDOW_S
+        within.map(|(_, count)| count).collect()
+    }
+
+    fn interest(&self) -> (f64, f64) {
+        match self.recovery {
+            Some(recovery) => (recovery.from_s, recovery.to_s.unwrap_or(self.seconds)),
+            None => (0.0, self.seconds),
+        }
+    }
+
+    /// Writes that ended ok over those that were offered, in the [`SPAN_S`] with the fewest of them, or in
+    /// all of the time if that is shorter: of that in which the replica was away, or of all.
+    pub fn worst_over_offered(&self) -> Option<f64> {
+        let windows = self.windows_of_interest();
+        let span = ((SPAN_S / WINDOW_S).round() as usize).min(windows.len()).max(1);
+        let least = windows.windows(span).map(|span| span.iter().sum::<u32>()).min()?;
+        Some(f64::from(least) / (self.offered_ops_s * span as f64 * WINDOW_S))
     }
 
     /// The time that checkpoints, or the recovery, took.
@@ -125,10 +142,7 @@ impl Course {
     /// Writes that ended ok over those that were offered, while something happened, at least in the
     /// whole.
     pub fn completed_over_offered(&self) -> f64 {
-        let (from_s, to_s) = match self.recovery {
-            Some(recovery) => (recovery.from_s, recovery.to_s.unwrap_or(self.seconds)),
-            None => (0.0, self.seconds),
-        };
+        let (from_s, to_s) = self.interest();
         let within = |ended: &&Ended| (from_s..to_s).contains(&(ended.due_s + ended.took_s));
         let completed = self.ended.iter().filter(within).count();
         completed as f64 / (self.offered_ops_s * (to_s - from_s)).max(1.0)
@@ -380,6 +394,7 @@ mod tests {
         assert!((inside.unwrap() - 350.0).abs() < 1e-6 && (outside.unwrap() - 200.0).abs() < 1e-6);
         assert!((seen.completed_over_offered() - 1.0).abs() < 1e-9);
         assert!(seen.lowest_ops_s() < 1e-9);
+        assert!((seen.worst_over_offered().unwrap() - 1.0).abs() < 1e-9, "all of it is short");
         let recovery = Recovery { replica: 1, from_s: 0.5, received_s: None, to_s: Some(1.0) };
         let seen = course(&ended, Some(recovery));
         assert_eq!(seen.busy(), [(0.5, 1.0)]);
@@ -388,5 +403,18 @@ mod tests {
         assert!((course(&ended, Some(short)).lowest_ops_s() - 10.0).abs() < 1e-9);
         let never = course(&ended, Some(Recovery { to_s: None, ..recovery }));
         assert_eq!(never.busy(), [(0.5, 1.0)]);
+    }
+
+    #[test]
+    fn the_worst_span_is_found_wherever_it_begins() {
+        // Four a second are offered for 12 s, and for 4 s from 3.1 s on none ends.
+        let times = (0..48).map(|index| f64::from(index) * 0.25 + 0.01);
+        let ended: Vec<(f64, f64)> =
+            times.filter(|due_s| !(3.1..7.1).contains(due_s)).map(|due_s| (due_s, 0.0)).collect();
+        let seen = Course { seconds: 12.0, ..course(&ended, None) };
+        assert!((seen.worst_over_offered().unwrap() - 0.2).abs() < 0.051);
+        let after = Recovery { replica: 1, from_s: 7.2, received_s: None, to_s: Some(12.0) };
+        let seen = Course { seconds: 12.0, ..course(&ended, Some(after)) };
+        assert!(seen.worst_over_offered().unwrap() > 0.94);
     }
 }
