@@ -6,36 +6,11 @@ mod common;
 use common::*;
 use perdura_durability::log::Position;
 use perdura_durability::memory_disk::{Errors, Operation};
-use perdura_durability::{Amnesia, Disk, DiskError, LogError, MemoryDisk, OpenError, Opened};
+use perdura_durability::{Amnesia, Disk, DiskError, LogError, MemoryDisk, OpenError};
 use perdura_protocol::configuration::Durability;
 use perdura_protocol::{Encode, Record, Slot, View};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
-
-const FIRST: &str = "log/0000000000000001";
-const GROUPS: u64 = 8192;
-
-/// A disk with these appends on it, each acknowledged.
-fn written(groups: &[Vec<Record>]) -> MemoryDisk {
-    let disk = formatted(Durability::Sync);
-    let mut opened = reopen(disk.handle()).unwrap();
-    for group in groups {
-        opened.log.append(group).unwrap();
-    }
-    disk
-}
-
-fn opened(disk: &MemoryDisk) -> Opened<MemoryDisk> {
-    reopen(disk.handle()).unwrap_or_else(|error| panic!("{error}"))
-}
-
-fn lost_votes(disk: &MemoryDisk) -> Option<Slot> {
-    match reopen(disk.handle()) {
-        Err(OpenError::Amnesiac(Amnesia::LostVotes { through, .. })) => through,
-        Err(error) => panic!("{error}"),
-        Ok(_) => panic!("opened"),
-    }
-}
 
 #[test]
 fn what_was_appended_is_there_again_in_order() {
@@ -206,80 +181,6 @@ fn rot_is_harmless_only_when_every_vote_before_it_is_decided() {
     assert_eq!(again.records, groups.concat(), "the view comes back from the next header");
     drop(again);
     assert_eq!(opened(&disk).repaired_gaps.len(), 1, "reported at each opening");
-}
-
-/// The last group, acknowledged, rots: the flush mark tells it from a torn tail.
-#[test]
-fn rot_under_the_flush_mark_is_not_a_torn_tail() {
-    let mut disk = written(&[vec![vote(0, 1, 1)], vec![vote(0, 2, 2)]]);
-    disk.flip_bit(FIRST, GROUPS + 4096 + 200, 4).unwrap();
-    assert_eq!(lost_votes(&disk), Some(Slot(2)), "its header still tells what was lost");
-    disk.flip_bit(FIRST, GROUPS + 4096 + 70, 4).unwrap();
-    assert_eq!(lost_votes(&disk), None, "without the header nothing is known");
-
-    let mut disk = written(&[vec![vote(0, 1, 1), delivered(1)], vec![Record::View(View(9))]]);
-    disk.flip_bit(FIRST, GROUPS + 4096 + 149, 4).unwrap();
-    let mut again = opened(&disk);
-    assert_eq!(again.repaired_gaps[0].view, View(9));
-    assert_eq!(again.records, [vote(0, 1, 1), delivered(1), Record::View(View(9))]);
-    again.log.append(&[vote(9, 2, 5)]).unwrap();
-    drop(again);
-    assert_eq!(opened(&disk).records.last(), Some(&vote(9, 2, 5)));
-}
-
-/// The marks stand beside the files of the log. Without them, the last group alone is not known to have
-/// been flushed, for the next one tells it of all others; and they are made anew.
-#[test]
-fn without_marks_only_the_last_group_may_have_been_torn() {
-    const MARKS: &str = "log/marks";
-    let groups = [vec![vote(0, 1, 1)], vec![vote(0, 2, 2)], vec![vote(0, 3, 3)]];
-    let lacking = |rotten: Option<u64>| {
-        let mut disk = written(&groups);
-        if let Some(group) = rotten {
-            disk.flip_bit(FIRST, GROUPS + 4096 * group + 200, 4).unwrap();
-        }
-        disk.remove(MARKS).unwrap();
-        disk
-    };
-    let mut disk = lacking(None);
-    assert_eq!(opened(&disk).records, groups.concat());
-    assert!(disk.exists(MARKS).unwrap());
-    assert_eq!(lost_votes(&lacking(Some(1))), Some(Slot(2)));
-    let mut disk = lacking(Some(2));
-    let mut again = opened(&disk);
-    assert!(again.torn_tail.is_some());
-    assert_eq!(again.records, groups[..2].concat());
-    again.log.append(&groups[2]).unwrap();
-    drop(again);
-    disk.flip_bit(FIRST, GROUPS + 4096 * 2 + 200, 4).unwrap();
-    assert_eq!(lost_votes(&disk), Some(Slot(3)), "its mark is there again");
-}
-
-/// A mark costs no flush, and stands in no file that is flushed.
-#[test]
-fn a_mark_outlasts_the_process_and_the_machine_after_an_end_or_a_start_in_order() {
-    let rot = |disk: &MemoryDisk| {
-        let mut rotten = disk.copy();
-        rotten.flip_bit(FIRST, GROUPS + 200, 4).unwrap();
-        reopen(rotten).map(|opened| opened.torn_tail.is_some())
-    };
-    for in_order in [false, true] {
-        let mut disk = formatted(Durability::Sync);
-        let mut first = opened(&disk);
-        let before = disk.operations();
-        first.log.append(&[vote(0, 1, 1)]).unwrap();
-        assert_eq!(disk.operations() - before, 3, "a write, a flush, a mark");
-        if in_order {
-            first.log.flush().unwrap();
-        }
-        drop(first);
-        assert!(rot(&disk).is_err(), "the process alone ended");
-        disk.crash(|| 1);
-        assert_eq!(rot(&disk).ok(), (!in_order).then_some(true));
-        assert_eq!(opened(&disk).records, [vote(0, 1, 1)]);
-        disk.crash(|| 1);
-        assert!(rot(&disk).is_err(), "flushed at the start");
-    }
 }
 
 /// The last file vanishes; the one before it knows better.

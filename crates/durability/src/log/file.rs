@@ -14,8 +14,9 @@
 //!
 //! After each flush that returned, the mark of its group goes to a file beside them, `log/marks` (in two
 //! places again, at 0 and 512); it tells rot from a torn write in the last group, for of all others the
-//! next one tells that they were flushed. It is written without a flush, ever, but at the end of a run:
-//! it outlasts the process at once, and the machine once the operating system has written it. In the log's own
+//! next one tells that they were flushed. It is written without a flush
+//! of its own: it outlasts the process at once, and the machine once it is flushed, at a start, at an end in order
+//! and after every so many groups, or once the operating system has written it. In the log's own
 //! file it would be two writes more in every flush of a group, for the page and for the file's times.
 //! Logs that were written before there was that file have it there.
 

@@ -59,6 +59,10 @@ use std::collections::VecDeque;
 /// Least bytes of zeros that are written at once when a file is made ready.
 const ZEROS_BYTES: u64 = 256 * 1024;
 
+/// After so many groups the marks are flushed: a machine that stops leaves no more acknowledged groups at the
+/// end of the log of which only the groups themselves tell.
+const MARKS_GROUPS: u64 = 128;
+
 /// Why the log did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
@@ -123,6 +127,8 @@ pub struct Log<D> {
     carry: Carry,
     index: Index,
     builder: GroupBuilder,
+    // Groups since the marks were flushed.
+    unmarked: u64,
     poisoned: bool,
 }
 
@@ -231,6 +237,18 @@ impl<D: Disk> Log<D> {
         }
         let bytes = ZEROS_BYTES.max(2 * self.builder.size());
         self.guarded(|log| Ok(log.fill_new_file(bytes)?))
+    }
+
+    /// Flushes the marks after some number of groups; to be called after an append, when nobody waits.
+    ///
+    /// # Errors
+    /// As [`Log::append`].
+    pub fn flush_marks(&mut self) -> Result<(), LogError> {
+        if self.unmarked < MARKS_GROUPS || !self.identity.durability.is_flushed() {
+            return Ok(());
+        }
+        self.unmarked = 0;
+        self.guarded(|log| Ok(log.disk.sync(MARKS)?))
     }
 
     /// Flushes everything appended so far, whatever the durability.
@@ -342,6 +360,7 @@ impl<D: Disk> Log<D> {
             }
         }
         self.disk.write_at(MARKS, place, &mark)?;
+        self.unmarked += 1;
         if begins_file {
             self.seal_previous_file()?;
         }

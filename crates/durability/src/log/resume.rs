@@ -69,6 +69,7 @@ impl<D: Disk> Log<D> {
             carry: Carry::default(),
             index: Index::default(),
             builder: GroupBuilder::new(&key),
+            unmarked: 0,
             poisoned: false,
         }
     }
@@ -159,8 +160,10 @@ impl<D: Disk> Log<D> {
             }
         }
         self.disk.sync(&name)?;
-        // Whatever it was before, the last group is flushed now.
-        if let Some(group) = last {
+        // Whatever it was before, the last group is flushed now. Where later ones are lost, the marks know
+        // more, and stay.
+        let newest = |group: &&FoundGroup| group.header.number + 1 == tail.next_group;
+        if let Some(group) = last.filter(newest) {
             let FoundGroup { header: GroupHeader { use_number, number, .. }, .. } = group;
             let (place, mark) = encode_mark(&self.key, *use_number, *number);
             self.disk.write_at(MARKS, place, &mark)?;

@@ -5,8 +5,8 @@ pub mod model;
 
 use bytes::Bytes;
 use perdura_durability::{
-    CheckpointError, Checkpoints, Disk, Expectation, Identity, MemoryDisk, NewState, OpenError,
-    Opened, Options, PieceName, Stored, format, open,
+    Amnesia, CheckpointError, Checkpoints, Disk, Expectation, Identity, MemoryDisk, NewState,
+    OpenError, Opened, Options, PieceName, Stored, format, open,
 };
 use perdura_protocol::configuration::{Configuration, Durability, Member};
 use perdura_protocol::statement::Certificate;
@@ -18,6 +18,9 @@ use perdura_protocol::{
 use std::ops::ControlFlow;
 
 pub const BOOT: [u8; 16] = [5; 16];
+/// The first file of a log, and where its groups begin.
+pub const FIRST: &str = "log/0000000000000001";
+pub const GROUPS: u64 = 8192;
 
 /// Where choices come from: a seed, or a fuzzer's bytes.
 pub trait Choice {
@@ -82,6 +85,28 @@ pub fn formatted(durability: Durability) -> MemoryDisk {
 
 pub fn reopen<D: Disk>(disk: D) -> Result<Opened<D>, OpenError> {
     open(disk, &expectation(), &options())
+}
+
+/// A disk with these appends on it, each acknowledged.
+pub fn written(groups: &[Vec<Record>]) -> MemoryDisk {
+    let disk = formatted(Durability::Sync);
+    let mut opened = reopen(disk.handle()).unwrap();
+    for group in groups {
+        opened.log.append(group).unwrap();
+    }
+    disk
+}
+
+pub fn opened(disk: &MemoryDisk) -> Opened<MemoryDisk> {
+    reopen(disk.handle()).unwrap_or_else(|error| panic!("{error}"))
+}
+
+pub fn lost_votes(disk: &MemoryDisk) -> Option<Slot> {
+    match reopen(disk.handle()) {
+        Err(OpenError::Amnesiac(Amnesia::LostVotes { through, .. })) => through,
+        Err(error) => panic!("{error}"),
+        Ok(_) => panic!("opened"),
+    }
 }
 
 pub fn certificate(signers: u8) -> Certificate {

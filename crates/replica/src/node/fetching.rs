@@ -88,6 +88,8 @@ struct Seeder {
     // When it last owed one less, or began to owe, or the link to it broke.
     since_ms: u64,
     away: bool,
+    // For how long it had owed what was lost on the way since it last gave something.
+    owed_ms: u64,
 }
 
 /// How fast pieces come, over attempts: a state that arrives ends it.
@@ -135,7 +137,8 @@ impl Fetching {
         let mean = bytes / entries.len().max(1);
         let pieces: Vec<Option<Bytes>> =
             entries.iter().map(|entry| kept.get(&entry.digest).cloned()).collect();
-        let seeder = |id| Seeder { id, owes: BTreeSet::new(), since_ms: now_ms, away: false };
+        let seeder =
+            |id| Seeder { id, owes: BTreeSet::new(), since_ms: now_ms, away: false, owed_ms: 0 };
         let seeders: Vec<Seeder> = seeders.into_iter().map(seeder).collect();
         Fetching {
             offer,
@@ -211,7 +214,7 @@ impl Fetching {
     fn ask(&mut self, place: usize, index: u32, now_ms: u64) -> (ReplicaId, u32) {
         let seeder = &mut self.seeders[place];
         if seeder.owes.is_empty() {
-            seeder.since_ms = now_ms;
+            seeder.since_ms = now_ms.saturating_sub(seeder.owed_ms);
         }
         seeder.owes.insert(index);
         (seeder.id, index)
@@ -239,7 +242,7 @@ impl Fetching {
         // Whoever was asked too, and sends it in vain, has its time as well.
         for seeder in &mut self.seeders {
             if seeder.owes.remove(&index) {
-                seeder.since_ms = now_ms;
+                (seeder.since_ms, seeder.owed_ms) = (now_ms, 0);
             }
         }
         self.progress_ms = now_ms;
@@ -262,17 +265,18 @@ impl Fetching {
     /// The link to a replica broke, and what was on it is lost, or it is there again.
     pub fn on_link(&mut self, now_ms: u64, id: ReplicaId, up: bool) {
         let Some(seeder) = self.seeders.iter_mut().find(|seeder| seeder.id == id) else { return };
-        (seeder.away, seeder.since_ms) = (!up, now_ms);
+        (seeder.away, seeder.since_ms, seeder.owed_ms) = (!up, now_ms, 0);
         let owed = std::mem::take(&mut seeder.owes);
         self.open_again(owed);
     }
 
     /// What a replica was asked for and what it sent is lost, though it is there: what it owes is open
-    /// again, for itself as well.
+    /// again, for itself as well. Its time goes on: else one that has its link break before it is over, and
+    /// is asked before others, would owe the last pieces for ever.
     pub fn on_lost(&mut self, now_ms: u64, id: ReplicaId) {
         let Some(seeder) = self.seeders.iter_mut().find(|seeder| seeder.id == id) else { return };
         if !seeder.owes.is_empty() {
-            seeder.since_ms = now_ms;
+            seeder.owed_ms = now_ms.saturating_sub(seeder.since_ms);
         }
         let owed = std::mem::take(&mut seeder.owes);
         self.open_again(owed);

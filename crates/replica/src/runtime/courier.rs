@@ -116,8 +116,8 @@ impl Desk {
 #[derive(Clone, Default)]
 struct Correspondent {
     up: bool,
-    /// Its key, and since which members it has it.
-    key: Option<PublicKey>,
+    /// Its key and incarnation, and since which members it has them.
+    key: Option<(PublicKey, u32)>,
     since: u64,
 }
 
@@ -187,8 +187,9 @@ impl Courier {
         self.generation += 1;
         for member in &members {
             let Some(one) = self.replicas.get_mut(member.id.index()) else { continue };
-            if one.key != Some(member.key) {
-                *one = Correspondent { up: false, key: Some(member.key), since: self.generation };
+            let key = Some((member.key, member.incarnation));
+            if one.key != key {
+                *one = Correspondent { up: false, key, since: self.generation };
             }
         }
         self.order(Order::Members { members, generation: self.generation });

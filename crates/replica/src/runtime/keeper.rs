@@ -172,7 +172,7 @@ fn keep(
         // A new file is made ready while nobody waits, not in the way of an append.
         let begun = Instant::now();
         if outcome.is_ok() {
-            outcome = log.prepare_free_file();
+            outcome = log.prepare_free_file().and_then(|()| log.flush_marks());
         }
         slow.note("preparing a file of the log", begun.elapsed());
         if let Some(queue) = &mut device {

@@ -3,8 +3,10 @@
 
 use super::keeper::{Completion, Completions};
 use rustix::process::nice;
+use std::cell::Cell;
 use std::io;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// By so much a thread gives way that has time: where processors are scarce it gets a tenth of what
 /// others get, and never nothing, so that what it has to do ends.
@@ -40,11 +42,28 @@ pub(super) fn spawn_patient<T: Send + 'static>(
     })
 }
 
-/// Lets others go first, for who has time: to be called between small parts of its work, of tens of
-/// microseconds. That it has time does not take the processor from it before its slice is over, which is
-/// milliseconds, and a request crosses many threads.
+/// So long a thread that has time works before it lets others go first.
+const WORKS: Duration = Duration::from_micros(500);
+
+thread_local! {
+    static WORKED_SINCE: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+/// Lets others go first, for who has time, if it has not just done that: to be called between small parts of
+/// its work, of tens of microseconds. That it has time does not take the processor from it before its slice
+/// is over, which is milliseconds, and a request crosses many threads.
 pub(super) fn give_way() {
-    std::thread::yield_now();
+    WORKED_SINCE.with(|since| {
+        let now = Instant::now();
+        match since.get() {
+            Some(begun) if now.saturating_duration_since(begun) < WORKS => {}
+            Some(_) => {
+                std::thread::yield_now();
+                since.set(Some(Instant::now()));
+            }
+            None => since.set(Some(now)),
+        }
+    });
 }
 
 /// Starts one.

@@ -234,3 +234,40 @@ fn what_was_lost_on_the_way_is_open_at_once_also_for_who_lost_it() {
     state.on_lost(1, A);
     assert!(of(&state.asks(1), A).is_empty());
 }
+
+/// One that gives nothing, and has its link break before its time is over, is passed over all the same.
+#[test]
+fn who_loses_its_link_again_and_again_gains_no_time() {
+    let mut state = fetching(40, (2, 2), &[]);
+    let mut asks = state.asks(0);
+    let mut now_ms = 0;
+    let silent = loop {
+        for (_, index) in asks.drain(..).filter(|(to, _)| *to == B) {
+            if state.lacks(index) {
+                state.take(now_ms, index, piece(index));
+            }
+        }
+        now_ms += 100;
+        assert!(now_ms < 3_000, "it would go on for ever");
+        state.on_lost(now_ms, A);
+        asks = state.asks(now_ms);
+        if state.complete() {
+            break None;
+        }
+        if let Some(silent) = state.silent(now_ms, &mut Pace::default()) {
+            break Some(silent);
+        }
+    };
+    assert!(silent.is_none_or(|silent| silent == A));
+    // What it owed for a while, and then not, does not count against it for ever.
+    let mut state = fetching(40, (2, 2), &[]);
+    state.asks(0);
+    state.on_lost(300, A);
+    for index in 0..16 {
+        if state.lacks(index) {
+            state.take(400, index, piece(index));
+        }
+    }
+    assert!(state.asks(5_000).iter().any(|(to, _)| *to == A));
+    assert_eq!(state.silent(5_600, &mut Pace::default()).filter(|silent| *silent == A), None);
+}
