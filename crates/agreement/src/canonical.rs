@@ -435,6 +435,8 @@ impl Agreement {
             status_ms: _,
             status_delivered: _,
             fetches: _,
+            state_coming: _,
+            fetched_ms: _,
             // How long a leader may take, and whose signatures are looked at: time again.
             demand: _,
             trust: _,

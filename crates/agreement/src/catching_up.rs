@@ -4,6 +4,7 @@
 use crate::fetches::{Ahead, Answer};
 use crate::machine::{Agreement, Effect, Misbehaviour, Now};
 use crate::slot::Decided;
+use crate::timing;
 use perdura_protocol::message::{Decision, Message};
 use perdura_protocol::statement::Kind;
 use perdura_protocol::viewchange::PrefixCertificate;
@@ -29,21 +30,42 @@ impl Agreement {
     /// A tick: who did not answer in time is not waited for.
     pub(crate) fn watch_fetches(&mut self, now: Now) {
         self.fetches.expire(now.monotonic_ms);
-        if self.fetches.under_way() {
+        if self.fetches.under_way() || self.state_coming.is_some() {
             self.fetch_more(now);
         }
+    }
+
+    /// The state of this slot is on its way: what comes after it is fetched meanwhile, and held until that
+    /// one is installed. Or it comes no more.
+    pub fn expect_state(&mut self, now: Now, slot: Option<Slot>) {
+        let before = std::mem::replace(&mut self.state_coming, slot);
+        if before.is_some() && slot.is_none() {
+            self.fetches.clear();
+        }
+        self.fetch_more(now);
+    }
+
+    /// The state after which decisions are fetched already. As long as those that come next in the log
+    /// arrive it may be overtaken, and they are more urgent.
+    fn state_first(&self, now: Now) -> Option<Slot> {
+        let served = now.monotonic_ms < self.fetched_ms + timing::FETCH_MS;
+        let slot = self.state_coming.filter(|slot| *slot > self.delivered);
+        slot.filter(|_| self.awaiting_state || !served)
     }
 
     /// Asks for all that is to be asked for now.
     pub(crate) fn fetch_more(&mut self, now: Now) {
         let me = self.settings.me.index();
-        let held_back = self.awaiting_state || self.lags_since.is_some();
-        if held_back || self.claimed_elsewhere() <= self.delivered {
+        let state = self.state_first(now);
+        let delivered = state.unwrap_or(self.delivered);
+        let held_back = (self.awaiting_state && state.is_none()) || self.lags_since.is_some();
+        if held_back || self.claimed_elsewhere() <= delivered {
             return;
         }
         let mut peers: Vec<Slot> = self.peers.iter().map(|peer| peer.delivered).collect();
         peers[me] = Slot(0);
-        let ahead = Ahead { delivered: self.delivered, peers: &peers, leader: self.leader() };
+        let state_coming = state.is_some();
+        let ahead = Ahead { delivered, state_coming, peers: &peers, leader: self.leader() };
         while let Some(ask) = self.fetches.next_ask(now.monotonic_ms, &ahead) {
             self.trust[ask.of.index()].fetch();
             let message = Message::Fetch { from: ask.first, to: ask.last };
@@ -90,15 +112,18 @@ impl Agreement {
     ) {
         let answer = Answer { from, decisions, prefix };
         let asked = self.fetches.answered(now.monotonic_ms, &answer);
-        if self.awaiting_state || !self.trust[from.index()].decisions(now.monotonic_ms) {
+        let state_coming = self.state_coming.is_some();
+        let of_no_use = self.awaiting_state && !state_coming;
+        if of_no_use || !self.trust[from.index()].decisions(now.monotonic_ms) {
             return;
         }
         if self.lags_since.is_some() || answer.first() > self.delivered.next() {
             if asked {
                 self.marks.decisions_held += 1;
-                self.fetches.hold(answer);
+                self.marks.decisions_beside_state += u64::from(state_coming);
+                self.fetches.hold(answer, state_coming);
             }
-        } else {
+        } else if !self.awaiting_state {
             self.take_up(now, answer, asked);
         }
         self.fetch_more(now);
@@ -106,7 +131,7 @@ impl Agreement {
 
     /// What came early and is next now, once all that is delivered is executed: the pipeline's reach goes
     /// from there.
-    pub(crate) fn take_up_early(&mut self, now: Now) {
+    pub fn take_up_early(&mut self, now: Now) {
         while self.executed == self.delivered
             && self.lags_since.is_none()
             && let Some(answer) = self.fetches.ready(self.delivered)
@@ -158,6 +183,9 @@ impl Agreement {
         self.deliver_decided(now);
         let progress = self.delivered > before;
         self.marks.decisions_fetched += u64::from(progress);
+        if progress {
+            self.fetched_ms = now.monotonic_ms;
+        }
         // What others gave before it was needed no more.
         if asked && !progress && last > before {
             self.fetches.failed(now.monotonic_ms, from);

@@ -2,7 +2,8 @@
 //!
 //! Of each peer one range is asked at a time, and of different peers ranges one after the other: while one
 //! answer is on its way, others are being sent and taken in. What comes before what precedes it is held as
-//! it came, one answer of each peer, and is judged when its turn has come.
+//! it came, one answer of each peer, and is judged when its turn has come. While a state is on its way, what
+//! comes after it is asked for as well, and more of it is held.
 //!
 //! All who are ahead are asked in turns of equal *time*, not of equal number: whoever takes long, on purpose
 //! or not, is asked the less often. What one owes while the answers of others wait for it is asked of
@@ -20,6 +21,10 @@ const OVERDUE_MS: u64 = 20;
 
 /// Bytes of batches in an answer, at most: the last batch may be the one that exceeds the limit.
 const ANSWER_BYTES: usize = limits::FETCH_BYTES + limits::BATCH_BYTES;
+
+/// Bytes of batches that are held while a state is on its way, of all peers together; each has the same
+/// share, so that a liar takes nobody else's room.
+pub const EARLY_BYTES: usize = 192 * 1024 * 1024;
 
 /// Decisions, consecutive if a correct replica sent them.
 #[derive(Clone, Debug)]
@@ -59,7 +64,7 @@ struct Peer {
     asked: Option<Question>,
     // The one before, if no answer came in time: it may come yet.
     late: Option<Question>,
-    early: Option<Answer>,
+    early: Vec<Answer>,
     // Slots that fit into an answer of it.
     length: u64,
     // Time in which this replica waited for its answers.
@@ -75,8 +80,17 @@ impl Peer {
     /// The slots that need not be asked for, for they are on their way or here.
     fn spans(&self) -> impl Iterator<Item = (Slot, Slot)> + '_ {
         let asked = self.asked.map(|question| (question.first, question.last));
-        let early = self.early.as_ref().map(|answer| (answer.first(), answer.last()));
+        let early = self.early.iter().map(|answer| (answer.first(), answer.last()));
         asked.into_iter().chain(early)
+    }
+
+    fn early_bytes(&self) -> usize {
+        self.early.iter().map(Answer::bytes).sum()
+    }
+
+    /// Whether no more of its answers are held, of those that would go beyond one.
+    fn is_full(&self, room: usize) -> bool {
+        !self.early.is_empty() && self.early_bytes() + ANSWER_BYTES > room
     }
 }
 
@@ -90,7 +104,9 @@ pub(crate) struct Ask {
 
 /// Where a catching up stands.
 pub(crate) struct Ahead<'a> {
+    /// What is delivered, or will be with the state that is on its way.
     pub delivered: Slot,
+    pub state_coming: bool,
     /// What each peer says that it delivered; of this replica nothing.
     pub peers: &'a [Slot],
     /// Who is asked last of all where one only is asked.
@@ -125,7 +141,7 @@ impl Fetches {
 
     /// Whether anything is on its way, or waits for its turn.
     pub fn under_way(&self) -> bool {
-        self.peers.iter().any(|peer| peer.asked.is_some() || peer.early.is_some())
+        self.peers.iter().any(|peer| peer.asked.is_some() || !peer.early.is_empty())
     }
 
     /// Whether this peer owes an answer.
@@ -135,13 +151,20 @@ impl Fetches {
 
     /// Bytes of batches that wait for their turn.
     pub fn held_bytes(&self) -> usize {
-        self.peers.iter().filter_map(|peer| peer.early.as_ref()).map(Answer::bytes).sum()
+        self.peers.iter().map(Peer::early_bytes).sum()
     }
 
     /// Forgets what is under way.
     pub fn clear(&mut self) {
+        self.clear_through(Slot(u64::MAX));
+    }
+
+    /// Forgets what is under way of slots up to this one.
+    pub fn clear_through(&mut self, slot: Slot) {
         for peer in &mut self.peers {
-            (peer.asked, peer.late, peer.early) = (None, None, None);
+            peer.asked.take_if(|question| question.last <= slot);
+            peer.late.take_if(|question| question.last <= slot);
+            peer.early.retain(|answer| answer.last() > slot);
         }
     }
 
@@ -209,12 +232,14 @@ impl Fetches {
     /// Who has taken least time so far, of those who are ahead and free.
     fn candidate(&self, now_ms: u64, first: Slot, ahead: &Ahead<'_>) -> Option<ReplicaId> {
         let n = self.peers.len();
-        let head = first == ahead.delivered.next();
+        let room = self.room(ahead.state_coming);
+        // What is next is taken up at once, unless a state is awaited.
+        let held = ahead.state_coming || first != ahead.delivered.next();
         let free = (1..=n).map(|step| (self.last + step) % n).filter(|index| {
             let peer = &self.peers[*index];
-            let held = peer.early.is_some() && !head;
+            let full = held && peer.is_full(room);
             let ahead = ahead.peers[*index] >= first;
-            ahead && peer.asked.is_none() && !held && now_ms >= peer.rests_until_ms
+            ahead && peer.asked.is_none() && !full && now_ms >= peer.rests_until_ms
         });
         let candidate = if self.one_seeder {
             let leader = ahead.leader.index();
@@ -229,8 +254,8 @@ impl Fetches {
 
     /// What comes next and was asked for, while answers wait for it, and others could send it sooner.
     fn overdue(&self, now_ms: u64, ahead: &Ahead<'_>) -> Option<Ask> {
-        let waiting = self.peers.iter().any(|peer| peer.early.is_some());
-        if self.one_seeder || !waiting {
+        let waiting = self.peers.iter().any(|peer| !peer.early.is_empty());
+        if self.one_seeder || !waiting || ahead.state_coming {
             return None;
         }
         let head = ahead.delivered.next();
@@ -291,20 +316,31 @@ impl Fetches {
         peer.rests_until_ms = now_ms + timing::STATUS_MS;
     }
 
+    /// Bytes of each peer's answers that are held, if they are more than one.
+    fn room(&self, state_coming: bool) -> usize {
+        if state_coming { EARLY_BYTES / (self.peers.len() - 1).max(1) } else { 0 }
+    }
+
     /// Keeps what came before its turn, if there is room.
-    pub fn hold(&mut self, answer: Answer) {
+    pub fn hold(&mut self, answer: Answer, state_coming: bool) {
+        let room = self.room(state_coming);
         let peer = &mut self.peers[answer.from.index()];
-        if peer.early.is_none() && answer.bytes() <= ANSWER_BYTES {
-            peer.early = Some(answer);
+        if !peer.is_full(room) && answer.bytes() <= ANSWER_BYTES {
+            peer.early.push(answer);
         }
     }
 
     /// An answer whose turn has come; those that came in vain go.
     pub fn ready(&mut self, delivered: Slot) -> Option<Answer> {
         for peer in &mut self.peers {
-            peer.early.take_if(|answer| answer.last() <= delivered);
+            peer.early.retain(|answer| answer.last() > delivered);
         }
-        let due = |answer: &mut Answer| answer.first() <= delivered.next();
-        self.peers.iter_mut().find_map(|peer| peer.early.take_if(due))
+        self.peers.iter_mut().find_map(|peer| {
+            let due = peer.early.iter().position(|answer| answer.first() <= delivered.next())?;
+            Some(peer.early.swap_remove(due))
+        })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -47,7 +47,8 @@ impl Agreement {
         delivered: Slot,
     ) {
         // Further ahead than anybody fetches at once; a liar's number stays small.
-        let delivered = delivered.min(self.window_end());
+        let coming = self.state_coming.map_or(Slot(0), |slot| slot.plus(self.settings.window));
+        let delivered = delivered.min(self.window_end().max(coming));
         let peer = &mut self.peers[from.index()];
         let stalled = peer.delivered == delivered;
         // One answer per heartbeat, however often a peer says where it is.
@@ -187,7 +188,8 @@ impl Agreement {
         self.next_propose = self.next_propose.max(self.delivered.next());
         self.progress_ms = now.monotonic_ms;
         self.served_ms = now.monotonic_ms;
-        self.fetches.clear();
+        self.state_coming = None;
+        self.fetches.clear_through(self.delivered);
         self.adopt_prefix(now);
         self.forget_certified();
         self.deliver_decided(now);

@@ -165,6 +165,9 @@ pub struct Agreement {
     pub(crate) vote_after: Slot,
     // The state from which slots could be executed is to be fetched first.
     pub(crate) awaiting_state: bool,
+    // The state that is on its way, and when something decided last came that could be delivered.
+    pub(crate) state_coming: Option<Slot>,
+    pub(crate) fetched_ms: u64,
     pub(crate) start: Start,
     // The configuration in which the current view was started; slots of another one wait for a
     // view of theirs, so that a replaced replica's promises bind its successor.
@@ -259,6 +262,8 @@ impl Agreement {
             restarted_in: if fresh { None } else { Some(restart.view) },
             vote_after: restart.vote_after.max(Slot(window_needs)),
             awaiting_state: restart.awaiting_state,
+            state_coming: None,
+            fetched_ms: 0,
             start: Start::genesis(),
             view_configuration: 0,
             new_view: None,
@@ -334,8 +339,13 @@ impl Agreement {
             return;
         }
         // Without a state this replica knows no configuration but its own, and so cannot judge what
-        // was signed in earlier ones.
-        if self.awaiting_state && !matches!(message, Message::Status { .. }) {
+        // was signed in earlier ones. What comes after the state that is on its way is judged later.
+        let unjudged = match message {
+            Message::Status { .. } => true,
+            Message::Decisions { .. } => self.state_coming.is_some(),
+            _ => false,
+        };
+        if self.awaiting_state && !unjudged {
             return;
         }
         match message {

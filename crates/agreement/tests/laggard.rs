@@ -118,8 +118,9 @@ struct Away {
     decided: Slot,
     answers: BTreeMap<(u64, u64), (u8, Slot, Slot)>,
     asked: u64,
-    /// How many questions each got.
+    /// How many questions each got, and the lowest slot in them.
     of: [u64; 3],
+    lowest: Slot,
     most_slots: usize,
     /// Bytes that waited for their turn.
     most_held: usize,
@@ -145,6 +146,7 @@ impl Away {
             answers: BTreeMap::new(),
             asked: 0,
             of: [0; 3],
+            lowest: Slot(u64::MAX),
             most_slots: 0,
             most_held: 0,
             log: Vec::new(),
@@ -166,6 +168,7 @@ impl Away {
                 Effect::Send { to, message: Message::Fetch { from, to: last } } => {
                     self.asked += 1;
                     self.of[to.index()] += 1;
+                    self.lowest = self.lowest.min(from);
                     let due = self.now_ms + self.seeders[to.index()].after_ms;
                     self.answers.insert((due, self.asked), (to.0, from, last));
                 }
@@ -200,6 +203,14 @@ impl Away {
         }
         let message = Message::Decisions { decisions, prefix: None };
         self.machine.on_message(at(self.now_ms), ReplicaId(from), message);
+    }
+
+    fn install(&mut self, slot: Slot) {
+        let now = at(self.now_ms);
+        let members = [configurations().latest().clone()];
+        self.machine.on_installed(now, slot, history(slot), &members);
+        self.machine.take_up_early(now);
+        self.drain();
     }
 
     fn run(&mut self, ms: u64) {
@@ -309,6 +320,57 @@ fn what_is_wrong_of_what_came_early_is_fetched_elsewhere() {
     let delivered = away.machine.delivered().0;
     assert!(delivered > 12_000 / 120 * DEPTH, "{delivered}");
     assert!(away.accused > 0 && away.of[2] < away.of[0].min(away.of[1]), "{:?}", away.of);
+}
+
+/// While a state is on its way, what comes after it is fetched from all who have it, and waits.
+#[test]
+fn what_follows_a_state_comes_beside_it() {
+    for (awaiting, liar) in [(false, None), (false, Some(1)), (true, None), (true, Some(1))] {
+        let mut away = Away::new([CORRECT; 3], Slot(600));
+        if awaiting {
+            let restart = Restart::blank().awaiting_state();
+            away.machine = machine(at(away.now_ms), restart);
+            (0..3).for_each(|id| away.machine.on_link(at(away.now_ms), ReplicaId(id), true));
+            away.drain();
+        }
+        away.liar = liar;
+        away.machine.expect_state(at(away.now_ms), Some(Slot(200)));
+        away.run(3_000);
+        assert_eq!((away.lowest, away.machine.delivered()), (Slot(201), Slot(0)));
+        assert_eq!(away.asked, 400 / DEPTH, "each once: {:?}", away.of);
+        assert!(away.of.iter().all(|asked| *asked >= 400 / DEPTH / 4), "{:?}", away.of);
+        assert_eq!((away.accused, away.machine.marks().decisions_beside_state), (0, away.asked));
+        away.install(Slot(200));
+        if liar.is_none() {
+            assert_eq!(away.machine.delivered(), Slot(600), "nothing was left to be asked for");
+        }
+        away.run(2_000);
+        assert_eq!(away.machine.delivered(), Slot(600));
+        assert_eq!(away.accused > 0, liar.is_some());
+        assert_eq!(away.machine.held().early_bytes, 0);
+    }
+}
+
+/// The log may overtake a state that is on its way, as long as it comes; when it comes no more, what
+/// follows the state is asked for; and when that comes no more either, the log again.
+#[test]
+fn while_the_log_comes_it_is_not_put_off_for_a_state() {
+    let mut away = Away::new([CORRECT; 3], Slot(600));
+    while away.machine.delivered() == Slot(0) {
+        away.run(1);
+    }
+    away.machine.expect_state(at(away.now_ms), Some(Slot(500)));
+    away.run(2_000);
+    assert_eq!(away.machine.delivered(), Slot(600));
+
+    let mut away = Away::new([CORRECT; 3], Slot(600));
+    away.machine.expect_state(at(away.now_ms), Some(Slot(500)));
+    away.run(2_000);
+    assert_eq!(away.machine.delivered(), Slot(0));
+    away.machine.expect_state(at(away.now_ms), None);
+    assert_eq!(away.machine.held().early_bytes, 0);
+    away.run(2_000);
+    assert_eq!(away.machine.delivered(), Slot(600));
 }
 
 /// What was on a link that broke is asked of another at once.

@@ -263,6 +263,8 @@ pub enum Mark {
     DecisionsFetched,
     /// Some of them came before what precedes them, from another replica.
     DecisionsHeld,
+    /// Or while the state before them was on its way.
+    DecisionsBesideState,
     /// A replica executed nothing more until its disk had caught up.
     DiskLagged,
     /// A command that waited got a tuple.
@@ -297,7 +299,7 @@ pub enum Mark {
 
 impl Mark {
     /// All of them.
-    pub const ALL: [Mark; 39] = [
+    pub const ALL: [Mark; 40] = [
         Mark::TornTailCut,
         Mark::GapRepaired,
         Mark::StateLinked,
@@ -322,6 +324,7 @@ impl Mark {
         Mark::PrefixVouched,
         Mark::DecisionsFetched,
         Mark::DecisionsHeld,
+        Mark::DecisionsBesideState,
         Mark::DiskLagged,
         Mark::WaiterServed,
         Mark::SeveralServed,
@@ -456,6 +459,7 @@ impl Report {
             (Mark::PrefixVouched, agreement.prefixes_vouched),
             (Mark::DecisionsFetched, agreement.decisions_fetched),
             (Mark::DecisionsHeld, agreement.decisions_held),
+            (Mark::DecisionsBesideState, agreement.decisions_beside_state),
             (Mark::DiskLagged, agreement.disk_lags),
         ] {
             if count > 0 {

@@ -1,5 +1,7 @@
-//! State transfer: one certified state, its pieces from all replicas that offer it at once (`fetching`),
-//! then the log above it as any laggard (Dura-SMaRt, USENIX ATC 2013, figure 6).
+//! State transfer: one certified state, its pieces from all replicas that offer it at once (`fetching`), and
+//! beside them what was decided after it, from all that have it (Dura-SMaRt, USENIX ATC 2013, figure 6).
+//! In the paper one replica sends the state and others parts of the log, so that each sends about as much;
+//! here each sends its share of both, whatever their sizes are.
 //!
 //! Everything is verified before it replaces anything (D5): the certificate (m + 1 signatures),
 //! the manifest against it, each piece against the manifest, the whole by restoring a machine
@@ -295,6 +297,7 @@ impl<S: Service> Node<S> {
     fn end_transfer(&mut self, now: Now) {
         let phase = std::mem::replace(&mut self.transfer.phase, Phase::Idle);
         self.transfer.ended_ms = now.monotonic_ms;
+        self.agreement.expect_state(now, None);
         if let Phase::Pieces(fetching) = phase {
             let (_, manifest, pieces) = fetching.into_pieces();
             for (entry, piece) in manifest.entries().iter().zip(pieces) {
@@ -335,6 +338,9 @@ impl<S: Service> Node<S> {
         };
         let fetching = Fetching::new(offer, manifest, plan, &kept, now.monotonic_ms);
         self.transfer.phase = Phase::Pieces(Box::new(fetching));
+        if self.transfer.how == StateTransfer::Collaborative {
+            self.agreement.expect_state(now, Some(slot));
+        }
         self.go_on(now);
     }
 
@@ -491,6 +497,7 @@ impl<S: Service> Node<S> {
             if let Some(state) = state {
                 self.learn_certificate(state);
             }
+            self.agreement.expect_state(now, None);
             return;
         }
         let before = std::mem::replace(&mut self.machine, *machine);
@@ -532,6 +539,7 @@ impl<S: Service> Node<S> {
         }
         let machine = &self.machine;
         self.agreement.retain_frames(|frame| is_open(machine, frame));
+        self.agreement.take_up_early(now);
     }
 
     pub(super) fn tick_transfer(&mut self, now: Now) {
