@@ -1,5 +1,5 @@
 //! The proposer. It closes a batch by what has queued up: with few slots in flight at once, with
-//! more only when there is enough for a batch that is worth its signatures. No fixed delay.
+//! more only when there is enough for a full batch. No fixed delay.
 
 use crate::machine::{Agreement, Effect, Mode, Now};
 use perdura_protocol::message::Message;
@@ -9,9 +9,10 @@ use perdura_protocol::{Batch, Slot, limits, seeded};
 /// on while the next travels.
 const EAGER_SLOTS: u64 = 2;
 
-/// With more in flight, a batch waits until this much has queued up: by then the signatures of a
-/// slot cost less than the bytes.
-const WORTHWHILE_BYTES: usize = 64 * 1024;
+/// With more in flight, a batch waits until this much has queued up, which is a full one: each costs
+/// signatures, messages and a flush of the log on every replica, and where processors are scarce smaller ones
+/// only take them from each other.
+const WORTHWHILE_BYTES: usize = limits::BATCH_TARGET_BYTES;
 
 impl Agreement {
     /// After each round of input: a leader proposes what has queued up, and tells what is decided
