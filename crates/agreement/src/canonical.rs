@@ -436,7 +436,7 @@ impl Agreement {
             status_delivered: _,
             fetches: _,
             state_coming: _,
-            fetched_ms: _,
+            taken_up: _,
             // How long a leader may take, and whose signatures are looked at: time again.
             demand: _,
             trust: _,

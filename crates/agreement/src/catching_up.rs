@@ -4,11 +4,14 @@
 use crate::fetches::{Ahead, Answer};
 use crate::machine::{Agreement, Effect, Misbehaviour, Now};
 use crate::slot::Decided;
-use crate::timing;
 use perdura_protocol::message::{Decision, Message};
 use perdura_protocol::statement::Kind;
 use perdura_protocol::viewchange::PrefixCertificate;
 use perdura_protocol::{Certificate, Digest, ReplicaId, Slot, limits};
+
+/// So many answers that came early are taken up in a round of input, at most: each may be 4 MiB of batches to
+/// verify and to execute.
+const EARLY_ANSWERS: u64 = 3;
 
 impl Agreement {
     /// Whether this replica is so far behind what is decided that a vote of it is of little use to a client
@@ -40,32 +43,24 @@ impl Agreement {
     pub fn expect_state(&mut self, now: Now, slot: Option<Slot>) {
         let before = std::mem::replace(&mut self.state_coming, slot);
         if before.is_some() && slot.is_none() {
-            self.fetches.clear();
+            self.fetches.forget_distant(self.delivered);
         }
         self.fetch_more(now);
-    }
-
-    /// The state after which decisions are fetched already. As long as those that come next in the log
-    /// arrive it may be overtaken, and they are more urgent.
-    fn state_first(&self, now: Now) -> Option<Slot> {
-        let served = now.monotonic_ms < self.fetched_ms + timing::FETCH_MS;
-        let slot = self.state_coming.filter(|slot| *slot > self.delivered);
-        slot.filter(|_| self.awaiting_state || !served)
     }
 
     /// Asks for all that is to be asked for now.
     pub(crate) fn fetch_more(&mut self, now: Now) {
         let me = self.settings.me.index();
-        let state = self.state_first(now);
-        let delivered = state.unwrap_or(self.delivered);
-        let held_back = (self.awaiting_state && state.is_none()) || self.lags_since.is_some();
+        let state = self.state_coming.filter(|slot| *slot > self.delivered);
+        let (delivered, awaiting_state) = (self.delivered, self.awaiting_state);
+        let held_back = (awaiting_state && state.is_none()) || self.lags_since.is_some();
         if held_back || self.claimed_elsewhere() <= delivered {
             return;
         }
         let mut peers: Vec<Slot> = self.peers.iter().map(|peer| peer.delivered).collect();
         peers[me] = Slot(0);
-        let state_coming = state.is_some();
-        let ahead = Ahead { delivered, state_coming, peers: &peers, leader: self.leader() };
+        let leader = self.leader();
+        let ahead = Ahead { delivered, state, awaiting_state, peers: &peers, leader };
         while let Some(ask) = self.fetches.next_ask(now.monotonic_ms, &ahead) {
             self.trust[ask.of.index()].fetch();
             let message = Message::Fetch { from: ask.first, to: ask.last };
@@ -110,40 +105,65 @@ impl Agreement {
         decisions: Vec<Decision>,
         prefix: Option<PrefixCertificate>,
     ) {
-        let answer = Answer { from, decisions, prefix };
+        self.begin_round(now);
+        let answer = Answer::new(from, decisions, prefix);
         let asked = self.fetches.answered(now.monotonic_ms, &answer);
-        let state_coming = self.state_coming.is_some();
-        let of_no_use = self.awaiting_state && !state_coming;
+        let state = self.state_coming;
+        let of_no_use = self.awaiting_state && state.is_none();
         if of_no_use || !self.trust[from.index()].decisions(now.monotonic_ms) {
             return;
         }
         if self.lags_since.is_some() || answer.first() > self.delivered.next() {
-            if asked {
+            if let Some(last) = asked {
                 self.marks.decisions_held += 1;
-                self.marks.decisions_beside_state += u64::from(state_coming);
-                self.fetches.hold(answer, state_coming);
+                if !self.fetches.hold(answer, last, state) {
+                    self.fetches.failed(now.monotonic_ms, from);
+                }
             }
         } else if !self.awaiting_state {
-            self.take_up(now, answer, asked);
+            self.take_up(now, answer, asked.is_some());
         }
         self.fetch_more(now);
     }
 
-    /// What came early and is next now, once all that is delivered is executed: the pipeline's reach goes
-    /// from there.
-    pub fn take_up_early(&mut self, now: Now) {
-        while self.executed == self.delivered
-            && self.lags_since.is_none()
+    /// A new round of input, or an answer: what came early and is next goes on.
+    pub fn begin_round(&mut self, now: Now) {
+        self.taken_up = 0;
+        self.take_up_early(now);
+    }
+
+    /// Whether something that came early is next, and was left for another round.
+    #[must_use]
+    pub fn has_early(&self) -> bool {
+        self.taken_up >= EARLY_ANSWERS && self.takes_up() && self.fetches.is_ready(self.delivered)
+    }
+
+    /// Whether all that is delivered is executed: the pipeline's reach goes from there.
+    fn takes_up(&self) -> bool {
+        self.executed == self.delivered && self.lags_since.is_none() && !self.awaiting_state
+    }
+
+    /// What came early and is next now, a few answers in a round: others wait for this replica too.
+    pub(crate) fn take_up_early(&mut self, now: Now) {
+        let mut in_vain = false;
+        while self.taken_up < EARLY_ANSWERS
+            && self.takes_up()
             && let Some(answer) = self.fetches.ready(self.delivered)
         {
+            self.taken_up += 1;
+            let last = answer.last();
             self.take_up(now, answer, true);
+            in_vain |= self.delivered < last;
+        }
+        if in_vain {
+            self.fetch_more(now);
         }
     }
 
     /// Delivers what is proven of an answer that begins at the next slot, or before it.
     fn take_up(&mut self, now: Now, answer: Answer, asked: bool) {
         let (before, last) = (self.delivered, answer.last());
-        let Answer { from, decisions, prefix } = answer;
+        let Answer { from, decisions, prefix, .. } = answer;
         let mut next = self.delivered.next();
         let mut fresh: Vec<Decision> = Vec::new();
         for decision in decisions {
@@ -183,12 +203,10 @@ impl Agreement {
         self.deliver_decided(now);
         let progress = self.delivered > before;
         self.marks.decisions_fetched += u64::from(progress);
-        if progress {
-            self.fetched_ms = now.monotonic_ms;
-        }
         // What others gave before it was needed no more.
         if asked && !progress && last > before {
             self.fetches.failed(now.monotonic_ms, from);
+            self.fetches.distrust(from);
         }
     }
 
@@ -230,7 +248,7 @@ impl Agreement {
         // A state is there only if others than one are ahead.
         let ahead = self.delivered_elsewhere() > self.delivered;
         if asked && ahead && checkpoint > self.delivered {
-            self.fetches.failed(now.monotonic_ms, from);
+            self.fetches.too_old(now.monotonic_ms, from, self.state_coming);
             self.effects.push_back(Effect::FetchState { checkpoint });
         }
     }

@@ -3,7 +3,7 @@
 //! Of each peer one range is asked at a time, and of different peers ranges one after the other: while one
 //! answer is on its way, others are being sent and taken in. What comes before what precedes it is held as
 //! it came, one answer of each peer, and is judged when its turn has come. While a state is on its way, what
-//! comes after it is asked for as well, and more of it is held.
+//! comes after it is asked of those whose log does not reach back any more, and more of it is held.
 //!
 //! All who are ahead are asked in turns of equal *time*, not of equal number: whoever takes long, on purpose
 //! or not, is asked the less often. What one owes while the answers of others wait for it is asked of
@@ -19,12 +19,17 @@ use perdura_protocol::{ReplicaId, Slot, limits};
 /// this time.
 const OVERDUE_MS: u64 = 20;
 
-/// Bytes of batches in an answer, at most: the last batch may be the one that exceeds the limit.
-const ANSWER_BYTES: usize = limits::FETCH_BYTES + limits::BATCH_BYTES;
+/// Bytes of an answer, at most: the last batch may be the one that exceeds the limit, and each has its
+/// signatures.
+const ANSWER_BYTES: usize = limits::FETCH_BYTES + limits::BATCH_BYTES + 1024 * 1024;
 
-/// Bytes of batches that are held while a state is on its way, of all peers together; each has the same
-/// share, so that a liar takes nobody else's room.
+/// Bytes that are held while a state is on its way, of all peers together, and slots. Each peer has the same
+/// share of both, so that a liar takes nobody else's room; but for one answer of each.
 pub const EARLY_BYTES: usize = 192 * 1024 * 1024;
+const EARLY_SLOTS: u64 = limits::WINDOW;
+
+/// Whose log does not reach back to what comes next is asked for that again after this time.
+const CUT_MS: u64 = 5_000;
 
 /// Decisions, consecutive if a correct replica sent them.
 #[derive(Clone, Debug)]
@@ -32,9 +37,19 @@ pub(crate) struct Answer {
     pub from: ReplicaId,
     pub decisions: Vec<Decision>,
     pub prefix: Option<PrefixCertificate>,
+    bytes: usize,
 }
 
 impl Answer {
+    pub fn new(
+        from: ReplicaId,
+        decisions: Vec<Decision>,
+        prefix: Option<PrefixCertificate>,
+    ) -> Answer {
+        let bytes = decisions.iter().map(decision_bytes).sum();
+        Answer { from, decisions, prefix, bytes }
+    }
+
     pub fn first(&self) -> Slot {
         self.decisions.first().map_or(Slot(0), |decision| decision.slot)
     }
@@ -46,9 +61,23 @@ impl Answer {
         run.last().map_or(Slot(0), |(decision, _)| decision.slot)
     }
 
-    fn bytes(&self) -> usize {
-        self.decisions.iter().map(|decision| decision.batch.raw().len()).sum()
+    /// Without what is not of its run, or beyond what was asked for.
+    fn cut_to(self, last: Slot) -> Answer {
+        let Answer { from, mut decisions, prefix, .. } = self;
+        let mut next = decisions.first().map_or(Slot(0), |decision| decision.slot);
+        let run = decisions.iter().take_while(|decision| {
+            let belongs = decision.slot == next && next <= last;
+            next = next.next();
+            belongs
+        });
+        decisions.truncate(run.count());
+        Answer::new(from, decisions, prefix)
     }
+}
+
+/// What a decision takes, about.
+fn decision_bytes(decision: &Decision) -> usize {
+    decision.batch.raw().len() + decision.accepts.len() * 65 + 64
 }
 
 /// A range of slots that a peer was asked for.
@@ -74,6 +103,8 @@ struct Peer {
     // How often it gave nothing of use when it was asked, and until when it is not asked again.
     failures: u32,
     rests_until_ms: u64,
+    // Until when its log is known not to reach back to what comes next.
+    cut_until_ms: u64,
 }
 
 impl Peer {
@@ -85,12 +116,18 @@ impl Peer {
     }
 
     fn early_bytes(&self) -> usize {
-        self.early.iter().map(Answer::bytes).sum()
+        self.early.iter().map(|answer| answer.bytes).sum()
+    }
+
+    fn early_slots(&self) -> u64 {
+        self.early.iter().map(|answer| answer.decisions.len() as u64).sum()
     }
 
     /// Whether no more of its answers are held, of those that would go beyond one.
-    fn is_full(&self, room: usize) -> bool {
-        !self.early.is_empty() && self.early_bytes() + ANSWER_BYTES > room
+    fn is_full(&self, room: Room) -> bool {
+        let bytes = self.early_bytes() + ANSWER_BYTES > room.bytes;
+        let slots = self.early_slots() + self.length > room.slots;
+        !self.early.is_empty() && (bytes || slots)
     }
 }
 
@@ -102,11 +139,27 @@ pub(crate) struct Ask {
     pub last: Slot,
 }
 
+/// What of each peer may be held beyond one answer.
+#[derive(Clone, Copy)]
+struct Room {
+    bytes: usize,
+    slots: u64,
+}
+
+/// Which of the questions: for what comes next, or for what comes after the state that is on its way.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Next,
+    AfterState,
+}
+
 /// Where a catching up stands.
 pub(crate) struct Ahead<'a> {
-    /// What is delivered, or will be with the state that is on its way.
     pub delivered: Slot,
-    pub state_coming: bool,
+    /// The state that is on its way, if it is ahead of that.
+    pub state: Option<Slot>,
+    /// Whether nothing can be delivered before that state is here.
+    pub awaiting_state: bool,
     /// What each peer says that it delivered; of this replica nothing.
     pub peers: &'a [Slot],
     /// Who is asked last of all where one only is asked.
@@ -159,6 +212,19 @@ impl Fetches {
         self.clear_through(Slot(u64::MAX));
     }
 
+    /// Forgets what is held and is not soon to be delivered.
+    pub fn forget_distant(&mut self, delivered: Slot) {
+        let near = delivered.plus(self.most * self.peers.len() as u64);
+        for peer in &mut self.peers {
+            peer.early.retain(|answer| answer.first() <= near);
+        }
+    }
+
+    /// Forgets what this one gave and was not judged yet.
+    pub fn distrust(&mut self, peer: ReplicaId) {
+        self.peers[peer.index()].early.clear();
+    }
+
     /// Forgets what is under way of slots up to this one.
     pub fn clear_through(&mut self, slot: Slot) {
         for peer in &mut self.peers {
@@ -193,7 +259,12 @@ impl Fetches {
 
     /// The next thing to ask for, if there is one and somebody who can be asked; it counts as asked.
     pub fn next_ask(&mut self, now_ms: u64, ahead: &Ahead<'_>) -> Option<Ask> {
-        let ask = self.open(now_ms, ahead).or_else(|| self.overdue(now_ms, ahead))?;
+        let next = if ahead.awaiting_state {
+            None
+        } else {
+            self.open(now_ms, ahead, Part::Next).or_else(|| self.overdue(now_ms, ahead))
+        };
+        let ask = next.or_else(|| self.open(now_ms, ahead, Part::AfterState))?;
         let turn_ms = self.turn_ms;
         let peer = &mut self.peers[ask.of.index()];
         // Whoever was not ahead for a while has saved nothing up.
@@ -204,11 +275,15 @@ impl Fetches {
     }
 
     /// The first range that is neither here nor on its way.
-    fn open(&self, now_ms: u64, ahead: &Ahead<'_>) -> Option<Ask> {
+    fn open(&self, now_ms: u64, ahead: &Ahead<'_>, part: Part) -> Option<Ask> {
         if self.one_seeder && self.under_way() {
             return None;
         }
-        let head = ahead.delivered.next();
+        let before = match part {
+            Part::Next => ahead.delivered,
+            Part::AfterState => ahead.state?,
+        };
+        let head = before.next();
         let mut spans: Vec<(Slot, Slot)> = self.peers.iter().flat_map(Peer::spans).collect();
         spans.sort_unstable();
         let mut first = head;
@@ -220,7 +295,7 @@ impl Fetches {
             }
             first = first.max(end.next());
         }
-        let of = self.candidate(now_ms, first, ahead)?;
+        let of = self.candidate(now_ms, first, ahead, part)?;
         let (delivered, length) = (ahead.peers[of.index()], self.peers[of.index()].length);
         let full = Slot(first.0 + length - 1);
         let last = full.min(delivered).min(before.unwrap_or(full));
@@ -229,16 +304,25 @@ impl Fetches {
         whole.then_some(Ask { of, first, last })
     }
 
-    /// Who has taken least time so far, of those who are ahead and free.
-    fn candidate(&self, now_ms: u64, first: Slot, ahead: &Ahead<'_>) -> Option<ReplicaId> {
+    /// Who has taken least time so far, of those who are ahead and free. While a state is on its way, who has
+    /// what comes next is asked for that, for it may overtake the state, and the others for what comes after.
+    fn candidate(
+        &self,
+        now_ms: u64,
+        first: Slot,
+        ahead: &Ahead<'_>,
+        part: Part,
+    ) -> Option<ReplicaId> {
         let n = self.peers.len();
-        let room = self.room(ahead.state_coming);
-        // What is next is taken up at once, unless a state is awaited.
-        let held = ahead.state_coming || first != ahead.delivered.next();
+        let room = self.room(part);
+        // What is next is taken up at once.
+        let held = part == Part::AfterState || first != ahead.delivered.next();
         let free = (1..=n).map(|step| (self.last + step) % n).filter(|index| {
             let peer = &self.peers[*index];
+            let cut = ahead.awaiting_state || now_ms < peer.cut_until_ms;
+            let fitting = ahead.state.is_none() || cut == (part == Part::AfterState);
             let full = held && peer.is_full(room);
-            let ahead = ahead.peers[*index] >= first;
+            let ahead = fitting && ahead.peers[*index] >= first;
             ahead && peer.asked.is_none() && !full && now_ms >= peer.rests_until_ms
         });
         let candidate = if self.one_seeder {
@@ -255,11 +339,11 @@ impl Fetches {
     /// What comes next and was asked for, while answers wait for it, and others could send it sooner.
     fn overdue(&self, now_ms: u64, ahead: &Ahead<'_>) -> Option<Ask> {
         let waiting = self.peers.iter().any(|peer| !peer.early.is_empty());
-        if self.one_seeder || !waiting || ahead.state_coming {
+        if self.one_seeder || !waiting {
             return None;
         }
         let head = ahead.delivered.next();
-        let of = self.candidate(now_ms, head, ahead)?;
+        let of = self.candidate(now_ms, head, ahead, Part::Next)?;
         let peer = &self.peers[of.index()];
         let patience_ms = 2 * peer.took_ms + OVERDUE_MS;
         let owed = self.peers.iter().filter_map(|peer| peer.asked);
@@ -287,8 +371,9 @@ impl Fetches {
         expired
     }
 
-    /// An answer came: its sender is charged the time that it took. Whether it was asked for.
-    pub fn answered(&mut self, now_ms: u64, answer: &Answer) -> bool {
+    /// An answer came: its sender is charged the time that it took. Up to which slot it was asked for, if it
+    /// was.
+    pub fn answered(&mut self, now_ms: u64, answer: &Answer) -> Option<Slot> {
         let most = self.most;
         let peer = &mut self.peers[answer.from.index()];
         let fits = |question: &Question| question.first == answer.first();
@@ -299,12 +384,22 @@ impl Fetches {
             let quick = peer.took_ms < timing::FETCH_MS / 2;
             if given <= question.last.0 - question.first.0 {
                 peer.length = given.max(1);
-            } else if answer.bytes() < limits::FETCH_BYTES / 2 && quick {
+            } else if answer.bytes < limits::FETCH_BYTES / 2 && quick {
                 peer.length = (2 * peer.length).min(most);
             }
-            return true;
+            return Some(question.last);
         }
-        peer.late.take_if(|question| fits(question)).is_some()
+        peer.late.take_if(|question| fits(question)).map(|question| question.last)
+    }
+
+    /// It has cut its log above what it was asked for.
+    pub fn too_old(&mut self, now_ms: u64, from: ReplicaId, state: Option<Slot>) {
+        let peer = &mut self.peers[from.index()];
+        let next = |question: Question| state.is_none_or(|slot| question.first <= slot);
+        if peer.asked.is_some_and(next) {
+            peer.cut_until_ms = now_ms + CUT_MS;
+        }
+        self.failed(now_ms, from);
     }
 
     /// What it answered was of no use, which costs as much as no answer. It is left alone for a while.
@@ -316,18 +411,42 @@ impl Fetches {
         peer.rests_until_ms = now_ms + timing::STATUS_MS;
     }
 
-    /// Bytes of each peer's answers that are held, if they are more than one.
-    fn room(&self, state_coming: bool) -> usize {
-        if state_coming { EARLY_BYTES / (self.peers.len() - 1).max(1) } else { 0 }
+    fn room(&self, part: Part) -> Room {
+        let others = (self.peers.len() - 1).max(1);
+        match part {
+            Part::Next => Room { bytes: 0, slots: 0 },
+            Part::AfterState => {
+                Room { bytes: EARLY_BYTES / others, slots: EARLY_SLOTS / others as u64 }
+            }
+        }
     }
 
-    /// Keeps what came before its turn, if there is room.
-    pub fn hold(&mut self, answer: Answer, state_coming: bool) {
-        let room = self.room(state_coming);
+    /// Keeps what came before its turn, if there is room: what was asked for, up to `last`. Whether it
+    /// was what somebody may answer.
+    pub fn hold(&mut self, answer: Answer, last: Slot, state: Option<Slot>) -> bool {
+        let answer = answer.cut_to(last);
+        let after_state = state.is_some_and(|slot| answer.first() > slot);
+        let room = self.room(if after_state { Part::AfterState } else { Part::Next });
+        if answer.bytes > ANSWER_BYTES {
+            return false;
+        }
         let peer = &mut self.peers[answer.from.index()];
-        if !peer.is_full(room) && answer.bytes() <= ANSWER_BYTES {
+        if !peer.is_full(room) {
             peer.early.push(answer);
         }
+        true
+    }
+
+    /// How many answers are held of what comes after this slot.
+    pub fn held_after(&self, slot: Slot) -> u64 {
+        let early = self.peers.iter().flat_map(|peer| &peer.early);
+        early.filter(|answer| answer.first() > slot).count() as u64
+    }
+
+    /// Whether there is an answer whose turn has come.
+    pub fn is_ready(&self, delivered: Slot) -> bool {
+        let mut early = self.peers.iter().flat_map(|peer| &peer.early);
+        early.any(|answer| answer.first() <= delivered.next())
     }
 
     /// An answer whose turn has come; those that came in vain go.

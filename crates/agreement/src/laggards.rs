@@ -188,7 +188,10 @@ impl Agreement {
         self.next_propose = self.next_propose.max(self.delivered.next());
         self.progress_ms = now.monotonic_ms;
         self.served_ms = now.monotonic_ms;
-        self.state_coming = None;
+        if self.state_coming.take().is_some_and(|coming| coming == slot) {
+            let held = self.fetches.held_after(slot);
+            self.marks.decisions_beside_state += held;
+        }
         self.fetches.clear_through(self.delivered);
         self.adopt_prefix(now);
         self.forget_certified();

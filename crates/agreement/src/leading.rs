@@ -1,5 +1,6 @@
 //! The proposer. It closes a batch by what has queued up: with few slots in flight at once, with
-//! more only when there is enough for a full batch. No fixed delay.
+//! more only when there is enough for a batch that is worth its signatures, and some time has passed
+//! or it is full. No fixed delay.
 
 use crate::machine::{Agreement, Effect, Mode, Now};
 use perdura_protocol::message::Message;
@@ -9,10 +10,13 @@ use perdura_protocol::{Batch, Slot, limits, seeded};
 /// on while the next travels.
 const EAGER_SLOTS: u64 = 2;
 
-/// With more in flight, a batch waits until this much has queued up, which is a full one: each costs
-/// signatures, messages and a flush of the log on every replica, and where processors are scarce smaller ones
-/// only take them from each other.
-const WORTHWHILE_BYTES: usize = limits::BATCH_TARGET_BYTES;
+/// With more in flight, a batch waits until this much has queued up ...
+const WORTHWHILE_BYTES: usize = 64 * 1024;
+
+/// ... and this time has passed since the last one, or it is full: each costs signatures, messages and a
+/// flush of the log on every replica, and where these take the time, and not the way to others, more of them
+/// only take it from each other.
+const SPACED_MS: u64 = 20;
 
 impl Agreement {
     /// After each round of input: a leader proposes what has queued up, and tells what is decided
@@ -63,7 +67,15 @@ impl Agreement {
         self.fetched.clear();
         let in_flight = slot.0 - 1 - self.delivered.0.min(slot.0 - 1);
         let waiting = self.pool.waiting_bytes();
-        let worthwhile = waiting >= WORTHWHILE_BYTES || (waiting > 0 && in_flight < EAGER_SLOTS);
+        let last = self.slots.get(&slot.previous()).map_or(0, |last| last.since_ms);
+        let least = if in_flight < EAGER_SLOTS {
+            1
+        } else if now.monotonic_ms >= last + SPACED_MS {
+            WORTHWHILE_BYTES
+        } else {
+            limits::BATCH_TARGET_BYTES
+        };
+        let worthwhile = waiting >= least;
         if worthwhile {
             let frames = self.pool.take(limits::BATCH_TARGET_BYTES, now.monotonic_ms);
             if !frames.is_empty() {

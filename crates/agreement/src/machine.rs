@@ -165,9 +165,10 @@ pub struct Agreement {
     pub(crate) vote_after: Slot,
     // The state from which slots could be executed is to be fetched first.
     pub(crate) awaiting_state: bool,
-    // The state that is on its way, and when something decided last came that could be delivered.
+    // The state that is on its way.
     pub(crate) state_coming: Option<Slot>,
-    pub(crate) fetched_ms: u64,
+    // Answers that came early and were taken up in this round of input.
+    pub(crate) taken_up: u64,
     pub(crate) start: Start,
     // The configuration in which the current view was started; slots of another one wait for a
     // view of theirs, so that a replaced replica's promises bind its successor.
@@ -263,7 +264,7 @@ impl Agreement {
             vote_after: restart.vote_after.max(Slot(window_needs)),
             awaiting_state: restart.awaiting_state,
             state_coming: None,
-            fetched_ms: 0,
+            taken_up: 0,
             start: Start::genesis(),
             view_configuration: 0,
             new_view: None,
@@ -342,7 +343,7 @@ impl Agreement {
         // was signed in earlier ones. What comes after the state that is on its way is judged later.
         let unjudged = match message {
             Message::Status { .. } => true,
-            Message::Decisions { .. } => self.state_coming.is_some(),
+            Message::Decisions { .. } | Message::TooOld { .. } => self.state_coming.is_some(),
             _ => false,
         };
         if self.awaiting_state && !unjudged {

@@ -20,7 +20,7 @@ pub struct Marks {
     pub decisions_fetched: u64,
     /// Answers with decided batches that came before their turn.
     pub decisions_held: u64,
-    /// Those of them that came while the state before them was on its way.
+    /// Those of them that were here when the state before them was installed.
     pub decisions_beside_state: u64,
     /// Times that this replica stopped delivering because its log was too far behind.
     pub disk_lags: u64,

@@ -332,6 +332,7 @@ impl<S: Service> Node<S> {
             self.tick_transfer(now);
             self.tick_ingress(now);
         }
+        self.agreement.begin_round(now);
         self.carry_out(now);
         self.hand_over(now);
         self.agreement.flush(now);
@@ -368,7 +369,8 @@ impl<S: Service> Node<S> {
         let executed = self.machine.slot();
         let shares = &self.shares;
         let frames = self.frames.any_first(|waiting| waiting.may_enter(shares));
-        frames || self.reads.any_first(|read| read.ready(executed))
+        let reads = self.reads.any_first(|read| read.ready(executed));
+        frames || reads || self.agreement.has_early()
     }
 
     /// Does what agreement wants, until it wants nothing.

@@ -539,7 +539,6 @@ impl<S: Service> Node<S> {
         }
         let machine = &self.machine;
         self.agreement.retain_frames(|frame| is_open(machine, frame));
-        self.agreement.take_up_early(now);
     }
 
     pub(super) fn tick_transfer(&mut self, now: Now) {
