@@ -31,6 +31,8 @@ fn passed(schedule: Schedule, boundaries: u64) -> [Vec<Slot>; 3] {
             digested.push(snapshot.slot());
             let digest = manifest.digest();
             follower.node.handle(now(follower.now_ms), Input::StateDigested { manifest, digest });
+            let boundary = follower.node.report().boundary;
+            assert_eq!(boundary, Some((snapshot.slot(), digest)), "whoever stores it");
         }
         for snapshot in std::mem::take(&mut follower.storing) {
             let manifest = snapshot.manifest();

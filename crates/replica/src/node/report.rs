@@ -154,6 +154,8 @@ impl<S: Service> Node<S> {
     pub fn report(&self) -> Report {
         let stored = self.checkpointing.stored.back();
         let checkpoint = stored.map(|stored| (stored.snapshot.slot(), stored.digest));
+        // A state that was taken over is stored and was not digested here.
+        let boundary = self.checkpointing.digests.back().copied().max(checkpoint);
         let working = self.agreement.voting()
             && self.agreement.mode() == Mode::Started
             && !self.transfer.active()
@@ -175,7 +177,7 @@ impl<S: Service> Node<S> {
             logged: self.logged_slot,
             prefix: self.agreement.prefix().slot,
             checkpoint,
-            boundary: checkpoint,
+            boundary,
             state,
             held: self.held(),
             counters: Counters {
