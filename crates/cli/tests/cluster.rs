@@ -175,9 +175,7 @@ fn what_was_acknowledged_survives_kill_9_of_all_replicas_under_load() {
         while answers.len() < round as usize * 200 + 50 {
             answers.push(batch.receive());
         }
-        for id in 0..3 {
-            cluster.kill(id);
-        }
+        cluster.kill_all();
         for id in 0..3 {
             cluster.start(id);
         }
@@ -228,9 +226,7 @@ fn a_replica_that_lost_its_disk_is_replaced() {
     std::fs::remove_dir_all(cluster.path("replica-3/data")).unwrap();
 
     // Interrupted: nobody answers.
-    for id in 0..3 {
-        cluster.kill(id);
-    }
+    cluster.kill_all();
     let interrupted = [&reinit[..], &["--timeout", "200ms"]].concat();
     run(&interrupted).failed(1, &["not replaced yet", "run the command again"]);
     let pending = std::fs::read_to_string(cluster.path("replica-3/replica.toml.pending")).unwrap();

@@ -6,15 +6,13 @@
 
 mod common;
 
-use common::{Cluster, program, wait_for};
+use common::load::{Load, Script};
+use common::{Cluster, Random, rounds};
 use perdura_simulator::linearizability::{
     Call, DEFAULT_BUDGET, History, Operation, Outcome, Return, Step, StepReturn, Verdict, check,
 };
 use serde_json::{Value, json};
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, Stdio};
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
+use std::collections::BTreeMap;
 
 /// Callers with one operation in flight each.
 const CALLERS: usize = 12;
@@ -25,34 +23,14 @@ const KEYS: u64 = 6;
 /// Answers awaited before and after each kill.
 const ANSWERS: usize = 150;
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % bound
-    }
-}
-
-#[derive(Default)]
 struct Book {
+    random: Random,
     // One clock for calls and returns.
     time: u64,
-    open: std::collections::BTreeMap<u64, (u64, Call)>,
+    open: BTreeMap<u64, (u64, Call)>,
     history: History,
-    answered: usize,
     ok: usize,
     next: u64,
-    stopping: bool,
-}
-
-/// `perdura kv batch` as a load.
-struct Load {
-    child: Child,
-    input: Arc<Mutex<Option<ChildStdin>>>,
-    book: Arc<Mutex<Book>>,
-    reader: JoinHandle<()>,
 }
 
 fn draw(random: &mut Random, number: u64) -> (Value, Call) {
@@ -119,101 +97,26 @@ fn outcome(call: &Call, answer: &Value) -> Outcome {
     })
 }
 
-impl Load {
-    fn start(cluster: &Cluster, seed: u64) -> Load {
-        let mut child = program()
-            .args([
-                "kv",
-                "batch",
-                "--in-flight",
-                &CALLERS.to_string(),
-                "--timeout",
-                "20",
-                "--cluster",
-            ])
-            .arg(cluster.dir())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let input = Arc::new(Mutex::new(child.stdin.take()));
-        let answers = BufReader::new(child.stdout.take().unwrap());
-        let book = Arc::new(Mutex::new(Book::default()));
-        let random = Mutex::new(Random(seed));
-        for _ in 0..CALLERS {
-            send(&input, &book, &random);
-        }
-        let reader = {
-            let (input, book) = (Arc::clone(&input), Arc::clone(&book));
-            std::thread::spawn(move || {
-                for line in answers.lines() {
-                    note(&book, &line.unwrap());
-                    send(&input, &book, &random);
-                }
-            })
-        };
-        Load { child, input, book, reader }
+impl Script for Book {
+    fn next(&mut self) -> Option<Value> {
+        let number = self.next;
+        self.next += 1;
+        let (line, call) = draw(&mut self.random, number);
+        self.time += 1;
+        self.open.insert(number, (self.time, call));
+        Some(line)
     }
 
-    fn answered(&self) -> usize {
-        self.book.lock().unwrap().answered
+    fn answered(&mut self, answer: &Value) {
+        let number = answer["id"].as_u64().unwrap();
+        let (invoked, call) = self.open.remove(&number).expect("one answer for each line");
+        self.time += 1;
+        let outcome = outcome(&call, answer);
+        self.ok += usize::from(matches!(outcome, Outcome::Ok(_)));
+        let ended = (outcome != Outcome::Unknown).then_some(self.time);
+        let process = number % CALLERS as u64;
+        self.history.operations.push(Operation { process, invoked, ended, call, outcome });
     }
-
-    fn await_answers(&self, count: usize) {
-        let until = self.answered() + count;
-        wait_for("answers", || (self.answered() >= until).then_some(()));
-    }
-
-    /// Lets every operation end, and gives the history.
-    fn finish(mut self) -> (History, usize) {
-        self.book.lock().unwrap().stopping = true;
-        wait_for("all answers", || self.book.lock().unwrap().open.is_empty().then_some(()));
-        *self.input.lock().unwrap() = None;
-        self.reader.join().unwrap();
-        assert!(self.child.wait().unwrap().success());
-        let mut book = self.book.lock().unwrap();
-        (std::mem::take(&mut book.history), book.ok)
-    }
-}
-
-fn send(input: &Mutex<Option<ChildStdin>>, book: &Mutex<Book>, random: &Mutex<Random>) {
-    let mut input = input.lock().unwrap();
-    let Some(pipe) = input.as_mut() else { return };
-    let line = {
-        let mut book = book.lock().unwrap();
-        if book.stopping {
-            return;
-        }
-        let number = book.next;
-        book.next += 1;
-        let (line, call) = draw(&mut random.lock().unwrap(), number);
-        book.time += 1;
-        let invoked = book.time;
-        book.open.insert(number, (invoked, call));
-        line
-    };
-    writeln!(pipe, "{line}").unwrap();
-    pipe.flush().unwrap();
-}
-
-fn note(book: &Mutex<Book>, line: &str) {
-    let answer: Value = serde_json::from_str(line).unwrap();
-    let mut book = book.lock().unwrap();
-    let number = answer["id"].as_u64().unwrap();
-    let (invoked, call) = book.open.remove(&number).expect("one answer for each line");
-    book.time += 1;
-    let ended = book.time;
-    let outcome = outcome(&call, &answer);
-    book.answered += 1;
-    book.ok += usize::from(matches!(outcome, Outcome::Ok(_)));
-    let ended = (outcome != Outcome::Unknown).then_some(ended);
-    let process = number % CALLERS as u64;
-    book.history.operations.push(Operation { process, invoked, ended, call, outcome });
-}
-
-fn rounds() -> usize {
-    std::env::var("PERDURA_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(3)
 }
 
 fn kills(bounds: &[&str], seed: u64) {
@@ -222,8 +125,17 @@ fn kills(bounds: &[&str], seed: u64) {
     let mut cluster = Cluster::start_all(&flags);
     cluster.wait_until_active();
     let mut random = Random(seed);
-    let load = Load::start(&cluster, seed);
-    for round in 0..rounds() {
+    let rounds = rounds(3);
+    let book = Book {
+        random: Random(seed),
+        time: 0,
+        open: BTreeMap::new(),
+        history: History::default(),
+        ok: 0,
+        next: 0,
+    };
+    let load = Load::start(&cluster, CALLERS, "20", book);
+    for round in 0..rounds {
         load.await_answers(ANSWERS);
         match round % 3 {
             0 => {
@@ -239,9 +151,7 @@ fn kills(bounds: &[&str], seed: u64) {
                 cluster.start(id);
             }
             _ => {
-                for id in 0..cluster.len() {
-                    cluster.kill(id);
-                }
+                cluster.kill_all();
                 for id in 0..cluster.len() {
                     cluster.start(id);
                 }
@@ -250,14 +160,14 @@ fn kills(bounds: &[&str], seed: u64) {
         }
         cluster.wait_until_active();
     }
-    let (history, ok) = load.finish();
+    let Book { history, ok, .. } = load.finish();
     let all = history.operations.len();
     match check(&history, DEFAULT_BUDGET) {
         Verdict::Linearizable => {}
         verdict => panic!("{bounds:?}: {verdict:?}"),
     }
-    println!("{bounds:?}: {} kills, {all} operations, {ok} ok, linearizable", rounds());
-    assert!(ok > rounds() * ANSWERS);
+    println!("{bounds:?}: {rounds} kills, {all} operations, {ok} ok, linearizable");
+    assert!(ok > rounds * ANSWERS);
 }
 
 #[test]

@@ -2,7 +2,10 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub mod load;
+
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -83,6 +86,32 @@ pub fn send_signal(child: &Child, signal: &str) {
     assert!(sent.success());
 }
 
+/// Rounds of a test that has as many as it is given time for.
+pub fn rounds(usual: usize) -> usize {
+    std::env::var("PERDURA_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
+}
+
+/// Draws that a seed repeats.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+
+    /// Takes one of them out.
+    pub fn take<T>(&mut self, from: &mut Vec<T>) -> T {
+        from.swap_remove(self.below(from.len() as u64) as usize)
+    }
+
+    /// All of them, in any order.
+    pub fn shuffled<T>(&mut self, mut all: Vec<T>) -> Vec<T> {
+        (0..all.len()).map(|_| self.take(&mut all)).collect()
+    }
+}
+
 /// A cluster in a temporary directory. Its processes end with it.
 pub struct Cluster {
     directory: tempfile::TempDir,
@@ -158,6 +187,16 @@ impl Cluster {
         child.wait().unwrap();
     }
 
+    /// kill -9 of all that run, at once.
+    pub fn kill_all(&mut self) {
+        for child in self.replicas.iter_mut().flatten() {
+            child.kill().unwrap();
+        }
+        for mut child in self.replicas.iter_mut().filter_map(Option::take) {
+            child.wait().unwrap();
+        }
+    }
+
     /// SIGTERM, and in order.
     #[track_caller]
     pub fn stop(&mut self, id: usize) {
@@ -183,6 +222,26 @@ impl Cluster {
 
     pub fn run(&self, arguments: &[&str]) -> Ran {
         self.command(arguments).output().unwrap().into()
+    }
+
+    /// All keys of the store with their values; nobody may be writing.
+    #[track_caller]
+    pub fn entries(&self) -> BTreeMap<String, String> {
+        let mut found = BTreeMap::new();
+        loop {
+            // What begins a page ended the one before it.
+            let start = found.last_key_value().map_or("", |(key, _): (&String, _)| key.as_str());
+            let scan = ["kv", "scan", "--json", "--limit", "10000", "--timeout", "60s", "--start"];
+            let out = self.run(&[&scan[..], &[start]].concat()).ok();
+            let page: Value = serde_json::from_str(&out).unwrap();
+            for entry in page["entries"].as_array().unwrap() {
+                let text = |field: &str| entry[field].as_str().unwrap().to_owned();
+                found.insert(text("key"), text("value"));
+            }
+            if page["more"] == false {
+                return found;
+            }
+        }
     }
 
     /// What `status --json` says of each replica.
