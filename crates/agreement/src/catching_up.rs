@@ -33,6 +33,7 @@ impl Agreement {
     /// A tick: who did not answer in time is not waited for.
     pub(crate) fn watch_fetches(&mut self, now: Now) {
         self.fetches.expire(now.monotonic_ms);
+        self.begin_round(now);
         if self.fetches.under_way() || self.state_coming.is_some() {
             self.fetch_more(now);
         }
@@ -41,11 +42,13 @@ impl Agreement {
     /// The state of this slot is on its way: what comes after it is fetched meanwhile, and held until that
     /// one is installed. Or it comes no more.
     pub fn expect_state(&mut self, now: Now, slot: Option<Slot>) {
-        let before = std::mem::replace(&mut self.state_coming, slot);
-        if before.is_some() && slot.is_none() {
-            self.fetches.forget_distant(self.delivered);
-        }
+        self.state_coming = slot;
         self.fetch_more(now);
+    }
+
+    /// No state comes any more that what is held of the log after one could follow.
+    pub fn forget_after_state(&mut self) {
+        self.fetches.forget_after_state();
     }
 
     /// Asks for all that is to be asked for now.
@@ -105,28 +108,27 @@ impl Agreement {
         decisions: Vec<Decision>,
         prefix: Option<PrefixCertificate>,
     ) {
-        self.begin_round(now);
+        self.taken_up = 0;
         let answer = Answer::new(from, decisions, prefix);
         let asked = self.fetches.answered(now.monotonic_ms, &answer);
-        let state = self.state_coming;
-        let of_no_use = self.awaiting_state && state.is_none();
+        let of_no_use = self.awaiting_state && self.state_coming.is_none();
         if of_no_use || !self.trust[from.index()].decisions(now.monotonic_ms) {
             return;
         }
-        if self.lags_since.is_some() || answer.first() > self.delivered.next() {
-            if let Some(last) = asked {
-                self.marks.decisions_held += 1;
-                if !self.fetches.hold(answer, last, state) {
-                    self.fetches.failed(now.monotonic_ms, from);
-                }
+        let early = answer.first() > self.delivered.next();
+        if let Some(question) = asked.filter(|_| early || !self.takes_up()) {
+            self.marks.decisions_held += 1;
+            if !self.fetches.hold(answer, question) {
+                self.fetches.failed(now.monotonic_ms, from);
             }
-        } else if !self.awaiting_state {
+        } else if !early && self.lags_since.is_none() && !self.awaiting_state {
             self.take_up(now, answer, asked.is_some());
         }
+        self.take_up_early(now);
         self.fetch_more(now);
     }
 
-    /// A new round of input, or an answer: what came early and is next goes on.
+    /// A new round of input: what came early and is next goes on.
     pub fn begin_round(&mut self, now: Now) {
         self.taken_up = 0;
         self.take_up_early(now);
@@ -145,17 +147,15 @@ impl Agreement {
 
     /// What came early and is next now, a few answers in a round: others wait for this replica too.
     pub(crate) fn take_up_early(&mut self, now: Now) {
-        let mut in_vain = false;
+        let before = self.taken_up;
         while self.taken_up < EARLY_ANSWERS
             && self.takes_up()
             && let Some(answer) = self.fetches.ready(self.delivered)
         {
             self.taken_up += 1;
-            let last = answer.last();
             self.take_up(now, answer, true);
-            in_vain |= self.delivered < last;
         }
-        if in_vain {
+        if self.taken_up > before {
             self.fetch_more(now);
         }
     }
@@ -248,7 +248,7 @@ impl Agreement {
         // A state is there only if others than one are ahead.
         let ahead = self.delivered_elsewhere() > self.delivered;
         if asked && ahead && checkpoint > self.delivered {
-            self.fetches.too_old(now.monotonic_ms, from, self.state_coming);
+            self.fetches.too_old(now.monotonic_ms, from);
             self.effects.push_back(Effect::FetchState { checkpoint });
         }
     }

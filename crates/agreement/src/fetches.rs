@@ -21,10 +21,10 @@ const OVERDUE_MS: u64 = 20;
 
 /// Bytes of an answer, at most: the last batch may be the one that exceeds the limit, and each has its
 /// signatures.
-const ANSWER_BYTES: usize = limits::FETCH_BYTES + limits::BATCH_BYTES + 1024 * 1024;
+pub const ANSWER_BYTES: usize = limits::FETCH_BYTES + limits::BATCH_BYTES + 1024 * 1024;
 
-/// Bytes that are held while a state is on its way, of all peers together, and slots. Each peer has the same
-/// share of both, so that a liar takes nobody else's room; but for one answer of each.
+/// Bytes that are held of what comes after a state that is on its way, of all peers together, and slots. Each
+/// peer has the same share of both, so that a liar takes nobody else's room; but for one answer of each.
 pub const EARLY_BYTES: usize = 192 * 1024 * 1024;
 const EARLY_SLOTS: u64 = limits::WINDOW;
 
@@ -38,6 +38,7 @@ pub(crate) struct Answer {
     pub decisions: Vec<Decision>,
     pub prefix: Option<PrefixCertificate>,
     bytes: usize,
+    part: Part,
 }
 
 impl Answer {
@@ -47,7 +48,7 @@ impl Answer {
         prefix: Option<PrefixCertificate>,
     ) -> Answer {
         let bytes = decisions.iter().map(decision_bytes).sum();
-        Answer { from, decisions, prefix, bytes }
+        Answer { from, decisions, prefix, bytes, part: Part::Next }
     }
 
     pub fn first(&self) -> Slot {
@@ -61,17 +62,18 @@ impl Answer {
         run.last().map_or(Slot(0), |(decision, _)| decision.slot)
     }
 
-    /// Without what is not of its run, or beyond what was asked for.
-    fn cut_to(self, last: Slot) -> Answer {
-        let Answer { from, mut decisions, prefix, .. } = self;
-        let mut next = decisions.first().map_or(Slot(0), |decision| decision.slot);
-        let run = decisions.iter().take_while(|decision| {
+    /// Without what is not of its run, or beyond what was asked for. It counts as large as it came: what
+    /// is left of it keeps the message alive.
+    fn cut_to(&mut self, last: Slot) {
+        let mut next = self.first();
+        let run = self.decisions.iter().take_while(|decision| {
             let belongs = decision.slot == next && next <= last;
             next = next.next();
             belongs
         });
-        decisions.truncate(run.count());
-        Answer::new(from, decisions, prefix)
+        let run = run.count();
+        self.decisions.truncate(run);
+        self.decisions.shrink_to_fit();
     }
 }
 
@@ -82,9 +84,10 @@ fn decision_bytes(decision: &Decision) -> usize {
 
 /// A range of slots that a peer was asked for.
 #[derive(Clone, Copy, Debug)]
-struct Question {
+pub(crate) struct Question {
     first: Slot,
     last: Slot,
+    part: Part,
     since_ms: u64,
 }
 
@@ -119,15 +122,14 @@ impl Peer {
         self.early.iter().map(|answer| answer.bytes).sum()
     }
 
-    fn early_slots(&self) -> u64 {
-        self.early.iter().map(|answer| answer.decisions.len() as u64).sum()
-    }
-
     /// Whether no more of its answers are held, of those that would go beyond one.
-    fn is_full(&self, room: Room) -> bool {
-        let bytes = self.early_bytes() + ANSWER_BYTES > room.bytes;
-        let slots = self.early_slots() + self.length > room.slots;
-        !self.early.is_empty() && (bytes || slots)
+    fn is_full(&self, part: Part, room: Room) -> bool {
+        let early = self.early.iter().filter(|answer| answer.part == part);
+        let (answers, bytes, slots) = early.fold((0, 0, 0), |(answers, bytes, slots), answer| {
+            (answers + 1, bytes + answer.bytes, slots + answer.decisions.len() as u64)
+        });
+        let full = bytes + ANSWER_BYTES > room.bytes || slots + self.length > room.slots;
+        answers > 0 && full
     }
 }
 
@@ -147,8 +149,8 @@ struct Room {
 }
 
 /// Which of the questions: for what comes next, or for what comes after the state that is on its way.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Part {
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Part {
     Next,
     AfterState,
 }
@@ -212,11 +214,10 @@ impl Fetches {
         self.clear_through(Slot(u64::MAX));
     }
 
-    /// Forgets what is held and is not soon to be delivered.
-    pub fn forget_distant(&mut self, delivered: Slot) {
-        let near = delivered.plus(self.most * self.peers.len() as u64);
+    /// Forgets what is held of what comes after a state.
+    pub fn forget_after_state(&mut self) {
         for peer in &mut self.peers {
-            peer.early.retain(|answer| answer.first() <= near);
+            peer.early.retain(|answer| answer.part == Part::Next);
         }
     }
 
@@ -264,12 +265,15 @@ impl Fetches {
         } else {
             self.open(now_ms, ahead, Part::Next).or_else(|| self.overdue(now_ms, ahead))
         };
-        let ask = next.or_else(|| self.open(now_ms, ahead, Part::AfterState))?;
+        let next = next.map(|ask| (ask, Part::Next));
+        let after = || Some((self.open(now_ms, ahead, Part::AfterState)?, Part::AfterState));
+        let (ask, part) = next.or_else(after)?;
         let turn_ms = self.turn_ms;
         let peer = &mut self.peers[ask.of.index()];
         // Whoever was not ahead for a while has saved nothing up.
         peer.spent_ms = peer.spent_ms.max(turn_ms);
-        peer.asked = Some(Question { first: ask.first, last: ask.last, since_ms: now_ms });
+        let Ask { first, last, .. } = ask;
+        peer.asked = Some(Question { first, last, part, since_ms: now_ms });
         (self.turn_ms, self.last) = (peer.spent_ms, ask.of.index());
         Some(ask)
     }
@@ -321,7 +325,7 @@ impl Fetches {
             let peer = &self.peers[*index];
             let cut = ahead.awaiting_state || now_ms < peer.cut_until_ms;
             let fitting = ahead.state.is_none() || cut == (part == Part::AfterState);
-            let full = held && peer.is_full(room);
+            let full = held && peer.is_full(part, room);
             let ahead = fitting && ahead.peers[*index] >= first;
             ahead && peer.asked.is_none() && !full && now_ms >= peer.rests_until_ms
         });
@@ -371,9 +375,8 @@ impl Fetches {
         expired
     }
 
-    /// An answer came: its sender is charged the time that it took. Up to which slot it was asked for, if it
-    /// was.
-    pub fn answered(&mut self, now_ms: u64, answer: &Answer) -> Option<Slot> {
+    /// An answer came: its sender is charged the time that it took. What it was asked, if it was.
+    pub fn answered(&mut self, now_ms: u64, answer: &Answer) -> Option<Question> {
         let most = self.most;
         let peer = &mut self.peers[answer.from.index()];
         let fits = |question: &Question| question.first == answer.first();
@@ -387,16 +390,15 @@ impl Fetches {
             } else if answer.bytes < limits::FETCH_BYTES / 2 && quick {
                 peer.length = (2 * peer.length).min(most);
             }
-            return Some(question.last);
+            return Some(question);
         }
-        peer.late.take_if(|question| fits(question)).map(|question| question.last)
+        peer.late.take_if(|question| fits(question))
     }
 
     /// It has cut its log above what it was asked for.
-    pub fn too_old(&mut self, now_ms: u64, from: ReplicaId, state: Option<Slot>) {
+    pub fn too_old(&mut self, now_ms: u64, from: ReplicaId) {
         let peer = &mut self.peers[from.index()];
-        let next = |question: Question| state.is_none_or(|slot| question.first <= slot);
-        if peer.asked.is_some_and(next) {
+        if peer.asked.is_some_and(|question| question.part == Part::Next) {
             peer.cut_until_ms = now_ms + CUT_MS;
         }
         self.failed(now_ms, from);
@@ -421,17 +423,17 @@ impl Fetches {
         }
     }
 
-    /// Keeps what came before its turn, if there is room: what was asked for, up to `last`. Whether it
-    /// was what somebody may answer.
-    pub fn hold(&mut self, answer: Answer, last: Slot, state: Option<Slot>) -> bool {
-        let answer = answer.cut_to(last);
-        let after_state = state.is_some_and(|slot| answer.first() > slot);
-        let room = self.room(if after_state { Part::AfterState } else { Part::Next });
+    /// Keeps what came before its turn, if there is room: what was asked for. Whether it was what somebody may
+    /// answer.
+    pub fn hold(&mut self, mut answer: Answer, question: Question) -> bool {
         if answer.bytes > ANSWER_BYTES {
             return false;
         }
+        answer.part = question.part;
+        answer.cut_to(question.last);
+        let room = self.room(question.part);
         let peer = &mut self.peers[answer.from.index()];
-        if !peer.is_full(room) {
+        if !peer.is_full(question.part, room) {
             peer.early.push(answer);
         }
         true

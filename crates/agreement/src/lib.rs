@@ -50,7 +50,7 @@ mod views;
 mod withholding;
 
 pub use admission::HeldMemory;
-pub use fetches::EARLY_BYTES;
+pub use fetches::{ANSWER_BYTES, EARLY_BYTES};
 pub use machine::{Agreement, Effect, Misbehaviour, Mode, Now, Settings};
 pub use marks::Marks;
 pub use ordering::HELD_PROPOSAL_BYTES;

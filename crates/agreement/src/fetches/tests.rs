@@ -41,9 +41,10 @@ fn fill(fetches: &mut Fetches, ahead: &Ahead<'_>, batch: &Batch) -> Vec<Ask> {
         && let Some(ask) = fetches.next_ask(asks.len() as u64, ahead)
     {
         let answer = answer(ask, batch);
-        assert_eq!(fetches.answered(asks.len() as u64, &answer), Some(ask.last));
+        let question = fetches.answered(asks.len() as u64, &answer).unwrap();
+        assert_eq!((question.first, question.last), (ask.first, ask.last));
         let held = fetches.held_bytes() + answer.bytes;
-        assert!(fetches.hold(answer, ask.last, ahead.state));
+        assert!(fetches.hold(answer, question));
         assert_eq!(fetches.held_bytes(), held, "it is asked for what is not kept");
         asks.push(ask);
     }
@@ -90,8 +91,8 @@ fn without_a_state_one_answer_of_each_peer_is_held() {
         let ask = fetches.next_ask(0, &ahead(&peers, 100, None)).unwrap();
         assert_eq!(ask.first, Slot(101 + 8 * place));
         let answer = answer(ask, &batch);
-        assert!(fetches.answered(1, &answer).is_some());
-        fetches.hold(answer, ask.last, None);
+        let question = fetches.answered(1, &answer).unwrap();
+        fetches.hold(answer, question);
     }
     assert_eq!((first.first, fetches.next_ask(1, &ahead(&peers, 100, None))), (Slot(101), None));
     // Where a state comes there is room for more of them.
@@ -113,38 +114,74 @@ fn an_installed_state_leaves_what_comes_after_it() {
     assert!(fetches.ready(Slot(132)).is_none());
 }
 
-/// However little it is in bytes, nobody fills more slots than its share, and of what was not asked for
-/// nothing is held.
+/// However little it is in bytes, nobody fills more slots than its share, and what it puts beside that counts,
+/// though it is not held.
 #[test]
 fn a_liar_fills_neither_the_slots_of_others_nor_memory() {
-    let batch = Batch::tick(Time(1));
-    let mut fetches = Fetches::new(4, ME, 8, false);
     // One alone claims to be so far ahead.
     let peers = [Slot(5_000), Slot(0), Slot(0), Slot(0)];
-    let mut held = 0;
-    while let Some(ask) = fetches.next_ask(held, &ahead(&peers, 0, Some(100))) {
-        let mut answer = answer(Ask { last: ask.first, ..ask }, &batch);
-        // What it puts beside it is not next to it.
-        answer.decisions.resize(200, answer.decisions[0].clone());
-        let answer = Answer::new(answer.from, answer.decisions, None);
-        assert_eq!(fetches.answered(held, &answer), Some(ask.last));
-        assert!(fetches.hold(answer, ask.last, Some(Slot(100))));
-        held += 1;
-        assert!(held < 1_000);
-    }
-    let decisions: usize = fetches.peers[0].early.iter().map(|early| early.decisions.len()).sum();
-    assert_eq!(decisions as u64, held);
+    let fill = |beside: &Batch, copies: usize| {
+        let mut fetches = Fetches::new(4, ME, 8, false);
+        let mut held = 0;
+        while let Some(ask) = fetches.next_ask(held, &ahead(&peers, 0, Some(100))) {
+            let small = Batch::tick(Time(1));
+            let mut decisions = answer(Ask { last: ask.first, ..ask }, &small).decisions;
+            let other = Decision { batch: beside.clone(), ..decisions[0].clone() };
+            decisions.resize(1 + copies, other);
+            let answer = Answer::new(ask.of, decisions, None);
+            let question = fetches.answered(held, &answer).unwrap();
+            assert!(fetches.hold(answer, question));
+            held += 1;
+            assert!(held < 1_000);
+        }
+        let early = &fetches.peers[0].early;
+        assert!(early.iter().all(|answer| answer.decisions.len() == 1));
+        assert_eq!(early.len() as u64, held);
+        held
+    };
+    let held = fill(&Batch::tick(Time(2)), 200);
     assert!((300..=EARLY_SLOTS / 3).contains(&held), "{held}");
-    // What lies beyond the question is not held either.
+    let held = fill(&large(), 2);
+    assert!((6..=8).contains(&held), "{held}");
+}
+
+/// Of who gave something false nothing is kept, nor what lies beyond a question.
+#[test]
+fn what_was_not_asked_for_is_not_held() {
+    let batch = Batch::tick(Time(1));
+    let peers = [Slot(5_000), Slot(0), Slot(0), Slot(0)];
     let mut fetches = Fetches::new(4, ME, 8, false);
     let ask = fetches.next_ask(0, &ahead(&peers, 0, Some(100))).unwrap();
-    let answer = answer(Ask { last: Slot(300), ..ask }, &batch);
-    let last = fetches.answered(0, &answer).unwrap();
-    fetches.hold(answer, last, Some(Slot(100)));
+    let given = answer(Ask { last: Slot(300), ..ask }, &batch);
+    let question = fetches.answered(0, &given).unwrap();
+    assert!(fetches.hold(given, question));
     assert_eq!(fetches.peers[0].early[0].last(), ask.last);
-    // And nothing of who gave something false.
     fetches.distrust(ask.of);
     assert!(!fetches.under_way() && fetches.held_bytes() == 0);
+    // Nor an answer that is larger than any.
+    let ask = fetches.next_ask(1, &ahead(&peers, 0, Some(100))).unwrap();
+    let given = answer(ask, &large());
+    let question = fetches.answered(1, &given).unwrap();
+    assert!(!fetches.hold(given, question) && fetches.held_bytes() == 0);
+}
+
+/// What is held of what comes after a state keeps nobody from being asked for what comes next.
+#[test]
+fn what_is_held_after_a_state_is_not_in_the_way_of_the_log() {
+    let batch = Batch::tick(Time(1));
+    let mut fetches = Fetches::new(4, ME, 8, false);
+    let peers = [Slot(500), Slot(500), Slot(500), Slot(0)];
+    assert!(fill(&mut fetches, &ahead(&peers, 0, Some(300)), &batch).len() > 20);
+    let asks: Vec<Ask> =
+        std::iter::from_fn(|| fetches.next_ask(100, &ahead(&peers, 10, None))).collect();
+    let firsts: Vec<Slot> = asks.iter().map(|ask| ask.first).collect();
+    assert_eq!(firsts, [Slot(11), Slot(19), Slot(27)], "all at once");
+    let late = answer(asks[1], &batch);
+    let question = fetches.answered(101, &late).unwrap();
+    fetches.hold(late, question);
+    fetches.forget_after_state();
+    assert_eq!(fetches.ready(Slot(18)).unwrap().first(), Slot(19));
+    assert_eq!(fetches.held_bytes(), 0);
 }
 
 /// Who still has what comes next is asked for that, for it may overtake the state, and who has cut it for
@@ -161,7 +198,7 @@ fn beside_a_state_each_is_asked_for_what_its_log_has() {
     }
     assert_eq!(firsts, [Slot(11), Slot(19), Slot(27)], "nobody has said that it lacks them");
     for id in [0, 1] {
-        fetches.too_old(0, ReplicaId(id), Some(Slot(100)));
+        fetches.too_old(0, ReplicaId(id));
     }
     let rested = timing::STATUS_MS;
     let asks: Vec<Ask> = std::iter::from_fn(|| fetches.next_ask(rested, &here)).collect();
@@ -176,7 +213,7 @@ fn beside_a_state_each_is_asked_for_what_its_log_has() {
     assert_eq!((ask.of, ask.first), (ReplicaId(2), Slot(11)));
     // One that lacks what comes after the state has not cut what comes next.
     let later = CUT_MS + rested;
-    fetches.too_old(later, asks[0].of, Some(Slot(100)));
+    fetches.too_old(later, asks[0].of);
     let ask = fetches.next_ask(later + rested, &here).unwrap();
     assert_eq!((ask.of, ask.first), (asks[0].of, Slot(19)));
 }

@@ -332,7 +332,6 @@ impl<S: Service> Node<S> {
             self.tick_transfer(now);
             self.tick_ingress(now);
         }
-        self.agreement.begin_round(now);
         self.carry_out(now);
         self.hand_over(now);
         self.agreement.flush(now);
@@ -360,6 +359,15 @@ impl<S: Service> Node<S> {
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.output_bytes >= OUTPUT_BYTES
+    }
+
+    /// To be called once in a round of the event loop, before the first [`Node::flush`]: what came early of the
+    /// log, and was left for another round, goes on.
+    pub fn begin_round(&mut self, now: Now) {
+        if !self.halted {
+            self.agreement.begin_round(now);
+            self.carry_out(now);
+        }
     }
 
     /// Whether another [`Node::flush`] has something to do at once. What arrived meanwhile should

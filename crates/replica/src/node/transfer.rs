@@ -554,6 +554,7 @@ impl<S: Service> Node<S> {
                 if ms >= self.transfer.ended_ms + KEPT_MS {
                     // It was overtaken by the log.
                     self.transfer.forget_pieces();
+                    self.agreement.forget_after_state();
                 }
                 if ms < self.transfer.ended_ms + ANSWER_MS {
                     return;

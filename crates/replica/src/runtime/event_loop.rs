@@ -317,6 +317,7 @@ impl<S: Service> EventLoop<S> {
             self.make_room(workers)?;
         }
         self.take_transfers(now, workers)?;
+        self.node.begin_round(now);
         self.node.flush(now);
         while self.carry_out(workers)? {
             // What is durable at once (durability `none`) lets out more.

@@ -4,7 +4,7 @@ use crate::violation::{Broken, Check};
 use perdura_agreement::pool::{
     CLIENT_POOL_BYTES, FORWARDED_BYTES, HANDED_BYTES, POOL_BYTES, SESSION_FRAMES,
 };
-use perdura_agreement::{EARLY_BYTES, HELD_PROPOSAL_BYTES};
+use perdura_agreement::{ANSWER_BYTES, EARLY_BYTES, HELD_PROPOSAL_BYTES};
 use perdura_protocol::{Slot, limits};
 use perdura_replica::node::{
     Held, QUESTIONS, RECENT_BYTES, ROUTES, UNVERIFIED, WAITING_READS, WAITING_REPLIES,
@@ -64,7 +64,8 @@ impl BoundedMemory {
             (
                 "bytes of batches that came early",
                 agreement.early_bytes,
-                (others * (limits::FETCH_BYTES + limits::BATCH_BYTES)).max(EARLY_BYTES) as u64,
+                // Of each what comes next, and as much or a share of all after a state.
+                (2 * others * ANSWER_BYTES + EARLY_BYTES) as u64,
             ),
             // Four of each that a window has.
             (

@@ -44,7 +44,10 @@ impl World {
         self.checkers.agreed_time.clock(replica, now.wall);
         let Some(process) = &mut self.replicas[replica].process else { return };
         process.round_open = false;
-        self.work(replica, |node| node.flush(now));
+        self.work(replica, |node| {
+            node.begin_round(now);
+            node.flush(now);
+        });
         self.witness(replica);
         self.carry_out(replica);
     }
