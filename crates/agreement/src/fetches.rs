@@ -65,14 +65,9 @@ impl Answer {
     /// Without what is not of its run, or beyond what was asked for. It counts as large as it came: what
     /// is left of it keeps the message alive.
     fn cut_to(&mut self, last: Slot) {
-        let mut next = self.first();
-        let run = self.decisions.iter().take_while(|decision| {
-            let belongs = decision.slot == next && next <= last;
-            next = next.next();
-            belongs
-        });
-        let run = run.count();
-        self.decisions.truncate(run);
+        let last = self.last().min(last);
+        let run = (last.0 + 1).saturating_sub(self.first().0);
+        self.decisions.truncate(run as usize);
         self.decisions.shrink_to_fit();
     }
 }

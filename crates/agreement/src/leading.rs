@@ -75,8 +75,7 @@ impl Agreement {
         } else {
             limits::BATCH_TARGET_BYTES
         };
-        let worthwhile = waiting >= least;
-        if worthwhile {
+        if waiting >= least {
             let frames = self.pool.take(limits::BATCH_TARGET_BYTES, now.monotonic_ms);
             if !frames.is_empty() {
                 return Some(Batch::requests(now.wall, frames));
