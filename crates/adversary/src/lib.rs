@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod attacker;
+mod decisions;
 mod insider;
 mod liar;
 mod memory;

@@ -175,28 +175,7 @@ impl Liar {
                     *batch = other;
                 }
             }
-            Message::Decisions { decisions, prefix } => match self.random.below(3) {
-                0 => {
-                    for decision in decisions.iter_mut() {
-                        if let Some(other) = variant(&decision.batch) {
-                            decision.batch = other;
-                        }
-                    }
-                }
-                1 => {
-                    decisions.truncate(decisions.len() / 2);
-                    *prefix = None;
-                }
-                _ => {
-                    let signer = |index: usize| perdura_protocol::ReplicaId(index as u8);
-                    for decision in decisions.iter_mut() {
-                        let signatures = (0..decision.accepts.len())
-                            .map(|index| (signer(index), self.noise()))
-                            .collect();
-                        decision.accepts = Certificate::new(signatures);
-                    }
-                }
-            },
+            Message::Decisions { decisions, prefix } => self.spoil_decisions(decisions, prefix),
             _ => return speech.plainly(),
         }
         speech.instead(&message);
