@@ -43,6 +43,9 @@ pub struct Arguments {
     #[arg(long, value_name = "COUNT", default_value_t = 1,
           value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
+    /// Run as many seeds again, from this one on, in the same report
+    #[arg(long, value_name = "N", conflicts_with_all = ["trace", "history"])]
+    and_from: Option<u64>,
     /// Runs at a time
     #[arg(long, value_name = "THREADS", default_value_t = 1,
           value_parser = clap::value_parser!(u64).range(1..=1024))]
@@ -241,8 +244,12 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         }
         (None, None) => {
             let count = arguments.seeds.min(u64::MAX - arguments.seed);
-            let of = |index| options(arguments, arguments.seed + index);
-            batch::run(count, arguments.jobs, of, |result| batch.take(result));
+            let mut all = vec![(arguments.seed, count)];
+            all.extend(arguments.and_from.map(|from| (from, arguments.seeds.min(u64::MAX - from))));
+            for (first, count) in all {
+                let of = |index| options(arguments, first + index);
+                batch::run(count, arguments.jobs, of, |result| batch.take(result));
+            }
         }
     }
     Ok(batch.end(cpu_seconds() - began))
