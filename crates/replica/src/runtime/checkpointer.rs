@@ -8,7 +8,7 @@
 //! start replays more of the log. While nothing is to be stored, what was is read again (`reread`).
 
 use super::keeper::{Completion, Completions};
-use super::pace::{FlushWatch, Pacer};
+use super::pace::{FlushWatch, Pacer, Rhythm};
 use super::reread::Reread;
 use super::worker;
 use crate::node::piece_names;
@@ -48,12 +48,12 @@ impl Checkpointer {
         checkpoints: Checkpoints<FileDisk>,
         bytes_per_s: u64,
         scrub: Duration,
-        watch: FlushWatch,
+        (watch, rhythm): (FlushWatch, Rhythm),
         completions: Completions,
     ) -> std::io::Result<Checkpointer> {
         let (jobs, queue) = sync_channel(QUEUE);
         let orders = Orders::default();
-        let pace = Pace { bytes_per_s, watch, orders: orders.clone() };
+        let pace = Pace { bytes_per_s, watch, rhythm, orders: orders.clone() };
         let reread = Reread::new(scrub, bytes_per_s);
         let work =
             move |completions: &Completions| work(checkpoints, reread, &pace, &queue, completions);
@@ -150,6 +150,7 @@ impl Orders {
 pub(super) struct Pace {
     bytes_per_s: u64,
     watch: FlushWatch,
+    rhythm: Rhythm,
     orders: Orders,
 }
 
@@ -176,6 +177,16 @@ impl Pace {
     pub fn read(&self, pacer: &mut Pacer, bytes: u64) {
         let now = Instant::now();
         self.orders.pause(pacer.wrote(now, bytes, self.watch.flushes(now)), Given::called);
+    }
+
+    /// The manifest of a state of its own. It is digested by another thread too, and each piece only once:
+    /// what is found first is remembered.
+    fn digest(&self, snapshot: &StateSnapshot) -> Manifest {
+        let mut spread = self.rhythm.spread(Instant::now(), snapshot.pieces());
+        snapshot.manifest_in_steps(|| match spread.did(Instant::now()) {
+            Duration::ZERO => worker::give_way(),
+            wait => self.orders.pause(wait, Given::hurried),
+        })
     }
 
     fn store(
@@ -238,7 +249,7 @@ fn work(
         let own = matches!(job, Job::Store { .. });
         let (manifest, stored) = match job {
             Job::Store { snapshot, keep } => {
-                let manifest = snapshot.manifest_in_steps(worker::give_way);
+                let manifest = pace.digest(&snapshot);
                 let content = &mut |index| {
                     worker::give_way();
                     snapshot.piece(index)

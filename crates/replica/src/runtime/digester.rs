@@ -4,6 +4,7 @@
 //! flipped in it would be served, and no boundary would tell.
 
 use super::keeper::{Completion, Completions};
+use super::pace::Rhythm;
 use super::worker;
 use perdura_execution::{Manifest, StateSnapshot};
 use std::sync::Arc;
@@ -25,19 +26,26 @@ enum Job {
 
 pub(super) struct Digester {
     jobs: Option<SyncSender<Job>>,
+    rhythm: Rhythm,
     stopping: Arc<AtomicBool>,
     thread: JoinHandle<()>,
 }
 
 impl Digester {
     /// One that scrubs each state within `scrub`; never if that is zero.
-    pub fn start(scrub: Duration, completions: Completions) -> std::io::Result<Digester> {
+    pub fn start(
+        scrub: Duration,
+        rhythm: Rhythm,
+        completions: Completions,
+    ) -> std::io::Result<Digester> {
         let (jobs, queue) = sync_channel(QUEUE);
         let stopping = Arc::new(AtomicBool::new(false));
         let (scrub, stops) = (Scrub { interval: scrub, next: 0 }, Arc::clone(&stopping));
-        let work = move |completions: &Completions| work(&queue, &stops, scrub, completions);
+        let beats = rhythm.clone();
+        let work =
+            move |completions: &Completions| work(&queue, &stops, &beats, scrub, completions);
         let thread = worker::spawn_patient("digester", completions, work)?;
-        Ok(Digester { jobs: Some(jobs), stopping, thread })
+        Ok(Digester { jobs: Some(jobs), rhythm, stopping, thread })
     }
 
     /// One whose thread never does anything.
@@ -48,11 +56,13 @@ impl Digester {
                 std::thread::park();
             }
         });
-        Digester { jobs: Some(sync_channel(QUEUE).0), stopping: Default::default(), thread }
+        let (jobs, stopping) = (Some(sync_channel(QUEUE).0), Arc::default());
+        Digester { jobs, rhythm: Rhythm::default(), stopping, thread }
     }
 
     /// Digests a state, and scrubs it until there is another one.
     pub fn digest(&self, snapshot: StateSnapshot) {
+        self.rhythm.beat(Instant::now());
         self.send(Job::Digest(snapshot));
     }
 
@@ -76,7 +86,26 @@ impl Digester {
     }
 }
 
-fn work(queue: &Receiver<Job>, stopping: &AtomicBool, scrub: Scrub, completions: &Completions) {
+/// The manifest of a state, digested at leisure unless the replica stops.
+fn digest(snapshot: &StateSnapshot, rhythm: &Rhythm, stopping: &AtomicBool) -> Manifest {
+    let mut spread = rhythm.spread(Instant::now(), snapshot.pieces());
+    snapshot.manifest_in_steps(|| {
+        let wait = spread.did(Instant::now());
+        if wait.is_zero() || stopping.load(Ordering::SeqCst) {
+            worker::give_way();
+        } else {
+            std::thread::sleep(wait);
+        }
+    })
+}
+
+fn work(
+    queue: &Receiver<Job>,
+    stopping: &AtomicBool,
+    rhythm: &Rhythm,
+    scrub: Scrub,
+    completions: &Completions,
+) {
     let mut scrub = Some(scrub).filter(|scrub| !scrub.interval.is_zero());
     let mut held: Option<(StateSnapshot, Manifest)> = None;
     let mut scrubbed = Instant::now();
@@ -84,7 +113,7 @@ fn work(queue: &Receiver<Job>, stopping: &AtomicBool, scrub: Scrub, completions:
         let pause = if held.is_some() { PAUSE } else { Duration::MAX };
         let state = match queue.recv_timeout(pause) {
             Ok(Job::Digest(snapshot)) => {
-                let manifest = snapshot.manifest_in_steps(worker::give_way);
+                let manifest = digest(&snapshot, rhythm, stopping);
                 let digest = manifest.digest();
                 let digested = Completion::StateDigested { manifest: manifest.clone(), digest };
                 completions.push(digested);

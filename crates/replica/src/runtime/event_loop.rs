@@ -8,7 +8,7 @@ use super::courier::Courier;
 use super::digester::Digester;
 use super::http::{CheckpointBytes, Shared, Snapshot};
 use super::keeper::{self, Completion, Completions, Keeper};
-use super::pace::FlushWatch;
+use super::pace::{FlushWatch, Rhythm};
 use super::reaper::Reaper;
 use super::repairs::Repairs;
 use super::slowness::Slowness;
@@ -134,13 +134,15 @@ impl<S: Service> EventLoop<S> {
         checkpoints: Checkpoints<FileDisk>,
         shutdown: &Shutdown,
     ) -> Result<Ended, RunError> {
-        let (watch, completions) = (FlushWatch::default(), &self.completions);
+        let (watch, rhythm) = (FlushWatch::default(), Rhythm::default());
+        let completions = &self.completions;
         let (device, rate) = (self.config.log_device, self.config.checkpoint_bytes_per_s);
         let keeper = Keeper::start(log, device, watch.clone(), completions.clone())?;
         let scrub = self.config.scrub_interval;
+        let paces = (watch, rhythm.clone());
         let checkpointer =
-            Checkpointer::start(checkpoints, rate, scrub, watch, completions.clone())?;
-        let digester = Digester::start(scrub, completions.clone())?;
+            Checkpointer::start(checkpoints, rate, scrub, paces, completions.clone())?;
+        let digester = Digester::start(scrub, rhythm, completions.clone())?;
         self.courier.start(completions.clone())?;
         digester.hold(self.node.machine().snapshot());
         let reaper = Reaper::start(completions.clone())?;

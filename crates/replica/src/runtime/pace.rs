@@ -2,7 +2,11 @@
 //! or as fast as it goes while the log's flushes take what they usually take, with pauses that
 //! double while they take longer.
 //!
-//! Pure: times are arguments. [`FlushWatch`] is what the keeper and the checkpointer share of it.
+//! And how fast a state is digested: all replicas digest each boundary's state, at the same time, and nobody
+//! waits for it before the next boundary comes. So it is spread over a part of the time till then.
+//!
+//! Pure: times are arguments. [`FlushWatch`] is what the keeper and the checkpointer share of it, and
+//! [`Rhythm`] what the digester and the checkpointer do.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -22,6 +26,16 @@ const MOST_PAUSE: Duration = Duration::from_millis(64);
 
 /// In the usual time, a new flush counts for one in so many.
 const WEIGHT: u32 = 8;
+
+/// Digesting is spread over half the time between the last two boundaries, for the next one may come sooner,
+/// over so long at most, for others may wait for a certified state ...
+const SPREAD: Duration = Duration::from_secs(5);
+
+/// ... and over so long for each piece, of 64 KiB at most: that is some 100 MB/s.
+const SPREAD_PIECE: Duration = Duration::from_micros(500);
+
+/// Who is ahead by less goes on: to sleep and wake up costs as much as a piece or two.
+const AHEAD: Duration = Duration::from_millis(5);
 
 /// What the flushes of the log take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -140,6 +154,55 @@ impl FlushWatch {
     }
 }
 
+/// When states were given to be digested.
+#[derive(Clone, Default)]
+pub(super) struct Rhythm(Arc<Mutex<Beats>>);
+
+#[derive(Default)]
+struct Beats {
+    last: Option<Instant>,
+    between: Duration,
+}
+
+impl Rhythm {
+    fn beats(&self) -> MutexGuard<'_, Beats> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A state is to be digested.
+    pub fn beat(&self, now: Instant) {
+        let mut beats = self.beats();
+        let last = beats.last.replace(now);
+        beats.between = last.map_or(Duration::ZERO, |last| now.saturating_duration_since(last));
+    }
+
+    /// For digesting a state of so many pieces from now on; at once while there was one boundary only.
+    pub fn spread(&self, now: Instant, pieces: usize) -> Spread {
+        let each = SPREAD_PIECE.saturating_mul(u32::try_from(pieces).unwrap_or(u32::MAX));
+        let within = (self.beats().between / 2).min(SPREAD).min(each);
+        Spread { begun: now, within, pieces, done: 0 }
+    }
+}
+
+/// A work of many pieces that is to take some time.
+pub(super) struct Spread {
+    begun: Instant,
+    within: Duration,
+    pieces: usize,
+    done: usize,
+}
+
+impl Spread {
+    /// One more piece was done by `now`: how long to wait before the next one.
+    pub fn did(&mut self, now: Instant) -> Duration {
+        self.done += 1;
+        let part = self.done as f64 / self.pieces.max(self.done) as f64;
+        let passed = now.saturating_duration_since(self.begun);
+        let ahead = self.within.mul_f64(part).saturating_sub(passed);
+        if ahead < AHEAD { Duration::ZERO } else { ahead }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -223,5 +286,46 @@ mod tests {
         let mut unknown = Flushes::default();
         unknown.note(900 * MS, false);
         assert_eq!(Pacer::new(0).wrote(now, MIB, unknown), Duration::ZERO, "nothing is usual yet");
+    }
+
+    /// Digests `pieces` pieces of 0.1 ms each; how long it took, and the waits.
+    fn digested(rhythm: &Rhythm, pieces: u32) -> (Duration, usize) {
+        let begun = Instant::now();
+        let mut spread = rhythm.spread(begun, pieces as usize);
+        let (mut now, mut waits) = (begun, 0);
+        for _ in 0..pieces {
+            now += MS / 10;
+            let wait = spread.did(now);
+            assert!(wait.is_zero() || (AHEAD..2 * AHEAD).contains(&wait), "{wait:?}");
+            waits += usize::from(!wait.is_zero());
+            now += wait;
+        }
+        (now - begun, waits)
+    }
+
+    #[test]
+    fn digesting_is_spread_over_half_the_time_between_boundaries() {
+        let (rhythm, begun) = (Rhythm::default(), Instant::now());
+        assert_eq!(digested(&rhythm, 1_000), (100 * MS, 0), "nothing is known");
+        rhythm.beat(begun);
+        assert_eq!(digested(&rhythm, 1_000), (100 * MS, 0), "one boundary is no rhythm");
+        for (between_ms, pieces, least_ms, most_ms) in [
+            (600, 1_000, 290, 300),
+            (8_000, 20_000, 3_990, 4_000),
+            // The next one may come sooner, or somebody may wait for it.
+            (3_600_000, 40_000, 4_990, 5_000),
+            // It is soon done.
+            (3_600_000, 100, 45, 50),
+            // There is no time left: as fast as it goes.
+            (10, 1_000, 100, 100),
+        ] {
+            let rhythm = Rhythm::default();
+            rhythm.beat(begun);
+            rhythm.beat(begun + between_ms * MS);
+            let (took, waits) = digested(&rhythm, pieces);
+            let expected = least_ms * MS..=most_ms * MS;
+            assert!(expected.contains(&took), "{between_ms} {pieces}: {took:?}");
+            assert!(waits as u128 <= took.as_millis() / 5, "{between_ms} {pieces}: {waits} waits");
+        }
     }
 }

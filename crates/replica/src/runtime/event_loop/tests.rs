@@ -118,9 +118,9 @@ fn a_state_that_cannot_be_stored_halts_the_replica_and_is_not_laid_on_its_disk()
     for (told, states) in [("piece 0 is not", vec![other]), ("not newer", vec![pieces; 2])] {
         let checkpoints = checkpoints(&root.path().join(told));
         let completions = &event_loop.completions;
-        let watch = FlushWatch::default();
+        let paces = Default::default();
         let checkpointer =
-            Checkpointer::start(checkpoints, 0, Duration::ZERO, watch, completions.clone())
+            Checkpointer::start(checkpoints, 0, Duration::ZERO, paces, completions.clone())
                 .unwrap();
         for pieces in states {
             let (manifest, keep) = (manifest.clone(), Slot(0));
@@ -146,9 +146,9 @@ fn a_stored_checkpoint_that_rots_is_reported_while_nothing_is_stored() {
     let event_loop = event_loop();
     let root = tempfile::tempdir().unwrap();
     let completions = &event_loop.completions;
-    let (scrub, watch) = (Duration::from_millis(50), FlushWatch::default());
+    let (scrub, paces) = (Duration::from_millis(50), Default::default());
     let checkpointer =
-        Checkpointer::start(checkpoints(root.path()), 0, scrub, watch, completions.clone())
+        Checkpointer::start(checkpoints(root.path()), 0, scrub, paces, completions.clone())
             .unwrap();
     let snapshot = event_loop.node.machine().snapshot();
     let (slot, keep) = (snapshot.manifest().slot, Slot(0));
