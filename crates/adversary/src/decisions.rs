@@ -68,7 +68,12 @@ impl Liar {
         prefix: &mut Option<PrefixCertificate>,
     ) {
         let mut dice = self.dice(View(2), Slot(self.mood_number));
+        let genuine = decisions.clone();
         self.spoil(*dice.pick(&Junk::ALL), decisions, prefix);
+        // Of one decision most ways leave what it is.
+        if *decisions == genuine {
+            decisions.iter_mut().for_each(replace);
+        }
     }
 
     fn spoil(

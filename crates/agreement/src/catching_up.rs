@@ -153,7 +153,9 @@ impl Agreement {
             && let Some(answer) = self.fetches.ready(self.delivered)
         {
             self.taken_up += 1;
+            let before = self.delivered;
             self.take_up(now, answer, true);
+            self.marks.held_in_vain += u64::from(self.delivered == before);
         }
         if self.taken_up > before {
             self.fetch_more(now);

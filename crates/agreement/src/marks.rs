@@ -22,6 +22,8 @@ pub struct Marks {
     pub decisions_held: u64,
     /// Those of them that were here when the state before them was installed.
     pub decisions_beside_state: u64,
+    /// Answers that came before their turn and were of no use when it came.
+    pub held_in_vain: u64,
     /// Times that this replica stopped delivering because its log was too far behind.
     pub disk_lags: u64,
 }

@@ -65,7 +65,7 @@ impl Simpler {
         match self {
             Simpler::Network => plan.network = NetworkPlan::CALM,
             Simpler::Clocks => plan.drift = 0,
-            Simpler::Disks => plan.flush_us = 300,
+            Simpler::Disks => (plan.flush_us, plan.slow_digests) = (300, 1),
             Simpler::Rounds => plan.long_rounds = false,
             Simpler::Reads => plan.workload.fast_reads = 0,
             Simpler::Deadlines => plan.workload.short_deadlines = 0,

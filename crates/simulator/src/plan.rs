@@ -116,6 +116,8 @@ pub struct Plan {
     pub log_file_bytes: u64,
     /// Longest usual flush, microseconds.
     pub flush_us: u64,
+    /// How much longer than on an idle machine the digest of a state takes; some spread it over seconds.
+    pub slow_digests: u64,
     /// Whether an event loop takes several inputs in a round.
     pub long_rounds: bool,
     /// Largest drift of a replica's monotonic clock, in a million.
@@ -142,6 +144,11 @@ fn draw_service(seed: u64) -> ServiceKind {
         0 => ServiceKind::TupleSpaces,
         _ => ServiceKind::KeyValue,
     }
+}
+
+/// In one run of four. From a stream of its own too.
+fn draw_slow_digests(seed: u64) -> u64 {
+    *Random::new(seed).fork("slow digests").pick(&[1, 1, 1, 50])
 }
 
 fn draw_faults(random: &mut Random) -> Faults {
@@ -370,6 +377,7 @@ impl Plan {
             state_transfer: StateTransfer::default(),
             log_file_bytes: *random.pick(&[16 * 1024, 64 * 1024, 256 * 1024]),
             flush_us: *random.pick(&[300, 1_000, 4_000]),
+            slow_digests: draw_slow_digests(options.seed),
             long_rounds: random.percent(50),
             drift: *random.pick(&[0, 1_000, 50_000]),
             network: match tempo {

@@ -43,8 +43,8 @@ pub struct Arguments {
     #[arg(long, value_name = "COUNT", default_value_t = 1,
           value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
-    /// Run as many seeds again, from this one on, in the same report
-    #[arg(long, value_name = "N", conflicts_with_all = ["trace", "history"])]
+    /// Run as many seeds as --seeds says again, from this one on, in the same report
+    #[arg(long, value_name = "SEED", conflicts_with_all = ["trace", "history"])]
     and_from: Option<u64>,
     /// Runs at a time
     #[arg(long, value_name = "THREADS", default_value_t = 1,
@@ -243,16 +243,31 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             batch.take(result);
         }
         (None, None) => {
-            let count = arguments.seeds.min(u64::MAX - arguments.seed);
-            let mut all = vec![(arguments.seed, count)];
-            all.extend(arguments.and_from.map(|from| (from, arguments.seeds.min(u64::MAX - from))));
-            for (first, count) in all {
+            for (first, count) in ranges(arguments)? {
                 let of = |index| options(arguments, first + index);
                 batch::run(count, arguments.jobs, of, |result| batch.take(result));
             }
         }
     }
     Ok(batch.end(cpu_seconds() - began))
+}
+
+/// First seed and number of seeds of each range; each seed is in one of them at most.
+fn ranges(arguments: &Arguments) -> Result<Vec<(u64, u64)>, Usage> {
+    let firsts = [Some(arguments.seed), arguments.and_from];
+    let ranges: Vec<(u64, u64)> = firsts
+        .into_iter()
+        .flatten()
+        .map(|first| (first, arguments.seeds.min(u64::MAX - first)))
+        .collect();
+    if let [(first, count), (other, _)] = ranges[..]
+        && first.abs_diff(other) < count
+    {
+        return Err(Usage(format!(
+            "--and-from {other} is within {count} seeds of --seed {first}: give seeds that are not run already"
+        )));
+    }
+    Ok(ranges)
 }
 
 /// A group has to have room for the liars that are asked for.
@@ -450,6 +465,21 @@ mod tests {
             let words = line.strip_prefix("perdura ").unwrap().split_whitespace();
             let read = Line::try_parse_from(words).unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(super::options(&read.arguments, options.seed), options, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_second_range_has_other_seeds() {
+        let ranges = |line: &str| {
+            let read = Line::try_parse_from(line.split_whitespace());
+            super::ranges(&read.unwrap_or_else(|error| panic!("{error}")).arguments)
+        };
+        let both = ranges("simulate --seed 501 --seeds 500 --and-from 1001").unwrap();
+        assert_eq!(both, [(501, 500), (1001, 500)]);
+        assert_eq!(ranges("simulate --seed 7 --seeds 3").unwrap(), [(7, 3)]);
+        for overlapping in ["1000", "501", "2"] {
+            let line = format!("simulate --seed 501 --seeds 500 --and-from {overlapping}");
+            assert!(ranges(&line).is_err(), "{overlapping}");
         }
     }
 }

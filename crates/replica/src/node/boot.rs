@@ -1,7 +1,7 @@
 //! From what is on disk to a node that takes part: checkpoint, then the decided part of the log,
 //! then the promises (DESIGN.md section 6, steps 1 and 5).
 
-use super::checkpoints::{Checkpointing, DIGESTING, Stored, is_turn_of, least};
+use super::checkpoints::{Boundary, Checkpointing, DIGESTING, Stored, is_turn_of, least};
 use super::executing::WAITING_READS;
 use super::fetching::StateTransfer;
 use super::ingress::UNVERIFIED;
@@ -235,7 +235,9 @@ impl<S: Service> Node<S> {
         node.recall_certificates(certified);
         // Else peers that stopped on either side of a boundary would certify no state, and an idle
         // group could give none to a laggard.
-        digestible.into_iter().for_each(|(turn, snapshot)| node.digest(turn, snapshot));
+        for (turn, snapshot) in digestible {
+            node.digest(turn, Boundary { forced: false }, snapshot);
+        }
         if let Some(snapshot) = boundary {
             node.store(snapshot);
         }

@@ -56,6 +56,7 @@ pub(super) struct Digesting {
     turn: u64,
     // Of the log, which is durable up to it first.
     mark: u64,
+    forced: bool,
     snapshot: StateSnapshot,
 }
 
@@ -281,6 +282,19 @@ impl<S: Service> Node<S> {
         self.checkpointing.next.is_some()
     }
 
+    /// Whether somebody waits for a digest: another state for its turn, or, after a boundary at which all
+    /// replicas store the state, a new member for that.
+    #[must_use]
+    pub fn digest_is_late(&self) -> bool {
+        self.checkpointing.digesting.len() > 1 || self.digest_is_forced()
+    }
+
+    /// Whether what is digested, or waits for that, is of a boundary at which all replicas store the state.
+    #[must_use]
+    pub fn digest_is_forced(&self) -> bool {
+        self.checkpointing.digesting.iter().any(|waiting| waiting.forced)
+    }
+
     pub(super) fn note_boundary(&mut self, slot: Slot, batch: &Batch) -> Option<Boundary> {
         if let Some(decision) = self.agreement.decision(slot) {
             self.checkpointing.add_recent(decision);
@@ -300,7 +314,7 @@ impl<S: Service> Node<S> {
             return;
         }
         if let Some(turn) = turn {
-            self.digest(turn, snapshot.clone());
+            self.digest(turn, boundary, snapshot.clone());
         }
         if !is_turn_of(self.me, self.parameters.faults.n(), turn, boundary) {
             return;
@@ -316,10 +330,10 @@ impl<S: Service> Node<S> {
 
     /// Digests a state, off the event loop, after those that wait for it, and when all that led to it
     /// is logged here: what a replica signs it also has after a restart.
-    pub(super) fn digest(&mut self, turn: u64, snapshot: StateSnapshot) {
-        let mark = self.log_all();
+    pub(super) fn digest(&mut self, turn: u64, boundary: Boundary, snapshot: StateSnapshot) {
+        let (mark, forced) = (self.log_all(), boundary.forced);
         let digesting = &mut self.checkpointing.digesting;
-        digesting.push_back(Digesting { turn, mark, snapshot });
+        digesting.push_back(Digesting { turn, mark, forced, snapshot });
         if digesting.len() > DIGESTING {
             let needless = least(digesting.iter().skip(1).map(|waiting| waiting.turn));
             let passed_over = digesting.remove(1 + needless).map(|passed| passed.snapshot);

@@ -179,13 +179,16 @@ impl Pace {
         self.orders.pause(pacer.wrote(now, bytes, self.watch.flushes(now)), Given::called);
     }
 
-    /// The manifest of a state of its own. It is digested by another thread too, and each piece only once:
-    /// what is found first is remembered.
+    /// The manifest of a state of its own. With sequential checkpoints another thread digests it too; what
+    /// either has found, services with incremental digests remember.
     fn digest(&self, snapshot: &StateSnapshot) -> Manifest {
         let mut spread = self.rhythm.spread(Instant::now(), snapshot.pieces());
         snapshot.manifest_in_steps(|| match spread.did(Instant::now()) {
-            Duration::ZERO => worker::give_way(),
-            wait => self.orders.pause(wait, Given::hurried),
+            wait if !wait.is_zero() && !self.orders.given().hurried() => {
+                self.orders.pause(wait, Given::hurried);
+                spread.go_on(Instant::now());
+            }
+            _ => worker::give_way(),
         })
     }
 
@@ -245,11 +248,12 @@ fn work(
         if pace.orders.too_late() {
             break;
         }
-        let begun = Instant::now();
         let own = matches!(job, Job::Store { .. });
+        let mut begun = Instant::now();
         let (manifest, stored) = match job {
             Job::Store { snapshot, keep } => {
                 let manifest = pace.digest(&snapshot);
+                begun = Instant::now();
                 let content = &mut |index| {
                     worker::give_way();
                     snapshot.piece(index)

@@ -8,7 +8,7 @@ use super::pace::Rhythm;
 use super::worker;
 use perdura_execution::{Manifest, StateSnapshot};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -27,8 +27,31 @@ enum Job {
 pub(super) struct Digester {
     jobs: Option<SyncSender<Job>>,
     rhythm: Rhythm,
-    stopping: Arc<AtomicBool>,
+    orders: Orders,
     thread: JoinHandle<()>,
+}
+
+/// What the event loop wants of the thread.
+#[derive(Clone, Default)]
+struct Orders(Arc<Given>);
+
+#[derive(Default)]
+struct Given {
+    stops: AtomicBool,
+    late: AtomicBool,
+    queued: AtomicUsize,
+}
+
+impl Orders {
+    fn stops(&self) -> bool {
+        self.0.stops.load(Ordering::SeqCst)
+    }
+
+    /// Whether there is no time for pauses.
+    fn hurried(&self) -> bool {
+        let waiting = self.0.queued.load(Ordering::SeqCst) > 0;
+        waiting || self.0.late.load(Ordering::SeqCst) || self.stops()
+    }
 }
 
 impl Digester {
@@ -39,13 +62,12 @@ impl Digester {
         completions: Completions,
     ) -> std::io::Result<Digester> {
         let (jobs, queue) = sync_channel(QUEUE);
-        let stopping = Arc::new(AtomicBool::new(false));
-        let (scrub, stops) = (Scrub { interval: scrub, next: 0 }, Arc::clone(&stopping));
-        let beats = rhythm.clone();
+        let (orders, scrub) = (Orders::default(), Scrub { interval: scrub, next: 0 });
+        let (given, beats) = (orders.clone(), rhythm.clone());
         let work =
-            move |completions: &Completions| work(&queue, &stops, &beats, scrub, completions);
+            move |completions: &Completions| work(&queue, &given, &beats, scrub, completions);
         let thread = worker::spawn_patient("digester", completions, work)?;
-        Ok(Digester { jobs: Some(jobs), rhythm, stopping, thread })
+        Ok(Digester { jobs: Some(jobs), rhythm, orders, thread })
     }
 
     /// One whose thread never does anything.
@@ -56,8 +78,8 @@ impl Digester {
                 std::thread::park();
             }
         });
-        let (jobs, stopping) = (Some(sync_channel(QUEUE).0), Arc::default());
-        Digester { jobs, rhythm: Rhythm::default(), stopping, thread }
+        let (jobs, orders) = (Some(sync_channel(QUEUE).0), Orders::default());
+        Digester { jobs, rhythm: Rhythm::default(), orders, thread }
     }
 
     /// Digests a state, and scrubs it until there is another one.
@@ -71,8 +93,19 @@ impl Digester {
         self.send(Job::Hold(snapshot));
     }
 
+    #[cfg(test)]
+    pub fn is_hurried(&self) -> bool {
+        self.orders.hurried()
+    }
+
+    /// Whether somebody waits for the digest of what is under way, or for its end.
+    pub fn hurry(&self, late: bool) {
+        self.orders.0.late.store(late, Ordering::SeqCst);
+    }
+
     fn send(&self, job: Job) {
         if let Some(jobs) = &self.jobs {
+            self.orders.0.queued.fetch_add(1, Ordering::SeqCst);
             // A thread that is gone has reported its panic (`worker`).
             let _ = jobs.send(job);
         }
@@ -80,28 +113,27 @@ impl Digester {
 
     /// Waits until what is queued is digested.
     pub fn stop(mut self) {
-        self.stopping.store(true, Ordering::SeqCst);
+        self.orders.0.stops.store(true, Ordering::SeqCst);
         self.jobs = None;
         let _ = self.thread.join();
     }
 }
 
-/// The manifest of a state, digested at leisure unless the replica stops.
-fn digest(snapshot: &StateSnapshot, rhythm: &Rhythm, stopping: &AtomicBool) -> Manifest {
+/// The manifest of a state, digested at leisure unless somebody waits.
+fn digest(snapshot: &StateSnapshot, rhythm: &Rhythm, orders: &Orders) -> Manifest {
     let mut spread = rhythm.spread(Instant::now(), snapshot.pieces());
-    snapshot.manifest_in_steps(|| {
-        let wait = spread.did(Instant::now());
-        if wait.is_zero() || stopping.load(Ordering::SeqCst) {
-            worker::give_way();
-        } else {
+    snapshot.manifest_in_steps(|| match spread.did(Instant::now()) {
+        wait if !wait.is_zero() && !orders.hurried() => {
             std::thread::sleep(wait);
+            spread.go_on(Instant::now());
         }
+        _ => worker::give_way(),
     })
 }
 
 fn work(
     queue: &Receiver<Job>,
-    stopping: &AtomicBool,
+    orders: &Orders,
     rhythm: &Rhythm,
     scrub: Scrub,
     completions: &Completions,
@@ -111,15 +143,19 @@ fn work(
     let mut scrubbed = Instant::now();
     loop {
         let pause = if held.is_some() { PAUSE } else { Duration::MAX };
-        let state = match queue.recv_timeout(pause) {
+        let job = queue.recv_timeout(pause);
+        if job.is_ok() {
+            orders.0.queued.fetch_sub(1, Ordering::SeqCst);
+        }
+        let state = match job {
             Ok(Job::Digest(snapshot)) => {
-                let manifest = digest(&snapshot, rhythm, stopping);
+                let manifest = digest(&snapshot, rhythm, orders);
                 let digest = manifest.digest();
                 let digested = Completion::StateDigested { manifest: manifest.clone(), digest };
                 completions.push(digested);
                 Some((snapshot, manifest))
             }
-            Ok(Job::Hold(snapshot)) if scrub.is_some() && !stopping.load(Ordering::SeqCst) => {
+            Ok(Job::Hold(snapshot)) if scrub.is_some() && !orders.stops() => {
                 let manifest = snapshot.manifest_in_steps(worker::give_way);
                 Some((snapshot, manifest))
             }

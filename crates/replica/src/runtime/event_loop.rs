@@ -327,7 +327,9 @@ impl<S: Service> EventLoop<S> {
         }
         // A baseline that stops for its checkpoint writes it at once, unless it was given a rate.
         let stopped = self.config.checkpoint_bytes_per_s == 0 && self.node.stands_still();
-        workers.checkpointer.hurry(stopped || self.node.checkpoint_is_late());
+        let late = self.node.checkpoint_is_late() || self.node.digest_is_forced();
+        workers.checkpointer.hurry(stopped || late);
+        workers.digester.hurry(self.node.digest_is_late());
         #[cfg(feature = "misbehave")]
         for (peer, bytes) in self.intercept.due(now) {
             self.send(peer, Lane::of(&bytes), bytes);

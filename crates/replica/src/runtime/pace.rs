@@ -2,8 +2,8 @@
 //! or as fast as it goes while the log's flushes take what they usually take, with pauses that
 //! double while they take longer.
 //!
-//! And how fast a state is digested: all replicas digest each boundary's state, at the same time, and nobody
-//! waits for it before the next boundary comes. So it is spread over a part of the time till then.
+//! And how fast a state is digested: all replicas digest each boundary's state, at the same time, and in most
+//! cases nobody waits for it before the next boundary comes. So it is spread over a part of the time till then.
 //!
 //! Pure: times are arguments. [`FlushWatch`] is what the keeper and the checkpointer share of it, and
 //! [`Rhythm`] what the digester and the checkpointer do.
@@ -28,14 +28,14 @@ const MOST_PAUSE: Duration = Duration::from_millis(64);
 const WEIGHT: u32 = 8;
 
 /// Digesting is spread over half the time between the last two boundaries, for the next one may come sooner,
-/// over so long at most, for others may wait for a certified state ...
+/// and over so long at most: divergence is noticed and a log is freed only after it.
 const SPREAD: Duration = Duration::from_secs(5);
 
-/// ... and over so long for each piece, of 64 KiB at most: that is some 100 MB/s.
-const SPREAD_PIECE: Duration = Duration::from_micros(500);
+/// After so much work there is a pause: to sleep and wake up costs as much as a tenth of that.
+const WORK: Duration = Duration::from_micros(500);
 
-/// Who is ahead by less goes on: to sleep and wake up costs as much as a piece or two.
-const AHEAD: Duration = Duration::from_millis(5);
+/// A pause is at most so many times as long as the work before it.
+const PAUSES: u32 = 9;
 
 /// What the flushes of the log take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -176,30 +176,48 @@ impl Rhythm {
         beats.between = last.map_or(Duration::ZERO, |last| now.saturating_duration_since(last));
     }
 
+    /// Time between the last two of them.
+    #[cfg(test)]
+    pub fn between(&self) -> Duration {
+        self.beats().between
+    }
+
     /// For digesting a state of so many pieces from now on; at once while there was one boundary only.
     pub fn spread(&self, now: Instant, pieces: usize) -> Spread {
-        let each = SPREAD_PIECE.saturating_mul(u32::try_from(pieces).unwrap_or(u32::MAX));
-        let within = (self.beats().between / 2).min(SPREAD).min(each);
-        Spread { begun: now, within, pieces, done: 0 }
+        let within = (self.beats().between / 2).min(SPREAD);
+        Spread { begun: now, since: now, within, pieces, done: 0 }
     }
 }
 
 /// A work of many pieces that is to take some time.
 pub(super) struct Spread {
     begun: Instant,
+    // The end of the last pause.
+    since: Instant,
     within: Duration,
     pieces: usize,
     done: usize,
 }
 
 impl Spread {
-    /// One more piece was done by `now`: how long to wait before the next one.
+    /// One more piece was done by `now`: how long to wait before the next one. Not to be ahead of the time
+    /// there is, though never so long that it would not have paid: many pieces take no time at all, for
+    /// nothing has changed in them.
     pub fn did(&mut self, now: Instant) -> Duration {
         self.done += 1;
+        let worked = now.saturating_duration_since(self.since);
         let part = self.done as f64 / self.pieces.max(self.done) as f64;
         let passed = now.saturating_duration_since(self.begun);
         let ahead = self.within.mul_f64(part).saturating_sub(passed);
-        if ahead < AHEAD { Duration::ZERO } else { ahead }
+        if worked < WORK || ahead < WORK {
+            return Duration::ZERO;
+        }
+        ahead.min(worked * PAUSES)
+    }
+
+    /// The pause is over.
+    pub fn go_on(&mut self, now: Instant) {
+        self.since = now;
     }
 }
 
@@ -288,44 +306,63 @@ mod tests {
         assert_eq!(Pacer::new(0).wrote(now, MIB, unknown), Duration::ZERO, "nothing is usual yet");
     }
 
-    /// Digests `pieces` pieces of 0.1 ms each; how long it took, and the waits.
-    fn digested(rhythm: &Rhythm, pieces: u32) -> (Duration, usize) {
+    /// Digests pieces that take so long each; how long it takes, and the pauses.
+    fn digested(rhythm: &Rhythm, pieces: &[Duration]) -> (Duration, usize) {
         let begun = Instant::now();
-        let mut spread = rhythm.spread(begun, pieces as usize);
-        let (mut now, mut waits) = (begun, 0);
-        for _ in 0..pieces {
-            now += MS / 10;
+        let mut spread = rhythm.spread(begun, pieces.len());
+        let (mut now, mut pauses) = (begun, 0);
+        for piece in pieces {
+            now += *piece;
             let wait = spread.did(now);
-            assert!(wait.is_zero() || (AHEAD..2 * AHEAD).contains(&wait), "{wait:?}");
-            waits += usize::from(!wait.is_zero());
-            now += wait;
+            if !wait.is_zero() {
+                assert!(wait >= WORK && wait <= PAUSES * 2 * WORK, "{wait:?}");
+                pauses += 1;
+                now += wait;
+                spread.go_on(now);
+            }
         }
-        (now - begun, waits)
+        (now - begun, pauses)
+    }
+
+    fn rhythm(between: Duration) -> Rhythm {
+        let (rhythm, begun) = (Rhythm::default(), Instant::now());
+        rhythm.beat(begun);
+        rhythm.beat(begun + between);
+        rhythm
     }
 
     #[test]
     fn digesting_is_spread_over_half_the_time_between_boundaries() {
-        let (rhythm, begun) = (Rhythm::default(), Instant::now());
-        assert_eq!(digested(&rhythm, 1_000), (100 * MS, 0), "nothing is known");
-        rhythm.beat(begun);
-        assert_eq!(digested(&rhythm, 1_000), (100 * MS, 0), "one boundary is no rhythm");
-        for (between_ms, pieces, least_ms, most_ms) in [
-            (600, 1_000, 290, 300),
-            (8_000, 20_000, 3_990, 4_000),
+        let pieces = |count| vec![MS / 10; count];
+        let first = Rhythm::default();
+        assert_eq!(digested(&first, &pieces(1_000)), (100 * MS, 0), "nothing is known");
+        first.beat(Instant::now());
+        assert_eq!(digested(&first, &pieces(1_000)), (100 * MS, 0), "one boundary is no rhythm");
+        for (between_ms, count, least_ms, most_ms) in [
+            (600, 1_000, 299, 300),
+            (8_000, 20_000, 3_999, 4_000),
             // The next one may come sooner, or somebody may wait for it.
-            (3_600_000, 40_000, 4_990, 5_000),
-            // It is soon done.
-            (3_600_000, 100, 45, 50),
+            (3_600_000, 40_000, 4_999, 5_000),
+            // It is soon done: a tenth of the time is work.
+            (3_600_000, 1_000, 990, 1_000),
             // There is no time left: as fast as it goes.
             (10, 1_000, 100, 100),
         ] {
-            let rhythm = Rhythm::default();
-            rhythm.beat(begun);
-            rhythm.beat(begun + between_ms * MS);
-            let (took, waits) = digested(&rhythm, pieces);
+            let (took, pauses) = digested(&rhythm(between_ms * MS), &pieces(count));
             let expected = least_ms * MS..=most_ms * MS;
-            assert!(expected.contains(&took), "{between_ms} {pieces}: {took:?}");
-            assert!(waits as u128 <= took.as_millis() / 5, "{between_ms} {pieces}: {waits} waits");
+            assert!(expected.contains(&took), "{between_ms} {count}: {took:?}");
+            assert!(pauses <= count / 5, "{between_ms} {count}: {pauses} pauses");
         }
+    }
+
+    #[test]
+    fn what_has_not_changed_takes_no_time() {
+        let unchanged = vec![Duration::from_nanos(200); 20_000];
+        let (took, pauses) = digested(&rhythm(10_000 * MS), &unchanged);
+        assert!(took <= 40 * MS && pauses <= 8, "{took:?} {pauses}");
+        // All that changed is at the end.
+        let late = [unchanged, vec![MS / 10; 2_000]].concat();
+        let (took, _) = digested(&rhythm(10_000 * MS), &late);
+        assert!((1_900 * MS..2_100 * MS).contains(&took), "{took:?}");
     }
 }

@@ -333,6 +333,7 @@ fn calm(faults: Faults) -> Plan {
         state_transfer: StateTransfer::default(),
         log_file_bytes: 16 * 1024,
         flush_us: 500,
+        slow_digests: 1,
         long_rounds: false,
         drift: 0,
         network: NetworkPlan::CALM,

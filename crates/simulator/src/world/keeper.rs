@@ -149,7 +149,7 @@ impl World {
             self.check(check);
         }
         let life = self.replicas[replica].life;
-        let delay = self.disk_random.between(1, 10) * self.plan.flush_us;
+        let delay = self.disk_random.between(1, 10) * self.plan.flush_us * self.plan.slow_digests;
         self.push(delay, Event::StateDigested { replica, life, manifest });
     }
 

@@ -140,6 +140,30 @@ fn a_state_that_cannot_be_stored_halts_the_replica_and_is_not_laid_on_its_disk()
     assert!(matches!(failed, Err(RunError::Disk(_))));
 }
 
+/// What the event loop gives sets the pace, and whoever waits ends the pauses.
+#[test]
+fn the_digester_hears_of_each_boundary_and_of_who_waits() {
+    let event_loop = event_loop();
+    let snapshot = event_loop.node.machine().snapshot();
+    let (rhythm, completions) = (Rhythm::default(), event_loop.completions.clone());
+    let digester = Digester::start(Duration::ZERO, rhythm.clone(), completions).unwrap();
+    assert!(!digester.is_hurried());
+    digester.digest(snapshot.clone());
+    std::thread::sleep(Duration::from_millis(2));
+    digester.digest(snapshot);
+    assert!(rhythm.between() >= Duration::from_millis(2));
+    while event_loop.completions.take().is_empty() {
+        std::thread::yield_now();
+    }
+    digester.hurry(true);
+    assert!(digester.is_hurried());
+    digester.hurry(false);
+    digester.stop();
+    let stuck = Digester::stuck();
+    stuck.digest(event_loop.node.machine().snapshot());
+    assert!(stuck.is_hurried(), "another one waits");
+}
+
 /// A byte of what it stored rots, and nothing else is stored; it hangs where nobody notices.
 #[test]
 fn a_stored_checkpoint_that_rots_is_reported_while_nothing_is_stored() {
