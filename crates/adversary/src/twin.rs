@@ -61,6 +61,7 @@ impl<S: Service> Twin<S> {
                     | Output::Truncate(_)
                     | Output::Members(_)
                     | Output::Misbehaved { .. }
+                    | Output::Suspects { .. }
                     | Output::Diverged { .. }
                     | Output::Halt(_) => {}
                 }

@@ -428,6 +428,7 @@ impl Agreement {
             changes_sent_ms: _,
             quorum_asked_ms: _,
             changing_since_ms: _,
+            bound_asked_ms: _,
             peers: _,
             leader_heard_ms: _,
             leader_lost_ms: _,
@@ -455,7 +456,7 @@ impl Agreement {
         } = self;
         assert!(effects.is_empty(), "the middle of a step is no state");
         if writer.form == Form::Whole {
-            writer.out.push(u8::from(suspecting.is_some()));
+            writer.optional(*suspecting, |writer, (view, _)| writer.put(&view));
         }
         writer.put(&configurations.latest().id);
         writer.put(vote_after);

@@ -2,7 +2,8 @@
 //! from whom), and others get them from it.
 
 use crate::fetches::{Ahead, Answer};
-use crate::machine::{Agreement, Effect, Misbehaviour, Now};
+use crate::machine::{Agreement, Effect, Now};
+use crate::penalty::Misbehaviour;
 use crate::slot::Decided;
 use perdura_protocol::message::{Decision, Message};
 use perdura_protocol::statement::Kind;

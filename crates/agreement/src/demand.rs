@@ -26,9 +26,10 @@
 //! that serves a client and leaves out one of its frames keeps to all three measures: `withholding`.
 
 use crate::pool::{FrameKey, Pool, SESSION_FRAMES, cost};
+use crate::suspicion::Suspicion;
 use crate::trials::{Look, Trials};
 use crate::withholding::Withholding;
-use perdura_protocol::{Batch, Frame, PublicKey, Slot};
+use perdura_protocol::{Batch, Frame, PublicKey};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Rounds that a client may have to wait. One would do, if all frames arrived at once.
@@ -73,23 +74,29 @@ struct Waiting {
     // than so many.
     handed: VecDeque<FrameKey>,
     crowded: usize,
-    // Handed over once more since the client was last served; when, and the slots from which on
-    // rounds count: what is in agreement at that time is without it.
-    again: Option<(u64, Slot)>,
+    // When it was handed over once more since the client was last served. Rounds count from what is
+    // proposed after that.
+    again: Option<u64>,
     again_ms: u64,
     since_round: Option<u64>,
-    // Bytes of the client that were delivered while its oldest frame waited.
+    // Bytes of the client that were proposed and delivered after its oldest frame had been handed over, or
+    // had become the oldest one; and when that was.
     passed_bytes: usize,
+    passed_from_ms: u64,
 }
 
 impl Waiting {
     /// Drops frames that are gone from the front; whether any are left.
-    fn settle(&mut self, pool: &Pool) -> bool {
+    fn settle(&mut self, pool: &Pool, now_ms: u64) -> bool {
         while self.handed.front().is_some_and(|key| pool.handed_ms(*key).is_none()) {
-            self.handed.pop_front();
-            self.passed_bytes = 0;
+            self.pop(now_ms);
         }
         !self.handed.is_empty()
+    }
+
+    fn pop(&mut self, now_ms: u64) {
+        self.handed.pop_front();
+        (self.passed_bytes, self.passed_from_ms) = (0, now_ms);
     }
 
     /// Drops names of frames that are gone behind one that waits. The next time is when there are twice
@@ -102,6 +109,11 @@ impl Waiting {
     }
 }
 
+/// Whether a leader held what was handed to it at that time when it made a proposal that came then.
+fn was_held(handed_ms: u64, proposed_ms: Option<u64>) -> bool {
+    proposed_ms.is_some_and(|proposed_ms| proposed_ms >= handed_ms + ASKED_AFTER_MS)
+}
+
 /// What a tick needs to know.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment {
@@ -110,13 +122,14 @@ pub(crate) struct Moment {
     pub open: bool,
     /// Whether this replica is behind others, so that it does not see what is going on.
     pub behind: bool,
-    /// Whether the next leader is there and keeps up.
-    pub next_ready: bool,
+    /// Whether another leader can be tried: it is there and keeps up, and so are as many others that
+    /// one of them may be missed.
+    pub ready: bool,
 }
 
 impl Moment {
     fn look(self, leaders: u32) -> Look {
-        Look { now_ms: self.now_ms, behind: self.behind, ready: self.next_ready, leaders }
+        Look { now_ms: self.now_ms, behind: self.behind, ready: self.ready, leaders }
     }
 }
 
@@ -178,17 +191,17 @@ impl Demand {
             again_ms: now_ms + AGAIN_MS,
             since_round: None,
             passed_bytes: 0,
+            passed_from_ms: now_ms,
         });
         waiting.handed.push_back(key);
     }
 
-    /// The oldest frames of clients that wait too long, to be handed over once more. What is in
-    /// agreement by now reaches up to `from`.
-    pub fn again(&mut self, now_ms: u64, from: Slot) -> Vec<FrameKey> {
+    /// The oldest frames of clients that wait too long, to be handed over once more.
+    pub fn again(&mut self, now_ms: u64) -> Vec<FrameKey> {
         let mut keys = Vec::new();
         for waiting in self.waiting.values_mut().filter(|waiting| waiting.again_ms <= now_ms) {
             waiting.again_ms = now_ms + AGAIN_MS;
-            waiting.again.get_or_insert((now_ms, from));
+            waiting.again.get_or_insert(now_ms);
             keys.extend(waiting.handed.front());
         }
         keys
@@ -199,30 +212,32 @@ impl Demand {
         self.withholding.again(now_ms)
     }
 
-    /// A batch is delivered; its frames are still in the pool.
-    pub fn delivered(&mut self, slot: Slot, batch: &Batch, pool: &Pool, now_ms: u64) {
+    /// A batch is delivered, its frames are still in the pool; when it arrived as a proposal that this
+    /// view's leader was free to make. What was not, as when this replica catches up, shows nothing of whom
+    /// the leader serves.
+    pub fn delivered(&mut self, batch: &Batch, proposed_ms: Option<u64>, pool: &Pool, now_ms: u64) {
         for frame in batch.frames() {
             let commands = frame.commands().len() as u64;
             let work = frame.raw().len() as u64 + WORK_BYTES * (commands + 1);
             self.work += work;
             self.trials.did(work);
             if !self.waiting.is_empty() {
-                self.serve(frame, pool, now_ms);
+                self.serve(frame, proposed_ms, pool, now_ms);
             }
         }
         if self.waiting.is_empty() {
             self.served.clear();
         }
         for waiting in self.waiting.values_mut() {
-            if waiting.again.is_some_and(|(_, from)| from <= slot) {
+            if waiting.again.is_some_and(|since_ms| was_held(since_ms, proposed_ms)) {
                 waiting.since_round.get_or_insert(self.round);
             }
         }
     }
 
-    fn serve(&mut self, frame: &Frame, pool: &Pool, now_ms: u64) {
+    fn serve(&mut self, frame: &Frame, proposed_ms: Option<u64>, pool: &Pool, now_ms: u64) {
         let client = frame.session.client;
-        if !self.served.insert(client) {
+        if proposed_ms.is_some() && !self.served.insert(client) {
             self.round += 1;
             self.served.clear();
             self.served.insert(client);
@@ -232,13 +247,14 @@ impl Demand {
         (waiting.again, waiting.since_round) = (None, None);
         waiting.again_ms = now_ms + AGAIN_MS;
         if waiting.handed.front() == Some(&key) {
-            waiting.handed.pop_front();
-            waiting.passed_bytes = 0;
+            waiting.pop(now_ms);
         } else {
-            waiting.passed_bytes += cost(frame);
+            if was_held(waiting.passed_from_ms, proposed_ms) {
+                waiting.passed_bytes += cost(frame);
+            }
             waiting.tidy(pool);
         }
-        if !waiting.settle(pool) {
+        if !waiting.settle(pool, now_ms) {
             self.waiting.remove(&client);
         }
     }
@@ -253,7 +269,7 @@ impl Demand {
         self.trials.tick(moment.look(leaders));
         let Moment { now_ms, open, behind, .. } = moment;
         let passed_ms = now_ms.saturating_sub(std::mem::replace(&mut self.ticked_ms, now_ms));
-        self.waiting.retain(|_, waiting| waiting.settle(pool));
+        self.waiting.retain(|_, waiting| waiting.settle(pool, now_ms));
         let oldest = self.waiting.values().filter_map(|waiting| waiting.handed.front().copied());
         self.withholding.tick(oldest, pool, now_ms);
         let asked = self.waiting.values().any(|waiting| {
@@ -298,10 +314,17 @@ impl Demand {
         self.best = (self.best - self.best / BEST_DECAY).max(pace);
     }
 
-    /// Whether the leader was found slow, or another one is to be tried.
-    pub fn too_slow(&self, now_ms: u64) -> bool {
-        let slow = self.verdict_ms.is_some_and(|since| now_ms < since + VERDICT_MS);
-        slow || self.trials.wants_another()
+    /// What there is against the leader, of one client of which it holds at most `client_bytes`.
+    pub fn against(&self, now_ms: u64, client_bytes: usize) -> Option<Suspicion> {
+        if self.withholding.found() {
+            Some(Suspicion::Withholds)
+        } else if self.starves(now_ms, client_bytes) {
+            Some(Suspicion::Starves)
+        } else if self.verdict_ms.is_some_and(|since| now_ms < since + VERDICT_MS) {
+            Some(Suspicion::Slow)
+        } else {
+            self.trials.wants_another().then_some(Suspicion::Trial)
+        }
     }
 
     /// A batch was delivered, and its frames are gone from the pool; when it arrived as a proposal
@@ -315,17 +338,14 @@ impl Demand {
         self.withholding.installed();
     }
 
-    /// Whether the leader serves others and not some client, or not some frame of a client. Of
-    /// one client a leader holds at most `client_bytes`.
-    pub fn starves(&self, now_ms: u64, client_bytes: usize) -> bool {
-        let withholds = self.withholding.found();
-        withholds
-            || self.waiting.values().any(|waiting| {
-                let rounds = waiting.since_round.map_or(0, |since| self.round - since);
-                let long =
-                    waiting.again.is_some_and(|(since_ms, _)| now_ms >= since_ms + STARVED_MS);
-                (rounds >= FAIR_ROUNDS && long) || waiting.passed_bytes > client_bytes
-            })
+    /// Whether the leader serves others and not some client. Of one client it holds at most
+    /// `client_bytes`.
+    fn starves(&self, now_ms: u64, client_bytes: usize) -> bool {
+        self.waiting.values().any(|waiting| {
+            let rounds = waiting.since_round.map_or(0, |since| self.round - since);
+            let long = waiting.again.is_some_and(|since_ms| now_ms >= since_ms + STARVED_MS);
+            (rounds >= FAIR_ROUNDS && long) || waiting.passed_bytes > client_bytes
+        })
     }
 
     /// Names of frames that were handed over: for the check that memory stays bounded.
@@ -373,7 +393,7 @@ mod tests {
             hand(&mut pool, &mut demand);
             most = most.max(demand.held());
             let batch = Batch::requests(Time(1), vec![passes.clone()]);
-            demand.delivered(Slot(number + 1), &batch, &pool, 0);
+            demand.delivered(&batch, Some(ASKED_AFTER_MS), &pool, 0);
             pool.remove(passes.session, passes.first_number);
             looks += usize::from(demand.held() < before);
             before = demand.held();

@@ -10,6 +10,9 @@ use perdura_protocol::{Configuration, Digest, Record, ReplicaId, Slot, View, see
 /// Slots repeated for a peer that stands still, per Status of it.
 const REPEATED_SLOTS: usize = 8;
 
+/// A proposal that the peer has voted on is repeated with each so many Status of it.
+const FORGOTTEN_AFTER: u32 = 10;
+
 impl Agreement {
     pub(crate) fn status(&self) -> Message {
         Message::Status {
@@ -22,7 +25,7 @@ impl Agreement {
     pub(crate) fn broadcast_status(&mut self, now: Now) {
         let status = self.status();
         self.effects.push_back(Effect::Broadcast(status));
-        if let Some(view) = self.suspecting {
+        if let Some((view, _)) = self.suspecting {
             self.effects.push_back(Effect::Broadcast(Message::Suspect { view }));
         }
         let due = now.monotonic_ms >= self.changes_sent_ms + timing::VIEW_CHANGE_MS;
@@ -34,6 +37,7 @@ impl Agreement {
             }
             self.try_new_view(now);
         }
+        self.ask_for_bound(now);
         self.fetch_if_behind(now);
         self.status_delivered = self.delivered;
     }
@@ -51,6 +55,7 @@ impl Agreement {
         let delivered = delivered.min(self.window_end().max(coming));
         let peer = &mut self.peers[from.index()];
         let stalled = peer.delivered == delivered;
+        peer.stalled = if stalled { peer.stalled.saturating_add(1) } else { 0 };
         // One answer per heartbeat, however often a peer says where it is.
         let due = now.monotonic_ms >= peer.answered_ms + timing::STATUS_MS / 2;
         peer.view = view;
@@ -88,18 +93,24 @@ impl Agreement {
         let slots: Vec<Slot> =
             self.slots.range(first..).map(|(slot, _)| *slot).take(REPEATED_SLOTS).collect();
         for slot in slots {
-            for message in self.said_about(slot) {
+            for message in self.said_about(slot, to) {
                 self.send_in_view(to, message);
             }
         }
     }
 
-    fn said_about(&self, slot: Slot) -> Vec<Message> {
+    /// Of a proposal on which the other one has voted only the votes: it is slow, and would be slower still. Rarely
+    /// the proposal too, for it may have lost it in a crash.
+    fn said_about(&self, slot: Slot, to: ReplicaId) -> Vec<Message> {
         let mut said = Vec::new();
         let Some(state) = self.slots.get(&slot) else { return said };
         let view = self.view;
         let proposal = state.proposal.as_ref().filter(|proposal| proposal.view == view);
-        if let (true, Some(proposal)) = (self.leads(), proposal) {
+        let voted = [&state.writes, &state.accepts]
+            .into_iter()
+            .any(|votes| votes.of(to).is_some_and(|vote| vote.view == view));
+        let lacks = !voted || self.peers[to.index()].stalled.is_multiple_of(FORGOTTEN_AFTER);
+        if let (true, true, Some(proposal)) = (self.may_propose(slot), lacks, proposal) {
             said.push(Message::Propose {
                 view,
                 slot,
@@ -139,6 +150,58 @@ impl Agreement {
         let me = self.settings.me.index();
         let others = self.peers.iter().enumerate().filter(|(index, _)| *index != me);
         others.map(|(_, peer)| peer.delivered).max().unwrap_or_default()
+    }
+
+    /// Notes who is cut off or behind, be it this replica.
+    pub(crate) fn note_lagging(&mut self, now: Now) {
+        // Heard of by Status and Prefix, and so a little late.
+        let near = self.settings.parameters.depth + 2 * self.prefix_interval();
+        let (me, behind) = (self.settings.me.index(), self.is_behind());
+        for (index, peer) in self.peers.iter_mut().enumerate() {
+            let away = index != me && !peer.connected;
+            let lags = away || peer.delivered.plus(near) < self.delivered;
+            if if index == me { behind } else { lags } {
+                peer.lagged_ms = Some(now.monotonic_ms);
+            }
+            peer.returning = away || (peer.returning && !peer.keeps_up(now.monotonic_ms));
+        }
+    }
+
+    /// Whether this replica could not lead now.
+    fn is_behind(&self) -> bool {
+        let ahead = self.delivered.plus(self.settings.parameters.depth);
+        !self.voting() || self.awaiting_state || self.delivered_elsewhere() > ahead
+    }
+
+    /// Whether the next leader can lead at once, and one of those who keep up may be missed, the present
+    /// leader not counted: it may say what it likes. While none may, whoever is slowest sets the pace, and a
+    /// change of leaders costs the most.
+    pub(crate) fn may_try_another(&self, now_ms: u64) -> bool {
+        let (leader, next) = (self.leader(), self.view.next().leader(self.n()));
+        let keeps_up = |id: ReplicaId| self.peers[id.index()].keeps_up(now_ms);
+        let members = (0..self.n() as u8).map(ReplicaId);
+        let there = members.filter(|id| *id == leader || keeps_up(*id)).count();
+        keeps_up(next) && there > self.quorum()
+    }
+
+    /// The view to change to: the next one whose leader was not away lately, and has caught up since, when that
+    /// is among the next u + 1, for u may be away. Who is behind without having been away is not passed over:
+    /// a leader could see to that, and so have liars only lead.
+    pub(crate) fn successor(&self) -> View {
+        let among = self.settings.parameters.faults.u() as u64 + 1;
+        let next = self.view.next();
+        let mut views = (0..among).map(|further| View(next.0.saturating_add(further)));
+        let there = views.find(|view| self.can_succeed(*view));
+        // All have just come together, or this replica has just come back and knows nobody.
+        there.unwrap_or(if self.lags_as_leader(next) { next.next() } else { next })
+    }
+
+    pub(crate) fn can_succeed(&self, view: View) -> bool {
+        !self.peers[view.leader(self.n()).index()].returning && !self.lags_as_leader(view)
+    }
+
+    fn lags_as_leader(&self, view: View) -> bool {
+        view.leader(self.n()) == self.settings.me && self.is_behind()
     }
 
     /// Whether a slot was executed and is held no more: nothing about it is of use here.

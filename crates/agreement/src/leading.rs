@@ -22,32 +22,44 @@ impl Agreement {
     /// After each round of input: a leader proposes what has queued up, and tells what is decided
     /// if no proposal carried it.
     pub fn flush(&mut self, now: Now) {
-        if !self.leads() || self.mode != Mode::Started || !self.voting() {
-            return;
-        }
-        // A restarted leader sends no Propose in the view it restarted in (A2).
-        if self.restarted_in == Some(self.view) && !seeded!(RestartedLeaderProposes) {
+        if !self.voting() || !self.may_lead() {
             return;
         }
         while let Some(batch) = self.next_batch(now) {
             let slot = self.next_propose;
             self.next_propose = slot.next();
-            self.decided_told = self.delivered;
-            let message = Message::Propose {
-                view: self.view,
-                slot,
-                batch: batch.clone(),
-                decided: self.delivered,
-                history: self.history,
-            };
-            self.broadcast_in_view(message);
+            // What the view is bound to the others hold, or ask for.
+            if !self.start.choices.contains_key(&slot) {
+                self.decided_told = self.delivered;
+                let message = Message::Propose {
+                    view: self.view,
+                    slot,
+                    batch: batch.clone(),
+                    decided: self.delivered,
+                    history: self.history,
+                };
+                self.broadcast_in_view(message);
+            }
             self.take_proposal(now, self.settings.me, slot, batch);
         }
         self.tell_decided();
     }
 
+    /// A restarted leader sends no Propose in the view it restarted in (A2).
+    fn may_lead(&self) -> bool {
+        let restarted = self.restarted_in == Some(self.view) && !seeded!(RestartedLeaderProposes);
+        self.leads() && self.mode == Mode::Started && !restarted
+    }
+
+    /// Whether it is this replica that proposes in the slot. What the view is bound to it holds without
+    /// that, and further up.
+    pub(crate) fn may_propose(&self, slot: Slot) -> bool {
+        self.may_lead() && slot <= self.reach()
+    }
+
     fn next_batch(&mut self, now: Now) -> Option<Batch> {
-        self.next_propose = self.next_propose.max(self.prefix.slot.next());
+        let settled = self.prefix.slot.max(self.delivered);
+        self.next_propose = self.next_propose.max(settled.next());
         let slot = self.next_propose;
         let end = Slot(self.prefix.slot.0 + self.settings.window / 2);
         if slot > self.reach()

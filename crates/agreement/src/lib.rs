@@ -18,7 +18,7 @@
 //! Files: `admission` and [`pool`] frames that wait; `slot` what is known about a slot; `rules` the voting rules;
 //! `ordering` the path of a batch; `prefix` the base and the window of view
 //! changes; `leading` the proposer; `evidence` what proves a view change and
-//! what follows from it; `views` suspicion and view changes; `demand` whether a leader gives what is
+//! what follows from it; `suspicion` what there is against a leader, `views` view changes; `demand` whether a leader gives what is
 //! asked of it, `withholding` whether it leaves out single frames, `trials` whether another one gives more; `penalty` who sends bad signatures; `laggards` retransmission; `catching_up` and `fetches` decided batches for who was away;
 //! `restart` what a log says after a crash; `canonical` which states are one to a model checker.
 
@@ -43,6 +43,7 @@ mod prefix;
 mod restart;
 mod rules;
 mod slot;
+mod suspicion;
 mod ticks;
 pub mod timing;
 mod trials;
@@ -51,9 +52,10 @@ mod withholding;
 
 pub use admission::HeldMemory;
 pub use fetches::{ANSWER_BYTES, EARLY_BYTES};
-pub use machine::{Agreement, Effect, Misbehaviour, Mode, Now, Settings};
+pub use machine::{Agreement, Effect, Mode, Now, Settings};
 pub use marks::Marks;
 pub use ordering::HELD_PROPOSAL_BYTES;
-pub use penalty::Penalty;
+pub use penalty::{Misbehaviour, Penalty};
 pub use restart::Restart;
+pub use suspicion::Suspicion;
 pub use withholding::ASKED_AT_ONCE;

@@ -6,10 +6,11 @@ use crate::evidence::{Heard, Start, Verifier};
 use crate::fetches::Fetches;
 use crate::marks::Marks;
 use crate::peers::PeerStatus;
-use crate::penalty::{Trust, is_signed};
+use crate::penalty::{Misbehaviour, Trust, is_signed};
 use crate::pool::Pool;
 use crate::rules::Standing;
 use crate::slot::{SlotState, Vote};
+use crate::suspicion::Suspicion;
 use crate::{restart::Restart, ticks::Ticks, timing};
 use perdura_protocol::configuration::{Configuration, Configurations, Parameters};
 use perdura_protocol::keys::Scheme;
@@ -86,6 +87,13 @@ pub enum Effect {
     Certified(PrefixCertificate),
     /// This view has started here.
     ViewStarted(View),
+    /// This replica would leave this view.
+    Suspects {
+        /// The view.
+        view: View,
+        /// Why, of the reasons that hold the first.
+        why: Suspicion,
+    },
     /// A peer asks for decided batches from this slot on which this machine holds no more.
     Serve {
         /// To whom.
@@ -107,25 +115,6 @@ pub enum Effect {
         /// What.
         what: Misbehaviour,
     },
-}
-
-/// What only a faulty peer does.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Misbehaviour {
-    /// Two proposals for a slot in one view.
-    Equivocation,
-    /// Two votes for a slot in one view.
-    DoubleVote,
-    /// A signature that is not genuine.
-    BadSignature,
-    /// A view change or new view that does not hold.
-    BadEvidence,
-    /// A proposal against the view change's choice or against a decision.
-    BadProposal,
-    /// Decisions without proof.
-    BadDecision,
-    /// A message that only a leader, or nobody, sends.
-    OutOfRole,
 }
 
 /// Where the replica stands in its view.
@@ -194,7 +183,7 @@ pub struct Agreement {
     pub(crate) next_propose: Slot,
     pub(crate) decided_told: Slot,
 
-    pub(crate) suspecting: Option<View>,
+    pub(crate) suspecting: Option<(View, Suspicion)>,
     pub(crate) abdicated: Option<View>,
     // Its leader proposed a frame that no client signed.
     pub(crate) forged: Option<View>,
@@ -207,6 +196,7 @@ pub struct Agreement {
     pub(crate) fetched: BTreeMap<Digest, Batch>,
     pub(crate) quorum_asked_ms: Option<u64>,
     pub(crate) changing_since_ms: u64,
+    pub(crate) bound_asked_ms: u64,
     pub(crate) peers: Vec<PeerStatus>,
     pub(crate) trust: Vec<Trust>,
     // Of the latest input.
@@ -291,7 +281,8 @@ impl Agreement {
             fetched: BTreeMap::new(),
             quorum_asked_ms: None,
             changing_since_ms: now.monotonic_ms,
-            peers: vec![PeerStatus::default(); n],
+            bound_asked_ms: 0,
+            peers: vec![PeerStatus::unknown(now.monotonic_ms); n],
             trust: vec![Trust::default(); n],
             clock_ms: now.monotonic_ms,
             leader_heard_ms: now.monotonic_ms,

@@ -12,6 +12,8 @@ pub struct Marks {
     pub batches_asked_for: u64,
     /// Times that a peer was told of the start of a view that it had missed.
     pub new_views_repeated: u64,
+    /// Times that the next leaders did not keep up, and a later one was wished for.
+    pub leaders_passed_over: u64,
     /// Writes withheld in the view of a restart (rule 6).
     pub writes_withheld: u64,
     /// Prefixes signed because somebody waited for one.

@@ -1,7 +1,8 @@
 //! The path of a batch: Propose, Write (r > 0), Accept, decided, delivered; and the signed
 //! prefixes that let everybody forget it.
 
-use crate::machine::{Agreement, Effect, Held, Misbehaviour, Mode, Now};
+use crate::machine::{Agreement, Effect, Held, Mode, Now};
+use crate::penalty::Misbehaviour;
 use crate::rules::{self, Ballot, Withheld};
 use crate::slot::{Added, Decided, Judge, Locked, Proposal, SlotState, Vote};
 use perdura_protocol::batch::BatchKind;
@@ -378,14 +379,15 @@ impl Agreement {
             if !decided.batch.frames().is_empty() {
                 self.served_ms = now.monotonic_ms;
             }
+            let proposed_ms = self.proposed_freely_ms(slot, digest);
             if self.byzantine() {
-                self.demand.delivered(slot, &decided.batch, &self.pool, now.monotonic_ms);
+                let batch = &decided.batch;
+                self.demand.delivered(batch, proposed_ms, &self.pool, now.monotonic_ms);
             }
             for frame in decided.batch.frames() {
                 self.pool.remove(frame.session, frame.first_number);
             }
             if self.byzantine() {
-                let proposed_ms = self.proposed_freely_ms(slot, digest);
                 self.demand.closed(&decided.batch, proposed_ms, &self.pool, now.monotonic_ms);
             }
             if let Some(state) = self.slots.get_mut(&slot) {

@@ -11,10 +11,14 @@ pub(crate) struct PeerStatus {
     pub delivered: Slot,
     pub wanted: View,
     pub connected: bool,
+    /// Status in a row that showed no progress.
+    pub stalled: u32,
     /// When its Status was last answered with more than nothing.
     pub answered_ms: u64,
     /// When it was last cut off, or behind by more than what is on its way.
     pub lagged_ms: Option<u64>,
+    /// Whether it was cut off, and has not kept up for some time since.
+    pub returning: bool,
     /// Since when it waits for a view after the one that works here.
     pub left_ms: Option<u64>,
     /// How often it was followed there.
@@ -22,6 +26,11 @@ pub(crate) struct PeerStatus {
 }
 
 impl PeerStatus {
+    /// Of one that nothing was heard of yet.
+    pub fn unknown(now_ms: u64) -> PeerStatus {
+        PeerStatus { lagged_ms: Some(now_ms), returning: true, ..PeerStatus::default() }
+    }
+
     /// Whether it has been there, and at the end of the log, for some time. Who has just come back still has to
     /// catch up when it is to lead, and all wait for it.
     pub fn keeps_up(&self, now_ms: u64) -> bool {

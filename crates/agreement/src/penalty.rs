@@ -17,6 +17,25 @@ const DOUBLINGS: u32 = 9;
 /// After as long without another one, all is forgotten.
 const FORGIVEN_MS: u64 = 300_000;
 
+/// What only a faulty peer does.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Misbehaviour {
+    /// Two proposals for a slot in one view.
+    Equivocation,
+    /// Two votes for a slot in one view.
+    DoubleVote,
+    /// A signature that is not genuine.
+    BadSignature,
+    /// A view change or new view that does not hold.
+    BadEvidence,
+    /// A proposal against the view change's choice or against a decision.
+    BadProposal,
+    /// Decisions without proof.
+    BadDecision,
+    /// A message that only a leader, or nobody, sends.
+    OutOfRole,
+}
+
 /// One peer's record, for one kind of work.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Penalty {

@@ -24,7 +24,8 @@ pub const FOLLOW_DOUBLINGS: u32 = 10;
 /// A request or proposal that made no progress for this long makes a replica suspect the leader.
 pub const REQUEST_MS: u64 = 1_000;
 
-/// Who was cut off, or behind, is not tried as a leader for this time.
+/// Who was cut off, or behind, is not tried as a leader for this time, and who was cut off not named as the
+/// next one before it has kept up for so long.
 pub const RETURNED_MS: u64 = 10_000;
 
 /// From a quorum of view changes to a working new view.

@@ -31,8 +31,11 @@ const MOST_DOUBLINGS: u32 = 11;
 /// Longest doubling of it where the present leader's pace is in doubt.
 const DOUBTFUL_DOUBLINGS: u32 = 3;
 
-/// So many times the time is waited for a successor that is cut off or lags.
+/// So many times the time is waited while no other leader can be tried well ...
 const UNREADY_FACTOR: u64 = 4;
+
+/// ... and this time at least, in which a replica fetches a state of gigabytes.
+const UNREADY_MS: u64 = 60_000;
 
 /// Work is counted over so long.
 const WINDOW_MS: u64 = 1_000;
@@ -58,7 +61,7 @@ pub(crate) struct Look {
     pub now_ms: u64,
     /// Whether this replica is behind others, so that it does not see what is going on.
     pub behind: bool,
-    /// Whether the next leader is there and keeps up.
+    /// Whether the next leader is there and keeps up, and one of those who do may be missed.
     pub ready: bool,
     /// So many leaders have a correct one among them: r + 1.
     pub leaders: u32,
@@ -154,22 +157,28 @@ impl Trials {
         self.windows = (self.windows + 1).min(MEMORY);
         let others = u64::from(self.windows) - 1;
         self.pace = (self.pace.saturating_mul(others).saturating_add(pace)) / (others + 1);
-        if self.wish_ms.is_some() {
-            return;
-        }
         match self.reference {
-            Some((reference, _)) => self.compare(reference, look),
+            _ if self.wish_ms.is_some() => self.keep_wish(look),
+            Some((reference, _)) => self.compare(reference, passed_ms, look),
             None => self.consider(passed_ms, look),
         }
     }
 
-    fn compare(&mut self, reference: u64, look: Look) {
+    /// A wish to try another leader ends when none can be tried any more; it comes again with time.
+    fn keep_wish(&mut self, look: Look) {
+        if self.reference.is_none() && !look.ready && self.loaded_ms < self.due_ms(false) {
+            self.wish_ms = None;
+        }
+    }
+
+    fn compare(&mut self, reference: u64, passed_ms: u64, look: Look) {
         let falls_short = below(self.pace, 3, reference);
         if self.windows < COMPARED && !below(self.pace, 2, reference) {
             return;
         }
         if falls_short && self.short + 1 < look.leaders {
             if !look.ready {
+                self.loaded_ms += passed_ms;
                 return; // It would be a worse one; for how long this one is compared is bounded.
             }
             self.short += 1;
@@ -199,6 +208,13 @@ impl Trials {
 
     fn consider(&mut self, passed_ms: u64, look: Look) {
         self.loaded_ms += passed_ms;
+        if self.loaded_ms >= self.due_ms(look.ready) {
+            self.wish_ms = Some(look.now_ms);
+        }
+    }
+
+    /// Time with load after which another leader is tried.
+    fn due_ms(&self, ready: bool) -> u64 {
         let fallen = self.windows >= COMPARED && below(self.pace, 3, self.accepted);
         let most = match (fallen, self.doubtful) {
             (true, _) => DOUBTFUL_DOUBLINGS,
@@ -206,9 +222,7 @@ impl Trials {
             (false, false) => MOST_DOUBLINGS,
         };
         let due_ms = TRIAL_MS << self.fruitless.min(most);
-        if self.loaded_ms >= due_ms * if look.ready { 1 } else { UNREADY_FACTOR } {
-            self.wish_ms = Some(look.now_ms);
-        }
+        if ready { due_ms } else { (due_ms * UNREADY_FACTOR).max(UNREADY_MS) }
     }
 
     /// Whether another leader is to be tried.
@@ -409,7 +423,24 @@ mod tests {
         assert!(wishes(0).is_some_and(|ms| ms < 10_000), "{:?}", wishes(0));
         assert!(wishes(30_000).is_some_and(|ms| (30_000..32_000).contains(&ms)));
         // Nobody keeps a slow leader for good by staying away.
-        assert!(wishes(1 << 40).is_some_and(|ms| ms < 80_000), "{:?}", wishes(1 << 40));
+        assert!(wishes(1 << 40).is_some_and(|ms| ms < 70_000), "{:?}", wishes(1 << 40));
+    }
+
+    /// Who fetches a state must not be led by, nor waited for by all, because somebody wished for it before.
+    #[test]
+    fn a_wish_ends_when_nobody_can_be_tried_any_more_and_comes_again() {
+        let mut one = Trials::default();
+        let mut wishes = Vec::new();
+        for tick in 1..=12 * 50 {
+            one.did(FULL);
+            let ready = !(3_000..8_000).contains(&(tick * 20));
+            one.tick(Look { now_ms: tick * 20, behind: false, ready, leaders: 2 });
+            if tick % 50 == 0 {
+                wishes.push(one.wants_another());
+            }
+        }
+        let from = |second: usize| wishes[second - 1];
+        assert!(from(2) && !from(4) && !from(7) && from(9) && from(12), "{wishes:?}");
     }
 
     #[test]
@@ -459,11 +490,11 @@ mod tests {
         }
         assert!(!one.wants_another());
         let mut since = None;
-        for tick in 50 * 20..50 * 40 {
+        for tick in 50 * 20..50 * 100 {
             one.did(FULL);
             one.tick(Look { now_ms: tick * 20, behind: false, ready: false, leaders: 2 });
             since = since.or(one.wants_another().then_some(tick / 50 - 20));
         }
-        assert_eq!(since, Some(TRIAL_MS * UNREADY_FACTOR / 1_000));
+        assert_eq!(since, Some(UNREADY_MS / 1_000));
     }
 }

@@ -1,4 +1,4 @@
-//! Suspicion, view changes, new views.
+//! View changes, new views.
 //!
 //! A replica that suspects its leader first says so (Suspect, which commits it to nothing, so that
 //! one with a broken link does not drop out of a working view). It gives the view up, and signs a
@@ -8,8 +8,9 @@
 
 use crate::demand::Moment;
 use crate::evidence::{Heard, Invalid, Start};
-use crate::machine::{Agreement, Effect, Held, Misbehaviour, Mode, Now};
+use crate::machine::{Agreement, Effect, Held, Mode, Now};
 use crate::peers::PeerStatus;
+use crate::penalty::Misbehaviour;
 use crate::pool::FrameKey;
 use crate::timing;
 use perdura_protocol::message::Message;
@@ -19,65 +20,26 @@ use perdura_protocol::{Batch, Digest, Frame, Record, ReplicaId, Signature, Slot,
 use std::collections::BTreeSet;
 
 impl Agreement {
-    fn backoff(&self, base_ms: u64) -> u64 {
-        base_ms << self.failed_views.saturating_sub(1).min(timing::BACKOFF_LIMIT)
-    }
-
     /// Judges the leader anew; a suspicion whose cause is gone is dropped.
     pub(crate) fn check_leader(&mut self, now: Now) {
+        self.note_lagging(now);
         self.note_left(now);
         self.note_overdue(now);
         self.watch_leader(now);
         if !self.voting() {
+            self.excuse_view_change(now);
             return;
         }
-        let suspicious = match self.mode {
-            Mode::Started => self.leader_fails(now),
-            Mode::Changing => !self.execution_held && self.view_change_fails(now),
+        let why = match self.mode {
+            Mode::Started => self.against_leader(now),
+            Mode::Changing => self.against_view_change(now),
         };
-        let before = self.suspecting;
-        self.suspecting = suspicious.then(|| self.view.next());
-        if let Some(view) = self.suspecting {
-            if before != self.suspecting {
-                self.effects.push_back(Effect::Broadcast(Message::Suspect { view }));
-            }
+        self.suspect(why);
+        if why.is_some() {
             self.join_if_wanted(now);
         } else if !self.execution_held && self.waits_in_vain(now) {
             self.join_wanted(now, true);
         }
-    }
-
-    fn leader_fails(&self, now: Now) -> bool {
-        if self.view_configuration != self.current_configuration() {
-            return true; // Slots of the new configuration need a view of theirs.
-        }
-        if self.leads() {
-            // A proposal that arrived late is fresh no more and finds no votes, and no follower
-            // can bring the view down alone: the leader gives up with them.
-            let restarted =
-                self.restarted_in == Some(self.view) && !seeded!(RestartedLeaderProposes);
-            return restarted || self.stuck(now) || self.follows(now);
-        }
-        let ms = now.monotonic_ms;
-        let silent = ms > self.leader_heard_ms + self.backoff(timing::SILENCE_MS);
-        let lost = self.leader_lost_ms.is_some_and(|since| ms > since + timing::DISCONNECTED_MS);
-        let stuck = self.stuck(now);
-        let abdicated = self.abdicated == Some(self.view) || self.forged == Some(self.view);
-        // Who lies is no leader: what it can still do to the group's speed no time-out finds.
-        let exposed = self.byzantine() && self.trust[self.leader().index()].exposed(self.view);
-        let left = self.left(now) || self.follows(now);
-        silent || lost || stuck || self.begrudges(now) || abdicated || exposed || left
-    }
-
-    /// r > 0: the leader does not give what is asked of it, though it keeps the time-outs; or
-    /// another one is to be tried.
-    fn begrudges(&self, now: Now) -> bool {
-        if self.execution_held {
-            return false;
-        }
-        let client_bytes = self.pool.client_bytes(self.n());
-        let starves = self.demand.starves(now.monotonic_ms, client_bytes);
-        self.byzantine() && (self.demand.too_slow(now.monotonic_ms) || starves)
     }
 
     /// Watches how the leader serves.
@@ -90,17 +52,8 @@ impl Agreement {
         });
         let behind =
             self.delivered_elsewhere() > self.delivered || !self.voting() || self.execution_held;
-        // Heard of by Status and Prefix, and so a little late.
-        let near = self.settings.parameters.depth + 2 * self.prefix_interval();
-        for peer in &mut self.peers {
-            if !peer.connected || peer.delivered.plus(near) < self.delivered {
-                peer.lagged_ms = Some(now.monotonic_ms);
-            }
-        }
-        let next = self.view.next().leader(self.n());
-        let next_ready =
-            next == self.settings.me || self.peers[next.index()].keeps_up(now.monotonic_ms);
-        let moment = Moment { now_ms: now.monotonic_ms, open, behind, next_ready };
+        let ready = self.may_try_another(now.monotonic_ms);
+        let moment = Moment { now_ms: now.monotonic_ms, open, behind, ready };
         let leaders = self.settings.parameters.faults.witnesses() as u32;
         if self.leads() {
             self.demand.lead(moment, leaders);
@@ -118,12 +71,10 @@ impl Agreement {
         let ms = now.monotonic_ms;
         let mut messages = Vec::new();
         if self.byzantine() {
-            // The leader may have executed a little more, and so reach further.
-            let from = self.reach().plus(self.settings.parameters.depth / 4);
             let held = |key: FrameKey| self.pool.get(key).cloned();
             let overdue = self.demand.passed_over(ms);
             messages.extend(overdue.into_iter().filter_map(held).map(Message::Overdue));
-            let again = self.demand.again(ms, from);
+            let again = self.demand.again(ms);
             messages.extend(again.into_iter().filter_map(held).map(Message::Frame));
         }
         for frame in self.pool.hand_over(ms) {
@@ -166,24 +117,6 @@ impl Agreement {
         }
     }
 
-    /// A proposal or request waits, and nothing of it was delivered for a while. Null batches are
-    /// no progress for requests.
-    fn stuck(&self, now: Now) -> bool {
-        if self.execution_held {
-            return false;
-        }
-        let oldest_slot = self
-            .slots
-            .range(self.delivered.next()..)
-            .find(|(_, state)| state.proposal.is_some() && state.decided.is_none())
-            .map(|(_, state)| state.since_ms);
-        let timeout = self.backoff(timing::REQUEST_MS);
-        let late = |since: u64, progress: u64| now.monotonic_ms > since.max(progress) + timeout;
-        oldest_slot.is_some_and(|since| late(since, self.progress_ms))
-            || self.pool.oldest_ms().is_some_and(|since| late(since, self.served_ms))
-            || self.ticks.overdue_ms.is_some_and(|since| late(since, self.served_ms))
-    }
-
     /// Whether the driver executes nothing for now, on purpose (checkpoints that stop the world). Then
     /// agreement ends a pipeline's depth above what is executed, and that is no leader's fault: time
     /// in which a replica stands still itself does not count against one.
@@ -191,32 +124,21 @@ impl Agreement {
         if std::mem::replace(&mut self.execution_held, held) && !held {
             self.progress_ms = now.monotonic_ms;
             self.served_ms = now.monotonic_ms;
-            self.changing_since_ms = now.monotonic_ms;
-            self.quorum_asked_ms = self.quorum_asked_ms.map(|_| now.monotonic_ms);
+            self.excuse_view_change(now);
         }
     }
 
-    fn current_configuration(&self) -> u64 {
+    /// This replica itself could not have started a view by now.
+    fn excuse_view_change(&mut self, now: Now) {
+        self.changing_since_ms = now.monotonic_ms;
+        self.quorum_asked_ms = self.quorum_asked_ms.map(|_| now.monotonic_ms);
+    }
+
+    pub(crate) fn current_configuration(&self) -> u64 {
         self.configurations.at(self.executed.next()).id
     }
 
-    /// r + 1 others gave this view up: one of them is correct, and the group lacks it.
-    fn note_left(&mut self, now: Now) {
-        self.note_followed(now.monotonic_ms);
-        let gone = self.peers.iter().filter(|peer| peer.changing && peer.view > self.view).count();
-        if gone < self.settings.parameters.faults.view_join_suspecting() {
-            self.left_ms = None;
-        } else if self.left_ms.is_none() {
-            self.left_ms = Some(now.monotonic_ms);
-        }
-    }
-
-    fn left(&self, now: Now) -> bool {
-        let patience = 2 * self.backoff(timing::SILENCE_MS);
-        self.left_ms.is_some_and(|since| now.monotonic_ms > since + patience)
-    }
-
-    fn note_followed(&mut self, now_ms: u64) {
+    pub(crate) fn note_followed(&mut self, now_ms: u64) {
         let (view, works) = (self.view, self.mode == Mode::Started);
         for peer in &mut self.peers {
             if works && peer.connected && peer.changing && peer.view > view {
@@ -225,28 +147,6 @@ impl Agreement {
                 peer.end_leave(now_ms);
             }
         }
-    }
-
-    /// Fewer than r + 1 others gave this view up, and none comes back: views only grow. Whose suspicion
-    /// they shared has dropped it since, for the leader serves, so nobody else would ever leave. All who
-    /// are here follow, the leader too, for without it they may be too few to be believed; rarely, for
-    /// liars may claim to have left.
-    fn follows(&self, now: Now) -> bool {
-        self.peers.iter().any(|peer| peer.is_followed(now.monotonic_ms))
-    }
-
-    fn view_change_fails(&self, now: Now) -> bool {
-        let current = self.current_configuration();
-        if self.own_change.as_ref().is_some_and(|change| change.configuration != current) {
-            return true;
-        }
-        let since = match (self.quorum_asked_ms, &self.own_change) {
-            (Some(since), _) => since + self.backoff(timing::VIEW_CHANGE_MS),
-            // Restarted in this view, and nobody sends its NewView.
-            (None, None) => self.changing_since_ms + timing::VIEW_CHANGE_MS,
-            (None, Some(_)) => return false,
-        };
-        now.monotonic_ms > since
     }
 
     pub(crate) fn on_suspect(&mut self, now: Now, from: ReplicaId, view: View) {
@@ -538,6 +438,54 @@ impl Agreement {
         if self.leads() && self.mode == Mode::Changing && asked {
             self.fetched.insert(digest, batch);
             self.try_new_view(now);
+        } else if self.mode == Mode::Started && self.start.choices.get(&slot) == Some(&digest) {
+            self.on_propose(now, self.leader(), self.view, slot, batch);
+        }
+    }
+
+    /// What the view is bound to is as good as proposed, for everybody computes the same from its NewView.
+    /// So it is not sent again to those who hold it, and the others ask for it. Who has delivered a slot
+    /// votes no more on it: it has the proof for whoever has not.
+    fn take_bound(&mut self, now: Now) {
+        let (leader, null) = (self.leader(), Batch::null());
+        let bound = self.start.choices.range(self.delivered.next()..);
+        let bound: Vec<(Slot, Digest)> = bound.map(|(slot, digest)| (*slot, *digest)).collect();
+        for (slot, digest) in bound {
+            let held = if digest == null.digest() {
+                Some(null.clone())
+            } else {
+                let state = self.slots.get(&slot).and_then(|state| state.batch(digest));
+                state.or_else(|| self.fetched.get(&digest)).cloned()
+            };
+            if let Some(batch) = held
+                && slot > self.delivered
+            {
+                self.on_propose(now, leader, self.view, slot, batch);
+            }
+        }
+        self.bound_asked_ms = 0;
+        self.ask_for_bound(now);
+    }
+
+    /// Asks the leader for batches that the view is bound to and that are not here; again after a while.
+    pub(crate) fn ask_for_bound(&mut self, now: Now) {
+        let due = now.monotonic_ms >= self.bound_asked_ms + timing::FETCH_MS;
+        if self.leads() || self.mode != Mode::Started || !due {
+            return;
+        }
+        self.bound_asked_ms = now.monotonic_ms;
+        let (leader, view) = (self.leader(), self.view);
+        let within = self.delivered.next()..=self.reach().max(self.delivered.next());
+        for (slot, digest) in self.start.choices.range(within) {
+            let state = self.slots.get(slot);
+            let known = state.is_some_and(|state| {
+                let proposed = state.proposal.as_ref();
+                state.decided.is_some() || proposed.is_some_and(|proposal| proposal.view == view)
+            });
+            if !known {
+                let message = Message::FetchBatch { slot: *slot, digest: *digest };
+                self.effects.push_back(Effect::Send { to: leader, message });
+            }
         }
     }
 
@@ -606,6 +554,7 @@ impl Agreement {
         self.next_propose = base.slot.next();
         self.learn_prefix(now, base);
         self.effects.push_back(Effect::ViewStarted(view));
+        self.take_bound(now);
         // Accepts of this view may have come before it started here.
         let open: Vec<Slot> = self.slots.keys().copied().collect();
         for slot in open {

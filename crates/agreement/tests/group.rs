@@ -90,7 +90,7 @@ fn groups_agree_under_loss_partitions_and_crashes() {
 #[test]
 fn an_undisturbed_group_orders_everything_in_view_0() {
     for (u, r) in [(1, 0), (1, 1), (2, 1), (2, 2)] {
-        let mut group = Group::new(1, u, r);
+        let mut group = Group::young(1, u, r, limits::WINDOW);
         for _ in 0..200 {
             group.request();
             group.run(5);
@@ -155,7 +155,7 @@ fn laggards_of_more_than_a_window_are_believed_in_the_next_view_change() {
 /// delivered it. The history hash decides, not the view.
 #[test]
 fn a_decision_of_a_later_view_is_not_taken_for_one_of_the_leaders_own() {
-    let mut group = Group::new(1, 1, 0);
+    let mut group = Group::young(1, 1, 0, limits::WINDOW);
     let accepted = Batch::tick(Time(1_001_000));
     let decided = Batch::null();
     let now = group.clock();

@@ -327,6 +327,7 @@ impl<'a> Step<'a> {
                 }
                 Effect::Certified(_)
                 | Effect::ViewStarted(_)
+                | Effect::Suspects { .. }
                 | Effect::Serve { .. }
                 | Effect::FetchState { .. } => {}
             }

@@ -255,6 +255,8 @@ pub enum Mark {
     LockedBatchAskedFor,
     /// Who missed the start of a view was told of it.
     NewViewRepeated,
+    /// Who did not keep up was passed over as the next leader.
+    LeaderPassedOver,
     /// A restarted replica withheld a Write of its view.
     WriteWithheld,
     /// A prefix was signed because somebody waited for it.
@@ -301,7 +303,7 @@ pub enum Mark {
 
 impl Mark {
     /// All of them.
-    pub const ALL: [Mark; 41] = [
+    pub const ALL: [Mark; 42] = [
         Mark::TornTailCut,
         Mark::GapRepaired,
         Mark::StateLinked,
@@ -322,6 +324,7 @@ impl Mark {
         Mark::HolesFilled,
         Mark::LockedBatchAskedFor,
         Mark::NewViewRepeated,
+        Mark::LeaderPassedOver,
         Mark::WriteWithheld,
         Mark::PrefixVouched,
         Mark::DecisionsFetched,
@@ -458,6 +461,7 @@ impl Report {
             (Mark::HolesFilled, agreement.holes_filled),
             (Mark::LockedBatchAskedFor, agreement.batches_asked_for),
             (Mark::NewViewRepeated, agreement.new_views_repeated),
+            (Mark::LeaderPassedOver, agreement.leaders_passed_over),
             (Mark::WriteWithheld, agreement.writes_withheld),
             (Mark::PrefixVouched, agreement.prefixes_vouched),
             (Mark::DecisionsFetched, agreement.decisions_fetched),

@@ -5,13 +5,13 @@
 
 use bytes::Bytes;
 use perdura_agreement::pool::Source;
-use perdura_agreement::{Agreement, Effect, Now, Restart, Settings};
+use perdura_agreement::{Agreement, Effect, Now, Restart, Settings, Suspicion, timing};
 use perdura_protocol::configuration::{
     Configuration, Configurations, Durability, Member, Parameters,
 };
 use perdura_protocol::{
     Batch, ClusterId, Digest, Faults, Frame, Message, PublicKey, Record, ReplicaId, Scheme,
-    SecretKey, SessionId, Slot, Time, limits,
+    SecretKey, SessionId, Slot, Time, View, limits,
 };
 use std::collections::BTreeMap;
 
@@ -60,6 +60,8 @@ pub struct Group {
     pub agreed: BTreeMap<Slot, Digest>,
     pub frames: u64,
     pub view_changes: u64,
+    /// What replicas had against the leaders of which views.
+    pub suspicions: Vec<(usize, View, Suspicion)>,
     /// This replica's proposals leave so much later.
     pub slow: Option<(usize, u64)>,
     /// It proposes no frame of this client.
@@ -68,6 +70,10 @@ pub struct Group {
     pub withheld: Option<(usize, u64)>,
     /// It proposes another batch to one replica after the other, and the same to all others.
     pub two_faced: Option<usize>,
+    /// It gets no proposal.
+    pub unproposed: Option<usize>,
+    /// What was proposed in which view, and to whom.
+    pub proposals: Vec<(View, Slot, usize)>,
     /// A flush takes so much longer.
     pub disk_ms: u64,
     /// Slots above a prefix that may hold locks.
@@ -86,6 +92,13 @@ impl Group {
     }
 
     pub fn with_window(seed: u64, u: u8, r: u8, window: u64) -> Group {
+        let mut group = Group::young(seed, u, r, window);
+        group.run(timing::RETURNED_MS + 100);
+        group
+    }
+
+    /// One that has just come together: nobody is known to keep up.
+    pub fn young(seed: u64, u: u8, r: u8, window: u64) -> Group {
         let faults = Faults::new(u, r).unwrap();
         let keys: Vec<SecretKey> = (0..faults.n())
             .map(|i| SecretKey::from_seed(Scheme::KeyedHash, [i as u8 + 1; 32]))
@@ -103,10 +116,13 @@ impl Group {
             agreed: BTreeMap::new(),
             frames: 0,
             view_changes: 0,
+            suspicions: Vec::new(),
             slow: None,
             censor: None,
             withheld: None,
             two_faced: None,
+            unproposed: None,
+            proposals: Vec::new(),
             disk_ms: 0,
             window,
             due: None,
@@ -182,6 +198,12 @@ impl Group {
         {
             *batch = Batch::requests(Time(batch.time().0 + 1), batch.frames().to_vec());
         }
+        if let Message::Propose { view, slot, .. } = &message {
+            if self.unproposed == Some(to) {
+                return;
+            }
+            self.proposals.push((*view, *slot, to));
+        }
         if self.cut[from] != self.cut[to] || self.random.below(1000) < self.loss {
             return;
         }
@@ -240,6 +262,7 @@ impl Group {
                     assert!(to.index() < self.nodes.len() && from > Slot(0));
                     self.serve(i, to.index(), from);
                 }
+                Effect::Suspects { view, why } => self.suspicions.push((i, view, why)),
                 Effect::Certified(_) | Effect::FetchState { .. } => {}
             }
         }
@@ -391,17 +414,22 @@ impl Group {
 
     /// The same, one of many.
     pub fn request_of(&mut self, client: u8, bytes: usize) {
+        let frame = self.frame_of(client, bytes);
+        for i in 0..self.nodes.len() {
+            self.offer(i, frame.clone(), Source::Client);
+            self.settle(i);
+        }
+    }
+
+    /// The next frame of a client.
+    pub fn frame_of(&mut self, client: u8, bytes: usize) -> Frame {
         self.frames += 1;
         let client = if client == 0 { self.keys[0].public() } else { PublicKey([client; 32]) };
         let session = SessionId { client, nonce: 1 };
         let mut command = self.frames.to_le_bytes().to_vec();
         command.resize(bytes.max(8), 0);
         let command = Bytes::from(command);
-        let frame = Frame::build(ClusterId([7; 16]), session, 0, self.frames, &[command], None);
-        for i in 0..self.nodes.len() {
-            self.offer(i, frame.clone(), Source::Client);
-            self.settle(i);
-        }
+        Frame::build(ClusterId([7; 16]), session, 0, self.frames, &[command], None)
     }
 
     pub fn offer(&mut self, i: usize, frame: Frame, source: Source) {
@@ -441,12 +469,17 @@ impl Group {
     }
 
     pub fn restart(&mut self, i: usize) {
+        self.restart_without_vote(i, Slot(0));
+    }
+
+    /// It votes once peers certify up to there.
+    pub fn restart_without_vote(&mut self, i: usize, vote_after: Slot) {
         let records = self.nodes[i].durable.clone();
         let n = self.faults.n();
         let mut restart = if records.is_empty() {
             Restart::blank()
         } else {
-            Restart::from_log(n, Slot(0), Digest::ZERO, records, Slot(0))
+            Restart::from_log(n, Slot(0), Digest::ZERO, records, vote_after)
         };
         for (slot, batch) in restart.take_replay() {
             assert_eq!(self.agreed.get(&slot), Some(&batch.digest()), "A1 over a restart");
@@ -459,6 +492,22 @@ impl Group {
 
     /// Links of one replica come up, for both ends.
     pub fn connect(&mut self, i: usize) {
+        self.link(i, true);
+    }
+
+    /// The same after [`Group::disconnect`].
+    pub fn reconnect(&mut self, i: usize) {
+        self.cut[i] = false;
+        self.connect(i);
+    }
+
+    /// They go down, and nothing gets through.
+    pub fn disconnect(&mut self, i: usize) {
+        self.cut[i] = true;
+        self.link(i, false);
+    }
+
+    fn link(&mut self, i: usize, up: bool) {
         let now = self.clock();
         for j in (0..self.nodes.len()).filter(|j| *j != i) {
             if self.nodes[j].agreement.is_none() {
@@ -466,7 +515,7 @@ impl Group {
             }
             for (a, b) in [(i, j), (j, i)] {
                 if let Some(agreement) = self.nodes[a].agreement.as_mut() {
-                    agreement.on_link(now, ReplicaId(b as u8), true);
+                    agreement.on_link(now, ReplicaId(b as u8), up);
                 }
             }
         }

@@ -48,13 +48,13 @@ use bytes::Bytes;
 use checkpoints::Checkpointing;
 use executing::{Egress, WaitingRead};
 use ingress::{Origin, WaitingFrame};
-use perdura_agreement::{Agreement, Effect, Penalty};
+use perdura_agreement::{Agreement, Effect, Penalty, Suspicion};
 use perdura_execution::{Machine, Manifest, Service, StateSnapshot};
 use perdura_protocol::configuration::Parameters;
 use perdura_protocol::message::{Decision, Lane, Message};
 use perdura_protocol::{
     Configuration, Digest, Encode, PublicKey, Record, ReplicaId, Scheme, SecretKey, SessionId,
-    Slot, seeded,
+    Slot, View, seeded,
 };
 use questions::Asker;
 use shares::{Overdue, Shares};
@@ -200,6 +200,13 @@ pub enum Output {
         peer: Peer,
         /// What, in words.
         what: String,
+    },
+    /// This replica would have another leader than this view's.
+    Suspects {
+        /// The view.
+        view: View,
+        /// Why.
+        why: Suspicion,
     },
     /// This replica's state is not the certified one; nothing comes out any more. Start again from
     /// what is on disk, without the states after this slot.
@@ -399,6 +406,9 @@ impl<S: Service> Node<S> {
                 }
                 Effect::Certified(prefix) => self.on_certified(prefix),
                 Effect::ViewStarted(view) => self.on_view_started(view),
+                Effect::Suspects { view, why } => {
+                    self.outputs.push_back(Output::Suspects { view, why });
+                }
                 Effect::Serve { to, from, last } => self.serve(to, from, last),
                 Effect::FetchState { checkpoint } => self.want_state(now, checkpoint),
                 Effect::Misbehaved { replica, what } => {

@@ -432,6 +432,10 @@ impl<S: Service> EventLoop<S> {
                 Output::LetGo(states) => workers.reaper.take(states),
                 Output::Members(configuration) => self.set_members(&configuration),
                 Output::Misbehaved { peer, what } => self.punish(peer, &what),
+                Output::Suspects { view, why } => {
+                    let leader = view.leader(self.config.parameters.faults.n());
+                    tracing::info!(%view, %leader, "the leader is to be replaced: {why}");
+                }
                 Output::Diverged { trusted, what } => {
                     tracing::error!("{what}: memory or disk of this replica is damaged");
                     self.trusted = trusted;

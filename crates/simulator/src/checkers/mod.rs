@@ -112,7 +112,7 @@ impl Checkers {
             bounded_answers: BoundedAnswers::default(),
             votes: Votes::new(n, plan.depth),
             evidence: Evidence::new(cluster, plan.scheme, plan.faults, first.clone()),
-            view_grounds: ViewGrounds::new(n),
+            view_grounds: ViewGrounds::new(plan.faults),
             boundaries: Boundaries::new(interval, limit_bytes, parameters.schedule),
             agreed_time: AgreedTime::new(parameters.max_skew_ms, plan.faults),
             revocation: Revocation::default(),

@@ -114,6 +114,9 @@ impl World {
                 }
                 Output::Members(configuration) => self.on_members(replica, configuration),
                 Output::Misbehaved { peer, what } => self.on_accusation(replica, peer, &what),
+                Output::Suspects { view, why } => {
+                    self.tell(format_args!("r{replica} would leave view {view}: {why}"));
+                }
                 Output::Diverged { trusted, what } if self.is_liar(replica) => {
                     self.repair(replica, trusted, &what);
                     return;

@@ -6,7 +6,7 @@ use crate::report::Mark;
 use crate::witness::{Execution, Step};
 use bytes::Bytes;
 use perdura_protocol::{Command, Decode, Encode, Message, SessionId, Slot};
-use perdura_replica::node::Peer;
+use perdura_replica::node::{Peer, StateTransfer};
 use std::collections::BTreeMap;
 
 /// Slots after which members, clients and sessions are looked at again.
@@ -258,8 +258,10 @@ impl World {
 
     /// How far a correct replica is, with which nothing is wrong, and others like it.
     pub(crate) fn check_standstill(&mut self, replica: usize) {
-        // A scenario cuts and holds as it likes, and says itself how replicas have to stand.
-        if self.by_hand {
+        // A scenario cuts and holds as it likes, and says itself how replicas have to stand. Of one seeder
+        // only, a baseline, a liar can be it, and be slow for good.
+        let single = self.plan.state_transfer == StateTransfer::SingleSender;
+        if self.by_hand || (single && !self.plan.liars.is_empty()) {
             return;
         }
         let well = (0..self.n()).filter(|other| self.is_well(*other));
