@@ -428,6 +428,7 @@ impl Agreement {
             changes_sent_ms: _,
             quorum_asked_ms: _,
             changing_since_ms: _,
+            bound_asked,
             bound_asked_ms: _,
             peers: _,
             leader_heard_ms: _,
@@ -460,6 +461,7 @@ impl Agreement {
         }
         writer.put(&configurations.latest().id);
         writer.put(vote_after);
+        writer.put(bound_asked);
         writer.count(marked.len());
         for (slot, history) in marked {
             writer.put(slot);

@@ -37,7 +37,6 @@ impl Agreement {
             }
             self.try_new_view(now);
         }
-        self.ask_for_bound(now);
         self.fetch_if_behind(now);
         self.status_delivered = self.delivered;
     }
@@ -99,8 +98,8 @@ impl Agreement {
         }
     }
 
-    /// Of a proposal on which the other one has voted only the votes: it is slow, and would be slower still. Rarely
-    /// the proposal too, for it may have lost it in a crash.
+    /// Of a proposal on which the other one has voted, or which it asks for if it lacks it, only the votes: it is slow,
+    /// and would be slower still. Rarely the proposal too, for it may have lost it in a crash.
     fn said_about(&self, slot: Slot, to: ReplicaId) -> Vec<Message> {
         let mut said = Vec::new();
         let Some(state) = self.slots.get(&slot) else { return said };
@@ -109,7 +108,9 @@ impl Agreement {
         let voted = [&state.writes, &state.accepts]
             .into_iter()
             .any(|votes| votes.of(to).is_some_and(|vote| vote.view == view));
-        let lacks = !voted || self.peers[to.index()].stalled.is_multiple_of(FORGOTTEN_AFTER);
+        let asks = self.start.choices.contains_key(&slot);
+        let lacks =
+            !(voted || asks) || self.peers[to.index()].stalled.is_multiple_of(FORGOTTEN_AFTER);
         if let (true, true, Some(proposal)) = (self.may_propose(slot), lacks, proposal) {
             said.push(Message::Propose {
                 view,
@@ -123,7 +124,7 @@ impl Agreement {
             said.push(Message::Write { view, slot, digest, signature });
         }
         let own = state.accepts.of(self.settings.me).filter(|vote| vote.view == view);
-        if let (true, Some(vote)) = (self.byzantine(), own) {
+        if let (true, Some(vote)) = (self.byzantine() || to == self.leader(), own) {
             let (digest, signature) = (vote.digest, vote.signature);
             said.push(Message::Accept { view, slot, digest, signature });
         }

@@ -25,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 mod admission;
+mod bound;
 #[doc(hidden)]
 pub mod canonical;
 mod catching_up;

@@ -196,6 +196,8 @@ pub struct Agreement {
     pub(crate) fetched: BTreeMap<Digest, Batch>,
     pub(crate) quorum_asked_ms: Option<u64>,
     pub(crate) changing_since_ms: u64,
+    // Up to where the leader was asked for what the view is bound to, and when something of it came last.
+    pub(crate) bound_asked: Slot,
     pub(crate) bound_asked_ms: u64,
     pub(crate) peers: Vec<PeerStatus>,
     pub(crate) trust: Vec<Trust>,
@@ -281,6 +283,7 @@ impl Agreement {
             fetched: BTreeMap::new(),
             quorum_asked_ms: None,
             changing_since_ms: now.monotonic_ms,
+            bound_asked: Slot(0),
             bound_asked_ms: 0,
             peers: vec![PeerStatus::unknown(now.monotonic_ms); n],
             trust: vec![Trust::default(); n],

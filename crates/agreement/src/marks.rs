@@ -10,6 +10,8 @@ pub struct Marks {
     pub holes_filled: u64,
     /// Times that a new leader asked for a locked batch that it did not hold.
     pub batches_asked_for: u64,
+    /// Questions to a leader for batches that its view is bound to.
+    pub bound_asked_for: u64,
     /// Times that a peer was told of the start of a view that it had missed.
     pub new_views_repeated: u64,
     /// Times that the next leaders did not keep up, and a later one was wished for.

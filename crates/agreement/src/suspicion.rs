@@ -126,6 +126,8 @@ impl Agreement {
             .range(self.delivered.next()..)
             .find(|(_, state)| state.proposal.is_some() && state.decided.is_none())
             .map(|(_, state)| state.since_ms);
+        let bound = self.waits_for_bound().then_some(self.changing_since_ms);
+        let oldest_slot = oldest_slot.into_iter().chain(bound).min();
         let timeout = self.backoff(timing::REQUEST_MS);
         let late = |since: u64, progress: u64| now.monotonic_ms > since.max(progress) + timeout;
         let served_late = |since: u64| late(since, self.served_ms);

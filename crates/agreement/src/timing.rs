@@ -34,5 +34,5 @@ pub const VIEW_CHANGE_MS: u64 = 500;
 /// Doublings of the time-outs over failed views.
 pub const BACKOFF_LIMIT: u32 = 6;
 
-/// An unanswered Fetch is repeated to the next peer after this time.
+/// An unanswered Fetch is repeated to the next peer after this time, a FetchBatch to the leader.
 pub const FETCH_MS: u64 = 500;

@@ -26,6 +26,7 @@ impl Agreement {
         self.note_left(now);
         self.note_overdue(now);
         self.watch_leader(now);
+        self.complete_bound(now);
         if !self.voting() {
             self.excuse_view_change(now);
             return;
@@ -422,10 +423,8 @@ impl Agreement {
     }
 
     pub(crate) fn on_fetch_batch(&mut self, from: ReplicaId, slot: Slot, digest: Digest) {
-        let Some(batch) = self.slots.get(&slot).and_then(|state| state.batch(digest)).cloned()
-        else {
-            return;
-        };
+        let held = self.slots.get(&slot).and_then(|state| state.batch(digest));
+        let Some(batch) = held.or_else(|| self.fetched.get(&digest)).cloned() else { return };
         let message = Message::LockedBatch { slot, batch };
         self.effects.push_back(Effect::Send { to: from, message });
     }
@@ -438,54 +437,8 @@ impl Agreement {
         if self.leads() && self.mode == Mode::Changing && asked {
             self.fetched.insert(digest, batch);
             self.try_new_view(now);
-        } else if self.mode == Mode::Started && self.start.choices.get(&slot) == Some(&digest) {
-            self.on_propose(now, self.leader(), self.view, slot, batch);
-        }
-    }
-
-    /// What the view is bound to is as good as proposed, for everybody computes the same from its NewView.
-    /// So it is not sent again to those who hold it, and the others ask for it. Who has delivered a slot
-    /// votes no more on it: it has the proof for whoever has not.
-    fn take_bound(&mut self, now: Now) {
-        let (leader, null) = (self.leader(), Batch::null());
-        let bound = self.start.choices.range(self.delivered.next()..);
-        let bound: Vec<(Slot, Digest)> = bound.map(|(slot, digest)| (*slot, *digest)).collect();
-        for (slot, digest) in bound {
-            let held = if digest == null.digest() {
-                Some(null.clone())
-            } else {
-                let state = self.slots.get(&slot).and_then(|state| state.batch(digest));
-                state.or_else(|| self.fetched.get(&digest)).cloned()
-            };
-            if let Some(batch) = held
-                && slot > self.delivered
-            {
-                self.on_propose(now, leader, self.view, slot, batch);
-            }
-        }
-        self.bound_asked_ms = 0;
-        self.ask_for_bound(now);
-    }
-
-    /// Asks the leader for batches that the view is bound to and that are not here; again after a while.
-    pub(crate) fn ask_for_bound(&mut self, now: Now) {
-        let due = now.monotonic_ms >= self.bound_asked_ms + timing::FETCH_MS;
-        if self.leads() || self.mode != Mode::Started || !due {
-            return;
-        }
-        self.bound_asked_ms = now.monotonic_ms;
-        let (leader, view) = (self.leader(), self.view);
-        let within = self.delivered.next()..=self.reach().max(self.delivered.next());
-        for (slot, digest) in self.start.choices.range(within) {
-            let state = self.slots.get(slot);
-            let known = state.is_some_and(|state| {
-                let proposed = state.proposal.as_ref();
-                state.decided.is_some() || proposed.is_some_and(|proposal| proposal.view == view)
-            });
-            if !known {
-                let message = Message::FetchBatch { slot: *slot, digest: *digest };
-                self.effects.push_back(Effect::Send { to: leader, message });
-            }
+        } else if self.start.choices.get(&slot) == Some(&digest) {
+            self.on_bound_batch(now, slot, batch);
         }
     }
 

@@ -4,7 +4,7 @@ mod harness;
 
 use harness::Group;
 use perdura_agreement::Suspicion;
-use perdura_protocol::{Slot, View};
+use perdura_protocol::{Record, Slot, View};
 
 fn view(group: &Group, i: usize) -> View {
     group.nodes[i].agreement.as_ref().unwrap().view()
@@ -46,6 +46,46 @@ fn who_holds_what_a_view_is_bound_to_is_not_sent_it_again() {
             .filter(|(view, slot, to)| *view == View(1) && *slot <= last && *to < n - 1);
         assert_eq!(again.count(), 0, "u {u} r {r}");
     }
+}
+
+/// Who lacks it is needed for a quorum, and the first answer of the leader gets lost.
+#[test]
+fn who_lacks_what_a_view_is_bound_to_asks_until_it_comes() {
+    let (mut group, last) = in_flight(2, 1, 1);
+    group.lost_batches = 1;
+    group.run(2_500);
+    assert_eq!(group.lost_batches, 0, "it asked for less");
+    assert!((1..4).all(|i| view(&group, i) == View(1)), "{:?}", group.suspicions);
+    let delivered = [1, 2, 3].map(|i| group.nodes[i].delivered);
+    assert!(delivered.iter().all(|delivered| *delivered >= last), "{delivered:?} of {last:?}");
+}
+
+/// It knows from its log that slots were decided, and the Accepts are lost: it cannot prove it to the others,
+/// who are too few without its votes.
+#[test]
+fn who_cannot_prove_what_was_decided_votes_again() {
+    let mut group = Group::new(6, 1, 1);
+    for _ in 0..6 {
+        group.request();
+        group.run(50);
+    }
+    group.run(500);
+    (0..4).for_each(|i| group.crash(i));
+    let kept = Slot(2);
+    for i in 0..3 {
+        let knows = i == 0;
+        group.nodes[i].durable.retain(|record| match record {
+            Record::Accepts { slot, .. } => *slot <= kept,
+            Record::Delivered { slot, .. } => *slot <= kept || knows,
+            _ => true,
+        });
+    }
+    (0..3).for_each(|i| group.restart(i));
+    let last = group.nodes[0].delivered;
+    assert_eq!([1, 2].map(|i| group.nodes[i].delivered), [kept; 2]);
+    assert!(last > kept.plus(2) && last.0 < 16, "{last:?}: no prefix is certified");
+    group.run(5_000);
+    assert!((1..3).all(|i| group.nodes[i].delivered >= last), "{:?}", group.suspicions);
 }
 
 /// Nobody is at fault for the time in which a replica had no vote, and took part in no change of views.

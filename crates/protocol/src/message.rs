@@ -141,16 +141,16 @@ pub enum Message {
     ViewChange(Box<ViewChange>),
     /// The start of a view.
     NewView(Box<NewView>),
-    /// "Send me this batch of one of your locks."
+    /// "Send me this batch of one of your locks", or of what the view that you lead is bound to.
     FetchBatch {
-        /// The slot of the lock.
+        /// Its slot.
         slot: Slot,
         /// The batch.
         digest: Digest,
     },
     /// Answer to FetchBatch.
     LockedBatch {
-        /// The slot of the lock.
+        /// Its slot.
         slot: Slot,
         /// The batch.
         batch: Batch,

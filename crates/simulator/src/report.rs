@@ -253,6 +253,8 @@ pub enum Mark {
     HolesFilled,
     /// A new leader had to ask for a locked batch.
     LockedBatchAskedFor,
+    /// A batch was asked for to which a view is bound.
+    BoundBatchAskedFor,
     /// Who missed the start of a view was told of it.
     NewViewRepeated,
     /// Who did not keep up was passed over as the next leader.
@@ -303,7 +305,7 @@ pub enum Mark {
 
 impl Mark {
     /// All of them.
-    pub const ALL: [Mark; 42] = [
+    pub const ALL: [Mark; 43] = [
         Mark::TornTailCut,
         Mark::GapRepaired,
         Mark::StateLinked,
@@ -323,6 +325,7 @@ impl Mark {
         Mark::LocksCarried,
         Mark::HolesFilled,
         Mark::LockedBatchAskedFor,
+        Mark::BoundBatchAskedFor,
         Mark::NewViewRepeated,
         Mark::LeaderPassedOver,
         Mark::WriteWithheld,
@@ -460,6 +463,7 @@ impl Report {
             (Mark::LocksCarried, agreement.locks_carried),
             (Mark::HolesFilled, agreement.holes_filled),
             (Mark::LockedBatchAskedFor, agreement.batches_asked_for),
+            (Mark::BoundBatchAskedFor, agreement.bound_asked_for),
             (Mark::NewViewRepeated, agreement.new_views_repeated),
             (Mark::LeaderPassedOver, agreement.leaders_passed_over),
             (Mark::WriteWithheld, agreement.writes_withheld),

@@ -72,6 +72,8 @@ pub struct Group {
     pub two_faced: Option<usize>,
     /// It gets no proposal.
     pub unproposed: Option<usize>,
+    /// So many batches that somebody asked for get lost.
+    pub lost_batches: u32,
     /// What was proposed in which view, and to whom.
     pub proposals: Vec<(View, Slot, usize)>,
     /// A flush takes so much longer.
@@ -122,6 +124,7 @@ impl Group {
             withheld: None,
             two_faced: None,
             unproposed: None,
+            lost_batches: 0,
             proposals: Vec::new(),
             disk_ms: 0,
             window,
@@ -203,6 +206,10 @@ impl Group {
                 return;
             }
             self.proposals.push((*view, *slot, to));
+        }
+        if self.lost_batches > 0 && matches!(message, Message::LockedBatch { .. }) {
+            self.lost_batches -= 1;
+            return;
         }
         if self.cut[from] != self.cut[to] || self.random.below(1000) < self.loss {
             return;

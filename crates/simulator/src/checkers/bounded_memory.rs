@@ -79,7 +79,7 @@ impl BoundedMemory {
             ("bytes of reads", held.reads.1, shrunk(WAITING_READS.bytes)),
             ("replies for the disk", held.replies, WAITING_REPLIES as u64),
             // What goes on until the pipeline stands: of each slot a vote and a decision, and notes. In
-            // a new view each slot above the certified prefix is voted for again.
+            // a new view each slot above the certified prefix may be voted for again.
             (
                 "bytes of records for the disk",
                 held.backlog.0,

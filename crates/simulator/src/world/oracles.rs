@@ -5,6 +5,7 @@ use crate::checkers::{footprints, progress};
 use crate::report::Mark;
 use crate::witness::{Execution, Step};
 use bytes::Bytes;
+use perdura_adversary::Strategy;
 use perdura_protocol::{Command, Decode, Encode, Message, SessionId, Slot};
 use perdura_replica::node::{Peer, StateTransfer};
 use std::collections::BTreeMap;
@@ -258,10 +259,11 @@ impl World {
 
     /// How far a correct replica is, with which nothing is wrong, and others like it.
     pub(crate) fn check_standstill(&mut self, replica: usize) {
-        // A scenario cuts and holds as it likes, and says itself how replicas have to stand. Of one seeder
-        // only, a baseline, a liar can be it, and be slow for good.
-        let single = self.plan.state_transfer == StateTransfer::SingleSender;
-        if self.by_hand || (single && !self.plan.liars.is_empty()) {
+        // A scenario cuts and holds as it likes, and says itself how replicas have to stand. Where one alone
+        // sends a state, as in the baseline, it may be a liar that is slow for good.
+        let delays = [Strategy::SlowTransfer, Strategy::SelectiveSilence, Strategy::Medley];
+        let slow = self.plan.liars.iter().any(|liar| delays.contains(liar));
+        if self.by_hand || (slow && self.plan.state_transfer == StateTransfer::SingleSender) {
             return;
         }
         let well = (0..self.n()).filter(|other| self.is_well(*other));

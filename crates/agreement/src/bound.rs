@@ -1,0 +1,101 @@
+//! What a new view is bound to is as good as proposed, for everybody computes the same from its NewView.
+//! So it is not sent again to those who hold it, and the others ask the leader for it.
+
+use crate::machine::{Agreement, Effect, Mode, Now};
+use crate::timing;
+use perdura_protocol::message::Message;
+use perdura_protocol::{Batch, Digest, Slot};
+
+/// Batches asked for again at a time. What is on its way already costs the leader and the link once more.
+const AGAIN_SLOTS: usize = 8;
+
+impl Agreement {
+    /// The view has just started. What others have delivered comes with its proof, and is asked for only
+    /// if that does not come.
+    pub(crate) fn take_bound(&mut self, now: Now) {
+        self.bound_asked = self.delivered_elsewhere();
+        self.bound_asked_ms = now.monotonic_ms;
+        self.complete_bound(now);
+        self.fetch_more(now);
+    }
+
+    /// Takes what is held as proposed as far as there is room for it, and asks for the rest: once, and again
+    /// when nothing has come for a while.
+    pub(crate) fn complete_bound(&mut self, now: Now) {
+        if self.mode != Mode::Started {
+            return;
+        }
+        let bound = self.start.choices.range(self.prefix.slot.next()..);
+        let open: Vec<(Slot, Digest)> = bound
+            .filter(|(slot, _)| self.lacks_bound(**slot))
+            .map(|(slot, digest)| (*slot, *digest))
+            .collect();
+        let mut missing = Vec::new();
+        for (slot, digest) in open {
+            if !self.lacks_bound(slot) {
+                continue; // What came before it has brought the proof.
+            }
+            match self.bound_batch(slot, digest) {
+                Some(batch) => self.on_propose(now, self.leader(), self.view, slot, batch),
+                None => missing.push((slot, digest)),
+            }
+        }
+        if !self.leads() {
+            self.ask_for_bound(now, missing);
+        }
+    }
+
+    fn ask_for_bound(&mut self, now: Now, mut missing: Vec<(Slot, Digest)>) {
+        let (reach, asked) = (self.reach(), self.bound_asked);
+        missing.retain(|(slot, _)| *slot <= reach);
+        if now.monotonic_ms >= self.bound_asked_ms + timing::FETCH_MS {
+            missing.truncate(AGAIN_SLOTS);
+        } else {
+            missing.retain(|(slot, _)| *slot > asked);
+        }
+        let Some((last, _)) = missing.last() else { return };
+        (self.bound_asked, self.bound_asked_ms) = (asked.max(*last), now.monotonic_ms);
+        self.marks.bound_asked_for += 1;
+        let to = self.leader();
+        self.effects.extend(missing.into_iter().map(|(slot, digest)| {
+            let message = Message::FetchBatch { slot, digest };
+            Effect::Send { to, message }
+        }));
+    }
+
+    /// A batch has come that the view is bound to.
+    pub(crate) fn on_bound_batch(&mut self, now: Now, slot: Slot, batch: Batch) {
+        if self.mode == Mode::Started && self.lacks_bound(slot) {
+            self.bound_asked_ms = now.monotonic_ms;
+            self.on_propose(now, self.leader(), self.view, slot, batch);
+        }
+    }
+
+    fn bound_batch(&self, slot: Slot, digest: Digest) -> Option<Batch> {
+        let null = Batch::null();
+        if digest == null.digest() {
+            return Some(null);
+        }
+        let held = self.slots.get(&slot).and_then(|state| state.batch(digest));
+        held.or_else(|| self.fetched.get(&digest)).cloned()
+    }
+
+    /// Whether the slot is still to be proposed here. Who knows that it was decided votes no more on it, for it can
+    /// prove that to whoever does not; unless it knows it from its own log alone, of which only the batch is left.
+    fn lacks_bound(&self, slot: Slot) -> bool {
+        let state = self.slots.get(&slot);
+        let proposal = state.and_then(|state| state.proposal.as_ref());
+        let proven = match state.and_then(|state| state.decided.as_ref()) {
+            Some(decided) => !self.byzantine() || !decided.accepts.is_empty(),
+            None => slot <= self.delivered,
+        };
+        !proven && proposal.is_none_or(|proposal| proposal.view != self.view)
+    }
+
+    /// Whether the view is bound to a batch that is not here, and that nobody is known to have delivered.
+    pub(crate) fn waits_for_bound(&self) -> bool {
+        let first = self.delivered.max(self.delivered_elsewhere()).next();
+        let within = first..=self.reach().max(first);
+        self.start.choices.range(within).any(|(slot, _)| self.lacks_bound(*slot))
+    }
+}
