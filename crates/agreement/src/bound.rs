@@ -13,7 +13,7 @@ impl Agreement {
     /// The view has just started. What others have delivered comes with its proof, and is asked for only
     /// if that does not come.
     pub(crate) fn take_bound(&mut self, now: Now) {
-        self.bound_asked = self.delivered_elsewhere();
+        self.bound_asked = self.delivered_here();
         self.bound_asked_ms = now.monotonic_ms;
         self.complete_bound(now);
         self.fetch_more(now);
@@ -66,8 +66,10 @@ impl Agreement {
     /// A batch has come that the view is bound to.
     pub(crate) fn on_bound_batch(&mut self, now: Now, slot: Slot, batch: Batch) {
         if self.mode == Mode::Started && self.lacks_bound(slot) {
-            self.bound_asked_ms = now.monotonic_ms;
             self.on_propose(now, self.leader(), self.view, slot, batch);
+            if !self.lacks_bound(slot) {
+                self.bound_asked_ms = now.monotonic_ms;
+            }
         }
     }
 
@@ -85,17 +87,21 @@ impl Agreement {
     fn lacks_bound(&self, slot: Slot) -> bool {
         let state = self.slots.get(&slot);
         let proposal = state.and_then(|state| state.proposal.as_ref());
-        let proven = match state.and_then(|state| state.decided.as_ref()) {
-            Some(decided) => !self.byzantine() || !decided.accepts.is_empty(),
-            None => slot <= self.delivered,
-        };
+        let decided = state.is_some_and(|state| state.decided.is_some());
+        let proven = (decided || slot <= self.delivered) && !self.is_unproven(slot);
         !proven && proposal.is_none_or(|proposal| proposal.view != self.view)
+    }
+
+    /// Whether the slot is known to be decided, and nothing here would show that to others.
+    pub(crate) fn is_unproven(&self, slot: Slot) -> bool {
+        let decided = self.slots.get(&slot).and_then(|state| state.decided.as_ref());
+        self.byzantine() && decided.is_some_and(|decided| decided.accepts.is_empty())
     }
 
     /// Whether the view is bound to a batch that is not here, and that nobody is known to have delivered.
     pub(crate) fn waits_for_bound(&self) -> bool {
-        let first = self.delivered.max(self.delivered_elsewhere()).next();
-        let within = first..=self.reach().max(first);
-        self.start.choices.range(within).any(|(slot, _)| self.lacks_bound(*slot))
+        let (first, reach) = (self.delivered.max(self.delivered_here()).next(), self.reach());
+        let mut bound = self.start.choices.range(first..).take_while(|(slot, _)| **slot <= reach);
+        bound.any(|(slot, _)| self.lacks_bound(*slot))
     }
 }

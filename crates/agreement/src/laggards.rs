@@ -3,6 +3,7 @@
 //! not missed, and no peer's word makes a replica send more than a bounded answer per Status.
 
 use crate::machine::{Agreement, Effect, Mode, Now};
+use crate::peers::PeerStatus;
 use crate::timing;
 use perdura_protocol::message::Message;
 use perdura_protocol::{Configuration, Digest, Record, ReplicaId, Slot, View, seeded};
@@ -81,19 +82,25 @@ impl Agreement {
         }
     }
 
-    /// Repeats what this replica said about slots that neither it nor the peer has delivered.
+    /// Repeats what this replica said about slots that it or the peer has not delivered, and of those that it
+    /// has delivered what it cannot prove.
     fn repeat_for(&mut self, to: ReplicaId, delivered: Slot) {
         if self.leads() && !self.byzantine() && delivered < self.delivered {
             let (view, slot, history) = (self.view, self.delivered, self.history);
             let message = Message::Decided { view, slot, history };
             self.effects.push_back(Effect::Send { to, message });
         }
-        let first = delivered.max(self.delivered).next();
-        let slots: Vec<Slot> =
-            self.slots.range(first..).map(|(slot, _)| *slot).take(REPEATED_SLOTS).collect();
+        let first = self.prefix.slot.max(delivered.min(self.delivered)).next();
+        let open = self.slots.range(first..).map(|(slot, _)| *slot);
+        let open = open.filter(|slot| *slot > self.delivered || self.is_unproven(*slot));
+        let slots: Vec<Slot> = open.take(REPEATED_SLOTS).collect();
+        let counted = !self.byzantine() && to == self.leader();
         for slot in slots {
             for message in self.said_about(slot, to) {
                 self.send_in_view(to, message);
+            }
+            if counted {
+                self.repeat_accept(to, slot);
             }
         }
     }
@@ -109,8 +116,9 @@ impl Agreement {
             .into_iter()
             .any(|votes| votes.of(to).is_some_and(|vote| vote.view == view));
         let asks = self.start.choices.contains_key(&slot);
-        let lacks =
-            !(voted || asks) || self.peers[to.index()].stalled.is_multiple_of(FORGOTTEN_AFTER);
+        let peer = &self.peers[to.index()];
+        let forgotten = peer.stalled.is_multiple_of(FORGOTTEN_AFTER);
+        let lacks = slot > peer.delivered && (forgotten || !(voted || asks));
         if let (true, true, Some(proposal)) = (self.may_propose(slot), lacks, proposal) {
             said.push(Message::Propose {
                 view,
@@ -124,7 +132,7 @@ impl Agreement {
             said.push(Message::Write { view, slot, digest, signature });
         }
         let own = state.accepts.of(self.settings.me).filter(|vote| vote.view == view);
-        if let (true, Some(vote)) = (self.byzantine() || to == self.leader(), own) {
+        if let (true, Some(vote)) = (self.byzantine(), own) {
             let (digest, signature) = (vote.digest, vote.signature);
             said.push(Message::Accept { view, slot, digest, signature });
         }
@@ -133,12 +141,21 @@ impl Agreement {
 
     /// The slot that r + 1 peers say they delivered, so that one correct one did.
     pub(crate) fn delivered_elsewhere(&self) -> Slot {
+        self.delivered_by(|_| true)
+    }
+
+    /// The same of peers that are here, so that one correct one is, which has it.
+    pub(crate) fn delivered_here(&self) -> Slot {
+        self.delivered_by(|peer| peer.connected)
+    }
+
+    fn delivered_by(&self, counts: impl Fn(&PeerStatus) -> bool) -> Slot {
         let me = self.settings.me.index();
         let mut slots: Vec<Slot> = self
             .peers
             .iter()
             .enumerate()
-            .filter(|(index, _)| *index != me)
+            .filter(|(index, peer)| *index != me && counts(peer))
             .map(|(_, peer)| peer.delivered)
             .collect();
         slots.sort_unstable_by(|a, b| b.cmp(a));

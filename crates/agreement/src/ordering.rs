@@ -60,7 +60,8 @@ impl Agreement {
         if other || self.mode != Mode::Started || slot <= self.prefix.slot || slot > far {
             return false;
         }
-        if self.is_settled(slot) {
+        let bound = self.start.choices.get(&slot).filter(|_| !seeded!(ChoiceIgnored));
+        if self.is_settled(slot) || bound.is_some_and(|digest| *digest != batch.digest()) {
             return false;
         }
         let replaced = self.slots.get(&slot).map_or(0, SlotState::held_bytes);
@@ -102,8 +103,8 @@ impl Agreement {
         self.advance(now, slot);
     }
 
-    /// r = 0: the leader repeated a proposal, so it may have missed this replica's Accept.
-    fn repeat_accept(&mut self, to: ReplicaId, slot: Slot) {
+    /// r = 0: the leader stands still, or repeated a proposal, so it may have missed this replica's Accept.
+    pub(crate) fn repeat_accept(&mut self, to: ReplicaId, slot: Slot) {
         let Some(locked) = self.slots.get(&slot).and_then(|state| state.locked.as_ref()) else {
             return;
         };

@@ -74,6 +74,8 @@ pub struct Group {
     pub unproposed: Option<usize>,
     /// So many batches that somebody asked for get lost.
     pub lost_batches: u32,
+    /// So many Writes to replica 0 get lost.
+    pub lost_writes: u32,
     /// What was proposed in which view, and to whom.
     pub proposals: Vec<(View, Slot, usize)>,
     /// A flush takes so much longer.
@@ -125,6 +127,7 @@ impl Group {
             two_faced: None,
             unproposed: None,
             lost_batches: 0,
+            lost_writes: 0,
             proposals: Vec::new(),
             disk_ms: 0,
             window,
@@ -206,6 +209,10 @@ impl Group {
                 return;
             }
             self.proposals.push((*view, *slot, to));
+        }
+        if self.lost_writes > 0 && to == 0 && matches!(message, Message::Write { .. }) {
+            self.lost_writes -= 1;
+            return;
         }
         if self.lost_batches > 0 && matches!(message, Message::LockedBatch { .. }) {
             self.lost_batches -= 1;
