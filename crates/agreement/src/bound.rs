@@ -73,13 +73,15 @@ impl Agreement {
         }
     }
 
-    fn bound_batch(&self, slot: Slot, digest: Digest) -> Option<Batch> {
+    /// The batch, if it is here or null.
+    pub(crate) fn bound_batch(&self, slot: Slot, digest: Digest) -> Option<Batch> {
         let null = Batch::null();
-        if digest == null.digest() {
-            return Some(null);
-        }
+        if digest == null.digest() { Some(null) } else { self.held_batch(slot, digest).cloned() }
+    }
+
+    pub(crate) fn held_batch(&self, slot: Slot, digest: Digest) -> Option<&Batch> {
         let held = self.slots.get(&slot).and_then(|state| state.batch(digest));
-        held.or_else(|| self.fetched.get(&digest)).cloned()
+        held.or_else(|| self.fetched.get(&digest))
     }
 
     /// Whether the slot is still to be proposed here. Who knows that it was decided votes no more on it, for it can

@@ -45,10 +45,13 @@ impl Agreement {
         self.tell_decided();
     }
 
-    /// A restarted leader sends no Propose in the view it restarted in (A2).
     fn may_lead(&self) -> bool {
-        let restarted = self.restarted_in == Some(self.view) && !seeded!(RestartedLeaderProposes);
-        self.leads() && self.mode == Mode::Started && !restarted
+        self.leads() && self.mode == Mode::Started && !self.has_restarted()
+    }
+
+    /// Whether this replica was restarted in this view: as its leader it sends no Propose (A2).
+    pub(crate) fn has_restarted(&self) -> bool {
+        self.restarted_in == Some(self.view) && !seeded!(RestartedLeaderProposes)
     }
 
     /// Whether it is this replica that proposes in the slot. What the view is bound to it holds without
@@ -69,12 +72,7 @@ impl Agreement {
             return None;
         }
         if let Some(digest) = self.start.choices.get(&slot) {
-            let null = Batch::null();
-            if *digest == null.digest() {
-                return Some(null);
-            }
-            let held = self.slots.get(&slot).and_then(|state| state.batch(*digest));
-            return held.or_else(|| self.fetched.get(digest)).cloned();
+            return self.bound_batch(slot, *digest);
         }
         self.fetched.clear();
         let in_flight = slot.0 - 1 - self.delivered.0.min(slot.0 - 1);

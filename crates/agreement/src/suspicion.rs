@@ -3,7 +3,6 @@
 use crate::machine::{Agreement, Effect, Now};
 use crate::timing;
 use perdura_protocol::message::Message;
-use perdura_protocol::seeded;
 use std::fmt;
 
 /// What a replica has against its leader, or against a view that does not start.
@@ -82,9 +81,7 @@ impl Agreement {
         if self.leads() {
             // A proposal that arrived late is fresh no more and finds no votes, and no follower
             // can bring the view down alone: the leader gives up with them.
-            let restarted =
-                self.restarted_in == Some(self.view) && !seeded!(RestartedLeaderProposes);
-            let restarted = restarted.then_some(Suspicion::Restarted);
+            let restarted = self.has_restarted().then_some(Suspicion::Restarted);
             return restarted.or_else(|| self.stuck(now)).or_else(follows);
         }
         let ms = now.monotonic_ms;

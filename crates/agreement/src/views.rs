@@ -321,9 +321,7 @@ impl Agreement {
     }
 
     fn holds_batch(&self, slot: Slot, digest: Digest) -> bool {
-        digest == Batch::null().digest()
-            || self.fetched.contains_key(&digest)
-            || self.slots.get(&slot).is_some_and(|state| state.batch(digest).is_some())
+        digest == Batch::null().digest() || self.held_batch(slot, digest).is_some()
     }
 
     /// As leader of the view asked for: starts it when a quorum of view changes is there whose
@@ -423,8 +421,7 @@ impl Agreement {
     }
 
     pub(crate) fn on_fetch_batch(&mut self, from: ReplicaId, slot: Slot, digest: Digest) {
-        let held = self.slots.get(&slot).and_then(|state| state.batch(digest));
-        let Some(batch) = held.or_else(|| self.fetched.get(&digest)).cloned() else { return };
+        let Some(batch) = self.held_batch(slot, digest).cloned() else { return };
         let message = Message::LockedBatch { slot, batch };
         self.effects.push_back(Effect::Send { to: from, message });
     }
