@@ -100,7 +100,7 @@ fn what_happens_over_time_is_written_down_with_checkpoints_and_a_recovery() {
     for (name, compared) in [fig10, fig11] {
         let mut command = program();
         command.args(["bench", "paper", name, "--crash", "1", "--state-mb", "3", "--rate", "400"]);
-        command.args(["--checkpoint-mib", "1", "--seconds", "4"]);
+        command.args(["--checkpoint-mib", "1", "--seconds", "4", "--warm-up", "0.5"]);
         command.arg("--work").arg(&work).arg("--out").arg(&out);
         let table = common::Ran::from(command.output().unwrap()).ok();
         assert!(compared.iter().all(|what| table.matches(what).count() >= 2), "{table}");

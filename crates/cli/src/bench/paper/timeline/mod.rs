@@ -87,6 +87,10 @@ pub struct Options {
     /// Seconds to measure in each run
     #[arg(long, value_name = "S", default_value_t = 180.0, value_parser = parse_seconds)]
     pub seconds: f64,
+    /// Seconds of writes before, as many as the group takes, that are not measured: a replica's memory
+    /// grows for a minute or so before it is reused [default: none]
+    #[arg(long, value_name = "S", value_parser = parse_seconds)]
+    pub warm_up: Option<f64>,
     /// Rounds over all that is compared; medians are over these
     #[arg(long, visible_alias = "runs", value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u32).range(1..=100))]

@@ -240,6 +240,7 @@ pub fn json(scene: Scene, faults: Faults, options: &Options, courses: &[(u32, Co
         "state_mb": options.state_mb,
         "value_size": options.value_size,
         "seconds": options.seconds,
+        "warm_up_seconds": options.warm_up,
         "checkpoint_mib": options.checkpoint_mib(),
         "rounds": options.rounds,
         "medians": medians.collect::<Vec<Value>>(),

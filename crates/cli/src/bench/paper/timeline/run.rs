@@ -23,10 +23,13 @@ use std::time::{Duration, SystemTime};
 /// Callers of an open loop: as many writes may be in flight, and more wait for one of them.
 const CALLERS: u32 = 2048;
 
-/// Callers with which the peak is measured, and for how long, seconds.
-const PEAK: (u32, f64) = (512, 10.0);
+/// Callers with which the group takes as many writes as it can.
+const MOST_CALLERS: u32 = 512;
 
-/// After the state is loaded: the checkpoints that it made due are stored.
+/// For how long the peak is measured, seconds.
+const PEAK_S: f64 = 10.0;
+
+/// After the state is loaded, and the writes to warm up: the checkpoints that they made due are stored.
 const SETTLE: Duration = Duration::from_secs(5);
 
 /// The replica goes down after this part of the run, ...
@@ -204,6 +207,10 @@ impl One<'_> {
         let workload = Rc::new(Workload::new(options.keys(), options.value_size as usize, 0)?);
         eprintln!("{}: loading {} MB", self.variant.name(self.scene), options.state_mb);
         load::preload(&clients, &workload, LOADING).await?;
+        if let Some(seconds) = options.warm_up {
+            eprintln!("  as many writes as possible for {seconds} s, to warm up");
+            self.flat_out(&clients, &workload, seconds).await?;
+        }
         tokio::time::sleep(SETTLE).await;
         let rate = match self.rate {
             Some(rate) => rate,
@@ -260,11 +267,19 @@ impl One<'_> {
         })
     }
 
-    async fn peak(&self, clients: &[Client], workload: &Rc<Workload>) -> Result<f64> {
-        let (callers, seconds) = PEAK;
-        let timeout = self.options.timeout;
+    async fn flat_out(
+        &self,
+        clients: &[Client],
+        workload: &Rc<Workload>,
+        seconds: f64,
+    ) -> Result<Measured> {
+        let (callers, timeout) = (MOST_CALLERS, self.options.timeout);
         let demand = Demand { callers, seconds, rate: None, fast: false, timeout, trace: false };
-        let measured = load::measure(clients, workload, &demand).await?;
+        load::measure(clients, workload, &demand).await
+    }
+
+    async fn peak(&self, clients: &[Client], workload: &Rc<Workload>) -> Result<f64> {
+        let measured = self.flat_out(clients, workload, PEAK_S).await?;
         let peak = measured.completed() as f64 / measured.elapsed.as_secs_f64();
         ensure!(peak > 0.0, "no write succeeded; see the logs of the replicas");
         let percent = self.options.load.unwrap_or(self.scene.load());
