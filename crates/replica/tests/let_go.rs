@@ -6,15 +6,17 @@ mod follower;
 
 use follower::{Follower, now, put};
 use perdura_protocol::configuration::{Parameters, Schedule};
-use perdura_protocol::{Command, Slot};
+use perdura_protocol::statement::Kind;
+use perdura_protocol::{Command, Context, Digest, Message, Scheme, SecretKey, Slot, View};
 use perdura_replica::node::Input;
 
 /// Slots from one boundary of the group to the next.
 const INTERVAL: u64 = 8;
 
 /// Passes so many boundaries, whose states are digested and stored as the follower wants it. Those it gave
-/// to be stored, those it let go, and those it wanted digested, by their slots.
-fn passed(schedule: Schedule, boundaries: u64) -> [Vec<Slot>; 3] {
+/// to be stored, those it let go, and those it wanted digested, by their slots. If `certified`, the leader has
+/// the same digests.
+fn passed(schedule: Schedule, boundaries: u64, certified: bool) -> [Vec<Slot>; 3] {
     let n = if schedule == Schedule::Sequential { 3 } else { 1 };
     let mut follower = Follower::new(|parameters| Parameters {
         schedule,
@@ -33,6 +35,9 @@ fn passed(schedule: Schedule, boundaries: u64) -> [Vec<Slot>; 3] {
             follower.node.handle(now(follower.now_ms), Input::StateDigested { manifest, digest });
             let boundary = follower.node.report().boundary;
             assert_eq!(boundary, Some((snapshot.slot(), digest)), "whoever stores it");
+            if certified {
+                follower.give(&leaders_vote(snapshot.slot(), digest));
+            }
         }
         for snapshot in std::mem::take(&mut follower.storing) {
             let manifest = snapshot.manifest();
@@ -42,24 +47,45 @@ fn passed(schedule: Schedule, boundaries: u64) -> [Vec<Slot>; 3] {
         follower.end_round();
         follower.persist();
     }
+    follower.wait(100);
     let let_go = follower.let_go.iter().map(|state| state.slot()).collect();
     [stored, let_go, digested]
 }
 
+fn leaders_vote(slot: Slot, digest: Digest) -> Message {
+    let key = SecretKey::from_seed(Scheme::KeyedHash, [10; 32]);
+    let context = Context { cluster: common::CLUSTER, configuration: 0 };
+    let signature = key.sign(&context.statement(Kind::Checkpoint, View(0), slot, digest));
+    Message::Checkpoint { slot, digest, signature }
+}
+
 #[test]
 fn all_but_the_last_two_that_are_stored() {
-    let [stored, let_go, digested] = passed(Schedule::Coordinated, 6);
+    let [stored, let_go, digested] = passed(Schedule::Coordinated, 6, false);
     assert_eq!(stored, (1..=6).map(|k| Slot(k * INTERVAL)).collect::<Vec<_>>());
     assert_eq!(let_go, stored[..4]);
     assert!(digested.is_empty());
 }
 
 #[test]
-fn all_but_the_last_that_is_digested_and_the_last_two_that_are_stored() {
-    let [stored, mut let_go, digested] = passed(Schedule::Sequential, 12);
+fn all_but_the_last_two_that_are_digested_and_the_last_two_that_are_stored() {
+    let [stored, mut let_go, digested] = passed(Schedule::Sequential, 12, false);
     assert_eq!(digested, (1..=12).map(|k| Slot(k * INTERVAL)).collect::<Vec<_>>());
     assert_eq!(stored.len(), 4);
-    let mut expected = [&digested[..11], &stored[..2]].concat();
+    let mut expected = [&digested[..10], &stored[..2]].concat();
+    expected.sort();
+    let_go.sort();
+    assert_eq!(let_go, expected, "once for each place that it had");
+}
+
+/// Others are given the newest that is certified, so the older ones only take memory.
+#[test]
+fn all_before_the_last_that_is_certified() {
+    let [stored, mut let_go, digested] = passed(Schedule::Sequential, 12, true);
+    assert_eq!((digested.len(), stored.len()), (12, 4));
+    let last = digested[11];
+    let mut expected = [&digested[..11], &stored[..]].concat();
+    expected.retain(|slot| *slot < last);
     expected.sort();
     let_go.sort();
     assert_eq!(let_go, expected, "once for each place that it had");

@@ -97,19 +97,15 @@ impl<S: Service> Node<S> {
             None => Machine::new(&parameters, genesis_of_zero(genesis), make_service())?,
             Some((manifest, pieces)) => {
                 let machine = Machine::restore(&parameters, &manifest, pieces, make_service())?;
-                let digest = manifest.digest();
                 checkpointing.kept = manifest.slot;
-                let snapshot = machine.snapshot();
-                let stored = Stored { snapshot, manifest, digest, apart: false };
-                checkpointing.add_stored(stored, 0);
+                checkpointing.add_stored(Stored::new(machine.snapshot(), manifest), 0);
                 machine
             }
         };
         if let Some((manifest, pieces)) = found.proven
             && let Ok(older) = Machine::restore(&parameters, &manifest, pieces, make_service())
         {
-            let (snapshot, digest) = (older.snapshot(), manifest.digest());
-            let stored = Stored { snapshot, manifest, digest, apart: true };
+            let stored = Stored { apart: true, ..Stored::new(older.snapshot(), manifest) };
             checkpointing.stored.push_front(stored);
         }
         let certified = certificates(&found.records);

@@ -138,7 +138,7 @@ impl<S: Service> Node<S> {
 
     fn stored_states(&self) -> Vec<(Slot, Digest)> {
         let stored = self.checkpointing.stored.iter();
-        stored.map(|stored| (stored.snapshot.slot(), stored.digest)).collect()
+        stored.map(|stored| (stored.slot(), stored.digest)).collect()
     }
 
     /// After a restart: the newest state here that the log says is certified, and what was voted for
@@ -221,8 +221,7 @@ impl<S: Service> Node<S> {
     /// not blame anybody for what it verifies in vain: it looks at the votes again when it has stored
     /// that state itself.
     pub(super) fn certify_state(&mut self, slot: Slot) {
-        let storing =
-            self.checkpointing.is_storing(slot) || self.checkpointing.held(slot).is_some();
+        let storing = self.checkpointing.is_storing(slot) || self.checkpointing.is_known(slot);
         let certificates = &mut self.checkpointing.certificates;
         if slot < certificates.slot() || slot > self.machine.slot() {
             return;

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use perdura_durability::PieceName;
 use perdura_execution::{Entry, Manifest, Service, StateSnapshot};
 use perdura_protocol::configuration::{Parameters, Schedule};
-use perdura_protocol::message::{Decision, Message};
+use perdura_protocol::message::{Decision, Message, StateCertificate};
 use perdura_protocol::viewchange::PrefixCertificate;
 use perdura_protocol::{Batch, Digest, Encode, ReplicaId, Slot, limits, seeded};
 use std::collections::{BTreeMap, VecDeque};
@@ -25,8 +25,8 @@ use std::collections::{BTreeMap, VecDeque};
 /// Bytes of recent batches kept in memory for laggards; older ones are read from the log.
 pub const RECENT_BYTES: usize = 32 * 1024 * 1024;
 
-/// States kept in memory for sending, copied on write: the newest, and the one before it, which a
-/// replica may be fetching right now.
+/// Stored states whose digests are voted for, and which are in memory, copied on write, as long as they may be
+/// sent to others.
 const STORED: usize = 2;
 
 /// The state that a replica was last offered, or asked for, is kept for this time though newer ones are
@@ -45,11 +45,24 @@ pub(super) struct Boundary {
 }
 
 pub(super) struct Stored {
-    pub snapshot: StateSnapshot,
+    /// None if it is on disk alone.
+    pub snapshot: Option<StateSnapshot>,
     pub manifest: Manifest,
     pub digest: Digest,
     /// It shares no memory with the others: it was read at the start, to be offered.
     pub apart: bool,
+}
+
+impl Stored {
+    /// One that is in memory.
+    pub fn new(snapshot: StateSnapshot, manifest: Manifest) -> Stored {
+        let digest = manifest.digest();
+        Stored { snapshot: Some(snapshot), manifest, digest, apart: false }
+    }
+
+    pub fn slot(&self) -> Slot {
+        self.manifest.slot
+    }
 }
 
 pub(super) struct Digesting {
@@ -108,10 +121,10 @@ fn keep_latest(
     needed: impl Fn(Slot) -> bool,
 ) -> impl Iterator<Item = StateSnapshot> {
     let older = states.len().saturating_sub(most);
-    let stays = |held: &(usize, Stored)| held.0 >= older || needed(held.1.snapshot.slot());
+    let stays = |held: &(usize, Stored)| held.0 >= older || needed(held.1.slot());
     let (stay, go): (Vec<_>, Vec<_>) = states.drain(..).enumerate().partition(stays);
     states.extend(stay.into_iter().map(|(_, held)| held));
-    go.into_iter().map(|(_, held)| held.snapshot)
+    go.into_iter().filter_map(|(_, held)| held.snapshot)
 }
 
 fn is_pinned(pins: &BTreeMap<ReplicaId, (Slot, u64)>, slot: Slot, now_ms: u64) -> bool {
@@ -154,7 +167,7 @@ impl Checkpointing {
 
     /// The newest durable checkpoint's slot.
     pub fn slot(&self) -> Slot {
-        self.stored.back().map_or(Slot(0), |stored| stored.snapshot.slot())
+        self.stored.back().map_or(Slot(0), Stored::slot)
     }
 
     /// Counts a slot; says whether it is a boundary.
@@ -187,7 +200,7 @@ impl Checkpointing {
 
     /// The digest of this replica's own state after a slot, where it is known.
     pub fn own_digest(&self, slot: Slot) -> Option<Digest> {
-        let mut stored = self.stored.iter().filter(|stored| stored.snapshot.slot() == slot);
+        let mut stored = self.stored.iter().filter(|stored| stored.slot() == slot);
         let digested =
             || self.digests.iter().find(|digest| digest.0 == slot).map(|digest| digest.1);
         stored.next().map(|stored| stored.digest).or_else(digested)
@@ -204,30 +217,56 @@ impl Checkpointing {
     }
 
     fn add_digested(&mut self, digested: Stored, now_ms: u64) {
-        self.digests.push_back((digested.snapshot.slot(), digested.digest));
+        self.digests.push_back((digested.slot(), digested.digest));
         if self.digests.len() > self.states {
             self.digests.pop_front();
         }
         self.digested.push_back(digested);
-        let gone = keep_latest(&mut self.digested, 1, |slot| is_pinned(&self.pins, slot, now_ms));
+        // The one before may be the newest that is certified: it is what others can use.
+        let gone = keep_latest(&mut self.digested, 2, |slot| is_pinned(&self.pins, slot, now_ms));
         self.let_go.extend(gone);
     }
 
     /// The state after a slot, if it can be given to others.
-    pub fn held(&self, slot: Slot) -> Option<&Stored> {
-        let mut held = self.stored.iter().chain(&self.digested);
-        held.find(|held| held.snapshot.slot() == slot)
+    pub fn held(&self, slot: Slot) -> Option<(&StateSnapshot, &Manifest)> {
+        let held = self.stored.iter().chain(&self.digested).filter(|held| held.slot() == slot);
+        held.filter_map(|held| Some((held.snapshot.as_ref()?, &held.manifest))).next()
+    }
+
+    /// Whether the state after a slot was stored or digested here not long ago.
+    pub fn is_known(&self, slot: Slot) -> bool {
+        self.stored.iter().chain(&self.digested).any(|held| held.slot() == slot)
+    }
+
+    /// The newest state that others can be given, where `prefix` is proven to be decided.
+    pub fn offered(&self, prefix: Slot) -> Option<&StateCertificate> {
+        let usable = |slot| prefix >= slot && self.held(slot).is_some();
+        self.certificates.all().find(|state| usable(state.slot))
+    }
+
+    /// Others are given the newest state that is certified. What is older leaves the memory, unless somebody
+    /// fetches it right now: as it is shared with the state of now, it costs as much as has changed since,
+    /// after some minutes of load as much as all of it.
+    pub fn let_older_go(&mut self, prefix: Slot, now_ms: u64) {
+        let Some(offered) = self.offered(prefix).map(|state| state.slot) else { return };
+        let goes =
+            |held: &Stored| held.slot() < offered && !is_pinned(&self.pins, held.slot(), now_ms);
+        let stored = self.stored.iter_mut().filter(|held| !held.apart && goes(held));
+        self.let_go.extend(stored.filter_map(|held| held.snapshot.take()));
+        let (go, stay): (Vec<_>, Vec<_>) = self.digested.drain(..).partition(goes);
+        self.digested.extend(stay);
+        self.let_go.extend(go.into_iter().filter_map(|held| held.snapshot));
     }
 
     /// A state that is not shared with newer ones goes as soon as one of those is proven.
     pub fn drop_apart(&mut self, now_ms: u64) {
         let proven = self.certificates.slot();
         let (stay, go): (Vec<_>, Vec<_>) = self.stored.drain(..).partition(|stored| {
-            let slot = stored.snapshot.slot();
+            let slot = stored.slot();
             !stored.apart || slot >= proven || is_pinned(&self.pins, slot, now_ms)
         });
         self.stored.extend(stay);
-        self.let_go.extend(go.into_iter().map(|stored| stored.snapshot));
+        self.let_go.extend(go.into_iter().filter_map(|stored| stored.snapshot));
     }
 
     fn add_recent(&mut self, decision: Decision) {
@@ -243,7 +282,7 @@ impl Checkpointing {
     pub fn forget_storing(&mut self) {
         self.let_go.extend(self.storing.take().into_iter().chain(self.next.take()));
         self.let_go.extend(self.digesting.drain(..).map(|waiting| waiting.snapshot));
-        self.let_go.extend(self.digested.drain(..).map(|digested| digested.snapshot));
+        self.let_go.extend(self.digested.drain(..).filter_map(|digested| digested.snapshot));
         self.stored_after = None;
         self.digests_first = false;
     }
@@ -362,7 +401,7 @@ impl<S: Service> Node<S> {
             return; // A transferred state has taken its place.
         };
         checkpointing.digests_first = false;
-        let digested = Stored { snapshot: first.snapshot, manifest, digest, apart: false };
+        let digested = Stored { digest, ..Stored::new(first.snapshot, manifest) };
         checkpointing.add_digested(digested, self.ticked_ms);
         self.judge_early(slot);
         self.vote_for_state(slot, digest);
@@ -426,8 +465,7 @@ impl<S: Service> Node<S> {
     pub(super) fn add_checkpoint(&mut self, snapshot: StateSnapshot, manifest: Manifest) {
         let (slot, digest) = (manifest.slot, manifest.digest());
         let previous = self.checkpointing.slot();
-        let stored = Stored { snapshot, manifest, digest, apart: false };
-        self.checkpointing.add_stored(stored, self.ticked_ms);
+        self.checkpointing.add_stored(Stored::new(snapshot, manifest), self.ticked_ms);
         self.counters.checkpoints += 1;
         self.state_is_stored(slot);
         let below = previous.min(self.agreement.prefix().slot).min(self.checkpointing.proven);
@@ -512,10 +550,15 @@ impl<S: Service> Node<S> {
     /// The manifest of a stored state, encoded; empty if it is gone.
     pub(super) fn manifest_bytes(&mut self, now: Now, to: ReplicaId, slot: Slot) -> Bytes {
         let stored = self.asked_for(now, to, slot);
-        stored.map(|stored| stored.manifest.to_bytes()).unwrap_or_default()
+        stored.map(|(_, manifest)| manifest.to_bytes()).unwrap_or_default()
     }
 
-    fn asked_for(&mut self, now: Now, by: ReplicaId, slot: Slot) -> Option<&Stored> {
+    fn asked_for(
+        &mut self,
+        now: Now,
+        by: ReplicaId,
+        slot: Slot,
+    ) -> Option<(&StateSnapshot, &Manifest)> {
         self.checkpointing.pin(by, slot, now.monotonic_ms);
         self.checkpointing.held(slot)
     }
@@ -523,8 +566,8 @@ impl<S: Service> Node<S> {
     /// A piece of a stored state; empty if it is gone.
     pub(super) fn piece_bytes(&mut self, now: Now, to: ReplicaId, slot: Slot, index: u32) -> Bytes {
         self.asked_for(now, to, slot)
-            .filter(|stored| (index as usize) < stored.snapshot.pieces())
-            .map(|stored| stored.snapshot.piece(index as usize))
+            .filter(|(snapshot, _)| (index as usize) < snapshot.pieces())
+            .map(|(snapshot, _)| snapshot.piece(index as usize))
             .unwrap_or_default()
     }
 }

@@ -153,7 +153,7 @@ impl<S: Service> Node<S> {
     #[must_use]
     pub fn report(&self) -> Report {
         let stored = self.checkpointing.stored.back();
-        let checkpoint = stored.map(|stored| (stored.snapshot.slot(), stored.digest));
+        let checkpoint = stored.map(|stored| (stored.slot(), stored.digest));
         // A state that was taken over is stored and was not digested here.
         let boundary = self.checkpointing.digests.back().copied().max(checkpoint);
         let working = self.agreement.voting()

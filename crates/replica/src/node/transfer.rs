@@ -215,8 +215,7 @@ impl<S: Service> Node<S> {
     fn answer_query(&mut self, now: Now, from: ReplicaId) {
         let prefix = self.agreement.prefix().clone();
         let delivered = self.agreement.delivered();
-        let held = |slot| prefix.slot >= slot && self.checkpointing.held(slot).is_some();
-        let state = self.checkpointing.certificates.all().find(|state| held(state.slot)).cloned();
+        let state = self.checkpointing.offered(prefix.slot).cloned();
         if let Some(state) = &state {
             self.checkpointing.pin(from, state.slot, now.monotonic_ms);
         }
@@ -504,8 +503,7 @@ impl<S: Service> Node<S> {
         self.checkpointing.let_go.push(before.snapshot());
         let (slot, history) = (manifest.slot, manifest.history);
         let configurations = self.machine.configurations().to_vec();
-        let snapshot = self.machine.snapshot();
-        let (manifest, digest) = (manifest.clone(), manifest.digest());
+        let stored = Stored::new(self.machine.snapshot(), manifest.clone());
         self.checkpointing.forget_storing();
         self.checkpointing.slots_since = 0;
         self.checkpointing.bytes_since = 0;
@@ -515,7 +513,6 @@ impl<S: Service> Node<S> {
             .last()
             .filter(|latest| latest.from_slot > slot.next())
             .map(|latest| latest.from_slot.previous());
-        let stored = Stored { snapshot, manifest, digest, apart: false };
         self.checkpointing.add_stored(stored, now.monotonic_ms);
         if let Some(state) = state {
             self.learn_certificate(state);
