@@ -441,6 +441,8 @@ impl Agreement {
             taken_up: _,
             // How long a leader may take, and whose signatures are looked at: time again.
             demand: _,
+            // How long a batch gathers.
+            under_way: _,
             trust: _,
             clock_ms: _,
             served_ms: _,

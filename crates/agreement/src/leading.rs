@@ -1,14 +1,21 @@
-//! The proposer. It closes a batch by what has queued up: with few slots in flight at once, with
-//! more only when there is enough for a batch that is worth its signatures, and some time has passed
-//! or it is full. No fixed delay.
+//! The proposer. It closes a batch by what has queued up: with few slots in flight as soon as most of
+//! the callers' commands are there, with more only when there is enough for a batch that is worth its
+//! signatures, and some time has passed or it is full. A caller that is alone waits for nothing.
 
 use crate::machine::{Agreement, Effect, Mode, Now};
 use perdura_protocol::message::Message;
 use perdura_protocol::{Batch, Slot, limits, seeded};
 
-/// With fewer slots in flight than this, whatever waits is proposed at once: one is being voted
-/// on while the next travels.
+/// With fewer slots in flight than this, what waits is proposed as soon as it is most of what callers
+/// have under way: one is being voted on while the next travels.
 const EAGER_SLOTS: u64 = 2;
+
+/// A batch gathers for this time at most since the last proposal, if there is room for it in flight. It
+/// is about what a slot takes on one machine.
+const GATHER_MS: u64 = 4;
+
+/// With fewer commands under way than this, nothing is gained by gathering.
+const FEW_COMMANDS: usize = 8;
 
 /// With more in flight, a batch waits until this much has queued up ...
 const WORTHWHILE_BYTES: usize = 64 * 1024;
@@ -78,7 +85,9 @@ impl Agreement {
         let in_flight = slot.0 - 1 - self.delivered.0.min(slot.0 - 1);
         let waiting = self.pool.waiting_bytes();
         let last = self.slots.get(&slot.previous()).map_or(0, |last| last.since_ms);
-        let least = if in_flight < EAGER_SLOTS {
+        let least = if in_flight < EAGER_SLOTS
+            && (self.has_gathered() || now.monotonic_ms >= last + GATHER_MS)
+        {
             1
         } else if now.monotonic_ms >= last + SPACED_MS {
             WORTHWHILE_BYTES
@@ -86,6 +95,7 @@ impl Agreement {
             limits::BATCH_TARGET_BYTES
         };
         if waiting >= least {
+            self.count_under_way();
             let frames = self.pool.take(limits::BATCH_TARGET_BYTES, now.monotonic_ms);
             if !frames.is_empty() {
                 return Some(Batch::requests(now.wall, frames));
@@ -97,6 +107,37 @@ impl Agreement {
         // Null batches carry the group to the start of a new configuration (D8).
         let activation = self.configurations.latest().from_slot;
         (slot < activation && in_flight < EAGER_SLOTS).then(Batch::null)
+    }
+
+    /// Whether three quarters of the commands that callers lately had under way at once wait here. In a
+    /// closed loop the others are about to come: without this callers fall apart into groups, each with
+    /// a slot of its own.
+    fn has_gathered(&self) -> bool {
+        self.under_way < FEW_COMMANDS || 4 * self.pool.waiting_commands() >= 3 * self.under_way
+    }
+
+    /// Before each proposal: how many commands wait or are in flight. The count falls by an eighth each time
+    /// where they have become fewer.
+    fn count_under_way(&mut self) {
+        let in_flight = self.slots.range(self.delivered.next()..self.next_propose);
+        let batches = in_flight.filter_map(|(_, state)| state.proposal.as_ref());
+        let commands = |batch: &Batch| -> usize {
+            batch.frames().iter().map(|frame| frame.commands().len()).sum()
+        };
+        let in_flight: usize = batches.map(|proposal| commands(&proposal.batch)).sum();
+        let faded = self.under_way - self.under_way.div_ceil(8);
+        self.under_way = faded.max(in_flight + self.pool.waiting_commands());
+    }
+
+    /// In how many milliseconds what waits will be proposed though little more comes: [`Agreement::flush`] is to
+    /// be called then.
+    #[must_use]
+    pub fn gathers_ms(&self, now: Now) -> Option<u64> {
+        if self.pool.waiting_commands() == 0 || !self.may_lead() {
+            return None;
+        }
+        let last = self.slots.get(&self.next_propose.previous())?.since_ms;
+        (last + GATHER_MS).checked_sub(now.monotonic_ms).filter(|left| *left > 0)
     }
 
     fn tell_decided(&mut self) {

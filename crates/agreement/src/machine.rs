@@ -182,6 +182,8 @@ pub struct Agreement {
 
     pub(crate) next_propose: Slot,
     pub(crate) decided_told: Slot,
+    // The most commands that lately waited or were in flight at once; fades.
+    pub(crate) under_way: usize,
 
     pub(crate) suspecting: Option<(View, Suspicion)>,
     pub(crate) abdicated: Option<View>,
@@ -272,6 +274,7 @@ impl Agreement {
             executing: VecDeque::new(),
             next_propose: restart.delivered.next(),
             decided_told: Slot(0),
+            under_way: 0,
             suspecting: None,
             abdicated: None,
             forged: None,

@@ -118,6 +118,7 @@ pub struct Pool {
     forwarded: BTreeMap<ReplicaId, usize>,
     // Not taken: what a batch would carry, and what is on its way.
     waiting_bytes: usize,
+    waiting_commands: usize,
     taken_bytes: usize,
     // Of these, in large frames.
     large_bytes: usize,
@@ -163,7 +164,7 @@ impl Pool {
         {
             return Admission::Full;
         }
-        self.waiting_bytes += frame.raw().len();
+        self.count_waiting(&frame);
         let client = frame.session.client;
         self.frames
             .insert(key, Entry { frame, source, arrived_ms: now_ms, taken_ms: None, sent_ms: 0 });
@@ -214,6 +215,7 @@ impl Pool {
         if passed_over {
             entry.taken_ms = None;
             self.waiting_bytes += entry.frame.raw().len();
+            self.waiting_commands += entry.frame.commands().len();
         }
         self.charge(key, Source::Client, cost, loose || passed_over);
         self.arrivals.push_back((now_ms, key));
@@ -221,6 +223,11 @@ impl Pool {
             queue.waiting.push_back(key);
             self.line_up(key.0.client);
         }
+    }
+
+    fn count_waiting(&mut self, frame: &Frame) {
+        self.waiting_bytes += frame.raw().len();
+        self.waiting_commands += frame.commands().len();
     }
 
     fn line_up(&mut self, client: PublicKey) {
@@ -412,6 +419,7 @@ impl Pool {
             }
             (entry.taken_ms, entry.sent_ms) = (Some(now_ms), now_ms);
             self.waiting_bytes -= length;
+            self.waiting_commands -= entry.frame.commands().len();
             looked += 1;
             let (source, cost) = (entry.source, cost(&entry.frame));
             if wanted(source) {
@@ -447,7 +455,10 @@ impl Pool {
         let Some(entry) = self.frames.remove(&key) else { return };
         let cost = cost(&entry.frame);
         match entry.taken_ms {
-            None => self.waiting_bytes -= entry.frame.raw().len(),
+            None => {
+                self.waiting_bytes -= entry.frame.raw().len();
+                self.waiting_commands -= entry.frame.commands().len();
+            }
             Some(u64::MAX) => {}
             Some(_) => self.settle_taken(key, cost),
         }
@@ -507,6 +518,7 @@ impl Pool {
         for (key, entry) in &mut self.frames {
             let Some(taken_ms) = entry.taken_ms.take() else { continue };
             self.waiting_bytes += entry.frame.raw().len();
+            self.waiting_commands += entry.frame.commands().len();
             released.push((entry.arrived_ms, *key, taken_ms != u64::MAX));
         }
         released.sort_unstable();
@@ -564,6 +576,12 @@ impl Pool {
     #[must_use]
     pub fn waiting_bytes(&self) -> usize {
         self.waiting_bytes
+    }
+
+    /// Commands that wait to be proposed, or to be handed over.
+    #[must_use]
+    pub fn waiting_commands(&self) -> usize {
+        self.waiting_commands
     }
 
     /// Bytes that were proposed or handed over, and are not delivered.

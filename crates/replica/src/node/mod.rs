@@ -390,6 +390,13 @@ impl<S: Service> Node<S> {
         frames || reads || self.agreement.has_early()
     }
 
+    /// In how many milliseconds [`Node::flush`] has something to propose, if nothing arrives before: a driver
+    /// that waits should wait no longer. Later does no harm but delay.
+    #[must_use]
+    pub fn gathers_ms(&self, now: Now) -> Option<u64> {
+        self.agreement.gathers_ms(now)
+    }
+
     /// Does what agreement wants, until it wants nothing.
     fn carry_out(&mut self, now: Now) {
         while let Some(effect) = self.agreement.next_effect() {

@@ -249,8 +249,8 @@ impl<S: Service> EventLoop<S> {
         let mut door = Door { node: &self.node };
         // What is left to do waits behind what has arrived, not the reverse.
         let more = self.node.has_more() || self.courier.has_more();
-        let timeout = if more { 0 } else { TICK_MS };
-        let timeout = Duration::from_millis(timeout);
+        let gathers = self.node.gathers_ms(self.clock.now()).unwrap_or(TICK_MS);
+        let timeout = Duration::from_millis(if more { 0 } else { gathers.min(TICK_MS) });
         self.hub.poll(Instant::now(), Some(timeout), &mut door, events)?;
         let begun = Instant::now();
         let now = self.clock.now();

@@ -1,0 +1,164 @@
+//! When a leader closes a batch: a caller that is alone waits for nothing, many share slots.
+
+use bytes::Bytes;
+use perdura_agreement::pool::Source;
+use perdura_agreement::{Agreement, Effect, Now, Restart, Settings};
+use perdura_protocol::configuration::{
+    Configuration, Configurations, Durability, Member, Parameters,
+};
+use perdura_protocol::{
+    ClusterId, Digest, Faults, Frame, Message, ReplicaId, Scheme, SecretKey, SessionId, Signature,
+    Slot, Time, View, limits,
+};
+
+const CLUSTER: ClusterId = ClusterId([7; 16]);
+
+fn key(replica: u8) -> SecretKey {
+    SecretKey::from_seed(Scheme::KeyedHash, [replica + 1; 32])
+}
+
+/// The leader of three that may crash, one at a time.
+struct Leader {
+    agreement: Agreement,
+    now: Now,
+    next_number: u64,
+    persisted: u64,
+    /// Slots with their batches, and how many commands each has.
+    proposed: Vec<(Slot, Digest, usize)>,
+}
+
+impl Leader {
+    fn new() -> Leader {
+        let now = Now { monotonic_ms: 1_000, wall: Time(1_000_000) };
+        let parameters = Parameters {
+            cluster: CLUSTER,
+            faults: Faults::new(1, 0).unwrap(),
+            durability: Durability::Sync,
+            depth: 8,
+            checkpoint_interval: 64,
+            checkpoint_bytes: 1 << 20,
+            max_skew_ms: 500,
+            state_limit_bytes: 1 << 30,
+            schedule: Default::default(),
+            service: Default::default(),
+            administrator: key(0).public(),
+        };
+        let members = (0..3).map(|i| Member { key: key(i).public(), incarnation: 0 }).collect();
+        let genesis = Configuration { id: 0, from_slot: Slot(0), members };
+        let settings = Settings {
+            me: ReplicaId(0),
+            key: key(0),
+            scheme: Scheme::KeyedHash,
+            parameters,
+            entropy: [1; 32],
+            window: limits::WINDOW,
+            one_seeder: false,
+        };
+        let configurations = Configurations::new(CLUSTER, genesis);
+        let mut agreement = Agreement::new(settings, configurations, Restart::blank(), now);
+        agreement.on_link(now, ReplicaId(1), true);
+        let mut leader =
+            Leader { agreement, now, next_number: 1, persisted: 0, proposed: Vec::new() };
+        // That it entered the view is on its disk.
+        leader.end_round();
+        leader.decide();
+        leader
+    }
+
+    fn wait_ms(&mut self, ms: u64) {
+        self.now =
+            Now { monotonic_ms: self.now.monotonic_ms + ms, wall: Time(self.now.wall.0 + ms) };
+    }
+
+    /// A frame of so many commands comes, and the round ends; how many commands were proposed.
+    fn take(&mut self, commands: usize) -> usize {
+        let session = SessionId { client: key(9).public(), nonce: 1 };
+        let commands = vec![Bytes::from_static(b"command"); commands];
+        let frame = Frame::build(CLUSTER, session, 0, self.next_number, &commands, None);
+        self.next_number += commands.len() as u64;
+        self.agreement.on_frame(self.now, frame, Source::Client);
+        self.end_round()
+    }
+
+    fn end_round(&mut self) -> usize {
+        let before = self.proposed.len();
+        self.agreement.flush(self.now);
+        while let Some(effect) = self.agreement.next_effect() {
+            match effect {
+                Effect::Persist(_) => self.persisted += 1,
+                Effect::Broadcast(Message::Propose { slot, batch, .. }) => {
+                    let commands = batch.frames().iter().map(|frame| frame.commands().len()).sum();
+                    self.proposed.push((slot, batch.digest(), commands));
+                }
+                Effect::Deliver { slot, .. } => {
+                    self.agreement.on_executed(self.now, slot, None, false);
+                }
+                _ => {}
+            }
+        }
+        self.proposed[before..].iter().map(|(_, _, commands)| commands).sum()
+    }
+
+    /// Everything that was proposed is logged here, accepted by another replica, and executed.
+    fn decide(&mut self) {
+        self.agreement.on_persisted(self.now, self.persisted);
+        for (slot, digest, _) in self.proposed.clone() {
+            let signature = Signature::NONE;
+            let accept = Message::Accept { view: View(0), slot, digest, signature };
+            self.agreement.on_message(self.now, ReplicaId(1), accept);
+        }
+        assert_eq!(self.end_round(), 0);
+    }
+}
+
+#[test]
+fn who_is_alone_waits_for_nothing() {
+    let mut leader = Leader::new();
+    for _ in 0..10 {
+        assert_eq!(leader.take(1), 1);
+        assert_eq!(leader.agreement.gathers_ms(leader.now), None);
+        leader.decide();
+    }
+}
+
+#[test]
+fn many_callers_share_a_slot_and_wait_for_each_other_a_moment_only() {
+    let mut leader = Leader::new();
+    assert_eq!(leader.take(20), 20);
+    leader.wait_ms(1);
+    // Some of those whose commands are in flight may soon send the next: this one waits for them ...
+    assert_eq!(leader.take(3), 0);
+    assert_eq!(leader.agreement.gathers_ms(leader.now), Some(3));
+    leader.wait_ms(1);
+    leader.decide();
+    assert_eq!(leader.agreement.gathers_ms(leader.now), Some(2));
+    // ... and goes with most of them,
+    assert_eq!(leader.take(13), 16);
+    assert_eq!(leader.agreement.gathers_ms(leader.now), None);
+    leader.decide();
+    // or when its time has passed.
+    leader.wait_ms(1);
+    assert_eq!(leader.take(3), 0);
+    leader.wait_ms(3);
+    assert_eq!(leader.agreement.gathers_ms(leader.now), None);
+    assert_eq!(leader.end_round(), 3);
+}
+
+#[test]
+fn callers_that_left_are_forgotten() {
+    let mut leader = Leader::new();
+    assert_eq!(leader.take(1000), 1000);
+    leader.decide();
+    let mut waits = 0;
+    loop {
+        let proposed = leader.take(1);
+        if proposed == 1 {
+            break;
+        }
+        waits += 1;
+        leader.wait_ms(4);
+        assert_eq!(leader.end_round(), 1);
+        leader.decide();
+    }
+    assert!((1..50).contains(&waits), "{waits}");
+}
