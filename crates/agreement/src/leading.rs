@@ -10,8 +10,8 @@ use perdura_protocol::{Batch, Slot, limits, seeded};
 /// have under way: one is being voted on while the next travels.
 const EAGER_SLOTS: u64 = 2;
 
-/// A batch gathers for this time at most since the last proposal, if there is room for it in flight. It
-/// is about what a slot takes on one machine.
+/// A batch gathers for this time at most since the last proposal if nothing is in flight, and for twice as
+/// long if one slot is: this is about what a slot takes on one machine.
 const GATHER_MS: u64 = 4;
 
 /// With fewer commands under way than this, nothing is gained by gathering.
@@ -82,12 +82,12 @@ impl Agreement {
             return self.bound_batch(slot, *digest);
         }
         self.fetched.clear();
-        let in_flight = slot.0 - 1 - self.delivered.0.min(slot.0 - 1);
+        let in_flight = self.in_flight();
         let waiting = self.pool.waiting_bytes();
         let last = self.slots.get(&slot.previous()).map_or(0, |last| last.since_ms);
-        let least = if in_flight < EAGER_SLOTS
-            && (self.has_gathered() || now.monotonic_ms >= last + GATHER_MS)
-        {
+        let gathered =
+            || self.has_gathered() || now.monotonic_ms >= last + GATHER_MS * (1 + in_flight);
+        let least = if in_flight < EAGER_SLOTS && gathered() {
             1
         } else if now.monotonic_ms >= last + SPACED_MS {
             WORTHWHILE_BYTES
@@ -137,7 +137,14 @@ impl Agreement {
             return None;
         }
         let last = self.slots.get(&self.next_propose.previous())?.since_ms;
-        (last + GATHER_MS).checked_sub(now.monotonic_ms).filter(|left| *left > 0)
+        let in_flight = Some(self.in_flight()).filter(|slots| *slots < EAGER_SLOTS)?;
+        let due = last + GATHER_MS * (1 + in_flight);
+        due.checked_sub(now.monotonic_ms).filter(|left| *left > 0)
+    }
+
+    /// Slots that were proposed and are not delivered.
+    fn in_flight(&self) -> u64 {
+        self.next_propose.previous().0.saturating_sub(self.delivered.0)
     }
 
     fn tell_decided(&mut self) {

@@ -128,7 +128,7 @@ fn many_callers_share_a_slot_and_wait_for_each_other_a_moment_only() {
     leader.wait_ms(1);
     // Some of those whose commands are in flight may soon send the next: this one waits for them ...
     assert_eq!(leader.take(3), 0);
-    assert_eq!(leader.agreement.gathers_ms(leader.now), Some(3));
+    assert_eq!(leader.agreement.gathers_ms(leader.now), Some(7));
     leader.wait_ms(1);
     leader.decide();
     assert_eq!(leader.agreement.gathers_ms(leader.now), Some(2));
