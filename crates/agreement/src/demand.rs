@@ -11,9 +11,10 @@
 //!    pass than a leader can hold of it. A correct leader may have had no room for a frame (its
 //!    client had too many there); so rounds count only from when it was handed over once more,
 //!    a while after its client was last served. Else a client could have leaders deposed.
-//! 2. *Idleness*. A correct leader that has frames keeps slots in agreement. One under which there
-//!    are none for three quarters of the time in which frames wait holds them back. Overload and slow
-//!    disks make slots last longer, not rarer.
+//! 2. *Idleness*. A correct leader that has frames keeps slots in agreement, but for a moment before each,
+//!    in which it gathers commands. One under which there are none for three quarters of the time in which
+//!    frames wait, less these moments, holds them back. Overload and slow disks make slots last longer,
+//!    not rarer.
 //! 3. *Pace*. A leader can also propose little at a time, or to some too late. While frames wait,
 //!    it has to reach a fraction of the best pace that any leader sustained lately. If r + 1 leaders
 //!    in a row do not, one of them correct, the pace is not the leader's to choose: the best
@@ -25,6 +26,7 @@
 //! Whether anything waits or not, other leaders are tried now and then under load (`trials`). A leader
 //! that serves a client and leaves out one of its frames keeps to all three measures: `withholding`.
 
+use crate::leading::LONGEST_GATHER_MS;
 use crate::pool::{FrameKey, Pool, SESSION_FRAMES, cost};
 use crate::suspicion::Suspicion;
 use crate::trials::{Look, Trials};
@@ -145,6 +147,8 @@ pub(crate) struct Demand {
     asked_ms: u64,
     idle_ms: u64,
     work: u64,
+    // Batches that were delivered since the last tick.
+    delivered: u64,
 
     // Work in a second of the best watch, decaying.
     best: u64,
@@ -216,6 +220,7 @@ impl Demand {
     /// view's leader was free to make. What was not, as when this replica catches up, shows nothing of whom
     /// the leader serves.
     pub fn delivered(&mut self, batch: &Batch, proposed_ms: Option<u64>, pool: &Pool, now_ms: u64) {
+        self.delivered += u64::from(!batch.frames().is_empty());
         for frame in batch.frames() {
             let commands = frame.commands().len() as u64;
             let work = frame.raw().len() as u64 + WORK_BYTES * (commands + 1);
@@ -268,6 +273,7 @@ impl Demand {
     pub fn tick(&mut self, moment: Moment, pool: &Pool, leaders: u32) {
         self.trials.tick(moment.look(leaders));
         let Moment { now_ms, open, behind, .. } = moment;
+        let delivered = std::mem::take(&mut self.delivered);
         let passed_ms = now_ms.saturating_sub(std::mem::replace(&mut self.ticked_ms, now_ms));
         self.waiting.retain(|_, waiting| waiting.settle(pool, now_ms));
         let oldest = self.waiting.values().filter_map(|waiting| waiting.handed.front().copied());
@@ -278,7 +284,8 @@ impl Demand {
         });
         if asked && !behind {
             self.asked_ms += passed_ms;
-            self.idle_ms += if open { 0 } else { passed_ms };
+            let gathering_ms = LONGEST_GATHER_MS.saturating_mul(delivered);
+            self.idle_ms += if open { 0 } else { passed_ms.saturating_sub(gathering_ms) };
         }
         let watched_ms = now_ms.saturating_sub(self.watch_ms);
         let patience_ms = WATCH_MS << self.slow.min(WATCH_DOUBLINGS);

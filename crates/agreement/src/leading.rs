@@ -1,6 +1,7 @@
 //! The proposer. It closes a batch by what has queued up: with few slots in flight as soon as most of
-//! the callers' commands are there, with more only when there is enough for a batch that is worth its
-//! signatures, and some time has passed or it is full. A caller that is alone waits for nothing.
+//! the callers' commands are there, or a moment has passed, with more only when there is enough for a batch
+//! that is worth its signatures, and some time has passed or it is full. Where few commands are under way
+//! nothing waits. No other batch goes before one that gathers.
 
 use crate::machine::{Agreement, Effect, Mode, Now};
 use perdura_protocol::message::Message;
@@ -13,6 +14,9 @@ const EAGER_SLOTS: u64 = 2;
 /// A batch gathers for this time at most since the last proposal if nothing is in flight, and for twice as
 /// long if one slot is: this is about what a slot takes on one machine.
 const GATHER_MS: u64 = 4;
+
+/// The longest time for which a leader that has frames may have no slot in agreement.
+pub(crate) const LONGEST_GATHER_MS: u64 = GATHER_MS * EAGER_SLOTS;
 
 /// With fewer commands under way than this, nothing is gained by gathering.
 const FEW_COMMANDS: usize = 8;
@@ -83,30 +87,28 @@ impl Agreement {
         }
         self.fetched.clear();
         let in_flight = self.in_flight();
-        let waiting = self.pool.waiting_bytes();
         let last = self.slots.get(&slot.previous()).map_or(0, |last| last.since_ms);
-        let gathered =
-            || self.has_gathered() || now.monotonic_ms >= last + GATHER_MS * (1 + in_flight);
-        let least = if in_flight < EAGER_SLOTS && gathered() {
+        // Null batches carry the group to the start of a new configuration (D8).
+        let activates = slot < self.configurations.latest().from_slot && in_flight < EAGER_SLOTS;
+        let other = self.tick(now, slot).or_else(|| activates.then(Batch::null));
+        let gather_ms = GATHER_MS * (1 + in_flight);
+        let due = now.monotonic_ms >= last + gather_ms || other.is_some();
+        let least = if in_flight < EAGER_SLOTS && (due || self.has_gathered()) {
             1
         } else if now.monotonic_ms >= last + SPACED_MS {
             WORTHWHILE_BYTES
         } else {
             limits::BATCH_TARGET_BYTES
         };
-        if waiting >= least {
-            self.count_under_way();
+        if self.pool.waiting_bytes() >= least {
+            let under_way = self.count_under_way(now.monotonic_ms.saturating_sub(last));
             let frames = self.pool.take(limits::BATCH_TARGET_BYTES, now.monotonic_ms);
             if !frames.is_empty() {
+                self.under_way = under_way;
                 return Some(Batch::requests(now.wall, frames));
             }
         }
-        if let Some(tick) = self.tick(now, slot) {
-            return Some(tick);
-        }
-        // Null batches carry the group to the start of a new configuration (D8).
-        let activation = self.configurations.latest().from_slot;
-        (slot < activation && in_flight < EAGER_SLOTS).then(Batch::null)
+        other
     }
 
     /// Whether three quarters of the commands that callers lately had under way at once wait here. In a
@@ -116,17 +118,18 @@ impl Agreement {
         self.under_way < FEW_COMMANDS || 4 * self.pool.waiting_commands() >= 3 * self.under_way
     }
 
-    /// Before each proposal: how many commands wait or are in flight. The count falls by an eighth each time
-    /// where they have become fewer.
-    fn count_under_way(&mut self) {
+    /// How many commands wait or are in flight, `passed_ms` after the last proposal. The count falls by an eighth
+    /// in each millisecond where they have become fewer.
+    fn count_under_way(&self, passed_ms: u64) -> usize {
         let in_flight = self.slots.range(self.delivered.next()..self.next_propose);
         let batches = in_flight.filter_map(|(_, state)| state.proposal.as_ref());
         let commands = |batch: &Batch| -> usize {
             batch.frames().iter().map(|frame| frame.commands().len()).sum()
         };
         let in_flight: usize = batches.map(|proposal| commands(&proposal.batch)).sum();
-        let faded = self.under_way - self.under_way.div_ceil(8);
-        self.under_way = faded.max(in_flight + self.pool.waiting_commands());
+        let fade = |count: usize, _| count - count.div_ceil(8);
+        let faded = (0..passed_ms.clamp(1, 64)).fold(self.under_way, fade);
+        faded.max(in_flight + self.pool.waiting_commands())
     }
 
     /// In how many milliseconds what waits will be proposed though little more comes: [`Agreement::flush`] is to

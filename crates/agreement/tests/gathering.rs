@@ -25,6 +25,8 @@ struct Leader {
     persisted: u64,
     /// Slots with their batches, and how many commands each has.
     proposed: Vec<(Slot, Digest, usize)>,
+    /// Batches without any.
+    ticks: usize,
 }
 
 impl Leader {
@@ -58,7 +60,7 @@ impl Leader {
         let mut agreement = Agreement::new(settings, configurations, Restart::blank(), now);
         agreement.on_link(now, ReplicaId(1), true);
         let mut leader =
-            Leader { agreement, now, next_number: 1, persisted: 0, proposed: Vec::new() };
+            Leader { agreement, now, next_number: 1, persisted: 0, proposed: Vec::new(), ticks: 0 };
         // That it entered the view is on its disk.
         leader.end_round();
         leader.decide();
@@ -88,6 +90,7 @@ impl Leader {
                 Effect::Persist(_) => self.persisted += 1,
                 Effect::Broadcast(Message::Propose { slot, batch, .. }) => {
                     let commands = batch.frames().iter().map(|frame| frame.commands().len()).sum();
+                    self.ticks += usize::from(commands == 0);
                     self.proposed.push((slot, batch.digest(), commands));
                 }
                 Effect::Deliver { slot, .. } => {
@@ -142,6 +145,27 @@ fn many_callers_share_a_slot_and_wait_for_each_other_a_moment_only() {
     leader.wait_ms(3);
     assert_eq!(leader.agreement.gathers_ms(leader.now), None);
     assert_eq!(leader.end_round(), 3);
+}
+
+/// A batch with frames brings the time as well. Ticks that are due again and again would otherwise keep what
+/// gathers waiting.
+#[test]
+fn no_tick_goes_before_what_gathers() {
+    let mut leader = Leader::new();
+    assert_eq!(leader.take(20), 20);
+    leader.decide();
+    for _ in 0..3 {
+        leader.wait_ms(1);
+        assert_eq!(leader.take(3), 0);
+        leader.agreement.set_due(Some(leader.now.wall));
+        let ticks = leader.ticks;
+        assert_eq!((leader.end_round(), leader.ticks), (3, ticks));
+        leader.agreement.set_due(None);
+        leader.decide();
+    }
+    leader.wait_ms(1);
+    leader.agreement.set_due(Some(leader.now.wall));
+    assert_eq!((leader.end_round(), leader.ticks), (0, 1), "nothing else brings the time");
 }
 
 #[test]

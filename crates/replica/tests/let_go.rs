@@ -14,9 +14,9 @@ use perdura_replica::node::Input;
 const INTERVAL: u64 = 8;
 
 /// Passes so many boundaries, whose states are digested and stored as the follower wants it. Those it gave
-/// to be stored, those it let go, and those it wanted digested, by their slots. If `certified`, the leader has
-/// the same digests.
-fn passed(schedule: Schedule, boundaries: u64, certified: bool) -> [Vec<Slot>; 3] {
+/// to be stored, those it let go, and those it wanted digested, by their slots. The leader has the same digests,
+/// and says so of states up to `certified`.
+fn passed(schedule: Schedule, boundaries: u64, certified: u64) -> [Vec<Slot>; 3] {
     let n = if schedule == Schedule::Sequential { 3 } else { 1 };
     let mut follower = Follower::new(|parameters| Parameters {
         schedule,
@@ -35,7 +35,7 @@ fn passed(schedule: Schedule, boundaries: u64, certified: bool) -> [Vec<Slot>; 3
             follower.node.handle(now(follower.now_ms), Input::StateDigested { manifest, digest });
             let boundary = follower.node.report().boundary;
             assert_eq!(boundary, Some((snapshot.slot(), digest)), "whoever stores it");
-            if certified {
+            if snapshot.slot().0 <= certified {
                 follower.give(&leaders_vote(snapshot.slot(), digest));
             }
         }
@@ -61,7 +61,7 @@ fn leaders_vote(slot: Slot, digest: Digest) -> Message {
 
 #[test]
 fn all_but_the_last_two_that_are_stored() {
-    let [stored, let_go, digested] = passed(Schedule::Coordinated, 6, false);
+    let [stored, let_go, digested] = passed(Schedule::Coordinated, 6, 0);
     assert_eq!(stored, (1..=6).map(|k| Slot(k * INTERVAL)).collect::<Vec<_>>());
     assert_eq!(let_go, stored[..4]);
     assert!(digested.is_empty());
@@ -69,7 +69,7 @@ fn all_but_the_last_two_that_are_stored() {
 
 #[test]
 fn all_but_the_last_two_that_are_digested_and_the_last_two_that_are_stored() {
-    let [stored, mut let_go, digested] = passed(Schedule::Sequential, 12, false);
+    let [stored, mut let_go, digested] = passed(Schedule::Sequential, 12, 0);
     assert_eq!(digested, (1..=12).map(|k| Slot(k * INTERVAL)).collect::<Vec<_>>());
     assert_eq!(stored.len(), 4);
     let mut expected = [&digested[..10], &stored[..2]].concat();
@@ -81,7 +81,7 @@ fn all_but_the_last_two_that_are_digested_and_the_last_two_that_are_stored() {
 /// Others are given the newest that is certified, so the older ones only take memory.
 #[test]
 fn all_before_the_last_that_is_certified() {
-    let [stored, mut let_go, digested] = passed(Schedule::Sequential, 12, true);
+    let [stored, mut let_go, digested] = passed(Schedule::Sequential, 12, u64::MAX);
     assert_eq!((digested.len(), stored.len()), (12, 4));
     let last = digested[11];
     let mut expected = [&digested[..11], &stored[..]].concat();
@@ -89,6 +89,16 @@ fn all_before_the_last_that_is_certified() {
     expected.sort();
     let_go.sort();
     assert_eq!(let_go, expected, "once for each place that it had");
+}
+
+/// However many come after it that nobody else has signed.
+#[test]
+fn what_others_are_given_stays_until_they_can_be_given_a_newer_one() {
+    let [stored, let_go, digested] = passed(Schedule::Sequential, 12, 5 * INTERVAL);
+    let offered = digested[4];
+    assert!(!stored.contains(&offered), "it is held in one place");
+    assert!(!let_go.contains(&offered), "{let_go:?}");
+    assert!(let_go.contains(&digested[9]), "later ones that are not certified have gone");
 }
 
 /// What is to be stored is passed over while a state before it is not stored yet, and so is what waits to be

@@ -19,12 +19,29 @@ fn frame(client: u32, number: u64, size: usize) -> Frame {
 }
 
 fn offer(pool: &mut Pool, frame: Frame, now_ms: u64) -> Admission {
-    pool.offer(frame, Source::Client, now_ms)
+    let admission = pool.offer(frame, Source::Client, now_ms);
+    if pool.frames.len() < 100 {
+        assert_counted(pool);
+    }
+    admission
+}
+
+/// What waits counts for what the entries say.
+fn assert_counted(pool: &Pool) {
+    let waiting = pool.frames.values().filter(|entry| entry.taken_ms.is_none());
+    let (bytes, commands) = waiting.fold((0, 0), |(bytes, commands), entry| {
+        (bytes + entry.frame.raw().len(), commands + entry.frame.commands().len())
+    });
+    assert_eq!((pool.waiting_bytes(), pool.waiting_commands()), (bytes, commands));
 }
 
 fn empty(pool: &mut Pool) {
+    assert_counted(pool);
+    pool.release_taken();
+    assert_counted(pool);
     pool.retain(|_| false);
     pool.release_taken();
+    assert_counted(pool);
     assert!(pool.take(1 << 20, 0).is_empty());
     assert_eq!((pool.held_bytes(), pool.waiting_bytes(), pool.taken_bytes()), ((0, 0), 0, 0));
     assert!(pool.clients.is_empty() && pool.heavy.is_empty() && pool.turn.is_empty());

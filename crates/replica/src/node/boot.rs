@@ -98,7 +98,7 @@ impl<S: Service> Node<S> {
             Some((manifest, pieces)) => {
                 let machine = Machine::restore(&parameters, &manifest, pieces, make_service())?;
                 checkpointing.kept = manifest.slot;
-                checkpointing.add_stored(Stored::new(machine.snapshot(), manifest), 0);
+                checkpointing.add_stored(Stored::new(machine.snapshot(), manifest), Slot(0), 0);
                 machine
             }
         };

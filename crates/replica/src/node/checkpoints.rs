@@ -29,6 +29,10 @@ pub const RECENT_BYTES: usize = 32 * 1024 * 1024;
 /// sent to others.
 const STORED: usize = 2;
 
+/// States in memory that were digested and are not stored here: the votes for the latest may still come, and
+/// those for the one before it.
+const DIGESTED: usize = 2;
+
 /// The state that a replica was last offered, or asked for, is kept for this time though newer ones are
 /// there: longer than others may be asked before this replica, if they keep the pace. One for each
 /// replica, so that a liar holds one, and takes none from others.
@@ -85,8 +89,8 @@ pub(super) struct Checkpointing {
     // whether the first is under way.
     digesting: VecDeque<Digesting>,
     digests_first: bool,
-    /// The latest, whoever stores it, and what is being fetched: the newest boundary's state is the
-    /// only one that a replica can use which lost what it alone had stored.
+    /// The latest, whoever stores them, what others are given, and what is being fetched: the newest boundary's
+    /// state is the only one that a replica can use which lost what it alone had stored.
     pub digested: VecDeque<Stored>,
     /// Own digests of the latest states, ascending; with sequential checkpoints.
     pub digests: VecDeque<(Slot, Digest)>,
@@ -206,24 +210,27 @@ impl Checkpointing {
         stored.next().map(|stored| stored.digest).or_else(digested)
     }
 
-    /// What is proven stays until a newer one is, and what is being fetched, within reason.
-    pub fn add_stored(&mut self, stored: Stored, now_ms: u64) {
+    /// What is proven stays until a newer one is, what others are given until they can be given a newer one,
+    /// and what is being fetched, within reason. `prefix` is proven to be decided.
+    pub fn add_stored(&mut self, stored: Stored, prefix: Slot, now_ms: u64) {
         self.stored.push_back(stored);
-        let proven = self.certificates.slot();
+        let (proven, offered) = (self.certificates.slot(), self.offered_slot(prefix));
         let gone = keep_latest(&mut self.stored, STORED, |slot| {
-            slot == proven || is_pinned(&self.pins, slot, now_ms)
+            slot == proven || Some(slot) == offered || is_pinned(&self.pins, slot, now_ms)
         });
         self.let_go.extend(gone);
     }
 
-    fn add_digested(&mut self, digested: Stored, now_ms: u64) {
+    fn add_digested(&mut self, digested: Stored, prefix: Slot, now_ms: u64) {
         self.digests.push_back((digested.slot(), digested.digest));
         if self.digests.len() > self.states {
             self.digests.pop_front();
         }
         self.digested.push_back(digested);
-        // The one before may be the newest that is certified: it is what others can use.
-        let gone = keep_latest(&mut self.digested, 2, |slot| is_pinned(&self.pins, slot, now_ms));
+        let offered = self.offered_slot(prefix);
+        let gone = keep_latest(&mut self.digested, DIGESTED, |slot| {
+            Some(slot) == offered || is_pinned(&self.pins, slot, now_ms)
+        });
         self.let_go.extend(gone);
     }
 
@@ -244,11 +251,15 @@ impl Checkpointing {
         self.certificates.all().find(|state| usable(state.slot))
     }
 
+    fn offered_slot(&self, prefix: Slot) -> Option<Slot> {
+        self.offered(prefix).map(|state| state.slot)
+    }
+
     /// Others are given the newest state that is certified. What is older leaves the memory, unless somebody
     /// fetches it right now: as it is shared with the state of now, it costs as much as has changed since,
     /// after some minutes of load as much as all of it.
     pub fn let_older_go(&mut self, prefix: Slot, now_ms: u64) {
-        let Some(offered) = self.offered(prefix).map(|state| state.slot) else { return };
+        let Some(offered) = self.offered_slot(prefix) else { return };
         let goes =
             |held: &Stored| held.slot() < offered && !is_pinned(&self.pins, held.slot(), now_ms);
         let stored = self.stored.iter_mut().filter(|held| !held.apart && goes(held));
@@ -394,6 +405,7 @@ impl<S: Service> Node<S> {
 
     pub(super) fn on_state_digested(&mut self, manifest: Manifest, digest: Digest) {
         let slot = manifest.slot;
+        let prefix = self.agreement.prefix().slot;
         let checkpointing = &mut self.checkpointing;
         let ours = |waiting: &mut Digesting| waiting.snapshot.slot() == slot;
         let first = checkpointing.digesting.pop_front_if(ours);
@@ -402,7 +414,7 @@ impl<S: Service> Node<S> {
         };
         checkpointing.digests_first = false;
         let digested = Stored { digest, ..Stored::new(first.snapshot, manifest) };
-        checkpointing.add_digested(digested, self.ticked_ms);
+        checkpointing.add_digested(digested, prefix, self.ticked_ms);
         self.judge_early(slot);
         self.vote_for_state(slot, digest);
         self.digest_logged();
@@ -465,7 +477,8 @@ impl<S: Service> Node<S> {
     pub(super) fn add_checkpoint(&mut self, snapshot: StateSnapshot, manifest: Manifest) {
         let (slot, digest) = (manifest.slot, manifest.digest());
         let previous = self.checkpointing.slot();
-        self.checkpointing.add_stored(Stored::new(snapshot, manifest), self.ticked_ms);
+        let prefix = self.agreement.prefix().slot;
+        self.checkpointing.add_stored(Stored::new(snapshot, manifest), prefix, self.ticked_ms);
         self.counters.checkpoints += 1;
         self.state_is_stored(slot);
         let below = previous.min(self.agreement.prefix().slot).min(self.checkpointing.proven);

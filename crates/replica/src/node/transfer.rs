@@ -513,7 +513,8 @@ impl<S: Service> Node<S> {
             .last()
             .filter(|latest| latest.from_slot > slot.next())
             .map(|latest| latest.from_slot.previous());
-        self.checkpointing.add_stored(stored, now.monotonic_ms);
+        let proven = self.agreement.prefix().slot;
+        self.checkpointing.add_stored(stored, proven, now.monotonic_ms);
         if let Some(state) = state {
             self.learn_certificate(state);
         }
