@@ -26,7 +26,7 @@
 //! Whether anything waits or not, other leaders are tried now and then under load (`trials`). A leader
 //! that serves a client and leaves out one of its frames keeps to all three measures: `withholding`.
 
-use crate::leading::LONGEST_GATHER_MS;
+use crate::leading::GATHER_MS;
 use crate::pool::{FrameKey, Pool, SESSION_FRAMES, cost};
 use crate::suspicion::Suspicion;
 use crate::trials::{Look, Trials};
@@ -146,9 +146,11 @@ pub(crate) struct Demand {
     watch_ms: u64,
     asked_ms: u64,
     idle_ms: u64,
+    // Time in which the leader may have gathered what it proposed, of that in which it was asked.
+    gathered_ms: u64,
     work: u64,
-    // Batches that were delivered since the last tick.
-    delivered: u64,
+    // Batches that the leader was free to make and that were delivered since the last tick.
+    batches: u64,
 
     // Work in a second of the best watch, decaying.
     best: u64,
@@ -170,13 +172,13 @@ impl Demand {
         self.forget(now_ms);
         self.verdict_ms = None;
         self.watch(now_ms);
-        self.ticked_ms = now_ms;
+        (self.ticked_ms, self.batches) = (now_ms, 0);
         self.trials.restart(now_ms);
     }
 
     fn watch(&mut self, now_ms: u64) {
         self.watch_ms = now_ms;
-        (self.asked_ms, self.idle_ms, self.work) = (0, 0, 0);
+        (self.asked_ms, self.idle_ms, self.gathered_ms, self.work) = (0, 0, 0, 0);
     }
 
     /// What was handed over may have been lost: it will be handed over again.
@@ -220,7 +222,7 @@ impl Demand {
     /// view's leader was free to make. What was not, as when this replica catches up, shows nothing of whom
     /// the leader serves.
     pub fn delivered(&mut self, batch: &Batch, proposed_ms: Option<u64>, pool: &Pool, now_ms: u64) {
-        self.delivered += u64::from(!batch.frames().is_empty());
+        self.batches += u64::from(proposed_ms.is_some() && !batch.frames().is_empty());
         for frame in batch.frames() {
             let commands = frame.commands().len() as u64;
             let work = frame.raw().len() as u64 + WORK_BYTES * (commands + 1);
@@ -273,7 +275,7 @@ impl Demand {
     pub fn tick(&mut self, moment: Moment, pool: &Pool, leaders: u32) {
         self.trials.tick(moment.look(leaders));
         let Moment { now_ms, open, behind, .. } = moment;
-        let delivered = std::mem::take(&mut self.delivered);
+        let batches = std::mem::take(&mut self.batches);
         let passed_ms = now_ms.saturating_sub(std::mem::replace(&mut self.ticked_ms, now_ms));
         self.waiting.retain(|_, waiting| waiting.settle(pool, now_ms));
         let oldest = self.waiting.values().filter_map(|waiting| waiting.handed.front().copied());
@@ -284,8 +286,9 @@ impl Demand {
         });
         if asked && !behind {
             self.asked_ms += passed_ms;
-            let gathering_ms = LONGEST_GATHER_MS.saturating_mul(delivered);
-            self.idle_ms += if open { 0 } else { passed_ms.saturating_sub(gathering_ms) };
+            let gathered_ms = GATHER_MS.saturating_mul(batches).min(passed_ms);
+            self.gathered_ms += gathered_ms;
+            self.idle_ms += if open { 0 } else { passed_ms - gathered_ms };
         }
         let watched_ms = now_ms.saturating_sub(self.watch_ms);
         let patience_ms = WATCH_MS << self.slow.min(WATCH_DOUBLINGS);
@@ -298,7 +301,7 @@ impl Demand {
     fn judge(&mut self, now_ms: u64, watched_ms: u64, patience_ms: u64, leaders: u32) {
         let pace = self.work * 1000 / watched_ms.max(1);
         let judged = self.asked_ms >= patience_ms;
-        let idle = judged && self.idle_ms * 4 > self.asked_ms * 3;
+        let idle = judged && self.idle_ms * 4 > (self.asked_ms - self.gathered_ms) * 3;
         let divisor = PACE_DIVISOR << self.doubts.min(DOUBTS);
         let mostly_asked = self.asked_ms * 2 > watched_ms;
         let late = judged && !idle && mostly_asked && pace < self.best / divisor;
@@ -373,6 +376,39 @@ mod tests {
     fn frame(nonce: u64, number: u64) -> Frame {
         let session = SessionId { client: PublicKey([1; 32]), nonce };
         Frame::build(ClusterId([0; 16]), session, 0, number, &[Bytes::from_static(b"x")], None)
+    }
+
+    /// Whether a leader is found slow that has a slot in agreement for `slot_ms` of every `period_ms`, while a
+    /// frame waits; it is looked at while it has none.
+    fn is_found(slot_ms: u64, period_ms: u64) -> bool {
+        let (mut pool, mut demand) = (Pool::default(), Demand::default());
+        pool.offer(frame(0, 0), Source::Client, 0);
+        for frame in pool.hand_over(0) {
+            demand.handed((frame.session, frame.first_number), 0);
+        }
+        demand.restart(0);
+        demand.handed((frame(0, 0).session, 0), 0);
+        for now_ms in 1..2 * WATCH_MS {
+            let phase = now_ms % period_ms;
+            if phase == slot_ms {
+                let batch = Batch::requests(Time(1), vec![frame(1, now_ms)]);
+                demand.delivered(&batch, Some(now_ms - slot_ms), &pool, now_ms);
+            }
+            if now_ms % 20 == 19 {
+                let open = phase < slot_ms;
+                let moment = Moment { now_ms, open, behind: false, ready: false };
+                demand.tick(moment, &pool, 2);
+            }
+        }
+        demand.verdict_ms.is_some()
+    }
+
+    #[test]
+    fn to_gather_is_not_to_be_idle() {
+        assert!(!is_found(1, 4), "it always gathers");
+        assert!(is_found(1, 20), "mostly it does nothing");
+        assert!(is_found(3, 20));
+        assert!(is_found(0, 5_000), "it does nothing at all");
     }
 
     #[test]

@@ -13,10 +13,7 @@ const EAGER_SLOTS: u64 = 2;
 
 /// A batch gathers for this time at most since the last proposal if nothing is in flight, and for twice as
 /// long if one slot is: this is about what a slot takes on one machine.
-const GATHER_MS: u64 = 4;
-
-/// The longest time for which a leader that has frames may have no slot in agreement.
-pub(crate) const LONGEST_GATHER_MS: u64 = GATHER_MS * EAGER_SLOTS;
+pub(crate) const GATHER_MS: u64 = 4;
 
 /// With fewer commands under way than this, nothing is gained by gathering.
 const FEW_COMMANDS: usize = 8;
