@@ -1,4 +1,4 @@
-//! When replicas stored checkpoints, and received states, by what they say in their logs.
+//! When replicas stored checkpoints, received states, and gave leaders up, by what they say in their logs.
 
 use anyhow::{Context, Result};
 use std::path::Path;
@@ -22,6 +22,30 @@ pub struct Stored {
     pub to_s: f64,
     /// Bytes of its file.
     pub written_bytes: u64,
+}
+
+/// A replica's wish for another leader.
+#[derive(Clone, PartialEq, Debug)]
+pub struct GivenUp {
+    /// Whose.
+    pub replica: usize,
+    /// Since when, seconds from the start of the run.
+    pub at_s: f64,
+    /// What there is against the leader, in words.
+    pub why: String,
+}
+
+/// When the replica of this log wished for another leader.
+pub fn given_up(log: &Path, replica: usize, start: f64) -> Result<Vec<GivenUp>> {
+    let text =
+        std::fs::read_to_string(log).with_context(|| format!("cannot read {}", log.display()))?;
+    Ok(text.lines().filter_map(|line| parse_given_up(line, replica, start)).collect())
+}
+
+fn parse_given_up(line: &str, replica: usize, start: f64) -> Option<GivenUp> {
+    let (_, said) = line.split_once("the leader is to be replaced: ")?;
+    let why = said.split(" view=").next()?.to_owned();
+    Some(GivenUp { replica, at_s: said_s(line, start)?, why })
 }
 
 /// What the log of a replica, of a run that began at `start` seconds of the day, says.
@@ -63,6 +87,16 @@ fn parse(line: &str, replica: usize, start: f64) -> Option<Stored> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_says_why_a_leader_was_given_up() {
+        let line = "2026-01-02T10:00:03.5Z  INFO perdura_replica::runtime::event_loop: the leader is to be \
+                    replaced: another one is tried view=4 leader=0";
+        let why = "another one is tried".to_owned();
+        let expected = GivenUp { replica: 1, at_s: 2.5, why };
+        assert_eq!(parse_given_up(line, 1, 36_001.0), Some(expected));
+        assert_eq!(parse_given_up("2026-01-02T10:00:03.5Z INFO another leader", 1, 0.0), None);
+    }
 
     #[test]
     fn a_line_says_from_when_to_when_also_over_midnight() {

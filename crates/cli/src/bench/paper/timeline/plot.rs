@@ -13,6 +13,9 @@ const FONT: &str = "sans-serif";
 
 const LINE: RGBColor = RGBColor(0, 114, 178);
 
+/// Where a replica wished for another leader.
+const GIVEN_UP: RGBColor = RGBColor(213, 94, 0);
+
 /// Colours of the replicas that store checkpoints (Okabe and Ito, 2008), and of a recovery.
 const REPLICAS: [RGBColor; 4] = [
     RGBColor(230, 159, 0),
@@ -51,7 +54,10 @@ fn chart(
         Scene::Recovery => "grey: a replica takes the state over",
         Scene::Checkpoints => "bars: checkpoints, a colour for each replica",
     };
-    let caption = format!("{}, round {round}; {what}", course.variant.name(scene));
+    let caption = format!(
+        "{}, round {round}; {what}; lines: wishes for another leader",
+        course.variant.name(scene)
+    );
     let mut chart = ChartBuilder::on(area)
         .caption(caption, (FONT, 14))
         .margin(10)
@@ -83,6 +89,9 @@ fn chart(
     chart.draw_series(behind.into_iter().map(|(from_s, to_s, colour, low, high)| {
         let style = REPLICAS[colour % REPLICAS.len()].mix(if high >= 1.0 { 0.2 } else { 0.9 });
         Rectangle::new([(from_s, low * most), (to_s, high * most)], style.filled())
+    }))?;
+    chart.draw_series(course.given_up.iter().map(|one| {
+        PathElement::new([(one.at_s, 0.0), (one.at_s, most)], GIVEN_UP.mix(0.5).stroke_width(1))
     }))?;
     let points = course
         .windows()

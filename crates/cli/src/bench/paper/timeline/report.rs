@@ -126,12 +126,13 @@ pub fn line(scene: Scene, round: u32, course: &Course) -> String {
     let (inside, outside) = course.p99_ms();
     format!(
         "round {round}, {}: {} ended ok, {} errors; {stalled} windows of 100 ms without any (longest \
-         {longest_s:.1} s); p99 {} ms while it happened, {} ms else",
+         {longest_s:.1} s); p99 {} ms while it happened, {} ms else; {} wishes of replicas for another leader",
         course.variant.name(scene),
         course.ended.len(),
         course.errors,
         figure(inside),
-        figure(outside)
+        figure(outside),
+        course.given_up.len()
     )
 }
 
@@ -189,6 +190,10 @@ fn of_course(scene: Scene, round: u32, course: &Course) -> Value {
             "written_bytes": stored.written_bytes,
         })
     });
+    let given_up = course
+        .given_up
+        .iter()
+        .map(|one| json!({"replica": one.replica, "at_s": rounded(one.at_s), "why": one.why}));
     let recovery = course.recovery.map(|recovery| {
         json!({
             "replica": recovery.replica,
@@ -212,6 +217,7 @@ fn of_course(scene: Scene, round: u32, course: &Course) -> Value {
         "p99_ms_while_it_happens": inside,
         "p99_ms_else": outside,
         "checkpoints": checkpoints.collect::<Vec<Value>>(),
+        "leaders_given_up": given_up.collect::<Vec<Value>>(),
         "recovery": recovery,
         "steal_percent": course.steal_percent,
         "window_s": WINDOW_S,

@@ -1,6 +1,6 @@
 //! One run: a new cluster, a state, a load in an open loop, and what happens meanwhile.
 
-use super::checkpoints::{self, Stored, second_of_day};
+use super::checkpoints::{self, GivenUp, Stored, second_of_day};
 use super::{Options, SPAN_S, Scene, Variant, WINDOW_S};
 use crate::bench::load::{self, Demand, Ended, Measured};
 use crate::bench::paper::live::{Guard, Live, Made};
@@ -54,6 +54,7 @@ pub struct Course {
     pub ended: Vec<Ended>,
     pub errors: u64,
     pub checkpoints: Vec<Stored>,
+    pub given_up: Vec<GivenUp>,
     pub recovery: Option<Recovery>,
     /// Time that the hypervisor gave to others, percent of all processors' time.
     pub steal_percent: f64,
@@ -235,10 +236,11 @@ impl One<'_> {
         if let Some(error) = &measured.error {
             eprintln!("  {} writes failed; the first: {error}", measured.errors);
         }
-        let mut stored = Vec::new();
+        let (mut stored, mut given_up) = (Vec::new(), Vec::new());
         for replica in 0..self.cluster.replicas.len() {
             let log = self.guard.with(|group| Ok(group.running[replica].log.clone()))?;
             stored.extend(checkpoints::read(&log, replica, began)?);
+            given_up.extend(checkpoints::given_up(&log, replica, began)?);
             if let Some(recovery) = recovery.as_mut().filter(|one| one.replica == replica) {
                 let received = checkpoints::received(&log, began)?.into_iter();
                 let of_it = |at_s: &f64| (recovery.from_s..options.seconds).contains(at_s);
@@ -252,6 +254,8 @@ impl One<'_> {
             );
         }
         stored.retain(|one| one.to_s > 0.0 && one.from_s < options.seconds);
+        given_up.retain(|one| (0.0..options.seconds).contains(&one.at_s));
+        given_up.sort_by(|one, other| one.at_s.total_cmp(&other.at_s));
         for client in &clients {
             client.close().await;
         }
@@ -262,6 +266,7 @@ impl One<'_> {
             ended: measured.trace,
             errors: measured.errors,
             checkpoints: stored,
+            given_up,
             recovery,
             steal_percent: steal.unwrap_or_default(),
         })
@@ -395,6 +400,7 @@ mod tests {
             ended: ended.collect(),
             errors: 0,
             checkpoints: vec![Stored { replica: 0, from_s: 0.3, to_s: 0.5, written_bytes: 1 }],
+            given_up: Vec::new(),
             recovery,
             steal_percent: 0.0,
         }
