@@ -88,8 +88,7 @@ impl Agreement {
         // Null batches carry the group to the start of a new configuration (D8).
         let activates = slot < self.configurations.latest().from_slot && in_flight < EAGER_SLOTS;
         let other = self.tick(now, slot).or_else(|| activates.then(Batch::null));
-        let gather_ms = GATHER_MS * (1 + in_flight);
-        let due = now.monotonic_ms >= last + gather_ms || other.is_some();
+        let due = self.gathers_ms(now).is_none() || other.is_some();
         let least = if in_flight < EAGER_SLOTS && (due || self.has_gathered()) {
             1
         } else if now.monotonic_ms >= last + SPACED_MS {

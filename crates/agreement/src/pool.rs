@@ -54,6 +54,25 @@ const LIGHT_BYTES: usize = POOL_BYTES / limits::CLIENTS;
 const ENTRY_BYTES: usize = 512;
 const COMMAND_BYTES: usize = 32;
 
+/// What of a pool is not taken.
+#[derive(Clone, Copy, Debug, Default)]
+struct Waiting {
+    bytes: usize,
+    commands: usize,
+}
+
+impl Waiting {
+    fn add(&mut self, frame: &Frame) {
+        self.bytes += frame.raw().len();
+        self.commands += frame.commands().len();
+    }
+
+    fn remove(&mut self, frame: &Frame) {
+        self.bytes -= frame.raw().len();
+        self.commands -= frame.commands().len();
+    }
+}
+
 /// Names a frame: its session and the number of its first command.
 pub type FrameKey = (SessionId, u64);
 
@@ -117,8 +136,7 @@ pub struct Pool {
     bytes: usize,
     forwarded: BTreeMap<ReplicaId, usize>,
     // Not taken: what a batch would carry, and what is on its way.
-    waiting_bytes: usize,
-    waiting_commands: usize,
+    waiting: Waiting,
     taken_bytes: usize,
     // Of these, in large frames.
     large_bytes: usize,
@@ -164,7 +182,7 @@ impl Pool {
         {
             return Admission::Full;
         }
-        self.count_waiting(&frame);
+        self.waiting.add(&frame);
         let client = frame.session.client;
         self.frames
             .insert(key, Entry { frame, source, arrived_ms: now_ms, taken_ms: None, sent_ms: 0 });
@@ -214,8 +232,7 @@ impl Pool {
         let passed_over = entry.taken_ms == Some(u64::MAX);
         if passed_over {
             entry.taken_ms = None;
-            self.waiting_bytes += entry.frame.raw().len();
-            self.waiting_commands += entry.frame.commands().len();
+            self.waiting.add(&entry.frame);
         }
         self.charge(key, Source::Client, cost, loose || passed_over);
         self.arrivals.push_back((now_ms, key));
@@ -223,11 +240,6 @@ impl Pool {
             queue.waiting.push_back(key);
             self.line_up(key.0.client);
         }
-    }
-
-    fn count_waiting(&mut self, frame: &Frame) {
-        self.waiting_bytes += frame.raw().len();
-        self.waiting_commands += frame.commands().len();
     }
 
     fn line_up(&mut self, client: PublicKey) {
@@ -418,8 +430,7 @@ impl Pool {
                 break;
             }
             (entry.taken_ms, entry.sent_ms) = (Some(now_ms), now_ms);
-            self.waiting_bytes -= length;
-            self.waiting_commands -= entry.frame.commands().len();
+            self.waiting.remove(&entry.frame);
             looked += 1;
             let (source, cost) = (entry.source, cost(&entry.frame));
             if wanted(source) {
@@ -455,10 +466,7 @@ impl Pool {
         let Some(entry) = self.frames.remove(&key) else { return };
         let cost = cost(&entry.frame);
         match entry.taken_ms {
-            None => {
-                self.waiting_bytes -= entry.frame.raw().len();
-                self.waiting_commands -= entry.frame.commands().len();
-            }
+            None => self.waiting.remove(&entry.frame),
             Some(u64::MAX) => {}
             Some(_) => self.settle_taken(key, cost),
         }
@@ -517,8 +525,7 @@ impl Pool {
         let mut released: Vec<(u64, FrameKey, bool)> = Vec::new();
         for (key, entry) in &mut self.frames {
             let Some(taken_ms) = entry.taken_ms.take() else { continue };
-            self.waiting_bytes += entry.frame.raw().len();
-            self.waiting_commands += entry.frame.commands().len();
+            self.waiting.add(&entry.frame);
             released.push((entry.arrived_ms, *key, taken_ms != u64::MAX));
         }
         released.sort_unstable();
@@ -575,13 +582,13 @@ impl Pool {
     /// Bytes that wait to be proposed, or to be handed over.
     #[must_use]
     pub fn waiting_bytes(&self) -> usize {
-        self.waiting_bytes
+        self.waiting.bytes
     }
 
     /// Commands that wait to be proposed, or to be handed over.
     #[must_use]
     pub fn waiting_commands(&self) -> usize {
-        self.waiting_commands
+        self.waiting.commands
     }
 
     /// Bytes that were proposed or handed over, and are not delivered.

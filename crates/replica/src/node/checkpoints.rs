@@ -413,7 +413,8 @@ impl<S: Service> Node<S> {
             return; // A transferred state has taken its place.
         };
         checkpointing.digests_first = false;
-        let digested = Stored { digest, ..Stored::new(first.snapshot, manifest) };
+        // Its digest comes with it: that takes too long for the event loop.
+        let digested = Stored { snapshot: Some(first.snapshot), manifest, digest, apart: false };
         checkpointing.add_digested(digested, prefix, self.ticked_ms);
         self.judge_early(slot);
         self.vote_for_state(slot, digest);
