@@ -61,7 +61,7 @@ pub(crate) struct Look {
     pub now_ms: u64,
     /// Whether this replica is behind others, so that it does not see what is going on.
     pub behind: bool,
-    /// Whether the next leader is there and keeps up, and one of those who do may be missed.
+    /// Whether everybody but the leader keeps up.
     pub ready: bool,
     /// So many leaders have a correct one among them: r + 1.
     pub leaders: u32,
