@@ -12,8 +12,11 @@ use perdura_protocol::{Batch, Slot, limits, seeded};
 const EAGER_SLOTS: u64 = 2;
 
 /// A batch gathers for this time at most since the last proposal if nothing is in flight, and for twice as
-/// long if one slot is: this is about what a slot takes on one machine.
+/// long if one slot is: this is about what a slot of small commands takes on one machine ...
 pub(crate) const GATHER_MS: u64 = 4;
+
+/// ... and for this long at least since a slot was delivered, for its callers to come back.
+const RETURN_MS: u64 = 2;
 
 /// With fewer commands under way than this, nothing is gained by gathering.
 const FEW_COMMANDS: usize = 8;
@@ -137,7 +140,11 @@ impl Agreement {
         }
         let last = self.slots.get(&self.next_propose.previous())?.since_ms;
         let in_flight = Some(self.in_flight()).filter(|slots| *slots < EAGER_SLOTS)?;
-        let due = last + GATHER_MS * (1 + in_flight);
+        let mut due = last + GATHER_MS * (1 + in_flight);
+        if in_flight == 0 {
+            // Replies are on their way: whoever gets one is about to send the next.
+            due = due.max(self.progress_ms + RETURN_MS);
+        }
         due.checked_sub(now.monotonic_ms).filter(|left| *left > 0)
     }
 

@@ -147,6 +147,27 @@ fn many_callers_share_a_slot_and_wait_for_each_other_a_moment_only() {
     assert_eq!(leader.end_round(), 3);
 }
 
+/// With large commands a slot takes longer than a batch gathers: who did not come in time for it does not go alone, just
+/// before all others come back.
+#[test]
+fn after_a_slow_slot_its_callers_are_waited_for() {
+    let mut leader = Leader::new();
+    assert_eq!(leader.take(20), 20);
+    leader.wait_ms(6);
+    assert_eq!(leader.take(3), 0);
+    leader.decide();
+    assert_eq!(leader.agreement.gathers_ms(leader.now), Some(2));
+    leader.wait_ms(1);
+    assert_eq!(leader.take(8), 0);
+    assert_eq!(leader.take(9), 20);
+    // For a moment only.
+    leader.wait_ms(6);
+    assert_eq!(leader.take(3), 0);
+    leader.decide();
+    leader.wait_ms(2);
+    assert_eq!(leader.end_round(), 3);
+}
+
 /// A batch with frames brings the time as well. Ticks that are due again and again would otherwise keep what
 /// gathers waiting.
 #[test]
