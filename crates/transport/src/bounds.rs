@@ -12,6 +12,9 @@ pub struct Bounds {
     pub send_bytes: usize,
     /// Most bytes that wait for the peer at once.
     pub queue_bytes: usize,
+    /// Bytes of each buffer that stay between two uses, and that are read at once where no large message
+    /// is coming.
+    pub buffer_bytes: usize,
 }
 
 impl Bounds {
@@ -21,6 +24,7 @@ impl Bounds {
         receive_bytes: limits::MESSAGE_BYTES,
         send_bytes: limits::MESSAGE_BYTES,
         queue_bytes: 2 * limits::MESSAGE_BYTES,
+        buffer_bytes: READ_BYTES,
     };
 
     /// At a replica, of a client's link. The queue holds all replies that a session caches; a
@@ -29,6 +33,7 @@ impl Bounds {
         receive_bytes: limits::CLIENT_MESSAGE_BYTES,
         send_bytes: limits::MESSAGE_BYTES,
         queue_bytes: limits::SESSION_REPLY_BYTES + limits::MESSAGE_BYTES,
+        buffer_bytes: SHARE_READ_BYTES,
     };
 
     /// At a client. The queue holds a few of the largest frames; the client keeps at most
@@ -37,6 +42,7 @@ impl Bounds {
         receive_bytes: limits::MESSAGE_BYTES,
         send_bytes: limits::CLIENT_MESSAGE_BYTES,
         queue_bytes: 8 * limits::CLIENT_MESSAGE_BYTES,
+        buffer_bytes: READ_BYTES,
     };
 
     /// Before the peer is admitted: hellos and answers only.
@@ -44,6 +50,7 @@ impl Bounds {
         receive_bytes: HANDSHAKE_FRAME_BYTES,
         send_bytes: HANDSHAKE_FRAME_BYTES,
         queue_bytes: 4 * HANDSHAKE_FRAME_BYTES,
+        buffer_bytes: HANDSHAKE_FRAME_BYTES,
     };
 }
 
@@ -53,7 +60,7 @@ pub const HANDSHAKE_FRAME_BYTES: usize = 2048;
 /// Longest reason of a refusal, bytes of UTF-8: a few lines for a person.
 pub const REFUSAL_REASON_BYTES: usize = 1024;
 
-/// Ciphertext held by TLS for a socket that does not take it: enough for one large system call.
+/// Ciphertext held for a socket that does not take it: enough for one large system call.
 pub const CIPHERTEXT_BYTES: usize = 512 * 1024;
 
 /// Messages up to this size are copied out of the read buffer, so that one that is kept for long

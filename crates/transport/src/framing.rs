@@ -18,13 +18,7 @@ pub(crate) fn take_message(
 ) -> Result<Option<Bytes>, (Misbehaviour, String)> {
     let Some(length) = inbound.first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
     let length = u32::from_le_bytes(*length) as usize;
-    if length > limit {
-        let text = format!("{length} bytes, at most {limit} are allowed");
-        return Err((Misbehaviour::OversizedFrame, text));
-    }
-    if length == 0 {
-        return Err((Misbehaviour::EmptyFrame, "length 0".into()));
-    }
+    check_length(length, limit)?;
     if inbound.len() < LENGTH_BYTES + length {
         return Ok(None);
     }
@@ -35,4 +29,19 @@ pub(crate) fn take_message(
         return Ok(Some(payload));
     }
     Ok(Some(inbound.split_to(length).freeze()))
+}
+
+/// Holds a message's length against `limit`.
+///
+/// # Errors
+/// What is wrong with it, also in words.
+pub(crate) fn check_length(length: usize, limit: usize) -> Result<(), (Misbehaviour, String)> {
+    if length > limit {
+        let text = format!("{length} bytes, at most {limit} are allowed");
+        return Err((Misbehaviour::OversizedFrame, text));
+    }
+    if length == 0 {
+        return Err((Misbehaviour::EmptyFrame, "length 0".into()));
+    }
+    Ok(())
 }

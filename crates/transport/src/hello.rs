@@ -8,7 +8,7 @@ use perdura_protocol::codec::encode_bytes;
 use perdura_protocol::{ClusterId, Decode, DecodeError, Digest, Encode, Lane, Reader, ReplicaId};
 
 /// The version of messages and handshake that this build speaks.
-pub const PROTOCOL_VERSION: u16 = 2;
+pub const PROTOCOL_VERSION: u16 = 3;
 
 const MAGIC: [u8; 8] = *b"PERDURA\0";
 
@@ -208,7 +208,7 @@ mod tests {
         );
         assert!(AnyHello::decode(Bytes::from_static(b"GET / HTTP/1.1")).is_err());
         let words = version_refusal(PROTOCOL_VERSION + 1).to_string();
-        assert!(words.contains("version 2") && words.contains("version 3"), "{words}");
+        assert!(words.contains("version 3") && words.contains("version 4"), "{words}");
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //! - Nothing is delivered from a peer whose key has not been proven by its TLS handshake and
 //!   admitted by the owner of the hub.
 //! - Every length is held against its bound before memory is reserved for it, and memory grows
-//!   with the bytes that really arrived, never with a length that a peer announced.
+//!   with the bytes that really arrived: a length that a peer announced gets it half a MiB at most.
 //! - Every queue is bounded; the bounds and their reasons are in [`bounds`].
 //! - A misbehaving peer loses its own connection and nobody else's.
 
@@ -20,10 +20,12 @@ mod error;
 mod framing;
 #[doc(hidden)]
 pub mod fuzzing;
+mod handshake;
 mod hello;
 mod hub;
 mod identity;
 mod link;
+mod sealed;
 mod stats;
 
 pub use backoff::Backoff;

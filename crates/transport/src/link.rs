@@ -1,31 +1,34 @@
-//! One connection without its socket: TLS, the hello exchange, frames.
+//! One connection without its socket: TLS, the hello exchange, records, messages.
 //!
-//! Bytes from the socket go in by [`Link::feed`]; [`Link::next_received`] then gives what they
-//! complete, until it gives nothing. [`Link::queue`] takes messages, [`Link::write_to`] turns all
-//! that waits into as few TLS records and system calls as there can be.
+//! Bytes from the socket go in by [`Link::read_from`] and [`Link::take_in`], or by [`Link::feed`];
+//! [`Link::next_received`] then gives what they complete, until it gives nothing. [`Link::queue`] takes messages, [`Link::write_to`] turns all
+//! that waits into as few records and system calls as there can be.
 //!
-//! How frames stand on the stream is in `framing`. The first frame of the dialler is a [`Hello`], the first of the acceptor an [`Answer`].
+//! TLS carries the hello of the dialler and the acceptor's answer, nothing else; the records behind a welcome
+//! are those of `sealed`. How messages stand on the stream is in `framing`, for both: the first one of the
+//! dialler is a [`Hello`], the first of the acceptor an [`Answer`].
 //!
 //! Invariants:
 //! - Messages are neither given out nor sent before the hello was answered with a welcome.
-//! - When `next_received` has given nothing, less than one frame is buffered.
+//! - When `next_received` has given nothing, less than one message is buffered.
 //! - After an error the link is of no more use, except that `write_to` may send what is left: an
 //!   alert or a refusal.
 
-use crate::bounds::{Bounds, CIPHERTEXT_BYTES};
+use crate::bounds::{Bounds, CIPHERTEXT_BYTES, SHARE_READ_BYTES};
 use crate::error::{LinkError, Misbehaviour, QueueError};
 use crate::framing::{LENGTH_BYTES, take_message};
+use crate::handshake::Handshake;
 use crate::hello::{Answer, AnyHello, Hello, PROTOCOL_VERSION, Refusal, version_refusal};
 use crate::identity::{Identity, public_key};
-use bytes::{Bytes, BytesMut};
+use crate::sealed::{self, Opener, Sealer};
+use bytes::Bytes;
 use perdura_protocol::{Decode, Encode, PublicKey};
 use rustls::Connection;
 use std::collections::VecDeque;
-use std::io::{self, BufRead, IoSlice, Write};
+use std::io::{self, Read, Write};
 
-/// Messages that go into one call of the TLS library: enough to fill its records with small ones,
-/// and the slices for them fit on the stack.
-const MESSAGES_PER_PASS: usize = 64;
+/// Bytes that are read at once before a link is up.
+const HANDSHAKE_READ_BYTES: usize = 4096;
 
 /// What arrived on a link.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -37,6 +40,15 @@ pub enum Received {
     Welcome,
     /// A message.
     Message(Bytes),
+}
+
+/// What one call to a socket gave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Arrived {
+    /// How much; 0: the socket has ended.
+    pub bytes: usize,
+    /// Whether there was room for more.
+    pub all: bool,
 }
 
 /// Whether everything that waited was written.
@@ -65,13 +77,18 @@ enum Stage {
 /// A connection without its socket.
 #[derive(Debug)]
 pub struct Link {
-    tls: Connection,
+    handshake: Handshake,
     stage: Stage,
     /// In force while the link is up; before that, [`Bounds::HANDSHAKE`] are.
     bounds: Bounds,
-    inbound: BytesMut,
+    /// Once the link is up.
+    records: Option<Box<(Sealer, Opener)>>,
+    /// Bytes that were read and not taken in before the link was up: of the handshake, or behind the welcome.
+    early: Vec<u8>,
+    /// Bytes that were read where records are expected, and not taken in.
+    arrived: usize,
     queue: VecDeque<Bytes>,
-    /// Bytes of the first message and its length that TLS has taken already.
+    /// Bytes of the first message and its length that are in records already.
     front_taken: usize,
     /// Bytes in `queue` with their lengths, less `front_taken`.
     queued_bytes: usize,
@@ -94,7 +111,7 @@ impl Link {
     ) -> Result<Link, LinkError> {
         let tls = identity.dial(peer).map_err(|error| LinkError::Tls(error.to_string()))?;
         let mut link = Link::new(tls.into(), Stage::AwaitAnswer, bounds);
-        link.push(hello.to_bytes());
+        link.handshake.outbound = Some(hello.to_bytes());
         Ok(link)
     }
 
@@ -107,13 +124,14 @@ impl Link {
         Ok(Link::new(tls.into(), Stage::AwaitHello, Bounds::HANDSHAKE))
     }
 
-    fn new(mut tls: Connection, stage: Stage, bounds: Bounds) -> Link {
-        tls.set_buffer_limit(Some(CIPHERTEXT_BYTES));
+    fn new(tls: Connection, stage: Stage, bounds: Bounds) -> Link {
         Link {
-            tls,
+            handshake: Handshake::new(tls, stage == Stage::AwaitAnswer),
             stage,
             bounds,
-            inbound: BytesMut::new(),
+            records: None,
+            early: Vec::new(),
+            arrived: 0,
             queue: VecDeque::new(),
             front_taken: 0,
             queued_bytes: 0,
@@ -122,41 +140,94 @@ impl Link {
         }
     }
 
+    /// Reads at most `most` bytes from the socket, in one call. [`Link::take_in`] is to follow.
+    ///
+    /// # Errors
+    /// As the socket's.
+    pub fn read_from(&mut self, socket: &mut impl Read, most: usize) -> io::Result<Arrived> {
+        let usual = self.bounds.buffer_bytes;
+        if let Some(records) = self.records.as_mut().filter(|_| !self.peer_closed) {
+            let space = records.1.space(usual.min(SHARE_READ_BYTES), usual);
+            let room = space.len().min(most);
+            let bytes = socket.read(&mut space[..room])?;
+            self.arrived = bytes;
+            return Ok(Arrived { bytes, all: bytes < room });
+        }
+        let mut buffer = [0; HANDSHAKE_READ_BYTES];
+        let room = most.min(buffer.len());
+        let bytes = socket.read(&mut buffer[..room])?;
+        self.early.extend_from_slice(&buffer[..bytes]);
+        Ok(Arrived { bytes, all: bytes < room })
+    }
+
+    /// Takes what was read, as [`Link::feed`].
+    ///
+    /// # Errors
+    /// As [`Link::feed`].
+    pub fn take_in(&mut self) -> Result<(), LinkError> {
+        match std::mem::take(&mut self.arrived) {
+            0 if self.records.is_none() => {
+                let early = std::mem::take(&mut self.early);
+                self.feed(&early)
+            }
+            0 => Ok(()),
+            count => self.open(count),
+        }
+    }
+
     /// Takes bytes that were read from the socket, in order, all of them.
     ///
     /// # Errors
-    /// [`Misbehaviour::Tls`] when they are not what TLS allows, [`LinkError::Tls`] when the peer
+    /// [`Misbehaviour::Tls`] when they are not what TLS or its keys allow, [`LinkError::Tls`] when the peer
     /// sent an alert or our own verifier refused its key.
     pub fn feed(&mut self, mut bytes: &[u8]) -> Result<(), LinkError> {
         while !bytes.is_empty() && !self.peer_closed && self.stage != Stage::Ending {
-            // Fails only when undelivered plaintext piles up, and each round delivers it all.
-            self.tls.read_tls(&mut bytes)?;
-            let state = match self.tls.process_new_packets() {
-                Ok(state) => state,
-                Err(error) => {
-                    self.stage = Stage::Ending;
-                    return Err(tls_error(&error));
+            if let Some(records) = &mut self.records {
+                let usual = self.bounds.buffer_bytes;
+                let space = records.1.space(1, usual);
+                let count = space.len().min(bytes.len());
+                space[..count].copy_from_slice(&bytes[..count]);
+                bytes = &bytes[count..];
+                self.open(count)?;
+            } else if self.stage == Stage::AwaitDecision || self.handshake.is_heard() {
+                if self.stage != Stage::AwaitAnswer {
+                    let text = "bytes behind a hello that is not answered yet".to_owned();
+                    return Err(self.misbehaviour(Misbehaviour::MalformedHello, text));
                 }
-            };
-            self.take_plaintext(state.plaintext_bytes_to_read())?;
-            self.peer_closed = state.peer_has_closed();
+                self.early.extend_from_slice(bytes);
+                return Ok(());
+            } else {
+                let (now, later) = bytes.split_at(self.handshake.of_record(bytes));
+                bytes = later;
+                match self.handshake.feed(now) {
+                    Ok(closed) => self.peer_closed = closed,
+                    Err(error) => {
+                        self.stage = Stage::Ending;
+                        return Err(error);
+                    }
+                }
+            }
         }
         Ok(())
     }
 
-    fn take_plaintext(&mut self, mut left: usize) -> Result<(), LinkError> {
-        let mut reader = self.tls.reader();
-        while left > 0 {
-            let chunk = reader.fill_buf()?;
-            let length = chunk.len();
-            if length == 0 {
-                break;
-            }
-            self.inbound.extend_from_slice(chunk);
-            reader.consume(length);
-            left = left.saturating_sub(length);
-        }
-        Ok(())
+    /// So many bytes were put where records are expected.
+    fn open(&mut self, count: usize) -> Result<(), LinkError> {
+        let Some(records) = &mut self.records else { return Ok(()) };
+        let opened = records.1.filled(count);
+        self.peer_closed = records.1.has_ended();
+        opened.map_err(|text| self.misbehaviour(Misbehaviour::Tls, text))
+    }
+
+    /// Messages flow from here on, in records under TLS's keys.
+    fn start(&mut self) -> Result<(), LinkError> {
+        let Some(tls) = &self.handshake.tls else { return Ok(()) };
+        let ends = sealed::ends(tls, self.handshake.dials).map_err(LinkError::Tls)?;
+        self.records = Some(Box::new(ends));
+        self.stage = Stage::Up;
+        self.handshake.inbound.clear();
+        let early = std::mem::take(&mut self.early);
+        self.feed(&early)
     }
 
     /// The next thing that has arrived completely, or `None`.
@@ -180,13 +251,17 @@ impl Link {
     }
 
     fn next_frame(&mut self) -> Result<Option<Bytes>, LinkError> {
-        let limit = self.current_bounds().receive_bytes;
-        take_message(&mut self.inbound, limit).map_err(|(kind, text)| self.misbehaviour(kind, text))
+        let Bounds { receive_bytes, buffer_bytes, .. } = self.current_bounds();
+        let taken = match &mut self.records {
+            Some(records) => records.1.take_message(receive_bytes, buffer_bytes),
+            None => take_message(&mut self.handshake.inbound, receive_bytes),
+        };
+        taken.map_err(|(kind, text)| self.misbehaviour(kind, text))
     }
 
     fn hello(&mut self, payload: Bytes) -> Result<Received, LinkError> {
-        let key = self.tls.peer_certificates().and_then(|chain| chain.first());
-        let key = key.and_then(|key| public_key(key.as_ref()));
+        let chain = self.handshake.tls.as_ref().and_then(|tls| tls.peer_certificates());
+        let key = chain.and_then(|chain| chain.first()).and_then(|key| public_key(key.as_ref()));
         match (AnyHello::decode(payload), key) {
             (Ok(AnyHello::Ours(hello)), Some(key)) => {
                 self.stage = Stage::AwaitDecision;
@@ -208,7 +283,7 @@ impl Link {
     fn answer(&mut self, payload: Bytes) -> Result<Received, LinkError> {
         match Answer::from_bytes(payload) {
             Ok(Answer::Welcome { .. }) => {
-                self.stage = Stage::Up;
+                self.start()?;
                 Ok(Received::Welcome)
             }
             Ok(Answer::Refused { reason, .. }) => {
@@ -221,13 +296,16 @@ impl Link {
 
     /// Admits the peer that said hello, with these bounds from here on.
     ///
+    /// # Errors
+    /// When TLS gives no keys.
+    ///
     /// # Panics
     /// When no hello waits for a decision.
-    pub fn welcome(&mut self, bounds: Bounds) {
+    pub fn welcome(&mut self, bounds: Bounds) -> Result<(), LinkError> {
         assert_eq!(self.stage, Stage::AwaitDecision);
-        self.push(Answer::Welcome { version: PROTOCOL_VERSION }.to_bytes());
-        self.stage = Stage::Up;
+        self.handshake.outbound = Some(Answer::Welcome { version: PROTOCOL_VERSION }.to_bytes());
         self.bounds = bounds;
+        self.start()
     }
 
     /// Sends the peer that said hello away; write what is queued, then drop the link.
@@ -236,7 +314,7 @@ impl Link {
     /// When no hello waits for a decision.
     pub fn refuse(&mut self, refusal: &Refusal) {
         assert_eq!(self.stage, Stage::AwaitDecision);
-        self.push(Answer::refused(refusal).to_bytes());
+        self.handshake.outbound = Some(Answer::refused(refusal).to_bytes());
         self.stage = Stage::Ending;
     }
 
@@ -272,16 +350,19 @@ impl Link {
         self.queued_bytes
     }
 
-    /// Bytes of a frame that is not complete yet.
+    /// Memory that a message takes which is not complete yet.
     #[must_use]
     pub fn inbound_bytes(&self) -> usize {
-        self.inbound.len()
+        let records = self.records.as_ref().map_or(0, |records| records.1.held_bytes());
+        records + self.handshake.inbound.len() + self.early.len()
     }
 
     /// Whether [`Link::write_to`] has something to write.
     #[must_use]
     pub fn wants_write(&self) -> bool {
-        self.tls.wants_write() || (self.queued_bytes > 0 && !self.tls.is_handshaking())
+        let records = self.records.as_ref();
+        self.handshake.wants_write()
+            || records.is_some_and(|one| self.queued_bytes > 0 || !one.0.pending().is_empty())
     }
 
     /// Says that we send nothing more, after what is queued; [`Link::write_to`] writes it.
@@ -294,11 +375,27 @@ impl Link {
     /// # Errors
     /// As the socket's.
     pub fn write_to(&mut self, socket: &mut impl Write) -> io::Result<Drained> {
+        while self.handshake.write_to(socket)? == Drained::Yes {
+            let Some(tls) = &mut self.handshake.tls else { return self.write_records(socket) };
+            if self.records.is_some() && self.handshake.outbound.is_none() {
+                self.handshake.tls = None;
+            } else if std::mem::take(&mut self.closing) {
+                tls.send_close_notify();
+            } else {
+                return Ok(Drained::Yes);
+            }
+        }
+        Ok(Drained::No)
+    }
+
+    fn write_records(&mut self, socket: &mut impl Write) -> io::Result<Drained> {
         loop {
-            while self.tls.wants_write() {
-                match self.tls.write_tls(socket) {
+            let Some(records) = &mut self.records else { return Ok(Drained::Yes) };
+            let sealer = &mut records.0;
+            while !sealer.pending().is_empty() {
+                match socket.write(sealer.pending()) {
                     Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                    Ok(_) => {}
+                    Ok(count) => sealer.advance(count, self.bounds.buffer_bytes),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                         return Ok(Drained::No);
                     }
@@ -306,40 +403,16 @@ impl Link {
                     Err(error) => return Err(error),
                 }
             }
-            if self.queued_bytes == 0 || self.tls.is_handshaking() {
-                if !std::mem::take(&mut self.closing) {
-                    return Ok(Drained::Yes);
-                }
-                self.tls.send_close_notify();
-                continue;
-            }
-            while self.queued_bytes > 0 && self.encrypt_some()? > 0 {}
-            if !self.tls.wants_write() {
+            if self.queued_bytes > 0 {
+                let sealed = sealer.seal(&self.queue, self.front_taken, CIPHERTEXT_BYTES);
+                let taken = sealed.map_err(io::Error::other)?;
+                self.drop_taken(taken);
+            } else if std::mem::take(&mut self.closing) {
+                sealer.close().map_err(io::Error::other)?;
+            } else {
                 return Ok(Drained::Yes);
             }
         }
-    }
-
-    /// Gives TLS as many queued bytes as it takes now, at most one pass of messages; returns how
-    /// many it took.
-    fn encrypt_some(&mut self) -> io::Result<usize> {
-        let mut lengths = [[0u8; LENGTH_BYTES]; MESSAGES_PER_PASS];
-        for (length, message) in lengths.iter_mut().zip(&self.queue) {
-            // Bounded by `send_bytes`, far below 4 GiB.
-            *length = (message.len() as u32).to_le_bytes();
-        }
-        let mut slices = [IoSlice::new(&[]); 2 * MESSAGES_PER_PASS];
-        let mut count = 0;
-        for (length, message) in lengths.iter().zip(&self.queue) {
-            slices[count] = IoSlice::new(length);
-            slices[count + 1] = IoSlice::new(message);
-            count += 2;
-        }
-        let mut slices = &mut slices[..count];
-        IoSlice::advance_slices(&mut slices, self.front_taken);
-        let taken = self.tls.writer().write_vectored(slices)?;
-        self.drop_taken(taken);
-        Ok(taken)
     }
 
     fn drop_taken(&mut self, taken: usize) {
@@ -362,16 +435,6 @@ impl Link {
     fn misbehaviour(&mut self, kind: Misbehaviour, text: String) -> LinkError {
         self.stage = Stage::Ending;
         LinkError::Misbehaviour(kind, text)
-    }
-}
-
-/// Alerts of the peer and verdicts of our verifier are no misbehaviour: keys change.
-fn tls_error(error: &rustls::Error) -> LinkError {
-    match error {
-        rustls::Error::AlertReceived(_) | rustls::Error::General(_) => {
-            LinkError::Tls(error.to_string())
-        }
-        _ => LinkError::Misbehaviour(Misbehaviour::Tls, error.to_string()),
     }
 }
 
@@ -416,7 +479,7 @@ mod tests {
             let received = carry(&mut dialler, &mut acceptor, 1000).unwrap();
             if let [Received::Hello(hello, proven)] = &received[..] {
                 assert_eq!((hello.role, *proven), (Role::Client, key(1).public()));
-                acceptor.welcome(Bounds::CLIENT_AT_REPLICA);
+                acceptor.welcome(Bounds::CLIENT_AT_REPLICA).unwrap();
             }
             carry(&mut acceptor, &mut dialler, 1000).unwrap();
         }
@@ -452,8 +515,8 @@ mod tests {
         }
         let mut wire = Vec::new();
         dialler.write_to(&mut wire).unwrap();
-        // 1,400 bytes of frames in two passes: two records of 22 bytes overhead each.
-        assert_eq!(wire.len(), 1400 + 2 * 22);
+        // 1,400 bytes of messages with their lengths: one record, of 20 bytes overhead.
+        assert_eq!(wire.len(), 1400 + 20);
     }
 
     #[test]
@@ -469,6 +532,62 @@ mod tests {
         assert_eq!(dialler.queue(Bytes::new()), Err(QueueError::Size(0)));
         let size = Bounds::CLIENT.send_bytes + 1;
         assert_eq!(dialler.queue(Bytes::from(vec![0; size])), Err(QueueError::Size(size)));
+    }
+
+    /// Nobody can: there are no keys for it before the welcome.
+    #[test]
+    fn who_says_more_before_the_welcome_misbehaves() {
+        let (mut dialler, mut acceptor) = pair(key(2).public());
+        carry(&mut dialler, &mut acceptor, 1000).unwrap();
+        carry(&mut acceptor, &mut dialler, 1000).unwrap();
+        let mut hello = Vec::new();
+        dialler.write_to(&mut hello).unwrap();
+        hello.extend_from_slice(b"more");
+        let error = acceptor.feed(&hello).unwrap_err();
+        assert!(matches!(error, LinkError::Misbehaviour(Misbehaviour::MalformedHello, _)));
+    }
+
+    #[test]
+    fn an_end_is_told_from_a_cut_and_what_came_before_it_is_given() {
+        let (mut dialler, mut acceptor) = up();
+        dialler.queue(Bytes::from_static(b"last")).unwrap();
+        dialler.close();
+        let mut wire = Vec::new();
+        assert_eq!(dialler.write_to(&mut wire).unwrap(), Drained::Yes);
+        acceptor.feed(&wire).unwrap();
+        let last = Received::Message(Bytes::from_static(b"last"));
+        assert_eq!(acceptor.next_received().unwrap(), Some(last));
+        assert!(matches!(acceptor.next_received(), Err(LinkError::Closed)));
+    }
+
+    #[test]
+    fn once_it_is_up_nothing_of_tls_is_kept() {
+        let (dialler, acceptor) = up();
+        assert!(dialler.handshake.tls.is_none() && acceptor.handshake.tls.is_none());
+    }
+
+    /// A socket that gives and takes a few bytes at a time.
+    #[test]
+    fn what_is_read_from_a_socket_is_what_was_written_to_the_other() {
+        let (mut dialler, mut acceptor) = up();
+        let sizes = [5000, 1, 200_000, 4096, 70_000];
+        let sent: Vec<Bytes> = sizes.iter().map(|size| Bytes::from(vec![7; *size])).collect();
+        sent.iter().for_each(|message| dialler.queue(message.clone()).unwrap());
+        let mut wire = Vec::new();
+        dialler.write_to(&mut wire).unwrap();
+        let (mut socket, mut received) = (&wire[..], Vec::new());
+        for most in [1, 10, 100, 1000, 10_000].into_iter().cycle() {
+            let arrived = acceptor.read_from(&mut socket, most).unwrap();
+            assert!(arrived.bytes <= most && (arrived.all || arrived.bytes > 0));
+            acceptor.take_in().unwrap();
+            while let Some(Received::Message(message)) = acceptor.next_received().unwrap() {
+                received.push(message);
+            }
+            if arrived.bytes == 0 {
+                break;
+            }
+        }
+        assert!(received == sent);
     }
 
     #[test]

@@ -352,7 +352,7 @@ fn an_unknown_client_and_a_newer_version_are_refused_in_words() {
     let newer = Hello { version: PROTOCOL_VERSION + 1, ..Client::hello() };
     let mut client = Client::dial(&node, 50, &newer);
     let error = client.receive(&mut node).unwrap_err().to_string();
-    assert!(error.contains("protocol version 2") && error.contains("version 3"), "{error}");
+    assert!(error.contains("protocol version 3") && error.contains("version 4"), "{error}");
     assert_eq!((node.hub.stats().refused_peers, node.client()), (2, None));
 }
 
@@ -587,8 +587,8 @@ fn the_links_of_both_lanes_end_without_each_other() {
     assert!(both(&beside));
 }
 
-/// Replica 1 by hand, come for its transfer link and without patience: it says more before it was
-/// welcomed. All of it has been read by the hub that hands it over.
+/// Replica 1 by hand, come for its transfer link and without patience: it has more to say before it was
+/// welcomed. Its hello has been read by the hub that hands it over.
 fn hasty(node: &mut Node) -> (Client, Box<Handed>) {
     let role = Role::Replica { id: ReplicaId(1), incarnation: 0, lane: Lane::Transfer };
     let parameters = config(1).parameters;
@@ -611,14 +611,15 @@ fn hasty(node: &mut Node) -> (Client, Box<Handed>) {
 }
 
 #[test]
-fn what_was_read_before_a_link_was_handed_over_is_not_lost() {
+fn what_was_to_be_said_before_a_link_was_handed_over_is_not_lost() {
     let ([mut main, one], [mut beside, _]) = pairs();
     let (mut client, handed) = hasty(&mut main);
     // Members are known where it is handed over.
     drop(one);
     beside.hub.adopt(handed);
-    until(&mut [&mut beside], |nodes| nodes[0].messages() == [Bytes::from_static(b"early")]);
     assert_eq!(client.receive(&mut beside).unwrap(), Received::Welcome);
+    client.link.write_to(&mut client.socket).unwrap();
+    until(&mut [&mut beside], |nodes| nodes[0].messages() == [Bytes::from_static(b"early")]);
     client.link.queue(Bytes::from_static(b"late")).unwrap();
     client.link.write_to(&mut client.socket).unwrap();
     until(&mut [&mut beside], |nodes| nodes[0].messages().len() == 2);

@@ -27,8 +27,6 @@ pub(super) struct Connection {
     pub(super) deadline: Option<Instant>,
     /// Stands in one of the lines of sockets to read.
     pub(super) in_line: bool,
-    /// Its link may hold messages that nobody has taken, for another hub read them.
-    pub(super) unread: bool,
     /// The peer closed its side, or the socket failed: read until the end shows.
     pub(super) read_closed: bool,
     /// Stands in the list of links to write.

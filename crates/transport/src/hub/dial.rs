@@ -170,7 +170,6 @@ impl Hub {
             granted: dialing.is_some(),
             deadline: Some(deadline),
             in_line: false,
-            unread: false,
             read_closed: false,
             dirty: false,
             accounted: Accounted::default(),

@@ -26,7 +26,7 @@ pub(super) struct Claim {
 #[derive(Debug)]
 pub struct Handed {
     stream: TcpStream,
-    /// Waits for the answer to its hello; may hold messages already.
+    /// Waits for the answer to its hello.
     link: Link,
     address: SocketAddr,
     claim: Claim,
@@ -64,9 +64,11 @@ impl Hub {
         (connection.connected, connection.granted) = (true, true);
         match verdict {
             Ok(peer) => {
-                connection.link.welcome(Bounds::REPLICA);
-                // The bytes that come next may be here already, and no readiness tells of those.
-                (connection.unread, connection.dirty) = (true, true);
+                if let Err(error) = connection.link.welcome(Bounds::REPLICA) {
+                    self.end(place, error);
+                    return;
+                }
+                connection.dirty = true;
                 self.dirty.push(place);
                 self.link_up(place, peer);
                 self.line_up(place);

@@ -29,8 +29,7 @@ mod serve;
 
 use crate::Backoff;
 use crate::bounds::{
-    CLIENT_FAIR_BYTES, CLIENTS_QUEUE_BYTES, HELD_BACK_TIME, READ_BYTES, REDIAL_FIRST,
-    REDIAL_LONGEST,
+    CLIENT_FAIR_BYTES, CLIENTS_QUEUE_BYTES, HELD_BACK_TIME, REDIAL_FIRST, REDIAL_LONGEST,
 };
 use crate::error::{LinkError, Misbehaviour, QueueError};
 use crate::hello::{Hello, Refusal};
@@ -231,7 +230,6 @@ pub struct Hub {
     /// connections have accounted for.
     clients_queue_bytes: usize,
     clients_inbound_bytes: usize,
-    scratch: Vec<u8>,
     events: Vec<HubEvent>,
     stats: Stats,
     resolver: Resolver,
@@ -307,7 +305,6 @@ impl Hub {
             now,
             clients_queue_bytes: 0,
             clients_inbound_bytes: 0,
-            scratch: vec![0; READ_BYTES],
             events: Vec::new(),
             stats: Stats::default(),
             resolver: Resolver::new(),

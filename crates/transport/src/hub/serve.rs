@@ -5,17 +5,17 @@ use super::hand_over::Claim;
 use super::{Connection, Connections, Hub, HubEvent, LISTENER, Member, Peer};
 use crate::bounds::{
     Bounds, CLIENT_FAIR_BYTES, CLIENT_LINKS, CLIENT_ROUND_BYTES, CLIENTS_INBOUND_BYTES,
-    CLIENTS_ROUND_BYTES, LINKS_PER_CLIENT, MESSAGE_ROUND_BYTES, REPLICA_ROUND_BYTES,
+    CLIENTS_ROUND_BYTES, LINKS_PER_CLIENT, MESSAGE_ROUND_BYTES, READ_BYTES, REPLICA_ROUND_BYTES,
     SHARE_READ_BYTES,
 };
 use crate::error::{LinkError, Misbehaviour};
 use crate::hello::{Hello, Refusal, Role};
 use crate::hub::Admission;
-use crate::link::{Drained, Received};
+use crate::link::{Arrived, Drained, Received};
 use crate::tcp::tune;
 use mio::event::Event;
 use perdura_protocol::{Digest, Lane, PublicKey, ReplicaId};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 
 /// What a round of reading left behind.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -136,12 +136,6 @@ impl Hub {
         let Some(connection) = self.connections.get_mut(place) else { return 0 };
         connection.in_line = false;
         let mut used = 0;
-        if std::mem::take(&mut connection.unread)
-            && let Err(error) = self.deliver_counted(place, admission, &mut used)
-        {
-            self.end(place, error);
-            return used;
-        }
         let outcome = loop {
             if used >= share {
                 break Ok(Left::More);
@@ -169,29 +163,29 @@ impl Hub {
         admission: &mut dyn Admission,
         used: &mut usize,
     ) -> Result<Left, LinkError> {
-        let most = most.min(self.scratch.len());
+        let most = most.min(READ_BYTES);
         let Some(connection) = self.connections.get_mut(place) else { return Ok(Left::Nothing) };
         self.stats.reads += 1;
-        let length = match connection.stream.read(&mut self.scratch[..most]) {
-            Ok(0) => return Err(LinkError::Closed),
-            Ok(length) => length,
+        let arrived = match connection.link.read_from(&mut connection.stream, most) {
+            Ok(Arrived { bytes: 0, .. }) => return Err(LinkError::Closed),
+            Ok(arrived) => arrived,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Left::Nothing),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(Left::More),
             Err(error) => return Err(error.into()),
         };
-        *used += length;
-        self.stats.received_bytes += length as u64;
-        let fed = connection.link.feed(&self.scratch[..length]);
+        let taken = connection.link.take_in();
+        *used += arrived.bytes;
+        self.stats.received_bytes += arrived.bytes as u64;
         // What came before the bytes that are wrong is delivered.
         self.deliver_counted(place, admission, used)?;
-        fed?;
+        taken?;
         // A short read emptied the socket, unless its end is what comes next.
         let Some(connection) = self.connections.get_mut(place) else { return Ok(Left::Nothing) };
         if connection.link.wants_write() && !connection.dirty {
             connection.dirty = true;
             self.dirty.push(place);
         }
-        let emptied = length < most && !connection.read_closed;
+        let emptied = arrived.all && !connection.read_closed;
         Ok(if emptied { Left::Nothing } else { Left::More })
     }
 
@@ -254,7 +248,7 @@ impl Hub {
                     Peer::Replica(_) => Bounds::REPLICA,
                     Peer::Client { .. } => Bounds::CLIENT_AT_REPLICA,
                 };
-                connection.link.welcome(bounds);
+                connection.link.welcome(bounds)?;
                 self.link_up(place, peer);
                 Ok(())
             }

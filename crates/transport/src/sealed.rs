@@ -1,0 +1,486 @@
+//! Records on a link that is up: authenticated encryption of a stream of bytes, without copies.
+//!
+//! TLS 1.3 proves who is at the other end, and carries the hello and its answer. From there on its keys go
+//! on, but not its records: the library that makes those copies what it receives three times. The keys are
+//! exported from the handshake (RFC 8446, section 7.5), one for each direction, for the cipher that TLS has
+//! agreed on. `docs/decisions/0012-records-after-tls.md` weighs that.
+//!
+//! A record is a `u32` length, little-endian, of its plaintext, from 1 to [`RECORD_BYTES`]; the ciphertext, as
+//! long; and a tag of 16 bytes. The length is authenticated with it. The nonce is the record's number under its key,
+//! from 0. A record without plaintext says that nothing more comes, so that a cut stream is told from
+//! one that has ended. After [`REKEY_RECORDS`] or [`REKEY_BYTES`], whichever comes first, both ends go to the
+//! next key, which tells nothing of the one before.
+//!
+//! What arrives is read into one buffer, and decrypted towards its front, so that what the records
+//! held stands there in one piece, and large messages are given out as parts of it.
+
+use crate::bounds::COPIED_MESSAGE_BYTES;
+use crate::error::Misbehaviour;
+use crate::framing::LENGTH_BYTES;
+use bytes::{Buf, Bytes, BytesMut};
+use ring::aead::{AES_128_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
+use rustls::{CipherSuite, Connection};
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// Largest plaintext of a record. A receiver can begin to decrypt what it holds whole; beyond this nothing is saved.
+pub(crate) const RECORD_BYTES: usize = 64 * 1024;
+
+/// Bytes of the length before a record, and of the tag behind it.
+const HEADER_BYTES: usize = 4;
+const TAG_BYTES: usize = 16;
+
+/// Records and bytes under one key. AES-GCM is far from its limits there: TLS 1.3 allows 2^24.5 records of
+/// 2^14 bytes (RFC 8446, section 5.5).
+const REKEY_RECORDS: u64 = 1 << 20;
+const REKEY_BYTES: u64 = 1 << 34;
+
+/// The label of RFC 8446's exporter, and the context of the key after a key.
+const EXPORTER: &[u8] = b"EXPORTER-perdura-link-3";
+const NEXT_KEY: &str = "perdura 2026-11 link: the next key of a direction";
+
+/// A direction's key, and how much of it is used.
+struct Key {
+    algorithm: &'static Algorithm,
+    secret: [u8; 32],
+    aead: LessSafeKey,
+    records: u64,
+    bytes: u64,
+}
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Key({} records)", self.records)
+    }
+}
+
+impl Key {
+    fn new(algorithm: &'static Algorithm, secret: [u8; 32]) -> Result<Key, String> {
+        let unbound = UnboundKey::new(algorithm, &secret[..algorithm.key_len()])
+            .map_err(|_| "a key of the wrong length".to_owned())?;
+        Ok(Key { algorithm, secret, aead: LessSafeKey::new(unbound), records: 0, bytes: 0 })
+    }
+
+    /// The nonce of the next record, of so many bytes; with a new key when it is time.
+    fn next(&mut self, bytes: usize) -> Result<Nonce, String> {
+        if self.records >= REKEY_RECORDS || self.bytes >= REKEY_BYTES {
+            *self = Key::new(self.algorithm, blake3::derive_key(NEXT_KEY, &self.secret))?;
+        }
+        let mut nonce = [0; 12];
+        nonce[4..].copy_from_slice(&self.records.to_be_bytes());
+        self.records += 1;
+        self.bytes += bytes as u64;
+        Ok(Nonce::assume_unique_for_key(nonce))
+    }
+}
+
+/// Both directions' ends, of the dialler or of the acceptor, after the handshake.
+pub(crate) fn ends(tls: &Connection, dialler: bool) -> Result<(Sealer, Opener), String> {
+    let suite = tls.negotiated_cipher_suite().map(|suite| suite.suite());
+    let algorithm = match suite {
+        Some(CipherSuite::TLS13_AES_128_GCM_SHA256) => &AES_128_GCM,
+        Some(CipherSuite::TLS13_CHACHA20_POLY1305_SHA256) => &CHACHA20_POLY1305,
+        other => return Err(format!("no records for the cipher {other:?}")),
+    };
+    let secrets = tls
+        .export_keying_material([0; 64], EXPORTER, None)
+        .map_err(|error| format!("TLS gives no keys: {error}"))?;
+    let half = |at: usize| -> Result<Key, String> {
+        let mut secret = [0; 32];
+        secret.copy_from_slice(&secrets[at..at + 32]);
+        Key::new(algorithm, secret)
+    };
+    let (from_dialler, from_acceptor) = (half(0)?, half(32)?);
+    let (sends, receives) =
+        if dialler { (from_dialler, from_acceptor) } else { (from_acceptor, from_dialler) };
+    Ok((Sealer::new(sends), Opener::new(receives)))
+}
+
+/// Messages on their way into records.
+#[derive(Debug)]
+pub(crate) struct Sealer {
+    key: Key,
+    // Records that the socket has not taken yet.
+    out: Vec<u8>,
+    taken: usize,
+}
+
+impl Sealer {
+    fn new(key: Key) -> Sealer {
+        Sealer { key, out: Vec::new(), taken: 0 }
+    }
+
+    /// Records that the socket has not taken yet.
+    pub fn pending(&self) -> &[u8] {
+        &self.out[self.taken..]
+    }
+
+    /// The socket took so many bytes. Of the buffer at most `kept` bytes are kept when it is empty.
+    pub fn advance(&mut self, count: usize, kept: usize) {
+        self.taken += count;
+        if self.taken >= self.out.len() {
+            self.taken = 0;
+            self.out.clear();
+            if self.out.capacity() > kept {
+                self.out = Vec::new();
+            }
+        }
+    }
+
+    /// Makes records of messages at the front of the queue, of whose first one `front` bytes are in
+    /// records already, up to `most` bytes; gives how many bytes of them, lengths included, it took.
+    pub fn seal(
+        &mut self,
+        queue: &VecDeque<Bytes>,
+        mut front: usize,
+        most: usize,
+    ) -> Result<usize, String> {
+        let mut messages = queue.iter();
+        let mut message = messages.next();
+        let mut total = 0;
+        while message.is_some() && total < most {
+            let begins = self.out.len();
+            let body = begins + HEADER_BYTES;
+            self.out.resize(body, 0);
+            while let Some(bytes) = message
+                && self.out.len() - body < RECORD_BYTES
+            {
+                let length = (bytes.len() as u32).to_le_bytes();
+                let room = |out: &Vec<u8>| RECORD_BYTES - (out.len() - body);
+                if front < LENGTH_BYTES {
+                    let part = &length[front..];
+                    let part = &part[..part.len().min(room(&self.out))];
+                    self.out.extend_from_slice(part);
+                    front += part.len();
+                }
+                if front >= LENGTH_BYTES {
+                    let part = &bytes[front - LENGTH_BYTES..];
+                    let part = &part[..part.len().min(room(&self.out))];
+                    self.out.extend_from_slice(part);
+                    front += part.len();
+                }
+                if front == LENGTH_BYTES + bytes.len() {
+                    (message, front) = (messages.next(), 0);
+                }
+            }
+            total += self.out.len() - body;
+            self.finish(begins)?;
+        }
+        Ok(total)
+    }
+
+    /// Says that nothing more comes.
+    pub fn close(&mut self) -> Result<(), String> {
+        let begins = self.out.len();
+        self.out.resize(begins + HEADER_BYTES, 0);
+        self.finish(begins)
+    }
+
+    /// Encrypts the record that begins there, with what is behind it.
+    fn finish(&mut self, begins: usize) -> Result<(), String> {
+        let length = self.out.len() - begins - HEADER_BYTES;
+        let nonce = self.key.next(length)?;
+        let (header, body) = self.out[begins..].split_at_mut(HEADER_BYTES);
+        header.copy_from_slice(&(length as u32).to_le_bytes());
+        let tag = self
+            .key
+            .aead
+            .seal_in_place_separate_tag(nonce, Aad::from(&*header), body)
+            .map_err(|_| "a record is too long".to_owned())?;
+        self.out.extend_from_slice(tag.as_ref());
+        Ok(())
+    }
+}
+
+/// Bytes from the socket on their way out of records.
+#[derive(Debug)]
+pub(crate) struct Opener {
+    key: Key,
+    // All of it is initialised. Records that are not decrypted yet stand behind what is.
+    buffer: BytesMut,
+    plain: Range<usize>,
+    sealed: Range<usize>,
+    // Size of the allocation that the buffer is a part of.
+    allocated: usize,
+    ended: bool,
+}
+
+impl Opener {
+    fn new(key: Key) -> Opener {
+        let buffer = BytesMut::new();
+        Opener { key, buffer, plain: 0..0, sealed: 0..0, allocated: 0, ended: false }
+    }
+
+    /// Whether the peer said that nothing more comes.
+    pub fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Memory that bytes of no whole message take.
+    pub fn held_bytes(&self) -> usize {
+        if self.plain.is_empty() && self.sealed.is_empty() { 0 } else { self.buffer.len() }
+    }
+
+    /// Where the socket's next bytes go, `least` at least. Without anything in it a buffer has `usual` bytes.
+    pub fn space(&mut self, least: usize, usual: usize) -> &mut [u8] {
+        if self.held_bytes() == 0 {
+            (self.plain, self.sealed) = (0..0, 0..0);
+        }
+        let end = self.sealed.end;
+        // A message of which only the beginning is here is to stand in one piece: it gets its room at
+        // once, unless it is very large; then as its bytes come.
+        let held = self.plain.len() + self.sealed.len();
+        let message = self.message_bytes().map_or(0, |bytes| bytes + bytes / 1024 + 64);
+        let room = message.min(usual.max(4 * held).max(EAGER_BYTES));
+        let fits = self.plain.start + room.max(held) <= self.buffer.len();
+        if !fits || self.buffer.len() - end < least {
+            let size = room.max(held + least).max(2 * held).max(usual);
+            let mut larger = BytesMut::zeroed(size);
+            larger[..self.plain.len()].copy_from_slice(&self.buffer[self.plain.clone()]);
+            let behind = self.plain.len()..held;
+            larger[behind.clone()].copy_from_slice(&self.buffer[self.sealed.clone()]);
+            (self.buffer, self.allocated) = (larger, size);
+            (self.plain, self.sealed) = (0..behind.start, behind);
+        }
+        let end = self.sealed.end;
+        &mut self.buffer[end..]
+    }
+
+    /// The first so many bytes of that space are filled: decrypts what records they complete.
+    ///
+    /// # Errors
+    /// What is wrong with them, in words; the stream is of no more use.
+    pub fn filled(&mut self, count: usize) -> Result<(), String> {
+        self.sealed.end += count;
+        while !self.ended
+            && let Some(header) = self.buffer[self.sealed.clone()].first_chunk::<HEADER_BYTES>()
+        {
+            let header = *header;
+            let length = u32::from_le_bytes(header) as usize;
+            if length > RECORD_BYTES {
+                return Err(format!(
+                    "a record of {length} bytes, at most {RECORD_BYTES} are allowed"
+                ));
+            }
+            let size = HEADER_BYTES + length + TAG_BYTES;
+            if self.sealed.len() < size {
+                return Ok(());
+            }
+            let end = self.sealed.start + size;
+            let nonce = self.key.next(length)?;
+            let place = &mut self.buffer[self.plain.end..end];
+            let ciphertext = self.sealed.start + HEADER_BYTES - self.plain.end..;
+            self.key
+                .aead
+                .open_within(nonce, Aad::from(header), place, ciphertext)
+                .map_err(|_| "a record is not genuine".to_owned())?;
+            self.plain.end += length;
+            self.sealed.start = end;
+            self.ended = length == 0;
+        }
+        if self.sealed.is_empty() || self.ended {
+            self.sealed = self.plain.end..self.plain.end;
+        }
+        Ok(())
+    }
+
+    /// Length of the message at the front, with the length before it, if that is known.
+    fn message_bytes(&self) -> Option<usize> {
+        let length = self.buffer[self.plain.clone()].first_chunk::<LENGTH_BYTES>()?;
+        Some(LENGTH_BYTES + u32::from_le_bytes(*length) as usize)
+    }
+
+    /// Takes the first message, if all of it is there. A length is held against `limit` before
+    /// anything waits for the bytes behind it. Of a buffer larger than `usual` nothing is kept once it is empty.
+    ///
+    /// # Errors
+    /// What is wrong with the length, also in words; the stream is of no more use.
+    pub fn take_message(
+        &mut self,
+        limit: usize,
+        usual: usize,
+    ) -> Result<Option<Bytes>, (Misbehaviour, String)> {
+        let Some(size) = self.message_bytes() else { return Ok(None) };
+        let length = size - LENGTH_BYTES;
+        crate::framing::check_length(length, limit)?;
+        if self.plain.len() < size {
+            return Ok(None);
+        }
+        let body = self.plain.start + LENGTH_BYTES..self.plain.start + size;
+        let message = if length <= COPIED_MESSAGE_BYTES {
+            self.plain.start = body.end;
+            Bytes::copy_from_slice(&self.buffer[body])
+        } else {
+            self.buffer.advance(body.start);
+            let message = self.buffer.split_to(length).freeze();
+            let behind = |range: &Range<usize>| range.start - body.end..range.end - body.end;
+            self.plain.start = body.end;
+            (self.plain, self.sealed) = (behind(&self.plain), behind(&self.sealed));
+            message
+        };
+        if self.held_bytes() == 0 && self.allocated > usual {
+            // The rest would keep the whole of it.
+            self.buffer = BytesMut::new();
+            (self.plain, self.sealed, self.allocated) = (0..0, 0..0, 0);
+        }
+        Ok(Some(message))
+    }
+}
+
+/// Room that the beginning of a message is worth.
+const EAGER_BYTES: usize = 512 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair() -> (Sealer, Opener) {
+        let key = || Key::new(&AES_128_GCM, [7; 32]).unwrap();
+        (Sealer::new(key()), Opener::new(key()))
+    }
+
+    fn wire(sealer: &mut Sealer, messages: &[Bytes]) -> Vec<u8> {
+        let queue: VecDeque<Bytes> = messages.iter().cloned().collect();
+        let bytes: usize = queue.iter().map(|one| LENGTH_BYTES + one.len()).sum();
+        assert_eq!(sealer.seal(&queue, 0, usize::MAX).unwrap(), bytes);
+        let out = sealer.pending().to_vec();
+        sealer.advance(out.len(), 0);
+        out
+    }
+
+    fn feed(opener: &mut Opener, mut bytes: &[u8], usual: usize) -> Result<Vec<Bytes>, String> {
+        let mut messages = Vec::new();
+        while !bytes.is_empty() {
+            let space = opener.space(1, usual);
+            let count = space.len().min(bytes.len());
+            space[..count].copy_from_slice(&bytes[..count]);
+            bytes = &bytes[count..];
+            opener.filled(count)?;
+            while let Some(one) = opener.take_message(1 << 24, usual).map_err(|(_, text)| text)? {
+                messages.push(one);
+            }
+        }
+        Ok(messages)
+    }
+
+    fn messages(sizes: &[usize]) -> Vec<Bytes> {
+        let bytes = |(index, size): (usize, &usize)| {
+            Bytes::from((0..*size).map(|at| (at * 7 + index) as u8).collect::<Vec<u8>>())
+        };
+        sizes.iter().enumerate().map(bytes).collect()
+    }
+
+    #[test]
+    fn any_sizes_in_any_pieces_come_out_as_they_went_in() {
+        let sizes = [1, 4096, 4097, 3, 70_000, 65_532, 65_536, 1, 1_500_000, 200, 9000];
+        let sent = messages(&sizes);
+        for usual in [16, 5000, 128 * 1024] {
+            for step in [1, 1000, 70_000, usize::MAX] {
+                // A byte at a time is slow.
+                let sent = if step == 1 { &sent[..4] } else { &sent[..] };
+                let (mut sealer, mut opener) = pair();
+                for _ in 0..2 {
+                    let wire = wire(&mut sealer, sent);
+                    let mut received = Vec::new();
+                    for piece in wire.chunks(step.min(wire.len())) {
+                        received.extend(feed(&mut opener, piece, usual).unwrap());
+                    }
+                    assert!(received == sent, "{usual} {step}");
+                    assert_eq!(opener.held_bytes(), 0);
+                    assert!(
+                        opener.buffer.len() <= usual.max(RECORD_BYTES),
+                        "{}",
+                        opener.buffer.len()
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_message_is_sealed_in_parts_where_little_is_wanted() {
+        let (mut sealer, mut opener) = pair();
+        let sent = messages(&[200_000, 10, 100]);
+        let mut queue: VecDeque<Bytes> = sent.iter().cloned().collect();
+        let (mut front, mut received) = (0, Vec::new());
+        while !queue.is_empty() {
+            front += sealer.seal(&queue, front, 1).unwrap();
+            while let Some(first) = queue.front()
+                && front >= LENGTH_BYTES + first.len()
+            {
+                front -= LENGTH_BYTES + first.len();
+                queue.pop_front();
+            }
+            // The socket takes a part of it, then the rest.
+            let all = sealer.pending().to_vec();
+            sealer.advance(5, 0);
+            assert_eq!(sealer.pending(), &all[5..]);
+            sealer.advance(all.len() - 5, 0);
+            received.extend(feed(&mut opener, &all, 1024).unwrap());
+        }
+        assert!(received == sent);
+    }
+
+    #[test]
+    fn what_was_changed_cut_repeated_or_swapped_is_not_genuine() {
+        let sent = messages(&[100, 100]);
+        let (mut sealer, _) = pair();
+        let first = wire(&mut sealer, &sent[..1]);
+        let second = wire(&mut sealer, &sent[1..]);
+        for at in 0..first.len() {
+            let mut spoilt = first.clone();
+            spoilt[at] ^= 1;
+            let (_, mut opener) = pair();
+            let taken = feed(&mut opener, &[&spoilt[..], &second].concat(), 1024);
+            assert!(taken.as_ref().is_err() || taken == Ok(vec![]), "{at}: {taken:?}");
+        }
+        for wrong in [&second, &[&first[..], &first].concat()] {
+            let (_, mut opener) = pair();
+            assert!(feed(&mut opener, wrong, 1024).is_err());
+        }
+        let (_, mut opener) = pair();
+        assert_eq!(feed(&mut opener, &first[..first.len() - 1], 1024), Ok(vec![]));
+        assert!(!opener.has_ended());
+    }
+
+    #[test]
+    fn an_end_is_told_and_nothing_is_taken_after_it() {
+        let (mut sealer, mut opener) = pair();
+        let sent = messages(&[10]);
+        let mut bytes = wire(&mut sealer, &sent);
+        sealer.close().unwrap();
+        bytes.extend_from_slice(sealer.pending());
+        bytes.extend_from_slice(b"anything at all");
+        assert_eq!(feed(&mut opener, &bytes, 1024), Ok(sent));
+        assert!(opener.has_ended());
+    }
+
+    #[test]
+    fn both_ends_change_their_keys_at_the_same_record() {
+        let (mut sealer, mut opener) = pair();
+        (sealer.key.records, opener.key.records) = (REKEY_RECORDS - 1, REKEY_RECORDS - 1);
+        for _ in 0..3 {
+            let sent = messages(&[50]);
+            let wire = wire(&mut sealer, &sent);
+            assert_eq!(feed(&mut opener, &wire, 1024), Ok(sent));
+        }
+        assert_eq!((sealer.key.records, opener.key.records), (2, 2));
+        assert_ne!(sealer.key.secret, [7; 32]);
+        (sealer.key.bytes, opener.key.bytes) = (REKEY_BYTES, REKEY_BYTES);
+        let sent = messages(&[50]);
+        let wire = wire(&mut sealer, &sent);
+        assert_eq!(feed(&mut opener, &wire, 1024), Ok(sent));
+        assert_eq!(sealer.key.records, 1);
+    }
+
+    #[test]
+    fn a_message_whose_end_does_not_come_takes_memory_by_what_came() {
+        let (mut sealer, mut opener) = pair();
+        let sent = messages(&[16 << 20]);
+        let wire = wire(&mut sealer, &sent);
+        assert_eq!(feed(&mut opener, &wire[..70_000], 16 * 1024), Ok(vec![]));
+        assert!((70_000..1 << 20).contains(&opener.held_bytes()), "{}", opener.held_bytes());
+        assert_eq!(feed(&mut opener, &wire[70_000..], 16 * 1024), Ok(sent));
+        assert_eq!((opener.held_bytes(), opener.buffer.len()), (0, 0));
+    }
+}
