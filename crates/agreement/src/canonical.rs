@@ -433,7 +433,6 @@ impl Agreement {
             peers: _,
             leader_heard_ms: _,
             leader_lost_ms: _,
-            progress_ms: _,
             status_ms: _,
             status_delivered: _,
             fetches: _,
@@ -442,6 +441,7 @@ impl Agreement {
             // How long a leader may take, and whose signatures are looked at: time again.
             demand: _,
             // How long a batch gathers.
+            progress_ms: _,
             under_way: _,
             trust: _,
             clock_ms: _,

@@ -80,6 +80,34 @@ pub fn terminate(child: &Child) {
     }
 }
 
+/// What happens to a child in an experiment.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// `kill -9`.
+    Kill,
+    /// It stands still.
+    Stop,
+    /// It goes on.
+    Continue,
+}
+
+/// Does that to a child, at once. It must not have been waited for with success, as for [`terminate`].
+pub fn inflict(child: &Child, fault: Fault) -> Result<()> {
+    let signal = match fault {
+        Fault::Kill => Signal::KILL,
+        Fault::Stop => Signal::STOP,
+        Fault::Continue => Signal::CONT,
+    };
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).context("it has no number")?;
+    rustix::process::kill_process(pid, signal).context("cannot send it a signal")
+}
+
+/// CPU time, user and system, that this process has used.
+pub fn own_cpu() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
+}
+
 /// CPU time, user and system, that a process of this machine has used; `None` if there is no such
 /// process of this program.
 pub fn cpu_time(pid: u32) -> Option<Duration> {

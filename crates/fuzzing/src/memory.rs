@@ -17,6 +17,15 @@ thread_local! {
     // Negative where a thread frees what others allocated.
     static LIVE: Cell<isize> = const { Cell::new(0) };
     static PEAK: Cell<isize> = const { Cell::new(0) };
+    // Calls that allocate, and bytes that they asked for.
+    static CALLS: Cell<u64> = const { Cell::new(0) };
+    static ASKED: Cell<u64> = const { Cell::new(0) };
+}
+
+fn asked(bytes: usize) {
+    let _ = CALLS.try_with(|calls| calls.set(calls.get() + 1));
+    let _ = ASKED.try_with(|asked| asked.set(asked.get() + bytes as u64));
+    add(bytes as isize);
 }
 
 fn add(bytes: isize) {
@@ -31,13 +40,13 @@ fn add(bytes: isize) {
 // of the thread, and neither allocate nor panic.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        add(layout.size() as isize);
+        asked(layout.size());
         // SAFETY: as our caller's.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        add(layout.size() as isize);
+        asked(layout.size());
         // SAFETY: as our caller's.
         unsafe { System.alloc_zeroed(layout) }
     }
@@ -49,7 +58,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        add(size as isize);
+        asked(size);
         add(-(layout.size() as isize));
         // SAFETY: as our caller's.
         unsafe { System.realloc(pointer, layout, size) }
@@ -62,6 +71,13 @@ pub fn peak_of<R>(body: impl FnOnce() -> R) -> (usize, R) {
     PEAK.set(before);
     let result = body();
     (usize::try_from(PEAK.get() - before).unwrap_or(0), result)
+}
+
+/// How often `body` allocated on this thread, how many bytes it asked for, and what it gave.
+pub fn allocations_of<R>(body: impl FnOnce() -> R) -> ((u64, u64), R) {
+    let before = (CALLS.get(), ASKED.get());
+    let result = body();
+    ((CALLS.get() - before.0, ASKED.get() - before.1), result)
 }
 
 /// What a decoder may take: so many times the input, and so much more.

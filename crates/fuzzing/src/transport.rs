@@ -27,13 +27,20 @@ pub fn hello(data: &[u8]) -> bool {
 /// Longest message in the target `framing`.
 const MESSAGE_BYTES: usize = 8192;
 
-/// A stream in parts: the first byte says how long they are. However it is cut, the same messages
-/// come out, they are what stands in the stream, and what is buffered stays below one of them.
+/// A stream in parts: the first byte says how long they are. However it is cut, and in records as well, the same
+/// messages come out, they are what stands in the stream, and what is buffered stays below one of them, or,
+/// where there are records, below some of them.
 pub fn framing(data: &[u8]) -> bool {
     let Some((step, stream)) = data.split_first() else { return false };
     let whole = messages(stream, stream.len().max(1));
     let parts = messages(stream, usize::from(*step) + 1);
     assert_eq!(whole, parts, "what comes out depends on how the stream is cut");
+    for cut in [(1 + usize::from(*step), 5), (300, 1 + usize::from(*step)), (5000, 4000)] {
+        let room = 4 * MESSAGE_BYTES + 128 * 1024;
+        let held = |bytes| assert!(bytes <= room, "{bytes} bytes are buffered");
+        let sealed = fuzzing::records(stream, cut, MESSAGE_BYTES, held);
+        assert_eq!(whole, sealed, "what comes out of records depends on how they are cut: {cut:?}");
+    }
     let mut encoded = Vec::new();
     for message in &whole.0 {
         encoded.extend_from_slice(&(message.len() as u32).to_le_bytes());

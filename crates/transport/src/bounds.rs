@@ -15,6 +15,8 @@ pub struct Bounds {
     /// Bytes of each buffer that stay between two uses, and that are read at once where no large message
     /// is coming.
     pub buffer_bytes: usize,
+    /// Bytes that the beginning of a large message gets at once; more only as its bytes come.
+    pub eager_bytes: usize,
 }
 
 impl Bounds {
@@ -25,6 +27,8 @@ impl Bounds {
         send_bytes: limits::MESSAGE_BYTES,
         queue_bytes: 2 * limits::MESSAGE_BYTES,
         buffer_bytes: READ_BYTES,
+        // A batch of the usual size, and what comes with it.
+        eager_bytes: limits::BATCH_TARGET_BYTES + 256 * 1024,
     };
 
     /// At a replica, of a client's link. The queue holds all replies that a session caches; a
@@ -33,7 +37,9 @@ impl Bounds {
         receive_bytes: limits::CLIENT_MESSAGE_BYTES,
         send_bytes: limits::MESSAGE_BYTES,
         queue_bytes: limits::SESSION_REPLY_BYTES + limits::MESSAGE_BYTES,
-        buffer_bytes: SHARE_READ_BYTES,
+        // A usual frame; 64 MiB for all links.
+        buffer_bytes: CLIENT_ROUND_BYTES,
+        eager_bytes: CLIENT_FAIR_BYTES,
     };
 
     /// At a client. The queue holds a few of the largest frames; the client keeps at most
@@ -43,6 +49,7 @@ impl Bounds {
         send_bytes: limits::CLIENT_MESSAGE_BYTES,
         queue_bytes: 8 * limits::CLIENT_MESSAGE_BYTES,
         buffer_bytes: READ_BYTES,
+        eager_bytes: limits::BATCH_TARGET_BYTES,
     };
 
     /// Before the peer is admitted: hellos and answers only.
@@ -51,6 +58,7 @@ impl Bounds {
         send_bytes: HANDSHAKE_FRAME_BYTES,
         queue_bytes: 4 * HANDSHAKE_FRAME_BYTES,
         buffer_bytes: HANDSHAKE_FRAME_BYTES,
+        eager_bytes: HANDSHAKE_FRAME_BYTES,
     };
 }
 
@@ -74,7 +82,7 @@ pub const READ_BYTES: usize = 128 * 1024;
 /// in costs about as much as to decrypt and move this many bytes.
 pub const MESSAGE_ROUND_BYTES: usize = 1024;
 
-/// A link's share of a round is read in system calls of at least this much, one TLS record.
+/// A link's share of a round is read in system calls of at least this much.
 pub const SHARE_READ_BYTES: usize = 16 * 1024;
 
 /// Bytes read from one replica in one round of the hub; then the next link has its turn. Some

@@ -5,7 +5,7 @@ use std::io;
 /// What a peer did that no correct peer does. Each is counted, and closes the link.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash, thiserror::Error)]
 pub enum Misbehaviour {
-    /// Bytes that are not TLS 1.3 with an Ed25519 raw public key.
+    /// Bytes that are not TLS 1.3 with an Ed25519 raw public key, or no genuine record behind it.
     #[error("its bytes are no TLS 1.3 handshake or record of this protocol")]
     Tls,
     /// The first frame is not a hello, or the answer to it is none.

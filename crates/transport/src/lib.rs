@@ -8,7 +8,8 @@
 //! - Nothing is delivered from a peer whose key has not been proven by its TLS handshake and
 //!   admitted by the owner of the hub.
 //! - Every length is held against its bound before memory is reserved for it, and memory grows
-//!   with the bytes that really arrived: a length that a peer announced gets it half a MiB at most.
+//!   with the bytes that really arrived: a length that a peer announced gets a message
+//!   [`Bounds::eager_bytes`] at most, and then twice what came.
 //! - Every queue is bounded; the bounds and their reasons are in [`bounds`].
 //! - A misbehaving peer loses its own connection and nobody else's.
 
@@ -36,7 +37,7 @@ pub use hub::{
     Admission, BindError, Handed, Hub, HubConfig, HubEvent, MemberAddress, Peer, SendError,
 };
 pub use identity::{Identity, IdentityError};
-pub use link::{Drained, Link, Received};
+pub use link::{Arrived, Drained, Link, Received};
 pub use perdura_protocol::Lane;
 pub use stats::{MisbehaviourCounts, Stats};
 pub use tcp::{connect_address, tune};

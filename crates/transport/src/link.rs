@@ -145,9 +145,9 @@ impl Link {
     /// # Errors
     /// As the socket's.
     pub fn read_from(&mut self, socket: &mut impl Read, most: usize) -> io::Result<Arrived> {
-        let usual = self.bounds.buffer_bytes;
         if let Some(records) = self.records.as_mut().filter(|_| !self.peer_closed) {
-            let space = records.1.space(usual.min(SHARE_READ_BYTES), usual);
+            let least = SHARE_READ_BYTES.min(self.bounds.buffer_bytes / 4);
+            let space = records.1.space(least, &self.bounds);
             let room = space.len().min(most);
             let bytes = socket.read(&mut space[..room])?;
             self.arrived = bytes;
@@ -183,8 +183,7 @@ impl Link {
     pub fn feed(&mut self, mut bytes: &[u8]) -> Result<(), LinkError> {
         while !bytes.is_empty() && !self.peer_closed && self.stage != Stage::Ending {
             if let Some(records) = &mut self.records {
-                let usual = self.bounds.buffer_bytes;
-                let space = records.1.space(1, usual);
+                let space = records.1.space(1, &self.bounds);
                 let count = space.len().min(bytes.len());
                 space[..count].copy_from_slice(&bytes[..count]);
                 bytes = &bytes[count..];
@@ -223,9 +222,12 @@ impl Link {
     fn start(&mut self) -> Result<(), LinkError> {
         let Some(tls) = &self.handshake.tls else { return Ok(()) };
         let ends = sealed::ends(tls, self.handshake.dials).map_err(LinkError::Tls)?;
+        if !self.handshake.inbound.is_empty() {
+            let text = "more than one message before the link is up".to_owned();
+            return Err(self.misbehaviour(Misbehaviour::MalformedHello, text));
+        }
         self.records = Some(Box::new(ends));
         self.stage = Stage::Up;
-        self.handshake.inbound.clear();
         let early = std::mem::take(&mut self.early);
         self.feed(&early)
     }
@@ -251,10 +253,10 @@ impl Link {
     }
 
     fn next_frame(&mut self) -> Result<Option<Bytes>, LinkError> {
-        let Bounds { receive_bytes, buffer_bytes, .. } = self.current_bounds();
+        let bounds = self.current_bounds();
         let taken = match &mut self.records {
-            Some(records) => records.1.take_message(receive_bytes, buffer_bytes),
-            None => take_message(&mut self.handshake.inbound, receive_bytes),
+            Some(records) => records.1.take_message(&bounds),
+            None => take_message(&mut self.handshake.inbound, bounds.receive_bytes),
         };
         taken.map_err(|(kind, text)| self.misbehaviour(kind, text))
     }
@@ -376,16 +378,23 @@ impl Link {
     /// As the socket's.
     pub fn write_to(&mut self, socket: &mut impl Write) -> io::Result<Drained> {
         while self.handshake.write_to(socket)? == Drained::Yes {
+            let may_say = self.may_say_in_tls();
             let Some(tls) = &mut self.handshake.tls else { return self.write_records(socket) };
             if self.records.is_some() && self.handshake.outbound.is_none() {
                 self.handshake.tls = None;
-            } else if std::mem::take(&mut self.closing) {
+            } else if std::mem::take(&mut self.closing) && may_say {
                 tls.send_close_notify();
             } else {
                 return Ok(Drained::Yes);
             }
         }
         Ok(Drained::No)
+    }
+
+    /// Whether the other end still takes what TLS says. Who has a whole hello goes on to records, and for a dialler
+    /// that gives up then the end of its socket says enough.
+    fn may_say_in_tls(&self) -> bool {
+        !(self.handshake.dials && self.handshake.outbound.is_none())
     }
 
     fn write_records(&mut self, socket: &mut impl Write) -> io::Result<Drained> {
@@ -404,7 +413,8 @@ impl Link {
                 }
             }
             if self.queued_bytes > 0 {
-                let sealed = sealer.seal(&self.queue, self.front_taken, CIPHERTEXT_BYTES);
+                let (front, queued) = (self.front_taken, self.queued_bytes);
+                let sealed = sealer.seal(&self.queue, front, queued, CIPHERTEXT_BYTES);
                 let taken = sealed.map_err(io::Error::other)?;
                 self.drop_taken(taken);
             } else if std::mem::take(&mut self.closing) {
@@ -547,8 +557,38 @@ mod tests {
         assert!(matches!(error, LinkError::Misbehaviour(Misbehaviour::MalformedHello, _)));
     }
 
+    /// Its welcome may be under way, and the acceptor expects records.
     #[test]
-    fn an_end_is_told_from_a_cut_and_what_came_before_it_is_given() {
+    fn a_dialler_that_gives_up_says_nothing_more() {
+        let (mut dialler, mut acceptor) = pair(key(2).public());
+        carry(&mut dialler, &mut acceptor, 1000).unwrap();
+        carry(&mut acceptor, &mut dialler, 1000).unwrap();
+        carry(&mut dialler, &mut acceptor, 1000).unwrap();
+        dialler.close();
+        let mut wire = Vec::new();
+        assert_eq!(dialler.write_to(&mut wire).unwrap(), Drained::Yes);
+        assert!(wire.is_empty());
+    }
+
+    #[test]
+    fn what_is_sent_with_the_welcome_comes_with_it() {
+        for step in [1, 7, 1000, 100_000] {
+            let (mut dialler, mut acceptor) = pair(key(2).public());
+            carry(&mut dialler, &mut acceptor, 1000).unwrap();
+            carry(&mut acceptor, &mut dialler, 1000).unwrap();
+            carry(&mut dialler, &mut acceptor, 1000).unwrap();
+            acceptor.welcome(Bounds::CLIENT_AT_REPLICA).unwrap();
+            let sent = [Bytes::from_static(b"first"), Bytes::from(vec![9; 70_000])];
+            sent.iter().for_each(|message| acceptor.queue(message.clone()).unwrap());
+            let received = carry(&mut acceptor, &mut dialler, step).unwrap();
+            let messages = sent.into_iter().map(Received::Message);
+            let expected: Vec<_> = std::iter::once(Received::Welcome).chain(messages).collect();
+            assert!(received == expected, "{step}");
+        }
+    }
+
+    #[test]
+    fn an_end_is_told_and_what_came_before_it_is_given() {
         let (mut dialler, mut acceptor) = up();
         dialler.queue(Bytes::from_static(b"last")).unwrap();
         dialler.close();

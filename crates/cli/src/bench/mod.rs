@@ -5,6 +5,8 @@
 //! time that does not depend on earlier ones, and its latency counts from then, so that a stall
 //! shows in the latency of all that it held up.
 
+mod failover;
+mod floor;
 mod load;
 mod paper;
 mod report;
@@ -54,6 +56,12 @@ enum Command {
     /// Write and read, see --reads
     #[command(after_help = AFTER_HELP)]
     Mixed(Load),
+    /// Kill the leader of a cluster of its own, again and again: how long clients wait
+    #[command(after_help = failover::AFTER_HELP)]
+    Failover(failover::Options),
+    /// What a write costs a cluster of its own, beside the sum of what it is made of on this machine
+    #[command(after_help = floor::AFTER_HELP)]
+    Floor(floor::Options),
     /// Repeat an experiment of a paper, on clusters of its own
     Paper(paper::Arguments),
 }
@@ -143,6 +151,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         Command::Put(load) => run_load(Operation::Put, load),
         Command::Get(load) => run_load(Operation::Get, load),
         Command::Mixed(load) => run_load(Operation::Mixed, load),
+        Command::Failover(options) => failover::run(options),
+        Command::Floor(options) => floor::run(options),
         Command::Paper(arguments) => paper::run(arguments),
     }
 }

@@ -91,16 +91,22 @@ pub(super) fn verify_batch<M: AsRef<[u8]>>(claims: &[Claim<M>], entropy: [u8; 32
 /// made right only by the one z in 2^128 that fits.
 fn verify_few<M: AsRef<[u8]>>(claims: &[Claim<M>], mut rng: ChaCha20Rng) -> Option<bool> {
     let mut base = Scalar::ZERO;
-    let mut scalars = Vec::with_capacity(2 * claims.len());
+    let mut scalars: Vec<Scalar> = Vec::with_capacity(2 * claims.len());
     let mut points = Vec::with_capacity(2 * claims.len());
+    // Where the points of signers are: one that signed more than once is multiplied once.
+    let mut signers: Vec<(PublicKey, usize)> = Vec::with_capacity(claims.len());
     let mut first = None;
     for Claim { key, message, signature } in claims {
         let Parts { r, s, k } = Parts::of(*key, message.as_ref(), *signature)?;
-        let minus_a = negated_point(*key)?;
         let z = if first.is_none() { Scalar::ONE } else { Scalar::from(coefficient(&mut rng)) };
         base += z * s;
-        scalars.push(z * k);
-        points.push(minus_a);
+        if let Some((_, at)) = signers.iter().find(|(signer, _)| signer == key) {
+            scalars[*at] += z * k;
+        } else {
+            signers.push((*key, scalars.len()));
+            scalars.push(z * k);
+            points.push(negated_point(*key)?);
+        }
         if first.is_none() {
             first = Some(r);
         } else {
@@ -218,6 +224,42 @@ mod tests {
             }
         }
         assert!((10..200).contains(&taken), "{taken}");
+    }
+
+    /// A genuine signature, but for a point of small order in R, or in the key: the equation holds when it is
+    /// multiplied by 8, and only then.
+    #[test]
+    fn points_of_mixed_order_and_s_beyond_the_order_are_judged_as_by_the_reference() {
+        let torsion = curve25519_dalek::constants::EIGHT_TORSION[1];
+        let a = Scalar::from_bytes_mod_order([3; 32]);
+        let key = ED25519_BASEPOINT_POINT * a;
+        for (of_key, of_r) in [(0, 1), (1, 0), (1, 1), (3, 5)] {
+            let key = key + Scalar::from(of_key as u64) * torsion;
+            let key = PublicKey(key.compress().to_bytes());
+            let nonce = Scalar::from_bytes_mod_order([5; 32]);
+            let r = ED25519_BASEPOINT_POINT * nonce + Scalar::from(of_r as u64) * torsion;
+            let r = r.compress().to_bytes();
+            let message = b"mixed".to_vec();
+            let hash = Sha512::new().chain_update(r).chain_update(key.0).chain_update(&message);
+            let s = nonce + Scalar::from_hash(hash) * a;
+            let mut signature = Signature([0; 64]);
+            signature.0[..32].copy_from_slice(&r);
+            signature.0[32..].copy_from_slice(&s.to_bytes());
+            let mixed = Claim { key, message, signature };
+            assert!(reference(&mixed) && verify(key, &mixed.message, signature));
+            assert!(verify_batch(&[genuine(1, 1), mixed.clone(), mixed.clone()], [6; 32]));
+            // The same s, and the group's order more.
+            let order = Scalar::ZERO - Scalar::ONE;
+            let mut beyond = mixed.clone();
+            let mut carry = 1u16;
+            for (byte, more) in beyond.signature.0[32..].iter_mut().zip(order.to_bytes()) {
+                carry += u16::from(*byte) + u16::from(more);
+                *byte = carry as u8;
+                carry >>= 8;
+            }
+            assert!(!reference(&beyond) && !verify(key, &beyond.message, beyond.signature));
+            assert!(!verify_batch(&[beyond, mixed], [6; 32]));
+        }
     }
 
     #[test]

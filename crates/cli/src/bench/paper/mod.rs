@@ -1,11 +1,11 @@
 //! `perdura bench paper`: the experiments of the papers that Perdura unifies, each one command, on
 //! clusters of its own on this machine.
 
-mod live;
+pub mod live;
 mod measure;
 mod plot;
 mod report;
-mod setting;
+pub mod setting;
 mod timeline;
 
 use super::{parse_seconds, parse_value_size};

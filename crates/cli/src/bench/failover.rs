@@ -1,0 +1,317 @@
+//! `perdura bench failover`: how long clients wait when the leader is gone, on a cluster of its own.
+
+use super::paper::live::{Guard, Live, Made};
+use super::paper::setting::Setting;
+use super::workload::Workload;
+use super::{load, parse_seconds, parse_value_size, round};
+use crate::config::{Cluster, KeyFile};
+use crate::connect::{connect, parse_duration, runtime};
+use crate::init::Bounds;
+use crate::process::{self, Fault};
+use crate::status::{self, aligned};
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use clap::{Args, ValueEnum};
+use perdura_client::{Client, Options as CallOptions};
+use serde_json::{Value, json};
+use std::cell::Cell;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// So long a replica may take to be back before the next round.
+const BACK: Duration = Duration::from_secs(120);
+
+/// A replica that is back is so many slots behind at most.
+const NEAR: u64 = 64;
+
+/// For so long a leader that was stopped stays so after the write that it delayed.
+const STOPPED: Duration = Duration::from_secs(1);
+
+pub const AFTER_HELP: &str = "\
+Starts a cluster in a directory in --work, and --clients callers that write without a pause. In each \
+round, after --pause seconds in which all replicas are there, the leader is killed (kill -9) or stopped \
+(SIGSTOP), and at that moment one more write is sent: the time from the signal until it is acknowledged is what \
+is printed. Then the leader is started again, or goes on. VIEWS is how many leaders there were until then; \
+UNPROMPTED, how many times leaders changed while nothing happened to any.";
+
+/// How it is measured.
+#[derive(Args)]
+pub struct Options {
+    #[command(flatten)]
+    bounds: Bounds,
+    /// What happens to the leader
+    #[arg(long, value_enum, default_value_t = What::Kill)]
+    fault: What,
+    /// How often
+    #[arg(long, value_name = "N", default_value_t = 10,
+          value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    /// Callers that write meanwhile, each with one write in flight
+    #[arg(long, value_name = "N", default_value_t = 8,
+          value_parser = clap::value_parser!(u32).range(0..=1024))]
+    clients: u32,
+    /// Seconds of writes before each fault
+    #[arg(long, value_name = "S", default_value_t = 3.0, value_parser = parse_seconds)]
+    pause: f64,
+    /// Bytes of a value, up to 1 MiB
+    #[arg(long, value_name = "B", default_value_t = 512, value_parser = parse_value_size)]
+    value_size: u32,
+    /// Number of keys
+    #[arg(long, value_name = "N", default_value_t = 10_000,
+          value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    keys: u64,
+    /// A write that takes longer ends the benchmark
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
+    timeout: Duration,
+    /// Where the cluster's directory is made, and removed
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    work: PathBuf,
+    /// Write the result to a file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// What happens to a leader.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum What {
+    /// kill -9: its connections are reset
+    Kill,
+    /// SIGSTOP: it says nothing, and its connections stand
+    Stop,
+}
+
+impl What {
+    fn name(self) -> &'static str {
+        match self {
+            What::Kill => "kill",
+            What::Stop => "stop",
+        }
+    }
+}
+
+/// What one fault did.
+struct Round {
+    leader: usize,
+    took: Duration,
+    /// Leaders after it, until the write was acknowledged.
+    views: u64,
+    /// Changes of leaders since the round before, while nothing happened to any.
+    unprompted: u64,
+}
+
+/// Runs the command.
+pub fn run(options: &Options) -> Result<ExitCode> {
+    let faults = options.bounds.faults()?;
+    let setting = Setting::parse("sync").map_err(|error| anyhow!(error))?;
+    let live = Live::new()?;
+    let (guard, cluster, key) = live.start(&options.work, faults, &setting, Made::default())?;
+    let one = One { options, guard: &guard, cluster: &cluster, key: &key };
+    let done = runtime()?.block_on(tokio::task::LocalSet::new().run_until(one.measure()));
+    let rounds = match done {
+        Ok(rounds) => rounds,
+        Err(error) => {
+            // If a replica has ended by itself, that is why.
+            guard.check()?;
+            return Err(error);
+        }
+    };
+    say!(
+        "failover: {} of the leader, {} callers, {} B writes, n = {} (u = {}, r = {})",
+        options.fault.name(),
+        options.clients,
+        options.value_size,
+        faults.n(),
+        faults.u(),
+        faults.r()
+    );
+    say!("{}", table(&rounds));
+    let (median, worst) = summary(&rounds);
+    say!("next acknowledged write: median {median} ms, worst {worst} ms of {}", rounds.len());
+    if let Some(path) = &options.json {
+        let text = format!("{:#}\n", json_of(options, faults.u(), faults.r(), &rounds));
+        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn ms(time: Duration) -> f64 {
+    round(time.as_secs_f64() * 1e3)
+}
+
+/// The median, of an even number the upper one of both in the middle, and the worst; milliseconds.
+fn summary(rounds: &[Round]) -> (f64, f64) {
+    let mut took: Vec<Duration> = rounds.iter().map(|round| round.took).collect();
+    took.sort_unstable();
+    let median = took.get(took.len() / 2).copied().unwrap_or_default();
+    (ms(median), ms(took.last().copied().unwrap_or_default()))
+}
+
+fn table(rounds: &[Round]) -> String {
+    let head = ["ROUND", "LEADER", "NEXT WRITE MS", "VIEWS", "UNPROMPTED"].map(str::to_owned);
+    let rows = rounds.iter().enumerate().map(|(index, round)| {
+        [
+            (index + 1).to_string(),
+            round.leader.to_string(),
+            ms(round.took).to_string(),
+            round.views.to_string(),
+            round.unprompted.to_string(),
+        ]
+    });
+    aligned(&std::iter::once(head).chain(rows).collect::<Vec<_>>())
+}
+
+fn json_of(options: &Options, u: usize, r: usize, rounds: &[Round]) -> Value {
+    let (median, worst) = summary(rounds);
+    let each = rounds.iter().map(|round| {
+        json!({
+            "leader": round.leader,
+            "next_write_ms": ms(round.took),
+            "views": round.views,
+            "unprompted": round.unprompted,
+        })
+    });
+    json!({
+        "fault": options.fault.name(),
+        "faults": {"u": u, "r": r},
+        "clients": options.clients,
+        "value_size": options.value_size,
+        "pause_s": options.pause,
+        "median_ms": median,
+        "worst_ms": worst,
+        "rounds": each.collect::<Vec<_>>(),
+        "version": env!("CARGO_PKG_VERSION"),
+    })
+}
+
+struct One<'a> {
+    options: &'a Options,
+    guard: &'a Guard,
+    cluster: &'a Cluster,
+    key: &'a KeyFile,
+}
+
+/// Who leads, and in which view.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Leader {
+    id: usize,
+    view: u64,
+}
+
+impl One<'_> {
+    async fn measure(&self) -> Result<Vec<Round>> {
+        let options = self.options;
+        let client = connect(self.cluster, self.key)?;
+        let workload = Rc::new(Workload::new(options.keys, options.value_size as usize, 0)?);
+        load::preload(std::slice::from_ref(&client), &workload, options.timeout).await?;
+        let done = Rc::new(Cell::new(false));
+        let call_options = CallOptions { timeout: options.timeout, reply_quorum: None };
+        let callers: Vec<_> = (0..options.clients)
+            .map(|_| {
+                let (client, workload, done) = (client.clone(), workload.clone(), done.clone());
+                tokio::task::spawn_local(async move {
+                    while !done.get() {
+                        workload.call(&client, false, &call_options).await?;
+                    }
+                    anyhow::Ok(())
+                })
+            })
+            .collect();
+        let mut rounds = Vec::new();
+        let mut before = self.all_there().await?.view;
+        for number in 1..=options.rounds {
+            let first = self.all_there().await?;
+            tokio::time::sleep(Duration::from_secs_f64(options.pause)).await;
+            ensure!(
+                callers.iter().all(|caller| !caller.is_finished()),
+                "a write failed before the leader was gone; see the logs of the replicas"
+            );
+            let leader = self.all_there().await?;
+            let unprompted = first.view.saturating_sub(before) + (leader.view - first.view);
+            let took = self.without(leader.id, &client, &workload, &call_options).await?;
+            before = self.all_there().await?.view;
+            let views = before - leader.view;
+            rounds.push(Round { leader: leader.id, took, views, unprompted });
+            eprintln!("  round {number}: replica {} was gone, {} ms", leader.id, ms(took));
+        }
+        done.set(true);
+        for caller in callers {
+            caller.await??;
+        }
+        client.close().await;
+        Ok(rounds)
+    }
+
+    /// The time from the leader's end to the next acknowledged write; then the leader is back.
+    async fn without(
+        &self,
+        leader: usize,
+        client: &Client,
+        workload: &Workload,
+        options: &CallOptions,
+    ) -> Result<Duration> {
+        let fault = match self.options.fault {
+            What::Kill => Fault::Kill,
+            What::Stop => Fault::Stop,
+        };
+        let begun = Instant::now();
+        self.guard.with(|group| process::inflict(&group.running[leader].child, fault))?;
+        workload.call(client, false, options).await.context("no write was acknowledged")?;
+        let took = begun.elapsed();
+        if fault == Fault::Stop {
+            tokio::time::sleep(STOPPED).await;
+            self.guard
+                .with(|group| process::inflict(&group.running[leader].child, Fault::Continue))?;
+            return Ok(took);
+        }
+        while self.guard.with(|group| {
+            group.newly_ended();
+            Ok(group.running[leader].ended.is_none())
+        })? {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        self.guard.with(|group| group.restart(leader))?;
+        Ok(took)
+    }
+
+    /// Waits until all replicas are active, near each other, in one view; gives its leader.
+    async fn all_there(&self) -> Result<Leader> {
+        let begun = Instant::now();
+        loop {
+            let cluster = self.cluster.clone();
+            let reports = tokio::task::spawn_blocking(move || status::ask_all(&cluster)).await?;
+            let reports: Vec<status::Report> = reports.into_iter().flatten().collect();
+            let newest = reports.iter().map(|report| report.executed).max().unwrap_or_default();
+            let there = |report: &status::Report| {
+                report.state == "active" && report.executed + NEAR >= newest
+            };
+            let view = reports.iter().map(|report| report.view).max().unwrap_or_default();
+            let all = reports.len() == self.cluster.replicas.len()
+                && reports.iter().all(|report| there(report) && report.view == view);
+            if let (true, Some(leader)) = (all, reports.iter().find(|report| report.leader)) {
+                return Ok(Leader { id: usize::from(leader.id), view });
+            }
+            if begun.elapsed() > BACK {
+                bail!("not all replicas were active again within {} s", BACK.as_secs());
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn median_and_worst_are_of_all_rounds() {
+        let round =
+            |ms| Round { leader: 1, took: Duration::from_millis(ms), views: 1, unprompted: 0 };
+        let rounds = [round(30), round(10), round(500), round(20)];
+        assert_eq!(summary(&rounds), (30.0, 500.0));
+        let table = table(&rounds);
+        assert!(table.contains("NEXT WRITE MS") && table.lines().count() == 5, "{table}");
+        assert_eq!(summary(&[]), (0.0, 0.0));
+    }
+}

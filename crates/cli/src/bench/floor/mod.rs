@@ -1,0 +1,265 @@
+//! `perdura bench floor`: what a write would cost if nothing but its terms did, beside what it costs.
+
+mod terms;
+
+use super::load::{self, Demand};
+use super::paper::live::{Live, Made};
+use super::paper::setting::Setting;
+use super::workload::Workload;
+use super::{cpu_of, parse_seconds, parse_value_size, round};
+use crate::connect::{connect, runtime};
+use crate::init::Bounds;
+use crate::status::{self, aligned};
+use anyhow::{Context, Result, anyhow, ensure};
+use clap::Args;
+use perdura_protocol::Faults;
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::time::Duration;
+use terms::{Load, Terms};
+
+pub const AFTER_HELP: &str = "\
+First a cluster is made in a directory in --work and measured as `perdura bench put` does: processor time of all replicas for a \
+write, and how many writes share a slot. Then the terms of a write are measured by themselves on this machine, \
+with the code that replicas run: signatures, hashes, records, sockets, wake-ups, the log, the state. The floor is their sum \
+for a slot of as many writes, over these. What is between the two is named at the end.
+
+A hash is counted once for each replica, each message alone, and nothing for decoding, bookkeeping and replies' \
+contents: these are what the distance is made of, with caches that are cold and processors that are shared.";
+
+/// How long a write may take.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What is measured.
+#[derive(Args)]
+pub struct Options {
+    #[command(flatten)]
+    bounds: Bounds,
+    /// Callers, each with one write in flight
+    #[arg(long, value_name = "N", default_value_t = 64,
+          value_parser = clap::value_parser!(u32).range(1..=4096))]
+    clients: u32,
+    /// Bytes of a value, up to 1 MiB
+    #[arg(long, value_name = "B", default_value_t = 512, value_parser = parse_value_size)]
+    value_size: u32,
+    /// Seconds to measure, after half as many to warm up
+    #[arg(long, value_name = "S", default_value_t = 8.0, value_parser = parse_seconds)]
+    seconds: f64,
+    /// Where the cluster's directory, and that of a log, are made and removed
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    work: PathBuf,
+    /// Write the result to a file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// What a cluster took.
+struct Measured {
+    writes_a_slot: f64,
+    cpu_us: f64,
+    ops_s: f64,
+}
+
+/// A term's part of a slot.
+struct Line {
+    what: &'static str,
+    /// How often, and how long each takes, microseconds.
+    times: f64,
+    each: f64,
+}
+
+/// Runs the command.
+pub fn run(options: &Options) -> Result<ExitCode> {
+    let faults = options.bounds.faults()?;
+    let measured = cluster(options, faults)?;
+    let load = Load {
+        writes: measured.writes_a_slot.round() as usize,
+        value_bytes: options.value_size as usize,
+        votes: faults.agreement_quorum() - 1,
+    };
+    let terms = Terms::measure(load, &options.work)?;
+    let lines = lines(faults, &terms, measured.writes_a_slot);
+    let floor: f64 = lines.iter().map(|line| line.times * line.each).sum();
+    let floor = floor / measured.writes_a_slot;
+    say!(
+        "{} B writes, {} callers, n = {} (u = {}, r = {}): {} writes in a second, {} in a slot",
+        options.value_size,
+        options.clients,
+        faults.n(),
+        faults.u(),
+        faults.r(),
+        measured.ops_s.round(),
+        round(measured.writes_a_slot)
+    );
+    say!("{}", table(&lines, &measured));
+    say!(
+        "floor {:.1} us, measured {:.1} us of processor time for a write over all replicas: {:.1} us, {:.0}%, are not in a term",
+        floor,
+        measured.cpu_us,
+        measured.cpu_us - floor,
+        100.0 * (measured.cpu_us - floor) / measured.cpu_us
+    );
+    if let Some(path) = &options.json {
+        let terms = lines.iter().map(|line| {
+            json!({"what": line.what, "times_a_slot": line.times, "each_us": round(line.each)})
+        });
+        let json = json!({
+            "faults": {"u": faults.u(), "r": faults.r()},
+            "clients": options.clients,
+            "value_size": options.value_size,
+            "writes_a_slot": round(measured.writes_a_slot),
+            "measured_us": round(measured.cpu_us),
+            "floor_us": round(floor),
+            "terms": terms.collect::<Vec<_>>(),
+            "version": env!("CARGO_PKG_VERSION"),
+        });
+        write(path, &format!("{json:#}\n"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// A slot's terms over all replicas, the client's left out. With r = 0 nobody signs, followers vote to the leader
+/// alone, and it tells them what is decided with the next proposal.
+fn lines(faults: Faults, terms: &Terms, writes: f64) -> Vec<Line> {
+    let n = faults.n() as f64;
+    let others = n - 1.0;
+    let byzantine = faults.byzantine();
+    let votes = if byzantine { 2.0 * n * others } else { others };
+    let mut lines = vec![
+        Line { what: "the batch to each follower, sealed", times: others, each: terms.seal },
+        Line { what: "the batch opened, and the frame by the leader", times: n, each: terms.open },
+        Line { what: "the batch through sockets", times: n, each: terms.transfer },
+        // Replies have the size of votes, or about it for each small result.
+        Line { what: "votes and replies through sockets", times: votes + n, each: terms.message },
+        Line { what: "the batch hashed", times: n, each: terms.hash },
+        Line { what: "the batch appended and flushed", times: n, each: terms.append },
+        Line {
+            what: "the keeper woken, and the event loop by it",
+            times: 2.0 * n,
+            each: terms.wake,
+        },
+        Line { what: "values written into the state", times: n * writes, each: terms.put },
+    ];
+    if byzantine {
+        lines.extend([
+            Line { what: "the client's frame verified", times: n, each: terms.verify_frame },
+            Line { what: "votes signed", times: 2.0 * n, each: terms.sign },
+            Line { what: "quorums of votes verified", times: 2.0 * n, each: terms.verify_votes },
+        ]);
+    }
+    lines
+}
+
+fn table(lines: &[Line], measured: &Measured) -> String {
+    let head = ["TERM", "TIMES A SLOT", "EACH US", "US A WRITE", "OF MEASURED"].map(str::to_owned);
+    let rows = lines.iter().map(|line| {
+        let of_write = line.times * line.each / measured.writes_a_slot;
+        [
+            line.what.to_owned(),
+            format!("{:.0}", line.times),
+            format!("{:.1}", line.each),
+            format!("{of_write:.2}"),
+            format!("{:.0}%", 100.0 * of_write / measured.cpu_us),
+        ]
+    });
+    aligned(&std::iter::once(head).chain(rows).collect::<Vec<_>>())
+}
+
+/// What a cluster of its own takes.
+fn cluster(options: &Options, faults: Faults) -> Result<Measured> {
+    let setting = Setting::parse("sync").map_err(|error| anyhow!(error))?;
+    let live = Live::new()?;
+    let (guard, cluster, key) = live.start(&options.work, faults, &setting, Made::default())?;
+    let measure = async {
+        let clients = vec![connect(&cluster, &key)?];
+        let workload = Rc::new(Workload::new(10_000, options.value_size as usize, 0)?);
+        load::preload(&clients, &workload, TIMEOUT).await?;
+        let demand = |seconds| Demand {
+            callers: options.clients,
+            seconds,
+            rate: None,
+            fast: false,
+            timeout: TIMEOUT,
+            trace: false,
+        };
+        load::measure(&clients, &workload, &demand(options.seconds / 2.0)).await?;
+        let pids = guard.pids();
+        let executed = || -> u64 {
+            let reports = status::ask_all(&cluster).into_iter().flatten();
+            reports.map(|report| report.executed).max().unwrap_or_default()
+        };
+        let (slots, cpu) = (executed(), cpu_of(&pids));
+        let measured = load::measure(&clients, &workload, &demand(options.seconds)).await?;
+        let (slots, cpu) = (executed().saturating_sub(slots), cpu_of(&pids).zip(cpu));
+        let writes = measured.completed();
+        ensure!(writes > 0 && slots > 0, "no write succeeded");
+        let (after, before) = cpu.context("the processor time of the replicas is not known")?;
+        for client in &clients {
+            client.close().await;
+        }
+        anyhow::Ok(Measured {
+            writes_a_slot: writes as f64 / slots as f64,
+            cpu_us: after.saturating_sub(before).as_secs_f64() * 1e6 / writes as f64,
+            ops_s: writes as f64 / measured.elapsed.as_secs_f64(),
+        })
+    };
+    let done = runtime()?.block_on(tokio::task::LocalSet::new().run_until(measure));
+    // If a replica has ended, that is why.
+    guard.check()?;
+    done
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TERMS: Terms = Terms {
+        sign: 16.0,
+        verify_frame: 18.0,
+        verify_votes: 28.0,
+        hash: 10.0,
+        seal: 5.0,
+        open: 5.0,
+        message: 4.0,
+        transfer: 10.0,
+        wake: 10.0,
+        append: 100.0,
+        put: 0.5,
+    };
+
+    #[test]
+    fn a_crash_group_pays_for_no_signature_and_fewer_votes() {
+        let sum = |faults: Faults| -> f64 {
+            lines(faults, &TERMS, 64.0).iter().map(|line| line.times * line.each).sum()
+        };
+        // Three replicas; two followers vote, and three reply.
+        let crash =
+            2.0 * 5.0 + 3.0 * 5.0 + 3.0 * 10.0 + 5.0 * 4.0 + 3.0 * 10.0 + 300.0 + 60.0 + 96.0;
+        assert_eq!(sum(Faults::new(1, 0).unwrap()), crash);
+        let byzantine =
+            3.0 * 5.0 + 4.0 * 5.0 + 4.0 * 10.0 + 28.0 * 4.0 + 40.0 + 400.0 + 80.0 + 128.0;
+        let signed = 4.0 * 18.0 + 8.0 * 16.0 + 8.0 * 28.0;
+        assert_eq!(sum(Faults::new(1, 1).unwrap()), byzantine + signed);
+    }
+
+    #[test]
+    fn each_term_takes_some_time_and_none_takes_long() {
+        let load = Load { writes: 4, value_bytes: 100, votes: 2 };
+        let work = tempfile::tempdir().unwrap();
+        let terms = Terms::measure(load, work.path()).unwrap();
+        let Terms { sign, verify_frame, verify_votes, hash, seal, open, .. } = terms;
+        let Terms { message, transfer, wake, append, put, .. } = terms;
+        for term in
+            [sign, verify_frame, verify_votes, hash, seal, message, transfer, wake, append, put]
+        {
+            assert!(term > 0.0 && term < 1e6, "{terms:?}");
+        }
+        assert!(open >= 0.0);
+    }
+}
