@@ -33,8 +33,9 @@ pub const AFTER_HELP: &str = "\
 Starts a cluster in a directory in --work, and --clients callers that write without a pause. In each \
 round, after --pause seconds in which all replicas are there, the leader is killed (kill -9) or stopped \
 (SIGSTOP), and at that moment one more write is sent: the time from the signal until it is acknowledged is what \
-is printed. Then the leader is started again, or goes on. VIEWS is how many leaders there were until then; \
-UNPROMPTED, how many times leaders changed while nothing happened to any.";
+is printed. Then the leader is started again, or goes on. VIEWS is how often leaders changed until all replicas \
+were there again; UNPROMPTED, how often they did while nothing happened to any: with r > 0 other leaders are tried \
+now and then.";
 
 /// How it is measured.
 #[derive(Args)]
@@ -95,7 +96,7 @@ impl What {
 struct Round {
     leader: usize,
     took: Duration,
-    /// Leaders after it, until the write was acknowledged.
+    /// Changes of leaders until all replicas were there again.
     views: u64,
     /// Changes of leaders since the round before, while nothing happened to any.
     unprompted: u64,
