@@ -29,6 +29,14 @@ fix:
 bench: build
 	scripts/bench
 
+# Perdura beside etcd, ZooKeeper and Redis on the same writes, in turn: a table with ratios, JSON and SVG
+# in target/bench-peers. Needs Python 3, and Go or Java with Maven; installs the peers from their registries.
+# For example `make bench-peers OPTIONS="--rounds 1"`; PERDURA may name another binary.
+.PHONY: bench-peers
+OPTIONS ?=
+bench-peers: $(if $(PERDURA),,build)
+	scripts/bench-peers $(OPTIONS)
+
 # kill -9 of one replica, of the leader, of all at once, 20 times each per kind of group, under load.
 .PHONY: kills
 kills:
