@@ -1,8 +1,8 @@
 //! One connection without its socket: TLS, the hello exchange, records, messages.
 //!
 //! Bytes from the socket go in by [`Link::read_from`] and [`Link::take_in`], or by [`Link::feed`];
-//! [`Link::next_received`] then gives what they complete, until it gives nothing. [`Link::queue`] takes messages, [`Link::write_to`] turns all
-//! that waits into as few records and system calls as there can be.
+//! [`Link::next_received`] then gives what they complete, until it gives nothing. [`Link::queue`] takes
+//! messages, [`Link::write_to`] turns all that waits into as few records and system calls as there can be.
 //!
 //! TLS carries the hello of the dialler and the acceptor's answer, nothing else; the records behind a welcome
 //! are those of `sealed`. How messages stand on the stream is in `framing`, for both: the first one of the
@@ -47,7 +47,7 @@ pub enum Received {
 pub struct Arrived {
     /// How much; 0: the socket has ended.
     pub bytes: usize,
-    /// Whether there was room for more.
+    /// Whether that was all: there was room for more.
     pub all: bool,
 }
 
@@ -299,15 +299,16 @@ impl Link {
     /// Admits the peer that said hello, with these bounds from here on.
     ///
     /// # Errors
-    /// When TLS gives no keys.
+    /// When TLS gives no keys, or the peer said more than its hello.
     ///
     /// # Panics
     /// When no hello waits for a decision.
     pub fn welcome(&mut self, bounds: Bounds) -> Result<(), LinkError> {
         assert_eq!(self.stage, Stage::AwaitDecision);
-        self.handshake.outbound = Some(Answer::Welcome { version: PROTOCOL_VERSION }.to_bytes());
         self.bounds = bounds;
-        self.start()
+        self.start()?;
+        self.handshake.outbound = Some(Answer::Welcome { version: PROTOCOL_VERSION }.to_bytes());
+        Ok(())
     }
 
     /// Sends the peer that said hello away; write what is queued, then drop the link.

@@ -134,7 +134,8 @@ impl Sealer {
     }
 
     /// Makes records of messages at the front of the queue, of whose first one `front` bytes are in
-    /// records already, and of which `queued` bytes are left, up to `most` bytes; gives how many bytes of them, lengths included, it took.
+    /// records already, and of which `queued` bytes are left, up to `most` bytes; gives how many bytes of
+    /// them, lengths included, it took.
     pub fn seal(
         &mut self,
         queue: &VecDeque<Bytes>,
@@ -183,7 +184,7 @@ impl Sealer {
         self.seal_bytes(&[])
     }
 
-    /// A record of these bytes, whatever they are: for tests.
+    /// A record of these bytes, whatever they are.
     pub fn seal_bytes(&mut self, bytes: &[u8]) -> Result<(), String> {
         let begins = self.out.len();
         self.out.resize(begins + HEADER_BYTES, 0);
