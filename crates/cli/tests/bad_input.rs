@@ -145,6 +145,8 @@ fn a_directory_of_another_cluster_or_replica_is_refused() {
     assert_eq!(content(&foreign), before);
     edit(&file, &format!("{:?}", foreign.display().to_string()), "\"../replica-1/data\"");
     start(&cluster, 0).failed(1, &["belongs to replica 1", "replica.toml"]);
+    let path = cluster.path("replica-0").display().to_string();
+    run(&["replica", "--config", &path]).failed(1, &["is a directory", "a file is wanted"]);
 }
 
 #[test]

@@ -533,3 +533,32 @@ fn bench_reports_what_it_promises() {
     let scan: Value = serde_json::from_str(&scan).unwrap();
     assert_eq!(scan["entries"].as_array().unwrap().len(), 500);
 }
+
+#[test]
+fn a_bench_that_is_interrupted_says_what_it_measured() {
+    let cluster = Cluster::start_all(&["--crash", "1"]);
+    for more in [&[][..], &["--rate", "500"]] {
+        let before = executed(&cluster);
+        let mut bench = cluster
+            .command(&["bench", "put", "--seconds", "600", "--keys", "10", "--clients", "4"])
+            .args(more)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // More than it takes to write ten keys first.
+        wait_for("writes", || (executed(&cluster) > before + 100).then_some(()));
+        send_signal(&bench, "-INT");
+        assert_eq!(wait_for_end(&mut bench).code(), Some(130));
+        let out = Ran::from(bench.wait_with_output().unwrap());
+        out.failed(130, &["interrupted after", "of 600 s"]);
+        assert!(out.out.contains("ops/s"), "{}", out.out);
+        let completed = out.out.lines().find_map(|line| line.strip_prefix("completed"));
+        assert!(completed.unwrap().trim().parse::<u64>().unwrap() > 0);
+    }
+}
+
+/// Slots that replica 0 has executed; none is known before it has started.
+fn executed(cluster: &Cluster) -> u64 {
+    cluster.status()[0]["executed"].as_u64().unwrap_or(0)
+}

@@ -9,11 +9,16 @@ use perdura_client::{Client, Options};
 use std::cell::{Cell, RefCell};
 use std::io::IsTerminal;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// Loading transactions in flight.
 const LOADS: u64 = 16;
+
+/// A caller that waits looks so often whether it is to end.
+const GLANCE: Duration = Duration::from_millis(100);
 
 /// What is asked for.
 pub struct Demand {
@@ -29,6 +34,8 @@ pub struct Demand {
     pub timeout: Duration,
     /// Keep when each operation was due and how long it took.
     pub trace: bool,
+    /// Set when the callers are to end before their time.
+    pub stop: Arc<AtomicBool>,
 }
 
 /// An operation that ended ok.
@@ -52,6 +59,8 @@ pub struct Measured {
     pub elapsed: Duration,
     /// Each of those that ended ok, if they were to be kept.
     pub trace: Vec<Ended>,
+    /// It was to end before its time.
+    pub stopped: bool,
 }
 
 impl Measured {
@@ -76,6 +85,7 @@ struct Run {
     errors: Cell<u64>,
     error: RefCell<Option<String>>,
     trace: Option<RefCell<Vec<Ended>>>,
+    stop: Arc<AtomicBool>,
 }
 
 fn progress(length: u64, template: &str) -> Result<ProgressBar> {
@@ -142,6 +152,7 @@ pub async fn measure(
         errors: Cell::new(0),
         error: RefCell::new(None),
         trace: demand.trace.then(RefCell::default),
+        stop: Arc::clone(&demand.stop),
     });
     let mut callers = Vec::new();
     for number in 0..demand.callers as usize {
@@ -156,13 +167,17 @@ pub async fn measure(
     // It holds the figures until it is gone.
     let _ = shown.await;
     let run = Rc::into_inner(run).ok_or_else(|| anyhow!("a caller is left"))?;
-    run.count_unsent(length);
+    let stopped = run.stopped();
+    if !stopped {
+        run.count_unsent(length);
+    }
     Ok(Measured {
         latency: run.latency.into_inner(),
         errors: run.errors.get(),
         error: run.error.into_inner(),
         elapsed,
         trace: run.trace.map(RefCell::into_inner).unwrap_or_default(),
+        stopped,
     })
 }
 
@@ -206,7 +221,7 @@ impl Run {
     async fn due(&self) -> Option<Instant> {
         let Some(rate) = self.rate else {
             let now = Instant::now();
-            return (now < self.end).then_some(now);
+            return (now < self.end && !self.stopped()).then_some(now);
         };
         let number = self.next.get();
         let due = self.start + Duration::from_secs_f64(number as f64 / rate);
@@ -216,8 +231,18 @@ impl Run {
             return None;
         }
         self.next.set(number + 1);
-        tokio::time::sleep_until(due).await;
-        Some(due)
+        while !self.stopped() {
+            let now = Instant::now();
+            if now >= due {
+                return Some(due);
+            }
+            tokio::time::sleep_until(due.min(now + GLANCE)).await;
+        }
+        None
+    }
+
+    fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
     }
 }
 

@@ -13,7 +13,7 @@ mod report;
 mod workload;
 
 use crate::connect::{ClusterArguments, connect, parse_duration, runtime};
-use crate::process::cpu_time;
+use crate::process::{self, cpu_time};
 use crate::{Usage, status};
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
@@ -24,8 +24,13 @@ use report::Report;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use workload::Workload;
+
+/// Exit code of a benchmark that was ended by Ctrl-C or SIGTERM: 128 and the number of SIGINT.
+const INTERRUPTED: u8 = 130;
 
 const AFTER_HELP: &str = "\
 Writes --keys keys first, through the same sessions, and does not measure that. Keys are 16 bytes, \
@@ -36,7 +41,9 @@ operations are due at fixed times and latency counts from those, to 1 ms; it inc
 free client, so give enough of them.
 
 CPU is user and system time of the replica processes that run on this machine (of the bench process \
-for client_cpu), over the operations that ended ok.";
+for client_cpu), over the operations that ended ok.
+
+Ctrl-C prints what was measured until then.";
 
 /// Measures throughput, latency and CPU per operation.
 #[derive(Args)]
@@ -177,6 +184,9 @@ fn run_load(operation: Operation, arguments: &Load) -> Result<ExitCode> {
         let connections = (0..arguments.connections).map(|_| connect(&cluster, &key));
         let clients: Vec<Client> = connections.collect::<Result<_>>()?;
         load::preload(&clients, &workload, arguments.timeout).await?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&stop);
+        process::on_stop(move |_| told.store(true, Ordering::Relaxed))?;
         let pids = local_replicas(&cluster);
         let (server, own) = (cpu_of(&pids), cpu_time(std::process::id()));
         let demand = Demand {
@@ -186,6 +196,7 @@ fn run_load(operation: Operation, arguments: &Load) -> Result<ExitCode> {
             fast: arguments.fast,
             timeout: arguments.timeout,
             trace: false,
+            stop: Arc::clone(&stop),
         };
         let measured = load::measure(&clients, &workload, &demand).await?;
         let server = cpu_of(&pids).zip(server).map(|(after, before)| after.saturating_sub(before));
@@ -196,6 +207,11 @@ fn run_load(operation: Operation, arguments: &Load) -> Result<ExitCode> {
         anyhow::Ok(Report { measured, server, own, local_replicas: pids.len() })
     }))?;
     report.print(operation, arguments, &cluster)?;
+    if report.measured.stopped {
+        let seconds = round(report.measured.elapsed.as_secs_f64());
+        eprintln!("perdura: interrupted after {seconds} of {} s", arguments.seconds);
+        return Ok(ExitCode::from(INTERRUPTED));
+    }
     let any = report.measured.completed() > 0;
     Ok(if any { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -24,6 +24,9 @@ pub fn read(path: &Path, advice: &str) -> Result<String> {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             anyhow::bail!("there is no file {file}; {advice}")
         }
+        Err(error) if error.kind() == ErrorKind::IsADirectory => {
+            anyhow::bail!("{file} is a directory, and a file is wanted")
+        }
         Err(error) if error.kind() == ErrorKind::InvalidData => {
             anyhow::bail!("{file} is not a text file; restore it from a copy")
         }

@@ -17,6 +17,7 @@ use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 use terms::{Load, Terms};
 
@@ -187,6 +188,7 @@ fn cluster(options: &Options, faults: Faults) -> Result<Measured> {
             fast: false,
             timeout: TIMEOUT,
             trace: false,
+            stop: Arc::default(),
         };
         load::measure(&clients, &workload, &demand(options.seconds / 2.0)).await?;
         let pids = guard.pids();

@@ -17,6 +17,7 @@ use perdura_protocol::Faults;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
@@ -224,6 +225,7 @@ impl One<'_> {
             fast: false,
             timeout: options.timeout,
             trace: true,
+            stop: Arc::default(),
         };
         eprintln!("  {rate:.0} writes in a second for {} s", options.seconds);
         let (began, ticks) = (second_of_day(SystemTime::now()), processor_ticks());
@@ -279,7 +281,15 @@ impl One<'_> {
         seconds: f64,
     ) -> Result<Measured> {
         let (callers, timeout) = (MOST_CALLERS, self.options.timeout);
-        let demand = Demand { callers, seconds, rate: None, fast: false, timeout, trace: false };
+        let demand = Demand {
+            callers,
+            seconds,
+            rate: None,
+            fast: false,
+            timeout,
+            trace: false,
+            stop: Arc::default(),
+        };
         load::measure(clients, workload, &demand).await
     }
 
