@@ -37,7 +37,7 @@ impl Bounds {
         receive_bytes: limits::CLIENT_MESSAGE_BYTES,
         send_bytes: limits::MESSAGE_BYTES,
         queue_bytes: limits::SESSION_REPLY_BYTES + limits::MESSAGE_BYTES,
-        // A usual frame; 64 MiB for all links.
+        // A usual frame; 128 MiB for both directions of all links.
         buffer_bytes: CLIENT_ROUND_BYTES,
         eager_bytes: CLIENT_FAIR_BYTES,
     };
@@ -71,8 +71,8 @@ pub const REFUSAL_REASON_BYTES: usize = 1024;
 /// Ciphertext held for a socket that does not take it: enough for one large system call.
 pub const CIPHERTEXT_BYTES: usize = 512 * 1024;
 
-/// Messages up to this size are copied out of the read buffer, so that one that is kept for long
-/// does not keep the whole buffer with it; larger ones share its memory.
+/// Messages up to this size are copied out of the read buffer; larger ones too, unless they are most of it:
+/// one that is kept for long keeps no more than twice its length.
 pub const COPIED_MESSAGE_BYTES: usize = 4096;
 
 /// Bytes read from a socket in one system call.
@@ -81,6 +81,9 @@ pub const READ_BYTES: usize = 128 * 1024;
 /// What a message counts for in a link's share of a round, besides its bytes: to take a small message
 /// in costs about as much as to decrypt and move this many bytes.
 pub const MESSAGE_ROUND_BYTES: usize = 1024;
+
+/// As [`MESSAGE_ROUND_BYTES`], for each record.
+pub const RECORD_ROUND_BYTES: usize = 512;
 
 /// A link's share of a round is read in system calls of at least this much.
 pub const SHARE_READ_BYTES: usize = 16 * 1024;

@@ -44,11 +44,11 @@ pub fn records(
     let bounds = Bounds { receive_bytes: limit, ..Bounds::CLIENT_AT_REPLICA };
     let (mut found, mut wire) = (Vec::new(), sealer.pending());
     while !wire.is_empty() {
-        let space = opener.space(1, &bounds);
-        let count = space.len().min(step).min(wire.len());
-        space[..count].copy_from_slice(&wire[..count]);
+        let room = opener.room(1, &bounds);
+        let count = (room.capacity() - room.len()).min(step).min(wire.len());
+        room.extend_from_slice(&wire[..count]);
         wire = &wire[count..];
-        opener.filled(count).expect("records are genuine");
+        opener.open().expect("records are genuine");
         loop {
             match opener.take_message(&bounds) {
                 Ok(Some(message)) => found.push(message),

@@ -64,6 +64,11 @@ impl Identity {
     /// # Errors
     /// When the key is not of the Ed25519 scheme.
     pub fn new(key: &SecretKey) -> Result<Identity, IdentityError> {
+        Identity::preferring(key, has_aes())
+    }
+
+    /// As [`Identity::new`], on a processor that has instructions for AES, or has not.
+    pub(crate) fn preferring(key: &SecretKey, aes: bool) -> Result<Identity, IdentityError> {
         let mut der = SECRET_PREFIX.to_vec();
         der.extend_from_slice(key.seed());
         let signing = ring::sign::any_eddsa_type(&PrivatePkcs8KeyDer::from(der))
@@ -76,7 +81,7 @@ impl Identity {
         }
         let certificate = CertificateDer::from(info.as_ref().to_vec());
         let certified = Arc::new(CertifiedKey::new(vec![certificate], signing));
-        let provider = Arc::new(provider());
+        let provider = Arc::new(provider(aes));
         let server = server_config(&provider, &certified)?;
         Ok(Identity { public: key.public(), certified, provider, server: Arc::new(server) })
     }
@@ -123,16 +128,32 @@ fn server_config(
     Ok(config)
 }
 
-/// One key exchange, and two ciphers: AES where the processor has it, ChaCha20 where it has not.
-fn provider() -> CryptoProvider {
+/// One key exchange, and two ciphers: AES where the dialler's processor has it, ChaCha20 where it has not. The
+/// acceptor takes the first.
+fn provider(aes: bool) -> CryptoProvider {
+    let mut cipher_suites = vec![
+        ring::cipher_suite::TLS13_AES_128_GCM_SHA256,
+        ring::cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
+    ];
+    if !aes {
+        cipher_suites.reverse();
+    }
     CryptoProvider {
-        cipher_suites: vec![
-            ring::cipher_suite::TLS13_AES_128_GCM_SHA256,
-            ring::cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
-        ],
+        cipher_suites,
         kx_groups: vec![ring::kx_group::X25519],
         ..ring::default_provider()
     }
+}
+
+/// Whether the processor has instructions for AES and for GCM's hash. Without them AES is slow, and its time
+/// depends on what is encrypted.
+fn has_aes() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return std::is_x86_feature_detected!("aes") && std::is_x86_feature_detected!("pclmulqdq");
+    #[cfg(target_arch = "aarch64")]
+    return std::arch::is_aarch64_feature_detected!("aes");
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    return false;
 }
 
 /// The key in a `SubjectPublicKeyInfo`, if it is exactly that of an Ed25519 key.

@@ -13,7 +13,7 @@
 //! - Every queue is bounded; the bounds and their reasons are in [`bounds`].
 //! - A misbehaving peer loses its own connection and nobody else's.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod backoff;
 pub mod bounds;
@@ -43,3 +43,4 @@ pub use stats::{MisbehaviourCounts, Stats};
 pub use tcp::{connect_address, tune};
 
 mod tcp;
+mod uninit;

@@ -21,11 +21,13 @@ use crate::handshake::Handshake;
 use crate::hello::{Answer, AnyHello, Hello, PROTOCOL_VERSION, Refusal, version_refusal};
 use crate::identity::{Identity, public_key};
 use crate::sealed::{self, Opener, Sealer};
+use crate::uninit;
 use bytes::Bytes;
 use perdura_protocol::{Decode, Encode, PublicKey};
 use rustls::Connection;
 use std::collections::VecDeque;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
+use std::os::fd::AsFd;
 
 /// Bytes that are read at once before a link is up.
 const HANDSHAKE_READ_BYTES: usize = 4096;
@@ -144,20 +146,15 @@ impl Link {
     ///
     /// # Errors
     /// As the socket's.
-    pub fn read_from(&mut self, socket: &mut impl Read, most: usize) -> io::Result<Arrived> {
+    pub fn read_from(&mut self, socket: &impl AsFd, most: usize) -> io::Result<Arrived> {
         if let Some(records) = self.records.as_mut().filter(|_| !self.peer_closed) {
             let least = SHARE_READ_BYTES.min(self.bounds.buffer_bytes / 4);
-            let space = records.1.space(least, &self.bounds);
-            let room = space.len().min(most);
-            let bytes = socket.read(&mut space[..room])?;
-            self.arrived = bytes;
-            return Ok(Arrived { bytes, all: bytes < room });
+            let arrived = uninit::read(socket, records.1.room(least, &self.bounds), most)?;
+            self.arrived = arrived.bytes;
+            return Ok(arrived);
         }
-        let mut buffer = [0; HANDSHAKE_READ_BYTES];
-        let room = most.min(buffer.len());
-        let bytes = socket.read(&mut buffer[..room])?;
-        self.early.extend_from_slice(&buffer[..bytes]);
-        Ok(Arrived { bytes, all: bytes < room })
+        self.early.reserve(HANDSHAKE_READ_BYTES);
+        uninit::read(socket, &mut self.early, most.min(HANDSHAKE_READ_BYTES))
     }
 
     /// Takes what was read, as [`Link::feed`].
@@ -171,7 +168,7 @@ impl Link {
                 self.feed(&early)
             }
             0 => Ok(()),
-            count => self.open(count),
+            _ => self.open(),
         }
     }
 
@@ -183,11 +180,11 @@ impl Link {
     pub fn feed(&mut self, mut bytes: &[u8]) -> Result<(), LinkError> {
         while !bytes.is_empty() && !self.peer_closed && self.stage != Stage::Ending {
             if let Some(records) = &mut self.records {
-                let space = records.1.space(1, &self.bounds);
-                let count = space.len().min(bytes.len());
-                space[..count].copy_from_slice(&bytes[..count]);
+                let room = records.1.room(1, &self.bounds);
+                let count = (room.capacity() - room.len()).min(bytes.len());
+                room.extend_from_slice(&bytes[..count]);
                 bytes = &bytes[count..];
-                self.open(count)?;
+                self.open()?;
             } else if self.stage == Stage::AwaitDecision || self.handshake.is_heard() {
                 if self.stage != Stage::AwaitAnswer {
                     let text = "bytes behind a hello that is not answered yet".to_owned();
@@ -210,10 +207,10 @@ impl Link {
         Ok(())
     }
 
-    /// So many bytes were put where records are expected.
-    fn open(&mut self, count: usize) -> Result<(), LinkError> {
+    /// Bytes were put where records are expected.
+    fn open(&mut self) -> Result<(), LinkError> {
         let Some(records) = &mut self.records else { return Ok(()) };
-        let opened = records.1.filled(count);
+        let opened = records.1.open();
         self.peer_closed = records.1.has_ended();
         opened.map_err(|text| self.misbehaviour(Misbehaviour::Tls, text))
     }
@@ -347,10 +344,16 @@ impl Link {
         self.queue.push_back(frame);
     }
 
-    /// Bytes that wait to be written, before encryption.
+    /// Bytes that wait to be written, in messages and in records of them.
     #[must_use]
     pub fn queued_bytes(&self) -> usize {
-        self.queued_bytes
+        let records = self.records.as_ref();
+        self.queued_bytes + records.map_or(0, |records| records.0.pending().len())
+    }
+
+    /// Records that were taken in since this was last asked.
+    pub fn take_records(&mut self) -> usize {
+        self.records.as_mut().map_or(0, |records| records.1.take_records())
     }
 
     /// Memory that a message takes which is not complete yet.
@@ -365,6 +368,7 @@ impl Link {
     pub fn wants_write(&self) -> bool {
         let records = self.records.as_ref();
         self.handshake.wants_write()
+            || self.closing
             || records.is_some_and(|one| self.queued_bytes > 0 || !one.0.pending().is_empty())
     }
 
@@ -450,221 +454,4 @@ impl Link {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::bounds::COPIED_MESSAGE_BYTES;
-    use crate::hello::Role;
-    use perdura_protocol::{ClusterId, Scheme, SecretKey};
-
-    fn key(seed: u8) -> SecretKey {
-        SecretKey::from_seed(Scheme::Ed25519, [seed; 32])
-    }
-
-    fn pair(expected: PublicKey) -> (Link, Link) {
-        let hello = Hello::client(ClusterId([1; 16]), Role::Client);
-        let dialler = Identity::new(&key(1)).unwrap();
-        let acceptor = Identity::new(&key(2)).unwrap();
-        (
-            Link::dial(&dialler, expected, &hello, Bounds::CLIENT).unwrap(),
-            Link::accept(&acceptor).unwrap(),
-        )
-    }
-
-    /// Moves all bytes from one end to the other, `step` at a time; gives what they completed.
-    fn carry(from: &mut Link, to: &mut Link, step: usize) -> Result<Vec<Received>, LinkError> {
-        let mut wire = Vec::new();
-        assert_eq!(from.write_to(&mut wire).unwrap(), Drained::Yes);
-        let mut received = Vec::new();
-        for piece in wire.chunks(step) {
-            to.feed(piece)?;
-            while let Some(one) = to.next_received()? {
-                received.push(one);
-            }
-        }
-        Ok(received)
-    }
-
-    fn up() -> (Link, Link) {
-        let (mut dialler, mut acceptor) = pair(key(2).public());
-        for _ in 0..4 {
-            let received = carry(&mut dialler, &mut acceptor, 1000).unwrap();
-            if let [Received::Hello(hello, proven)] = &received[..] {
-                assert_eq!((hello.role, *proven), (Role::Client, key(1).public()));
-                acceptor.welcome(Bounds::CLIENT_AT_REPLICA).unwrap();
-            }
-            carry(&mut acceptor, &mut dialler, 1000).unwrap();
-        }
-        assert!(dialler.is_up() && acceptor.is_up());
-        (dialler, acceptor)
-    }
-
-    #[test]
-    fn messages_of_any_size_in_pieces_of_any_size_arrive_in_order() {
-        let (mut dialler, mut acceptor) = up();
-        for step in [1, 17, 5000, 1_000_000] {
-            let sizes = [1, 3, COPIED_MESSAGE_BYTES, 5000, 16_384, 100_000, 2, 700_000];
-            let messages: Vec<Bytes> = sizes
-                .iter()
-                .enumerate()
-                .map(|(index, size)| Bytes::from(vec![index as u8; *size]))
-                .collect();
-            for message in &messages {
-                dialler.queue(message.clone()).unwrap();
-            }
-            let received = carry(&mut dialler, &mut acceptor, step).unwrap();
-            let expected: Vec<_> = messages.into_iter().map(Received::Message).collect();
-            assert!(received == expected, "pieces of {step}");
-            assert_eq!((dialler.queued_bytes(), acceptor.inbound_bytes()), (0, 0));
-        }
-    }
-
-    #[test]
-    fn small_messages_share_a_record_and_a_write() {
-        let (mut dialler, _acceptor) = up();
-        for _ in 0..100 {
-            dialler.queue(Bytes::from_static(b"0123456789")).unwrap();
-        }
-        let mut wire = Vec::new();
-        dialler.write_to(&mut wire).unwrap();
-        // 1,400 bytes of messages with their lengths: one record, of 20 bytes overhead.
-        assert_eq!(wire.len(), 1400 + 20);
-    }
-
-    #[test]
-    fn the_queue_is_bounded_and_sizes_are_checked() {
-        let (mut dialler, _acceptor) = up();
-        let large = Bytes::from(vec![0; Bounds::CLIENT.send_bytes]);
-        let mut taken = 0;
-        while dialler.queue(large.clone()).is_ok() {
-            taken += 1;
-        }
-        assert_eq!(taken, Bounds::CLIENT.queue_bytes / (large.len() + LENGTH_BYTES));
-        assert_eq!(dialler.queue(large), Err(QueueError::Full));
-        assert_eq!(dialler.queue(Bytes::new()), Err(QueueError::Size(0)));
-        let size = Bounds::CLIENT.send_bytes + 1;
-        assert_eq!(dialler.queue(Bytes::from(vec![0; size])), Err(QueueError::Size(size)));
-    }
-
-    /// Nobody can: there are no keys for it before the welcome.
-    #[test]
-    fn who_says_more_before_the_welcome_misbehaves() {
-        let (mut dialler, mut acceptor) = pair(key(2).public());
-        carry(&mut dialler, &mut acceptor, 1000).unwrap();
-        carry(&mut acceptor, &mut dialler, 1000).unwrap();
-        let mut hello = Vec::new();
-        dialler.write_to(&mut hello).unwrap();
-        hello.extend_from_slice(b"more");
-        let error = acceptor.feed(&hello).unwrap_err();
-        assert!(matches!(error, LinkError::Misbehaviour(Misbehaviour::MalformedHello, _)));
-    }
-
-    /// Its welcome may be under way, and the acceptor expects records.
-    #[test]
-    fn a_dialler_that_gives_up_says_nothing_more() {
-        let (mut dialler, mut acceptor) = pair(key(2).public());
-        carry(&mut dialler, &mut acceptor, 1000).unwrap();
-        carry(&mut acceptor, &mut dialler, 1000).unwrap();
-        carry(&mut dialler, &mut acceptor, 1000).unwrap();
-        dialler.close();
-        let mut wire = Vec::new();
-        assert_eq!(dialler.write_to(&mut wire).unwrap(), Drained::Yes);
-        assert!(wire.is_empty());
-    }
-
-    #[test]
-    fn what_is_sent_with_the_welcome_comes_with_it() {
-        for step in [1, 7, 1000, 100_000] {
-            let (mut dialler, mut acceptor) = pair(key(2).public());
-            carry(&mut dialler, &mut acceptor, 1000).unwrap();
-            carry(&mut acceptor, &mut dialler, 1000).unwrap();
-            carry(&mut dialler, &mut acceptor, 1000).unwrap();
-            acceptor.welcome(Bounds::CLIENT_AT_REPLICA).unwrap();
-            let sent = [Bytes::from_static(b"first"), Bytes::from(vec![9; 70_000])];
-            sent.iter().for_each(|message| acceptor.queue(message.clone()).unwrap());
-            let received = carry(&mut acceptor, &mut dialler, step).unwrap();
-            let messages = sent.into_iter().map(Received::Message);
-            let expected: Vec<_> = std::iter::once(Received::Welcome).chain(messages).collect();
-            assert!(received == expected, "{step}");
-        }
-    }
-
-    #[test]
-    fn an_end_is_told_and_what_came_before_it_is_given() {
-        let (mut dialler, mut acceptor) = up();
-        dialler.queue(Bytes::from_static(b"last")).unwrap();
-        dialler.close();
-        let mut wire = Vec::new();
-        assert_eq!(dialler.write_to(&mut wire).unwrap(), Drained::Yes);
-        acceptor.feed(&wire).unwrap();
-        let last = Received::Message(Bytes::from_static(b"last"));
-        assert_eq!(acceptor.next_received().unwrap(), Some(last));
-        assert!(matches!(acceptor.next_received(), Err(LinkError::Closed)));
-    }
-
-    #[test]
-    fn once_it_is_up_nothing_of_tls_is_kept() {
-        let (dialler, acceptor) = up();
-        assert!(dialler.handshake.tls.is_none() && acceptor.handshake.tls.is_none());
-    }
-
-    /// A socket that gives and takes a few bytes at a time.
-    #[test]
-    fn what_is_read_from_a_socket_is_what_was_written_to_the_other() {
-        let (mut dialler, mut acceptor) = up();
-        let sizes = [5000, 1, 200_000, 4096, 70_000];
-        let sent: Vec<Bytes> = sizes.iter().map(|size| Bytes::from(vec![7; *size])).collect();
-        sent.iter().for_each(|message| dialler.queue(message.clone()).unwrap());
-        let mut wire = Vec::new();
-        dialler.write_to(&mut wire).unwrap();
-        let (mut socket, mut received) = (&wire[..], Vec::new());
-        for most in [1, 10, 100, 1000, 10_000].into_iter().cycle() {
-            let arrived = acceptor.read_from(&mut socket, most).unwrap();
-            assert!(arrived.bytes <= most && (arrived.all || arrived.bytes > 0));
-            acceptor.take_in().unwrap();
-            while let Some(Received::Message(message)) = acceptor.next_received().unwrap() {
-                received.push(message);
-            }
-            if arrived.bytes == 0 {
-                break;
-            }
-        }
-        assert!(received == sent);
-    }
-
-    #[test]
-    fn another_key_than_expected_is_refused_by_the_dialler() {
-        let (mut dialler, mut acceptor) = pair(key(3).public());
-        carry(&mut dialler, &mut acceptor, 1000).unwrap();
-        let error = carry(&mut acceptor, &mut dialler, 1000).unwrap_err();
-        assert!(
-            matches!(&error, LinkError::Tls(text) if text.contains("as configured")),
-            "{error}"
-        );
-    }
-
-    #[test]
-    fn a_refusal_reaches_the_dialler_in_words() {
-        let (mut dialler, mut acceptor) = pair(key(2).public());
-        carry(&mut dialler, &mut acceptor, 1000).unwrap();
-        carry(&mut acceptor, &mut dialler, 1000).unwrap();
-        let received = carry(&mut dialler, &mut acceptor, 1000).unwrap();
-        assert!(matches!(received[..], [Received::Hello(..)]));
-        acceptor.refuse(&Refusal("not today".into()));
-        let error = carry(&mut acceptor, &mut dialler, 1000).unwrap_err();
-        assert!(matches!(&error, LinkError::Refused(text) if text == "not today"), "{error}");
-    }
-
-    #[test]
-    fn garbage_is_misbehaviour_and_so_is_an_oversized_frame() {
-        let (_dialler, mut acceptor) = pair(key(2).public());
-        let error = acceptor.feed(b"GET / HTTP/1.1\r\n\r\n").unwrap_err();
-        assert!(matches!(error, LinkError::Misbehaviour(Misbehaviour::Tls, _)), "{error}");
-
-        let (mut dialler, mut acceptor) = up();
-        let size = Bounds::CLIENT_AT_REPLICA.receive_bytes + 1;
-        dialler.push(Bytes::from(vec![0; size]));
-        let error = carry(&mut dialler, &mut acceptor, 100_000).unwrap_err();
-        assert!(matches!(error, LinkError::Misbehaviour(Misbehaviour::OversizedFrame, _)));
-        assert!(acceptor.inbound_bytes() < 200_000, "refused by its length, not by its bytes");
-    }
-}
+mod tests;

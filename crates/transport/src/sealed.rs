@@ -11,12 +11,12 @@
 //! next key, which tells nothing of the one before.
 //!
 //! What arrives is read into one buffer, and decrypted towards its front, so that what the records
-//! held stands there in one piece, and large messages are given out as parts of it.
+//! held stands there in one piece, and a large message is given out with the buffer, not copied.
 
 use crate::bounds::{Bounds, COPIED_MESSAGE_BYTES};
 use crate::error::Misbehaviour;
 use crate::framing::LENGTH_BYTES;
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::Bytes;
 use ring::aead::{AES_128_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use rustls::{CipherSuite, Connection};
 use std::collections::VecDeque;
@@ -98,7 +98,11 @@ pub(crate) fn ends(tls: &Connection, dialler: bool) -> Result<(Sealer, Opener), 
 
 /// Ends of one direction, under a key that is no secret: for tests.
 pub(crate) fn pair() -> Result<(Sealer, Opener), String> {
-    let key = || Key::new(&AES_128_GCM, [7; 32]);
+    pair_of(&AES_128_GCM)
+}
+
+fn pair_of(algorithm: &'static Algorithm) -> Result<(Sealer, Opener), String> {
+    let key = || Key::new(algorithm, [7; 32]);
     Ok((Sealer::new(key()?), Opener::new(key()?)))
 }
 
@@ -213,19 +217,18 @@ impl Sealer {
 #[derive(Debug)]
 pub(crate) struct Opener {
     key: Key,
-    // All of it is initialised. Records that are not decrypted yet stand behind what is.
-    buffer: BytesMut,
+    // What is decrypted, somewhere behind it records that are not, up to its end.
+    buffer: Vec<u8>,
     plain: Range<usize>,
-    sealed: Range<usize>,
-    // Size of the allocation that the buffer is a part of.
-    allocated: usize,
+    sealed: usize,
+    // Opened since that was last asked.
+    records: usize,
     ended: bool,
 }
 
 impl Opener {
     fn new(key: Key) -> Opener {
-        let buffer = BytesMut::new();
-        Opener { key, buffer, plain: 0..0, sealed: 0..0, allocated: 0, ended: false }
+        Opener { key, buffer: Vec::new(), plain: 0..0, sealed: 0, records: 0, ended: false }
     }
 
     /// Whether the peer said that nothing more comes.
@@ -233,46 +236,64 @@ impl Opener {
         self.ended
     }
 
+    /// Records that were opened since this was last asked.
+    pub fn take_records(&mut self) -> usize {
+        std::mem::take(&mut self.records)
+    }
+
+    /// Bytes that are here of messages that are not complete, and what is around them in records.
+    fn here(&self) -> usize {
+        self.plain.len() + self.buffer.len() - self.sealed
+    }
+
     /// Memory that bytes of no whole message take.
     pub fn held_bytes(&self) -> usize {
-        if self.plain.is_empty() && self.sealed.is_empty() { 0 } else { self.buffer.len() }
+        if self.here() == 0 { 0 } else { self.buffer.capacity() }
     }
 
-    /// Where the socket's next bytes go: `least`, unless a message needs fewer.
-    pub fn space(&mut self, least: usize, bounds: &Bounds) -> &mut [u8] {
-        if self.held_bytes() == 0 {
-            (self.plain, self.sealed) = (0..0, 0..0);
-        }
+    /// Where the socket's next bytes go, behind those that are there: it has room for `least`, unless a
+    /// message needs fewer. [`Opener::open`] is to follow.
+    pub fn room(&mut self, least: usize, bounds: &Bounds) -> &mut Vec<u8> {
         // A message of which only the beginning is here is to stand in one piece, with the record in which it
         // ends. It gets room for that at once, unless it is very large: then as its bytes come, in twice what is here.
-        let held = self.plain.len() + self.sealed.len();
+        let here = self.here();
         let whole = |bytes: usize| bytes + RECORD_BYTES + RECORD_OVERHEAD;
-        let message = self.message_bytes().map(whole).filter(|bytes| *bytes > held);
-        let at_once = message.unwrap_or(0).min(bounds.eager_bytes).max(held);
-        let least = message.map_or(least, |message| least.min(message - held));
-        let fits = self.plain.start + at_once <= self.buffer.len();
-        if !fits || self.buffer.len() - self.sealed.end < least {
-            let grown = message.map_or(2 * held, |message| message.min(2 * held));
-            let size = at_once.max(grown).max(held + least).max(bounds.buffer_bytes);
-            let mut larger = BytesMut::zeroed(size);
-            larger[..self.plain.len()].copy_from_slice(&self.buffer[self.plain.clone()]);
-            let behind = self.plain.len()..held;
-            larger[behind.clone()].copy_from_slice(&self.buffer[self.sealed.clone()]);
-            (self.buffer, self.allocated) = (larger, size);
-            (self.plain, self.sealed) = (0..behind.start, behind);
+        let message = self.message_bytes().map(whole).filter(|bytes| *bytes > here);
+        let at_once = message.unwrap_or(0).min(bounds.eager_bytes).max(here);
+        let least = message.map_or(least, |message| least.min(message - here));
+        let behind = self.buffer.capacity() - self.buffer.len();
+        if behind < least || self.plain.start + at_once > self.buffer.capacity() {
+            if self.buffer.capacity() < at_once.max(here + least) {
+                let grown = message.map_or(2 * here, |message| message.min(2 * here));
+                let size = at_once.max(grown).max(here + least).max(bounds.buffer_bytes);
+                self.move_to(Vec::with_capacity(size));
+            } else {
+                // What stands before it is given out, and what is left between belongs to opened records.
+                self.buffer.copy_within(self.sealed.., self.plain.end);
+                self.buffer.truncate(self.plain.start + here);
+                self.buffer.drain(..self.plain.start);
+                (self.plain, self.sealed) = (0..self.plain.len(), self.plain.len());
+            }
         }
-        let end = self.sealed.end;
-        &mut self.buffer[end..]
+        &mut self.buffer
     }
 
-    /// The first so many bytes of that space are filled: decrypts what records they complete.
+    /// Goes on in other memory with what is here; gives the former one.
+    fn move_to(&mut self, mut memory: Vec<u8>) -> Vec<u8> {
+        memory.extend_from_slice(&self.buffer[self.plain.clone()]);
+        let plain = memory.len();
+        memory.extend_from_slice(&self.buffer[self.sealed..]);
+        (self.plain, self.sealed) = (0..plain, plain);
+        std::mem::replace(&mut self.buffer, memory)
+    }
+
+    /// Decrypts what records are complete, with the bytes that were put into that room.
     ///
     /// # Errors
     /// What is wrong with them, in words; the stream is of no more use.
-    pub fn filled(&mut self, count: usize) -> Result<(), String> {
-        self.sealed.end += count;
+    pub fn open(&mut self) -> Result<(), String> {
         while !self.ended
-            && let Some(header) = self.buffer[self.sealed.clone()].first_chunk::<HEADER_BYTES>()
+            && let Some(header) = self.buffer[self.sealed..].first_chunk::<HEADER_BYTES>()
         {
             let header = *header;
             let length = u32::from_le_bytes(header) as usize;
@@ -281,24 +302,25 @@ impl Opener {
                     "a record of {length} bytes, at most {RECORD_BYTES} are allowed"
                 ));
             }
-            let size = HEADER_BYTES + length + TAG_BYTES;
-            if self.sealed.len() < size {
+            let end = self.sealed + HEADER_BYTES + length + TAG_BYTES;
+            if self.buffer.len() < end {
                 return Ok(());
             }
-            let end = self.sealed.start + size;
             let nonce = self.key.next(length)?;
             let place = &mut self.buffer[self.plain.end..end];
-            let ciphertext = self.sealed.start + HEADER_BYTES - self.plain.end..;
+            let ciphertext = self.sealed + HEADER_BYTES - self.plain.end..;
             self.key
                 .aead
                 .open_within(nonce, Aad::from(header), place, ciphertext)
                 .map_err(|_| "a record is not genuine".to_owned())?;
             self.plain.end += length;
-            self.sealed.start = end;
+            self.sealed = end;
+            self.records += 1;
             self.ended = length == 0;
         }
-        if self.sealed.is_empty() || self.ended {
-            self.sealed = self.plain.end..self.plain.end;
+        if self.sealed == self.buffer.len() || self.ended {
+            self.buffer.truncate(self.plain.end);
+            self.sealed = self.plain.end;
         }
         Ok(())
     }
@@ -310,7 +332,10 @@ impl Opener {
     }
 
     /// Takes the first message, if all of it is there. Its length is held against its bound before
-    /// anything waits for the bytes behind it. Of a buffer larger than usual nothing is kept once it is empty.
+    /// anything waits for the bytes behind it.
+    ///
+    /// A message keeps memory of less than twice its length, however long it is kept: one that is most of the buffer
+    /// takes that along, and what is behind it is copied; any other is copied itself.
     ///
     /// # Errors
     /// What is wrong with the length, also in words; the stream is of no more use.
@@ -325,23 +350,27 @@ impl Opener {
             return Ok(None);
         }
         let body = self.plain.start + LENGTH_BYTES..self.plain.start + size;
-        let message = if length <= COPIED_MESSAGE_BYTES {
+        if length <= COPIED_MESSAGE_BYTES || 2 * length <= self.buffer.capacity() {
+            let message = Bytes::copy_from_slice(&self.buffer[body.clone()]);
             self.plain.start = body.end;
-            Bytes::copy_from_slice(&self.buffer[body])
-        } else {
-            self.buffer.advance(body.start);
-            let message = self.buffer.split_to(length).freeze();
-            let behind = |range: &Range<usize>| range.start - body.end..range.end - body.end;
-            self.plain.start = body.end;
-            (self.plain, self.sealed) = (behind(&self.plain), behind(&self.sealed));
-            message
-        };
-        if self.held_bytes() == 0 && self.allocated > bounds.buffer_bytes {
-            // The rest would keep the whole of it.
-            self.buffer = BytesMut::new();
-            (self.plain, self.sealed, self.allocated) = (0..0, 0..0, 0);
+            self.clear(bounds);
+            return Ok(Some(message));
         }
-        Ok(Some(message))
+        self.plain.start = body.end;
+        let size = if self.here() == 0 { 0 } else { self.here().max(bounds.buffer_bytes) };
+        let former = self.move_to(Vec::with_capacity(size));
+        Ok(Some(Bytes::from(former).slice(body)))
+    }
+
+    /// Begins at the front again when nothing is left. Of a buffer larger than usual nothing is kept.
+    fn clear(&mut self, bounds: &Bounds) {
+        if self.here() == 0 {
+            self.buffer.clear();
+            (self.plain, self.sealed) = (0..0, 0);
+            if self.buffer.capacity() > bounds.buffer_bytes {
+                self.buffer = Vec::new();
+            }
+        }
     }
 }
 
@@ -370,11 +399,11 @@ mod tests {
         let mut messages = Vec::new();
         let bounds = bounds(usual);
         while !bytes.is_empty() {
-            let space = opener.space(1, &bounds);
-            let count = space.len().min(bytes.len());
-            space[..count].copy_from_slice(&bytes[..count]);
+            let room = opener.room(1, &bounds);
+            let count = (room.capacity() - room.len()).min(bytes.len());
+            room.extend_from_slice(&bytes[..count]);
             bytes = &bytes[count..];
-            opener.filled(count)?;
+            opener.open()?;
             while let Some(one) = opener.take_message(&bounds).map_err(|(_, text)| text)? {
                 messages.push(one);
             }
@@ -393,11 +422,14 @@ mod tests {
     fn any_sizes_in_any_pieces_come_out_as_they_went_in() {
         let sizes = [1, 4096, 4097, 3, 70_000, 65_532, 65_536, 1, 1_500_000, 200, 9000];
         let sent = messages(&sizes);
-        for usual in [16, 5000, 128 * 1024] {
+        let ciphers = [&AES_128_GCM, &CHACHA20_POLY1305];
+        for (usual, algorithm) in
+            [16, 5000, 128 * 1024].into_iter().flat_map(|usual| ciphers.map(|one| (usual, one)))
+        {
             for step in [1, 1000, 70_000, usize::MAX] {
                 // A byte at a time is slow.
                 let sent = if step == 1 { &sent[..4] } else { &sent[..] };
-                let (mut sealer, mut opener) = pair();
+                let (mut sealer, mut opener) = pair_of(algorithm).unwrap();
                 for _ in 0..2 {
                     let wire = wire(&mut sealer, sent);
                     let mut received = Vec::new();
@@ -406,11 +438,8 @@ mod tests {
                     }
                     assert!(received == sent, "{usual} {step}");
                     assert_eq!(opener.held_bytes(), 0);
-                    assert!(
-                        opener.buffer.len() <= usual.max(RECORD_BYTES),
-                        "{}",
-                        opener.buffer.len()
-                    );
+                    let kept = opener.buffer.capacity();
+                    assert!(kept <= usual, "{kept} {usual} {step}");
                 }
             }
         }
@@ -503,7 +532,7 @@ mod tests {
         assert_eq!(feed(&mut opener, &wire[70_000..1_000_000], 16 * 1024), Ok(vec![]));
         assert!(opener.held_bytes() <= 2_000_000, "{}", opener.held_bytes());
         assert_eq!(feed(&mut opener, &wire[1_000_000..], 16 * 1024), Ok(sent));
-        assert_eq!((opener.held_bytes(), opener.buffer.len()), (0, 0));
+        assert_eq!((opener.held_bytes(), opener.buffer.capacity()), (0, 0));
     }
 
     /// However few bytes come at a time, what is here is moved a few times only.
@@ -519,11 +548,57 @@ mod tests {
                     received.extend(feed(&mut opener, piece, 16 * 1024).unwrap());
                     if received.is_empty() {
                         moves += u32::from(
-                            std::mem::replace(&mut place, opener.allocated) != opener.allocated,
+                            std::mem::replace(&mut place, opener.buffer.capacity())
+                                != opener.buffer.capacity(),
                         );
                     }
                 }
                 assert!(received == sent && moves <= most, "{size} in {step}: {moves} moves");
+            }
+        }
+    }
+
+    /// Of small records most bytes are not the message's: its memory follows the message all the same.
+    #[test]
+    fn small_records_take_no_more_memory_than_large_ones() {
+        let (mut sealer, mut opener) = pair();
+        let sent = messages(&[400_000]);
+        let stream = [&400_000_u32.to_le_bytes()[..], &sent[0]].concat();
+        for part in stream.chunks(3) {
+            sealer.seal_bytes(part).unwrap();
+        }
+        let wire = sealer.pending().to_vec();
+        let (mut largest, mut received) = (0, Vec::new());
+        for piece in wire.chunks(10_000) {
+            received.extend(feed(&mut opener, piece, 16 * 1024).unwrap());
+            largest = largest.max(opener.buffer.capacity());
+        }
+        assert_eq!((received, opener.take_records()), (sent, stream.len().div_ceil(3)));
+        assert!(largest <= 400_000 + 2 * RECORD_BYTES, "{largest}");
+    }
+
+    /// Whoever keeps a message counts its length.
+    #[test]
+    fn a_message_that_is_kept_keeps_less_than_twice_its_length() {
+        for sizes in [&[8 << 20, 5000, 9000][..], &[20_000, 30_000, 5000, 100_000, 70_000, 4200]] {
+            for step in [3000, 64 * 1024, usize::MAX] {
+                let (mut sealer, mut opener) = pair();
+                let mut wire = wire(&mut sealer, &messages(sizes));
+                // The beginning of another message stands behind.
+                sealer.seal_bytes(&[0]).unwrap();
+                wire.extend_from_slice(sealer.pending());
+                let mut received = Vec::new();
+                for piece in wire.chunks(step.min(wire.len())) {
+                    received.extend(feed(&mut opener, piece, 64 * 1024).unwrap());
+                }
+                assert_eq!(received.len(), sizes.len());
+                let kept = opener.held_bytes();
+                assert!(kept == opener.buffer.capacity() && kept <= 64 * 1024, "{kept} {step}");
+                for message in received {
+                    let length = message.len();
+                    let memory = message.try_into_mut().unwrap().capacity();
+                    assert!(memory < 2 * length, "{memory} for {length}, {step}");
+                }
             }
         }
     }

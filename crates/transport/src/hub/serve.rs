@@ -5,8 +5,8 @@ use super::hand_over::Claim;
 use super::{Connection, Connections, Hub, HubEvent, LISTENER, Member, Peer};
 use crate::bounds::{
     Bounds, CLIENT_FAIR_BYTES, CLIENT_LINKS, CLIENT_ROUND_BYTES, CLIENTS_INBOUND_BYTES,
-    CLIENTS_ROUND_BYTES, LINKS_PER_CLIENT, MESSAGE_ROUND_BYTES, READ_BYTES, REPLICA_ROUND_BYTES,
-    SHARE_READ_BYTES,
+    CLIENTS_ROUND_BYTES, LINKS_PER_CLIENT, MESSAGE_ROUND_BYTES, READ_BYTES, RECORD_ROUND_BYTES,
+    REPLICA_ROUND_BYTES, SHARE_READ_BYTES,
 };
 use crate::error::{LinkError, Misbehaviour};
 use crate::hello::{Hello, Refusal, Role};
@@ -166,19 +166,19 @@ impl Hub {
         let most = most.min(READ_BYTES);
         let Some(connection) = self.connections.get_mut(place) else { return Ok(Left::Nothing) };
         self.stats.reads += 1;
-        let arrived = match connection.link.read_from(&mut connection.stream, most) {
+        let arrived = match connection.link.read_from(&connection.stream, most) {
             Ok(Arrived { bytes: 0, .. }) => return Err(LinkError::Closed),
             Ok(arrived) => arrived,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Left::Nothing),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(Left::More),
             Err(error) => return Err(error.into()),
         };
+        // Of what was read together with bytes that are wrong nothing is delivered.
         let taken = connection.link.take_in();
-        *used += arrived.bytes;
+        *used += arrived.bytes + RECORD_ROUND_BYTES * connection.link.take_records();
         self.stats.received_bytes += arrived.bytes as u64;
-        // What came before the bytes that are wrong is delivered.
-        self.deliver_counted(place, admission, used)?;
         taken?;
+        self.deliver_counted(place, admission, used)?;
         // A short read emptied the socket, unless its end is what comes next.
         let Some(connection) = self.connections.get_mut(place) else { return Ok(Left::Nothing) };
         if connection.link.wants_write() && !connection.dirty {
