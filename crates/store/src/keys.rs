@@ -1,4 +1,4 @@
-//! The keys of a segment, ascending, in one buffer: a search touches a few neighbouring cache lines
+//! Keys, ascending, in one buffer: a search touches a few neighbouring cache lines
 //! where keys on their own would cost a cache miss for each comparison, and a copy on write copies
 //! them at once.
 
@@ -10,7 +10,7 @@ pub(crate) struct Keys {
     ends: Vec<u32>,
 }
 
-/// A segment's keys are far below this.
+/// The keys of a segment are far below this, as are those where segments begin.
 fn offset(position: usize) -> u32 {
     u32::try_from(position).expect("a segment's keys are bounded")
 }
@@ -69,6 +69,13 @@ impl Keys {
         self.ends.push(offset(self.bytes.len()));
     }
 
+    /// Adds keys that are above all others.
+    pub(crate) fn append(&mut self, right: &Keys) {
+        let start = offset(self.bytes.len());
+        self.bytes.extend_from_slice(&right.bytes);
+        self.ends.extend(right.ends.iter().map(|end| start + end));
+    }
+
     /// Cuts off the keys from `index` on.
     pub(crate) fn split_off(&mut self, index: usize) -> Keys {
         let start = self.start(index);
@@ -107,6 +114,8 @@ mod tests {
         assert_eq!(list(&keys), [&b""[..], b"b"]);
         assert_eq!(list(&right), [&b"mm"[..], b"zzzz"]);
         assert_eq!(right.last(), Some(&b"zzzz"[..]));
+        keys.append(&right);
+        assert_eq!(list(&keys), [&b""[..], b"b", b"mm", b"zzzz"]);
         assert_eq!(Keys::default().last(), None);
     }
 }

@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod command;
+mod directory;
 mod entries;
 mod keys;
 pub mod limits;
@@ -23,10 +24,10 @@ mod plan;
 mod reply;
 mod segment;
 mod service;
+mod values;
 
 pub use command::{CommandError, Operation, StoreCommand, Transaction};
 pub use entries::{Entries, EntriesIter};
 pub use map::{Full, SegmentMap};
 pub use reply::{OperationResult, StoreReply, TransactionResult};
-pub use segment::Value;
 pub use service::Store;

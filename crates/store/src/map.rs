@@ -1,7 +1,7 @@
 //! The store's state: an ordered map in segments, shared with its snapshots and copied on write.
 //! Other services may keep theirs in one, too.
 //!
-//! Layout: an ordered map from the first key of a range to its segment. The first range starts at
+//! Layout: a list of segments in the order of their ranges. The first range starts at
 //! the empty key, and each ends where the next one starts, so that every key has its segment.
 //!
 //! Invariants:
@@ -10,16 +10,12 @@
 //! - where the segments begin and end follows from the sequence of changes alone: it is the same
 //!   on every replica, whenever snapshots were taken, and it survives a restore as it is.
 
+use crate::directory::{Directory, Place};
 use crate::limits;
-use crate::segment::{Segment, Value, entry_bytes};
+use crate::segment::{Segment, entry_bytes};
 use bytes::Bytes;
-use imbl::OrdMap;
 use perdura_execution::{Entry, RestoreError, Snapshot};
-use std::ops::Bound;
 use std::sync::{Arc, OnceLock};
-
-/// The first key of a segment's range.
-type Key = Arc<[u8]>;
 
 /// The change would leave more bytes in the state than allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,7 +25,7 @@ pub struct Full;
 /// [`limits::VALUE_BYTES`]: a longer one could not be restored. Cloning shares.
 #[derive(Clone, Debug)]
 pub struct SegmentMap {
-    segments: OrdMap<Key, Arc<Segment>>,
+    segments: Directory,
     // Sum of the segments' bytes, and of their entries.
     bytes: u64,
     entries: u64,
@@ -45,8 +41,7 @@ impl SegmentMap {
     /// An empty map, in one segment.
     #[must_use]
     pub fn new() -> SegmentMap {
-        let segments = OrdMap::unit(Key::from([]), Arc::default());
-        SegmentMap { segments, bytes: 0, entries: 0 }
+        SegmentMap { segments: Directory::of(Segment::default()), bytes: 0, entries: 0 }
     }
 
     /// What the entries count for: their keys, their values, and
@@ -68,18 +63,10 @@ impl SegmentMap {
         self.segments.len()
     }
 
-    fn segment(&self, key: &[u8]) -> (&Key, &Arc<Segment>) {
-        self.segments.get_prev(key).expect("the first range starts at the empty key")
-    }
-
-    fn segment_mut(&mut self, key: &[u8]) -> (&Key, &mut Arc<Segment>) {
-        self.segments.get_prev_mut(key).expect("the first range starts at the empty key")
-    }
-
     /// The value of a key.
     #[must_use]
-    pub fn get(&self, key: &[u8]) -> Option<&Value> {
-        let (_, segment) = self.segment(key);
+    pub fn get(&self, key: &[u8]) -> Option<&[u8]> {
+        let segment = self.segments.get(self.segments.find(key));
         segment.find(key).ok().map(|index| segment.value(index))
     }
 
@@ -88,35 +75,33 @@ impl SegmentMap {
     /// # Errors
     /// When it would; nothing has changed then.
     pub fn put(&mut self, key: &[u8], value: &[u8], limit: u64) -> Result<(), Full> {
-        let total = self.bytes;
-        let (bound, segment) = self.segment_mut(key);
-        let place = segment.find(key);
-        let old = place.map_or(0, |index| entry_bytes(key, segment.value(index)) as u64);
+        let place = self.segments.find(key);
+        let segment = self.segments.get(place);
+        let index = segment.find(key);
+        let old = index.map_or(0, |index| entry_bytes(key, segment.value(index)) as u64);
         let new = entry_bytes(key, value) as u64;
-        let bytes = total - old + new;
+        let bytes = self.bytes - old + new;
         if bytes > limit && new > old {
             return Err(Full);
         }
-        let segment = Arc::make_mut(segment);
-        segment.put(place, key, value);
+        let segment = self.segments.get_mut(place);
+        segment.put(index, key, value);
         if segment.is_oversized() || (new < old && segment.is_undersized()) {
-            let bound = Arc::clone(bound);
-            self.reshape(bound);
+            self.reshape(place);
         }
         self.bytes = bytes;
-        self.entries += u64::from(place.is_err());
+        self.entries += u64::from(index.is_err());
         Ok(())
     }
 
     /// Removes an entry; whether it was there.
     pub fn remove(&mut self, key: &[u8]) -> bool {
-        let (bound, segment) = self.segment_mut(key);
-        let Ok(index) = segment.find(key) else { return false };
-        let segment = Arc::make_mut(segment);
+        let place = self.segments.find(key);
+        let Ok(index) = self.segments.get(place).find(key) else { return false };
+        let segment = self.segments.get_mut(place);
         let bytes = segment.remove(index);
         if segment.is_undersized() {
-            let bound = Arc::clone(bound);
-            self.reshape(bound);
+            self.reshape(place);
         }
         self.bytes -= bytes as u64;
         self.entries -= 1;
@@ -130,11 +115,11 @@ impl SegmentMap {
         end: Option<&'a [u8]>,
     ) -> impl DoubleEndedIterator<Item = (&'a [u8], &'a [u8])> {
         let end = end.map(|end| end.max(start));
-        let (first, _) = self.segment(start);
-        let upper = end.map_or(Bound::Unbounded, Bound::Excluded);
+        let first = self.segments.find(start);
+        let last = end.map(|end| self.segments.find(end)).or_else(|| self.segments.last());
         self.segments
-            .range::<_, [u8]>((Bound::Included(&first[..]), upper))
-            .flat_map(move |(_, segment)| segment.range(start, end))
+            .between(first, last.unwrap_or(first))
+            .flat_map(move |segment| segment.range(start, end))
     }
 
     /// Flips one bit of a value, which `at` chooses, as failing memory does: the digest of its segment,
@@ -142,63 +127,62 @@ impl SegmentMap {
     /// flipped.
     pub fn flip_bit(&mut self, at: u64) -> bool {
         let number = (at >> 32) as usize % self.segments.len();
-        let bound = self.segments.keys().nth(number).map(Arc::clone);
-        let segment = bound.and_then(|bound| self.segments.get_mut(&bound));
-        segment.is_some_and(|segment| Arc::make_mut(segment).flip_bit(at))
+        let place = self.segments.nth(number);
+        self.segments.get_mut(place).flip_bit(at)
     }
 
-    /// Brings the segment that starts at `bound` back into shape after a change.
-    fn reshape(&mut self, bound: Key) {
-        let Some(segment) = self.segments.get_mut(&bound) else { return };
+    /// Brings a segment back into shape after a change.
+    fn reshape(&mut self, place: Place) {
+        let segment = self.segments.get(place);
         if segment.is_oversized() {
-            let (right_bound, right) = Arc::make_mut(segment).split();
-            self.segments.insert(Arc::clone(&right_bound), Arc::new(right));
-            self.reshape_large(bound);
-            self.reshape_large(right_bound);
+            let (bound, right) = self.segments.get_mut(place).split();
+            let (left_large, right_large) =
+                (self.segments.get(place).is_oversized(), right.is_oversized());
+            let left = self.segments.bound(place).to_vec();
+            self.segments.insert_behind(place, &bound, right);
+            // A half may hold one value so large that it has to be cut again; it is never merged here.
+            if left_large {
+                self.reshape(self.segments.find(&left));
+            }
+            if right_large {
+                self.reshape(self.segments.find(&bound));
+            }
         } else if segment.is_undersized() {
-            self.merge(bound);
-        }
-    }
-
-    /// A half may hold one value so large that it has to be cut again; it is never merged here.
-    fn reshape_large(&mut self, bound: Key) {
-        if self.segments.get(&bound).is_some_and(|segment| segment.is_oversized()) {
-            self.reshape(bound);
+            self.merge(place);
         }
     }
 
     /// Merges an undersized segment with its right neighbour, or else with its left one, until it
     /// is large enough or no neighbour fits.
-    fn merge(&mut self, mut bound: Key) {
-        while let Some(segment) = self.segments.get(&bound)
-            && segment.is_undersized()
-        {
-            let fits = |neighbour: &Segment| {
-                segment.len() == 0
-                    || segment.bytes() + neighbour.bytes() <= limits::SEGMENT_MERGED_BYTES
-            };
-            let after = (Bound::Excluded(&bound[..]), Bound::Unbounded);
-            let before = (Bound::Unbounded, Bound::Excluded(&bound[..]));
-            let right = self.segments.range::<_, [u8]>(after).next();
-            let left = self.segments.range::<_, [u8]>(before).next_back();
-            let (left, right) = match (left, right) {
-                (_, Some((right, neighbour))) if fits(neighbour) => (bound, Arc::clone(right)),
-                (Some((left, neighbour)), _) if fits(neighbour) => (Arc::clone(left), bound),
-                _ => return,
-            };
-            if let Some(absorbed) = self.segments.remove(&right)
-                && let Some(segment) = self.segments.get_mut(&left)
-            {
-                Arc::make_mut(segment).absorb(&absorbed);
+    fn merge(&mut self, mut place: Place) {
+        loop {
+            let segment = self.segments.get(place);
+            if !segment.is_undersized() {
+                return;
             }
-            bound = left;
+            let fits = |neighbour: &Place| {
+                segment.len() == 0
+                    || segment.bytes() + self.segments.get(*neighbour).bytes()
+                        <= limits::SEGMENT_MERGED_BYTES
+            };
+            let right = self.segments.next(place).filter(fits);
+            let left = self.segments.previous(place).filter(fits);
+            let (left, right) = match (left, right) {
+                (_, Some(right)) => (place, right),
+                (Some(left), None) => (left, place),
+                (None, None) => return,
+            };
+            let bound = self.segments.bound(left).to_vec();
+            let absorbed = self.segments.remove(right);
+            place = self.segments.find(&bound);
+            self.segments.get_mut(place).absorb(&absorbed);
         }
     }
 
     /// The map as it is now, in its segments.
     #[must_use]
     pub fn snapshot(&self) -> Arc<dyn Snapshot> {
-        Arc::new(MapSnapshot { segments: self.segments.clone(), pieces: OnceLock::new() })
+        Arc::new(MapSnapshot { segments: self.segments.clone(), starts: OnceLock::new() })
     }
 
     /// The map whose snapshot gave these pieces.
@@ -207,14 +191,16 @@ impl SegmentMap {
     /// When no map's snapshot gives them.
     pub fn restore(pieces: Vec<Bytes>) -> Result<SegmentMap, RestoreError> {
         let single = pieces.len() == 1;
-        let mut map = SegmentMap { segments: OrdMap::new(), bytes: 0, entries: 0 };
+        let mut map = SegmentMap { segments: Directory::empty(), bytes: 0, entries: 0 };
         for (index, piece) in pieces.into_iter().enumerate() {
             let (bound, segment) = Segment::from_piece(piece)
                 .map_err(|reason| RestoreError::Malformed { index, reason })?;
-            let follows = match map.segments.get_max() {
+            let follows = match map.segments.last() {
                 None => bound.is_empty(),
-                Some((before, left)) => {
-                    *before < bound && left.last_key().is_none_or(|key| *key < bound[..])
+                Some(last) => {
+                    let left = map.segments.get(last);
+                    *map.segments.bound(last) < bound[..]
+                        && left.last_key().is_none_or(|key| *key < bound[..])
                 }
             };
             if !follows || (segment.len() == 0 && !single) {
@@ -222,9 +208,9 @@ impl SegmentMap {
             }
             map.bytes += segment.bytes() as u64;
             map.entries += segment.len() as u64;
-            map.segments.insert(bound, Arc::new(segment));
+            map.segments.push(&bound, Arc::new(segment));
         }
-        if map.segments.is_empty() {
+        if map.segments.len() == 0 {
             return Err(RestoreError::Contradiction("the store has one segment at least"));
         }
         Ok(map)
@@ -233,15 +219,14 @@ impl SegmentMap {
 
 /// The map as it was; the segments are shared until one side changes them.
 struct MapSnapshot {
-    segments: OrdMap<Key, Arc<Segment>>,
-    // Filled at first need, off the event loop.
-    pieces: OnceLock<Vec<(Key, Arc<Segment>)>>,
+    segments: Directory,
+    // Where each chunk of them starts: found at first need, off the event loop.
+    starts: OnceLock<Vec<usize>>,
 }
 
 impl MapSnapshot {
-    fn at(&self, index: usize) -> &(Key, Arc<Segment>) {
-        let shared = |(bound, segment): (&Key, &Arc<Segment>)| (bound.clone(), segment.clone());
-        &self.pieces.get_or_init(|| self.segments.iter().map(shared).collect())[index]
+    fn at(&self, index: usize) -> Place {
+        Directory::place_of(self.starts.get_or_init(|| self.segments.starts()), index)
     }
 }
 
@@ -251,13 +236,13 @@ impl Snapshot for MapSnapshot {
     }
 
     fn segment(&self, index: usize) -> Bytes {
-        let (bound, segment) = self.at(index);
-        segment.piece(bound)
+        let place = self.at(index);
+        self.segments.get(place).piece(self.segments.bound(place))
     }
 
     fn entry(&self, index: usize) -> Entry {
-        let (bound, segment) = self.at(index);
-        segment.entry(bound)
+        let place = self.at(index);
+        self.segments.get(place).entry(self.segments.bound(place))
     }
 }
 
@@ -275,10 +260,12 @@ mod tests {
     }
 
     fn shared(a: &SegmentMap, b: &SegmentMap) -> usize {
-        let both = |bound: &Key, segment: &Arc<Segment>| {
-            b.segments.get(bound).is_some_and(|other| Arc::ptr_eq(segment, other))
+        let places = (0..a.segments()).map(|number| a.segments.nth(number));
+        let both = |place: &Place| {
+            let other = b.segments.find(a.segments.bound(*place));
+            Arc::ptr_eq(a.segments.get(*place), b.segments.get(other))
         };
-        a.segments.iter().filter(|(bound, segment)| both(bound, segment)).count()
+        places.filter(both).count()
     }
 
     #[test]
@@ -287,7 +274,7 @@ mod tests {
         let count = map.segments();
         assert!(count > 30);
         let copy = map.clone();
-        assert!(map.segments.ptr_eq(&copy.segments));
+        assert_eq!(shared(&map, &copy), count);
         map.put(&77u32.to_be_bytes(), &[8; 1000], u64::MAX).unwrap();
         assert_eq!(shared(&map, &copy), count - 1);
         // The copy is the map's own from now on, and the values next to it are still shared.
@@ -295,7 +282,8 @@ mod tests {
         assert_eq!(shared(&map, &copy), count - 1);
         assert_eq!(copy.get(&77u32.to_be_bytes()).unwrap()[..], [7; 1000]);
         let neighbour = 76u32.to_be_bytes();
-        assert!(Arc::ptr_eq(map.get(&neighbour).unwrap(), copy.get(&neighbour).unwrap()));
+        let place = |map: &SegmentMap| map.get(&neighbour).unwrap().as_ptr();
+        assert_eq!(place(&map), place(&copy));
     }
 
     #[test]
@@ -315,7 +303,11 @@ mod tests {
             first.entry(index);
         }
         map.put(&9u32.to_be_bytes(), b"", u64::MAX).unwrap();
-        let forgotten = map.segments.values().filter(|segment| !segment.is_digested()).count();
+        let forgotten = map
+            .segments
+            .between(map.segments.nth(0), map.segments.last().unwrap())
+            .filter(|segment| !segment.is_digested())
+            .count();
         assert_eq!(forgotten, 1);
     }
 }

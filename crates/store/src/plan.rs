@@ -82,7 +82,7 @@ impl View<'_> {
     fn get(&self, key: &[u8]) -> Option<&[u8]> {
         match self.changes.get(key) {
             Some(changed) => changed.as_deref(),
-            None => self.map.get(key).map(AsRef::as_ref),
+            None => self.map.get(key),
         }
     }
 

@@ -1,19 +1,16 @@
 //! A segment: the entries of a contiguous range of keys, checkpointed and sent as one piece.
 //!
 //! Invariants: keys ascend; `bytes` is the sum of [`entry_bytes`] over the entries; the remembered
-//! digest is that of the entries as they are. Values own exact allocations, never slices of the
-//! batch in which they came.
+//! digest is that of the entries as they are.
 
 use crate::keys::Keys;
 use crate::limits;
+use crate::values::Values;
 use bytes::Bytes;
 use perdura_execution::Entry;
 use perdura_protocol::codec::{encode_bytes, encode_count};
 use perdura_protocol::{Decode, DecodeError, Reader};
 use std::sync::{Arc, OnceLock};
-
-/// A value in the map.
-pub type Value = Arc<[u8]>;
 
 /// What an entry counts for in the state, bytes.
 pub(crate) fn entry_bytes(key: &[u8], value: &[u8]) -> usize {
@@ -23,8 +20,7 @@ pub(crate) fn entry_bytes(key: &[u8], value: &[u8]) -> usize {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Segment {
     keys: Keys,
-    // By the index of their keys.
-    values: Vec<Value>,
+    values: Values,
     bytes: usize,
     // Of the encoded segment; empty after a change.
     digest: OnceLock<Entry>,
@@ -56,8 +52,8 @@ impl Segment {
         self.keys.find(key)
     }
 
-    pub(crate) fn value(&self, index: usize) -> &Value {
-        &self.values[index]
+    pub(crate) fn value(&self, index: usize) -> &[u8] {
+        self.values.get(index)
     }
 
     /// The entries from `start` up to `end`, which is not below it.
@@ -68,28 +64,24 @@ impl Segment {
     ) -> impl DoubleEndedIterator<Item = (&[u8], &[u8])> {
         let place = |key| self.find(key).unwrap_or_else(|index| index);
         let indices = place(start)..end.map_or(self.len(), place);
-        indices.map(|index| (self.keys.get(index), self.values[index].as_ref()))
+        indices.map(|index| (self.keys.get(index), self.values.get(index)))
     }
 
     fn entries(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        (0..self.len()).map(|index| (self.keys.get(index), self.values[index].as_ref()))
+        (0..self.len()).map(|index| (self.keys.get(index), self.values.get(index)))
     }
 
     /// Writes an entry at the place that [`Segment::find`] gave.
     pub(crate) fn put(&mut self, place: Result<usize, usize>, key: &[u8], value: &[u8]) {
         match place {
             Ok(index) => {
-                let old = &mut self.values[index];
-                self.bytes = self.bytes - old.len() + value.len();
-                match Arc::get_mut(old) {
-                    Some(owned) if owned.len() == value.len() => owned.copy_from_slice(value),
-                    _ => *old = value.into(),
-                }
+                self.bytes = self.bytes - self.values.get(index).len() + value.len();
+                self.values.replace(index, value);
             }
             Err(index) => {
                 self.bytes += entry_bytes(key, value);
                 self.keys.insert(index, key);
-                self.values.insert(index, value.into());
+                self.values.insert(index, value);
             }
         }
         self.digest.take();
@@ -97,7 +89,7 @@ impl Segment {
 
     /// Removes the entry at `index`; returns what it counted for.
     pub(crate) fn remove(&mut self, index: usize) -> usize {
-        let bytes = entry_bytes(self.keys.get(index), &self.values[index]);
+        let bytes = entry_bytes(self.keys.get(index), self.values.get(index));
         self.keys.remove(index);
         self.values.remove(index);
         self.bytes -= bytes;
@@ -107,10 +99,8 @@ impl Segment {
 
     /// Takes over the entries of the segment to the right.
     pub(crate) fn absorb(&mut self, right: &Segment) {
-        for index in 0..right.len() {
-            self.keys.push(right.keys.get(index));
-            self.values.push(Arc::clone(&right.values[index]));
-        }
+        self.keys.append(&right.keys);
+        self.values.append(&right.values);
         self.bytes += right.bytes;
         self.digest.take();
     }
@@ -127,7 +117,6 @@ impl Segment {
         let cut = cut.map_or(1, |index| index + 1).min(self.len() - 1);
         let keys = self.keys.split_off(cut);
         let values = self.values.split_off(cut);
-        self.values.shrink_to_fit();
         let mut right = Segment { keys, values, bytes: 0, digest: OnceLock::new() };
         right.bytes = right.entries().map(|(key, value)| entry_bytes(key, value)).sum();
         self.bytes -= right.bytes;
@@ -155,11 +144,7 @@ impl Segment {
     /// so does memory that fails. False if the value has no bits.
     pub(crate) fn flip_bit(&mut self, at: u64) -> bool {
         let Some(index) = (at as usize).checked_rem(self.len()) else { return false };
-        let mut value = self.values[index].to_vec();
-        let Some(byte) = (at as usize >> 8).checked_rem(value.len()) else { return false };
-        value[byte] ^= 1 << (at >> 61);
-        self.values[index] = value.into();
-        true
+        self.values.flip_bit(index, at as usize >> 8, (at >> 61) as u8)
     }
 
     #[cfg(test)]

@@ -4,7 +4,6 @@ use crate::command::{Operation, Request, Transaction};
 use crate::map::{Full, SegmentMap};
 use crate::plan::Plan;
 use crate::reply::StoreReply;
-use crate::segment::Value;
 use bytes::Bytes;
 use perdura_execution::{ExecutionContext, Footprint, RestoreError, Service, Snapshot};
 use perdura_protocol::{Encode, seeded};
@@ -70,7 +69,7 @@ impl Store {
     }
 }
 
-fn found(value: Option<&Value>) -> Bytes {
+fn found(value: Option<&[u8]>) -> Bytes {
     let Some(value) = value else { return Bytes::from_static(&[StoreReply::ABSENT]) };
     let mut out = Vec::with_capacity(1 + value.len());
     out.push(StoreReply::PRESENT);

@@ -48,7 +48,7 @@ pub(crate) fn count(map: &mut SegmentMap, space: u64, change: impl FnOnce(&mut C
 /// counters is the caller.
 fn remove_tuple(map: &mut SegmentMap, space: u64, index_fields: u8, number: u64) -> bool {
     let key = tuple_key(space, number);
-    let Some(value) = map.get(&key).cloned() else { return false };
+    let Some(value) = map.get(&key).map(<[u8]>::to_vec) else { return false };
     let record = Record::of(&value);
     for prefix in prefixes(record.tuple, index_fields) {
         map.remove(&index_key(space, prefix, number));

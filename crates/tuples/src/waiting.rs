@@ -160,7 +160,7 @@ pub(crate) fn serve(
     if space.counters.waiters == 0 {
         return;
     }
-    let Some(value) = map.get(&tuple_key(space.id(), number)).cloned() else { return };
+    let Some(value) = map.get(&tuple_key(space.id(), number)).map(<[u8]>::to_vec) else { return };
     let record = Record::of(&value);
     let found = Found { number, expires: record.expires(), tuple: Tuple::of_raw(record.tuple) };
     // Replies share their memory.

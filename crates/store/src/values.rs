@@ -1,0 +1,234 @@
+//! The values of a segment, by the index of their keys. Short ones stand in one buffer, so that a copy on write and
+//! an encoding touch memory in a row, where values of their own would cost a cache miss each. Long ones own
+//! exact allocations, which copies share: never slices of the batch in which they came.
+//!
+//! Invariants: the ranges of short values lie within the buffer and do not overlap; `unused` is what no range covers.
+
+use std::sync::Arc;
+
+/// Values up to this size are short. Larger ones cost more to copy than to share.
+const SHORT_BYTES: usize = 256;
+
+#[derive(Clone, Debug)]
+enum Slot {
+    /// A part of the buffer.
+    Short {
+        start: u32,
+        length: u32,
+    },
+    Long(Arc<[u8]>),
+}
+
+/// Values by index. Empty to begin with.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Values {
+    slots: Vec<Slot>,
+    buffer: Vec<u8>,
+    unused: usize,
+}
+
+/// What short values of a segment take together is far below this.
+fn offset(position: usize) -> u32 {
+    u32::try_from(position).expect("a segment's values are bounded")
+}
+
+impl Values {
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub(crate) fn get(&self, index: usize) -> &[u8] {
+        match &self.slots[index] {
+            Slot::Short { start, length } => {
+                &self.buffer[*start as usize..*start as usize + *length as usize]
+            }
+            Slot::Long(value) => value,
+        }
+    }
+
+    /// Puts another value in the place of the one at `index`.
+    pub(crate) fn replace(&mut self, index: usize, value: &[u8]) {
+        match &mut self.slots[index] {
+            Slot::Short { start, length } if value.len() <= *length as usize => {
+                self.unused += *length as usize - value.len();
+                *length = offset(value.len());
+                let start = *start as usize;
+                self.buffer[start..start + value.len()].copy_from_slice(value);
+            }
+            Slot::Long(old) if value.len() == old.len() => match Arc::get_mut(old) {
+                Some(owned) => owned.copy_from_slice(value),
+                None => *old = value.into(),
+            },
+            _ => {
+                self.free(index);
+                self.slots[index] = self.store(value);
+            }
+        }
+    }
+
+    /// Puts `value` in front of the one at `index`.
+    pub(crate) fn insert(&mut self, index: usize, value: &[u8]) {
+        let slot = self.store(value);
+        self.slots.insert(index, slot);
+    }
+
+    pub(crate) fn remove(&mut self, index: usize) {
+        self.free(index);
+        self.slots.remove(index);
+        self.tidy();
+    }
+
+    /// Adds those of `right` behind the last.
+    pub(crate) fn append(&mut self, right: &Values) {
+        for slot in &right.slots {
+            let slot = match slot {
+                Slot::Short { start, length } => {
+                    self.store(&right.buffer[*start as usize..(*start + *length) as usize])
+                }
+                Slot::Long(value) => Slot::Long(Arc::clone(value)),
+            };
+            self.slots.push(slot);
+        }
+    }
+
+    /// Cuts off those from `index` on.
+    pub(crate) fn split_off(&mut self, index: usize) -> Values {
+        let mut right = Values { slots: self.slots.split_off(index), ..Values::default() };
+        self.slots.shrink_to_fit();
+        right.buffer = pack(&self.buffer, &mut right.slots);
+        self.buffer = pack(&self.buffer, &mut self.slots);
+        self.unused = 0;
+        right
+    }
+
+    /// A slot for a value, which is in nobody's order yet.
+    fn store(&mut self, value: &[u8]) -> Slot {
+        if value.len() > SHORT_BYTES {
+            return Slot::Long(value.into());
+        }
+        self.tidy();
+        let start = offset(self.buffer.len());
+        self.buffer.extend_from_slice(value);
+        Slot::Short { start, length: offset(value.len()) }
+    }
+
+    /// What the value at `index` takes of the buffer is used no more.
+    fn free(&mut self, index: usize) {
+        if let Slot::Short { length, .. } = &mut self.slots[index] {
+            self.unused += std::mem::take(length) as usize;
+        }
+    }
+
+    /// Packs the buffer if most of it is unused.
+    fn tidy(&mut self) {
+        if self.unused > SHORT_BYTES && 2 * self.unused > self.buffer.len() {
+            self.buffer = pack(&self.buffer, &mut self.slots);
+            self.unused = 0;
+        }
+    }
+
+    /// Other bits in the value at `index`: for tests of what finds them.
+    pub(crate) fn flip_bit(&mut self, index: usize, byte: usize, bit: u8) -> bool {
+        let mut value = self.get(index).to_vec();
+        let Some(byte) = byte.checked_rem(value.len()) else { return false };
+        value[byte] ^= 1 << bit;
+        self.replace(index, &value);
+        true
+    }
+}
+
+/// A buffer that holds these short values, of those in `from`, and nothing else; they point into it from then on.
+fn pack(from: &[u8], slots: &mut [Slot]) -> Vec<u8> {
+    let short = |slot: &Slot| match slot {
+        Slot::Short { length, .. } => *length as usize,
+        Slot::Long(_) => 0,
+    };
+    let mut packed = Vec::with_capacity(slots.iter().map(short).sum());
+    for slot in slots {
+        if let Slot::Short { start, length } = slot {
+            let begins = offset(packed.len());
+            packed.extend_from_slice(&from[*start as usize..(*start + *length) as usize]);
+            *start = begins;
+        }
+    }
+    packed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(values: &Values) -> impl Iterator<Item = &[u8]> {
+        (0..values.len()).map(|index| values.get(index))
+    }
+
+    /// Everything that can be done, beside a plain vector, in an order that a small generator chooses.
+    #[test]
+    fn values_of_any_size_are_what_was_put_there() {
+        let mut state = 12345_u64;
+        let mut below = |bound: usize| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % bound
+        };
+        let (mut values, mut model) = (Values::default(), Vec::<Vec<u8>>::new());
+        for step in 0..20_000 {
+            let size = [0, 3, 16, 16, 100, SHORT_BYTES, SHORT_BYTES + 1, 2000][below(8)];
+            let value: Vec<u8> = (0..size).map(|byte| (byte * 7 + step) as u8).collect();
+            match below(10) {
+                0..4 if model.len() < 200 => {
+                    let at = below(model.len() + 1);
+                    values.insert(at, &value);
+                    model.insert(at, value);
+                }
+                4..8 if !model.is_empty() => {
+                    let at = below(model.len());
+                    values.replace(at, &value);
+                    model[at] = value;
+                }
+                8 if !model.is_empty() => {
+                    let at = below(model.len());
+                    values.remove(at);
+                    model.remove(at);
+                }
+                _ if step % 50 == 0 => {
+                    let at = below(model.len() + 1);
+                    let mut right = values.split_off(at);
+                    assert!(all(&right).eq(&model[at..]) && all(&values).eq(&model[..at]));
+                    right.append(&values);
+                    model.rotate_left(at);
+                    values = right;
+                }
+                _ => {}
+            }
+            assert!(all(&values).eq(&model), "{step}");
+            let short = model.iter().map(Vec::len).filter(|length| *length <= SHORT_BYTES);
+            let used: usize = short.sum();
+            assert_eq!(used + values.unused, values.buffer.len());
+            assert!(values.buffer.len() <= 2 * used + 2 * SHORT_BYTES + 1, "{step}");
+        }
+    }
+
+    #[test]
+    fn a_copy_shares_long_values_and_changes_none_of_the_others() {
+        let mut values = Values::default();
+        values.insert(0, &[1; 16]);
+        values.insert(1, &[2; 1000]);
+        let copy = values.clone();
+        assert_eq!(copy.get(1).as_ptr(), values.get(1).as_ptr());
+        values.replace(0, &[3; 16]);
+        values.replace(1, &[4; 1000]);
+        assert!(all(&copy).eq([&[1; 16][..], &[2; 1000]]));
+        assert!(all(&values).eq([&[3; 16][..], &[4; 1000]]));
+        // It is its own now, and is written to where it stands.
+        let place = values.get(1).as_ptr();
+        values.replace(1, &[5; 1000]);
+        assert_eq!(values.get(1).as_ptr(), place);
+    }
+
+    #[test]
+    fn a_slot_takes_sixteen_bytes() {
+        assert_eq!(size_of::<Slot>(), 16);
+    }
+}
