@@ -12,21 +12,18 @@ import os
 import platform
 import shutil
 import signal
-import statistics
 import sys
 import time
 from pathlib import Path
 
 import bench_peers_chart
-from bench_peers_systems import ALL, ENDS, ROOT, Choice, Failed, Load, Processes
+from bench_peers_processes import ENDS, Failed, Processes
+from bench_peers_report import LABELS, PEERS, calibration_table, first_line, medians, table, warnings, with_ratios
+from bench_peers_systems import ALL, ROOT, Choice, Load
 
 CALIBRATION_S, CALIBRATION_WARM_UP_S = 3, 2
-# Writes a second of 512 bytes that were found on two virtual processors with all on loopback. A run in which
-# a peer is more than 15% below is no fair comparison, or one on a slower machine.
-KNOWN = {("etcd", 64): 5300, ("zookeeper", 64): 9500, ("redis", 64): 8300, ("redis", 256): 25900}
-VOID_BELOW = 0.85
-PEERS = ("etcd", "zookeeper")
-FIGURES = ("writes_s", "p50_us", "p99_us", "server_cpu_us", "client_cpu_us", "ratio", "cpu_ratio")
+OURS = ("crash", "byzantine")
+MARKER = "made-by-bench-peers"  # in the work directory, all of which is ours then; locked by a run
 
 
 def say(text):
@@ -71,52 +68,64 @@ def arguments():
         help="what clients of etcd and ZooKeeper connect to (both are tried)")
     add("--scale", type=positive(float), default=1.0, metavar="F", help="speed of this machine against that of the known figures (1)")
     add("--work", type=Path, default=ROOT / "target/bench-peers", metavar="DIR",
-        help="where peers are installed and data is written: on the disk that is to be measured (target/bench-peers)")
+        help="where peers are installed and data is written, on the disk that is to be measured: a directory of its own, "
+             "which is made (target/bench-peers of the project)")
     add("--out", type=Path, metavar="DIR", help="where bench-peers.json and bench-peers.svg go (the work directory)")
     options = parser.parse_args()
     if not all(c == "callers" or c.isdecimal() and int(c) > 0 for c in options.connections):
         parser.error("--connections: numbers, or `callers`")
     if not set(options.placements) <= {"all", "leader"}:
         parser.error("--placements: all, leader, or both")
+    options.work = options.work.resolve()
+    options.out = (options.out or options.work).resolve()
     return options
 
 
-def install(options):
-    """The systems that can be measured here, and their versions. A peer that cannot be is left out."""
-    systems, versions, missing = [], {}, {}
+def install(options, processes):
+    """The systems that can be measured here, their versions, and which peers cannot be, and why."""
+    systems, versions, left_out = [], {}, {}
     for kind in (kind for kind in ALL if kind.name in options.systems):
         say(f"installing {kind.label}")
-        system = kind(options.work)
+        system = kind(options.work, processes)
         try:
             versions[kind.name] = system.install()
             systems.append(system)
-        except Failed as failed:
-            if kind.name in ("crash", "byzantine"):
+        except (Failed, OSError) as failed:
+            if kind.name in OURS:
                 raise
-            missing[kind.name] = str(failed)
+            left_out[kind.name] = str(failed)
             say(f"goes on without {kind.label}: {failed}")
     if not any(system.name in PEERS for system in systems):
         raise Failed("neither etcd nor ZooKeeper can be measured: ratios are against the better of them")
-    return systems, versions, missing
+    return systems, versions, left_out
 
 
 class Bench:
-    """Runs of systems in a directory that is gone afterwards."""
+    """Runs of systems in a directory that is gone afterwards. A system that fails is left out from then on."""
 
-    def __init__(self, options, processes, data):
+    def __init__(self, options, processes, data, systems, left_out):
         self.options, self.processes, self.data = options, processes, data
+        self.systems, self.left_out = systems, left_out
+        # By system and callers: what it does best with, and a connection for each caller if that is asked for.
+        self.best, self.equal = {}, {}
+
+    def peers(self):
+        """What ratios are against."""
+        return [system.name for system in self.systems if system.name in PEERS]
 
     def with_system(self, system, runs):
         """Starts a system with empty disks, does the runs (callers, choice, warm-up, seconds), and ends it."""
         say(f"{system.label}: starts")
         results = []
         try:
-            system.start(self.data / system.name, self.processes)
+            system.start(self.data / system.name)
             os.sync()
             for callers, choice, warm_up, seconds in runs:
                 warm_up += 0 if results else system.first_warm_up_s
                 load = Load(callers, choice, self.options.keys, self.options.value_size, warm_up, seconds, not results)
                 found = system.measure(load)
+                if not found["writes_s"] > 0:
+                    raise Failed(f"none of its writes was acknowledged, with {callers} callers and connections {choice}")
                 results.append({"system": system.name, "callers": callers, "connections": choice.connections,
                                 "placement": choice.placement, **found})
                 say(f"{system.label}: {callers} callers, connections {choice}: {found['writes_s']:.0f} writes/s, "
@@ -127,6 +136,16 @@ class Bench:
             os.sync()
         return results
 
+    def or_leave_out(self, system, runs, when):
+        """As `with_system`. If it fails, none of its results count from then on, for other rounds were without it."""
+        try:
+            return self.with_system(system, runs)
+        except (Failed, OSError) as failed:
+            self.systems.remove(system)
+            self.left_out[system.name] = f"failed in {when}: {failed}"
+            say(f"goes on without {system.label}, which failed in {when}: {failed}")
+            return []
+
     def choices(self, system, callers):
         """The ways of connecting that are tried."""
         if system.name == "redis":
@@ -136,92 +155,43 @@ class Bench:
         placements = [p for p in self.options.placements if p in system.placements] or [""]
         return [Choice(number, placement) for placement in placements for number in numbers]
 
-    def calibrate(self, systems):
-        """The best way of connecting for each system and number of callers, and what was measured for that."""
-        best, measured = {}, []
-        for system in systems:
+    def calibrate(self):
+        """Finds the best ways of connecting, and returns what was measured for that."""
+        measured = []
+        for system in list(self.systems):
             choices = {callers: self.choices(system, callers) for callers in self.options.callers}
             runs = [(callers, choice, CALIBRATION_WARM_UP_S, CALIBRATION_S)
                     for callers in choices for choice in choices[callers] if len(choices[callers]) > 1]
-            results = self.with_system(system, runs) if runs else []
+            results = self.or_leave_out(system, runs, "the calibration") if runs else []
             measured += results
             for callers in choices:
-                mine = [result for result in results if result["callers"] == callers]
-                fastest = max(mine, key=lambda result: result["writes_s"], default=None)
-                best[system.name, callers] = (
-                    Choice(fastest["connections"], fastest["placement"]) if fastest else choices[callers][0])
-        return best, measured
+                speeds = {chosen(r): r["writes_s"] for r in results if r["callers"] == callers}
+                self.best[system.name, callers] = max(choices[callers], key=lambda choice: speeds.get(choice, 0))
+                equal = [choice for choice in choices[callers] if choice.connections == min(callers, system.most_connections)]
+                if "callers" in self.options.connections:
+                    self.equal[system.name, callers] = max(equal, key=lambda choice: speeds.get(choice, 0))
+        return measured
 
-    def rounds(self, systems, best):
-        """All results, with the number of their round. Each round begins with another system."""
+    def round(self, number):
+        """The results of a round, each with what it was measured as. Rounds begin with different systems."""
+        say(f"round {number} of {self.options.rounds}")
         results = []
-        for number in range(self.options.rounds):
-            say(f"round {number + 1} of {self.options.rounds}")
-            first = number % len(systems)
-            found = []
-            for system in systems[first:] + systems[:first]:
-                runs = [(callers, best[system.name, callers], self.options.warm_up, self.options.seconds)
-                        for callers in self.options.callers]
-                found += self.with_system(system, runs)
-            add_ratios(found)
-            results += [{"round": number + 1, **result} for result in found]
+        first = (number - 1) % len(self.systems)
+        for system in self.systems[first:] + self.systems[:first]:
+            runs = []
+            for callers in self.options.callers:
+                key = system.name, callers
+                ways = {self.best[key]: None, self.equal.get(key, self.best[key]): None}
+                runs += [(callers, choice, self.options.warm_up, self.options.seconds) for choice in ways]
+            for result in self.or_leave_out(system, runs, f"round {number}"):
+                key = system.name, result["callers"]
+                measured_as = [name for name, ways in (("best", self.best), ("equal", self.equal)) if ways.get(key) == chosen(result)]
+                results.append({"round": number, "as": measured_as, **result})
         return results
 
 
-def add_ratios(found):
-    """Against the better of etcd and ZooKeeper in the same round: more throughput, less processor time."""
-    for result in found:
-        peers = [peer for peer in found if peer["system"] in PEERS and peer["callers"] == result["callers"]]
-        result["ratio"] = result["writes_s"] / max(peer["writes_s"] for peer in peers)
-        result["cpu_ratio"] = min(peer["server_cpu_us"] for peer in peers) / max(result["server_cpu_us"], 0.001)
-
-
-def medians(systems, results, callers_list):
-    rows = []
-    for callers in callers_list:
-        for system in systems:
-            mine = [r for r in results if r["system"] == system.name and r["callers"] == callers]
-            row = {key: mine[0][key] for key in ("system", "callers", "connections", "placement")}
-            row["label"] = system.label
-            row.update({figure: statistics.median(r[figure] for r in mine) for figure in FIGURES})
-            row["ratio_least"], row["ratio_most"] = min(r["ratio"] for r in mine), max(r["ratio"] for r in mine)
-            row["errors"] = sum(r["errors"] for r in mine)
-            rows.append(row)
-    return rows
-
-
-def warnings(rows, options):
-    found = []
-    for row in rows:
-        known = KNOWN.get((row["system"], row["callers"]))
-        if known and options.value_size == 512 and row["writes_s"] < VOID_BELOW * known * options.scale:
-            found.append(f"VOID: {row['label']} does {row['writes_s']:.0f} writes/s with {row['callers']} in flight, more than 15% "
-                         f"below the {known * options.scale:.0f} that are known of it: a busy or slower machine (--scale), or other settings")
-        if row["errors"]:
-            found.append(f"{row['errors']} writes of {row['label']} failed with {row['callers']} in flight; they do not count")
-    return found
-
-
-def connected(row):
-    return str(Choice(row["connections"], row["placement"]))
-
-
-def calibration_table(measured, labels):
-    lines = [f"{'calibration':<22}{'callers':>8}  {'connections':<14}{'writes/s':>10}{'p50 us':>9}"]
-    for r in measured:
-        lines.append(f"{labels[r['system']]:<22}{r['callers']:>8}  {connected(r):<14}{r['writes_s']:>10.0f}{r['p50_us']:>9.0f}")
-    return lines
-
-
-def table(rows):
-    lines = [f"{'':<22}{'callers':>8}  {'connections':<14}{'writes/s':>10}{'ratio':>8}{'(least-most)':>15}{'p50 us':>9}"
-             f"{'server us':>11}{'less':>8}{'client us':>11}"]
-    for row in rows:
-        spread = f"({row['ratio_least']:.2f}-{row['ratio_most']:.2f})"
-        lines.append(f"{row['label']:<22}{row['callers']:>8}  {connected(row):<14}{row['writes_s']:>10.0f}{row['ratio']:>8.2f}{spread:>15}"
-                     f"{row['p50_us']:>9.0f}{row['server_cpu_us']:>11.1f}{row['cpu_ratio']:>8.2f}{row['client_cpu_us']:>11.1f}")
-    return lines + ["ratio: writes a second over those of the better of etcd and ZooKeeper; less: its server CPU over this one's.",
-                    "server us, client us: microseconds of CPU for a write, of all server processes, and of the client."]
+def chosen(result):
+    return Choice(result["connections"], result["placement"])
 
 
 def machine():
@@ -234,54 +204,87 @@ def rounds(number):
 
 
 def settings(options):
-    return [f"{options.value_size} B values, 16 B keys, {options.keys} keys, uniformly random, all written once before; closed loop;",
+    return [f"{options.value_size} B values, 16 B keys, {options.keys} keys, uniformly random; closed loop;",
             f"{rounds(options.rounds)} of {options.seconds:g} s after {options.warm_up:g} s of warm-up; all on loopback."]
 
 
+def report_of(fixed, bench, results):
+    """All that is known after some rounds: what is written as JSON, printed, and drawn."""
+    workload = fixed["workload"]
+    parts = {}
+    for name, medians_key, rounds_key in (("best", "medians", "rounds"), ("equal", "medians_equal", "rounds_equal")):
+        parts[rounds_key] = with_ratios([r for r in results if name in r["as"]], bench.peers())
+        parts[medians_key] = medians([system.name for system in bench.systems], parts[rounds_key], workload["callers"])
+    found = warnings(parts["medians"], parts["medians_equal"], bench.left_out, bench.peers(), workload)
+    return {**fixed, "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "rounds_done": max((r["round"] for r in results), default=0), "against": bench.peers(), "left_out": bench.left_out,
+            "void": any(warning.startswith("VOID") for warning in found), "warnings": found, **parts}
+
+
+def write(report, out):
+    """Each file is replaced as a whole."""
+    for name, content in (("bench-peers.json", json.dumps(report, indent=1) + "\n"), ("bench-peers.svg", bench_peers_chart.draw(report))):
+        new = out / f".{name}.new"
+        new.write_text(content, encoding="utf-8")
+        new.replace(out / name)
+
+
 def measure(options, processes):
-    systems, versions, missing = install(options)
+    systems, versions, left_out = install(options, processes)
     host = machine()
-    labels = {system.name: system.label for system in systems}
     print(f"{host['processors']} processors ({host['model']}), Linux {host['kernel']}")
     print("\n".join(settings(options)))
     for system in systems:
         print(f"{system.label}: {versions[system.name]}; {system.settings}")
-    for name, why in missing.items():
-        print(f"left out: {name}: {why.splitlines()[0]}")
+    for name, why in left_out.items():
+        print(f"left out: {LABELS[name]}: {first_line(why)}")
     sys.stdout.flush()
 
-    bench = Bench(options, processes, options.work / "run")
-    best, measured = bench.calibrate(systems)
+    options.out.mkdir(parents=True, exist_ok=True)
+    bench = Bench(options, processes, options.work / "run", systems, left_out)
+    measured = bench.calibrate()
     if measured:
-        print("\n" + "\n".join(calibration_table(measured, labels)), flush=True)
-    results = bench.rounds(systems, best)
-    rows = medians(systems, results, options.callers)
-    found = warnings(rows, options)
-    print("\n" + "\n".join(table(rows) + found))
-
-    out = options.out or options.work
-    out.mkdir(parents=True, exist_ok=True)
-    report = {
-        "machine": host, "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "versions": versions, "left_out": missing,
-        "void": any(warning.startswith("VOID") for warning in found), "warnings": found,
+        print("\n" + "\n".join(calibration_table(measured)), flush=True)
+    fixed = {
+        "machine": host, "versions": versions,
         "workload": {key: getattr(options, key) for key in ("callers", "value_size", "keys", "seconds", "warm_up", "rounds", "scale")},
-        "settings": {system.name: system.settings for system in systems},
-        "medians": rows, "calibration": measured, "rounds": results}
-    (out / "bench-peers.json").write_text(json.dumps(report, indent=1) + "\n")
-    (out / "bench-peers.svg").write_text(bench_peers_chart.draw(report))
-    print(f"wrote {out / 'bench-peers.json'} and {out / 'bench-peers.svg'}")
+        "settings": {system.name: system.settings for system in systems}, "calibration": measured}
+    results, report = [], None
+    for number in range(1, options.rounds + 1):
+        if not bench.peers():
+            break
+        results += bench.round(number)
+        report = report_of(fixed, bench, results)
+        write(report, options.out)
+        say(f"wrote {options.out / 'bench-peers.json'} and bench-peers.svg, after {number} of {options.rounds} rounds")
+    if report:
+        print("\n" + "\n".join(table(report) + report["warnings"]))
+        print(f"wrote {options.out / 'bench-peers.json'} and {options.out / 'bench-peers.svg'}", flush=True)
+    if not bench.peers():
+        raise Failed("no peer is left to take ratios against:\n" + "\n".join(left_out.values()))
+    if any(name in left_out for name in OURS):
+        raise Failed("\n".join(f"{LABELS[name]} {left_out[name]}" for name in OURS if name in left_out))
 
 
 def hold(work):
-    """The work directory for this run alone. What a run left that was killed is removed."""
-    work.mkdir(parents=True, exist_ok=True)
-    (work / "bin").mkdir(exist_ok=True)
-    lock = open(work / "lock", "w", encoding="utf-8")
+    """The work directory for this run alone: a new or an empty one, or one that a run made. What a run left that
+    was killed is removed."""
+    marker = work / MARKER
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+        if not marker.exists() and any(work.iterdir()):
+            raise Failed(f"{work} was not made by bench-peers, and is not empty: name a directory that is not there yet with --work "
+                         "(or remove this one, if all in it may go)")
+        lock = open(marker, "a", encoding="utf-8")
+    except OSError as error:
+        raise Failed(f"{work}: {error.strerror}") from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
+        lock.close()
         raise Failed(f"another run uses {work}: wait for it, or name another with --work") from error
     shutil.rmtree(work / "run", ignore_errors=True)
+    (work / "bin").mkdir(exist_ok=True)
     return lock
 
 
@@ -289,28 +292,22 @@ def interrupted(*_):
     raise KeyboardInterrupt
 
 
-def too_long(*_):
-    raise Failed("a load client has not ended two minutes after it should have")
-
-
 def main():
     options = arguments()
-    options.work = options.work.resolve()
     processes = Processes()
     for number in ENDS:
         signal.signal(number, interrupted)
-    signal.signal(signal.SIGALRM, too_long)
     try:
         lock = hold(options.work)
         try:
             measure(options, processes)
         finally:
-            for number in (*ENDS, signal.SIGALRM):
+            for number in ENDS:
                 signal.signal(number, signal.SIG_IGN)
             processes.stop()
             shutil.rmtree(options.work / "run", ignore_errors=True)
             lock.close()
-    except Failed as failed:
+    except (Failed, OSError) as failed:
         sys.exit(f"bench-peers: {failed}")
     except KeyboardInterrupt:
         sys.exit(130)

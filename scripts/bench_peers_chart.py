@@ -1,20 +1,25 @@
 """The picture of `make bench-peers`: for each number of callers, throughput, latency and CPU as bars."""
 
+import textwrap
 from xml.sax.saxutils import escape
+
+from bench_peers_report import basis, times
 
 MARGIN, LABELS, PANEL, GAP = 24, 160, 270, 16
 BAR, STEP, HEAD = 18, 27, 38
 TEXT, FAINT = "#222222", "#767676"
 COLOURS = {"crash": "#1b6ca8", "byzantine": "#0b3c5d"}
 PEER = "#b0b7bd"
+NOTE_CHARS = 170  # of a line below the bars
 PANELS = [
-    ("writes_s", "writes a second", lambda row: f"{row['writes_s']:,.0f} (×{row['ratio']:.2f})"),
+    ("writes_s", "writes a second", lambda row: f"{row['writes_s']:,.0f} (×{times(row['ratio'])})"),
     ("p50_us", "median latency, ms", lambda row: f"{row['p50_us'] / 1000:.2f}"),
     ("server_cpu_us", "server CPU for a write, µs", lambda row: f"{row['server_cpu_us']:.1f}"),
 ]
 
 
 def text(x, y, words, size=12, colour=TEXT, anchor="start", weight="normal"):
+    words = "".join(c if c.isprintable() else " " for c in words)
     return (f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" fill="{colour}" text-anchor="{anchor}" '
             f'font-weight="{weight}">{escape(words)}</text>')
 
@@ -23,7 +28,7 @@ def bars(rows, left, top, panel):
     """One panel: a bar for each system, the longest of which leaves room for its figure."""
     figure, title, label = panel
     parts = [text(left, top - 8, title, colour=FAINT)]
-    most = max(row[figure] for row in rows) or 1
+    most = max((row[figure] for row in rows), default=0) or 1
     for i, row in enumerate(rows):
         y = top + i * STEP
         width = (PANEL - 104) * row[figure] / most
@@ -43,6 +48,15 @@ def group(rows, callers, top):
     return parts
 
 
+def notes_of(report):
+    """What stands below the bars."""
+    notes = ["; ".join(dict.fromkeys(report["versions"].values())) + "."]
+    equal = [f"{row['label']} ×{times(row['ratio'])} ({row['callers']} over {row['connections']})" for row in report["medians_equal"]]
+    if equal:
+        notes.append(f"With a connection for each caller instead, as far as a client has so many: {', '.join(equal)}.")
+    return notes + [warning for warning in report["warnings"] if warning.startswith(("VOID", "left out"))]
+
+
 def draw(report):
     """The picture as SVG, from the report that is written as JSON."""
     load = report["workload"]
@@ -52,11 +66,11 @@ def draw(report):
         parts += group(rows, callers, top + 30)
         top += 30 + HEAD + len(rows) * STEP + 8
     title = f"Durable writes of {load['value_size']} B, everything on one machine with {report['machine']['processors']} processors"
-    rounds = f"Medians of {load['rounds']} interleaved rounds" if load["rounds"] > 1 else "One round"
-    under = (f"{rounds} of {load['seconds']:g} s. × is against the better of etcd and ZooKeeper, "
+    done = report["rounds_done"]
+    rounds = f"Medians of {done} interleaved rounds" if done > 1 else "One round"
+    under = (f"{rounds} of {load['seconds']:g} s, each client connected as it does best. × is against {basis(report['against'])}, "
              "within a round. CPU is that of all server processes.")
-    notes = ["; ".join(dict.fromkeys(report["versions"].values())) + "."]
-    notes += [warning for warning in report["warnings"] if warning.startswith("VOID")]
+    notes = [line for note in notes_of(report) for line in textwrap.wrap(note, NOTE_CHARS)]
     parts += [text(MARGIN, 34, title, size=17, weight="bold"), text(MARGIN, 56, under, colour=FAINT)]
     parts += [text(MARGIN, top + 24 + 18 * i, note, size=11, colour=FAINT) for i, note in enumerate(notes)]
     width = MARGIN + LABELS + len(PANELS) * PANEL + (len(PANELS) - 1) * GAP + MARGIN

@@ -1,34 +1,31 @@
-"""What `make bench-peers` measures: how each system is installed, started, and loaded, with its settings.
-
-Every process that is started here ends with the driver, even if that is killed, and is known to `Processes`.
-"""
+"""What `make bench-peers` measures: how each system is installed, started, and loaded, with its settings."""
 
 import csv
-import ctypes
 import json
 import os
-import random
-import resource
+import re
 import shutil
-import signal
 import socket
 import subprocess
 import time
 import urllib.request
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from bench_peers_processes import Failed, children_s, cpu_s, free_ports, within
 
 ROOT = Path(__file__).resolve().parent.parent
 READY_S = 60
+FETCH_S, BUILD_S = 300, 1200  # limits of what is fetched from a network, and of what is compiled
+NO_NETWORK = " (is there a network?)"
 HEAP = "1g"  # of each ZooKeeper server; its own start script gives it 1000 MB
 CLIENT_HEAP = "1g"
-PR_SET_PDEATHSIG = 1
-ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-TICKS_S = os.sysconf("SC_CLK_TCK")
-
-
-class Failed(Exception):
-    """Says what went wrong, and what to do where that is known."""
+# A client that ends so long after it should have hangs. Filling the keys may take 20 writes a second, which one
+# caller does on a slow disk.
+HANGS_S, FILL_KEY_S = 120, 0.05
+# Loopback is not behind a proxy, whatever the environment says.
+DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @dataclass(frozen=True)
@@ -52,76 +49,8 @@ class Load:
     seconds: float
     fill: bool
 
-
-class Processes:
-    """All servers and clients that run."""
-
-    def __init__(self):
-        self.running = []
-        self.libc = ctypes.CDLL(None)
-
-    def start(self, argv, log, **options):
-        # A signal waits until the process is in the list.
-        signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
-        try:
-            process = subprocess.Popen(
-                [str(word) for word in argv], stdin=subprocess.DEVNULL, stderr=log,
-                preexec_fn=self.in_child, start_new_session=True, **options)
-            self.running.append(process)
-        finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
-        return process
-
-    def in_child(self):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
-        self.libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-    def stop(self):
-        for process in self.running:
-            if process.poll() is None:
-                process.kill()
-        for process in self.running:
-            process.wait()
-        self.running = []
-
-
-def cpu_s(pids):
-    """Processor time of processes so far, user and system, with that of their children that ended."""
-    ticks = 0
-    for pid in pids:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-        ticks += sum(int(field) for field in stat[stat.rindex(")") + 2:].split()[11:15])
-    return ticks / TICKS_S
-
-
-def free_ports(count):
-    """Ports below those that the kernel gives to outgoing connections."""
-    held = []
-    while len(held) < count:
-        listener = socket.socket()
-        try:
-            listener.bind(("127.0.0.1", random.randint(20000, 32000)))
-            held.append(listener)
-        except OSError:
-            listener.close()
-    ports = [listener.getsockname()[1] for listener in held]
-    for listener in held:
-        listener.close()
-    return ports
-
-
-def output(argv, **options):
-    """What a command prints, or why it failed."""
-    try:
-        done = subprocess.run([str(word) for word in argv], stdin=subprocess.DEVNULL, text=True, check=False,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options)
-    except OSError as error:
-        raise Failed(f"{argv[0]}: {error.strerror}") from error
-    except subprocess.TimeoutExpired as error:
-        raise Failed(f"{argv[0]} has not ended after {error.timeout:.0f} s") from error
-    if done.returncode != 0:
-        raise Failed(f"`{' '.join(str(word) for word in argv)}` failed:\n" + "\n".join(done.stdout.splitlines()[-12:]))
-    return done.stdout.strip()
+    def limit_s(self):
+        return self.warm_up + self.seconds + HANGS_S + (self.keys * FILL_KEY_S if self.fill else 0)
 
 
 def needs(tool, how):
@@ -136,15 +65,15 @@ class System:
     most_connections = 1 << 16
     first_warm_up_s = 0.0  # more warm-up of the first run after a start
 
-    def __init__(self, work):
-        self.work = work
+    def __init__(self, work, processes):
+        self.work, self.processes = work, processes
 
     def install(self):
         """Makes it ready to start, and returns its version. Raises `Failed` if that cannot be."""
         raise NotImplementedError
 
-    def start(self, data, processes):
-        self.data, self.processes = data, processes
+    def start(self, data):
+        self.data = data
         data.mkdir(parents=True)
         self.log = open(data / "log.txt", "w", encoding="utf-8")
         self.servers = []
@@ -157,7 +86,7 @@ class System:
             time.sleep(0.1)
 
     def start_server(self, argv, **options):
-        self.servers.append(self.processes.start(argv, self.log, stdout=self.log, **options))
+        self.servers.append(self.processes.start(argv, stdout=self.log, stderr=self.log, **options))
 
     def pids(self):
         return [server.pid for server in self.servers]
@@ -171,21 +100,32 @@ class System:
 
     def run_client(self, argv, load, **options):
         """Runs a load client of ours, which prints `begin` and `end` around the time that counts."""
-        client = self.processes.start(argv, self.log, stdout=subprocess.PIPE, text=True, **options)
-        signal.alarm(int(load.warm_up + load.seconds) + 120)
+        client = self.processes.start(argv, stdout=subprocess.PIPE, stderr=self.log, text=True, **options)
         moments, last = {}, ""
-        for line in client.stdout:
-            last = line.strip()
-            if last in ("begin", "end"):
-                moments[last] = (cpu_s(self.pids()), cpu_s([client.pid]))
-        code = client.wait()
-        signal.alarm(0)
+        try:
+            with within(load.limit_s(), f"the load client of {self.label}"):
+                for line in client.stdout:
+                    last = line.strip()
+                    if last in ("begin", "end"):
+                        moments[last] = (cpu_s(self.pids()), cpu_s([client.pid]))
+                code = client.wait()
+        finally:
+            self.processes.end(client)
         self.check()
         if code != 0 or len(moments) != 2:
             raise Failed(f"the load client of {self.label} failed:\n{self.log_end()}")
-        found = json.loads(last)
         servers, clients = (after - before for before, after in zip(moments["begin"], moments["end"]))
-        return figures(found["writes"], found["seconds"], found["p50_us"], found["p99_us"], found["errors"], servers, clients)
+        with self.reading(last):
+            found = json.loads(last)
+            return figures(found["writes"], found["seconds"], found["p50_us"], found["p99_us"], found["errors"], servers, clients)
+
+    @contextmanager
+    def reading(self, text):
+        """What a client printed is read: if that is not what it should be, the client failed."""
+        try:
+            yield
+        except (ValueError, LookupError, TypeError) as error:
+            raise Failed(f"the load client of {self.label} printed what is no result ({error!r}): {text[:500]!r}") from error
 
 
 def figures(writes, seconds, p50_us, p99_us, errors, servers_s, client_s):
@@ -203,8 +143,10 @@ class Etcd(System):
     def install(self):
         needs("go", "install Go 1.26 or later (https://go.dev/dl)")
         self.binary = self.work / "bin" / "etcd-peer"
-        output(["nice", "go", "build", "-trimpath", "-mod=readonly", "-o", self.binary, "."], cwd=ROOT / "peers/etcd")
-        return f"etcd {output([self.binary, 'version'])}, {output(['go', 'env', 'GOVERSION'])}"
+        output, project = self.processes.output, ROOT / "peers/etcd"
+        output(["go", "mod", "download"], FETCH_S, NO_NETWORK, cwd=project)
+        output(["nice", "go", "build", "-trimpath", "-mod=readonly", "-o", self.binary, "."], BUILD_S, cwd=project)
+        return f"etcd {output([self.binary, 'version'])}, {output(['go', 'env', 'GOVERSION'], cwd=project)}"
 
     def start_servers(self):
         ports = free_ports(6)
@@ -218,7 +160,7 @@ class Etcd(System):
     def leader(self):
         for url in self.clients:
             try:
-                with urllib.request.urlopen(f"{url}/metrics", timeout=2) as answer:
+                with DIRECT.open(f"{url}/metrics", timeout=2) as answer:
                     if b"\netcd_server_is_leader 1" in answer.read():
                         return url
             except OSError:
@@ -230,6 +172,8 @@ class Etcd(System):
 
     def measure(self, load):
         endpoints = self.leader() if load.choice.placement == "leader" else ",".join(self.clients)
+        if not endpoints:
+            raise Failed(f"etcd has no leader:\n{self.log_end()}")
         return self.run_client([self.binary, "load", "-endpoints", endpoints, "-callers", load.callers,
                                 "-connections", load.choice.connections, "-keys", load.keys, "-value-size", load.value_size,
                                 "-warm-up", f"{load.warm_up}s", "-seconds", f"{load.seconds}s", f"-fill={str(load.fill).lower()}"], load)
@@ -246,10 +190,11 @@ class ZooKeeper(System):
     def install(self):
         needs("java", "apt-get install openjdk-17-jdk-headless")
         needs("mvn", "apt-get install maven")
-        project = ROOT / "peers/zookeeper"
-        output(["nice", "mvn", "-q", "-B", "compile"], cwd=project)
-        self.classes = f"{project}/target/classes:{project}/target/lib/*"
-        java = output(["java", "-version"]).splitlines()[0].replace('"', "")
+        # Into the work directory, which is held by one run; the tree may be shared.
+        output, target = self.processes.output, self.work / "zookeeper"
+        output(["nice", "mvn", "-q", "-B", f"-Dbuild.target={target}", "compile"], FETCH_S, NO_NETWORK, cwd=ROOT / "peers/zookeeper")
+        self.classes = f"{target}/classes:{target}/lib/*"
+        java = output(["java", "--version"]).splitlines()[0]
         return f"ZooKeeper {output(self.java('256m', 'Server'))}, {java}"
 
     def java(self, heap, name, *arguments):
@@ -287,16 +232,22 @@ class ZooKeeper(System):
 
     def measure(self, load):
         ports = [port for port, mode in self.modes().items() if mode == "leader" or load.choice.placement == "all"]
+        if not ports:
+            raise Failed(f"ZooKeeper has no leader:\n{self.log_end()}")
         return self.run_client(self.java(
             CLIENT_HEAP, "Load", "--servers", ",".join(f"127.0.0.1:{port}" for port in ports), "--callers", load.callers,
             "--connections", load.choice.connections, "--keys", load.keys, "--value-size", load.value_size,
             "--warm-up", load.warm_up, "--seconds", load.seconds, "--fill", str(load.fill).lower()), load)
 
 
+OLDEST_REDIS = (6, 2)  # whose redis-benchmark names the columns of its CSV
+
+
 class Redis(System):
     name, label, nodes = "redis", "Redis, one server", 1
     settings = ("1 server, not replicated, appendonly yes, appendfsync always, save \"\"; "
-                "client: redis-benchmark -P 1, a connection for each caller, as many writes as take about the time")
+                "client: redis-benchmark -P 1, a connection for each caller, as many writes as take about the time, of one value; "
+                "keys are first written by the warm-up, at random")
     packages = ["redis-server", "redis-tools", "libjemalloc2", "liblzf1", "libatomic1"]
 
     def install(self):
@@ -304,8 +255,13 @@ class Redis(System):
         self.server, self.benchmark = shutil.which("redis-server"), shutil.which("redis-benchmark")
         if not (self.server and self.benchmark):
             self.unpack()
-        version = output([self.server, "--version"], env=self.environment)
-        return "Redis " + version.split("v=")[1].split()[0]
+        printed = self.processes.output([self.server, "--version"], env=self.environment)
+        version = re.search(r"v=((\d+)\.(\d+)\S*)", printed)
+        if not version:
+            raise Failed(f"{self.server} prints no version of Redis: {printed[:200]!r}")
+        if (int(version[2]), int(version[3])) < OLDEST_REDIS:
+            raise Failed(f"{self.server} is Redis {version[1]}, whose benchmark prints no latencies; Redis 6.2 or later is needed")
+        return f"Redis {version[1]}"
 
     def unpack(self):
         """Debian's packages, unpacked into the work directory, which needs no root."""
@@ -315,12 +271,13 @@ class Redis(System):
         if not (target / "complete").exists():
             shutil.rmtree(target, ignore_errors=True)
             target.mkdir()
+            output = self.processes.output
             try:
-                output(["apt-get", "download", *self.packages], cwd=target)
+                output(["apt-get", "download", *self.packages], FETCH_S, NO_NETWORK, cwd=target)
             except Failed as failed:
                 raise Failed(f"{failed}\nrun `apt-get update`, or `apt-get install redis-server`, as root") from None
             for package in target.glob("*.deb"):
-                output(["dpkg", "-x", package, target])
+                output(["dpkg", "-x", package, target], FETCH_S)
             (target / "complete").touch()
         self.server, self.benchmark = target / "usr/bin/redis-server", target / "usr/bin/redis-benchmark"
         self.environment["LD_LIBRARY_PATH"] = ":".join(str(library) for library in (target / "usr/lib").glob("*-linux-*"))
@@ -344,19 +301,15 @@ class Redis(System):
 
     def writes(self, load, count):
         servers, clients = cpu_s(self.pids()), children_s()
-        printed = output([self.benchmark, "-h", "127.0.0.1", "-p", self.port, "-c", load.callers, "-n", count, "-P", 1, "-t", "set",
-                          "-d", load.value_size, "-r", load.keys, "--csv"], env=self.environment, timeout=600)
+        printed = self.processes.output(
+            [self.benchmark, "-h", "127.0.0.1", "-p", self.port, "-c", load.callers, "-n", count, "-P", 1, "-t", "set",
+             "-d", load.value_size, "-r", load.keys, "--csv"], load.limit_s(), env=self.environment)
         servers, clients = cpu_s(self.pids()) - servers, children_s() - clients
         self.check()
-        row = list(csv.DictReader(printed.splitlines()))[-1]
-        return figures(count, count / float(row["rps"]), float(row["p50_latency_ms"]) * 1000, float(row["p99_latency_ms"]) * 1000,
-                       0, servers, clients)
-
-
-def children_s():
-    """Processor time of all children that were waited for."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+        with self.reading(printed):
+            row = list(csv.DictReader(printed.splitlines()))[-1]
+            return figures(count, count / float(row["rps"]), float(row["p50_latency_ms"]) * 1000,
+                           float(row["p99_latency_ms"]) * 1000, 0, servers, clients)
 
 
 class Perdura(System):
@@ -370,40 +323,46 @@ class Perdura(System):
             raise Failed(f"{self.binary}: it has to be named `perdura`, for its benchmark finds replicas by that name")
         if not self.binary.exists():
             raise Failed(f"{self.binary} is not there: run `make build`, or set PERDURA to a binary")
-        return f"Perdura {output([self.binary, '--version']).split()[-1]}"
+        return f"Perdura {self.processes.output([self.binary, '--version']).split()[-1]}"
 
     def start_servers(self):
         self.cluster = self.data / "cluster"
-        output([self.binary, "init", self.cluster, *self.flags])
+        self.processes.output([self.binary, "init", self.cluster, *self.flags])
         for i in range(self.nodes):
             self.start_server([self.binary, "replica", "--config", self.cluster / f"replica-{i}/replica.toml", "--log-level", "warn"])
 
     def is_ready(self):
         try:
-            output([self.binary, "kv", "put", "--cluster", self.cluster, "ready", "yes", "--timeout", "1"])
+            self.processes.output([self.binary, "kv", "put", "--cluster", self.cluster, "ready", "yes", "--timeout", "1"])
             return True
         except Failed:
             return False
 
     def measure(self, load):
         self.bench(load, load.warm_up)
-        found = self.bench(load, load.seconds)
-        return {"writes_s": found["throughput_ops_s"], "p50_us": found["p50_us"], "p99_us": found["p99_us"], "errors": found["errors"],
-                "server_cpu_us": found["server_cpu_us_per_op"], "client_cpu_us": found["client_cpu_us_per_op"]}
+        return self.bench(load, load.seconds)
 
     def bench(self, load, seconds):
+        """A run of so many seconds. Each writes all keys first."""
         result = self.data / "result.json"
         client = self.processes.start(
             [self.binary, "bench", "put", "--cluster", self.cluster, "--clients", load.callers, "--connections", load.choice.connections,
              "--keys", load.keys, "--value-size", load.value_size, "--seconds", f"{seconds:g}", "--json", result],
-            self.log, stdout=self.log)
-        signal.alarm(int(seconds) + 120)
-        code = client.wait()
-        signal.alarm(0)
+            stdout=self.log, stderr=self.log)
+        try:
+            with within(replace(load, warm_up=0, seconds=seconds, fill=True).limit_s(), "perdura bench put"):
+                code = client.wait()
+        finally:
+            self.processes.end(client)
         self.check()
         if code != 0:
             raise Failed(f"perdura bench put failed:\n{self.log_end()}")
-        return json.loads(result.read_text())
+        text = result.read_text()
+        with self.reading(text):
+            found = json.loads(text)
+            return {"writes_s": found["throughput_ops_s"], "p50_us": found["p50_us"], "p99_us": found["p99_us"],
+                    "errors": found["errors"], "server_cpu_us": found["server_cpu_us_per_op"],
+                    "client_cpu_us": found["client_cpu_us_per_op"]}
 
 
 class Crash(Perdura):

@@ -2,6 +2,7 @@ package dev.perdura.peers;
 
 import java.util.Arrays;
 import java.util.HashMap;
+import java.util.Locale;
 import java.util.Map;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Semaphore;
@@ -130,7 +131,7 @@ public final class Load {
     }
 
     long[] latencies = Arrays.stream(all).flatMapToLong(Caller::latencies).sorted().toArray();
-    say(String.format(
+    say(String.format(Locale.ROOT,
         "{\"writes\": %d, \"errors\": %d, \"seconds\": %.6f, \"p50_us\": %.1f, \"p99_us\": %.1f}",
         latencies.length, errors.get(), measured, quantile(latencies, 0.5), quantile(latencies, 0.99)));
   }
