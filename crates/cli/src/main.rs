@@ -1,7 +1,7 @@
 //! `perdura`: the one binary. Each subcommand is a module; this one reads the command line and
 //! turns what comes out into an exit code: 0 done, 1 failed, 2 used wrongly.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 /// Prints a line; if nobody reads it any more, there is nobody to tell.
 macro_rules! say {
@@ -11,6 +11,7 @@ macro_rules! say {
     }};
 }
 
+mod allocator;
 #[cfg(feature = "misbehave")]
 mod attack;
 mod batch;
@@ -36,11 +37,6 @@ mod status;
 use clap::{Parser, Subcommand};
 use perdura_cli::{config, kv_json, space_json};
 use std::process::ExitCode;
-
-/// Replicas and simulated groups make and drop many small values. Faster at that than the system's, for
-/// a third more memory.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// A replicated store that stays available while up to u of its replicas fail, and correct while
 /// up to r of them lie.
@@ -95,6 +91,7 @@ impl std::fmt::Display for Usage {
 impl std::error::Error for Usage {}
 
 fn main() -> ExitCode {
+    allocator::keep_free_memory();
     let done = match Arguments::parse().command {
         Command::Init(arguments) => init::run(&arguments),
         Command::Dev(arguments) => dev::run(&arguments),

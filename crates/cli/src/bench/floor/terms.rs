@@ -173,11 +173,8 @@ fn records(message: &Bytes) -> Result<(f64, f64)> {
         }
         let sealed = own_cpu();
         for wire in &wires {
-            let mut socket = &wire[..];
-            while black_box(other.next_received()?).is_none() {
-                other.read_from(&mut socket, 128 * 1024)?;
-                other.take_in()?;
-            }
+            other.feed(wire)?;
+            while black_box(other.next_received()?).is_some() {}
         }
         let opened = own_cpu();
         let each = wires.len() as f64;
