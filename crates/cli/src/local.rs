@@ -129,7 +129,7 @@ impl Group {
         if let Some((id, _, status)) = self.newly_ended().first() {
             let log = &self.running[*id].log;
             bail!(
-                "replica {id} ended at its start ({status}):\n{}\nits whole log is in {}",
+                "replica {id} ended ({status}):\n{}\nits whole log is in {}",
                 last_lines(log, 5),
                 log.display()
             );

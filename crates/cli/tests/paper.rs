@@ -2,20 +2,9 @@
 
 mod common;
 
-use common::{program, send_signal, wait_for, wait_for_end};
+use common::{program, replicas_in, send_signal, wait_for, wait_for_end};
 use serde_json::{Value, json};
-use std::path::Path;
 use std::process::Stdio;
-
-/// Replicas of clusters in this directory that run.
-fn replicas_in(work: &Path) -> usize {
-    let work = work.to_str().unwrap();
-    let processes = std::fs::read_dir("/proc").unwrap().flatten();
-    let command = |entry: std::fs::DirEntry| std::fs::read(entry.path().join("cmdline")).ok();
-    let lines =
-        processes.filter_map(command).map(|line| String::from_utf8_lossy(&line).into_owned());
-    lines.filter(|line| line.contains("replica") && line.contains(work)).count()
-}
 
 #[test]
 fn an_experiment_writes_a_table_json_and_a_picture() {

@@ -18,6 +18,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Duration;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 
 /// So long a replica may take to be back before the next round.
@@ -25,6 +26,12 @@ const BACK: Duration = Duration::from_secs(120);
 
 /// A replica that is back is so many slots behind at most.
 const NEAR: u64 = 64;
+
+/// A cluster has to take its keys within this time for each of its commands.
+const LOADING: Duration = Duration::from_secs(60);
+
+/// Rounds in a row that do not count, because whoever was gone had not led any more.
+const MISSES: u32 = 10;
 
 /// For so long a leader that was stopped stays so after the write that it delayed.
 const STOPPED: Duration = Duration::from_secs(1);
@@ -35,7 +42,7 @@ round, after --pause seconds in which all replicas are there, the leader is kill
 (SIGSTOP), and at that moment one more write is sent: the time from the signal until it is acknowledged is what \
 is printed. Then the leader is started again, or goes on. VIEWS is how often leaders changed until all replicas \
 were there again; UNPROMPTED, how often they did while nothing happened to any: with r > 0 other leaders are tried \
-now and then.";
+now and then. A round in which another one led already at the signal says nothing, and is repeated.";
 
 /// How it is measured.
 #[derive(Args)]
@@ -63,7 +70,7 @@ pub struct Options {
     #[arg(long, value_name = "N", default_value_t = 10_000,
           value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     keys: u64,
-    /// A write that takes longer ends the benchmark
+    /// A write that takes longer ends the benchmark; loading the keys may take longer
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
     timeout: Duration,
     /// Where the cluster's directory is made, and removed
@@ -102,6 +109,20 @@ struct Round {
     unprompted: u64,
 }
 
+/// What became of a fault.
+struct Outcome {
+    took: Duration,
+    /// Whether the replica led until then.
+    led: bool,
+}
+
+/// What was measured.
+struct Measured {
+    rounds: Vec<Round>,
+    /// Rounds that were repeated.
+    repeated: u32,
+}
+
 /// Runs the command.
 pub fn run(options: &Options) -> Result<ExitCode> {
     let faults = options.bounds.faults()?;
@@ -110,8 +131,8 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     let (guard, cluster, key) = live.start(&options.work, faults, &setting, Made::default())?;
     let one = One { options, guard: &guard, cluster: &cluster, key: &key };
     let done = runtime()?.block_on(tokio::task::LocalSet::new().run_until(one.measure()));
-    let rounds = match done {
-        Ok(rounds) => rounds,
+    let measured = match done {
+        Ok(measured) => measured,
         Err(error) => {
             // If a replica has ended by itself, that is why.
             guard.check()?;
@@ -127,11 +148,15 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         faults.u(),
         faults.r()
     );
-    say!("{}", table(&rounds));
-    let (median, worst) = summary(&rounds);
+    let rounds = &measured.rounds;
+    say!("{}", table(rounds));
+    let (median, worst) = summary(rounds);
     say!("next acknowledged write: median {median} ms, worst {worst} ms of {}", rounds.len());
+    if measured.repeated > 0 {
+        say!("{} rounds were repeated: who was gone led no more", measured.repeated);
+    }
     if let Some(path) = &options.json {
-        let text = format!("{:#}\n", json_of(options, faults.u(), faults.r(), &rounds));
+        let text = format!("{:#}\n", json_of(options, faults.u(), faults.r(), &measured));
         std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(ExitCode::SUCCESS)
@@ -163,9 +188,9 @@ fn table(rounds: &[Round]) -> String {
     aligned(&std::iter::once(head).chain(rows).collect::<Vec<_>>())
 }
 
-fn json_of(options: &Options, u: usize, r: usize, rounds: &[Round]) -> Value {
-    let (median, worst) = summary(rounds);
-    let each = rounds.iter().map(|round| {
+fn json_of(options: &Options, u: usize, r: usize, measured: &Measured) -> Value {
+    let (median, worst) = summary(&measured.rounds);
+    let each = measured.rounds.iter().map(|round| {
         json!({
             "leader": round.leader,
             "next_write_ms": ms(round.took),
@@ -182,6 +207,7 @@ fn json_of(options: &Options, u: usize, r: usize, rounds: &[Round]) -> Value {
         "median_ms": median,
         "worst_ms": worst,
         "rounds": each.collect::<Vec<_>>(),
+        "repeated": measured.repeated,
         "version": env!("CARGO_PKG_VERSION"),
     })
 }
@@ -193,6 +219,14 @@ struct One<'a> {
     key: &'a KeyFile,
 }
 
+/// An error if one of the callers has ended, which only a write that failed makes it do.
+fn none_failed(callers: &mut JoinSet<Result<()>>, when: &str) -> Result<()> {
+    while let Some(ended) = callers.try_join_next() {
+        ended?.with_context(|| format!("a caller's write failed {when}"))?;
+    }
+    Ok(())
+}
+
 /// Who leads, and in which view.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Leader {
@@ -201,88 +235,108 @@ struct Leader {
 }
 
 impl One<'_> {
-    async fn measure(&self) -> Result<Vec<Round>> {
+    async fn measure(&self) -> Result<Measured> {
         let options = self.options;
         let client = connect(self.cluster, self.key)?;
         let workload = Rc::new(Workload::new(options.keys, options.value_size as usize, 0)?);
-        load::preload(std::slice::from_ref(&client), &workload, options.timeout).await?;
+        load::preload(std::slice::from_ref(&client), &workload, LOADING).await?;
         let done = Rc::new(Cell::new(false));
         let call_options = CallOptions { timeout: options.timeout, reply_quorum: None };
-        let callers: Vec<_> = (0..options.clients)
-            .map(|_| {
-                let (client, workload, done) = (client.clone(), workload.clone(), done.clone());
-                tokio::task::spawn_local(async move {
-                    while !done.get() {
-                        workload.call(&client, false, &call_options).await?;
-                    }
-                    anyhow::Ok(())
-                })
-            })
-            .collect();
-        let mut rounds = Vec::new();
+        let mut callers = JoinSet::new();
+        for _ in 0..options.clients {
+            let (client, workload, done) = (client.clone(), workload.clone(), done.clone());
+            callers.spawn_local(async move {
+                while !done.get() {
+                    workload.call(&client, false, &call_options).await?;
+                }
+                anyhow::Ok(())
+            });
+        }
+        let mut measured = Measured { rounds: Vec::new(), repeated: 0 };
+        let mut misses = 0;
         let mut before = self.all_there().await?.view;
-        for number in 1..=options.rounds {
+        while measured.rounds.len() < options.rounds as usize {
+            let number = measured.rounds.len() + 1;
             let first = self.all_there().await?;
             tokio::time::sleep(Duration::from_secs_f64(options.pause)).await;
-            ensure!(
-                callers.iter().all(|caller| !caller.is_finished()),
-                "a write failed before the leader was gone; see the logs of the replicas"
-            );
+            none_failed(&mut callers, "before the leader was gone")?;
             let leader = self.all_there().await?;
             let unprompted = first.view.saturating_sub(before) + (leader.view - first.view);
-            let took = self.without(leader.id, &client, &workload, &call_options).await?;
+            let outcome = self.without(leader, &client, &workload, &call_options).await?;
+            none_failed(&mut callers, "while the leader was gone")?;
+            let took = outcome.took;
             before = self.all_there().await?.view;
+            if !outcome.led {
+                let id = leader.id;
+                eprintln!("  round {number}: replica {id} led no more when it was gone; again");
+                (measured.repeated, misses) = (measured.repeated + 1, misses + 1);
+                ensure!(
+                    misses < MISSES,
+                    "leaders change so often that none can be stopped in time"
+                );
+                continue;
+            }
+            misses = 0;
             let views = before - leader.view;
-            rounds.push(Round { leader: leader.id, took, views, unprompted });
+            measured.rounds.push(Round { leader: leader.id, took, views, unprompted });
             eprintln!("  round {number}: replica {} was gone, {} ms", leader.id, ms(took));
         }
         done.set(true);
-        for caller in callers {
-            caller.await??;
+        while let Some(ended) = callers.join_next().await {
+            ended?.context("a caller's write failed at the end")?;
         }
         client.close().await;
-        Ok(rounds)
+        Ok(measured)
     }
 
     /// The time from the leader's end to the next acknowledged write; then the leader is back.
     async fn without(
         &self,
-        leader: usize,
+        leader: Leader,
         client: &Client,
         workload: &Workload,
         options: &CallOptions,
-    ) -> Result<Duration> {
+    ) -> Result<Outcome> {
         let fault = match self.options.fault {
             What::Kill => Fault::Kill,
             What::Stop => Fault::Stop,
         };
+        let id = leader.id;
         let begun = Instant::now();
-        self.guard.with(|group| process::inflict(&group.running[leader].child, fault))?;
-        workload.call(client, false, options).await.context("no write was acknowledged")?;
+        self.guard.with(|group| process::inflict(&group.running[id].child, fault))?;
+        let reports = self.ask();
+        let written = workload.call(client, false, options).await;
         let took = begun.elapsed();
+        if fault == Fault::Kill {
+            // Whatever came of the write, nobody is to wonder that this one has ended.
+            self.guard.with(|group| group.kill(id))?;
+        }
+        written.context("no write was acknowledged")?;
         if fault == Fault::Stop {
             tokio::time::sleep(STOPPED).await;
-            self.guard
-                .with(|group| process::inflict(&group.running[leader].child, Fault::Continue))?;
-            return Ok(took);
+            self.guard.with(|group| process::inflict(&group.running[id].child, Fault::Continue))?;
+        } else {
+            self.guard.with(|group| group.restart(id))?;
         }
-        while self.guard.with(|group| {
-            group.newly_ended();
-            Ok(group.running[leader].ended.is_none())
-        })? {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        self.guard.with(|group| group.restart(leader))?;
-        Ok(took)
+        // Views only grow: those who are in this one after the signal were in it before.
+        let reports = reports.await?;
+        let led = !reports.is_empty() && reports.iter().all(|report| report.view == leader.view);
+        Ok(Outcome { took, led })
+    }
+
+    /// What those replicas say that answer; they are asked from now on.
+    fn ask(&self) -> JoinHandle<Vec<status::Report>> {
+        let cluster = self.cluster.clone();
+        tokio::task::spawn_blocking(move || {
+            status::ask_all(&cluster).into_iter().flatten().collect()
+        })
     }
 
     /// Waits until all replicas are active, near each other, in one view; gives its leader.
     async fn all_there(&self) -> Result<Leader> {
         let begun = Instant::now();
         loop {
-            let cluster = self.cluster.clone();
-            let reports = tokio::task::spawn_blocking(move || status::ask_all(&cluster)).await?;
-            let reports: Vec<status::Report> = reports.into_iter().flatten().collect();
+            let reports = self.ask().await?;
             let newest = reports.iter().map(|report| report.executed).max().unwrap_or_default();
             let there = |report: &status::Report| {
                 report.state == "active" && report.executed + NEAR >= newest

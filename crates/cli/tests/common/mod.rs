@@ -86,6 +86,16 @@ pub fn send_signal(child: &Child, signal: &str) {
     assert!(sent.success());
 }
 
+/// Replicas of clusters in this directory that run.
+pub fn replicas_in(work: &Path) -> usize {
+    let work = work.to_str().unwrap();
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let command = |entry: std::fs::DirEntry| std::fs::read(entry.path().join("cmdline")).ok();
+    let lines =
+        processes.filter_map(command).map(|line| String::from_utf8_lossy(&line).into_owned());
+    lines.filter(|line| line.contains("replica") && line.contains(work)).count()
+}
+
 /// Rounds of a test that has as many as it is given time for.
 pub fn rounds(usual: usize) -> usize {
     std::env::var("PERDURA_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(usual)

@@ -1,15 +1,17 @@
 //! What this machine takes for each of the things that a write is made of: processor time, user and system, of
 //! this process, measured with the code that replicas run.
 
+use crate::bench::paper::live::Live;
 use crate::process::own_cpu;
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 use bytes::Bytes;
+use perdura_client::bounds::FRAME_TARGET_BYTES;
 use perdura_durability::{Expectation, FileDisk, Log, Options, format, open};
 use perdura_protocol::configuration::Durability;
 use perdura_protocol::keys::Claim;
 use perdura_protocol::{
     Batch, ClusterId, Digest, Frame, Record, ReplicaId, Scheme, SecretKey, SessionId, Slot, Time,
-    View,
+    View, limits,
 };
 use perdura_store::SegmentMap;
 use perdura_transport::{Bounds, Hello, Identity, Link, Received, Role, tune};
@@ -22,12 +24,47 @@ use std::time::Duration;
 
 const CLUSTER: ClusterId = ClusterId([1; 16]);
 
-/// Each term is measured for this time at least, and so many times; the least counts: what disturbs only adds.
-const SPAN: Duration = Duration::from_millis(20);
-const TIMES: u32 = 5;
+/// How much is done to measure a term: all of this several times, of which the least counts, for what disturbs only adds.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    times: u32,
+    /// For so much processor time at least ...
+    span: Duration,
+    /// ... and so often at least; what waits for a disk, so often and no longer.
+    count: u32,
+}
+
+impl Effort {
+    /// Figures that differ little from run to run.
+    pub const FULL: Effort = Effort { times: 5, span: Duration::from_millis(20), count: 64 };
+
+    /// The least processor time that `body` takes, microseconds.
+    fn least<R>(self, mut body: impl FnMut() -> Result<R>) -> Result<f64> {
+        let mut least = f64::INFINITY;
+        for _ in 0..self.times {
+            let before = own_cpu();
+            let mut count = 0u32;
+            while count == 0 || own_cpu().saturating_sub(before) < self.span {
+                for _ in 0..self.count {
+                    black_box(body()?);
+                }
+                count += self.count;
+            }
+            least = least.min(micros(before, own_cpu()) / f64::from(count));
+        }
+        Ok(least)
+    }
+}
+
+fn micros(from: Duration, to: Duration) -> f64 {
+    to.saturating_sub(from).as_secs_f64() * 1e6
+}
 
 /// Bytes of what a replica signs.
 const STATEMENT_BYTES: usize = 120;
+
+/// Bytes of a command besides the value: its kind, its key of 16 bytes, lengths.
+const COMMAND_OVERHEAD_BYTES: usize = 32;
 
 /// Bytes of a small message: a vote.
 const SMALL_BYTES: usize = 140;
@@ -37,7 +74,7 @@ const SMALL_BYTES: usize = 140;
 pub struct Terms {
     /// A signature made.
     pub sign: f64,
-    /// A client's frame verified.
+    /// A frame of the client's verified.
     pub verify_frame: f64,
     /// The votes of a quorum verified at once, the own one left out.
     pub verify_votes: f64,
@@ -58,7 +95,7 @@ pub struct Terms {
     pub put: f64,
 }
 
-/// What a batch holds.
+/// What a slot holds.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     /// Writes in it.
@@ -67,24 +104,6 @@ pub struct Load {
     pub value_bytes: usize,
     /// Votes of others in a quorum.
     pub votes: usize,
-}
-
-/// The least processor time that `body` takes, microseconds.
-fn least<R>(mut body: impl FnMut() -> Result<R>) -> Result<f64> {
-    let mut least = f64::INFINITY;
-    for _ in 0..TIMES {
-        let before = own_cpu();
-        let mut count = 0u32;
-        while count < 8 || own_cpu().saturating_sub(before) < SPAN {
-            for _ in 0..4 {
-                black_box(body()?);
-            }
-            count += 4;
-        }
-        let took = own_cpu().saturating_sub(before).as_secs_f64();
-        least = least.min(took * 1e6 / f64::from(count));
-    }
-    Ok(least)
 }
 
 fn key(of: u8) -> SecretKey {
@@ -99,37 +118,49 @@ fn claims(count: usize) -> Vec<Claim<Vec<u8>>> {
     (0..count as u8).map(claim).collect()
 }
 
-fn batch(load: Load) -> Batch {
-    let session = SessionId { client: key(1).public(), nonce: 1 };
-    let command = Bytes::from(vec![7; load.value_bytes + 32]);
-    let commands = vec![command; load.writes.clamp(1, 1024)];
-    Batch::requests(Time(1), vec![Frame::build(CLUSTER, session, 0, 1, &commands, Some(&key(1)))])
+impl Load {
+    /// A slot's frames: each takes what a client puts into one, of as many writes as there are.
+    pub fn frames(self) -> Result<Vec<Frame>> {
+        let session = SessionId { client: key(1).public(), nonce: 1 };
+        let command = Bytes::from(vec![7; self.value_bytes + COMMAND_OVERHEAD_BYTES]);
+        let fitting = FRAME_TARGET_BYTES / (command.len() + 4);
+        let full = vec![command; self.writes.min(fitting.clamp(1, limits::FRAME_COMMANDS))];
+        ensure!(!full.is_empty(), "no write in a slot");
+        let mut frames = Vec::new();
+        let mut first = 1;
+        while first <= self.writes {
+            let part = &full[..full.len().min(self.writes + 1 - first)];
+            frames.push(Frame::build(CLUSTER, session, 0, first as u64, part, Some(&key(1))));
+            first += part.len();
+        }
+        Ok(frames)
+    }
 }
 
 impl Terms {
-    /// Measures all of them; the log's in `work`.
-    pub fn measure(load: Load, work: &Path) -> Result<Terms> {
+    /// Measures all of them; the log's in a directory in `work` that is gone afterwards.
+    pub fn measure(effort: Effort, load: Load, live: &Live, work: &Path) -> Result<Terms> {
         let signer = key(1);
         let (votes, frame) = (claims(load.votes), claims(1));
         let verify = |claims: &[Claim<Vec<u8>>]| -> Result<()> {
             let genuine = Scheme::Ed25519.verify_every(claims, [3; 32]);
             genuine.then_some(()).context("a genuine signature is not verified")
         };
-        let batch = batch(load);
+        let batch = Batch::requests(Time(1), load.frames()?);
         let raw = batch.raw().clone();
-        let (seal, open) = records(&raw)?;
+        let (seal, open) = records(effort, &raw)?;
         Ok(Terms {
-            sign: least(|| Ok(signer.sign(&[7; STATEMENT_BYTES])))?,
-            verify_frame: least(|| verify(&frame))?,
-            verify_votes: least(|| verify(&votes))?,
-            hash: least(|| Ok(Digest::of(&raw)))?,
+            sign: effort.least(|| Ok(signer.sign(&[7; STATEMENT_BYTES])))?,
+            verify_frame: effort.least(|| verify(&frame))?,
+            verify_votes: effort.least(|| verify(&votes))?,
+            hash: effort.least(|| Ok(Digest::of(&raw)))?,
             seal,
             open,
-            message: sockets(SMALL_BYTES)?,
-            transfer: sockets(raw.len())?,
-            wake: wakes()?,
-            append: appends(&batch, work)?,
-            put: puts(load.value_bytes)?,
+            message: sockets(effort, SMALL_BYTES)?,
+            transfer: sockets(effort, raw.len())?,
+            wake: wakes(effort)?,
+            append: live.in_directory(work, |directory| appends(effort, &batch, directory))?,
+            put: puts(effort, load.value_bytes)?,
         })
     }
 }
@@ -158,12 +189,11 @@ fn carry(from: &mut Link, to: &mut Link) -> Result<()> {
 }
 
 /// A message into records, and out of them.
-fn records(message: &Bytes) -> Result<(f64, f64)> {
+fn records(effort: Effort, message: &Bytes) -> Result<(f64, f64)> {
     let (mut one, mut other) = link()?;
-    let mut wires = vec![Vec::new(); 64];
+    let mut wires = vec![Vec::new(); effort.count as usize];
     let (mut seal, mut open) = (f64::INFINITY, f64::INFINITY);
-    let us = |from: Duration, to: Duration| to.saturating_sub(from).as_secs_f64() * 1e6;
-    for _ in 0..TIMES * 4 {
+    for _ in 0..effort.times * 4 {
         // Records come in their order, and each is taken once.
         let begun = own_cpu();
         for wire in &mut wires {
@@ -178,13 +208,14 @@ fn records(message: &Bytes) -> Result<(f64, f64)> {
         }
         let opened = own_cpu();
         let each = wires.len() as f64;
-        (seal, open) = (seal.min(us(begun, sealed) / each), open.min(us(sealed, opened) / each));
+        (seal, open) =
+            (seal.min(micros(begun, sealed) / each), open.min(micros(sealed, opened) / each));
     }
     Ok((seal, open))
 }
 
 /// From one socket of this process to another, written and read at once.
-fn sockets(bytes: usize) -> Result<f64> {
+fn sockets(effort: Effort, bytes: usize) -> Result<f64> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let mut one = TcpStream::connect(listener.local_addr()?)?;
     let (mut other, _) = listener.accept()?;
@@ -194,7 +225,7 @@ fn sockets(bytes: usize) -> Result<f64> {
     let mut into = vec![0; bytes];
     // What does not fit into the socket's buffers goes in parts.
     let part = bytes.min(32 * 1024);
-    least(|| {
+    effort.least(|| {
         for (out, into) in out.chunks(part).zip(into.chunks_mut(part)) {
             one.write_all(out)?;
             other.read_exact(into)?;
@@ -204,11 +235,11 @@ fn sockets(bytes: usize) -> Result<f64> {
 }
 
 /// From one thread to another and back; half of that.
-fn wakes() -> Result<f64> {
+fn wakes(effort: Effort) -> Result<f64> {
     let (to, inbox) = sync_channel::<()>(1);
     let (back, replies) = sync_channel::<()>(1);
     let echo = std::thread::spawn(move || while inbox.recv().is_ok() && back.send(()).is_ok() {});
-    let pair = least(|| {
+    let pair = effort.least(|| {
         to.send(())?;
         Ok(replies.recv()?)
     })?;
@@ -218,12 +249,8 @@ fn wakes() -> Result<f64> {
 }
 
 /// Appends of one batch each, to a log of a replica's.
-fn appends(batch: &Batch, work: &Path) -> Result<f64> {
-    let directory = tempfile::Builder::new()
-        .prefix("perdura-bench-")
-        .tempdir_in(work)
-        .with_context(|| format!("cannot make a directory in {}", work.display()))?;
-    let mut log = log(directory.path())?;
+fn appends(effort: Effort, batch: &Batch, directory: &Path) -> Result<f64> {
+    let mut log = log(directory)?;
     let votes: Vec<Record> = (1..=2)
         .map(|slot| Record::Vote {
             view: View(0),
@@ -233,19 +260,18 @@ fn appends(batch: &Batch, work: &Path) -> Result<f64> {
         })
         .collect();
     // The files that replicas have after a while are there before anything is measured.
-    for _ in 0..64 {
+    for _ in 0..effort.count {
         log.append(&votes[..1])?;
         log.prepare_free_file()?;
     }
     let mut least = f64::INFINITY;
-    for _ in 0..TIMES {
+    for _ in 0..effort.times {
         let before = own_cpu();
-        for _ in 0..64 {
+        for _ in 0..effort.count {
             log.append(&votes[1..])?;
         }
-        let took = own_cpu().saturating_sub(before).as_secs_f64();
-        least = least.min(took * 1e6 / 64.0);
-        for _ in 0..64 {
+        least = least.min(micros(before, own_cpu()) / f64::from(effort.count));
+        for _ in 0..effort.count {
             log.prepare_free_file()?;
         }
     }
@@ -276,7 +302,7 @@ fn log(root: &Path) -> Result<Log<FileDisk>> {
 }
 
 /// Values written over others, of 10,000 keys.
-fn puts(value_bytes: usize) -> Result<f64> {
+fn puts(effort: Effort, value_bytes: usize) -> Result<f64> {
     let mut map = SegmentMap::new();
     let key = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
     let value = vec![7; value_bytes];
@@ -286,8 +312,56 @@ fn puts(value_bytes: usize) -> Result<f64> {
     };
     (0..10_000).try_for_each(|number| put(&mut map, number))?;
     let mut number = 0u64;
-    least(|| {
+    effort.least(|| {
         number += 7919;
         put(&mut map, number)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LITTLE: Effort = Effort { times: 1, span: Duration::ZERO, count: 2 };
+
+    #[test]
+    fn each_term_is_measured_as_often_as_was_asked_for() {
+        let (times, count) = (LITTLE.times, LITTLE.count);
+        let mut done = 0;
+        LITTLE
+            .least(|| {
+                done += 1;
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!(done, times * count);
+        let work = tempfile::tempdir().unwrap();
+        let load = Load { writes: 4, value_bytes: 100, votes: 2 };
+        let terms = Terms::measure(LITTLE, load, &Live::default(), work.path()).unwrap();
+        let Terms { sign, verify_frame, verify_votes, hash, seal, open, .. } = terms;
+        let Terms { message, transfer, wake, append, put, .. } = terms;
+        let checked = [sign, verify_frame, verify_votes, hash, seal, open];
+        let carried = [message, transfer, wake, append, put];
+        // What a term takes is for nobody to say here; a term that was left out takes forever.
+        assert!(checked.into_iter().chain(carried).all(f64::is_finite), "{terms:?}");
+        assert_eq!(std::fs::read_dir(work.path()).unwrap().count(), 0, "the log is removed");
+    }
+
+    #[test]
+    fn a_slot_has_the_frames_that_a_client_makes_of_its_writes() {
+        let found = |writes, value_bytes| -> Vec<usize> {
+            let frames = Load { writes, value_bytes, votes: 2 }.frames().unwrap();
+            for (frame, next) in frames.iter().zip(&frames[1..]) {
+                assert_eq!(frame.end_number(), next.first_number);
+            }
+            frames.iter().map(|frame| frame.commands().len()).collect()
+        };
+        assert_eq!(found(1, 512), [1]);
+        assert_eq!(found(64, 512), [64]);
+        // A client closes a frame at 256 KiB, or 1,024 commands; what is larger has one by itself.
+        assert_eq!(found(100, 4096), [63, 37]);
+        assert_eq!(found(2500, 0), [1024, 1024, 452]);
+        assert_eq!(found(2, 1 << 20), [1, 1]);
+        assert!(Load { writes: 0, value_bytes: 1, votes: 2 }.frames().is_err());
+    }
 }

@@ -41,6 +41,13 @@ pub struct Live(Arc<Mutex<Option<Running>>>);
 /// Stops it when the measurement ends.
 pub struct Guard(Live);
 
+fn directory(work: &Path) -> Result<TempDir> {
+    tempfile::Builder::new()
+        .prefix("perdura-bench-")
+        .tempdir_in(work)
+        .with_context(|| format!("cannot make a directory in {}", work.display()))
+}
+
 impl Live {
     /// None yet. A signal from now on ends the process, and first what is running then.
     pub fn new() -> Result<Live> {
@@ -60,6 +67,15 @@ impl Live {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Does something in a directory of its own in `work`, which is gone afterwards. A signal waits for
+    /// that, so it is to be short.
+    pub fn in_directory<T>(&self, work: &Path, body: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
+        let _held = self.lock();
+        // Removed before the lock is let go of.
+        let directory = directory(work)?;
+        body(directory.path())
+    }
+
     /// Makes and starts a cluster in a directory of its own in `work`.
     pub fn start(
         &self,
@@ -69,10 +85,7 @@ impl Live {
         made: Made,
     ) -> Result<(Guard, Cluster, KeyFile)> {
         let mut running = self.lock();
-        let directory = tempfile::Builder::new()
-            .prefix("perdura-bench-")
-            .tempdir_in(work)
-            .with_context(|| format!("cannot make a directory in {}", work.display()))?;
+        let directory = directory(work)?;
         let dir = directory.path().join("cluster");
         let places = Place::all(faults.n(), &[], None, false)?;
         let Made { service, tuning, transfer, debug } = made;

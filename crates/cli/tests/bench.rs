@@ -1,0 +1,71 @@
+//! Benchmarks that make a cluster of their own, in the small: what they print, and what they leave behind.
+
+mod common;
+
+use common::{Ran, program, replicas_in};
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// Runs a benchmark in `work`, which is empty afterwards.
+#[track_caller]
+fn bench(work: &Path, arguments: &[&str]) -> Ran {
+    let mut command = program();
+    command.arg("bench").args(arguments).arg("--work").arg(work);
+    let ran = Ran::from(command.output().unwrap());
+    assert_eq!(std::fs::read_dir(work).unwrap().count(), 0, "something is left behind: {ran:?}");
+    assert_eq!(replicas_in(work), 0, "a replica is left behind: {ran:?}");
+    ran
+}
+
+fn read(path: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+const SMALL: [&str; 6] = ["--crash", "1", "--keys", "50", "--pause", "0.1"];
+
+#[test]
+fn a_leader_is_killed_or_stopped_and_the_next_write_is_timed() {
+    let (work, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for fault in ["kill", "stop"] {
+        let path = out.path().join(fault);
+        let once = ["failover", "--rounds", "1", "--clients", "2", "--fault", fault, "--json"];
+        let all = [&once[..], &[path.to_str().unwrap()], &SMALL].concat();
+        let table = bench(work.path(), &all).ok();
+        assert!(table.contains(&format!("{fault} of the leader")), "{table}");
+        assert!(table.contains("next acknowledged write: median"), "{table}");
+        let result = read(&path);
+        assert_eq!(
+            (&result["fault"], &result["faults"]),
+            (&json!(fault), &json!({"u": 1, "r": 0}))
+        );
+        let rounds = result["rounds"].as_array().unwrap();
+        assert_eq!(rounds.len(), 1);
+        assert!(rounds[0]["next_write_ms"].is_number() && result["repeated"].is_number());
+        assert!(rounds[0]["views"].as_u64().unwrap() >= 1, "the leader changed: {result}");
+    }
+}
+
+/// The others give a leader whose link is gone more time than this write has.
+#[test]
+fn a_write_that_is_not_acknowledged_in_time_is_what_the_user_reads_of() {
+    let work = tempfile::tempdir().unwrap();
+    let once = ["failover", "--rounds", "1", "--clients", "0", "--timeout", "20ms"];
+    let ran = bench(work.path(), &[&once[..], &SMALL].concat());
+    ran.failed(1, &["no write was acknowledged"]);
+    assert!(!ran.error.contains("ended"), "we killed it, it did not end by itself: {ran:?}");
+}
+
+#[test]
+fn the_terms_of_a_write_are_printed_beside_what_it_costs() {
+    let (work, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let path = out.path().join("floor.json");
+    let once = ["floor", "--byzantine", "1", "--clients", "8", "--seconds", "0.2", "--json"];
+    let table = bench(work.path(), &[&once[..], &[path.to_str().unwrap()]].concat()).ok();
+    for term in ["the batch hashed", "votes signed", "are not in a term"] {
+        assert!(table.contains(term), "{table}");
+    }
+    let result = read(&path);
+    assert_eq!((&result["clients"], &result["faults"]), (&json!(8), &json!({"u": 1, "r": 1})));
+    assert!(result["writes_a_slot"].as_f64().unwrap() > 0.0, "{result}");
+    assert_eq!(result["terms"].as_array().unwrap().len(), 11);
+}
