@@ -292,13 +292,9 @@ impl Group {
             self.flights.first_entry().filter(|next| next.key().0 <= self.turns)
         {
             let Flight { from, to, wire } = flight.remove();
-            let mut socket = &wire[..];
-            while !socket.is_empty() {
+            for read in wire.chunks(READ_BYTES) {
                 let Some(link) = &mut self.links[to][from] else { panic!("{from} {to}") };
-                self.counts.links.of(|| {
-                    link.read_from(&mut socket, READ_BYTES).unwrap();
-                    link.take_in().unwrap();
-                });
+                self.counts.links.of(|| link.feed(read).unwrap());
                 loop {
                     let Some(link) = &mut self.links[to][from] else { panic!("{from} {to}") };
                     let received = self.counts.links.of(|| link.next_received().unwrap());
