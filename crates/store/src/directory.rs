@@ -60,6 +60,12 @@ impl Directory {
         self.count
     }
 
+    /// Number of chunks.
+    #[cfg(test)]
+    pub(crate) fn chunks(&self) -> usize {
+        self.chunks.len()
+    }
+
     /// Where the segment is to whose range `key` belongs.
     pub(crate) fn find(&self, key: &[u8]) -> Place {
         let chunk = last_not_above(&self.bounds, key);

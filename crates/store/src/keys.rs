@@ -3,9 +3,14 @@
 //! them at once.
 
 /// Keys by index. Empty to begin with.
+///
+/// Invariants: while all keys have the same length, which is not 0, `ends` is empty: where a key ends follows from its
+/// index then, and a search touches nothing else. From the first other key on, `width` is 0 and `ends` says it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Keys {
     bytes: Vec<u8>,
+    count: usize,
+    width: usize,
     // Where each key ends; it starts where the one before it ends.
     ends: Vec<u32>,
 }
@@ -17,15 +22,19 @@ fn offset(position: usize) -> u32 {
 
 impl Keys {
     pub(crate) fn len(&self) -> usize {
-        self.ends.len()
+        self.count
     }
 
     fn start(&self, index: usize) -> usize {
-        if index == 0 { 0 } else { self.ends[index - 1] as usize }
+        match index {
+            0 => 0,
+            _ if self.width > 0 => index * self.width,
+            _ => self.ends[index - 1] as usize,
+        }
     }
 
     pub(crate) fn get(&self, index: usize) -> &[u8] {
-        &self.bytes[self.start(index)..self.ends[index] as usize]
+        &self.bytes[self.start(index)..self.start(index + 1)]
     }
 
     pub(crate) fn last(&self) -> Option<&[u8]> {
@@ -48,43 +57,84 @@ impl Keys {
 
     /// Puts `key` in front of the one at `index`, where [`Keys::find`] says that it belongs.
     pub(crate) fn insert(&mut self, index: usize, key: &[u8]) {
+        self.admit(key.len());
         let start = self.start(index);
         self.bytes.splice(start..start, key.iter().copied());
-        self.ends.insert(index, offset(start));
-        let length = offset(key.len());
-        self.ends[index..].iter_mut().for_each(|end| *end += length);
+        self.count += 1;
+        if self.width == 0 {
+            self.ends.insert(index, offset(start));
+            let length = offset(key.len());
+            self.ends[index..].iter_mut().for_each(|end| *end += length);
+        }
     }
 
     pub(crate) fn remove(&mut self, index: usize) {
-        let (start, end) = (self.start(index), self.ends[index]);
-        self.bytes.drain(start..end as usize);
-        self.ends.remove(index);
-        let length = end - offset(start);
-        self.ends[index..].iter_mut().for_each(|end| *end -= length);
+        let (start, end) = (self.start(index), self.start(index + 1));
+        self.bytes.drain(start..end);
+        self.count -= 1;
+        if self.width == 0 {
+            self.ends.remove(index);
+            let length = offset(end - start);
+            self.ends[index..].iter_mut().for_each(|end| *end -= length);
+        }
     }
 
     /// Adds a key that is above all others.
     pub(crate) fn push(&mut self, key: &[u8]) {
+        self.admit(key.len());
         self.bytes.extend_from_slice(key);
-        self.ends.push(offset(self.bytes.len()));
+        self.count += 1;
+        if self.width == 0 {
+            self.ends.push(offset(self.bytes.len()));
+        }
     }
 
     /// Adds keys that are above all others.
     pub(crate) fn append(&mut self, right: &Keys) {
-        let start = offset(self.bytes.len());
-        self.bytes.extend_from_slice(&right.bytes);
-        self.ends.extend(right.ends.iter().map(|end| start + end));
+        (0..right.len()).for_each(|index| self.push(right.get(index)));
     }
 
     /// Cuts off the keys from `index` on.
     pub(crate) fn split_off(&mut self, index: usize) -> Keys {
         let start = self.start(index);
         let bytes = self.bytes.split_off(start);
-        let mut ends = self.ends.split_off(index);
+        let (width, count) = (self.width, self.count - index);
+        let mut ends = self.ends.split_off(index.min(self.ends.len()));
         ends.iter_mut().for_each(|end| *end -= offset(start));
+        self.count = index;
         self.bytes.shrink_to_fit();
         self.ends.shrink_to_fit();
-        Keys { bytes, ends }
+        let mut right = Keys { bytes, count, width, ends };
+        self.measure();
+        right.measure();
+        right
+    }
+
+    /// Gives back what is there for more.
+    pub(crate) fn shrink(&mut self) {
+        self.bytes.shrink_to_fit();
+        self.ends.shrink_to_fit();
+    }
+
+    /// A key of so many bytes is about to be added.
+    fn admit(&mut self, bytes: usize) {
+        if self.count == 0 {
+            (self.width, self.ends) = (bytes, Vec::new());
+        } else if self.width > 0 && self.width != bytes {
+            let ends = (1..=self.count).map(|index| offset(index * self.width)).collect();
+            (self.width, self.ends) = (0, ends);
+        }
+    }
+
+    /// Keys of one length may be left where there were others.
+    fn measure(&mut self) {
+        let Some(width) = self.ends.first().map(|end| *end as usize).filter(|width| *width > 0)
+        else {
+            return;
+        };
+        if (1..=self.count).zip(&self.ends).all(|(index, end)| index * width == *end as usize) {
+            (self.width, self.ends) = (width, Vec::new());
+        }
     }
 }
 
@@ -117,5 +167,56 @@ mod tests {
         keys.append(&right);
         assert_eq!(list(&keys), [&b""[..], b"b", b"mm", b"zzzz"]);
         assert_eq!(Keys::default().last(), None);
+    }
+
+    /// Everything that can be done, beside a plain vector: with keys of one length, then with others, and again.
+    #[test]
+    fn keys_of_any_lengths_are_what_was_put_there() {
+        let mut state = 7_u64;
+        let mut below = |bound: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) as usize % bound
+        };
+        let (mut keys, mut model) = (Keys::default(), Vec::<Vec<u8>>::new());
+        let (mut even, mut uneven) = (0, 0);
+        for step in 0..20_000 {
+            let length = if step / 1000 % 2 == 0 { 4 } else { below(7) };
+            let key: Vec<u8> = (0..length).map(|_| below(256) as u8).collect();
+            match (below(10), keys.find(&key)) {
+                (0..5, Err(place)) if model.len() < 200 => {
+                    assert_eq!(model.binary_search(&key), Err(place));
+                    keys.insert(place, &key);
+                    model.insert(place, key);
+                }
+                (5..8, _) if !model.is_empty() => {
+                    let place = below(model.len());
+                    keys.remove(place);
+                    model.remove(place);
+                }
+                (8, _) if step % 20 == 0 => {
+                    let place = below(model.len() + 1);
+                    let right = keys.split_off(place);
+                    assert!(list(&right) == model[place..] && list(&keys) == model[..place]);
+                    keys.append(&right);
+                }
+                (9, _) if step % 300 == 0 => {
+                    keys.split_off(0);
+                    model.clear();
+                }
+                _ => {}
+            }
+            assert!(list(&keys) == model, "{step}");
+            for (index, key) in model.iter().enumerate() {
+                assert_eq!(keys.find(key), Ok(index));
+            }
+            if keys.width > 0 {
+                assert!(keys.ends.is_empty() && model.iter().all(|key| key.len() == keys.width));
+                even += usize::from(model.len() > 10);
+            } else {
+                assert_eq!(keys.ends.len(), model.len());
+                uneven += usize::from(model.len() > 10);
+            }
+        }
+        assert!(even > 1000 && uneven > 1000, "{even} {uneven}");
     }
 }

@@ -249,6 +249,7 @@ impl Snapshot for MapSnapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeMap;
 
     /// A map of `count` entries of about 1 KiB, in as many segments as that takes.
     fn filled(count: u32) -> SegmentMap {
@@ -309,5 +310,70 @@ mod tests {
             .filter(|segment| !segment.is_digested())
             .count();
         assert_eq!(forgotten, 1);
+    }
+
+    /// Enough segments that chunks of them are split, and join again: beside a plain map.
+    #[test]
+    fn hundreds_of_segments_come_and_go() {
+        let mut state = 3_u64;
+        let mut below = |bound: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) as usize % bound
+        };
+        let (mut map, mut model) = (SegmentMap::new(), BTreeMap::<Vec<u8>, Vec<u8>>::new());
+        let (mut most, mut held) = ((0, 0), Vec::new());
+        let key = |number: usize| (number as u32).wrapping_mul(2_654_435_761).to_be_bytes();
+        for step in 0..160_000 {
+            let number = below(50_000);
+            // It grows, and shrinks again.
+            if below(10) < if step < 80_000 { 9 } else { 1 } {
+                let value = vec![step as u8; [900, 1100, 200][below(3)]];
+                map.put(&key(number), &value, u64::MAX).unwrap();
+                model.insert(key(number).to_vec(), value);
+            } else {
+                assert_eq!(map.remove(&key(number)), model.remove(&key(number)[..]).is_some());
+            }
+            most = most.max((map.segments(), map.segments.chunks()));
+            if step % 20_000 == 19_999 {
+                held.push((map.snapshot(), map.bytes()));
+                check(&map, &model, below(50_000), key);
+            }
+        }
+        assert!(most.0 > 400 && most.1 > 4, "{most:?}");
+        for number in 0..50_000 {
+            assert_eq!(map.remove(&key(number)), model.remove(&key(number)[..]).is_some());
+            if number % 10_000 == 0 {
+                check(&map, &model, number, key);
+            }
+        }
+        assert_eq!((map.segments(), map.segments.chunks(), map.bytes()), (1, 1, 0));
+        for (snapshot, bytes) in held {
+            let pieces = (0..snapshot.segments()).map(|index| snapshot.segment(index)).collect();
+            assert_eq!(SegmentMap::restore(pieces).unwrap().bytes(), bytes);
+        }
+    }
+
+    fn check(
+        map: &SegmentMap,
+        model: &BTreeMap<Vec<u8>, Vec<u8>>,
+        middle: usize,
+        key: impl Fn(usize) -> [u8; 4],
+    ) {
+        assert_eq!(map.entries(), model.len() as u64);
+        let all = |map: &SegmentMap| -> Vec<(Vec<u8>, Vec<u8>)> {
+            map.range(b"", None).map(|(key, value)| (key.to_vec(), value.to_vec())).collect()
+        };
+        assert!(all(map).iter().map(|(key, value)| (key, value)).eq(model));
+        let (start, end) = (key(middle).min(key(middle + 9)), key(middle).max(key(middle + 9)));
+        let expected = model.range(start.to_vec()..end.to_vec()).map(|(k, v)| (&k[..], &v[..]));
+        assert!(map.range(&start, Some(&end)).eq(expected.clone()));
+        assert!(map.range(&start, Some(&end)).rev().eq(expected.rev()));
+        let snapshot = map.snapshot();
+        let pieces: Vec<Bytes> =
+            (0..snapshot.segments()).map(|index| snapshot.segment(index)).collect();
+        let restored = SegmentMap::restore(pieces.clone()).unwrap();
+        assert!(all(&restored) == all(map));
+        let again = restored.snapshot();
+        assert!((0..again.segments()).map(|index| again.segment(index)).eq(pieces));
     }
 }

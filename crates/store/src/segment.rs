@@ -174,6 +174,8 @@ impl Segment {
             }
         }
         reader.finish()?;
+        segment.keys.shrink();
+        segment.values.shrink();
         Ok((bound[..].into(), segment))
     }
 }

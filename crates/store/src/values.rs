@@ -54,6 +54,7 @@ impl Values {
                 *length = offset(value.len());
                 let start = *start as usize;
                 self.buffer[start..start + value.len()].copy_from_slice(value);
+                self.tidy();
             }
             Slot::Long(old) if value.len() == old.len() => match Arc::get_mut(old) {
                 Some(owned) => owned.copy_from_slice(value),
@@ -101,6 +102,12 @@ impl Values {
         right
     }
 
+    /// Gives back what is there for more.
+    pub(crate) fn shrink(&mut self) {
+        self.slots.shrink_to_fit();
+        self.buffer.shrink_to_fit();
+    }
+
     /// A slot for a value, which is in nobody's order yet.
     fn store(&mut self, value: &[u8]) -> Slot {
         if value.len() > SHORT_BYTES {
@@ -108,6 +115,10 @@ impl Values {
         }
         self.tidy();
         let start = offset(self.buffer.len());
+        if self.buffer.capacity() - self.buffer.len() < value.len() {
+            // By an eighth: what entries count for in the state leaves no room for twice their values.
+            self.buffer.reserve_exact(value.len() + self.buffer.len() / 8);
+        }
         self.buffer.extend_from_slice(value);
         Slot::Short { start, length: offset(value.len()) }
     }
@@ -119,9 +130,9 @@ impl Values {
         }
     }
 
-    /// Packs the buffer if most of it is unused.
+    /// Packs the buffer if a quarter of it is unused, and more than a few values.
     fn tidy(&mut self) {
-        if self.unused > SHORT_BYTES && 2 * self.unused > self.buffer.len() {
+        if self.unused > 4 * SHORT_BYTES && 4 * self.unused > self.buffer.len() {
             self.buffer = pack(&self.buffer, &mut self.slots);
             self.unused = 0;
         }
@@ -160,6 +171,28 @@ mod tests {
 
     fn all(values: &Values) -> impl Iterator<Item = &[u8]> {
         (0..values.len()).map(|index| values.get(index))
+    }
+
+    /// Memory follows the values: what is unused, and what is there for more.
+    #[track_caller]
+    fn assert_bounded(values: &Values, used: usize) {
+        assert!(values.unused <= 4 * SHORT_BYTES + used / 2, "{} of {used}", values.unused);
+        let capacity = values.buffer.capacity();
+        assert!(capacity <= 2 * used + 6 * SHORT_BYTES, "{capacity} for {used}");
+    }
+
+    #[test]
+    fn values_that_shrink_or_grow_in_place_give_their_memory_back() {
+        let mut values = Values::default();
+        (0..195).for_each(|index| values.insert(index, &[1; SHORT_BYTES]));
+        for size in [250, 100, 5, 0, 7, 255, 256, 255, 256, 3] {
+            for index in 0..195 {
+                values.replace(index, &vec![7; size]);
+                let used = (0..195).map(|index| values.get(index).len()).sum();
+                assert_bounded(&values, used);
+            }
+        }
+        assert!(all(&values).all(|value| value == [7; 3]));
     }
 
     /// Everything that can be done, beside a plain vector, in an order that a small generator chooses.
@@ -206,7 +239,7 @@ mod tests {
             let short = model.iter().map(Vec::len).filter(|length| *length <= SHORT_BYTES);
             let used: usize = short.sum();
             assert_eq!(used + values.unused, values.buffer.len());
-            assert!(values.buffer.len() <= 2 * used + 2 * SHORT_BYTES + 1, "{step}");
+            assert_bounded(&values, used);
         }
     }
 

@@ -145,8 +145,7 @@ fn provider(aes: bool) -> CryptoProvider {
     }
 }
 
-/// Whether the processor has instructions for AES and for GCM's hash. Without them AES is slow, and its time
-/// depends on what is encrypted.
+/// Whether the processor has instructions for AES and for GCM's hash. Without them AES is slow.
 fn has_aes() -> bool {
     #[cfg(target_arch = "x86_64")]
     return std::is_x86_feature_detected!("aes") && std::is_x86_feature_detected!("pclmulqdq");

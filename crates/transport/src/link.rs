@@ -153,6 +153,10 @@ impl Link {
             self.arrived = arrived.bytes;
             return Ok(arrived);
         }
+        if self.records.is_some() {
+            // The peer has said that nothing more comes.
+            return Ok(Arrived { bytes: 0, all: true });
+        }
         self.early.reserve(HANDSHAKE_READ_BYTES);
         uninit::read(socket, &mut self.early, most.min(HANDSHAKE_READ_BYTES))
     }

@@ -318,9 +318,12 @@ impl One<'_> {
         } else {
             self.guard.with(|group| group.restart(id))?;
         }
-        // Views only grow: those who are in this one after the signal were in it before.
+        // Views only grow, and a replica tells of a new one at once: those who are in this one after the signal
+        // were in it before.
         let reports = reports.await?;
-        let led = !reports.is_empty() && reports.iter().all(|report| report.view == leader.view);
+        let others = || reports.iter().filter(|report| usize::from(report.id) != id);
+        ensure!(others().next().is_some(), "no replica said in which view it is after the fault");
+        let led = others().all(|report| report.view == leader.view);
         Ok(Outcome { took, led })
     }
 

@@ -9,16 +9,12 @@ use perdura_client::{Client, Options};
 use std::cell::{Cell, RefCell};
 use std::io::IsTerminal;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// Loading transactions in flight.
 const LOADS: u64 = 16;
-
-/// A caller that waits looks so often whether it is to end.
-const GLANCE: Duration = Duration::from_millis(100);
 
 /// What is asked for.
 pub struct Demand {
@@ -34,8 +30,13 @@ pub struct Demand {
     pub timeout: Duration,
     /// Keep when each operation was due and how long it took.
     pub trace: bool,
-    /// Set when the callers are to end before their time.
-    pub stop: Arc<AtomicBool>,
+    /// True when the callers are to end before their time.
+    pub stop: watch::Receiver<bool>,
+}
+
+/// For callers that nothing ends before their time.
+pub fn never() -> watch::Receiver<bool> {
+    watch::channel(false).1
 }
 
 /// An operation that ended ok.
@@ -85,7 +86,7 @@ struct Run {
     errors: Cell<u64>,
     error: RefCell<Option<String>>,
     trace: Option<RefCell<Vec<Ended>>>,
-    stop: Arc<AtomicBool>,
+    stop: watch::Receiver<bool>,
 }
 
 fn progress(length: u64, template: &str) -> Result<ProgressBar> {
@@ -152,7 +153,7 @@ pub async fn measure(
         errors: Cell::new(0),
         error: RefCell::new(None),
         trace: demand.trace.then(RefCell::default),
-        stop: Arc::clone(&demand.stop),
+        stop: demand.stop.clone(),
     });
     let mut callers = Vec::new();
     for number in 0..demand.callers as usize {
@@ -231,18 +232,21 @@ impl Run {
             return None;
         }
         self.next.set(number + 1);
-        while !self.stopped() {
-            let now = Instant::now();
-            if now >= due {
-                return Some(due);
+        let mut stop = self.stop.clone();
+        let told = async {
+            if stop.wait_for(|stop| *stop).await.is_err() {
+                // Nobody is left who could tell.
+                std::future::pending::<()>().await;
             }
-            tokio::time::sleep_until(due.min(now + GLANCE)).await;
+        };
+        tokio::select! {
+            () = tokio::time::sleep_until(due) => Some(due),
+            () = told => None,
         }
-        None
     }
 
     fn stopped(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
+        *self.stop.borrow()
     }
 }
 

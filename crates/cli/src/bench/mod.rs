@@ -24,8 +24,6 @@ use report::Report;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use workload::Workload;
 
@@ -184,9 +182,12 @@ fn run_load(operation: Operation, arguments: &Load) -> Result<ExitCode> {
         let connections = (0..arguments.connections).map(|_| connect(&cluster, &key));
         let clients: Vec<Client> = connections.collect::<Result<_>>()?;
         load::preload(&clients, &workload, arguments.timeout).await?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&stop);
-        process::on_stop(move |_| told.store(true, Ordering::Relaxed))?;
+        let (told, stop) = tokio::sync::watch::channel(false);
+        process::on_stop(move |_| {
+            told.send_replace(true);
+            // Whoever looks later is told as well.
+            std::mem::forget(told);
+        })?;
         let pids = local_replicas(&cluster);
         let (server, own) = (cpu_of(&pids), cpu_time(std::process::id()));
         let demand = Demand {
@@ -196,7 +197,7 @@ fn run_load(operation: Operation, arguments: &Load) -> Result<ExitCode> {
             fast: arguments.fast,
             timeout: arguments.timeout,
             trace: false,
-            stop: Arc::clone(&stop),
+            stop,
         };
         let measured = load::measure(&clients, &workload, &demand).await?;
         let server = cpu_of(&pids).zip(server).map(|(after, before)| after.saturating_sub(before));

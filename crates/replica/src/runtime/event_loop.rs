@@ -348,7 +348,8 @@ impl<S: Service> EventLoop<S> {
         }
         self.hub.flush();
         self.slowness.note("a round of the event loop", begun.elapsed());
-        if now.monotonic_ms >= self.reported_ms + REPORT_MS {
+        // A change of the view is told at once.
+        if now.monotonic_ms >= self.reported_ms + REPORT_MS || self.node.view() != self.view {
             self.reported_ms = now.monotonic_ms;
             self.report();
             self.close_revoked();

@@ -17,7 +17,6 @@ use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 use terms::{Effort, Load, Terms};
 
@@ -35,6 +34,9 @@ while what is measured is of replicas alone.";
 
 /// How long a write may take.
 const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Replicas publish what they say of themselves at least as often.
+const REPORTED: Duration = Duration::from_millis(250);
 
 /// What is measured.
 #[derive(Args)]
@@ -197,17 +199,20 @@ fn cluster(live: &Live, options: &Options, faults: Faults) -> Result<Measured> {
             fast: false,
             timeout: TIMEOUT,
             trace: false,
-            stop: Arc::default(),
+            stop: load::never(),
         };
         load::measure(&clients, &workload, &demand(options.seconds / 2.0)).await?;
         let pids = guard.pids();
-        let executed = || -> u64 {
+        let executed = async || -> u64 {
+            // What replicas say of themselves is some time old.
+            tokio::time::sleep(REPORTED).await;
             let reports = status::ask_all(&cluster).into_iter().flatten();
             reports.map(|report| report.executed).max().unwrap_or_default()
         };
-        let (slots, cpu) = (executed(), cpu_of(&pids));
+        let (slots, cpu) = (executed().await, cpu_of(&pids));
         let measured = load::measure(&clients, &workload, &demand(options.seconds)).await?;
-        let (slots, cpu) = (executed().saturating_sub(slots), cpu_of(&pids).zip(cpu));
+        let cpu = cpu_of(&pids).zip(cpu);
+        let slots = executed().await.saturating_sub(slots);
         let writes = measured.completed();
         ensure!(writes > 0 && slots > 0, "no write succeeded");
         let (after, before) = cpu.context("the processor time of the replicas is not known")?;

@@ -34,9 +34,9 @@ pub struct Made {
     pub debug: bool,
 }
 
-/// Where it is, so that a signal finds it.
+/// Where it is, so that a signal finds it; and a directory that something else uses.
 #[derive(Clone, Default)]
-pub struct Live(Arc<Mutex<Option<Running>>>);
+pub struct Live(Arc<Mutex<Option<Running>>>, Arc<Mutex<Option<TempDir>>>);
 
 /// Stops it when the measurement ends.
 pub struct Guard(Live);
@@ -55,9 +55,9 @@ impl Live {
         let to_stop = live.clone();
         process::on_stop(move |signal| {
             // Nothing is started any more while this is held, and it is held to the end.
-            let mut running = to_stop.lock();
+            let (mut running, mut directory) = (to_stop.lock(), to_stop.lock_directory());
             eprintln!("perdura: {signal}: stopping");
-            drop(running.take());
+            drop((running.take(), directory.take()));
             std::process::exit(1);
         })?;
         Ok(live)
@@ -67,13 +67,18 @@ impl Live {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something in a directory of its own in `work`, which is gone afterwards. A signal waits for
-    /// that, so it is to be short.
+    fn lock_directory(&self) -> MutexGuard<'_, Option<TempDir>> {
+        self.1.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does something in a directory of its own in `work`, which is gone afterwards, or when a signal ends the process.
     pub fn in_directory<T>(&self, work: &Path, body: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
-        let _held = self.lock();
-        // Removed before the lock is let go of.
-        let directory = directory(work)?;
-        body(directory.path())
+        let mut held = self.lock_directory();
+        let path = held.insert(directory(work)?).path().to_owned();
+        drop(held);
+        let done = body(&path);
+        drop(self.lock_directory().take());
+        done
     }
 
     /// Makes and starts a cluster in a directory of its own in `work`.

@@ -16,7 +16,6 @@ use perdura_protocol::Faults;
 use perdura_protocol::configuration::ServiceKind;
 use serde::Serialize;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// A cluster has to take its keys within this time for each of its commands.
@@ -153,7 +152,7 @@ async fn run(
         fast: false,
         timeout: options.timeout,
         trace: false,
-        stop: Arc::default(),
+        stop: load::never(),
     };
     if let Some(seconds) = options.warm_up {
         load::measure(&clients, &workload, &demand(most, seconds)).await?;

@@ -17,7 +17,6 @@ use perdura_protocol::Faults;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
@@ -225,7 +224,7 @@ impl One<'_> {
             fast: false,
             timeout: options.timeout,
             trace: true,
-            stop: Arc::default(),
+            stop: load::never(),
         };
         eprintln!("  {rate:.0} writes in a second for {} s", options.seconds);
         let (began, ticks) = (second_of_day(SystemTime::now()), processor_ticks());
@@ -288,7 +287,7 @@ impl One<'_> {
             fast: false,
             timeout,
             trace: false,
-            stop: Arc::default(),
+            stop: load::never(),
         };
         load::measure(clients, workload, &demand).await
     }

@@ -1,0 +1,13 @@
+//! A later release of the allocator may number its options in another way. In a process of its own, since options are
+//! set while there is one thread that uses them.
+
+#[path = "../src/allocator.rs"]
+mod allocator;
+
+#[test]
+fn the_option_is_the_one_that_is_meant() {
+    assert!(allocator::keep_free_memory());
+    // It is not what it was by default any more.
+    let given = std::env::var_os("MIMALLOC_PURGE_DELAY").is_some();
+    assert_eq!(allocator::keep_free_memory(), given);
+}
