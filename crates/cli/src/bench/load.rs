@@ -239,9 +239,9 @@ impl Run {
                 std::future::pending::<()>().await;
             }
         };
-        tokio::select! {
-            () = tokio::time::sleep_until(due) => Some(due),
-            () = told => None,
+        match tokio::time::timeout_at(due, told).await {
+            Ok(()) => None,
+            Err(_) => Some(due),
         }
     }
 
