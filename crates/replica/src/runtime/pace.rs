@@ -1,5 +1,5 @@
 //! How fast a checkpoint is written, so that the flushes of the log do not suffer: at a fixed rate,
-//! or as fast as it goes while the log's flushes take what they usually take, with pauses that
+//! or for half of the time while the log's flushes take what they usually take, with pauses that
 //! double while they take longer.
 //!
 //! And how fast a state is digested: all replicas digest each boundary's state, at the same time, and in most
@@ -76,19 +76,25 @@ pub(super) struct Pacer {
     due: Option<Instant>,
     seen: u64,
     pause: Duration,
+    // The end of the last pause.
+    resumed: Option<Instant>,
 }
 
 impl Pacer {
     /// With a rate, or, if that is 0, as the log's flushes allow.
     pub fn new(bytes_per_s: u64) -> Pacer {
-        Pacer { bytes_per_s, due: None, seen: 0, pause: Duration::ZERO }
+        Pacer { bytes_per_s, due: None, seen: 0, pause: Duration::ZERO, resumed: None }
     }
 
     /// `bytes` were written by `now`, after a pause of what this said last: how long to wait
     /// before the next ones.
     pub fn wrote(&mut self, now: Instant, bytes: u64, flushes: Flushes) -> Duration {
         if self.bytes_per_s == 0 {
-            return self.adapt(flushes);
+            // As long as what was written took: the disk and the processors are the log's for half of the time.
+            let took = self.resumed.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
+            let pause = self.adapt(flushes).max(took.min(MOST_PAUSE));
+            self.resumed = Some(now + pause);
+            return pause;
         }
         let takes = Duration::from_secs_f64(bytes as f64 / self.bytes_per_s as f64);
         // A disk that was slower than the rate does not make up for it.
@@ -265,6 +271,30 @@ mod tests {
     }
 
     #[test]
+    fn the_disk_is_left_alone_for_half_of_the_time() {
+        let (mut now, mut flushes) = (Instant::now(), Flushes::default());
+        flushes.note(MS, true);
+        let mut pacer = Pacer::new(0);
+        let mut pause = |took_ms: u32, flushes| {
+            now += took_ms * MS;
+            let pause = pacer.wrote(now, MIB, flushes);
+            now += pause;
+            pause.as_millis()
+        };
+        assert_eq!(
+            [5, 2, 3, 0, 40, 900, 1].map(|took| pause(took, flushes)),
+            [0, 2, 3, 0, 40, 64, 1]
+        );
+        // A flush was slow.
+        flushes.note(5 * MS, false);
+        assert_eq!(pause(2, flushes), 4);
+        flushes.note(5 * MS, false);
+        assert_eq!(pause(2, flushes), 8);
+        assert_eq!(pause(2, flushes), 4, "none since");
+        assert_eq!(pause(20, flushes), 20);
+    }
+
+    #[test]
     fn a_flush_that_does_not_end_is_a_slow_one() {
         let (watch, start) = (FlushWatch::default(), Instant::now());
         let flush = |from: Duration, to: Duration| {
@@ -279,9 +309,9 @@ mod tests {
             let now = start + ms * MS;
             pacer.wrote(now, MIB, watch.flushes(now)).as_millis()
         };
-        assert_eq!([16, 17, 30, 900].map(&mut pause), [0, 4, 8, 16]);
-        watch.end(start + 901 * MS);
-        assert_eq!([902, 903, 904, 905].map(&mut pause), [32, 16, 8, 4]);
+        assert_eq!([16, 17, 21, 29].map(&mut pause), [0, 4, 8, 16]);
+        watch.end(start + 44 * MS);
+        assert_eq!([45, 77, 93, 101].map(&mut pause), [32, 16, 8, 4]);
     }
 
     #[test]
