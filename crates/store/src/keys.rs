@@ -77,6 +77,9 @@ impl Keys {
             let length = offset(end - start);
             self.ends[index..].iter_mut().for_each(|end| *end -= length);
         }
+        if self.bytes.capacity() > 2 * self.bytes.len() + 1024 {
+            self.shrink();
+        }
     }
 
     /// Adds a key that is above all others.
@@ -118,6 +121,10 @@ impl Keys {
 
     /// A key of so many bytes is about to be added.
     fn admit(&mut self, bytes: usize) {
+        if self.bytes.capacity() - self.bytes.len() < bytes {
+            // By an eighth, as for values.
+            self.bytes.reserve_exact(bytes + self.bytes.len() / 8);
+        }
         if self.count == 0 {
             (self.width, self.ends) = (bytes, Vec::new());
         } else if self.width > 0 && self.width != bytes {

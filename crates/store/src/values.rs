@@ -76,6 +76,9 @@ impl Values {
     pub(crate) fn remove(&mut self, index: usize) {
         self.free(index);
         self.slots.remove(index);
+        if self.slots.capacity() > 2 * self.slots.len() + 64 {
+            self.slots.shrink_to_fit();
+        }
         self.tidy();
     }
 
@@ -185,6 +188,8 @@ mod tests {
     fn values_that_shrink_or_grow_in_place_give_their_memory_back() {
         let mut values = Values::default();
         (0..195).for_each(|index| values.insert(index, &[1; SHORT_BYTES]));
+        let (length, capacity) = (values.buffer.len(), values.buffer.capacity());
+        assert!(capacity <= length + length / 8 + SHORT_BYTES, "{capacity} for {length}");
         for size in [250, 100, 5, 0, 7, 255, 256, 255, 256, 3] {
             for index in 0..195 {
                 values.replace(index, &vec![7; size]);

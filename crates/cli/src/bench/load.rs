@@ -232,6 +232,9 @@ impl Run {
             return None;
         }
         self.next.set(number + 1);
+        if Instant::now() >= due {
+            return (!self.stopped()).then_some(due);
+        }
         let mut stop = self.stop.clone();
         let told = async {
             if stop.wait_for(|stop| *stop).await.is_err() {

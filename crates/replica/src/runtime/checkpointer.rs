@@ -176,7 +176,11 @@ impl Pace {
     /// So many bytes were read: waits a while, if that is due and nothing is to be stored.
     pub fn read(&self, pacer: &mut Pacer, bytes: u64) {
         let now = Instant::now();
-        self.orders.pause(pacer.wrote(now, bytes, self.watch.flushes(now)), Given::called);
+        let pause = pacer.wrote(now, bytes, self.watch.flushes(now));
+        if !pause.is_zero() {
+            self.orders.pause(pause, Given::called);
+            pacer.go_on(Instant::now());
+        }
     }
 
     /// The manifest of a state of its own. With sequential checkpoints another thread digests it too; what
@@ -216,7 +220,10 @@ impl Pace {
                 }
                 let now = Instant::now();
                 let pause = pacer.wrote(now, bytes, self.watch.flushes(now));
-                self.orders.pause(pause, Given::hurried);
+                if !pause.is_zero() {
+                    self.orders.pause(pause, Given::hurried);
+                    pacer.go_on(Instant::now());
+                }
                 ControlFlow::Continue(())
             },
         };

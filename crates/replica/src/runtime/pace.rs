@@ -31,7 +31,7 @@ const WEIGHT: u32 = 8;
 /// and over so long at most: divergence is noticed and a log is freed only after it.
 const SPREAD: Duration = Duration::from_secs(5);
 
-/// After so much work there is a pause: to sleep and wake up costs as much as a tenth of that.
+/// After so much work there is a pause, and not before: to sleep and wake up costs as much as a tenth of that.
 const WORK: Duration = Duration::from_micros(500);
 
 /// A pause is at most so many times as long as the work before it.
@@ -76,14 +76,22 @@ pub(super) struct Pacer {
     due: Option<Instant>,
     seen: u64,
     pause: Duration,
-    // The end of the last pause.
-    resumed: Option<Instant>,
+    // Until when it was counted what the work took, and how much of it had no pause yet.
+    since: Option<Instant>,
+    worked: Duration,
 }
 
 impl Pacer {
     /// With a rate, or, if that is 0, as the log's flushes allow.
     pub fn new(bytes_per_s: u64) -> Pacer {
-        Pacer { bytes_per_s, due: None, seen: 0, pause: Duration::ZERO, resumed: None }
+        Pacer {
+            bytes_per_s,
+            due: None,
+            seen: 0,
+            pause: Duration::ZERO,
+            since: None,
+            worked: Duration::ZERO,
+        }
     }
 
     /// `bytes` were written by `now`, after a pause of what this said last: how long to wait
@@ -91,9 +99,13 @@ impl Pacer {
     pub fn wrote(&mut self, now: Instant, bytes: u64, flushes: Flushes) -> Duration {
         if self.bytes_per_s == 0 {
             // As long as what was written took: the disk and the processors are the log's for half of the time.
-            let took = self.resumed.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
-            let pause = self.adapt(flushes).max(took.min(MOST_PAUSE));
-            self.resumed = Some(now + pause);
+            let since = self.since.replace(now).unwrap_or(now);
+            self.worked += now.saturating_duration_since(since);
+            let rest = if self.worked < WORK { Duration::ZERO } else { self.worked };
+            let pause = self.adapt(flushes).max(rest.min(MOST_PAUSE));
+            if !pause.is_zero() {
+                self.worked = Duration::ZERO;
+            }
             return pause;
         }
         let takes = Duration::from_secs_f64(bytes as f64 / self.bytes_per_s as f64);
@@ -101,6 +113,11 @@ impl Pacer {
         let due = self.due.map_or(now, |due| due.max(now)) + takes;
         self.due = Some(due);
         due - now
+    }
+
+    /// The pause is over, however long it was.
+    pub fn go_on(&mut self, now: Instant) {
+        self.since = Some(now);
     }
 
     fn adapt(&mut self, flushes: Flushes) -> Duration {
@@ -278,7 +295,9 @@ mod tests {
         let mut pause = |took_ms: u32, flushes| {
             now += took_ms * MS;
             let pause = pacer.wrote(now, MIB, flushes);
-            now += pause;
+            // It is woken late, which is nobody's work.
+            now += pause + 7 * MS;
+            pacer.go_on(now);
             pause.as_millis()
         };
         assert_eq!(
@@ -295,6 +314,21 @@ mod tests {
     }
 
     #[test]
+    fn small_pieces_have_a_pause_together() {
+        let (mut now, flushes) = (Instant::now(), Flushes::default());
+        let mut pacer = Pacer::new(0);
+        let mut pauses = Vec::new();
+        for _ in 0..9 {
+            let pause = pacer.wrote(now, 1000, flushes);
+            pauses.push(pause.as_micros());
+            now += pause;
+            pacer.go_on(now);
+            now += MS / 5;
+        }
+        assert_eq!(pauses, [0, 0, 0, 600, 0, 0, 600, 0, 0]);
+    }
+
+    #[test]
     fn a_flush_that_does_not_end_is_a_slow_one() {
         let (watch, start) = (FlushWatch::default(), Instant::now());
         let flush = |from: Duration, to: Duration| {
@@ -307,7 +341,9 @@ mod tests {
         watch.begin(start + 10 * MS);
         let mut pause = |ms: u32| {
             let now = start + ms * MS;
-            pacer.wrote(now, MIB, watch.flushes(now)).as_millis()
+            let pause = pacer.wrote(now, MIB, watch.flushes(now));
+            pacer.go_on(now + pause);
+            pause.as_millis()
         };
         assert_eq!([16, 17, 21, 29].map(&mut pause), [0, 4, 8, 16]);
         watch.end(start + 44 * MS);

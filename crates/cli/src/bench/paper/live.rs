@@ -41,6 +41,15 @@ pub struct Live(Arc<Mutex<Option<Running>>>, Arc<Mutex<Option<TempDir>>>);
 /// Stops it when the measurement ends.
 pub struct Guard(Live);
 
+/// Removes the directory that something else uses.
+struct Held<'a>(&'a Live);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        drop(self.0.lock_directory().take());
+    }
+}
+
 fn directory(work: &Path) -> Result<TempDir> {
     tempfile::Builder::new()
         .prefix("perdura-bench-")
@@ -57,7 +66,11 @@ impl Live {
             // Nothing is started any more while this is held, and it is held to the end.
             let (mut running, mut directory) = (to_stop.lock(), to_stop.lock_directory());
             eprintln!("perdura: {signal}: stopping");
-            drop((running.take(), directory.take()));
+            drop(running.take());
+            if let Some(directory) = directory.take().map(TempDir::keep) {
+                // Whoever uses it may make a file meanwhile.
+                let _ = (0..10).find(|_| std::fs::remove_dir_all(&directory).is_ok());
+            }
             std::process::exit(1);
         })?;
         Ok(live)
@@ -76,9 +89,8 @@ impl Live {
         let mut held = self.lock_directory();
         let path = held.insert(directory(work)?).path().to_owned();
         drop(held);
-        let done = body(&path);
-        drop(self.lock_directory().take());
-        done
+        let _removed = Held(self);
+        body(&path)
     }
 
     /// Makes and starts a cluster in a directory of its own in `work`.
