@@ -229,6 +229,7 @@ impl Directory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random::choices;
     use std::collections::BTreeMap;
 
     fn segment(number: u32) -> Segment {
@@ -273,11 +274,7 @@ mod tests {
     fn segments_are_found_where_they_were_put_and_copies_stay_as_they_are() {
         let mut directory = Directory::of(segment(0));
         let mut model = BTreeMap::from([(Vec::new(), 0)]);
-        let mut state = 99_u64;
-        let mut below = |bound: usize| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (state >> 33) as usize % bound
-        };
+        let mut below = choices(99);
         let mut copies = Vec::new();
         // It grows, and shrinks again.
         for step in 1..6000_u32 {

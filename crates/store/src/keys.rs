@@ -148,6 +148,7 @@ impl Keys {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random::choices;
 
     fn list(keys: &Keys) -> Vec<&[u8]> {
         (0..keys.len()).map(|index| keys.get(index)).collect()
@@ -179,11 +180,7 @@ mod tests {
     /// Everything that can be done, beside a plain vector: with keys of one length, then with others, and again.
     #[test]
     fn keys_of_any_lengths_are_what_was_put_there() {
-        let mut state = 7_u64;
-        let mut below = |bound: usize| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (state >> 33) as usize % bound
-        };
+        let mut below = choices(7);
         let (mut keys, mut model) = (Keys::default(), Vec::<Vec<u8>>::new());
         let (mut even, mut uneven) = (0, 0);
         for step in 0..20_000 {

@@ -21,6 +21,8 @@ mod keys;
 pub mod limits;
 mod map;
 mod plan;
+#[cfg(test)]
+mod random;
 mod reply;
 mod segment;
 mod service;

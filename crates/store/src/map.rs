@@ -249,6 +249,7 @@ impl Snapshot for MapSnapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random::choices;
     use std::collections::BTreeMap;
 
     /// A map of `count` entries of about 1 KiB, in as many segments as that takes.
@@ -315,11 +316,7 @@ mod tests {
     /// Enough segments that chunks of them are split, and join again: beside a plain map.
     #[test]
     fn hundreds_of_segments_come_and_go() {
-        let mut state = 3_u64;
-        let mut below = |bound: usize| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (state >> 33) as usize % bound
-        };
+        let mut below = choices(3);
         let (mut map, mut model) = (SegmentMap::new(), BTreeMap::<Vec<u8>, Vec<u8>>::new());
         let (mut most, mut held) = ((0, 0), Vec::new());
         let key = |number: usize| (number as u32).wrapping_mul(2_654_435_761).to_be_bytes();

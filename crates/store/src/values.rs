@@ -171,6 +171,7 @@ fn pack(from: &[u8], slots: &mut [Slot]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random::choices;
 
     fn all(values: &Values) -> impl Iterator<Item = &[u8]> {
         (0..values.len()).map(|index| values.get(index))
@@ -203,13 +204,7 @@ mod tests {
     /// Everything that can be done, beside a plain vector, in an order that a small generator chooses.
     #[test]
     fn values_of_any_size_are_what_was_put_there() {
-        let mut state = 12345_u64;
-        let mut below = |bound: usize| {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) as usize % bound
-        };
+        let mut below = choices(12345);
         let (mut values, mut model) = (Values::default(), Vec::<Vec<u8>>::new());
         for step in 0..20_000 {
             let size = [0, 3, 16, 16, 100, SHORT_BYTES, SHORT_BYTES + 1, 2000][below(8)];
