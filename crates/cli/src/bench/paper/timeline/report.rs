@@ -222,6 +222,7 @@ fn of_course(scene: Scene, round: u32, course: &Course) -> Value {
         "steal_percent": course.steal_percent,
         "window_s": WINDOW_S,
         "completed_in_window": course.windows(),
+        "p99_ms_in_window": course.p99_ms_in_windows().into_iter().map(|p99_ms| p99_ms.map(rounded)).collect::<Vec<_>>(),
     })
 }
 

@@ -86,6 +86,20 @@ impl Course {
         windows
     }
 
+    /// The 99th percentile of the latency of those that ended in each window, milliseconds; none where
+    /// none did.
+    pub fn p99_ms_in_windows(&self) -> Vec<Option<f64>> {
+        let count = (self.seconds / WINDOW_S).round() as usize;
+        let mut windows = vec![Vec::new(); count];
+        for ended in &self.ended {
+            let window = ((ended.due_s + ended.took_s) / WINDOW_S) as usize;
+            if let Some(window) = windows.get_mut(window) {
+                window.push(*ended);
+            }
+        }
+        windows.into_iter().map(p99_ms).collect()
+    }
+
     /// Whether a write was in flight at some time of an interval.
     fn overlaps(ended: &Ended, (from_s, to_s): (f64, f64)) -> bool {
         ended.due_s <= to_s && ended.due_s + ended.took_s >= from_s
@@ -420,6 +434,14 @@ mod tests {
         let ended = [(0.0, 0.05), (0.01, 0.04), (0.2, 0.35), (0.6, 0.02), (0.95, 0.2)];
         let seen = course(&ended, None);
         assert_eq!(seen.windows(), [2, 0, 0, 0, 0, 1, 1, 0, 0, 0], "the last ends after the run");
+        let p99: Vec<Option<i64>> = seen
+            .p99_ms_in_windows()
+            .into_iter()
+            .map(|p99_ms| p99_ms.map(|p99_ms| p99_ms.round() as i64))
+            .collect();
+        let none = None;
+        let expected = [Some(50), none, none, none, none, Some(350), Some(20), none, none, none];
+        assert_eq!(p99, expected);
         let (inside, outside) = seen.p99_ms();
         assert!((inside.unwrap() - 350.0).abs() < 1e-6 && (outside.unwrap() - 200.0).abs() < 1e-6);
         assert!((seen.completed_over_offered() - 1.0).abs() < 1e-9);
