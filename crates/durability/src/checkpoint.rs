@@ -149,7 +149,8 @@ pub struct NewState<'a> {
     /// that one is in memory at a time.
     pub content: &'a mut dyn FnMut(usize) -> Bytes,
     /// Called after each write, and each read of what is linked, with its bytes (1 MiB at most); it
-    /// may take its time. If it breaks, the state is not stored ([`CheckpointError::Stopped`]).
+    /// may take its time. If it breaks, the state is not stored ([`CheckpointError::Stopped`]). And with 0,
+    /// while old files are removed after that: then a break ends the pauses only.
     pub pace: &'a mut dyn FnMut(u64) -> ControlFlow<()>,
 }
 
@@ -255,7 +256,7 @@ impl<D: Disk> Checkpoints<D> {
             let written_bytes = write_file(disk, &header, &mut state, &links, sync_bytes)?;
             let files: BTreeSet<Slot> = links.iter().flatten().map(|place| place.file).collect();
             let name = CheckpointName { slot, digest: state.digest };
-            checkpoints.put_in_place(name, &files, keep)?;
+            checkpoints.put_in_place(name, &files, keep, state.pace)?;
             checkpoints.scrub = scrub;
             checkpoints.reread = Reread::default();
             let linked_bytes = links.iter().flatten().map(|place| u64::from(place.bytes)).sum();
@@ -294,7 +295,9 @@ impl<D: Disk> Checkpoints<D> {
         name: CheckpointName,
         files: &BTreeSet<Slot>,
         keep: Slot,
+        pace: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<(), CheckpointError> {
+        let step_bytes = self.options.checkpoint_sync_bytes;
         self.disk.rename(TEMPORARY_NAME, &name_of(name.slot))?;
         if !seeded!(RenameNotSynced) {
             self.disk.sync_directory(DIRECTORY)?;
@@ -305,7 +308,7 @@ impl<D: Disk> Checkpoints<D> {
             let mut next = self.superblock.current().clone();
             next.checkpoints = vec![name];
             next.links = links.clone();
-            remove_unnamed(&mut self.disk, &next)?;
+            remove_unnamed(&mut self.disk, &next, step_bytes, pace)?;
         }
         let retained = self.options.retained_checkpoints.min(CHECKPOINTS - 2);
         let lost = self.lost;
@@ -324,7 +327,7 @@ impl<D: Disk> Checkpoints<D> {
             }
         })?;
         self.lost = None;
-        Ok(remove_unnamed(&mut self.disk, self.superblock.current())?)
+        Ok(remove_unnamed(&mut self.disk, self.superblock.current(), step_bytes, pace)?)
     }
 
     /// Opens the stored checkpoint at `slot`, for instance to send it to a peer.
@@ -408,19 +411,41 @@ impl<D: Disk> Checkpoints<D> {
 }
 
 /// Removes the files that the superblock does not name: half-written ones, and old ones to which
-/// no checkpoint links any more or whose removal a crash cut short.
+/// no checkpoint links any more or whose removal a crash cut short. In steps of so many bytes (1 at
+/// least), paced.
 pub(crate) fn remove_unnamed(
     disk: &mut impl Disk,
     superblock: &Superblock,
+    step_bytes: u64,
+    pace: &mut dyn FnMut(u64) -> ControlFlow<()>,
 ) -> Result<(), DiskError> {
     let named: BTreeSet<String> = superblock.checkpoint_files().map(name_of).collect();
     let mut removed = false;
     for name in disk.list(DIRECTORY)? {
         let name = format!("{DIRECTORY}/{name}");
         if !named.contains(&name) {
-            disk.remove(&name)?;
+            remove_in_steps(disk, &name, step_bytes.max(1), pace)?;
             removed = true;
         }
     }
     if removed { disk.sync_directory(DIRECTORY) } else { Ok(()) }
+}
+
+/// Not at once: a file system gives the blocks of a file back in one go, and where it tells the device of
+/// them, the log's flushes wait for that, for tens of milliseconds with 1 GB.
+fn remove_in_steps(
+    disk: &mut impl Disk,
+    name: &str,
+    step_bytes: u64,
+    pace: &mut dyn FnMut(u64) -> ControlFlow<()>,
+) -> Result<(), DiskError> {
+    let mut left_bytes = disk.len(name)?;
+    while left_bytes > step_bytes {
+        left_bytes -= step_bytes;
+        disk.shrink(name, left_bytes)?;
+        if pace(0).is_break() {
+            break;
+        }
+    }
+    disk.remove(name)
 }

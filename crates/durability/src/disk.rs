@@ -150,6 +150,13 @@ pub trait Disk: Send + 'static {
     /// As the operating system's.
     fn rename(&mut self, from: &str, to: &str) -> Result<(), DiskError>;
 
+    /// Cuts a file down to `size_bytes` if it is larger; for what is removed next, and read by nobody. It
+    /// may be durable at once, or never.
+    ///
+    /// # Errors
+    /// As the operating system's.
+    fn shrink(&mut self, name: &str, size_bytes: u64) -> Result<(), DiskError>;
+
     /// Removes a file.
     ///
     /// # Errors

@@ -299,6 +299,17 @@ impl Disk for FileDisk {
         Ok(())
     }
 
+    fn shrink(&mut self, name: &str, size_bytes: u64) -> Result<(), DiskError> {
+        self.writable("shrink", name)?;
+        let file = self.file("shrink", name)?;
+        let shrunk = match file.metadata() {
+            Ok(metadata) if metadata.len() > size_bytes => file.set_len(size_bytes),
+            Ok(_) => Ok(()),
+            Err(error) => Err(error),
+        };
+        shrunk.map_err(|source| DiskError::new("shrink", name, source))
+    }
+
     fn remove(&mut self, name: &str) -> Result<(), DiskError> {
         self.writable("remove", name)?;
         self.files.remove(name);

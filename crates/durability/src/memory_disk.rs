@@ -373,6 +373,14 @@ impl Disk for MemoryDisk {
         })
     }
 
+    /// Durable at once: the worst for who still needs what was there.
+    fn shrink(&mut self, name: &str, size_bytes: u64) -> Result<(), DiskError> {
+        self.change(name, "shrink", |state| {
+            state.file_state(name)?.shrink(size_bytes);
+            Ok(())
+        })
+    }
+
     fn remove(&mut self, name: &str) -> Result<(), DiskError> {
         self.change(name, "remove", |state| {
             let file = state.file(name)?;

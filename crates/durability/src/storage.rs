@@ -27,6 +27,7 @@ use crate::superblock::{
 };
 use perdura_protocol::configuration::Durability;
 use perdura_protocol::{ClusterId, Digest, Record, ReplicaId, Slot};
+use std::ops::ControlFlow;
 
 /// Why a directory was not formatted.
 #[derive(Debug, thiserror::Error)]
@@ -204,7 +205,8 @@ pub struct Options {
     /// A state up to this size, bytes, is written as a whole with each checkpoint, so that the one
     /// before shares nothing with it. Of a larger one what changed is written.
     pub small_state_bytes: u64,
-    /// A checkpoint's file is flushed each time that this many bytes of it were written.
+    /// A checkpoint's file is flushed each time that this many bytes of it were written, and removed in
+    /// steps of as many.
     pub checkpoint_sync_bytes: u64,
 }
 
@@ -335,7 +337,8 @@ pub fn open<D: Disk>(
     if !superblock.opened {
         file.update(&mut disk, begin_run)?;
     }
-    checkpoint::remove_unnamed(&mut disk, &superblock)?;
+    let (step_bytes, pace) = (options.checkpoint_sync_bytes, &mut |_| ControlFlow::Continue(()));
+    checkpoint::remove_unnamed(&mut disk, &superblock, step_bytes, pace)?;
     let lost = match &state {
         RecoveredState::Previous { lost, .. } | RecoveredState::Lost(lost) => Some(*lost),
         RecoveredState::Initial | RecoveredState::Checkpoint(_) => None,

@@ -336,6 +336,43 @@ fn pieces_in_a_file_that_is_gone_are_written_anew() {
     assert_eq!(all(&mut reader), hundred_pieces(4));
 }
 
+/// In steps of the 2,048 bytes that are flushed at once; when the replica stops, in one.
+#[test]
+fn an_old_checkpoint_goes_in_steps_and_at_once_when_there_is_no_time() {
+    for (breaks, paced) in [(false, 48), (true, 1)] {
+        let mut disk = formatted(Durability::Sync);
+        let mut opened = opened_at(&disk);
+        let mut removed_bytes = 0;
+        for slot in 1..=3 {
+            let piece = content(slot, 100_000);
+            let (mut calls, mut left) = (0, Vec::new());
+            let (old, mut seen) = (name(1), disk.handle());
+            let state = NewState {
+                slot: Slot(slot),
+                digest: state_digest(slot),
+                manifest: &manifest(slot),
+                pieces: &[PieceName::of(&piece).unwrap()],
+                content: &mut |_| piece.clone(),
+                pace: &mut |bytes| {
+                    if bytes > 0 {
+                        return ControlFlow::Continue(());
+                    }
+                    calls += 1;
+                    left.push(seen.len(&old).unwrap());
+                    if breaks { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                },
+            };
+            let stored = opened.checkpoints.store(state, Slot(0)).unwrap();
+            removed_bytes = if slot == 1 { stored.written_bytes } else { removed_bytes };
+            assert_eq!(calls, if slot == 3 { paced } else { 0 }, "one is kept behind");
+            let steps = (1..).map(|step| removed_bytes - 2048 * step);
+            assert_eq!(left, steps.take(calls).collect::<Vec<u64>>());
+            check_directory(&mut disk, &opened);
+        }
+        assert!(!disk.exists(&name(1)).unwrap());
+    }
+}
+
 #[test]
 fn a_stopped_checkpoint_was_never_begun() {
     let mut disk = formatted(Durability::Sync);

@@ -571,6 +571,10 @@ impl Disk for Fickle {
         self.disk.rename(from, to)
     }
 
+    fn shrink(&mut self, name: &str, size_bytes: u64) -> Result<(), DiskError> {
+        self.disk.shrink(name, size_bytes)
+    }
+
     fn remove(&mut self, name: &str) -> Result<(), DiskError> {
         self.disk.remove(name)
     }

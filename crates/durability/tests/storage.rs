@@ -310,6 +310,35 @@ fn a_real_directory_keeps_what_was_written_and_is_opened_once() {
 }
 
 #[test]
+fn what_is_cut_down_keeps_its_beginning_on_both_disks() {
+    fn check(disk: &mut impl Disk) {
+        disk.create("file", 0).unwrap();
+        let bytes: Vec<u8> = (0..20_000_u32).map(|i| (i % 251) as u8).collect();
+        disk.write_at("file", 0, &bytes).unwrap();
+        disk.sync("file").unwrap();
+        for (to, left) in
+            [(30_000, 20_000), (20_000, 20_000), (8_292, 8_292), (4_096, 4_096), (0, 0)]
+        {
+            disk.shrink("file", to).unwrap();
+            assert_eq!(disk.len("file").unwrap(), left as u64);
+            let mut read = vec![0; left];
+            disk.read_at("file", 0, &mut read).unwrap();
+            assert_eq!(read, bytes[..left]);
+            assert!(disk.read_at("file", left as u64, &mut [0]).is_err());
+        }
+        disk.write_zeros("file", 0, 9_000).unwrap();
+        let mut read = vec![1; 9_000];
+        disk.read_at("file", 0, &mut read).unwrap();
+        assert!(read.iter().all(|byte| *byte == 0));
+        assert!(disk.shrink("other", 0).is_err());
+    }
+    let root = tempfile::tempdir().unwrap();
+    check(&mut FileDisk::create_directory(root.path()).unwrap());
+    check(&mut MemoryDisk::default());
+    assert!(FileDisk::read_only(root.path()).shrink("file", 0).is_err());
+}
+
+#[test]
 fn inspection_reads_copies_of_single_files_and_changes_nothing() {
     let root = tempfile::tempdir().unwrap();
     let mut disk = FileDisk::create_directory(&root.path().join("data")).unwrap();

@@ -136,6 +136,24 @@ impl FileState {
         self.size = self.size.max(offset + length);
     }
 
+    /// A crash gives back nothing of what was after `size`.
+    pub fn shrink(&mut self, size: u64) {
+        if size >= self.size {
+            return;
+        }
+        self.size = size;
+        self.durable_size = self.durable_size.min(size);
+        let kept = size.div_ceil(PAGE_BYTES as u64);
+        self.unsynced.retain(|number, _| *number < kept);
+        for pages in [&mut self.pages, &mut self.stale, &mut self.intact] {
+            drop(pages.split_off(&kept));
+            let (number, end) = (size / PAGE_BYTES as u64, size as usize % PAGE_BYTES);
+            if let Some(last) = pages.get_mut(&number) {
+                Arc::make_mut(last)[end..].fill(0);
+            }
+        }
+    }
+
     pub fn sync(&mut self) {
         self.durable_size = self.size;
         for (number, undo) in std::mem::take(&mut self.unsynced) {
