@@ -92,7 +92,7 @@ fn beside_checkpoints(command: &Command, path: &Path, file: &Path) -> Result<Opt
     Ok(match superblock.checkpoints.iter().any(|name| name.slot.0 == slot) {
         true => None,
         false if linked => Some("kept for pieces that checkpoints link to; verified with these"),
-        false => Some("no checkpoint: removed at the next start"),
+        false => Some("no checkpoint: being removed, or removed at the next start"),
     })
 }
 

@@ -109,6 +109,11 @@ fn what_happens_over_time_is_written_down_with_checkpoints_and_a_recovery() {
             assert_eq!((&run["offered_ops_s"], &run["errors"]), (&json!(400.0), &json!(0)));
             let windows = run["completed_in_window"].as_array().unwrap();
             assert_eq!(windows.len(), 40);
+            let p99 = run["p99_ms_in_window"].as_array().unwrap();
+            assert_eq!(p99.len(), 40);
+            for (count, p99_ms) in windows.iter().zip(p99) {
+                assert_eq!(count == &json!(0), p99_ms.is_null(), "{run}");
+            }
             // What ends after the run is in no window.
             let completed: u64 = windows.iter().map(|window| window.as_u64().unwrap()).sum();
             assert!((1..=1600).contains(&completed), "{completed}");

@@ -149,8 +149,7 @@ pub struct NewState<'a> {
     /// that one is in memory at a time.
     pub content: &'a mut dyn FnMut(usize) -> Bytes,
     /// Called after each write, and each read of what is linked, with its bytes (1 MiB at most); it
-    /// may take its time. If it breaks, the state is not stored ([`CheckpointError::Stopped`]). And with 0,
-    /// while old files are removed after that: then a break ends the pauses only.
+    /// may take its time. If it breaks, the state is not stored ([`CheckpointError::Stopped`]).
     pub pace: &'a mut dyn FnMut(u64) -> ControlFlow<()>,
 }
 
@@ -256,7 +255,7 @@ impl<D: Disk> Checkpoints<D> {
             let written_bytes = write_file(disk, &header, &mut state, &links, sync_bytes)?;
             let files: BTreeSet<Slot> = links.iter().flatten().map(|place| place.file).collect();
             let name = CheckpointName { slot, digest: state.digest };
-            checkpoints.put_in_place(name, &files, keep, state.pace)?;
+            checkpoints.put_in_place(name, &files, keep)?;
             checkpoints.scrub = scrub;
             checkpoints.reread = Reread::default();
             let linked_bytes = links.iter().flatten().map(|place| u64::from(place.bytes)).sum();
@@ -289,15 +288,13 @@ impl<D: Disk> Checkpoints<D> {
         })
     }
 
-    /// Rename, directory, superblock, and only then removal (rule D3).
+    /// Rename, directory, superblock; only after that may what is old be removed (rule D3).
     fn put_in_place(
         &mut self,
         name: CheckpointName,
         files: &BTreeSet<Slot>,
         keep: Slot,
-        pace: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<(), CheckpointError> {
-        let step_bytes = self.options.checkpoint_sync_bytes;
         self.disk.rename(TEMPORARY_NAME, &name_of(name.slot))?;
         if !seeded!(RenameNotSynced) {
             self.disk.sync_directory(DIRECTORY)?;
@@ -308,7 +305,7 @@ impl<D: Disk> Checkpoints<D> {
             let mut next = self.superblock.current().clone();
             next.checkpoints = vec![name];
             next.links = links.clone();
-            remove_unnamed(&mut self.disk, &next, step_bytes, pace)?;
+            remove_unnamed(&mut self.disk, &next)?;
         }
         let retained = self.options.retained_checkpoints.min(CHECKPOINTS - 2);
         let lost = self.lost;
@@ -327,7 +324,45 @@ impl<D: Disk> Checkpoints<D> {
             }
         })?;
         self.lost = None;
-        Ok(remove_unnamed(&mut self.disk, self.superblock.current(), step_bytes, pace)?)
+        Ok(())
+    }
+
+    /// Removes the files that no stored checkpoint needs any more; to be called after [`Checkpoints::store`],
+    /// when there is time. Not at once: a file system gives the blocks of a file back in one go, and where it
+    /// tells the device of them, the log's flushes wait for that, for tens of milliseconds with 1 GB. So in
+    /// steps of `checkpoint_sync_bytes` (1 at least), with a call of `pace` after each, which may take its
+    /// time. If it breaks, what is left goes at the next call, or when the directory is opened. Says how
+    /// many steps it were.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Disk`], after which nothing is stored any more.
+    pub fn remove_old(
+        &mut self,
+        pace: &mut dyn FnMut() -> ControlFlow<()>,
+    ) -> Result<usize, CheckpointError> {
+        self.guarded(|checkpoints| {
+            let step_bytes = checkpoints.options.checkpoint_sync_bytes.max(1);
+            let disk = &mut checkpoints.disk;
+            let (old, mut steps) = (unnamed(disk, checkpoints.superblock.current())?, 0);
+            for name in &old {
+                let mut left_bytes = disk.len(name)?;
+                while left_bytes > step_bytes {
+                    left_bytes = (left_bytes - 1) / step_bytes * step_bytes;
+                    disk.shrink(name, left_bytes)?;
+                    // With a journal, the blocks go when the change is durable.
+                    disk.sync(name)?;
+                    steps += 1;
+                    if pace().is_break() {
+                        return Ok(steps);
+                    }
+                }
+                disk.remove(name)?;
+            }
+            if !old.is_empty() {
+                disk.sync_directory(DIRECTORY)?;
+            }
+            Ok(steps)
+        })
     }
 
     /// Opens the stored checkpoint at `slot`, for instance to send it to a peer.
@@ -410,42 +445,22 @@ impl<D: Disk> Checkpoints<D> {
     }
 }
 
-/// Removes the files that the superblock does not name: half-written ones, and old ones to which
-/// no checkpoint links any more or whose removal a crash cut short. In steps of so many bytes (1 at
-/// least), paced.
+/// The files that the superblock does not name: half-written ones, and old ones to which no checkpoint
+/// links any more or whose removal was cut short.
+fn unnamed(disk: &mut impl Disk, superblock: &Superblock) -> Result<Vec<String>, DiskError> {
+    let named: BTreeSet<String> = superblock.checkpoint_files().map(name_of).collect();
+    let files = disk.list(DIRECTORY)?.into_iter().map(|name| format!("{DIRECTORY}/{name}"));
+    Ok(files.filter(|name| !named.contains(name)).collect())
+}
+
+/// Removes them at once, before anything is logged.
 pub(crate) fn remove_unnamed(
     disk: &mut impl Disk,
     superblock: &Superblock,
-    step_bytes: u64,
-    pace: &mut dyn FnMut(u64) -> ControlFlow<()>,
 ) -> Result<(), DiskError> {
-    let named: BTreeSet<String> = superblock.checkpoint_files().map(name_of).collect();
-    let mut removed = false;
-    for name in disk.list(DIRECTORY)? {
-        let name = format!("{DIRECTORY}/{name}");
-        if !named.contains(&name) {
-            remove_in_steps(disk, &name, step_bytes.max(1), pace)?;
-            removed = true;
-        }
+    let files = unnamed(disk, superblock)?;
+    for name in &files {
+        disk.remove(name)?;
     }
-    if removed { disk.sync_directory(DIRECTORY) } else { Ok(()) }
-}
-
-/// Not at once: a file system gives the blocks of a file back in one go, and where it tells the device of
-/// them, the log's flushes wait for that, for tens of milliseconds with 1 GB.
-fn remove_in_steps(
-    disk: &mut impl Disk,
-    name: &str,
-    step_bytes: u64,
-    pace: &mut dyn FnMut(u64) -> ControlFlow<()>,
-) -> Result<(), DiskError> {
-    let mut left_bytes = disk.len(name)?;
-    while left_bytes > step_bytes {
-        left_bytes -= step_bytes;
-        disk.shrink(name, left_bytes)?;
-        if pace(0).is_break() {
-            break;
-        }
-    }
-    disk.remove(name)
+    if files.is_empty() { Ok(()) } else { disk.sync_directory(DIRECTORY) }
 }

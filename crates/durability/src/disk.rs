@@ -69,8 +69,8 @@ impl ReadFrom {
 
 /// A directory of files. All of a data directory goes through one implementation of this.
 pub trait Disk: Send + 'static {
-    /// Another handle to the same directory, for another thread. Two handles must not rename or
-    /// remove each other's files.
+    /// Another handle to the same directory, for another thread. Two handles must not rename,
+    /// shrink or remove each other's files.
     #[must_use]
     fn handle(&self) -> Self
     where

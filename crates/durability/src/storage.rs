@@ -27,7 +27,6 @@ use crate::superblock::{
 };
 use perdura_protocol::configuration::Durability;
 use perdura_protocol::{ClusterId, Digest, Record, ReplicaId, Slot};
-use std::ops::ControlFlow;
 
 /// Why a directory was not formatted.
 #[derive(Debug, thiserror::Error)]
@@ -337,8 +336,7 @@ pub fn open<D: Disk>(
     if !superblock.opened {
         file.update(&mut disk, begin_run)?;
     }
-    let (step_bytes, pace) = (options.checkpoint_sync_bytes, &mut |_| ControlFlow::Continue(()));
-    checkpoint::remove_unnamed(&mut disk, &superblock, step_bytes, pace)?;
+    checkpoint::remove_unnamed(&mut disk, &superblock)?;
     let lost = match &state {
         RecoveredState::Previous { lost, .. } | RecoveredState::Lost(lost) => Some(*lost),
         RecoveredState::Initial | RecoveredState::Checkpoint(_) => None,

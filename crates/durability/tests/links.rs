@@ -336,40 +336,48 @@ fn pieces_in_a_file_that_is_gone_are_written_anew() {
     assert_eq!(all(&mut reader), hundred_pieces(4));
 }
 
-/// In steps of the 2,048 bytes that are flushed at once; when the replica stops, in one.
+/// In steps of the 2,048 bytes that are flushed at once; when there is no time, later.
 #[test]
-fn an_old_checkpoint_goes_in_steps_and_at_once_when_there_is_no_time() {
-    for (breaks, paced) in [(false, 48), (true, 1)] {
+fn an_old_checkpoint_goes_in_steps_and_another_time_when_there_is_none() {
+    for breaks_after in [1, 7, 48, usize::MAX] {
         let mut disk = formatted(Durability::Sync);
         let mut opened = opened_at(&disk);
-        let mut removed_bytes = 0;
-        for slot in 1..=3 {
-            let piece = content(slot, 100_000);
-            let (mut calls, mut left) = (0, Vec::new());
-            let (old, mut seen) = (name(1), disk.handle());
-            let state = NewState {
-                slot: Slot(slot),
-                digest: state_digest(slot),
-                manifest: &manifest(slot),
-                pieces: &[PieceName::of(&piece).unwrap()],
-                content: &mut |_| piece.clone(),
-                pace: &mut |bytes| {
-                    if bytes > 0 {
-                        return ControlFlow::Continue(());
-                    }
-                    calls += 1;
-                    left.push(seen.len(&old).unwrap());
-                    if breaks { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-                },
-            };
-            let stored = opened.checkpoints.store(state, Slot(0)).unwrap();
-            removed_bytes = if slot == 1 { stored.written_bytes } else { removed_bytes };
-            assert_eq!(calls, if slot == 3 { paced } else { 0 }, "one is kept behind");
-            let steps = (1..).map(|step| removed_bytes - 2048 * step);
-            assert_eq!(left, steps.take(calls).collect::<Vec<u64>>());
-            check_directory(&mut disk, &opened);
+        let mut old_bytes = 0;
+        for slot in 1..=2 {
+            let stored = store_pieces(&mut opened.checkpoints, slot, &[content(slot, 100_000)], 0);
+            old_bytes = if slot == 1 { stored.unwrap().written_bytes } else { old_bytes };
         }
-        assert!(!disk.exists(&name(1)).unwrap());
+        check_directory(&mut disk, &opened);
+        let piece = content(3, 100_000);
+        let state = NewState {
+            slot: Slot(3),
+            digest: state_digest(3),
+            manifest: &manifest(3),
+            pieces: &[PieceName::of(&piece).unwrap()],
+            content: &mut |_| piece.clone(),
+            pace: &mut |_| ControlFlow::Continue(()),
+        };
+        opened.checkpoints.store(state, Slot(0)).unwrap();
+        let (old, mut seen, mut left) = (name(1), disk.handle(), Vec::new());
+        let steps = opened.checkpoints.remove_old(&mut || {
+            left.push(seen.len(&old).unwrap());
+            if left.len() == breaks_after {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        });
+        let all = (old_bytes - 1) / 2048;
+        let expected: Vec<u64> =
+            (1..=all).rev().map(|step| step * 2048).take(breaks_after).collect();
+        assert_eq!((steps.unwrap(), &left), (expected.len(), &expected));
+        assert_eq!(disk.exists(&old).unwrap(), breaks_after <= expected.len());
+        let mut copy = disk.copy();
+        opened.checkpoints.remove_old(&mut || ControlFlow::Continue(())).unwrap();
+        check_directory(&mut disk, &opened);
+        // Or when it is opened.
+        let opened = opened_at(&copy);
+        check_directory(&mut copy, &opened);
     }
 }
 

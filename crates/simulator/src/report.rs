@@ -221,6 +221,8 @@ pub enum Mark {
     GapRepaired,
     /// A state was stored that links to files of older ones.
     StateLinked,
+    /// The file of an old state was removed in steps.
+    OldStateCutDown,
     /// The newest state was damaged in the file of an older one.
     LinkedStateLost,
     /// The newest state was damaged, and the one before it used.
@@ -305,10 +307,11 @@ pub enum Mark {
 
 impl Mark {
     /// All of them.
-    pub const ALL: [Mark; 43] = [
+    pub const ALL: [Mark; 44] = [
         Mark::TornTailCut,
         Mark::GapRepaired,
         Mark::StateLinked,
+        Mark::OldStateCutDown,
         Mark::LinkedStateLost,
         Mark::PreviousState,
         Mark::LostState,

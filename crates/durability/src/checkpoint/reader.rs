@@ -12,7 +12,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 
 /// One stored checkpoint, open for reading. Its manifest is verified; each piece is verified when
-/// it is read. It stays readable on a real disk while a newer checkpoint replaces it.
+/// it is read. Until a newer checkpoint has replaced it and [`remove_old`] was called.
+///
+/// [`remove_old`]: super::Checkpoints::remove_old
 #[derive(Debug)]
 pub struct CheckpointReader<D> {
     disk: D,

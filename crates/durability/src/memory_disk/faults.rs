@@ -35,7 +35,7 @@ pub(super) enum Damage {
 pub enum Operation {
     /// Reading from a file.
     Read,
-    /// Creating, writing, renaming, removing.
+    /// Creating, writing, renaming, shrinking, removing.
     Write,
     /// Flushing a file or a directory.
     Sync,
@@ -63,7 +63,7 @@ pub(super) struct Misread {
 }
 
 impl MemoryDisk {
-    /// `operations` more changes (creates, writes, syncs, renames, removes) succeed; the one after
+    /// `operations` more changes (creates, writes, syncs, renames, shrinks, removes) succeed; the one after
     /// takes effect without being synced and fails, as does everything later, reads included,
     /// until [`MemoryDisk::crash`] or [`MemoryDisk::restart_process`].
     pub fn fail_after(&mut self, operations: u64) {

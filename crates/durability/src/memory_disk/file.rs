@@ -144,13 +144,15 @@ impl FileState {
         self.size = size;
         self.durable_size = self.durable_size.min(size);
         let kept = size.div_ceil(PAGE_BYTES as u64);
+        let (number, end) = (size / PAGE_BYTES as u64, size as usize % PAGE_BYTES);
+        let cut = |page: &mut Page| Arc::make_mut(page)[end..].fill(0);
         self.unsynced.retain(|number, _| *number < kept);
+        if let Some(last) = self.unsynced.get_mut(&number) {
+            last.before.iter_mut().chain(&mut last.intact_before).for_each(cut);
+        }
         for pages in [&mut self.pages, &mut self.stale, &mut self.intact] {
             drop(pages.split_off(&kept));
-            let (number, end) = (size / PAGE_BYTES as u64, size as usize % PAGE_BYTES);
-            if let Some(last) = pages.get_mut(&number) {
-                Arc::make_mut(last)[end..].fill(0);
-            }
+            pages.get_mut(&number).map(cut);
         }
     }
 

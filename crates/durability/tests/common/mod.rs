@@ -199,7 +199,9 @@ pub fn store_pieces<D: Disk>(
         content: &mut |index| pieces[index].clone(),
         pace: &mut |_| ControlFlow::Continue(()),
     };
-    checkpoints.store(state, Slot(keep))
+    let stored = checkpoints.store(state, Slot(keep))?;
+    checkpoints.remove_old(&mut || ControlFlow::Continue(()))?;
+    Ok(stored)
 }
 
 pub fn pieces(slot: u64) -> Vec<Bytes> {

@@ -232,6 +232,27 @@ impl Pace {
         self.watch.set_checkpoint(false);
         stored.map(Some)
     }
+
+    /// Removes what is old, with pauses, whatever the rate is, until there is something to store; the next
+    /// start does what is left when the replica stops.
+    fn remove_old(&self, checkpoints: &mut Checkpoints<FileDisk>) -> Result<(), CheckpointError> {
+        let mut pacer = Pacer::new(0);
+        self.watch.set_checkpoint(true);
+        let removed = checkpoints.remove_old(&mut || {
+            if self.stops() {
+                return ControlFlow::Break(());
+            }
+            let now = Instant::now();
+            let pause = pacer.wrote(now, 0, self.watch.flushes(now));
+            if !pause.is_zero() {
+                self.orders.pause(pause, Given::called);
+                pacer.go_on(Instant::now());
+            }
+            ControlFlow::Continue(())
+        });
+        self.watch.set_checkpoint(false);
+        removed.map(|steps| tracing::debug!(steps, "old checkpoints removed"))
+    }
 }
 
 fn work(
@@ -278,7 +299,13 @@ fn work(
                 (manifest, stored)
             }
         };
+        let is_stored = matches!(stored, Ok(Some(_)));
         if conclude(manifest, stored, own, begun, completions).is_break() {
+            break;
+        }
+        // Nobody waits for that, as others do for what was stored.
+        if is_stored && let Err(error) = pace.remove_old(&mut checkpoints) {
+            completions.push(Completion::Failed(error.to_string()));
             break;
         }
         reread.slice(&mut checkpoints, pace, completions);

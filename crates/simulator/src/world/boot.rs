@@ -212,9 +212,10 @@ impl World {
             log_file_bytes: self.plan.log_file_bytes,
             free_log_files: 2,
             retained_checkpoints: 1,
-            // States are small here, and linked all the same; flushes come in the middle of one.
+            // States are small here, and linked all the same; flushes come in the middle of one, and
+            // old ones go in steps.
             small_state_bytes: 0,
-            checkpoint_sync_bytes: 16 * 1024,
+            checkpoint_sync_bytes: 4 * 1024,
         };
         storage::open(disk, &expected, &options)
     }

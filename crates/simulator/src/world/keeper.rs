@@ -220,9 +220,12 @@ impl World {
             self.schedule_state(replica, life);
         }
         match result {
-            Ok(stored) => {
+            Ok((stored, steps)) => {
                 if stored.linked_files > 0 {
                     self.mark(Mark::StateLinked);
+                }
+                if steps > 0 {
+                    self.mark(Mark::OldStateCutDown);
                 }
                 self.state_stored(replica, manifest, armed.is_some());
             }
@@ -314,12 +317,13 @@ impl World {
     }
 }
 
+/// What was stored, and in how many steps what is old by now was cut down.
 fn store(
     checkpoints: &mut Checkpoints<MemoryDisk>,
     manifest: &Manifest,
     content: &mut dyn FnMut(usize) -> Bytes,
     keep: Slot,
-) -> Result<Stored, CheckpointError> {
+) -> Result<(Stored, usize), CheckpointError> {
     let pieces = piece_names(manifest);
     let state = NewState {
         slot: manifest.slot,
@@ -329,5 +333,6 @@ fn store(
         content,
         pace: &mut |_| ControlFlow::Continue(()),
     };
-    checkpoints.store(state, keep)
+    let stored = checkpoints.store(state, keep)?;
+    Ok((stored, checkpoints.remove_old(&mut || ControlFlow::Continue(()))?))
 }

@@ -16,8 +16,8 @@ const DRIFT_PPM: i64 = 100_000;
 /// the log sealed, its free files kept or removed, then the first writes of a replica that recovers.
 const OPENING: u64 = 24;
 
-/// Changes to a directory that storing a state takes, and a few more.
-const STORING: u64 = 20;
+/// Changes to a directory that storing a state and removing an old one takes, and a few more.
+const STORING: u64 = 32;
 
 impl World {
     /// Does it to a replica that may fail now.
