@@ -18,10 +18,11 @@
 
 use crate::checkpoint::{self, CheckpointError, CheckpointReader, Checkpoints};
 use crate::disk::{Disk, DiskError};
+use crate::log::group::round_up;
 use crate::log::recovery::{Judgement, LostVotes, judge};
 use crate::log::resume::records_of;
 use crate::log::scan::{LogScan, ScanError, scan_log};
-use crate::log::{Log, LogError, RepairedGap, TornTail};
+use crate::log::{FileSizes, Log, LogError, RepairedGap, TornTail};
 use crate::superblock::{
     CheckpointName, Identity, SUPERBLOCK_NAME, Superblock, SuperblockFile, TEMPORARY_NAME,
 };
@@ -192,9 +193,13 @@ pub struct Expectation {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
     /// Size of a log file, bytes; at least 16 KiB, rounded up to 4 KiB. A group that does not fit
-    /// gets a file of its own size. Larger files make truncation coarser, smaller ones cost a
-    /// directory flush more often.
+    /// gets a file of its own size. Larger files make truncation coarser, smaller ones cost two
+    /// flushes more often.
     pub log_file_bytes: u64,
+    /// Size of a log file that is made while an append, or the start, waits for it, bytes, if below
+    /// `log_file_bytes`. The rest of a file that is nearly ready is not larger either. When freed, such a
+    /// file is removed.
+    pub hasty_log_file_bytes: u64,
     /// Most log files kept for their next use; what is freed beyond that is removed. None is made
     /// while one of these is left, so the log and they together never take more than the log alone
     /// did at its longest.
@@ -212,7 +217,8 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         Options {
-            log_file_bytes: 16 * 1024 * 1024,
+            log_file_bytes: Self::LEAST_SHARE_BYTES,
+            hasty_log_file_bytes: Self::LEAST_SHARE_BYTES,
             free_log_files: 4,
             retained_checkpoints: 1,
             small_state_bytes: 4 * 1024 * 1024,
@@ -223,21 +229,31 @@ impl Default for Options {
 
 impl Options {
     const LEAST_FILE_BYTES: u64 = 16 * 1024;
+    const LEAST_SHARE_BYTES: u64 = 16 * 1024 * 1024;
+    const MOST_SHARE_BYTES: u64 = 128 * 1024 * 1024;
 
-    /// For a replica that stores a checkpoint after every `checkpoint_bytes` of batches: the files
-    /// that one checkpoint frees are kept for what is written up to the next, so that once the log
+    /// For a replica that stores a checkpoint after every `checkpoint_bytes` of batches. A log file is half
+    /// of that, from 16 to 128 MiB: on a disk that takes 5 ms for a flush and is kept busy, a
+    /// group is 8 MiB and more, and of files of 16 MiB each took a flush for its name and one for the seal of the one before.
+    ///
+    /// The files that one checkpoint frees are kept for what is written up to the next, so that once the log
     /// has been as long as it gets no file is made, and filled with zeros, any more. Twice as many
     /// are kept, for a log is that long when a checkpoint is stored while the next batches come.
     #[must_use]
     pub fn for_checkpoints_of(checkpoint_bytes: u64) -> Options {
-        let options = Options::default();
-        let files = checkpoint_bytes.div_ceil(options.log_file_bytes).saturating_mul(2);
+        let half = checkpoint_bytes / 2;
+        let log_file_bytes = half.clamp(Self::LEAST_SHARE_BYTES, Self::MOST_SHARE_BYTES);
+        let options = Options { log_file_bytes, ..Options::default() };
+        let files = checkpoint_bytes.div_ceil(log_file_bytes).saturating_mul(2);
         let free_log_files = usize::try_from(files).unwrap_or(usize::MAX);
         Options { free_log_files: options.free_log_files.max(free_log_files), ..options }
     }
 
-    fn file_bytes(&self) -> u64 {
-        crate::log::group::round_up(self.log_file_bytes.max(Self::LEAST_FILE_BYTES))
+    fn log_files(&self) -> FileSizes {
+        let size = |bytes: u64| round_up(bytes.max(Self::LEAST_FILE_BYTES));
+        let usual_bytes = size(self.log_file_bytes);
+        let hasty_bytes = size(self.hasty_log_file_bytes).min(usual_bytes);
+        FileSizes { usual_bytes, hasty_bytes, kept_free: self.free_log_files }
     }
 }
 
@@ -331,8 +347,7 @@ pub fn open<D: Disk>(
         file.update(&mut disk, begin_run)?;
     }
     let handle = disk.handle();
-    let (file_bytes, free) = (options.file_bytes(), options.free_log_files);
-    let log = Log::resume(handle, identity, file_bytes, free, &scan, &judgement)?;
+    let log = Log::resume(handle, identity, options.log_files(), &scan, &judgement)?;
     if !superblock.opened {
         file.update(&mut disk, begin_run)?;
     }

@@ -100,6 +100,15 @@ struct LogFile {
     slots: Slot,
 }
 
+/// How large its files are, and how many free ones it keeps ([`crate::storage::Options`]).
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct FileSizes {
+    pub(crate) usual_bytes: u64,
+    // Of one that an append waits for; not above the usual size.
+    pub(crate) hasty_bytes: u64,
+    pub(crate) kept_free: usize,
+}
+
 /// A free file whose zeros are being written.
 #[derive(Debug)]
 struct NewFile {
@@ -111,11 +120,10 @@ struct NewFile {
 pub struct Log<D> {
     disk: Metered<D>,
     identity: Identity,
-    file_bytes: u64,
-    free_files: usize,
+    sizes: FileSizes,
     // Never empty, unless durability is `none`.
     files: VecDeque<LogFile>,
-    // Names of files of `file_bytes` each.
+    // Names of files of the usual size.
     free: Vec<String>,
     new: Option<NewFile>,
     next_use: u64,
@@ -412,20 +420,31 @@ impl<D: Disk> Log<D> {
     }
 
     /// Begins the next file, with room for a group of `group_bytes`: renamed from a free one, or
-    /// new. Its name is durable when this returns; its header goes with the first flush.
+    /// new and then no larger than can be waited for. Its name is durable when this returns; its header goes with the first flush.
     fn begin_file(&mut self, group_bytes: u64) -> Result<(), LogError> {
         let use_number = self.next_use;
         let name = name_of(use_number);
-        let size_bytes = self.file_bytes.max(GROUPS_OFFSET + group_bytes);
-        let is_usual = size_bytes == self.file_bytes;
-        if is_usual && self.free.is_empty() && self.new.is_some() {
-            self.fill_new_file(size_bytes)?;
+        let least_bytes = GROUPS_OFFSET + group_bytes;
+        let is_usual = least_bytes <= self.sizes.usual_bytes;
+        let rest_bytes = self.new.as_ref().map(|file| self.sizes.usual_bytes - file.written);
+        if is_usual
+            && self.free.is_empty()
+            && rest_bytes.is_some_and(|rest| rest <= self.sizes.hasty_bytes)
+        {
+            self.fill_new_file(self.sizes.usual_bytes)?;
         }
         let free = if is_usual { self.free.pop() } else { None };
-        match free {
-            Some(free) => self.disk.rename(&free, &name)?,
-            None => self.disk.create(&name, size_bytes)?,
-        }
+        let size_bytes = match free {
+            Some(free) => {
+                self.disk.rename(&free, &name)?;
+                self.sizes.usual_bytes
+            }
+            None => {
+                let size_bytes = self.sizes.hasty_bytes.max(least_bytes);
+                self.disk.create(&name, size_bytes)?;
+                size_bytes
+            }
+        };
         self.disk.sync_directory(DIRECTORY)?;
         let key = key_of(&self.identity, use_number);
         self.disk.write_at(&name, 0, &self.header(use_number).encode())?;
@@ -447,10 +466,10 @@ impl<D: Disk> Log<D> {
                 NewFile { name, written: 0 }
             }
         };
-        let count = bytes.min(self.file_bytes - file.written);
+        let count = bytes.min(self.sizes.usual_bytes - file.written);
         self.disk.write_zeros(&file.name, file.written, count)?;
         file.written += count;
-        if file.written < self.file_bytes {
+        if file.written < self.sizes.usual_bytes {
             self.new = Some(file);
             return Ok(());
         }
@@ -492,7 +511,7 @@ impl<D: Disk> Log<D> {
     /// directory.
     fn free_file(&mut self, use_number: u64, size_bytes: u64) -> Result<(), DiskError> {
         let name = name_of(use_number);
-        if size_bytes != self.file_bytes || self.free.len() >= self.free_files {
+        if size_bytes != self.sizes.usual_bytes || self.free.len() >= self.sizes.kept_free {
             return self.disk.remove(&name);
         }
         let free = free_name_of(use_number);

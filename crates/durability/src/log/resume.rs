@@ -18,7 +18,7 @@ use super::index::Index;
 use super::metered::Metered;
 use super::recovery::{Judgement, Tail};
 use super::scan::{FoundGroup, LogScan, key_of};
-use super::{Log, LogError, LogFile, name_of};
+use super::{FileSizes, Log, LogError, LogFile, name_of};
 use crate::checksum::FileKey;
 use crate::disk::{Disk, DiskError};
 use crate::superblock::Identity;
@@ -51,13 +51,12 @@ pub(crate) fn records_of(scan: &mut LogScan, judgement: &Judgement) -> Vec<Recor
 
 impl<D: Disk> Log<D> {
     /// The log of a replica that keeps none.
-    pub(crate) fn unwritten(disk: D, identity: &Identity, file_bytes: u64) -> Log<D> {
+    pub(crate) fn unwritten(disk: D, identity: &Identity) -> Log<D> {
         let key = FileKey([0; 32]);
         Log {
             disk: Metered::new(disk),
             identity: identity.clone(),
-            file_bytes,
-            free_files: 0,
+            sizes: FileSizes::default(),
             files: VecDeque::new(),
             free: Vec::new(),
             new: None,
@@ -78,16 +77,15 @@ impl<D: Disk> Log<D> {
     pub(crate) fn resume(
         disk: D,
         identity: &Identity,
-        file_bytes: u64,
-        free_files: usize,
+        sizes: FileSizes,
         scan: &LogScan,
         judgement: &Judgement,
     ) -> Result<Log<D>, LogError> {
-        let mut log = Log::unwritten(disk, identity, file_bytes);
+        let mut log = Log::unwritten(disk, identity);
         if identity.durability == Durability::None {
             return Ok(log);
         }
-        log.free_files = free_files;
+        log.sizes = sizes;
         log.next_use = scan.last_use + 1;
         log.remember(scan, judgement);
         log.make_marks()?;
@@ -211,7 +209,7 @@ impl<D: Disk> Log<D> {
 
     fn free_unused(&mut self, scan: &LogScan, judgement: &Judgement) -> Result<(), DiskError> {
         for (name, size_bytes) in &scan.free {
-            if self.free.len() < self.free_files && *size_bytes == self.file_bytes {
+            if self.free.len() < self.sizes.kept_free && *size_bytes == self.sizes.usual_bytes {
                 self.free.push(name.clone());
             } else {
                 self.disk.remove(name)?;

@@ -70,6 +70,7 @@ pub fn expectation() -> Expectation {
 pub fn options() -> Options {
     Options {
         log_file_bytes: 32 * 1024,
+        hasty_log_file_bytes: 32 * 1024,
         free_log_files: 2,
         retained_checkpoints: 1,
         small_state_bytes: 0,

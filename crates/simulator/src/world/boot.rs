@@ -210,6 +210,7 @@ impl World {
         };
         let options = storage::Options {
             log_file_bytes: self.plan.log_file_bytes,
+            hasty_log_file_bytes: 16 * 1024,
             free_log_files: 2,
             retained_checkpoints: 1,
             // States are small here, and linked all the same; flushes come in the middle of one, and
