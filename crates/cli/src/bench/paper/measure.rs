@@ -8,12 +8,13 @@ use super::{Options, Setting};
 use crate::bench::load::{self, Demand};
 use crate::bench::workload::Workload;
 use crate::bench::{cpu_of, round};
-use crate::config::{Cluster, KeyFile};
-use crate::connect::{connect, runtime};
+use crate::config::keys::fresh_key;
+use crate::config::{Cluster, KeyFile, files};
+use crate::connect::{administrator, connect, runtime};
 use anyhow::{Context, Result};
 use perdura_client::Client;
-use perdura_protocol::Faults;
 use perdura_protocol::configuration::ServiceKind;
+use perdura_protocol::{AdminCommand, Faults};
 use serde::Serialize;
 use std::rc::Rc;
 use std::time::Duration;
@@ -24,6 +25,10 @@ pub const LOADING: Duration = Duration::from_secs(60);
 /// Callers that share a client session. One has four frames of 256 KiB in flight: with 4 kB writes
 /// those of some 250 callers, and whatever more it had would wait in the client.
 pub const SESSION_CALLERS: u32 = 256;
+
+/// Sessions that share a client key. A replica keeps 16 MiB of waiting frames for one, and more would be sent
+/// again and again.
+const KEY_SESSIONS: u32 = 12;
 
 /// What came out of one run.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
@@ -129,6 +134,31 @@ pub fn measure(
     Ok(curves)
 }
 
+/// So many sessions, with keys of their own as far as one is not enough.
+async fn connect_all(cluster: &Cluster, key: &KeyFile, sessions: u32) -> Result<Vec<Client>> {
+    let mut keys = vec![key.key.clone()];
+    let more = sessions.div_ceil(KEY_SESSIONS).saturating_sub(1);
+    if more > 0 {
+        let administrator = administrator(&files::directory_of(&cluster.path), cluster)?;
+        let client = connect(cluster, &administrator)?;
+        let options = perdura_client::Options { timeout: LOADING, reply_quorum: None };
+        for number in 1..=more {
+            let key = fresh_key()?;
+            let name = format!("bench-{number}");
+            client
+                .administer(AdminCommand::AddClient { name, key: key.public() }, &options)
+                .await?;
+            keys.push(key);
+        }
+        client.close().await;
+    }
+    let keys = keys.into_iter().cycle().take(sessions as usize);
+    let connected = keys.map(|key| Client::connect(cluster.client_config(), key));
+    connected
+        .collect::<Result<Vec<Client>, _>>()
+        .with_context(|| format!("cannot make clients of {}", cluster.path.display()))
+}
+
 async fn run(
     guard: &Guard,
     cluster: &Cluster,
@@ -138,7 +168,7 @@ async fn run(
 ) -> Result<()> {
     let most = curve.points.iter().map(|point| point.callers).max().unwrap_or(1);
     let sessions = most.div_ceil(SESSION_CALLERS).max(1);
-    let clients = (0..sessions).map(|_| connect(cluster, key)).collect::<Result<Vec<Client>>>()?;
+    let clients = connect_all(cluster, key, sessions).await?;
     let bytes = options.value_size() as usize;
     let workload = Rc::new(match options.service.kind() {
         ServiceKind::KeyValue => Workload::new(options.keys, bytes, 0)?,
