@@ -229,8 +229,11 @@ impl World {
         self.report.add_counters(&process.node.report().counters);
         let without = process.checkpoints.list().is_empty();
         let discarded = process.checkpoints.distrust_after(trusted);
-        here.memory = Memory { flipped: false, repaired: true, ..here.memory };
         self.mark(Mark::Repaired);
+        let here = &mut self.replicas[replica];
+        // Where that failed the wrong state may still count, and not restore.
+        let flipped = matches!(discarded, Err(CheckpointError::Disk(_))) && here.memory.flipped;
+        here.memory = Memory { flipped, repaired: true, ..here.memory };
         match discarded {
             Ok(_) if trusted > Slot(0) || without => self.crash_process(replica),
             Ok(_) => {
