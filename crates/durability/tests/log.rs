@@ -6,8 +6,7 @@ mod common;
 use common::*;
 use perdura_durability::log::Position;
 use perdura_durability::memory_disk::{Errors, Operation};
-use perdura_durability::storage::{Options, open};
-use perdura_durability::{Amnesia, Disk, DiskError, Log, LogError, MemoryDisk, OpenError};
+use perdura_durability::{Amnesia, Disk, DiskError, LogError, MemoryDisk, OpenError};
 use perdura_protocol::configuration::Durability;
 use perdura_protocol::{Encode, Record, Slot, View};
 use std::collections::BTreeSet;
@@ -628,47 +627,6 @@ fn a_free_file_is_made_ready_in_advance() {
     assert_eq!(disk.list("log").unwrap(), ["0000000000000001", "0000000000000003", "marks"]);
     drop(log);
     assert_eq!(opened(&disk).records.len(), 7);
-}
-
-/// No append waits for a large file's zeros: until one is ready the log goes on in small ones, which nobody
-/// keeps, and what is nearly ready is completed.
-#[test]
-fn an_append_never_waits_for_a_large_file() {
-    const HASTY: u64 = 16 * 1024;
-    let sizes = Options { log_file_bytes: 1024 * 1024, hasty_log_file_bytes: HASTY, ..options() };
-    let mut disk = formatted(Durability::Sync);
-    let mut opened = open(disk.handle(), &expectation(), &sizes).unwrap();
-    let size = |disk: &mut MemoryDisk, name: &String| disk.len(name).unwrap();
-    let append = |log: &mut Log<MemoryDisk>, slot| {
-        let before = log.work().bytes;
-        log.append(&[vote(0, slot, slot)]).unwrap();
-        let written = log.work().bytes - before;
-        assert!(written <= HASTY + 16 * 1024, "{written} bytes in the way of slot {slot}");
-    };
-    for slot in 1..20 {
-        append(&mut opened.log, slot);
-    }
-    let files = log_files(&mut disk);
-    assert_eq!(files.len(), 10, "two groups in each");
-    assert!(files.iter().all(|name| size(&mut disk, name) == HASTY));
-    for slot in 20..600 {
-        append(&mut opened.log, slot);
-        opened.log.prepare_free_file().unwrap();
-    }
-    let files = log_files(&mut disk);
-    let (small, large): (Vec<_>, Vec<_>) =
-        files.iter().partition(|name| size(&mut disk, name) == HASTY);
-    assert!(large.len() >= 2 && small.len() + large.len() == files.len(), "{files:?}");
-    assert!(large.iter().all(|name| size(&mut disk, name) == 1024 * 1024));
-    drop(opened);
-    let mut opened = open(disk.handle(), &expectation(), &sizes).unwrap();
-    assert_eq!(opened.records.len(), 599);
-    opened.log.truncate_below(Slot(599)).unwrap();
-    assert_eq!(log_files(&mut disk).len(), 1);
-    let free: Vec<String> = disk.list("log").unwrap();
-    let free: Vec<_> = free.into_iter().filter(|name| name.starts_with("free-")).collect();
-    assert_eq!(free.len(), 2, "as many as are kept");
-    assert!(free.iter().all(|name| size(&mut disk, &format!("log/{name}")) == 1024 * 1024));
 }
 
 /// The header of a torn group that nothing was written over must never speak for a later group of

@@ -3,6 +3,7 @@
 //! The log is a row of prezeroed files, `log/<use number>`; the last is written to. Each use of a
 //! file has a number of its own, one above all before, that is part of every checksum in it. A
 //! file whose slots a durable checkpoint covers is renamed `log/free-<use number>` and used again.
+//! Files are of one size, but for those of a log that is becoming longer: each of these is twice the one before.
 //! The layout of a file is in `file`, that of a group in `group`.
 //!
 //! Invariants:
@@ -54,6 +55,7 @@ use perdura_protocol::configuration::Durability;
 use perdura_protocol::message::Decision;
 use perdura_protocol::{Digest, Record, Slot, seeded};
 use scan::key_of;
+use std::cmp::Ordering;
 use std::collections::VecDeque;
 
 /// Least bytes of zeros that are written at once when a file is made ready.
@@ -100,7 +102,7 @@ struct LogFile {
     slots: Slot,
 }
 
-/// How large its files are, and how many free ones it keeps ([`crate::storage::Options`]).
+/// How large the files of a log are, and how many free ones it keeps ([`crate::storage::Options`]).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FileSizes {
     pub(crate) usual_bytes: u64,
@@ -114,6 +116,7 @@ pub(crate) struct FileSizes {
 struct NewFile {
     name: String,
     written: u64,
+    unflushed: u64,
 }
 
 /// The log of one replica, open for writing. Belongs to the keeper's thread.
@@ -233,9 +236,10 @@ impl<D: Disk> Log<D> {
         Ok(decisions)
     }
 
-    /// If there is no free file, makes one ready, or a part of one: twice the bytes of the last
-    /// group, and 256 KiB at least. After each append it is there before it is needed, and no append
-    /// has to wait for the whole of it.
+    /// If there is no free file, makes one ready by and by: so that after each append it has twice what the
+    /// file in use has taken, or its usual size, but for 256 KiB. When a file is full the next one has
+    /// twice its size then, and no append waits for zeros. One call writes no more than an append would
+    /// have to wait for, so that the next append does not wait long either.
     ///
     /// # Errors
     /// As [`Log::append`].
@@ -243,7 +247,13 @@ impl<D: Disk> Log<D> {
         if !self.is_written() || !self.free.is_empty() {
             return Ok(());
         }
-        let bytes = ZEROS_BYTES.max(2 * self.builder.size());
+        let wanted = (2 * self.tail + ZEROS_BYTES).min(self.sizes.usual_bytes);
+        let written = self.new.as_ref().map_or(0, |file| file.written);
+        let missing = wanted.saturating_sub(written);
+        if missing < ZEROS_BYTES && written + missing < self.sizes.usual_bytes {
+            return Ok(());
+        }
+        let bytes = missing.min(self.sizes.hasty_bytes);
         self.guarded(|log| Ok(log.fill_new_file(bytes)?))
     }
 
@@ -419,25 +429,16 @@ impl<D: Disk> Log<D> {
         Ok(())
     }
 
-    /// Begins the next file, with room for a group of `group_bytes`: renamed from a free one, or
-    /// new and then no larger than can be waited for. Its name is durable when this returns; its header goes with the first flush.
+    /// Begins the next file, with room for a group of `group_bytes`: renamed from a free one, or from one
+    /// that is being made ready, as far as it is; else made now, no larger than can be waited for. Its name is durable when this returns; its header goes with the first flush.
     fn begin_file(&mut self, group_bytes: u64) -> Result<(), LogError> {
         let use_number = self.next_use;
         let name = name_of(use_number);
         let least_bytes = GROUPS_OFFSET + group_bytes;
-        let is_usual = least_bytes <= self.sizes.usual_bytes;
-        let rest_bytes = self.new.as_ref().map(|file| self.sizes.usual_bytes - file.written);
-        if is_usual
-            && self.free.is_empty()
-            && rest_bytes.is_some_and(|rest| rest <= self.sizes.hasty_bytes)
-        {
-            self.fill_new_file(self.sizes.usual_bytes)?;
-        }
-        let free = if is_usual { self.free.pop() } else { None };
-        let size_bytes = match free {
-            Some(free) => {
+        let size_bytes = match self.take_free(least_bytes) {
+            Some((free, size_bytes)) => {
                 self.disk.rename(&free, &name)?;
-                self.sizes.usual_bytes
+                size_bytes
             }
             None => {
                 let size_bytes = self.sizes.hasty_bytes.max(least_bytes);
@@ -455,6 +456,18 @@ impl<D: Disk> Log<D> {
         Ok(())
     }
 
+    /// A free file, or what there is of the next one, if it has room for so much; and its size.
+    fn take_free(&mut self, least_bytes: u64) -> Option<(String, u64)> {
+        if least_bytes > self.sizes.usual_bytes {
+            return None;
+        }
+        if let Some(free) = self.free.pop() {
+            return Some((free, self.sizes.usual_bytes));
+        }
+        let begun = self.new.take_if(|file| file.written >= least_bytes)?;
+        Some((begun.name, begun.written))
+    }
+
     /// Writes `bytes` more of the zeros of a new file; with the last of them it is a free one.
     fn fill_new_file(&mut self, bytes: u64) -> Result<(), DiskError> {
         let mut file = match self.new.take() {
@@ -463,18 +476,24 @@ impl<D: Disk> Log<D> {
                 let name = free_name_of(self.next_use);
                 self.next_use += 1;
                 self.disk.create(&name, 0)?;
-                NewFile { name, written: 0 }
+                NewFile { name, written: 0, unflushed: 0 }
             }
         };
         let count = bytes.min(self.sizes.usual_bytes - file.written);
         self.disk.write_zeros(&file.name, file.written, count)?;
         file.written += count;
-        if file.written < self.sizes.usual_bytes {
+        file.unflushed += count;
+        let ready = file.written >= self.sizes.usual_bytes;
+        // Where zeros go through a cache, whoever uses the file as it is waits for no more than these.
+        if self.identity.durability.is_flushed()
+            && (ready || file.unflushed >= self.sizes.hasty_bytes)
+        {
+            self.disk.sync(&file.name)?;
+            file.unflushed = 0;
+        }
+        if !ready {
             self.new = Some(file);
             return Ok(());
-        }
-        if self.identity.durability.is_flushed() {
-            self.disk.sync(&file.name)?;
         }
         self.disk.sync_directory(DIRECTORY)?;
         self.free.push(file.name);
@@ -510,14 +529,32 @@ impl<D: Disk> Log<D> {
     /// Takes a file out of the row: keeps it for its next use, or removes it. The caller syncs the
     /// directory.
     fn free_file(&mut self, use_number: u64, size_bytes: u64) -> Result<(), DiskError> {
-        let name = name_of(use_number);
-        if size_bytes != self.sizes.usual_bytes || self.free.len() >= self.sizes.kept_free {
+        let (name, free) = (name_of(use_number), free_name_of(use_number));
+        if !self.keeps(size_bytes) {
             return self.disk.remove(&name);
         }
-        let free = free_name_of(use_number);
         self.disk.rename(&name, &free)?;
-        self.free.push(free);
+        self.keep(free, size_bytes);
         Ok(())
+    }
+
+    /// Whether a free file of this size is kept: as the next one to be used, or to be made ready.
+    fn keeps(&self, size_bytes: u64) -> bool {
+        let few = self.free.len() < self.sizes.kept_free;
+        match size_bytes.cmp(&self.sizes.usual_bytes) {
+            Ordering::Less => few && self.new.is_none() && size_bytes > 0,
+            Ordering::Equal => few,
+            Ordering::Greater => false,
+        }
+    }
+
+    /// Keeps a free file, which [`Log::keeps`].
+    fn keep(&mut self, name: String, size_bytes: u64) {
+        if size_bytes == self.sizes.usual_bytes {
+            self.free.push(name);
+        } else {
+            self.new = Some(NewFile { name, written: size_bytes, unflushed: 0 });
+        }
     }
 
     fn read_record(&mut self, location: Location) -> Result<Record, LogError> {

@@ -209,8 +209,9 @@ impl<D: Disk> Log<D> {
 
     fn free_unused(&mut self, scan: &LogScan, judgement: &Judgement) -> Result<(), DiskError> {
         for (name, size_bytes) in &scan.free {
-            if self.free.len() < self.sizes.kept_free && *size_bytes == self.sizes.usual_bytes {
-                self.free.push(name.clone());
+            let whole_pages = *size_bytes - *size_bytes % PAGE_BYTES;
+            if self.keeps(whole_pages) {
+                self.keep(name.clone(), whole_pages);
             } else {
                 self.disk.remove(name)?;
             }

@@ -145,6 +145,13 @@ impl Model {
     }
 }
 
+/// Each run may have files of another size, and begin with smaller ones.
+fn sizes(random: &mut impl Choice) -> Options {
+    let hasty_log_file_bytes = [16, 32][random.below(2) as usize] * 1024;
+    let log_file_bytes = hasty_log_file_bytes * [1, 4, 16][random.below(3) as usize];
+    Options { log_file_bytes, hasty_log_file_bytes, ..options() }
+}
+
 /// One replica's disk over several runs, each of which ends with the disk or its machine. With
 /// `async`, what a process wrote survives the process, and only that is asked of it here.
 pub fn life(random: &mut impl Choice, durability: Durability, runs: usize) {
@@ -152,7 +159,7 @@ pub fn life(random: &mut impl Choice, durability: Durability, runs: usize) {
     let mut model = Model::default();
     for _ in 0..runs {
         disk.fail_after(random.below(120));
-        let result = reopen(disk.handle());
+        let result = open(disk.handle(), &expectation(), &sizes(random));
         match result {
             Ok(mut opened) => {
                 model.check(&mut opened);

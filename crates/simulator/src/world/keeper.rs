@@ -136,6 +136,12 @@ impl World {
         self.trace.event([4, replica as u64, flush.mark, self.now_us], &[]);
         self.trace.line(self.now_us, format_args!("r{replica} persisted {}", flush.mark));
         self.input(replica, Input::Persisted(flush.mark));
+        let Some(process) = &mut self.replicas[replica].process else { return };
+        // Nobody waits for it; errors of the disk strike here too.
+        if let Err(error) = process.log.prepare_free_file() {
+            self.log_failed(replica, &error);
+            return;
+        }
         self.keep(replica);
     }
 

@@ -1,0 +1,128 @@
+//! How large the files of a log are, and which are used again.
+
+mod common;
+
+use common::*;
+use perdura_durability::{Disk, Log, MemoryDisk, Options, open};
+use perdura_protocol::configuration::Durability;
+use perdura_protocol::{Record, Slot};
+
+/// Files of a log that becomes longer are made ready in advance, each twice the one before: no append writes
+/// zeros, and no call that makes them ready writes many. What was freed is used again.
+#[test]
+fn an_append_never_waits_for_a_large_file() {
+    const HASTY: u64 = 16 * 1024;
+    const USUAL: u64 = 1024 * 1024;
+    let sizes = Options { log_file_bytes: USUAL, hasty_log_file_bytes: HASTY, ..options() };
+    let mut disk = formatted(Durability::Sync);
+    let mut opened = open(disk.handle(), &expectation(), &sizes).unwrap();
+    let bytes_of = |log: &mut Log<MemoryDisk>, work: &dyn Fn(&mut Log<MemoryDisk>)| {
+        let before = log.work().bytes;
+        work(log);
+        log.work().bytes - before
+    };
+    for slot in 1..1200 {
+        let append = |log: &mut Log<MemoryDisk>| log.append(&[vote(0, slot, slot)]).unwrap();
+        let prepare = |log: &mut Log<MemoryDisk>| log.prepare_free_file().unwrap();
+        let written = bytes_of(&mut opened.log, &append);
+        assert!(written < 6000, "{written} bytes in the way of slot {slot}");
+        let written = bytes_of(&mut opened.log, &prepare);
+        assert!(written <= HASTY, "{written} bytes are made ready at once");
+    }
+    let size = |disk: &mut MemoryDisk, name: &String| disk.len(name).unwrap();
+    let files = log_files(&mut disk);
+    let found: Vec<u64> = files.iter().map(|name| size(&mut disk, name)).collect();
+    assert_eq!(found[0], HASTY);
+    let grows = |pair: &[u64]| pair[0] <= pair[1] && pair[1] <= USUAL;
+    assert!(found.windows(2).all(grows) && found.len() < 20, "{found:?}");
+    assert!(found.iter().filter(|bytes| **bytes == USUAL).count() >= 3, "{found:?}");
+    drop(opened);
+
+    // In its next run the log goes on with what was being made ready.
+    let free = |disk: &mut MemoryDisk| -> Vec<String> {
+        let names = disk.list("log").unwrap().into_iter();
+        names.filter(|name| name.starts_with("free-")).map(|name| format!("log/{name}")).collect()
+    };
+    let before = free(&mut disk);
+    assert_eq!(before.len(), 1);
+    let mut opened = open(disk.handle(), &expectation(), &sizes).unwrap();
+    assert_eq!(opened.records.len(), 1199);
+    assert_eq!(free(&mut disk), before);
+    opened.log.truncate_below(Slot(1199)).unwrap();
+    assert_eq!(log_files(&mut disk).len(), 1);
+    let left: Vec<u64> =
+        free(&mut disk).iter().map(|name| size(&mut disk, name)).filter(|b| *b == USUAL).collect();
+    assert_eq!(left.len(), 2, "as many as are kept");
+    let before = disk.list("log").unwrap().len();
+    for slot in 1200..1700 {
+        opened.log.append(&[vote(0, slot, slot)]).unwrap();
+        opened.log.prepare_free_file().unwrap();
+    }
+    assert_eq!(disk.list("log").unwrap().len(), before, "no file was made");
+}
+
+/// Where nobody makes files ready, those that an append has to make are small, but for a large group.
+#[test]
+fn files_that_are_made_in_haste_are_small() {
+    let sizes =
+        Options { log_file_bytes: 1024 * 1024, hasty_log_file_bytes: 16 * 1024, ..options() };
+    let mut disk = formatted(Durability::Sync);
+    let mut log = open(disk.handle(), &expectation(), &sizes).unwrap().log;
+    for slot in 1..8 {
+        log.append(&[vote(0, slot, slot)]).unwrap();
+    }
+    let large: Vec<Record> = (8..300).map(|slot| vote(0, slot, slot)).collect();
+    log.append(&large).unwrap();
+    let files = log_files(&mut disk);
+    let (last, small) = files.split_last().unwrap();
+    assert_eq!(small.len(), 4, "two groups in each");
+    assert!(small.iter().all(|name| disk.len(name).unwrap() == 16 * 1024));
+    assert!(disk.len(last).unwrap() > 16 * 1024);
+    assert_eq!(opened(&disk).records.len(), 299);
+}
+
+/// Files of another version's size go on being read; when they are free, one of them grows.
+#[test]
+fn files_of_another_size_are_read_and_let_go() {
+    let mut disk = formatted(Durability::Sync);
+    let large = Options { log_file_bytes: 128 * 1024, ..options() };
+    let mut slot = 0;
+    for (run, sizes) in [options(), large, options(), large].iter().enumerate() {
+        let mut opened = open(disk.handle(), &expectation(), sizes).unwrap();
+        assert_eq!(opened.log.position().votes, Slot(slot), "run {run}");
+        for _ in 0..60 {
+            slot += 1;
+            opened.log.append(&[vote(0, slot, slot)]).unwrap();
+            opened.log.prepare_free_file().unwrap();
+        }
+        assert!(log_files(&mut disk).len() > 1);
+    }
+    let mut opened = open(disk.handle(), &expectation(), &large).unwrap();
+    assert_eq!(opened.records.len() as u64, slot);
+    opened.log.truncate_below(Slot(slot)).unwrap();
+    let names = disk.list("log").unwrap();
+    let free: Vec<_> = names.iter().filter(|name| name.starts_with("free-")).collect();
+    let sizes: Vec<u64> =
+        free.iter().map(|name| disk.len(&format!("log/{name}")).unwrap()).collect();
+    assert!(sizes.iter().filter(|bytes| **bytes < 128 * 1024).count() <= 1, "{sizes:?}");
+    assert!(sizes.iter().all(|bytes| *bytes <= 128 * 1024));
+}
+
+/// Half of what is written between two checkpoints, within bounds.
+#[test]
+fn a_replica_has_files_that_fit_its_checkpoints() {
+    const MIB: u64 = 1024 * 1024;
+    for (checkpoint, file, free) in [
+        (1, 16, 4),
+        (32, 16, 4),
+        (40, 20, 4),
+        (256, 128, 4),
+        (1024, 128, 16),
+        (1 << 20, 128, 16384),
+    ] {
+        let options = Options::for_checkpoints_of(checkpoint * MIB);
+        assert_eq!(options.log_file_bytes, file * MIB, "{checkpoint} MiB");
+        assert_eq!(options.free_log_files, free, "{checkpoint} MiB");
+        assert_eq!(options.hasty_log_file_bytes, 16 * MIB);
+    }
+}
