@@ -52,6 +52,9 @@ pub struct Arguments {
     /// For experiments: replicas write their logs no faster than such a device, see `perdura replica`
     #[arg(long, value_name = "delay_ms=N,mb_s=N")]
     log_device: Option<LogDevice>,
+    /// Replicas measure what their time goes to, see `perdura replica`
+    #[arg(long)]
+    profile: bool,
     /// Stop as soon as the key is read back; exit code 0 if it was
     #[arg(long)]
     once: bool,
@@ -73,7 +76,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     process::on_stop(move |signal| {
         let _ = signals.send(Event::Stop(signal));
     })?;
-    let start = Start { device: arguments.log_device, debug: false };
+    let start = Start { device: arguments.log_device, debug: false, profile: arguments.profile };
     let mut group = Group::start(dir, cluster.replicas.len(), start)?;
     let of_client = cluster.clone();
     std::thread::Builder::new().name("client".into()).spawn(move || {

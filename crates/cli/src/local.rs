@@ -42,6 +42,8 @@ pub struct Start {
     pub device: Option<LogDevice>,
     /// Whether they tell of each checkpoint.
     pub debug: bool,
+    /// Whether they measure what their time goes to.
+    pub profile: bool,
 }
 
 fn start(dir: &Path, id: usize, how: Start) -> Result<Running> {
@@ -60,6 +62,9 @@ fn start(dir: &Path, id: usize, how: Start) -> Result<Running> {
         .args(["--parent", &std::process::id().to_string()]);
     if how.debug {
         command.args(["--log-level", "debug"]);
+    }
+    if how.profile {
+        command.arg("--profile");
     }
     if let Some(device) = how.device {
         command.args(["--log-device", &device.to_string()]);

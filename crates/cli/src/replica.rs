@@ -31,6 +31,10 @@ pub struct Arguments {
     /// that writes so many MB (10^6 bytes) a second; nothing becomes less durable
     #[arg(long, value_name = "delay_ms=N,mb_s=N")]
     log_device: Option<LogDevice>,
+    /// Measure what the event loop's processor time goes to, for `perdura bench put --profile`; takes a few
+    /// percent more of it
+    #[arg(long)]
+    profile: bool,
     /// Stop when this process ends, which has to be the parent
     #[arg(long, value_name = "PID", hide = true)]
     parent: Option<u32>,
@@ -69,6 +73,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let id = file.id;
     let mut config = replica_config(file, &cluster);
     config.log_device = arguments.log_device;
+    config.profile = arguments.profile;
     #[cfg(feature = "misbehave")]
     if let Some(strategy) = arguments.misbehave {
         let liar = crate::attack::liar(&config, strategy);
@@ -124,6 +129,7 @@ fn replica_config(file: ReplicaFile, cluster: &Cluster) -> ReplicaConfig {
         incarnation: file.incarnation,
         data: file.data(),
         log_device: None,
+        profile: false,
         checkpoint_bytes_per_s: file.checkpoint_mb_s * 1_000_000,
         scrub_interval: Duration::from_secs(file.scrub_interval_s),
         state_transfer: file.state_transfer,

@@ -5,6 +5,7 @@ use crate::config::{CLUSTER_FILE, Cluster};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::path::PathBuf;
@@ -73,6 +74,18 @@ pub struct Report {
     pub checkpoint_damages: u64,
     /// Its process.
     pub pid: u32,
+    /// What its event loop's time went to, by stage, if it measures that.
+    #[serde(default)]
+    pub stages: BTreeMap<String, Spent>,
+}
+
+/// What a stage took since the replica started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+pub struct Spent {
+    /// Processor time.
+    pub nanoseconds: u64,
+    /// How often it was entered.
+    pub entries: u64,
 }
 
 /// The whole answer.

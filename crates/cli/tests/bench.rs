@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Ran, program, replicas_in};
+use common::{Cluster, Ran, program, replicas_in};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -68,4 +68,40 @@ fn the_terms_of_a_write_are_printed_beside_what_it_costs() {
     assert_eq!((&result["clients"], &result["faults"]), (&json!(8), &json!({"u": 1, "r": 1})));
     assert!(result["writes_a_slot"].as_f64().unwrap() > 0.0, "{result}");
     assert_eq!(result["terms"].as_array().unwrap().len(), 11);
+}
+
+/// By stage and by thread, and together they are what the processes took.
+#[test]
+fn a_profile_tells_what_the_time_of_replicas_goes_to() {
+    let mut cluster = Cluster::init(&["--byzantine", "1"]);
+    for id in 0..cluster.len() {
+        let mut command = cluster.replica(id);
+        command.arg("--profile");
+        cluster.start_as(id, command);
+    }
+    cluster.wait_until_active();
+    let path = cluster.path("profile.json");
+    let load = ["bench", "put", "--keys", "50", "--clients", "8", "--seconds", "2", "--profile"];
+    let json = [&load[..], &["--json", path.to_str().unwrap()]].concat();
+    let table = cluster.run(&json).ok();
+    assert!(table.contains("signatures of clients"), "{table}");
+    let result = read(&path);
+    let rows = result["profile"].as_array().unwrap();
+    let of = |name: &str| rows.iter().find(|row| row["name"] == name).unwrap();
+    let us = |name: &str| of(name)["us_per_op"].as_f64().unwrap();
+    for stage in ["receive", "decode", "verify", "order", "log", "execute", "reply", "send"] {
+        assert!(us(stage) > 0.0 && of(stage)["entries_per_op"].as_f64().unwrap() > 0.0, "{table}");
+    }
+    assert!(us("keeper") > 0.0, "{table}");
+    let sum: f64 = rows.iter().map(|row| row["us_per_op"].as_f64().unwrap()).sum();
+    let all = us("all");
+    assert!((sum - 2.0 * all).abs() < 0.02 * all, "{sum} and {all}: {table}");
+    let status = cluster.status();
+    assert!(status.iter().all(|one| one["experiments"][0].as_str().unwrap().contains("stages")));
+
+    // One that does not measure is not left out in silence.
+    cluster.stop(3);
+    cluster.start(3);
+    cluster.wait_until_active();
+    cluster.run(&load).failed(1, &["replica 3", "--profile"]);
 }

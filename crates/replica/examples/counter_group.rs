@@ -58,6 +58,7 @@ fn replica(id: u8, group: &Group, shutdown: &Shutdown) -> Result<(), Box<dyn Err
         http: None,
         data,
         log_device: None,
+        profile: false,
         checkpoint_bytes_per_s: 0,
         scrub_interval: std::time::Duration::from_secs(3600),
         state_transfer: Default::default(),

@@ -9,6 +9,7 @@ mod failover;
 mod floor;
 mod load;
 mod paper;
+mod profile;
 mod report;
 mod workload;
 
@@ -107,6 +108,9 @@ struct Load {
     /// An operation that takes longer counts as an error
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
     timeout: Duration,
+    /// Print what the processor time of replicas on this machine goes to; they have to be started with --profile too
+    #[arg(long)]
+    profile: bool,
     /// Write the result to a file; `-` is standard output, instead of the table
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -189,6 +193,8 @@ fn run_load(operation: Operation, arguments: &Load) -> Result<ExitCode> {
             std::mem::forget(told);
         })?;
         let pids = local_replicas(&cluster);
+        let sample = || arguments.profile.then(|| profile::sample(&cluster, &pids)).transpose();
+        let profile_before = sample()?;
         let (server, own) = (cpu_of(&pids), cpu_time(std::process::id()));
         let demand = Demand {
             callers: arguments.clients,
@@ -202,10 +208,16 @@ fn run_load(operation: Operation, arguments: &Load) -> Result<ExitCode> {
         let measured = load::measure(&clients, &workload, &demand).await?;
         let server = cpu_of(&pids).zip(server).map(|(after, before)| after.saturating_sub(before));
         let own = cpu_time(std::process::id()).zip(own).map(|(after, before)| after - before);
+        let profile = match (profile_before, sample()?) {
+            (Some(before), Some(after)) => {
+                Some(profile::rows(&before, &after, measured.completed()))
+            }
+            _ => None,
+        };
         for client in &clients {
             client.close().await;
         }
-        anyhow::Ok(Report { measured, server, own, local_replicas: pids.len() })
+        anyhow::Ok(Report { measured, server, own, profile, local_replicas: pids.len() })
     }))?;
     report.print(operation, arguments, &cluster)?;
     if report.measured.stopped {

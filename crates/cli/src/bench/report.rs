@@ -1,6 +1,7 @@
 //! The result of a benchmark, for people and for programs.
 
 use super::load::Measured;
+use super::profile::{self, Row};
 use super::{Load, Operation, round};
 use crate::config::Cluster;
 use crate::status::aligned;
@@ -18,6 +19,8 @@ pub struct Report {
     pub server: Option<Duration>,
     /// CPU time of this process.
     pub own: Option<Duration>,
+    /// What that went to, if it was asked for.
+    pub profile: Option<Vec<Row>>,
     /// Replicas on this machine.
     pub local_replicas: usize,
 }
@@ -45,7 +48,12 @@ impl Report {
             std::fs::write(path, text)
                 .with_context(|| format!("cannot write {}", path.display()))?;
         }
-        std::io::stdout().lock().write_all(self.table(operation, arguments, cluster).as_bytes())?;
+        let mut out = std::io::stdout().lock();
+        out.write_all(self.table(operation, arguments, cluster).as_bytes())?;
+        if let Some(rows) = &self.profile {
+            writeln!(out)?;
+            out.write_all(profile::table(rows).as_bytes())?;
+        }
         if let Some(error) = &self.measured.error {
             eprintln!("perdura: {} operations failed; the first: {error}", self.measured.errors);
         }
@@ -81,6 +89,7 @@ impl Report {
             "faults": {"u": faults.u(), "r": faults.r()},
             "durability": cluster.parameters.durability.name(),
             "local_replicas": self.local_replicas,
+            "profile": self.profile,
             "version": env!("CARGO_PKG_VERSION"),
         })
     }

@@ -9,7 +9,7 @@ use super::questions::Asker;
 use super::shares::Overdue;
 use super::transfer::Transfer;
 use super::waiting::Lines;
-use super::{Counters, Node, Now, Output};
+use super::{Counters, Node, Now, Output, Stages};
 use bytes::Bytes;
 use perdura_agreement::{Agreement, Restart, Settings};
 use perdura_durability::{
@@ -223,6 +223,7 @@ impl<S: Service> Node<S> {
             halted: false,
             counters: Counters::default(),
             malformed: 0,
+            stages: Stages::default(),
             parameters,
             newest,
         };

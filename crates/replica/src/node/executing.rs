@@ -6,7 +6,7 @@
 
 use super::unexecuted::Delivery;
 use super::waiting::Capacity;
-use super::{Node, Peer, ROUTES};
+use super::{Node, Peer, ROUTES, Stage};
 use bytes::Bytes;
 use perdura_agreement::Now;
 use perdura_execution::Service;
@@ -97,6 +97,7 @@ impl WaitingRead {
 impl<S: Service> Node<S> {
     pub(super) fn deliver(&mut self, now: Now, delivery: Delivery) {
         let Delivery { slot, ref batch, history, logged_at } = delivery;
+        let before = self.stages.enter(Stage::Execute);
         let executed = self.machine.execute(slot, batch);
         assert!(self.machine.history() == history, "agreement and execution disagree: stop");
         self.shares.delivered(batch);
@@ -141,6 +142,7 @@ impl<S: Service> Node<S> {
         if let Some(held) = session {
             self.hold_replies(self.logged_at, held, outcomes);
         }
+        self.stages.go_back(before);
     }
 
     /// Keeps the digests of recent slots, by which a laggard's batches are found in the log.
@@ -188,6 +190,10 @@ impl<S: Service> Node<S> {
                 self.logged_slot = slot;
             }
         }
+        if self.egress.front().is_none_or(|egress| egress.logged_at > self.persisted) {
+            return;
+        }
+        let before = self.stages.enter(Stage::Reply);
         let mut ready: Vec<Ready> = Vec::new();
         while self.egress.front().is_some_and(|egress| egress.logged_at <= self.persisted) {
             let Some(egress) = self.pop_egress() else { break };
@@ -209,6 +215,7 @@ impl<S: Service> Node<S> {
             let nonce = session.nonce;
             self.send(&[peer], &Message::Replies { view, nonce, outcomes });
         }
+        self.stages.go_back(before);
     }
 
     pub(super) fn attach(&mut self, session: SessionId, connection: u64) {
@@ -286,9 +293,12 @@ impl<S: Service> Node<S> {
                 return;
             }
             let Some((_, read)) = self.reads.pop(|read| read.ready(executed)) else { return };
+            let before = self.stages.enter(Stage::Execute);
             let outcome = self.machine.query(read.key, &read.command);
             self.counters.reads += 1;
+            self.stages.enter(Stage::Reply);
             self.reply_read(&read, outcome);
+            self.stages.go_back(before);
         }
     }
 

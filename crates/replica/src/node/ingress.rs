@@ -8,7 +8,7 @@ use super::executing::size_of_outcome;
 use super::questions::is_costly;
 use super::shares::Shares;
 use super::waiting::Capacity;
-use super::{Input, Node, Peer};
+use super::{Input, Node, Peer, Stage};
 use bytes::Bytes;
 use perdura_agreement::pool::{Admission, Source};
 use perdura_agreement::{Now, Penalty};
@@ -115,7 +115,10 @@ pub(super) fn is_open<S: Service>(machine: &Machine<S>, frame: &Frame) -> bool {
 
 impl<S: Service> Node<S> {
     pub(super) fn on_bytes(&mut self, now: Now, peer: Peer, bytes: Bytes) {
-        let message = match Message::from_bytes(bytes) {
+        let before = self.stages.enter(Stage::Decode);
+        let decoded = Message::from_bytes(bytes);
+        self.stages.go_back(before);
+        let message = match decoded {
             Ok(message) => message,
             Err(error) => {
                 self.malformed += 1;
@@ -238,7 +241,10 @@ impl<S: Service> Node<S> {
         self.counters.signatures_verified += claims.len() as u64;
         let entropy = self.entropy();
         let looked_at = if seeded!(FirstFrameOnly) { 1 } else { claims.len() };
-        self.scheme.verify_every(&claims[..looked_at], entropy)
+        let before = self.stages.enter(Stage::Verify);
+        let genuine = self.scheme.verify_every(&claims[..looked_at], entropy);
+        self.stages.go_back(before);
+        genuine
     }
 
     /// Verifies frames of this round, answers retries, and lets the rest wait to be ordered. What
@@ -321,14 +327,19 @@ impl<S: Service> Node<S> {
         }
         self.counters.signatures_verified += claims.len() as u64;
         let entropy = self.entropy();
+        let before = self.stages.enter(Stage::Verify);
         let all = self.scheme.verify_every(&claims, entropy);
+        self.stages.go_back(before);
         for (origin, frames) in of_origin {
             let verdicts = if all {
                 vec![true; frames.len()]
             } else {
                 let claims: Vec<_> = frames.iter().map(|one| one.frame.claim(cluster)).collect();
                 let entropy = self.entropy();
-                self.scheme.verify_all(&claims, entropy)
+                let before = self.stages.enter(Stage::Verify);
+                let verdicts = self.scheme.verify_all(&claims, entropy);
+                self.stages.go_back(before);
+                verdicts
             };
             if verdicts.contains(&false) {
                 self.penalties.entry(origin).or_default().strike(now.monotonic_ms);

@@ -26,6 +26,7 @@ mod questions;
 mod report;
 mod restoring;
 mod shares;
+mod stages;
 mod transfer;
 mod unexecuted;
 mod waiting;
@@ -41,6 +42,7 @@ pub use perdura_agreement::{Misbehaviour, Now};
 pub use questions::QUESTIONS;
 pub use report::{Counters, Held, Report, State};
 pub use restoring::Restoration;
+pub use stages::{Spent, Stage, Stages};
 pub use waiting::Capacity;
 
 use backlog::Backlog;
@@ -290,6 +292,7 @@ pub struct Node<S> {
     counters: Counters,
     // Messages that did not decode.
     malformed: u64,
+    stages: Stages,
     // The newest members by the configuration file, which may be newer than what was executed.
     newest: Configuration,
 }
@@ -300,6 +303,17 @@ impl<S: Service> Node<S> {
     fn linked(&self, configuration: &Configuration) -> Configuration {
         let newer = self.newest.id > configuration.id;
         if newer { self.newest.clone() } else { configuration.clone() }
+    }
+
+    /// What its time goes to, if that is measured; a driver adds what it does itself.
+    pub fn stages(&mut self) -> &mut Stages {
+        &mut self.stages
+    }
+
+    /// What its stages took so far; none if that is not measured.
+    #[must_use]
+    pub fn stages_spent(&self) -> Option<Vec<(Stage, Spent)>> {
+        self.stages.spent()
     }
 
     /// Takes one input.
@@ -445,6 +459,7 @@ impl<S: Service> Node<S> {
         if self.records.is_empty() || !(self.forced || due) || self.backlog.is_busy() {
             return;
         }
+        let before = self.stages.enter(Stage::Log);
         let mut records = std::mem::take(&mut self.records);
         if seeded!(MarkAheadOfWrite) && records.len() > 2 {
             self.records = records.split_off(2);
@@ -456,6 +471,7 @@ impl<S: Service> Node<S> {
         self.backlog.append(mark);
         self.appending.push_back((mark, self.sequence));
         self.outputs.push_back(Output::Append { records, mark });
+        self.stages.go_back(before);
     }
 
     fn on_persisted(&mut self, now: Now, mark: u64) {

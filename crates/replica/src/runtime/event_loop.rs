@@ -14,7 +14,7 @@ use super::repairs::Repairs;
 use super::slowness::Slowness;
 use super::worker;
 use super::{Clock, Ended, ReplicaConfig, RunError, Shutdown, experiments};
-use crate::node::{Input, Node, NotAdmitted, Now, Output, Peer, Report, Restoration, State};
+use crate::node::{Input, Node, NotAdmitted, Now, Output, Peer, Report, Restoration, Stage, State};
 use bytes::Bytes;
 use perdura_agreement::timing::TICK_MS;
 use perdura_durability::{CheckpointError, Checkpoints, FileDisk, Log, storage};
@@ -246,12 +246,14 @@ impl<S: Service> EventLoop<S> {
 
     /// One round: wait, take in everything that is there, let the node act, send.
     fn round(&mut self, events: &mut Vec<HubEvent>, workers: &Workers) -> Result<(), RunError> {
-        let mut door = Door { node: &self.node };
         // What is left to do waits behind what has arrived, not the reverse.
         let more = self.node.has_more() || self.courier.has_more();
         let gathers = self.node.gathers_ms(self.clock.now()).unwrap_or(TICK_MS);
         let timeout = Duration::from_millis(if more { 0 } else { gathers.min(TICK_MS) });
+        self.node.stages().enter(Stage::Receive);
+        let mut door = Door { node: &self.node };
         self.hub.poll(Instant::now(), Some(timeout), &mut door, events)?;
+        self.node.stages().enter(Stage::Order);
         let begun = Instant::now();
         let now = self.clock.now();
         let completions = self.completions.take();
@@ -346,7 +348,7 @@ impl<S: Service> EventLoop<S> {
         if let Some(lies) = self.intercept.lies(now) {
             tracing::info!("lies told so far: {lies}");
         }
-        self.hub.flush();
+        self.flush_links();
         self.slowness.note("a round of the event loop", begun.elapsed());
         // A change of the view is told at once.
         if now.monotonic_ms >= self.reported_ms + REPORT_MS || self.node.view() != self.view {
@@ -381,9 +383,15 @@ impl<S: Service> EventLoop<S> {
     fn make_room(&mut self, workers: &Workers) -> Result<(), RunError> {
         if self.node.is_full() {
             self.carry_out(workers)?;
-            self.hub.flush();
+            self.flush_links();
         }
         Ok(())
+    }
+
+    fn flush_links(&mut self) {
+        let before = self.node.stages().enter(Stage::Send);
+        self.hub.flush();
+        self.node.stages().go_back(before);
     }
 
     /// Carries out what the node wants; true if that gave it new input.
@@ -396,9 +404,11 @@ impl<S: Service> EventLoop<S> {
                     if self.intercept.says(self.clock.now(), &peers, &bytes) {
                         continue;
                     }
+                    let before = self.node.stages().enter(Stage::Send);
                     for peer in peers {
                         self.send(peer, lane, bytes.clone());
                     }
+                    self.node.stages().go_back(before);
                 }
                 Output::Append { mark, .. } if self.in_memory => {
                     let now = self.clock.now();
@@ -407,7 +417,9 @@ impl<S: Service> EventLoop<S> {
                 }
                 Output::Append { records, mark } => {
                     self.appended = mark;
+                    let before = self.node.stages().enter(Stage::Log);
                     workers.keeper.send(keeper::Job::Append { records, mark });
+                    self.node.stages().go_back(before);
                 }
                 Output::Truncate(slot) => workers.keeper.send(keeper::Job::Truncate(slot)),
                 Output::ReadDecisions { to, wanted } => {
@@ -550,9 +562,9 @@ impl<S: Service> EventLoop<S> {
     fn publish(&self, report: Report, [network, transfers]: [Stats; 2]) {
         let experiments = experiments(&self.config);
         let (checkpoints, at) = (self.checkpoints, Instant::now());
-        let repairs = self.repairs.total();
+        let (repairs, stages) = (self.repairs.total(), self.node.stages_spent());
         let snapshot =
-            Snapshot { report, network, transfers, checkpoints, repairs, experiments, at };
+            Snapshot { report, network, transfers, checkpoints, repairs, stages, experiments, at };
         *self.shared.lock().unwrap_or_else(PoisonError::into_inner) = Some(snapshot);
     }
 }

@@ -3,7 +3,7 @@
 //! reader never holds up agreement; it sees copies only.
 
 use super::{RunError, metrics};
-use crate::node::{Report, State};
+use crate::node::{Report, Spent, Stage, State};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
@@ -35,6 +35,8 @@ pub(super) struct Snapshot {
     pub checkpoints: CheckpointBytes,
     /// How often the state was replaced because it was not the certified one.
     pub repairs: u64,
+    /// What the event loop's time went to, if that is measured.
+    pub stages: Option<Vec<(Stage, Spent)>>,
     /// What makes it slower on purpose.
     pub experiments: Vec<String>,
     /// When it was made.
@@ -170,7 +172,7 @@ fn status(snapshot: &Snapshot) -> String {
         point
             .map(|(slot, digest)| serde_json::json!({"slot": slot.0, "digest": digest.to_string()}))
     };
-    let mut text = serde_json::json!({
+    let mut status = serde_json::json!({
         "id": report.id.0,
         "leader": report.leader,
         "view": report.view.0,
@@ -186,8 +188,16 @@ fn status(snapshot: &Snapshot) -> String {
         "experiments": snapshot.experiments,
         "pid": std::process::id(),
         "version": env!("CARGO_PKG_VERSION"),
-    })
-    .to_string();
+    });
+    if let Some(stages) = &snapshot.stages {
+        let spent = |(stage, spent): &(Stage, Spent)| {
+            let Spent { nanoseconds, entries } = *spent;
+            let spent = serde_json::json!({"nanoseconds": nanoseconds, "entries": entries});
+            (stage.name().to_owned(), spent)
+        };
+        status["stages"] = stages.iter().map(spent).collect::<serde_json::Map<_, _>>().into();
+    }
+    let mut text = status.to_string();
     text.push('\n');
     text
 }
@@ -219,7 +229,8 @@ mod tests {
         let experiments = vec!["slow".to_owned()];
         let checkpoints = CheckpointBytes::default();
         let (network, transfers) = (Stats::default(), Stats::default());
-        Snapshot { report, network, transfers, checkpoints, repairs: 0, experiments, at }
+        let stages = None;
+        Snapshot { report, network, transfers, checkpoints, repairs: 0, stages, experiments, at }
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Prometheus metrics from a replica's report.
 
 use super::http::Snapshot;
-use prometheus::{Encoder, IntCounter, IntGauge, Opts, Registry, TextEncoder};
+use crate::node::{Spent, Stage};
+use prometheus::{Encoder, IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder};
 
 fn add(
     registry: &Registry,
@@ -20,6 +21,22 @@ fn add(
         gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
         registry.register(Box::new(gauge))
     }
+}
+
+/// What each stage of the event loop took, where that is measured.
+fn add_stages(registry: &Registry, stages: &[(Stage, Spent)]) -> prometheus::Result<()> {
+    let family = |name: &str, help: &str| IntCounterVec::new(Opts::new(name, help), &["stage"]);
+    let time = family(
+        "perdura_stage_nanoseconds_total",
+        "Processor time of the event loop's thread, by what it went to.",
+    )?;
+    let entries = family("perdura_stage_entries_total", "How often that was entered.")?;
+    for (stage, spent) in stages {
+        time.with_label_values(&[stage.name()]).inc_by(spent.nanoseconds);
+        entries.with_label_values(&[stage.name()]).inc_by(spent.entries);
+    }
+    registry.register(Box::new(time))?;
+    registry.register(Box::new(entries))
 }
 
 /// The text that a Prometheus server scrapes.
@@ -147,6 +164,9 @@ pub(super) fn text(snapshot: &Snapshot) -> prometheus::Result<Vec<u8>> {
     }
     for (name, help, value) in counters {
         add(&registry, name, help, value, true)?;
+    }
+    if let Some(stages) = &snapshot.stages {
+        add_stages(&registry, stages)?;
     }
     let mut out = Vec::new();
     TextEncoder::new().encode(&registry.gather(), &mut out)?;

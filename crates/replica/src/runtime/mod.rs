@@ -24,7 +24,7 @@ mod worker;
 
 pub use device::LogDevice;
 
-use crate::node::{self, Boot, BootError, Node, Now, StateTransfer};
+use crate::node::{self, Boot, BootError, Node, Now, Stages, StateTransfer};
 use courier::Courier;
 use event_loop::EventLoop;
 use perdura_durability::storage::CloseError;
@@ -67,6 +67,8 @@ pub struct ReplicaConfig {
     pub data: PathBuf,
     /// A device that the log is written as slowly as, for experiments.
     pub log_device: Option<LogDevice>,
+    /// Whether it measures what the event loop's time goes to, which takes some of it.
+    pub profile: bool,
     /// How fast checkpoints are written, bytes per second; 0: as fast as it goes while the flushes
     /// of the log take what they usually take.
     pub checkpoint_bytes_per_s: u64,
@@ -212,7 +214,8 @@ fn experiments(config: &ReplicaConfig) -> Vec<String> {
         "state_transfer is single-sender, a baseline: state and log come from one replica"
             .to_owned()
     });
-    naive.into_iter().chain(device).chain(stops).chain(alone).collect()
+    let profile = config.profile.then(|| "the event loop measures its stages".to_owned());
+    naive.into_iter().chain(device).chain(profile).chain(stops).chain(alone).collect()
 }
 
 /// Runs a replica until `shutdown` is requested. Blocks.
@@ -317,7 +320,7 @@ fn begin<S: Service>(
         tracing::warn!("experiment: {experiment}");
     }
     let make_service = Arc::clone(make_service);
-    let node = Node::boot(
+    let mut node = Node::boot(
         Boot {
             me: config.id,
             key: config.key.clone(),
@@ -333,6 +336,9 @@ fn begin<S: Service>(
         },
         clock.now(),
     )?;
+    if config.profile {
+        *node.stages() = Stages::by(thread_nanoseconds);
+    }
     tracing::info!(
         replica = %config.id,
         listen = %hub.local_address(),
@@ -342,6 +348,12 @@ fn begin<S: Service>(
     let config = Arc::clone(config);
     let event_loop = EventLoop::start(config, clock, (hub, courier), node, shared, repairs);
     Ok(Life { event_loop, log: recovered.log, checkpoints: recovered.checkpoints })
+}
+
+/// Processor time of the thread that asks.
+fn thread_nanoseconds() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }
 
 /// From the opening of the data directory to its closing.

@@ -139,6 +139,7 @@ impl<S: Service> Group<S> {
             http: None,
             data: self.data(i),
             log_device: None,
+            profile: false,
             checkpoint_bytes_per_s: 0,
             scrub_interval: std::time::Duration::from_secs(3600),
             state_transfer: Default::default(),

@@ -114,7 +114,7 @@ impl Live {
             file.store(&path)?;
         }
         let device = setting.log_device().map_err(|error| anyhow!(error))?;
-        let group = Group::start(&dir, faults.n(), Start { device, debug })?;
+        let group = Group::start(&dir, faults.n(), Start { device, debug, profile: false })?;
         *running = Some(Running { group, _directory: directory });
         Ok((Guard(self.clone()), cluster, key))
     }

@@ -40,6 +40,7 @@ fn config() -> ReplicaConfig {
         http: None,
         data: "unused".into(),
         log_device: None,
+        profile: false,
         checkpoint_bytes_per_s: 0,
         scrub_interval: Duration::from_secs(3600),
         state_transfer: Default::default(),
