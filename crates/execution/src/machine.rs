@@ -98,6 +98,8 @@ impl<S: Service> Machine<S> {
         let told = if seeded!(ServiceTimeOfBatch) { batch.time() } else { self.time };
         self.service.on_time(told, &mut released);
         self.release(released, &mut executed);
+        let encoded = batch.frames().iter().flat_map(Frame::command_slices);
+        self.service.anticipate(&mut encoded.filter_map(Command::service_content));
         for frame in batch.frames() {
             if is_opening(frame) {
                 let outcome = self.open(frame.session);
@@ -151,7 +153,7 @@ impl<S: Service> Machine<S> {
     fn execute_frame(&mut self, batch: Digest, frame: &Frame, executed: &mut Executed) {
         let Machine { cluster, slot, time, registry, sessions, service, .. } = self;
         let id = frame.session;
-        let numbered = frame.commands().zip(frame.first_number..);
+        let numbered = frame.command_slices().zip(frame.first_number..);
         let reply = |number, outcome| Reply { session: id, number, outcome };
         let session = sessions
             .get_mut(&id.client)
@@ -174,7 +176,7 @@ impl<S: Service> Machine<S> {
                 Admission::Fresh => {
                     let context =
                         ExecutionContext { slot, time, session: id, number, cluster, batch };
-                    let ran = run(service, registry, &context, &command, &mut released);
+                    let ran = run(service, registry, &context, command, &mut released);
                     let Some((outcome, change)) = ran else {
                         session.wait(slot, number);
                         continue;
@@ -373,17 +375,17 @@ fn run<S: Service>(
     service: &mut S,
     registry: &mut Registry,
     context: &ExecutionContext,
-    command: &Bytes,
+    command: &[u8],
     released: &mut Vec<Release>,
 ) -> Option<(Outcome, Change)> {
     let refused = |reason| (Outcome::Refused(reason), Change::None);
-    Some(match Command::from_bytes(command.clone()) {
-        Ok(Command::Service(content)) => {
-            match service.execute_or_wait(context, &content, released) {
-                Progress::Done(result) => (service_outcome(result), Change::None),
-                Progress::Waits => return None,
-            }
-        }
+    if let Some(content) = Command::service_content(command) {
+        return match service.execute_or_wait(context, content, released) {
+            Progress::Done(result) => Some((service_outcome(result), Change::None)),
+            Progress::Waits => None,
+        };
+    }
+    Some(match Command::from_bytes(Bytes::copy_from_slice(command)) {
         Ok(Command::Admin(command)) if registry.is_administrator(context.session.client) => {
             match registry.administer(context.slot, command) {
                 Ok(change) => {
@@ -395,7 +397,7 @@ fn run<S: Service>(
             }
         }
         Ok(Command::Admin(_)) => refused(RefusalReason::NotAdministrator),
-        Ok(Command::Open) | Err(_) => refused(RefusalReason::Malformed),
+        Ok(Command::Open | Command::Service(_)) | Err(_) => refused(RefusalReason::Malformed),
     })
 }
 

@@ -77,6 +77,13 @@ pub trait Service: Send + 'static {
         Footprint::everything()
     }
 
+    /// These commands are the next to run, in this order, if nothing is in their way. A service whose state is far
+    /// larger than the processor's caches may look at what they will touch, so that memory answers many of them at
+    /// once and not one after the other. It changes nothing, and must not panic on any bytes.
+    fn anticipate(&self, commands: &mut dyn Iterator<Item = &[u8]>) {
+        let _ = commands;
+    }
+
     /// Carries out `command`, any bytes a client sent, and gives its reply. The reply should own
     /// its memory: a slice of the command would keep the whole batch alive. Replies above
     /// [`perdura_protocol::limits::FRAME_BYTES`] are not delivered (the client learns "too old").

@@ -96,6 +96,15 @@ pub enum RefusalReason {
     Service(String),
 }
 
+impl Command {
+    /// What the service sees of an encoded command, if that is [`Command::Service`].
+    #[must_use]
+    pub fn service_content(encoded: &[u8]) -> Option<&[u8]> {
+        let (tag, content) = encoded.split_first()?;
+        (*tag == 1).then_some(content)
+    }
+}
+
 impl Encode for Command {
     fn encode(&self, out: &mut Vec<u8>) {
         match self {

@@ -120,6 +120,17 @@ impl Frame {
         Commands { left: self.count, rest }
     }
 
+    /// The same, borrowed: nothing is counted that other threads count too.
+    pub fn command_slices(&self) -> impl Iterator<Item = &[u8]> {
+        let all = &self.raw[HEADER_BYTES..self.raw.len() - SIGNATURE_BYTES];
+        (0..self.count).scan(all, |rest, _| {
+            let (length, behind) = rest.split_first_chunk().expect("lengths were checked");
+            let (command, behind) = behind.split_at(u32::from_le_bytes(*length) as usize);
+            *rest = behind;
+            Some(command)
+        })
+    }
+
     /// Where each command ends in [`Frame::raw`], in order.
     pub fn command_ends(&self) -> impl Iterator<Item = usize> {
         self.commands().scan(HEADER_BYTES, |end, command| {

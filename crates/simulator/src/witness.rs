@@ -173,6 +173,10 @@ impl Service for Witnessed {
         self.inner.service().footprint(command)
     }
 
+    fn anticipate(&self, commands: &mut dyn Iterator<Item = &[u8]>) {
+        self.inner.service().anticipate(commands);
+    }
+
     /// Nobody calls it: a machine lets commands wait.
     fn execute(&mut self, context: &ExecutionContext, command: &[u8]) -> Result<Bytes, String> {
         match self.execute_or_wait(context, command, &mut Vec::new()) {

@@ -380,6 +380,19 @@ pub(crate) enum Request<'a> {
     Transaction(Transaction),
 }
 
+/// The key of a command that has one, whether or not it would be carried out.
+pub(crate) fn key_of(command: &[u8]) -> Option<&[u8]> {
+    let (tag, content) = command.split_first()?;
+    match *tag {
+        GET | DELETE => Some(content),
+        PUT => {
+            let (length, rest) = content.split_first_chunk()?;
+            rest.get(..u32::from_le_bytes(*length) as usize)
+        }
+        _ => None,
+    }
+}
+
 impl Request<'_> {
     /// Decodes a command and holds it against the limits.
     pub(crate) fn decode(command: &[u8]) -> Result<Request<'_>, CommandError> {

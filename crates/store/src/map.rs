@@ -15,7 +15,11 @@ use crate::limits;
 use crate::segment::{Segment, entry_bytes};
 use bytes::Bytes;
 use perdura_execution::{Entry, RestoreError, Snapshot};
+use std::hint::black_box;
 use std::sync::{Arc, OnceLock};
+
+/// Keys that are looked ahead for at once: what they need fits a second-level cache.
+const AHEAD: usize = 64;
 
 /// The change would leave more bytes in the state than allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -106,6 +110,27 @@ impl SegmentMap {
         self.bytes -= bytes as u64;
         self.entries -= 1;
         true
+    }
+
+    /// Looks at the memory that entries with these keys are in, a step for many of them before the next step for each. What
+    /// one step needs of memory does not depend on what others got, so the processor asks for several at once, where a
+    /// look-up waits for each of its steps. Changes nothing.
+    pub(crate) fn look_ahead(&self, keys: &[&[u8]]) {
+        for keys in keys.chunks(AHEAD) {
+            let segment = |key: &&[u8]| &**self.segments.get(self.segments.find(key));
+            let segments: Vec<&Segment> = keys.iter().map(segment).collect();
+            black_box(segments.iter().map(|segment| segment.len()).sum::<usize>());
+            black_box(segments.iter().fold(0, |sum, segment| sum ^ segment.look_at_tags()));
+            let likely = segments.iter().zip(keys).filter_map(|(segment, key)| {
+                segment.likely(key).next().map(|index| (*segment, index))
+            });
+            let likely: Vec<(&Segment, usize)> = likely.collect();
+            let look = |sum, (segment, index): &(&Segment, usize)| sum ^ segment.look_at(*index);
+            black_box(likely.iter().fold(0, look));
+            let look =
+                |sum, (segment, index): &(&Segment, usize)| sum ^ segment.look_at_value(*index);
+            black_box(likely.iter().fold(0, look));
+        }
     }
 
     /// The entries from `start` up to `end` (without it), ascending.
@@ -311,6 +336,50 @@ mod tests {
             .filter(|segment| !segment.is_digested())
             .count();
         assert_eq!(forgotten, 1);
+    }
+
+    /// Keys that are there, that are not, and that no command may have; more of them than are looked for at once.
+    #[test]
+    fn looking_ahead_takes_any_keys_and_changes_nothing() {
+        let map = filled(2000);
+        let before: Vec<Entry> = entries(&map);
+        let keys: Vec<Vec<u8>> = (0..3000_u32)
+            .map(|number| number.to_be_bytes().to_vec())
+            .chain([Vec::new(), vec![0xff; 5000], b"absent".to_vec()])
+            .collect();
+        let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+        map.look_ahead(&keys);
+        map.look_ahead(&[]);
+        SegmentMap::new().look_ahead(&keys);
+        assert!(entries(&map) == before && map.entries() == 2000);
+    }
+
+    fn entries(map: &SegmentMap) -> Vec<Entry> {
+        let snapshot = map.snapshot();
+        (0..snapshot.segments()).map(|index| snapshot.entry(index)).collect()
+    }
+
+    /// Their tags decide nothing but where they are looked for first.
+    #[test]
+    fn keys_with_the_same_tag_are_told_apart() {
+        let mut segment = Segment::default();
+        segment.put(Err(0), b"first", b"");
+        let alike = |key: &&[u8; 4]| segment.likely(&key[..]).next().is_some();
+        let keys: Vec<[u8; 4]> = (0..100_000_u32).map(u32::to_be_bytes).collect();
+        let keys: Vec<&[u8; 4]> = keys.iter().filter(alike).take(200).collect();
+        assert_eq!(keys.len(), 200);
+        let mut map = SegmentMap::new();
+        for (number, key) in keys.iter().enumerate() {
+            assert_eq!(map.get(&key[..]), None);
+            map.put(&key[..], &number.to_le_bytes(), u64::MAX).unwrap();
+        }
+        for key in keys.iter().step_by(2) {
+            assert!(map.remove(&key[..]) && !map.remove(&key[..]));
+        }
+        for (number, key) in keys.iter().enumerate() {
+            let expected = (number % 2 == 1).then(|| number.to_le_bytes());
+            assert_eq!(map.get(&key[..]), expected.as_ref().map(|bytes| &bytes[..]));
+        }
     }
 
     /// Enough segments that chunks of them are split, and join again: beside a plain map.

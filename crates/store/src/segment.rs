@@ -1,12 +1,13 @@
 //! A segment: the entries of a contiguous range of keys, checkpointed and sent as one piece.
 //!
-//! Invariants: keys ascend; `bytes` is the sum of [`entry_bytes`] over the entries; the remembered
+//! Invariants: keys ascend; there is a tag for each, [`tag_of`] it; `bytes` is the sum of [`entry_bytes`] over the entries; the remembered
 //! digest is that of the entries as they are.
 
 use crate::keys::Keys;
 use crate::limits;
 use crate::values::Values;
 use bytes::Bytes;
+use memchr::memchr_iter;
 use perdura_execution::Entry;
 use perdura_protocol::codec::{encode_bytes, encode_count};
 use perdura_protocol::{Decode, DecodeError, Reader};
@@ -17,9 +18,30 @@ pub(crate) fn entry_bytes(key: &[u8], value: &[u8]) -> usize {
     key.len() + value.len() + limits::ENTRY_OVERHEAD_BYTES
 }
 
+/// Of most processors.
+const CACHE_LINE_BYTES: usize = 64;
+
+/// A byte that depends on all of a key. Whoever chooses keys may choose them so that many have the same one:
+/// their segment is searched through then, some microseconds for each of its entries.
+fn tag_of(key: &[u8]) -> u8 {
+    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mut sum = key.len() as u64;
+    let mut mix = |word: u64| {
+        sum = (sum ^ word).wrapping_mul(ODD);
+        sum ^= sum >> 32;
+    };
+    let (words, rest) = key.as_chunks::<8>();
+    words.iter().for_each(|word| mix(u64::from_le_bytes(*word)));
+    rest.iter().for_each(|byte| mix(u64::from(*byte)));
+    sum as u8
+}
+
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Segment {
     keys: Keys,
+    // Of each key one byte that most others do not have: an entry is found by these in a few neighbouring
+    // cache lines, where a search among the keys goes from one to another.
+    tags: Vec<u8>,
     values: Values,
     bytes: usize,
     // Of the encoded segment; empty after a change.
@@ -49,7 +71,28 @@ impl Segment {
 
     /// Where `key` is, or where it belongs.
     pub(crate) fn find(&self, key: &[u8]) -> Result<usize, usize> {
-        self.keys.find(key)
+        let found = self.likely(key).find(|index| self.keys.get(*index) == key);
+        found.map_or_else(|| self.keys.find(key), Ok)
+    }
+
+    /// Where keys with the tag of this one are, ascending: it is one of them, if it is here.
+    pub(crate) fn likely(&self, key: &[u8]) -> impl Iterator<Item = usize> {
+        memchr_iter(tag_of(key), &self.tags)
+    }
+
+    /// Reads of each cache line of the tags.
+    pub(crate) fn look_at_tags(&self) -> u8 {
+        self.tags.iter().step_by(CACHE_LINE_BYTES).fold(0, |sum, tag| sum ^ tag)
+    }
+
+    /// Reads of a key, and of where its value is.
+    pub(crate) fn look_at(&self, index: usize) -> usize {
+        self.keys.get(index).first().map_or(0, |byte| usize::from(*byte)) ^ self.values.place(index)
+    }
+
+    /// Reads of a value.
+    pub(crate) fn look_at_value(&self, index: usize) -> u8 {
+        self.values.get(index).first().copied().unwrap_or_default()
     }
 
     pub(crate) fn value(&self, index: usize) -> &[u8] {
@@ -62,7 +105,7 @@ impl Segment {
         start: &[u8],
         end: Option<&[u8]>,
     ) -> impl DoubleEndedIterator<Item = (&[u8], &[u8])> {
-        let place = |key| self.find(key).unwrap_or_else(|index| index);
+        let place = |key| self.keys.find(key).unwrap_or_else(|index| index);
         let indices = place(start)..end.map_or(self.len(), place);
         indices.map(|index| (self.keys.get(index), self.values.get(index)))
     }
@@ -81,6 +124,10 @@ impl Segment {
             Err(index) => {
                 self.bytes += entry_bytes(key, value);
                 self.keys.insert(index, key);
+                if self.tags.len() == self.tags.capacity() {
+                    self.tags.reserve_exact(8 + self.tags.len() / 8);
+                }
+                self.tags.insert(index, tag_of(key));
                 self.values.insert(index, value);
             }
         }
@@ -91,6 +138,7 @@ impl Segment {
     pub(crate) fn remove(&mut self, index: usize) -> usize {
         let bytes = entry_bytes(self.keys.get(index), self.values.get(index));
         self.keys.remove(index);
+        self.tags.remove(index);
         self.values.remove(index);
         self.bytes -= bytes;
         self.digest.take();
@@ -100,6 +148,7 @@ impl Segment {
     /// Takes over the entries of the segment to the right.
     pub(crate) fn absorb(&mut self, right: &Segment) {
         self.keys.append(&right.keys);
+        self.tags.extend_from_slice(&right.tags);
         self.values.append(&right.values);
         self.bytes += right.bytes;
         self.digest.take();
@@ -116,8 +165,9 @@ impl Segment {
         // Both halves get an entry at least.
         let cut = cut.map_or(1, |index| index + 1).min(self.len() - 1);
         let keys = self.keys.split_off(cut);
-        let values = self.values.split_off(cut);
-        let mut right = Segment { keys, values, bytes: 0, digest: OnceLock::new() };
+        let (tags, values) = (self.tags.split_off(cut), self.values.split_off(cut));
+        self.tags.shrink_to_fit();
+        let mut right = Segment { keys, tags, values, bytes: 0, digest: OnceLock::new() };
         right.bytes = right.entries().map(|(key, value)| entry_bytes(key, value)).sum();
         self.bytes -= right.bytes;
         self.digest.take();
@@ -175,6 +225,7 @@ impl Segment {
         }
         reader.finish()?;
         segment.keys.shrink();
+        segment.tags.shrink_to_fit();
         segment.values.shrink();
         Ok((bound[..].into(), segment))
     }

@@ -1,6 +1,6 @@
 //! The store as a [`Service`].
 
-use crate::command::{Operation, Request, Transaction};
+use crate::command::{Operation, Request, Transaction, key_of};
 use crate::map::{Full, SegmentMap};
 use crate::plan::Plan;
 use crate::reply::StoreReply;
@@ -8,6 +8,9 @@ use bytes::Bytes;
 use perdura_execution::{ExecutionContext, Footprint, RestoreError, Service, Snapshot};
 use perdura_protocol::{Encode, seeded};
 use std::sync::Arc;
+
+/// A state below this stays in the processor's caches by itself.
+const LARGE_BYTES: u64 = 8 * 1024 * 1024;
 
 /// The store of one replica.
 #[derive(Debug)]
@@ -101,6 +104,12 @@ impl Service for Store {
             Err(_) => {}
         }
         footprint
+    }
+
+    fn anticipate(&self, commands: &mut dyn Iterator<Item = &[u8]>) {
+        if self.map.bytes() >= LARGE_BYTES {
+            self.map.look_ahead(&commands.filter_map(key_of).collect::<Vec<_>>());
+        }
     }
 
     fn execute(&mut self, _: &ExecutionContext, command: &[u8]) -> Result<Bytes, String> {

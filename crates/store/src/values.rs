@@ -46,6 +46,14 @@ impl Values {
         }
     }
 
+    /// A number that depends on where the value at `index` is.
+    pub(crate) fn place(&self, index: usize) -> usize {
+        match &self.slots[index] {
+            Slot::Short { start, .. } => *start as usize,
+            Slot::Long(value) => value.len(),
+        }
+    }
+
     /// Puts another value in the place of the one at `index`.
     pub(crate) fn replace(&mut self, index: usize, value: &[u8]) {
         match &mut self.slots[index] {
