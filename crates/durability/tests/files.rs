@@ -5,7 +5,7 @@ mod common;
 use common::*;
 use perdura_durability::{Disk, Log, MemoryDisk, Options, open};
 use perdura_protocol::configuration::Durability;
-use perdura_protocol::{Record, Slot};
+use perdura_protocol::{Encode, Record, Slot};
 
 /// Files of a log that becomes longer are made ready in advance, each twice the one before: no append writes
 /// zeros, and no call that makes them ready writes many. What was freed is used again.
@@ -104,8 +104,50 @@ fn files_of_another_size_are_read_and_let_go() {
     let free: Vec<_> = names.iter().filter(|name| name.starts_with("free-")).collect();
     let sizes: Vec<u64> =
         free.iter().map(|name| disk.len(&format!("log/{name}")).unwrap()).collect();
-    assert!(sizes.iter().filter(|bytes| **bytes < 128 * 1024).count() <= 1, "{sizes:?}");
+    let small: Vec<_> = free.iter().zip(&sizes).filter(|(_, bytes)| **bytes < 128 * 1024).collect();
+    assert_eq!(small.len(), 1, "{sizes:?}");
     assert!(sizes.iter().all(|bytes| *bytes <= 128 * 1024));
+    let name = format!("log/{}", small[0].0);
+    for _ in 0..2000 {
+        slot += 1;
+        opened.log.append(&[vote(0, slot, slot)]).unwrap();
+        opened.log.prepare_free_file().unwrap();
+        if disk.exists(&name).unwrap() && disk.len(&name).unwrap() == 128 * 1024 {
+            return;
+        }
+    }
+    panic!("{name} has not grown: {:?}", disk.list("log"));
+}
+
+/// Groups that are nearly as large as what is made ready at once, or larger: the files grow all the same.
+#[test]
+fn large_groups_do_not_keep_files_small() {
+    const HASTY: u64 = 256 * 1024;
+    const USUAL: u64 = 16 * HASTY;
+    for tenths in [3, 6, 12] {
+        let sizes = Options { log_file_bytes: USUAL, hasty_log_file_bytes: HASTY, ..options() };
+        let mut disk = formatted(Durability::Sync);
+        let mut log = open(disk.handle(), &expectation(), &sizes).unwrap().log;
+        let mut slot = 0;
+        let mut in_the_way = 0;
+        for _ in 0..150 {
+            let mut records = Vec::new();
+            while records.iter().map(|record: &Record| record.to_bytes().len() as u64).sum::<u64>()
+                < HASTY * tenths / 10
+            {
+                slot += 1;
+                records.push(vote(0, slot, slot));
+            }
+            let before = log.work().bytes;
+            log.append(&records).unwrap();
+            in_the_way += u64::from(log.work().bytes - before > HASTY * (tenths + 5) / 10);
+            log.prepare_free_file().unwrap();
+        }
+        assert!(in_the_way <= 1, "{in_the_way} appends of {tenths} tenths wrote zeros");
+        let files = log_files(&mut disk);
+        let usual = files.iter().filter(|name| disk.len(name).unwrap() == USUAL).count();
+        assert!(usual >= 2, "{tenths} tenths: {usual} of {}", files.len());
+    }
 }
 
 /// Half of what is written between two checkpoints, within bounds.

@@ -185,6 +185,10 @@ fn run_load(operation: Operation, arguments: &Load) -> Result<ExitCode> {
     let report = runtime()?.block_on(tokio::task::LocalSet::new().run_until(async {
         let connections = (0..arguments.connections).map(|_| connect(&cluster, &key));
         let clients: Vec<Client> = connections.collect::<Result<_>>()?;
+        let pids = local_replicas(&cluster);
+        let sample = || arguments.profile.then(|| profile::sample(&cluster, &pids)).transpose();
+        // Before it takes time to find that it cannot be had.
+        sample()?;
         load::preload(&clients, &workload, arguments.timeout).await?;
         let (told, stop) = tokio::sync::watch::channel(false);
         process::on_stop(move |_| {
@@ -192,8 +196,6 @@ fn run_load(operation: Operation, arguments: &Load) -> Result<ExitCode> {
             // Whoever looks later is told as well.
             std::mem::forget(told);
         })?;
-        let pids = local_replicas(&cluster);
-        let sample = || arguments.profile.then(|| profile::sample(&cluster, &pids)).transpose();
         let profile_before = sample()?;
         let (server, own) = (cpu_of(&pids), cpu_time(std::process::id()));
         let demand = Demand {
@@ -208,12 +210,14 @@ fn run_load(operation: Operation, arguments: &Load) -> Result<ExitCode> {
         let measured = load::measure(&clients, &workload, &demand).await?;
         let server = cpu_of(&pids).zip(server).map(|(after, before)| after.saturating_sub(before));
         let own = cpu_time(std::process::id()).zip(own).map(|(after, before)| after - before);
-        let profile = match (profile_before, sample()?) {
-            (Some(before), Some(after)) => {
-                Some(profile::rows(&before, &after, measured.completed()))
-            }
-            _ => None,
-        };
+        // What was measured is told whatever becomes of this.
+        let profile_after = sample().unwrap_or_else(|error| {
+            eprintln!("perdura: no profile: {error:#}");
+            None
+        });
+        let profile = profile_before.zip(profile_after);
+        let profile =
+            profile.map(|(before, after)| profile::rows(&before, &after, measured.completed()));
         for client in &clients {
             client.close().await;
         }

@@ -41,8 +41,7 @@ pub struct Sample {
 #[derive(Default)]
 struct Used {
     stages: BTreeMap<String, Spent>,
-    // Nanoseconds by thread's name; the event loop's thread is the process's first.
-    event_loop: u64,
+    // Nanoseconds by thread's name, without the process's first: that is the event loop's, and its stages are all of it.
     threads: BTreeMap<String, u64>,
 }
 
@@ -79,8 +78,11 @@ pub fn sample(cluster: &Cluster, pids: &[u32]) -> Result<Sample> {
         let used = Used { stages: report.stages, ..threads_of(report.pid)? };
         replicas.insert(report.pid, used);
     }
-    if replicas.is_empty() {
-        bail!("--profile: no replica of this cluster runs on this machine");
+    if pids.is_empty() {
+        bail!("--profile: no replica has an HTTP address on the loopback of this machine");
+    }
+    if replicas.len() < pids.len() {
+        bail!("--profile: a replica has ended, or does not answer on its HTTP address");
     }
     Ok(Sample { replicas })
 }
@@ -93,17 +95,21 @@ fn threads_of(pid: u32) -> Result<Used> {
         std::fs::read_dir(&directory).with_context(|| format!("cannot read {directory}"))?
     {
         let path = entry?.path();
+        if path.file_name().is_some_and(|name| *name == *pid.to_string()) {
+            continue;
+        }
         // A thread may have ended meanwhile.
         let Ok(name) = std::fs::read_to_string(path.join("comm")) else { continue };
-        let Ok(schedule) = std::fs::read_to_string(path.join("schedstat")) else { continue };
+        let schedule = match std::fs::read_to_string(path.join("schedstat")) {
+            Err(_) if !path.exists() => continue,
+            schedule => {
+                schedule.with_context(|| format!("cannot read {}/schedstat", path.display()))?
+            }
+        };
         let nanoseconds = schedule.split_whitespace().next().and_then(|field| field.parse().ok());
         let nanoseconds: u64 =
             nanoseconds.with_context(|| format!("cannot read {}", path.display()))?;
-        if path.file_name().is_some_and(|name| *name == *pid.to_string()) {
-            used.event_loop = nanoseconds;
-        } else {
-            *used.threads.entry(name.trim().to_owned()).or_default() += nanoseconds;
-        }
+        *used.threads.entry(name.trim().to_owned()).or_default() += nanoseconds;
     }
     Ok(used)
 }
@@ -113,10 +119,8 @@ fn threads_of(pid: u32) -> Result<Used> {
 pub fn rows(before: &Sample, after: &Sample, completed: u64) -> Vec<Row> {
     let mut stages: BTreeMap<&str, Spent> = BTreeMap::new();
     let mut threads: BTreeMap<&str, u64> = BTreeMap::new();
-    let mut event_loop = 0;
     for (pid, now) in &after.replicas {
         let Some(then) = before.replicas.get(pid) else { continue };
-        event_loop += now.event_loop.saturating_sub(then.event_loop);
         for (name, spent) in &now.stages {
             let before = then.stages.get(name).copied().unwrap_or_default();
             let sum = stages.entry(name).or_default();
@@ -128,6 +132,7 @@ pub fn rows(before: &Sample, after: &Sample, completed: u64) -> Vec<Row> {
             *threads.entry(name).or_default() += nanoseconds.saturating_sub(before);
         }
     }
+    let event_loop: u64 = stages.values().map(|spent| spent.nanoseconds).sum();
     let whole = event_loop + threads.values().sum::<u64>();
     let per_op = |count: u64| count as f64 / completed.max(1) as f64;
     let row = |name: &str, what: &str, nanoseconds: u64, entries: Option<u64>| Row {
@@ -138,14 +143,10 @@ pub fn rows(before: &Sample, after: &Sample, completed: u64) -> Vec<Row> {
         entries_per_op: entries.map(|entries| hundredths(per_op(entries))),
     };
     let mut rows = Vec::new();
-    let mut measured = 0;
     for (name, what) in STAGES {
         let Some(spent) = stages.get(name) else { continue };
-        measured += spent.nanoseconds;
         rows.push(row(name, what, spent.nanoseconds, Some(spent.entries)));
     }
-    let rest = event_loop.saturating_sub(measured);
-    rows.push(row("other", "the rest of the event loop's thread", rest, None));
     for (name, what) in THREADS {
         if let Some(nanoseconds) = threads.remove(name) {
             rows.push(row(name, what, nanoseconds, None));
@@ -176,34 +177,32 @@ pub fn table(rows: &[Row]) -> String {
 mod tests {
     use super::*;
 
-    fn used(verify: (u64, u64), event_loop: u64, keeper: u64) -> Used {
+    fn used(verify: (u64, u64), keeper: u64) -> Used {
         let (nanoseconds, entries) = verify;
         Used {
             stages: BTreeMap::from([("verify".to_owned(), Spent { nanoseconds, entries })]),
-            event_loop,
             threads: BTreeMap::from([("keeper".to_owned(), keeper), ("http".to_owned(), 0)]),
         }
     }
 
     #[test]
     fn what_passed_between_two_moments_is_added_up() {
-        let before = Sample {
-            replicas: BTreeMap::from([(7, used((1000, 5), 10_000, 2000)), (8, used((0, 0), 0, 0))]),
-        };
+        let before =
+            Sample { replicas: BTreeMap::from([(7, used((1000, 5), 2000)), (8, used((0, 0), 0))]) };
         let after = Sample {
             replicas: BTreeMap::from([
-                (7, used((4000, 15), 16_000, 3000)),
-                (8, used((3000, 10), 4000, 1000)),
+                (7, used((4000, 15), 3000)),
+                (8, used((3000, 10), 1000)),
                 // It was not there before.
-                (9, used((9000, 99), 9000, 9000)),
+                (9, used((9000, 99), 9000)),
             ]),
         };
         let rows = rows(&before, &after, 2);
         let of = |name: &str| rows.iter().find(|row| row.name == name).unwrap();
         assert_eq!((of("verify").us_per_op, of("verify").entries_per_op), (3.0, Some(10.0)));
-        assert_eq!((of("other").us_per_op, of("keeper").us_per_op), (2.0, 1.0));
-        assert_eq!((of("all").us_per_op, of("all").percent), (6.0, 100.0));
-        assert_eq!(of("verify").percent, 50.0);
+        assert_eq!((of("keeper").us_per_op, of("keeper").percent), (1.0, 25.0));
+        assert_eq!((of("all").us_per_op, of("all").percent), (4.0, 100.0));
+        assert_eq!(of("verify").percent, 75.0);
         let text = table(&rows);
         assert!(text.lines().count() == rows.len() + 1 && text.contains("signatures of clients"));
     }
@@ -213,11 +212,12 @@ mod tests {
     fn threads_are_found_by_their_names() {
         let turn = || (0..20_000_000_u64).fold(0, |sum, number| std::hint::black_box(sum ^ number));
         let (told, heard) = std::sync::mpsc::channel::<()>();
+        let (turned, has_turned) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new().name("keeper".into()).spawn(move || {
-            turn();
+            turned.send(turn()).unwrap();
             heard.recv().unwrap();
         });
-        std::thread::sleep(Duration::from_millis(300));
+        has_turned.recv().unwrap();
         let used = threads_of(std::process::id()).unwrap();
         told.send(()).unwrap();
         thread.unwrap().join().unwrap();

@@ -238,8 +238,8 @@ impl<D: Disk> Log<D> {
 
     /// If there is no free file, makes one ready by and by: so that after each append it has twice what the
     /// file in use has taken, or its usual size, but for 256 KiB. When a file is full the next one has
-    /// twice its size then, and no append waits for zeros. One call writes no more than an append would
-    /// have to wait for, so that the next append does not wait long either.
+    /// twice its size then, and no append waits for zeros. One call writes no more than an append may
+    /// have to wait for, or four times the last group, so that the next append does not wait long either.
     ///
     /// # Errors
     /// As [`Log::append`].
@@ -253,7 +253,8 @@ impl<D: Disk> Log<D> {
         if missing < ZEROS_BYTES && written + missing < self.sizes.usual_bytes {
             return Ok(());
         }
-        let bytes = missing.min(self.sizes.hasty_bytes);
+        // A large group may be the only one in its file, and this the only call until the next is needed.
+        let bytes = missing.min(self.sizes.hasty_bytes.max(4 * self.builder.size()));
         self.guarded(|log| Ok(log.fill_new_file(bytes)?))
     }
 

@@ -221,7 +221,8 @@ impl<D: Disk> Log<D> {
             let before = first.is_some_and(|first| index < first);
             let after = judgement.tail.is_none_or(|tail| index > tail.file);
             if before || after {
-                self.free_file(file.use_number, file.size_bytes)?;
+                let whole_pages = file.size_bytes - file.size_bytes % PAGE_BYTES;
+                self.free_file(file.use_number, whole_pages)?;
             }
         }
         self.disk.sync_directory(DIRECTORY)

@@ -147,7 +147,8 @@ impl Model {
 
 /// Each run may have files of another size, and begin with smaller ones.
 fn sizes(random: &mut impl Choice) -> Options {
-    let hasty_log_file_bytes = [16, 32][random.below(2) as usize] * 1024;
+    // Of the largest ones a part is taken into use before its zeros were flushed.
+    let hasty_log_file_bytes = [16, 32, 1024][random.below(3) as usize] * 1024;
     let log_file_bytes = hasty_log_file_bytes * [1, 4, 16][random.below(3) as usize];
     Options { log_file_bytes, hasty_log_file_bytes, ..options() }
 }

@@ -229,6 +229,13 @@ impl<S: Service> Node<S> {
     }
 
     fn authentic(&mut self, batch: &Batch) -> bool {
+        let before = self.stages.enter(Stage::Verify);
+        let genuine = self.all_authentic(batch);
+        self.stages.go_back(before);
+        genuine
+    }
+
+    fn all_authentic(&mut self, batch: &Batch) -> bool {
         let claims: Vec<Claim<[u8; STATEMENT_BYTES]>> = batch
             .frames()
             .iter()
@@ -241,10 +248,7 @@ impl<S: Service> Node<S> {
         self.counters.signatures_verified += claims.len() as u64;
         let entropy = self.entropy();
         let looked_at = if seeded!(FirstFrameOnly) { 1 } else { claims.len() };
-        let before = self.stages.enter(Stage::Verify);
-        let genuine = self.scheme.verify_every(&claims[..looked_at], entropy);
-        self.stages.go_back(before);
-        genuine
+        self.scheme.verify_every(&claims[..looked_at], entropy)
     }
 
     /// Verifies frames of this round, answers retries, and lets the rest wait to be ordered. What
@@ -318,6 +322,7 @@ impl<S: Service> Node<S> {
         if unverified.is_empty() {
             return;
         }
+        let before = self.stages.enter(Stage::Verify);
         let cluster = self.parameters.cluster;
         let mut of_origin: BTreeMap<Origin, Vec<WaitingFrame>> = BTreeMap::new();
         let mut claims: Vec<Claim<[u8; STATEMENT_BYTES]>> = Vec::with_capacity(unverified.len());
@@ -327,7 +332,6 @@ impl<S: Service> Node<S> {
         }
         self.counters.signatures_verified += claims.len() as u64;
         let entropy = self.entropy();
-        let before = self.stages.enter(Stage::Verify);
         let all = self.scheme.verify_every(&claims, entropy);
         self.stages.go_back(before);
         for (origin, frames) in of_origin {
