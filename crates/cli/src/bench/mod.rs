@@ -185,10 +185,6 @@ fn run_load(operation: Operation, arguments: &Load) -> Result<ExitCode> {
     let report = runtime()?.block_on(tokio::task::LocalSet::new().run_until(async {
         let connections = (0..arguments.connections).map(|_| connect(&cluster, &key));
         let clients: Vec<Client> = connections.collect::<Result<_>>()?;
-        let pids = local_replicas(&cluster);
-        let sample = || arguments.profile.then(|| profile::sample(&cluster, &pids)).transpose();
-        // Before it takes time to find that it cannot be had.
-        sample()?;
         load::preload(&clients, &workload, arguments.timeout).await?;
         let (told, stop) = tokio::sync::watch::channel(false);
         process::on_stop(move |_| {
@@ -196,6 +192,9 @@ fn run_load(operation: Operation, arguments: &Load) -> Result<ExitCode> {
             // Whoever looks later is told as well.
             std::mem::forget(told);
         })?;
+        // Replicas that were starting answer by now.
+        let pids = local_replicas(&cluster);
+        let sample = || arguments.profile.then(|| profile::sample(&cluster, &pids)).transpose();
         let profile_before = sample()?;
         let (server, own) = (cpu_of(&pids), cpu_time(std::process::id()));
         let demand = Demand {
