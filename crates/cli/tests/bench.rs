@@ -96,6 +96,8 @@ fn a_profile_tells_what_the_time_of_replicas_goes_to() {
     let sum: f64 = rows.iter().map(|row| row["us_per_op"].as_f64().unwrap()).sum();
     let all = us("all");
     assert!((sum - 2.0 * all).abs() < 0.02 * all, "{sum} and {all}: {table}");
+    // By the system's clock of the thread, its stages are nearly all of it.
+    assert!(us("event loop, rest") < 0.1 * all, "{table}");
     let status = cluster.status();
     assert!(status.iter().all(|one| one["experiments"][0].as_str().unwrap().contains("stages")));
 

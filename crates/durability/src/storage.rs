@@ -198,7 +198,7 @@ pub struct Options {
     pub log_file_bytes: u64,
     /// Size of a log file that is made while an append, or the start, waits for it, bytes, if below
     /// `log_file_bytes`; a group that does not fit gets a larger one. A log begins with one of these, and the next
-    /// ones, which are made ready in advance, are each twice the one before. As much of a file is made ready at once.
+    /// ones, which are made ready in advance, are each about twice the one before. No more of a file is made ready at once.
     pub hasty_log_file_bytes: u64,
     /// Most log files kept for their next use; what is freed beyond that is removed. None is made
     /// while one of these is left, so the log and they together take one file more than the log alone

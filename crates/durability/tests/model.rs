@@ -5,7 +5,7 @@ mod common;
 
 use common::model::{Model, life};
 use common::*;
-use perdura_durability::{Disk, OpenError};
+use perdura_durability::{Disk, MemoryDisk, OpenError, Options, open};
 use perdura_protocol::configuration::Durability;
 use perdura_protocol::{Record, Slot};
 
@@ -24,30 +24,55 @@ fn nothing_acknowledged_is_lost_wherever_the_disk_fails() {
     }
 }
 
-/// The same script, cut at each of its operations in turn.
+/// The same script, cut at each of its operations in turn: with files of one size, with files that grow from small
+/// ones, and with those of which a part is taken into use before its zeros were flushed.
 #[test]
 fn nothing_is_lost_at_any_single_operation() {
+    const KIB: u64 = 1024;
+    for (file, hasty, steps) in [(32, 32, 60), (512, 16, 120), (2048, 1024, 120)] {
+        let (log_file_bytes, hasty_log_file_bytes) = (file * KIB, hasty * KIB);
+        let sizes = Options { log_file_bytes, hasty_log_file_bytes, ..options() };
+        cut_everywhere(&sizes, steps);
+    }
+}
+
+fn cut_everywhere(sizes: &Options, steps: u32) {
+    let reopen = |disk: &MemoryDisk| open(disk.handle(), &expectation(), sizes);
     for cut in 0.. {
         let mut random = Random(7);
-        let mut disk = formatted(Durability::Sync);
-        disk.fail_after(cut);
         let mut model = Model::default();
-        let mut finished = false;
-        if let Ok(mut opened) = reopen(disk.handle()) {
+        // A small file is in use.
+        let mut disk = formatted(Durability::Sync);
+        drop(opened(&disk));
+        disk.fail_after(cut);
+        let (mut finished, mut grown) = (false, false);
+        if let Ok(mut opened) = reopen(&disk) {
             model.check(&mut opened);
-            finished = (0..60).all(|_| model.step(&mut opened, &mut random));
+            finished = (0..steps).all(|_| {
+                let goes_on = model.step(&mut opened, &mut random);
+                grown |= goes_on && any_between(&mut disk, sizes);
+                goes_on
+            });
         }
         let mut losses = Random(cut);
         disk.crash(|| losses.word());
         for _ in 0..2 {
-            model
-                .check(&mut reopen(disk.handle()).unwrap_or_else(|error| panic!("{cut}: {error}")));
+            model.check(&mut reopen(&disk).unwrap_or_else(|error| panic!("{cut}: {error}")));
         }
         if finished {
             assert!(cut > 150);
+            assert_eq!(grown, sizes.log_file_bytes > 32 * 1024, "a file was used as far as it was");
             return;
         }
     }
+}
+
+/// Whether a file is in use that was not as large as it was to become.
+fn any_between(disk: &mut MemoryDisk, sizes: &Options) -> bool {
+    log_files(disk).iter().any(|name| {
+        let size = disk.len(name).unwrap();
+        size > 64 * 1024 && size < sizes.log_file_bytes
+    })
 }
 
 /// One bit flips in a log that nothing else happened to. Either everything is still there, or the

@@ -256,3 +256,20 @@ impl Decode for RefusalReason {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_service_sees_is_what_a_client_gave_it() {
+        for content in ["", "content"] {
+            let command = Command::Service(Bytes::from_static(content.as_bytes())).to_bytes();
+            assert_eq!(Command::service_content(&command), Some(content.as_bytes()));
+            assert_eq!(Command::from_bytes(command).unwrap().to_bytes()[1..], *content.as_bytes());
+        }
+        assert_eq!(Command::service_content(&Command::Open.to_bytes()), None);
+        assert_eq!(Command::service_content(&[2, 0]), None);
+        assert_eq!(Command::service_content(&[]), None);
+    }
+}

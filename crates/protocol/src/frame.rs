@@ -223,6 +223,7 @@ mod tests {
         assert_eq!(back.end_number(), 9);
         assert_eq!(back.commands().len(), 2);
         assert!(back.commands().eq(commands));
+        assert!(back.command_slices().eq(back.commands()));
         let claim = back.claim(ClusterId([1; 16]));
         assert!(Scheme::Ed25519.verify(claim.key, &claim.message, claim.signature));
         let claim = back.claim(ClusterId([2; 16]));

@@ -359,6 +359,30 @@ mod tests {
         (0..snapshot.segments()).map(|index| snapshot.entry(index)).collect()
     }
 
+    /// Neighbours in a segment often differ in the last bytes alone: numbers, as bytes or as text.
+    #[test]
+    fn neighbours_have_different_tags() {
+        type Keys = fn(usize, u64) -> Vec<u8>;
+        let numbers: Keys = |length, number| {
+            let mut key = vec![7; length];
+            let bytes = length.min(8);
+            key[length - bytes..].copy_from_slice(&number.to_be_bytes()[8 - bytes..]);
+            key
+        };
+        let texts: Keys = |length, number| format!("{number:0length$}").into_bytes();
+        for (keys, least) in [(numbers, 2), (texts, 4)] {
+            for length in least..=40 {
+                let mut segment = Segment::default();
+                let keys: Vec<Vec<u8>> = (5000..5900).map(|number| keys(length, number)).collect();
+                for (index, key) in keys.iter().enumerate() {
+                    segment.put(Err(index), key, b"");
+                }
+                let most = keys.iter().map(|key| segment.likely(key).count()).max();
+                assert!(most <= Some(16), "{length} bytes: {most:?} with one tag");
+            }
+        }
+    }
+
     /// Their tags decide nothing but where they are looked for first.
     #[test]
     fn keys_with_the_same_tag_are_told_apart() {

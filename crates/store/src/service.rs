@@ -166,3 +166,48 @@ fn add(operation: &Operation, footprint: &mut Footprint) {
         | Operation::Delete { key } => footprint.write(key),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::StoreCommand;
+    use crate::random::choices;
+
+    /// Whatever is found there only moves memory about, so the keys are compared, and bytes of any kind tried on a
+    /// state that is large enough.
+    #[test]
+    fn the_keys_of_commands_are_known_ahead() {
+        let mut store = Store::new(1 << 30);
+        let key = |number: u32| Bytes::from(format!("key-{number:012}").into_bytes());
+        for number in 0..20_000 {
+            store.map.put(&key(number), &[7; 512], u64::MAX).unwrap();
+        }
+        assert!(store.map.bytes() > LARGE_BYTES);
+        let value = || Bytes::from_static(b"value");
+        let mut commands: Vec<Bytes> = Vec::new();
+        for number in (0..30_000).step_by(50) {
+            let key = key(number);
+            for command in [
+                StoreCommand::Get { key: key.clone() },
+                StoreCommand::Put { key: key.clone(), value: value() },
+                StoreCommand::Delete { key: key.clone() },
+            ] {
+                let encoded = command.to_bytes();
+                assert_eq!(key_of(&encoded), Some(&key[..]));
+                commands.push(encoded);
+            }
+        }
+        let other = StoreCommand::Transaction(Transaction { operations: Vec::new() });
+        assert_eq!(key_of(&other.to_bytes()), None);
+        let mut choose = choices(11);
+        for _ in 0..20_000 {
+            let mut command = commands[choose(1800)].to_vec();
+            command.truncate(choose(40));
+            if let Some(byte) = command.get_mut(choose(6)) {
+                *byte ^= 1 << choose(8);
+            }
+            commands.push(command.into());
+        }
+        store.anticipate(&mut commands.iter().map(|command| &command[..]));
+    }
+}

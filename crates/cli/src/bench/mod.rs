@@ -173,6 +173,9 @@ fn run_load(operation: Operation, arguments: &Load) -> Result<ExitCode> {
     }
     let cluster = arguments.cluster.load_of(ServiceKind::KeyValue)?;
     let key = arguments.cluster.key(&cluster)?;
+    if arguments.profile {
+        profile::expect_measuring(&cluster)?;
+    }
     let workload = Rc::new(Workload::new(
         arguments.keys,
         arguments.value_size as usize,
@@ -194,8 +197,8 @@ fn run_load(operation: Operation, arguments: &Load) -> Result<ExitCode> {
         })?;
         // Replicas that were starting answer by now.
         let pids = local_replicas(&cluster);
-        let sample = || arguments.profile.then(|| profile::sample(&cluster, &pids)).transpose();
-        let profile_before = sample()?;
+        let sample = || profile::sample(&cluster, &pids);
+        let profile_before = arguments.profile.then(sample).transpose()?;
         let (server, own) = (cpu_of(&pids), cpu_time(std::process::id()));
         let demand = Demand {
             callers: arguments.clients,
@@ -210,13 +213,14 @@ fn run_load(operation: Operation, arguments: &Load) -> Result<ExitCode> {
         let server = cpu_of(&pids).zip(server).map(|(after, before)| after.saturating_sub(before));
         let own = cpu_time(std::process::id()).zip(own).map(|(after, before)| after - before);
         // What was measured is told whatever becomes of this.
-        let profile_after = sample().unwrap_or_else(|error| {
+        let rows = |before: profile::Sample| {
+            let after = profile::sample(&cluster, &pids)?;
+            profile::rows(&before, &after, measured.completed())
+        };
+        let profile = profile_before.map(rows).transpose().unwrap_or_else(|error| {
             eprintln!("perdura: no profile: {error:#}");
             None
         });
-        let profile = profile_before.zip(profile_after);
-        let profile =
-            profile.map(|(before, after)| profile::rows(&before, &after, measured.completed()));
         for client in &clients {
             client.close().await;
         }

@@ -41,7 +41,9 @@ pub struct Sample {
 #[derive(Default)]
 struct Used {
     stages: BTreeMap<String, Spent>,
-    // Nanoseconds by thread's name, without the process's first: that is the event loop's, and its stages are all of it.
+    // Nanoseconds of the process's first thread, which is the event loop's.
+    event_loop: u64,
+    // And of others, by name.
     threads: BTreeMap<String, u64>,
 }
 
@@ -60,6 +62,22 @@ pub struct Row {
     pub entries_per_op: Option<f64>,
 }
 
+/// Fails if a replica answers that does not measure, before anything else is begun.
+pub fn expect_measuring(cluster: &Cluster) -> Result<()> {
+    status::ask_all(cluster).iter().flatten().try_for_each(expect_stages)
+}
+
+fn expect_stages(report: &status::Report) -> Result<()> {
+    if report.stages.is_empty() {
+        bail!(
+            "replica {} does not measure what its time goes to: start all of them with `perdura replica \
+             --profile`, or the cluster with `perdura dev --profile`",
+            report.id
+        );
+    }
+    Ok(())
+}
+
 /// What the replicas with these processes, which are on this machine, used until now.
 pub fn sample(cluster: &Cluster, pids: &[u32]) -> Result<Sample> {
     std::thread::sleep(REPORTED);
@@ -68,13 +86,7 @@ pub fn sample(cluster: &Cluster, pids: &[u32]) -> Result<Sample> {
         if !pids.contains(&report.pid) {
             continue;
         }
-        if report.stages.is_empty() {
-            bail!(
-                "replica {} does not measure what its time goes to: start all of them with `perdura replica \
-                 --profile`, or the cluster with `perdura dev --profile`",
-                report.id
-            );
-        }
+        expect_stages(&report)?;
         let used = Used { stages: report.stages, ..threads_of(report.pid)? };
         replicas.insert(report.pid, used);
     }
@@ -95,9 +107,7 @@ fn threads_of(pid: u32) -> Result<Used> {
         std::fs::read_dir(&directory).with_context(|| format!("cannot read {directory}"))?
     {
         let path = entry?.path();
-        if path.file_name().is_some_and(|name| *name == *pid.to_string()) {
-            continue;
-        }
+        let first = path.file_name().is_some_and(|name| *name == *pid.to_string());
         // A thread may have ended meanwhile.
         let Ok(name) = std::fs::read_to_string(path.join("comm")) else { continue };
         let schedule = match std::fs::read_to_string(path.join("schedstat")) {
@@ -109,22 +119,30 @@ fn threads_of(pid: u32) -> Result<Used> {
         let nanoseconds = schedule.split_whitespace().next().and_then(|field| field.parse().ok());
         let nanoseconds: u64 =
             nanoseconds.with_context(|| format!("cannot read {}", path.display()))?;
-        *used.threads.entry(name.trim().to_owned()).or_default() += nanoseconds;
+        let thread = if first {
+            &mut used.event_loop
+        } else {
+            used.threads.entry(name.trim().to_owned()).or_default()
+        };
+        *thread += nanoseconds;
     }
     Ok(used)
 }
 
 /// What was used from one moment to another, by stages and threads, the whole last; of replicas that
-/// ran at both.
-pub fn rows(before: &Sample, after: &Sample, completed: u64) -> Vec<Row> {
+/// ran at both. An error if one began anew, and its stages with it.
+pub fn rows(before: &Sample, after: &Sample, completed: u64) -> Result<Vec<Row>> {
+    let mut event_loop = 0;
     let mut stages: BTreeMap<&str, Spent> = BTreeMap::new();
     let mut threads: BTreeMap<&str, u64> = BTreeMap::new();
     for (pid, now) in &after.replicas {
         let Some(then) = before.replicas.get(pid) else { continue };
+        event_loop += now.event_loop.saturating_sub(then.event_loop);
         for (name, spent) in &now.stages {
             let before = then.stages.get(name).copied().unwrap_or_default();
+            let nanoseconds = spent.nanoseconds.checked_sub(before.nanoseconds);
             let sum = stages.entry(name).or_default();
-            sum.nanoseconds += spent.nanoseconds.saturating_sub(before.nanoseconds);
+            sum.nanoseconds += nanoseconds.context("a replica repaired itself meanwhile")?;
             sum.entries += spent.entries.saturating_sub(before.entries);
         }
         for (name, nanoseconds) in &now.threads {
@@ -132,7 +150,7 @@ pub fn rows(before: &Sample, after: &Sample, completed: u64) -> Vec<Row> {
             *threads.entry(name).or_default() += nanoseconds.saturating_sub(before);
         }
     }
-    let event_loop: u64 = stages.values().map(|spent| spent.nanoseconds).sum();
+    let staged: u64 = stages.values().map(|spent| spent.nanoseconds).sum();
     let whole = event_loop + threads.values().sum::<u64>();
     let per_op = |count: u64| count as f64 / completed.max(1) as f64;
     let row = |name: &str, what: &str, nanoseconds: u64, entries: Option<u64>| Row {
@@ -147,6 +165,8 @@ pub fn rows(before: &Sample, after: &Sample, completed: u64) -> Vec<Row> {
         let Some(spent) = stages.get(name) else { continue };
         rows.push(row(name, what, spent.nanoseconds, Some(spent.entries)));
     }
+    let rest = event_loop.saturating_sub(staged);
+    rows.push(row("event loop, rest", "in no stage", rest, None));
     for (name, what) in THREADS {
         if let Some(nanoseconds) = threads.remove(name) {
             rows.push(row(name, what, nanoseconds, None));
@@ -154,7 +174,7 @@ pub fn rows(before: &Sample, after: &Sample, completed: u64) -> Vec<Row> {
     }
     rows.push(row("other threads", "", threads.values().sum(), None));
     rows.push(row("all", "", whole, None));
-    rows
+    Ok(rows)
 }
 
 fn hundredths(number: f64) -> f64 {
@@ -180,6 +200,7 @@ mod tests {
     fn used(verify: (u64, u64), keeper: u64) -> Used {
         let (nanoseconds, entries) = verify;
         Used {
+            event_loop: 2 * nanoseconds,
             stages: BTreeMap::from([("verify".to_owned(), Spent { nanoseconds, entries })]),
             threads: BTreeMap::from([("keeper".to_owned(), keeper), ("http".to_owned(), 0)]),
         }
@@ -197,14 +218,18 @@ mod tests {
                 (9, used((9000, 99), 9000)),
             ]),
         };
-        let rows = rows(&before, &after, 2);
-        let of = |name: &str| rows.iter().find(|row| row.name == name).unwrap();
+        let measured = rows(&before, &after, 2).unwrap();
+        let of = |name: &str| measured.iter().find(|row| row.name == name).unwrap();
         assert_eq!((of("verify").us_per_op, of("verify").entries_per_op), (3.0, Some(10.0)));
-        assert_eq!((of("keeper").us_per_op, of("keeper").percent), (1.0, 25.0));
-        assert_eq!((of("all").us_per_op, of("all").percent), (4.0, 100.0));
-        assert_eq!(of("verify").percent, 75.0);
-        let text = table(&rows);
-        assert!(text.lines().count() == rows.len() + 1 && text.contains("signatures of clients"));
+        assert_eq!((of("keeper").us_per_op, of("keeper").percent), (1.0, 14.29));
+        assert_eq!((of("all").us_per_op, of("all").percent), (7.0, 100.0));
+        assert_eq!(of("verify").percent, 42.86);
+        assert_eq!(of("event loop, rest").us_per_op, 3.0);
+        let text = table(&measured);
+        let lines = text.lines().count();
+        assert!(lines == measured.len() + 1 && text.contains("signatures of clients"));
+        // Its stages fell: the replica began anew.
+        assert!(rows(&after, &before, 2).is_err());
     }
 
     /// The threads of this process have used something by now.
@@ -222,5 +247,6 @@ mod tests {
         told.send(()).unwrap();
         thread.unwrap().join().unwrap();
         assert!(used.threads["keeper"] > 0, "{:?}", used.threads);
+        assert!(!used.threads.contains_key("main"));
     }
 }

@@ -3,7 +3,7 @@
 //! The log is a row of prezeroed files, `log/<use number>`; the last is written to. Each use of a
 //! file has a number of its own, one above all before, that is part of every checksum in it. A
 //! file whose slots a durable checkpoint covers is renamed `log/free-<use number>` and used again.
-//! Files are of one size, but for those of a log that is becoming longer: each of these is twice the one before.
+//! Files are of one size, but for those of a log that is becoming longer: each of these is twice the one before, about.
 //! The layout of a file is in `file`, that of a group in `group`.
 //!
 //! Invariants:
@@ -48,7 +48,7 @@ use file::{
     free_name_of, name_of,
 };
 use frame::FrameFormat;
-use group::{GROUP_BYTES, GroupBuilder, GroupHeader, decode_frame};
+use group::{GROUP_BYTES, GroupBuilder, GroupHeader, PAGE_BYTES, decode_frame, round_up};
 use index::{Index, Location};
 use metered::Metered;
 use perdura_protocol::configuration::Durability;
@@ -109,6 +109,11 @@ pub(crate) struct FileSizes {
     // Of one that an append waits for; not above the usual size.
     pub(crate) hasty_bytes: u64,
     pub(crate) kept_free: usize,
+}
+
+/// So much of a file's length is used again: what is written goes around the cache by pages.
+fn whole_pages(size_bytes: u64) -> u64 {
+    size_bytes - size_bytes % PAGE_BYTES
 }
 
 /// A free file whose zeros are being written.
@@ -236,10 +241,11 @@ impl<D: Disk> Log<D> {
         Ok(decisions)
     }
 
-    /// If there is no free file, makes one ready by and by: so that after each append it has twice what the
-    /// file in use has taken, or its usual size, but for 256 KiB. When a file is full the next one has
-    /// twice its size then, and no append waits for zeros. One call writes no more than an append may
-    /// have to wait for, or four times the last group, so that the next append does not wait long either.
+    /// If there is no free file, makes one ready by and by, after each append: to twice what the file in use
+    /// has taken, or its usual size, but for 256 KiB. When a file is full the next one has twice its size
+    /// then, and no append waits for zeros. A call writes as much as is missing for each byte that is left in the file in use, twice
+    /// over: after a restart all may be missing, and no hurry. At least it is four times the last group, and 256 KiB; at most what
+    /// an append may have to wait for, so that the next append does not wait long either.
     ///
     /// # Errors
     /// As [`Log::append`].
@@ -254,7 +260,13 @@ impl<D: Disk> Log<D> {
             return Ok(());
         }
         // A large group may be the only one in its file, and this the only call until the next is needed.
-        let bytes = missing.min(self.sizes.hasty_bytes.max(4 * self.builder.size()));
+        let group = self.builder.size();
+        let most = self.sizes.hasty_bytes.max(4 * group);
+        let least = most.min(ZEROS_BYTES.max(4 * group));
+        let in_use = self.files.back().map_or(0, |file| file.size_bytes);
+        let left = in_use.saturating_sub(self.tail).max(group).max(1);
+        let bytes = missing.saturating_mul(2 * group).div_ceil(left).clamp(least, most);
+        let bytes = round_up(bytes).min(missing);
         self.guarded(|log| Ok(log.fill_new_file(bytes)?))
     }
 
@@ -531,6 +543,7 @@ impl<D: Disk> Log<D> {
     /// directory.
     fn free_file(&mut self, use_number: u64, size_bytes: u64) -> Result<(), DiskError> {
         let (name, free) = (name_of(use_number), free_name_of(use_number));
+        let size_bytes = whole_pages(size_bytes);
         if !self.keeps(size_bytes) {
             return self.disk.remove(&name);
         }

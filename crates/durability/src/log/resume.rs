@@ -18,7 +18,7 @@ use super::index::Index;
 use super::metered::Metered;
 use super::recovery::{Judgement, Tail};
 use super::scan::{FoundGroup, LogScan, key_of};
-use super::{FileSizes, Log, LogError, LogFile, name_of};
+use super::{FileSizes, Log, LogError, LogFile, name_of, whole_pages};
 use crate::checksum::FileKey;
 use crate::disk::{Disk, DiskError};
 use crate::superblock::Identity;
@@ -209,9 +209,9 @@ impl<D: Disk> Log<D> {
 
     fn free_unused(&mut self, scan: &LogScan, judgement: &Judgement) -> Result<(), DiskError> {
         for (name, size_bytes) in &scan.free {
-            let whole_pages = *size_bytes - *size_bytes % PAGE_BYTES;
-            if self.keeps(whole_pages) {
-                self.keep(name.clone(), whole_pages);
+            let size_bytes = whole_pages(*size_bytes);
+            if self.keeps(size_bytes) {
+                self.keep(name.clone(), size_bytes);
             } else {
                 self.disk.remove(name)?;
             }
@@ -221,8 +221,7 @@ impl<D: Disk> Log<D> {
             let before = first.is_some_and(|first| index < first);
             let after = judgement.tail.is_none_or(|tail| index > tail.file);
             if before || after {
-                let whole_pages = file.size_bytes - file.size_bytes % PAGE_BYTES;
-                self.free_file(file.use_number, whole_pages)?;
+                self.free_file(file.use_number, file.size_bytes)?;
             }
         }
         self.disk.sync_directory(DIRECTORY)
