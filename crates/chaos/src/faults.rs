@@ -15,6 +15,8 @@ pub enum Kind {
     Pause,
     /// The same, of the leader
     PauseLeader,
+    /// The leader is cut off from everybody, and its connections stand
+    IsolateLeader,
     /// A ballast file fills the replica's disk
     FullDisk,
     /// The disk under the replica's file system takes no more: fsync fails
@@ -98,7 +100,7 @@ impl Kind {
 
     /// Whether it strikes the leader, whoever that is.
     pub fn strikes_leader(self) -> bool {
-        matches!(self, Kind::KillLeader | Kind::PauseLeader)
+        matches!(self, Kind::KillLeader | Kind::PauseLeader | Kind::IsolateLeader)
     }
 
     /// What it needs.

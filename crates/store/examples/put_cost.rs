@@ -1,8 +1,9 @@
-//! What a put costs a replica after its decision: 512-byte values over 100,000 keys in scattered
-//! order; in the store alone, with a snapshot held and replaced every 10,000 puts, and through the
-//! machine with its sessions, 64 puts per frame.
+//! What a put costs a replica after its decision: values over keys in scattered
+//! order; in the store alone, with a snapshot held and replaced now and then, and through the
+//! machine with its sessions, 64 puts per frame, with such snapshots too.
 //!
-//! `cargo run --release -p perdura-store --example put_cost`
+//! `cargo run --release -p perdura-store --example put_cost [KEYS [VALUE_BYTES [SNAPSHOT_INTERVAL]]]`: by default 100,000
+//! keys of 512 bytes, and a snapshot every 10,000 puts.
 
 use bytes::Bytes;
 use perdura_execution::{ExecutionContext, Genesis, Machine, Service};
@@ -14,22 +15,34 @@ use perdura_protocol::{
 use perdura_store::{Store, StoreCommand};
 use std::time::Instant;
 
-const KEYS: u64 = 100_000;
 const PUTS: u64 = 2_000_000;
-const VALUE_BYTES: usize = 512;
-const SNAPSHOT_INTERVAL: u64 = 10_000;
 const FRAME_PUTS: u64 = 64;
 const CLIENT: PublicKey = PublicKey([1; 32]);
 const SESSION: SessionId = SessionId { client: CLIENT, nonce: 1 };
 const CLUSTER: ClusterId = ClusterId([1; 16]);
 
-/// The put of the `number`-th key; the factor has no divisor in common with the number of keys.
-fn command(number: u64) -> Bytes {
-    let key = Bytes::from(format!("key-{:012}", number * 61_803 % KEYS));
-    StoreCommand::Put { key, value: vec![number as u8; VALUE_BYTES].into() }.to_bytes()
+/// What is put.
+#[derive(Clone, Copy)]
+struct Load {
+    keys: u64,
+    value_bytes: usize,
+    snapshot_interval: u64,
 }
 
-fn store_alone(commands: &[Bytes], snapshots: bool) {
+impl Load {
+    /// The `number`-th put; neighbouring numbers have keys far from each other (the output function of SplitMix64; Steele,
+    /// Lea and Flood, OOPSLA 2014).
+    fn command(self, number: u64) -> Bytes {
+        let mut spread = number % self.keys;
+        spread = (spread ^ (spread >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        spread = (spread ^ (spread >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let key = [(spread ^ (spread >> 31)).to_be_bytes(), (number % self.keys).to_be_bytes()];
+        let value = vec![number as u8; self.value_bytes].into();
+        StoreCommand::Put { key: Bytes::copy_from_slice(key.as_flattened()), value }.to_bytes()
+    }
+}
+
+fn store_alone(load: Load, snapshots: bool) {
     let context = ExecutionContext {
         slot: Slot(1),
         time: Time(1),
@@ -41,16 +54,24 @@ fn store_alone(commands: &[Bytes], snapshots: bool) {
     let mut store = Store::new(u64::MAX);
     let mut held = None;
     let mut run = |puts: u64| {
-        let start = Instant::now();
-        for (number, command) in (0..puts).zip(commands.iter().cycle()) {
-            if snapshots && number % SNAPSHOT_INTERVAL == 0 {
+        let (mut nanoseconds, mut number) = (0, 0);
+        while number < puts {
+            let count = FRAME_PUTS.min(puts - number);
+            let commands: Vec<Bytes> =
+                (number..number + count).map(|number| load.command(number)).collect();
+            let start = Instant::now();
+            if snapshots && number % load.snapshot_interval < count {
                 held = Some(store.snapshot());
             }
-            assert!(store.execute(&context, command).is_ok());
+            for command in &commands {
+                assert!(store.execute(&context, command).is_ok());
+            }
+            nanoseconds += start.elapsed().as_nanos() as u64;
+            number += count;
         }
-        start.elapsed().as_nanos() as u64 / puts
+        nanoseconds / puts
     };
-    let (insert, overwrite) = (run(KEYS), run(PUTS));
+    let (insert, overwrite) = (run(load.keys), run(PUTS));
     let title = if snapshots { "store with snapshots" } else { "store alone" };
     println!("{title}: insert {insert} ns, overwrite {overwrite} ns per put");
     drop(held);
@@ -80,30 +101,45 @@ fn machine() -> Machine<Store> {
     Machine::new(&parameters, Genesis { configuration, clients }, store).expect("valid")
 }
 
-fn through_the_machine(commands: &[Bytes]) {
+fn through_the_machine(load: Load) {
     let mut machine = machine();
     let open = [Command::Open.to_bytes()];
     let open = Frame::build(CLUSTER, SESSION, 0, 0, &open, None);
     machine.execute(Slot(1), &Batch::requests(Time(1), vec![open]));
-    let wrapped: Vec<Bytes> =
-        commands.iter().map(|command| Command::Service(command.clone()).to_bytes()).collect();
-    let (mut number, mut nanoseconds) = (1, 0);
-    for chunk in wrapped.chunks_exact(FRAME_PUTS as usize).cycle().take(20_000) {
-        let acked_below = number - number.min(4 * FRAME_PUTS);
-        let frame = Frame::build(CLUSTER, SESSION, acked_below, number, chunk, None);
-        let batch = Batch::requests(Time(1), vec![frame]);
-        let start = Instant::now();
-        let executed = machine.execute(machine.slot().next(), &batch);
-        nanoseconds += start.elapsed().as_nanos() as u64;
-        assert_eq!(executed.replies.len(), chunk.len());
-        number += FRAME_PUTS;
-    }
-    println!("machine with sessions: {} ns per put", nanoseconds / number);
+    let mut held = None;
+    let mut number = 1;
+    let mut run = |puts: u64| {
+        let mut nanoseconds = 0;
+        for _ in 0..puts.div_ceil(FRAME_PUTS) {
+            let wrap = |number| Command::Service(load.command(number)).to_bytes();
+            let commands: Vec<Bytes> = (number..number + FRAME_PUTS).map(wrap).collect();
+            let acked_below = number - (number - 1).min(4 * FRAME_PUTS);
+            let frame = Frame::build(CLUSTER, SESSION, acked_below, number, &commands, None);
+            let batch = Batch::requests(Time(1), vec![frame]);
+            let start = Instant::now();
+            if number % load.snapshot_interval < FRAME_PUTS {
+                held = Some(machine.snapshot());
+            }
+            let executed = machine.execute(machine.slot().next(), &batch);
+            nanoseconds += start.elapsed().as_nanos() as u64;
+            assert_eq!(executed.replies.len(), commands.len());
+            number += FRAME_PUTS;
+        }
+        nanoseconds / puts
+    };
+    let (insert, overwrite) = (run(load.keys), run(PUTS));
+    println!("machine with sessions: insert {insert} ns, overwrite {overwrite} ns per put");
+    drop(held);
 }
 
 fn main() {
-    let commands: Vec<Bytes> = (0..KEYS).map(command).collect();
-    store_alone(&commands, false);
-    store_alone(&commands, true);
-    through_the_machine(&commands);
+    let mut numbers = std::env::args().skip(1).map(|text| text.parse().expect("numbers"));
+    let load = Load {
+        keys: numbers.next().unwrap_or(100_000),
+        value_bytes: numbers.next().unwrap_or(512) as usize,
+        snapshot_interval: numbers.next().unwrap_or(10_000),
+    };
+    store_alone(load, false);
+    store_alone(load, true);
+    through_the_machine(load);
 }

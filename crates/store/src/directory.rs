@@ -1,11 +1,11 @@
 //! Which segment a key belongs to: an ordered list of segments with the first keys of their ranges, in chunks.
-//! A search goes through two short lists of keys, each in one buffer. A clone shares the chunks, and the first change
+//! A search goes through two short lists of first keys, mostly through numbers that stand for them. A clone shares the chunks, and the first change
 //! of a chunk after that copies it: some hundred pointers.
 //!
 //! Invariants: the first keys ascend; the first of all is the empty key; no chunk is empty, and none has more than
 //! [`CHUNK_SEGMENTS`].
 
-use crate::keys::Keys;
+use crate::bounds::Bounds;
 use crate::segment::Segment;
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ const FEW_SEGMENTS: usize = CHUNK_SEGMENTS / 4;
 
 #[derive(Clone, Debug, Default)]
 struct Chunk {
-    bounds: Keys,
+    bounds: Bounds,
     segments: Vec<Arc<Segment>>,
 }
 
@@ -25,7 +25,7 @@ struct Chunk {
 #[derive(Clone, Debug)]
 pub(crate) struct Directory {
     // Of each chunk the first key.
-    bounds: Keys,
+    bounds: Bounds,
     chunks: Vec<Arc<Chunk>>,
     count: usize,
 }
@@ -37,22 +37,17 @@ pub(crate) struct Place {
     index: usize,
 }
 
-/// The last of these keys that is not above `key`; the first one is not.
-fn last_not_above(bounds: &Keys, key: &[u8]) -> usize {
-    bounds.find(key).unwrap_or_else(|index| index.saturating_sub(1))
-}
-
 impl Directory {
     /// A list of one segment.
     pub(crate) fn of(segment: Segment) -> Directory {
-        let mut directory = Directory { bounds: Keys::default(), chunks: Vec::new(), count: 0 };
+        let mut directory = Directory { bounds: Bounds::default(), chunks: Vec::new(), count: 0 };
         directory.push(b"", Arc::new(segment));
         directory
     }
 
     /// A list without segments, which are to be added.
     pub(crate) fn empty() -> Directory {
-        Directory { bounds: Keys::default(), chunks: Vec::new(), count: 0 }
+        Directory { bounds: Bounds::default(), chunks: Vec::new(), count: 0 }
     }
 
     /// Number of segments.
@@ -68,8 +63,8 @@ impl Directory {
 
     /// Where the segment is to whose range `key` belongs.
     pub(crate) fn find(&self, key: &[u8]) -> Place {
-        let chunk = last_not_above(&self.bounds, key);
-        Place { chunk, index: last_not_above(&self.chunks[chunk].bounds, key) }
+        let chunk = self.bounds.last_not_above(key);
+        Place { chunk, index: self.chunks[chunk].bounds.last_not_above(key) }
     }
 
     /// The segment there.

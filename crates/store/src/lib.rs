@@ -12,8 +12,9 @@
 //! [`SegmentMap`], in which it keeps its state, is for other services as well: the tuple spaces
 //! have theirs in one.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
+mod bounds;
 mod command;
 mod directory;
 mod entries;
@@ -21,6 +22,7 @@ mod keys;
 pub mod limits;
 mod map;
 mod plan;
+mod prefetch;
 #[cfg(test)]
 mod random;
 mod reply;

@@ -15,7 +15,6 @@ use crate::limits;
 use crate::segment::{Segment, entry_bytes};
 use bytes::Bytes;
 use perdura_execution::{Entry, RestoreError, Snapshot};
-use std::hint::black_box;
 use std::sync::{Arc, OnceLock};
 
 /// Keys that are looked ahead for at once: what they need fits a second-level cache.
@@ -112,24 +111,26 @@ impl SegmentMap {
         true
     }
 
-    /// Looks at the memory that entries with these keys are in, a step for many of them before the next step for each. What
-    /// one step needs of memory does not depend on what others got, so the processor asks for several at once, where a
-    /// look-up waits for each of its steps. Changes nothing.
+    /// Asks for the memory that entries with these keys are in, a step for many of them before the next step for each, so
+    /// that many answers are on their way at once, where a look-up waits for each of its own. Changes nothing.
     pub(crate) fn look_ahead(&self, keys: &[&[u8]]) {
         for keys in keys.chunks(AHEAD) {
-            let segment = |key: &&[u8]| &**self.segments.get(self.segments.find(key));
+            let segment = |key: &&[u8]| {
+                let segment = &**self.segments.get(self.segments.find(key));
+                segment.prefetch();
+                segment
+            };
             let segments: Vec<&Segment> = keys.iter().map(segment).collect();
-            black_box(segments.iter().map(|segment| segment.len()).sum::<usize>());
-            black_box(segments.iter().fold(0, |sum, segment| sum ^ segment.look_at_tags()));
-            let likely = segments.iter().zip(keys).filter_map(|(segment, key)| {
-                segment.likely(key).next().map(|index| (*segment, index))
+            segments.iter().for_each(|segment| segment.prefetch_tags());
+            let sought = || segments.iter().zip(keys);
+            sought().for_each(|(segment, key)| segment.prefetch_keys(key));
+            let found = sought().filter_map(|(segment, key)| {
+                let index = segment.find(key).ok()?;
+                segment.prefetch_place(index);
+                Some((*segment, index))
             });
-            let likely: Vec<(&Segment, usize)> = likely.collect();
-            let look = |sum, (segment, index): &(&Segment, usize)| sum ^ segment.look_at(*index);
-            black_box(likely.iter().fold(0, look));
-            let look =
-                |sum, (segment, index): &(&Segment, usize)| sum ^ segment.look_at_value(*index);
-            black_box(likely.iter().fold(0, look));
+            let found: Vec<(&Segment, usize)> = found.collect();
+            found.iter().for_each(|(segment, index)| segment.prefetch_value(*index));
         }
     }
 

@@ -5,6 +5,7 @@
 
 use crate::keys::Keys;
 use crate::limits;
+use crate::prefetch::prefetch;
 use crate::values::Values;
 use bytes::Bytes;
 use memchr::memchr_iter;
@@ -84,19 +85,31 @@ impl Segment {
         memchr_iter(tag_of(key), &self.tags)
     }
 
-    /// Reads of each cache line of the tags.
-    pub(crate) fn look_at_tags(&self) -> u8 {
-        self.tags.iter().step_by(CACHE_LINE_BYTES).fold(0, |sum, tag| sum ^ tag)
+    /// Asks for this, without what it points to.
+    pub(crate) fn prefetch(&self) {
+        prefetch(&self.keys);
+        prefetch(&self.tags);
+        prefetch(&self.values);
     }
 
-    /// Reads of a key, and of where its value is.
-    pub(crate) fn look_at(&self, index: usize) -> usize {
-        self.keys.get(index).first().map_or(0, |byte| usize::from(*byte)) ^ self.values.place(index)
+    /// Asks for the tags.
+    pub(crate) fn prefetch_tags(&self) {
+        self.tags.chunks(CACHE_LINE_BYTES).for_each(prefetch);
     }
 
-    /// Reads of a value.
-    pub(crate) fn look_at_value(&self, index: usize) -> u8 {
-        self.values.get(index).first().copied().unwrap_or_default()
+    /// Asks for the keys that are likely to be this one.
+    pub(crate) fn prefetch_keys(&self, key: &[u8]) {
+        self.likely(key).take(LIKELY).for_each(|index| prefetch(self.keys.get(index)));
+    }
+
+    /// Asks for what tells where the value at `index` is.
+    pub(crate) fn prefetch_place(&self, index: usize) {
+        self.values.prefetch_place(index);
+    }
+
+    /// Asks for the value at `index`, or for its beginning.
+    pub(crate) fn prefetch_value(&self, index: usize) {
+        prefetch(self.values.get(index));
     }
 
     pub(crate) fn value(&self, index: usize) -> &[u8] {

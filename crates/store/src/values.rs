@@ -2,8 +2,13 @@
 //! an encoding touch memory in a row, where values of their own would cost a cache miss each. Long ones own
 //! exact allocations, which copies share: never slices of the batch in which they came.
 //!
+//! While all are short and of one length, as those of most segments are, the buffer has them in their order, and nothing else is
+//! needed to find one.
+//!
 //! Invariants: the ranges of short values lie within the buffer and do not overlap; `unused` is what no range covers.
+//! Where there is a width, there are no slots, and nothing is unused; else there is a slot for each value.
 
+use crate::prefetch::prefetch;
 use std::sync::Arc;
 
 /// Values up to this size are short. Larger ones cost more to copy than to share.
@@ -22,6 +27,9 @@ enum Slot {
 /// Values by index. Empty to begin with.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Values {
+    count: usize,
+    // The length of all of them.
+    width: Option<usize>,
     slots: Vec<Slot>,
     buffer: Vec<u8>,
     unused: usize,
@@ -34,10 +42,13 @@ fn offset(position: usize) -> u32 {
 
 impl Values {
     pub(crate) fn len(&self) -> usize {
-        self.slots.len()
+        self.count
     }
 
     pub(crate) fn get(&self, index: usize) -> &[u8] {
+        if let Some(width) = self.width {
+            return &self.buffer[index * width..(index + 1) * width];
+        }
         match &self.slots[index] {
             Slot::Short { start, length } => {
                 &self.buffer[*start as usize..*start as usize + *length as usize]
@@ -46,16 +57,22 @@ impl Values {
         }
     }
 
-    /// A number that depends on where the value at `index` is.
-    pub(crate) fn place(&self, index: usize) -> usize {
-        match &self.slots[index] {
-            Slot::Short { start, .. } => *start as usize,
-            Slot::Long(value) => value.len(),
+    /// Asks for what tells where the value at `index` is, or for the value.
+    pub(crate) fn prefetch_place(&self, index: usize) {
+        match self.width {
+            Some(_) => prefetch(self.get(index)),
+            None => prefetch(&self.slots[index]),
         }
     }
 
     /// Puts another value in the place of the one at `index`.
     pub(crate) fn replace(&mut self, index: usize, value: &[u8]) {
+        if self.width == Some(value.len()) {
+            let start = index * value.len();
+            self.buffer[start..start + value.len()].copy_from_slice(value);
+            return;
+        }
+        self.make_slots();
         match &mut self.slots[index] {
             Slot::Short { start, length } if value.len() <= *length as usize => {
                 self.unused += *length as usize - value.len();
@@ -77,11 +94,30 @@ impl Values {
 
     /// Puts `value` in front of the one at `index`.
     pub(crate) fn insert(&mut self, index: usize, value: &[u8]) {
-        let slot = self.store(value);
-        self.slots.insert(index, slot);
+        if self.count == 0 && value.len() <= SHORT_BYTES {
+            *self = Values { width: Some(value.len()), ..Values::default() };
+        }
+        if self.width == Some(value.len()) {
+            self.reserve(value.len());
+            let start = index * value.len();
+            self.buffer.splice(start..start, value.iter().copied());
+        } else {
+            self.make_slots();
+            let slot = self.store(value);
+            self.slots.insert(index, slot);
+        }
+        self.count += 1;
     }
 
     pub(crate) fn remove(&mut self, index: usize) {
+        self.count -= 1;
+        if let Some(width) = self.width {
+            self.buffer.drain(index * width..(index + 1) * width);
+            if self.buffer.capacity() > 2 * self.buffer.len() + 4 * SHORT_BYTES {
+                self.buffer.shrink_to_fit();
+            }
+            return;
+        }
         self.free(index);
         self.slots.remove(index);
         if self.slots.capacity() > 2 * self.slots.len() + 64 {
@@ -92,25 +128,55 @@ impl Values {
 
     /// Adds those of `right` behind the last.
     pub(crate) fn append(&mut self, right: &Values) {
-        for slot in &right.slots {
-            let slot = match slot {
-                Slot::Short { start, length } => {
-                    self.store(&right.buffer[*start as usize..(*start + *length) as usize])
+        for index in 0..right.len() {
+            match right.slots.get(index) {
+                Some(Slot::Long(value)) => {
+                    self.make_slots();
+                    self.count += 1;
+                    self.slots.push(Slot::Long(Arc::clone(value)));
                 }
-                Slot::Long(value) => Slot::Long(Arc::clone(value)),
-            };
-            self.slots.push(slot);
+                _ => self.insert(self.count, right.get(index)),
+            }
         }
     }
 
     /// Cuts off those from `index` on.
     pub(crate) fn split_off(&mut self, index: usize) -> Values {
-        let mut right = Values { slots: self.slots.split_off(index), ..Values::default() };
+        let (count, width) = (self.count - index, self.width);
+        self.count = index;
+        let mut right = Values { count, width, ..Values::default() };
+        if let Some(width) = width {
+            right.buffer = self.buffer.split_off(index * width);
+            self.buffer.shrink_to_fit();
+            return right;
+        }
+        right.slots = self.slots.split_off(index);
         self.slots.shrink_to_fit();
         right.buffer = pack(&self.buffer, &mut right.slots);
         self.buffer = pack(&self.buffer, &mut self.slots);
         self.unused = 0;
+        self.drop_slots();
+        right.drop_slots();
         right
+    }
+
+    /// Gives each value a slot, if they have none.
+    fn make_slots(&mut self) {
+        if let Some(width) = self.width.take() {
+            let length = offset(width);
+            let slot = |index| Slot::Short { start: offset(index * width), length };
+            self.slots = (0..self.count).map(slot).collect();
+        }
+    }
+
+    /// Of values that were just packed, does without the slots if all are short and of one length.
+    fn drop_slots(&mut self) {
+        let Some(Slot::Short { length: first, .. }) = self.slots.first() else { return };
+        let first = *first;
+        let even = |slot: &Slot| matches!(slot, Slot::Short { length, .. } if *length == first);
+        if self.slots.iter().all(even) {
+            (self.width, self.slots) = (Some(first as usize), Vec::new());
+        }
     }
 
     /// Gives back what is there for more.
@@ -126,12 +192,16 @@ impl Values {
         }
         self.tidy();
         let start = offset(self.buffer.len());
-        if self.buffer.capacity() - self.buffer.len() < value.len() {
-            // By an eighth: what entries count for in the state leaves no room for twice their values.
-            self.buffer.reserve_exact(value.len() + self.buffer.len() / 8);
-        }
+        self.reserve(value.len());
         self.buffer.extend_from_slice(value);
         Slot::Short { start, length: offset(value.len()) }
+    }
+
+    fn reserve(&mut self, bytes: usize) {
+        if self.buffer.capacity() - self.buffer.len() < bytes {
+            // By an eighth: what entries count for in the state leaves no room for twice their values.
+            self.buffer.reserve_exact(bytes + self.buffer.len() / 8);
+        }
     }
 
     /// What the value at `index` takes of the buffer is used no more.
@@ -214,8 +284,18 @@ mod tests {
     fn values_of_any_size_are_what_was_put_there() {
         let mut below = choices(12345);
         let (mut values, mut model) = (Values::default(), Vec::<Vec<u8>>::new());
-        for step in 0..20_000 {
-            let size = [0, 3, 16, 16, 100, SHORT_BYTES, SHORT_BYTES + 1, 2000][below(8)];
+        let (mut even, mut uneven) = (0, 0);
+        for step in 0..40_000 {
+            // At times all have one length.
+            let sizes = [0, 3, 16, 16, 100, SHORT_BYTES, SHORT_BYTES + 1, 2000];
+            let size = if step / 1000 % 2 == 0 { sizes[step / 2000 % 8] } else { sizes[below(8)] };
+            if step % 2000 == 0 {
+                while !model.is_empty() {
+                    let at = below(model.len());
+                    values.remove(at);
+                    model.remove(at);
+                }
+            }
             let value: Vec<u8> = (0..size).map(|byte| (byte * 7 + step) as u8).collect();
             match below(10) {
                 0..4 if model.len() < 200 => {
@@ -248,7 +328,15 @@ mod tests {
             let used: usize = short.sum();
             assert_eq!(used + values.unused, values.buffer.len());
             assert_bounded(&values, used);
+            if let Some(width) = values.width {
+                assert!(values.slots.is_empty() && model.iter().all(|value| value.len() == width));
+                even += usize::from(model.len() > 10);
+            } else {
+                assert_eq!(values.slots.len(), model.len());
+                uneven += usize::from(model.len() > 10);
+            }
         }
+        assert!(even > 5000 && uneven > 5000, "{even} {uneven}");
     }
 
     #[test]
@@ -266,6 +354,22 @@ mod tests {
         let place = values.get(1).as_ptr();
         values.replace(1, &[5; 1000]);
         assert_eq!(values.get(1).as_ptr(), place);
+    }
+
+    /// A few that are of another length make slots; without them it goes without, once it is cut.
+    #[test]
+    fn values_of_one_length_have_no_slots() {
+        let mut values = Values::default();
+        (0..100).for_each(|index| values.insert(index, &[index as u8; 16]));
+        assert_eq!(values.slots.capacity(), 0);
+        values.replace(90, &[1; 20]);
+        assert_eq!(values.slots.len(), 100);
+        let right = values.split_off(50);
+        assert!(values.slots.capacity() == 0 && right.slots.len() == 50);
+        values.append(&right);
+        let expected =
+            (0..100).map(|index| if index == 90 { vec![1; 20] } else { vec![index; 16] });
+        assert!(all(&values).eq(expected.collect::<Vec<_>>()));
     }
 
     #[test]

@@ -93,6 +93,7 @@ impl Scene {
             | Kind::Throttle
             | Kind::OneWayCut
             | Kind::Isolation
+            | Kind::IsolateLeader
             | Kind::Corruption => network::rules(self, kind, victim, random),
             Kind::Flapping => network::flapping(self, victim, random),
             Kind::Reset => network::reset(self, victim, random),

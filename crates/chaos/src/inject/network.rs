@@ -8,10 +8,14 @@ use anyhow::Result;
 use perdura_simulator::Random;
 use std::time::Duration;
 
+fn everybody(scene: &Scene, victim: usize) -> Vec<Party> {
+    let all = scene.network.parties();
+    all.into_iter().filter(|one| *one != Party::Replica(victim)).collect()
+}
+
 /// Whom the replica has trouble with: all others, some, or replicas only.
 fn others(scene: &Scene, victim: usize, random: &mut Random) -> (Vec<Party>, &'static str) {
-    let all = scene.network.parties();
-    let all: Vec<Party> = all.into_iter().filter(|one| *one != Party::Replica(victim)).collect();
+    let all = everybody(scene, victim);
     let replicas = || all.iter().copied().filter(|one| matches!(one, Party::Replica(_)));
     match random.below(4) {
         0 => (replicas().collect(), "replicas"),
@@ -65,7 +69,10 @@ pub(super) fn rules(
     victim: usize,
     random: &mut Random,
 ) -> Result<Injected> {
-    let (others, whom) = others(scene, victim, random);
+    let (others, whom) = match kind {
+        Kind::IsolateLeader => (everybody(scene, victim), "everybody"),
+        _ => others(scene, victim, random),
+    };
     let (towards, from, which) = ways(kind, random);
     let (rules, what) = drawn(kind, random);
     let me = Party::Replica(victim);
@@ -82,7 +89,9 @@ pub(super) fn rules(
     let affected = || directions.iter().map(|way| way.affected()).sum::<u64>();
     let before = affected();
     directions.iter().for_each(|way| way.set(rules));
-    let time = scene.hold(500, 10_000, random);
+    // Another one leads long before a leader is back.
+    let least_ms = if kind == Kind::IsolateLeader { 3_000 } else { 500 };
+    let time = scene.hold(least_ms, 10_000, random);
     directions.iter().for_each(|way| way.set(Rules::default()));
     // What a cut held back counts when it goes on.
     std::thread::sleep(Duration::from_millis(50));
