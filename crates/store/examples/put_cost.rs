@@ -125,7 +125,7 @@ fn through_the_machine(load: Load) {
             assert_eq!(executed.replies.len(), commands.len());
             number += FRAME_PUTS;
         }
-        nanoseconds / puts
+        nanoseconds / puts.next_multiple_of(FRAME_PUTS)
     };
     let (insert, overwrite) = (run(load.keys), run(PUTS));
     println!("machine with sessions: insert {insert} ns, overwrite {overwrite} ns per put");
@@ -135,9 +135,9 @@ fn through_the_machine(load: Load) {
 fn main() {
     let mut numbers = std::env::args().skip(1).map(|text| text.parse().expect("numbers"));
     let load = Load {
-        keys: numbers.next().unwrap_or(100_000),
+        keys: numbers.next().unwrap_or(100_000).max(1),
         value_bytes: numbers.next().unwrap_or(512) as usize,
-        snapshot_interval: numbers.next().unwrap_or(10_000),
+        snapshot_interval: numbers.next().unwrap_or(10_000).max(1),
     };
     store_alone(load, false);
     store_alone(load, true);

@@ -1,5 +1,5 @@
-//! First keys of ranges, ascending, to be searched for the range of a key. Most comparisons are of numbers, the first
-//! eight bytes of keys, which the processor makes without guessing how they end.
+//! First keys of ranges, ascending, to be searched for the range of a key. Comparisons are of numbers first, the first
+//! eight bytes of keys, which the processor makes without guessing how they end; then of keys among those that have the same.
 //!
 //! Invariant: there is a number for each key, [`number_of`] it.
 

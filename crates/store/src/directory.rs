@@ -1,5 +1,5 @@
 //! Which segment a key belongs to: an ordered list of segments with the first keys of their ranges, in chunks.
-//! A search goes through two short lists of first keys, mostly through numbers that stand for them. A clone shares the chunks, and the first change
+//! A search goes through two short lists of first keys, through numbers that stand for them where those differ. A clone shares the chunks, and the first change
 //! of a chunk after that copies it: some hundred pointers.
 //!
 //! Invariants: the first keys ascend; the first of all is the empty key; no chunk is empty, and none has more than

@@ -12,6 +12,7 @@
 
 use crate::directory::{Directory, Place};
 use crate::limits;
+use crate::prefetch::CAN_PREFETCH;
 use crate::segment::{Segment, entry_bytes};
 use bytes::Bytes;
 use perdura_execution::{Entry, RestoreError, Snapshot};
@@ -112,8 +113,12 @@ impl SegmentMap {
     }
 
     /// Asks for the memory that entries with these keys are in, a step for many of them before the next step for each, so
-    /// that many answers are on their way at once, where a look-up waits for each of its own. Changes nothing.
+    /// that many answers are on their way at once, where a look-up waits for each of its own. Changes nothing. For keys of many
+    /// lengths it waits for where they are.
     pub(crate) fn look_ahead(&self, keys: &[&[u8]]) {
+        if !CAN_PREFETCH {
+            return;
+        }
         for keys in keys.chunks(AHEAD) {
             let segment = |key: &&[u8]| {
                 let segment = &**self.segments.get(self.segments.find(key));
@@ -125,7 +130,7 @@ impl SegmentMap {
             let sought = || segments.iter().zip(keys);
             sought().for_each(|(segment, key)| segment.prefetch_keys(key));
             let found = sought().filter_map(|(segment, key)| {
-                let index = segment.find(key).ok()?;
+                let index = segment.find_likely(key)?;
                 segment.prefetch_place(index);
                 Some((*segment, index))
             });
@@ -339,11 +344,26 @@ mod tests {
         assert_eq!(forgotten, 1);
     }
 
-    /// Keys that are there, that are not, and that no command may have; more of them than are looked for at once.
+    /// Keys that are there, that are not, and that no command may have; more of them than are looked for at once. Values of
+    /// each kind, and keys of one length and of many.
     #[test]
     fn looking_ahead_takes_any_keys_and_changes_nothing() {
-        let map = filled(2000);
-        let before: Vec<Entry> = entries(&map);
+        for value_bytes in [0, 16, 100, 1000] {
+            let mut map = SegmentMap::new();
+            for number in 0..2000_u32 {
+                map.put(&number.to_be_bytes(), &vec![1; value_bytes], u64::MAX).unwrap();
+            }
+            look_ahead_of(&map);
+            map.put(b"longer than the others", &[1; 17], u64::MAX).unwrap();
+            for number in (0..2000_u32).step_by(3) {
+                map.put(&number.to_be_bytes(), &[2; 3], u64::MAX).unwrap();
+            }
+            look_ahead_of(&map);
+        }
+    }
+
+    fn look_ahead_of(map: &SegmentMap) {
+        let (before, count) = (entries(map), map.entries());
         let keys: Vec<Vec<u8>> = (0..3000_u32)
             .map(|number| number.to_be_bytes().to_vec())
             .chain([Vec::new(), vec![0xff; 5000], b"absent".to_vec()])
@@ -352,7 +372,7 @@ mod tests {
         map.look_ahead(&keys);
         map.look_ahead(&[]);
         SegmentMap::new().look_ahead(&keys);
-        assert!(entries(&map) == before && map.entries() == 2000);
+        assert!(entries(map) == before && map.entries() == count);
     }
 
     fn entries(map: &SegmentMap) -> Vec<Entry> {

@@ -1,8 +1,11 @@
 //! Asking memory for what is about to be read. The only unsafe code of this crate.
 
+/// Whether there is a way to ask: on x86-64. On others there is no stable one yet.
+pub(crate) const CAN_PREFETCH: bool = cfg!(target_arch = "x86_64");
+
 /// Asks for the cache line in which `place` begins. It is on its way when this returns, and nothing waits for it: a read
 /// would hold up what comes behind it once some dozens of instructions wait too, so that only a few could be on their way at a time. Does
-/// nothing on processors other than x86-64, for which there is no stable way to ask.
+/// nothing where that cannot be asked for.
 #[inline]
 #[allow(unsafe_code)]
 pub(crate) fn prefetch<T: ?Sized>(place: &T) {

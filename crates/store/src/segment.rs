@@ -76,8 +76,12 @@ impl Segment {
 
     /// Where `key` is, or where it belongs.
     pub(crate) fn find(&self, key: &[u8]) -> Result<usize, usize> {
-        let found = self.likely(key).take(LIKELY).find(|index| self.keys.get(*index) == key);
-        found.map_or_else(|| self.keys.find(key), Ok)
+        self.find_likely(key).map_or_else(|| self.keys.find(key), Ok)
+    }
+
+    /// Where `key` is, mostly, if it is here.
+    pub(crate) fn find_likely(&self, key: &[u8]) -> Option<usize> {
+        self.likely(key).take(LIKELY).find(|index| self.keys.get(*index) == key)
     }
 
     /// Where keys with the tag of this one are, ascending: it is one of them, if it is here.

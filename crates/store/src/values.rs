@@ -2,7 +2,7 @@
 //! an encoding touch memory in a row, where values of their own would cost a cache miss each. Long ones own
 //! exact allocations, which copies share: never slices of the batch in which they came.
 //!
-//! While all are short and of one length, as those of most segments are, the buffer has them in their order, and nothing else is
+//! While all are of one length, and that is small, the buffer has them in their order, and nothing else is
 //! needed to find one.
 //!
 //! Invariants: the ranges of short values lie within the buffer and do not overlap; `unused` is what no range covers.
@@ -13,6 +13,9 @@ use std::sync::Arc;
 
 /// Values up to this size are short. Larger ones cost more to copy than to share.
 const SHORT_BYTES: usize = 256;
+
+/// Values up to this size stand in their order if all have the same: one that comes or goes moves those behind it.
+const EVEN_BYTES: usize = 32;
 
 #[derive(Clone, Debug)]
 enum Slot {
@@ -47,6 +50,7 @@ impl Values {
 
     pub(crate) fn get(&self, index: usize) -> &[u8] {
         if let Some(width) = self.width {
+            debug_assert!(index < self.count);
             return &self.buffer[index * width..(index + 1) * width];
         }
         match &self.slots[index] {
@@ -94,7 +98,7 @@ impl Values {
 
     /// Puts `value` in front of the one at `index`.
     pub(crate) fn insert(&mut self, index: usize, value: &[u8]) {
-        if self.count == 0 && value.len() <= SHORT_BYTES {
+        if self.count == 0 && value.len() <= EVEN_BYTES {
             *self = Values { width: Some(value.len()), ..Values::default() };
         }
         if self.width == Some(value.len()) {
@@ -113,7 +117,8 @@ impl Values {
         self.count -= 1;
         if let Some(width) = self.width {
             self.buffer.drain(index * width..(index + 1) * width);
-            if self.buffer.capacity() > 2 * self.buffer.len() + 4 * SHORT_BYTES {
+            let length = self.buffer.len();
+            if self.buffer.capacity() > length + length / 3 + 4 * SHORT_BYTES {
                 self.buffer.shrink_to_fit();
             }
             return;
@@ -169,10 +174,13 @@ impl Values {
         }
     }
 
-    /// Of values that were just packed, does without the slots if all are short and of one length.
+    /// Of values that were just packed, does without the slots if all are of one small length.
     fn drop_slots(&mut self) {
         let Some(Slot::Short { length: first, .. }) = self.slots.first() else { return };
         let first = *first;
+        if first as usize > EVEN_BYTES {
+            return;
+        }
         let even = |slot: &Slot| matches!(slot, Slot::Short { length, .. } if *length == first);
         if self.slots.iter().all(even) {
             (self.width, self.slots) = (Some(first as usize), Vec::new());
@@ -287,7 +295,7 @@ mod tests {
         let (mut even, mut uneven) = (0, 0);
         for step in 0..40_000 {
             // At times all have one length.
-            let sizes = [0, 3, 16, 16, 100, SHORT_BYTES, SHORT_BYTES + 1, 2000];
+            let sizes = [0, 3, 16, EVEN_BYTES, 100, SHORT_BYTES, SHORT_BYTES + 1, 2000];
             let size = if step / 1000 % 2 == 0 { sizes[step / 2000 % 8] } else { sizes[below(8)] };
             if step % 2000 == 0 {
                 while !model.is_empty() {
@@ -330,6 +338,7 @@ mod tests {
             assert_bounded(&values, used);
             if let Some(width) = values.width {
                 assert!(values.slots.is_empty() && model.iter().all(|value| value.len() == width));
+                assert!(values.buffer.capacity() <= used + used / 3 + 5 * SHORT_BYTES);
                 even += usize::from(model.len() > 10);
             } else {
                 assert_eq!(values.slots.len(), model.len());
@@ -365,7 +374,11 @@ mod tests {
         values.replace(90, &[1; 20]);
         assert_eq!(values.slots.len(), 100);
         let right = values.split_off(50);
-        assert!(values.slots.capacity() == 0 && right.slots.len() == 50);
+        assert!(values.slots.capacity() == 0 && right.slots.len() == 50 && values.unused == 0);
+        values.remove(7);
+        values.insert(7, &[7; 16]);
+        values.replace(8, &[8; 16]);
+        assert_eq!(values.slots.capacity(), 0);
         values.append(&right);
         let expected =
             (0..100).map(|index| if index == 90 { vec![1; 20] } else { vec![index; 16] });
