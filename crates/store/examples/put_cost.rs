@@ -2,8 +2,8 @@
 //! order; in the store alone, with a snapshot held and replaced now and then, and through the
 //! machine with its sessions, 64 puts per frame, with such snapshots too.
 //!
-//! `cargo run --release -p perdura-store --example put_cost [KEYS [VALUE_BYTES [SNAPSHOT_INTERVAL]]]`: by default 100,000
-//! keys of 512 bytes, and a snapshot every 10,000 puts.
+//! `cargo run --release -p perdura-store --example put_cost [KEYS [VALUE_BYTES [SNAPSHOT_INTERVAL [SHARED_BYTES]]]]`: by
+//! default 100,000 keys, values of 512 bytes, a snapshot every 10,000 puts, and keys that share no first bytes.
 
 use bytes::Bytes;
 use perdura_execution::{ExecutionContext, Genesis, Machine, Service};
@@ -27,6 +27,7 @@ struct Load {
     keys: u64,
     value_bytes: usize,
     snapshot_interval: u64,
+    shared_bytes: usize,
 }
 
 impl Load {
@@ -36,9 +37,11 @@ impl Load {
         let mut spread = number % self.keys;
         spread = (spread ^ (spread >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         spread = (spread ^ (spread >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let key = [(spread ^ (spread >> 31)).to_be_bytes(), (number % self.keys).to_be_bytes()];
+        let mut key = vec![b'k'; self.shared_bytes];
+        key.extend((spread ^ (spread >> 31)).to_be_bytes());
+        key.extend((number % self.keys).to_be_bytes());
         let value = vec![number as u8; self.value_bytes].into();
-        StoreCommand::Put { key: Bytes::copy_from_slice(key.as_flattened()), value }.to_bytes()
+        StoreCommand::Put { key: key.into(), value }.to_bytes()
     }
 }
 
@@ -138,6 +141,7 @@ fn main() {
         keys: numbers.next().unwrap_or(100_000).max(1),
         value_bytes: numbers.next().unwrap_or(512) as usize,
         snapshot_interval: numbers.next().unwrap_or(10_000).max(1),
+        shared_bytes: numbers.next().unwrap_or(0) as usize,
     };
     store_alone(load, false);
     store_alone(load, true);

@@ -77,7 +77,7 @@ impl Keys {
             let length = offset(end - start);
             self.ends[index..].iter_mut().for_each(|end| *end -= length);
         }
-        if self.bytes.capacity() > 2 * self.bytes.len() + 1024 {
+        if self.bytes.capacity() > self.bytes.len() + self.bytes.len() / 3 + 1024 {
             self.shrink();
         }
     }

@@ -12,7 +12,6 @@
 
 use crate::directory::{Directory, Place};
 use crate::limits;
-use crate::prefetch::CAN_PREFETCH;
 use crate::segment::{Segment, entry_bytes};
 use bytes::Bytes;
 use perdura_execution::{Entry, RestoreError, Snapshot};
@@ -113,12 +112,10 @@ impl SegmentMap {
     }
 
     /// Asks for the memory that entries with these keys are in, a step for many of them before the next step for each, so
-    /// that many answers are on their way at once, where a look-up waits for each of its own. Changes nothing. For keys of many
-    /// lengths it waits for where they are.
-    pub(crate) fn look_ahead(&self, keys: &[&[u8]]) {
-        if !CAN_PREFETCH {
-            return;
-        }
+    /// that many answers are on their way at once, where a look-up waits for each of its own. Changes nothing. It waits for
+    /// where segments are, and of keys of many lengths for where they are. Returns how many entries it found; there may be more.
+    pub(crate) fn look_ahead(&self, keys: &[&[u8]]) -> usize {
+        let mut count = 0;
         for keys in keys.chunks(AHEAD) {
             let segment = |key: &&[u8]| {
                 let segment = &**self.segments.get(self.segments.find(key));
@@ -136,7 +133,9 @@ impl SegmentMap {
             });
             let found: Vec<(&Segment, usize)> = found.collect();
             found.iter().for_each(|(segment, index)| segment.prefetch_value(*index));
+            count += found.len();
         }
+        count
     }
 
     /// The entries from `start` up to `end` (without it), ascending.
@@ -347,14 +346,17 @@ mod tests {
     /// Keys that are there, that are not, and that no command may have; more of them than are looked for at once. Values of
     /// each kind, and keys of one length and of many.
     #[test]
-    fn looking_ahead_takes_any_keys_and_changes_nothing() {
+    fn looking_ahead_finds_entries_of_any_keys() {
         for value_bytes in [0, 16, 100, 1000] {
             let mut map = SegmentMap::new();
             for number in 0..2000_u32 {
                 map.put(&number.to_be_bytes(), &vec![1; value_bytes], u64::MAX).unwrap();
             }
             look_ahead_of(&map);
-            map.put(b"longer than the others", &[1; 17], u64::MAX).unwrap();
+            for number in (0..2000_u32).step_by(100) {
+                let key = [&number.to_be_bytes()[..], b"and more"].concat();
+                map.put(&key, &[1; 17], u64::MAX).unwrap();
+            }
             for number in (0..2000_u32).step_by(3) {
                 map.put(&number.to_be_bytes(), &[2; 3], u64::MAX).unwrap();
             }
@@ -369,9 +371,10 @@ mod tests {
             .chain([Vec::new(), vec![0xff; 5000], b"absent".to_vec()])
             .collect();
         let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
-        map.look_ahead(&keys);
-        map.look_ahead(&[]);
-        SegmentMap::new().look_ahead(&keys);
+        // Few of these stand behind eight others with their tag.
+        let found = map.look_ahead(&keys);
+        assert!((1900..=2000).contains(&found), "{found}");
+        assert_eq!((map.look_ahead(&[]), SegmentMap::new().look_ahead(&keys)), (0, 0));
         assert!(entries(map) == before && map.entries() == count);
     }
 

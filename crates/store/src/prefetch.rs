@@ -1,6 +1,6 @@
 //! Asking memory for what is about to be read. The only unsafe code of this crate.
 
-/// Whether there is a way to ask: on x86-64. On others there is no stable one yet.
+/// Whether there is a way to ask: on x86-64. Elsewhere the language has no stable function for it.
 pub(crate) const CAN_PREFETCH: bool = cfg!(target_arch = "x86_64");
 
 /// Asks for the cache line in which `place` begins. It is on its way when this returns, and nothing waits for it: a read

@@ -99,6 +99,8 @@ impl Segment {
     /// Asks for the tags.
     pub(crate) fn prefetch_tags(&self) {
         self.tags.chunks(CACHE_LINE_BYTES).for_each(prefetch);
+        // Lines begin elsewhere than at every 64th tag.
+        self.tags.last().into_iter().for_each(prefetch);
     }
 
     /// Asks for the keys that are likely to be this one.
@@ -160,6 +162,9 @@ impl Segment {
         let bytes = entry_bytes(self.keys.get(index), self.values.get(index));
         self.keys.remove(index);
         self.tags.remove(index);
+        if self.tags.capacity() > self.tags.len() + self.tags.len() / 3 + 64 {
+            self.tags.shrink_to_fit();
+        }
         self.values.remove(index);
         self.bytes -= bytes;
         self.digest.take();

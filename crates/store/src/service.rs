@@ -3,6 +3,7 @@
 use crate::command::{Operation, Request, Transaction, key_of};
 use crate::map::{Full, SegmentMap};
 use crate::plan::Plan;
+use crate::prefetch::CAN_PREFETCH;
 use crate::reply::StoreReply;
 use bytes::Bytes;
 use perdura_execution::{ExecutionContext, Footprint, RestoreError, Service, Snapshot};
@@ -107,7 +108,7 @@ impl Service for Store {
     }
 
     fn anticipate(&self, commands: &mut dyn Iterator<Item = &[u8]>) {
-        if self.map.bytes() >= LARGE_BYTES {
+        if CAN_PREFETCH && self.map.bytes() >= LARGE_BYTES {
             self.map.look_ahead(&commands.filter_map(key_of).collect::<Vec<_>>());
         }
     }

@@ -50,7 +50,7 @@ impl Values {
 
     pub(crate) fn get(&self, index: usize) -> &[u8] {
         if let Some(width) = self.width {
-            debug_assert!(index < self.count);
+            assert!(index < self.count, "no such value");
             return &self.buffer[index * width..(index + 1) * width];
         }
         match &self.slots[index] {
@@ -83,7 +83,9 @@ impl Values {
                 *length = offset(value.len());
                 let start = *start as usize;
                 self.buffer[start..start + value.len()].copy_from_slice(value);
-                self.tidy();
+                if self.tidy() {
+                    self.drop_slots();
+                }
             }
             Slot::Long(old) if value.len() == old.len() => match Arc::get_mut(old) {
                 Some(owned) => owned.copy_from_slice(value),
@@ -128,7 +130,9 @@ impl Values {
         if self.slots.capacity() > 2 * self.slots.len() + 64 {
             self.slots.shrink_to_fit();
         }
-        self.tidy();
+        if self.tidy() {
+            self.drop_slots();
+        }
     }
 
     /// Adds those of `right` behind the last.
@@ -219,12 +223,14 @@ impl Values {
         }
     }
 
-    /// Packs the buffer if a quarter of it is unused, and more than a few values.
-    fn tidy(&mut self) {
-        if self.unused > 4 * SHORT_BYTES && 4 * self.unused > self.buffer.len() {
+    /// Packs the buffer if a quarter of it is unused, and more than a few values; whether it did.
+    fn tidy(&mut self) -> bool {
+        let packs = self.unused > 4 * SHORT_BYTES && 4 * self.unused > self.buffer.len();
+        if packs {
             self.buffer = pack(&self.buffer, &mut self.slots);
             self.unused = 0;
         }
+        packs
     }
 
     /// Other bits in the value at `index`: for tests of what finds them.
@@ -365,6 +371,23 @@ mod tests {
         assert_eq!(values.get(1).as_ptr(), place);
     }
 
+    #[test]
+    fn a_copy_of_even_values_stays_as_it_is() {
+        let mut values = Values::default();
+        (0..100).for_each(|index| values.insert(index, &[index as u8; 16]));
+        let copy = values.clone();
+        values.replace(5, &[200; 16]);
+        values.remove(70);
+        values.insert(0, &[201; 16]);
+        values.replace(9, &[202; 5]);
+        assert!(all(&copy).eq((0..100).map(|index| [index; 16])));
+        assert_eq!((copy.slots.len(), values.slots.len()), (0, 100));
+        assert_eq!(
+            (values.get(0), values.get(6), values.get(9)),
+            (&[201; 16][..], &[200; 16][..], &[202; 5][..])
+        );
+    }
+
     /// A few that are of another length make slots; without them it goes without, once it is cut.
     #[test]
     fn values_of_one_length_have_no_slots() {
@@ -383,6 +406,18 @@ mod tests {
         let expected =
             (0..100).map(|index| if index == 90 { vec![1; 20] } else { vec![index; 16] });
         assert!(all(&values).eq(expected.collect::<Vec<_>>()));
+    }
+
+    /// They were long, and are short and of one length now.
+    #[test]
+    fn values_that_became_even_need_no_slots() {
+        let mut values = Values::default();
+        (0..100).for_each(|index| values.insert(index, &[index as u8; 100]));
+        (0..100).for_each(|index| values.replace(index, &[index as u8; 16]));
+        // A little of the buffer may be unused until more is.
+        (0..80).for_each(|_| values.remove(20));
+        assert_eq!(values.slots.capacity(), 0);
+        assert!(all(&values).eq((0..20).map(|index| [index; 16])));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use super::{Injected, Scene};
 use crate::faults::Kind;
 use crate::network::{Party, Rules, Side};
-use anyhow::Result;
+use anyhow::{Result, bail};
 use perdura_simulator::Random;
 use std::time::Duration;
 
@@ -62,6 +62,9 @@ fn drawn(kind: Kind, random: &mut Random) -> (Rules, String) {
     }
 }
 
+/// How long a leader stays cut off for another one to lead. It takes a second or two.
+const LED_ANEW: Duration = Duration::from_secs(20);
+
 /// Rules for a while.
 pub(super) fn rules(
     scene: &Scene,
@@ -89,12 +92,17 @@ pub(super) fn rules(
     let affected = || directions.iter().map(|way| way.affected()).sum::<u64>();
     let before = affected();
     directions.iter().for_each(|way| way.set(rules));
-    // Another one leads long before a leader is back.
-    let least_ms = if kind == Kind::IsolateLeader { 3_000 } else { 500 };
+    let isolates_leader = kind == Kind::IsolateLeader;
+    let least_ms = if isolates_leader { 3_000 } else { 500 };
     let time = scene.hold(least_ms, 10_000, random);
+    let another = || scene.watch.leader().filter(|leader| *leader != victim);
+    let stuck = isolates_leader && scene.course.poll(LED_ANEW, another).is_none();
     directions.iter().for_each(|way| way.set(Rules::default()));
     // What a cut held back counts when it goes on.
     std::thread::sleep(Duration::from_millis(50));
+    if stuck && scene.course.ends().is_none() {
+        bail!("nobody else leads, {:?} after the leader was cut off", time + LED_ANEW);
+    }
     let count = affected() - before;
     let detail = format!("{what}, {which} {whom}, {:.1} s, {count} pieces", time.as_secs_f64());
     Ok(Injected::new(detail, count > 0))

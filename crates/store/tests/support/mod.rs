@@ -159,6 +159,40 @@ impl Random {
     }
 }
 
+/// The same command on keys that begin with `prefix`, with values of `length` bytes, but for a few.
+pub fn restyled(command: StoreCommand, prefix: &str, length: usize) -> StoreCommand {
+    let key = |key: Bytes| Bytes::from([prefix.as_bytes(), &key].concat());
+    let value = |value: Bytes| match value.len() % 50 {
+        7 => value,
+        _ => vec![value.first().copied().unwrap_or_default(); length].into(),
+    };
+    let operation = |operation| match operation {
+        Operation::Cmp { key: of, value } => Operation::Cmp { key: key(of), value },
+        Operation::Read { key: of } => Operation::Read { key: key(of) },
+        Operation::ReadRange { start, end, limit, reverse } => {
+            Operation::ReadRange { start: key(start), end: end.map(key), limit, reverse }
+        }
+        Operation::Insert { key: of, value: new } => {
+            Operation::Insert { key: key(of), value: value(new) }
+        }
+        Operation::Write { key: of, value: new, only_if_present } => {
+            Operation::Write { key: key(of), value: value(new), only_if_present }
+        }
+        Operation::Delete { key: of } => Operation::Delete { key: key(of) },
+    };
+    match command {
+        StoreCommand::Get { key: of } => StoreCommand::Get { key: key(of) },
+        StoreCommand::Put { key: of, value: new } => {
+            StoreCommand::Put { key: key(of), value: value(new) }
+        }
+        StoreCommand::Delete { key: of } => StoreCommand::Delete { key: key(of) },
+        StoreCommand::Transaction(Transaction { operations }) => {
+            let operations = operations.into_iter().map(operation).collect();
+            StoreCommand::Transaction(Transaction { operations })
+        }
+    }
+}
+
 /// The store as one would write it without segments, snapshots and limits.
 #[derive(Clone, Default)]
 pub struct Model(pub BTreeMap<Bytes, Bytes>);
