@@ -152,8 +152,9 @@ mod tests {
                 }
                 if step % 50 == 0 {
                     let right = bounds.split_off(place);
-                    let expected: Vec<_> = model.iter().skip(place).collect();
-                    assert!(expected.iter().enumerate().all(|(at, key)| right.get(at) == &key[..]));
+                    let all: Vec<&Vec<u8>> = model.iter().collect();
+                    check(&bounds, &all[..place]);
+                    check(&right, &all[place..]);
                     bounds.append(&right);
                 }
                 for sought in [key(false), key(true)] {
@@ -168,6 +169,26 @@ mod tests {
         }
         assert!(apart > 1000 && alike > 1000, "{apart} {alike}");
         assert_eq!(Bounds::default().last_not_above(b"any"), 0);
+    }
+
+    /// They are these, of which each finds itself and what lies behind it.
+    fn check(bounds: &Bounds, keys: &[&Vec<u8>]) {
+        assert_eq!(bounds.numbers.len(), keys.len());
+        for (index, key) in keys.iter().enumerate() {
+            assert_eq!(bounds.get(index), &key[..]);
+            assert_eq!(bounds.numbers[index], bounds.number(index));
+            assert_eq!(bounds.last_not_above(key), index);
+            assert_eq!(bounds.last_not_above(&[&key[..], &[0]].concat()), {
+                // The next one may be just that.
+                index
+                    + usize::from(
+                        keys.get(index + 1)
+                            .is_some_and(|next| next[..] == [&key[..], &[0]].concat()),
+                    )
+            });
+            let begin = key.get(..bounds.shared);
+            assert!(key.is_empty() || begin == keys.last().map(|last| &last[..bounds.shared]));
+        }
     }
 
     /// Numbers tell keys of one space or one table apart: else each comparison would be of keys.

@@ -210,6 +210,8 @@ mod tests {
                 _ => {}
             }
             assert!(list(&keys) == model, "{step}");
+            let length = keys.bytes.len();
+            assert!(keys.bytes.capacity() <= length + length / 3 + 1100, "it gives memory back");
             for (index, key) in model.iter().enumerate() {
                 assert_eq!(keys.find(key), Ok(index));
             }

@@ -433,17 +433,34 @@ mod tests {
     /// Enough segments that chunks of them are split, and join again: beside a plain map.
     #[test]
     fn hundreds_of_segments_come_and_go() {
+        come_and_go(b"", [900, 1100, 200], (400, 4));
+    }
+
+    #[test]
+    fn hundreds_of_segments_of_keys_that_begin_alike_come_and_go() {
+        come_and_go(b"customer:", [900, 1100, 200], (400, 4));
+    }
+
+    #[test]
+    fn segments_of_even_values_come_and_go() {
+        come_and_go(b"customer:", [16, 16, 16], (40, 0));
+    }
+
+    /// With keys that begin with this and values of these sizes there are more segments and chunks than `least`.
+    fn come_and_go(begins: &[u8], sizes: [usize; 3], least: (usize, usize)) {
         let mut below = choices(3);
         let (mut map, mut model) = (SegmentMap::new(), BTreeMap::<Vec<u8>, Vec<u8>>::new());
         let (mut most, mut held) = ((0, 0), Vec::new());
-        let key = |number: usize| (number as u32).wrapping_mul(2_654_435_761).to_be_bytes();
+        let key = |number: usize| {
+            [begins, &(number as u32).wrapping_mul(2_654_435_761).to_be_bytes()].concat()
+        };
         for step in 0..160_000 {
             let number = below(50_000);
             // It grows, and shrinks again.
             if below(10) < if step < 80_000 { 9 } else { 1 } {
-                let value = vec![step as u8; [900, 1100, 200][below(3)]];
+                let value = vec![step as u8; sizes[below(3)]];
                 map.put(&key(number), &value, u64::MAX).unwrap();
-                model.insert(key(number).to_vec(), value);
+                model.insert(key(number), value);
             } else {
                 assert_eq!(map.remove(&key(number)), model.remove(&key(number)[..]).is_some());
             }
@@ -453,7 +470,7 @@ mod tests {
                 check(&map, &model, below(50_000), key);
             }
         }
-        assert!(most.0 > 400 && most.1 > 4, "{most:?}");
+        assert!(most.0 > least.0 && most.1 > least.1, "{most:?}");
         for number in 0..50_000 {
             assert_eq!(map.remove(&key(number)), model.remove(&key(number)[..]).is_some());
             if number % 10_000 == 0 {
@@ -471,7 +488,7 @@ mod tests {
         map: &SegmentMap,
         model: &BTreeMap<Vec<u8>, Vec<u8>>,
         middle: usize,
-        key: impl Fn(usize) -> [u8; 4],
+        key: impl Fn(usize) -> Vec<u8>,
     ) {
         assert_eq!(map.entries(), model.len() as u64);
         let all = |map: &SegmentMap| -> Vec<(Vec<u8>, Vec<u8>)> {
@@ -479,7 +496,7 @@ mod tests {
         };
         assert!(all(map).iter().map(|(key, value)| (key, value)).eq(model));
         let (start, end) = (key(middle).min(key(middle + 9)), key(middle).max(key(middle + 9)));
-        let expected = model.range(start.to_vec()..end.to_vec()).map(|(k, v)| (&k[..], &v[..]));
+        let expected = model.range(start.clone()..end.clone()).map(|(k, v)| (&k[..], &v[..]));
         assert!(map.range(&start, Some(&end)).eq(expected.clone()));
         assert!(map.range(&start, Some(&end)).rev().eq(expected.rev()));
         let snapshot = map.snapshot();

@@ -256,3 +256,21 @@ impl Segment {
         Ok((bound[..].into(), segment))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deletes_give_memory_back() {
+        let mut segment = Segment::default();
+        for number in 0..900_u32 {
+            segment.put(Err(number as usize), &number.to_be_bytes(), b"value");
+        }
+        for left in (10..900).rev() {
+            segment.remove(left / 2);
+            assert_eq!((segment.len(), segment.tags.len()), (left, left));
+            assert!(segment.tags.capacity() <= left + left / 3 + 64);
+        }
+    }
+}

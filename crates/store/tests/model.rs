@@ -47,9 +47,10 @@ fn styled_commands(seed: u64) -> impl Iterator<Item = StoreCommand> {
 
 #[test]
 fn it_behaves_like_a_map() {
-    let (mut most, mut least) = (0, usize::MAX);
+    let (mut most, mut merged) = (0, 0);
     for seed in 0..12 {
         let (mut store, mut model) = (Store::new(LIMIT), Model::default());
+        let mut peak = 0;
         for (step, command) in styled_commands(seed).enumerate() {
             let query = store.query(&command.to_bytes());
             let reply = execute(&mut store, &command).unwrap();
@@ -58,13 +59,14 @@ fn it_behaves_like_a_map() {
                 assert!(command.is_read());
                 assert_eq!(StoreReply::from_bytes(answer.unwrap()).unwrap(), reply);
             }
-            most = most.max(store.segments());
+            peak = peak.max(store.segments());
         }
         check_contents(&store, &model);
-        least = least.min(store.segments());
+        most = most.max(peak);
+        merged += usize::from(peak > 10 && store.segments() < peak / 2);
     }
     assert!(most > 30, "the runs must split segments: {most}");
-    assert!(least < most / 2, "the runs must merge segments: {least}");
+    assert!(merged > 0, "the runs must merge segments");
 }
 
 /// The same commands give the same segments, whenever snapshots are taken, held and hashed, and

@@ -6,7 +6,7 @@ use crate::faults::Kind;
 use crate::network::{Party, Rules, Side};
 use anyhow::{Result, bail};
 use perdura_simulator::Random;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 fn everybody(scene: &Scene, victim: usize) -> Vec<Party> {
     let all = scene.network.parties();
@@ -62,8 +62,8 @@ fn drawn(kind: Kind, random: &mut Random) -> (Rules, String) {
     }
 }
 
-/// How long a leader stays cut off for another one to lead. It takes a second or two.
-const LED_ANEW: Duration = Duration::from_secs(20);
+/// How much longer a leader stays cut off for another one to lead, on a busy machine too. It takes a second or two.
+const LED_ANEW: Duration = Duration::from_secs(30);
 
 /// Rules for a while.
 pub(super) fn rules(
@@ -92,20 +92,43 @@ pub(super) fn rules(
     let affected = || directions.iter().map(|way| way.affected()).sum::<u64>();
     let before = affected();
     directions.iter().for_each(|way| way.set(rules));
-    let isolates_leader = kind == Kind::IsolateLeader;
-    let least_ms = if isolates_leader { 3_000 } else { 500 };
-    let time = scene.hold(least_ms, 10_000, random);
-    let another = || scene.watch.leader().filter(|leader| *leader != victim);
-    let stuck = isolates_leader && scene.course.poll(LED_ANEW, another).is_none();
+    let since = Instant::now();
+    let led = if kind == Kind::IsolateLeader {
+        let led = view_led(scene, victim, since);
+        scene.hold(3_000, 10_000, random);
+        led
+    } else {
+        scene.hold(500, 10_000, random);
+        None
+    };
+    let replaced = led.is_none_or(|view| led_anew(scene, victim, view, since));
+    let seconds = since.elapsed().as_secs_f64();
     directions.iter().for_each(|way| way.set(Rules::default()));
     // What a cut held back counts when it goes on.
     std::thread::sleep(Duration::from_millis(50));
-    if stuck && scene.course.ends().is_none() {
-        bail!("nobody else leads, {:?} after the leader was cut off", time + LED_ANEW);
+    if !replaced && scene.course.ends().is_none() {
+        bail!("nobody else leads {seconds:.1} s after the leader was cut off");
     }
     let count = affected() - before;
-    let detail = format!("{what}, {which} {whom}, {:.1} s, {count} pieces", time.as_secs_f64());
-    Ok(Injected::new(detail, count > 0))
+    let detail = format!("{what}, {which} {whom}, {seconds:.1} s, {count} pieces");
+    Ok(Injected::new(detail, count > 0 && (led.is_some() || kind != Kind::IsolateLeader)))
+}
+
+/// The view that the victim leads, as it says when asked after `since`. None if it was replaced before it was struck.
+fn view_led(scene: &Scene, victim: usize, since: Instant) -> Option<u64> {
+    let report = scene.course.poll(LED_ANEW, || scene.watch.report(victim, since));
+    report.filter(|report| report.leader).map(|report| report.view)
+}
+
+/// Waits for another one to lead a later view than this.
+fn led_anew(scene: &Scene, victim: usize, view: u64, since: Instant) -> bool {
+    let leads = |id: usize| {
+        let report = scene.watch.report(id, since).filter(|_| id != victim);
+        report.is_some_and(|report| report.leader && report.view > view)
+    };
+    let others = 0..scene.cluster.hosts.len();
+    let ended = || scene.course.ends().is_some();
+    scene.course.poll(LED_ANEW, || (others.clone().any(leads) || ended()).then_some(())).is_some()
 }
 
 /// Cut and healed again and again.
