@@ -9,7 +9,7 @@
 //! |---|---|
 //! | header: magic `PDCHECKP` 8, checksum 16 (of bytes 24..128), version 4, cluster 16, slot 8, state digest 32, manifest length 4, piece count 4, zeros | 128 |
 //! | manifest: checksum 16, bytes | |
-//! | the bytes of the pieces that are not linked, one after the other | |
+//! | the bytes of the pieces that are not linked, one after the other; zeros, up to the place of the index | |
 //! | index: for each piece its digest 32, the slot of the file that it is in 8, its offset there 8, length 4 | 52 each |
 //! | footer: magic `PDCHKEND` 8, checksum 16 (of bytes 24..56), index offset 8, index length 8, index checksum 16 | 56 |
 //!
@@ -23,12 +23,12 @@
 //! Invariants:
 //! - A checkpoint is written under another name, flushed, renamed, its directory flushed, then
 //!   named by the superblock, with the files that it links to; only then what it replaces is
-//!   removed. A file that the superblock does not name is removed when the directory is opened; of
-//!   what it names nothing is removed or changed.
+//!   removed, or becomes the file that the next one is written over. A file that the superblock does not
+//!   name is removed when the directory is opened; of what it names nothing is removed or changed.
 //! - Links go to older files, and to no file of a checkpoint that was found damaged: the one after
 //!   it is written as a whole.
 //! - The files of one checkpoint take at most twice what it would take as one file, and are 17 at
-//!   most (`checkpoint/links.rs`).
+//!   most (`checkpoint/links.rs`); each takes a sixty-fourth more at most where it was written over a larger one.
 //! - What is read is verified before it is handed out.
 //! - With each checkpoint a part of what it links to is read and verified, and what is found damaged
 //!   is written anew (`checkpoint/scrub.rs`). Between two of them, whoever has the time may have all of
@@ -59,7 +59,7 @@ use reread::Reread;
 use scrub::Scrub;
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
-use writer::write_file;
+use writer::{cut_down, slack_bytes, write_file};
 
 pub(crate) const DIRECTORY: &str = "checkpoint";
 const TEMPORARY_NAME: &str = "checkpoint/new";
@@ -181,6 +181,8 @@ pub struct Checkpoints<D> {
     lost: Option<CheckpointName>,
     scrub: Scrub,
     reread: Reread<D>,
+    // Bytes of the file that was written last.
+    written_bytes: u64,
     poisoned: bool,
 }
 
@@ -192,7 +194,17 @@ impl<D: Disk> Checkpoints<D> {
         lost: Option<CheckpointName>,
     ) -> Checkpoints<D> {
         let (scrub, reread) = (Scrub::default(), Reread::default());
-        Checkpoints { disk, superblock, options, lost, scrub, reread, poisoned: false }
+        let written_bytes = 0;
+        Checkpoints {
+            disk,
+            superblock,
+            options,
+            lost,
+            scrub,
+            reread,
+            written_bytes,
+            poisoned: false,
+        }
     }
 
     /// The superblock as it is now.
@@ -256,6 +268,7 @@ impl<D: Disk> Checkpoints<D> {
             let files: BTreeSet<Slot> = links.iter().flatten().map(|place| place.file).collect();
             let name = CheckpointName { slot, digest: state.digest };
             checkpoints.put_in_place(name, &files, keep)?;
+            checkpoints.written_bytes = written_bytes;
             checkpoints.scrub = scrub;
             checkpoints.reread = Reread::default();
             let linked_bytes = links.iter().flatten().map(|place| u64::from(place.bytes)).sum();
@@ -327,10 +340,13 @@ impl<D: Disk> Checkpoints<D> {
         Ok(())
     }
 
-    /// Removes the files that no stored checkpoint needs any more; to be called after [`Checkpoints::store`],
-    /// when there is time. Not at once: a file system gives the blocks of a file back in one go, and where it
-    /// tells the device of them, the log's flushes wait for that, for tens of milliseconds with 1 GB. So in
-    /// steps of `checkpoint_sync_bytes` (1 at least), with a call of `pace` after each, which may take its
+    /// Removes the files that no stored checkpoint needs any more, but for the largest: the next checkpoint is
+    /// written over that one, which has its blocks already, so that neither the file system's journal nor the
+    /// device is told of any. To be called after [`Checkpoints::store`], when there is time.
+    ///
+    /// Not at once: a file system gives the blocks of a file back in one go, and where it tells the device of
+    /// them, the log's flushes wait for that, for tens of milliseconds with 1 GB. So in steps of
+    /// `checkpoint_sync_bytes` (1 at least), with a call of `pace` after each, which may take its
     /// time. If it breaks, what is left goes at the next call, or when the directory is opened. Says how
     /// many steps it were.
     ///
@@ -341,24 +357,38 @@ impl<D: Disk> Checkpoints<D> {
         pace: &mut dyn FnMut() -> ControlFlow<()>,
     ) -> Result<usize, CheckpointError> {
         self.guarded(|checkpoints| {
-            let step_bytes = checkpoints.options.checkpoint_sync_bytes.max(1);
+            let step_bytes = checkpoints.options.checkpoint_sync_bytes;
             let disk = &mut checkpoints.disk;
-            let (old, mut steps) = (unnamed(disk, checkpoints.superblock.current())?, 0);
-            for name in &old {
-                let mut left_bytes = disk.len(name)?;
-                while left_bytes > step_bytes {
-                    left_bytes = (left_bytes - 1) / step_bytes * step_bytes;
-                    disk.shrink(name, left_bytes)?;
-                    // With a journal, the blocks go when the change is durable.
-                    disk.sync(name)?;
-                    steps += 1;
-                    if pace().is_break() {
-                        return Ok(steps);
-                    }
+            let mut old = Vec::new();
+            for name in unnamed(disk, checkpoints.superblock.current())? {
+                old.push((disk.len(&name)?, name));
+            }
+            old.sort_unstable();
+            let kept = old.pop_if(|_| checkpoints.written_bytes > 0);
+            let mut steps = 0;
+            let mut pace = || {
+                steps += 1;
+                pace()
+            };
+            for (_, name) in &old {
+                if cut_down(disk, name, step_bytes, step_bytes, &mut pace)?.is_break() {
+                    return Ok(steps);
                 }
                 disk.remove(name)?;
             }
-            if !old.is_empty() {
+            if let Some((bytes, name)) = &kept {
+                // A file of the usual size: one that holds a whole state may be much larger.
+                let usual_bytes = checkpoints.written_bytes;
+                let much_larger = *bytes > usual_bytes + slack_bytes(usual_bytes, step_bytes);
+                let pace = &mut pace;
+                if much_larger && cut_down(disk, name, usual_bytes, step_bytes, pace)?.is_break() {
+                    return Ok(steps);
+                }
+                if name != TEMPORARY_NAME {
+                    disk.rename(name, TEMPORARY_NAME)?;
+                }
+            }
+            if !old.is_empty() || kept.is_some() {
                 disk.sync_directory(DIRECTORY)?;
             }
             Ok(steps)

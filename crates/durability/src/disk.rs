@@ -150,8 +150,8 @@ pub trait Disk: Send + 'static {
     /// As the operating system's.
     fn rename(&mut self, from: &str, to: &str) -> Result<(), DiskError>;
 
-    /// Cuts a file down to `size_bytes` if it is larger; for what is removed next, and read by nobody. It
-    /// may be durable at once, or never.
+    /// Cuts a file down to `size_bytes` if it is larger. That is durable with the next [`Disk::sync`] of it,
+    /// and may be before.
     ///
     /// # Errors
     /// As the operating system's.

@@ -14,6 +14,7 @@ use crate::storage::OpenError;
 use crate::superblock::{SUPERBLOCK_NAME, Superblock, SuperblockFile};
 use perdura_protocol::{ClusterId, Digest, Record, Slot};
 use std::fmt;
+use std::ops::Range;
 
 /// Why a file was not inspected to its end.
 #[derive(Debug, thiserror::Error)]
@@ -290,6 +291,8 @@ pub enum CheckpointItem {
         pieces: usize,
         /// Of these, in files of older checkpoints.
         linked: usize,
+        /// The part of the file between pieces and index, which means nothing and is not read.
+        unused: Range<u64>,
     },
     /// A piece.
     Piece {
@@ -326,6 +329,7 @@ impl fmt::Display for CheckpointItem {
                 manifest_bytes,
                 pieces,
                 linked,
+                unused: _,
             } => write!(
                 f,
                 "checkpoint at slot {slot}: format {version}, cluster {cluster}, state {digest}, \
@@ -383,6 +387,7 @@ pub fn inspect_checkpoint<D: Disk>(
         manifest_bytes: reader.manifest().len(),
         pieces: places.len(),
         linked: places.iter().filter(|place| is_linked(place)).count(),
+        unused: reader.unused(),
     });
     let mut intact = true;
     for (index, place) in places.into_iter().enumerate() {

@@ -8,8 +8,8 @@ use common::*;
 use perdura_durability::inspect::{CheckpointItem, PieceVerdict, inspect_checkpoint};
 use perdura_durability::memory_disk::{Errors, Operation};
 use perdura_durability::{
-    CheckpointError, CheckpointReader, Disk, MemoryDisk, NewState, Opened, Options, PieceName,
-    RecoveredState, older_format, open,
+    CheckpointError, CheckpointReader, Checkpoints, Disk, MemoryDisk, NewState, Opened, Options,
+    PieceName, RecoveredState, older_format, open,
 };
 use perdura_protocol::Slot;
 use perdura_protocol::configuration::Durability;
@@ -48,8 +48,17 @@ fn check_directory(disk: &mut MemoryDisk, opened: &Opened<MemoryDisk>) {
         named.extend(needed.iter().map(|slot| format!("{:020}", slot.0)));
         named.insert(format!("{:020}", checkpoint.slot.0));
     }
-    assert_eq!(disk.list("checkpoint").unwrap(), named.into_iter().collect::<Vec<_>>());
+    let mut found = disk.list("checkpoint").unwrap();
+    found.retain(|name| name != "new");
+    assert_eq!(found, named.into_iter().collect::<Vec<_>>());
+    // And one that the next is written over, which is hardly larger than the last.
+    if disk.exists(NEXT).unwrap() {
+        let newest_bytes = disk.len(&name(superblock.checkpoints[0].slot.0)).unwrap();
+        assert!(disk.len(NEXT).unwrap() <= newest_bytes + newest_bytes / 64);
+    }
 }
+
+const NEXT: &str = "checkpoint/new";
 
 /// A state of 1,000 segments of 16 KiB, of which ten change: the whole state was written with each
 /// checkpoint by format version 1.
@@ -336,49 +345,148 @@ fn pieces_in_a_file_that_is_gone_are_written_anew() {
     assert_eq!(all(&mut reader), hundred_pieces(4));
 }
 
-/// In steps of the 2,048 bytes that are flushed at once; when there is no time, later.
+/// A state of one piece, whose old files stay.
+fn store_alone(checkpoints: &mut Checkpoints<MemoryDisk>, slot: u64, bytes: usize) -> u64 {
+    let piece = content(slot, bytes);
+    let state = NewState {
+        slot: Slot(slot),
+        digest: state_digest(slot),
+        manifest: &manifest(slot),
+        pieces: &[PieceName::of(&piece).unwrap()],
+        content: &mut |_| piece.clone(),
+        pace: &mut |_| ControlFlow::Continue(()),
+    };
+    checkpoints.store(state, Slot(0)).unwrap().written_bytes
+}
+
+/// In steps of the 2,048 bytes that are flushed at once; when there is no time, later. The largest stays, to
+/// be written over.
 #[test]
-fn an_old_checkpoint_goes_in_steps_and_another_time_when_there_is_none() {
-    for breaks_after in [1, 7, 48, usize::MAX] {
+fn old_checkpoints_go_in_steps_and_another_time_when_there_is_none() {
+    for breaks_after in [1, 7, 47, usize::MAX] {
         let mut disk = formatted(Durability::Sync);
         let mut opened = opened_at(&disk);
-        let mut old_bytes = 0;
-        for slot in 1..=2 {
-            let stored = store_pieces(&mut opened.checkpoints, slot, &[content(slot, 100_000)], 0);
-            old_bytes = if slot == 1 { stored.unwrap().written_bytes } else { old_bytes };
-        }
-        check_directory(&mut disk, &opened);
-        let piece = content(3, 100_000);
-        let state = NewState {
-            slot: Slot(3),
-            digest: state_digest(3),
-            manifest: &manifest(3),
-            pieces: &[PieceName::of(&piece).unwrap()],
-            content: &mut |_| piece.clone(),
-            pace: &mut |_| ControlFlow::Continue(()),
-        };
-        opened.checkpoints.store(state, Slot(0)).unwrap();
+        let sizes = [100_000, 110_000, 120_000, 110_000];
+        let written: Vec<u64> = (1..)
+            .zip(sizes)
+            .map(|(slot, size)| store_alone(&mut opened.checkpoints, slot, size))
+            .collect();
         let (old, mut seen, mut left) = (name(1), disk.handle(), Vec::new());
         let steps = opened.checkpoints.remove_old(&mut || {
-            left.push(seen.len(&old).unwrap());
+            left.push(seen.len(&old).unwrap_or(0));
             if left.len() == breaks_after {
                 ControlFlow::Break(())
             } else {
                 ControlFlow::Continue(())
             }
         });
-        let all = (old_bytes - 1) / 2048;
+        let all = (written[0] - 1) / 2048;
         let expected: Vec<u64> =
             (1..=all).rev().map(|step| step * 2048).take(breaks_after).collect();
         assert_eq!((steps.unwrap(), &left), (expected.len(), &expected));
         assert_eq!(disk.exists(&old).unwrap(), breaks_after <= expected.len());
+        assert_eq!(disk.exists(&name(2)).unwrap(), breaks_after <= expected.len());
         let mut copy = disk.copy();
         opened.checkpoints.remove_old(&mut || ControlFlow::Continue(())).unwrap();
         check_directory(&mut disk, &opened);
-        // Or when it is opened.
+        assert_eq!(disk.len(NEXT).unwrap(), written[1]);
+        // Or when it is opened; then that one, too.
         let opened = opened_at(&copy);
         check_directory(&mut copy, &opened);
+        assert!(!copy.exists(NEXT).unwrap());
     }
+}
+
+/// Of a file with a whole state, after one with a part, no more is kept than such a part takes.
+#[test]
+fn what_is_kept_to_be_written_over_is_as_large_as_the_last_one() {
+    let mut disk = formatted(Durability::Sync);
+    let mut opened = opened_at(&disk);
+    let whole = store_alone(&mut opened.checkpoints, 1, 100_000);
+    for (slot, bytes) in [(2, 30_000), (3, 40_000)] {
+        store_alone(&mut opened.checkpoints, slot, bytes);
+    }
+    opened.checkpoints.remove_old(&mut || ControlFlow::Continue(())).unwrap();
+    let last = disk.len(&name(3)).unwrap();
+    assert!(last < whole);
+    assert_eq!(disk.len(NEXT).unwrap(), last);
+}
+
+/// The next state is smaller than what it is written over, as large, larger; and the machine crashes
+/// at any point of that.
+#[test]
+fn a_state_written_over_an_old_one_is_all_there_or_not_at_all() {
+    for (number, bytes) in [0, 3_000, 29_999, 30_000, 30_001, 60_000].into_iter().enumerate() {
+        for cut in 0.. {
+            let mut random = Random(number as u64 * 1000 + cut);
+            let mut disk = formatted(Durability::Sync);
+            let mut opened = opened_at(&disk);
+            for slot in 1..=3 {
+                store_alone(&mut opened.checkpoints, slot, 30_000);
+            }
+            opened.checkpoints.remove_old(&mut || ControlFlow::Continue(())).unwrap();
+            assert!(disk.exists(NEXT).unwrap());
+            disk.fail_after(cut);
+            let piece = content(4, bytes);
+            let stored = store_pieces(&mut opened.checkpoints, 4, &[piece], 0);
+            let done = stored.is_ok();
+            drop(opened);
+            disk.crash(|| random.word());
+            let mut opened = opened_at(&disk);
+            let RecoveredState::Checkpoint(reader) = &mut opened.state else { panic!("lost") };
+            let (found, read) = (reader.slot().0, all(reader));
+            assert!(found == 4 || (found == 3 && !done));
+            assert_eq!(read, [content(found, if found == 4 { bytes } else { 30_000 })]);
+            check_directory(&mut disk, &opened);
+            if done {
+                assert!(cut > 8);
+                break;
+            }
+        }
+    }
+}
+
+/// A file that hardly changes its size gives no blocks back and needs no new ones; what is between pieces
+/// and index means nothing.
+#[test]
+fn a_file_that_is_hardly_too_large_stays_so() {
+    const PAGE: u64 = 4096;
+    let mut disk = formatted(Durability::Sync);
+    let mut opened = opened_at(&disk);
+    let mut store = |slot, bytes| {
+        let written = store_alone(&mut opened.checkpoints, slot, bytes);
+        opened.checkpoints.remove_old(&mut || ControlFlow::Continue(())).unwrap();
+        assert_eq!(disk.len(&name(slot)).unwrap(), written);
+        written
+    };
+    let needed = |slot, bytes| {
+        let mut opened = opened_at(&formatted(Durability::Sync));
+        let piece = [content(slot, bytes)];
+        let stored = store_pieces(&mut opened.checkpoints, slot, &piece, 0).unwrap();
+        stored.written_bytes
+    };
+    let bytes = 3_000_000;
+    let usual = store(1, bytes);
+    assert_eq!(usual % PAGE, 0);
+    assert_eq!((store(2, bytes), store(3, bytes)), (usual, usual));
+    // Over that of the first, and so on.
+    assert_eq!(store(4, bytes - 1000), usual);
+    let smaller = store(5, bytes - 10_000);
+    assert_eq!((smaller, smaller < usual), (needed(5, bytes - 10_000), true));
+    let larger = store(6, bytes + 10_000);
+    assert_eq!((larger, larger > usual), (needed(6, bytes + 10_000), true));
+    for slot in [5, 6] {
+        let mut reader = opened.checkpoints.load(Slot(slot)).unwrap();
+        let unused = reader.unused();
+        assert!(unused.end - unused.start < PAGE);
+        reader.verify().unwrap();
+    }
+    let written = store_alone(&mut opened.checkpoints, 7, bytes - 1000);
+    let unused = opened.checkpoints.load(Slot(7)).unwrap().unused();
+    assert!(written == usual && unused.end - unused.start >= 1000 - 52);
+    disk.flip_bit(&name(7), unused.start + 500, 3).unwrap();
+    let opened = opened_at(&disk);
+    check_directory(&mut disk, &opened);
 }
 
 #[test]

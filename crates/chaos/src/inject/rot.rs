@@ -152,8 +152,10 @@ fn states(data: &Path) -> Result<Vec<Place>> {
     let mut places = Vec::new();
     for file in &files {
         let Some(slot) = number(file) else { continue };
-        let (bytes, lost) = (0..fs::metadata(file)?.len(), Lost::State(slot));
-        places.push(Place { file: file.clone(), bytes, lost, certain: slot == newest });
+        let (lost, certain) = (Lost::State(slot), slot == newest);
+        for bytes in parts(file)? {
+            places.push(Place { file: file.clone(), bytes, lost, certain });
+        }
     }
     let disk = FileDisk::read_only(&data.join("checkpoint"));
     // One that does not verify is damaged already, and will be found so whatever else is done.
@@ -165,6 +167,21 @@ fn states(data: &Path) -> Result<Vec<Place>> {
         places.push(Place { file: file.clone(), bytes, lost, certain: true });
     });
     Ok(places)
+}
+
+/// The parts of a checkpoint's file that mean something: up to the last piece, and the index.
+fn parts(file: &Path) -> Result<Vec<Range<u64>>> {
+    let length = fs::metadata(file)?.len();
+    let mut unused = length..length;
+    let (directory, name) = (file.parent().unwrap_or(file), file.file_name().unwrap_or_default());
+    // One that cannot be read is damaged already.
+    let disk = FileDisk::read_only(directory);
+    let _ = inspect_checkpoint(&disk, &name.to_string_lossy(), &mut |item| {
+        if let CheckpointItem::Header { unused: found, .. } = item {
+            unused = found;
+        }
+    });
+    Ok([0..unused.start, unused.end..length].into_iter().filter(|part| !part.is_empty()).collect())
 }
 
 /// Flips a bit; gives where.
@@ -264,8 +281,7 @@ pub(super) fn under_running(scene: &Scene, victim: usize, random: &mut Random) -
     let Some(before) = scene.course.poll(STARTED, || damages(began)) else {
         return Ok(Injected::new("it does not answer".to_owned(), false));
     };
-    let whole = |file: &Path| Ok::<_, anyhow::Error>(0..fs::metadata(file)?.len());
-    let at = match whole(&file).and_then(|whole| flip(&file, whole, random)) {
+    let at = match parts(&file).and_then(|parts| flip(&file, random.pick(&parts).clone(), random)) {
         Ok(at) => at,
         // It was removed meanwhile.
         Err(error) if is_gone(&error) => {

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use perdura_protocol::{ClusterId, Digest, Slot};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
+use std::ops::Range;
 
 /// One stored checkpoint, open for reading. Its manifest is verified; each piece is verified when
 /// it is read. Until a newer checkpoint has replaced it and [`remove_old`] was called.
@@ -25,6 +26,7 @@ pub struct CheckpointReader<D> {
     entries: Vec<Entry>,
     // Sizes of the files of older checkpoints that pieces are in; those that are there.
     linked_bytes: BTreeMap<Slot, u64>,
+    unused: Range<u64>,
 }
 
 /// Keeps the key out of debug output.
@@ -101,11 +103,15 @@ impl<D: Disk> CheckpointReader<D> {
             .chunks_exact(entry_bytes)
             .map(|entry| Entry::decode(header.version, header.slot, entry))
             .collect();
+        let mut used_bytes = manifest_offset + u64::from(header.manifest_bytes);
         let mut linked_bytes = BTreeMap::new();
         for place in entries.iter().map(|entry| entry.place) {
             let own = place.file == header.slot;
             if place.file > header.slot || (own && !place.ends_by(index_offset)) {
                 return Err(corrupt(index_offset));
+            }
+            if own {
+                used_bytes = used_bytes.max(place.offset + u64::from(place.bytes));
             }
             if !own && !linked_bytes.contains_key(&place.file) {
                 linked_bytes.insert(place.file, size_of(&mut disk, &beside(file, place.file))?);
@@ -121,6 +127,7 @@ impl<D: Disk> CheckpointReader<D> {
             manifest: Bytes::from(manifest),
             entries,
             linked_bytes,
+            unused: used_bytes..index_offset,
         })
     }
 
@@ -158,6 +165,12 @@ impl<D: Disk> CheckpointReader<D> {
     #[must_use]
     pub fn piece_count(&self) -> usize {
         self.entries.len()
+    }
+
+    /// The part of its file between pieces and index, which means nothing and is not read.
+    #[must_use]
+    pub fn unused(&self) -> Range<u64> {
+        self.unused.clone()
     }
 
     /// Where a piece stands.
