@@ -64,13 +64,16 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             }),
         };
         written?;
-        match inspected {
-            Ok(verifies) => intact &= verifies,
-            Err(error) => {
-                intact = false;
-                writeln!(out, "  ERROR: {error}")?;
-            }
+        let mut verifies = *inspected.as_ref().unwrap_or(&false);
+        if let Err(error) = inspected {
+            writeln!(out, "  ERROR: {error}")?;
         }
+        // A replica that runs writes a new checkpoint over the file of one that it needs no more.
+        if !verifies && beside_checkpoints(&arguments.command, path, &file)?.is_some() {
+            writeln!(out, "  replaced by a newer one while it was read, so this is no damage")?;
+            verifies = true;
+        }
+        intact &= verifies;
     }
     out.flush()?;
     if !intact {

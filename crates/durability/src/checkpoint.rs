@@ -158,6 +158,8 @@ pub struct NewState<'a> {
 pub struct Stored {
     /// Bytes of its file.
     pub written_bytes: u64,
+    /// Whether that is the file of an old state.
+    pub written_over: bool,
     /// Bytes of the pieces that are linked.
     pub linked_bytes: u64,
     /// Number of older files that they are in.
@@ -181,8 +183,8 @@ pub struct Checkpoints<D> {
     lost: Option<CheckpointName>,
     scrub: Scrub,
     reread: Reread<D>,
-    // Bytes of the file that was written last.
-    written_bytes: u64,
+    // Bytes of the files that were written last, the last one first; 0 where there was none.
+    last_bytes: [u64; 2],
     poisoned: bool,
 }
 
@@ -194,7 +196,6 @@ impl<D: Disk> Checkpoints<D> {
         lost: Option<CheckpointName>,
     ) -> Checkpoints<D> {
         let (scrub, reread) = (Scrub::default(), Reread::default());
-        let written_bytes = 0;
         Checkpoints {
             disk,
             superblock,
@@ -202,7 +203,7 @@ impl<D: Disk> Checkpoints<D> {
             lost,
             scrub,
             reread,
-            written_bytes,
+            last_bytes: [0; 2],
             poisoned: false,
         }
     }
@@ -264,16 +265,19 @@ impl<D: Disk> Checkpoints<D> {
             }
             let sync_bytes = checkpoints.options.checkpoint_sync_bytes;
             let disk = &mut checkpoints.disk;
-            let written_bytes = write_file(disk, &header, &mut state, &links, sync_bytes)?;
+            let (written_bytes, written_over) =
+                write_file(disk, &header, &mut state, &links, sync_bytes)?;
             let files: BTreeSet<Slot> = links.iter().flatten().map(|place| place.file).collect();
             let name = CheckpointName { slot, digest: state.digest };
             checkpoints.put_in_place(name, &files, keep)?;
-            checkpoints.written_bytes = written_bytes;
+            let [last, _] = checkpoints.last_bytes;
+            checkpoints.last_bytes = [written_bytes, last];
             checkpoints.scrub = scrub;
             checkpoints.reread = Reread::default();
             let linked_bytes = links.iter().flatten().map(|place| u64::from(place.bytes)).sum();
             Ok(Stored {
                 written_bytes,
+                written_over,
                 linked_bytes,
                 linked_files: files.len(),
                 verified_bytes,
@@ -364,7 +368,9 @@ impl<D: Disk> Checkpoints<D> {
                 old.push((disk.len(&name)?, name));
             }
             old.sort_unstable();
-            let kept = old.pop_if(|_| checkpoints.written_bytes > 0);
+            // What the next one will take: now and then much is written that did not change, too.
+            let usual_bytes = checkpoints.last_bytes.into_iter().filter(|bytes| *bytes > 0).min();
+            let kept = old.pop_if(|_| usual_bytes.is_some());
             let mut steps = 0;
             let mut pace = || {
                 steps += 1;
@@ -376,9 +382,7 @@ impl<D: Disk> Checkpoints<D> {
                 }
                 disk.remove(name)?;
             }
-            if let Some((bytes, name)) = &kept {
-                // A file of the usual size: one that holds a whole state may be much larger.
-                let usual_bytes = checkpoints.written_bytes;
+            if let (Some((bytes, name)), Some(usual_bytes)) = (&kept, usual_bytes) {
                 let much_larger = *bytes > usual_bytes + slack_bytes(usual_bytes, step_bytes);
                 let pace = &mut pace;
                 if much_larger && cut_down(disk, name, usual_bytes, step_bytes, pace)?.is_break() {

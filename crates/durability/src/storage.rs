@@ -210,7 +210,7 @@ pub struct Options {
     /// before shares nothing with it. Of a larger one what changed is written.
     pub small_state_bytes: u64,
     /// A checkpoint's file is flushed each time that this many bytes of it were written, and removed in
-    /// steps of as many.
+    /// steps of as many; and so many too large it may be (or a sixty-fourth, if that is less).
     pub checkpoint_sync_bytes: u64,
 }
 

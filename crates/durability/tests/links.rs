@@ -8,13 +8,14 @@ use common::*;
 use perdura_durability::inspect::{CheckpointItem, PieceVerdict, inspect_checkpoint};
 use perdura_durability::memory_disk::{Errors, Operation};
 use perdura_durability::{
-    CheckpointError, CheckpointReader, Checkpoints, Disk, MemoryDisk, NewState, Opened, Options,
-    PieceName, RecoveredState, older_format, open,
+    CheckpointError, CheckpointReader, Checkpoints, Disk, FileDisk, MemoryDisk, NewState, Opened,
+    Options, PieceName, RecoveredState, format, older_format, open,
 };
 use perdura_protocol::Slot;
 use perdura_protocol::configuration::Durability;
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
+use std::os::unix::fs::MetadataExt;
 
 fn content(number: u64, bytes: usize) -> Bytes {
     let mut random = Random(number);
@@ -397,7 +398,7 @@ fn old_checkpoints_go_in_steps_and_another_time_when_there_is_none() {
     }
 }
 
-/// Of a file with a whole state, after one with a part, no more is kept than such a part takes.
+/// Of a file with a whole state, no more is kept than the smaller of the last two takes.
 #[test]
 fn what_is_kept_to_be_written_over_is_as_large_as_the_last_one() {
     let mut disk = formatted(Durability::Sync);
@@ -407,9 +408,9 @@ fn what_is_kept_to_be_written_over_is_as_large_as_the_last_one() {
         store_alone(&mut opened.checkpoints, slot, bytes);
     }
     opened.checkpoints.remove_old(&mut || ControlFlow::Continue(())).unwrap();
-    let last = disk.len(&name(3)).unwrap();
-    assert!(last < whole);
-    assert_eq!(disk.len(NEXT).unwrap(), last);
+    let usual = disk.len(&name(2)).unwrap();
+    assert!(usual < whole && usual < disk.len(&name(3)).unwrap());
+    assert_eq!(disk.len(NEXT).unwrap(), usual);
 }
 
 /// The next state is smaller than what it is written over, as large, larger; and the machine crashes
@@ -430,6 +431,7 @@ fn a_state_written_over_an_old_one_is_all_there_or_not_at_all() {
             let piece = content(4, bytes);
             let stored = store_pieces(&mut opened.checkpoints, 4, &[piece], 0);
             let done = stored.is_ok();
+            assert!(stored.is_ok_and(|stored| stored.written_over) || !done);
             drop(opened);
             disk.crash(|| random.word());
             let mut opened = opened_at(&disk);
@@ -444,6 +446,35 @@ fn a_state_written_over_an_old_one_is_all_there_or_not_at_all() {
             }
         }
     }
+}
+
+/// The same on a real disk, past the cache.
+#[test]
+fn a_file_on_disk_is_written_over() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("data");
+    format(&mut FileDisk::create_directory(&path).unwrap(), &identity(Durability::Sync)).unwrap();
+    let mut opened = reopen(FileDisk::open(&path).unwrap()).unwrap();
+    let inode = |name: &str| std::fs::metadata(path.join(name)).unwrap().ino();
+    let sizes = [3_000_000, 3_000_000, 2_000_000, 2_500_000, 3_500_000, 100];
+    let mut kept = None;
+    for (slot, bytes) in (1..).zip(sizes) {
+        let piece = content(slot, bytes);
+        let stored =
+            store_pieces(&mut opened.checkpoints, slot, std::slice::from_ref(&piece), 0).unwrap();
+        assert_eq!(stored.written_over, kept.is_some());
+        if let Some(kept) = kept {
+            assert_eq!(inode(&name(slot)), kept);
+        }
+        let mut reader = opened.checkpoints.load(Slot(slot)).unwrap();
+        assert_eq!(all(&mut reader), [piece]);
+        kept = (slot > 2).then(|| inode(NEXT));
+    }
+    drop(opened);
+    let opened = reopen(FileDisk::open(&path).unwrap()).unwrap();
+    let RecoveredState::Checkpoint(mut reader) = opened.state else { panic!("lost") };
+    assert_eq!(all(&mut reader), [content(6, 100)]);
+    assert!(!path.join(NEXT).exists());
 }
 
 /// A file that hardly changes its size gives no blocks back and needs no new ones; what is between pieces

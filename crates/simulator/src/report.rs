@@ -221,6 +221,8 @@ pub enum Mark {
     GapRepaired,
     /// A state was stored that links to files of older ones.
     StateLinked,
+    /// A state was written over the file of an old one.
+    StateWrittenOver,
     /// The file of an old state was removed in steps.
     OldStateCutDown,
     /// The newest state was damaged in the file of an older one.
@@ -307,10 +309,11 @@ pub enum Mark {
 
 impl Mark {
     /// All of them.
-    pub const ALL: [Mark; 44] = [
+    pub const ALL: [Mark; 45] = [
         Mark::TornTailCut,
         Mark::GapRepaired,
         Mark::StateLinked,
+        Mark::StateWrittenOver,
         Mark::OldStateCutDown,
         Mark::LinkedStateLost,
         Mark::PreviousState,

@@ -3,8 +3,8 @@
 //!
 //! Some places are *certain* to be read when the replica starts, and there it may not come back
 //! without a word:
-//! - the newest checkpoint that the superblock names, all of its file, and the pieces in older files that
-//!   it links to: a state is verified as a whole before it is used;
+//! - the newest checkpoint that the superblock names, all of its file that means something, and the pieces in
+//!   older files that it links to: a state is verified as a whole before it is used;
 //! - groups of the log that are followed by another one in the same file, with every later file there: a
 //!   group is written after the one before it was flushed, so a hole is no torn tail; and what a
 //!   checkpoint covers is only passed over where whole files are gone.
@@ -83,11 +83,11 @@ impl Lost {
     }
 }
 
-/// Bytes of a file that are in use.
+/// Bytes of a file that are in use, in one part or two.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Place {
     file: PathBuf,
-    bytes: Range<u64>,
+    parts: [Range<u64>; 2],
     lost: Lost,
     // Whether it is certain to be read when the replica starts.
     certain: bool,
@@ -126,9 +126,9 @@ fn groups(data: &Path) -> Vec<Place> {
         let _ = inspect_log(&mut disk, &name.to_string_lossy(), &mut |item| match item {
             LogItem::Header { use_number: found, .. } => present = found == use_number,
             LogItem::Group { offset, bytes, number, .. } if present => {
-                let bytes = offset..offset + GROUP_HEADER + u64::from(bytes);
+                let parts = [offset..offset + GROUP_HEADER + u64::from(bytes), 0..0];
                 let lost = Lost::Group(number);
-                of_file.push(Place { file: file.clone(), bytes, lost, certain: true });
+                of_file.push(Place { file: file.clone(), parts, lost, certain: true });
             }
             _ => {}
         });
@@ -152,25 +152,23 @@ fn states(data: &Path) -> Result<Vec<Place>> {
     let mut places = Vec::new();
     for file in &files {
         let Some(slot) = number(file) else { continue };
-        let (lost, certain) = (Lost::State(slot), slot == newest);
-        for bytes in parts(file)? {
-            places.push(Place { file: file.clone(), bytes, lost, certain });
-        }
+        let (parts, lost) = (parts(file)?, Lost::State(slot));
+        places.push(Place { file: file.clone(), parts, lost, certain: slot == newest });
     }
     let disk = FileDisk::read_only(&data.join("checkpoint"));
     // One that does not verify is damaged already, and will be found so whatever else is done.
     let _ = inspect_checkpoint(&disk, &format!("{newest:020}"), &mut |item| {
         let CheckpointItem::Piece { place, linked: true, .. } = item else { return };
         let Some(file) = of_slot(place.file.0) else { return };
-        let (bytes, lost) =
-            (place.offset..place.offset + u64::from(place.bytes), Lost::State(newest));
-        places.push(Place { file: file.clone(), bytes, lost, certain: true });
+        let (bytes, lost) = (u64::from(place.bytes), Lost::State(newest));
+        let parts = [place.offset..place.offset + bytes, 0..0];
+        places.push(Place { file: file.clone(), parts, lost, certain: true });
     });
     Ok(places)
 }
 
 /// The parts of a checkpoint's file that mean something: up to the last piece, and the index.
-fn parts(file: &Path) -> Result<Vec<Range<u64>>> {
+fn parts(file: &Path) -> Result<[Range<u64>; 2]> {
     let length = fs::metadata(file)?.len();
     let mut unused = length..length;
     let (directory, name) = (file.parent().unwrap_or(file), file.file_name().unwrap_or_default());
@@ -181,13 +179,25 @@ fn parts(file: &Path) -> Result<Vec<Range<u64>>> {
             unused = found;
         }
     });
-    Ok([0..unused.start, unused.end..length].into_iter().filter(|part| !part.is_empty()).collect())
+    Ok([0..unused.start, unused.end..length])
 }
 
-/// Flips a bit; gives where.
-fn flip(file: &Path, bytes: Range<u64>, random: &mut Random) -> Result<u64> {
+fn bytes_in(parts: &[Range<u64>]) -> u64 {
+    parts.iter().map(|part| part.end - part.start).sum()
+}
+
+/// Flips a bit in one of the parts, which have some bytes; gives where.
+fn flip(file: &Path, parts: &[Range<u64>], random: &mut Random) -> Result<u64> {
     let mut open = OpenOptions::new().read(true).write(true).open(file)?;
-    let at = bytes.start + random.below(bytes.end - bytes.start);
+    let mut at = random.below(bytes_in(parts));
+    for part in parts {
+        let length = part.end - part.start;
+        if at < length {
+            at += part.start;
+            break;
+        }
+        at -= length;
+    }
     let mut byte = [0];
     open.seek(SeekFrom::Start(at))?;
     open.read_exact(&mut byte)?;
@@ -204,7 +214,7 @@ fn choose(mut places: Vec<Place>, random: &mut Random) -> Vec<Place> {
     let certain = random.percent(CERTAIN);
     for _ in 0..random.between(1, 3) {
         let first = certain && chosen.is_empty();
-        let fits = |place: &&Place| (!first || place.certain) && !place.bytes.is_empty();
+        let fits = |place: &&Place| (!first || place.certain) && bytes_in(&place.parts) > 0;
         let mut files: Vec<&PathBuf> =
             places.iter().filter(fits).map(|place| &place.file).collect();
         files.sort();
@@ -236,8 +246,8 @@ pub(super) fn under_stopped(
     };
     let chosen = choose(places, random);
     let mut flipped = Vec::new();
-    for Place { file, bytes, .. } in &chosen {
-        let at = flip(file, bytes.clone(), random)?;
+    for Place { file, parts, .. } in &chosen {
+        let at = flip(file, parts, random)?;
         let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
         flipped.push(format!("{}/{name} at {at}", what.directory()));
     }
@@ -281,7 +291,7 @@ pub(super) fn under_running(scene: &Scene, victim: usize, random: &mut Random) -
     let Some(before) = scene.course.poll(STARTED, || damages(began)) else {
         return Ok(Injected::new("it does not answer".to_owned(), false));
     };
-    let at = match parts(&file).and_then(|parts| flip(&file, random.pick(&parts).clone(), random)) {
+    let at = match parts(&file).and_then(|parts| flip(&file, &parts, random)) {
         Ok(at) => at,
         // It was removed meanwhile.
         Err(error) if is_gone(&error) => {
@@ -324,6 +334,7 @@ mod tests {
     };
     use perdura_protocol::configuration::Durability;
     use perdura_protocol::{ClusterId, Digest, Record, ReplicaId, Slot, View};
+    use std::collections::BTreeSet;
     use std::ops::ControlFlow;
 
     #[test]
@@ -332,18 +343,23 @@ mod tests {
         let path = directory.path().join("3");
         let content = vec![5; 300];
         fs::write(&path, &content).unwrap();
-        let at = flip(&path, 100..200, &mut Random::new(1)).unwrap() as usize;
-        assert!((100..200).contains(&at));
-        let after = fs::read(&path).unwrap();
-        let changed = content.iter().zip(&after).filter(|(before, after)| before != after);
-        assert_eq!((changed.count(), (after[at] ^ content[at]).count_ones()), (1, 1));
+        let (mut random, mut found) = (Random::new(1), BTreeSet::new());
+        for _ in 0..100 {
+            fs::write(&path, &content).unwrap();
+            let at = flip(&path, &[0..5, 100..105, 299..300], &mut random).unwrap() as usize;
+            found.insert(at);
+            let after = fs::read(&path).unwrap();
+            let changed = content.iter().zip(&after).filter(|(before, after)| before != after);
+            assert_eq!((changed.count(), (after[at] ^ content[at]).count_ones()), (1, 1));
+        }
+        assert!(found.into_iter().eq((0..5).chain(100..105).chain([299])));
     }
 
     #[test]
     fn no_two_flips_are_in_a_file_and_most_begin_where_it_has_to_show() {
         let place = |file: u64, certain| Place {
             file: PathBuf::from(format!("{file:020}")),
-            bytes: file * 10..file * 10 + 5,
+            parts: [file * 10..file * 10 + 5, 0..0],
             lost: Lost::Group(file),
             certain,
         };
@@ -384,8 +400,9 @@ mod tests {
         for view in 0..20 {
             opened.log.append(&[Record::View(View(view))]).unwrap();
         }
-        for slot in [1, 2] {
-            let pieces = [Bytes::from(vec![0; 3000]), Bytes::from(vec![slot; 3000])];
+        // The last one is written over a file that is a little larger.
+        for (slot, bytes) in [(1, 3000), (2, 3000), (3, 3000), (4, 3000), (5, 2970)] {
+            let pieces = [Bytes::from(vec![0; 3000]), Bytes::from(vec![slot; bytes])];
             let state = NewState {
                 slot: Slot(u64::from(slot)),
                 digest: Digest::of(&[slot]),
@@ -395,6 +412,7 @@ mod tests {
                 pace: &mut |_| ControlFlow::Continue(()),
             };
             opened.checkpoints.store(state, Slot(0)).unwrap();
+            opened.checkpoints.remove_old(&mut || ControlFlow::Continue(())).unwrap();
         }
         expected
     }
@@ -405,7 +423,7 @@ mod tests {
         let copy = directory.path().join("data");
         crate::files::copy_tree(data, &copy).unwrap();
         let file = copy.join(place.file.strip_prefix(data).unwrap());
-        flip(&file, place.bytes.clone(), random).unwrap();
+        flip(&file, &place.parts, random).unwrap();
         let options = Options { log_file_bytes: 32_768, ..Options::default() };
         let opened = open(FileDisk::open(&copy).unwrap(), expected, &options).unwrap();
         let gaps = opened.repaired_gaps.iter().map(|gap| format!("the log is damaged: {gap:?}"));
@@ -426,8 +444,10 @@ mod tests {
         let (log, states) = (groups(&data), states(&data).unwrap());
         let certain = |places: &[Place]| places.iter().filter(|place| place.certain).count();
         assert!(log.len() >= 20 && (12..20).contains(&certain(&log)), "{log:?}");
-        // The newest file, and the piece in the older one; all of that one is in no use.
-        assert_eq!((states.len(), certain(&states)), (3, 2), "{states:?}");
+        // The newest file, and the piece in the oldest one; else that and the one before are in no use.
+        assert_eq!((states.len(), certain(&states)), (4, 2), "{states:?}");
+        let newest = states.iter().rfind(|place| !place.parts[1].is_empty()).unwrap();
+        assert!(newest.certain && newest.parts[0].end + 30 == newest.parts[1].start, "{newest:?}");
         let mut random = Random::new(1);
         for place in log.iter().chain(&states).filter(|place| place.certain) {
             for _ in 0..5 {

@@ -3,7 +3,8 @@
 //! A piece whose digest and length are those of a piece of the checkpoint before is *clean*, and is
 //! linked: the new index names its place in the older file. What nobody links to any more stays in
 //! those files as garbage, so clean pieces are written anew as well, where that frees more:
-//! - The files of a checkpoint take at most [`MOST_TIMES`] what it would take as one file. When
+//! - The files of a checkpoint take at most [`MOST_TIMES`] what it would take as one file (but for the zeros
+//!   with which a file keeps its size, `checkpoint/writer.rs`). When
 //!   they would take more, the pieces of the file that holds the least of the state in proportion
 //!   are written anew, and so on. It holds less than half of what it takes, so that this writes no
 //!   more than it frees; and what it frees became garbage by pieces that changed. So in the long

@@ -74,16 +74,17 @@ impl<D: Disk> ChunkWriter<'_, D> {
 }
 
 /// Writes the file under its temporary name: the manifest, the pieces that have no link, the
-/// index of all. What stands under that name is written over. Returns its size.
+/// index of all. What stands under that name is written over. Returns its size, and whether that was so.
 pub(super) fn write_file(
     disk: &mut impl Disk,
     header: &Header,
     state: &mut NewState<'_>,
     links: &[Option<Place>],
     sync_bytes: u64,
-) -> Result<u64, CheckpointError> {
+) -> Result<(u64, bool), CheckpointError> {
     // Over a file that is needed no more, where one was kept ([`super::Checkpoints::remove_old`]).
-    if !disk.exists(TEMPORARY_NAME)? {
+    let over = disk.exists(TEMPORARY_NAME)?;
+    if !over {
         disk.create(TEMPORARY_NAME, 0)?;
     }
     let old_bytes = disk.len(TEMPORARY_NAME)?;
@@ -131,7 +132,7 @@ pub(super) fn write_file(
         disk.sync(TEMPORARY_NAME)?;
     }
     disk.release(TEMPORARY_NAME);
-    Ok(written)
+    Ok((written, over))
 }
 
 /// Where a file ends that has to take so many bytes, and is written over one of `old_bytes`. Where that one is

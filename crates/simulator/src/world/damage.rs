@@ -345,7 +345,8 @@ impl World {
         let mut pages: Vec<(String, u64)> = Vec::new();
         let mut others: Vec<(String, u64)> = Vec::new();
         for (name, numbers) in files {
-            let wanted = name.starts_with(class) && !name.starts_with("log/free");
+            let of_no_use = name.starts_with("log/free") || name == "checkpoint/new";
+            let wanted = name.starts_with(class) && !of_no_use;
             let target = if wanted { &mut pages } else { &mut others };
             target.extend(numbers.into_iter().map(|number| (name.clone(), number)));
         }

@@ -233,6 +233,9 @@ impl World {
                 if stored.linked_files > 0 {
                     self.mark(Mark::StateLinked);
                 }
+                if stored.written_over {
+                    self.mark(Mark::StateWrittenOver);
+                }
                 if steps > 0 {
                     self.mark(Mark::OldStateCutDown);
                 }
