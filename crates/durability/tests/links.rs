@@ -400,7 +400,7 @@ fn old_checkpoints_go_in_steps_and_another_time_when_there_is_none() {
 
 /// Of a file with a whole state, no more is kept than the smaller of the last two takes.
 #[test]
-fn what_is_kept_to_be_written_over_is_as_large_as_the_last_one() {
+fn what_is_kept_to_be_written_over_is_as_large_as_the_smaller_of_two() {
     let mut disk = formatted(Durability::Sync);
     let mut opened = opened_at(&disk);
     let whole = store_alone(&mut opened.checkpoints, 1, 100_000);
