@@ -96,10 +96,15 @@ fn help_is_there_for_everything() {
         &["bench", "put", "--help"],
         &["bench", "paper", "dura-fig9", "--help"],
         &["inspect", "log", "--help"],
+        &["inspect", "checkpoint", "--help"],
     ] {
         assert!(run(command).ok().contains("Usage"), "{command:?}");
     }
     assert!(run(&["--version"]).ok().starts_with("perdura "));
+    for what in [&["log"][..], &["checkpoint"], &[]] {
+        let help = run(&[&["inspect"], what, &["--help"]].concat()).ok();
+        assert!(help.contains("Exit code 1") && help.contains("stop it first"), "{help}");
+    }
 }
 
 #[test]

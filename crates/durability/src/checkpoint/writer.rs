@@ -135,10 +135,12 @@ pub(super) fn write_file(
     Ok((written, over))
 }
 
-/// Where a file ends that has to take so many bytes, and is written over one of `old_bytes`. Where that one is
-/// hardly larger it stays as large, with zeros before the index, for blocks that are given back may keep the
-/// device busy for a tenth of a second. A file of more than one chunk ends with a page, so that all of it
-/// goes past the cache.
+/// Where a file ends that has to take so many bytes, and is written over one of `old_bytes`. What
+/// takes more than one chunk ends with a page, so that all of it goes past the cache. Where the old
+/// file is hardly larger, and ends with a page if the new one has to, the new one is as large, with
+/// zeros before the index, for blocks that are given back may keep the device busy for a tenth of a
+/// second. An old file that does not, as one of a version before, is cut down to the end of a page,
+/// or made larger up to it.
 fn end_of_file(needed_bytes: u64, old_bytes: u64, sync_bytes: u64) -> u64 {
     let unit = if needed_bytes > CHUNK_BYTES as u64 { DIRECT_BYTES as u64 } else { 1 };
     let most_bytes = needed_bytes + slack_bytes(needed_bytes, sync_bytes);
