@@ -39,6 +39,7 @@ impl Leader {
             depth: 8,
             checkpoint_interval: 64,
             checkpoint_bytes: 1 << 20,
+            checkpoint_stretch: 1,
             max_skew_ms: 500,
             state_limit_bytes: 1 << 30,
             schedule: Default::default(),

@@ -54,6 +54,7 @@ fn machine_asking(
         depth: DEPTH,
         checkpoint_interval: 1 << 20,
         checkpoint_bytes: 1 << 30,
+        checkpoint_stretch: 1,
         max_skew_ms: 500,
         state_limit_bytes: 1 << 30,
         schedule: Default::default(),

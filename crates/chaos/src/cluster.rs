@@ -256,6 +256,8 @@ impl Cluster {
             .arg(&admin)
             .args(bounds)
             .args(["--checkpoint-interval", "512", "--checkpoint-mib", "16"])
+            // The states here are small against real ones, and large against these.
+            .args(["--checkpoint-stretch", "2"])
             .output()
             .with_context(|| format!("cannot run {}", program.display()))?;
         let error = String::from_utf8_lossy(&output.stderr);

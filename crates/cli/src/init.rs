@@ -84,6 +84,9 @@ pub struct Tuning {
     /// ... or after this much data, MiB [default: 256]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1_048_576))]
     checkpoint_mib: Option<u64>,
+    /// For a large state a checkpoint is up to so many times rarer; 1: never [default: 16]
+    #[arg(long, value_name = "TIMES", value_parser = clap::value_parser!(u64).range(1..=64))]
+    checkpoint_stretch: Option<u64>,
     /// One replica stores its checkpoint after the other, all at once, or all at once while nothing is
     /// executed [default: sequential]
     #[arg(long, value_enum, value_name = "SCHEDULE")]
@@ -97,10 +100,15 @@ pub struct Tuning {
 }
 
 impl Tuning {
-    /// One that differs from the defaults in what experiments compare.
+    /// One that differs from the defaults in what experiments compare. Checkpoints come after the same
+    /// amount of data throughout.
     pub fn for_checkpoints(schedule: ScheduleName, mib: u64) -> Tuning {
-        let (schedule, mib) = (Some(schedule), Some(mib));
-        Tuning { checkpoint_schedule: schedule, checkpoint_mib: mib, ..Tuning::default() }
+        Tuning {
+            checkpoint_schedule: Some(schedule),
+            checkpoint_mib: Some(mib),
+            checkpoint_stretch: Some(1),
+            ..Tuning::default()
+        }
     }
 
     fn apply(self, parameters: &mut Parameters) {
@@ -109,6 +117,7 @@ impl Tuning {
         set(&mut parameters.depth, self.depth);
         set(&mut parameters.checkpoint_interval, self.checkpoint_interval);
         set(&mut parameters.checkpoint_bytes, self.checkpoint_mib.map(|mib| mib * MIB));
+        set(&mut parameters.checkpoint_stretch, self.checkpoint_stretch);
         let given = self.checkpoint_schedule.map(ScheduleName::schedule);
         parameters.schedule = given.unwrap_or(parameters.schedule);
         set(&mut parameters.max_skew_ms, self.max_skew_ms);

@@ -240,13 +240,15 @@ impl Options {
     ///
     /// The files that one checkpoint frees are kept for what is written up to the next, so that once the log
     /// has been as long as it gets no file is made, and filled with zeros, any more. Twice as many
-    /// are kept, for a log is that long when a checkpoint is stored while the next batches come.
+    /// are kept, for a log is that long when a checkpoint is stored while the next batches come. Where checkpoints
+    /// of a large state are rarer, after up to `most_bytes`, so many of those may be kept: the log has no more
+    /// files than it ever needed at once.
     #[must_use]
-    pub fn for_checkpoints_of(checkpoint_bytes: u64) -> Options {
+    pub fn for_checkpoints_of(checkpoint_bytes: u64, most_bytes: u64) -> Options {
         let half = checkpoint_bytes / 2;
         let log_file_bytes = half.clamp(Self::LEAST_LOG_FILE_BYTES, Self::MOST_LOG_FILE_BYTES);
         let options = Options { log_file_bytes, ..Options::default() };
-        let files = checkpoint_bytes.div_ceil(log_file_bytes).saturating_mul(2);
+        let files = most_bytes.max(checkpoint_bytes).div_ceil(log_file_bytes).saturating_mul(2);
         let free_log_files = usize::try_from(files).unwrap_or(usize::MAX);
         Options { free_log_files: options.free_log_files.max(free_log_files), ..options }
     }

@@ -235,9 +235,12 @@ fn a_replica_has_files_that_fit_its_checkpoints() {
         (1024, 128, 16),
         (1 << 20, 128, 16384),
     ] {
-        let options = Options::for_checkpoints_of(checkpoint * MIB);
+        let options = Options::for_checkpoints_of(checkpoint * MIB, checkpoint * MIB);
         assert_eq!(options.log_file_bytes, file * MIB, "{checkpoint} MiB");
         assert_eq!(options.free_log_files, free, "{checkpoint} MiB");
         assert_eq!(options.hasty_log_file_bytes, 16 * MIB);
     }
+    let stretched = Options::for_checkpoints_of(256 * MIB, 768 * MIB);
+    assert_eq!(stretched.log_file_bytes, 128 * MIB);
+    assert_eq!(stretched.free_log_files, 12);
 }

@@ -120,6 +120,12 @@ impl<S: Service> Machine<S> {
         self.turn
     }
 
+    /// Size of the service's state, bytes ([`Service::state_bytes`]).
+    #[must_use]
+    pub fn state_bytes(&self) -> u64 {
+        self.service.state_bytes()
+    }
+
     fn open(&mut self, session: SessionId) -> Outcome {
         if !self.registry.is_client(session.client) {
             return Outcome::Refused(RefusalReason::UnknownClient);

@@ -172,6 +172,19 @@ impl Schedule {
     }
 }
 
+/// From a boundary to the next: the first of them that is reached makes it due.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Interval {
+    /// Slots, at least 1.
+    pub slots: u64,
+    /// Bytes of batches, at least 1.
+    pub bytes: u64,
+}
+
+/// Most slots between two checkpoints of a replica: for each slot in its log it keeps some hundred
+/// bytes in memory.
+const MOST_INTERVAL: u64 = 1 << 20;
+
 /// Fixed for the life of a cluster; equal on all replicas, checked by hash at every handshake.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Parameters {
@@ -186,8 +199,10 @@ pub struct Parameters {
     /// Slots between two checkpoints of a replica, 64 to 2^20.
     pub checkpoint_interval: u64,
     /// Bytes of batches after which a checkpoint is due even earlier, so that logs stay short under
-    /// large commands. At least 1 MiB.
+    /// large commands. At least 1 MiB outside of tests.
     pub checkpoint_bytes: u64,
+    /// How many times rarer the checkpoints of a large state may be, 1 to 64; see [`Parameters::boundary`].
+    pub checkpoint_stretch: u64,
     /// Who stores which checkpoint.
     pub schedule: Schedule,
     /// Largest difference between a fresh Propose's time and the local clock, milliseconds.
@@ -226,17 +241,41 @@ impl Parameters {
         if self.schedule != Schedule::Coordinated {
             out.extend_from_slice(self.schedule.name().as_bytes());
         }
+        if self.checkpoint_stretch != 1 {
+            out.extend_from_slice(b"stretch");
+            self.checkpoint_stretch.encode(&mut out);
+        }
         Digest::of(&out)
     }
 
-    /// Slots, and bytes of batches, from one boundary to the next: a state is digested at each.
+    /// How far it is from a boundary to the next: a state is digested at each. `state_bytes` is the size
+    /// of the service's state at the first of them (0 at the start), equal on all replicas.
+    ///
+    /// Where writes go all over a state, its digests and checkpoints cost as much as the state is large.
+    /// So they are rarer where that is large. Counted in slots, by as many times as the state is larger
+    /// than a 32nd of `checkpoint_bytes`, at most by `checkpoint_stretch`, and at most 2^20 slots apart.
+    /// Counted in bytes, by as many times as it is larger than `checkpoint_bytes`, at most by a quarter
+    /// of `checkpoint_stretch`: the log, which is in memory after a restart, stays in proportion to the
+    /// state.
     #[must_use]
-    pub fn boundary(&self) -> (u64, u64) {
+    pub fn boundary(&self, state_bytes: u64) -> Interval {
         let parts = match self.schedule {
             Schedule::Coordinated | Schedule::StopTheWorld => 1,
             Schedule::Sequential => self.faults.n() as u64,
         };
-        ((self.checkpoint_interval / parts).max(1), (self.checkpoint_bytes / parts).max(1))
+        let stretch = self.checkpoint_stretch.max(1);
+        let times = state_bytes.saturating_mul(32) / self.checkpoint_bytes.max(1);
+        let most_slots = MOST_INTERVAL.max(self.checkpoint_interval);
+        let slots =
+            self.checkpoint_interval.saturating_mul(times.clamp(1, stretch)).min(most_slots);
+        let bytes = state_bytes.clamp(self.checkpoint_bytes, self.most_checkpoint_bytes());
+        Interval { slots: (slots / parts).max(1), bytes: (bytes / parts).max(1) }
+    }
+
+    /// Most bytes of batches between two checkpoints of a replica, however large the state is.
+    #[must_use]
+    pub fn most_checkpoint_bytes(&self) -> u64 {
+        self.checkpoint_bytes.saturating_mul(self.checkpoint_stretch.max(4)) / 4
     }
 }
 
@@ -350,6 +389,49 @@ impl Configurations {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_large_state_has_its_boundaries_further_apart() {
+        const MIB: u64 = 1 << 20;
+        let mut parameters = Parameters {
+            cluster: ClusterId([1; 16]),
+            faults: Faults::new(1, 0).unwrap(),
+            durability: Durability::Sync,
+            depth: 32,
+            checkpoint_interval: 300,
+            checkpoint_bytes: 240 * MIB,
+            checkpoint_stretch: 12,
+            schedule: Schedule::Sequential,
+            max_skew_ms: 500,
+            state_limit_bytes: 1 << 30,
+            service: ServiceKind::KeyValue,
+            administrator: crate::SecretKey::from_seed(crate::Scheme::KeyedHash, [1; 32]).public(),
+        };
+        for (state, slots, bytes) in [
+            (0, 100, 80 * MIB),
+            (14 * MIB, 100, 80 * MIB),
+            (15 * MIB, 200, 80 * MIB),
+            (30 * MIB, 400, 80 * MIB),
+            (90 * MIB, 1200, 80 * MIB),
+            (240 * MIB, 1200, 80 * MIB),
+            (480 * MIB, 1200, 160 * MIB),
+            (720 * MIB, 1200, 240 * MIB),
+            (u64::MAX, 1200, 240 * MIB),
+        ] {
+            let expected = Interval { slots, bytes };
+            assert_eq!(parameters.boundary(state), expected, "{} MiB", state / MIB);
+        }
+        assert_eq!(parameters.most_checkpoint_bytes(), 720 * MIB);
+        let stretched = parameters.digest();
+        parameters.checkpoint_stretch = 1;
+        assert_ne!(parameters.digest(), stretched);
+        let interval = Interval { slots: 100, bytes: 80 * MIB };
+        assert_eq!(parameters.boundary(u64::MAX), interval);
+        assert_eq!(parameters.most_checkpoint_bytes(), 240 * MIB);
+        parameters.schedule = Schedule::Coordinated;
+        let interval = Interval { slots: 300, bytes: 240 * MIB };
+        assert_eq!(parameters.boundary(0), interval);
+    }
 
     #[test]
     fn statements_about_a_slot_are_made_in_the_configuration_that_governs_it() {

@@ -137,6 +137,8 @@ bugs! {
         "When the log is cut, one file goes that still holds slots above the checkpoint."
     BoundaryForgotten "boundary-forgotten" "D6"
         "A restarted replica counts the slots to the next checkpoint from where it restarted."
+    StretchForgotten "stretch-forgotten" "D6"
+        "A restarted replica takes the intervals of a small state."
 
     StateCertifiedByOneLess "state-certified-by-one-less" "D7"
         "A state counts as certified with one signature too few."

@@ -104,6 +104,7 @@ fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
             depth: 32,
             checkpoint_interval: 16_384,
             checkpoint_bytes: 256 << 20,
+            checkpoint_stretch: 16,
             max_skew_ms: 500,
             state_limit_bytes: 1 << 30,
             schedule: Default::default(),

@@ -12,12 +12,20 @@ use perdura_store::{Store, StoreCommand, StoreReply};
 use real::{Group, free_addresses};
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Bits that are still to flip, each in the replica that executes something first.
 static FLIPS: AtomicU64 = AtomicU64::new(0);
+
+/// Times that the size of a state is still to be taken for a huge one, each in the replica that asks first.
+static MISCOUNTS: AtomicU64 = AtomicU64::new(0);
+
+/// Whether it happens once more.
+fn happens(left: &AtomicU64) -> bool {
+    left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
+}
 
 /// A store in which bits flip.
 struct Rotting(Store);
@@ -28,8 +36,7 @@ impl Service for Rotting {
     }
 
     fn execute(&mut self, context: &ExecutionContext, command: &[u8]) -> Result<Bytes, String> {
-        let take = |left: u64| left.checked_sub(1);
-        if FLIPS.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_ok() {
+        if happens(&FLIPS) {
             // The first bit of the first value of the first segment.
             assert!(self.0.flip_bit(0));
         }
@@ -38,6 +45,10 @@ impl Service for Rotting {
 
     fn query(&self, command: &[u8]) -> Option<Result<Bytes, String>> {
         self.0.query(command)
+    }
+
+    fn state_bytes(&self) -> u64 {
+        if happens(&MISCOUNTS) { 1 << 40 } else { self.0.state_bytes() }
     }
 
     fn snapshot(&self) -> Arc<dyn Snapshot> {
@@ -88,11 +99,15 @@ fn repaired(addresses: &[String]) -> usize {
     addresses.iter().map(|address| status(address)).filter(|said| repaired(said.clone())).count()
 }
 
+/// One group after the other: they share what is to go wrong.
+static ALONE: Mutex<()> = Mutex::new(());
+
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// With a state of `keys` values of 4 kB: above 4 MiB, checkpoints share what does not change, so that
 /// only the scrub sees it.
-fn repairs_itself(u: u8, r: u8, keys: usize) {
+fn repairs_itself(u: u8, r: u8, keys: usize, fault: &AtomicU64) {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut group = Group::formatted(u, r, Durability::Sync, |limit| Rotting(Store::new(limit)));
     let http = free_addresses(group.keys.len());
     for (i, address) in http.iter().enumerate() {
@@ -113,7 +128,7 @@ fn repairs_itself(u: u8, r: u8, keys: usize) {
         for _ in 0..200 {
             put(&client, &name(keys - 1), &value(keys - 1)).await;
         }
-        FLIPS.store(1, Ordering::SeqCst);
+        fault.store(1, Ordering::SeqCst);
         let begun = Instant::now();
         let mut writes = 0;
         while repaired(&http) == 0 {
@@ -124,7 +139,7 @@ fn repairs_itself(u: u8, r: u8, keys: usize) {
                 assert_eq!(get(&client, &name(0)).await, value(0), "after {writes} writes");
             }
         }
-        assert_eq!((FLIPS.load(Ordering::SeqCst), repaired(&http)), (0, 1));
+        assert_eq!((fault.load(Ordering::SeqCst), repaired(&http)), (0, 1));
         for i in 0..keys {
             assert_eq!(get(&client, &name(i)).await, value(i));
         }
@@ -143,10 +158,16 @@ fn repairs_itself(u: u8, r: u8, keys: usize) {
     }
 }
 
-/// One after the other: they share what is to flip.
 #[test]
 fn a_bit_that_flips_in_memory_is_found_and_repaired() {
-    repairs_itself(1, 1, 40);
-    repairs_itself(1, 0, 40);
-    repairs_itself(1, 1, 1500);
+    repairs_itself(1, 1, 40, &FLIPS);
+    repairs_itself(1, 0, 40, &FLIPS);
+    repairs_itself(1, 1, 1500, &FLIPS);
+}
+
+/// Its digests are never of the slots of which the others sign theirs.
+#[test]
+fn a_replica_whose_boundaries_are_elsewhere_finds_that_and_begins_anew() {
+    repairs_itself(1, 1, 40, &MISCOUNTS);
+    repairs_itself(1, 0, 40, &MISCOUNTS);
 }

@@ -108,6 +108,10 @@ pub struct Plan {
     pub depth: u64,
     /// Slots between checkpoints of a replica.
     pub checkpoint_interval: u64,
+    /// Bytes of batches between them.
+    pub checkpoint_bytes: u64,
+    /// How many times rarer they may be for a large state.
+    pub checkpoint_stretch: u64,
     /// Who stores which checkpoint.
     pub schedule: Schedule,
     /// Whom a replica that was away asks for the state.
@@ -149,6 +153,17 @@ fn draw_service(seed: u64) -> ServiceKind {
 /// In one run of four. From a stream of its own too.
 fn draw_slow_digests(seed: u64) -> u64 {
     *Random::new(seed).fork("slow digests").pick(&[1, 1, 1, 50])
+}
+
+/// In one run of four checkpoints follow the size of the state: bytes between them, and how much rarer they may be.
+/// From a stream of its own too.
+fn draw_stretch(seed: u64) -> (u64, u64) {
+    *Random::new(seed).fork("stretch").pick(&[
+        (1 << 20, 1),
+        (1 << 20, 1),
+        (1 << 20, 1),
+        (64 << 10, 12),
+    ])
 }
 
 fn draw_faults(random: &mut Random) -> Faults {
@@ -362,6 +377,7 @@ impl Plan {
         // Times and load follow from the group that is asked for.
         let faults = options.faults.unwrap_or_else(|| draw_room(options, faults));
         let length_us = tempo.length_us(faults);
+        let (checkpoint_bytes, checkpoint_stretch) = draw_stretch(options.seed);
         let mut plan = Plan {
             service: options.service.unwrap_or_else(|| draw_service(options.seed)),
             faults,
@@ -373,6 +389,8 @@ impl Plan {
                 Tempo::Busy { .. } => *random.pick(&[16, 64]),
                 Tempo::Steady { .. } => *random.pick(&[8, 16]),
             },
+            checkpoint_bytes,
+            checkpoint_stretch,
             schedule: Schedule::Coordinated,
             state_transfer: StateTransfer::default(),
             log_file_bytes: *random.pick(&[16 * 1024, 64 * 1024, 256 * 1024]),

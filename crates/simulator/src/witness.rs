@@ -235,6 +235,10 @@ impl Service for Witnessed {
         self.inner.service().query_by(client, command)
     }
 
+    fn state_bytes(&self) -> u64 {
+        self.inner.service().state_bytes()
+    }
+
     fn snapshot(&self) -> Arc<dyn Snapshot> {
         self.inner.service().snapshot()
     }

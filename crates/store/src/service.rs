@@ -137,6 +137,10 @@ impl Service for Store {
         }
     }
 
+    fn state_bytes(&self) -> u64 {
+        self.map.bytes()
+    }
+
     fn snapshot(&self) -> Arc<dyn Snapshot> {
         self.map.snapshot()
     }

@@ -136,6 +136,10 @@ impl Service for TupleSpaces {
         Some(reply.map(|reply| reply.to_bytes()))
     }
 
+    fn state_bytes(&self) -> u64 {
+        self.spaces.map.bytes()
+    }
+
     fn snapshot(&self) -> Arc<dyn Snapshot> {
         self.spaces.map.snapshot()
     }

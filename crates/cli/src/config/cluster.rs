@@ -30,8 +30,9 @@ struct Raw {
     depth: u64,
     checkpoint_interval_slots: u64,
     checkpoint_mib: u64,
-    // Not in files that were written before there was a choice.
+    // Not in files that were written before there was a choice, nor is the next one.
     checkpoint_schedule: Option<String>,
+    checkpoint_stretch: Option<u64>,
     max_skew_ms: u64,
     state_limit_mib: u64,
     faults: RawFaults,
@@ -120,6 +121,7 @@ impl Cluster {
             depth: 32,
             checkpoint_interval: 16_384,
             checkpoint_bytes: 256 * MIB,
+            checkpoint_stretch: 16,
             schedule: Schedule::Sequential,
             max_skew_ms: 500,
             state_limit_bytes: 8192 * MIB,
@@ -223,6 +225,8 @@ impl Cluster {
              # A replica's checkpoint is due after this many slots, or earlier after this much data.\n\
              checkpoint_interval_slots = {}\n\
              checkpoint_mib = {}\n\
+             # For a large state up to so many times rarer (1: never).\n\
+             checkpoint_stretch = {}\n\
              # One replica after the other (sequential), or all at once (coordinated).\n\
              checkpoint_schedule = \"{}\"\n\
              # A proposal whose time differs more from a replica's clock is not voted for.\n\
@@ -240,6 +244,7 @@ impl Cluster {
             p.depth,
             p.checkpoint_interval,
             p.checkpoint_bytes / MIB,
+            p.checkpoint_stretch,
             p.schedule.name(),
             p.max_skew_ms,
             p.state_limit_bytes / MIB,
@@ -294,6 +299,7 @@ fn parameters(raw: &Raw, file: &str) -> Result<Parameters> {
         value => bail!("{file}: {field} must be {least} to {most}; it is {value}"),
     };
     let interval = raw.checkpoint_interval_slots;
+    let stretch = raw.checkpoint_stretch.unwrap_or(1);
     Ok(Parameters {
         cluster,
         faults,
@@ -301,6 +307,7 @@ fn parameters(raw: &Raw, file: &str) -> Result<Parameters> {
         depth: within("depth", raw.depth, 1, 256)?,
         checkpoint_interval: within("checkpoint_interval_slots", interval, 64, 1 << 20)?,
         checkpoint_bytes: within("checkpoint_mib", raw.checkpoint_mib, 1, MIB)? * MIB,
+        checkpoint_stretch: within("checkpoint_stretch", stretch, 1, 64)?,
         schedule,
         max_skew_ms: within("max_skew_ms", raw.max_skew_ms, 1, 3_600_000)?,
         state_limit_bytes: within("state_limit_mib", raw.state_limit_mib, 1, MIB)? * MIB,
@@ -450,6 +457,21 @@ mod tests {
             digests.insert(cluster.parameters.digest());
         }
         assert_eq!(digests.len(), Schedule::ALL.len());
+    }
+
+    /// So do those without a word on how much rarer checkpoints of a large state may be: never.
+    #[test]
+    fn a_cluster_without_a_stretch_of_checkpoints_keeps_what_it_had() {
+        let mut cluster = sample(Path::new("cluster.toml"));
+        let of_before = cluster.render().replace("checkpoint_stretch = 16\n", "");
+        assert_ne!(of_before, cluster.render());
+        assert_eq!(Cluster::parse(&cluster.path, &cluster.render()).unwrap(), cluster);
+        cluster.parameters.checkpoint_stretch = 1;
+        assert_eq!(Cluster::parse(&cluster.path, &of_before).unwrap(), cluster);
+        let wrong =
+            cluster.render().replace("checkpoint_stretch = 1\n", "checkpoint_stretch = 0\n");
+        let error = format!("{:#}", Cluster::parse(&cluster.path, &wrong).unwrap_err());
+        assert!(error.contains("checkpoint_stretch must be 1 to 64"), "{error}");
     }
 
     #[test]

@@ -27,6 +27,7 @@ pub fn parameters() -> Parameters {
         depth: DEPTH,
         checkpoint_interval: 64,
         checkpoint_bytes: 1 << 20,
+        checkpoint_stretch: 1,
         max_skew_ms: 500,
         state_limit_bytes: 1 << 30,
         schedule: Default::default(),

@@ -56,6 +56,7 @@ fn node(me: u8, faults: Faults) -> Node<Store> {
         depth: 32,
         checkpoint_interval: 1 << 20,
         checkpoint_bytes: 1 << 40,
+        checkpoint_stretch: 1,
         schedule: Schedule::Sequential,
         max_skew_ms: 10_000,
         state_limit_bytes: 1 << 30,

@@ -98,6 +98,8 @@ impl<S: Service> Node<S> {
             Some((manifest, pieces)) => {
                 let machine = Machine::restore(&parameters, &manifest, pieces, make_service())?;
                 checkpointing.kept = manifest.slot;
+                let state_bytes = if seeded!(StretchForgotten) { 0 } else { machine.state_bytes() };
+                checkpointing.count_from(machine.slot(), parameters.boundary(state_bytes));
                 checkpointing.add_stored(Stored::new(machine.snapshot(), manifest), Slot(0), 0);
                 machine
             }
@@ -140,7 +142,8 @@ impl<S: Service> Node<S> {
             histories.insert(slot, batch.digest());
             set_forced(&mut checkpointing, &machine);
             let bytes = batch.raw().len() as u64;
-            let due = checkpointing.count(slot, bytes, parameters.boundary());
+            let due =
+                checkpointing.count(slot, bytes, || parameters.boundary(machine.state_bytes()));
             let Some(due) = due.filter(|_| !seeded!(BoundaryForgotten)) else { continue };
             let turn = machine.pass_boundary();
             if let Some(turn) = turn {

@@ -363,6 +363,12 @@ impl<S: Service> Node<S> {
             self.diverge(format!(
                 "the state after slot {slot} differs from the one that a quorum of replicas signed"
             ));
+        } else if own.is_none() && self.checkpointing.is_no_boundary(slot) {
+            // Its digests would never be held against those of others.
+            self.diverge(format!(
+                "a quorum of replicas signed the state after slot {slot}, where this one has no \
+                 boundary: it counts slots, or the size of its state, otherwise"
+            ));
         }
     }
 

@@ -1,9 +1,9 @@
 //! Boundaries, checkpoints, signed digests, truncation, and serving decided batches to laggards.
 //!
 //! A boundary is a slot at which every replica digests its state: after so many slots or bytes of
-//! batches (`Parameters::boundary`), and before a new configuration starts (D8). All count alike, so
-//! all agree on where it is. Where checkpoints are coordinated, all store the state too, and sign its
-//! digest once it is durable. Where they are sequential, all sign it as soon as it is known and the log is durable so far, and the
+//! batches, which depend on how large the state was at the boundary before (`Parameters::boundary`), and
+//! before a new configuration starts (D8). All count alike, so all agree on where it is. Where
+//! checkpoints are coordinated, all store the state too, and sign its digest once it is durable. Where they are sequential, all sign it as soon as it is known and the log is durable so far, and the
 //! one whose turn it is stores the state (D6): boundary number k of the cluster is the turn of replica
 //! k mod n; before a new configuration all store it. m + 1 equal digests certify a state (D7). Log
 //! goes only below this replica's own durable checkpoint that is certified, and one more checkpoint interval is kept
@@ -16,7 +16,7 @@ use super::{Node, Now, Output, Peer};
 use bytes::Bytes;
 use perdura_durability::PieceName;
 use perdura_execution::{Entry, Manifest, Service, StateSnapshot};
-use perdura_protocol::configuration::{Parameters, Schedule};
+use perdura_protocol::configuration::{Interval, Parameters, Schedule};
 use perdura_protocol::message::{Decision, Message, StateCertificate};
 use perdura_protocol::viewchange::PrefixCertificate;
 use perdura_protocol::{Batch, Digest, Encode, ReplicaId, Slot, limits, seeded};
@@ -37,6 +37,9 @@ const DIGESTED: usize = 2;
 /// there: longer than others may be asked before this replica, if they keep the pace. One for each
 /// replica, so that a liar holds one, and takes none from others.
 const PINNED_MS: u64 = 70_000;
+
+/// So many boundaries are remembered: those that others may certify late, and those of a whole log.
+const BOUNDARIES: usize = 256;
 
 /// States that are being digested, or wait for it; further ones are passed over, for each keeps what
 /// has changed since in memory.
@@ -78,8 +81,12 @@ pub(super) struct Digesting {
 }
 
 pub(super) struct Checkpointing {
-    pub slots_since: u64,
-    pub bytes_since: u64,
+    // What came since the last boundary, and what makes the next one due.
+    since: Interval,
+    due: Interval,
+    // The slots of the latest boundaries, and behind which slot all are known.
+    boundaries: VecDeque<Slot>,
+    counted_from: Slot,
     pub forced: Option<Slot>,
     pub storing: Option<StateSnapshot>,
     // It is stored once the log is durable up to this mark.
@@ -144,8 +151,10 @@ impl Checkpointing {
             Schedule::Sequential => n + 2,
         };
         Checkpointing {
-            slots_since: 0,
-            bytes_since: 0,
+            since: Interval { slots: 0, bytes: 0 },
+            due: parameters.boundary(0),
+            boundaries: VecDeque::new(),
+            counted_from: Slot(0),
             forced: None,
             storing: None,
             stored_after: None,
@@ -174,21 +183,46 @@ impl Checkpointing {
         self.stored.back().map_or(Slot(0), Stored::slot)
     }
 
-    /// Counts a slot; says whether it is a boundary.
-    pub fn count(&mut self, slot: Slot, bytes: u64, every: (u64, u64)) -> Option<Boundary> {
-        let (interval, limit) = every;
-        self.slots_since += 1;
-        self.bytes_since += bytes;
-        let forced = self.forced == Some(slot);
-        let due = self.slots_since >= interval || self.bytes_since >= limit || forced;
+    /// A slot was executed that had so many bytes. Gives the boundary, if it is one; `every` tells then
+    /// when the next one is due.
+    pub fn count(
+        &mut self,
+        slot: Slot,
+        bytes: u64,
+        every: impl FnOnce() -> Interval,
+    ) -> Option<Boundary> {
+        self.since.slots += 1;
+        self.since.bytes += bytes;
+        let forced = self.forced.take_if(|forced| *forced == slot).is_some();
+        let due =
+            self.since.slots >= self.due.slots || self.since.bytes >= self.due.bytes || forced;
         if due {
-            self.slots_since = 0;
-            self.bytes_since = 0;
-        }
-        if forced {
-            self.forced = None;
+            self.start_interval(every());
+            self.boundaries.push_back(slot);
+            if self.boundaries.len() > BOUNDARIES
+                && let Some(forgotten) = self.boundaries.pop_front()
+            {
+                self.counted_from = forgotten;
+            }
         }
         due.then_some(Boundary { forced })
+    }
+
+    /// The state is now the one of a boundary after `slot`; `due` tells when the next one is due.
+    pub fn count_from(&mut self, slot: Slot, due: Interval) {
+        self.start_interval(due);
+        self.boundaries.clear();
+        self.counted_from = slot;
+    }
+
+    fn start_interval(&mut self, due: Interval) {
+        self.since = Interval { slots: 0, bytes: 0 };
+        self.due = due;
+    }
+
+    /// Whether a slot that was executed was no boundary here.
+    pub fn is_no_boundary(&self, slot: Slot) -> bool {
+        slot > self.counted_from && !self.boundaries.contains(&slot)
     }
 
     /// `replica` fetches the state after a slot, or was offered it.
@@ -350,7 +384,8 @@ impl<S: Service> Node<S> {
             self.checkpointing.add_recent(decision);
         }
         let bytes = batch.raw().len() as u64;
-        self.checkpointing.count(slot, bytes, self.parameters.boundary())
+        let every = || self.parameters.boundary(self.machine.state_bytes());
+        self.checkpointing.count(slot, bytes, every)
     }
 
     pub(super) fn at_boundary(&mut self, slot: Slot, boundary: Boundary) {

@@ -505,8 +505,8 @@ impl<S: Service> Node<S> {
         let configurations = self.machine.configurations().to_vec();
         let stored = Stored::new(self.machine.snapshot(), manifest.clone());
         self.checkpointing.forget_storing();
-        self.checkpointing.slots_since = 0;
-        self.checkpointing.bytes_since = 0;
+        let due = self.parameters.boundary(self.machine.state_bytes());
+        self.checkpointing.count_from(slot, due);
         self.checkpointing.kept = slot;
         self.checkpointing.forget_recent();
         self.checkpointing.forced = configurations

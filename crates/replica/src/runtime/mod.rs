@@ -310,7 +310,10 @@ fn begin<S: Service>(
     };
     // Only now: opening the directory notes that this replica has run, and after that it may be
     // that it can never run again (durability `none`).
-    let options = Options::for_checkpoints_of(config.parameters.checkpoint_bytes);
+    let parameters = &config.parameters;
+    let (usual_bytes, most_bytes) =
+        (parameters.checkpoint_bytes, parameters.most_checkpoint_bytes());
+    let options = Options::for_checkpoints_of(usual_bytes, most_bytes);
     let opened = storage::open(disk, &expectation, &options)?;
     let recovered = node::recover(opened)?;
     for warning in &recovered.warnings {

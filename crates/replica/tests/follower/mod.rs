@@ -57,6 +57,7 @@ impl Follower {
             depth: DEPTH,
             checkpoint_interval: 1 << 20,
             checkpoint_bytes: 1 << 40,
+            checkpoint_stretch: 1,
             ..boot.parameters
         });
         let boot = Boot { parameters, backlog_bytes: BACKLOG_BYTES, ..boot };

@@ -78,6 +78,7 @@ impl<S: Service> Group<S> {
             depth: 32,
             checkpoint_interval: 64,
             checkpoint_bytes: 1 << 24,
+            checkpoint_stretch: 4,
             max_skew_ms: 500,
             state_limit_bytes: 1 << 30,
             schedule: Default::default(),

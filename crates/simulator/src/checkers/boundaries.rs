@@ -1,10 +1,10 @@
 //! Guards D6 and D7: all replicas checkpoint after the same slots, restarted ones too, else no
-//! state is ever certified. A boundary closer to the one before it than the interval has a reason:
+//! state is ever certified. A boundary closer to the one before it than the interval of a small state has a reason:
 //! the bytes of the batches, or a configuration that begins after it. With sequential checkpoints no
 //! two replicas store the same state, unless a configuration begins after it.
 
 use crate::violation::{Broken, Check};
-use perdura_protocol::configuration::Schedule;
+use perdura_protocol::configuration::{Interval, Schedule};
 use perdura_protocol::{Configuration, Record, Slot};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,8 +13,8 @@ const RULE: &str = "Boundaries (D6, D7)";
 /// The checker.
 #[derive(Debug)]
 pub struct Boundaries {
-    interval: u64,
-    limit_bytes: u64,
+    // Of a small state; that of a large one is longer.
+    least: Interval,
     // Slots after which a correct replica took a checkpoint, and which one did.
     taken: BTreeMap<Slot, usize>,
     sequential: bool,
@@ -27,10 +27,9 @@ pub struct Boundaries {
 impl Boundaries {
     /// For a run.
     #[must_use]
-    pub fn new(interval: u64, limit_bytes: u64, schedule: Schedule) -> Boundaries {
+    pub fn new(least: Interval, schedule: Schedule) -> Boundaries {
         Boundaries {
-            interval,
-            limit_bytes,
+            least,
             taken: BTreeMap::new(),
             sequential: schedule == Schedule::Sequential,
             stored: BTreeMap::new(),
@@ -73,8 +72,8 @@ impl Boundaries {
         for pair in slots.windows(2) {
             let [(before, first), (slot, second)] = [pair[0], pair[1]];
             let bytes: u64 = self.bytes.range(before.next()..=slot).map(|(_, bytes)| bytes).sum();
-            let early = slot.0 - before.0 < self.interval;
-            if early && bytes < self.limit_bytes && !begins_after(slot) {
+            let early = slot.0 - before.0 < self.least.slots;
+            if early && bytes < self.least.bytes && !begins_after(slot) {
                 let what = format!(
                     "replica {first} took a checkpoint after slot {before}, replica {second} after \
                      slot {slot}, for no reason"
@@ -92,7 +91,8 @@ mod tests {
 
     #[test]
     fn boundaries_are_apart_or_have_a_reason() {
-        let mut checker = Boundaries::new(64, 1 << 20, Schedule::Coordinated);
+        let mut checker =
+            Boundaries::new(Interval { slots: 64, bytes: 1 << 20 }, Schedule::Coordinated);
         checker.taken(0, Slot(64));
         checker.taken(1, Slot(128));
         checker.taken(2, Slot(64));
@@ -107,7 +107,8 @@ mod tests {
 
     #[test]
     fn sequential_checkpoints_are_of_one_replica_each() {
-        let mut checker = Boundaries::new(16, 1 << 20, Schedule::Sequential);
+        let mut checker =
+            Boundaries::new(Interval { slots: 16, bytes: 1 << 20 }, Schedule::Sequential);
         checker.stored(0, Slot(16));
         checker.stored(1, Slot(32));
         // Again, after a restart.

@@ -97,7 +97,8 @@ impl Checkers {
     pub fn new(plan: &Plan, parameters: &Parameters, genesis: &Genesis) -> Checkers {
         let first = &genesis.configuration;
         let n = plan.faults.n();
-        let (cluster, (interval, limit_bytes)) = (parameters.cluster, parameters.boundary());
+        let cluster = parameters.cluster;
+        let least = parameters.boundary(0);
         Checkers {
             agreement: Agreement::default(),
             exactly_once: ExactlyOnce::default(),
@@ -113,7 +114,7 @@ impl Checkers {
             votes: Votes::new(n, plan.depth),
             evidence: Evidence::new(cluster, plan.scheme, plan.faults, first.clone()),
             view_grounds: ViewGrounds::new(plan.faults),
-            boundaries: Boundaries::new(interval, limit_bytes, parameters.schedule),
+            boundaries: Boundaries::new(least, parameters.schedule),
             agreed_time: AgreedTime::new(parameters.max_skew_ms, plan.faults),
             revocation: Revocation::default(),
             fairness: Fairness::new(

@@ -329,6 +329,8 @@ fn calm(faults: Faults) -> Plan {
         durability: Durability::Sync,
         depth: 8,
         checkpoint_interval: 64,
+        checkpoint_bytes: 1 << 20,
+        checkpoint_stretch: 1,
         schedule: Schedule::Coordinated,
         state_transfer: StateTransfer::default(),
         log_file_bytes: 16 * 1024,

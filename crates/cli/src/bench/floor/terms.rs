@@ -298,7 +298,7 @@ fn log(root: &Path) -> Result<Log<FileDisk>> {
         parameters,
         boot_id: [0; 16],
     };
-    Ok(open(disk, &expected, &Options::for_checkpoints_of(256 << 20))?.log)
+    Ok(open(disk, &expected, &Options::for_checkpoints_of(256 << 20, 256 << 20))?.log)
 }
 
 /// Values written over others, of 10,000 keys.
