@@ -59,6 +59,14 @@ impl Liar {
                     None => speech.plainly(),
                 }
             }
+            // What a new view is bound to, sent to one who lacks it.
+            Message::LockedBatch { slot, .. }
+                if self.other_half(self.memory.view, *slot, replica) =>
+            {
+                let (view, slot, batch) = (self.memory.view, *slot, Batch::null());
+                let (decided, history) = (Slot(0), Digest::ZERO);
+                speech.instead(&Message::Propose { view, slot, batch, decided, history });
+            }
             _ => speech.plainly(),
         }
     }
