@@ -365,8 +365,10 @@ fn a_state_that_waited_for_the_log_gives_way_to_a_newer_one_on_its_way_to_the_di
 /// collected stay, though fewer came with that.
 #[test]
 fn a_transferred_certificate_takes_no_signature_away() {
+    let mut parameters = boot().parameters;
+    (parameters.checkpoint_interval, parameters.schedule) = (2, Schedule::Coordinated);
     let found = Found { vote_after: Slot(2), state_from: Slot(2), ..Found::default() };
-    let mut node = Node::boot(Boot { found, ..boot() }, now(10_000)).unwrap();
+    let mut node = Node::boot(Boot { found, parameters, ..boot() }, now(10_000)).unwrap();
     for id in 1..4 {
         node.handle(now(10_000), Input::LinkUp(Peer::Replica(ReplicaId(id))));
     }
