@@ -28,7 +28,7 @@ const BY_FILES: &str = "every file is taken for a checkpoint, though some may be
                         pieces that others link to, and fail for that";
 
 const EXIT_CODES: &str = "\
-Changes nothing. Exit code 1 if anything does not verify, or a checkpoint is not there that the
+Changes nothing. Exit code 1 if anything shown does not verify, or a checkpoint is not there that the
 superblock names. The last group of a log may be torn by a crash; that alone is no damage, and is
 cut when the replica starts.
 

@@ -149,10 +149,11 @@ pub trait Service: Send + 'static {
     /// When no snapshot of this service gives these segments. The service is not used any more.
     fn restore(&mut self, segments: Vec<Bytes>) -> Result<(), RestoreError>;
 
-    /// About how large the state is, bytes: what a snapshot of it takes on disk, more or less. Replicas
-    /// agree by it on when the next checkpoint is due, which is rarer for a large state, so it follows from the
-    /// state alone: it is the same after a restore, and a version that computes it otherwise must not run beside one that does
-    /// not. Constant time. A service that does not say is taken for small.
+    /// About how large the state is, bytes: what a snapshot of it takes on disk, more or less. Replicas agree
+    /// by it on when the next checkpoint is due, which is rarer for a large state, and count that anew from their
+    /// checkpoints when they start. So it follows from the state alone, is the same after a restore, and never changes in the life
+    /// of a cluster whose `checkpoint_stretch` is not 1, not even with all replicas stopped. Constant time. A service that does
+    /// not say is taken for small.
     fn state_bytes(&self) -> u64 {
         0
     }

@@ -275,7 +275,8 @@ impl Parameters {
     /// Most bytes of batches between two checkpoints of a replica, however large the state is.
     #[must_use]
     pub fn most_checkpoint_bytes(&self) -> u64 {
-        self.checkpoint_bytes.saturating_mul(self.checkpoint_stretch.max(4)) / 4
+        let most = self.checkpoint_bytes.saturating_mul(self.checkpoint_stretch.max(4)) / 4;
+        most.max(self.checkpoint_bytes)
     }
 }
 
@@ -428,6 +429,9 @@ mod tests {
         let interval = Interval { slots: 100, bytes: 80 * MIB };
         assert_eq!(parameters.boundary(u64::MAX), interval);
         assert_eq!(parameters.most_checkpoint_bytes(), 240 * MIB);
+        parameters.checkpoint_bytes = u64::MAX;
+        assert_eq!(parameters.boundary(1 << 40).bytes, u64::MAX / 3, "never by bytes");
+        parameters.checkpoint_bytes = 240 * MIB;
         parameters.schedule = Schedule::Coordinated;
         let interval = Interval { slots: 300, bytes: 240 * MIB };
         assert_eq!(parameters.boundary(0), interval);

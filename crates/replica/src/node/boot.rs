@@ -138,9 +138,12 @@ impl<S: Service> Node<S> {
         let mut boundary = None;
         let mut digestible = VecDeque::new();
         for (slot, batch) in restart.take_replay() {
-            machine.execute(slot, &batch);
+            let executed = machine.execute(slot, &batch);
             histories.insert(slot, batch.digest());
-            set_forced(&mut checkpointing, &machine);
+            if let Some(configuration) = &executed.new_configuration {
+                // It may be this slot, with a depth of one.
+                checkpointing.forced = Some(configuration.from_slot.previous());
+            }
             let bytes = batch.raw().len() as u64;
             let due =
                 checkpointing.count(slot, bytes, || parameters.boundary(machine.state_bytes()));

@@ -96,6 +96,10 @@ impl Certificates {
         (0u8..).zip(&self.votes).filter_map(of_slot).collect()
     }
 
+    fn is_voted_on(&self, slot: Slot) -> bool {
+        self.votes.iter().flatten().any(|vote| vote.0 == slot)
+    }
+
     fn forget_votes(&mut self, of: ReplicaId) {
         self.votes[of.index()].clear();
     }
@@ -345,6 +349,13 @@ impl<S: Service> Node<S> {
         let certified = self.checkpointing.certificates.of(slot).map(|state| state.digest);
         if let Some(digest) = certified {
             self.judge_own_state(slot, digest);
+        }
+    }
+
+    /// A slot that was executed is no boundary here; others may have signed its state before.
+    pub(super) fn judge_no_boundary(&mut self, slot: Slot) {
+        if self.checkpointing.certificates.is_voted_on(slot) {
+            self.certify_state(slot);
         }
     }
 

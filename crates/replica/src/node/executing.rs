@@ -115,8 +115,9 @@ impl<S: Service> Node<S> {
         let configuration = executed.new_configuration;
         self.agreement.on_executed(now, slot, configuration, boundary.is_some());
         self.agreement.set_due(self.machine.due());
-        if let Some(boundary) = boundary {
-            self.at_boundary(slot, boundary);
+        match boundary {
+            Some(boundary) => self.at_boundary(slot, boundary),
+            None => self.judge_no_boundary(slot),
         }
         let latest = self.agreement.configurations().latest();
         if latest.id > 0 && latest.from_slot == slot.next() {

@@ -450,7 +450,9 @@ impl<S: Service> EventLoop<S> {
                     tracing::info!(%view, %leader, "the leader is to be replaced: {why}");
                 }
                 Output::Diverged { trusted, what } => {
-                    tracing::error!("{what}: memory or disk of this replica is damaged");
+                    tracing::error!(
+                        "{what}: memory or disk of this replica is damaged, or it runs another program"
+                    );
                     self.trusted = trusted;
                     let repairs = self.repairs.recent(Instant::now());
                     return Err(RunError::Diverged { what, repairs });
