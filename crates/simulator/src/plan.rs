@@ -166,6 +166,11 @@ fn draw_stretch(seed: u64) -> (u64, u64) {
     ])
 }
 
+/// Of the runs with the least depth some go slot by slot. From a stream of its own too.
+fn draw_depth(seed: u64, drawn: u64) -> u64 {
+    if drawn == 2 && Random::new(seed).fork("depth").percent(25) { 1 } else { drawn }
+}
+
 fn draw_faults(random: &mut Random) -> Faults {
     let (u, r) = match random.below(100) {
         0..35 => (1, 0),
@@ -384,7 +389,7 @@ impl Plan {
             mode,
             scheme,
             durability,
-            depth: *random.pick(&[2, 8, 32]),
+            depth: draw_depth(options.seed, *random.pick(&[2, 8, 32])),
             checkpoint_interval: match tempo {
                 Tempo::Busy { .. } => *random.pick(&[16, 64]),
                 Tempo::Steady { .. } => *random.pick(&[8, 16]),
