@@ -3,7 +3,7 @@
 use crate::liar::{Liar, Speech};
 use crate::random::Random;
 use perdura_protocol::message::Message;
-use perdura_protocol::{Batch, Slot, Time, View};
+use perdura_protocol::{Batch, Digest, Slot, Time, View};
 
 /// Proposals in a hundred that are of another time for everybody.
 const UNTIMELY: u64 = 5;
@@ -117,9 +117,13 @@ impl Liar {
                 },
                 _ => new_view.configuration += 1,
             },
-            Message::Decisions { decisions, prefix } => match what {
+            Message::Decisions { decisions, prefix, between } => match what {
                 0 => drop(decisions.pop()),
-                1 => *prefix = None,
+                1 if between.is_empty() => *prefix = None,
+                1 => match between.last_mut() {
+                    Some(digest) if self.random.percent(50) => *digest = Digest::of(&digest.0),
+                    _ => drop(between.pop()),
+                },
                 2 => match decisions.last_mut() {
                     Some(decision) => self.near_view(&mut decision.view),
                     None => return false,

@@ -175,7 +175,9 @@ impl Liar {
                     *batch = other;
                 }
             }
-            Message::Decisions { decisions, prefix } => self.spoil_decisions(decisions, prefix),
+            Message::Decisions { decisions, prefix, .. } => {
+                self.spoil_decisions(decisions, prefix);
+            }
             _ => return speech.plainly(),
         }
         speech.instead(&message);
@@ -211,9 +213,10 @@ impl Liar {
     fn trickle(&mut self, mut speech: Speech<'_>) {
         let mut message = speech.message.clone();
         match &mut message {
-            Message::Decisions { decisions, prefix } => {
+            Message::Decisions { decisions, prefix, between } => {
                 decisions.truncate(1);
                 *prefix = None;
+                between.clear();
                 speech.after(TRICKLE_DECISIONS_MS, message.to_bytes());
             }
             Message::Manifest { .. } | Message::Piece { .. } => {

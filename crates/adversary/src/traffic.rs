@@ -3,7 +3,9 @@
 use crate::liar::{Liar, Speech};
 use bytes::Bytes;
 use perdura_protocol::message::Message;
-use perdura_protocol::{Batch, ClusterId, Decode, Digest, Encode, Frame, ReplicaId, Slot, Time};
+use perdura_protocol::{
+    Batch, ClusterId, Decode, Digest, Encode, Frame, ReplicaId, Slot, Time, View,
+};
 use perdura_replica::node::{Peer, Said};
 
 /// How late a slow leader proposes, milliseconds: below the time-out of a request.
@@ -81,10 +83,25 @@ impl Liar {
         speech.instead(&elsewhere);
     }
 
+    /// For a while all kinds of messages; for a while only Accepts, which are counted before anybody looks at them, of
+    /// some slots to everybody or to some.
     pub(crate) fn sign_badly(&mut self, mut speech: Speech<'_>) {
         let mut message = speech.message.clone();
         let noise = self.noise();
+        let mood = self.dice(View(3), Slot(self.mood_number)).below(3);
+        let to = speech.replica();
         match &mut message {
+            Message::Accept { view, slot, signature, .. } if mood > 0 => {
+                let falsely = match mood {
+                    1 => self.dice(*view, Slot(slot.0 / 4)).percent(50),
+                    _ => to.is_some_and(|replica| self.other_half(*view, *slot, replica)),
+                };
+                if !falsely {
+                    return speech.plainly();
+                }
+                *signature = noise;
+            }
+            _ if mood > 0 => return speech.plainly(),
             Message::Write { signature, .. }
             | Message::Accept { signature, .. }
             | Message::Prefix { signature, .. }

@@ -85,7 +85,7 @@ impl Agreement {
     }
 
     /// Whether the slot is still to be proposed here. Who knows that it was decided votes no more on it, for it can
-    /// prove that to whoever does not; unless it knows it from its own log alone, of which only the batch is left.
+    /// prove that to whoever does not; unless it knows it from its own log alone, of which only the batch is left, or too few Accepts were genuine.
     fn lacks_bound(&self, slot: Slot) -> bool {
         let state = self.slots.get(&slot);
         let proposal = state.and_then(|state| state.proposal.as_ref());

@@ -14,8 +14,8 @@
 //!    in view changes of which only the sender's signature was looked at;
 //! 2. Writes of views before the current one, and those of the current one once it is locked, as
 //!    only `try_lock` reads Writes, for the current view, until then;
-//! 3. Accepts once the slot is decided, as only `try_decide` reads them (repetitions apart, and a
-//!    repeated message is one that was sent before);
+//! 3. Accepts once the slot is decided, and was not so by link alone, as only `try_decide` and `proofs`
+//!    read them (repetitions apart, and a repeated message is one that was sent before);
 //! 4. the own Write of an earlier view (rule 5 asks about the current one);
 //! 5. what a follower keeps of view changes, as only the leader of the view starts it, and what a
 //!    leader started its view from, once it has;
@@ -133,8 +133,10 @@ impl Writer {
                 self.out.push(10);
                 self.new_view(new_view);
             }
-            Message::Decisions { decisions, prefix } => {
+            Message::Decisions { decisions, prefix, between } => {
                 self.out.push(14);
+                self.count(between.len());
+                between.iter().for_each(|digest| self.put(digest));
                 self.count(decisions.len());
                 for decision in decisions {
                     self.put(&decision.slot);
@@ -243,7 +245,7 @@ impl Agreement {
 
     fn put_progress(&self, writer: &mut Writer) {
         let Agreement { pool, slots, delivered, history, executed, executing, .. } = self;
-        let Agreement { prefix, prefix_ahead, prefix_votes, own_histories, .. } = self;
+        let Agreement { prefix, prefixes_ahead, prefix_votes, own_histories, .. } = self;
         let Agreement { next_propose, decided_told, logged_at, fetched, .. } = self;
         writer.put(delivered);
         writer.put(history);
@@ -251,7 +253,8 @@ impl Agreement {
         assert!(executing.is_empty(), "the checker executes at once");
         writer.put(&self.open_sequence(writer.form, *logged_at));
         writer.prefix(prefix);
-        writer.optional(prefix_ahead.as_ref(), Writer::prefix);
+        writer.count(prefixes_ahead.len());
+        prefixes_ahead.values().for_each(|prefix| writer.prefix(prefix));
         writer.count(prefix_votes.len());
         for (slot, votes) in prefix_votes {
             writer.put(slot);
@@ -270,8 +273,9 @@ impl Agreement {
         writer.count(slots.len());
         for (slot, state) in slots {
             writer.put(slot);
-            self.put_slot(writer, state);
+            self.put_slot(writer, *slot, state);
         }
+        self.by_link.encode(&mut writer.out);
         let proposes = self.leads() && self.mode == Mode::Started;
         if proposes || writer.form == Form::Whole {
             writer.put(next_propose);
@@ -313,7 +317,7 @@ impl Agreement {
         }
     }
 
-    fn put_slot(&self, writer: &mut Writer, state: &SlotState) {
+    fn put_slot(&self, writer: &mut Writer, slot: Slot, state: &SlotState) {
         let SlotState { proposal, written, writes, accepts, locked, decided, since_ms: _ } = state;
         let whole = writer.form == Form::Whole;
         let current = self.view;
@@ -330,7 +334,8 @@ impl Agreement {
         writer.votes(writes, self.n(), |vote| {
             whole || vote.view > current || (vote.view == current && !locked_here)
         });
-        writer.votes(accepts, self.n(), |_| whole || decided.is_none());
+        let read = decided.is_none() || self.by_link.reads(slot);
+        writer.votes(accepts, self.n(), |_| whole || read);
         writer.optional(locked.as_ref(), |writer, locked| {
             writer.put(&locked.view);
             writer.put(&locked.batch.digest());
@@ -385,6 +390,7 @@ impl Agreement {
     fn put_fixed_and_timed(&self, writer: &mut Writer) {
         let Agreement {
             // Written elsewhere.
+            by_link: _,
             pool: _,
             slots: _,
             view: _,
@@ -398,7 +404,7 @@ impl Agreement {
             history: _,
             executed: _,
             prefix: _,
-            prefix_ahead: _,
+            prefixes_ahead: _,
             prefix_votes: _,
             own_histories: _,
             logged_at: _,

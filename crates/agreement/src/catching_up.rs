@@ -81,6 +81,9 @@ impl Agreement {
         if first > self.delivered || first == Slot(0) || last < first {
             return;
         }
+        if last > self.prefix.slot {
+            self.prove_open();
+        }
         let mut decisions = Vec::new();
         let mut bytes = 0;
         let mut slot = first;
@@ -98,7 +101,7 @@ impl Agreement {
             return;
         }
         let prefix = Some(self.prefix.clone()).filter(|p| p.slot >= first && p.slot < slot);
-        let message = Message::Decisions { decisions, prefix };
+        let message = Message::Decisions { decisions, prefix, between: Vec::new() };
         self.effects.push_back(Effect::Send { to: from, message });
     }
 
@@ -108,9 +111,10 @@ impl Agreement {
         from: ReplicaId,
         decisions: Vec<Decision>,
         prefix: Option<PrefixCertificate>,
+        between: Vec<Digest>,
     ) {
         self.taken_up = 0;
-        let answer = Answer::new(from, decisions, prefix);
+        let answer = Answer::new(from, decisions, prefix, between);
         let asked = self.fetches.answered(now.monotonic_ms, &answer);
         let of_no_use = self.awaiting_state && self.state_coming.is_none();
         if of_no_use || !self.trust[from.index()].decisions(now.monotonic_ms) {
@@ -131,7 +135,9 @@ impl Agreement {
 
     /// A new round of input: what came early and is next goes on.
     pub fn begin_round(&mut self, now: Now) {
+        self.clock_ms = now.monotonic_ms;
         self.taken_up = 0;
+        self.prove_late(now);
         self.take_up_early(now);
     }
 
@@ -166,7 +172,7 @@ impl Agreement {
     /// Delivers what is proven of an answer that begins at the next slot, or before it.
     fn take_up(&mut self, now: Now, answer: Answer, asked: bool) {
         let (before, last) = (self.delivered, answer.last());
-        let Answer { from, decisions, prefix, .. } = answer;
+        let Answer { from, decisions, prefix, between, .. } = answer;
         let mut next = self.delivered.next();
         let mut fresh: Vec<Decision> = Vec::new();
         for decision in decisions {
@@ -179,7 +185,7 @@ impl Agreement {
             next = next.next();
             fresh.push(decision);
         }
-        let proven_prefix = self.covered(&fresh, prefix.as_ref());
+        let proven_prefix = self.covered(&fresh, &between, prefix.as_ref());
         let covered = proven_prefix.unwrap_or_default();
         for decision in fresh {
             let proven = self.proven(&decision);
@@ -199,6 +205,9 @@ impl Agreement {
                 assert!(held.batch.digest() == batch.digest(), "two decisions for a slot: stop");
             }
             state.decided = Some(Decided { view, batch, accepts });
+            if proven {
+                self.proven_elsewhere(slot);
+            }
         }
         if let Some(prefix) = prefix.filter(|prefix| proven_prefix == Some(prefix.slot)) {
             self.learn_prefix(now, prefix);
@@ -206,28 +215,34 @@ impl Agreement {
         self.deliver_decided(now);
         let progress = self.delivered > before;
         self.marks.decisions_fetched += u64::from(progress);
-        // What others gave before it was needed no more.
-        if asked && !progress && last > before {
+        // What others gave before it was needed no more, or is needed and waits here.
+        if asked && !progress && last > before && !self.holds_next() {
             self.fetches.failed(now.monotonic_ms, from);
             self.fetches.distrust(from);
         }
     }
 
-    /// The slot up to which a certified prefix proves these decisions, if it does.
+    /// The slot up to which a certified prefix proves these decisions, if it does. Behind the last one,
+    /// `between` says what was decided up to there; whether there is a configuration in between of which
+    /// this replica does not know, it can tell as far as the pipeline reaches.
     fn covered(
         &mut self,
         decisions: &[Decision],
+        between: &[Digest],
         prefix: Option<&PrefixCertificate>,
     ) -> Option<Slot> {
         let prefix = prefix.filter(|prefix| prefix.slot <= self.reach())?;
+        let last = decisions.last()?.slot;
+        let known = decisions.iter().map(|decision| (decision.slot, decision.batch.digest()));
+        let behind = (last.0 + 1..).map(Slot).zip(between.iter().copied());
         let mut history: Digest = self.history;
-        for decision in decisions.iter().take_while(|decision| decision.slot <= prefix.slot) {
-            history = history.chain(decision.slot, decision.batch.digest());
-            if decision.slot == prefix.slot
+        for (slot, digest) in known.chain(behind).take_while(|(slot, _)| *slot <= prefix.slot) {
+            history = history.chain(slot, digest);
+            if slot == prefix.slot
                 && history == prefix.history
                 && self.judge(|_, verifier| verifier.prefix(prefix))
             {
-                return Some(prefix.slot);
+                return Some(slot);
             }
         }
         None

@@ -13,7 +13,7 @@
 use crate::timing;
 use perdura_protocol::message::Decision;
 use perdura_protocol::viewchange::PrefixCertificate;
-use perdura_protocol::{ReplicaId, Slot, limits};
+use perdura_protocol::{Digest, ReplicaId, Slot, limits};
 
 /// Beyond twice the time that who is asked in its place took last, somebody else's answer is overdue after
 /// this time.
@@ -37,6 +37,8 @@ pub(crate) struct Answer {
     pub from: ReplicaId,
     pub decisions: Vec<Decision>,
     pub prefix: Option<PrefixCertificate>,
+    /// The digests of the batches behind the last one up to the prefix.
+    pub between: Vec<Digest>,
     bytes: usize,
     part: Part,
 }
@@ -46,9 +48,10 @@ impl Answer {
         from: ReplicaId,
         decisions: Vec<Decision>,
         prefix: Option<PrefixCertificate>,
+        between: Vec<Digest>,
     ) -> Answer {
         let bytes = decisions.iter().map(decision_bytes).sum();
-        Answer { from, decisions, prefix, bytes, part: Part::Next }
+        Answer { from, decisions, prefix, between, bytes, part: Part::Next }
     }
 
     pub fn first(&self) -> Slot {
@@ -296,7 +299,9 @@ impl Fetches {
         }
         let of = self.candidate(now_ms, first, ahead, part)?;
         let (delivered, length) = (ahead.peers[of.index()], self.peers[of.index()].length);
-        let full = Slot(first.0 + length - 1);
+        // To where a prefix ends, with the usual bounds: what is behind that would need the next one.
+        let ends = Slot((first.0 - 1) / self.most * self.most + self.most);
+        let full = if length == self.most { ends } else { Slot(first.0 + length - 1) };
         let last = full.min(delivered).min(before.unwrap_or(full));
         // What has just been decided may come by itself.
         let whole = first == head || before.is_some() || last == full;

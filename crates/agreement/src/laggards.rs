@@ -38,6 +38,7 @@ impl Agreement {
             }
             self.try_new_view(now);
         }
+        self.repeat_prefixes();
         self.fetch_if_behind(now);
         self.status_delivered = self.delivered;
     }
@@ -253,7 +254,9 @@ impl Agreement {
         history: Digest,
         configurations: &[Configuration],
     ) {
+        let known = self.configurations.latest().id;
         self.configurations.learn(configurations);
+        let learned = self.configurations.latest().id > known;
         self.awaiting_state = false;
         if slot > self.delivered {
             self.delivered = slot;
@@ -261,9 +264,13 @@ impl Agreement {
             self.executed = slot;
             self.executing.clear();
             self.own_histories.clear();
+            self.forget_unproven(slot);
             self.demand.installed();
             // From here on the log proves to others, also after a restart, what comes next.
             self.effects.push_back(Effect::Note(Record::Delivered { slot, history }));
+        }
+        if learned {
+            self.note_configuration();
         }
         self.next_propose = self.next_propose.max(self.delivered.next());
         self.progress_ms = now.monotonic_ms;

@@ -8,6 +8,7 @@ use crate::marks::Marks;
 use crate::peers::PeerStatus;
 use crate::penalty::{Misbehaviour, Trust, is_signed};
 use crate::pool::Pool;
+use crate::proofs::ByLink;
 use crate::rules::Standing;
 use crate::slot::{SlotState, Vote};
 use crate::suspicion::Suspicion;
@@ -18,7 +19,7 @@ use perdura_protocol::message::{Decision, Message};
 use perdura_protocol::statement::Kind;
 use perdura_protocol::viewchange::{NewView, PrefixCertificate, ViewChange};
 use perdura_protocol::{
-    Batch, Digest, Record, ReplicaId, SecretKey, Signature, Slot, Time, View, seeded,
+    Batch, Certificate, Digest, Record, ReplicaId, SecretKey, Signature, Slot, Time, View, seeded,
 };
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
@@ -82,6 +83,15 @@ pub enum Effect {
         /// The sequence number whose durability makes this batch and all before it logged here
         /// (rule D1).
         logged_at: u64,
+    },
+    /// r > 0: these Accepts prove what was decided in a slot that was delivered before.
+    Proven {
+        /// The slot.
+        slot: Slot,
+        /// The view of the Accepts.
+        view: View,
+        /// A quorum of them.
+        accepts: Certificate,
     },
     /// A prefix is certified up to this slot.
     Certified(PrefixCertificate),
@@ -172,7 +182,7 @@ pub struct Agreement {
     pub(crate) prefix: PrefixCertificate,
     // A higher one that this replica has yet to deliver. It is no base before that: who would
     // vote above it could wait for batches that nobody is left to send.
-    pub(crate) prefix_ahead: Option<PrefixCertificate>,
+    pub(crate) prefixes_ahead: BTreeMap<Slot, PrefixCertificate>,
     pub(crate) prefix_votes: BTreeMap<Slot, Vec<Option<(Digest, Signature)>>>,
     pub(crate) own_histories: BTreeMap<Slot, Digest>,
     // The sequence number at which everything delivered is logged.
@@ -214,6 +224,7 @@ pub struct Agreement {
     pub(crate) status_ms: u64,
     pub(crate) status_delivered: Slot,
     pub(crate) fetches: Fetches,
+    pub(crate) by_link: ByLink,
     // The view in which the own log fell so far behind that nothing more is delivered until it has
     // caught up.
     pub(crate) lags_since: Option<View>,
@@ -267,7 +278,7 @@ impl Agreement {
             history: restart.history,
             executed: restart.delivered,
             prefix: restart.prefix,
-            prefix_ahead: None,
+            prefixes_ahead: BTreeMap::new(),
             prefix_votes: BTreeMap::new(),
             own_histories: BTreeMap::new(),
             logged_at: 0,
@@ -299,6 +310,7 @@ impl Agreement {
             status_ms: 0,
             status_delivered: restart.delivered,
             fetches,
+            by_link: ByLink::default(),
             lags_since: None,
             execution_held: false,
             appended: 0,
@@ -316,10 +328,10 @@ impl Agreement {
             agreement.view_sequence = agreement.persist(Record::View(View(0)));
         }
         agreement.deliver_decided(now);
-        let read: Vec<Slot> = agreement.slots.keys().copied().collect();
-        for slot in read.into_iter().filter(|slot| *slot <= restarted_at) {
-            agreement.forget_fetched(slot);
-        }
+        agreement.prove_restarted();
+        let read = agreement.slots.keys().copied().filter(|slot| *slot <= restarted_at);
+        let shown: Vec<Slot> = read.filter(|slot| !agreement.is_unproven(*slot)).collect();
+        shown.into_iter().for_each(|slot| agreement.forget_fetched(slot));
         agreement
     }
 
@@ -374,8 +386,8 @@ impl Agreement {
             Message::FetchBatch { slot, digest } => self.on_fetch_batch(from, slot, digest),
             Message::LockedBatch { slot, batch } => self.on_locked_batch(now, slot, batch),
             Message::Fetch { from: first, to: last } => self.on_fetch(from, first, last),
-            Message::Decisions { decisions, prefix } => {
-                self.on_decisions(now, from, decisions, prefix);
+            Message::Decisions { decisions, prefix, between } => {
+                self.on_decisions(now, from, decisions, prefix, between);
             }
             Message::TooOld { checkpoint } => self.on_too_old(now, from, checkpoint),
             _ => self.misbehaved(from, Misbehaviour::OutOfRole),
@@ -416,6 +428,7 @@ impl Agreement {
         if let Some(configuration) = configuration {
             self.effects.push_back(Effect::Note(Record::Configuration(configuration.clone())));
             self.configurations.add(configuration);
+            self.note_configuration();
         }
         if let Some((delivered, history, logged_at)) = self.executing.pop_front() {
             assert!(delivered == slot, "executed what was not delivered");
@@ -637,19 +650,6 @@ impl Agreement {
         } else {
             self.hold(self.view_sequence, Held::Send(to, message));
         }
-    }
-
-    pub(crate) fn misbehaved(&mut self, replica: ReplicaId, what: Misbehaviour) {
-        let signature = matches!(
-            what,
-            Misbehaviour::BadSignature | Misbehaviour::BadEvidence | Misbehaviour::BadDecision
-        );
-        if signature {
-            let now_ms = self.clock_ms;
-            self.trust[replica.index()].penalty.strike(now_ms);
-        }
-        self.on_exposed(replica);
-        self.effects.push_back(Effect::Misbehaved { replica, what });
     }
 
     /// Fresh bytes that no peer can foresee.

@@ -20,6 +20,10 @@ pub struct Marks {
     pub writes_withheld: u64,
     /// Prefixes signed because somebody waited for one.
     pub prefixes_vouched: u64,
+    /// Decisions by link whose Accepts were found genuine afterwards.
+    pub decisions_proven: u64,
+    /// Those where too few were.
+    pub accepts_not_genuine: u64,
     /// Times that decisions of others moved this replica on.
     pub decisions_fetched: u64,
     /// Answers with decided batches that came before their turn.

@@ -1,5 +1,6 @@
 //! The path of a batch: Propose, Write (r > 0), Accept, decided, delivered; and the signed
-//! prefixes that let everybody forget it.
+//! prefixes that let everybody forget it. Where r > 0, Accepts count before their signatures are
+//! looked at ([`crate::proofs`]).
 
 use crate::machine::{Agreement, Effect, Held, Mode, Now};
 use crate::penalty::Misbehaviour;
@@ -131,6 +132,9 @@ impl Agreement {
         if !byzantine && (kind == Kind::Write || view != self.view || !self.leads()) {
             return; // With r = 0 only the leader of the view counts, and only Accepts.
         }
+        if kind == Kind::Accept {
+            self.prove_before(slot, from, &vote);
+        }
         let vote = Vote { verified: !byzantine, ..vote };
         let state = self.slot_mut(now, slot);
         let votes = if kind == Kind::Write { &mut state.writes } else { &mut state.accepts };
@@ -225,7 +229,7 @@ impl Agreement {
         self.vote_quorum(Kind::Write, view, slot, digest)
     }
 
-    fn vote_quorum(
+    pub(crate) fn vote_quorum(
         &mut self,
         kind: Kind,
         view: View,
@@ -254,6 +258,9 @@ impl Agreement {
         let mut liars = Vec::new();
         let certificate = votes.quorum(view, digest, quorum, &judge, &mut liars);
         self.signatures_verified += judge.verified.get();
+        if kind == Kind::Accept {
+            self.on_forged(&liars);
+        }
         for liar in liars {
             self.misbehaved(liar, Misbehaviour::BadSignature);
         }
@@ -275,6 +282,7 @@ impl Agreement {
         }
         if slot > self.prefix.slot {
             let vote = Vote { view, digest, signature, verified: true };
+            self.prove_before(slot, me, &vote);
             self.slot_mut(now, slot).accepts.add(me, vote);
             self.advance(now, slot);
         }
@@ -282,7 +290,11 @@ impl Agreement {
 
     fn try_decide(&mut self, now: Now, slot: Slot) {
         let Some(state) = self.slots.get(&slot) else { return };
-        if state.decided.is_some() || (!self.byzantine() && !self.leads()) {
+        if state.decided.is_some() {
+            self.prove_again(slot);
+            return;
+        }
+        if !self.byzantine() && !self.leads() {
             return;
         }
         let Some((view, digest)) = state.accepts.candidate(self.quorum()) else { return };
@@ -290,9 +302,18 @@ impl Agreement {
             return;
         }
         let Some(batch) = state.batch(digest).cloned() else { return };
-        let Some(accepts) = self.vote_quorum(Kind::Accept, view, slot, digest) else { return };
-        let accepts = if self.byzantine() { accepts } else { Certificate::default() };
+        let by_link = self.decided_by_link(view, slot, &batch);
+        let accepts = if by_link || !self.byzantine() {
+            Certificate::default()
+        } else {
+            let accepts = self.vote_quorum(Kind::Accept, view, slot, digest);
+            let Some(accepts) = accepts else { return };
+            accepts
+        };
         self.slot_mut(now, slot).decided = Some(Decided { view, batch, accepts });
+        if by_link {
+            self.prove_later(now, slot);
+        }
         self.deliver_decided(now);
     }
 
@@ -335,6 +356,7 @@ impl Agreement {
         for (slot, view, batch) in decided {
             let decided = Decided { view, batch, accepts: Certificate::default() };
             self.slot_mut(now, slot).decided.get_or_insert(decided);
+            self.unproven_by_log(slot);
         }
         true
     }
@@ -366,7 +388,14 @@ impl Agreement {
                 }
                 return;
             };
+            let decided = match self.configuration_is_near(slot, &decided.batch) {
+                true if self.waits_for_proof(slot) => return,
+                // With the proof, if it has one now.
+                true => self.slots.get(&slot).and_then(|s| s.decided.clone()).unwrap_or(decided),
+                false => decided,
+            };
             let digest = decided.batch.digest();
+            self.note_near(slot, &decided.batch);
             self.note_equivocation(slot, &decided);
             // Of the whole prefix: an earlier slot may have been logged later.
             self.logged_at = self.logged_at.max(self.log_decision(slot, &decided));
@@ -430,12 +459,7 @@ impl Agreement {
         match voted {
             Some(sequence) => {
                 if self.byzantine() && !decided.accepts.is_empty() {
-                    self.effects.push_back(Effect::Note(Record::Accepts {
-                        slot,
-                        view: decided.view,
-                        digest,
-                        accepts: decided.accepts.clone(),
-                    }));
+                    self.note_accepts(slot, decided.view, digest, decided.accepts.clone());
                 }
                 sequence
             }
@@ -456,9 +480,7 @@ impl Agreement {
     pub(crate) fn sign_prefix(&mut self, now: Now, slot: Slot, history: Digest, logged_at: u64) {
         self.own_histories.insert(slot, history);
         let me = self.settings.me;
-        // With its state lost this replica may know the newest configuration only.
-        let members = self.configurations.governing(slot);
-        if members.and_then(|m| m.key(me)) != Some(self.settings.key.public()) {
+        if !self.governs(slot) {
             self.try_certify_prefix(now, slot);
             return;
         }
@@ -520,7 +542,7 @@ impl Agreement {
         }
     }
 
-    fn try_certify_prefix(&mut self, now: Now, slot: Slot) {
+    pub(crate) fn try_certify_prefix(&mut self, now: Now, slot: Slot) {
         if slot <= self.prefix.slot || slot > self.reach() {
             return;
         }
@@ -539,6 +561,9 @@ impl Agreement {
         else {
             return;
         };
+        if self.passes_over(slot) {
+            return;
+        }
         let matching: Vec<(ReplicaId, Signature)> = named
             .iter()
             .filter(|(_, h, _)| *h == history)

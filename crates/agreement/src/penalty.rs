@@ -5,8 +5,9 @@
 //! what it makes others verify in vain is bounded by a constant number of messages in all, and
 //! nobody else is served later for it.
 
-use perdura_protocol::View;
+use crate::machine::{Agreement, Effect};
 use perdura_protocol::message::Message;
+use perdura_protocol::{ReplicaId, View};
 
 /// First pause after a signature that is not genuine.
 const FIRST_MS: u64 = 100;
@@ -159,6 +160,21 @@ pub(crate) fn is_signed(message: &Message) -> bool {
             | Message::NewView(_)
             | Message::Decisions { .. }
     )
+}
+
+impl Agreement {
+    pub(crate) fn misbehaved(&mut self, replica: ReplicaId, what: Misbehaviour) {
+        let signature = matches!(
+            what,
+            Misbehaviour::BadSignature | Misbehaviour::BadEvidence | Misbehaviour::BadDecision
+        );
+        if signature {
+            let now_ms = self.clock_ms;
+            self.trust[replica.index()].penalty.strike(now_ms);
+        }
+        self.on_exposed(replica);
+        self.effects.push_back(Effect::Misbehaved { replica, what });
+    }
 }
 
 #[cfg(test)]

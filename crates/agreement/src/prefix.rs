@@ -17,21 +17,35 @@
 //! and votes that waited for the window are given when it moves.
 
 use crate::machine::{Agreement, Effect, Held, Now};
+use perdura_protocol::message::Message;
+use perdura_protocol::statement::Kind;
 use perdura_protocol::viewchange::PrefixCertificate;
-use perdura_protocol::{Record, Slot, limits};
+use perdura_protocol::{Digest, Record, Slot, View, limits};
+use std::collections::BTreeMap;
+
+/// Of the prefixes that are proven and not delivered here so many are kept: the first ones, which prove what comes
+/// next, and the last one.
+const PREFIXES_AHEAD: usize = 4;
+
+/// Of what waits to be certified so much is said again with each heartbeat.
+const REPEATED_PREFIXES: usize = 4;
 
 impl Agreement {
-    /// Delivered slots between two signed prefixes.
+    /// Delivered slots between two signed prefixes. Where Accepts count by link there is one within the
+    /// pipeline's reach from every slot, so that who catches up can judge it: it proves what is fetched (`proofs`).
     pub(crate) fn prefix_interval(&self) -> u64 {
-        self.settings.window * limits::PREFIX_INTERVAL / limits::WINDOW
+        let most = self.settings.window * limits::PREFIX_INTERVAL / limits::WINDOW;
+        let reach = if self.by_links() { self.settings.parameters.depth } else { most };
+        most.min(reach).max(1)
     }
 
     /// Whether this replica knows of no prefix near the slots that it has delivered, though others
-    /// can give it one that it is able to judge; the driver asks them.
+    /// can give it one that it is able to judge, or has delivered some that only a prefix proves; the driver
+    /// asks them.
     #[must_use]
     pub fn lacks_prefix(&self) -> bool {
-        self.delivered > self.prefix.slot.plus(self.settings.window / 4)
-            && self.delivered_elsewhere() <= self.reach()
+        let far = self.delivered > self.prefix.slot.plus(self.settings.window / 4);
+        (far || self.asks_for_prefix()) && self.delivered_elsewhere() <= self.reach()
     }
 
     /// A certified prefix from a peer; what it does not prove is passed over. With it a replica
@@ -46,17 +60,23 @@ impl Agreement {
     /// A prefix is proven: it is the base of view changes from the moment on that this replica
     /// has delivered it.
     pub(crate) fn learn_prefix(&mut self, now: Now, prefix: PrefixCertificate) {
-        let known = self.prefix_ahead.as_ref().map_or(self.prefix.slot, |ahead| ahead.slot);
-        if prefix.slot > known.max(self.delivered) {
-            self.prefix_ahead = Some(prefix);
-        } else if prefix.slot > self.prefix.slot && prefix.slot <= self.delivered {
+        if prefix.slot > self.delivered.max(self.prefix.slot) {
+            self.prefixes_ahead.entry(prefix.slot).or_insert(prefix);
+            if self.prefixes_ahead.len() > PREFIXES_AHEAD {
+                let next_to_last = self.prefixes_ahead.keys().nth_back(1).copied();
+                next_to_last.and_then(|slot| self.prefixes_ahead.remove(&slot));
+            }
+        } else if prefix.slot > self.prefix.slot {
             self.take_prefix(now, prefix);
         }
     }
 
     /// Takes over a prefix that was proven before this replica had delivered it.
     pub(crate) fn adopt_prefix(&mut self, now: Now) {
-        if let Some(prefix) = self.prefix_ahead.take_if(|ahead| ahead.slot <= self.delivered) {
+        while let Some(ahead) = self.prefixes_ahead.first_entry()
+            && *ahead.key() <= self.delivered
+        {
+            let prefix = ahead.remove();
             self.learn_prefix(now, prefix);
         }
     }
@@ -65,8 +85,10 @@ impl Agreement {
         if let Some(own) = self.own_histories.get(&prefix.slot) {
             assert!(*own == prefix.history, "history differs from a certified one: stop");
         }
+        self.leaves_unproven(prefix.slot);
         let window_before = self.vote_window();
         self.prefix = prefix.clone();
+        self.forget_unproven(prefix.slot);
         self.effects.push_back(Effect::Note(Record::Prefix(prefix.clone())));
         // Accepts that wait for a slow disk, of slots that need them no more.
         let needless =
@@ -80,6 +102,33 @@ impl Agreement {
         for slot in waiting {
             self.advance(now, slot);
         }
+    }
+
+    /// What this replica has signed and others may have missed, while it waits for that to be certified.
+    pub(crate) fn repeat_prefixes(&mut self) {
+        if !self.needs_prefix() || self.logged_at > self.persisted {
+            return;
+        }
+        // Those that others signed without being asked, and the last one.
+        let open = self.own_histories.range(self.prefix.slot.next()..);
+        let last = open.clone().next_back();
+        let open = open.filter(|(slot, _)| slot.0.is_multiple_of(self.prefix_interval()));
+        let open = open.take(REPEATED_PREFIXES).chain(last);
+        let open: BTreeMap<Slot, Digest> = open.map(|(slot, history)| (*slot, *history)).collect();
+        for (slot, history) in open {
+            if !self.governs(slot) {
+                continue;
+            }
+            let signature = self.sign(Kind::Prefix, View(0), slot, history);
+            self.effects.push_back(Effect::Broadcast(Message::Prefix { slot, history, signature }));
+        }
+    }
+
+    /// Whether this replica, and not a former incarnation of it, is the member in a slot. With its state lost it may
+    /// know the newest configuration only.
+    pub(crate) fn governs(&self, slot: Slot) -> bool {
+        let member = self.configurations.governing(slot).and_then(|m| m.key(self.settings.me));
+        member == Some(self.settings.key.public())
     }
 
     /// The last slot on which this replica votes.

@@ -151,6 +151,7 @@ impl Restart {
         restart.older = read.older(slot, history);
         let decided = restart.replay_decided(&read);
         restart.keep_slots(n, &read, decided);
+        restart.keep_older(n, &read);
         // Without a certified prefix up to the checkpoint this replica cannot say what it voted
         // for below; it votes again once peers certify that far (see the module `views`).
         restart.vote_after =
@@ -224,6 +225,17 @@ impl Restart {
         for (slot, decision) in above {
             let state = self.slots.entry(slot).or_insert_with(|| SlotState::new(n, 0));
             state.decided = Some(decision);
+        }
+    }
+
+    /// Above the prefix, what the state is made of was decided too, and perhaps nobody else can show it.
+    fn keep_older(&mut self, n: usize, read: &Read) {
+        for (slot, digest) in self.older.iter().filter(|(slot, _)| *slot > self.prefix.slot) {
+            let candidate = read.candidate(*slot).map(|(decided, _)| decided);
+            if let Some(decided) = candidate.filter(|one| one.batch.digest() == *digest) {
+                let state = self.slots.entry(*slot).or_insert_with(|| SlotState::new(n, 0));
+                state.decided = Some(decided);
+            }
         }
     }
 

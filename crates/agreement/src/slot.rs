@@ -86,16 +86,10 @@ impl Votes {
         liars: &mut Vec<ReplicaId>,
     ) -> Option<Certificate> {
         loop {
-            let matching: Vec<ReplicaId> = self.matching(view, digest);
-            if matching.len() < quorum {
+            let chosen = self.chosen(view, digest, quorum, judge.me);
+            if chosen.len() < quorum {
                 return None;
             }
-            let mut chosen = matching;
-            // Known votes first: they cost nothing. The own one before all: of a lock, it says after a
-            // restart that it was sent.
-            let known = |id: &ReplicaId| self.of(*id).is_some_and(|vote| vote.verified);
-            chosen.sort_by_key(|id| (*id != judge.me, !known(id), *id));
-            chosen.truncate(quorum);
             if self.verify(&chosen, judge, liars) {
                 let signatures = chosen
                     .iter()
@@ -103,6 +97,31 @@ impl Votes {
                     .collect();
                 return Some(Certificate::new(signatures));
             }
+        }
+    }
+
+    /// Whose votes for (view, digest) make a certificate, at most a quorum.
+    #[must_use]
+    pub fn chosen(
+        &self,
+        view: View,
+        digest: Digest,
+        quorum: usize,
+        me: ReplicaId,
+    ) -> Vec<ReplicaId> {
+        let mut chosen = self.matching(view, digest);
+        // Known votes first: they cost nothing. The own one before all: of a lock, it says after a
+        // restart that it was sent.
+        let known = |id: &ReplicaId| self.of(*id).is_some_and(|vote| vote.verified);
+        chosen.sort_by_key(|id| (*id != me, !known(id), *id));
+        chosen.truncate(quorum);
+        chosen
+    }
+
+    /// The vote of one replica was found genuine.
+    pub fn confirm(&mut self, replica: ReplicaId) {
+        if let Some(Some(vote)) = self.by_replica.get_mut(replica.index()) {
+            vote.verified = true;
         }
     }
 
@@ -229,7 +248,8 @@ pub struct Decided {
     pub view: View,
     /// The batch.
     pub batch: Batch,
-    /// r > 0: a quorum of Accepts; empty if a Prefix certificate covers the slot.
+    /// r > 0: a quorum of genuine Accepts; empty if a Prefix certificate covers the slot, or as long as
+    /// they were not looked at (`proofs`).
     pub accepts: Certificate,
 }
 

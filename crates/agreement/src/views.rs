@@ -504,6 +504,7 @@ impl Agreement {
         self.next_propose = base.slot.next();
         self.learn_prefix(now, base);
         self.effects.push_back(Effect::ViewStarted(view));
+        self.prove_open(); // Who can show a decision votes no more on it.
         self.take_bound(now);
         // Accepts of this view may have come before it started here.
         let open: Vec<Slot> = self.slots.keys().copied().collect();

@@ -208,7 +208,11 @@ fn junk_from_one_replica_changes_nothing() {
     for slot in [1, 64, 128, delivered.0, delivered.0 + 1, u64::MAX].map(Slot) {
         let certificate = certificate.clone();
         let prefix = PrefixCertificate { slot, history: junk, configuration: 0, certificate };
-        messages.push(Message::Decisions { decisions: Vec::new(), prefix: Some(prefix) });
+        messages.push(Message::Decisions {
+            decisions: Vec::new(),
+            prefix: Some(prefix),
+            between: vec![],
+        });
         let signature = Signature::NONE;
         messages.push(Message::Prefix { slot, history: junk, signature });
         messages.push(Message::Write { view: View(0), slot, digest: junk, signature });

@@ -148,8 +148,18 @@ fn replica_messages() -> Vec<Seed> {
         seed("fetch_batch", &Message::FetchBatch { slot, digest }),
         seed("locked_batch", &Message::LockedBatch { slot, batch: Batch::tick(Time(5)) }),
         seed("fetch", &Message::Fetch { from: slot, to: slot.next() }),
-        seed("decisions", &Message::Decisions { decisions, prefix: Some(prefix()) }),
-        seed("null_decisions", &Message::Decisions { decisions: vec![bare; 256], prefix: None }),
+        seed(
+            "decisions",
+            &Message::Decisions {
+                decisions,
+                prefix: Some(prefix()),
+                between: vec![Digest::of(b"next")],
+            },
+        ),
+        seed(
+            "null_decisions",
+            &Message::Decisions { decisions: vec![bare; 256], prefix: None, between: vec![] },
+        ),
         seed("too_old", &Message::TooOld { checkpoint: slot }),
         seed("checkpoint", &Message::Checkpoint { slot, digest, signature }),
         seed("state_query", &Message::StateQuery),

@@ -122,7 +122,7 @@ impl Speech<'_> {
             {
                 let signature = self.world.sign(liar, Kind::Write, view, slot, digest);
                 self.say(liar, &Message::Write { view, slot, digest, signature });
-                let signature = self.world.sign(liar, Kind::Accept, view, slot, digest);
+                let signature = self.world.sign_vote(liar, Kind::Accept, slot, view, digest);
                 self.say(liar, &Message::Accept { view, slot, digest, signature });
             }
         }
@@ -299,7 +299,8 @@ impl Speech<'_> {
             let forged = (missing == 1).then(|| self.padded(&accepts));
             for accepts in std::iter::once(accepts).chain(forged) {
                 let decision = Decision { slot, view, accepts, batch: batch.clone() };
-                let message = Message::Decisions { decisions: vec![decision], prefix: None };
+                let message =
+                    Message::Decisions { decisions: vec![decision], prefix: None, between: vec![] };
                 self.say(liar, &message);
             }
         }

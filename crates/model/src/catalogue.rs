@@ -27,6 +27,11 @@ pub fn small() -> Vec<Named> {
             "n = 4, replica 2 lies: 1 slot, 2 views",
             Scope::new(1, 1, 1, 2).liars(&[2]),
         ),
+        named(
+            "liar-small-forging",
+            "the same, and it signs Accepts falsely",
+            Scope::new(1, 1, 1, 2).liars(&[2]).forging(),
+        ),
     ]
 }
 
@@ -63,6 +68,16 @@ fn byzantine() -> Vec<Named> {
         named("liar-0", "n = 4, replica 0 (leads view 0) lies: 1 slot, 2 views", group(0)),
         named("liar-1", "n = 4, replica 1 (leads view 1) lies: 1 slot, 2 views", group(1)),
         named("liar-2", "n = 4, replica 2 (follows) lies: 1 slot, 2 views", group(2)),
+        named(
+            "liar-0-forging",
+            "n = 4, replica 0 lies and signs Accepts falsely: 1 slot, 2 views",
+            group(0).forging(),
+        ),
+        named(
+            "liar-1-forging",
+            "n = 4, replica 1 lies and signs Accepts falsely: 1 slot, 2 views",
+            group(1).forging(),
+        ),
         named(
             "liar-0-prefix",
             "n = 4, replica 0 lies: 1 slot, 2 views, its prefix signed",
@@ -130,6 +145,11 @@ pub fn beyond() -> Vec<Named> {
         named("walk-liar-0", "n = 4, replica 0 lies: 2 slots, 3 views", byzantine().liars(&[0])),
         named("walk-liar-1", "n = 4, replica 1 lies: 2 slots, 3 views", byzantine().liars(&[1])),
         named("walk-liar-3", "n = 4, replica 3 lies: 2 slots, 3 views", byzantine().liars(&[3])),
+        named(
+            "walk-liar-0-forging",
+            "n = 4, replica 0 lies and signs Accepts falsely: 2 slots, 3 views",
+            byzantine().liars(&[0]).forging(),
+        ),
         named(
             "walk-six",
             "n = 6 (u = 2, r = 1), replica 1 lies: 2 slots, 3 views",

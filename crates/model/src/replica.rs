@@ -325,7 +325,8 @@ impl<'a> Step<'a> {
                         );
                     }
                 }
-                Effect::Certified(_)
+                Effect::Proven { .. }
+                | Effect::Certified(_)
                 | Effect::ViewStarted(_)
                 | Effect::Suspects { .. }
                 | Effect::Serve { .. }
@@ -412,16 +413,43 @@ impl<'a> Step<'a> {
             return self.fail(Rule::Validity, format!("slot {slot}: delivers what nobody sent"));
         }
         self.note_delivered(slot, batch.digest())?;
-        let decision = self.replica.machine.decision(slot);
-        let Some(decision) = decision else {
+        // As one who asks for it finds it; the machine goes on without a look at the Accepts.
+        let mut asked = self.replica.machine.clone();
+        asked.prove_open();
+        let Some(decision) = asked.decision(slot) else {
             return self.fail(Rule::Evidence, format!("slot {slot}: no decision at hand"));
         };
-        let (view, accepts) = (decision.view, &decision.accepts);
-        let certified = self.world.is_certified(accepts, Kind::Accept, view, slot, batch.digest());
-        if self.world.scope.faults.byzantine() && !certified {
+        let bare = decision.accepts.is_empty() && self.world.scope.faults.byzantine();
+        let delivered = self.replica.delivered.iter().skip(1).take(slot.0 as usize);
+        let history = (1..).map(Slot).zip(delivered.flatten());
+        let history =
+            history.fold(Digest::ZERO, |chain, (slot, digest)| chain.chain(slot, *digest));
+        let prefix = Some(asked.prefix().clone())
+            .filter(|prefix| bare && prefix.slot == slot && prefix.history == history);
+        let proven = match &prefix {
+            Some(prefix) => self.world.is_prefix(prefix),
+            None if self.world.scope.faults.byzantine() => {
+                let (view, accepts) = (decision.view, &decision.accepts);
+                self.world.is_certified(accepts, Kind::Accept, view, slot, batch.digest())
+            }
+            None => true,
+        };
+        // Decided by link: others cannot be shown it, and this replica can vote on it again.
+        let held = self.replica.promises.votes.iter();
+        let mut held = held.map(|(_, slot, digest)| (*slot, *digest));
+        let by_link = self.world.scope.forging && bare && prefix.is_none();
+        if by_link && held.any(|vote| vote == (slot, batch.digest())) {
+            return self.executed(slot);
+        }
+        if !proven {
             return self.fail(Rule::Evidence, format!("slot {slot}: the certificate is not valid"));
         }
-        self.speak(None, Message::Decisions { decisions: vec![decision], prefix: None })?;
+        let decisions = vec![decision];
+        self.speak(None, Message::Decisions { decisions, prefix, between: vec![] })?;
+        self.executed(slot)
+    }
+
+    fn executed(&mut self, slot: Slot) -> Result<(), Violation> {
         let boundary = self.world.scope.boundary == Some(slot);
         let now = World::now(self.replica.steps);
         self.replica.machine.on_executed(now, slot, None, boundary);

@@ -48,6 +48,8 @@ pub struct Scope {
     pub views: u64,
     /// Replicas that say whatever can be said; no machine runs for them.
     pub liars: Vec<ReplicaId>,
+    /// Liars sign their Accepts falsely where they vote; what they show as proof is signed well.
+    pub forging: bool,
     /// A replica of which two copies run with one key.
     pub twin: Option<ReplicaId>,
     /// Replicas (by seat) that may crash, with what is on disk at any moment.
@@ -74,6 +76,7 @@ impl Scope {
             slots,
             views,
             liars: Vec::new(),
+            forging: false,
             twin: None,
             crashing: Vec::new(),
             crashes: 1,
@@ -87,6 +90,13 @@ impl Scope {
     #[must_use]
     pub fn liars(mut self, liars: &[u8]) -> Scope {
         self.liars = liars.iter().map(|id| ReplicaId(*id)).collect();
+        self
+    }
+
+    /// With Accepts of liars that count by their link alone.
+    #[must_use]
+    pub fn forging(mut self) -> Scope {
+        self.forging = true;
         self
     }
 

@@ -8,6 +8,7 @@ use perdura_protocol::configuration::{
     Configuration, Configurations, Durability, Member, Parameters,
 };
 use perdura_protocol::statement::Kind;
+use perdura_protocol::viewchange::PrefixCertificate;
 use perdura_protocol::{
     Batch, Certificate, ClusterId, Context, Digest, Frame, ReplicaId, Scheme, SecretKey, SessionId,
     Signature, Slot, Time, View, limits,
@@ -27,6 +28,7 @@ pub struct World {
     pub seats: Vec<ReplicaId>,
     keys: Vec<SecretKey>,
     client: SecretKey,
+    administrator: SecretKey,
     signed_frames: BTreeSet<Digest>,
     /// The two batches that liars propose.
     pub lies: [Batch; 2],
@@ -45,6 +47,7 @@ impl World {
             seats: scope.seats(),
             keys,
             client,
+            administrator: SecretKey::from_seed(Scheme::KeyedHash, [0xad; 32]),
             signed_frames: BTreeSet::new(),
             lies: [lie.clone(), lie],
             scope,
@@ -102,7 +105,7 @@ impl World {
             state_limit_bytes: 1 << 30,
             schedule: Default::default(),
             service: Default::default(),
-            administrator: self.client.public(),
+            administrator: self.administrator.public(),
         };
         let first = Configuration { id: 0, from_slot: Slot(0), members };
         let configurations = Configurations::new(parameters.cluster, first);
@@ -155,7 +158,21 @@ impl World {
         self.keys[id.index()].sign(&Self::context().statement(kind, view, slot, digest))
     }
 
-    /// Whether these are signatures of at least a quorum of members over one statement. Counts for
+    /// As a replica signs where it votes.
+    #[must_use]
+    pub fn sign_vote(
+        &self,
+        id: ReplicaId,
+        kind: Kind,
+        slot: Slot,
+        view: View,
+        digest: Digest,
+    ) -> Signature {
+        let forged = self.scope.forging && kind == Kind::Accept && self.scope.liars.contains(&id);
+        if forged { Signature([id.0 + 1; 64]) } else { self.sign(id, kind, view, slot, digest) }
+    }
+
+    /// Whether these are signatures of at least a quorum of members over one vote. Counts for
     /// itself, so that it does not rest on what it judges.
     #[must_use]
     pub fn is_certified(
@@ -166,6 +183,26 @@ impl World {
         slot: Slot,
         digest: Digest,
     ) -> bool {
+        self.signed(certificate, kind, view, slot, digest) >= Some(self.quorum())
+    }
+
+    /// The same of at least r + 1 over a history.
+    #[must_use]
+    pub fn is_prefix(&self, prefix: &PrefixCertificate) -> bool {
+        let PrefixCertificate { slot, history, certificate, .. } = prefix;
+        let least = self.scope.faults.r() + 1;
+        self.signed(certificate, Kind::Prefix, View(0), *slot, *history) >= Some(least)
+    }
+
+    // How many signed, if all these signatures hold.
+    fn signed(
+        &self,
+        certificate: &Certificate,
+        kind: Kind,
+        view: View,
+        slot: Slot,
+        digest: Digest,
+    ) -> Option<usize> {
         let statement = Self::context().statement(kind, view, slot, digest);
         let genuine: BTreeSet<ReplicaId> = certificate
             .signatures()
@@ -177,6 +214,6 @@ impl World {
             })
             .map(|(id, _)| *id)
             .collect();
-        genuine.len() == certificate.len() && genuine.len() >= self.quorum()
+        (genuine.len() == certificate.len()).then_some(genuine.len())
     }
 }

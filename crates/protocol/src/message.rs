@@ -114,7 +114,7 @@ pub enum Message {
         /// History hash at that slot.
         history: Digest,
     },
-    /// All to all every [`limits::PREFIX_INTERVAL`] delivered slots.
+    /// All to all every [`limits::PREFIX_INTERVAL`] delivered slots, with r > 0 every `depth` if that is less.
     Prefix {
         /// The slot.
         slot: Slot,
@@ -167,8 +167,11 @@ pub enum Message {
     Decisions {
         /// Ascending without gaps.
         decisions: Vec<Decision>,
-        /// The highest certified prefix at or below the last of them.
+        /// A certified prefix that ends among them, or behind the last one.
         prefix: Option<PrefixCertificate>,
+        /// The digests of the batches behind the last one up to there, at most
+        /// [`limits::PREFIX_INTERVAL`]: with them the prefix proves what comes before.
+        between: Vec<Digest>,
     },
     /// Answer to Fetch when the slots wanted are no longer in the log.
     TooOld {
@@ -354,10 +357,11 @@ impl Encode for Message {
             Message::FetchBatch { slot, digest } => put!(out, 11, slot, digest),
             Message::LockedBatch { slot, batch } => put!(out, 12, slot, batch),
             Message::Fetch { from, to } => put!(out, 13, from, to),
-            Message::Decisions { decisions, prefix } => {
+            Message::Decisions { decisions, prefix, between } => {
                 out.push(14);
                 encode_list(decisions, out);
                 prefix.encode(out);
+                encode_list(between, out);
             }
             Message::TooOld { checkpoint } => put!(out, 15, checkpoint),
             Message::Checkpoint { slot, digest, signature } => {
@@ -420,7 +424,10 @@ impl Decode for Message {
             13 => get!(reader, Fetch { from, to }),
             14 => {
                 let decisions = reader.list("decisions", limits::DECISIONS, 37)?;
-                Message::Decisions { decisions, prefix: Decode::decode(reader)? }
+                let prefix = Decode::decode(reader)?;
+                let most = limits::PREFIX_INTERVAL as usize;
+                let between = reader.list("digests between", most, 32)?;
+                Message::Decisions { decisions, prefix, between }
             }
             15 => get!(reader, TooOld { checkpoint }),
             16 => get!(reader, Checkpoint { slot, digest, signature }),
@@ -487,7 +494,7 @@ mod tests {
             (Message::Propose { view, slot, batch: batch(), decided: slot, history: digest }, true),
             (Message::NewView(Box::new(new_view)), true),
             (Message::LockedBatch { slot, batch: batch() }, true),
-            (Message::Decisions { decisions: vec![decision], prefix: None }, true),
+            (Message::Decisions { decisions: vec![decision], prefix: None, between: vec![] }, true),
             (Message::Write { view, slot, digest, signature }, false),
             (Message::Accept { view, slot, digest, signature }, false),
             (Message::Decided { view, slot, history: digest }, false),
@@ -511,7 +518,7 @@ mod tests {
         let prefix = PrefixCertificate::genesis();
         let transfer = [
             Message::Fetch { from: slot, to: slot },
-            Message::Decisions { decisions: vec![decision], prefix: None },
+            Message::Decisions { decisions: vec![decision], prefix: None, between: vec![] },
             Message::FetchManifest { slot },
             Message::Manifest { slot, manifest: bytes.clone() },
             Message::FetchPiece { slot, index: 1 },

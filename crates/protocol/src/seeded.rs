@@ -68,6 +68,8 @@ bugs! {
         "Signatures do not cover the slot."
     ViewNotBound "view-not-bound" "A3"
         "Signatures do not cover the view."
+    AcceptsPassedOn "accepts-passed-on" "A3"
+        "What a link brought is passed on as a proof, without a look at the signatures."
     FirstSignatureOnly "first-signature-only" "A3"
         "Of a certificate only the first signature is verified."
     DuplicateSigners "duplicate-signers" "A3"

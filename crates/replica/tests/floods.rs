@@ -357,7 +357,7 @@ fn an_overdue_frame_is_taken_whatever_else_its_client_sends() {
     let (view, slot, batch) = (View(0), Slot(1), Batch::requests(Time(1_000_001), frames));
     let accepts = certificate(&[1, 2, 3], Kind::Accept, slot, batch.digest());
     let decisions = vec![Decision { slot, view, accepts, batch }];
-    leader.give(replica(1), &Message::Decisions { decisions, prefix: None });
+    leader.give(replica(1), &Message::Decisions { decisions, prefix: None, between: vec![] });
     leader.tick();
     let taken = |leader: &Single| leader.node.report().counters.frames;
     for number in 200..400 {
@@ -505,7 +505,8 @@ fn a_laggard_asks_for_the_prefix_that_its_seeder_kept_to_itself() {
     for some in decisions.chunks(32) {
         laggard.tick_beside([last; 4]);
         let (decisions, prefix) = (some.to_vec(), None);
-        laggard.give(replica(2), &Message::Decisions { decisions, prefix });
+        let between = vec![];
+        laggard.give(replica(2), &Message::Decisions { decisions, prefix, between });
     }
     laggard.tick_beside([last; 4]);
     assert_eq!((laggard.node.report().decided, laggard.node.report().prefix), (last, Slot(0)));
@@ -538,14 +539,15 @@ fn what_a_prefix_proved_here_can_be_proven_to_others() {
         let (_, history) = decisions(Slot(end), &[]);
         let decisions = all[end as usize - 32..end as usize].to_vec();
         let prefix = Some(prefix(Slot(end), history));
-        laggard.give(replica(2), &Message::Decisions { decisions, prefix });
+        let between = vec![];
+        laggard.give(replica(2), &Message::Decisions { decisions, prefix, between });
         laggard.end_round();
     }
     assert_eq!(laggard.node.report().prefix, Slot(64));
     laggard.give(replica(3), &Message::Fetch { from: Slot(1), to: Slot(32) });
     laggard.end_round();
     let mut answers = laggard.sent_to(replica(3)).filter_map(|message| match message {
-        Message::Decisions { decisions, prefix } => Some((decisions, prefix)),
+        Message::Decisions { decisions, prefix, .. } => Some((decisions, prefix)),
         _ => None,
     });
     let (decisions, prefix) = answers.next().unwrap();

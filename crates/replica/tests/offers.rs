@@ -289,7 +289,7 @@ fn decision(slot: u64) -> Message {
     let (slot, batch) = (Slot(slot), Batch::tick(Time(1_000_000 + slot)));
     let accepts = certificate(&[1, 2, 3], Kind::Accept, slot, batch.digest());
     let decisions = vec![Decision { slot, view: View(0), accepts, batch }];
-    Message::Decisions { decisions, prefix: None }
+    Message::Decisions { decisions, prefix: None, between: vec![] }
 }
 
 /// The log is slow: the state of the boundary at slot 1 waits for it, and while it does a transferred

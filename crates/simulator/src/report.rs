@@ -267,6 +267,10 @@ pub enum Mark {
     WriteWithheld,
     /// A prefix was signed because somebody waited for it.
     PrefixVouched,
+    /// Accepts that had decided by link were found genuine.
+    DecisionProven,
+    /// Too few of them were.
+    AcceptsNotGenuine,
     /// A laggard caught up by batches that others had decided.
     DecisionsFetched,
     /// Some of them came before what precedes them, from another replica.
@@ -309,7 +313,7 @@ pub enum Mark {
 
 impl Mark {
     /// All of them.
-    pub const ALL: [Mark; 45] = [
+    pub const ALL: [Mark; 47] = [
         Mark::TornTailCut,
         Mark::GapRepaired,
         Mark::StateLinked,
@@ -336,6 +340,8 @@ impl Mark {
         Mark::LeaderPassedOver,
         Mark::WriteWithheld,
         Mark::PrefixVouched,
+        Mark::DecisionProven,
+        Mark::AcceptsNotGenuine,
         Mark::DecisionsFetched,
         Mark::DecisionsHeld,
         Mark::DecisionsBesideState,
@@ -474,6 +480,8 @@ impl Report {
             (Mark::LeaderPassedOver, agreement.leaders_passed_over),
             (Mark::WriteWithheld, agreement.writes_withheld),
             (Mark::PrefixVouched, agreement.prefixes_vouched),
+            (Mark::DecisionProven, agreement.decisions_proven),
+            (Mark::AcceptsNotGenuine, agreement.accepts_not_genuine),
             (Mark::DecisionsFetched, agreement.decisions_fetched),
             (Mark::DecisionsHeld, agreement.decisions_held),
             (Mark::DecisionsBesideState, agreement.decisions_beside_state),

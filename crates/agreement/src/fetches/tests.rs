@@ -24,7 +24,7 @@ fn answer(ask: Ask, batch: &Batch) -> Answer {
         batch: batch.clone(),
     };
     let decisions = (ask.first.0..=ask.last.0).map(decision).collect();
-    Answer::new(ask.of, decisions, None)
+    Answer::new(ask.of, decisions, None, vec![])
 }
 
 /// Behind by all, but for a state that is awaited, if there is one.
@@ -86,15 +86,15 @@ fn without_a_state_one_answer_of_each_peer_is_held() {
     let mut fetches = Fetches::new(4, ME, 8, false);
     let peers = [Slot(10_000), Slot(10_000), Slot(10_000), Slot(0)];
     // What is next is on its way all the time.
-    let first = fetches.next_ask(0, &ahead(&peers, 100, None)).unwrap();
+    let first = fetches.next_ask(0, &ahead(&peers, 104, None)).unwrap();
     for place in 1..=2 {
-        let ask = fetches.next_ask(0, &ahead(&peers, 100, None)).unwrap();
-        assert_eq!(ask.first, Slot(101 + 8 * place));
+        let ask = fetches.next_ask(0, &ahead(&peers, 104, None)).unwrap();
+        assert_eq!(ask.first, Slot(105 + 8 * place));
         let answer = answer(ask, &batch);
         let question = fetches.answered(1, &answer).unwrap();
         fetches.hold(answer, question);
     }
-    assert_eq!((first.first, fetches.next_ask(1, &ahead(&peers, 100, None))), (Slot(101), None));
+    assert_eq!((first.first, fetches.next_ask(1, &ahead(&peers, 104, None))), (Slot(105), None));
     // Where a state comes there is room for more of them.
     let asks = fill(&mut fetches, &ahead(&peers, 0, Some(108)), &batch);
     assert!(asks.len() > 20, "{}", asks.len());
@@ -105,13 +105,13 @@ fn without_a_state_one_answer_of_each_peer_is_held() {
 fn an_installed_state_leaves_what_comes_after_it() {
     let batch = Batch::tick(Time(1));
     let mut fetches = Fetches::new(4, ME, 8, false);
-    let peers = [Slot(164), Slot(164), Slot(164), Slot(0)];
-    fill(&mut fetches, &ahead(&peers, 0, Some(100)), &batch);
+    let peers = [Slot(168), Slot(168), Slot(168), Slot(0)];
+    fill(&mut fetches, &ahead(&peers, 0, Some(104)), &batch);
     fetches.clear_through(Slot(120));
-    assert_eq!(fetches.ready(Slot(120)).unwrap().first(), Slot(117));
-    assert_eq!(fetches.ready(Slot(124)).unwrap().first(), Slot(125));
+    assert_eq!(fetches.ready(Slot(120)).unwrap().first(), Slot(121));
+    assert_eq!(fetches.ready(Slot(128)).unwrap().first(), Slot(129));
     fetches.clear();
-    assert!(fetches.ready(Slot(132)).is_none());
+    assert!(fetches.ready(Slot(136)).is_none());
 }
 
 /// However little it is in bytes, nobody fills more slots than its share, and what it puts beside that counts,
@@ -128,7 +128,7 @@ fn a_liar_fills_neither_the_slots_of_others_nor_memory() {
             let mut decisions = answer(Ask { last: ask.first, ..ask }, &small).decisions;
             let other = Decision { batch: beside.clone(), ..decisions[0].clone() };
             decisions.resize(1 + copies, other);
-            let answer = Answer::new(ask.of, decisions, None);
+            let answer = Answer::new(ask.of, decisions, None, vec![]);
             let question = fetches.answered(held, &answer).unwrap();
             assert!(fetches.hold(answer, question));
             held += 1;
@@ -173,14 +173,14 @@ fn what_is_held_after_a_state_is_not_in_the_way_of_the_log() {
     let peers = [Slot(500), Slot(500), Slot(500), Slot(0)];
     assert!(fill(&mut fetches, &ahead(&peers, 0, Some(300)), &batch).len() > 20);
     let asks: Vec<Ask> =
-        std::iter::from_fn(|| fetches.next_ask(100, &ahead(&peers, 10, None))).collect();
+        std::iter::from_fn(|| fetches.next_ask(100, &ahead(&peers, 16, None))).collect();
     let firsts: Vec<Slot> = asks.iter().map(|ask| ask.first).collect();
-    assert_eq!(firsts, [Slot(11), Slot(19), Slot(27)], "all at once");
+    assert_eq!(firsts, [Slot(17), Slot(25), Slot(33)], "all at once");
     let late = answer(asks[1], &batch);
     let question = fetches.answered(101, &late).unwrap();
     fetches.hold(late, question);
     fetches.forget_after_state();
-    assert_eq!(fetches.ready(Slot(18)).unwrap().first(), Slot(19));
+    assert_eq!(fetches.ready(Slot(24)).unwrap().first(), Slot(25));
     assert_eq!(fetches.held_bytes(), 0);
 }
 
@@ -191,18 +191,18 @@ fn beside_a_state_each_is_asked_for_what_its_log_has() {
     let batch = Batch::tick(Time(1));
     let mut fetches = Fetches::new(4, ME, 8, false);
     let peers = [Slot(500), Slot(500), Slot(500), Slot(0)];
-    let here = Ahead { awaiting_state: false, ..ahead(&peers, 10, Some(100)) };
+    let here = Ahead { awaiting_state: false, ..ahead(&peers, 16, Some(104)) };
     let mut firsts = Vec::new();
     for _ in 0..3 {
         firsts.push(fetches.next_ask(0, &here).unwrap().first);
     }
-    assert_eq!(firsts, [Slot(11), Slot(19), Slot(27)], "nobody has said that it lacks them");
+    assert_eq!(firsts, [Slot(17), Slot(25), Slot(33)], "nobody has said that it lacks them");
     for id in [0, 1] {
         fetches.too_old(0, ReplicaId(id));
     }
     let rested = timing::STATUS_MS;
     let asks: Vec<Ask> = std::iter::from_fn(|| fetches.next_ask(rested, &here)).collect();
-    assert_eq!(asks.iter().map(|ask| ask.first).collect::<Vec<_>>(), [Slot(101), Slot(109)]);
+    assert_eq!(asks.iter().map(|ask| ask.first).collect::<Vec<_>>(), [Slot(105), Slot(113)]);
     assert!(asks.iter().all(|ask| ask.of != ReplicaId(2)));
     // The third one goes on with the log.
     let question = fetches.peers[2].asked.unwrap();
@@ -210,10 +210,21 @@ fn beside_a_state_each_is_asked_for_what_its_log_has() {
         answer(Ask { of: ReplicaId(2), first: question.first, last: question.last }, &batch);
     assert!(fetches.answered(rested, &given).is_some());
     let ask = fetches.next_ask(rested, &here).unwrap();
-    assert_eq!((ask.of, ask.first), (ReplicaId(2), Slot(11)));
+    assert_eq!((ask.of, ask.first), (ReplicaId(2), Slot(17)));
     // One that lacks what comes after the state has not cut what comes next.
     let later = CUT_MS + rested;
     fetches.too_old(later, asks[0].of);
     let ask = fetches.next_ask(later + rested, &here).unwrap();
-    assert_eq!((ask.of, ask.first), (asks[0].of, Slot(19)));
+    assert_eq!((ask.of, ask.first), (asks[0].of, Slot(25)));
+}
+
+/// Where a prefix may end a question does, so that it proves all of the answer.
+#[test]
+fn a_question_ends_where_a_prefix_may() {
+    let mut fetches = Fetches::new(4, ME, 8, false);
+    let peers = [Slot(500), Slot(500), Slot(500), Slot(0)];
+    let ahead = ahead(&peers, 10, None);
+    let asks: Vec<Ask> = std::iter::from_fn(|| fetches.next_ask(0, &ahead)).collect();
+    let asked: Vec<(u64, u64)> = asks.iter().map(|ask| (ask.first.0, ask.last.0)).collect();
+    assert_eq!(asked, [(11, 16), (17, 24), (25, 32)]);
 }

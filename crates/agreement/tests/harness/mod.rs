@@ -278,7 +278,7 @@ impl Group {
                     self.serve(i, to.index(), from);
                 }
                 Effect::Suspects { view, why } => self.suspicions.push((i, view, why)),
-                Effect::Certified(_) | Effect::FetchState { .. } => {}
+                Effect::Proven { .. } | Effect::Certified(_) | Effect::FetchState { .. } => {}
             }
         }
         let node = &mut self.nodes[i];
@@ -312,7 +312,16 @@ impl Group {
             decisions.push(perdura_protocol::message::Decision { slot, view, accepts, batch });
             slot = slot.next();
         }
-        self.send(i, to, Message::Decisions { decisions, prefix: None });
+        // With the prefix that proves them, if one is within the reach of who asks.
+        let prefixes = records.iter().filter_map(|record| match record {
+            Record::Prefix(prefix) => Some(prefix.clone()),
+            _ => None,
+        });
+        let reach = from.previous().plus(8);
+        let prefix = prefixes.filter(|p| p.slot >= from && p.slot <= reach).max_by_key(|p| p.slot);
+        let end = prefix.as_ref().map_or(Slot(0), |prefix| prefix.slot);
+        let between = (slot.0..=end.0).map(|slot| self.agreed[&Slot(slot)]).collect();
+        self.send(i, to, Message::Decisions { decisions, prefix, between });
     }
 
     pub fn step(&mut self, until: u64) -> bool {

@@ -19,7 +19,7 @@ use perdura_execution::{Entry, Manifest, Service, StateSnapshot};
 use perdura_protocol::configuration::{Interval, Parameters, Schedule};
 use perdura_protocol::message::{Decision, Message, StateCertificate};
 use perdura_protocol::viewchange::PrefixCertificate;
-use perdura_protocol::{Batch, Digest, Encode, ReplicaId, Slot, limits, seeded};
+use perdura_protocol::{Batch, Certificate, Digest, Encode, ReplicaId, Slot, View, limits, seeded};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Bytes of recent batches kept in memory for laggards; older ones are read from the log.
@@ -314,6 +314,13 @@ impl Checkpointing {
         self.let_go.extend(go.into_iter().filter_map(|stored| stored.snapshot));
     }
 
+    /// What proves a decision came after it.
+    pub fn prove_recent(&mut self, slot: Slot, view: View, accepts: Certificate) {
+        if let Some(decision) = self.recent.get_mut(&slot) {
+            (decision.view, decision.accepts) = (view, accepts);
+        }
+    }
+
     fn add_recent(&mut self, decision: Decision) {
         self.recent_bytes += decision.batch.raw().len();
         self.recent.insert(decision.slot, decision);
@@ -531,9 +538,12 @@ impl<S: Service> Node<S> {
 
     pub(super) fn on_certified(&mut self, prefix: PrefixCertificate) {
         self.counters.prefixes_certified += 1;
-        let prefixes = &mut self.checkpointing.prefixes;
-        prefixes.insert(prefix.slot, prefix);
-        *prefixes = prefixes.split_off(&self.checkpointing.kept.next());
+        let checkpointing = &mut self.checkpointing;
+        // They prove what is in the log, and in memory.
+        let recent = checkpointing.recent.first_key_value().map(|(slot, _)| *slot);
+        let first = checkpointing.kept.next().min(recent.unwrap_or(prefix.slot));
+        checkpointing.prefixes.insert(prefix.slot, prefix);
+        checkpointing.prefixes = checkpointing.prefixes.split_off(&first);
     }
 
     /// A laggard asks for batches that agreement has forgotten.
@@ -591,9 +601,31 @@ impl<S: Service> Node<S> {
 
     fn send_decisions(&mut self, to: ReplicaId, decisions: Vec<Decision>) {
         let (Some(first), Some(last)) = (decisions.first(), decisions.last()) else { return };
-        let covering = self.checkpointing.prefixes.range(first.slot..=last.slot);
-        let prefix = covering.last().map(|(_, prefix)| prefix.clone());
-        self.send(&[Peer::Replica(to)], &Message::Decisions { decisions, prefix });
+        let (prefix, between) = self.covering(first.slot, last.slot);
+        self.send(&[Peer::Replica(to)], &Message::Decisions { decisions, prefix, between });
+    }
+
+    /// The certified prefix that proves decisions, if there is one, and what was decided behind them up to
+    /// there. Who asks has executed what comes before the first, and judges prefixes within the pipeline's reach from there.
+    fn covering(&self, first: Slot, last: Slot) -> (Option<PrefixCertificate>, Vec<Digest>) {
+        let prefixes = &self.checkpointing.prefixes;
+        let reach = first.previous().plus(self.parameters.depth).max(last);
+        if let Some((slot, prefix)) = prefixes.range(last..=reach).next() {
+            let distance = slot.0 - last.0;
+            let between = (last.0 + 1..=slot.0).map(Slot).map_while(|at| self.digest_of(at));
+            let between: Vec<Digest> = between.collect();
+            if between.len() as u64 == distance && distance <= limits::PREFIX_INTERVAL {
+                return (Some(prefix.clone()), between);
+            }
+        }
+        let within = prefixes.range(first..=last).next_back();
+        (within.map(|(_, prefix)| prefix.clone()), Vec::new())
+    }
+
+    /// The digest of the batch that was decided in a slot, while it is known.
+    fn digest_of(&self, slot: Slot) -> Option<Digest> {
+        let recent = || self.checkpointing.recent.get(&slot).map(|one| one.batch.digest());
+        self.histories.get(&slot).copied().or_else(recent)
     }
 
     /// The manifest of a stored state, encoded; empty if it is gone.

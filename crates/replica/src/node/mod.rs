@@ -427,6 +427,9 @@ impl<S: Service> Node<S> {
                 Effect::Deliver { slot, batch, history, logged_at } => {
                     self.on_delivery(now, Delivery { slot, batch, history, logged_at });
                 }
+                Effect::Proven { slot, view, accepts } => {
+                    self.checkpointing.prove_recent(slot, view, accepts);
+                }
                 Effect::Certified(prefix) => self.on_certified(prefix),
                 Effect::ViewStarted(view) => self.on_view_started(view),
                 Effect::Suspects { view, why } => {

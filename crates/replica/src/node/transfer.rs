@@ -560,7 +560,8 @@ impl<S: Service> Node<S> {
                 if needed {
                     self.want_state(now, Slot(0));
                 } else if self.agreement.lacks_prefix() {
-                    // Those who are asked sign theirs as it is now, and answer with the newest.
+                    // All sign theirs as it is now, and answer with the newest.
+                    self.agreement.vouch(now);
                     self.transfer.ended_ms = ms;
                     self.transfer.answers.clear();
                     self.counters.prefixes_asked_for += 1;

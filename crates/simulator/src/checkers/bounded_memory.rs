@@ -32,6 +32,8 @@ impl BoundedMemory {
     /// What a replica holds, each part against its bound.
     pub fn held(&self, replica: usize, held: Held) -> Check {
         let slots = limits::WINDOW + 2 * self.depth;
+        // The least distance between two.
+        let prefixes = limits::PREFIX_INTERVAL.min(self.depth.max(8));
         let others = self.replicas as usize - 1;
         let agreement = held.agreement;
         let shrunk = |bytes: usize| (bytes >> self.shrunk) as u64;
@@ -57,7 +59,7 @@ impl BoundedMemory {
                 // Of each slot in agreement a vote, and of each replica what the view holds back.
                 "messages for the disk",
                 agreement.messages,
-                4 * self.depth + 64 * self.replicas + slots / limits::PREFIX_INTERVAL,
+                4 * self.depth + 64 * self.replicas + slots / prefixes,
             ),
             ("view changes", agreement.view_changes, self.replicas),
             ("batches for a new view", agreement.fetched, limits::WINDOW),
@@ -68,11 +70,7 @@ impl BoundedMemory {
                 (2 * others * ANSWER_BYTES + EARLY_BYTES) as u64,
             ),
             // Four of each that a window has.
-            (
-                "slots of signed histories",
-                agreement.prefixes,
-                4 * limits::WINDOW / limits::PREFIX_INTERVAL,
-            ),
+            ("slots of signed histories", agreement.prefixes, 4 * limits::WINDOW / prefixes),
             ("frames to verify", held.unverified.0, shrunk(UNVERIFIED.items)),
             ("bytes to verify", held.unverified.1, shrunk(UNVERIFIED.bytes)),
             ("reads", held.reads.0, shrunk(WAITING_READS.items)),

@@ -150,7 +150,7 @@ impl Evidence {
                     new_view.changes.iter().try_for_each(|change| self.view_change(change))
                 }
             }
-            Message::Decisions { decisions, prefix } => decisions
+            Message::Decisions { decisions, prefix, .. } => decisions
                 .iter()
                 .try_for_each(|decision| self.decision(decision))
                 .and_then(|()| prefix.as_ref().map_or(Ok(()), |prefix| self.prefix(prefix))),

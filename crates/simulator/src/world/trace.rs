@@ -98,7 +98,7 @@ pub fn summary(bytes: &bytes::Bytes) -> String {
             new_view.changes.len()
         ),
         Message::LockedBatch { slot, batch } => format!("LockedBatch {slot} {:?}", batch.digest()),
-        Message::Decisions { decisions, prefix } => format!(
+        Message::Decisions { decisions, prefix, .. } => format!(
             "Decisions {:?}..{:?}, prefix {:?}",
             decisions.first().map(|decision| decision.slot),
             decisions.last().map(|decision| decision.slot),

@@ -163,7 +163,7 @@ fn lines(faults: Faults, terms: &Terms, frames: usize, writes: f64) -> Vec<Line>
                 each: terms.verify_frame,
             },
             Line { what: "votes signed", times: 2.0 * n, each: terms.sign },
-            Line { what: "quorums of votes verified", times: 2.0 * n, each: terms.verify_votes },
+            Line { what: "quorums of Writes verified", times: n, each: terms.verify_votes },
         ]);
     }
     lines
@@ -260,7 +260,7 @@ mod tests {
         assert_eq!(sum(Faults::new(1, 0).unwrap()), crash);
         let byzantine =
             3.0 * 5.0 + 4.0 * 5.0 + 4.0 * 10.0 + 28.0 * 4.0 + 40.0 + 400.0 + 80.0 + 128.0;
-        let signed = 4.0 * 18.0 + 8.0 * 16.0 + 8.0 * 28.0;
+        let signed = 4.0 * 18.0 + 8.0 * 16.0 + 4.0 * 28.0;
         let faults = Faults::new(1, 1).unwrap();
         assert_eq!(sum(faults), byzantine + signed);
         let of_two = lines(faults, &TERMS, 2, 64.0);

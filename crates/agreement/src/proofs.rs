@@ -1,0 +1,361 @@
+//! Proofs of decisions (r > 0): a quorum of signed Accepts, looked at after the decision.
+//!
+//! What was decided is known before anybody has verified an Accept. The link says who sent it, and a decision takes
+//! voices, not proofs, as in the PBFT that has authenticators in place of signatures (OSDI 1999, section 4): a quorum
+//! has locked the batch, so every later view is bound to it. Nobody shows Accepts to stay safe: a view change goes
+//! by locks, and the Writes in those are verified before. Accepts show a decision to a third party, a laggard
+//! above all, and come into the log for that.
+//!
+//! So Accepts count by link, and for most slots nobody ever looks at their signatures: soon a prefix is certified
+//! above ([`Agreement::prefix_interval`]), and one of those proves all slots below it to whoever knows the digests in
+//! between. Accepts are verified, together, where that does not do: of the slots above the last prefix when somebody asks for one
+//! of them, when a view starts, and when no prefix has come for [`PROOF_MS`]; and where one was passed over. A signature may be
+//! false then. What keeps that harmless:
+//!
+//! 1. A slot is decided by link only where this replica's own Accept is among the quorum, which it gives once
+//!    its lock is durable. So it can vote on the slot again in the next view, after a restart too, and the Writes in its
+//!    lock bind that view. One that has no lock verifies first.
+//! 2. What does not hold is dropped, and who signed it is not counted by link again in this configuration. The slot
+//!    stays open for votes until a quorum of genuine ones is there, or a certified prefix above it.
+//! 3. No Accept that was not verified is sent on, or written to the log.
+//!
+//! Links say who a member is, not as of which slot. Near the first slot of a new configuration, and of what was delivered
+//! when that became known, a former incarnation's word could count, so Accepts are verified first there. And who has
+//! executed all before it votes in the new one, on nothing below: so where one may begin, behind each command of the
+//! administrator as far as the pipeline reaches, a slot is delivered only once all up to it are proven
+//! ([`Agreement::waits_for_proof`]).
+//!
+//! With a depth below 8 all Accepts are verified first.
+
+use crate::machine::{Agreement, Effect, Now};
+use crate::slot::Vote;
+use perdura_protocol::codec::encode_count;
+use perdura_protocol::keys::Claim;
+use perdura_protocol::statement::{Kind, STATEMENT_BYTES};
+use perdura_protocol::{Batch, Certificate, Digest, Encode, Record, ReplicaId, Slot, View, seeded};
+use std::collections::BTreeSet;
+
+/// So long slots wait for a prefix that proves them.
+const PROOF_MS: u64 = 200;
+
+/// So many intervals of prefixes may be decided by link and not proven: who has no disk, or no links, may not get any.
+const MOST_INTERVALS: u64 = 2;
+
+/// With fewer slots in agreement at once, prefixes would cost more than the Accepts that they spare.
+const LEAST_DEPTH: u64 = 8;
+
+/// A slot that nobody here can show needs a prefix, and others are asked for one, after this time.
+const ASKED_MS: u64 = 1_000;
+
+/// What was decided by link.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ByLink {
+    // Not looked at yet, in the order of the decisions, and when these were made.
+    open: Vec<(Slot, u64)>,
+    // Too few of the Accepts were genuine, or they are lost; and since when the first such slot is the first.
+    failed: BTreeSet<Slot>,
+    first_failed: Option<(Slot, u64)>,
+    // Who signed an Accept falsely.
+    forgers: BTreeSet<ReplicaId>,
+    // What was delivered when the latest configuration became known: until then links were those of another.
+    learned_at: Slot,
+    // A batch waits for the proof of those before it, or a prefix for another.
+    held: bool,
+    // So far reaches what may be in agreement together with the last delivered batch that may order a configuration.
+    near: Slot,
+}
+
+impl ByLink {
+    /// Whether Accepts of the slot may still be looked at.
+    pub fn reads(&self, slot: Slot) -> bool {
+        self.open.iter().any(|(open, _)| *open == slot) || self.failed.contains(&slot)
+    }
+
+    /// Everything but times, as bytes to compare.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        encode_count(self.open.len(), out);
+        self.open.iter().for_each(|(slot, _)| slot.encode(out));
+        encode_count(self.failed.len(), out);
+        self.failed.iter().for_each(|slot| slot.encode(out));
+        encode_count(self.forgers.len(), out);
+        self.forgers.iter().for_each(|replica| replica.encode(out));
+        self.learned_at.encode(out);
+        out.push(u8::from(self.held));
+        self.near.encode(out);
+    }
+}
+
+impl Agreement {
+    /// Whether Accepts count by link in this cluster.
+    pub(crate) fn by_links(&self) -> bool {
+        self.byzantine() && self.settings.parameters.depth >= LEAST_DEPTH
+    }
+
+    /// Whether a quorum accepted the batch, as far as links say so.
+    pub(crate) fn decided_by_link(&self, view: View, slot: Slot, batch: &Batch) -> bool {
+        let Some(state) = self.slots.get(&slot) else { return false };
+        let digest = batch.digest();
+        if !self.by_links() || self.configuration_is_near(slot, batch) {
+            return false;
+        }
+        let me = self.settings.me;
+        let counts = |id: &ReplicaId| {
+            let verified = state.accepts.of(*id).is_some_and(|vote| vote.verified);
+            verified || !self.by_link.forgers.contains(id)
+        };
+        let voices = state.accepts.matching(view, digest).into_iter().filter(counts);
+        let voices: Vec<ReplicaId> = voices.collect();
+        let locked = state.locked.as_ref().is_some_and(|locked| {
+            let promised = locked.view >= view && locked.batch.digest() == digest;
+            promised && locked.sequence <= self.persisted
+        });
+        let own = locked && voices.contains(&me);
+        own && voices.len() >= self.quorum() && self.links_vouch(slot)
+    }
+
+    /// Whether the link by which a vote about `slot` came proves whose it is.
+    ///
+    /// What a member's former incarnation sent before this replica knew of the change lies within a window
+    /// above what was delivered then.
+    fn links_vouch(&self, slot: Slot) -> bool {
+        let latest = self.configurations.latest();
+        let known = latest.from_slot.max(self.by_link.learned_at);
+        latest.id == 0 || slot >= known.plus(2 * self.settings.window)
+    }
+
+    /// Whether the batch may order another configuration.
+    fn configures(&self, batch: &Batch) -> bool {
+        let administrator = self.settings.parameters.administrator;
+        batch.frames().iter().any(|frame| frame.session.client == administrator)
+    }
+
+    /// The latest configuration became known: links are those of its members from now on.
+    pub(crate) fn note_configuration(&mut self) {
+        self.by_link.learned_at = self.delivered;
+        self.by_link.forgers.clear();
+    }
+
+    /// Whether a configuration is ordered in this batch, or may begin behind it: what orders one may be delivered and
+    /// not executed yet.
+    pub(crate) fn configuration_is_near(&self, slot: Slot, batch: &Batch) -> bool {
+        let pending = self.configurations.latest().from_slot > slot;
+        self.by_links() && (pending || slot <= self.by_link.near || self.configures(batch))
+    }
+
+    /// The next batch is delivered.
+    pub(crate) fn note_near(&mut self, slot: Slot, batch: &Batch) {
+        if self.configures(batch) {
+            self.by_link.near = slot.plus(self.settings.parameters.depth);
+        }
+    }
+
+    /// Whether a decided batch near a new configuration has to wait for the proof of what was decided up to it.
+    /// Who knows of that configuration votes on nothing below it any more, so nothing below is left to such votes; unless
+    /// others have gone on, and can show all of it.
+    pub(crate) fn waits_for_proof(&mut self, slot: Slot) -> bool {
+        self.prove_open();
+        let covered = self.prefixes_ahead.last_key_value().is_some_and(|(ahead, _)| *ahead >= slot);
+        let waits = self.by_link.failed.first().is_some_and(|failed| *failed <= slot) && !covered;
+        self.by_link.held |= waits;
+        waits
+    }
+
+    /// Remembers that nobody has looked at the Accepts of a slot.
+    pub(crate) fn prove_later(&mut self, now: Now, slot: Slot) {
+        self.by_link.open.push((slot, now.monotonic_ms));
+        if self.by_link.open.len() as u64 > MOST_INTERVALS * self.prefix_interval() {
+            self.prove_open();
+        }
+    }
+
+    /// Looks at Accepts if no prefix came for long, and goes on with what waited for a proof.
+    pub(crate) fn prove_late(&mut self, now: Now) {
+        let first = self.by_link.open.first();
+        if first.is_some_and(|(_, since_ms)| now.monotonic_ms >= since_ms + PROOF_MS) {
+            self.prove_open();
+        }
+        let first = self.by_link.failed.first().copied();
+        if first != self.by_link.first_failed.map(|(slot, _)| slot) {
+            self.by_link.first_failed = first.map(|slot| (slot, now.monotonic_ms));
+        }
+        if std::mem::take(&mut self.by_link.held) {
+            let voted = self.prefix_votes.keys().copied();
+            let voted: Vec<Slot> = voted.filter(|slot| *slot <= self.delivered).collect();
+            voted.into_iter().for_each(|slot| self.try_certify_prefix(now, slot));
+            self.deliver_decided(now);
+        }
+    }
+
+    /// The prefix up to `slot` is certified, and does not prove slots from which it is out of a laggard's
+    /// reach: their Accepts have to. Whether some are left that nothing proves.
+    pub(crate) fn leaves_unproven(&mut self, slot: Slot) -> bool {
+        let reach = self.prefix_interval();
+        if self.by_link.open.iter().any(|(open, _)| open.plus(reach) <= slot) {
+            self.prove_open();
+        }
+        self.by_link.failed.first().is_some_and(|failed| failed.plus(reach) <= slot)
+    }
+
+    /// Whether to wait for a prefix before the one up to `slot`, which would leave slots that nobody here can
+    /// show to a laggard: one that this replica has signed and others may have missed, and for a quarter of the window
+    /// at most.
+    pub(crate) fn passes_over(&mut self, slot: Slot) -> bool {
+        let near = slot <= self.prefix.slot.plus(self.settings.window / 4);
+        if !self.by_links() || !self.voting() || !near || !self.leaves_unproven(slot) {
+            return false;
+        }
+        let failed = self.by_link.failed.first().copied().unwrap_or(slot);
+        let waits = self.own_histories.range(failed..slot).next().is_some();
+        self.by_link.held |= waits;
+        waits
+    }
+
+    /// Whether a slot waits for a prefix that proves it, as its Accepts do not.
+    pub(crate) fn needs_prefix(&self) -> bool {
+        self.by_links() && !self.by_link.failed.is_empty()
+    }
+
+    /// The same for so long that others are asked.
+    pub(crate) fn asks_for_prefix(&self) -> bool {
+        let long = |(slot, since_ms): (Slot, u64)| {
+            self.by_link.failed.contains(&slot) && self.clock_ms >= since_ms + ASKED_MS
+        };
+        self.by_links() && self.by_link.first_failed.is_some_and(long)
+    }
+
+    /// Looks at all Accepts of slots that were decided by link.
+    pub fn prove_open(&mut self) {
+        let open = std::mem::take(&mut self.by_link.open);
+        let open = open.into_iter().map(|(slot, _)| slot);
+        let open: Vec<Slot> = open.filter(|slot| self.is_unproven(*slot)).collect();
+        self.verify_together(&open);
+        for slot in open {
+            if !self.prove(slot) {
+                self.marks.accepts_not_genuine += 1;
+                self.by_link.failed.insert(slot);
+            }
+        }
+    }
+
+    /// Looks at the Accepts of a decision before another takes the place of one of them.
+    pub(crate) fn prove_before(&mut self, slot: Slot, from: ReplicaId, vote: &Vote) {
+        let replaces = self.slots.get(&slot).is_some_and(|state| {
+            let decided = state.decided.as_ref().filter(|decided| decided.accepts.is_empty());
+            let counted = decided.map(|decided| (decided.view, decided.batch.digest()));
+            state.accepts.of(from).is_some_and(|held| {
+                let other = (held.view, held.digest, held.signature)
+                    != (vote.view, vote.digest, vote.signature);
+                other && counted == Some((held.view, held.digest)) && vote.view >= held.view
+            })
+        });
+        if replaces && self.by_link.open.iter().any(|(open, _)| *open == slot) {
+            self.prove_open();
+        }
+    }
+
+    /// Whether the next batch is decided, and waits for the proof of others.
+    pub(crate) fn holds_next(&self) -> bool {
+        let next = self.slots.get(&self.delivered.next());
+        self.by_link.held && next.is_some_and(|state| state.decided.is_some())
+    }
+
+    /// After a restart, what the log says was decided, without the Accepts: once voted on again, it is shown
+    /// again.
+    pub(crate) fn prove_restarted(&mut self) {
+        let unproven = self.slots.keys().copied().filter(|slot| self.is_unproven(*slot));
+        self.by_link.failed = unproven.collect();
+        self.note_configuration();
+    }
+
+    /// The same of a slot of which the log shows so later.
+    pub(crate) fn unproven_by_log(&mut self, slot: Slot) {
+        if self.is_unproven(slot) {
+            self.by_link.failed.insert(slot);
+        }
+    }
+
+    /// Another Accept has come for a slot of which too few were genuine.
+    pub(crate) fn prove_again(&mut self, slot: Slot) {
+        if self.by_link.failed.contains(&slot) && self.prove(slot) {
+            self.by_link.failed.remove(&slot);
+        }
+    }
+
+    /// Another has shown a slot.
+    pub(crate) fn proven_elsewhere(&mut self, slot: Slot) {
+        self.by_link.failed.remove(&slot);
+    }
+
+    /// A certified prefix proves everything up to `slot`.
+    pub(crate) fn forget_unproven(&mut self, slot: Slot) {
+        self.by_link.open.retain(|(open, _)| *open > slot);
+        self.by_link.failed = self.by_link.failed.split_off(&slot.next());
+    }
+
+    /// Verifies in one go what [`Agreement::prove`] needs of these slots. What is not genuine is left to that.
+    fn verify_together(&mut self, slots: &[Slot]) {
+        let mut votes: Vec<(Slot, ReplicaId)> = Vec::new();
+        let mut claims: Vec<Claim<[u8; STATEMENT_BYTES]>> = Vec::new();
+        for slot in slots {
+            let Some((view, digest)) = self.accepted(*slot) else { continue };
+            let Some(configuration) = self.configurations.governing(*slot) else { continue };
+            let Some(state) = self.slots.get(slot) else { continue };
+            let message = self.configurations.context_at(*slot);
+            let message = message.statement(Kind::Accept, view, *slot, digest);
+            for id in state.accepts.chosen(view, digest, self.quorum(), self.settings.me) {
+                let vote = state.accepts.of(id).filter(|vote| !vote.verified);
+                let (Some(vote), Some(key)) = (vote, configuration.key(id)) else { continue };
+                votes.push((*slot, id));
+                claims.push(Claim { key, message, signature: vote.signature });
+            }
+        }
+        self.signatures_verified += claims.len() as u64;
+        let entropy = self.entropy();
+        let verdicts = self.settings.scheme.verify_all(&claims, entropy);
+        for ((slot, id), genuine) in votes.into_iter().zip(verdicts) {
+            if let Some(state) = self.slots.get_mut(&slot)
+                && (genuine || seeded!(AcceptsPassedOn))
+            {
+                state.accepts.confirm(id);
+            }
+        }
+    }
+
+    /// What a quorum accepted, as far as links say so.
+    fn accepted(&self, slot: Slot) -> Option<(View, Digest)> {
+        let state = self.slots.get(&slot)?;
+        let decided = state.decided.as_ref()?.batch.digest();
+        state.accepts.candidate(self.quorum()).filter(|(_, digest)| *digest == decided)
+    }
+
+    /// Puts a quorum of genuine Accepts beside a decision, if there is one.
+    fn prove(&mut self, slot: Slot) -> bool {
+        let Some((view, digest)) = self.accepted(slot) else { return false };
+        let accepts = self.vote_quorum(Kind::Accept, view, slot, digest);
+        let Some(accepts) = accepts else { return false };
+        let Some(state) = self.slots.get_mut(&slot) else { return false };
+        let Some(decided) = state.decided.as_mut() else { return false };
+        (decided.view, decided.accepts) = (view, accepts.clone());
+        self.marks.decisions_proven += 1;
+        if slot <= self.delivered {
+            self.note_accepts(slot, view, digest, accepts.clone());
+            self.effects.push_back(Effect::Proven { slot, view, accepts });
+        }
+        true
+    }
+
+    pub(crate) fn note_accepts(
+        &mut self,
+        slot: Slot,
+        view: View,
+        digest: Digest,
+        accepts: Certificate,
+    ) {
+        self.effects.push_back(Effect::Note(Record::Accepts { slot, view, digest, accepts }));
+    }
+
+    /// Whose Accepts are verified before they count.
+    pub(crate) fn on_forged(&mut self, liars: &[ReplicaId]) {
+        self.by_link.forgers.extend(liars);
+    }
+}
