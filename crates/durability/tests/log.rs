@@ -648,3 +648,38 @@ fn a_torn_group_never_speaks_for_a_lost_one() {
     disk.flip_bit(&files[1], GROUPS + 60, 0).unwrap();
     assert_eq!(lost_votes(&disk), None);
 }
+
+/// A lost group of which the header of the torn one after it alone tells: whenever the replica stops next, it finds the
+/// same at its next start.
+#[test]
+fn what_a_torn_header_tells_of_a_lost_group_is_never_wiped_out() {
+    let mut disk = written(&[vec![vote(0, 1, 1), delivered(1)], vec![Record::View(View(5))]]);
+    let mut torn = disk.copy();
+    opened(&torn).log.append(&[vote(5, 2, 2)]).unwrap();
+    let header = read(&mut torn, FIRST, GROUPS + 2 * 4096, 128);
+    disk.write_at(FIRST, GROUPS + 2 * 4096, &header).unwrap();
+    disk.sync(FIRST).unwrap();
+    disk.flip_bit(FIRST, GROUPS + 4096 + 70, 0).unwrap();
+    let mut cuts = 0;
+    for cut in 0.. {
+        let mut random = Random(cut);
+        let mut copy = disk.copy();
+        copy.fail_after(cut);
+        let finished = reopen(copy.handle()).is_ok();
+        cuts += u64::from(!finished);
+        copy.crash(|| random.word());
+        for _ in 0..2 {
+            let again = reopen(copy.handle()).unwrap_or_else(|error| panic!("{cut}: {error}"));
+            let gap = &again.repaired_gaps[0];
+            assert_eq!((gap.first_group, gap.last_group, gap.view), (2, 2, View(5)), "{cut}");
+            assert!(again.records.contains(&Record::View(View(5))), "{cut}");
+        }
+        if finished {
+            break;
+        }
+    }
+    assert!(cuts > 5, "{cuts}");
+    // What comes after it is there.
+    opened(&disk).log.append(&[vote(5, 2, 2)]).unwrap();
+    assert_eq!(opened(&disk).records.last(), Some(&vote(5, 2, 2)));
+}

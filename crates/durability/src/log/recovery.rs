@@ -78,6 +78,8 @@ pub(crate) struct Tail {
     pub(crate) offset: u64,
     pub(crate) next_group: u64,
     pub(crate) position: Position,
+    // The header of a torn group after lost ones tells where they ended, and nothing else does.
+    pub(crate) told_by_next: bool,
 }
 
 /// The log as it is to be used.
@@ -240,18 +242,19 @@ fn judge_tail(
     };
     if flushed > last_number {
         // The last header that verifies tells what was lost; without one nothing does.
-        let Some((file, offset, position)) = end_of(scan, flushed) else {
+        let Some(tail) = end_of(scan, flushed) else {
             let Place { file, offset, .. } = at;
             return Err(LostVotes { file, offset, votes_through: None, covered });
         };
-        judgement.tail = Some(Tail { file, offset, next_group: flushed + 1, position });
-        judgement.gaps.push(gap(at, flushed, position, covered)?);
+        judgement.gaps.push(gap(at, flushed, tail.position, covered)?);
+        judgement.tail = Some(tail);
     } else if let Some(last) = last {
         judgement.tail = Some(Tail {
             file: last.file,
             offset: last.group.header.end(),
             next_group: last_number + 1,
             position: last.group.header.after,
+            told_by_next: false,
         });
     }
     let next = judgement.tail.map_or(1, |tail| tail.next_group);
@@ -278,13 +281,16 @@ fn damaged(scan: &LogScan) -> impl Iterator<Item = (usize, &GroupHeader)> {
 
 /// Where group `number` ended and what the log had promised by then, as far as a header tells
 /// that still verifies though its records do not: its own, or that of the next.
-fn end_of(scan: &LogScan, number: u64) -> Option<(usize, u64, Position)> {
+fn end_of(scan: &LogScan, number: u64) -> Option<Tail> {
+    let next_group = number + 1;
     let own = damaged(scan).find(|(_, header)| header.number == number);
     if let Some((file, header)) = own {
-        return Some((file, header.end(), header.after));
+        let (offset, position) = (header.end(), header.after);
+        return Some(Tail { file, offset, next_group, position, told_by_next: false });
     }
-    let next = damaged(scan).find(|(_, header)| header.number == number + 1);
-    next.map(|(file, header)| (file, header.offset, header.before))
+    let (file, header) = damaged(scan).find(|(_, header)| header.number == next_group)?;
+    let (offset, position) = (header.offset, header.before);
+    Some(Tail { file, offset, next_group, position, told_by_next: true })
 }
 
 #[cfg(test)]

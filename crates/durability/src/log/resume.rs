@@ -4,10 +4,13 @@
 //! 1. headers of a torn tail are wiped out, so that they are never taken for those of groups that
 //!    were flushed, and the last good group is written again in its place and flushed: it may
 //!    have been read from a cache whose flush failed, or never came, before the restart; its mark
-//!    is made durable after that;
+//!    is made durable after that. A torn header that alone tells what the lost groups before it held stays;
 //! 2. if the log is empty, its first file is begun;
 //! 3. files of the row that are not sealed are sealed;
-//! 4. files after the last group, and remnants before the first, are freed.
+//! 4. files after the last group, and remnants before the first, are freed;
+//! 5. a torn header that was left is written over, by a group with the view of the lost ones, which tells the same: the
+//!    header is one sector, the old one or the new. Were it wiped out, a replica that stops before its next group is
+//!    flushed, say because its disk is full, would not know any more that its lost votes do not matter.
 //!
 //! So at every moment at least one file is in the row, and a log without any was lost.
 
@@ -47,6 +50,11 @@ pub(crate) fn records_of(scan: &mut LogScan, judgement: &Judgement) -> Vec<Recor
     }
     records.extend(gaps.map(|gap| Record::View(gap.view)));
     records
+}
+
+/// Whether this torn header stands where the log goes on, and tells what was lost before it.
+fn tells_of_lost(torn: &GroupHeader, tail: &Tail) -> bool {
+    (torn.number, torn.offset) == (tail.next_group, tail.offset) && tail.told_by_next
 }
 
 impl<D: Disk> Log<D> {
@@ -100,6 +108,11 @@ impl<D: Disk> Log<D> {
             }
         }
         log.free_unused(scan, judgement)?;
+        if let Some(tail) = judgement.tail
+            && scan.files[tail.file].damaged.iter().any(|torn| tells_of_lost(torn, &tail))
+        {
+            log.append_group(&[Record::View(tail.position.view)])?;
+        }
         Ok(log)
     }
 
@@ -144,7 +157,8 @@ impl<D: Disk> Log<D> {
     ) -> Result<(), LogError> {
         let file = &scan.files[tail.file];
         let name = name_of(file.use_number);
-        for torn in file.damaged.iter().filter(|header| header.offset >= tail.offset) {
+        let torn = file.damaged.iter().filter(|header| header.offset >= tail.offset);
+        for torn in torn.filter(|header| !tells_of_lost(header, &tail)) {
             self.disk.write_at(&name, torn.offset, &[0; PAGE_BYTES as usize])?;
         }
         let last = judgement.groups.last().map(|(file, index)| &scan.files[*file].groups[*index]);
