@@ -99,18 +99,17 @@ impl Agreement {
             return false;
         }
         let me = self.settings.me;
-        let counts = |id: &ReplicaId| {
-            let verified = state.accepts.of(*id).is_some_and(|vote| vote.verified);
-            verified || !self.by_link.forgers.contains(id)
+        let counts = |(id, vote): &(ReplicaId, &Vote)| {
+            let same = (vote.view, vote.digest) == (view, digest);
+            same && (vote.verified || !self.by_link.forgers.contains(id))
         };
-        let voices = state.accepts.matching(view, digest).into_iter().filter(counts);
-        let voices: Vec<ReplicaId> = voices.collect();
+        let voices = || state.accepts.all().filter(counts);
         let locked = state.locked.as_ref().is_some_and(|locked| {
             let promised = locked.view >= view && locked.batch.digest() == digest;
             promised && locked.sequence <= self.persisted
         });
-        let own = locked && voices.contains(&me);
-        own && voices.len() >= self.quorum() && self.links_vouch(slot)
+        let own = locked && voices().any(|(id, _)| id == me);
+        own && voices().count() >= self.quorum() && self.links_vouch(slot)
     }
 
     /// Whether the link by which a vote about `slot` came proves whose it is.
@@ -144,7 +143,7 @@ impl Agreement {
 
     /// The next batch is delivered.
     pub(crate) fn note_near(&mut self, slot: Slot, batch: &Batch) {
-        if self.configures(batch) {
+        if self.by_links() && self.configures(batch) {
             self.by_link.near = slot.plus(self.settings.parameters.depth);
         }
     }
@@ -267,9 +266,9 @@ impl Agreement {
         self.note_configuration();
     }
 
-    /// The same of a slot of which the log shows so later.
+    /// The same of a slot of which the log shows so later; unless the Accepts are there.
     pub(crate) fn unproven_by_log(&mut self, slot: Slot) {
-        if self.is_unproven(slot) {
+        if self.is_unproven(slot) && !self.prove(slot) {
             self.by_link.failed.insert(slot);
         }
     }

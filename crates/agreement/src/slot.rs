@@ -135,11 +135,14 @@ impl Votes {
     /// Replicas whose latest vote is for (view, digest).
     #[must_use]
     pub fn matching(&self, view: View, digest: Digest) -> Vec<ReplicaId> {
-        (0u8..)
-            .zip(&self.by_replica)
-            .filter(|(_, vote)| vote.is_some_and(|v| v.view == view && v.digest == digest))
-            .map(|(id, _)| ReplicaId(id))
-            .collect()
+        let same = |(_, vote): &(ReplicaId, &Vote)| (vote.view, vote.digest) == (view, digest);
+        self.all().filter(same).map(|(id, _)| id).collect()
+    }
+
+    /// All of them, by replica.
+    pub fn all(&self) -> impl Iterator<Item = (ReplicaId, &Vote)> {
+        let places = (0u8..).zip(&self.by_replica);
+        places.filter_map(|(id, vote)| vote.as_ref().map(|vote| (ReplicaId(id), vote)))
     }
 
     /// The (view, digest) pairs that at least `quorum` replicas voted for.

@@ -1,15 +1,17 @@
 //! When a leader closes a batch: a caller that is alone waits for nothing, many share slots.
 
+#[path = "harness/settings.rs"]
+mod settings;
+
 use bytes::Bytes;
 use perdura_agreement::pool::Source;
-use perdura_agreement::{Agreement, Effect, Now, Restart, Settings};
-use perdura_protocol::configuration::{
-    Configuration, Configurations, Durability, Member, Parameters,
-};
+use perdura_agreement::{Agreement, Effect, Now, Restart};
+use perdura_protocol::configuration::{Configuration, Configurations, Member};
 use perdura_protocol::{
     ClusterId, Digest, Faults, Frame, Message, ReplicaId, Scheme, SecretKey, SessionId, Signature,
-    Slot, Time, View, limits,
+    Slot, Time, View,
 };
+use settings::settings;
 
 const CLUSTER: ClusterId = ClusterId([7; 16]);
 
@@ -32,31 +34,9 @@ struct Leader {
 impl Leader {
     fn new() -> Leader {
         let now = Now { monotonic_ms: 1_000, wall: Time(1_000_000) };
-        let parameters = Parameters {
-            cluster: CLUSTER,
-            faults: Faults::new(1, 0).unwrap(),
-            durability: Durability::Sync,
-            depth: 8,
-            checkpoint_interval: 64,
-            checkpoint_bytes: 1 << 20,
-            checkpoint_stretch: 1,
-            max_skew_ms: 500,
-            state_limit_bytes: 1 << 30,
-            schedule: Default::default(),
-            service: Default::default(),
-            administrator: key(0).public(),
-        };
         let members = (0..3).map(|i| Member { key: key(i).public(), incarnation: 0 }).collect();
         let genesis = Configuration { id: 0, from_slot: Slot(0), members };
-        let settings = Settings {
-            me: ReplicaId(0),
-            key: key(0),
-            scheme: Scheme::KeyedHash,
-            parameters,
-            entropy: [1; 32],
-            window: limits::WINDOW,
-            one_seeder: false,
-        };
+        let settings = settings(CLUSTER, Faults::new(1, 0).unwrap(), ReplicaId(0), key);
         let configurations = Configurations::new(CLUSTER, genesis);
         let mut agreement = Agreement::new(settings, configurations, Restart::blank(), now);
         agreement.on_link(now, ReplicaId(1), true);

@@ -1,10 +1,11 @@
 //! A replica that was away fetches decisions: how fast it gets them, whoever is slow on purpose,
 //! and what it holds meanwhile (A4, A6).
 
-use perdura_agreement::{Agreement, Effect, Now, Restart, Settings};
-use perdura_protocol::configuration::{
-    Configuration, Configurations, Durability, Member, Parameters,
-};
+#[path = "harness/settings.rs"]
+mod settings;
+
+use perdura_agreement::{Agreement, Effect, Now, Restart};
+use perdura_protocol::configuration::{Configuration, Configurations, Member};
 use perdura_protocol::message::Decision;
 use perdura_protocol::statement::Kind;
 use perdura_protocol::viewchange::PrefixCertificate;
@@ -12,6 +13,7 @@ use perdura_protocol::{
     Batch, Certificate, ClusterId, Digest, Faults, Message, Record, ReplicaId, Scheme, SecretKey,
     Slot, Time, View, limits,
 };
+use settings::settings;
 use std::collections::BTreeMap;
 
 const CLUSTER: ClusterId = ClusterId([7; 16]);
@@ -47,29 +49,11 @@ fn machine_asking(
     now: Now,
     restart: Restart,
 ) -> Agreement {
-    let parameters = Parameters {
-        cluster: CLUSTER,
-        faults: Faults::new(1, 1).unwrap(),
-        durability: Durability::Sync,
-        depth: DEPTH,
-        checkpoint_interval: 1 << 20,
-        checkpoint_bytes: 1 << 30,
-        checkpoint_stretch: 1,
-        max_skew_ms: 500,
-        state_limit_bytes: 1 << 30,
-        schedule: Default::default(),
-        service: Default::default(),
-        administrator: key(0).public(),
-    };
-    let settings = Settings {
-        me: ReplicaId(ME),
-        key: key(ME),
-        scheme: Scheme::KeyedHash,
-        parameters,
-        entropy: [1; 32],
-        window: limits::WINDOW,
-        one_seeder,
-    };
+    let mut settings = settings(CLUSTER, Faults::new(1, 1).unwrap(), ReplicaId(ME), key);
+    settings.parameters.depth = DEPTH;
+    settings.parameters.checkpoint_interval = 1 << 20;
+    settings.parameters.checkpoint_bytes = 1 << 30;
+    settings.one_seeder = one_seeder;
     Agreement::new(settings, configurations, restart, now)
 }
 

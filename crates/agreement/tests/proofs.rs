@@ -1,18 +1,20 @@
 //! Accepts are counted by the links that they come over (r > 0), and looked at afterwards: what is decided so, and
 //! what becomes of it when a signature is false (A1, A3, A4).
 
+#[path = "harness/settings.rs"]
+mod settings;
+
 use bytes::Bytes;
-use perdura_agreement::{Agreement, Effect, Now, Restart, Settings};
-use perdura_protocol::configuration::{
-    Configuration, Configurations, Durability, Member, Parameters,
-};
+use perdura_agreement::{Agreement, Effect, Now, Restart};
+use perdura_protocol::configuration::{Configuration, Configurations, Member};
 use perdura_protocol::message::Decision;
 use perdura_protocol::statement::Kind;
 use perdura_protocol::viewchange::PrefixCertificate;
 use perdura_protocol::{
     Batch, Certificate, ClusterId, Digest, Faults, Frame, Message, Record, ReplicaId, Scheme,
-    SecretKey, SessionId, Signature, Slot, Time, View, limits,
+    SecretKey, SessionId, Signature, Slot, Time, View,
 };
+use settings::settings;
 
 const CLUSTER: ClusterId = ClusterId([7; 16]);
 const ME: u8 = 3;
@@ -41,31 +43,11 @@ fn two_configurations() -> Configurations {
     two
 }
 
-fn machine(configurations: Configurations) -> Agreement {
-    let parameters = Parameters {
-        cluster: CLUSTER,
-        faults: Faults::new(1, 1).unwrap(),
-        durability: Durability::Sync,
-        depth: 8,
-        checkpoint_interval: 1 << 20,
-        checkpoint_bytes: 1 << 30,
-        checkpoint_stretch: 1,
-        max_skew_ms: 500,
-        state_limit_bytes: 1 << 30,
-        schedule: Default::default(),
-        service: Default::default(),
-        administrator: key(0).public(),
-    };
-    let settings = Settings {
-        me: ReplicaId(ME),
-        key: key(ME),
-        scheme: Scheme::KeyedHash,
-        parameters,
-        entropy: [1; 32],
-        window: limits::WINDOW,
-        one_seeder: false,
-    };
-    Agreement::new(settings, configurations, Restart::blank(), at(1_000))
+fn machine(configurations: Configurations, restart: Restart) -> Agreement {
+    let mut settings = settings(CLUSTER, Faults::new(1, 1).unwrap(), ReplicaId(ME), key);
+    settings.parameters.checkpoint_interval = 1 << 20;
+    settings.parameters.checkpoint_bytes = 1 << 30;
+    Agreement::new(settings, configurations, restart, at(1_000))
 }
 
 fn signature_of(kind: Kind, from: u8, slot: Slot, digest: Digest) -> Signature {
@@ -102,8 +84,11 @@ struct Follower {
 
 impl Follower {
     fn new(configurations: Configurations) -> Follower {
-        let mut follower =
-            Follower { machine: machine(configurations), now_ms: 1_000, effects: Vec::new() };
+        Follower::started(machine(configurations, Restart::blank()))
+    }
+
+    fn started(machine: Agreement) -> Follower {
+        let mut follower = Follower { machine, now_ms: 1_000, effects: Vec::new() };
         follower.persisted();
         follower
     }
@@ -355,9 +340,8 @@ fn a_command_of_the_administrator_is_not_decided_by_links() {
     assert_eq!(follower.machine.delivered(), SLOT);
 }
 
-/// Who has executed it votes on nothing before it any more.
-#[test]
-fn a_command_of_the_administrator_waits_for_the_proof_of_what_comes_before_it() {
+/// A command of the administrator is decided in slot 2, and nobody can show slot 1.
+fn waits_for_the_proof_of_slot_1() -> (Follower, Digest) {
     let mut follower = Follower::new(configurations());
     let digest = follower.accepts(SLOT);
     follower.hears(2, falsely_signed(SLOT, digest));
@@ -368,7 +352,15 @@ fn a_command_of_the_administrator_waits_for_the_proof_of_what_comes_before_it() 
     for from in [0, 1] {
         follower.hears(from, vote(Kind::Accept, from, next, ordered));
     }
-    assert_eq!(follower.machine.delivered(), SLOT, "nobody could show slot 1");
+    assert_eq!(follower.machine.delivered(), SLOT);
+    (follower, digest)
+}
+
+/// Who has executed it votes on nothing before it any more.
+#[test]
+fn a_command_of_the_administrator_waits_for_the_proof_of_what_comes_before_it() {
+    let (mut follower, digest) = waits_for_the_proof_of_slot_1();
+    let next = SLOT.next();
     follower.waits();
     assert_eq!(follower.machine.delivered(), SLOT);
     follower.hears(1, vote(Kind::Accept, 1, SLOT, digest));
@@ -380,15 +372,8 @@ fn a_command_of_the_administrator_waits_for_the_proof_of_what_comes_before_it() 
 /// A prefix proves it as well.
 #[test]
 fn a_command_of_the_administrator_waits_for_a_prefix_below_it() {
-    let mut follower = Follower::new(configurations());
-    let digest = follower.accepts(SLOT);
-    follower.hears(2, falsely_signed(SLOT, digest));
-    follower.hears(0, vote(Kind::Accept, 0, SLOT, digest));
+    let (mut follower, digest) = waits_for_the_proof_of_slot_1();
     let next = SLOT.next();
-    let ordered = follower.accepts_of(next, administrators());
-    for from in [0, 1] {
-        follower.hears(from, vote(Kind::Accept, from, next, ordered));
-    }
     follower.waits();
     assert_eq!(follower.machine.delivered(), SLOT);
     let history = Digest::ZERO.chain(SLOT, digest);
@@ -488,4 +473,32 @@ fn a_prefix_and_the_digests_up_to_it_prove_what_comes_before() {
     assert!(!delivers(vec![digests()[0], Digest([1; 32])]));
     // What comes behind it is of no account.
     assert!(delivers([digests(), vec![Digest([1; 32])]].concat()));
+}
+
+/// Behind a batch that its log has lost, the log still shows what was decided.
+#[test]
+fn accepts_behind_a_lost_batch_prove_again_once_that_has_come() {
+    let (batch, view, writes) = (Batch::null(), View(0), Certificate::default());
+    let accepts = |slot| {
+        let digest = Batch::null().digest();
+        let signed =
+            [0, 1, 2].map(|id| (ReplicaId(id), signature_of(Kind::Accept, id, slot, digest)));
+        Certificate::new(signed.into())
+    };
+    let (lost, slot) = (SLOT, SLOT.next());
+    let digest = batch.digest();
+    let history = Digest::ZERO.chain(lost, digest).chain(slot, digest);
+    let records = vec![
+        Record::Vote { view, slot, batch: batch.clone(), writes },
+        Record::Accepts { slot, view, digest, accepts: accepts(slot) },
+        Record::Delivered { slot, history },
+    ];
+    let restart = Restart::from_log(4, Slot(0), Digest::ZERO, records, Slot(0));
+    let mut follower = Follower::started(machine(configurations(), restart));
+    assert_eq!(follower.machine.delivered(), Slot(0));
+    let decision = Decision { slot: lost, view, accepts: accepts(lost), batch };
+    let decisions = vec![decision];
+    follower.hears(0, Message::Decisions { decisions, prefix: None, between: vec![] });
+    assert_eq!(follower.machine.delivered(), slot);
+    assert_eq!(follower.shown(slot), [0, 1, 2]);
 }

@@ -1,17 +1,19 @@
 //! A follower whose disk stands still while the group goes on: what waits for the disk stays
 //! bounded (A6), because an Accept is dropped once its slot is certified without it.
 
+#[path = "harness/settings.rs"]
+mod settings;
+
 use bytes::Bytes;
 use perdura_agreement::pool::Source;
-use perdura_agreement::{Agreement, Effect, Now, Restart, Settings};
-use perdura_protocol::configuration::{
-    Configuration, Configurations, Durability, Member, Parameters,
-};
+use perdura_agreement::{Agreement, Effect, Now, Restart};
+use perdura_protocol::configuration::{Configuration, Configurations, Member};
 use perdura_protocol::statement::Kind;
 use perdura_protocol::{
     Batch, ClusterId, Digest, Faults, Frame, Message, ReplicaId, Scheme, SecretKey, SessionId,
     Slot, Time, View, limits,
 };
+use settings::settings;
 
 const LEADER: ReplicaId = ReplicaId(0);
 
@@ -26,29 +28,7 @@ fn configurations(cluster: ClusterId) -> Configurations {
 
 /// One of three that may crash, one at a time.
 fn machine(me: ReplicaId, cluster: ClusterId, now: Now) -> Agreement {
-    let parameters = Parameters {
-        cluster,
-        faults: Faults::new(1, 0).unwrap(),
-        durability: Durability::Sync,
-        depth: 8,
-        checkpoint_interval: 64,
-        checkpoint_bytes: 1 << 20,
-        checkpoint_stretch: 1,
-        max_skew_ms: 500,
-        state_limit_bytes: 1 << 30,
-        schedule: Default::default(),
-        service: Default::default(),
-        administrator: key(0).public(),
-    };
-    let settings = Settings {
-        me,
-        key: key(me.0),
-        scheme: Scheme::KeyedHash,
-        parameters,
-        entropy: [1; 32],
-        window: limits::WINDOW,
-        one_seeder: false,
-    };
+    let settings = settings(cluster, Faults::new(1, 0).unwrap(), me, key);
     Agreement::new(settings, configurations(cluster), Restart::blank(), now)
 }
 

@@ -3,16 +3,17 @@
 
 #![allow(dead_code)]
 
+mod settings;
+
 use bytes::Bytes;
 use perdura_agreement::pool::Source;
 use perdura_agreement::{Agreement, Effect, Now, Restart, Settings, Suspicion, timing};
-use perdura_protocol::configuration::{
-    Configuration, Configurations, Durability, Member, Parameters,
-};
+use perdura_protocol::configuration::{Configuration, Configurations, Member};
 use perdura_protocol::{
     Batch, ClusterId, Digest, Faults, Frame, Message, PublicKey, Record, ReplicaId, Scheme,
     SecretKey, SessionId, Slot, Time, View, limits,
 };
+use settings::settings;
 use std::collections::BTreeMap;
 
 pub struct Random(pub u64);
@@ -161,31 +162,13 @@ impl Group {
     pub fn machine(&self, i: usize, restart: Restart) -> Agreement {
         let members =
             self.keys.iter().map(|key| Member { key: key.public(), incarnation: 0 }).collect();
-        let parameters = Parameters {
-            cluster: ClusterId([7; 16]),
-            faults: self.faults,
-            durability: Durability::Sync,
-            depth: 8,
-            checkpoint_interval: 64,
-            checkpoint_bytes: 1 << 20,
-            checkpoint_stretch: 1,
-            max_skew_ms: 500,
-            state_limit_bytes: 1 << 30,
-            schedule: Default::default(),
-            service: Default::default(),
-            administrator: self.keys[0].public(),
-        };
+        let cluster = ClusterId([7; 16]);
         let first = Configuration { id: 0, from_slot: Slot(0), members };
-        let configurations = Configurations::new(parameters.cluster, first);
-        let settings = Settings {
-            me: ReplicaId(i as u8),
-            key: self.keys[i].clone(),
-            scheme: Scheme::KeyedHash,
-            parameters,
-            entropy: [i as u8; 32],
-            window: self.window,
-            one_seeder: false,
-        };
+        let configurations = Configurations::new(cluster, first);
+        let (me, key) = (ReplicaId(i as u8), |of: u8| self.keys[of as usize].clone());
+        let entropy = [i as u8; 32];
+        let settings =
+            Settings { entropy, window: self.window, ..settings(cluster, self.faults, me, key) };
         Agreement::new(settings, configurations, restart, self.clock())
     }
 
