@@ -338,16 +338,20 @@ impl Agreement {
         }
     }
 
-    /// Everything up to `slot` is decided, and this is its history: so are the own votes, if they
-    /// are all there and have that history.
+    /// Everything up to `slot` is decided, and this is its history: so are the own votes, if they, or
+    /// decisions, are all there and have that history.
     fn decide_locked(&mut self, now: Now, view: Option<View>, slot: Slot, history: Digest) -> bool {
         let mut chain = self.history;
         let mut decided = Vec::new();
         for number in self.delivered.0 + 1..=slot.0 {
-            let locked = self.slots.get(&Slot(number)).and_then(|state| state.locked.as_ref());
-            let Some(Locked { view: voted, batch, .. }) = locked else { return false };
+            let state = self.slots.get(&Slot(number));
+            let known = state.and_then(|state| {
+                let shown = state.decided.as_ref().map(|one| (one.view, &one.batch));
+                shown.or(state.locked.as_ref().map(|one| (one.view, &one.batch)))
+            });
+            let Some((voted, batch)) = known else { return false };
             chain = chain.chain(Slot(number), batch.digest());
-            let (view, batch) = (view.unwrap_or(*voted), batch.clone());
+            let (view, batch) = (view.unwrap_or(voted), batch.clone());
             decided.push((Slot(number), view, batch));
         }
         if chain != history && !seeded!(DecidedUnseen) {

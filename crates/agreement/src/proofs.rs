@@ -266,9 +266,9 @@ impl Agreement {
         self.note_configuration();
     }
 
-    /// The same of a slot of which the log shows so later; unless the Accepts are there.
+    /// The same of a slot of which the log shows so later.
     pub(crate) fn unproven_by_log(&mut self, slot: Slot) {
-        if self.is_unproven(slot) && !self.prove(slot) {
+        if self.is_unproven(slot) {
             self.by_link.failed.insert(slot);
         }
     }

@@ -4,7 +4,7 @@
 //! from the checkpoint on. Votes above that are promises only; they come back through the view
 //! change. Marks are written lazily, so the log may know less than the replica did, never more.
 
-use crate::slot::{Decided, Locked, SlotState, Vote};
+use crate::slot::{Decided, Locked, SlotState};
 use perdura_protocol::viewchange::PrefixCertificate;
 use perdura_protocol::{Batch, Certificate, Digest, Record, Slot, View, seeded};
 use std::collections::BTreeMap;
@@ -219,17 +219,12 @@ impl Restart {
                 writes: writes.clone(),
                 sequence: 0,
             });
-            // Behind a batch that is lost nothing is decided by them yet.
-            if let Some((decided, signed, accepts)) =
-                read.decisions.get(slot).filter(|one| one.1 == *digest)
-            {
-                for (id, signature) in accepts.signatures() {
-                    let (view, digest, signature) = (*decided, *signed, *signature);
-                    state.accepts.add(*id, Vote { view, digest, signature, verified: true });
-                }
-            }
             self.slots.insert(*slot, state);
         }
+        // Behind a batch that is lost no run proves what follows, but Accepts do by themselves.
+        let apart = read.decisions.range(self.delivered.next()..);
+        let apart = apart.filter_map(|(slot, _)| Some((*slot, read.candidate(*slot)?.0)));
+        decided.extend(apart);
         let above = decided.split_off(&self.prefix.slot.next());
         for (slot, decision) in above {
             let state = self.slots.entry(slot).or_insert_with(|| SlotState::new(n, 0));

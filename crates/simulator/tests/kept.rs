@@ -223,8 +223,8 @@ const KEPT: [(&str, Kept, &str, &str); 36] = [
     (
         "a start wiped out what alone told that a lost group had held no open vote (115004975)",
         Kept::Test,
-        "crates/durability/tests/log.rs",
-        "what_a_torn_header_tells_of_a_lost_group_is_never_wiped_out",
+        "crates/durability/tests/torn.rs",
+        "what_headers_tell_of_a_lost_group_is_never_forgotten",
     ),
 ];
 

@@ -345,8 +345,14 @@ impl<D: Disk> Log<D> {
         self.encode(self.key, &[], records)?;
         let room = self.files.back().map_or(0, |file| file.size_bytes);
         let mut carried = Vec::new();
-        let begins_file = self.tail + self.builder.size() > room;
-        if begins_file {
+        let mut first = self.tail == GROUPS_OFFSET;
+        if first {
+            // Of the log, or of a file whose first was torn.
+            carried = self.carry.records();
+            self.encode(self.key, &carried, records)?;
+        }
+        if self.tail + self.builder.size() > room {
+            first = true;
             carried = self.carry.records();
             self.encode(key_of(&self.identity, self.next_use), &carried, records)?;
             self.begin_file(self.builder.size())?;
@@ -392,7 +398,7 @@ impl<D: Disk> Log<D> {
         }
         self.disk.write_at(MARKS, place, &mark)?;
         self.unmarked += 1;
-        if begins_file {
+        if first {
             self.seal_previous_file()?;
         }
         self.take_in(carried.len(), records);

@@ -78,8 +78,18 @@ pub(crate) struct Tail {
     pub(crate) offset: u64,
     pub(crate) next_group: u64,
     pub(crate) position: Position,
-    // The header of a torn group after lost ones tells where they ended, and nothing else does.
-    pub(crate) told_by_next: bool,
+    pub(crate) told_by: ToldBy,
+}
+
+/// What tells where the last group ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ToldBy {
+    // It verifies.
+    Itself,
+    // It is lost, but for its header.
+    ItsHeader,
+    // It is lost, and the header of a torn group after it is all that tells.
+    TheNext,
 }
 
 /// The log as it is to be used.
@@ -254,7 +264,7 @@ fn judge_tail(
             offset: last.group.header.end(),
             next_group: last_number + 1,
             position: last.group.header.after,
-            told_by_next: false,
+            told_by: ToldBy::Itself,
         });
     }
     let next = judgement.tail.map_or(1, |tail| tail.next_group);
@@ -286,11 +296,11 @@ fn end_of(scan: &LogScan, number: u64) -> Option<Tail> {
     let own = damaged(scan).find(|(_, header)| header.number == number);
     if let Some((file, header)) = own {
         let (offset, position) = (header.end(), header.after);
-        return Some(Tail { file, offset, next_group, position, told_by_next: false });
+        return Some(Tail { file, offset, next_group, position, told_by: ToldBy::ItsHeader });
     }
     let (file, header) = damaged(scan).find(|(_, header)| header.number == next_group)?;
     let (offset, position) = (header.offset, header.before);
-    Some(Tail { file, offset, next_group, position, told_by_next: true })
+    Some(Tail { file, offset, next_group, position, told_by: ToldBy::TheNext })
 }
 
 #[cfg(test)]

@@ -4,13 +4,17 @@
 //! 1. headers of a torn tail are wiped out, so that they are never taken for those of groups that
 //!    were flushed, and the last good group is written again in its place and flushed: it may
 //!    have been read from a cache whose flush failed, or never came, before the restart; its mark
-//!    is made durable after that. A torn header that alone tells what the lost groups before it held stays;
+//!    is made durable after that. Where it was lost, and a header tells what it held, there is first a mark, durable,
+//!    that says so: perhaps only the torn header said that it had been flushed. Is that also the header that tells what
+//!    was lost, it stays;
 //! 2. if the log is empty, its first file is begun;
 //! 3. files of the row that are not sealed are sealed;
 //! 4. files after the last group, and remnants before the first, are freed;
 //! 5. a torn header that was left is written over, by a group with the view of the lost ones, which tells the same: the
-//!    header is one sector, the old one or the new. Were it wiped out, a replica that stops before its next group is
-//!    flushed, say because its disk is full, would not know any more that its lost votes do not matter.
+//!    header is one sector, the old one or the new.
+//!
+//! A replica may stop at any time before its next group is flushed, say because its disk is full. What it
+//! knew at this start of groups that are lost it knows at the next: that they are, and which of its votes were in them.
 //!
 //! So at every moment at least one file is in the row, and a log without any was lost.
 
@@ -19,7 +23,7 @@ use super::file::{DIRECTORY, GROUPS_OFFSET, MARKS, MARKS_OFFSET, encode_mark};
 use super::group::{GroupBuilder, GroupHeader, PAGE_BYTES, Position};
 use super::index::Index;
 use super::metered::Metered;
-use super::recovery::{Judgement, Tail};
+use super::recovery::{Judgement, Tail, ToldBy};
 use super::scan::{FoundGroup, LogScan, key_of};
 use super::{FileSizes, Log, LogError, LogFile, name_of, whole_pages};
 use crate::checksum::FileKey;
@@ -50,11 +54,6 @@ pub(crate) fn records_of(scan: &mut LogScan, judgement: &Judgement) -> Vec<Recor
     }
     records.extend(gaps.map(|gap| Record::View(gap.view)));
     records
-}
-
-/// Whether this torn header stands where the log goes on, and tells what was lost before it.
-fn tells_of_lost(torn: &GroupHeader, tail: &Tail) -> bool {
-    (torn.number, torn.offset) == (tail.next_group, tail.offset) && tail.told_by_next
 }
 
 impl<D: Disk> Log<D> {
@@ -109,8 +108,12 @@ impl<D: Disk> Log<D> {
         }
         log.free_unused(scan, judgement)?;
         if let Some(tail) = judgement.tail
-            && scan.files[tail.file].damaged.iter().any(|torn| tells_of_lost(torn, &tail))
+            && tail.told_by == ToldBy::TheNext
         {
+            if tail.offset == GROUPS_OFFSET {
+                let use_number = scan.files[tail.file].use_number;
+                log.disk.write_at(&name_of(use_number), 0, &log.header(use_number).encode())?;
+            }
             log.append_group(&[Record::View(tail.position.view)])?;
         }
         Ok(log)
@@ -157,8 +160,17 @@ impl<D: Disk> Log<D> {
     ) -> Result<(), LogError> {
         let file = &scan.files[tail.file];
         let name = name_of(file.use_number);
-        let torn = file.damaged.iter().filter(|header| header.offset >= tail.offset);
-        for torn in torn.filter(|header| !tells_of_lost(header, &tail)) {
+        if tail.told_by == ToldBy::ItsHeader {
+            let flushed = tail.next_group - 1;
+            let (place, mark) = encode_mark(&self.key, file.use_number, flushed);
+            self.disk.write_at(MARKS, place, &mark)?;
+            self.disk.sync(MARKS)?;
+            self.disk.sync_directory(DIRECTORY)?;
+        }
+        let tells =
+            |torn: &GroupHeader| tail.told_by == ToldBy::TheNext && torn.offset == tail.offset;
+        let torn = file.damaged.iter().filter(|torn| torn.offset >= tail.offset && !tells(torn));
+        for torn in torn {
             self.disk.write_at(&name, torn.offset, &[0; PAGE_BYTES as usize])?;
         }
         let last = judgement.groups.last().map(|(file, index)| &scan.files[*file].groups[*index]);

@@ -97,7 +97,7 @@ fn an_intact_row_is_used_as_a_whole() {
         assert_eq!(judgement.reaches_from, Slot(0));
         let offset = header(9).end();
         let tail =
-            Tail { file: 2, offset, next_group: 10, position: after(9), told_by_next: false };
+            Tail { file: 2, offset, next_group: 10, position: after(9), told_by: ToldBy::Itself };
         assert_eq!(judgement.tail, Some(tail));
     }
 }
@@ -193,7 +193,7 @@ fn the_end_is_lost_when_somebody_knows_that_it_was_flushed() {
         offset: header(5).end(),
         next_group: 6,
         position: after(5),
-        told_by_next: false,
+        told_by: ToldBy::Itself,
     };
     assert_eq!(tail, Some(expected));
     // A file that was begun after it does.
@@ -214,7 +214,7 @@ fn a_header_without_its_records_still_tells_what_was_lost() {
     let judgement = judge(&scan, Slot(0), Slot(6)).unwrap();
     assert_eq!(gaps(&scan, 0, 6), [(name_of(2), 2, 6, 6)]);
     let (offset, position) = (header(6).end(), after(6));
-    let tail = Tail { file: 1, offset, next_group: 7, position, told_by_next: false };
+    let tail = Tail { file: 1, offset, next_group: 7, position, told_by: ToldBy::ItsHeader };
     assert_eq!((judgement.tail, judgement.torn), (Some(tail), None));
     // So does that of the group after, which was torn.
     let mut scan = row(1, 2);
@@ -225,7 +225,7 @@ fn a_header_without_its_records_still_tells_what_was_lost() {
     let judgement = judge(&scan, Slot(0), Slot(5)).unwrap();
     assert_eq!(gaps(&scan, 0, 5), [(name_of(2), 1, 5, 5)]);
     let (offset, position) = (header(6).offset, after(5));
-    let tail = Tail { file: 1, offset, next_group: 6, position, told_by_next: true };
+    let tail = Tail { file: 1, offset, next_group: 6, position, told_by: ToldBy::TheNext };
     assert_eq!(judgement.tail, Some(tail));
     let torn = TornTail { file: name_of(2), offset: header(6).offset };
     assert_eq!(judgement.torn, Some(torn));
