@@ -250,6 +250,7 @@ impl Agreement {
         now: Now,
     ) -> Agreement {
         let n = settings.parameters.faults.n();
+        let restart = restart.within(n, settings.window);
         let (me, depth) = (settings.me, settings.parameters.depth);
         let fetches = Fetches::new(n, me, depth, settings.one_seeder);
         // Where the log does not bring back the prefix under which it voted (`prefix`, 3).

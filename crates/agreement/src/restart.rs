@@ -22,6 +22,8 @@ pub struct Restart {
     pub(crate) slots: BTreeMap<Slot, SlotState>,
     // Delivered marks above what the log proves.
     pub(crate) marked: BTreeMap<Slot, Digest>,
+    // Decisions in the log behind a batch that it lost.
+    apart: BTreeMap<Slot, Decided>,
     replay: Vec<(Slot, Batch)>,
     older: Vec<(Slot, Digest)>,
 }
@@ -125,6 +127,7 @@ impl Restart {
             prefix: PrefixCertificate::genesis(),
             slots: BTreeMap::new(),
             marked: BTreeMap::new(),
+            apart: BTreeMap::new(),
             replay: Vec::new(),
             older: Vec::new(),
         }
@@ -224,12 +227,24 @@ impl Restart {
         // Behind a batch that is lost no run proves what follows, but Accepts do by themselves.
         let apart = read.decisions.range(self.delivered.next()..);
         let apart = apart.filter_map(|(slot, _)| Some((*slot, read.candidate(*slot)?.0)));
-        decided.extend(apart);
+        self.apart = apart.collect();
         let above = decided.split_off(&self.prefix.slot.next());
         for (slot, decision) in above {
             let state = self.slots.entry(slot).or_insert_with(|| SlotState::new(n, 0));
             state.decided = Some(decision);
         }
+    }
+
+    /// Takes up what was decided behind a lost batch, for `n` replicas. Of a replica that had been away that may
+    /// be the whole log: what lies more than a window ahead is asked for again (A6).
+    pub(crate) fn within(mut self, n: usize, window: u64) -> Restart {
+        let reach = self.delivered.plus(window);
+        let apart = std::mem::take(&mut self.apart);
+        for (slot, decided) in apart.into_iter().take_while(|(slot, _)| *slot <= reach) {
+            let state = self.slots.entry(slot).or_insert_with(|| SlotState::new(n, 0));
+            state.decided = Some(decided);
+        }
+        self
     }
 
     /// Above the prefix, what the state is made of was decided too, and perhaps nobody else can show it.

@@ -12,7 +12,7 @@ use perdura_protocol::statement::Kind;
 use perdura_protocol::viewchange::PrefixCertificate;
 use perdura_protocol::{
     Batch, Certificate, ClusterId, Digest, Faults, Frame, Message, Record, ReplicaId, Scheme,
-    SecretKey, SessionId, Signature, Slot, Time, View,
+    SecretKey, SessionId, Signature, Slot, Time, View, limits,
 };
 use settings::settings;
 
@@ -505,4 +505,17 @@ fn what_the_log_shows_behind_a_lost_batch_is_shown_once_that_has_come() {
     assert_eq!(follower.machine.delivered(), fetched);
     assert_eq!(follower.shown(voted), [0, 1, 2]);
     assert_eq!(follower.shown(fetched), [0, 1, 2]);
+}
+
+/// Of a replica that had been away all of the log may lie behind the lost batch.
+#[test]
+fn what_the_log_shows_behind_a_lost_batch_is_taken_up_for_a_window() {
+    let (batch, view) = (Batch::null(), View(0));
+    let fetched = (2..2 * limits::WINDOW).map(|slot| {
+        let accepts = Certificate::default();
+        Record::Decision { slot: Slot(slot), view, batch: batch.clone(), accepts }
+    });
+    let restart = Restart::from_log(4, Slot(0), Digest::ZERO, fetched.collect(), Slot(0));
+    let follower = Follower::started(machine(configurations(), restart));
+    assert_eq!(follower.machine.furthest_slot(), Slot(limits::WINDOW));
 }

@@ -143,6 +143,8 @@ pub struct Log<D> {
     carry: Carry,
     index: Index,
     builder: GroupBuilder,
+    // The last file holds no group yet, or none that verifies.
+    first: bool,
     // Groups since the marks were flushed.
     unmarked: u64,
     poisoned: bool,
@@ -345,14 +347,11 @@ impl<D: Disk> Log<D> {
         self.encode(self.key, &[], records)?;
         let room = self.files.back().map_or(0, |file| file.size_bytes);
         let mut carried = Vec::new();
-        let mut first = self.tail == GROUPS_OFFSET;
-        if first {
-            // Of the log, or of a file whose first was torn.
+        if self.first {
             carried = self.carry.records();
             self.encode(self.key, &carried, records)?;
         }
         if self.tail + self.builder.size() > room {
-            first = true;
             carried = self.carry.records();
             self.encode(key_of(&self.identity, self.next_use), &carried, records)?;
             self.begin_file(self.builder.size())?;
@@ -398,7 +397,8 @@ impl<D: Disk> Log<D> {
         }
         self.disk.write_at(MARKS, place, &mark)?;
         self.unmarked += 1;
-        if first {
+        if self.first {
+            self.first = false;
             self.seal_previous_file()?;
         }
         self.take_in(carried.len(), records);
@@ -471,6 +471,7 @@ impl<D: Disk> Log<D> {
         self.next_use += 1;
         self.key = key;
         self.tail = GROUPS_OFFSET;
+        self.first = true;
         self.files.push_back(LogFile { use_number, name, size_bytes, slots: Slot(0) });
         Ok(())
     }

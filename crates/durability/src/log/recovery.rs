@@ -185,7 +185,7 @@ fn first_needed(scan: &LogScan, placed: &[Placed], checkpoint: Slot) -> usize {
     for (index, pair) in placed.windows(2).enumerate() {
         let header = &pair[1].group.header;
         let hole = header.number > pair[0].number() + 1;
-        let sealed = scan.files[pair[0].file].mark == Some(pair[0].number() + 1);
+        let sealed = scan.files[pair[0].file].sealed == Some(pair[0].number() + 1);
         let next_file = pair[1].file == pair[0].file + 1 && header.offset == GROUPS_OFFSET;
         if hole && sealed && next_file && header.before.slots <= checkpoint {
             start = index + 1;

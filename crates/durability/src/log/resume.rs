@@ -75,6 +75,7 @@ impl<D: Disk> Log<D> {
             carry: Carry::default(),
             index: Index::default(),
             builder: GroupBuilder::new(&key),
+            first: true,
             unmarked: 0,
             poisoned: false,
         }
@@ -148,6 +149,7 @@ impl<D: Disk> Log<D> {
         let use_number = scan.files[tail.file].use_number;
         self.key = key_of(&self.identity, use_number);
         self.tail = tail.offset;
+        self.first = scan.files[tail.file].groups.is_empty();
         self.next_group = tail.next_group;
         self.position = tail.position;
     }
@@ -220,7 +222,7 @@ impl<D: Disk> Log<D> {
                 continue;
             };
             let number = next.header.number;
-            let durable = pair[0].mark == Some(number) && index + 1 < tail.file;
+            let durable = pair[0].sealed == Some(number) && index + 1 < tail.file;
             if number != last.header.number + 1 || durable {
                 continue;
             }

@@ -37,7 +37,8 @@ pub(crate) struct FileScan {
     pub(crate) size_bytes: u64,
     // Its header, if it is of this use.
     pub(crate) first_group: Option<u64>,
-    // The highest flush mark.
+    // The highest flush mark in it, its seal if there is one; and in it or beside it.
+    pub(crate) sealed: Option<u64>,
     pub(crate) mark: Option<u64>,
     pub(crate) groups: Vec<FoundGroup>,
     // Headers that verify over records that do not.
@@ -186,7 +187,7 @@ fn scan_file(
             Met::Page(_) => {}
         }
     }
-    Ok(FileScan { use_number, size_bytes, first_group, mark, groups, damaged })
+    Ok(FileScan { use_number, size_bytes, first_group, sealed, mark, groups, damaged })
 }
 
 /// Reads the whole log.

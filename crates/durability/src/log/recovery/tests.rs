@@ -33,11 +33,13 @@ fn header(number: u64) -> GroupHeader {
 fn file(use_number: u64, last: bool) -> FileScan {
     let first = (use_number - 1) * PER_FILE + 1;
     let group = |number| FoundGroup { header: header(number), records: Vec::new() };
+    let mark = Some(first + PER_FILE - u64::from(last));
     FileScan {
         use_number,
         size_bytes: GROUPS_OFFSET + PER_FILE * PAGE_BYTES,
         first_group: Some(first),
-        mark: Some(first + PER_FILE - u64::from(last)),
+        sealed: mark,
+        mark,
         groups: (first..first + PER_FILE).map(group).collect(),
         damaged: Vec::new(),
     }
@@ -160,9 +162,13 @@ fn only_freed_files_leave_a_remnant() {
     // The file before is not sealed after what stands in it: its end rotted.
     for mark in [None, Some(3), Some(5)] {
         let mut scan = without_second();
-        scan.files[0].mark = mark;
+        (scan.files[0].sealed, scan.files[0].mark) = (mark, mark);
         assert_eq!(gaps(&scan, 9, 9), [(name_of(1), 3, 4, 6)], "{mark:?}");
     }
+    // A mark beside it says that a group was flushed that stood in it and is lost.
+    let mut scan = without_second();
+    (scan.files[0].sealed, scan.files[0].mark) = (None, Some(4));
+    assert_eq!(gaps(&scan, 9, 9), [(name_of(1), 3, 4, 6)]);
     // The first group of the next file is gone too.
     let mut scan = without_second();
     lose(&mut scan, 7);
@@ -174,7 +180,7 @@ fn only_freed_files_leave_a_remnant() {
     // The hole is inside a file whose mark was lost.
     let mut scan = row(1, 3);
     lose(&mut scan, 2);
-    scan.files[0].mark = Some(2);
+    (scan.files[0].sealed, scan.files[0].mark) = (Some(2), Some(2));
     assert_eq!(gaps(&scan, 9, 9), [(name_of(1), 1, 2, 2)]);
 }
 
@@ -197,7 +203,7 @@ fn the_end_is_lost_when_somebody_knows_that_it_was_flushed() {
     };
     assert_eq!(tail, Some(expected));
     // A file that was begun after it does.
-    scan.files.push(FileScan { groups: Vec::new(), mark: None, ..file(3, true) });
+    scan.files.push(FileScan { groups: Vec::new(), sealed: None, mark: None, ..file(3, true) });
     assert_eq!(lost(&scan, 9).votes_through, None);
     // Everything is gone but a mark.
     let mut scan = row(4, 4);
