@@ -15,10 +15,11 @@ use perdura_protocol::configuration::{Durability, Parameters, Schedule, ServiceK
 use perdura_protocol::{ClusterId, Faults, ReplicaId, SecretKey, Slot};
 use perdura_replica::node::StateTransfer;
 use std::fs::{self, DirBuilder};
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
 
 /// First port with --hosts, where nobody can try which are free.
 const BASE_PORT: u16 = 7400;
@@ -321,17 +322,29 @@ impl Place {
     }
 }
 
+/// The UDP ports of the numbers that this process found free last: taken as long as it runs, so that no
+/// other one finds them free, or tries them, before a replica of this one listens there.
+static RESERVED: Mutex<Vec<UdpSocket>> = Mutex::new(Vec::new());
+
 /// The first of `count` free ports in a row.
 fn free_ports(count: usize) -> Result<u16> {
     let room = FREE_PORTS.len() - count;
+    let mut reserved = RESERVED.lock().unwrap_or_else(PoisonError::into_inner);
+    reserved.clear();
     for _ in 0..256 {
         let chance = usize::from(u16::from_le_bytes(random()?)) % room;
         let base = FREE_PORTS.start + chance as u16;
         let ports = base..base + count as u16;
+        let ours = ports.clone().map_while(|port| UdpSocket::bind(("127.0.0.1", port)).ok());
+        let ours: Vec<UdpSocket> = ours.collect();
+        if ours.len() < count {
+            continue;
+        }
         // All are held until the last is tried.
         let held: Vec<TcpListener> =
             ports.map_while(|port| TcpListener::bind(("127.0.0.1", port)).ok()).collect();
         if held.len() == count {
+            *reserved = ours;
             return Ok(base);
         }
     }
@@ -447,6 +460,15 @@ fn make_private_directory(path: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Another process tries them by the same means, and finds them taken, though nobody listens there yet.
+    #[test]
+    fn ports_that_were_found_free_are_found_by_no_other_process() {
+        let base = free_ports(3).unwrap();
+        let taken = |port: &u16| UdpSocket::bind(("127.0.0.1", *port)).is_err();
+        assert!((base..base + 3).all(|port| taken(&port)));
+        assert!((base..base + 3).all(|port| TcpListener::bind(("127.0.0.1", port)).is_ok()));
+    }
 
     #[test]
     fn places_follow_the_base_port_and_the_hosts() {
