@@ -26,8 +26,8 @@ fn a_torn_group_never_speaks_for_a_lost_one() {
     assert_eq!(lost_votes(&disk), None);
 }
 
-/// Group 6 of 7, with the last view, is lost, but for its header or as a whole; that it was flushed only the header of
-/// group 7 says, which was torn, in the same file or as the first of the next. And the name of that file.
+/// The last group that was flushed, with the last view, is lost, but for its header or as a whole. That it was flushed
+/// only the header of the torn group behind it says, in the same file or as the first of the next; the name of that file.
 fn torn_behind_a_lost_group(next_file: bool, header_too: bool) -> (MemoryDisk, String) {
     let first = if next_file { vec![configuration(1)] } else { vec![] };
     let mut groups = vec![first, vec![vote(0, 1, 1), delivered(1)]];
