@@ -1,8 +1,9 @@
 //! What a log says after a crash: the agreed history, and what this replica promised.
 //!
-//! Decided is what a Delivered mark, a Decision or a certificate in the log proves, in one run
-//! from the checkpoint on. Votes above that are promises only; they come back through the view
-//! change. Marks are written lazily, so the log may know less than the replica did, never more.
+//! Decided is what a Delivered mark, a Decision or a certificate in the log proves: in one run from the
+//! checkpoint on, and behind a batch that the log lost, for a window, where a Decision or Accepts prove a slot
+//! by itself. Votes above that are promises only; they come back through the view change. Marks are written
+//! lazily, so the log may know less than the replica did, never more.
 
 use crate::slot::{Decided, Locked, SlotState};
 use perdura_protocol::viewchange::PrefixCertificate;
