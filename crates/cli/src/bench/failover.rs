@@ -14,6 +14,7 @@ use clap::{Args, ValueEnum};
 use perdura_client::{Client, Options as CallOptions};
 use serde_json::{Value, json};
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -24,8 +25,15 @@ use tokio::time::Instant;
 /// So long a replica may take to be back before the next round.
 const BACK: Duration = Duration::from_secs(120);
 
-/// A replica that is back is so many slots behind at most.
+/// A replica that is back is at most so many slots behind what the newest had executed [`LOOKS`] looks before.
 const NEAR: u64 = 64;
+
+/// Replicas tell every 100 ms where they are, each at moments of its own, and groups execute thousands of slots in a second:
+/// what one says is compared with what another one said longer ago than that.
+const LOOKS: usize = 3;
+
+/// Between two looks at all replicas.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// A cluster has to take its keys within this time for each of its commands.
 const LOADING: Duration = Duration::from_secs(60);
@@ -338,11 +346,16 @@ impl One<'_> {
     /// Waits until all replicas are active, near each other, in one view; gives its leader.
     async fn all_there(&self) -> Result<Leader> {
         let begun = Instant::now();
+        let mut looks = Looks::default();
         loop {
             let reports = self.ask().await?;
-            let newest = reports.iter().map(|report| report.executed).max().unwrap_or_default();
+            if reports.len() < self.cluster.replicas.len() {
+                // One did not answer, which may have taken long.
+                looks = Looks::default();
+            }
+            let least = looks.near_from(reports.iter().map(|report| report.executed));
             let there = |report: &status::Report| {
-                report.state == "active" && report.executed + NEAR >= newest
+                report.state == "active" && least.is_some_and(|least| report.executed >= least)
             };
             let view = reports.iter().map(|report| report.view).max().unwrap_or_default();
             let all = reports.len() == self.cluster.replicas.len()
@@ -353,8 +366,21 @@ impl One<'_> {
             if begun.elapsed() > BACK {
                 bail!("not all replicas were active again within {} s", BACK.as_secs());
             }
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            tokio::time::sleep(LOOK).await;
         }
+    }
+}
+
+/// How far the newest replica was, at the last looks.
+#[derive(Default)]
+struct Looks(VecDeque<u64>);
+
+impl Looks {
+    /// What a replica has executed that is near the newest, when all have executed this. None in the first looks.
+    fn near_from(&mut self, executed: impl Iterator<Item = u64>) -> Option<u64> {
+        let before = if self.0.len() == LOOKS { self.0.pop_front() } else { None };
+        self.0.push_back(executed.max().unwrap_or_default());
+        before.map(|newest| newest.saturating_sub(NEAR))
     }
 }
 
@@ -371,5 +397,20 @@ mod tests {
         let table = table(&rounds);
         assert!(table.contains("NEXT WRITE MS") && table.lines().count() == 5, "{table}");
         assert_eq!(summary(&[]), (0.0, 0.0));
+    }
+
+    #[test]
+    fn replicas_that_tell_at_other_moments_are_near_and_one_that_is_behind_is_not() {
+        // 10,000 slots in a second, and reports of every 100 ms, the second one's half of that later.
+        let told = |at_ms: u64, phase_ms: u64| (at_ms - (at_ms - phase_ms) % 100) * 10;
+        let mut looks = Looks::default();
+        let near: Vec<Option<bool>> = (20..30)
+            .map(|look| {
+                let (first, second) = (told(look * 50 + 3, 0), told(look * 50 + 3, 55));
+                let least = looks.near_from([first, second].into_iter());
+                least.map(|least| first.min(second) >= least && first - 2500 < least)
+            })
+            .collect();
+        assert_eq!(near, [[None].repeat(LOOKS), [Some(true)].repeat(10 - LOOKS)].concat());
     }
 }
