@@ -156,13 +156,15 @@ class Bench:
         return [Choice(number, placement) for placement in placements for number in numbers]
 
     def calibrate(self):
-        """Finds the best ways of connecting, and returns what was measured for that."""
+        """Finds the best ways of connecting, and returns what was measured for that: of two tries of each way the
+        faster one, for a server that compiles while it runs is slower in the first."""
         measured = []
         for system in list(self.systems):
             choices = {callers: self.choices(system, callers) for callers in self.options.callers}
             runs = [(callers, choice, CALIBRATION_WARM_UP_S, CALIBRATION_S)
                     for callers in choices for choice in choices[callers] if len(choices[callers]) > 1]
-            results = self.or_leave_out(system, runs, "the calibration") if runs else []
+            tries = self.or_leave_out(system, 2 * runs, "the calibration") if runs else []
+            results = [max(pair, key=lambda result: result["writes_s"]) for pair in zip(tries[:len(runs)], tries[len(runs):])]
             measured += results
             for callers in choices:
                 speeds = {chosen(r): r["writes_s"] for r in results if r["callers"] == callers}

@@ -107,6 +107,15 @@ class Rounds(unittest.TestCase):
         self.assertEqual([row["connections"] for row in report["medians"]], [8])
         self.assertEqual([row["connections"] for row in report["medians_equal"]], [64])
 
+    def test_the_calibration_tries_each_way_twice(self):
+        options = Options()
+        options.connections = ["1", "8"]
+        with tempfile.TemporaryDirectory() as data:
+            bench = bench_peers.Bench(options, Processes(), Path(data), [Fake("zookeeper", 50, 100, 200, 150)], {})
+            measured = bench.calibrate()
+        self.assertEqual([(r["connections"], r["writes_s"]) for r in measured], [(1, 200), (8, 150)])
+        self.assertEqual(bench.best["zookeeper", 64].connections, 1)
+
     def test_the_basis_names_who_is_there(self):
         self.assertEqual(basis(["etcd", "zookeeper"]), "the better of etcd and ZooKeeper")
         self.assertEqual(basis(["zookeeper"]), "ZooKeeper")
