@@ -255,14 +255,15 @@ impl Agreement {
         writer.prefix(prefix);
         writer.count(prefixes_ahead.len());
         prefixes_ahead.values().for_each(|prefix| writer.prefix(prefix));
-        writer.count(prefix_votes.len());
-        for (slot, votes) in prefix_votes {
-            writer.put(slot);
-            for vote in votes {
-                writer.optional(*vote, |writer, (history, signature)| {
-                    writer.put(&history);
-                    writer.put(&signature);
-                });
+        for votes in prefix_votes.all() {
+            // Their order is that in which they make room, which takes more of them than are checked.
+            let votes: std::collections::BTreeMap<Slot, _> =
+                votes.iter().map(|vote| (vote.slot, vote)).collect();
+            writer.count(votes.len());
+            for (slot, vote) in votes {
+                writer.put(&slot);
+                writer.put(&vote.history);
+                writer.put(&vote.signature);
             }
         }
         writer.count(own_histories.len());
@@ -334,7 +335,7 @@ impl Agreement {
         writer.votes(writes, self.n(), |vote| {
             whole || vote.view > current || (vote.view == current && !locked_here)
         });
-        let read = decided.is_none() || self.by_link.reads(slot);
+        let read = decided.is_none() || self.is_unproven(slot);
         writer.votes(accepts, self.n(), |_| whole || read);
         writer.optional(locked.as_ref(), |writer, locked| {
             writer.put(&locked.view);
@@ -444,6 +445,7 @@ impl Agreement {
             fetches: _,
             state_coming: _,
             taken_up: _,
+            unproven_since: _,
             // How long a leader may take, and whose signatures are looked at: time again.
             demand: _,
             // How long a batch gathers.

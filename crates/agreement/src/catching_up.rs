@@ -10,6 +10,11 @@ use perdura_protocol::statement::Kind;
 use perdura_protocol::viewchange::PrefixCertificate;
 use perdura_protocol::{Certificate, Digest, ReplicaId, Slot, limits};
 
+/// Whose answers bring nothing that proves what comes next for so long asks for a state. That is for the end of
+/// a configuration: who has gone past it may be too few of its members to testify, and has a state that was
+/// certified then.
+const UNPROVEN_MS: u64 = 3_000;
+
 /// So many answers that came early are taken up in a round of input, at most: each may be 4 MiB of batches to
 /// verify and to execute.
 const EARLY_ANSWERS: u64 = 3;
@@ -34,9 +39,24 @@ impl Agreement {
     /// A tick: who did not answer in time is not waited for.
     pub(crate) fn watch_fetches(&mut self, now: Now) {
         self.fetches.expire(now.monotonic_ms);
+        self.watch_unproven(now);
         self.begin_round(now);
         if self.fetches.under_way() || self.state_coming.is_some() {
             self.fetch_more(now);
+        }
+    }
+
+    /// Asks for a state where fetching has brought no proof for long.
+    fn watch_unproven(&mut self, now: Now) {
+        let Some((delivered, since_ms)) = self.unproven_since else { return };
+        if delivered != self.delivered {
+            self.unproven_since = None;
+        } else if now.monotonic_ms >= since_ms + UNPROVEN_MS {
+            self.unproven_since = Some((delivered, now.monotonic_ms));
+            if self.delivered_elsewhere() > delivered {
+                self.marks.states_for_proofs += 1;
+                self.effects.push_back(Effect::FetchState { checkpoint: delivered.next() });
+            }
         }
     }
 
@@ -185,8 +205,7 @@ impl Agreement {
             next = next.next();
             fresh.push(decision);
         }
-        let proven_prefix = self.covered(&fresh, &between, prefix.as_ref());
-        let covered = proven_prefix.unwrap_or_default();
+        let covered = self.covered(now, &fresh, &between, prefix).unwrap_or_default();
         for decision in fresh {
             let proven = self.proven(&decision);
             if decision.slot > covered && !proven {
@@ -205,12 +224,6 @@ impl Agreement {
                 assert!(held.batch.digest() == batch.digest(), "two decisions for a slot: stop");
             }
             state.decided = Some(Decided { view, batch, accepts });
-            if proven {
-                self.proven_elsewhere(slot);
-            }
-        }
-        if let Some(prefix) = prefix.filter(|prefix| proven_prefix == Some(prefix.slot)) {
-            self.learn_prefix(now, prefix);
         }
         self.deliver_decided(now);
         let progress = self.delivered > before;
@@ -219,33 +232,41 @@ impl Agreement {
         if asked && !progress && last > before && !self.holds_next() {
             self.fetches.failed(now.monotonic_ms, from);
             self.fetches.distrust(from);
+            let since = self.unproven_since.filter(|(delivered, _)| *delivered == before);
+            self.unproven_since = since.or(Some((before, now.monotonic_ms)));
         }
     }
 
-    /// The slot up to which a certified prefix proves these decisions, if it does. Behind the last one,
-    /// `between` says what was decided up to there; whether there is a configuration in between of which
+    /// The slot up to which a certified prefix proves these decisions, if one does: the one that came with them, or one that
+    /// is known here. Behind the last one, `between` says what was decided up to there; whether there is a configuration in between of which
     /// this replica does not know, it can tell as far as the pipeline reaches.
     fn covered(
         &mut self,
+        now: Now,
         decisions: &[Decision],
         between: &[Digest],
-        prefix: Option<&PrefixCertificate>,
+        prefix: Option<PrefixCertificate>,
     ) -> Option<Slot> {
-        let prefix = prefix.filter(|prefix| prefix.slot <= self.reach())?;
         let last = decisions.last()?.slot;
         let known = decisions.iter().map(|decision| (decision.slot, decision.batch.digest()));
         let behind = (last.0 + 1..).map(Slot).zip(between.iter().copied());
-        let mut history: Digest = self.history;
-        for (slot, digest) in known.chain(behind).take_while(|(slot, _)| *slot <= prefix.slot) {
+        let (reach, mut history) = (self.reach(), self.history);
+        let mut chain: Vec<(Slot, Digest)> = Vec::new();
+        for (slot, digest) in known.chain(behind).take_while(|(slot, _)| *slot <= reach) {
             history = history.chain(slot, digest);
-            if slot == prefix.slot
-                && history == prefix.history
-                && self.judge(|_, verifier| verifier.prefix(prefix))
-            {
-                return Some(slot);
-            }
+            chain.push((slot, history));
         }
-        None
+        if let Some(prefix) = prefix
+            && chain.contains(&(prefix.slot, prefix.history))
+            && self.judge(|_, verifier| verifier.prefix(&prefix))
+        {
+            self.learn_prefix(now, prefix);
+        }
+        let ahead = &self.prefixes_ahead;
+        let certified = |(slot, history): &&(Slot, Digest)| {
+            ahead.get(slot).is_some_and(|prefix| prefix.history == *history)
+        };
+        chain.iter().rev().find(certified).map(|(slot, _)| *slot)
     }
 
     /// Whether a quorum of Accepts proves the decision. With r = 0 nobody lies about one.

@@ -38,7 +38,6 @@ impl Agreement {
             }
             self.try_new_view(now);
         }
-        self.repeat_prefixes();
         self.fetch_if_behind(now);
         self.status_delivered = self.delivered;
     }

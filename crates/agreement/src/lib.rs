@@ -41,6 +41,7 @@ mod peers;
 mod penalty;
 pub mod pool;
 mod prefix;
+mod prefix_votes;
 mod proofs;
 mod restart;
 mod rules;

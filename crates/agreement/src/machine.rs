@@ -8,6 +8,7 @@ use crate::marks::Marks;
 use crate::peers::PeerStatus;
 use crate::penalty::{Misbehaviour, Trust, is_signed};
 use crate::pool::Pool;
+use crate::prefix_votes::PrefixVotes;
 use crate::proofs::ByLink;
 use crate::rules::Standing;
 use crate::slot::{SlotState, Vote};
@@ -183,7 +184,7 @@ pub struct Agreement {
     // A higher one that this replica has yet to deliver. It is no base before that: who would
     // vote above it could wait for batches that nobody is left to send.
     pub(crate) prefixes_ahead: BTreeMap<Slot, PrefixCertificate>,
-    pub(crate) prefix_votes: BTreeMap<Slot, Vec<Option<(Digest, Signature)>>>,
+    pub(crate) prefix_votes: PrefixVotes,
     pub(crate) own_histories: BTreeMap<Slot, Digest>,
     // The sequence number at which everything delivered is logged.
     pub(crate) logged_at: u64,
@@ -225,6 +226,8 @@ pub struct Agreement {
     pub(crate) status_delivered: Slot,
     pub(crate) fetches: Fetches,
     pub(crate) by_link: ByLink,
+    // Since when what is fetched next to this slot comes without anything that proves it.
+    pub(crate) unproven_since: Option<(Slot, u64)>,
     // The view in which the own log fell so far behind that nothing more is delivered until it has
     // caught up.
     pub(crate) lags_since: Option<View>,
@@ -280,7 +283,7 @@ impl Agreement {
             executed: restart.delivered,
             prefix: restart.prefix,
             prefixes_ahead: BTreeMap::new(),
-            prefix_votes: BTreeMap::new(),
+            prefix_votes: PrefixVotes::new(n),
             own_histories: BTreeMap::new(),
             logged_at: 0,
             executing: VecDeque::new(),
@@ -312,6 +315,7 @@ impl Agreement {
             status_delivered: restart.delivered,
             fetches,
             by_link: ByLink::default(),
+            unproven_since: None,
             lags_since: None,
             execution_held: false,
             appended: 0,
@@ -329,7 +333,7 @@ impl Agreement {
             agreement.view_sequence = agreement.persist(Record::View(View(0)));
         }
         agreement.deliver_decided(now);
-        agreement.prove_restarted();
+        agreement.note_configuration();
         let read = agreement.slots.keys().copied().filter(|slot| *slot <= restarted_at);
         let shown: Vec<Slot> = read.filter(|slot| !agreement.is_unproven(*slot)).collect();
         shown.into_iter().for_each(|slot| agreement.forget_fetched(slot));

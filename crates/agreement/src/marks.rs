@@ -24,6 +24,8 @@ pub struct Marks {
     pub decisions_proven: u64,
     /// Those where too few were.
     pub accepts_not_genuine: u64,
+    /// Times that a state was asked for because nothing proved what was fetched.
+    pub states_for_proofs: u64,
     /// Times that decisions of others moved this replica on.
     pub decisions_fetched: u64,
     /// Answers with decided batches that came before their turn.

@@ -360,7 +360,6 @@ impl Agreement {
         for (slot, view, batch) in decided {
             let decided = Decided { view, batch, accepts: Certificate::default() };
             self.slot_mut(now, slot).decided.get_or_insert(decided);
-            self.unproven_by_log(slot);
         }
         true
     }
@@ -393,7 +392,7 @@ impl Agreement {
                 return;
             };
             let decided = match self.configuration_is_near(slot, &decided.batch) {
-                true if self.waits_for_proof(slot) => return,
+                true if self.waits_for_proof(now, slot) => return,
                 // With the proof, if it has one now.
                 true => self.slots.get(&slot).and_then(|s| s.decided.clone()).unwrap_or(decided),
                 false => decided,
@@ -495,7 +494,7 @@ impl Agreement {
         } else {
             self.hold(logged_at, Held::Broadcast(message));
         }
-        self.add_prefix_vote(me, slot, history, signature);
+        self.prefix_votes.add(me, slot, history, signature, self.most_prefix_votes());
         self.try_certify_prefix(now, slot);
     }
 
@@ -525,39 +524,18 @@ impl Agreement {
         if slot <= self.prefix.slot || slot > end {
             return;
         }
-        self.add_prefix_vote(from, slot, history, signature);
+        self.prefix_votes.add(from, slot, history, signature, self.most_prefix_votes());
         self.try_certify_prefix(now, slot);
-    }
-
-    fn add_prefix_vote(
-        &mut self,
-        from: ReplicaId,
-        slot: Slot,
-        history: Digest,
-        signature: Signature,
-    ) {
-        let n = self.n();
-        let votes = self.prefix_votes.entry(slot).or_insert_with(|| vec![None; n]);
-        votes[from.index()] = Some((history, signature));
-        // A liar may name any slot: what is kept is bounded by the window's own prefixes.
-        while self.prefix_votes.len() > (self.settings.window / self.prefix_interval()) as usize * 4
-        {
-            self.prefix_votes.pop_last();
-        }
     }
 
     pub(crate) fn try_certify_prefix(&mut self, now: Now, slot: Slot) {
         if slot <= self.prefix.slot || slot > self.reach() {
             return;
         }
-        let Some(votes) = self.prefix_votes.get(&slot) else { return };
         let Some(governing) = self.configurations.governing(slot) else { return };
         let configuration = governing.id;
         let quorum = self.settings.parameters.faults.witnesses();
-        let named: Vec<(ReplicaId, Digest, Signature)> = (0u8..)
-            .zip(votes)
-            .filter_map(|(id, vote)| vote.map(|(history, sig)| (ReplicaId(id), history, sig)))
-            .collect();
+        let named = self.prefix_votes.about(slot);
         let Some(history) = named
             .iter()
             .map(|(_, history, _)| *history)
@@ -565,9 +543,6 @@ impl Agreement {
         else {
             return;
         };
-        if self.passes_over(slot) {
-            return;
-        }
         let matching: Vec<(ReplicaId, Signature)> = named
             .iter()
             .filter(|(_, h, _)| *h == history)
@@ -591,9 +566,7 @@ impl Agreement {
         }
         for liar in liars {
             self.misbehaved(liar, Misbehaviour::BadSignature);
-            if let Some(votes) = self.prefix_votes.get_mut(&slot) {
-                votes[liar.index()] = None;
-            }
+            self.prefix_votes.forget(liar, slot);
         }
         if genuine.len() >= quorum {
             let certificate = Certificate::new(genuine);

@@ -21,14 +21,10 @@ use perdura_protocol::message::Message;
 use perdura_protocol::statement::Kind;
 use perdura_protocol::viewchange::PrefixCertificate;
 use perdura_protocol::{Digest, Record, Slot, View, limits};
-use std::collections::BTreeMap;
 
-/// Of the prefixes that are proven and not delivered here so many are kept: the first ones, which prove what comes
-/// next, and the last one.
+/// Of the prefixes that are proven and not delivered here so many are kept, and those within reach: the first ones,
+/// which prove what comes next, and the last one.
 const PREFIXES_AHEAD: usize = 4;
-
-/// Of what waits to be certified so much is said again with each heartbeat.
-const REPEATED_PREFIXES: usize = 4;
 
 impl Agreement {
     /// Delivered slots between two signed prefixes. Where Accepts count by link there is one within the
@@ -39,9 +35,14 @@ impl Agreement {
         most.min(reach).max(1)
     }
 
+    /// Of each replica so many signed prefixes are kept: as many as it signs for itself and for others while the
+    /// window moves once.
+    pub(crate) fn most_prefix_votes(&self) -> usize {
+        (self.settings.window / self.prefix_interval()) as usize * 4
+    }
+
     /// Whether this replica knows of no prefix near the slots that it has delivered, though others
-    /// can give it one that it is able to judge, or has delivered some that only a prefix proves; the driver
-    /// asks them.
+    /// can give it one that it is able to judge, or has a batch that waits for one; the driver asks them.
     #[must_use]
     pub fn lacks_prefix(&self) -> bool {
         let far = self.delivered > self.prefix.slot.plus(self.settings.window / 4);
@@ -62,9 +63,11 @@ impl Agreement {
     pub(crate) fn learn_prefix(&mut self, now: Now, prefix: PrefixCertificate) {
         if prefix.slot > self.delivered.max(self.prefix.slot) {
             self.prefixes_ahead.entry(prefix.slot).or_insert(prefix);
+            let next_to_last = self.prefixes_ahead.keys().nth_back(1).copied();
+            // What proves something that may come next stays.
+            let further = next_to_last.filter(|slot| *slot > self.reach());
             if self.prefixes_ahead.len() > PREFIXES_AHEAD {
-                let next_to_last = self.prefixes_ahead.keys().nth_back(1).copied();
-                next_to_last.and_then(|slot| self.prefixes_ahead.remove(&slot));
+                further.and_then(|slot| self.prefixes_ahead.remove(&slot));
             }
         } else if prefix.slot > self.prefix.slot {
             self.take_prefix(now, prefix);
@@ -85,7 +88,6 @@ impl Agreement {
         if let Some(own) = self.own_histories.get(&prefix.slot) {
             assert!(*own == prefix.history, "history differs from a certified one: stop");
         }
-        self.leaves_unproven(prefix.slot);
         let window_before = self.vote_window();
         self.prefix = prefix.clone();
         self.forget_unproven(prefix.slot);
@@ -104,24 +106,15 @@ impl Agreement {
         }
     }
 
-    /// What this replica has signed and others may have missed, while it waits for that to be certified.
-    pub(crate) fn repeat_prefixes(&mut self) {
-        if !self.needs_prefix() || self.logged_at > self.persisted {
-            return;
-        }
-        // Those that others signed without being asked, and the last one.
-        let open = self.own_histories.range(self.prefix.slot.next()..);
-        let last = open.clone().next_back();
-        let open = open.filter(|(slot, _)| slot.0.is_multiple_of(self.prefix_interval()));
-        let open = open.take(REPEATED_PREFIXES).chain(last);
-        let open: BTreeMap<Slot, Digest> = open.map(|(slot, history)| (*slot, *history)).collect();
-        for (slot, history) in open {
-            if !self.governs(slot) {
-                continue;
-            }
+    /// What this replica has executed up to `slot`, signed once more for who lacks the proof of it (r > 0). It is on
+    /// disk here, and `history` is what it was.
+    #[must_use]
+    pub fn testimony(&self, slot: Slot, history: Digest) -> Option<Message> {
+        let signs = self.governs(slot) && slot <= self.executed;
+        signs.then(|| {
             let signature = self.sign(Kind::Prefix, View(0), slot, history);
-            self.effects.push_back(Effect::Broadcast(Message::Prefix { slot, history, signature }));
-        }
+            Message::Prefix { slot, history, signature }
+        })
     }
 
     /// Whether this replica, and not a former incarnation of it, is the member in a slot. With its state lost it may
@@ -157,7 +150,7 @@ impl Agreement {
             let state = entry.remove();
             self.held_proposal_bytes -= state.held_bytes();
         }
-        self.prefix_votes = self.prefix_votes.split_off(&self.prefix.slot.next());
+        self.prefix_votes.forget_through(self.prefix.slot);
         self.own_histories = self.own_histories.split_off(&self.prefix.slot.next());
     }
 }

@@ -33,7 +33,7 @@ use perdura_protocol::codec::encode_count;
 use perdura_protocol::keys::Claim;
 use perdura_protocol::statement::{Kind, STATEMENT_BYTES};
 use perdura_protocol::{Batch, Certificate, Digest, Encode, Record, ReplicaId, Slot, View, seeded};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// So long slots wait for a prefix that proves them.
 const PROOF_MS: u64 = 200;
@@ -44,43 +44,33 @@ const MOST_INTERVALS: u64 = 2;
 /// With fewer slots in agreement at once, prefixes would cost more than the Accepts that they spare.
 const LEAST_DEPTH: u64 = 8;
 
-/// A slot that nobody here can show needs a prefix, and others are asked for one, after this time.
+/// A batch that waits for the proof of those before it makes others be asked for a prefix after this time.
 const ASKED_MS: u64 = 1_000;
 
 /// What was decided by link.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ByLink {
-    // Not looked at yet, in the order of the decisions, and when these were made.
-    open: Vec<(Slot, u64)>,
-    // Too few of the Accepts were genuine, or they are lost; and since when the first such slot is the first.
-    failed: BTreeSet<Slot>,
-    first_failed: Option<(Slot, u64)>,
+    // Not looked at yet, and when they were decided.
+    open: BTreeMap<Slot, u64>,
     // Who signed an Accept falsely.
     forgers: BTreeSet<ReplicaId>,
     // What was delivered when the latest configuration became known: until then links were those of another.
     learned_at: Slot,
-    // A batch waits for the proof of those before it, or a prefix for another.
-    held: bool,
+    // Since when a batch waits for the proof of those before it.
+    held_ms: Option<u64>,
     // So far reaches what may be in agreement together with the last delivered batch that may order a configuration.
     near: Slot,
 }
 
 impl ByLink {
-    /// Whether Accepts of the slot may still be looked at.
-    pub fn reads(&self, slot: Slot) -> bool {
-        self.open.iter().any(|(open, _)| *open == slot) || self.failed.contains(&slot)
-    }
-
     /// Everything but times, as bytes to compare.
     pub fn encode(&self, out: &mut Vec<u8>) {
         encode_count(self.open.len(), out);
-        self.open.iter().for_each(|(slot, _)| slot.encode(out));
-        encode_count(self.failed.len(), out);
-        self.failed.iter().for_each(|slot| slot.encode(out));
+        self.open.keys().for_each(|slot| slot.encode(out));
         encode_count(self.forgers.len(), out);
         self.forgers.iter().for_each(|replica| replica.encode(out));
         self.learned_at.encode(out);
-        out.push(u8::from(self.held));
+        out.push(u8::from(self.held_ms.is_some()));
         self.near.encode(out);
     }
 }
@@ -151,17 +141,20 @@ impl Agreement {
     /// Whether a decided batch near a new configuration has to wait for the proof of what was decided up to it.
     /// Who knows of that configuration votes on nothing below it any more, so nothing below is left to such votes; unless
     /// others have gone on, and can show all of it.
-    pub(crate) fn waits_for_proof(&mut self, slot: Slot) -> bool {
+    pub(crate) fn waits_for_proof(&mut self, now: Now, slot: Slot) -> bool {
         self.prove_open();
         let covered = self.prefixes_ahead.last_key_value().is_some_and(|(ahead, _)| *ahead >= slot);
-        let waits = self.by_link.failed.first().is_some_and(|failed| *failed <= slot) && !covered;
-        self.by_link.held |= waits;
+        let mut below = self.slots.range(self.prefix.slot.next()..=slot).map(|(slot, _)| *slot);
+        let waits = !covered && below.any(|slot| self.is_unproven(slot));
+        if waits {
+            self.by_link.held_ms.get_or_insert(now.monotonic_ms);
+        }
         waits
     }
 
     /// Remembers that nobody has looked at the Accepts of a slot.
     pub(crate) fn prove_later(&mut self, now: Now, slot: Slot) {
-        self.by_link.open.push((slot, now.monotonic_ms));
+        self.by_link.open.insert(slot, now.monotonic_ms);
         if self.by_link.open.len() as u64 > MOST_INTERVALS * self.prefix_interval() {
             self.prove_open();
         }
@@ -169,70 +162,28 @@ impl Agreement {
 
     /// Looks at Accepts if no prefix came for long, and goes on with what waited for a proof.
     pub(crate) fn prove_late(&mut self, now: Now) {
-        let first = self.by_link.open.first();
+        let first = self.by_link.open.first_key_value();
         if first.is_some_and(|(_, since_ms)| now.monotonic_ms >= since_ms + PROOF_MS) {
             self.prove_open();
         }
-        let first = self.by_link.failed.first().copied();
-        if first != self.by_link.first_failed.map(|(slot, _)| slot) {
-            self.by_link.first_failed = first.map(|slot| (slot, now.monotonic_ms));
-        }
-        if std::mem::take(&mut self.by_link.held) {
-            let voted = self.prefix_votes.keys().copied();
-            let voted: Vec<Slot> = voted.filter(|slot| *slot <= self.delivered).collect();
-            voted.into_iter().for_each(|slot| self.try_certify_prefix(now, slot));
+        if let Some(since_ms) = self.by_link.held_ms.take() {
             self.deliver_decided(now);
+            self.by_link.held_ms = self.by_link.held_ms.map(|_| since_ms);
         }
     }
 
-    /// The prefix up to `slot` is certified, and does not prove slots from which it is out of a laggard's
-    /// reach: their Accepts have to. Whether some are left that nothing proves.
-    pub(crate) fn leaves_unproven(&mut self, slot: Slot) -> bool {
-        let reach = self.prefix_interval();
-        if self.by_link.open.iter().any(|(open, _)| open.plus(reach) <= slot) {
-            self.prove_open();
-        }
-        self.by_link.failed.first().is_some_and(|failed| failed.plus(reach) <= slot)
-    }
-
-    /// Whether to wait for a prefix before the one up to `slot`, which would leave slots that nobody here can
-    /// show to a laggard: one that this replica has signed and others may have missed, and for a quarter of the window
-    /// at most.
-    pub(crate) fn passes_over(&mut self, slot: Slot) -> bool {
-        let near = slot <= self.prefix.slot.plus(self.settings.window / 4);
-        if !self.by_links() || !self.voting() || !near || !self.leaves_unproven(slot) {
-            return false;
-        }
-        let failed = self.by_link.failed.first().copied().unwrap_or(slot);
-        let waits = self.own_histories.range(failed..slot).next().is_some();
-        self.by_link.held |= waits;
-        waits
-    }
-
-    /// Whether a slot waits for a prefix that proves it, as its Accepts do not.
-    pub(crate) fn needs_prefix(&self) -> bool {
-        self.by_links() && !self.by_link.failed.is_empty()
-    }
-
-    /// The same for so long that others are asked.
+    /// Whether a batch has waited for the proof of those before it for so long that others are asked for a prefix.
     pub(crate) fn asks_for_prefix(&self) -> bool {
-        let long = |(slot, since_ms): (Slot, u64)| {
-            self.by_link.failed.contains(&slot) && self.clock_ms >= since_ms + ASKED_MS
-        };
-        self.by_links() && self.by_link.first_failed.is_some_and(long)
+        self.by_link.held_ms.is_some_and(|since_ms| self.clock_ms >= since_ms + ASKED_MS)
     }
 
     /// Looks at all Accepts of slots that were decided by link.
     pub fn prove_open(&mut self) {
-        let open = std::mem::take(&mut self.by_link.open);
-        let open = open.into_iter().map(|(slot, _)| slot);
+        let open = std::mem::take(&mut self.by_link.open).into_keys();
         let open: Vec<Slot> = open.filter(|slot| self.is_unproven(*slot)).collect();
         self.verify_together(&open);
         for slot in open {
-            if !self.prove(slot) {
-                self.marks.accepts_not_genuine += 1;
-                self.by_link.failed.insert(slot);
-            }
+            self.marks.accepts_not_genuine += u64::from(!self.prove(slot));
         }
     }
 
@@ -247,7 +198,7 @@ impl Agreement {
                 other && counted == Some((held.view, held.digest)) && vote.view >= held.view
             })
         });
-        if replaces && self.by_link.open.iter().any(|(open, _)| *open == slot) {
+        if replaces && self.by_link.open.contains_key(&slot) {
             self.prove_open();
         }
     }
@@ -255,40 +206,19 @@ impl Agreement {
     /// Whether the next batch is decided, and waits for the proof of others.
     pub(crate) fn holds_next(&self) -> bool {
         let next = self.slots.get(&self.delivered.next());
-        self.by_link.held && next.is_some_and(|state| state.decided.is_some())
+        self.by_link.held_ms.is_some() && next.is_some_and(|state| state.decided.is_some())
     }
 
-    /// After a restart, what the log says was decided, without the Accepts: once voted on again, it is shown
-    /// again.
-    pub(crate) fn prove_restarted(&mut self) {
-        let unproven = self.slots.keys().copied().filter(|slot| self.is_unproven(*slot));
-        self.by_link.failed = unproven.collect();
-        self.note_configuration();
-    }
-
-    /// The same of a slot of which the log shows so later.
-    pub(crate) fn unproven_by_log(&mut self, slot: Slot) {
-        if self.is_unproven(slot) {
-            self.by_link.failed.insert(slot);
-        }
-    }
-
-    /// Another Accept has come for a slot of which too few were genuine.
+    /// Another Accept has come for a slot that nothing here proves.
     pub(crate) fn prove_again(&mut self, slot: Slot) {
-        if self.by_link.failed.contains(&slot) && self.prove(slot) {
-            self.by_link.failed.remove(&slot);
+        if self.is_unproven(slot) && !self.by_link.open.contains_key(&slot) {
+            self.prove(slot);
         }
-    }
-
-    /// Another has shown a slot.
-    pub(crate) fn proven_elsewhere(&mut self, slot: Slot) {
-        self.by_link.failed.remove(&slot);
     }
 
     /// A certified prefix proves everything up to `slot`.
     pub(crate) fn forget_unproven(&mut self, slot: Slot) {
-        self.by_link.open.retain(|(open, _)| *open > slot);
-        self.by_link.failed = self.by_link.failed.split_off(&slot.next());
+        self.by_link.open = self.by_link.open.split_off(&slot.next());
     }
 
     /// Verifies in one go what [`Agreement::prove`] needs of these slots. What is not genuine is left to that.

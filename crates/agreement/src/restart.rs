@@ -26,7 +26,7 @@ pub struct Restart {
     // Decisions in the log behind a batch that it lost.
     apart: BTreeMap<Slot, Decided>,
     replay: Vec<(Slot, Batch)>,
-    older: Vec<(Slot, Digest)>,
+    older: Vec<(Slot, Digest, Digest)>,
 }
 
 #[derive(Default)]
@@ -85,7 +85,7 @@ impl Read {
     /// The decided batches up to a checkpoint that the log still holds, in runs from one Delivered
     /// mark to another, or to the checkpoint's history: laggards ask for them. Where a batch is lost
     /// others may have it, and lack what is on either side of it.
-    fn older(&self, checkpoint: Slot, history: Digest) -> Vec<(Slot, Digest)> {
+    fn older(&self, checkpoint: Slot, history: Digest) -> Vec<(Slot, Digest, Digest)> {
         let (mut proven, mut run) = (Vec::new(), Vec::new());
         let mut at: Option<Digest> = None;
         let first = self.marks.range(..checkpoint).next().map_or(checkpoint, |(slot, _)| *slot);
@@ -98,8 +98,8 @@ impl Read {
             let candidate = self.candidate(slot).map(|(decided, _)| decided.batch.digest());
             let next = at.zip(candidate).map(|(before, digest)| before.chain(slot, digest));
             let agrees = next.is_some() && mark.is_none_or(|mark| next == Some(mark));
-            if let (true, Some(digest)) = (agrees, candidate) {
-                run.push((slot, digest));
+            if let (true, Some(digest), Some(history)) = (agrees, candidate, next) {
+                run.push((slot, digest, history));
                 at = next;
             } else {
                 // A gap, or a vote that was not what was decided: start over at the mark.
@@ -250,7 +250,7 @@ impl Restart {
 
     /// Above the prefix, what the state is made of was decided too, and perhaps nobody else can show it.
     fn keep_older(&mut self, n: usize, read: &Read) {
-        for (slot, digest) in self.older.iter().filter(|(slot, _)| *slot > self.prefix.slot) {
+        for (slot, digest, _) in self.older.iter().filter(|older| older.0 > self.prefix.slot) {
             let candidate = read.candidate(*slot).map(|(decided, _)| decided);
             if let Some(decided) = candidate.filter(|one| one.batch.digest() == *digest) {
                 let state = self.slots.entry(*slot).or_insert_with(|| SlotState::new(n, 0));
@@ -264,8 +264,9 @@ impl Restart {
         std::mem::take(&mut self.replay)
     }
 
-    /// Slots up to the checkpoint, and their batches, that the log still holds; taken once.
-    pub fn take_older(&mut self) -> Vec<(Slot, Digest)> {
+    /// Slots up to the checkpoint that the log still holds, each with the digest of its batch and the history with
+    /// it; taken once.
+    pub fn take_older(&mut self) -> Vec<(Slot, Digest, Digest)> {
         std::mem::take(&mut self.older)
     }
 
@@ -319,7 +320,7 @@ mod tests {
         }
         let served = |history: Digest| {
             let mut restart = Restart::from_log(4, Slot(7), history, records.clone(), Slot(0));
-            restart.take_older().into_iter().map(|(slot, _)| slot.0).collect::<Vec<u64>>()
+            restart.take_older().into_iter().map(|(slot, ..)| slot.0).collect::<Vec<u64>>()
         };
         // Slot 3: no mark says that what it voted for was decided. Slot 5: its mark says no more
         // than what comes before slot 6.

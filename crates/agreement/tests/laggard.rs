@@ -506,7 +506,7 @@ fn the_log_after_a_transferred_state_proves_what_follows_it_also_after_a_restart
     assert_eq!(away.machine.delivered(), checkpoint);
     let log = std::mem::take(&mut away.log);
     let mut restart = Restart::from_log(4, checkpoint, history(checkpoint), log, Slot(0));
-    let served: Vec<u64> = restart.take_older().into_iter().map(|(slot, _)| slot.0).collect();
+    let served: Vec<u64> = restart.take_older().into_iter().map(|(slot, ..)| slot.0).collect();
     assert_eq!(served, (state.0 + 1..=checkpoint.0).collect::<Vec<u64>>());
 }
 

@@ -430,13 +430,10 @@ fn behind_a_command_of_the_administrator_all_wait_for_their_proof() {
     assert!(!follower.machine.lacks_prefix());
 }
 
-/// Others are asked for a prefix where nothing else would prove a slot.
+/// Others are asked for a prefix where a batch waits for one.
 #[test]
-fn who_cannot_show_a_slot_asks_for_a_prefix() {
-    let mut follower = Follower::new(configurations());
-    let digest = follower.accepts(SLOT);
-    follower.hears(2, falsely_signed(SLOT, digest));
-    follower.hears(0, vote(Kind::Accept, 0, SLOT, digest));
+fn who_waits_for_the_proof_of_a_slot_asks_for_a_prefix() {
+    let (mut follower, digest) = waits_for_the_proof_of_slot_1();
     follower.waits();
     assert!(!follower.machine.lacks_prefix(), "one may come by itself");
     follower.now_ms += 1_000;
@@ -445,6 +442,84 @@ fn who_cannot_show_a_slot_asks_for_a_prefix() {
     follower.hears(1, vote(Kind::Accept, 1, SLOT, digest));
     follower.waits();
     assert!(!follower.machine.lacks_prefix());
+}
+
+/// A laggard goes by a prefix that it has certified itself, whoever sends it the batches.
+#[test]
+fn a_prefix_that_others_testify_proves_what_is_fetched() {
+    let batch = |slot: u64| Batch::tick(Time(slot));
+    let first = Digest::ZERO.chain(SLOT, batch(1).digest());
+    let history = first.chain(SLOT.next(), batch(2).digest());
+    let delivers = |testified: &[(u8, Slot, Digest)], between: Vec<Digest>| {
+        let mut follower = Follower::new(configurations());
+        for (from, slot, history) in testified {
+            follower.hears(*from, prefix_vote(*from, *slot, *history));
+        }
+        let (view, accepts) = (View(0), Certificate::default());
+        let decisions = vec![Decision { slot: SLOT, view, accepts, batch: batch(1) }];
+        follower.hears(0, Message::Decisions { decisions, prefix: None, between });
+        follower.machine.delivered() == SLOT
+    };
+    assert!(!delivers(&[], Vec::new()));
+    assert!(!delivers(&[(0, SLOT, first)], Vec::new()), "one may lie");
+    assert!(delivers(&[(0, SLOT, first), (1, SLOT, first)], Vec::new()));
+    assert!(!delivers(&[(0, SLOT, first), (1, SLOT, history)], Vec::new()));
+    let next = SLOT.next();
+    let testified = [(0, next, history), (1, next, history)];
+    assert!(!delivers(&testified, Vec::new()), "what lies between is not known");
+    assert!(delivers(&testified, vec![batch(2).digest()]));
+}
+
+/// A liar's words make no room for themselves among those of others.
+#[test]
+fn whoever_signs_many_prefixes_pushes_nobody_elses_out() {
+    let mut follower = Follower::new(configurations());
+    let batch = Batch::null();
+    let history = Digest::ZERO.chain(SLOT, batch.digest());
+    follower.hears(0, prefix_vote(0, SLOT, history));
+    for slot in 2..limits::WINDOW {
+        follower.hears(2, prefix_vote(2, Slot(slot), Digest([2; 32])));
+    }
+    follower.hears(1, prefix_vote(1, SLOT, history));
+    let (view, accepts) = (View(0), Certificate::default());
+    let decisions = vec![Decision { slot: SLOT, view, accepts, batch }];
+    follower.hears(2, Message::Decisions { decisions, prefix: None, between: Vec::new() });
+    assert_eq!(follower.machine.delivered(), SLOT);
+}
+
+/// Where nobody is left who could testify, a state is what remains.
+#[test]
+fn who_is_shown_no_proof_for_long_asks_for_a_state() {
+    let mut follower = Follower::new(configurations());
+    let ahead = Message::Status { view: View(0), changing: false, delivered: SLOT };
+    let asks = |effect: &Effect| matches!(effect, Effect::FetchState { .. });
+    let mut asked_ms = None;
+    for _ in 0..60 {
+        for from in [0, 1] {
+            follower.hears(from, ahead.clone());
+        }
+        follower.waits();
+        follower.machine.on_tick(at(follower.now_ms));
+        follower.settle();
+        let fetches: Vec<u8> = follower
+            .effects
+            .iter()
+            .filter_map(|effect| match effect {
+                Effect::Send { to, message: Message::Fetch { .. } } => Some(to.0),
+                _ => None,
+            })
+            .collect();
+        if follower.effects.iter().any(asks) {
+            asked_ms.get_or_insert(follower.now_ms);
+        }
+        for from in fetches {
+            let (view, accepts) = (View(0), Certificate::default());
+            let decisions = vec![Decision { slot: SLOT, view, accepts, batch: Batch::null() }];
+            follower.hears(from, Message::Decisions { decisions, prefix: None, between: vec![] });
+        }
+    }
+    assert!(asked_ms.is_some_and(|ms| (4_000..8_000).contains(&ms)), "{asked_ms:?}");
+    assert!(follower.machine.marks().states_for_proofs > 0);
 }
 
 /// As long as all of them are what was decided.

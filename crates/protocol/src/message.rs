@@ -170,7 +170,8 @@ pub enum Message {
         /// A certified prefix that ends among them, or behind the last one.
         prefix: Option<PrefixCertificate>,
         /// The digests of the batches behind the last one up to there, at most
-        /// [`limits::PREFIX_INTERVAL`]: with them the prefix proves what comes before.
+        /// [`limits::DECISIONS`]: with them the prefix proves what comes before. Without one, those up to where a
+        /// prefix may be certified otherwise.
         between: Vec<Digest>,
     },
     /// Answer to Fetch when the slots wanted are no longer in the log.
@@ -425,8 +426,7 @@ impl Decode for Message {
             14 => {
                 let decisions = reader.list("decisions", limits::DECISIONS, 37)?;
                 let prefix = Decode::decode(reader)?;
-                let most = limits::PREFIX_INTERVAL as usize;
-                let between = reader.list("digests between", most, 32)?;
+                let between = reader.list("digests between", limits::DECISIONS, 32)?;
                 Message::Decisions { decisions, prefix, between }
             }
             15 => get!(reader, TooOld { checkpoint }),

@@ -81,6 +81,8 @@ bugs! {
         "Slots are agreed on beyond the depth of the pipeline."
     JoinedOnOneVoice "joined-on-one-voice" "A4"
         "A later view is joined when a single other replica wants it."
+    TestimonyRefused "testimony-refused" "A4"
+        "What nothing at hand proves to a laggard is not testified to it."
     NewViewNotRepeated "new-view-not-repeated" "A4"
         "Who missed a NewView is never sent it again."
 

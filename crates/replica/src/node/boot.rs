@@ -6,6 +6,7 @@ use super::executing::WAITING_READS;
 use super::fetching::StateTransfer;
 use super::ingress::UNVERIFIED;
 use super::questions::Asker;
+use super::serving::Past;
 use super::shares::Overdue;
 use super::transfer::Transfer;
 use super::waiting::Lines;
@@ -130,8 +131,10 @@ impl<S: Service> Node<S> {
             restart = restart.awaiting_state();
         }
         // What was decided before the checkpoint and is still in the log serves laggards.
-        let mut histories: BTreeMap<Slot, Digest> = restart.take_older().into_iter().collect();
-        if let Some((oldest, _)) = histories.first_key_value() {
+        let older = restart.take_older().into_iter();
+        let mut past: BTreeMap<Slot, Past> =
+            older.map(|(slot, digest, history)| (slot, Past { digest, history })).collect();
+        if let Some((oldest, _)) = past.first_key_value() {
             checkpointing.kept = oldest.previous();
         }
         set_forced(&mut checkpointing, &machine);
@@ -139,7 +142,7 @@ impl<S: Service> Node<S> {
         let mut digestible = VecDeque::new();
         for (slot, batch) in restart.take_replay() {
             let executed = machine.execute(slot, &batch);
-            histories.insert(slot, batch.digest());
+            past.insert(slot, Past { digest: batch.digest(), history: machine.history() });
             if let Some(configuration) = &executed.new_configuration {
                 // It may be this slot, with a depth of one.
                 checkpointing.forced = Some(configuration.from_slot.previous());
@@ -222,7 +225,7 @@ impl<S: Service> Node<S> {
             execution_held: false,
             checkpointing,
             transfer: Transfer::new(found.state_from, boot.state_transfer),
-            histories,
+            past,
             ticked_ms: 0,
             voted_ms: 0,
             vouched_ms: 0,

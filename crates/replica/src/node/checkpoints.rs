@@ -1,4 +1,4 @@
-//! Boundaries, checkpoints, signed digests, truncation, and serving decided batches to laggards.
+//! Boundaries, checkpoints, signed digests and truncation.
 //!
 //! A boundary is a slot at which every replica digests its state: after so many slots or bytes of
 //! batches, which depend on how large the state was at the boundary before (`Parameters::boundary`), and
@@ -12,14 +12,14 @@
 //! who could certify a newer one with this replica may have lost it.
 
 use super::certificates::Certificates;
-use super::{Node, Now, Output, Peer};
+use super::{Node, Now, Output};
 use bytes::Bytes;
 use perdura_durability::PieceName;
 use perdura_execution::{Entry, Manifest, Service, StateSnapshot};
 use perdura_protocol::configuration::{Interval, Parameters, Schedule};
-use perdura_protocol::message::{Decision, Message, StateCertificate};
+use perdura_protocol::message::{Decision, StateCertificate};
 use perdura_protocol::viewchange::PrefixCertificate;
-use perdura_protocol::{Batch, Certificate, Digest, Encode, ReplicaId, Slot, View, limits, seeded};
+use perdura_protocol::{Batch, Certificate, Digest, Encode, ReplicaId, Slot, View, seeded};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Bytes of recent batches kept in memory for laggards; older ones are read from the log.
@@ -117,7 +117,7 @@ pub(super) struct Checkpointing {
     /// States that are needed no more. What is in none of the others is freed with the last of them: of a
     /// large one that takes tenths of a second, in which the event loop has other things to do.
     pub let_go: Vec<StateSnapshot>,
-    recent: BTreeMap<Slot, Decision>,
+    pub(super) recent: BTreeMap<Slot, Decision>,
     pub(super) recent_bytes: usize,
     pub(super) recent_most: usize,
     /// Of slots that the log still holds: a decision that a prefix proved here may be proven to
@@ -544,88 +544,6 @@ impl<S: Service> Node<S> {
         let first = checkpointing.kept.next().min(recent.unwrap_or(prefix.slot));
         checkpointing.prefixes.insert(prefix.slot, prefix);
         checkpointing.prefixes = checkpointing.prefixes.split_off(&first);
-    }
-
-    /// A laggard asks for batches that agreement has forgotten.
-    pub(super) fn serve(&mut self, to: ReplicaId, from: Slot, last: Slot) {
-        self.counters.fetches_served += 1;
-        let limit = self.parameters.depth as usize;
-        let mut bytes = 0;
-        let recent: Vec<Decision> = self
-            .checkpointing
-            .recent
-            .range(from..=last)
-            .zip(from.0..)
-            .take_while(|((slot, decision), expected)| {
-                bytes += decision.batch.raw().len();
-                slot.0 == *expected && bytes <= limits::FETCH_BYTES + limits::BATCH_BYTES
-            })
-            .map(|((_, decision), _)| decision.clone())
-            .take(limit)
-            .collect();
-        if !recent.is_empty() {
-            self.send_decisions(to, recent);
-            return;
-        }
-        let wanted: Vec<(Slot, Digest)> = self
-            .histories
-            .range(from..=last)
-            .zip(from.0..)
-            .take_while(|((slot, _), expected)| slot.0 == *expected)
-            .map(|((slot, digest), _)| (*slot, *digest))
-            .take(limit)
-            .collect();
-        if wanted.is_empty() || from <= self.checkpointing.kept {
-            self.send_too_old(to);
-        } else if self.reading.insert(to) {
-            // One at a time for each: the keeper has a log to write.
-            self.outputs.push_back(Output::ReadDecisions { to, wanted });
-        }
-    }
-
-    fn send_too_old(&mut self, to: ReplicaId) {
-        let checkpoint = self.checkpointing.slot();
-        self.send(&[Peer::Replica(to)], &Message::TooOld { checkpoint });
-    }
-
-    pub(super) fn on_decisions_read(&mut self, to: ReplicaId, decisions: Vec<Decision>) {
-        self.reading.remove(&to);
-        if decisions.is_empty() {
-            self.send_too_old(to);
-        } else {
-            let bytes = decisions.iter().map(|decision| decision.batch.raw().len()).sum();
-            self.charge(to, bytes);
-            self.send_decisions(to, decisions);
-        }
-    }
-
-    fn send_decisions(&mut self, to: ReplicaId, decisions: Vec<Decision>) {
-        let (Some(first), Some(last)) = (decisions.first(), decisions.last()) else { return };
-        let (prefix, between) = self.covering(first.slot, last.slot);
-        self.send(&[Peer::Replica(to)], &Message::Decisions { decisions, prefix, between });
-    }
-
-    /// The certified prefix that proves decisions, if there is one, and what was decided behind them up to
-    /// there. Who asks has executed what comes before the first, and judges prefixes within the pipeline's reach from there.
-    fn covering(&self, first: Slot, last: Slot) -> (Option<PrefixCertificate>, Vec<Digest>) {
-        let prefixes = &self.checkpointing.prefixes;
-        let reach = first.previous().plus(self.parameters.depth).max(last);
-        if let Some((slot, prefix)) = prefixes.range(last..=reach).next() {
-            let distance = slot.0 - last.0;
-            let between = (last.0 + 1..=slot.0).map(Slot).map_while(|at| self.digest_of(at));
-            let between: Vec<Digest> = between.collect();
-            if between.len() as u64 == distance && distance <= limits::PREFIX_INTERVAL {
-                return (Some(prefix.clone()), between);
-            }
-        }
-        let within = prefixes.range(first..=last).next_back();
-        (within.map(|(_, prefix)| prefix.clone()), Vec::new())
-    }
-
-    /// The digest of the batch that was decided in a slot, while it is known.
-    fn digest_of(&self, slot: Slot) -> Option<Digest> {
-        let recent = || self.checkpointing.recent.get(&slot).map(|one| one.batch.digest());
-        self.histories.get(&slot).copied().or_else(recent)
     }
 
     /// The manifest of a stored state, encoded; empty if it is gone.

@@ -4,6 +4,7 @@
 //! of one session leave together. A read that was not ordered is answered after every slot was
 //! executed for which this replica had sent an Accept when the read came (rule C2).
 
+use super::serving::Past;
 use super::unexecuted::Delivery;
 use super::waiting::Capacity;
 use super::{Node, Peer, ROUTES, Stage};
@@ -11,7 +12,7 @@ use bytes::Bytes;
 use perdura_agreement::Now;
 use perdura_execution::Service;
 use perdura_protocol::message::Message;
-use perdura_protocol::{Digest, Outcome, PublicKey, SessionId, Slot, limits, seeded};
+use perdura_protocol::{Outcome, PublicKey, SessionId, Slot, limits, seeded};
 use std::collections::BTreeMap;
 
 /// Reads that wait for slots in agreement, and for their clients' turns; further ones are told to go
@@ -105,7 +106,7 @@ impl<S: Service> Node<S> {
         self.counters.commands += executed.replies.len() as u64;
         self.logged_at = self.logged_at.max(logged_at);
         self.logged.push_back((slot, self.logged_at));
-        self.remember(slot, batch.digest());
+        self.remember(slot, Past { digest: batch.digest(), history });
         if let Some(configuration) = &executed.new_configuration {
             self.counters.configurations += 1;
             let last = configuration.from_slot.previous();
@@ -144,16 +145,6 @@ impl<S: Service> Node<S> {
             self.hold_replies(self.logged_at, held, outcomes);
         }
         self.stages.go_back(before);
-    }
-
-    /// Keeps the digests of recent slots, by which a laggard's batches are found in the log.
-    fn remember(&mut self, slot: Slot, digest: Digest) {
-        self.histories.insert(slot, digest);
-        while self.histories.len() > 4 * limits::WINDOW as usize
-            && self.histories.first_key_value().is_some_and(|(s, _)| *s <= self.checkpointing.kept)
-        {
-            self.histories.pop_first();
-        }
     }
 
     pub(super) fn hold_replies(

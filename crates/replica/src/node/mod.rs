@@ -25,6 +25,7 @@ mod interceptor;
 mod questions;
 mod report;
 mod restoring;
+mod serving;
 mod shares;
 mod stages;
 mod transfer;
@@ -59,6 +60,7 @@ use perdura_protocol::{
     Slot, View, seeded,
 };
 use questions::Asker;
+use serving::Past;
 use shares::{Overdue, Shares};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use transfer::Transfer;
@@ -282,7 +284,7 @@ pub struct Node<S> {
 
     checkpointing: Checkpointing,
     transfer: Transfer<S>,
-    histories: BTreeMap<Slot, Digest>,
+    past: BTreeMap<Slot, Past>,
     ticked_ms: u64,
     // When votes for states were last repeated to all.
     voted_ms: u64,
@@ -415,7 +417,7 @@ impl<S: Service> Node<S> {
     fn carry_out(&mut self, now: Now) {
         while let Some(effect) = self.agreement.next_effect() {
             match effect {
-                Effect::Send { to, message } => self.send(&[Peer::Replica(to)], &message),
+                Effect::Send { to, message } => self.answer(to, message),
                 Effect::Broadcast(message) => self.broadcast(&message),
                 Effect::Persist(record) => {
                     self.backlog.add(&record);

@@ -37,6 +37,8 @@ pub struct Counters {
     pub prefixes_certified: u64,
     /// Times that others were asked for a certified prefix, because none came by itself.
     pub prefixes_asked_for: u64,
+    /// Histories that it signed again for who lacked a proof.
+    pub testimonies: u64,
     /// Checkpoints stored.
     pub checkpoints: u64,
     /// Boundaries passed over because the checkpoint before was still being stored.

@@ -518,7 +518,7 @@ impl<S: Service> Node<S> {
         if let Some(state) = state {
             self.learn_certificate(state);
         }
-        self.histories.clear();
+        self.past.clear();
         self.logged.clear();
         self.logged_slot = slot;
         self.counters.transfers_completed += 1;

@@ -70,7 +70,7 @@ impl BoundedMemory {
                 (2 * others * ANSWER_BYTES + EARLY_BYTES) as u64,
             ),
             // Four of each that a window has.
-            ("slots of signed histories", agreement.prefixes, 4 * limits::WINDOW / prefixes),
+            ("signed histories", agreement.prefixes, self.replicas * 4 * limits::WINDOW / prefixes),
             ("frames to verify", held.unverified.0, shrunk(UNVERIFIED.items)),
             ("bytes to verify", held.unverified.1, shrunk(UNVERIFIED.bytes)),
             ("reads", held.reads.0, shrunk(WAITING_READS.items)),

@@ -311,7 +311,7 @@ impl World {
             let (records, vote_after) = (recovered.found.records, recovered.found.vote_after);
             let mut restart = Restart::from_log(self.n(), slot, history, records, vote_after);
             let delivered = restart.delivered();
-            served.extend(restart.take_older().into_iter().map(|(slot, _)| slot));
+            served.extend(restart.take_older().into_iter().map(|(slot, ..)| slot));
             served.extend(restart.take_replay().into_iter().map(|(slot, _)| slot));
             if recovered_whole {
                 whole.push(delivered);
