@@ -63,6 +63,8 @@ pub struct Liar {
     pub(crate) now_ms: u64,
     // When the next bit flips.
     flip_ms: u64,
+    // When it last asked for prefixes.
+    pub(crate) asked_ms: u64,
     // When it last let out a piece of a state.
     pub(crate) trickled_ms: u64,
     twin: Option<Box<dyn Shadow + Send>>,
@@ -85,6 +87,7 @@ impl Liar {
             mood_number: 0,
             now_ms: 0,
             flip_ms: 0,
+            asked_ms: 0,
             trickled_ms: 0,
             twin: None,
             lies: 0,
@@ -127,6 +130,7 @@ impl Liar {
             Strategy::Malformed => self.garble(speech),
             Strategy::ForgedFrames => self.invent_frames(speech),
             Strategy::Mutate => self.mutate(speech),
+            Strategy::PassOver => self.accept_unprovably(speech),
             Strategy::Twins => {
                 if self.side(speech.peer) == Side::First {
                     speech.plainly();
@@ -216,6 +220,13 @@ impl Interceptor for Liar {
                 self.lies += out.len() as u64;
                 true
             }
+            Strategy::PassOver => {
+                if let Input::Message { peer: Peer::Replica(from), .. } = input {
+                    self.hand_out_prefix(*from, &message, out);
+                    self.lies += out.len() as u64;
+                }
+                true
+            }
             _ => true,
         }
     }
@@ -241,6 +252,7 @@ impl Interceptor for Liar {
         match self.mood {
             Strategy::Rebel => self.rebel(&mut out),
             Strategy::Flood => self.flood(&mut out),
+            Strategy::PassOver => self.ask_for_prefixes(now, &mut out),
             _ => {}
         }
         if let Some(twin) = &mut self.twin {

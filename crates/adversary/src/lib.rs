@@ -16,6 +16,7 @@ mod insider;
 mod liar;
 mod memory;
 mod mutation;
+mod prefixes;
 pub mod random;
 mod states;
 mod strategy;

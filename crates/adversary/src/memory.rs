@@ -43,6 +43,10 @@ pub struct Memory {
     pub slot: Slot,
     /// Of the state whose manifest it forged last: the slot, and the number of the last piece.
     pub last_piece: Option<(Slot, u32)>,
+    /// What was last proposed for a slot.
+    pub batches: BTreeMap<Slot, Batch>,
+    /// Where each replica says that it is.
+    pub delivered: BTreeMap<ReplicaId, Slot>,
     /// Certified prefixes.
     pub prefixes: BTreeMap<Slot, PrefixCertificate>,
     /// Genuine Writes, by what they are for.
@@ -77,6 +81,8 @@ impl Memory {
                     self.forks.entry((*view, *slot)).or_insert(fork);
                     bound(&mut self.forks);
                 }
+                self.batches.insert(*slot, batch.clone());
+                bound(&mut self.batches);
                 self.view = self.view.max(*view);
                 self.slot = self.slot.max(*slot);
             }
@@ -94,6 +100,11 @@ impl Memory {
                 self.note_prefix(&change.prefix);
                 self.changes.insert((change.view, change.sender), (**change).clone());
                 bound(&mut self.changes);
+            }
+            Message::Status { delivered, .. } => {
+                if let Some(from) = from {
+                    self.delivered.insert(from, *delivered);
+                }
             }
             Message::NewView(new_view) => self.view = self.view.max(new_view.view),
             Message::Read { id, command } => {

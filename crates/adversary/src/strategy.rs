@@ -60,6 +60,9 @@ pub enum Strategy {
     Twins,
     /// Small changes to single messages ("ByzzFuzz": Winter et al., OOPSLA 2023).
     Mutate,
+    /// Sees to it that others go past slots which nobody can prove: signs some of its Accepts falsely, keeps others from
+    /// some, and hands out prefixes with one correct signature before they are certified otherwise.
+    PassOver,
     /// Does not lie: its memory does. One bit of its state after the other flips.
     RottenMemory,
     /// One of the above after the other.
@@ -68,7 +71,7 @@ pub enum Strategy {
 
 impl Strategy {
     /// All of them.
-    pub const ALL: [Strategy; 29] = [
+    pub const ALL: [Strategy; 30] = [
         Strategy::Equivocate,
         Strategy::DoubleVote,
         Strategy::HastyAccept,
@@ -96,6 +99,7 @@ impl Strategy {
         Strategy::Flood,
         Strategy::Twins,
         Strategy::Mutate,
+        Strategy::PassOver,
         Strategy::RottenMemory,
         Strategy::Medley,
     ];
@@ -145,6 +149,7 @@ impl Strategy {
             Strategy::Flood => "flood",
             Strategy::Twins => "twins",
             Strategy::Mutate => "mutate",
+            Strategy::PassOver => "pass-over",
             Strategy::RottenMemory => "rotten-memory",
             Strategy::Medley => "medley",
         }

@@ -123,6 +123,10 @@ pub enum FaultKind {
     ClientRestart,
     /// The administrator revokes the key of a hostile client.
     ClientRevoked,
+    /// On links that are up, messages of one kind are lost, or late, for a while.
+    Silence,
+    /// All stop at once, and up to `u` stay away for good.
+    Outage,
     /// A client process does nothing for a while, and then goes on.
     ClientPause,
     /// A client's clocks jump: the wall clock either way, the monotonic one ahead.
@@ -131,7 +135,7 @@ pub enum FaultKind {
 
 impl FaultKind {
     /// All of them.
-    pub const ALL: [FaultKind; 58] = [
+    pub const ALL: [FaultKind; 60] = [
         FaultKind::ProcessCrash,
         FaultKind::MachineCrash,
         FaultKind::CrashAtSend,
@@ -188,6 +192,8 @@ impl FaultKind {
         FaultKind::Wipe,
         FaultKind::ClientRestart,
         FaultKind::ClientRevoked,
+        FaultKind::Silence,
+        FaultKind::Outage,
         FaultKind::ClientPause,
         FaultKind::ClientClockJump,
     ];

@@ -132,7 +132,7 @@ impl World {
     pub(crate) fn start(&mut self, replica: usize) {
         let here = &mut self.replicas[replica];
         here.starting = false;
-        if here.process.is_some() || here.replaced || here.memory.down {
+        if here.process.is_some() || here.replaced || here.memory.down || here.away {
             return;
         }
         match here.armed.wrong_disk.take() {

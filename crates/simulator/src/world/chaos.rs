@@ -85,7 +85,7 @@ pub struct Chaos {
 
 /// Kinds that are drawn, by weight. Those of single messages come with the network's plan, those of
 /// what was not synced with a machine's crash.
-const WEIGHTS: [(FaultKind, u64); 46] = [
+const WEIGHTS: [(FaultKind, u64); 47] = [
     (FaultKind::ProcessCrash, 8),
     (FaultKind::MachineCrash, 8),
     (FaultKind::CrashAtSend, 8),
@@ -132,6 +132,7 @@ const WEIGHTS: [(FaultKind, u64); 46] = [
     (FaultKind::Wipe, 8),
     (FaultKind::ClientRestart, 5),
     (FaultKind::ClientRevoked, 3),
+    (FaultKind::Silence, 8),
 ];
 
 /// Whether a kind is drawn, unlike what comes with others or with the network.
@@ -189,7 +190,7 @@ impl World {
     }
 
     pub(crate) fn on_fault(&mut self) {
-        if self.ending.begun() {
+        if self.ending.begun() || self.ending.calm() {
             return;
         }
         let number = self.chaos.next_event();
@@ -343,6 +344,7 @@ impl World {
         for id in 0..self.chaos.troubles.len() {
             self.heal(id);
         }
+        self.silences.clear();
         for replica in &mut self.replicas {
             // A disk that was made to fail at its next operation still will.
             let Armed { disk, reading, .. } = replica.armed;

@@ -37,6 +37,7 @@ const SEARCH_BUDGET: usize = 30_000;
 /// How far the end has come.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ending {
+    calm: bool,
     begun: bool,
     repented: bool,
     looks_at_rest: u32,
@@ -44,6 +45,17 @@ pub struct Ending {
 }
 
 impl Ending {
+    /// Whether faults have stopped, and calls go on.
+    #[must_use]
+    pub fn calm(self) -> bool {
+        self.calm
+    }
+
+    /// No more faults.
+    pub fn calm_down(&mut self) {
+        self.calm = true;
+    }
+
     /// Whether faults and new calls have stopped.
     #[must_use]
     pub fn begun(self) -> bool {
@@ -59,8 +71,13 @@ impl Ending {
 
 impl World {
     pub(crate) fn end(&mut self) {
+        let some_are_away = self.outage();
         self.all_is_well();
         self.come_to_rest();
+        if some_are_away && !self.failed() {
+            self.come_back();
+            self.come_to_rest();
+        }
         if !self.failed() && self.random.percent(50) && self.allows(FaultKind::CrashOfAll) {
             self.let_wait();
             self.crash_all();
@@ -188,7 +205,7 @@ impl World {
         }
         let last = self.checkers.agreement.last();
         for (index, replica) in self.replicas.iter().enumerate() {
-            if replica.liar.is_some() && !self.is_repaired(index) {
+            if replica.away || (replica.liar.is_some() && !self.is_repaired(index)) {
                 continue;
             }
             let Some(process) = &replica.process else {

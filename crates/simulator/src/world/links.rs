@@ -1,6 +1,7 @@
 //! Connections come up and break, messages travel.
 
 use super::network::Fate;
+use super::silences::Hushed;
 use super::{Event, World, trace};
 use bytes::Bytes;
 use perdura_protocol::message::Lane;
@@ -222,6 +223,15 @@ impl World {
         let Some(epoch) = link.epoch_of(lane) else { return };
         if self.by_hand && self.withheld(from, to, bytes) {
             return;
+        }
+        match self.hushed(from, to, bytes) {
+            None => {}
+            Some(Hushed::Lost) => return,
+            Some(Hushed::Late(at_us)) => {
+                let bytes = bytes.clone();
+                self.push_at(at_us, Event::Message { from, to, lane, epoch, bytes });
+                return;
+            }
         }
         let Fate { arrivals_us, faults, corrupted } =
             self.network.fate((from, to), lane, bytes.len(), self.now_us);

@@ -5,7 +5,7 @@
 //! there is; `boot` starts and stops processes, `driver` carries out what a node wants, `keeper`
 //! does its disk work, `clients` drives clients, `workload` is what they ask (of tuple spaces: `spaces`
 //! and `lockers`, with `client_faults`), `patience` how long they wait, `chaos` what goes
-//! wrong (with `promise`, `strikes`, `partitions`, `damage`, `wrong_disk` and `clock`), `replacement` brings in
+//! wrong (with `promise`, `strikes`, `partitions`, `silences`, `outage`, `damage`, `wrong_disk` and `clock`), `replacement` brings in
 //! new incarnations, `ending` heals everything and judges, `liars` (with `stumble`) and `hostile` are the
 //! Byzantine ones; `by_hand` is what scenarios do.
 
@@ -26,6 +26,7 @@ mod links;
 mod lockers;
 pub mod network;
 mod oracles;
+mod outage;
 mod partitions;
 mod patience;
 mod promise;
@@ -33,6 +34,7 @@ mod queue;
 mod replacement;
 pub mod replica;
 mod rot;
+mod silences;
 mod spaces;
 mod strikes;
 mod stumble;
@@ -61,6 +63,7 @@ use perdura_protocol::{ClusterId, Digest, Message, PublicKey, ReplicaId, SecretK
 use queue::Queue;
 use replacement::Replacement;
 use replica::{Armed, Memory, Replica};
+use silences::Silence;
 use std::collections::VecDeque;
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -147,6 +150,7 @@ pub struct World {
     stepped_us: u64,
     queue: Queue,
     pub(crate) network: Network,
+    pub(crate) silences: Vec<Silence>,
     pub(crate) replicas: Vec<Replica>,
     // The administrator is the last.
     pub(crate) clients: Vec<Client>,
@@ -259,6 +263,7 @@ impl World {
                 process: None,
                 starting: false,
                 replaced: false,
+                away: false,
                 paused_until_us: 0,
                 slow_us: 0,
                 slow_round_us: 0,
@@ -291,6 +296,7 @@ impl World {
         report.spaces.runs = u64::from(plan.service == ServiceKind::TupleSpaces);
         let mut world = World {
             options: options.clone(),
+            silences: Vec::new(),
             network: Network::new(stations, plan.network, random.fork("network")),
             chaos: Chaos::new(random.fork("chaos")),
             disk_random: random.fork("disks"),

@@ -146,6 +146,11 @@ impl Network {
         *cuts = if cut { *cuts + 1 } else { cuts.saturating_sub(1) };
     }
 
+    /// Nothing is cut any more.
+    pub fn mend_all(&mut self) {
+        self.cuts.fill(0);
+    }
+
     /// From now on `from` sends at most so many bytes per second to `to`; 0 lifts the limit.
     pub fn throttle(&mut self, from: usize, to: usize, bytes_per_second: u64) {
         self.rates[from * self.stations + to] = bytes_per_second;

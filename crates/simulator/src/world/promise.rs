@@ -25,7 +25,7 @@ fn is_damage(kind: FaultKind) -> bool {
 }
 
 /// Whether a disk is without something that it held, or that its predecessor held.
-fn is_hurt(replica: &Replica) -> bool {
+pub(super) fn is_hurt(replica: &Replica) -> bool {
     let blank = replica.genesis.configuration.id > 0
         && replica.process.as_ref().is_none_or(|process| process.executed.0 == 0);
     replica.replaced || replica.hurt.is_some() || blank

@@ -137,6 +137,8 @@ pub struct Replica {
     pub starting: bool,
     /// It lost its disk, and waits for its replacement.
     pub replaced: bool,
+    /// Its machine stays off after an outage.
+    pub away: bool,
     /// It does nothing before this time.
     pub paused_until_us: u64,
     /// Flushes take this much longer.

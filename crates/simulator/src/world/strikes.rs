@@ -67,6 +67,7 @@ impl World {
             | FaultKind::ShortWrite
             | FaultKind::FlushError
             | FaultKind::DiskFull => self.arm(kind, victim),
+            FaultKind::Silence => self.silence(victim),
             FaultKind::ClockJump | FaultKind::ClockDrift | FaultKind::ClockFreeze => {
                 self.disturb_clock(kind, victim);
             }
