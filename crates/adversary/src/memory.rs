@@ -45,6 +45,8 @@ pub struct Memory {
     pub last_piece: Option<(Slot, u32)>,
     /// What was last proposed for a slot.
     pub batches: BTreeMap<Slot, Batch>,
+    /// The last prefix that it handed out.
+    pub handed: Slot,
     /// Where each replica says that it is.
     pub delivered: BTreeMap<ReplicaId, Slot>,
     /// Certified prefixes.

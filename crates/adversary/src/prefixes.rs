@@ -14,6 +14,9 @@ use perdura_replica::node::{Now, Peer, Said};
 /// Between two questions for prefixes: others answer one in this time.
 const ASK_MS: u64 = 100;
 
+/// Slots between two prefixes that it hands out, for a while.
+const STRIDES: [u64; 4] = [1, 10, 20, 40];
+
 /// Decisions in a message, at most.
 const AT_ONCE: usize = 64;
 
@@ -49,6 +52,12 @@ impl Liar {
         if self.insider.accomplice(from) || liars < self.insider.faults.r() {
             return;
         }
+        // Between those lie slots from which the next one is beyond reach.
+        let stride = *self.dice(View(4), Slot(self.mood_number)).pick(&STRIDES);
+        if *slot < self.memory.handed.plus(stride) {
+            return;
+        }
+        self.memory.handed = *slot;
         let prefix = self.certify(*slot, *history, (from, *signature));
         for replica in self.insider.others().filter(|replica| *replica != from) {
             let delivered = self.memory.delivered.get(&replica).copied().unwrap_or_default();

@@ -14,6 +14,16 @@
 //! for views without end, with as many genuine old locks as a window holds (A6). Every receiver of a
 //! NewView judges all of it alike, whatever it knows itself, so that who passes it on is not blamed.
 //!
+//! The base takes r + 1 signatures, also where u > r and the only correct one of them may have crashed since: it says no more
+//! than that all up to there was decided. Who has the batches is another question, and whoever starts the view has
+//! them, for it leaves out view changes with a prefix beyond what it has executed itself (`try_new_view`); it is there to send
+//! them. Should it fail too, the next view rests on prefixes of those who are left (`proofs`;
+//! `laggards_of_more_than_a_window_are_believed_in_the_next_view_change`).
+//!
+//! All view changes of a new view are of one configuration, the verifier's current one. One of an earlier configuration may
+//! speak for a member that was replaced, and its successor knows nothing of those promises; and two replicas that counted
+//! other members would not find the same quorums (`a_new_view_is_its_leaders_from_a_quorum_of_changes_to_it`).
+//!
 //! Any quorum of valid view changes is enough to choose from: a batch that was decided was locked
 //! by a quorum, which shares a correct replica with this one; that replica reports the lock, and
 //! no higher lock for another batch can be proven, because Writes in a later view were bound by
@@ -130,7 +140,10 @@ impl Verifier<'_> {
         }
         let oldest = &self.configurations.known()[0];
         let governing = self.configurations.at(prefix.slot);
-        // A replica that joined later knows older configurations by their number only.
+        // A replica that joined later knows older configurations by their number only. It goes by the keys of the oldest
+        // that it knows: who of r + 1 signers is correct has the same key in both, or signed nothing about that slot
+        // (`governs`); the key of a member that was replaced since counts for nothing
+        // (`a_prefix_is_signed_in_the_configuration_of_its_slot`).
         if prefix.slot >= oldest.from_slot && prefix.configuration != governing.id {
             return false;
         }

@@ -9,8 +9,7 @@
 //! So Accepts count by link, and for most slots nobody ever looks at their signatures: soon a prefix is certified
 //! above ([`Agreement::prefix_interval`]), and one of those proves all slots below it to whoever knows the digests in
 //! between. Accepts are verified, together, where that does not do: of the slots above the last prefix when somebody asks for one
-//! of them, when a view starts, and when no prefix has come for [`PROOF_MS`]; and where one was passed over. A signature may be
-//! false then. What keeps that harmless:
+//! of them, when a view starts, and when no prefix has come for [`PROOF_MS`]. A signature may be false then. What keeps that harmless:
 //!
 //! 1. A slot is decided by link only where this replica's own Accept is among the quorum, which it gives once
 //!    its lock is durable. So it can vote on the slot again in the next view, after a restart too, and the Writes in its
@@ -18,11 +17,42 @@
 //! 2. What does not hold is dropped, and who signed it is not counted by link again in this configuration. The slot
 //!    stays open for votes until a quorum of genuine ones is there, or a certified prefix above it.
 //! 3. No Accept that was not verified is sent on, or written to the log.
+//! 4. What nothing at hand proves is *testified*: whoever serves it signs its history anew, and r + 1 signatures certify a
+//!    prefix for the laggard ([`Agreement::testimony`]).
 //!
-//! Links say who a member is, not as of which slot. Near the first slot of a new configuration, and of what was delivered
-//! when that became known, a former incarnation's word could count, so Accepts are verified first there. And who has
+//! # Why a laggard that is needed gets a proof
+//!
+//! Let at most u have failed, liars among them, and Y be the one of the n - u others that has executed least, up to e. As long as
+//! none of the others has a certified prefix beyond e as its base, slot e + 1 is above every base, and the next view
+//! decides it again (1). Else X has, up to P.
+//!
+//! - If P <= e + depth, Y can judge it, and X has it, with the batches up to there: its prefixes stay as long as the log of which they
+//!   are the proof (`Checkpointing::prefixes`), in memory and in the log.
+//! - If P > e + depth: one of the r + 1 that signed P is correct, and has executed slot P. So a quorum accepted it, n - u; of them at
+//!   least n - u - u >= r + 1 are correct and did not fail. Each locked slot P within its reach, so it had executed e + 1; the mark
+//!   of that is in its log before that lock, whose flush came before its Accept. So after any restart r + 1 have executed e + 1 and can
+//!   testify it, whatever they have forgotten of Accepts and prefixes. Each step moves Y on by a slot at least.
+//! - Who has cut its log there answers that it has, and offers the state for which it did: that one is certified (D7).
+//!
+//! It takes members that may sign about e + 1. Behind the first slot of a new configuration a replaced one may not, so nobody goes
+//! past that slot before all up to it is proven (below), and a state is certified there, which is asked for when no proof has come for
+//! some seconds (`watch_unproven` in `catching_up`). `crates/replica/tests/passed_over.rs` and `scenarios/passed_over.txt` break
+//! first.
+//!
+//! An own prefix signature counts here before the batches below it are durable (`sign_prefix`), and the certificate may be given away
+//! with it. That is no vote, and promises nothing: what the above needs of it is that this replica had executed slot P. Should it
+//! lose that again, its base is lost with it, for the note of a prefix comes after its batches in the log; whoever took
+//! the certificate has the batches of its own, and the quorum that accepted them had them on disk before
+//! (`PersistBeforeSpeak` in the simulator; the word itself waits for the disk where it is sent to others).
+//!
+//! # Links and configurations
+//!
+//! Links say who a member is, not as of which slot: they are to the newest members that are known, also while slots of an older
+//! configuration are agreed on. Near the first slot of a new configuration, and of what was delivered
+//! when that became known, a former incarnation's word could count, so Accepts are verified first there
+//! (`near_a_new_configuration_accepts_are_verified_before_they_count`). And who has
 //! executed all before it votes in the new one, on nothing below: so where one may begin, behind each command of the
-//! administrator as far as the pipeline reaches, a slot is delivered only once all up to it are proven
+//! administrator as far as the pipeline reaches, a slot is delivered only once all up to them are proven
 //! ([`Agreement::waits_for_proof`]).
 //!
 //! With a depth below 8 all Accepts are verified first.

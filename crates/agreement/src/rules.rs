@@ -9,8 +9,12 @@
 //! 5. One batch per slot and view: what was written or locked in this view binds.
 //! 6. After a restart no Write in the view it restarted in, unless one that the log proves, in the
 //!    certificate of its own vote: the replica may have written something that it does not remember
-//!    (A2), also before a vote that it made since on Writes of others.
-//! 7. Only slots of the configuration in which the view was started: a view change of an earlier
+//!    (A2), also before a vote that it made since on Writes of others. Such a vote it may give, in this view too: it is
+//!    justified by a quorum of which this replica is no part, so whatever it wrote before is not among the Writes of two
+//!    batches; and what it had locked before is in its log, and binds by rule 5
+//!    (`a_restarted_replica_repeats_a_write_that_its_vote_proves`, bug `restarted-replica-writes`).
+//! 7. Only slots of the configuration in which the view was started (all of whose view changes are of that one, see
+//!    `evidence`): a view change of an earlier
 //!    configuration may hold promises of a replica that was replaced since (D8).
 //! 8. A replica without a complete state (a new incarnation, D8) does not vote.
 //! 9. While the own log lags, only in the view in which that began: each view has its votes logged anew

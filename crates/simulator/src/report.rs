@@ -277,6 +277,8 @@ pub enum Mark {
     DecisionProven,
     /// Too few of them were.
     AcceptsNotGenuine,
+    /// What nothing else proved was testified to a laggard.
+    Testified,
     /// A laggard caught up by batches that others had decided.
     DecisionsFetched,
     /// Some of them came before what precedes them, from another replica.
@@ -319,7 +321,7 @@ pub enum Mark {
 
 impl Mark {
     /// All of them.
-    pub const ALL: [Mark; 47] = [
+    pub const ALL: [Mark; 48] = [
         Mark::TornTailCut,
         Mark::GapRepaired,
         Mark::StateLinked,
@@ -348,6 +350,7 @@ impl Mark {
         Mark::PrefixVouched,
         Mark::DecisionProven,
         Mark::AcceptsNotGenuine,
+        Mark::Testified,
         Mark::DecisionsFetched,
         Mark::DecisionsHeld,
         Mark::DecisionsBesideState,
@@ -488,6 +491,7 @@ impl Report {
             (Mark::PrefixVouched, agreement.prefixes_vouched),
             (Mark::DecisionProven, agreement.decisions_proven),
             (Mark::AcceptsNotGenuine, agreement.accepts_not_genuine),
+            (Mark::Testified, counters.testimonies),
             (Mark::DecisionsFetched, agreement.decisions_fetched),
             (Mark::DecisionsHeld, agreement.decisions_held),
             (Mark::DecisionsBesideState, agreement.decisions_beside_state),

@@ -111,7 +111,7 @@ impl World {
     /// Some are cut off, some kind of message does not get through, and the others go on for a while.
     fn part(&mut self, random: &mut Random) {
         let n = self.n();
-        if random.percent(60) {
+        if random.percent(75) {
             // What was decided a while ago others have heard of.
             self.network.plan = NetworkPlan::CALM;
             self.plan.workload.think_us = self.plan.workload.think_us.min(HURRIED_US);
@@ -119,7 +119,7 @@ impl World {
             self.go_on(slots, HURRIED_FOR_US);
         }
         let mut cut_off: Vec<usize> = Vec::new();
-        if random.percent(75) {
+        if random.percent(85) {
             let spared = random.percent(70).then(|| self.present_leader());
             for _ in 0..random.between(1, self.plan.faults.u() as u64) {
                 let replica = random.below(n as u64) as usize;
@@ -139,8 +139,14 @@ impl World {
             self.trace.line(self.now_us, format_args!("{cut_off:?} cut off, {silence:?}"));
             self.silences.push(silence);
         }
-        let slots = random.between(1, 3 * self.plan.depth);
+        let (depth, beyond) = (self.plan.depth, random.percent(70));
+        let slots = random.between(if beyond { depth + 2 } else { 1 }, 3 * depth);
         self.go_on(slots, APART_US);
+        if random.percent(40) {
+            // What is certified now lies beyond what did not get through.
+            self.silences.clear();
+            self.go_on(depth, APART_US);
+        }
         if random.percent(25) {
             cut_off.drain(..).for_each(|replica| self.mend(replica));
             let until_us = self.now_us + random.below(300_000);

@@ -16,7 +16,7 @@ const KINDS: [(&str, u64); 13] = [
     ("write", 2),
     ("accept", 4),
     ("decided", 3),
-    ("prefix", 8),
+    ("prefix", 16),
     ("status", 2),
     ("suspect", 1),
     ("view-change", 2),
