@@ -245,6 +245,14 @@ impl Agreement {
         }
     }
 
+    /// At a start: what the log proves by itself it also shows to others, batch and Accepts, so it need not be held; of
+    /// what it does not prove the votes are still needed (`who_cannot_prove_what_was_decided_votes_again`).
+    pub(crate) fn forget_shown(&mut self, through: Slot) {
+        let read = self.slots.range(..=through).map(|(slot, _)| *slot);
+        let shown: Vec<Slot> = read.filter(|slot| !self.is_unproven(*slot)).collect();
+        shown.into_iter().for_each(|slot| self.forget_fetched(slot));
+    }
+
     /// State was transferred: everything up to `slot` is delivered and executed.
     pub fn on_installed(
         &mut self,

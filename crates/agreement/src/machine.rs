@@ -334,11 +334,7 @@ impl Agreement {
         }
         agreement.deliver_decided(now);
         agreement.note_configuration();
-        // What the log proves by itself it also shows to others, batch and Accepts, so it need not be held; of what it
-        // does not prove the votes are still needed (`who_cannot_prove_what_was_decided_votes_again`).
-        let read = agreement.slots.keys().copied().filter(|slot| *slot <= restarted_at);
-        let shown: Vec<Slot> = read.filter(|slot| !agreement.is_unproven(*slot)).collect();
-        shown.into_iter().for_each(|slot| agreement.forget_fetched(slot));
+        agreement.forget_shown(restarted_at);
         agreement
     }
 

@@ -2,17 +2,21 @@
 //! followed by a restart. Every answer goes into a history that must be linearizable (rules A1,
 //! D1, E4), so an acknowledged write that is gone, or one that happened twice, is found.
 //!
-//! `PERDURA_ROUNDS` sets the kills per group (default 3; `make kills` does 20).
+//! Outages, too: all are killed while one lags behind, and one of the others stays away. As many as
+//! are needed run again, so they have to go on.
+//!
+//! `PERDURA_ROUNDS` sets the kills per group (default 3, and 2 outages; `make kills` does 60).
 
 mod common;
 
 use common::load::{Load, Script};
-use common::{Cluster, Random, rounds};
+use common::{Cluster, Random, rounds, wait_for};
 use perdura_simulator::linearizability::{
     Call, DEFAULT_BUDGET, History, Operation, Outcome, Return, Step, StepReturn, Verdict, check,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 /// Callers with one operation in flight each.
 const CALLERS: usize = 12;
@@ -23,6 +27,13 @@ const KEYS: u64 = 6;
 /// Answers awaited before and after each kill.
 const ANSWERS: usize = 150;
 
+/// So many answers are awaited at most while a replica is cut off: several to a slot, and at times
+/// more slots than are in agreement at once.
+const MISSED: u64 = 120;
+
+/// No group is silent for so long once enough of it runs. How long it is, is for benchmarks.
+const SILENCE: Duration = Duration::from_secs(30);
+
 struct Book {
     random: Random,
     // One clock for calls and returns.
@@ -31,6 +42,39 @@ struct Book {
     history: History,
     ok: usize,
     next: u64,
+    // The first operation sent since the last outage, and when one from there on was ok.
+    since: u64,
+    resumed: Option<Instant>,
+}
+
+impl Book {
+    fn new(seed: u64) -> Book {
+        Book {
+            random: Random(seed),
+            time: 0,
+            open: BTreeMap::new(),
+            history: History::default(),
+            ok: 0,
+            next: 0,
+            since: 0,
+            resumed: None,
+        }
+    }
+
+    /// No replica runs. What was sent before may have been done before.
+    fn interrupted(&mut self) {
+        self.since = self.next;
+        self.resumed = None;
+    }
+
+    /// That all of it is linearizable.
+    #[track_caller]
+    fn judge(&self, bounds: &[&str]) {
+        match check(&self.history, DEFAULT_BUDGET) {
+            Verdict::Linearizable => {}
+            verdict => panic!("{bounds:?}: {verdict:?}"),
+        }
+    }
 }
 
 fn draw(random: &mut Random, number: u64) -> (Value, Call) {
@@ -112,7 +156,12 @@ impl Script for Book {
         let (invoked, call) = self.open.remove(&number).expect("one answer for each line");
         self.time += 1;
         let outcome = outcome(&call, answer);
-        self.ok += usize::from(matches!(outcome, Outcome::Ok(_)));
+        if matches!(outcome, Outcome::Ok(_)) {
+            self.ok += 1;
+            if number >= self.since {
+                self.resumed.get_or_insert_with(Instant::now);
+            }
+        }
         let ended = (outcome != Outcome::Unknown).then_some(self.time);
         let process = number % CALLERS as u64;
         self.history.operations.push(Operation { process, invoked, ended, call, outcome });
@@ -126,15 +175,7 @@ fn kills(bounds: &[&str], seed: u64) {
     cluster.wait_until_active();
     let mut random = Random(seed);
     let rounds = rounds(3);
-    let book = Book {
-        random: Random(seed),
-        time: 0,
-        open: BTreeMap::new(),
-        history: History::default(),
-        ok: 0,
-        next: 0,
-    };
-    let load = Load::start(&cluster, CALLERS, "20", book);
+    let load = Load::start(&cluster, CALLERS, "20", Book::new(seed));
     for round in 0..rounds {
         load.await_answers(ANSWERS);
         match round % 3 {
@@ -160,14 +201,82 @@ fn kills(bounds: &[&str], seed: u64) {
         }
         cluster.wait_until_active();
     }
-    let Book { history, ok, .. } = load.finish();
-    let all = history.operations.len();
-    match check(&history, DEFAULT_BUDGET) {
-        Verdict::Linearizable => {}
-        verdict => panic!("{bounds:?}: {verdict:?}"),
-    }
+    let book = load.finish();
+    book.judge(bounds);
+    let (all, ok) = (book.history.operations.len(), book.ok);
     println!("{bounds:?}: {rounds} kills, {all} operations, {ok} ok, linearizable");
     assert!(ok > rounds * ANSWERS);
+}
+
+/// Cuts one off while others go on, then kills all, and starts all but another one. Gives that one,
+/// and how long the others were silent.
+fn outage(
+    cluster: &mut Cluster,
+    load: &Load<Book>,
+    random: &mut Random,
+    without_leader: bool,
+) -> (usize, Duration) {
+    let cut = random.below(cluster.len() as u64) as usize;
+    let halted = random.below(2) == 0;
+    let missed = 1 + random.below(MISSED) as usize;
+    if halted {
+        cluster.halt(cut);
+    } else {
+        cluster.kill(cut);
+    }
+    load.await_answers(missed);
+    let leader = cluster.leader_in_logs();
+    cluster.kill_all();
+    load.script(Book::interrupted);
+    let mut others: Vec<usize> = (0..cluster.len()).filter(|id| *id != cut).collect();
+    // Where the one that was cut off still leads, any other stays away.
+    let may_stay_away = |id: &usize| leader == cut || (*id == leader) == without_leader;
+    let mut candidates: Vec<usize> = others.iter().copied().filter(may_stay_away).collect();
+    let away = random.take(&mut candidates);
+    others.retain(|id| *id != away);
+    others.push(cut);
+    for id in random.shuffled(others) {
+        cluster.start(id);
+    }
+    let started = Instant::now();
+    let resumed = wait_for("an answer after an outage", || load.script(|book| book.resumed));
+    let silence = resumed.saturating_duration_since(started);
+    let (how, silence_ms) = (if halted { "halted" } else { "killed" }, silence.as_millis());
+    println!(
+        "  {cut} {how} for {missed} answers, {leader} led, {away} stayed away: \
+         silent for {silence_ms} ms"
+    );
+    load.await_answers(ANSWERS);
+    (away, silence)
+}
+
+fn outages(bounds: &[&str], seed: u64) {
+    // A short pipeline, so that who is cut off is soon beyond its reach; and checkpoints are rare, so
+    // that batches have to help, not a whole state.
+    let flags = [bounds, &["--depth", "8", "--checkpoint-interval", "4096"]].concat();
+    let mut cluster = Cluster::start_all(&flags);
+    cluster.wait_until_active();
+    let mut random = Random(seed);
+    let rounds = rounds(2);
+    let load = Load::start(&cluster, CALLERS, "20", Book::new(seed));
+    let mut longest = Duration::ZERO;
+    for round in 0..rounds {
+        load.await_answers(ANSWERS);
+        let (away, silence) = outage(&mut cluster, &load, &mut random, round % 2 == 0);
+        longest = longest.max(silence);
+        cluster.start(away);
+        cluster.wait_until_active();
+    }
+    let book = load.finish();
+    book.judge(bounds);
+    let (all, ok) = (book.history.operations.len(), book.ok);
+    let longest_ms = longest.as_millis();
+    println!(
+        "{bounds:?}: {rounds} outages, {all} operations, {ok} ok, linearizable, \
+         silent for {longest_ms} ms at most"
+    );
+    assert!(ok > rounds * ANSWERS);
+    assert!(longest < SILENCE, "{longest:?}");
 }
 
 #[test]
@@ -183,4 +292,14 @@ fn a_byzantine_group_keeps_every_acknowledged_operation() {
 #[test]
 fn a_group_of_six_keeps_every_acknowledged_operation() {
     kills(&["--faults", "2,1"], 3);
+}
+
+#[test]
+fn a_crash_group_goes_on_when_enough_run_after_an_outage() {
+    outages(&["--crash", "1"], 4);
+}
+
+#[test]
+fn a_byzantine_group_goes_on_when_enough_run_after_an_outage() {
+    outages(&["--byzantine", "1"], 5);
 }

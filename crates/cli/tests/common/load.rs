@@ -67,6 +67,11 @@ impl<S: Script> Load<S> {
         self.shared.lock().unwrap()
     }
 
+    /// What the script knows, while more is answered.
+    pub fn script<T>(&self, ask: impl FnOnce(&mut S) -> T) -> T {
+        ask(&mut self.shared().script)
+    }
+
     #[track_caller]
     pub fn await_answers(&self, count: usize) {
         let until = self.shared().answered + count;

@@ -122,7 +122,8 @@ impl Random {
     }
 }
 
-/// A cluster in a temporary directory. Its processes end with it.
+/// A cluster in a temporary directory. Its processes end with it. With `PERDURA_KEEP` the directory
+/// stays if the test failed.
 pub struct Cluster {
     directory: tempfile::TempDir,
     replicas: Vec<Option<Child>>,
@@ -195,6 +196,11 @@ impl Cluster {
         let mut child = self.replicas[id].take().unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+
+    /// SIGSTOP: its links stay, and it neither hears nor says anything.
+    pub fn halt(&mut self, id: usize) {
+        send_signal(self.child(id), "-STOP");
     }
 
     /// kill -9 of all that run, at once.
@@ -285,6 +291,17 @@ impl Cluster {
         });
     }
 
+    /// Who leads in the latest view that a log knows. Waits for no replica, as some may be halted.
+    pub fn leader_in_logs(&self) -> usize {
+        let view = |line: &str| -> Option<usize> {
+            let (_, after) = line.split_once("another leader view=")?;
+            after.split(' ').next()?.parse().ok()
+        };
+        let logs = (0..self.len()).map(|id| self.log(id));
+        let views = logs.filter_map(|log| log.lines().filter_map(view).max());
+        views.max().unwrap_or(0) % self.len()
+    }
+
     /// Who leads in the latest view.
     #[track_caller]
     pub fn leader(&self) -> usize {
@@ -313,6 +330,10 @@ impl Drop for Cluster {
                     eprintln!("replica {id} | {line}");
                 }
             }
+        }
+        if failed && std::env::var_os("PERDURA_KEEP").is_some() {
+            self.directory.disable_cleanup(true);
+            eprintln!("kept: {}", self.directory.path().display());
         }
     }
 }

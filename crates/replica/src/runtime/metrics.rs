@@ -122,6 +122,7 @@ pub(super) fn text(snapshot: &Snapshot) -> prometheus::Result<Vec<u8>> {
         ("perdura_transfers_started_total", "State transfers begun.", c.transfers_started),
         ("perdura_transfers_completed_total", "State transfers ended.", c.transfers_completed),
         ("perdura_fetches_served_total", "Laggards served.", c.fetches_served),
+        ("perdura_testimonies_total", "Histories signed again for laggards.", c.testimonies),
         ("perdura_throttled_questions_total", "Replicas that asked too often.", c.throttled),
         (
             "perdura_disk_lags_total",
