@@ -14,6 +14,9 @@ impl World {
     /// In liveness mode: no call waits for long while no other replica fails.
     pub(crate) fn watch_calls(&mut self) {
         self.push(WATCH_US, Event::Watch);
+        if self.ending.calm() && !self.ending.begun() {
+            return; // Until the outage more may be cut off than are promised to be.
+        }
         let mut waiting = None;
         for (client, here) in self.clients.iter().enumerate() {
             let patient = here.open.values().filter(|(record, _)| self.calls[*record].patient);
