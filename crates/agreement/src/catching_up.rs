@@ -229,9 +229,11 @@ impl Agreement {
         let progress = self.delivered > before;
         self.marks.decisions_fetched += u64::from(progress);
         // What others gave before it was needed no more, or is needed and waits here.
-        if asked && !progress && last > before && !self.holds_next() {
+        if asked && !progress && last > before {
             self.fetches.failed(now.monotonic_ms, from);
-            self.fetches.distrust(from);
+            if !self.holds_next() {
+                self.fetches.distrust(from);
+            }
             let since = self.unproven_since.filter(|(delivered, _)| *delivered == before);
             self.unproven_since = since.or(Some((before, now.monotonic_ms)));
         }

@@ -271,7 +271,7 @@ impl Agreement {
             self.executed = slot;
             self.executing.clear();
             self.own_histories.clear();
-            self.forget_unproven(slot);
+            self.note_installed(slot);
             self.demand.installed();
             // From here on the log proves to others, also after a restart, what comes next.
             self.effects.push_back(Effect::Note(Record::Delivered { slot, history }));

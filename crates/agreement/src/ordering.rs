@@ -529,7 +529,8 @@ impl Agreement {
     }
 
     pub(crate) fn try_certify_prefix(&mut self, now: Now, slot: Slot) {
-        if slot <= self.prefix.slot || slot > self.reach() {
+        let certified = slot <= self.prefix.slot || self.prefixes_ahead.contains_key(&slot);
+        if certified || slot > self.reach() {
             return;
         }
         let Some(governing) = self.configurations.governing(slot) else { return };

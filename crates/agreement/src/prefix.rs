@@ -35,8 +35,8 @@ impl Agreement {
         most.min(reach).max(1)
     }
 
-    /// Of each replica so many signed prefixes are kept: as many as it signs for itself and for others while the
-    /// window moves once.
+    /// Of each replica so many signed prefixes are kept: four times as many as it signs unasked while the window moves
+    /// once, for what it testifies is among them.
     pub(crate) fn most_prefix_votes(&self) -> usize {
         (self.settings.window / self.prefix_interval()) as usize * 4
     }

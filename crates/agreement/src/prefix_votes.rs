@@ -3,7 +3,7 @@
 //! Of each replica so many are kept, whatever others send (A6): nobody's words make room for a liar's.
 
 use perdura_protocol::{Digest, ReplicaId, Signature, Slot};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PrefixVote {
@@ -38,6 +38,12 @@ impl PrefixVotes {
         if votes.len() > most {
             votes.pop_front();
         }
+    }
+
+    /// The slots in a range that somebody signed about.
+    pub fn slots(&self, first: Slot, last: Slot) -> BTreeSet<Slot> {
+        let all = self.by_replica.iter().flatten().map(|vote| vote.slot);
+        all.filter(|slot| (first..=last).contains(slot)).collect()
     }
 
     /// Who said what about a slot.

@@ -24,7 +24,7 @@
 //!
 //! Let at most u have failed, liars among them, and Y be the one of the n - u others that has executed least, up to e. As long as
 //! none of the others has a certified prefix beyond e as its base, slot e + 1 is above every base, and the next view
-//! decides it again (1). Else X has, up to P.
+//! decides it again (1): whoever accepted it still has its lock. Else X has one, up to P.
 //!
 //! - If P <= e + depth, Y can judge it, and X has it, with the batches up to there: its prefixes stay as long as the log of which they
 //!   are the proof (`Checkpointing::prefixes`), in memory and in the log.
@@ -86,6 +86,8 @@ pub(crate) struct ByLink {
     forgers: BTreeSet<ReplicaId>,
     // What was delivered when the latest configuration became known: until then links were those of another.
     learned_at: Slot,
+    // Up to here a certified state proves everything.
+    installed: Slot,
     // Since when a batch waits for the proof of those before it.
     held_ms: Option<u64>,
     // So far reaches what may be in agreement together with the last delivered batch that may order a configuration.
@@ -100,6 +102,7 @@ impl ByLink {
         encode_count(self.forgers.len(), out);
         self.forgers.iter().for_each(|replica| replica.encode(out));
         self.learned_at.encode(out);
+        self.installed.encode(out);
         out.push(u8::from(self.held_ms.is_some()));
         self.near.encode(out);
     }
@@ -169,12 +172,13 @@ impl Agreement {
     }
 
     /// Whether a decided batch near a new configuration has to wait for the proof of what was decided up to it.
-    /// Who knows of that configuration votes on nothing below it any more, so nothing below is left to such votes; unless
-    /// others have gone on, and can show all of it.
+    /// Who knows of that configuration votes on nothing below it any more, so nothing below is left to such votes. A prefix
+    /// beyond it, if one is known, is proof enough: who has gone on has a state to offer there.
     pub(crate) fn waits_for_proof(&mut self, now: Now, slot: Slot) -> bool {
         self.prove_open();
         let covered = self.prefixes_ahead.last_key_value().is_some_and(|(ahead, _)| *ahead >= slot);
-        let mut below = self.slots.range(self.prefix.slot.next()..=slot).map(|(slot, _)| *slot);
+        let proven = self.prefix.slot.max(self.by_link.installed);
+        let mut below = self.slots.range(proven.next()..=slot).map(|(slot, _)| *slot);
         let waits = !covered && below.any(|slot| self.is_unproven(slot));
         if waits {
             self.by_link.held_ms.get_or_insert(now.monotonic_ms);
@@ -197,6 +201,11 @@ impl Agreement {
             self.prove_open();
         }
         if let Some(since_ms) = self.by_link.held_ms.take() {
+            // What was signed about slots that were beyond reach then.
+            let (first, reach) = (self.prefix.slot.next(), self.reach());
+            for slot in self.prefix_votes.slots(first, reach) {
+                self.try_certify_prefix(now, slot);
+            }
             self.deliver_decided(now);
             self.by_link.held_ms = self.by_link.held_ms.map(|_| since_ms);
         }
@@ -244,6 +253,12 @@ impl Agreement {
         if self.is_unproven(slot) && !self.by_link.open.contains_key(&slot) {
             self.prove(slot);
         }
+    }
+
+    /// A state after `slot` was certified, and is installed.
+    pub(crate) fn note_installed(&mut self, slot: Slot) {
+        self.by_link.installed = slot;
+        self.forget_unproven(slot);
     }
 
     /// A certified prefix proves everything up to `slot`.

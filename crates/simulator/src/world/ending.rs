@@ -75,6 +75,8 @@ impl World {
         self.all_is_well();
         self.come_to_rest();
         if some_are_away && !self.failed() {
+            // Those that are back go on, and know everything.
+            self.read_everything();
             self.come_back();
             self.come_to_rest();
         }

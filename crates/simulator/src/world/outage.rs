@@ -139,6 +139,10 @@ impl World {
             self.trace.line(self.now_us, format_args!("{cut_off:?} cut off, {silence:?}"));
             self.silences.push(silence);
         }
+        if random.percent(30) && !self.hostile.is_empty() {
+            // A configuration might begin behind it.
+            self.revoke_client();
+        }
         let (depth, beyond) = (self.plan.depth, random.percent(70));
         let slots = random.between(if beyond { depth + 2 } else { 1 }, 3 * depth);
         self.go_on(slots, APART_US);
