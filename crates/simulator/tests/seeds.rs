@@ -1,7 +1,7 @@
 //! A batch of seeds: every rule is kept in each, every kind of fault fires in one of them, and every
 //! rare branch is taken in one.
 //!
-//! `PERDURA_SEEDS` (200), `PERDURA_FIRST_SEED` (801) and `PERDURA_STEPS` (10,000) ask for more; each
+//! `PERDURA_SEEDS` (200), `PERDURA_FIRST_SEED` (781) and `PERDURA_STEPS` (10,000) ask for more; each
 //! failing seed is printed with the command that repeats it. With `PERDURA_RULES_ONLY=1` what did not
 //! happen is no failure.
 
@@ -47,9 +47,20 @@ fn junk_is_held_beside_what_is_missing() {
     assert!(held, "no false answer came before its turn");
 }
 
+/// There are so many lies that some are drawn in none of so few runs.
+fn is_told_when_asked_for(lie: Strategy, first: u64, steps: u64) {
+    let told = (first..first + 20).any(|seed| {
+        let options = Options { liars: Some(vec![lie]), ..Options::new(seed, steps) };
+        let report = simulate(&options).unwrap_or_else(|violation| panic!("{violation}"));
+        let (never_told, _) = report.never_tried();
+        !never_told.contains(&lie)
+    });
+    assert!(told, "never told: {lie:?}");
+}
+
 #[test]
 fn every_rule_is_kept_and_every_fault_fires() {
-    // Among so few these come to all lies and rare branches.
+    // Among so few these come to all rare branches.
     let first = asked("PERDURA_FIRST_SEED", 781);
     let (count, steps) = (asked("PERDURA_SEEDS", 200), asked("PERDURA_STEPS", 10_000));
     let next = AtomicU64::new(0);
@@ -82,7 +93,8 @@ fn every_rule_is_kept_and_every_fault_fires() {
         assert_eq!(report.never_fired(), [], "kinds of faults that never took effect");
         assert_eq!(report.never_reached(), [], "rare branches that were never taken");
         let (lies, attacks) = report.never_tried();
-        assert!(lies.is_empty() && attacks.is_empty(), "never done: {lies:?} {attacks:?}");
+        assert!(attacks.is_empty(), "never done: {attacks:?}");
+        lies.into_iter().for_each(|lie| is_told_when_asked_for(lie, first, steps));
         assert!(report.spaces.runs > 0, "no run was of tuple spaces");
         assert!(report.calls.ok > 1_000 && report.calls.fast_reads > 0);
         assert!(report.views_started > 0 && report.transfers > 0 && report.truncations > 0);
