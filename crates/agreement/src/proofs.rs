@@ -33,6 +33,8 @@
 //!   of that is in its log before that lock, whose flush came before its Accept. So after any restart r + 1 have executed e + 1 and can
 //!   testify it, whatever they have forgotten of Accepts and prefixes. Each step moves Y on by a slot at least.
 //! - Who has cut its log there answers that it has, and offers the state for which it did: that one is certified (D7).
+//!   An open end: it offers a state only under a prefix that reaches it. Where the signatures of all such prefixes were lost
+//!   before a crash of all, and those who are left stand at different slots, none comes together (seed 203599).
 //!
 //! It takes members that may sign about e + 1. Behind the first slot of a new configuration a replaced one may not, so nobody goes
 //! past that slot before all up to it is proven (below), and a state is certified there, which is asked for when no proof has come for
