@@ -53,7 +53,7 @@ impl Agreement {
             self.unproven_since = None;
         } else if now.monotonic_ms >= since_ms + UNPROVEN_MS {
             self.unproven_since = Some((delivered, now.monotonic_ms));
-            if self.delivered_elsewhere() > delivered {
+            if self.is_ahead_elsewhere() {
                 self.marks.states_for_proofs += 1;
                 self.effects.push_back(Effect::FetchState { checkpoint: delivered.next() });
             }
@@ -283,12 +283,10 @@ impl Agreement {
         })
     }
 
-    /// Only a peer that was asked may send this replica after a state.
+    /// Only a peer that was asked may send this replica after a state, and only if a correct one is ahead.
     pub(crate) fn on_too_old(&mut self, now: Now, from: ReplicaId, checkpoint: Slot) {
         let asked = self.fetches.asks(from);
-        // A state is there only if others than one are ahead.
-        let ahead = self.delivered_elsewhere() > self.delivered;
-        if asked && ahead && checkpoint > self.delivered {
+        if asked && self.is_ahead_elsewhere() && checkpoint > self.delivered {
             self.fetches.too_old(now.monotonic_ms, from);
             self.effects.push_back(Effect::FetchState { checkpoint });
         }

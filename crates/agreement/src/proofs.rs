@@ -32,14 +32,15 @@
 //!   least n - u - u >= r + 1 are correct and did not fail. Each locked slot P within its reach, so it had executed e + 1; the mark
 //!   of that is in its log before that lock, whose flush came before its Accept. So after any restart r + 1 have executed e + 1 and can
 //!   testify it, whatever they have forgotten of Accepts and prefixes. Each step moves Y on by a slot at least.
-//! - Who has cut its log there answers that it has, and offers the state for which it did: that one is certified (D7).
-//!   An open end: it offers a state only under a prefix that reaches it. Where the signatures of all such prefixes were lost
-//!   before a crash of all, and those who are left stand at different slots, none comes together (seed 203599).
+//! - Who has cut its log there answers that it has, and offers the state for which it did: that one is certified (D7), and stays offered
+//!   after restarts, whether or not a prefix reaches it. Y asks for it though X be the only one ahead, for it has judged the base
+//!   in X's view change ([`Agreement::is_ahead_elsewhere`]). What lies behind the state is testified as above; all who are below the slot
+//!   h that r + 1 have executed come up to h so, and when a state is asked for each signs how far it is: h is certified.
 //!
 //! It takes members that may sign about e + 1. Behind the first slot of a new configuration a replaced one may not, so nobody goes
 //! past that slot before all up to it is proven (below), and a state is certified there, which is asked for when no proof has come for
-//! some seconds (`watch_unproven` in `catching_up`). `crates/replica/tests/passed_over.rs` and `scenarios/passed_over.txt` break
-//! first.
+//! some seconds (`watch_unproven` in `catching_up`). `crates/replica/tests/passed_over.rs` and the scenarios `passed_over`,
+//! `state_without_prefix` and `alone_ahead` break first.
 //!
 //! An own prefix signature counts here before the batches below it are durable (`sign_prefix`), and the certificate may be given away
 //! with it. That is no vote, and promises nothing: what the above needs of it is that this replica had executed slot P. Should it

@@ -101,7 +101,7 @@ impl<S: Service> Node<S> {
                 checkpointing.kept = manifest.slot;
                 let state_bytes = if seeded!(StretchForgotten) { 0 } else { machine.state_bytes() };
                 checkpointing.count_from(machine.slot(), parameters.boundary(state_bytes));
-                checkpointing.add_stored(Stored::new(machine.snapshot(), manifest), Slot(0), 0);
+                checkpointing.add_stored(Stored::new(machine.snapshot(), manifest), 0);
                 machine
             }
         };

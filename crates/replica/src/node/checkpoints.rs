@@ -245,23 +245,23 @@ impl Checkpointing {
     }
 
     /// What is proven stays until a newer one is, what others are given until they can be given a newer one,
-    /// and what is being fetched, within reason. `prefix` is proven to be decided.
-    pub fn add_stored(&mut self, stored: Stored, prefix: Slot, now_ms: u64) {
+    /// and what is being fetched, within reason.
+    pub fn add_stored(&mut self, stored: Stored, now_ms: u64) {
         self.stored.push_back(stored);
-        let (proven, offered) = (self.certificates.slot(), self.offered_slot(prefix));
+        let (proven, offered) = (self.certificates.slot(), self.offered_slot());
         let gone = keep_latest(&mut self.stored, STORED, |slot| {
             slot == proven || Some(slot) == offered || is_pinned(&self.pins, slot, now_ms)
         });
         self.let_go.extend(gone);
     }
 
-    fn add_digested(&mut self, digested: Stored, prefix: Slot, now_ms: u64) {
+    fn add_digested(&mut self, digested: Stored, now_ms: u64) {
         self.digests.push_back((digested.slot(), digested.digest));
         if self.digests.len() > self.states {
             self.digests.pop_front();
         }
         self.digested.push_back(digested);
-        let offered = self.offered_slot(prefix);
+        let offered = self.offered_slot();
         let gone = keep_latest(&mut self.digested, DIGESTED, |slot| {
             Some(slot) == offered || is_pinned(&self.pins, slot, now_ms)
         });
@@ -279,21 +279,21 @@ impl Checkpointing {
         self.stored.iter().chain(&self.digested).any(|held| held.slot() == slot)
     }
 
-    /// The newest state that others can be given, where `prefix` is proven to be decided.
-    pub fn offered(&self, prefix: Slot) -> Option<&StateCertificate> {
-        let usable = |slot| prefix >= slot && self.held(slot).is_some();
-        self.certificates.all().find(|state| usable(state.slot))
+    /// The newest state that others can be given. Its certificate says that one of those who signed it is correct and has
+    /// executed all before it; whether a prefix is certified that far does not matter.
+    pub fn offered(&self) -> Option<&StateCertificate> {
+        self.certificates.all().find(|state| self.held(state.slot).is_some())
     }
 
-    fn offered_slot(&self, prefix: Slot) -> Option<Slot> {
-        self.offered(prefix).map(|state| state.slot)
+    fn offered_slot(&self) -> Option<Slot> {
+        self.offered().map(|state| state.slot)
     }
 
     /// Others are given the newest state that is certified. What is older leaves the memory, unless somebody
     /// fetches it right now: as it is shared with the state of now, it costs as much as has changed since,
     /// after some minutes of load as much as all of it.
-    pub fn let_older_go(&mut self, prefix: Slot, now_ms: u64) {
-        let Some(offered) = self.offered_slot(prefix) else { return };
+    pub fn let_older_go(&mut self, now_ms: u64) {
+        let Some(offered) = self.offered_slot() else { return };
         let goes =
             |held: &Stored| held.slot() < offered && !is_pinned(&self.pins, held.slot(), now_ms);
         let stored = self.stored.iter_mut().filter(|held| !held.apart && goes(held));
@@ -447,7 +447,6 @@ impl<S: Service> Node<S> {
 
     pub(super) fn on_state_digested(&mut self, manifest: Manifest, digest: Digest) {
         let slot = manifest.slot;
-        let prefix = self.agreement.prefix().slot;
         let checkpointing = &mut self.checkpointing;
         let ours = |waiting: &mut Digesting| waiting.snapshot.slot() == slot;
         let first = checkpointing.digesting.pop_front_if(ours);
@@ -457,7 +456,7 @@ impl<S: Service> Node<S> {
         checkpointing.digests_first = false;
         // Its digest comes with it: that takes too long for the event loop.
         let digested = Stored { snapshot: Some(first.snapshot), manifest, digest, apart: false };
-        checkpointing.add_digested(digested, prefix, self.ticked_ms);
+        checkpointing.add_digested(digested, self.ticked_ms);
         self.judge_early(slot);
         self.vote_for_state(slot, digest);
         self.digest_logged();
@@ -520,8 +519,7 @@ impl<S: Service> Node<S> {
     pub(super) fn add_checkpoint(&mut self, snapshot: StateSnapshot, manifest: Manifest) {
         let (slot, digest) = (manifest.slot, manifest.digest());
         let previous = self.checkpointing.slot();
-        let prefix = self.agreement.prefix().slot;
-        self.checkpointing.add_stored(Stored::new(snapshot, manifest), prefix, self.ticked_ms);
+        self.checkpointing.add_stored(Stored::new(snapshot, manifest), self.ticked_ms);
         self.counters.checkpoints += 1;
         self.state_is_stored(slot);
         let below = previous.min(self.agreement.prefix().slot).min(self.checkpointing.proven);

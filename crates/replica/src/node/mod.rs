@@ -354,8 +354,7 @@ impl<S: Service> Node<S> {
             self.tick_questions(now);
             self.tick_transfer(now);
             self.tick_ingress(now);
-            let prefix = self.agreement.prefix().slot;
-            self.checkpointing.let_older_go(prefix, now.monotonic_ms);
+            self.checkpointing.let_older_go(now.monotonic_ms);
         }
         self.carry_out(now);
         self.hand_over(now);

@@ -215,7 +215,7 @@ impl<S: Service> Node<S> {
     fn answer_query(&mut self, now: Now, from: ReplicaId) {
         let prefix = self.agreement.prefix().clone();
         let delivered = self.agreement.delivered();
-        let state = self.checkpointing.offered(prefix.slot).cloned();
+        let state = self.checkpointing.offered().cloned();
         if let Some(state) = &state {
             self.checkpointing.pin(from, state.slot, now.monotonic_ms);
         }
@@ -244,7 +244,7 @@ impl<S: Service> Node<S> {
             let (quorum, configuration) =
                 (self.parameters.faults.state_certificate(), state.configuration);
             let newer = state.slot > self.machine.slot() && state.slot >= self.transfer.at_least;
-            if newer && prefix.slot >= state.slot {
+            if newer {
                 if self.state_certified(&state, quorum) {
                     self.transfer.offers.insert(from, Offer { state, prefix });
                 } else if self.agreement.configurations().by_id(configuration).is_some() {
@@ -513,8 +513,7 @@ impl<S: Service> Node<S> {
             .last()
             .filter(|latest| latest.from_slot > slot.next())
             .map(|latest| latest.from_slot.previous());
-        let proven = self.agreement.prefix().slot;
-        self.checkpointing.add_stored(stored, proven, now.monotonic_ms);
+        self.checkpointing.add_stored(stored, now.monotonic_ms);
         if let Some(state) = state {
             self.learn_certificate(state);
         }
