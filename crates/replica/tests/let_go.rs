@@ -122,3 +122,42 @@ fn those_that_are_passed_over() {
         assert_eq!(follower.let_go.len() as u64, passed_over, "{schedule:?}");
     }
 }
+
+/// After a restart the certified state goes to those for whom the log was cut. Each is certified only while a later
+/// one is on its way to the disk, which pushes older ones out.
+#[test]
+fn the_log_is_cut_only_below_a_certified_state_that_is_on_disk() {
+    for late in 0..4 {
+        let mut follower =
+            Follower::new(|parameters| Parameters { checkpoint_interval: INTERVAL, ..parameters });
+        let mut states: Vec<(Slot, Digest)> = Vec::new();
+        let (mut on_disk, mut certified): (Vec<Slot>, Vec<Slot>) = (Vec::new(), Vec::new());
+        follower.decide(Command::Open, 0);
+        for number in 1..INTERVAL * 12 {
+            follower.decide(put(number), number);
+            follower.persist();
+            let Some(snapshot) = follower.storing.pop() else { continue };
+            let (manifest, keep) = (snapshot.manifest(), follower.keeps.pop().unwrap());
+            states.push((manifest.slot, manifest.digest()));
+            if let Some((slot, digest)) = states.iter().rev().nth(late) {
+                follower.give(&leaders_vote(*slot, *digest));
+                follower.end_round();
+                follower.persist();
+                certified.push(*slot);
+            }
+            let last = on_disk.last().copied();
+            on_disk.retain(|slot| Some(*slot) == last || *slot == keep);
+            on_disk.push(manifest.slot);
+            follower.node.handle(now(follower.now_ms), Input::CheckpointStored { manifest });
+            follower.end_round();
+            follower.persist();
+            let can_be_offered = on_disk.iter().filter(|slot| certified.contains(slot)).max();
+            assert!(
+                follower.truncated < can_be_offered.copied().unwrap_or(Slot(1)),
+                "cut up to {} with {on_disk:?} on disk, {certified:?} certified ({late} late)",
+                follower.truncated
+            );
+        }
+        assert_eq!(follower.truncated > Slot(0), late < 2, "{late} late");
+    }
+}

@@ -109,7 +109,7 @@ impl<S: Service> Node<S> {
             && let Ok(older) = Machine::restore(&parameters, &manifest, pieces, make_service())
         {
             let stored = Stored { apart: true, ..Stored::new(older.snapshot(), manifest) };
-            checkpointing.stored.push_front(stored);
+            checkpointing.add_older(stored);
         }
         let certified = certificates(&found.records);
         for record in &found.records {

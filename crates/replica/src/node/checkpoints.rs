@@ -107,9 +107,11 @@ pub(super) struct Checkpointing {
     pub states: usize,
     pub stored: VecDeque<Stored>,
     pub certificates: Certificates,
-    /// The newest state whose certificate was in the log when the last one went to disk: what a restart
-    /// can prove to others.
+    /// The newest state that was on disk, with its certificate in the log, when the last one went there, and stays: what a
+    /// restart can prove to others.
     pub proven: Slot,
+    // The states on disk, ascending: the last two, and what was proven when the last one went there.
+    on_disk: Vec<Slot>,
     /// Slots up to here are no longer in the log.
     pub kept: Slot,
     /// Nothing below is stored: the disk knows of a newer state, though it is damaged.
@@ -168,6 +170,7 @@ impl Checkpointing {
             stored: VecDeque::new(),
             certificates: Certificates::new(n, states),
             proven: Slot(0),
+            on_disk: Vec::new(),
             kept,
             store_from: Slot(0),
             let_go: Vec::new(),
@@ -247,12 +250,30 @@ impl Checkpointing {
     /// What is proven stays until a newer one is, what others are given until they can be given a newer one,
     /// and what is being fetched, within reason.
     pub fn add_stored(&mut self, stored: Stored, now_ms: u64) {
+        let (last, proven) = (self.on_disk.last().copied(), self.proven);
+        self.on_disk.retain(|slot| Some(*slot) == last || *slot == proven);
+        self.on_disk.push(stored.slot());
         self.stored.push_back(stored);
         let (proven, offered) = (self.certificates.slot(), self.offered_slot());
         let gone = keep_latest(&mut self.stored, STORED, |slot| {
             slot == proven || Some(slot) == offered || is_pinned(&self.pins, slot, now_ms)
         });
         self.let_go.extend(gone);
+    }
+
+    /// A state older than the newest, which is on disk too, and was read to be offered.
+    pub fn add_older(&mut self, older: Stored) {
+        self.on_disk.insert(0, older.slot());
+        self.stored.push_front(older);
+    }
+
+    /// A state goes to disk: what is proven by now stays there beside it. One that the last to go there pushed out
+    /// is proven in memory alone.
+    fn choose_proven(&mut self) {
+        let certified = self.certificates.slot();
+        if self.on_disk.contains(&certified) {
+            self.proven = certified;
+        }
     }
 
     fn add_digested(&mut self, digested: Stored, now_ms: u64) {
@@ -471,7 +492,9 @@ impl<S: Service> Node<S> {
             self.vote_for_state(snapshot.slot(), snapshot.manifest().digest());
         }
         self.checkpointing.stored_after = Some(self.log_all());
-        self.checkpointing.proven = self.checkpointing.certificates.slot();
+        if !self.transfer.supersedes(Slot(0)) {
+            self.checkpointing.choose_proven();
+        }
         self.store_logged();
     }
 
@@ -522,7 +545,9 @@ impl<S: Service> Node<S> {
         self.checkpointing.add_stored(Stored::new(snapshot, manifest), self.ticked_ms);
         self.counters.checkpoints += 1;
         self.state_is_stored(slot);
-        let below = previous.min(self.agreement.prefix().slot).min(self.checkpointing.proven);
+        // What is in the log about these two is noted at their slots.
+        let noted = self.agreement.prefix().slot.min(self.checkpointing.proven);
+        let below = previous.min(noted.previous());
         if below > self.checkpointing.kept {
             self.checkpointing.kept = below;
             self.outputs.push_back(Output::Truncate(below));

@@ -44,6 +44,10 @@ pub struct Follower {
     pub digesting: Vec<StateSnapshot>,
     pub storing: Vec<StateSnapshot>,
     pub let_go: Vec<StateSnapshot>,
+    /// Of each that it wanted stored, the state that is to stay on disk beside it and the one before.
+    pub keeps: Vec<Slot>,
+    /// Up to where the log may go.
+    pub truncated: Slot,
     pub suspicions: usize,
     pub diverged: bool,
 }
@@ -72,6 +76,8 @@ impl Follower {
             digesting: Vec::new(),
             storing: Vec::new(),
             let_go: Vec::new(),
+            keeps: Vec::new(),
+            truncated: Slot(0),
             suspicions: 0,
             diverged: false,
         };
@@ -97,7 +103,11 @@ impl Follower {
                     _ => {}
                 },
                 Output::DigestState { snapshot } => self.digesting.push(snapshot),
-                Output::StoreCheckpoint { snapshot, .. } => self.storing.push(snapshot),
+                Output::StoreCheckpoint { snapshot, keep } => {
+                    self.storing.push(snapshot);
+                    self.keeps.push(keep);
+                }
+                Output::Truncate(slot) => self.truncated = slot,
                 Output::LetGo(states) => self.let_go.extend(states),
                 Output::Diverged { .. } => self.diverged = true,
                 _ => {}
