@@ -1,8 +1,6 @@
 //! When a leader closes a batch: a caller that is alone waits for nothing, many share slots.
 
-#[path = "harness/settings.rs"]
-mod settings;
-
+use crate::harness::settings::settings;
 use bytes::Bytes;
 use perdura_agreement::pool::Source;
 use perdura_agreement::{Agreement, Effect, Now, Restart};
@@ -11,7 +9,6 @@ use perdura_protocol::{
     ClusterId, Digest, Faults, Frame, Message, ReplicaId, Scheme, SecretKey, SessionId, Signature,
     Slot, Time, View,
 };
-use settings::settings;
 
 const CLUSTER: ClusterId = ClusterId([7; 16]);
 

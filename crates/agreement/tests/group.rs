@@ -2,9 +2,7 @@
 //! one seed: rule A1 (no two replicas deliver different batches for a slot, no gaps) always, and
 //! progress once the faults stop.
 
-mod harness;
-
-use harness::Group;
+use crate::harness::Group;
 use perdura_agreement::Effect;
 use perdura_protocol::viewchange::PrefixCertificate;
 use perdura_protocol::{

@@ -1,9 +1,7 @@
 //! A replica that was away fetches decisions: how fast it gets them, whoever is slow on purpose,
 //! and what it holds meanwhile (A4, A6).
 
-#[path = "harness/settings.rs"]
-mod settings;
-
+use crate::harness::settings::settings;
 use perdura_agreement::{Agreement, Effect, Now, Restart};
 use perdura_protocol::configuration::{Configuration, Configurations, Member};
 use perdura_protocol::message::Decision;
@@ -13,7 +11,6 @@ use perdura_protocol::{
     Batch, Certificate, ClusterId, Digest, Faults, Message, Record, ReplicaId, Scheme, SecretKey,
     Slot, Time, View, limits,
 };
-use settings::settings;
 use std::collections::BTreeMap;
 
 const CLUSTER: ClusterId = ClusterId([7; 16]);

@@ -1,8 +1,6 @@
 //! How a view begins: what it is bound to travels to those who lack it, and to nobody else.
 
-mod harness;
-
-use harness::Group;
+use crate::harness::Group;
 use perdura_agreement::Suspicion;
 use perdura_protocol::{Record, Slot, View};
 

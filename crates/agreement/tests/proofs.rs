@@ -1,9 +1,7 @@
 //! Accepts are counted by the links that they come over (r > 0), and looked at afterwards: what is decided so, and
 //! what becomes of it when a signature is false (A1, A3, A4).
 
-#[path = "harness/settings.rs"]
-mod settings;
-
+use crate::harness::settings::settings;
 use bytes::Bytes;
 use perdura_agreement::{Agreement, Effect, Now, Restart};
 use perdura_protocol::configuration::{Configuration, Configurations, Member};
@@ -14,7 +12,6 @@ use perdura_protocol::{
     Batch, Certificate, ClusterId, Digest, Faults, Frame, Message, Record, ReplicaId, Scheme,
     SecretKey, SessionId, Signature, Slot, Time, View, limits,
 };
-use settings::settings;
 
 const CLUSTER: ClusterId = ClusterId([7; 16]);
 const ME: u8 = 3;

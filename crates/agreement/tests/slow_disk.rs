@@ -1,9 +1,7 @@
 //! A follower whose disk stands still while the group goes on: what waits for the disk stays
 //! bounded (A6), because an Accept is dropped once its slot is certified without it.
 
-#[path = "harness/settings.rs"]
-mod settings;
-
+use crate::harness::settings::settings;
 use bytes::Bytes;
 use perdura_agreement::pool::Source;
 use perdura_agreement::{Agreement, Effect, Now, Restart};
@@ -13,7 +11,6 @@ use perdura_protocol::{
     Batch, ClusterId, Digest, Faults, Frame, Message, ReplicaId, Scheme, SecretKey, SessionId,
     Slot, Time, View, limits,
 };
-use settings::settings;
 
 const LEADER: ReplicaId = ReplicaId(0);
 

@@ -1,9 +1,7 @@
 //! Who leads next while some replica is away, or catches up: a change of leaders costs the most then, and
 //! one that cannot lead at once costs two.
 
-mod harness;
-
-use harness::Group;
+use crate::harness::Group;
 use perdura_agreement::Suspicion;
 use perdura_agreement::pool::Source;
 use perdura_protocol::{ReplicaId, View, limits};

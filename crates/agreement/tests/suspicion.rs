@@ -1,9 +1,7 @@
 //! Whether a leader gives what is asked of it (`demand`): one that does not is deposed though it
 //! keeps every time-out; correct ones are not, whatever the load and the disks.
 
-mod harness;
-
-use harness::Group;
+use crate::harness::Group;
 use perdura_agreement::{Mode, Now, Restart, timing};
 use perdura_protocol::{Message, ReplicaId, Slot, Time, View};
 

@@ -1,9 +1,7 @@
 //! What users do wrong, and what goes wrong at the start of a replica: a clear error each time,
 //! with the right exit code, and nothing lost.
 
-mod common;
-
-use common::{Cluster, Ran, edit, program, run};
+use crate::common::{Cluster, Ran, edit, program, run};
 use std::net::TcpListener;
 use std::path::Path;
 

@@ -1,8 +1,6 @@
 //! Benchmarks that make a cluster of their own, in the small: what they print, and what they leave behind.
 
-mod common;
-
-use common::{Cluster, Ran, program, replicas_in};
+use crate::common::{Cluster, Ran, program, replicas_in};
 use serde_json::{Value, json};
 use std::path::Path;
 

@@ -1,8 +1,6 @@
 //! Clusters of real processes on real disks and sockets.
 
-mod common;
-
-use common::{Cluster, Ran, edit, program, run, send_signal, wait_for, wait_for_end};
+use crate::common::{Cluster, Ran, edit, program, run, send_signal, wait_for, wait_for_end};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};

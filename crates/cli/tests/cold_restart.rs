@@ -15,10 +15,8 @@
 //!
 //! `PERDURA_ROUNDS` sets the rounds (default 4), `PERDURA_SEED` repeats the draws of a run.
 
-mod common;
-
-use common::load::{Load, Script};
-use common::{Cluster, Random, rounds, wait_for};
+use crate::common::load::{Load, Script};
+use crate::common::{Cluster, Random, rounds, wait_for};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

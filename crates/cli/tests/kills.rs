@@ -7,10 +7,8 @@
 //!
 //! `PERDURA_ROUNDS` sets the kills per group (default 3, and 2 outages; `make kills` does 60).
 
-mod common;
-
-use common::load::{Load, Script};
-use common::{Cluster, Random, rounds, wait_for};
+use crate::common::load::{Load, Script};
+use crate::common::{Cluster, Random, rounds, wait_for};
 use perdura_simulator::linearizability::{
     Call, DEFAULT_BUDGET, History, Operation, Outcome, Return, Step, StepReturn, Verdict, check,
 };

@@ -1,8 +1,7 @@
 //! The experiments of the papers, in the small: what they write, and what they leave behind.
 
-mod common;
-
-use common::{program, replicas_in, send_signal, wait_for, wait_for_end};
+use crate::common;
+use crate::common::{program, replicas_in, send_signal, wait_for, wait_for_end};
 use serde_json::{Value, json};
 use std::process::Stdio;
 

@@ -1,8 +1,6 @@
 //! Tuple spaces from the command line, on clusters of real processes.
 
-mod common;
-
-use common::{Cluster, Ran, edit, program, wait_for, wait_for_end};
+use crate::common::{Cluster, Ran, edit, program, wait_for, wait_for_end};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;

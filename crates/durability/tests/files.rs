@@ -1,8 +1,6 @@
 //! How large the files of a log are, and which are used again.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use perdura_durability::{Disk, Log, MemoryDisk, Options, open};
 use perdura_protocol::configuration::Durability;
 use perdura_protocol::{Encode, Record, Slot};

@@ -5,9 +5,7 @@
 //! `PERDURA_WRITE_FIXTURE=1 cargo test -p perdura-durability --test fixture` writes that of the
 //! present version anew; that is right only before the version was ever released.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use perdura_durability::{
     Disk, FORMAT_VERSION, FileDisk, MemoryDisk, Opened, Options, RecoveredState, format,
     older_format, open,

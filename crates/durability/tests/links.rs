@@ -1,10 +1,8 @@
 //! Checkpoints that link to what did not change: what is written, what is kept, and what it costs
 //! when it rots.
 
-mod common;
-
+use crate::common::*;
 use bytes::Bytes;
-use common::*;
 use perdura_durability::inspect::{CheckpointItem, PieceVerdict, inspect_checkpoint};
 use perdura_durability::memory_disk::{Errors, Operation};
 use perdura_durability::{

@@ -1,9 +1,7 @@
 //! The log, from the outside: what is written is there again, what was torn is cut, what rotted
 //! is noticed, and what an earlier use left behind never comes back.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use perdura_durability::log::Position;
 use perdura_durability::memory_disk::{Errors, Operation};
 use perdura_durability::{Amnesia, Disk, DiskError, LogError, MemoryDisk, OpenError};

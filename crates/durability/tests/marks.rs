@@ -1,9 +1,7 @@
 //! The flush marks, from the outside: they tell rot from a torn write in the last group, outlast what they have
 //! to, and cost no flush.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use perdura_durability::{Disk, MemoryDisk};
 use perdura_protocol::configuration::Durability;
 use perdura_protocol::{Record, Slot, View};

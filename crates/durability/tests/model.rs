@@ -1,10 +1,8 @@
 //! The whole of storage against a model (`common/model.rs`): random appends, checkpoints, truncations
 //! and restarts over a disk that fails at a random operation and loses what it may lose.
 
-mod common;
-
-use common::model::{Model, life};
-use common::*;
+use crate::common::model::{Model, life};
+use crate::common::*;
 use perdura_durability::{Disk, MemoryDisk, OpenError, Options, open};
 use perdura_protocol::configuration::Durability;
 use perdura_protocol::{Record, Slot};

@@ -1,10 +1,8 @@
 //! What rots in the newest checkpoint while nothing is stored: found by reading it again, and not
 //! linked to any more.
 
-mod common;
-
+use crate::common::*;
 use bytes::Bytes;
-use common::*;
 use perdura_durability::memory_disk::{Errors, Operation};
 use perdura_durability::{
     Again, CheckpointError, Checkpoints, Disk, MemoryDisk, RecoveredState, older_format,

@@ -1,8 +1,6 @@
 //! Opening a data directory: whose it is, what it remembers, and which state it holds.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use perdura_durability::inspect::{
     CheckpointItem, LogItem, PieceVerdict, inspect_checkpoint, inspect_log,
 };

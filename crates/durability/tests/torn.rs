@@ -1,8 +1,6 @@
 //! Torn groups: what their headers say of lost ones, and what they must not say.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use perdura_durability::{Disk, MemoryDisk, OpenError};
 use perdura_protocol::{Record, View};
 

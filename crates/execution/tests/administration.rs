@@ -1,14 +1,12 @@
 //! What the administrator may order, and who may not.
 
-mod support;
-
+use crate::support::*;
 use bytes::Bytes;
 use perdura_execution::{GenesisError, Machine};
 use perdura_protocol::configuration::Member;
 use perdura_protocol::{
     AdminCommand, Batch, Outcome, PublicKey, RefusalReason, ReplicaId, Slot, Time, limits,
 };
-use support::*;
 
 const CAROL: PublicKey = PublicKey([3; 32]);
 

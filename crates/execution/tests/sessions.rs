@@ -1,14 +1,12 @@
 //! Sessions: exactly once, whatever is proposed (rule E4).
 
-mod support;
-
+use crate::support::*;
 use bytes::Bytes;
 use perdura_execution::{ExecutionContext, RestoreError, Service, Snapshot};
 use perdura_protocol::{
     AdminCommand, Batch, Command, Encode, Outcome, PublicKey, RefusalReason, Time, limits,
 };
 use std::sync::Arc;
-use support::*;
 
 const OPEN: Outcome = Outcome::Opened;
 

@@ -1,12 +1,10 @@
 //! Snapshots: everything that influences execution is in them, and nothing else.
 
-mod support;
-
+use crate::support::*;
 use bytes::Bytes;
 use perdura_execution::{Machine, Manifest, RestoreError};
 use perdura_protocol::configuration::{Parameters, Schedule};
 use perdura_protocol::{AdminCommand, Batch, Decode, Encode, Outcome, PublicKey, Slot, Time};
-use support::*;
 
 fn replica() -> Replica<Counter> {
     let mut replica = Replica::new();

@@ -1,13 +1,11 @@
 //! Commands that wait: their numbers execute once, their replies come later, to retries as well.
 
-mod support;
-
+use crate::support::*;
 use bytes::Bytes;
 use perdura_execution::{ExecutionContext, Progress, Release, RestoreError, Service, Snapshot};
 use perdura_protocol::{AdminCommand, Batch, Outcome, RefusalReason, SessionId, Time, limits};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use support::*;
 
 /// Who waits at a bell until it is rung, or until a time: "wait TIME", "ring", "count".
 #[derive(Default)]

@@ -1,10 +1,7 @@
 //! A replica whose disk stands still while the others go on (A6). Time is virtual.
 
-mod common;
-mod follower;
-
+use crate::follower::{BACKLOG_BYTES, COMMAND_BYTES, DEPTH, Follower, put};
 use bytes::Bytes;
-use follower::{BACKLOG_BYTES, COMMAND_BYTES, DEPTH, Follower, put};
 use perdura_protocol::configuration::{Durability, Parameters};
 use perdura_protocol::{Command, Encode, Message, Slot, View};
 use perdura_replica::node::State;

@@ -1,10 +1,9 @@
 //! One replica's node under floods: what a liar makes it do is bounded, and others are served all
 //! the while (rules A5 and A6). Time is virtual, signatures are real.
 
-mod common;
-
+use crate::common;
+use crate::common::CLUSTER;
 use bytes::Bytes;
-use common::CLUSTER;
 use perdura_protocol::message::Decision;
 use perdura_protocol::statement::Kind;
 use perdura_protocol::viewchange::{Lock, NewView, PrefixCertificate, ViewChange};

@@ -1,14 +1,12 @@
 //! Replicas with real disks and sockets, each on a thread of its own, and the real client.
 
-mod real;
-
+use crate::real::{Group, free_addresses};
 use perdura_client::{Client, Options, Reply};
 use perdura_protocol::configuration::{Durability, Parameters, Schedule};
 use perdura_protocol::{Decode, Encode};
 use perdura_replica::runtime::RunError;
 use perdura_store::{Store, StoreCommand, StoreReply};
 use perdura_transport::{Bounds, Hello, Link, Role};
-use real::{Group, free_addresses};
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;

@@ -1,10 +1,9 @@
 //! States that are needed no more are given out to be freed, and not freed by the node: of a large one that
 //! takes long.
 
-mod common;
-mod follower;
+use crate::common;
 
-use follower::{Follower, now, put};
+use crate::follower::{Follower, now, put};
 use perdura_protocol::configuration::{Parameters, Schedule};
 use perdura_protocol::statement::Kind;
 use perdura_protocol::{Command, Context, Digest, Message, Scheme, SecretKey, Slot, View};

@@ -1,9 +1,8 @@
 //! Which state a replica offers to others, and with which proof (D7, D8). Time is virtual.
 
-mod common;
-
+use crate::common;
+use crate::common::CLUSTER;
 use bytes::Bytes;
-use common::CLUSTER;
 use perdura_execution::{Machine, Manifest, StateSnapshot};
 use perdura_protocol::configuration::Schedule;
 use perdura_protocol::message::{Decision, StateCertificate};

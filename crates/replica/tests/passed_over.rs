@@ -6,9 +6,8 @@
 //! are cut off at first: the laggards. The rest is a quorum together with the replicas that are played, and goes ahead
 //! with them.
 
-mod common;
-
-use common::CLUSTER;
+use crate::common;
+use crate::common::CLUSTER;
 use perdura_agreement::timing::TICK_MS;
 use perdura_protocol::message::Decision;
 use perdura_protocol::statement::Kind;

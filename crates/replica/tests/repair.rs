@@ -1,15 +1,13 @@
 //! A bit flips in the memory of a real replica: it finds that by itself, begins anew from what is
 //! certified, and no client reads anything else than what was written.
 
-mod real;
-
+use crate::real::{Group, free_addresses};
 use bytes::Bytes;
 use perdura_client::{Client, Options, Reply};
 use perdura_execution::{ExecutionContext, Footprint, RestoreError, Service, Snapshot};
 use perdura_protocol::configuration::Durability;
 use perdura_protocol::{Decode, Encode};
 use perdura_store::{Store, StoreCommand, StoreReply};
-use real::{Group, free_addresses};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,9 +1,8 @@
 //! A state that is fetched while one of those who have it is slow on purpose (A4). Time is virtual.
 
-mod common;
-
+use crate::common;
+use crate::common::CLUSTER;
 use bytes::Bytes;
-use common::CLUSTER;
 use perdura_execution::{Machine, StateSnapshot};
 use perdura_protocol::configuration::Schedule;
 use perdura_protocol::message::StateCertificate;

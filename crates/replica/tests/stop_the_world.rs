@@ -1,19 +1,15 @@
 //! Checkpoints for which a replica stops executing, the baseline of sequential ones: in a node, where time
 //! is virtual, and in replicas with real disks.
 
-mod common;
-mod follower;
-mod real;
-
+use crate::follower::{DEPTH, Follower, now, put};
+use crate::real::Group;
 use bytes::Bytes;
-use follower::{DEPTH, Follower, now, put};
 use perdura_client::{Client, Options};
 use perdura_protocol::configuration::{Durability, Parameters, Schedule};
 use perdura_protocol::{Command, Encode, Slot};
 use perdura_replica::node::{Input, State};
 use perdura_replica::runtime::RunError;
 use perdura_store::{Store, StoreCommand};
-use real::Group;
 
 /// Slots from one boundary to the next.
 const INTERVAL: u64 = 8;

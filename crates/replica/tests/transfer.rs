@@ -1,7 +1,6 @@
 //! One replica's node that lacks its state: whom it asks, and when. Time is virtual.
 
-mod common;
-
+use crate::common;
 use perdura_protocol::configuration::{Configuration, Member};
 use perdura_protocol::message::Lane;
 use perdura_protocol::viewchange::PrefixCertificate;

@@ -1,13 +1,11 @@
 //! A replica that was away gets what it missed over the links that are there for it, while agreement goes
 //! on over the others.
 
-mod real;
-
+use crate::real::{Group, free_addresses};
 use perdura_client::{Client, Options};
 use perdura_protocol::Encode;
 use perdura_protocol::configuration::Durability;
 use perdura_store::{Store, StoreCommand};
-use real::{Group, free_addresses};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};

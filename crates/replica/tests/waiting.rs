@@ -1,7 +1,6 @@
 //! Commands that wait, on real replicas: replies come when there is something to say.
 
-mod real;
-
+use crate::real::Group;
 use perdura_client::{CallError, Client, Indeterminacy, Options, Reply};
 use perdura_protocol::configuration::Durability;
 use perdura_protocol::{Decode, Encode};
@@ -9,7 +8,6 @@ use perdura_tuples::{
     Entry, Field, Operation, Pattern, SpaceOptions, Template, Tuple, TupleCommand, TupleReply,
     TupleSpaces,
 };
-use real::Group;
 use std::time::Duration;
 
 fn options() -> Options {

@@ -1,8 +1,6 @@
 //! In builds with seeded bugs: three of them are found within a few seeds, and none is on by itself.
 //! `scripts/detect` does the same with all of them, for as long as it takes.
 
-#![cfg(feature = "seeded-bugs")]
-
 use perdura_protocol::seeded::Bug;
 use perdura_simulator::{Options, simulate};
 

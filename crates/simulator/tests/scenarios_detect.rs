@@ -2,8 +2,6 @@
 //! makes it go otherwise, or breaks a rule in it. `PERDURA_MATRIX=1` prints which bugs each of the
 //! scenarios finds.
 
-#![cfg(feature = "seeded-bugs")]
-
 use perdura_protocol::seeded::Bug;
 use perdura_simulator::scenario;
 use std::collections::BTreeMap;

@@ -1,14 +1,12 @@
 //! Bytes from outside: commands, replies, segments. None of them panics, and what decodes is
 //! canonical.
 
-mod support;
-
+use crate::support::*;
 use bytes::Bytes;
 use perdura_execution::{RestoreError, Service};
 use perdura_protocol::codec::{encode_bytes, encode_count};
 use perdura_protocol::{Decode, Encode};
 use perdura_store::{Store, StoreCommand, StoreReply, Transaction};
-use support::*;
 
 /// A decoded command is encoded as it was.
 fn check(command: &[u8]) -> bool {

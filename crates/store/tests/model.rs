@@ -1,12 +1,10 @@
 //! The store against a plain map, and its segments against their invariants, from seeds.
 
-mod support;
-
+use crate::support::*;
 use perdura_execution::{Entry, Service, Snapshot};
 use perdura_protocol::{Decode, Digest, Encode};
 use perdura_store::{Store, StoreCommand, StoreReply};
 use std::sync::Arc;
-use support::*;
 
 const LIMIT: u64 = 1 << 30;
 

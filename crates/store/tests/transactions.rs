@@ -1,7 +1,6 @@
 //! What transactions do, and the limits, one by one.
 
-mod support;
-
+use crate::support::*;
 use bytes::Bytes;
 use perdura_execution::Service;
 use perdura_protocol::Encode;
@@ -9,7 +8,6 @@ use perdura_store::{
     CommandError, Operation, OperationResult, Store, StoreCommand, StoreReply, Transaction,
     TransactionResult, limits,
 };
-use support::*;
 
 fn store() -> Store {
     let mut store = Store::new(1 << 30);

@@ -1,13 +1,11 @@
 //! Bytes from outside: commands, replies, segments. None of them panics, and what decodes is
 //! canonical.
 
-mod support;
-
+use crate::support::*;
 use bytes::Bytes;
 use perdura_execution::Service;
 use perdura_protocol::{Decode, Encode};
 use perdura_tuples::{Operation, TupleCommand, TupleReply, TupleSpaces};
-use support::*;
 
 /// A decoded command is encoded as it was.
 fn check(command: &[u8]) -> bool {

@@ -1,12 +1,10 @@
 //! The tuple spaces against a list of tuples, and their segments against their contract, from seeds.
 
-mod support;
-
+use crate::support::model::{Model, Refused};
+use crate::support::*;
 use perdura_execution::{Entry as PieceEntry, Service};
 use perdura_protocol::Time;
 use perdura_tuples::{SpaceDescription, TupleCommand, TupleReply, TupleSpaces};
-use support::model::{Model, Refused};
-use support::*;
 
 /// Commands with who sends them and when. Time stands still, creeps and leaps.
 fn commands(seed: u64) -> impl Iterator<Item = (u8, u64, TupleCommand)> {

@@ -1,7 +1,6 @@
 //! What the contract says, case by case.
 
-mod support;
-
+use crate::support::*;
 use bytes::Bytes;
 use perdura_execution::Service;
 use perdura_protocol::{Encode, Time};
@@ -9,7 +8,6 @@ use perdura_tuples::{
     Access, Entry, Field, Operation, Pattern, SpaceOptions, Template, Tuple, TupleCommand,
     TupleReply, TupleSpaces, limits,
 };
-use support::*;
 
 fn width(index_fields: u8) -> SpaceOptions {
     SpaceOptions { index_fields, ..SpaceOptions::default() }

@@ -1,13 +1,11 @@
 //! Commands that wait, case by case.
 
-mod support;
-
+use crate::support::*;
 use perdura_execution::{Release, Service};
 use perdura_protocol::{SessionId, Time};
 use perdura_tuples::{
     Access, Entry, Operation, Pattern, SpaceOptions, Template, TupleReply, TupleSpaces, limits,
 };
-use support::*;
 
 fn rd(template: Template, wait_ms: u64) -> Operation {
     Operation::Rd { template, wait_ms }

@@ -3,7 +3,7 @@
 
 #![allow(dead_code)]
 
-mod settings;
+pub mod settings;
 
 use bytes::Bytes;
 use perdura_agreement::pool::Source;

@@ -1,0 +1,11 @@
+//! The program, on real processes.
+
+mod bad_input;
+mod bench;
+mod cluster;
+mod cold_restart;
+mod common;
+mod kills;
+mod no_seeded_bugs;
+mod paper;
+mod space;

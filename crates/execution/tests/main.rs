@@ -1,0 +1,7 @@
+//! The machine around a service.
+
+mod administration;
+mod sessions;
+mod snapshots;
+mod support;
+mod waiting;

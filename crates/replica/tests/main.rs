@@ -1,0 +1,17 @@
+//! Nodes, one by one on virtual time, and groups of replicas on real disks and sockets.
+
+mod backlog;
+mod common;
+mod floods;
+mod follower;
+mod group;
+mod let_go;
+mod offers;
+mod passed_over;
+mod real;
+mod repair;
+mod slow_seeder;
+mod stop_the_world;
+mod transfer;
+mod transfer_link;
+mod waiting;

@@ -1,0 +1,6 @@
+//! Whole groups on virtual time.
+
+mod determinism;
+mod kept;
+mod scenarios;
+mod seeds;

@@ -1,0 +1,6 @@
+//! The key-value store.
+
+mod decoding;
+mod model;
+mod support;
+mod transactions;

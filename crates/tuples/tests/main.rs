@@ -1,0 +1,7 @@
+//! The tuple spaces.
+
+mod decoding;
+mod model;
+mod operations;
+mod support;
+mod waiting;
