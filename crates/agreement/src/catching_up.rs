@@ -10,9 +10,9 @@ use perdura_protocol::statement::Kind;
 use perdura_protocol::viewchange::PrefixCertificate;
 use perdura_protocol::{Certificate, Digest, ReplicaId, Slot, limits};
 
-/// Whose answers bring nothing that proves what comes next for so long asks for a state. That is for the end of
-/// a configuration: who has gone past it may be too few of its members to testify, and has a state that was
-/// certified then.
+/// Whose answers bring nothing that proves what comes next for so long asks for a state. Those who are ahead may be too few
+/// to testify, of members of its configuration or at all, and have a state that was certified; or one lies, and this is how
+/// often it is heeded.
 const UNPROVEN_MS: u64 = 3_000;
 
 /// So many answers that came early are taken up in a round of input, at most: each may be 4 MiB of batches to
@@ -52,12 +52,17 @@ impl Agreement {
         if delivered != self.delivered {
             self.unproven_since = None;
         } else if now.monotonic_ms >= since_ms + UNPROVEN_MS {
-            self.unproven_since = Some((delivered, now.monotonic_ms));
-            if self.is_ahead_elsewhere() {
-                self.marks.states_for_proofs += 1;
-                self.effects.push_back(Effect::FetchState { checkpoint: delivered.next() });
-            }
+            self.unproven_since = None;
+            self.marks.states_for_proofs += 1;
+            self.effects.push_back(Effect::FetchState { checkpoint: delivered.next() });
         }
+    }
+
+    /// An answer brought nothing, as others may have since.
+    fn note_unproven(&mut self, now: Now) {
+        let delivered = self.delivered;
+        let since = self.unproven_since.filter(|(before, _)| *before == delivered);
+        self.unproven_since = since.or(Some((delivered, now.monotonic_ms)));
     }
 
     /// The state of this slot is on its way: what comes after it is fetched meanwhile, and held until that
@@ -234,8 +239,7 @@ impl Agreement {
             if !self.holds_next() {
                 self.fetches.distrust(from);
             }
-            let since = self.unproven_since.filter(|(delivered, _)| *delivered == before);
-            self.unproven_since = since.or(Some((before, now.monotonic_ms)));
+            self.note_unproven(now);
         }
     }
 
@@ -283,12 +287,16 @@ impl Agreement {
         })
     }
 
-    /// Only a peer that was asked may send this replica after a state, and only if a correct one is ahead.
+    /// Only a peer that was asked may send this replica after a state: at once if a correct one is ahead, else in time.
     pub(crate) fn on_too_old(&mut self, now: Now, from: ReplicaId, checkpoint: Slot) {
-        let asked = self.fetches.asks(from);
-        if asked && self.is_ahead_elsewhere() && checkpoint > self.delivered {
-            self.fetches.too_old(now.monotonic_ms, from);
+        if !self.fetches.asks(from) || checkpoint <= self.delivered {
+            return;
+        }
+        self.fetches.too_old(now.monotonic_ms, from);
+        if self.delivered_elsewhere() > self.delivered {
             self.effects.push_back(Effect::FetchState { checkpoint });
+        } else {
+            self.note_unproven(now);
         }
     }
 }

@@ -149,11 +149,6 @@ impl Agreement {
         self.delivered_by(|peer| peer.connected)
     }
 
-    /// Whether a correct peer is ahead: r + 1 say so, or a certified prefix does, which one may have alone.
-    pub(crate) fn is_ahead_elsewhere(&self) -> bool {
-        self.delivered_elsewhere() > self.delivered || !self.prefixes_ahead.is_empty()
-    }
-
     fn delivered_by(&self, counts: impl Fn(&PeerStatus) -> bool) -> Slot {
         let me = self.settings.me.index();
         let mut slots: Vec<Slot> = self

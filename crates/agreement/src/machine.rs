@@ -417,8 +417,8 @@ impl Agreement {
     }
 
     /// The batch of `slot` was executed; with it may have come a new configuration. At a
-    /// `boundary` the state is checkpointed, and the prefix is signed so that a transferred state
-    /// comes with its certified prefix; elsewhere it is signed at regular intervals.
+    /// `boundary` the state is checkpointed, and the prefix is signed so that who takes that state over
+    /// can vote from there; elsewhere it is signed at regular intervals.
     pub fn on_executed(
         &mut self,
         now: Now,

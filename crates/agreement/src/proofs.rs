@@ -31,16 +31,20 @@
 //! - If P > e + depth: one of the r + 1 that signed P is correct, and has executed slot P. So a quorum accepted it, n - u; of them at
 //!   least n - u - u >= r + 1 are correct and did not fail. Each locked slot P within its reach, so it had executed e + 1; the mark
 //!   of that is in its log before that lock, whose flush came before its Accept. So after any restart r + 1 have executed e + 1 and can
-//!   testify it, whatever they have forgotten of Accepts and prefixes. Each step moves Y on by a slot at least.
-//! - Who has cut its log there answers that it has, and offers the state for which it did: that one is certified (D7), and stays offered
-//!   after restarts, whether or not a prefix reaches it. Y asks for it though X be the only one ahead, for it has judged the base
-//!   in X's view change ([`Agreement::is_ahead_elsewhere`]). What lies behind the state is testified as above; all who are below the slot
-//!   h that r + 1 have executed come up to h so, and when a state is asked for each signs how far it is: h is certified.
+//!   testify it, whatever they have forgotten of Accepts and prefixes; or one of them has no log there any more (below). Each step moves Y
+//!   on by a slot at least.
+//! - Who has cut its log there, or lacks it since it installed a state itself, says so, and offers that state or a later one. It is
+//!   certified, its certificate went to the log before that was cut or the state stored, and so it stays offered after restarts, whether or
+//!   not a prefix reaches it. Y asks for it at once if r + 1 say that they are ahead, and else after some seconds without proof, for those who
+//!   are ahead may be as few as one ([`Agreement::watch_unproven`]).
+//! - Who installed a state that no prefix reaches may not vote after a restart before one does (`vote_after` in `restart`). Let h be
+//!   the slot that r + 1 of the n - u have executed, the furthest of that kind: all below come up to h as above, or go beyond it by a
+//!   state. Whoever asks for a state signs how far it is, and so does everybody who is asked ([`Agreement::vouch`]): h is certified, or
+//!   what all who were below it have come to.
 //!
 //! It takes members that may sign about e + 1. Behind the first slot of a new configuration a replaced one may not, so nobody goes
-//! past that slot before all up to it is proven (below), and a state is certified there, which is asked for when no proof has come for
-//! some seconds (`watch_unproven` in `catching_up`). `crates/replica/tests/passed_over.rs` and the scenarios `passed_over`,
-//! `state_without_prefix` and `alone_ahead` break first.
+//! past that slot before all up to it is proven (below), and a state is certified there. `crates/replica/tests/passed_over.rs` breaks first, and the
+//! scenarios `passed_over`, `state_without_prefix`, `alone_ahead`, `too_few_ahead`, `mute_after_install` and `certificate_before_state`.
 //!
 //! An own prefix signature counts here before the batches below it are durable (`sign_prefix`), and the certificate may be given away
 //! with it. That is no vote, and promises nothing: what the above needs of it is that this replica had executed slot P. Should it

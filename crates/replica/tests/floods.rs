@@ -477,7 +477,7 @@ fn votes_for_states_that_a_laggard_cannot_judge_cost_it_nothing() {
 }
 
 #[test]
-fn who_alone_boasts_of_a_state_makes_nobody_look_for_it() {
+fn who_alone_boasts_of_a_state_makes_others_ask_for_it_now_and_then() {
     let mut victim = Single::new(1);
     let mut asked = 0;
     for _ in 0..200 {
@@ -492,6 +492,9 @@ fn who_alone_boasts_of_a_state_makes_nobody_look_for_it() {
         assert_eq!(victim.node.report().state, State::Active);
     }
     assert!(asked > 0);
+    let queries = victim.sent_to(replica(0)).filter(|m| matches!(m, Message::StateQuery)).count();
+    let seconds = victim.now_ms / 1_000;
+    assert!(queries as u64 <= seconds / 3 && queries > 0, "{queries} in {seconds} s");
 }
 
 /// Else it could stay without one until its locks fit into no view change, and the group would wait

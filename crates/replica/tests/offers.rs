@@ -313,22 +313,24 @@ fn stored_late(transferred: bool) -> Vec<Slot> {
     };
     appended(&mut node);
     if transferred {
-        transfer(&mut node, &[1, 2, 3]);
+        return transfer(&mut node, &[1, 2, 3]);
     }
     let mark = marks.last().copied().expect("it logs the slot");
     node.handle(now(10_050), Input::Persisted(mark));
     node.flush(now(10_050));
-    let outputs = std::iter::from_fn(|| node.next_output());
-    outputs
-        .filter_map(|output| match output {
-            Output::StoreCheckpoint { snapshot, .. } => Some(snapshot.slot()),
-            _ => None,
-        })
-        .collect()
+    std::iter::from_fn(|| node.next_output()).filter_map(|output| own_stored(&output)).collect()
 }
 
-/// It is given the state after slot 2, certified by `signers`, which is on its way to its disk then.
-fn transfer(node: &mut Node<Store>, signers: &[u8]) {
+fn own_stored(output: &Output) -> Option<Slot> {
+    match output {
+        Output::StoreCheckpoint { snapshot, .. } => Some(snapshot.slot()),
+        _ => None,
+    }
+}
+
+/// It is given the state after slot 2, certified by `signers`, which is on its way to its disk then, once the log is there.
+/// Gives what of its own goes there.
+fn transfer(node: &mut Node<Store>, signers: &[u8]) -> Vec<Slot> {
     let ([_, state], history) = states();
     let (manifest, pieces) = stored(&state);
     let (slot, digest) = (manifest.slot, manifest.digest());
@@ -348,9 +350,18 @@ fn transfer(node: &mut Node<Store>, signers: &[u8]) {
         tell(node, 10_030, seeder, &Message::Piece { slot, index, piece });
     }
     restore(node, 10_030);
-    let mut outputs = std::iter::from_fn(|| node.next_output());
-    assert!(outputs.any(|output| matches!(output, Output::InstallCheckpoint { .. })));
-    outputs.for_each(drop);
+    node.flush(now(10_030));
+    let outputs: Vec<Output> = std::iter::from_fn(|| node.next_output()).collect();
+    let installs = |output: &Output| matches!(output, Output::InstallCheckpoint { .. });
+    assert!(!outputs.iter().any(installs), "its certificate is in the log first");
+    let marks = outputs.iter().filter_map(|output| match output {
+        Output::Append { mark, .. } => Some(*mark),
+        _ => None,
+    });
+    node.handle(now(10_040), Input::Persisted(marks.last().expect("it logs the certificate")));
+    let outputs: Vec<Output> = std::iter::from_fn(|| node.next_output()).collect();
+    assert!(outputs.iter().any(installs));
+    outputs.iter().filter_map(own_stored).collect()
 }
 
 /// Stored after a newer one it would stop the replica.

@@ -88,7 +88,8 @@ impl<S: Service> Node<S> {
     /// # Errors
     /// When configuration or checkpoint are not usable.
     pub fn boot(boot: Boot<S>, now: Now) -> Result<Node<S>, BootError> {
-        let Boot { me, key, scheme, parameters, genesis, entropy, make_service, found, .. } = boot;
+        let Boot { me, key, scheme, parameters, genesis, entropy, make_service, mut found, .. } =
+            boot;
         let n = parameters.faults.n();
         let first = genesis.configuration.clone();
         let restored = found.checkpoint.is_some();
@@ -109,6 +110,9 @@ impl<S: Service> Node<S> {
             && let Ok(older) = Machine::restore(&parameters, &manifest, pieces, make_service())
         {
             let stored = Stored { apart: true, ..Stored::new(older.snapshot(), manifest) };
+            // What comes after it is served from the log.
+            let (slot, history) = (stored.slot(), stored.manifest.history);
+            found.records.push(Record::Delivered { slot, history });
             checkpointing.add_older(stored);
         }
         let certified = certificates(&found.records);

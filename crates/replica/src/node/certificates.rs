@@ -330,7 +330,7 @@ impl<S: Service> Node<S> {
     }
 
     /// So that this replica can prove its state to others after a restart.
-    fn log_certificate(&mut self, state: StateCertificate) {
+    pub(super) fn log_certificate(&mut self, state: StateCertificate) {
         let slot = state.slot;
         let of_same = |record: &Record| matches!(record, Record::State(old) if old.slot == slot);
         let record = Record::State(state);

@@ -300,8 +300,8 @@ impl Checkpointing {
         self.stored.iter().chain(&self.digested).any(|held| held.slot() == slot)
     }
 
-    /// The newest state that others can be given. Its certificate says that one of those who signed it is correct and has
-    /// executed all before it; whether a prefix is certified that far does not matter.
+    /// The newest state that others can be given. One of those who signed it is correct and has executed all before it; who takes
+    /// it over looks for a prefix that reaches it later.
     pub fn offered(&self) -> Option<&StateCertificate> {
         self.certificates.all().find(|state| self.held(state.slot).is_some())
     }

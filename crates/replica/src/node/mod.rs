@@ -488,6 +488,7 @@ impl<S: Service> Node<S> {
         self.execute_waiting(now);
         self.store_logged();
         self.digest_logged();
+        self.install_logged(now);
     }
 
     /// The mark whose durability makes everything noted so far durable; what waits is appended in

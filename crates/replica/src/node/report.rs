@@ -160,7 +160,7 @@ impl<S: Service> Node<S> {
         let boundary = self.checkpointing.digests.back().copied().max(checkpoint);
         let working = self.agreement.voting()
             && self.agreement.mode() == Mode::Started
-            && !self.transfer.active()
+            && !self.transfer.fetches()
             && !self.disk_lags
             && !self.agreement.is_far_behind();
         let state = match (self.counters.diverged, working) {

@@ -62,11 +62,13 @@ enum Phase<S> {
         restored: Restored<S>,
         seeder: Option<ReplicaId>,
     },
+    /// The certificate goes to the log before the state to its disk: what is there can be offered after a restart.
     Installing {
         machine: Box<Machine<S>>,
-        prefix: PrefixCertificate,
-        state: StateCertificate,
+        state: Option<StateCertificate>,
         seeder: Option<ReplicaId>,
+        /// What is stored once the log is durable up to a mark.
+        waiting: Option<(u64, Manifest, Vec<Bytes>)>,
     },
 }
 
@@ -105,6 +107,11 @@ impl<S: Service> Transfer<S> {
 
     pub fn active(&self) -> bool {
         !matches!(self.phase, Phase::Idle)
+    }
+
+    /// Whether a state is on its way: who only asks whether there is one may lack none.
+    pub fn fetches(&self) -> bool {
+        !matches!(self.phase, Phase::Idle | Phase::Asking { .. })
     }
 
     /// Of the states offered by who failed least, the newest that some replicas offer, one of them
@@ -166,7 +173,8 @@ impl<S: Service> Transfer<S> {
 }
 
 impl<S: Service> Node<S> {
-    /// Starts to look for a newer state, unless that is under way.
+    /// Starts to look for a newer state, unless that is under way. Who may not vote until a prefix is certified may be one of
+    /// those who have to sign it.
     pub(super) fn want_state(&mut self, now: Now, _offered: Slot) {
         if self.transfer.active() {
             return;
@@ -174,6 +182,7 @@ impl<S: Service> Node<S> {
         self.transfer.offers.clear();
         self.transfer.answers.clear();
         self.transfer.phase = Phase::Asking { since_ms: now.monotonic_ms };
+        self.agreement.vouch(now);
         self.broadcast(&Message::StateQuery);
     }
 
@@ -466,14 +475,13 @@ impl<S: Service> Node<S> {
         match outcome {
             Ok(machine) if manifest.slot > self.machine.slot() => {
                 let machine = Box::new(machine);
-                let Offer { state, prefix } = offer;
-                self.transfer.phase = Phase::Installing { machine, prefix, state, seeder };
-                let taken = manifest.clone();
-                let keep = self.checkpointing.proven;
-                self.outputs.push_back(Output::InstallCheckpoint { manifest, pieces, keep });
-                if seeded!(InstalledBeforeDurable) {
-                    self.on_installed(now, &taken);
+                let state = self.without_false_signatures(offer.state, machine.configurations());
+                if let Some(state) = &state {
+                    self.log_certificate(state.clone());
                 }
+                let waiting = Some((self.log_all(), manifest, pieces));
+                self.transfer.phase = Phase::Installing { machine, state, seeder, waiting };
+                self.install_logged(now);
             }
             Ok(_) => self.end_transfer(now),
             Err(error) => {
@@ -482,13 +490,26 @@ impl<S: Service> Node<S> {
         }
     }
 
+    /// The transferred state is stored once its certificate is in the log.
+    pub(super) fn install_logged(&mut self, now: Now) {
+        let Phase::Installing { waiting, .. } = &mut self.transfer.phase else { return };
+        let durable = self.durable;
+        let logged = waiting.take_if(|(mark, ..)| *mark <= durable);
+        let Some((_, manifest, pieces)) = logged else { return };
+        let taken = manifest.clone();
+        let keep = self.checkpointing.proven;
+        self.outputs.push_back(Output::InstallCheckpoint { manifest, pieces, keep });
+        if seeded!(InstalledBeforeDurable) {
+            self.on_installed(now, &taken);
+        }
+    }
+
     /// The transferred state is durable: it takes the place of the old one.
     pub(super) fn on_installed(&mut self, now: Now, manifest: &Manifest) {
         self.execute_all(now);
         let phase = std::mem::replace(&mut self.transfer.phase, Phase::Idle);
         self.transfer.ended_ms = now.monotonic_ms;
-        let Phase::Installing { machine, prefix, state, seeder } = phase else { return };
-        let state = self.without_false_signatures(state, machine.configurations());
+        let Phase::Installing { machine, state, seeder, .. } = phase else { return };
         if machine.slot() <= self.machine.slot() {
             // This replica got there by itself meanwhile; what is on disk is its state all the same.
             let (snapshot, manifest) = (machine.snapshot(), manifest.clone());
@@ -529,7 +550,10 @@ impl<S: Service> Node<S> {
         self.agreement.on_installed(now, slot, history, &configurations);
         self.agreement.set_due(self.machine.due());
         self.certify_state(slot);
-        self.agreement.on_prefix_certificate(now, prefix);
+        // Without a prefix up to the state this replica could not vote after a restart.
+        for offer in std::mem::take(&mut self.transfer.offers).into_values() {
+            self.agreement.on_prefix_certificate(now, offer.prefix);
+        }
         if let Some(active) = configurations.iter().rev().find(|c| c.from_slot <= slot.next()) {
             let members = self.linked(active);
             self.outputs.push_back(Output::Members(members));
