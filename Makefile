@@ -1,18 +1,25 @@
 # `make dev` brings up a local four-replica Byzantine cluster, `make test` runs all tests.
 CARGO ?= cargo
 DIR ?= perdura-data
+# Tests draw from the commit, so that a rerun repeats them.
+export PERDURA_SEED ?= $(shell printf '%d' 0x$$(git rev-parse --short=7 HEAD 2> /dev/null || echo 1))
 
-.PHONY: dev test verify fix bench build
+.PHONY: dev test verify fix bench build release
 
+# What tests, the tour and `make dev` run: optimised, with assertions, linked fast.
 build:
+	$(CARGO) build --profile fast --locked --bin perdura
+
+# What is shipped, `target/release/perdura`: optimised over all crates together, which takes minutes.
+release:
 	$(CARGO) build --release --locked --bin perdura
 
 # A cluster of real processes on loopback, with its data in $(DIR); Ctrl-C stops it.
 dev: build
-	target/release/perdura dev $(DIR)
+	target/fast/perdura dev $(DIR)
 
 test:
-	$(CARGO) test --workspace --locked
+	$(CARGO) test --profile fast --workspace --locked $(TEST)
 
 # Checks and never writes.
 verify:
@@ -25,8 +32,14 @@ fix:
 	$(CARGO) fmt --all
 	$(CARGO) clippy --workspace --all-targets --fix --allow-dirty --allow-staged
 
+# All that CI does, of each thing more, and what is too long for it. Prints one summary; NIGHTLY names
+# steps, in place of all.
+.PHONY: nightly
+nightly:
+	scripts/nightly $(NIGHTLY)
+
 # Throughput, latency and CPU by callers and value size, and the wait over a lost leader.
-bench: build
+bench: release
 	scripts/bench
 
 # Perdura beside etcd, ZooKeeper and Redis on the same writes, in turn: a table with ratios, JSON and SVG
@@ -34,34 +47,34 @@ bench: build
 # For example `make bench-peers OPTIONS="--rounds 1"`; PERDURA may name another binary.
 .PHONY: bench-peers
 OPTIONS ?=
-bench-peers: $(if $(PERDURA),,build)
+bench-peers: $(if $(PERDURA),,release)
 	scripts/bench-peers $(OPTIONS)
 
 # kill -9 of one replica, of the leader, of all at once, 20 times each per kind of group, under load.
 .PHONY: kills
 kills:
-	PERDURA_ROUNDS=60 $(CARGO) test --locked -p perdura --test kills -- --nocapture --test-threads 1
+	PERDURA_ALL=1 PERDURA_ROUNDS=60 $(CARGO) test --profile fast --locked -p perdura --test main kills:: -- \
+	  --nocapture --test-threads 1
+
+# The same programs with what misbehaves built in: replicas that lie, memory that rots, mistakes made on purpose.
+# They take the place of those of `make build`.
+.PHONY: misbehaving
+misbehaving:
+	$(CARGO) build --profile fast --locked -p perdura -p perdura-chaos -p perdura-simulator \
+	  --features perdura/misbehave,perdura/seeded-bugs
 
 # Faults of every kind on a cluster of real processes, with a judge of what clients saw; an hour, or
-# for example `make chaos DURATION=120 GROUP="--crash 1" SERVICE=tuples SEED=7`. The report is in $(OUT).
+# for example `make chaos DURATION=120 GROUP="--crash 1" SERVICE=tuples SEED=7 ONLY=memory-rot`. The report is in $(OUT).
 .PHONY: chaos
 DURATION ?= 3600
 GROUP ?= --byzantine 1
 SERVICE ?= kv
 SEED ?= $(shell date +%s)
 OUT ?= target/chaos/$(SEED)-$(shell date +%H%M%S)
-chaos:
+chaos: misbehaving
 	scripts/chaos-setup
-	$(CARGO) build --release --locked -p perdura -p perdura-chaos
-	target/release/perdura-chaos $(GROUP) --service $(SERVICE) --duration $(DURATION) --seed $(SEED) --out $(OUT)
-
-# Bits that flip in the memory of replicas, on a build in which they can be made to.
-.PHONY: chaos-memory
-chaos-memory:
-	scripts/chaos-setup
-	$(CARGO) build --profile fast --locked -p perdura-chaos
-	$(CARGO) build --profile fast --locked -p perdura --features misbehave
-	target/fast/perdura-chaos $(GROUP) --service $(SERVICE) --duration $(DURATION) --seed $(SEED) --out $(OUT) --only memory-rot
+	target/fast/perdura-chaos $(GROUP) --service $(SERVICE) --duration $(DURATION) --seed $(SEED) --out $(OUT) \
+	  $(if $(ONLY),--only $(ONLY))
 
 # The agreement machine in every order of events within the bounds of docs/testing.md, on two threads;
 # then flaws made on purpose, which it has to find, and random walks beyond the bounds.

@@ -13,14 +13,15 @@
 //!
 //! The first to lose its disk is the leader, then come those that have not yet.
 //!
-//! `PERDURA_ROUNDS` sets the rounds (default 4), `PERDURA_SEED` repeats the draws of a run.
+//! The group and the draws follow from `PERDURA_SEED`; with `PERDURA_ALL=1` all groups have their turn. `PERDURA_ROUNDS` sets
+//! the rounds (default 4).
 
 use crate::common::load::{Load, Script};
-use crate::common::{Cluster, Random, rounds, wait_for};
+use crate::common::{Cluster, Random, drawn, rounds, seed, wait_for};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// Callers of a client, each with one write in flight.
 const CALLERS: usize = 8;
@@ -394,10 +395,7 @@ impl Run {
 }
 
 fn cold_restarts(bounds: &[&str], u: usize, usual_rounds: usize) {
-    let seed = std::env::var("PERDURA_SEED").ok().map(|text| text.parse().unwrap());
-    let seed = seed.unwrap_or_else(|| {
-        SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as u64
-    });
+    let seed = seed();
     let group = bounds.join(" ");
     println!("{group}: PERDURA_SEED={seed}");
     let flags = [bounds, &["--checkpoint-interval", "64", "--checkpoint-mib", "1"]].concat();
@@ -421,16 +419,10 @@ fn cold_restarts(bounds: &[&str], u: usize, usual_rounds: usize) {
 }
 
 #[test]
-fn a_byzantine_group_comes_back_with_any_disk_lost() {
-    cold_restarts(&["--byzantine", "1"], 1, 4);
-}
-
-#[test]
-fn a_crash_group_comes_back_with_any_disk_lost() {
-    cold_restarts(&["--crash", "1"], 1, 4);
-}
-
-#[test]
-fn a_group_that_tolerates_two_crashes_comes_back_with_any_two_disks_lost() {
-    cold_restarts(&["--crash", "2"], 2, 2);
+fn a_group_comes_back_with_as_many_disks_lost_as_it_tolerates() {
+    let groups: [(&[&str], usize, usize); 3] =
+        [(&["--byzantine", "1"], 1, 4), (&["--crash", "1"], 1, 4), (&["--crash", "2"], 2, 2)];
+    for (bounds, u, rounds) in drawn(&groups) {
+        cold_restarts(bounds, u, rounds);
+    }
 }

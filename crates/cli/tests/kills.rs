@@ -5,10 +5,11 @@
 //! Outages, too: all are killed while one lags behind, and one of the others stays away. As many as
 //! are needed run again, so they have to go on.
 //!
-//! `PERDURA_ROUNDS` sets the kills per group (default 3, and 2 outages; `make kills` does 60).
+//! The group and the draws follow from `PERDURA_SEED`; with `PERDURA_ALL=1` all groups have their turn. `PERDURA_ROUNDS` sets
+//! the kills per group (default 3, and 2 outages; `make kills` does 60).
 
 use crate::common::load::{Load, Script};
-use crate::common::{Cluster, Random, rounds, wait_for};
+use crate::common::{Cluster, Random, drawn, rounds, seed, wait_for};
 use perdura_simulator::linearizability::{
     Call, DEFAULT_BUDGET, History, Operation, Outcome, Return, Step, StepReturn, Verdict, check,
 };
@@ -274,26 +275,13 @@ fn outages(bounds: &[&str], seed: u64) {
 }
 
 #[test]
-fn a_crash_group_keeps_every_acknowledged_operation() {
-    kills(&["--crash", "1"], 1);
+fn a_group_keeps_every_acknowledged_operation() {
+    let groups: [&[&str]; 3] = [&["--crash", "1"], &["--byzantine", "1"], &["--faults", "2,1"]];
+    drawn(&groups).into_iter().for_each(|bounds| kills(bounds, seed()));
 }
 
 #[test]
-fn a_byzantine_group_keeps_every_acknowledged_operation() {
-    kills(&["--byzantine", "1"], 2);
-}
-
-#[test]
-fn a_group_of_six_keeps_every_acknowledged_operation() {
-    kills(&["--faults", "2,1"], 3);
-}
-
-#[test]
-fn a_crash_group_goes_on_when_enough_run_after_an_outage() {
-    outages(&["--crash", "1"], 4);
-}
-
-#[test]
-fn a_byzantine_group_goes_on_when_enough_run_after_an_outage() {
-    outages(&["--byzantine", "1"], 5);
+fn a_group_goes_on_when_enough_run_after_an_outage() {
+    let groups: [&[&str]; 2] = [&["--crash", "1"], &["--byzantine", "1"]];
+    drawn(&groups).into_iter().for_each(|bounds| outages(bounds, seed()));
 }

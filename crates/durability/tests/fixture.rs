@@ -2,7 +2,7 @@
 //! wrote them, byte for byte, are in `fixtures`. When a format changes its version number
 //! does too, and a new fixture joins the old ones.
 //!
-//! `PERDURA_WRITE_FIXTURE=1 cargo test -p perdura-durability --test fixture` writes that of the
+//! `PERDURA_WRITE_FIXTURE=1 cargo test -p perdura-durability --test main fixture::` writes that of the
 //! present version anew; that is right only before the version was ever released.
 
 use crate::common::*;

@@ -96,6 +96,20 @@ pub fn replicas_in(work: &Path) -> usize {
     lines.filter(|line| line.contains("replica") && line.contains(work)).count()
 }
 
+/// What a test draws from: `PERDURA_SEED`, which `make test` takes from the commit, so that a rerun repeats it.
+pub fn seed() -> u64 {
+    let given = std::env::var("PERDURA_SEED").ok();
+    given.map_or(1, |text| text.parse().expect("PERDURA_SEED is a number"))
+}
+
+/// Of what takes long the one that the seed draws; all of it with `PERDURA_ALL=1`.
+pub fn drawn<T: Copy>(all: &[T]) -> Vec<T> {
+    if std::env::var_os("PERDURA_ALL").is_some() {
+        return all.to_vec();
+    }
+    vec![all[(seed() % all.len() as u64) as usize]]
+}
+
 /// Rounds of a test that has as many as it is given time for.
 pub fn rounds(usual: usize) -> usize {
     std::env::var("PERDURA_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
