@@ -51,5 +51,5 @@ pub use storage::{
 pub use superblock::{CheckpointName, Identity, Link, Superblock};
 
 /// Version of every format in the data directory. A directory of a newer one is refused.
-/// Version 1 is read; its superblock, its checkpoints and its log differ.
-pub const FORMAT_VERSION: u32 = 2;
+/// Versions 1 and 2 are read: their superblocks differ, and of version 1 checkpoints and log too.
+pub const FORMAT_VERSION: u32 = 3;

@@ -108,6 +108,15 @@ pub enum OpenError {
         /// This program's.
         supported: u32,
     },
+    /// A newer program wrote it, and says that this has to be understood.
+    #[error(
+        "the data directory was used by a newer program: its superblock has the field {field:?}, without which \
+         it may not be used; use the newer program"
+    )]
+    UnknownField {
+        /// The field's name.
+        field: String,
+    },
     /// It belongs to another cluster.
     #[error(
         "the data directory belongs to cluster {found}, not {expected}; check `data` in replica.toml"

@@ -7,9 +7,10 @@
 //! | 0 | 8 | magic `PERDSUPR` |
 //! | 8 | 32 | BLAKE3 of bytes 40..4096 of the copy |
 //! | 40 | 4 | format version |
-//! | 44 | .. | the fields of [`Superblock`] in order; zeros to the end |
+//! | 44 | .. | the fields of [`Superblock`] by name (`perdura_protocol::fields`); zeros to the end |
 //!
-//! Format version 1 has no `links`.
+//! A field of a newer program that may be passed over is, and is written again; one that may not is refused by its name. Format
+//! versions 1 and 2 have the fields in order, 1 without `links`.
 //!
 //! Magic, checksum and version keep their place in every format version, so that an older program
 //! can tell a newer directory from a damaged one.
@@ -29,7 +30,9 @@ use crate::checksum::{array_at, u32_at};
 use crate::disk::{Disk, DiskError};
 use crate::storage::OpenError;
 use bytes::Bytes;
+use perdura_protocol::codec::encode_list;
 use perdura_protocol::configuration::Durability;
+use perdura_protocol::fields::{FieldError, Fields};
 use perdura_protocol::{ClusterId, Decode, DecodeError, Digest, Encode, Reader, ReplicaId, Slot};
 
 pub(crate) const SUPERBLOCK_NAME: &str = "superblock";
@@ -113,14 +116,23 @@ pub struct Superblock {
     pub checkpoints: Vec<CheckpointName>,
     /// The files of older checkpoints that they need.
     pub links: Vec<Link>,
+    /// Fields of a newer program that this one may pass over.
+    pub(crate) passed_over: Fields,
 }
 
 impl Superblock {
     /// The superblock of a freshly formatted directory.
     #[must_use]
     pub fn new(identity: Identity) -> Superblock {
-        let (checkpoints, links) = (vec![], vec![]);
-        Superblock { sequence: 1, identity, opened: false, running: None, checkpoints, links }
+        Superblock {
+            sequence: 1,
+            identity,
+            opened: false,
+            running: None,
+            checkpoints: vec![],
+            links: vec![],
+            passed_over: Fields::default(),
+        }
     }
 
     /// The checkpoint that is the state, if there is one.
@@ -145,9 +157,13 @@ impl Superblock {
         let mut out = vec![0; FIELDS_OFFSET];
         out[..8].copy_from_slice(MAGIC);
         out[VERSION_OFFSET..FIELDS_OFFSET].copy_from_slice(&version.to_le_bytes());
-        self.encode_first(&mut out);
-        if version > 1 {
-            perdura_protocol::codec::encode_list(&self.links, &mut out);
+        match version {
+            1 => self.encode_first(&mut out),
+            2 => {
+                self.encode_first(&mut out);
+                encode_list(&self.links, &mut out);
+            }
+            _ => self.fields().encode(&mut out),
         }
         assert!(out.len() <= COPY_BYTES, "all fields are bounded");
         out.resize(COPY_BYTES, 0);
@@ -162,14 +178,58 @@ impl Superblock {
             return Copy::Damaged;
         }
         let mut reader = Reader::new(Bytes::copy_from_slice(&copy[FIELDS_OFFSET..]));
-        let decoded = match u32_at(copy, VERSION_OFFSET) {
+        let in_order = match u32_at(copy, VERSION_OFFSET) {
             // No format has this version: whatever wrote it, this program does not know it.
             0 => return Copy::Damaged,
             1 => Superblock::decode_first(&mut reader),
+            2 => Superblock::decode_second(&mut reader),
             version if version > FORMAT_VERSION => return Copy::Newer(version),
-            _ => Superblock::decode(&mut reader),
+            _ => match Fields::decode(&mut reader).map(Superblock::from_fields) {
+                Ok(Ok(superblock)) => return Copy::Valid(superblock),
+                Ok(Err(FieldError::Unknown(name))) => return Copy::Unknown(name),
+                Ok(Err(_)) | Err(_) => return Copy::Damaged,
+            },
         };
-        decoded.map_or(Copy::Damaged, Copy::Valid)
+        in_order.map_or(Copy::Damaged, Copy::Valid)
+    }
+
+    fn fields(&self) -> Fields {
+        let identity = &self.identity;
+        let mut fields = Fields::default();
+        fields.require("sequence", &self.sequence);
+        fields.require("cluster", &identity.cluster);
+        fields.require("replica", &identity.replica);
+        fields.require("incarnation", &identity.incarnation);
+        fields.require("parameters", &identity.parameters);
+        fields.require("durability", &(identity.durability as u8));
+        fields.require("checksum-key", &identity.checksum_key);
+        fields.require("must-recover", &identity.must_recover);
+        fields.require("opened", &self.opened);
+        fields.require("running", &self.running);
+        fields.require("checkpoints", &Listed(self.checkpoints.clone()));
+        fields.require("links", &Listed(self.links.clone()));
+        fields.put_back(&self.passed_over);
+        fields
+    }
+
+    fn from_fields(mut fields: Fields) -> Result<Superblock, FieldError> {
+        let identity = Identity {
+            cluster: fields.need("cluster")?,
+            replica: fields.need("replica")?,
+            incarnation: fields.need("incarnation")?,
+            parameters: fields.need("parameters")?,
+            durability: durability_of(fields.need("durability")?)
+                .map_err(|reason| FieldError::Malformed { name: "durability", reason })?,
+            checksum_key: fields.need("checksum-key")?,
+            must_recover: fields.need("must-recover")?,
+        };
+        let (sequence, opened, running) =
+            (fields.need("sequence")?, fields.need("opened")?, fields.need("running")?);
+        let Listed(checkpoints) = fields.need("checkpoints")?;
+        let Listed(links) = fields.need("links")?;
+        fields.pass_over()?;
+        let passed_over = fields;
+        Ok(Superblock { sequence, identity, opened, running, checkpoints, links, passed_over })
     }
 
     /// The fields of format version 1, which come first in every version.
@@ -185,7 +245,7 @@ impl Superblock {
         identity.must_recover.encode(out);
         self.opened.encode(out);
         self.running.encode(out);
-        perdura_protocol::codec::encode_list(&self.checkpoints, out);
+        encode_list(&self.checkpoints, out);
     }
 
     fn decode_first(reader: &mut Reader) -> Result<Superblock, DecodeError> {
@@ -196,13 +256,7 @@ impl Superblock {
                 replica: Decode::decode(reader)?,
                 incarnation: Decode::decode(reader)?,
                 parameters: Decode::decode(reader)?,
-                durability: match u8::decode(reader)? {
-                    0 => Durability::Sync,
-                    1 => Durability::Async,
-                    2 => Durability::None,
-                    3 => Durability::SyncNaive,
-                    tag => return Err(DecodeError::UnknownTag(tag)),
-                },
+                durability: durability_of(u8::decode(reader)?)?,
                 checksum_key: Decode::decode(reader)?,
                 must_recover: Decode::decode(reader)?,
             },
@@ -210,7 +264,41 @@ impl Superblock {
             running: Decode::decode(reader)?,
             checkpoints: reader.list("checkpoints", CHECKPOINTS, 40)?,
             links: vec![],
+            passed_over: Fields::default(),
         })
+    }
+
+    /// Those of format version 2.
+    fn decode_second(reader: &mut Reader) -> Result<Superblock, DecodeError> {
+        let first = Superblock::decode_first(reader)?;
+        let Listed(links) = Decode::decode(reader)?;
+        Ok(Superblock { links, ..first })
+    }
+}
+
+fn durability_of(tag: u8) -> Result<Durability, DecodeError> {
+    let known = Durability::ALL.into_iter().find(|durability| *durability as u8 == tag);
+    known.ok_or(DecodeError::UnknownTag(tag))
+}
+
+/// A list as a field; bounded by the copy that it stands in.
+struct Listed<T>(Vec<T>);
+
+impl<T: Encode> Encode for Listed<T> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        encode_list(&self.0, out);
+    }
+}
+
+impl Decode for Listed<CheckpointName> {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Listed(reader.list("checkpoints", CHECKPOINTS, 40)?))
+    }
+}
+
+impl Decode for Listed<Link> {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Listed(reader.list("links of checkpoints", CHECKPOINTS * MOST_FILES, 16)?))
     }
 }
 
@@ -218,21 +306,21 @@ impl Superblock {
 enum Copy {
     Valid(Superblock),
     Newer(u32),
+    /// It has a field that may not be passed over.
+    Unknown(String),
     Damaged,
 }
 
 impl Encode for Superblock {
     fn encode(&self, out: &mut Vec<u8>) {
-        self.encode_first(out);
-        perdura_protocol::codec::encode_list(&self.links, out);
+        self.fields().encode(out);
     }
 }
 
 impl Decode for Superblock {
     fn decode(reader: &mut Reader) -> Result<Superblock, DecodeError> {
-        let first = Superblock::decode_first(reader)?;
-        let links = reader.list("links of checkpoints", CHECKPOINTS * MOST_FILES, 16)?;
-        Ok(Superblock { links, ..first })
+        let superblock = Superblock::from_fields(Fields::decode(reader)?);
+        superblock.map_err(|_| DecodeError::NotCanonical("fields of a superblock"))
     }
 }
 
@@ -295,6 +383,7 @@ impl SuperblockFile {
                 Copy::Newer(found) => {
                     return Err(OpenError::NewerFormat { found, supported: FORMAT_VERSION });
                 }
+                Copy::Unknown(field) => return Err(OpenError::UnknownField { field }),
                 Copy::Damaged => continue,
             };
             match &newest {
@@ -385,6 +474,32 @@ mod tests {
         let again = SuperblockFile::read(&mut disk).unwrap();
         assert_eq!(again.current(), file.current());
         assert_eq!(again.current().checkpoint(), Some(name));
+    }
+
+    /// A copy that a newer program wrote, with one more field.
+    fn written_with(required: bool) -> MemoryDisk {
+        let mut disk = formatted();
+        let mut newer = Superblock::new(identity());
+        if required {
+            newer.passed_over.require("colour", &7u8);
+        } else {
+            newer.passed_over.offer("colour", &7u8);
+        }
+        disk.write_at(SUPERBLOCK_NAME, 0, &newer.encode_copy().repeat(COPIES)).unwrap();
+        disk
+    }
+
+    #[test]
+    fn a_newer_programs_field_is_kept_or_refused_by_name() {
+        let mut disk = written_with(false);
+        let mut file = SuperblockFile::read(&mut disk).unwrap();
+        file.update(&mut disk, |superblock| superblock.opened = true).unwrap();
+        let mut again = SuperblockFile::read(&mut disk).unwrap().current().clone();
+        assert!(again.opened);
+        assert_eq!(again.passed_over.take("colour"), Ok(Some(7u8)));
+        let refused = SuperblockFile::read(&mut written_with(true)).unwrap_err();
+        assert!(matches!(&refused, OpenError::UnknownField { field } if field == "colour"));
+        assert!(refused.to_string().contains("\"colour\""), "{refused}");
     }
 
     #[test]

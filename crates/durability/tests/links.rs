@@ -6,8 +6,8 @@ use bytes::Bytes;
 use perdura_durability::inspect::{CheckpointItem, PieceVerdict, inspect_checkpoint};
 use perdura_durability::memory_disk::{Errors, Operation};
 use perdura_durability::{
-    CheckpointError, CheckpointReader, Checkpoints, Disk, FileDisk, MemoryDisk, NewState, Opened,
-    Options, PieceName, RecoveredState, format, older_format, open,
+    CheckpointError, CheckpointReader, Checkpoints, Disk, FORMAT_VERSION, FileDisk, MemoryDisk,
+    NewState, Opened, Options, PieceName, RecoveredState, format, older_format, open,
 };
 use perdura_protocol::Slot;
 use perdura_protocol::configuration::Durability;
@@ -587,7 +587,7 @@ fn inspection_shows_links_and_files_that_are_not_there() {
     };
     let (intact, items) = inspect(&disk);
     assert!(intact);
-    assert!(matches!(items[0], CheckpointItem::Header { version: 2, linked: 2, .. }));
+    assert!(matches!(items[0], CheckpointItem::Header { version: FORMAT_VERSION, linked: 2, .. }));
     assert!(items[4].to_string().contains(&format!("in checkpoint {:020}: piece 3", 10)));
     disk.remove(&name(10)).unwrap();
     let (intact, items) = inspect(&disk);

@@ -30,6 +30,7 @@ pub mod batch;
 pub mod codec;
 pub mod command;
 pub mod configuration;
+pub mod fields;
 pub mod frame;
 pub mod ids;
 pub mod keys;

@@ -2,19 +2,19 @@
 
 use crate::bounds::Bounds;
 use crate::framing::take_message;
-use crate::hello::AnyHello;
+use crate::hello::{AnyHello, HelloError};
 use crate::sealed::pair;
 use bytes::{Bytes, BytesMut};
-use perdura_protocol::{DecodeError, Encode};
+use perdura_protocol::Encode;
 
-/// Decodes a hello; gives its encoding, if it is of this version.
+/// Decodes a hello; gives its encoding without what was passed over, if it is of this version.
 ///
 /// # Errors
 /// As the acceptor of a connection.
-pub fn hello(bytes: Bytes) -> Result<Option<Bytes>, DecodeError> {
+pub fn hello(bytes: Bytes) -> Result<Option<Bytes>, HelloError> {
     Ok(match AnyHello::decode(bytes)? {
         AnyHello::Ours(hello) => Some(hello.to_bytes()),
-        AnyHello::OtherVersion(_) => None,
+        AnyHello::OtherVersion(_) | AnyHello::Unknown(_) => None,
     })
 }
 

@@ -1,16 +1,24 @@
 //! The first frame of a dialler and the answer to it.
 //!
 //! Magic and version stand first and never change their place, so that any two versions can tell
-//! each other which they are; everything after the version is read only by those who know it.
+//! each other which they are; a refusal never changes at all. What follows is fields by name (`perdura_protocol::fields`), so that
+//! most of what later programs add takes no other version: a field that this one does not know is passed over, or is a reason to
+//! refuse the one that connects by the field's name.
 
 use crate::bounds::REFUSAL_REASON_BYTES;
+use bytes::Bytes;
 use perdura_protocol::codec::encode_bytes;
+use perdura_protocol::fields::{FieldError, Fields};
 use perdura_protocol::{ClusterId, Decode, DecodeError, Digest, Encode, Lane, Reader, ReplicaId};
 
 /// The version of messages and handshake that this build speaks.
-pub const PROTOCOL_VERSION: u16 = 3;
+pub const PROTOCOL_VERSION: u16 = 4;
 
 const MAGIC: [u8; 8] = *b"PERDURA\0";
+
+const REPLICA: u8 = 0;
+const CLIENT: u8 = 1;
+const ADMIN: u8 = 2;
 
 /// As what the dialler comes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,6 +63,8 @@ pub enum Answer {
     Welcome {
         /// Version of the protocol that is spoken from here on.
         version: u16,
+        /// Fields of a newer program that this one passes over.
+        passed_over: Fields,
     },
     /// The connection ends.
     Refused {
@@ -66,10 +76,23 @@ pub enum Answer {
 }
 
 /// A hello whose version is not ours carries nothing else that we could read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum AnyHello {
     Ours(Hello),
+    /// It has a field that may not be passed over.
+    Unknown(String),
     OtherVersion(u16),
+}
+
+/// Why bytes are no hello.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum HelloError {
+    /// They do not decode.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    /// Its fields are not those of a hello.
+    #[error(transparent)]
+    Fields(#[from] FieldError),
 }
 
 impl Hello {
@@ -93,55 +116,91 @@ pub(crate) fn version_refusal(theirs: u16) -> Refusal {
     ))
 }
 
+/// What to tell a peer that says more than this program understands.
+pub(crate) fn unknown_refusal(field: &str) -> Refusal {
+    Refusal(format!(
+        "the one that connects is a newer program, and its {field:?} may not be passed over by this replica, which does not \
+         know it; upgrade this replica first"
+    ))
+}
+
+impl Hello {
+    fn fields(&self) -> Fields {
+        let mut fields = Fields::default();
+        fields.require("cluster", &self.cluster);
+        fields.require("parameters", &self.parameters);
+        match self.role {
+            Role::Replica { id, incarnation, lane } => {
+                fields.require("role", &REPLICA);
+                fields.require("replica", &id);
+                fields.require("incarnation", &incarnation);
+                fields.require("lane", &(lane as u8));
+            }
+            Role::Client => fields.require("role", &CLIENT),
+            Role::Admin => fields.require("role", &ADMIN),
+        }
+        fields
+    }
+
+    fn from_fields(version: u16, fields: &mut Fields) -> Result<Hello, FieldError> {
+        let (cluster, parameters) = (fields.need("cluster")?, fields.need("parameters")?);
+        let malformed = |name, tag| {
+            let reason = DecodeError::UnknownTag(tag);
+            FieldError::Malformed { name, reason }
+        };
+        let role = match fields.need("role")? {
+            REPLICA => Role::Replica {
+                id: fields.need("replica")?,
+                incarnation: fields.need("incarnation")?,
+                lane: match fields.need("lane")? {
+                    0 => Lane::Agreement,
+                    1 => Lane::Transfer,
+                    tag => return Err(malformed("lane", tag)),
+                },
+            },
+            CLIENT => Role::Client,
+            ADMIN => Role::Admin,
+            tag => return Err(malformed("role", tag)),
+        };
+        fields.pass_over()?;
+        Ok(Hello { version, cluster, parameters, role })
+    }
+}
 impl Encode for Hello {
     fn encode(&self, out: &mut Vec<u8>) {
         MAGIC.encode(out);
         self.version.encode(out);
-        self.cluster.encode(out);
-        self.parameters.encode(out);
-        match self.role {
-            Role::Replica { id, incarnation, lane } => {
-                out.push(match lane {
-                    Lane::Agreement => 0,
-                    Lane::Transfer => 3,
-                });
-                id.encode(out);
-                incarnation.encode(out);
-            }
-            Role::Client => out.push(1),
-            Role::Admin => out.push(2),
-        }
+        self.fields().encode(out);
     }
 }
 
 impl AnyHello {
-    pub(crate) fn decode(bytes: bytes::Bytes) -> Result<AnyHello, DecodeError> {
+    pub(crate) fn decode(bytes: Bytes) -> Result<AnyHello, HelloError> {
         let mut reader = Reader::new(bytes);
         if reader.array::<8>()? != MAGIC {
-            return Err(DecodeError::NotCanonical("no hello of this protocol"));
+            return Err(DecodeError::NotCanonical("no hello of this protocol").into());
         }
         let version = u16::decode(&mut reader)?;
         if version != PROTOCOL_VERSION {
             return Ok(AnyHello::OtherVersion(version));
         }
-        let cluster = Decode::decode(&mut reader)?;
-        let parameters = Decode::decode(&mut reader)?;
-        let role = match u8::decode(&mut reader)? {
-            tag @ (0 | 3) => Role::Replica {
-                id: Decode::decode(&mut reader)?,
-                incarnation: Decode::decode(&mut reader)?,
-                lane: if tag == 0 { Lane::Agreement } else { Lane::Transfer },
-            },
-            1 => Role::Client,
-            2 => Role::Admin,
-            tag => return Err(DecodeError::UnknownTag(tag)),
-        };
+        let mut fields = Fields::decode(&mut reader)?;
         reader.finish()?;
-        Ok(AnyHello::Ours(Hello { version, cluster, parameters, role }))
+        match Hello::from_fields(version, &mut fields) {
+            Ok(hello) => Ok(AnyHello::Ours(hello)),
+            Err(FieldError::Unknown(name)) => Ok(AnyHello::Unknown(name)),
+            Err(error) => Err(error.into()),
+        }
     }
 }
 
 impl Answer {
+    /// The welcome of this build.
+    #[must_use]
+    pub fn welcome() -> Answer {
+        Answer::Welcome { version: PROTOCOL_VERSION, passed_over: Fields::default() }
+    }
+
     /// A refusal by this build; the reason is cut at its bound.
     #[must_use]
     pub fn refused(refusal: &Refusal) -> Answer {
@@ -156,9 +215,10 @@ impl Answer {
 impl Encode for Answer {
     fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            Answer::Welcome { version } => {
+            Answer::Welcome { version, passed_over } => {
                 out.push(0);
                 version.encode(out);
+                passed_over.encode(out);
             }
             Answer::Refused { version, reason } => {
                 out.push(1);
@@ -172,7 +232,13 @@ impl Encode for Answer {
 impl Decode for Answer {
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         match u8::decode(reader)? {
-            0 => Ok(Answer::Welcome { version: Decode::decode(reader)? }),
+            0 => {
+                let version = Decode::decode(reader)?;
+                let unknown = "what the welcome says may not be passed over, and is not known here";
+                let passed_over = Fields::decode(reader)?;
+                passed_over.pass_over().map_err(|_| DecodeError::NotCanonical(unknown))?;
+                Ok(Answer::Welcome { version, passed_over })
+            }
             1 => {
                 let version = Decode::decode(reader)?;
                 let reason = reader.bytes("reason of a refusal", REFUSAL_REASON_BYTES)?;
@@ -188,7 +254,6 @@ impl Decode for Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytes::Bytes;
 
     #[test]
     fn hellos_go_both_ways_and_other_versions_are_told_apart() {
@@ -208,7 +273,33 @@ mod tests {
         );
         assert!(AnyHello::decode(Bytes::from_static(b"GET / HTTP/1.1")).is_err());
         let words = version_refusal(PROTOCOL_VERSION + 1).to_string();
-        assert!(words.contains("version 3") && words.contains("version 4"), "{words}");
+        assert!(words.contains("version 4") && words.contains("version 5"), "{words}");
+    }
+
+    /// A client's hello of a newer program, with one more field.
+    fn newer(required: bool) -> Bytes {
+        let hello = Hello::client(ClusterId([7; 16]), Role::Client);
+        let mut fields = hello.fields();
+        if required {
+            fields.require("colour", &7u8);
+        } else {
+            fields.offer("colour", &7u8);
+        }
+        let mut out = hello.to_bytes()[..10].to_vec();
+        fields.encode(&mut out);
+        out.into()
+    }
+
+    #[test]
+    fn a_newer_programs_field_is_passed_over_or_refused_by_name() {
+        let hello = Hello::client(ClusterId([7; 16]), Role::Client);
+        assert_eq!(AnyHello::decode(newer(false)), Ok(AnyHello::Ours(hello)));
+        assert_eq!(AnyHello::decode(newer(true)), Ok(AnyHello::Unknown("colour".into())));
+        assert!(unknown_refusal("colour").to_string().contains("\"colour\""));
+        let mut incomplete = hello.to_bytes()[..10].to_vec();
+        Fields::default().encode(&mut incomplete);
+        let missing = HelloError::Fields(FieldError::Missing("cluster"));
+        assert_eq!(AnyHello::decode(incomplete.into()), Err(missing));
     }
 
     #[test]

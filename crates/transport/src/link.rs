@@ -18,7 +18,7 @@ use crate::bounds::{Bounds, CIPHERTEXT_BYTES, SHARE_READ_BYTES};
 use crate::error::{LinkError, Misbehaviour, QueueError};
 use crate::framing::{LENGTH_BYTES, take_message};
 use crate::handshake::Handshake;
-use crate::hello::{Answer, AnyHello, Hello, PROTOCOL_VERSION, Refusal, version_refusal};
+use crate::hello::{Answer, AnyHello, Hello, Refusal, unknown_refusal, version_refusal};
 use crate::identity::{Identity, public_key};
 use crate::sealed::{self, Opener, Sealer};
 use crate::uninit;
@@ -271,16 +271,20 @@ impl Link {
                 Ok(Received::Hello(hello, key))
             }
             (Ok(AnyHello::OtherVersion(version)), _) => {
-                let refusal = version_refusal(version);
-                self.stage = Stage::AwaitDecision;
-                self.refuse(&refusal);
-                Err(LinkError::RefusedByUs(refusal.0))
+                Err(self.refuse_hello(version_refusal(version)))
             }
+            (Ok(AnyHello::Unknown(field)), _) => Err(self.refuse_hello(unknown_refusal(&field))),
             (Err(error), _) => {
                 Err(self.misbehaviour(Misbehaviour::MalformedHello, error.to_string()))
             }
             (_, None) => Err(self.misbehaviour(Misbehaviour::Tls, "no key was proven".into())),
         }
+    }
+
+    fn refuse_hello(&mut self, refusal: Refusal) -> LinkError {
+        self.stage = Stage::AwaitDecision;
+        self.refuse(&refusal);
+        LinkError::RefusedByUs(refusal.0)
     }
 
     fn answer(&mut self, payload: Bytes) -> Result<Received, LinkError> {
@@ -308,7 +312,7 @@ impl Link {
         assert_eq!(self.stage, Stage::AwaitDecision);
         self.bounds = bounds;
         self.start()?;
-        self.handshake.outbound = Some(Answer::Welcome { version: PROTOCOL_VERSION }.to_bytes());
+        self.handshake.outbound = Some(Answer::welcome().to_bytes());
         Ok(())
     }
 
