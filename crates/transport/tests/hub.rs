@@ -352,7 +352,7 @@ fn an_unknown_client_and_a_newer_version_are_refused_in_words() {
     let newer = Hello { version: PROTOCOL_VERSION + 1, ..Client::hello() };
     let mut client = Client::dial(&node, 50, &newer);
     let error = client.receive(&mut node).unwrap_err().to_string();
-    assert!(error.contains("protocol version 3") && error.contains("version 4"), "{error}");
+    assert!(error.contains("protocol version 4") && error.contains("version 5"), "{error}");
     assert_eq!((node.hub.stats().refused_peers, node.client()), (2, None));
 }
 
