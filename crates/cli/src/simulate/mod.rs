@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Runs the replicas' and clients' real code on virtual time, network and disks, does what it can
@@ -99,6 +99,10 @@ pub struct Arguments {
     /// Write a line for everything that happens; `-` is standard output
     #[arg(long, value_name = "FILE", conflicts_with = "seeds")]
     trace: Option<PathBuf>,
+    /// Write a line for each seed: the fingerprint of all that happened in its run, or what was violated. Two programs
+    /// with equal lines do the same
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["trace", "history"])]
+    fingerprints: Option<PathBuf>,
     /// Write what the clients did and saw, one operation per line (JSON), for another judge; the
     /// group runs the key-value store, whatever the seed has
     #[arg(long, value_name = "FILE", conflicts_with_all = ["seeds", "trace"])]
@@ -231,7 +235,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     pass_over_stumbles();
     let began = cpu_seconds();
-    let mut batch = Batch { arguments, total: Report::default(), violations: 0 };
+    let fingerprints = arguments.fingerprints.as_deref().map(created).transpose()?;
+    let mut batch = Batch { arguments, total: Report::default(), violations: 0, fingerprints };
     match (trace(arguments)?, &arguments.history) {
         (Some(writer), _) => {
             batch.take(simulate_traced(&options(arguments, arguments.seed), Some(writer)));
@@ -244,11 +249,16 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         }
         (None, None) => {
             for (first, count) in ranges(arguments)? {
-                let of = |index| options(arguments, first + index);
-                batch::run(count, arguments.jobs, of, |result| batch.take(result));
+                let (of, mut seed) = (|index| options(arguments, first + index), first);
+                batch::run(count, arguments.jobs, of, |result| {
+                    batch.note_fingerprint(seed, &result);
+                    batch.take(result);
+                    seed += 1;
+                });
             }
         }
     }
+    batch.close_fingerprints()?;
     Ok(batch.end(cpu_seconds() - began))
 }
 
@@ -288,6 +298,7 @@ struct Batch<'a> {
     arguments: &'a Arguments,
     total: Report,
     violations: u64,
+    fingerprints: Option<BufWriter<File>>,
 }
 
 impl Batch<'_> {
@@ -328,6 +339,23 @@ impl Batch<'_> {
 }
 
 impl Batch<'_> {
+    /// A line of it that cannot be written is told of when the file is closed.
+    fn note_fingerprint(&mut self, seed: u64, result: &Result<Report, Box<Violation>>) {
+        let Some(file) = &mut self.fingerprints else { return };
+        let _ = match result {
+            Ok(report) => writeln!(file, "{seed} {:016x}", report.fingerprint),
+            Err(violation) => {
+                let (rule, step) = (violation.rule, violation.step);
+                writeln!(file, "{seed} {rule} violated in step {step}")
+            }
+        };
+    }
+
+    fn close_fingerprints(&mut self) -> Result<()> {
+        let Some(mut file) = self.fingerprints.take() else { return Ok(()) };
+        file.flush().context("cannot write the fingerprints")
+    }
+
     /// Who was asked to lie or attack, and in no run came to it.
     fn warn_of_idlers(&self) {
         let (lies, attacks) = self.total.never_tried();
@@ -420,8 +448,12 @@ fn trace(arguments: &Arguments) -> Result<Option<Box<dyn Write>>> {
     if path.as_os_str() == "-" {
         return Ok(Some(Box::new(std::io::stdout())));
     }
+    Ok(Some(Box::new(created(path)?)))
+}
+
+fn created(path: &Path) -> Result<BufWriter<File>> {
     let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
-    Ok(Some(Box::new(BufWriter::new(file))))
+    Ok(BufWriter::new(file))
 }
 
 #[cfg(test)]
