@@ -25,6 +25,12 @@ fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
+/// The first seed, and how many: a few that follow from the commit, or with `PERDURA_ALL=1` many.
+fn seeds() -> (u64, u64) {
+    let usual = if std::env::var_os("PERDURA_ALL").is_some() { 100 } else { 25 };
+    (number("FIRST_SEED", 100 * number("PERDURA_SEED", 0)), number("SEEDS", usual))
+}
+
 /// So small that laggards fall several windows behind.
 const SMALL_WINDOW: u64 = 64;
 
@@ -68,7 +74,7 @@ fn chaos(seed: u64, u: u8, r: u8) -> (usize, u64) {
 
 #[test]
 fn groups_agree_under_loss_partitions_and_crashes() {
-    let (first, seeds) = (number("FIRST_SEED", 0), number("SEEDS", 100));
+    let (first, seeds) = seeds();
     let only = std::env::var("GROUP").ok();
     for (u, r) in [(1, 0), (1, 1), (2, 1), (2, 0)] {
         if only.as_ref().is_some_and(|only| *only != format!("{u},{r}")) {
@@ -140,7 +146,7 @@ fn laggard(seed: u64, u: u8, r: u8) {
 
 #[test]
 fn laggards_of_more_than_a_window_are_believed_in_the_next_view_change() {
-    let (first, seeds) = (number("FIRST_SEED", 0), number("SEEDS", 100));
+    let (first, seeds) = seeds();
     for seed in first..first + seeds.div_ceil(4) {
         for (u, r) in [(1, 1), (2, 1), (2, 2)] {
             laggard(seed, u, r);

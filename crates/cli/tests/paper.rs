@@ -1,7 +1,7 @@
 //! The experiments of the papers, in the small: what they write, and what they leave behind.
 
 use crate::common;
-use crate::common::{program, replicas_in, send_signal, wait_for, wait_for_end};
+use crate::common::{drawn, program, replicas_in, send_signal, wait_for, wait_for_end};
 use serde_json::{Value, json};
 use std::process::Stdio;
 
@@ -85,7 +85,7 @@ fn what_happens_over_time_is_written_down_with_checkpoints_and_a_recovery() {
     std::fs::create_dir(&work).unwrap();
     let fig10 = ("dura-fig10", ["sequential", "stop-the-world"]);
     let fig11 = ("dura-fig11", ["sequential, collaborative", "sequential, single-sender"]);
-    for (name, compared) in [fig10, fig11] {
+    for (name, compared) in drawn(&[fig10, fig11]) {
         let mut command = program();
         command.args(["bench", "paper", name, "--crash", "1", "--state-mb", "3", "--rate", "400"]);
         command.args(["--checkpoint-mib", "1", "--seconds", "4", "--warm-up", "0.5"]);
