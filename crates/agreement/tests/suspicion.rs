@@ -1,7 +1,7 @@
 //! Whether a leader gives what is asked of it (`demand`): one that does not is deposed though it
 //! keeps every time-out; correct ones are not, whatever the load and the disks.
 
-use crate::harness::Group;
+use crate::harness::{Group, drawn};
 use perdura_agreement::{Mode, Now, Restart, timing};
 use perdura_protocol::{Message, ReplicaId, Slot, Time, View};
 
@@ -142,7 +142,7 @@ fn a_leader_that_proposed_something_else_here_than_what_was_decided_is_deposed()
 #[test]
 fn correct_leaders_stay_under_overload_with_large_frames_and_slow_disks() {
     for (u, r) in [(1, 1), (2, 1)] {
-        for disk_ms in [0, 20, 300] {
+        for disk_ms in drawn(&[0, 20, 300]) {
             for (clients, frames, bytes) in [(1, 1, 8), (1, 64, 8), (20, 16, 1000), (3, 4, 300_000)]
             {
                 let mut group = Group::new(disk_ms, u, r);
