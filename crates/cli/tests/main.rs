@@ -7,5 +7,6 @@ mod cold_restart;
 mod common;
 mod kills;
 mod no_seeded_bugs;
+mod older;
 mod paper;
 mod space;

@@ -146,9 +146,16 @@ pub struct Cluster {
 impl Cluster {
     /// Files only.
     pub fn init(bounds: &[&str]) -> Cluster {
+        Cluster::of(|dir| {
+            program().arg("init").arg(dir).args(bounds).output().map(Ran::from).unwrap().ok();
+        })
+    }
+
+    /// Of files that are made in a directory, which is not there yet.
+    pub fn of(make: impl FnOnce(&Path)) -> Cluster {
         let directory = tempfile::tempdir().unwrap();
         let dir = directory.path().join("cluster");
-        program().arg("init").arg(&dir).args(bounds).output().map(Ran::from).unwrap().ok();
+        make(&dir);
         let replicas = (0..).take_while(|id| dir.join(format!("replica-{id}")).exists());
         let replicas = replicas.map(|_| None).collect();
         Cluster { directory, replicas }
