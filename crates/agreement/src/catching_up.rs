@@ -58,7 +58,7 @@ impl Agreement {
         }
     }
 
-    /// An answer brought nothing, as others may have since.
+    /// An answer brought nothing that proves what comes next. The clock runs from the first since the last delivery.
     fn note_unproven(&mut self, now: Now) {
         let delivered = self.delivered;
         let since = self.unproven_since.filter(|(before, _)| *before == delivered);

@@ -166,6 +166,7 @@ impl Hello {
         Ok(Hello { version, cluster, parameters, role })
     }
 }
+
 impl Encode for Hello {
     fn encode(&self, out: &mut Vec<u8>) {
         MAGIC.encode(out);
