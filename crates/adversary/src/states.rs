@@ -6,7 +6,7 @@ use bytes::Bytes;
 use perdura_execution::{Entry, Manifest};
 use perdura_protocol::message::{Message, StateCertificate};
 use perdura_protocol::statement::Kind;
-use perdura_protocol::{Certificate, Decode, Digest, Encode, Outcome, RefusalReason, Slot, View};
+use perdura_protocol::{Certificate, Digest, Encode, Outcome, RefusalReason, Slot, View};
 
 /// Just below what others wait for decisions, and the next piece of a state.
 const TRICKLE_DECISIONS_MS: u64 = 440;
@@ -59,7 +59,7 @@ impl Liar {
         if tale == Tale::Damage {
             return Some(self.damaged(manifest));
         }
-        let mut genuine = Manifest::from_bytes(manifest.clone()).ok()?;
+        let mut genuine = Manifest::read(manifest.clone()).ok()?;
         match tale {
             Tale::Damage | Tale::Pieces => None,
             Tale::History => {

@@ -67,7 +67,8 @@ pub fn liar(config: &ReplicaConfig, strategy: Strategy) -> Result<Box<dyn Interc
     let mut liar = Liar::new(insider, strategy, u64::from(config.id.0) + 1);
     if strategy == Strategy::Twins {
         let limit = config.parameters.state_limit_bytes;
-        liar = liar.with_twin(match config.parameters.service {
+        let service = ServiceKind::of(&config.parameters.service);
+        liar = liar.with_twin(match service.context("a twin runs kv or tuples")? {
             ServiceKind::KeyValue => twin(config, move || Store::new(limit)),
             ServiceKind::TupleSpaces => twin(config, move || TupleSpaces::new(limit)),
         }?);

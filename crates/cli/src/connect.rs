@@ -28,12 +28,13 @@ impl ClusterArguments {
     /// The cluster, which has to run this service.
     pub fn load_of(&self, service: ServiceKind) -> Result<Cluster> {
         let cluster = self.load()?;
-        let (found, command) = match cluster.parameters.service {
+        let runs = cluster.service()?;
+        let (found, command) = match runs {
             ServiceKind::KeyValue => ("the key-value store", "perdura kv"),
             ServiceKind::TupleSpaces => ("tuple spaces", "perdura space"),
         };
         ensure!(
-            cluster.parameters.service == service,
+            runs == service,
             "{}: the cluster runs {found}; use `{command}`",
             cluster.path.display()
         );

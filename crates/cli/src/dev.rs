@@ -89,7 +89,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         Some(took) => took,
         None => return stop(group),
     };
-    match cluster.parameters.service {
+    let service = cluster.service()?;
+    match service {
         ServiceKind::KeyValue => say!("wrote a key and read it back, {} ms", took.as_millis()),
         ServiceKind::TupleSpaces => {
             say!("inserted a tuple and took it back, {} ms", took.as_millis());
@@ -98,7 +99,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     if arguments.once {
         return stop(group);
     }
-    print_guide(dir, &cluster, &group);
+    print_guide(dir, &cluster, service, &group);
     let signal = wait_for_stop(&mut group, dir, &happened);
     say!("{signal}: stopping");
     stop(group)
@@ -126,7 +127,7 @@ fn prepare(arguments: &Arguments) -> Result<Cluster> {
         there.u(),
         there.r()
     );
-    let service = cluster.parameters.service;
+    let service = cluster.service()?;
     ensure!(
         arguments.service.is_none_or(|given| given.kind() == service),
         "{} holds a cluster with service {}, which cannot be changed; leave the flag out, or give \
@@ -172,7 +173,7 @@ fn read_back(cluster: &Cluster, key: &KeyFile) -> Result<Duration> {
     let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let value = Bytes::from(format!("{} ms since 1970", elapsed.as_millis()));
     let name = Bytes::from_static(b"perdura-dev");
-    if cluster.parameters.service == ServiceKind::TupleSpaces {
+    if cluster.service()? == ServiceKind::TupleSpaces {
         runtime()?.block_on(take_back(cluster, key, value, &options))?;
         return Ok(since.elapsed());
     }
@@ -267,7 +268,7 @@ fn program_name() -> String {
     std::env::args().next().unwrap_or_else(|| "perdura".to_owned())
 }
 
-fn print_guide(dir: &Path, cluster: &Cluster, group: &Group) {
+fn print_guide(dir: &Path, cluster: &Cluster, service: ServiceKind, group: &Group) {
     let (faults, dir, program) = (cluster.parameters.faults, dir.display(), program_name());
     say!(
         "{} replicas are up, live with {} failures, safe with {} liars",
@@ -287,7 +288,7 @@ fn print_guide(dir: &Path, cluster: &Cluster, group: &Group) {
         );
     }
     say!("try, in another terminal:");
-    match cluster.parameters.service {
+    match service {
         ServiceKind::KeyValue => {
             say!("  {program} kv put --cluster {dir} hello world");
             say!("  {program} kv get --cluster {dir} hello");

@@ -366,7 +366,7 @@ pub fn make(
     let id = ClusterId(random()?);
     let public = administrator.public();
     let mut parameters = Cluster::default_parameters(id, faults, durability, public);
-    parameters.service = service;
+    parameters.service = service.name();
     tuning.apply(&mut parameters);
     let mut cluster = Cluster {
         path: dir.join(CLUSTER_FILE),
@@ -375,6 +375,7 @@ pub fn make(
         from_slot: Slot(0),
         replicas: Vec::new(),
         clients: vec![(FIRST_CLIENT.to_owned(), client.public())],
+        optional: toml::Table::new(),
     };
     for (id, place) in places.iter().enumerate() {
         let entry = make_replica(dir, ReplicaId(id as u8), place, &cluster)?;

@@ -79,7 +79,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         let liar = crate::attack::liar(&config, strategy);
         config.interceptor = Some(liar.with_context(|| format!("replica {id}"))?);
     }
-    let ran = match cluster.parameters.service {
+    let ran = match cluster.service()? {
         ServiceKind::KeyValue => runtime::run(config, move || Store::new(limit), &shutdown),
         ServiceKind::TupleSpaces => {
             runtime::run(config, move || TupleSpaces::new(limit), &shutdown)

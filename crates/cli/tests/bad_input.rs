@@ -197,8 +197,13 @@ fn parameters_are_fixed_and_formats_known() {
     let path = cluster.path("cluster.toml");
     edit(&path, "depth = 32", "depth = 33");
     start(&cluster, 0).failed(1, &["parameters", "cluster.toml", "fixed"]);
-    edit(&path, "format = 1", "format = 2");
-    start(&cluster, 0).failed(1, &["cluster.toml", "format is 2"]);
+    edit(&path, "depth = 33", "depth = 32\ncolour = \"red\"");
+    start(&cluster, 0).failed(1, &["cluster.toml", "colour"]);
+    edit(&path, "\ncolour = \"red\"", "");
+    edit(&path, "service = \"kv\"", "service = \"ledger\"");
+    start(&cluster, 0).failed(1, &["cluster.toml", "\"ledger\"", "kv and tuples"]);
+    edit(&path, "format = 2", "format = 3");
+    start(&cluster, 0).failed(1, &["cluster.toml", "format is 3"]);
 }
 
 #[test]

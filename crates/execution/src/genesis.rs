@@ -1,5 +1,6 @@
 //! The state before slot 1, as `perdura init` writes it down.
 
+use perdura_protocol::versions::VersionError;
 use perdura_protocol::{Configuration, PublicKey};
 
 /// Who takes part from the start. Equal on all replicas; it comes from a file, so it is checked.
@@ -25,6 +26,9 @@ pub enum GenesisError {
         /// In the configuration.
         found: usize,
     },
+    /// The cluster was made by a newer program.
+    #[error(transparent)]
+    Versions(#[from] VersionError),
     /// Replicas and the administrator have a key each.
     #[error("the key {0} stands for two of replicas and administrator")]
     SharedKey(PublicKey),

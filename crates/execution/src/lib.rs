@@ -25,7 +25,7 @@ mod snapshot;
 pub use footprint::{Footprint, KeyMark, KeyRange};
 pub use genesis::{Genesis, GenesisError};
 pub use machine::{Executed, Machine, Reply};
-pub use manifest::{Entry, Manifest};
+pub use manifest::{Entry, Manifest, ManifestError};
 pub use restore::RestoreError;
 pub use service::{ExecutionContext, Progress, Release, Service, Snapshot};
 pub use snapshot::StateSnapshot;

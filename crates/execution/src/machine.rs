@@ -18,7 +18,7 @@ use imbl::OrdMap;
 use perdura_protocol::configuration::{Parameters, Schedule};
 use perdura_protocol::{
     Batch, ClusterId, Command, Configuration, Decode, Digest, Frame, Outcome, PublicKey,
-    RefusalReason, SessionId, Slot, Time, limits, seeded,
+    RefusalReason, SessionId, Slot, Time, Versions, limits, seeded, versions,
 };
 use std::sync::Arc;
 
@@ -34,6 +34,7 @@ pub struct Machine<S> {
     pub(crate) history: Digest,
     // Boundaries passed; counted where checkpoints go round among the replicas.
     pub(crate) turn: Option<u64>,
+    pub(crate) versions: Versions,
     pub(crate) registry: Registry,
     pub(crate) sessions: OrdMap<PublicKey, Arc<ClientSessions>>,
     pub(crate) service: S,
@@ -70,12 +71,15 @@ impl<S: Service> Machine<S> {
         genesis: Genesis,
         service: S,
     ) -> Result<Machine<S>, GenesisError> {
+        let versions = parameters.versions;
+        versions.check(newest_versions(&service))?;
         Ok(Machine {
             cluster: parameters.cluster,
             slot: Slot(0),
             time: Time(0),
             history: Digest::ZERO,
             turn: (parameters.schedule == Schedule::Sequential).then_some(0),
+            versions,
             registry: Registry::new(parameters, genesis)?,
             sessions: OrdMap::new(),
             service,
@@ -405,6 +409,11 @@ fn run<S: Service>(
         Ok(Command::Admin(_)) => refused(RefusalReason::NotAdministrator),
         Ok(Command::Open | Command::Service(_)) | Err(_) => refused(RefusalReason::Malformed),
     })
+}
+
+/// The newest versions that this program can execute `service` under.
+pub(crate) fn newest_versions(service: &impl Service) -> Versions {
+    Versions { rules: versions::RULES, service: service.newest_version() }
 }
 
 /// A service's result within the bounds of the codec.

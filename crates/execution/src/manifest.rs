@@ -3,10 +3,16 @@
 //! whichever replica a piece comes.
 //!
 //! It binds the slot and the history hash, so that neither an older state nor one of another
-//! history passes for this one.
+//! history passes for this one; and the versions under which the state goes on.
+//!
+//! Layout under version 0 of the core's rules: slot, history, number of sessions, entries. Under later ones: 8 bytes `0xff`, which
+//! are no slot; slot, history, number of sessions and versions as fields by name (`perdura_protocol::fields`); entries. Which fields there are follows from
+//! the versions, so that all replicas sign the same; one that may be passed over is kept, for it is part of what they sign.
 
+use bytes::Bytes;
 use perdura_protocol::codec::{encode_count, encode_list};
-use perdura_protocol::{Decode, DecodeError, Digest, Encode, Reader, Slot, limits};
+use perdura_protocol::fields::{FieldError, Fields};
+use perdura_protocol::{Decode, DecodeError, Digest, Encode, Reader, Slot, Versions, limits};
 
 /// A piece as the manifest names it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,18 +67,95 @@ pub struct Manifest {
     pub slot: Slot,
     /// History hash at that slot.
     pub history: Digest,
+    /// Under which the next slots are executed.
+    pub versions: Versions,
     sessions: u32,
     entries: Vec<Entry>,
+    // Fields of a newer program that this one may pass over.
+    passed_over: Fields,
 }
 
+/// Why bytes are no manifest.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ManifestError {
+    /// They do not decode.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    /// Its fields are not those of a manifest. After [`FieldError::Unknown`] a newer version of this program can read it.
+    #[error(transparent)]
+    Fields(#[from] FieldError),
+}
+
+/// In place of a slot: fields by name follow.
+const FIELDS_FOLLOW: Slot = Slot(u64::MAX);
+
 impl Manifest {
-    const HEADER_BYTES: usize = 8 + 32 + 4 + 4;
+    // With room for fields that may be added.
+    const HEADER_BYTES: usize = 1024;
 
     /// A manifest of the core's entry, those of `sessions` sessions and the service's, in order.
-    pub(crate) fn new(slot: Slot, history: Digest, sessions: usize, entries: Vec<Entry>) -> Self {
+    pub(crate) fn new(
+        slot: Slot,
+        history: Digest,
+        versions: Versions,
+        sessions: usize,
+        entries: Vec<Entry>,
+    ) -> Self {
         assert!(entries.len() > sessions, "core and sessions have entries");
         let sessions = u32::try_from(sessions).expect("clients and their sessions are bounded");
-        Manifest { slot, history, sessions, entries }
+        Manifest { slot, history, versions, sessions, entries, passed_over: Fields::default() }
+    }
+
+    /// The manifest that `bytes` are.
+    ///
+    /// # Errors
+    /// [`ManifestError`].
+    pub fn read(bytes: Bytes) -> Result<Manifest, ManifestError> {
+        let mut reader = Reader::new(bytes);
+        let manifest = match Decode::decode(&mut reader)? {
+            FIELDS_FOLLOW => {
+                let mut fields = Fields::decode(&mut reader)?;
+                let versions = Versions {
+                    rules: fields.need("rules")?,
+                    service: fields.need("service-version")?,
+                };
+                if versions.rules == 0 {
+                    return Err(DecodeError::NotCanonical("rules of a manifest in fields").into());
+                }
+                let (slot, history) = (fields.need("slot")?, fields.need("history")?);
+                let sessions = fields.need("sessions")?;
+                fields.pass_over()?;
+                let entries = Manifest::entries_after(sessions, &mut reader)?;
+                Manifest { slot, history, versions, sessions, entries, passed_over: fields }
+            }
+            slot => {
+                let (history, sessions) = (Decode::decode(&mut reader)?, u32::decode(&mut reader)?);
+                let entries = Manifest::entries_after(sessions, &mut reader)?;
+                Manifest::new(slot, history, Versions::FIRST, sessions as usize, entries)
+            }
+        };
+        reader.finish()?;
+        Ok(manifest)
+    }
+
+    fn entries_after(sessions: u32, reader: &mut Reader) -> Result<Vec<Entry>, DecodeError> {
+        let most = (limits::MANIFEST_BYTES - Self::HEADER_BYTES) / ENTRY_BYTES;
+        let entries: Vec<Entry> = reader.list("pieces of a state", most, ENTRY_BYTES)?;
+        if entries.len() <= sessions as usize {
+            return Err(DecodeError::NotCanonical("fewer pieces than core and sessions"));
+        }
+        Ok(entries)
+    }
+
+    fn fields(&self) -> Fields {
+        let mut fields = Fields::default();
+        fields.require("slot", &self.slot);
+        fields.require("history", &self.history);
+        fields.require("sessions", &self.sessions);
+        fields.require("rules", &self.versions.rules);
+        fields.require("service-version", &self.versions.service);
+        fields.put_back(&self.passed_over);
+        fields
     }
 
     /// Number of session pieces; they come after the core, piece 0.
@@ -110,79 +193,124 @@ impl Manifest {
     /// The digest of the state, which replicas sign.
     #[must_use]
     pub fn digest(&self) -> Digest {
-        let mut out = b"perdura.manifest.v1".to_vec();
-        self.encode(&mut out);
-        Digest::of(&out)
+        Manifest::digest_of(&self.to_bytes())
+    }
+
+    /// The digest of the state whose manifest `bytes` are, which say themselves of which layout they are. So it is told
+    /// of a newer program's manifest too.
+    #[must_use]
+    pub fn digest_of(bytes: &[u8]) -> Digest {
+        Digest::of(&[b"perdura.manifest.v1", bytes].concat())
     }
 }
 
 impl Encode for Manifest {
     fn encode(&self, out: &mut Vec<u8>) {
         out.reserve(Self::HEADER_BYTES + self.entries.len() * ENTRY_BYTES);
-        self.slot.encode(out);
-        self.history.encode(out);
-        encode_count(self.sessions(), out);
-        encode_list(&self.entries, out);
-    }
-}
-
-impl Decode for Manifest {
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        let slot = Decode::decode(reader)?;
-        let history = Decode::decode(reader)?;
-        let sessions = u32::decode(reader)?;
-        let most = (limits::MANIFEST_BYTES - Self::HEADER_BYTES) / ENTRY_BYTES;
-        let entries: Vec<Entry> = reader.list("pieces of a state", most, ENTRY_BYTES)?;
-        if entries.len() <= sessions as usize {
-            return Err(DecodeError::NotCanonical("fewer pieces than core and sessions"));
+        if self.versions.rules == 0 {
+            self.slot.encode(out);
+            self.history.encode(out);
+            encode_count(self.sessions(), out);
+        } else {
+            FIELDS_FOLLOW.encode(out);
+            self.fields().encode(out);
         }
-        Ok(Manifest { slot, history, sessions, entries })
+        encode_list(&self.entries, out);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytes::Bytes;
 
-    fn manifest() -> Manifest {
+    fn manifest(versions: Versions) -> Manifest {
         let entries = (0..5u8).map(|i| Entry::of(&[i])).collect();
-        Manifest::new(Slot(9), Digest::of(b"history"), 2, entries)
+        Manifest::new(Slot(9), Digest::of(b"history"), versions, 2, entries)
     }
 
     #[test]
     fn it_is_read_back_and_names_its_pieces() {
-        let manifest = manifest();
-        assert_eq!(Manifest::from_bytes(manifest.to_bytes()).unwrap(), manifest);
-        assert_eq!((manifest.sessions(), manifest.segments()), (2, 2));
-        assert_eq!(manifest.total_bytes(), 5);
-        assert!(manifest.verify(3, &[3]));
-        assert!(!manifest.verify(3, &[4]) && !manifest.verify(5, &[5]));
+        for versions in [Versions::FIRST, Versions::NEW, Versions { rules: 7, service: 3 }] {
+            let manifest = manifest(versions);
+            assert_eq!(Manifest::read(manifest.to_bytes()).unwrap(), manifest);
+            assert_eq!((manifest.sessions(), manifest.segments()), (2, 2));
+            assert_eq!(manifest.total_bytes(), 5);
+            assert!(manifest.verify(3, &[3]));
+            assert!(!manifest.verify(3, &[4]) && !manifest.verify(5, &[5]));
+        }
     }
 
     #[test]
-    fn the_digest_binds_slot_and_history() {
-        let base = manifest();
+    fn the_digest_binds_slot_history_and_versions() {
+        let base = manifest(Versions::NEW);
         let mut other = base.clone();
         other.slot = Slot(10);
         assert_ne!(base.digest(), other.digest());
         other = base.clone();
         other.history = Digest::ZERO;
         assert_ne!(base.digest(), other.digest());
+        other = base.clone();
+        other.versions.service = 2;
+        assert_ne!(base.digest(), other.digest());
+        assert_ne!(base.digest(), manifest(Versions::FIRST).digest());
+    }
+
+    /// Replicas of 0.1.0 signed it; who replays its log signs it again.
+    #[test]
+    fn the_digest_of_the_first_rules_is_that_of_0_1_0() {
+        let mut bytes = b"perdura.manifest.v1".to_vec();
+        Slot(9).encode(&mut bytes);
+        Digest::of(b"history").encode(&mut bytes);
+        bytes.extend([2, 0, 0, 0, 5, 0, 0, 0]);
+        for piece in 0..5u8 {
+            Entry::of(&[piece]).encode(&mut bytes);
+        }
+        assert_eq!(manifest(Versions::FIRST).digest(), Digest::of(&bytes));
+    }
+
+    /// What a newer program adds.
+    fn newer(required: bool) -> Bytes {
+        let manifest = manifest(Versions::NEW);
+        let mut fields = manifest.fields();
+        match required {
+            true => fields.require("colour", &7u8),
+            false => fields.offer("colour", &7u8),
+        }
+        let mut out = FIELDS_FOLLOW.to_bytes().to_vec();
+        fields.encode(&mut out);
+        encode_list(&manifest.entries, &mut out);
+        out.into()
+    }
+
+    #[test]
+    fn a_newer_programs_field_is_passed_over_and_kept_or_refused_by_name() {
+        let read = Manifest::read(newer(false)).unwrap();
+        assert_eq!(read.entries(), manifest(Versions::NEW).entries());
+        assert_eq!(read.to_bytes(), newer(false), "it is part of what was signed");
+        let unknown = ManifestError::Fields(FieldError::Unknown("colour".into()));
+        assert_eq!(Manifest::read(newer(true)), Err(unknown));
     }
 
     #[test]
     fn contradictions_do_not_decode() {
-        let bytes = manifest().to_bytes().to_vec();
-        let mut more_sessions = bytes.clone();
-        more_sessions[40] = 5;
-        assert!(Manifest::from_bytes(more_sessions.into()).is_err());
-        let mut long_piece = bytes.clone();
-        let end = long_piece.len();
-        long_piece[end - 1] = 0xff;
-        assert!(Manifest::from_bytes(long_piece.into()).is_err());
-        for end in 0..bytes.len() {
-            assert!(Manifest::from_bytes(Bytes::copy_from_slice(&bytes[..end])).is_err());
+        for versions in [Versions::FIRST, Versions::NEW] {
+            let mut manifest = manifest(versions);
+            let bytes = manifest.to_bytes().to_vec();
+            let mut long_piece = bytes.clone();
+            let end = long_piece.len();
+            long_piece[end - 1] = 0xff;
+            assert!(Manifest::read(long_piece.into()).is_err());
+            for end in 0..bytes.len() {
+                assert!(Manifest::read(Bytes::copy_from_slice(&bytes[..end])).is_err());
+            }
+            manifest.sessions = 5;
+            assert!(Manifest::read(manifest.to_bytes()).is_err());
         }
+        let fields =
+            Manifest { versions: Versions { rules: 0, service: 1 }, ..manifest(Versions::NEW) };
+        let mut bytes = FIELDS_FOLLOW.to_bytes().to_vec();
+        fields.fields().encode(&mut bytes);
+        encode_list(&fields.entries, &mut bytes);
+        assert!(Manifest::read(bytes.into()).is_err(), "two layouts for one");
     }
 }

@@ -5,19 +5,23 @@
 //! pieces again.
 
 use crate::administration::Registry;
-use crate::machine::Machine;
+use crate::machine::{Machine, newest_versions};
 use crate::manifest::Manifest;
 use crate::service::Service;
 use crate::session::{ClientSessions, Session};
 use bytes::Bytes;
 use imbl::OrdMap;
 use perdura_protocol::configuration::{Parameters, Schedule};
+use perdura_protocol::versions::VersionError;
 use perdura_protocol::{Decode, DecodeError, PublicKey, Reader, SessionId, Time, limits};
 use std::sync::Arc;
 
 /// Why pieces are not a state. Nothing was replaced; fetch them again, or from another replica.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RestoreError {
+    /// It goes on under newer versions than this program knows.
+    #[error(transparent)]
+    Versions(#[from] VersionError),
     /// There are more or fewer pieces than the manifest names.
     #[error("the manifest names {expected} pieces, {found} are there")]
     Count {
@@ -55,6 +59,7 @@ impl<S: Service> Machine<S> {
         mut pieces: Vec<Bytes>,
         mut service: S,
     ) -> Result<Machine<S>, RestoreError> {
+        manifest.versions.check(newest_versions(&service))?;
         let expected = manifest.entries().len();
         if pieces.len() != expected {
             return Err(RestoreError::Count { expected, found: pieces.len() });
@@ -75,6 +80,7 @@ impl<S: Service> Machine<S> {
             time: core.time,
             history: manifest.history,
             turn: core.turn,
+            versions: manifest.versions,
             registry: core.registry,
             sessions,
             service,

@@ -158,6 +158,12 @@ pub trait Service: Send + 'static {
         0
     }
 
+    /// The newest version of its rules that this code can run under, from 1; it can run under all before too. Which one is in
+    /// force is ordered state ([`perdura_protocol::versions`]).
+    fn newest_version(&self) -> u16 {
+        1
+    }
+
     /// Flips one bit of the state, which `at` chooses, as failing memory does: nothing takes note of
     /// it. For tests of what finds it; false if nothing was flipped.
     #[doc(hidden)]

@@ -16,7 +16,7 @@ use crate::session::{ClientSessions, Session};
 use bytes::Bytes;
 use imbl::OrdMap;
 use perdura_protocol::codec::encode_count;
-use perdura_protocol::{Digest, Encode, PublicKey, SessionId, Slot, Time, seeded};
+use perdura_protocol::{Digest, Encode, PublicKey, SessionId, Slot, Time, Versions, seeded};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
@@ -29,6 +29,7 @@ struct State {
     time: Time,
     history: Digest,
     turn: Option<u64>,
+    versions: Versions,
     registry: Registry,
     sessions: OrdMap<PublicKey, Arc<ClientSessions>>,
     service: Arc<dyn Snapshot>,
@@ -43,6 +44,7 @@ impl StateSnapshot {
             time: machine.time,
             history: machine.history,
             turn: machine.turn,
+            versions: machine.versions,
             registry: machine.registry.clone(),
             sessions: machine.sessions.clone(),
             service: machine.service.snapshot(),
@@ -103,7 +105,7 @@ impl StateSnapshot {
         };
         sessions.iter().for_each(|(id, session)| add(session.entry(*id)));
         (0..state.service.segments()).for_each(|index| add(state.service.entry(index)));
-        Manifest::new(state.slot, state.history, sessions.len(), entries)
+        Manifest::new(state.slot, state.history, state.versions, sessions.len(), entries)
     }
 }
 

@@ -4,7 +4,7 @@ use crate::support::*;
 use bytes::Bytes;
 use perdura_execution::{Machine, Manifest, RestoreError};
 use perdura_protocol::configuration::{Parameters, Schedule};
-use perdura_protocol::{AdminCommand, Batch, Decode, Encode, Outcome, PublicKey, Slot, Time};
+use perdura_protocol::{AdminCommand, Batch, Encode, Outcome, PublicKey, Slot, Time};
 
 fn replica() -> Replica<Counter> {
     let mut replica = Replica::new();
@@ -46,7 +46,7 @@ fn the_manifest_has_core_sessions_and_segments() {
     let manifest = snapshot.manifest();
     assert_eq!((manifest.sessions(), manifest.segments()), (3, 1));
     assert_eq!(snapshot.pieces(), 5);
-    assert_eq!(Manifest::from_bytes(manifest.to_bytes()).unwrap(), manifest);
+    assert_eq!(Manifest::read(manifest.to_bytes()).unwrap(), manifest);
     assert_eq!(manifest.slot, snapshot.slot());
 }
 
@@ -121,9 +121,9 @@ fn forged_but_consistent_pieces_never_panic() {
             piece[offset] ^= 1 << (offset % 8);
             forged[index] = piece.into();
             let mut bytes = manifest.to_bytes().to_vec();
-            let place = 8 + 32 + 4 + 4 + 36 * index;
+            let place = bytes.len() - 36 * (good.len() - index);
             bytes[place..place + 36].copy_from_slice(&Entry::of(&forged[index]).to_bytes());
-            let forgery = Manifest::from_bytes(bytes.into()).unwrap();
+            let forgery = Manifest::read(bytes.into()).unwrap();
             let restored =
                 Machine::restore(&parameters(), &forgery, forged.clone(), Counter::default());
             if let Ok(machine) = restored {

@@ -2,20 +2,20 @@
 //! and the store's segments).
 
 use crate::memory::Memory;
-use crate::{Seed, round_trip, seed};
+use crate::{Seed, seed};
 use bytes::Bytes;
 use perdura_execution::{Entry, Genesis, Machine, Manifest};
 use perdura_protocol::configuration::{Durability, Member, Parameters};
 use perdura_protocol::{
-    AdminCommand, Batch, ClusterId, Command, Configuration, Decode, Digest, Encode, Faults, Frame,
-    PublicKey, SessionId, Slot, Time,
+    AdminCommand, Batch, ClusterId, Command, Configuration, Digest, Encode, Faults, Frame,
+    PublicKey, ServiceName, SessionId, Slot, Time, Versions,
 };
 use perdura_store::{Store, StoreCommand};
 
 const ADMINISTRATOR: PublicKey = PublicKey([200; 32]);
 const ALICE: PublicKey = PublicKey([1; 32]);
 
-fn parameters() -> Parameters {
+fn parameters(versions: Versions) -> Parameters {
     Parameters {
         cluster: ClusterId([7; 16]),
         faults: Faults::new(1, 1).expect("in range"),
@@ -27,29 +27,31 @@ fn parameters() -> Parameters {
         max_skew_ms: 500,
         state_limit_bytes: 1 << 30,
         schedule: Default::default(),
-        service: Default::default(),
+        service: ServiceName::literal("kv"),
+        versions,
         administrator: ADMINISTRATOR,
     }
 }
 
-fn machine() -> Machine<Store> {
+fn machine(versions: Versions) -> Machine<Store> {
     let member = |id: u8| Member { key: PublicKey([100 + id; 32]), incarnation: 0 };
     let members = (0..4).map(member).collect();
     let genesis = Genesis {
         configuration: Configuration { id: 0, from_slot: Slot(0), members },
         clients: vec![("alice".into(), ALICE)],
     };
-    Machine::new(&parameters(), genesis, Store::new(1 << 30)).expect("a good genesis")
+    Machine::new(&parameters(versions), genesis, Store::new(1 << 30)).expect("a good genesis")
 }
 
 /// A machine with sessions, clients, a pending configuration and entries.
-fn used_machine() -> Machine<Store> {
-    let mut machine = machine();
+fn used_machine(versions: Versions) -> Machine<Store> {
+    let mut machine = machine(versions);
+    let cluster = parameters(versions).cluster;
     let mut slot = Slot(0);
     let mut run = |client: PublicKey, acked: u64, first: u64, commands: &[Command]| {
         let session = SessionId { client, nonce: 5 };
         let commands: Vec<Bytes> = commands.iter().map(Encode::to_bytes).collect();
-        let frame = Frame::build(parameters().cluster, session, acked, first, &commands, None);
+        let frame = Frame::build(cluster, session, acked, first, &commands, None);
         slot = slot.next();
         machine.execute(slot, &Batch::requests(Time(1000 + slot.0), vec![frame]));
     };
@@ -73,15 +75,20 @@ fn used_machine() -> Machine<Store> {
 }
 
 pub fn manifest(data: &[u8]) -> bool {
-    let Some(manifest) = round_trip::<Manifest>(Memory::FRAME, data) else { return false };
-    let _ = (manifest.segments(), manifest.total_bytes(), manifest.digest());
+    let bytes = Bytes::copy_from_slice(data);
+    let read = Memory::FRAME.hold(data.len(), || Manifest::read(bytes.clone()));
+    let Ok(manifest) = read else { return false };
+    assert_eq!(manifest.to_bytes(), bytes, "not encoded as it was");
+    assert_eq!(manifest.digest(), Manifest::digest_of(data));
+    let _ = (manifest.segments(), manifest.total_bytes());
     true
 }
 
 pub fn manifests() -> Vec<Seed> {
     vec![
-        seed("fresh", &machine().snapshot().manifest()),
-        seed("used", &used_machine().snapshot().manifest()),
+        seed("fresh", &machine(Versions::NEW).snapshot().manifest()),
+        seed("used", &used_machine(Versions::NEW).snapshot().manifest()),
+        seed("first_rules", &used_machine(Versions::FIRST).snapshot().manifest()),
     ]
 }
 
@@ -103,11 +110,11 @@ pub fn state(data: &[u8]) -> bool {
     u32::from(*sessions).encode(&mut encoded);
     (pieces.len() as u32).encode(&mut encoded);
     pieces.iter().for_each(|piece| Entry::of(piece).encode(&mut encoded));
-    let Ok(manifest) = Manifest::from_bytes(encoded.into()) else { return false };
+    let Ok(manifest) = Manifest::read(encoded.into()) else { return false };
     // Entries in trees of shared nodes, which are half empty at first.
     let memory = Memory { times: 6, plus: 256 * 1024 };
     let restored = memory.hold(data.len(), || {
-        Machine::restore(&parameters(), &manifest, pieces.clone(), Store::new(1 << 30))
+        Machine::restore(&parameters(Versions::NEW), &manifest, pieces.clone(), Store::new(1 << 30))
     });
     let Ok(restored) = restored else { return false };
     let snapshot = restored.snapshot();
@@ -127,5 +134,5 @@ pub fn states() -> Vec<Seed> {
         }
         out
     };
-    vec![("fresh", pieces(machine())), ("used", pieces(used_machine()))]
+    vec![("fresh", pieces(machine(Versions::NEW))), ("used", pieces(used_machine(Versions::NEW)))]
 }

@@ -110,6 +110,7 @@ pub fn cluster_files() -> Vec<Seed> {
         from_slot: Slot(77),
         replicas: (0..4).map(entry).collect(),
         clients: vec![("a \"client\"\n".to_owned(), PublicKey([8; 32]))],
+        optional: [("newer".to_owned(), vec![1u8, 2].into())].into_iter().collect(),
     };
     vec![("cluster", cluster.render().into_bytes())]
 }

@@ -104,7 +104,8 @@ impl World {
             max_skew_ms: 500,
             state_limit_bytes: 1 << 30,
             schedule: Default::default(),
-            service: Default::default(),
+            service: perdura_protocol::ServiceName::literal("kv"),
+            versions: perdura_protocol::Versions::NEW,
             administrator: self.administrator.public(),
         };
         let first = Configuration { id: 0, from_slot: Slot(0), members };

@@ -2,11 +2,13 @@
 //! commands) and the [`Parameters`] fixed when the cluster was made and hashed into data files.
 
 use crate::codec::{Decode, DecodeError, Encode, Reader, encode_list};
+use crate::fields::Fields;
 use crate::ids::{ClusterId, Digest, ReplicaId, Slot};
 use crate::keys::PublicKey;
 use crate::limits;
 use crate::quorum::Faults;
 use crate::statement::Context;
+use crate::versions::{ServiceName, Versions};
 
 /// A replica as the others know it. Blank is not amnesiac: who lost its disk comes back as a new
 /// incarnation with a fresh key (rule D8).
@@ -122,15 +124,33 @@ impl Durability {
     }
 }
 
-/// The services that this program runs. A library's own are [`ServiceKind::KeyValue`] to it.
+/// The services that this program runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[repr(u8)]
 pub enum ServiceKind {
-    /// The key-value store, or a service of who uses the library.
+    /// The key-value store.
     #[default]
-    KeyValue = 0,
+    KeyValue,
     /// The tuple spaces.
-    TupleSpaces = 1,
+    TupleSpaces,
+}
+
+impl ServiceKind {
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> ServiceName {
+        ServiceName::literal(match self {
+            ServiceKind::KeyValue => "kv",
+            ServiceKind::TupleSpaces => "tuples",
+        })
+    }
+
+    /// The one of that name.
+    #[must_use]
+    pub fn of(name: &ServiceName) -> Option<ServiceKind> {
+        [ServiceKind::KeyValue, ServiceKind::TupleSpaces]
+            .into_iter()
+            .find(|kind| kind.name() == *name)
+    }
 }
 
 /// Who stores which checkpoint (rule D6).
@@ -210,7 +230,9 @@ pub struct Parameters {
     /// Largest service state, bytes; commands that would exceed it are refused.
     pub state_limit_bytes: u64,
     /// What is replicated.
-    pub service: ServiceKind,
+    pub service: ServiceName,
+    /// The versions with which the cluster starts; those in force are ordered state.
+    pub versions: Versions,
     /// Signs configuration commands.
     pub administrator: PublicKey,
 }
@@ -219,6 +241,39 @@ impl Parameters {
     /// The hash that stands in data files and handshakes.
     #[must_use]
     pub fn digest(&self) -> Digest {
+        match self.versions.rules {
+            0 => self.first_digest(),
+            _ => {
+                let mut out = b"perdura.parameters.v2".to_vec();
+                self.fields().encode(&mut out);
+                Digest::of(&out)
+            }
+        }
+    }
+
+    /// All of them by name. What may be passed over by who does not know it is no parameter: it is not hashed.
+    fn fields(&self) -> Fields {
+        let mut fields = Fields::default();
+        fields.require("cluster", &self.cluster);
+        fields.require("u", &(self.faults.u() as u8));
+        fields.require("r", &(self.faults.r() as u8));
+        fields.require("durability", &(self.durability as u8));
+        fields.require("depth", &self.depth);
+        fields.require("checkpoint-interval", &self.checkpoint_interval);
+        fields.require("checkpoint-bytes", &self.checkpoint_bytes);
+        fields.require("checkpoint-stretch", &self.checkpoint_stretch);
+        fields.require("schedule", &(self.schedule as u8));
+        fields.require("max-skew-ms", &self.max_skew_ms);
+        fields.require("state-limit-bytes", &self.state_limit_bytes);
+        fields.require("service", &self.service);
+        fields.require("rules", &self.versions.rules);
+        fields.require("service-version", &self.versions.service);
+        fields.require("administrator", &self.administrator);
+        fields
+    }
+
+    /// As of 0.1.0.
+    fn first_digest(&self) -> Digest {
         let mut out = b"perdura.parameters.v1".to_vec();
         self.cluster.encode(&mut out);
         out.push(self.faults.u() as u8);
@@ -234,9 +289,14 @@ impl Parameters {
             number.encode(&mut out);
         }
         self.administrator.encode(&mut out);
-        // Clusters were made before there was a choice.
-        if self.service != ServiceKind::KeyValue {
-            out.push(self.service as u8);
+        // Clusters were made before there was a choice; later there was one of two.
+        match self.service.as_str() {
+            "kv" => {}
+            "tuples" => out.push(1),
+            _ => {
+                out.push(2);
+                self.service.encode(&mut out);
+            }
         }
         if self.schedule != Schedule::Coordinated {
             out.extend_from_slice(self.schedule.name().as_bytes());
@@ -405,7 +465,8 @@ mod tests {
             schedule: Schedule::Sequential,
             max_skew_ms: 500,
             state_limit_bytes: 1 << 30,
-            service: ServiceKind::KeyValue,
+            service: ServiceName::literal("kv"),
+            versions: Versions::NEW,
             administrator: crate::SecretKey::from_seed(crate::Scheme::KeyedHash, [1; 32]).public(),
         };
         for (state, slots, bytes) in [

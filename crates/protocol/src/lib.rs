@@ -41,6 +41,7 @@ pub mod record;
 #[cfg(feature = "seeded-bugs")]
 pub mod seeded;
 pub mod statement;
+pub mod versions;
 pub mod viewchange;
 
 pub use batch::Batch;
@@ -54,3 +55,4 @@ pub use message::{Lane, Message};
 pub use quorum::Faults;
 pub use record::Record;
 pub use statement::{Certificate, Context};
+pub use versions::{ServiceName, Versions};

@@ -109,7 +109,8 @@ fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
             max_skew_ms: 500,
             state_limit_bytes: 1 << 30,
             schedule: Default::default(),
-            service: Default::default(),
+            service: perdura_protocol::ServiceName::literal("counter"),
+            versions: perdura_protocol::Versions::NEW,
             administrator: administrator.public(),
         },
         genesis: Genesis {

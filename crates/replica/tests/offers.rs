@@ -139,7 +139,7 @@ fn after_a_restart_the_state_is_offered_that_the_log_proves() {
     assert_eq!(offer.slot, Slot(1));
     let manifest = ask(&mut node, 10_200, &Message::FetchManifest { slot: Slot(1) });
     let digest = manifest.into_iter().find_map(|message| match message {
-        Message::Manifest { manifest, .. } => Manifest::from_bytes(manifest).ok(),
+        Message::Manifest { manifest, .. } => Manifest::read(manifest).ok(),
         _ => None,
     });
     assert_eq!(digest.map(|manifest| manifest.digest()), Some(offer.digest));

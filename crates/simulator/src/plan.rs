@@ -8,7 +8,7 @@ use crate::random::Random;
 use crate::report::FaultKind;
 use perdura_adversary::{Attack, Strategy};
 use perdura_protocol::configuration::{Durability, Schedule, ServiceKind};
-use perdura_protocol::{Faults, Scheme};
+use perdura_protocol::{Faults, Scheme, Versions};
 use perdura_replica::node::StateTransfer;
 
 /// How messages travel. Times in microseconds, odds in a million.
@@ -96,6 +96,8 @@ impl FaultPlan {
 pub struct Plan {
     /// What the group runs.
     pub service: ServiceKind,
+    /// The versions with which the group starts.
+    pub versions: Versions,
     /// Fault bounds.
     pub faults: Faults,
     /// Liveness or safety.
@@ -148,6 +150,16 @@ fn draw_service(seed: u64) -> ServiceKind {
         0 => ServiceKind::TupleSpaces,
         _ => ServiceKind::KeyValue,
     }
+}
+
+/// Those of clusters of 0.1.0 in one run of four. From a stream of its own too.
+fn draw_versions(seed: u64) -> Versions {
+    *Random::new(seed).fork("versions").pick(&[
+        Versions::FIRST,
+        Versions::NEW,
+        Versions::NEW,
+        Versions::NEW,
+    ])
 }
 
 /// In one run of four. From a stream of its own too.
@@ -385,6 +397,7 @@ impl Plan {
         let (checkpoint_bytes, checkpoint_stretch) = draw_stretch(options.seed);
         let mut plan = Plan {
             service: options.service.unwrap_or_else(|| draw_service(options.seed)),
+            versions: draw_versions(options.seed),
             faults,
             mode,
             scheme,

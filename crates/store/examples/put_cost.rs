@@ -94,7 +94,8 @@ fn machine() -> Machine<Store> {
         max_skew_ms: 500,
         state_limit_bytes: u64::MAX,
         schedule: Default::default(),
-        service: Default::default(),
+        service: perdura_protocol::ServiceName::literal("kv"),
+        versions: perdura_protocol::Versions::NEW,
         administrator: PublicKey([2; 32]),
     };
     let member = |id: u8| Member { key: PublicKey([10 + id; 32]), incarnation: 0 };

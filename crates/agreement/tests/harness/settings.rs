@@ -22,7 +22,8 @@ pub fn settings(
         max_skew_ms: 500,
         state_limit_bytes: 1 << 30,
         schedule: Default::default(),
-        service: Default::default(),
+        service: perdura_protocol::ServiceName::literal("kv"),
+        versions: perdura_protocol::Versions::NEW,
         administrator: key(0).public(),
     };
     Settings {

@@ -6,15 +6,21 @@
 
 use super::files::{self, Secrecy};
 use super::keys::quoted;
-use super::{FORMAT_VERSION, host_port, public_key};
+use super::{host_port, public_key};
 use anyhow::{Context, Result, bail, ensure};
 use perdura_client::{ClusterConfig, ReplicaAddress};
 use perdura_execution::Genesis;
 use perdura_protocol::configuration::{Durability, Member, Parameters, Schedule, ServiceKind};
-use perdura_protocol::{ClusterId, Configuration, Faults, PublicKey, ReplicaId, Slot};
+use perdura_protocol::{
+    ClusterId, Configuration, Faults, PublicKey, ReplicaId, ServiceName, Slot, Versions,
+};
 use serde::Deserialize;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
+use toml::Table;
+
+/// The format of the file that is written; older ones are read.
+const FORMAT: u32 = 2;
 
 const MIB: u64 = 1024 * 1024;
 
@@ -26,6 +32,9 @@ struct Raw {
     administrator: String,
     // Not in files that were written before there was a choice.
     service: Option<String>,
+    // In files from format 2 on, and in no others.
+    service_version: Option<u16>,
+    rules: Option<u16>,
     durability: String,
     depth: u64,
     checkpoint_interval_slots: u64,
@@ -40,6 +49,9 @@ struct Raw {
     replica: Vec<RawReplica>,
     #[serde(default)]
     client: Vec<RawClient>,
+    // Newer programs put here what those that do not know it may pass over.
+    #[serde(default)]
+    optional: Table,
 }
 
 #[derive(Deserialize)]
@@ -90,7 +102,7 @@ pub struct ReplicaEntry {
 }
 
 /// A cluster, checked.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Cluster {
     /// Where the file is.
     pub path: PathBuf,
@@ -104,6 +116,8 @@ pub struct Cluster {
     pub replicas: Vec<ReplicaEntry>,
     /// Clients that are registered from the start.
     pub clients: Vec<(String, PublicKey)>,
+    /// What a newer program wrote and this one may pass over.
+    pub optional: Table,
 }
 
 impl Cluster {
@@ -125,7 +139,8 @@ impl Cluster {
             schedule: Schedule::Sequential,
             max_skew_ms: 500,
             state_limit_bytes: 8192 * MIB,
-            service: ServiceKind::KeyValue,
+            service: ServiceKind::KeyValue.name(),
+            versions: Versions::NEW,
             administrator,
         }
     }
@@ -141,9 +156,8 @@ impl Cluster {
         let raw: Raw = files::parse(path, text)?;
         let file = path.display().to_string();
         ensure!(
-            raw.format == FORMAT_VERSION,
-            "{file}: format is {}, and this program reads {FORMAT_VERSION}; use the program that \
-             wrote it",
+            (1..=FORMAT).contains(&raw.format),
+            "{file}: format is {}, and this program reads 1 to {FORMAT}; use the program that wrote it",
             raw.format
         );
         let parameters = parameters(&raw, &file)?;
@@ -159,7 +173,16 @@ impl Cluster {
             from_slot: Slot(raw.configuration.from_slot),
             replicas,
             clients: clients.collect::<Result<_>>()?,
+            optional: raw.optional,
         })
+    }
+
+    /// What it runs, if this program does.
+    pub fn service(&self) -> Result<ServiceKind> {
+        let name = &self.parameters.service;
+        let file = self.path.display();
+        let kind = ServiceKind::of(name);
+        kind.with_context(|| format!("{file}: service is {name:?}, and this program runs kv and tuples; use the one that has it"))
     }
 
     /// Writes it where it was read from.
@@ -208,15 +231,17 @@ impl Cluster {
     /// The text of its file.
     pub fn render(&self) -> String {
         let p = &self.parameters;
+        let format = if p.versions.rules == 0 { 1 } else { FORMAT };
         let mut text = format!(
             "# A Perdura cluster. All its replicas and clients need this file; it holds no secret.\n\
              # Up to and with [faults] it is fixed for the life of the cluster.\n\
-             format = {FORMAT_VERSION}\n\
+             format = {format}\n\
              cluster = \"{}\"\n\
              # Public key of the administrator, who may replace replicas and certify clients.\n\
              administrator = \"{}\"\n\
              # What is replicated: the key-value store (kv) or tuple spaces (tuples).\n\
              service = \"{}\"\n\
+             {}\
              # When a reply leaves: after the log is flushed (sync), written (async), or at once \
              (none).\n\
              durability = \"{}\"\n\
@@ -239,7 +264,8 @@ impl Cluster {
              [configuration]\nnumber = {}\nfrom_slot = {}\n",
             p.cluster,
             p.administrator,
-            service_text(p.service),
+            p.service,
+            versions_text(p.versions),
             p.durability.name(),
             p.depth,
             p.checkpoint_interval,
@@ -272,6 +298,9 @@ impl Cluster {
             let name = quoted(name);
             let _ = write!(text, "[[client]]\nname = {name}\npublic_key = \"{key}\"\n");
         }
+        if !self.optional.is_empty() {
+            let _ = write!(text, "\n# Of a newer program.\n[optional]\n{}", self.optional);
+        }
         text
     }
 }
@@ -285,9 +314,14 @@ fn parameters(raw: &Raw, file: &str) -> Result<Parameters> {
     let durability = durability(&raw.durability)
         .with_context(|| format!("{file}: durability is {:?}", raw.durability))?;
     let service = match &raw.service {
-        None => ServiceKind::KeyValue,
-        Some(text) => service(text).with_context(|| format!("{file}: service is {text:?}"))?,
+        None => ServiceKind::KeyValue.name(),
+        Some(text) => {
+            let of_first = raw.format > 1 || service(text).is_ok();
+            let name = ServiceName::parse(text).filter(|_| of_first);
+            name.with_context(|| format!("{file}: service is {text:?}; it is kv, tuples, or the name of another program's"))?
+        }
     };
+    let versions = versions(raw, file)?;
     let schedule = match &raw.checkpoint_schedule {
         None => Schedule::Coordinated,
         Some(text) => {
@@ -312,8 +346,43 @@ fn parameters(raw: &Raw, file: &str) -> Result<Parameters> {
         max_skew_ms: within("max_skew_ms", raw.max_skew_ms, 1, 3_600_000)?,
         state_limit_bytes: within("state_limit_mib", raw.state_limit_mib, 1, MIB)? * MIB,
         service,
+        versions,
         administrator: public_key(&raw.administrator, file, "administrator")?,
     })
+}
+
+/// The versions with which the cluster starts.
+fn versions(raw: &Raw, file: &str) -> Result<Versions> {
+    let newest = perdura_protocol::versions::RULES;
+    match (raw.format, raw.rules, raw.service_version) {
+        (1, None, None) => {
+            ensure!(raw.optional.is_empty(), "{file}: a file of format 1 has no [optional]");
+            Ok(Versions::FIRST)
+        }
+        (1, ..) => bail!("{file}: a file of format 1 has no rules and no service_version"),
+        (_, Some(rules), Some(service)) => {
+            ensure!(
+                (1..=newest).contains(&rules),
+                "{file}: rules is {rules}, and this program knows 1 to {newest}; use a newer one"
+            );
+            ensure!(service > 0, "{file}: service_version must be at least 1");
+            Ok(Versions { rules, service })
+        }
+        (_, None, _) => bail!("{file}: the field `rules` is missing"),
+        (_, _, None) => bail!("{file}: the field `service_version` is missing"),
+    }
+}
+
+/// The lines of the versions.
+fn versions_text(Versions { rules, service }: Versions) -> String {
+    match rules {
+        0 => String::new(),
+        _ => format!(
+            "# Versions of the service and of Perdura's own rules of execution with which it starts.\n\
+             service_version = {service}\n\
+             rules = {rules}\n"
+        ),
+    }
 }
 
 fn replicas(raw: Vec<RawReplica>, faults: Faults, file: &str) -> Result<Vec<ReplicaEntry>> {
@@ -415,6 +484,7 @@ mod tests {
             from_slot: Slot(77),
             replicas: (0..4).map(entry).collect(),
             clients: vec![("default".to_owned(), PublicKey([8; 32]))],
+            optional: Table::new(),
         }
     }
 
@@ -433,7 +503,7 @@ mod tests {
         let of_before = cluster.render().replace("service = \"kv\"\n", "");
         assert_eq!(Cluster::parse(&cluster.path, &of_before).unwrap(), cluster);
         let digest = cluster.parameters.digest();
-        cluster.parameters.service = ServiceKind::TupleSpaces;
+        cluster.parameters.service = ServiceKind::TupleSpaces.name();
         assert_eq!(Cluster::parse(&cluster.path, &cluster.render()).unwrap(), cluster);
         assert_ne!(cluster.parameters.digest(), digest);
     }
@@ -474,6 +544,46 @@ mod tests {
         assert!(error.contains("checkpoint_stretch must be 1 to 64"), "{error}");
     }
 
+    /// Files of 0.1.0, whose digest stands in data directories.
+    #[test]
+    fn a_file_of_format_1_stays_one() {
+        let mut cluster = sample(Path::new("cluster.toml"));
+        let digest = cluster.parameters.digest();
+        cluster.parameters.versions = Versions::FIRST;
+        let text = cluster.render();
+        assert!(text.contains("format = 1\n") && !text.contains("rules"), "{text}");
+        assert_eq!(Cluster::parse(&cluster.path, &text).unwrap(), cluster);
+        assert_ne!(cluster.parameters.digest(), digest);
+        for wrong in [text.replace("\"kv\"", "\"ledger\""), format!("{text}[optional]\na = 1\n")] {
+            assert!(Cluster::parse(&cluster.path, &wrong).is_err());
+        }
+    }
+
+    #[test]
+    fn a_service_of_another_program_is_known_by_name_and_not_run() {
+        let mut cluster = sample(Path::new("cluster.toml"));
+        assert_eq!(cluster.service().unwrap(), ServiceKind::KeyValue);
+        cluster.parameters.service = ServiceName::literal("ledger");
+        assert_eq!(Cluster::parse(&cluster.path, &cluster.render()).unwrap(), cluster);
+        let error = cluster.service().unwrap_err().to_string();
+        assert!(error.contains("\"ledger\"") && error.contains("kv and tuples"), "{error}");
+    }
+
+    /// Where a newer program puts it they are no part of what all have to agree on, and stay when this one
+    /// writes the file; elsewhere they are refused by name.
+    #[test]
+    fn fields_of_a_newer_program_are_passed_over_or_refused() {
+        let cluster = sample(Path::new("cluster.toml"));
+        let text = format!("{}\n[optional]\ncolour = \"red\"\nsizes = [1, 2]\n", cluster.render());
+        let read = Cluster::parse(&cluster.path, &text).unwrap();
+        assert_eq!(read.parameters.digest(), cluster.parameters.digest());
+        assert_eq!(read.optional.len(), 2);
+        assert_eq!(Cluster::parse(&cluster.path, &read.render()).unwrap(), read);
+        let required = text.replace("depth = 32", "depth = 32\ncolour = \"red\"");
+        let error = format!("{:#}", Cluster::parse(&cluster.path, &required).unwrap_err());
+        assert!(error.contains("colour"), "{error}");
+    }
+
     #[test]
     fn each_durability_has_a_name() {
         for known in Durability::ALL {
@@ -500,10 +610,15 @@ mod tests {
         let cluster = sample(&directory.path().join("cluster.toml"));
         let good = cluster.render();
         for (from, to, named) in [
-            ("format = 1", "format = 2", "format is 2"),
+            ("format = 2", "format = 3", "format is 3"),
+            ("format = 2", "format = 1", "format 1 has no rules"),
+            ("rules = 1\n", "", "`rules` is missing"),
+            ("rules = 1", "rules = 9", "rules is 9, and this program knows 1 to 1"),
+            ("service_version = 1\n", "", "`service_version` is missing"),
+            ("service_version = 1", "service_version = 0", "service_version must be"),
             ("depth = 32", "depth = 0", "depth must be 1 to 256"),
-            ("depth = 32", "depth = \"x\"", "line 12 (depth)"),
-            ("service = \"kv\"", "service = \"sql\"", "service is \"sql\""),
+            ("depth = 32", "depth = \"x\"", "line 15 (depth)"),
+            ("service = \"kv\"", "service = \"S QL\"", "service is \"S QL\""),
             ("depth = 32", "", "depth"),
             ("depth = 32", "depth = 32\ndeepness = 1", "deepness"),
             ("u = 1", "u = 0", "[faults]"),
@@ -515,7 +630,7 @@ mod tests {
             ("incarnation = 1\n", "incarnation = 0\n", "replica[2].incarnation"),
             (&"08".repeat(32), "08", "client[0].public_key"),
             (&"07".repeat(16), "zz", "cluster must be"),
-            ("format = 1", "format = [", "line 4"),
+            ("format = 2", "format = [", "line 4"),
         ] {
             assert!(good.contains(from), "{from}");
             std::fs::write(&cluster.path, good.replacen(from, to, 1)).unwrap();

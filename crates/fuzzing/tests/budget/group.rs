@@ -60,7 +60,8 @@ fn node(me: u8, faults: Faults) -> Node<Store> {
         schedule: Schedule::Sequential,
         max_skew_ms: 10_000,
         state_limit_bytes: 1 << 30,
-        service: Default::default(),
+        service: perdura_protocol::ServiceName::literal("kv"),
+        versions: perdura_protocol::Versions::NEW,
         administrator: key(99).public(),
     };
     let members = (0..faults.n() as u8)

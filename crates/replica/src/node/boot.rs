@@ -16,11 +16,14 @@ use perdura_agreement::{Agreement, Restart, Settings};
 use perdura_durability::{
     CheckpointError, CheckpointReader, Checkpoints, Disk, Log, Opened, RecoveredState,
 };
-use perdura_execution::{Genesis, GenesisError, Machine, Manifest, RestoreError, Service};
+use perdura_execution::{
+    Genesis, GenesisError, Machine, Manifest, ManifestError, RestoreError, Service,
+};
 use perdura_protocol::configuration::{Configurations, Parameters};
 use perdura_protocol::message::StateCertificate;
+use perdura_protocol::versions::VersionError;
 use perdura_protocol::{
-    Configuration, Decode, Digest, Record, ReplicaId, Scheme, SecretKey, Slot, limits, seeded,
+    Configuration, Digest, Record, ReplicaId, Scheme, SecretKey, Slot, limits, seeded,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -74,11 +77,39 @@ pub enum BootError {
     /// The configuration file contradicts itself.
     #[error("the cluster's configuration is not usable: {0}")]
     Genesis(#[from] GenesisError),
+    /// The checkpoint goes on under newer versions than this program knows.
+    #[error("the state of this replica is a newer program's: {0}")]
+    Newer(VersionError),
     /// The checkpoint's checksums hold, but it is not a state of this program.
     #[error(
         "the checkpoint does not restore: {0}. Replace the replica with `perdura replica reinit`"
     )]
-    Checkpoint(#[from] RestoreError),
+    Checkpoint(RestoreError),
+}
+
+impl From<RestoreError> for BootError {
+    fn from(error: RestoreError) -> BootError {
+        match error {
+            RestoreError::Versions(error) => BootError::Newer(error),
+            error => BootError::Checkpoint(error),
+        }
+    }
+}
+
+/// Why an opened data directory is nothing to start from. It is as it was.
+#[derive(Debug, thiserror::Error)]
+pub enum RecoverError {
+    /// The checkpoint cannot be read after all.
+    #[error(transparent)]
+    Read(#[from] CheckpointError),
+    /// It is not of this version of the program.
+    #[error("the checkpoint at slot {slot} does not say which state it is: {reason}")]
+    Manifest {
+        /// Its slot.
+        slot: Slot,
+        /// What is wrong.
+        reason: ManifestError,
+    },
 }
 
 impl<S: Service> Node<S> {
@@ -299,8 +330,8 @@ pub struct Recovered<D> {
 /// that far (rule D8).
 ///
 /// # Errors
-/// When the checkpoint cannot be read after all.
-pub fn recover<D: Disk>(opened: Opened<D>) -> Result<Recovered<D>, CheckpointError> {
+/// [`RecoverError`].
+pub fn recover<D: Disk>(opened: Opened<D>) -> Result<Recovered<D>, RecoverError> {
     let Opened { superblock, state, records, repaired_gaps, torn_tail, log, checkpoints } = opened;
     let mut warnings = Vec::new();
     let mut lost_slot = None;
@@ -342,7 +373,8 @@ pub fn recover<D: Disk>(opened: Opened<D>) -> Result<Recovered<D>, CheckpointErr
     let proven = certificates(&records).into_iter().map(|state| state.slot).filter(there).max();
     let proven = proven.filter(|slot| Some(*slot) < newest).and_then(|slot| {
         // Its damage costs no more than what it would have been good for.
-        let read = checkpoints.load(slot).and_then(|mut reader| read_all(&mut reader));
+        let read = checkpoints.load(slot).map_err(RecoverError::from);
+        let read = read.and_then(|mut reader| read_all(&mut reader));
         read.inspect_err(|error| warnings.push(format!("an older checkpoint: {error}"))).ok()
     });
     let lost = lost_slot;
@@ -355,9 +387,9 @@ pub fn recover<D: Disk>(opened: Opened<D>) -> Result<Recovered<D>, CheckpointErr
 
 fn read_all<D: Disk>(
     reader: &mut CheckpointReader<D>,
-) -> Result<(Manifest, Vec<Bytes>), CheckpointError> {
-    let manifest = Manifest::from_bytes(reader.manifest().clone())
-        .map_err(|_| CheckpointError::Unknown { slot: reader.slot() })?;
+) -> Result<(Manifest, Vec<Bytes>), RecoverError> {
+    let manifest = Manifest::read(reader.manifest().clone())
+        .map_err(|reason| RecoverError::Manifest { slot: reader.slot(), reason })?;
     let pieces: Result<Vec<Bytes>, CheckpointError> = reader.pieces().collect();
     Ok((manifest, pieces?))
 }

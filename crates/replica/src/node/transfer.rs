@@ -17,11 +17,12 @@ use super::ingress::is_open;
 use super::restoring::Restored;
 use super::{Node, Now, Output, Peer};
 use bytes::Bytes;
-use perdura_execution::{Machine, Manifest, Service};
+use perdura_execution::{Machine, Manifest, ManifestError, RestoreError, Service};
 use perdura_protocol::configuration::Schedule;
+use perdura_protocol::fields::FieldError;
 use perdura_protocol::message::{Message, StateCertificate};
 use perdura_protocol::viewchange::PrefixCertificate;
-use perdura_protocol::{Decode, Digest, ReplicaId, Slot, seeded};
+use perdura_protocol::{Digest, ReplicaId, Slot, seeded};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -323,8 +324,19 @@ impl<S: Service> Node<S> {
             return;
         }
         let (offer, mut seeders) = (offer.clone(), seeders.clone());
-        let manifest = Manifest::from_bytes(bytes)
-            .ok()
+        let manifest = match Manifest::read(bytes.clone()) {
+            Err(ManifestError::Fields(FieldError::Unknown(field)))
+                if Manifest::digest_of(&bytes) == offer.state.digest =>
+            {
+                self.halt(format!(
+                    "the certified state at slot {slot} is a newer program's: its manifest has the field {field:?}, which may \
+                     not be passed over and is not known here. Update this program"
+                ));
+                return;
+            }
+            read => read.ok(),
+        };
+        let manifest = manifest
             .filter(|found| found.digest() == offer.state.digest || seeded!(ManifestUnverified))
             .filter(|manifest| manifest.slot == slot);
         let Some(manifest) = manifest else {
@@ -484,6 +496,9 @@ impl<S: Service> Node<S> {
                 self.install_logged(now);
             }
             Ok(_) => self.end_transfer(now),
+            Err(RestoreError::Versions(error)) => {
+                self.halt(format!("the group has gone on: {error}"))
+            }
             Err(error) => {
                 self.halt(format!("a certified state does not restore: {error}. Report this"));
             }

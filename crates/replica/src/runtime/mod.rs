@@ -24,7 +24,7 @@ mod worker;
 
 pub use device::LogDevice;
 
-use crate::node::{self, Boot, BootError, Node, Now, Stages, StateTransfer};
+use crate::node::{self, Boot, BootError, Node, Now, RecoverError, Stages, StateTransfer};
 use courier::Courier;
 use event_loop::EventLoop;
 use perdura_durability::storage::CloseError;
@@ -91,6 +91,9 @@ pub enum RunError {
     /// A checkpoint could not be read, or not stored.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
+    /// A checkpoint is nothing to start from.
+    #[error(transparent)]
+    Recover(#[from] RecoverError),
     /// Configuration or checkpoint are not usable.
     #[error(transparent)]
     Boot(#[from] BootError),

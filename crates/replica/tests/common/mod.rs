@@ -22,7 +22,8 @@ fn parameters(scheme: Scheme, (u, r): (u8, u8)) -> Parameters {
         max_skew_ms: 500,
         state_limit_bytes: 1 << 30,
         schedule: Default::default(),
-        service: Default::default(),
+        service: perdura_protocol::ServiceName::literal("kv"),
+        versions: perdura_protocol::Versions::NEW,
         administrator: SecretKey::from_seed(scheme, [1; 32]).public(),
     }
 }

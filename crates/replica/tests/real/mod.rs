@@ -82,7 +82,8 @@ impl<S: Service> Group<S> {
             max_skew_ms: 500,
             state_limit_bytes: 1 << 30,
             schedule: Default::default(),
-            service: Default::default(),
+            service: perdura_protocol::ServiceName::literal("kv"),
+            versions: perdura_protocol::Versions::NEW,
             administrator: key(1).public(),
         });
         let directory = tempfile::tempdir().unwrap();

@@ -9,7 +9,7 @@ use crate::world::by_hand::{During, Filter, swap};
 use bytes::Bytes;
 use perdura_adversary::{Attack, Strategy};
 use perdura_protocol::configuration::{Durability, Schedule, ServiceKind};
-use perdura_protocol::{Faults, Scheme};
+use perdura_protocol::{Faults, Scheme, Versions};
 use perdura_replica::node::StateTransfer;
 use perdura_store::StoreCommand;
 use std::fmt::Write;
@@ -323,6 +323,7 @@ fn put(key: &str, value: &str) -> StoreCommand {
 fn calm(faults: Faults) -> Plan {
     Plan {
         service: ServiceKind::KeyValue,
+        versions: Versions::NEW,
         faults,
         mode: Mode::Liveness,
         scheme: Scheme::KeyedHash,

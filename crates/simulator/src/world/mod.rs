@@ -229,7 +229,8 @@ impl World {
             max_skew_ms: 500,
             state_limit_bytes: 1 << 30,
             schedule: plan.schedule,
-            service: plan.service,
+            service: plan.service.name(),
+            versions: plan.versions,
             administrator,
         };
         let members: Vec<Member> =

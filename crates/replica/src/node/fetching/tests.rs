@@ -1,7 +1,7 @@
 use super::*;
 use perdura_protocol::message::StateCertificate;
 use perdura_protocol::viewchange::PrefixCertificate;
-use perdura_protocol::{Certificate, Decode, Encode, Slot};
+use perdura_protocol::{Certificate, Encode, Slot};
 
 const A: ReplicaId = ReplicaId(0);
 const B: ReplicaId = ReplicaId(1);
@@ -17,7 +17,7 @@ fn manifest(count: u32) -> Manifest {
         .map(|index| [Digest::of(&piece(index)).to_bytes().as_ref(), &[0, 0, 4, 0]].concat().into())
         .collect();
     let header = [Slot(7).to_bytes(), Digest::ZERO.to_bytes(), 0u32.to_bytes(), count.to_bytes()];
-    Manifest::from_bytes(header.into_iter().chain(entries).flatten().collect()).unwrap()
+    Manifest::read(header.into_iter().chain(entries).flatten().collect()).unwrap()
 }
 
 fn fetching(count: u32, (active, least): (usize, usize), kept: &[u32]) -> Fetching {

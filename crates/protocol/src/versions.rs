@@ -1,0 +1,161 @@
+//! What is replicated, by name, and under which versions of its rules (DESIGN.md section 12).
+//!
+//! The name is a parameter of the cluster. The versions are ordered state: a cluster starts with those in its parameters, and no
+//! slot is executed under two.
+
+use crate::codec::{Decode, DecodeError, Encode, Reader, encode_bytes};
+use std::borrow::Cow;
+use std::fmt;
+
+/// The newest version of the core's rules of execution that this program knows. 0: the rules and the manifest's encoding as of
+/// 0.1.0. 1: the manifest has its fields by name and names the versions.
+pub const RULES: u16 = 1;
+
+/// Bytes of a service's name, at most.
+const NAME_BYTES: usize = 48;
+
+/// The name of a replicated service: 1 to 48 lower-case letters, digits, `.`, `-` and `_`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServiceName(Cow<'static, str>);
+
+impl ServiceName {
+    /// A name that stands in the program's text.
+    ///
+    /// # Panics
+    /// When it is none.
+    #[must_use]
+    pub const fn literal(name: &'static str) -> ServiceName {
+        assert!(is_name(name.as_bytes()), "the name of a service");
+        ServiceName(Cow::Borrowed(name))
+    }
+
+    /// The name that `text` is; `None` if it is none.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<ServiceName> {
+        is_name(text.as_bytes()).then(|| ServiceName(Cow::Owned(text.to_owned())))
+    }
+
+    /// Its text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+const fn is_name(bytes: &[u8]) -> bool {
+    let mut at = 0;
+    while at < bytes.len() {
+        if !matches!(bytes[at], b'a'..=b'z' | b'0'..=b'9' | b'.' | b'-' | b'_') {
+            return false;
+        }
+        at += 1;
+    }
+    at > 0 && at <= NAME_BYTES
+}
+
+impl fmt::Display for ServiceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for ServiceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+impl Encode for ServiceName {
+    fn encode(&self, out: &mut Vec<u8>) {
+        encode_bytes(self.0.as_bytes(), out);
+    }
+}
+
+impl Decode for ServiceName {
+    fn decode(reader: &mut Reader) -> Result<ServiceName, DecodeError> {
+        let bytes = reader.bytes("name of a service", NAME_BYTES)?;
+        let text = str::from_utf8(&bytes).ok().and_then(ServiceName::parse);
+        text.ok_or(DecodeError::NotCanonical("name of a service"))
+    }
+}
+
+/// The versions under which slots are executed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Versions {
+    /// Of the core's rules, 0 to [`RULES`].
+    pub rules: u16,
+    /// Of the service, from 1.
+    pub service: u16,
+}
+
+impl Versions {
+    /// Those of 0.1.0.
+    pub const FIRST: Versions = Versions { rules: 0, service: 1 };
+
+    /// The newest rules, and the first version of a service.
+    pub const NEW: Versions = Versions { rules: RULES, service: 1 };
+
+    /// Whether a program that knows `newest`, and all before, can execute under these.
+    ///
+    /// # Errors
+    /// [`VersionError`].
+    pub fn check(self, newest: Versions) -> Result<(), VersionError> {
+        let error = |what, found, newest| Err(VersionError { what, found, newest });
+        match self {
+            Versions { rules, .. } if rules > newest.rules => {
+                error("the core", rules, newest.rules)
+            }
+            Versions { service, .. } if service > newest.service => {
+                error("the service", service, newest.service)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A state or a cluster is of a newer version than this program can execute.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "{what} is at version {found}, and this program knows those up to {newest}; update it first"
+)]
+pub struct VersionError {
+    /// Whose version it is.
+    pub what: &'static str,
+    /// The version.
+    pub found: u16,
+    /// The newest that is known.
+    pub newest: u16,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    #[test]
+    fn a_service_has_a_name_of_few_letters() {
+        let longest = "x".repeat(NAME_BYTES);
+        for text in ["kv", "tuples", "a-ledger_2.0", &longest] {
+            let name = ServiceName::parse(text).unwrap();
+            assert_eq!((name.as_str(), name.to_string().as_str()), (text, text));
+            assert_eq!(ServiceName::from_bytes(name.to_bytes()), Ok(name));
+        }
+        for text in ["", "KV", "a b", "näme", &"x".repeat(NAME_BYTES + 1)] {
+            assert_eq!(ServiceName::parse(text), None);
+            let mut encoded = Vec::new();
+            encode_bytes(text.as_bytes(), &mut encoded);
+            assert!(ServiceName::from_bytes(Bytes::from(encoded)).is_err());
+        }
+    }
+
+    #[test]
+    fn newer_versions_are_refused_and_older_ones_are_not() {
+        let known = Versions { rules: 3, service: 2 };
+        assert_eq!(Versions::FIRST.check(known), Ok(()));
+        assert_eq!(known.check(known), Ok(()));
+        let error = Versions { rules: 4, service: 1 }.check(known).unwrap_err();
+        assert!(error.to_string().contains("the core is at version 4"), "{error}");
+        let error = Versions { rules: 3, service: 3 }.check(known).unwrap_err();
+        assert!(error.to_string().contains("up to 2"), "{error}");
+    }
+}
