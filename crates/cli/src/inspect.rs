@@ -361,7 +361,8 @@ mod tests {
     fn with_checkpoints(data: &Path, then: impl FnOnce(Checkpoints<FileDisk>)) {
         let (cluster, parameters) = (ClusterId([1; 16]), Digest::of(b"parameters"));
         let (replica, incarnation, boot_id) = (ReplicaId(0), 0, [0; 16]);
-        let expected = Expectation { cluster, replica, incarnation, parameters, boot_id };
+        let nonce = [0; 16];
+        let expected = Expectation { cluster, replica, incarnation, parameters, boot_id, nonce };
         let identity = Identity {
             cluster,
             replica,

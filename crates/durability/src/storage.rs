@@ -27,7 +27,7 @@ use crate::superblock::{
     CheckpointName, Identity, SUPERBLOCK_NAME, Superblock, SuperblockFile, TEMPORARY_NAME,
 };
 use perdura_protocol::configuration::Durability;
-use perdura_protocol::{ClusterId, Digest, Record, ReplicaId, Slot};
+use perdura_protocol::{BootId, ClusterId, Digest, Record, ReplicaId, Slot};
 
 /// Why a directory was not formatted.
 #[derive(Debug, thiserror::Error)]
@@ -196,6 +196,8 @@ pub struct Expectation {
     pub parameters: Digest,
     /// Names this boot of the machine (on Linux, `/proc/sys/kernel/random/boot_id`).
     pub boot_id: [u8; 16],
+    /// Random, for this run of the replica.
+    pub nonce: [u8; 16],
 }
 
 /// Local settings; they may differ from one opening to the next.
@@ -293,6 +295,8 @@ pub enum RecoveredState<D> {
 pub struct Opened<D> {
     /// The superblock before this run.
     pub superblock: Superblock,
+    /// This run, which is durable.
+    pub boot: BootId,
     /// The state to replay `records` on.
     pub state: RecoveredState<D>,
     /// Everything in the log, in the order in which it was appended. It may begin before the
@@ -352,8 +356,11 @@ pub fn open<D: Disk>(
     // what relies on them. `opened` promises that there is a log, so the first time it is last.
     disk.sync_directory("")?;
     let mut file = file;
+    let number = superblock.boot.map_or(0, |boot| boot.number).saturating_add(1);
+    let boot = BootId { number, nonce: expected.nonce };
     let begin_run = |superblock: &mut Superblock| {
         superblock.opened = true;
+        superblock.boot = Some(boot);
         superblock.running = Some(expected.boot_id);
     };
     if superblock.opened {
@@ -372,6 +379,7 @@ pub fn open<D: Disk>(
     let records = records_of(&mut scan, &judgement);
     Ok(Opened {
         superblock,
+        boot,
         state,
         records,
         repaired_gaps: judgement.gaps,

@@ -33,7 +33,9 @@ use bytes::Bytes;
 use perdura_protocol::codec::encode_list;
 use perdura_protocol::configuration::Durability;
 use perdura_protocol::fields::{FieldError, Fields};
-use perdura_protocol::{ClusterId, Decode, DecodeError, Digest, Encode, Reader, ReplicaId, Slot};
+use perdura_protocol::{
+    BootId, ClusterId, Decode, DecodeError, Digest, Encode, Reader, ReplicaId, Slot,
+};
 
 pub(crate) const SUPERBLOCK_NAME: &str = "superblock";
 pub(crate) const TEMPORARY_NAME: &str = "superblock.new";
@@ -111,6 +113,8 @@ pub struct Superblock {
     pub opened: bool,
     /// The boot of the machine in which a run began that did not end in an orderly way.
     pub running: Option<[u8; 16]>,
+    /// The newest run on it; none in directories that only older programs ran on.
+    pub boot: Option<BootId>,
     /// Newest first. The first is the state, the others are kept in case it rots. Empty: the
     /// state before slot 1.
     pub checkpoints: Vec<CheckpointName>,
@@ -129,6 +133,7 @@ impl Superblock {
             identity,
             opened: false,
             running: None,
+            boot: None,
             checkpoints: vec![],
             links: vec![],
             passed_over: Fields::default(),
@@ -206,6 +211,9 @@ impl Superblock {
         fields.require("must-recover", &identity.must_recover);
         fields.require("opened", &self.opened);
         fields.require("running", &self.running);
+        if let Some(boot) = &self.boot {
+            fields.require("boot", boot);
+        }
         fields.require("checkpoints", &Listed(self.checkpoints.clone()));
         fields.require("links", &Listed(self.links.clone()));
         fields.put_back(&self.passed_over);
@@ -227,9 +235,19 @@ impl Superblock {
             (fields.need("sequence")?, fields.need("opened")?, fields.need("running")?);
         let Listed(checkpoints) = fields.need("checkpoints")?;
         let Listed(links) = fields.need("links")?;
+        let boot = fields.take_required("boot")?;
         fields.pass_over()?;
         let passed_over = fields;
-        Ok(Superblock { sequence, identity, opened, running, checkpoints, links, passed_over })
+        Ok(Superblock {
+            sequence,
+            identity,
+            opened,
+            running,
+            boot,
+            checkpoints,
+            links,
+            passed_over,
+        })
     }
 
     /// The fields of format version 1, which come first in every version.
@@ -262,6 +280,7 @@ impl Superblock {
             },
             opened: Decode::decode(reader)?,
             running: Decode::decode(reader)?,
+            boot: None,
             checkpoints: reader.list("checkpoints", CHECKPOINTS, 40)?,
             links: vec![],
             passed_over: Fields::default(),
@@ -466,6 +485,7 @@ mod tests {
         let name = CheckpointName { slot: Slot(5), digest: Digest::of(b"state") };
         file.update(&mut disk, |superblock| {
             superblock.running = Some([9; 16]);
+            superblock.boot = Some(BootId { number: 3, nonce: [8; 16] });
             superblock.checkpoints = vec![name; CHECKPOINTS];
             let link = Link { checkpoint: Slot(5), file: Slot(4) };
             superblock.links = vec![link; CHECKPOINTS * MOST_FILES];

@@ -10,7 +10,7 @@ use perdura_durability::{
     MemoryDisk, OpenError, Opened, RecoveredState, format, open,
 };
 use perdura_protocol::configuration::Durability;
-use perdura_protocol::{ClusterId, Digest, ReplicaId, Slot};
+use perdura_protocol::{BootId, ClusterId, Digest, ReplicaId, Slot};
 
 fn refusal(disk: &MemoryDisk, expected: &Expectation) -> OpenError {
     open(disk.handle(), expected, &options()).err().expect("opened")
@@ -112,6 +112,36 @@ fn without_a_log_any_restart_is_amnesia() {
     let error = refusal(&disk, &expectation());
     assert!(matches!(error, OpenError::Amnesiac(Amnesia::NoLog)));
     assert!(error.to_string().contains("perdura replica reinit"));
+}
+
+/// A run is counted once it is durable; one that comes to nothing before is not.
+#[test]
+fn runs_are_counted_and_told_apart() {
+    let mut disk = formatted(Durability::Sync);
+    let run = |disk: &MemoryDisk, nonce| {
+        let expected = Expectation { nonce: [nonce; 16], ..expectation() };
+        open(disk.handle(), &expected, &options()).map(|opened| opened.boot)
+    };
+    let mut last = 0;
+    for nonce in 1..4 {
+        let boot = run(&disk, nonce).unwrap();
+        last += 1;
+        assert_eq!(boot, BootId { number: last, nonce: [nonce; 16] });
+        disk.crash(|| 1);
+    }
+    // Wherever the power goes while it opens, the next number is new or was never spoken of.
+    let clean = disk;
+    for operations in 0.. {
+        let mut disk = clean.copy();
+        disk.fail_after(operations);
+        let failed = run(&disk, 7).is_err();
+        disk.crash(|| 1);
+        let next = run(&disk, 8).unwrap();
+        assert!(next.number > last && (failed || next.number > last + 1), "{operations}: {next:?}");
+        if !failed {
+            break;
+        }
+    }
 }
 
 #[test]

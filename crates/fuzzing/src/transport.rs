@@ -4,7 +4,7 @@
 use crate::memory::Memory;
 use crate::{Seed, round_trip, seed};
 use bytes::{Bytes, BytesMut};
-use perdura_protocol::{ClusterId, Digest, ReplicaId, Scheme, SecretKey};
+use perdura_protocol::{BootId, ClusterId, Digest, ReplicaId, Scheme, SecretKey};
 use perdura_transport::{
     Answer, Bounds, Hello, Identity, Lane, Link, PROTOCOL_VERSION, Refusal, Role, fuzzing,
 };
@@ -95,7 +95,12 @@ pub fn hellos() -> Vec<Seed> {
         version: PROTOCOL_VERSION,
         cluster: ClusterId([7; 16]),
         parameters: Digest::of(b"parameters"),
-        role: Role::Replica { id: ReplicaId(2), incarnation: 1, lane },
+        role: Role::Replica {
+            id: ReplicaId(2),
+            incarnation: 1,
+            lane,
+            boot: BootId { number: 7, nonce: [1; 16] },
+        },
     };
     let mut newer = Hello::client(ClusterId([7; 16]), Role::Client);
     newer.version = PROTOCOL_VERSION + 1;
@@ -105,7 +110,7 @@ pub fn hellos() -> Vec<Seed> {
         with(0, seed("client", &Hello::client(ClusterId([7; 16]), Role::Client))),
         with(0, seed("administrator", &Hello::client(ClusterId([7; 16]), Role::Admin))),
         with(0, seed("other_version", &newer)),
-        with(1, seed("welcome", &Answer::welcome())),
+        with(1, seed("welcome", &Answer::welcome(Some(BootId { number: 3, nonce: [9; 16] })))),
         with(1, seed("refused", &Answer::refused(&Refusal("no such client \u{e9}".into())))),
     ]
 }

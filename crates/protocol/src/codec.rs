@@ -236,6 +236,19 @@ macro_rules! newtype {
 newtype!(crate::ids::ReplicaId, crate::ids::Slot, crate::ids::View, crate::ids::Time);
 newtype!(crate::ids::ClusterId, crate::ids::Digest, crate::keys::PublicKey, crate::keys::Signature);
 
+impl Encode for crate::ids::BootId {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.number.encode(out);
+        self.nonce.encode(out);
+    }
+}
+
+impl Decode for crate::ids::BootId {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(crate::ids::BootId { number: Decode::decode(reader)?, nonce: reader.array()? })
+    }
+}
+
 impl<const N: usize> Encode for [u8; N] {
     fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(self);

@@ -88,11 +88,22 @@ impl Fields {
     /// # Errors
     /// [`FieldError::Missing`], [`FieldError::Malformed`].
     pub fn need<T: Decode>(&mut self, name: &'static str) -> Result<T, FieldError> {
+        self.take_required(name)?.ok_or(FieldError::Missing(name))
+    }
+
+    /// Takes a field out that may not be passed over, and that older programs do not write.
+    ///
+    /// # Errors
+    /// [`FieldError::Malformed`].
+    pub fn take_required<T: Decode>(
+        &mut self,
+        name: &'static str,
+    ) -> Result<Option<T>, FieldError> {
         if self.by_name.get(name).is_some_and(|field| !field.required) {
             let reason = DecodeError::NotCanonical("it may not be passed over");
             return Err(FieldError::Malformed { name, reason });
         }
-        self.take(name)?.ok_or(FieldError::Missing(name))
+        self.take(name)
     }
 
     /// All that is known was taken out; what is left may be passed over.

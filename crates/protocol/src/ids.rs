@@ -140,6 +140,15 @@ pub fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     Some(bytes)
 }
 
+/// A run of a replica on its data directory (DESIGN.md section 12). It is durable before the first word of that run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct BootId {
+    /// From 1, one more with each run; 0: none.
+    pub number: u64,
+    /// Random, so that two runs of one number are told apart: of a directory and its copy.
+    pub nonce: [u8; 16],
+}
+
 macro_rules! hex_text {
     ($name:ident, $size:literal) => {
         impl fmt::Display for $name {

@@ -49,7 +49,7 @@ pub use codec::{Decode, DecodeError, Encode, Reader};
 pub use command::{AdminCommand, Command, Outcome, RefusalReason};
 pub use configuration::Configuration;
 pub use frame::{Frame, SessionId};
-pub use ids::{ClusterId, Digest, ReplicaId, Slot, Time, View};
+pub use ids::{BootId, ClusterId, Digest, ReplicaId, Slot, Time, View};
 pub use keys::{PublicKey, Scheme, SecretKey, Signature};
 pub use message::{Lane, Message};
 pub use quorum::Faults;

@@ -9,7 +9,9 @@ use crate::bounds::REFUSAL_REASON_BYTES;
 use bytes::Bytes;
 use perdura_protocol::codec::encode_bytes;
 use perdura_protocol::fields::{FieldError, Fields};
-use perdura_protocol::{ClusterId, Decode, DecodeError, Digest, Encode, Lane, Reader, ReplicaId};
+use perdura_protocol::{
+    BootId, ClusterId, Decode, DecodeError, Digest, Encode, Lane, Reader, ReplicaId,
+};
 
 /// The version of messages and handshake that this build speaks.
 pub const PROTOCOL_VERSION: u16 = 4;
@@ -31,11 +33,24 @@ pub enum Role {
         incarnation: u32,
         /// Which of the two links between a pair of replicas this is to be.
         lane: Lane,
+        /// Its run.
+        boot: BootId,
     },
     /// A client.
     Client,
     /// The administrator.
     Admin,
+}
+
+impl Role {
+    /// The run of who comes, if that is a replica.
+    #[must_use]
+    pub fn boot(self) -> Option<BootId> {
+        match self {
+            Role::Replica { boot, .. } => Some(boot),
+            Role::Client | Role::Admin => None,
+        }
+    }
 }
 
 /// What a dialler says first. Its key is proven by TLS and not repeated here.
@@ -63,6 +78,8 @@ pub enum Answer {
     Welcome {
         /// Version of the protocol that is spoken from here on.
         version: u16,
+        /// The run of the replica that answers.
+        boot: Option<BootId>,
         /// Fields of a newer program that this one passes over.
         passed_over: Fields,
     },
@@ -130,11 +147,12 @@ impl Hello {
         fields.require("cluster", &self.cluster);
         fields.require("parameters", &self.parameters);
         match self.role {
-            Role::Replica { id, incarnation, lane } => {
+            Role::Replica { id, incarnation, lane, boot } => {
                 fields.require("role", &REPLICA);
                 fields.require("replica", &id);
                 fields.require("incarnation", &incarnation);
                 fields.require("lane", &(lane as u8));
+                fields.require("boot", &boot);
             }
             Role::Client => fields.require("role", &CLIENT),
             Role::Admin => fields.require("role", &ADMIN),
@@ -157,6 +175,7 @@ impl Hello {
                     1 => Lane::Transfer,
                     tag => return Err(malformed("lane", tag)),
                 },
+                boot: fields.need("boot")?,
             },
             CLIENT => Role::Client,
             ADMIN => Role::Admin,
@@ -198,8 +217,8 @@ impl AnyHello {
 impl Answer {
     /// The welcome of this build.
     #[must_use]
-    pub fn welcome() -> Answer {
-        Answer::Welcome { version: PROTOCOL_VERSION, passed_over: Fields::default() }
+    pub fn welcome(boot: Option<BootId>) -> Answer {
+        Answer::Welcome { version: PROTOCOL_VERSION, boot, passed_over: Fields::default() }
     }
 
     /// A refusal by this build; the reason is cut at its bound.
@@ -216,10 +235,15 @@ impl Answer {
 impl Encode for Answer {
     fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            Answer::Welcome { version, passed_over } => {
+            Answer::Welcome { version, boot, passed_over } => {
                 out.push(0);
                 version.encode(out);
-                passed_over.encode(out);
+                let mut fields = Fields::default();
+                if let Some(boot) = boot {
+                    fields.require("boot", boot);
+                }
+                fields.put_back(passed_over);
+                fields.encode(out);
             }
             Answer::Refused { version, reason } => {
                 out.push(1);
@@ -236,9 +260,11 @@ impl Decode for Answer {
             0 => {
                 let version = Decode::decode(reader)?;
                 let unknown = "what the welcome says may not be passed over, and is not known here";
-                let passed_over = Fields::decode(reader)?;
-                passed_over.pass_over().map_err(|_| DecodeError::NotCanonical(unknown))?;
-                Ok(Answer::Welcome { version, passed_over })
+                let mut fields = Fields::decode(reader)?;
+                let boot = fields.take_required("boot");
+                let boot = boot.map_err(|_| DecodeError::NotCanonical("boot in a welcome"))?;
+                fields.pass_over().map_err(|_| DecodeError::NotCanonical(unknown))?;
+                Ok(Answer::Welcome { version, boot, passed_over: fields })
             }
             1 => {
                 let version = Decode::decode(reader)?;
@@ -258,7 +284,12 @@ mod tests {
 
     #[test]
     fn hellos_go_both_ways_and_other_versions_are_told_apart() {
-        let replica = |lane| Role::Replica { id: ReplicaId(3), incarnation: 2, lane };
+        let replica = |lane| Role::Replica {
+            id: ReplicaId(3),
+            incarnation: 2,
+            lane,
+            boot: BootId { number: 4, nonce: [9; 16] },
+        };
         let lanes = [Lane::Agreement, Lane::Transfer].map(replica);
         for role in lanes.into_iter().chain([Role::Client, Role::Admin]) {
             let hello = Hello { role, ..Hello::client(ClusterId([7; 16]), Role::Client) };
@@ -301,6 +332,24 @@ mod tests {
         Fields::default().encode(&mut incomplete);
         let missing = HelloError::Fields(FieldError::Missing("cluster"));
         assert_eq!(AnyHello::decode(incomplete.into()), Err(missing));
+    }
+
+    #[test]
+    fn a_welcome_says_whose_run_it_is() {
+        for boot in [None, Some(BootId { number: 4, nonce: [9; 16] })] {
+            let answer = Answer::welcome(boot);
+            assert_eq!(Answer::from_bytes(answer.to_bytes()), Ok(answer));
+        }
+        // What a newer program adds is passed over and kept.
+        let mut passed_over = Fields::default();
+        passed_over.offer("colour", &7u8);
+        let newer = Answer::Welcome { version: PROTOCOL_VERSION, boot: None, passed_over };
+        assert_eq!(Answer::from_bytes(newer.to_bytes()), Ok(newer));
+        let mut fields = Fields::default();
+        fields.require("colour", &7u8);
+        let mut required = Answer::welcome(None).to_bytes()[..3].to_vec();
+        fields.encode(&mut required);
+        assert!(Answer::from_bytes(required.into()).is_err());
     }
 
     #[test]

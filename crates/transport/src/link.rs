@@ -23,7 +23,7 @@ use crate::identity::{Identity, public_key};
 use crate::sealed::{self, Opener, Sealer};
 use crate::uninit;
 use bytes::Bytes;
-use perdura_protocol::{Decode, Encode, PublicKey};
+use perdura_protocol::{BootId, Decode, Encode, PublicKey};
 use rustls::Connection;
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -301,18 +301,18 @@ impl Link {
         }
     }
 
-    /// Admits the peer that said hello, with these bounds from here on.
+    /// Admits the peer that said hello, with these bounds from here on, and tells it this replica's run.
     ///
     /// # Errors
     /// When TLS gives no keys, or the peer said more than its hello.
     ///
     /// # Panics
     /// When no hello waits for a decision.
-    pub fn welcome(&mut self, bounds: Bounds) -> Result<(), LinkError> {
+    pub fn welcome(&mut self, bounds: Bounds, boot: Option<BootId>) -> Result<(), LinkError> {
         assert_eq!(self.stage, Stage::AwaitDecision);
         self.bounds = bounds;
         self.start()?;
-        self.handshake.outbound = Some(Answer::welcome().to_bytes());
+        self.handshake.outbound = Some(Answer::welcome(boot).to_bytes());
         Ok(())
     }
 

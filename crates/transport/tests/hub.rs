@@ -590,7 +590,12 @@ fn the_links_of_both_lanes_end_without_each_other() {
 /// Replica 1 by hand, come for its transfer link and without patience: it has more to say before it was
 /// welcomed. Its hello has been read by the hub that hands it over.
 fn hasty(node: &mut Node) -> (Client, Box<Handed>) {
-    let role = Role::Replica { id: ReplicaId(1), incarnation: 0, lane: Lane::Transfer };
+    let role = Role::Replica {
+        id: ReplicaId(1),
+        incarnation: 0,
+        lane: Lane::Transfer,
+        boot: Default::default(),
+    };
     let parameters = config(1).parameters;
     let hello = Hello { parameters, ..Hello::client(CLUSTER, role) };
     let mut client = Client::dial(node, 1, &hello);

@@ -391,7 +391,8 @@ mod tests {
             checksum_key: [2; 32],
             must_recover: None,
         };
-        let expected = Expectation { cluster, replica, incarnation, parameters, boot_id };
+        let nonce = [0; 16];
+        let expected = Expectation { cluster, replica, incarnation, parameters, boot_id, nonce };
         let mut disk = FileDisk::create_directory(data).unwrap();
         format(&mut disk, &identity).unwrap();
         let options =

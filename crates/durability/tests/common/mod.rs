@@ -63,6 +63,7 @@ pub fn expectation() -> Expectation {
         incarnation: 0,
         parameters: Digest::of(b"parameters"),
         boot_id: BOOT,
+        nonce: [5; 16],
     }
 }
 

@@ -332,7 +332,8 @@ pub struct Recovered<D> {
 /// # Errors
 /// [`RecoverError`].
 pub fn recover<D: Disk>(opened: Opened<D>) -> Result<Recovered<D>, RecoverError> {
-    let Opened { superblock, state, records, repaired_gaps, torn_tail, log, checkpoints } = opened;
+    let Opened { superblock, state, records, repaired_gaps, torn_tail, log, checkpoints, .. } =
+        opened;
     let mut warnings = Vec::new();
     let mut lost_slot = None;
     let mut vote_after = superblock.identity.must_recover.map_or(Slot(0), Slot::previous);

@@ -266,6 +266,13 @@ enum Ended {
 
 type MakeService<S> = Arc<dyn Fn() -> S + Send + Sync>;
 
+/// Bytes that nobody can guess.
+fn random<const N: usize>() -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
+    Ok(bytes)
+}
+
 /// Opens the data directory, and whatever else there is to open.
 fn begin<S: Service>(
     config: &Arc<ReplicaConfig>,
@@ -281,9 +288,9 @@ fn begin<S: Service>(
         incarnation: config.incarnation,
         parameters: config.parameters.digest(),
         boot_id: boot_id()?,
+        nonce: random()?,
     };
-    let mut entropy = [0u8; 32];
-    getrandom::fill(&mut entropy).map_err(|error| io::Error::other(error.to_string()))?;
+    let entropy: [u8; 32] = random()?;
     let links = HubConfig {
         id: config.id,
         incarnation: config.incarnation,
@@ -296,11 +303,10 @@ fn begin<S: Service>(
             entropy[7],
         ]),
     };
-    let hub = Hub::bind(&links, clock.origin)?;
+    let mut hub = Hub::bind(&links, clock.origin)?;
     // Its pauses between attempts are not those of the other.
     let links = HubConfig { seed: !links.seed, ..links };
-    let transfers = Hub::dialling(&links, Lane::Transfer, clock.origin)?;
-    let courier = Courier::new(transfers, config.parameters.faults.n());
+    let mut transfers = Hub::dialling(&links, Lane::Transfer, clock.origin)?;
     let shared = match published {
         Some(shared) => Arc::clone(shared),
         None => {
@@ -318,6 +324,9 @@ fn begin<S: Service>(
         (parameters.checkpoint_bytes, parameters.most_checkpoint_bytes());
     let options = Options::for_checkpoints_of(usual_bytes, most_bytes);
     let opened = storage::open(disk, &expectation, &options)?;
+    hub.announce(opened.boot);
+    transfers.announce(opened.boot);
+    let courier = Courier::new(transfers, config.parameters.faults.n());
     let recovered = node::recover(opened)?;
     for warning in &recovered.warnings {
         tracing::warn!("{warning}");

@@ -201,12 +201,17 @@ impl World {
         replica: usize,
         disk: MemoryDisk,
     ) -> Result<Opened<MemoryDisk>, OpenError> {
+        // It differs from run to run, and no stream of randomness is drawn from for it.
+        let mut nonce = [0; 16];
+        let run = [replica as u64, self.now_us].map(u64::to_le_bytes).concat();
+        nonce.copy_from_slice(&Digest::of(&run).0[..16]);
         let expected = Expectation {
             cluster: self.parameters.cluster,
             replica: ReplicaId(replica as u8),
             incarnation: self.replicas[replica].incarnation,
             parameters: self.parameters.digest(),
             boot_id: [0; 16],
+            nonce,
         };
         let options = storage::Options {
             log_file_bytes: self.plan.log_file_bytes,

@@ -64,7 +64,8 @@ impl Hub {
         (connection.connected, connection.granted) = (true, true);
         match verdict {
             Ok(peer) => {
-                if let Err(error) = connection.link.welcome(Bounds::REPLICA) {
+                if let Err(error) = connection.link.welcome(Bounds::REPLICA, self.hello.role.boot())
+                {
                     self.end(place, error);
                     return;
                 }

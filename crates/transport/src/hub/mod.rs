@@ -32,7 +32,7 @@ use crate::bounds::{
     CLIENT_FAIR_BYTES, CLIENTS_QUEUE_BYTES, HELD_BACK_TIME, REDIAL_FIRST, REDIAL_LONGEST,
 };
 use crate::error::{LinkError, Misbehaviour, QueueError};
-use crate::hello::{Hello, Refusal};
+use crate::hello::{Hello, Refusal, Role};
 use crate::identity::{Identity, IdentityError};
 use crate::stats::Stats;
 use crate::tcp::connect_address;
@@ -42,7 +42,7 @@ use dial::Member;
 pub use hand_over::Handed;
 use handshakes::Handshakes;
 use mio::{Events, Interest, Poll, Token, Waker};
-use perdura_protocol::{ClusterId, Digest, Lane, PublicKey, ReplicaId, SecretKey};
+use perdura_protocol::{BootId, ClusterId, Digest, Lane, PublicKey, ReplicaId, SecretKey};
 use resolver::Resolver;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -266,6 +266,14 @@ impl Hub {
         Hub::new(config, Identity::new(&config.key)?, lane, now)
     }
 
+    /// The run of this replica is durable as `boot`: what links that come up from here on say. Before it is called no link
+    /// is to come up.
+    pub fn announce(&mut self, run: BootId) {
+        if let Role::Replica { boot, .. } = &mut self.hello.role {
+            *boot = run;
+        }
+    }
+
     fn new(
         config: &HubConfig,
         identity: Identity,
@@ -275,7 +283,7 @@ impl Hub {
         let poll = Poll::new().map_err(BindError::Poll)?;
         let waker = Waker::new(poll.registry(), WAKER).map_err(BindError::Poll)?;
         let (id, incarnation) = (config.id, config.incarnation);
-        let role = crate::hello::Role::Replica { id, incarnation, lane };
+        let role = Role::Replica { id, incarnation, lane, boot: BootId::default() };
         let parameters = config.parameters;
         let hello = Hello { parameters, ..Hello::client(config.cluster, role) };
         Ok(Hub {

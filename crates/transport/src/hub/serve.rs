@@ -248,7 +248,7 @@ impl Hub {
                     Peer::Replica(_) => Bounds::REPLICA,
                     Peer::Client { .. } => Bounds::CLIENT_AT_REPLICA,
                 };
-                connection.link.welcome(bounds)?;
+                connection.link.welcome(bounds, self.hello.role.boot())?;
                 self.link_up(place, peer);
                 Ok(())
             }

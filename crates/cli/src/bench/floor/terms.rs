@@ -174,7 +174,7 @@ fn link() -> Result<(Link, Link)> {
     while !(one.is_up() && other.is_up()) {
         carry(&mut one, &mut other)?;
         if let Some(Received::Hello(..)) = other.next_received()? {
-            other.welcome(Bounds::REPLICA)?;
+            other.welcome(Bounds::REPLICA, None)?;
         }
         carry(&mut other, &mut one)?;
         one.next_received()?;
@@ -297,6 +297,7 @@ fn log(root: &Path) -> Result<Log<FileDisk>> {
         incarnation: 0,
         parameters,
         boot_id: [0; 16],
+        nonce: [0; 16],
     };
     Ok(open(disk, &expected, &Options::for_checkpoints_of(256 << 20, 256 << 20))?.log)
 }

@@ -165,7 +165,12 @@ impl Linked {
         let completions = Completions { waiting, waker: main.waker() };
         let mut courier = courier();
         courier.start(completions.clone()).unwrap();
-        let role = Role::Replica { id: ONE, incarnation: 0, lane: Lane::Transfer };
+        let role = Role::Replica {
+            id: ONE,
+            incarnation: 0,
+            lane: Lane::Transfer,
+            boot: Default::default(),
+        };
         let hello = Hello::client(config().cluster, role);
         let identity = Identity::new(&key(1)).unwrap();
         let link = Link::dial(&identity, key(0).public(), &hello, Bounds::REPLICA).unwrap();

@@ -71,6 +71,7 @@ fn checkpoints(root: &std::path::Path) -> Checkpoints<FileDisk> {
         incarnation: 0,
         parameters: identity.parameters,
         boot_id: [2; 16],
+        nonce: [3; 16],
     };
     storage::open(disk, &expectation, &Options::default()).unwrap().checkpoints
 }
