@@ -74,12 +74,23 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut config = replica_config(file, &cluster);
     config.log_device = arguments.log_device;
     config.profile = arguments.profile;
+    let service = cluster.service()?;
     #[cfg(feature = "misbehave")]
     if let Some(strategy) = arguments.misbehave {
         let liar = crate::attack::liar(&config, strategy);
-        config.interceptor = Some(liar.with_context(|| format!("replica {id}"))?);
+        let liar = liar.with_context(|| format!("replica {id}"))?;
+        let ran = match service {
+            ServiceKind::KeyValue => {
+                runtime::run_misbehaving(config, liar, move || Store::new(limit), &shutdown)
+            }
+            ServiceKind::TupleSpaces => {
+                runtime::run_misbehaving(config, liar, move || TupleSpaces::new(limit), &shutdown)
+            }
+        };
+        ran.with_context(|| format!("replica {id}"))?;
+        return Ok(ExitCode::SUCCESS);
     }
-    let ran = match cluster.service()? {
+    let ran = match service {
         ServiceKind::KeyValue => runtime::run(config, move || Store::new(limit), &shutdown),
         ServiceKind::TupleSpaces => {
             runtime::run(config, move || TupleSpaces::new(limit), &shutdown)
@@ -140,7 +151,5 @@ fn replica_config(file: ReplicaFile, cluster: &Cluster) -> ReplicaConfig {
         addresses: cluster.replicas.iter().map(|entry| entry.address.clone()).collect(),
         listen: file.listen,
         http: file.http,
-        #[cfg(feature = "misbehave")]
-        interceptor: None,
     }
 }

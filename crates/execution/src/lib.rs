@@ -27,5 +27,5 @@ pub use genesis::{Genesis, GenesisError};
 pub use machine::{Executed, Machine, Reply};
 pub use manifest::{Entry, Manifest, ManifestError};
 pub use restore::RestoreError;
-pub use service::{ExecutionContext, Progress, Release, Service, Snapshot};
+pub use service::{ExecutionContext, FailingMemory, Progress, Release, Service, Snapshot};
 pub use snapshot::StateSnapshot;

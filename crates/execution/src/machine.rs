@@ -353,9 +353,10 @@ impl<S: Service> Machine<S> {
         &self.service
     }
 
-    /// Flips a bit of the service's state: see [`Service::flip_bit`].
-    pub fn flip_bit(&mut self, at: u64) -> bool {
-        self.service.flip_bit(at)
+    /// The service, for tests that damage it.
+    #[doc(hidden)]
+    pub fn service_mut(&mut self) -> &mut S {
+        &mut self.service
     }
 
     /// The state as it is now; microseconds, whatever its size.

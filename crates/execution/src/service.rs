@@ -163,14 +163,13 @@ pub trait Service: Send + 'static {
     fn newest_version(&self) -> u16 {
         1
     }
+}
 
+/// A service whose memory can be made to fail: for tests of what finds it.
+pub trait FailingMemory {
     /// Flips one bit of the state, which `at` chooses, as failing memory does: nothing takes note of
-    /// it. For tests of what finds it; false if nothing was flipped.
-    #[doc(hidden)]
-    fn flip_bit(&mut self, at: u64) -> bool {
-        let _ = at;
-        false
-    }
+    /// it. False if nothing was flipped.
+    fn flip_bit(&mut self, at: u64) -> bool;
 }
 
 /// An unchanging state of a service, in segments that are digested, stored and sent on their own.

@@ -4,7 +4,9 @@
 use crate::real::{Group, free_addresses};
 use bytes::Bytes;
 use perdura_client::{Client, Options, Reply};
-use perdura_execution::{ExecutionContext, Footprint, RestoreError, Service, Snapshot};
+use perdura_execution::{
+    ExecutionContext, FailingMemory, Footprint, RestoreError, Service, Snapshot,
+};
 use perdura_protocol::configuration::Durability;
 use perdura_protocol::{Decode, Encode};
 use perdura_store::{Store, StoreCommand, StoreReply};

@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 use perdura_execution::{
-    ExecutionContext, Footprint, Progress, Release, RestoreError, Service, Snapshot,
+    ExecutionContext, FailingMemory, Footprint, Progress, Release, RestoreError, Service, Snapshot,
 };
 use perdura_protocol::configuration::ServiceKind;
 use perdura_protocol::{Digest, PublicKey, SessionId, Slot, Time};
@@ -164,11 +164,16 @@ impl Witnessed {
     }
 }
 
-impl Service for Witnessed {
+impl FailingMemory for Witnessed {
     fn flip_bit(&mut self, at: u64) -> bool {
-        self.inner.service_mut().flip_bit(at)
+        match &mut self.inner {
+            Inner::Store(store) => store.flip_bit(at),
+            Inner::Spaces(spaces) => spaces.flip_bit(at),
+        }
     }
+}
 
+impl Service for Witnessed {
     fn footprint(&self, command: &[u8]) -> Footprint {
         self.inner.service().footprint(command)
     }
@@ -233,6 +238,10 @@ impl Service for Witnessed {
 
     fn query_by(&self, client: PublicKey, command: &[u8]) -> Option<Result<Bytes, String>> {
         self.inner.service().query_by(client, command)
+    }
+
+    fn newest_version(&self) -> u16 {
+        self.inner.service().newest_version()
     }
 
     fn state_bytes(&self) -> u64 {

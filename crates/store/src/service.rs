@@ -6,7 +6,9 @@ use crate::plan::Plan;
 use crate::prefetch::CAN_PREFETCH;
 use crate::reply::StoreReply;
 use bytes::Bytes;
-use perdura_execution::{ExecutionContext, Footprint, RestoreError, Service, Snapshot};
+use perdura_execution::{
+    ExecutionContext, FailingMemory, Footprint, RestoreError, Service, Snapshot,
+};
 use perdura_protocol::{Encode, seeded};
 use std::sync::Arc;
 
@@ -89,6 +91,12 @@ fn deleted(existed: bool) -> Bytes {
     }
 }
 
+impl FailingMemory for Store {
+    fn flip_bit(&mut self, at: u64) -> bool {
+        self.map.flip_bit(at)
+    }
+}
+
 impl Service for Store {
     fn footprint(&self, command: &[u8]) -> Footprint {
         let mut footprint = Footprint::new();
@@ -143,10 +151,6 @@ impl Service for Store {
 
     fn snapshot(&self) -> Arc<dyn Snapshot> {
         self.map.snapshot()
-    }
-
-    fn flip_bit(&mut self, at: u64) -> bool {
-        self.map.flip_bit(at)
     }
 
     fn restore(&mut self, segments: Vec<Bytes>) -> Result<(), RestoreError> {

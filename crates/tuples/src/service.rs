@@ -7,7 +7,7 @@ use crate::space;
 use crate::waiting;
 use bytes::Bytes;
 use perdura_execution::{
-    ExecutionContext, Footprint, Progress, Release, RestoreError, Service, Snapshot,
+    ExecutionContext, FailingMemory, Footprint, Progress, Release, RestoreError, Service, Snapshot,
 };
 use perdura_protocol::{Encode, PublicKey, SessionId, Time};
 use perdura_store::SegmentMap;
@@ -54,6 +54,12 @@ impl TupleSpaces {
     #[must_use]
     pub fn segments(&self) -> usize {
         self.spaces.map.segments()
+    }
+}
+
+impl FailingMemory for TupleSpaces {
+    fn flip_bit(&mut self, at: u64) -> bool {
+        self.spaces.map.flip_bit(at)
     }
 }
 
@@ -142,10 +148,6 @@ impl Service for TupleSpaces {
 
     fn snapshot(&self) -> Arc<dyn Snapshot> {
         self.spaces.map.snapshot()
-    }
-
-    fn flip_bit(&mut self, at: u64) -> bool {
-        self.spaces.map.flip_bit(at)
     }
 
     fn restore(&mut self, segments: Vec<Bytes>) -> Result<(), RestoreError> {

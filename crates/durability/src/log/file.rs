@@ -35,7 +35,8 @@ pub(crate) const MARK_BYTES: usize = 48;
 
 const HEADER_MAGIC: &[u8; 8] = b"PDLOGFIL";
 const MARK_MAGIC: &[u8; 8] = b"PDFLUSHD";
-pub(crate) const DIRECTORY: &str = "log";
+/// Where the files of a log stand in a data directory.
+pub const DIRECTORY: &str = "log";
 
 /// The file of the marks that are not flushed, and its size in bytes.
 pub(crate) const MARKS: &str = "log/marks";

@@ -34,6 +34,7 @@ pub(crate) mod recovery;
 pub(crate) mod resume;
 pub(crate) mod scan;
 
+pub use file::DIRECTORY;
 pub use group::Position;
 pub use metered::Work;
 pub use recovery::{RepairedGap, TornTail};
@@ -44,8 +45,7 @@ use crate::superblock::Identity;
 use bytes::Bytes;
 use carry::Carry;
 use file::{
-    DIRECTORY, FileHeader, GROUPS_OFFSET, MARKS, MARKS_BYTES, MARKS_OFFSET, encode_mark,
-    free_name_of, name_of,
+    FileHeader, GROUPS_OFFSET, MARKS, MARKS_BYTES, MARKS_OFFSET, encode_mark, free_name_of, name_of,
 };
 use frame::FrameFormat;
 use group::{GROUP_BYTES, GroupBuilder, GroupHeader, PAGE_BYTES, decode_frame, round_up};

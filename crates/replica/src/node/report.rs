@@ -227,10 +227,10 @@ impl<S: Service> Node<S> {
         &self.machine
     }
 
-    /// Flips one bit of the executed state, which `at` chooses, as failing memory does. For tests of
-    /// what finds it; false if nothing was flipped.
-    pub fn flip_bit(&mut self, at: u64) -> bool {
-        self.machine.flip_bit(at)
+    /// The service, for tests that damage it.
+    #[doc(hidden)]
+    pub fn service_mut(&mut self) -> &mut S {
+        self.machine.service_mut()
     }
 
     /// The last slot about which it holds anything.

@@ -7,13 +7,14 @@
 //! is written without pauses, and given up if it takes longer than [`LAST_WRITES`]: then the next
 //! start replays more of the log. While nothing is to be stored, what was is read again (`reread`).
 
+use super::DataDisk;
 use super::keeper::{Completion, Completions};
 use super::pace::{FlushWatch, Pacer, Rhythm};
 use super::reread::Reread;
 use super::worker;
 use crate::node::piece_names;
 use bytes::Bytes;
-use perdura_durability::{CheckpointError, Checkpoints, FileDisk, NewState, Stored};
+use perdura_durability::{CheckpointError, Checkpoints, NewState, Stored};
 use perdura_execution::{Manifest, StateSnapshot};
 use perdura_protocol::Encode;
 use perdura_protocol::Slot;
@@ -38,14 +39,14 @@ pub(super) enum Job {
 pub(super) struct Checkpointer {
     jobs: Option<SyncSender<Job>>,
     orders: Orders,
-    thread: JoinHandle<Checkpoints<FileDisk>>,
+    thread: JoinHandle<Checkpoints<DataDisk>>,
 }
 
 impl Checkpointer {
     /// With the rate at which its own checkpoints are written, bytes per second; 0: as the log's
     /// flushes allow. What is stored is read again within `scrub`; never if that is zero.
     pub fn start(
-        checkpoints: Checkpoints<FileDisk>,
+        checkpoints: Checkpoints<DataDisk>,
         bytes_per_s: u64,
         scrub: Duration,
         (watch, rhythm): (FlushWatch, Rhythm),
@@ -93,7 +94,7 @@ impl Checkpointer {
 
     /// Waits until what is queued is stored or given up, and gives the checkpoints back; none
     /// after a panic.
-    pub fn stop(mut self) -> Option<Checkpoints<FileDisk>> {
+    pub fn stop(mut self) -> Option<Checkpoints<DataDisk>> {
         self.jobs = None;
         self.orders.change(|given| given.stop_by = Some(Instant::now() + LAST_WRITES));
         self.thread.join().ok()
@@ -198,7 +199,7 @@ impl Pace {
 
     fn store(
         &self,
-        checkpoints: &mut Checkpoints<FileDisk>,
+        checkpoints: &mut Checkpoints<DataDisk>,
         manifest: &Manifest,
         content: &mut dyn FnMut(usize) -> Bytes,
         keep: Slot,
@@ -235,7 +236,7 @@ impl Pace {
 
     /// Removes what is old, with pauses, whatever the rate is, until there is something to store; the next
     /// start does what is left when the replica stops.
-    fn remove_old(&self, checkpoints: &mut Checkpoints<FileDisk>) -> Result<(), CheckpointError> {
+    fn remove_old(&self, checkpoints: &mut Checkpoints<DataDisk>) -> Result<(), CheckpointError> {
         let mut pacer = Pacer::new(0);
         self.watch.set_checkpoint(true);
         let removed = checkpoints.remove_old(&mut || {
@@ -256,12 +257,12 @@ impl Pace {
 }
 
 fn work(
-    mut checkpoints: Checkpoints<FileDisk>,
+    mut checkpoints: Checkpoints<DataDisk>,
     mut reread: Reread,
     pace: &Pace,
     queue: &Receiver<Job>,
     completions: &Completions,
-) -> Checkpoints<FileDisk> {
+) -> Checkpoints<DataDisk> {
     reread.begin(&mut checkpoints);
     loop {
         let job = match queue.recv_timeout(reread.wait()) {

@@ -1,13 +1,14 @@
 //! A simulated device for the log, so that experiments on one machine show how a group does on the
 //! disks of another (Dura-SMaRt, USENIX ATC 2013, section 5: a SCSI disk and a SATA SSD).
 //!
-//! The log is written and flushed as ever; what is then said to be durable is said no sooner than the
-//! device would have said it. The device is a queue: it writes at its bandwidth, and each flush takes
-//! its latency. Writes that nobody flushes (`async`) take its time too, but nobody waits for them.
+//! It wraps the disk: the log is written and flushed as ever, and a flush comes back no sooner than the
+//! device would have done it. The device is a queue: it writes at its bandwidth, and each flush takes
+//! its latency. Writes that nobody flushes (`async`) cost nothing until somebody does.
 
-use perdura_durability::log::Work;
+use perdura_durability::{Disk, DiskError};
 use std::fmt;
 use std::str::FromStr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A device as an experiment describes it: `delay_ms=5,mb_s=130`.
@@ -66,37 +67,157 @@ impl fmt::Display for LogDevice {
 
 /// Its queue.
 #[derive(Debug)]
-pub(super) struct Queue {
+struct Queue {
     device: LogDevice,
-    // What was handed to it so far, and when it will be done with that.
-    taken: Work,
+    // What was written since the last flush, and when that began.
+    bytes: u64,
+    begun: Option<Instant>,
+    // When it will be done with what was flushed.
     done: Option<Instant>,
 }
 
 impl Queue {
-    /// Empty, of a log that has asked for `taken` before.
-    pub fn new(device: LogDevice, taken: Work) -> Queue {
-        Queue { device, taken, done: None }
+    fn new(device: LogDevice) -> Queue {
+        Queue { device, bytes: 0, begun: None, done: None }
     }
 
-    /// The log began to write at `begun` and has asked for `total` in all by now: when the device is
-    /// done with it. None if nothing was flushed, and so nothing waits for it.
-    pub fn take(&mut self, begun: Instant, total: Work) -> Option<Instant> {
-        let flushes = total.flushes.saturating_sub(self.taken.flushes);
-        let bytes = total.bytes.saturating_sub(self.taken.bytes);
-        self.taken = total;
-        let delay = self.device.delay.saturating_mul(u32::try_from(flushes).unwrap_or(u32::MAX));
+    fn write(&mut self, now: Instant, bytes: u64) {
+        self.begun.get_or_insert(now);
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+
+    /// A flush that was asked for at `now`: when the device is done with it.
+    fn flush(&mut self, now: Instant) -> Instant {
+        let begun = self.begun.take().unwrap_or(now);
+        let bytes = std::mem::take(&mut self.bytes);
         let writing = Duration::from_secs_f64(bytes as f64 / self.device.bytes_per_s as f64);
         let begins = self.done.map_or(begun, |done| done.max(begun));
-        let done = begins + delay.saturating_add(writing);
+        let done = begins + self.device.delay.saturating_add(writing);
         self.done = Some(done);
-        (flushes > 0).then_some(done)
+        done
+    }
+}
+
+/// A disk whose log is on a [`LogDevice`], if one was given.
+#[derive(Debug)]
+pub(super) struct Paced<D> {
+    disk: D,
+    queue: Option<Arc<Mutex<Queue>>>,
+}
+
+impl<D: Disk> Paced<D> {
+    pub fn new(disk: D, device: Option<LogDevice>) -> Paced<D> {
+        Paced { disk, queue: device.map(|device| Arc::new(Mutex::new(Queue::new(device)))) }
+    }
+
+    /// The queue, if `name` is of the log.
+    fn queue_of(&self, name: &str) -> Option<MutexGuard<'_, Queue>> {
+        let queue = self.queue.as_ref()?;
+        let directory = name.split_once('/').map_or(name, |(directory, _)| directory);
+        let is_of_log = directory == perdura_durability::log::DIRECTORY;
+        is_of_log.then(|| queue.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn writes(&self, name: &str, bytes: u64) {
+        if let Some(mut queue) = self.queue_of(name) {
+            queue.write(Instant::now(), bytes);
+        }
+    }
+
+    /// A flush comes back no sooner than it would from the device.
+    fn flushes(
+        &mut self,
+        name: &str,
+        flush: impl FnOnce(&mut D) -> Result<(), DiskError>,
+    ) -> Result<(), DiskError> {
+        let done = self.queue_of(name).map(|mut queue| queue.flush(Instant::now()));
+        flush(&mut self.disk)?;
+        if let Some(done) = done {
+            std::thread::sleep(done.saturating_duration_since(Instant::now()));
+        }
+        Ok(())
+    }
+}
+
+impl<D: Disk> Disk for Paced<D> {
+    fn handle(&self) -> Self {
+        Paced { disk: self.disk.handle(), queue: self.queue.clone() }
+    }
+
+    fn create(&mut self, name: &str, size_bytes: u64) -> Result<(), DiskError> {
+        self.writes(name, size_bytes);
+        self.disk.create(name, size_bytes)
+    }
+
+    fn read_at(&mut self, name: &str, offset: u64, buffer: &mut [u8]) -> Result<(), DiskError> {
+        self.disk.read_at(name, offset, buffer)
+    }
+
+    fn read_through(
+        &mut self,
+        name: &str,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<(), DiskError> {
+        self.disk.read_through(name, offset, buffer)
+    }
+
+    fn write_at(&mut self, name: &str, offset: u64, data: &[u8]) -> Result<(), DiskError> {
+        self.writes(name, data.len() as u64);
+        self.disk.write_at(name, offset, data)
+    }
+
+    fn write_through(&mut self, name: &str, offset: u64, data: &[u8]) -> Result<(), DiskError> {
+        self.writes(name, data.len() as u64);
+        self.disk.write_through(name, offset, data)
+    }
+
+    fn release(&mut self, name: &str) {
+        self.disk.release(name);
+    }
+
+    fn write_zeros(&mut self, name: &str, offset: u64, length_bytes: u64) -> Result<(), DiskError> {
+        self.writes(name, length_bytes);
+        self.disk.write_zeros(name, offset, length_bytes)
+    }
+
+    fn sync(&mut self, name: &str) -> Result<(), DiskError> {
+        self.flushes(name, |disk| disk.sync(name))
+    }
+
+    fn sync_directory(&mut self, directory: &str) -> Result<(), DiskError> {
+        self.flushes(directory, |disk| disk.sync_directory(directory))
+    }
+
+    fn rename(&mut self, from: &str, to: &str) -> Result<(), DiskError> {
+        self.disk.rename(from, to)
+    }
+
+    fn shrink(&mut self, name: &str, size_bytes: u64) -> Result<(), DiskError> {
+        self.disk.shrink(name, size_bytes)
+    }
+
+    fn remove(&mut self, name: &str) -> Result<(), DiskError> {
+        self.disk.remove(name)
+    }
+
+    fn list(&mut self, directory: &str) -> Result<Vec<String>, DiskError> {
+        self.disk.list(directory)
+    }
+
+    fn len(&mut self, name: &str) -> Result<u64, DiskError> {
+        self.disk.len(name)
+    }
+
+    fn exists(&mut self, name: &str) -> Result<bool, DiskError> {
+        self.disk.exists(name)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use perdura_durability::MemoryDisk;
 
     const MS: Duration = Duration::from_millis(1);
 
@@ -107,24 +228,40 @@ mod tests {
     #[test]
     fn a_flush_takes_its_delay_and_the_bytes_their_time() {
         let start = Instant::now();
-        let mut queue = Queue::new(disk(), Work { flushes: 7, bytes: 70 });
-        let total = Work { flushes: 8, bytes: 70 + 200_000 };
-        assert_eq!(queue.take(start, total), Some(start + 7 * MS));
+        let mut queue = Queue::new(disk());
+        queue.write(start, 100_000);
+        queue.write(start + MS, 100_000);
+        assert_eq!(queue.flush(start + MS), start + 7 * MS, "from the first write on");
         // A disk that was idle does not make up for it.
-        let total = Work { flushes: 10, ..total };
-        assert_eq!(queue.take(start + 50 * MS, total), Some(start + 60 * MS));
+        let later = start + 50 * MS;
+        assert_eq!([queue.flush(later), queue.flush(later)], [later + 5 * MS, later + 10 * MS]);
     }
 
     #[test]
     fn what_comes_while_it_is_busy_waits_for_its_turn() {
         let start = Instant::now();
-        let mut queue = Queue::new(disk(), Work::default());
-        let mut total = Work { flushes: 0, bytes: 1_000_000 };
-        assert_eq!(queue.take(start, total), None, "nobody waits for what is not flushed");
-        total.flushes += 1;
-        assert_eq!(queue.take(start + MS, total), Some(start + 15 * MS), "but a flush does");
-        total.flushes += 1;
-        assert_eq!(queue.take(start + 2 * MS, total), Some(start + 20 * MS));
+        let mut queue = Queue::new(disk());
+        queue.write(start, 1_000_000);
+        assert_eq!(queue.flush(start + MS), start + 15 * MS);
+        assert_eq!(queue.flush(start + 2 * MS), start + 20 * MS);
+    }
+
+    #[test]
+    fn the_log_alone_is_on_it() {
+        let paced = Paced::new(MemoryDisk::new(), Some(disk()));
+        let is_paced = |name| paced.queue_of(name).is_some();
+        assert_eq!(
+            ["log/0001", "log", "checkpoint/0001", "superblock"].map(is_paced),
+            [true, true, false, false]
+        );
+        let mut other = paced.handle();
+        other.create("log/0001", 0).unwrap();
+        other.write_at("log/0001", 0, &[7; 100]).unwrap();
+        assert_eq!(paced.queue_of("log").unwrap().bytes, 100, "its handles share the device");
+        let began = Instant::now();
+        other.sync("log/0001").unwrap();
+        assert!(began.elapsed() >= 5 * MS);
+        assert!(Paced::new(MemoryDisk::new(), None).queue_of("log").is_none());
     }
 
     #[test]

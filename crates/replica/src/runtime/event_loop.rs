@@ -2,6 +2,7 @@
 //! between threads. It moves bytes, time and completions, and decides nothing. Only what replicas that
 //! were away are sent goes through another thread (`courier`).
 
+use super::DataDisk;
 use super::checkpointer::{self, Checkpointer};
 use super::complaints::Complaints;
 use super::courier::Courier;
@@ -17,7 +18,7 @@ use super::{Clock, Ended, ReplicaConfig, RunError, Shutdown, experiments};
 use crate::node::{Input, Node, NotAdmitted, Now, Output, Peer, Report, Restoration, Stage, State};
 use bytes::Bytes;
 use perdura_agreement::timing::TICK_MS;
-use perdura_durability::{CheckpointError, Checkpoints, FileDisk, Log, storage};
+use perdura_durability::{CheckpointError, Checkpoints, Log, storage};
 use perdura_execution::Service;
 use perdura_protocol::configuration::{Durability, Schedule};
 use perdura_protocol::{Configuration, PublicKey, ReplicaId, Slot, View};
@@ -61,6 +62,8 @@ pub(super) struct EventLoop<S> {
     checkpoints: CheckpointBytes,
     #[cfg(feature = "misbehave")]
     intercept: super::intercept::Intercept,
+    #[cfg(feature = "misbehave")]
+    flip_bit: Option<fn(&mut S, u64) -> bool>,
 }
 
 struct Workers {
@@ -116,6 +119,8 @@ impl<S: Service> EventLoop<S> {
             checkpoints: CheckpointBytes::default(),
             #[cfg(feature = "misbehave")]
             intercept: super::intercept::Intercept::default(),
+            #[cfg(feature = "misbehave")]
+            flip_bit: None,
         }
     }
 
@@ -124,20 +129,25 @@ impl<S: Service> EventLoop<S> {
     }
 
     #[cfg(feature = "misbehave")]
-    pub fn lie(&mut self, interceptor: Option<Box<dyn crate::node::Interceptor>>) {
+    pub fn misbehave(
+        &mut self,
+        interceptor: Option<Box<dyn crate::node::Interceptor>>,
+        flip_bit: fn(&mut S, u64) -> bool,
+    ) {
         self.intercept = super::intercept::Intercept::new(interceptor);
+        self.flip_bit = Some(flip_bit);
     }
 
     pub fn run(
         mut self,
-        log: Log<FileDisk>,
-        checkpoints: Checkpoints<FileDisk>,
+        log: Log<DataDisk>,
+        checkpoints: Checkpoints<DataDisk>,
         shutdown: &Shutdown,
     ) -> Result<Ended, RunError> {
         let (watch, rhythm) = (FlushWatch::default(), Rhythm::default());
         let completions = &self.completions;
-        let (device, rate) = (self.config.log_device, self.config.checkpoint_bytes_per_s);
-        let keeper = Keeper::start(log, device, watch.clone(), completions.clone())?;
+        let rate = self.config.checkpoint_bytes_per_s;
+        let keeper = Keeper::start(log, watch.clone(), completions.clone())?;
         let scrub = self.config.scrub_interval;
         let paces = (watch, rhythm.clone());
         let checkpointer =
@@ -338,7 +348,7 @@ impl<S: Service> EventLoop<S> {
         }
         #[cfg(feature = "misbehave")]
         if let Some(at) = self.intercept.flips(now)
-            && self.node.flip_bit(at)
+            && self.flip_bit.is_some_and(|flip_bit| flip_bit(self.node.service_mut(), at))
         {
             tracing::warn!("a bit of the state was flipped");
             // What is shared with an earlier snapshot would have been flipped there too.

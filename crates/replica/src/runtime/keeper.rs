@@ -2,12 +2,12 @@
 //! since the last flush and writes it at once, across slots (rule D2), so the longer a flush
 //! takes, the more the next one carries. With `sync-naive` it takes one append after the other.
 
+use super::DataDisk;
 use super::courier::Carried;
-use super::device::{LogDevice, Queue};
 use super::pace::FlushWatch;
 use super::slowness::Slowness;
 use super::worker;
-use perdura_durability::{FileDisk, Log, LogError, Stored};
+use perdura_durability::{Log, LogError, Stored};
 use perdura_protocol::configuration::Durability;
 use perdura_protocol::message::Decision;
 use perdura_protocol::{Digest, Record, ReplicaId, Slot, limits};
@@ -79,19 +79,17 @@ impl Completions {
 
 pub(super) struct Keeper {
     jobs: Option<SyncSender<Job>>,
-    thread: JoinHandle<Log<FileDisk>>,
+    thread: JoinHandle<Log<DataDisk>>,
 }
 
 impl Keeper {
     pub fn start(
-        log: Log<FileDisk>,
-        device: Option<LogDevice>,
+        log: Log<DataDisk>,
         watch: FlushWatch,
         completions: Completions,
     ) -> std::io::Result<Keeper> {
         let (jobs, queue) = sync_channel(QUEUE);
-        let device = device.map(|device| Queue::new(device, log.work()));
-        let work = move |completions: &Completions| keep(log, device, &watch, &queue, completions);
+        let work = move |completions: &Completions| keep(log, &watch, &queue, completions);
         let thread = worker::spawn("keeper", completions, work)?;
         Ok(Keeper { jobs: Some(jobs), thread })
     }
@@ -115,19 +113,18 @@ impl Keeper {
     }
 
     /// Waits until everything queued is done, and gives the log back; none after a panic.
-    pub fn stop(mut self) -> Option<Log<FileDisk>> {
+    pub fn stop(mut self) -> Option<Log<DataDisk>> {
         self.jobs = None;
         self.thread.join().ok()
     }
 }
 
 fn keep(
-    mut log: Log<FileDisk>,
-    mut device: Option<Queue>,
+    mut log: Log<DataDisk>,
     watch: &FlushWatch,
     queue: &Receiver<Job>,
     completions: &Completions,
-) -> Log<FileDisk> {
+) -> Log<DataDisk> {
     let group_bytes = if log.durability() == Durability::SyncNaive { 0 } else { GROUP_BYTES };
     let mut records: Vec<Record> = Vec::new();
     let mut slow = Slowness::default();
@@ -157,9 +154,6 @@ fn keep(
             watch.end(Instant::now());
             slow.note("an append to the log", begun.elapsed());
             records.clear();
-            if let Some(done) = device.as_mut().and_then(|queue| queue.take(begun, log.work())) {
-                std::thread::sleep(done.saturating_duration_since(Instant::now()));
-            }
             if outcome.is_ok() {
                 completions.push(Completion::Persisted(mark));
             }
@@ -175,9 +169,6 @@ fn keep(
             outcome = log.prepare_free_file().and_then(|()| log.flush_marks());
         }
         slow.note("preparing a file of the log", begun.elapsed());
-        if let Some(queue) = &mut device {
-            queue.take(begun, log.work());
-        }
         if let Err(error) = outcome {
             completions.push(Completion::Failed(error.to_string()));
             break;
@@ -190,7 +181,7 @@ fn size_of_record(record: &Record) -> usize {
     record.batch().map_or(256, |(_, batch)| batch.raw().len() + 256)
 }
 
-fn serve(log: &mut Log<FileDisk>, job: Job, completions: &Completions) -> Result<(), LogError> {
+fn serve(log: &mut Log<DataDisk>, job: Job, completions: &Completions) -> Result<(), LogError> {
     match job {
         Job::Append { .. } => Ok(()),
         Job::Truncate(slot) => log.truncate_below(slot),

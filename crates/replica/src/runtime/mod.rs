@@ -23,6 +23,7 @@ mod slowness;
 mod worker;
 
 pub use device::LogDevice;
+use device::Paced;
 
 use crate::node::{self, Boot, BootError, Node, Now, RecoverError, Stages, StateTransfer};
 use courier::Courier;
@@ -77,9 +78,6 @@ pub struct ReplicaConfig {
     pub scrub_interval: Duration,
     /// Whom it asks for a state, and for what it missed.
     pub state_transfer: StateTransfer,
-    /// What lies in its name.
-    #[cfg(feature = "misbehave")]
-    pub interceptor: Option<Box<dyn node::Interceptor>>,
 }
 
 /// Why a replica did not start, or stopped.
@@ -226,27 +224,45 @@ fn experiments(config: &ReplicaConfig) -> Vec<String> {
 /// # Errors
 /// [`RunError`], each with what to do about it.
 pub fn run<S: Service>(
-    #[cfg_attr(not(feature = "misbehave"), allow(unused_mut))] mut config: ReplicaConfig,
+    config: ReplicaConfig,
     make_service: impl Fn() -> S + Send + Sync + 'static,
     shutdown: &Shutdown,
 ) -> Result<(), RunError> {
-    #[cfg(feature = "misbehave")]
-    let mut interceptor = config.interceptor.take();
-    #[cfg_attr(
-        feature = "misbehave",
-        expect(clippy::arc_with_non_send_sync, reason = "what is not Sync was taken out of it")
-    )]
+    live(config, make_service, shutdown, |life| life)
+}
+
+/// Runs one in whose name `interceptor` speaks, until it repairs itself, and in whose memory bits flip when that says so.
+///
+/// # Errors
+/// As [`run`].
+#[cfg(feature = "misbehave")]
+pub fn run_misbehaving<S: Service + perdura_execution::FailingMemory>(
+    config: ReplicaConfig,
+    interceptor: Box<dyn node::Interceptor>,
+    make_service: impl Fn() -> S + Send + Sync + 'static,
+    shutdown: &Shutdown,
+) -> Result<(), RunError> {
+    let mut interceptor = Some(interceptor);
+    live(config, make_service, shutdown, |mut life| {
+        life.event_loop.misbehave(interceptor.take(), S::flip_bit);
+        life
+    })
+}
+
+/// One life after the other, each as `born` has it.
+fn live<S: Service>(
+    config: ReplicaConfig,
+    make_service: impl Fn() -> S + Send + Sync + 'static,
+    shutdown: &Shutdown,
+    mut born: impl FnMut(Life<S>) -> Life<S>,
+) -> Result<(), RunError> {
     let config = Arc::new(config);
     let make_service: MakeService<S> = Arc::new(make_service);
     let mut shared = None;
     let mut repairs = Repairs::default();
     loop {
         let start = |shared: &mut _| begin(&config, &make_service, shared, repairs.clone());
-        let lived = start(&mut shared).and_then(|life| {
-            #[cfg(feature = "misbehave")]
-            let life = life.lying(interceptor.take());
-            life.run(shutdown)
-        });
+        let lived = start(&mut shared).and_then(|life| born(life).run(shutdown));
         match lived? {
             Ended::Diverged if !shutdown.requested() => repairs.begin(Instant::now()),
             Ended::Diverged | Ended::Stopped => return Ok(()),
@@ -263,6 +279,9 @@ enum Ended {
     /// Its state was not the certified one, and what is on disk is right now.
     Diverged,
 }
+
+/// What a data directory is on.
+type DataDisk = Paced<FileDisk>;
 
 type MakeService<S> = Arc<dyn Fn() -> S + Send + Sync>;
 
@@ -281,7 +300,7 @@ fn begin<S: Service>(
     repairs: Repairs,
 ) -> Result<Life<S>, RunError> {
     let clock = Clock { origin: Instant::now() };
-    let disk = FileDisk::open(&config.data)?;
+    let disk = Paced::new(FileDisk::open(&config.data)?, config.log_device);
     let expectation = Expectation {
         cluster: config.parameters.cluster,
         replica: config.id,
@@ -374,17 +393,11 @@ fn thread_nanoseconds() -> u64 {
 /// From the opening of the data directory to its closing.
 struct Life<S> {
     event_loop: EventLoop<S>,
-    log: Log<FileDisk>,
-    checkpoints: Checkpoints<FileDisk>,
+    log: Log<DataDisk>,
+    checkpoints: Checkpoints<DataDisk>,
 }
 
 impl<S: Service> Life<S> {
-    #[cfg(feature = "misbehave")]
-    fn lying(mut self, interceptor: Option<Box<dyn node::Interceptor>>) -> Life<S> {
-        self.event_loop.lie(interceptor);
-        self
-    }
-
     fn run(self, shutdown: &Shutdown) -> Result<Ended, RunError> {
         shutdown.attach(self.event_loop.waker());
         self.event_loop.run(self.log, self.checkpoints, shutdown)

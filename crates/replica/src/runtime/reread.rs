@@ -1,10 +1,11 @@
 //! Reading the newest checkpoint from the disk again while nothing is stored, all of it within an
 //! interval (D7): what rots there would be noticed when it is needed, and then it is too late.
 
+use super::DataDisk;
 use super::checkpointer::Pace;
 use super::keeper::{Completion, Completions};
 use super::pace::Pacer;
-use perdura_durability::{Again, CheckpointError, Checkpoints, FileDisk};
+use perdura_durability::{Again, CheckpointError, Checkpoints};
 use std::time::{Duration, Instant};
 
 /// Between two pieces at least, so that a few small ones cost nothing.
@@ -149,7 +150,7 @@ impl Reread {
     }
 
     /// There is another checkpoint, or a pass begins.
-    pub fn begin(&mut self, checkpoints: &mut Checkpoints<FileDisk>) {
+    pub fn begin(&mut self, checkpoints: &mut Checkpoints<DataDisk>) {
         self.pass_time();
         let Some(turns) = &mut self.turns else { return };
         let pieces = checkpoints.begin_reread().unwrap_or_else(|error| {
@@ -171,7 +172,7 @@ impl Reread {
     /// A checkpoint was stored, and others may wait: reads a little of what is due.
     pub fn slice(
         &mut self,
-        checkpoints: &mut Checkpoints<FileDisk>,
+        checkpoints: &mut Checkpoints<DataDisk>,
         pace: &Pace,
         completions: &Completions,
     ) {
@@ -183,7 +184,7 @@ impl Reread {
     /// Time has passed, and nothing is to be stored: reads what is due.
     pub fn go_on(
         &mut self,
-        checkpoints: &mut Checkpoints<FileDisk>,
+        checkpoints: &mut Checkpoints<DataDisk>,
         pace: &Pace,
         completions: &Completions,
     ) {
@@ -194,7 +195,7 @@ impl Reread {
 
     fn read(
         &mut self,
-        checkpoints: &mut Checkpoints<FileDisk>,
+        checkpoints: &mut Checkpoints<DataDisk>,
         pace: &Pace,
         may: impl Fn(&Pace, u64) -> bool,
     ) {

@@ -12,6 +12,7 @@ use crate::witness::{Notes, Witnessed};
 use bytes::Bytes;
 use perdura_adversary::{Insider, Liar, Strategy, Twin};
 use perdura_durability::CheckpointError;
+use perdura_execution::FailingMemory;
 use perdura_protocol::message::Lane;
 use perdura_protocol::{ReplicaId, SecretKey, Slot};
 use perdura_replica::node::{Boot, Found, Input, Interceptor, Node, Now, Peer, Said};
@@ -187,7 +188,7 @@ impl World {
         let Some(liar) = here.liar.as_mut().filter(|_| may) else { return };
         let strategy = liar.strategy();
         if let (Some(at), Some(process)) = (liar.flips(now), &mut here.process)
-            && process.node.flip_bit(at)
+            && process.node.service_mut().flip_bit(at)
         {
             here.memory.flipped = true;
             self.count_lies(strategy, 1);

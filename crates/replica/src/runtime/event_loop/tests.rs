@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::node::{BACKLOG_BYTES, Boot, Found};
-use perdura_durability::{Expectation, Identity, Options};
+use crate::runtime::device::Paced;
+use perdura_durability::{Expectation, FileDisk, Identity, Options};
 use perdura_execution::Genesis;
 use perdura_protocol::configuration::{Member, Parameters};
 use perdura_protocol::{ClusterId, Faults, Scheme, SecretKey, Slot};
@@ -46,13 +47,11 @@ fn config() -> ReplicaConfig {
         checkpoint_bytes_per_s: 0,
         scrub_interval: Duration::from_secs(3600),
         state_transfer: Default::default(),
-        #[cfg(feature = "misbehave")]
-        interceptor: None,
     }
 }
 
 /// Of a new data directory.
-fn checkpoints(root: &std::path::Path) -> Checkpoints<FileDisk> {
+fn checkpoints(root: &std::path::Path) -> Checkpoints<DataDisk> {
     let parameters = config().parameters;
     let identity = Identity {
         cluster: parameters.cluster,
@@ -63,7 +62,7 @@ fn checkpoints(root: &std::path::Path) -> Checkpoints<FileDisk> {
         checksum_key: [1; 32],
         must_recover: None,
     };
-    let mut disk = FileDisk::create_directory(root).unwrap();
+    let mut disk = Paced::new(FileDisk::create_directory(root).unwrap(), None);
     storage::format(&mut disk, &identity).unwrap();
     let expectation = Expectation {
         cluster: identity.cluster,
