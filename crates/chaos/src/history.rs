@@ -257,7 +257,7 @@ impl Judged {
 mod tests {
     use super::*;
     use crate::operation::Return;
-    use perdura_simulator::linearizability as store;
+    use perdura_oracle as store;
 
     fn run(answer: Option<&str>) -> Result<Judged, String> {
         let directory = tempfile::tempdir().unwrap();

@@ -5,7 +5,7 @@ use crate::clocks::Clocks;
 use crate::operation::{Call, Operation, Outcome, Return};
 use crate::service::Workload;
 use crate::{queue, registers};
-use perdura_simulator::linearizability as store;
+use perdura_oracle as store;
 use store::{DEFAULT_BUDGET, History, Verdict};
 
 /// Judges the history of a shard; in words what is wrong with it.

@@ -5,7 +5,7 @@ use crate::course::Course;
 use crate::faults::Kind;
 use crate::inject::{Injected, Scene};
 use anyhow::Result;
-use perdura_simulator::Random;
+use perdura_adversary::Random;
 use std::time::Duration;
 
 /// After a fault all replicas are well again within this time, on a busy machine too.

@@ -2,7 +2,7 @@
 //! in files one JSON object per line.
 
 use crate::{queue, registers};
-use perdura_simulator::linearizability as store;
+use perdura_oracle as store;
 use serde::{Deserialize, Serialize};
 
 /// What a client asked for.

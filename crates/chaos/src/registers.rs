@@ -2,7 +2,7 @@
 //! field. What is done with it is then what is done with a key of a store, and is judged as that.
 
 use crate::operation::{Call as Any, Operation, Outcome, Return as AnyReturn};
-use perdura_simulator::linearizability as store;
+use perdura_oracle as store;
 use serde::{Deserialize, Serialize};
 use store::{Step, StepReturn};
 

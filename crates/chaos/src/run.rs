@@ -20,7 +20,7 @@ use crate::waits::Samples;
 use crate::watch::Watch;
 use crate::{files, isolation};
 use anyhow::{Context, Result, ensure};
-use perdura_simulator::Random;
+use perdura_adversary::Random;
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::SocketAddr;

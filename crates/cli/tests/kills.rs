@@ -10,7 +10,7 @@
 
 use crate::common::load::{Load, Script};
 use crate::common::{Cluster, Random, drawn, rounds, seed, wait_for};
-use perdura_simulator::linearizability::{
+use perdura_oracle::{
     Call, DEFAULT_BUDGET, History, Operation, Outcome, Return, Step, StepReturn, Verdict, check,
 };
 use serde_json::{Value, json};

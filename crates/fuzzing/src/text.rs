@@ -6,9 +6,9 @@ use crate::memory::Memory;
 use perdura_cli::config::{Cluster, KeyFile, ReplicaFile};
 use perdura_cli::kv_json::Parsed;
 use perdura_cli::space_json;
+use perdura_oracle::{DEFAULT_BUDGET, History, check};
 use perdura_protocol::configuration::Durability;
 use perdura_protocol::{ClusterId, Faults, PublicKey, Scheme, SecretKey, Slot};
-use perdura_simulator::linearizability::{DEFAULT_BUDGET, History, check};
 use std::path::Path;
 
 /// A parsed document: a tree of nodes of some 100 bytes, of which each takes one byte at least; and

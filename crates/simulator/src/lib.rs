@@ -13,7 +13,6 @@
 #![forbid(unsafe_code)]
 
 pub mod checkers;
-pub mod linearizability;
 mod options;
 mod overrides;
 mod plan;

@@ -5,7 +5,7 @@ use super::{Injected, Scene};
 use crate::cluster::faketime;
 use crate::service::Service;
 use anyhow::{Context, Result};
-use perdura_simulator::Random;
+use perdura_adversary::Random;
 use std::time::Duration;
 
 /// Jumps in milliseconds: within `max_skew_ms`, beyond it, a minute, an hour.

@@ -5,7 +5,7 @@ use super::{Injected, Scene};
 use crate::faults::Kind;
 use crate::network::{Party, Rules};
 use anyhow::Result;
-use perdura_simulator::Random;
+use perdura_adversary::Random;
 
 /// All ids in random order.
 fn shuffled(count: usize, random: &mut Random) -> Vec<usize> {

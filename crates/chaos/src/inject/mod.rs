@@ -20,7 +20,7 @@ use crate::service::Service;
 use crate::timeline::Timeline;
 use crate::watch::{Lagging, Watch};
 use anyhow::Result;
-use perdura_simulator::Random;
+use perdura_adversary::Random;
 use std::fs;
 use std::sync::Arc;
 use std::time::Duration;

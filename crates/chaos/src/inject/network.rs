@@ -5,7 +5,7 @@ use super::{Injected, Scene};
 use crate::faults::Kind;
 use crate::network::{Party, Rules, Side};
 use anyhow::{Result, bail};
-use perdura_simulator::Random;
+use perdura_adversary::Random;
 use std::time::{Duration, Instant};
 
 fn everybody(scene: &Scene, victim: usize) -> Vec<Party> {

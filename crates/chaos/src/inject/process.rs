@@ -2,7 +2,7 @@
 
 use super::{Injected, Scene};
 use anyhow::Result;
-use perdura_simulator::Random;
+use perdura_adversary::Random;
 
 /// kill -9, and a start after a while.
 pub(super) fn kill(scene: &Scene, victim: usize, random: &mut Random) -> Result<Injected> {

@@ -16,11 +16,11 @@ use super::disk::{CAME_BACK, NOTICED, STARTED, start_or_replace};
 use super::{Injected, Scene};
 use crate::cluster::SCRUB;
 use anyhow::Result;
+use perdura_adversary::Random;
 use perdura_durability::FileDisk;
 use perdura_durability::inspect::{
     CheckpointItem, LogItem, inspect_checkpoint, inspect_log, read_superblock,
 };
-use perdura_simulator::Random;
 use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::ops::Range;

@@ -2,8 +2,8 @@
 //! few keys that are written all the time is overwritten before anybody can find it.
 
 use bytes::Bytes;
+use perdura_adversary::Random;
 use perdura_protocol::Encode;
-use perdura_simulator::Random;
 use perdura_store::StoreCommand;
 use std::time::Duration;
 

@@ -11,8 +11,8 @@ use crate::operation::{Call as Any, Return as AnyReturn};
 use crate::queue::{Call, Item, Return};
 use anyhow::{Result, bail};
 use bytes::Bytes;
+use perdura_adversary::Random;
 use perdura_protocol::Decode;
-use perdura_simulator::Random;
 use perdura_tuples::{Field, Found, Operation, TupleReply};
 use std::time::Duration;
 

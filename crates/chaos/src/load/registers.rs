@@ -11,8 +11,8 @@ use crate::operation::{Call as Any, Return as AnyReturn};
 use crate::registers::{Call, Return};
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
+use perdura_adversary::Random;
 use perdura_protocol::Decode;
-use perdura_simulator::Random;
 use perdura_tuples::{Field, Operation, Pattern, Template, TupleReply};
 
 /// Tuples that a read of all asks for: more than there are.

@@ -7,9 +7,9 @@ use crate::operation::{Call, Return};
 use crate::service::Workload;
 use anyhow::Result;
 use bytes::Bytes;
+use perdura_adversary::Random;
+use perdura_oracle as seen_as;
 use perdura_protocol::{Decode, Encode};
-use perdura_simulator::Random;
-use perdura_simulator::linearizability as seen_as;
 use perdura_store::{Operation, OperationResult, StoreCommand, StoreReply, Transaction};
 use seen_as::{Step, StepReturn};
 

@@ -1,7 +1,7 @@
 //! Unique values; some are long. Histories have a long one as its number and its length.
 
 use bytes::Bytes;
-use perdura_simulator::Random;
+use perdura_adversary::Random;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Longest value.

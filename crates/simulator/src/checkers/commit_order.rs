@@ -1,12 +1,12 @@
 //! Guards linearizability of everything at once, transactions over several keys included, with the
 //! order of execution as the witness: what clients saw must be what the commands gave in that
 //! order, and that order must respect real time. Linear in the length of the history; the search
-//! in [`crate::linearizability`] judges the same history without being told an order.
+//! in [`perdura_oracle`] judges the same history without being told an order.
 
 use super::real_time::{self, Span};
-use crate::linearizability::{Call, Return};
 use crate::violation::{Broken, Check};
 use crate::witness::Execution;
+use perdura_oracle::{Call, Return};
 use perdura_protocol::{Decode, SessionId};
 use perdura_store::{StoreCommand, StoreReply};
 use std::collections::BTreeMap;

@@ -4,10 +4,10 @@
 //! same replies and the same state in either order.
 
 use super::commit_order::Model;
-use crate::linearizability::Call;
 use crate::violation::{Broken, Check};
 use crate::witness::Execution;
 use perdura_execution::Footprint;
+use perdura_oracle::Call;
 use perdura_store::StoreCommand;
 
 const RULE: &str = "Footprints (E1, E2)";

@@ -8,19 +8,19 @@ use super::{Event, World, spaces as space_workload};
 use crate::checkers::commit_order::{self, Seen, Told};
 use crate::checkers::progress::{self, CONVERGENCE_US};
 use crate::checkers::spaces;
-use crate::linearizability::{self, Call, Operation, Outcome, Return, Verdict};
 use crate::options::Mode;
 use crate::plan::NetworkPlan;
 use crate::report::{FaultKind, Mark};
 use crate::violation::Broken;
 use crate::witness::Execution;
 use bytes::Bytes;
+use perdura_oracle::{Call, Operation, Outcome, Return, Verdict};
 use perdura_protocol::{Command, Decode, Encode, Slot};
 use perdura_replica::node::State;
 use perdura_store::StoreReply;
 use perdura_tuples::TupleReply;
 
-pub use crate::linearizability::History;
+pub use perdura_oracle::History;
 
 /// Time between two looks, microseconds.
 const LOOK_US: u64 = 50_000;
@@ -253,7 +253,7 @@ impl World {
         self.check_boundaries();
         self.check_footprints();
         let history = self.history();
-        match linearizability::check(&history, SEARCH_BUDGET) {
+        match perdura_oracle::check(&history, SEARCH_BUDGET) {
             Verdict::Linearizable => {}
             Verdict::Undecided => self.report.searches_given_up += 1,
             Verdict::Violated(what) => self.fail(Broken::new("Linearizability", what)),

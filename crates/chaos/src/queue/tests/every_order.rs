@@ -3,7 +3,7 @@
 use super::{Item, check, operation, text};
 use crate::operation::{Call as Any, Operation, Outcome, Return as AnyReturn};
 use crate::queue::{Call, Return};
-use perdura_simulator::Random;
+use perdura_adversary::Random;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Tries every order.

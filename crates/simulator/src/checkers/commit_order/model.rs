@@ -1,6 +1,6 @@
 //! The store as its documentation has it: a map, and transactions that happen whole or not.
 
-use crate::linearizability::{Call, Return, Step, StepReturn};
+use perdura_oracle::{Call, Return, Step, StepReturn};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

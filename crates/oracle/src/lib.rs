@@ -1,3 +1,5 @@
+//! Histories of what clients saw, and who judges them; the simulator, chaos on real processes and tests use it.
+//!
 //! Guards linearizability of the store (DESIGN.md section 1, E1, E4, C2): whatever clients saw
 //! could have come from one map that carries out one operation after the other, each between its
 //! call and its return. An operation whose outcome is unknown may have happened at any moment
@@ -10,6 +12,8 @@
 //!
 //! [`history`] what happened, also as JSON lines; [`conditions`] what an operation says about each
 //! key; [`mod@search`] the search.
+
+#![forbid(unsafe_code)]
 
 pub mod conditions;
 pub mod history;

@@ -1,7 +1,7 @@
 //! Our own search over histories in files, one verdict a line, in the words of `judge/`: for
 //! comparing the two (`scripts/judge --compare`).
 
-use perdura_simulator::linearizability::{DEFAULT_BUDGET, History, Verdict, check};
+use perdura_oracle::{DEFAULT_BUDGET, History, Verdict, check};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {

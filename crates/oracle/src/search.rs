@@ -9,7 +9,6 @@
 //! - configurations seen before are not visited again.
 
 use super::conditions::{Prepared, Value};
-use crate::random::mix;
 use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hasher};
 
@@ -77,6 +76,14 @@ impl Hasher for Mixed {
 struct Window {
     places: Vec<usize>,
     deadline: u64,
+}
+
+/// Spreads every bit of a word over all of them: the finisher of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+fn mix(word: u64) -> u64 {
+    let mut z = word;
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
 }
 
 fn word(domain: u64, number: u64) -> u128 {
