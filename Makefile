@@ -14,6 +14,11 @@ build:
 release:
 	$(CARGO) build --release --locked --bin perdura
 
+# The experiments' program, `target/release/perdura-lab`, and beside it the `perdura` that it measures.
+.PHONY: lab
+lab: release
+	$(CARGO) build --release --locked --bin perdura-lab
+
 # A cluster of real processes on loopback, with its data in $(DIR); Ctrl-C stops it.
 dev: build
 	target/fast/perdura dev $(DIR)
@@ -53,15 +58,15 @@ bench-peers: $(if $(PERDURA),,release)
 # kill -9 of one replica, of the leader, of all at once, 20 times each per kind of group, under load.
 .PHONY: kills
 kills:
-	PERDURA_ALL=1 PERDURA_ROUNDS=60 $(CARGO) test --profile fast --locked -p perdura --test main kills:: -- \
+	PERDURA_ALL=1 PERDURA_ROUNDS=60 $(CARGO) test --profile fast --locked -p perdura-cli --test main kills:: -- \
 	  --nocapture --test-threads 1
 
 # The same programs with what misbehaves built in: replicas that lie, memory that rots, mistakes made on purpose.
-# They take the place of those of `make build`.
+# `perdura` takes the place of that of `make build`.
 .PHONY: misbehaving
 misbehaving:
-	$(CARGO) build --profile fast --locked -p perdura -p perdura-chaos -p perdura-simulator \
-	  --features perdura/misbehave,perdura/seeded-bugs
+	$(CARGO) build --profile fast --locked -p perdura-cli -p perdura-lab -p perdura-chaos -p perdura-simulator \
+	  --features perdura-cli/misbehave,perdura-lab/seeded-bugs
 
 # Faults of every kind on a cluster of real processes, with a judge of what clients saw; an hour, or
 # for example `make chaos DURATION=120 GROUP="--crash 1" SERVICE=tuples SEED=7 ONLY=memory-rot`. The report is in $(OUT).

@@ -118,7 +118,7 @@ fn choose_kinds(options: &Options, make: Make, why: Option<&str>) -> Result<(Vec
             Some("libfaketime is not installed; scripts/chaos-setup does it")
         }
         Need::TestBuild if !lies => {
-            Some("the program is no test build; cargo build --features misbehave -p perdura")
+            Some("the program is no test build; cargo build --features misbehave -p perdura-cli")
         }
         Need::TestBuild if options.judged() && options.is_crash_only() => Some(
             "clients of a crash-only group may see it; --only memory-rot runs it without a judge",

@@ -1,11 +1,13 @@
-//! The allocator of `perdura`, and how long it keeps memory that is free. The only unsafe code of this crate.
+//! The allocator of `perdura` and `perdura-lab`, and how long it keeps memory that is free. The only unsafe code of this
+//! crate.
 
 use libmimalloc_sys::{mi_option_get, mi_option_set, mi_option_t};
 
-/// Replicas and simulated groups make and drop many small values. Faster at that than the system's, for
-/// a third more memory.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+/// Its type; a program names it as its own (`#[global_allocator]`).
+pub type Allocator = mimalloc::MiMalloc;
+
+/// It.
+pub const ALLOCATOR: Allocator = mimalloc::MiMalloc;
 
 /// `mi_option_purge_delay` of mimalloc's header: after so many milliseconds free memory goes back to the system. The
 /// wrapper gives no name to it.

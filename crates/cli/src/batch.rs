@@ -279,7 +279,7 @@ mod tests {
     fn the_id_comes_back_even_from_a_line_that_makes_no_sense() {
         let id = |text: &[u8]| {
             let content = || Content::Text(text.to_vec());
-            let of_store = parse::<perdura_cli::kv_json::Parsed>(content()).unwrap_err().0;
+            let of_store = parse::<crate::kv_json::Parsed>(content()).unwrap_err().0;
             let of_spaces = parse::<perdura_tuples::TupleCommand>(content()).unwrap_err().0;
             assert_eq!(of_store, of_spaces);
             of_store

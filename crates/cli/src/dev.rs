@@ -5,7 +5,7 @@ use crate::config::{CLIENT_FILE, CLUSTER_FILE, Cluster, KeyFile, ReplicaFile};
 use crate::connect::{connect, runtime};
 use crate::init::{Bounds, Place, ServiceName, Tuning, make};
 use crate::kv::call;
-use crate::local::{Group, Start, last_lines, replica_file};
+use crate::local::{Group, Start, last_lines, own_program, replica_file};
 use crate::{process, replica, space};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use bytes::Bytes;
@@ -77,7 +77,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         let _ = signals.send(Event::Stop(signal));
     })?;
     let start = Start { device: arguments.log_device, debug: false, profile: arguments.profile };
-    let mut group = Group::start(dir, cluster.replicas.len(), start)?;
+    let mut group = Group::start(&own_program()?, dir, cluster.replicas.len(), start)?;
     let of_client = cluster.clone();
     std::thread::Builder::new().name("client".into()).spawn(move || {
         let _ = events.send(Event::ReadBack(read_back(&of_client, &key)));

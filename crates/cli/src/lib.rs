@@ -1,8 +1,46 @@
-//! What the command reads that others wrote: the files of a cluster's directory, and the JSON lines
-//! of `perdura kv batch` and `perdura space batch`. A library of its own, so that the fuzz targets reach it.
+//! The commands of `perdura`, which operate a cluster: one module for each. The program itself is
+//! `main.rs`, which calls [`main`].
+//!
+//! Others take of it what they share with the commands: the experiments of `perdura-lab` clusters on this machine
+//! ([`local`], [`mod@bench`]) and arguments ([`connect`], [`init`]), the fuzz targets what is read that others wrote: the files of a
+//! cluster's directory ([`config`]), and the JSON lines of `perdura kv batch` and `perdura space batch`
+//! ([`kv_json`], [`space_json`]).
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
+/// Prints a line; if nobody reads it any more, there is nobody to tell.
+#[macro_export]
+macro_rules! say {
+    ($($text:tt)*) => {{
+        use std::io::Write;
+        let _ = writeln!(std::io::stdout(), $($text)*);
+    }};
+}
+
+pub mod allocator;
+mod batch;
+pub mod bench;
+mod client_keys;
+mod command;
 pub mod config;
+pub mod connect;
+mod dev;
+pub mod ending;
+mod format;
+pub mod init;
+mod inspect;
+mod kv;
+mod kv_batch;
 pub mod kv_json;
+pub mod local;
+#[cfg(feature = "misbehave")]
+mod misbehave;
+pub mod process;
+mod reinit;
+mod replica;
+mod space;
 pub mod space_json;
+pub mod status;
+
+pub use command::main;
+pub use ending::Usage;

@@ -46,7 +46,12 @@ pub struct Start {
     pub profile: bool,
 }
 
-fn start(dir: &Path, id: usize, how: Start) -> Result<Running> {
+/// This program's own file, which runs replicas too.
+pub fn own_program() -> Result<PathBuf> {
+    std::env::current_exe().context("cannot find this program's own file")
+}
+
+fn start(program: &Path, dir: &Path, id: usize, how: Start) -> Result<Running> {
     let config = replica_file(dir, id);
     let log = config.with_file_name("log.txt");
     let file = OpenOptions::new()
@@ -54,7 +59,6 @@ fn start(dir: &Path, id: usize, how: Start) -> Result<Running> {
         .append(true)
         .open(&log)
         .with_context(|| format!("cannot write {}", log.display()))?;
-    let program = std::env::current_exe().context("cannot find this program's own file")?;
     let mut command = Command::new(program);
     command
         .args(["replica", "--config"])
@@ -84,16 +88,18 @@ fn start(dir: &Path, id: usize, how: Start) -> Result<Running> {
 pub struct Group {
     /// By id.
     pub running: Vec<Running>,
+    program: PathBuf,
     dir: PathBuf,
     how: Start,
 }
 
 impl Group {
-    /// Starts all `n` replicas of the cluster in `dir`.
-    pub fn start(dir: &Path, n: usize, how: Start) -> Result<Group> {
-        let mut group = Group { running: Vec::new(), dir: dir.to_owned(), how };
+    /// Starts all `n` replicas of the cluster in `dir`; `program` is the file of `perdura`.
+    pub fn start(program: &Path, dir: &Path, n: usize, how: Start) -> Result<Group> {
+        let (program, dir) = (program.to_owned(), dir.to_owned());
+        let mut group = Group { running: Vec::new(), program, dir, how };
         for id in 0..n {
-            group.running.push(start(dir, id, how)?);
+            group.running.push(start(&group.program, &group.dir, id, how)?);
         }
         Ok(group)
     }
@@ -108,7 +114,7 @@ impl Group {
 
     /// Starts one again that was killed.
     pub fn restart(&mut self, id: usize) -> Result<()> {
-        self.running[id] = start(&self.dir, id, self.how)?;
+        self.running[id] = start(&self.program, &self.dir, id, self.how)?;
         Ok(())
     }
 

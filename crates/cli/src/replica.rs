@@ -38,9 +38,9 @@ pub struct Arguments {
     /// Stop when this process ends, which has to be the parent
     #[arg(long, value_name = "PID", hide = true)]
     parent: Option<u32>,
-    /// Lie: one of the strategies of `perdura simulate --liars`
+    /// Lie: one of the strategies of `perdura-lab simulate --liars`
     #[cfg(feature = "misbehave")]
-    #[arg(long, value_name = "STRATEGY", value_parser = crate::attack::parse_strategy)]
+    #[arg(long, value_name = "STRATEGY", value_parser = crate::misbehave::parse_strategy)]
     misbehave: Option<perdura_adversary::Strategy>,
 }
 
@@ -77,7 +77,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let service = cluster.service()?;
     #[cfg(feature = "misbehave")]
     if let Some(strategy) = arguments.misbehave {
-        let liar = crate::attack::liar(&config, strategy);
+        let liar = crate::misbehave::liar(&config, strategy);
         let liar = liar.with_context(|| format!("replica {id}"))?;
         let ran = match service {
             ServiceKind::KeyValue => {

@@ -1,5 +1,5 @@
 //! `perdura status`: asks each replica's HTTP endpoint, all at once, and waits for none longer than
-//! [`PATIENCE`].
+//! `PATIENCE`.
 
 use crate::config::{CLUSTER_FILE, Cluster};
 use anyhow::{Context, Result, bail, ensure};

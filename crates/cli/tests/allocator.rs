@@ -1,8 +1,10 @@
 //! A later release of the allocator may number its options in another way. In a process of its own, since options are
 //! set while there is one thread that uses them.
 
-#[path = "../src/allocator.rs"]
-mod allocator;
+use perdura_cli::allocator::{self, Allocator};
+
+#[global_allocator]
+static ALLOCATOR: Allocator = allocator::ALLOCATOR;
 
 #[test]
 fn the_option_is_the_one_that_is_meant() {

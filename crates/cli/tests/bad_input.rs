@@ -32,6 +32,8 @@ fn bad_flags_are_explained_with_exit_code_2() {
     let cases: &[(&[&str], &str)] = &[
         (&[], "Usage"),
         (&["unheard"], "unheard"),
+        (&["simulate", "--seed", "1"], "unrecognized subcommand 'simulate'"),
+        (&["bench", "paper", "dura-fig9"], "unrecognized subcommand 'paper'"),
         (&["init"], "DIR"),
         (&["init", "x", "--crash", "0"], "1..=8"),
         (&["init", "x", "--crash", "1", "--byzantine", "1"], "cannot be used with"),
@@ -48,7 +50,6 @@ fn bad_flags_are_explained_with_exit_code_2() {
         (&["replica", "--config", "x", "--log-device", "delay_ms=5"], "delay_ms=5,mb_s=130"),
         (&["replica", "--config", "x", "--log-device", "delay_ms=5,mb_s=0"], "from 0.1"),
         (&["dev", "x", "--log-device", "seek_ms=5,mb_s=1"], "seek_ms"),
-        (&["simulate", "--seed", "1", "--durability", "none"], "sync-naive"),
         (&["replica", "reinit", "--cluster", "x"], "--id"),
         (&["replica", "reinit", "--cluster", "x", "--id", "256"], "256"),
         (&["client", "add"], "NAME"),
@@ -68,9 +69,6 @@ fn bad_flags_are_explained_with_exit_code_2() {
         (&["bench", "put", "--cluster", "x", "--value-size", "1048577"], "1048577"),
         (&["bench", "put", "--cluster", "x", "--seconds", "0"], "86400"),
         (&["bench", "put", "--cluster", "x", "--clients", "2", "--connections", "3"], "3"),
-        (&["bench", "paper", "dura-fig8"], "dura-fig8"),
-        (&["bench", "paper", "dura-fig9", "--settings", "sync,fast"], "naive-disk"),
-        (&["bench", "paper", "dura-table1", "--callers", "0"], "0"),
         (&["inspect", "table", "x"], "table"),
         (&["status"], "--cluster"),
     ];
@@ -92,7 +90,6 @@ fn help_is_there_for_everything() {
         &["kv", "txn", "--help"],
         &["kv", "batch", "--help"],
         &["bench", "put", "--help"],
-        &["bench", "paper", "dura-fig9", "--help"],
         &["inspect", "log", "--help"],
         &["inspect", "checkpoint", "--help"],
     ] {
@@ -243,42 +240,4 @@ fn status_answers_when_nobody_is_there() {
     let status = cluster.status();
     assert_eq!(status.len(), 4);
     assert!(status.iter().all(|replica| replica["reachable"] == false));
-}
-
-#[test]
-fn simulate_repeats_itself_and_knows_its_flags() {
-    let simulate = |more: &[&str]| run(&[&["simulate", "--seed", "7"], more].concat());
-    let first = simulate(&["--steps", "500"]).ok();
-    assert!(first.contains("violations    0"), "{first}");
-    // All but the line that says how long it took.
-    let steady = |text: &str| {
-        text.lines().filter(|line| !line.starts_with("speed ")).map(str::to_owned).collect()
-    };
-    let again: Vec<String> = steady(&simulate(&["--steps", "500"]).ok());
-    assert_eq!(again, steady(&first));
-    let batch =
-        |jobs: &str| steady(&simulate(&["--steps", "300", "--seeds", "4", "--jobs", jobs]).ok());
-    let one: Vec<String> = batch("1");
-    assert_eq!(one, batch("3"));
-    simulate(&["--steps", "10", "--every-fault"]).failed(1, &["never", "MachineCrash"]);
-    let less = ["--without", "Wipe,MessageLoss", "--skip-faults", "1-3,5", "--clients", "1"];
-    let more = ["--callers", "1", "--keys", "1", "--simpler", "network,clocks", "--rate", "10"];
-    let long = ["--steps", "2000", "--trace", "-"];
-    let traced = simulate(&[&long[..], &less[..], &more[..]].concat()).ok();
-    assert!(traced.contains("is skipped") && traced.contains("faster than real time"), "{traced}");
-    let calm = simulate(&["--steps", "500", "--without", "all"]).ok();
-    assert!(calm.contains("faults        \n"), "{calm}");
-    simulate(&["--without", "Wipe", "--without-all-but", "Wipe"]).failed(2, &["--without"]);
-    let only = simulate(&["--steps", "3000", "--only", "Pause", "--without-all-but", "Pause"]).ok();
-    assert!(only.contains("faults        Pause "), "{only}");
-    simulate(&["--faults", "1,0", "--liars", "twins"]).failed(2, &["at most 0"]);
-    simulate(&["--liars", "twins,rebel,censor"]).failed(2, &["at most 2"]);
-    simulate(&["--without", "Rain"]).failed(2, &["MachineCrash"]);
-    simulate(&["--skip-faults", "9-7"]).failed(2, &["3,7-9"]);
-    simulate(&["--simpler", "life"]).failed(2, &["network"]);
-    simulate(&["--steps", "0"]).failed(2, &["--steps"]);
-    simulate(&["--faults", "1"]).failed(2, &["2,1"]);
-    simulate(&["--mode", "bliss"]).failed(2, &["liveness or safety"]);
-    simulate(&["--signatures", "none"]).failed(2, &["keyed-hash"]);
-    run(&["simulate"]).failed(2, &["--seed"]);
 }

@@ -8,5 +8,4 @@ mod common;
 mod kills;
 mod no_seeded_bugs;
 mod older;
-mod paper;
 mod space;

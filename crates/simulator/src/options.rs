@@ -118,7 +118,7 @@ impl Options {
 /// The command line that repeats the run.
 impl fmt::Display for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "perdura simulate --seed {} --steps {}", self.seed, self.steps)?;
+        write!(f, "perdura-lab simulate --seed {} --steps {}", self.seed, self.steps)?;
         if let Some(faults) = self.faults {
             write!(f, " --faults {},{}", faults.u(), faults.r())?;
         }

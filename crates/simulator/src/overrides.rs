@@ -1,5 +1,5 @@
 //! What a run leaves out of the plan that its seed stands for. A failing seed is shrunk by adding
-//! to this ([`crate::shrink`]), and `perdura simulate` takes all of it on the command line.
+//! to this ([`crate::shrink`]), and `perdura-lab simulate` takes all of it on the command line.
 //!
 //! Leaving something out never shifts what is drawn for the rest of the plan, and each fault event
 //! draws from a stream of its own. What comes of it still differs: that a smaller run fails like

@@ -1,15 +1,15 @@
 //! `perdura bench failover`: how long clients wait when the leader is gone, on a cluster of its own.
 
-use super::paper::live::{Guard, Live, Made};
-use super::paper::setting::Setting;
+use super::live::{Guard, Live, Made};
 use super::workload::Workload;
 use super::{load, parse_seconds, parse_value_size, round};
 use crate::config::{Cluster, KeyFile};
 use crate::connect::{connect, parse_duration, runtime};
 use crate::init::Bounds;
+use crate::local::own_program;
 use crate::process::{self, Fault};
 use crate::status::{self, aligned};
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use perdura_client::{Client, Options as CallOptions};
 use serde_json::{Value, json};
@@ -134,9 +134,8 @@ struct Measured {
 /// Runs the command.
 pub fn run(options: &Options) -> Result<ExitCode> {
     let faults = options.bounds.faults()?;
-    let setting = Setting::parse("sync").map_err(|error| anyhow!(error))?;
-    let live = Live::new()?;
-    let (guard, cluster, key) = live.start(&options.work, faults, &setting, Made::default())?;
+    let live = Live::new(own_program()?)?;
+    let (guard, cluster, key) = live.start(&options.work, faults, Made::default())?;
     let one = One { options, guard: &guard, cluster: &cluster, key: &key };
     let done = runtime()?.block_on(tokio::task::LocalSet::new().run_until(one.measure()));
     let measured = match done {

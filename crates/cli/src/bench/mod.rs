@@ -7,11 +7,11 @@
 
 mod failover;
 mod floor;
-mod load;
-mod paper;
+pub mod live;
+pub mod load;
 mod profile;
 mod report;
-mod workload;
+pub mod workload;
 
 use crate::connect::{ClusterArguments, connect, parse_duration, runtime};
 use crate::process::{self, cpu_time};
@@ -68,8 +68,6 @@ enum Command {
     /// What a write costs a cluster of its own, beside the sum of what it is made of on this machine
     #[command(after_help = floor::AFTER_HELP)]
     Floor(floor::Options),
-    /// Repeat an experiment of a paper, on clusters of its own
-    Paper(paper::Arguments),
 }
 
 /// What is asked of a cluster that runs.
@@ -133,21 +131,24 @@ impl Operation {
     }
 }
 
-fn parse_value_size(text: &str) -> Result<u32, String> {
+/// Bytes of a value on the command line, up to 1 MiB.
+pub fn parse_value_size(text: &str) -> Result<u32, String> {
     match text.parse::<u32>() {
         Ok(bytes) if bytes <= 1_048_576 => Ok(bytes),
         _ => Err("give a number of bytes from 0 to 1048576".to_owned()),
     }
 }
 
-fn parse_seconds(text: &str) -> Result<f64, String> {
+/// Seconds on the command line, up to a day.
+pub fn parse_seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.1..=86_400.0).contains(&seconds) => Ok(seconds),
         _ => Err("give a number from 0.1 to 86400".to_owned()),
     }
 }
 
-fn parse_rate(text: &str) -> Result<f64, String> {
+/// Operations in a second on the command line.
+pub fn parse_rate(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(rate) if (0.01..=10_000_000.0).contains(&rate) => Ok(rate),
         _ => Err("give a number from 0.01 to 10000000".to_owned()),
@@ -162,7 +163,6 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         Command::Mixed(load) => run_load(Operation::Mixed, load),
         Command::Failover(options) => failover::run(options),
         Command::Floor(options) => floor::run(options),
-        Command::Paper(arguments) => paper::run(arguments),
     }
 }
 
@@ -248,11 +248,13 @@ fn local_replicas(cluster: &crate::config::Cluster) -> Vec<u32> {
 }
 
 /// To a tenth.
-fn round(number: f64) -> f64 {
+#[must_use]
+pub fn round(number: f64) -> f64 {
     (number * 10.0).round() / 10.0
 }
 
 /// CPU time of all of them; none if there are none, or one has ended.
-fn cpu_of(pids: &[u32]) -> Option<Duration> {
+#[must_use]
+pub fn cpu_of(pids: &[u32]) -> Option<Duration> {
     (!pids.is_empty()).then(|| pids.iter().map(|pid| cpu_time(*pid)).sum()).flatten()
 }

@@ -2,15 +2,15 @@
 
 mod terms;
 
+use super::live::{Live, Made};
 use super::load::{self, Demand};
-use super::paper::live::{Live, Made};
-use super::paper::setting::Setting;
 use super::workload::Workload;
 use super::{cpu_of, parse_seconds, parse_value_size, round};
 use crate::connect::{connect, runtime};
 use crate::init::Bounds;
+use crate::local::own_program;
 use crate::status::{self, aligned};
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use perdura_protocol::Faults;
 use serde_json::json;
@@ -79,7 +79,7 @@ struct Line {
 /// Runs the command.
 pub fn run(options: &Options) -> Result<ExitCode> {
     let faults = options.bounds.faults()?;
-    let live = Live::new()?;
+    let live = Live::new(own_program()?)?;
     let measured = cluster(&live, options, faults)?;
     let load = Load {
         writes: (measured.writes_a_slot.round() as usize).max(1),
@@ -186,8 +186,7 @@ fn table(lines: &[Line], measured: &Measured) -> String {
 
 /// What a cluster of its own takes.
 fn cluster(live: &Live, options: &Options, faults: Faults) -> Result<Measured> {
-    let setting = Setting::parse("sync").map_err(|error| anyhow!(error))?;
-    let (guard, cluster, key) = live.start(&options.work, faults, &setting, Made::default())?;
+    let (guard, cluster, key) = live.start(&options.work, faults, Made::default())?;
     let measure = async {
         let clients = vec![connect(&cluster, &key)?];
         let workload = Rc::new(Workload::new(10_000, options.value_size as usize, 0)?);

@@ -1,7 +1,7 @@
 //! What this machine takes for each of the things that a write is made of: processor time, user and system, of
 //! this process, measured with the code that replicas run.
 
-use crate::bench::paper::live::Live;
+use crate::bench::live::Live;
 use crate::process::own_cpu;
 use anyhow::{Context, Result, anyhow, ensure};
 use bytes::Bytes;

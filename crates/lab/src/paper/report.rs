@@ -2,8 +2,8 @@
 
 use super::measure::{Curve, Point};
 use super::{Experiment, Options};
-use crate::config::cluster::service_text;
-use crate::status::aligned;
+use perdura_cli::config::cluster::service_text;
+use perdura_cli::status::aligned;
 use perdura_protocol::Faults;
 use perdura_protocol::configuration::ServiceKind;
 use serde_json::{Value, json};

@@ -1,7 +1,8 @@
-//! `perdura simulate --bug NAME`: runs with a mistake in them, to measure what is detected. Only in
+//! `perdura-lab simulate --bug NAME`: runs with a mistake in them, to measure what is detected. Only in
 //! builds with the feature `seeded-bugs`.
 
 use clap::Args;
+use perdura_cli::say;
 use perdura_protocol::seeded::Bug;
 
 /// Which mistake.

@@ -2,16 +2,16 @@
 //! is removed: dropped when a measurement is done or failed, taken away on SIGINT or SIGTERM; and
 //! children that outlive a `kill -9` of this process end by themselves.
 
-use super::Setting;
 use crate::config::{CLIENT_FILE, Cluster, KeyFile, ReplicaFile};
 use crate::init::{Place, Tuning, make};
 use crate::local::{Group, Start, replica_file};
 use crate::process;
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use perdura_protocol::Faults;
-use perdura_protocol::configuration::ServiceKind;
+use perdura_protocol::configuration::{Durability, ServiceKind};
 use perdura_replica::node::StateTransfer;
-use std::path::Path;
+use perdura_replica::runtime::LogDevice;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tempfile::TempDir;
 
@@ -22,8 +22,12 @@ struct Running {
 }
 
 /// What kind of cluster.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub struct Made {
+    /// How its replicas log.
+    pub durability: Durability,
+    /// On what, besides the disk that is there.
+    pub device: Option<LogDevice>,
     /// What it replicates.
     pub service: ServiceKind,
     /// Its parameters.
@@ -34,9 +38,26 @@ pub struct Made {
     pub debug: bool,
 }
 
+impl Default for Made {
+    fn default() -> Made {
+        Made {
+            durability: Durability::Sync,
+            device: None,
+            service: ServiceKind::default(),
+            tuning: Tuning::default(),
+            transfer: StateTransfer::default(),
+            debug: false,
+        }
+    }
+}
+
 /// Where it is, so that a signal finds it; and a directory that something else uses.
 #[derive(Clone, Default)]
-pub struct Live(Arc<Mutex<Option<Running>>>, Arc<Mutex<Option<TempDir>>>);
+pub struct Live {
+    program: PathBuf,
+    running: Arc<Mutex<Option<Running>>>,
+    directory: Arc<Mutex<Option<TempDir>>>,
+}
 
 /// Stops it when the measurement ends.
 pub struct Guard(Live);
@@ -58,9 +79,10 @@ fn directory(work: &Path) -> Result<TempDir> {
 }
 
 impl Live {
-    /// None yet. A signal from now on ends the process, and first what is running then.
-    pub fn new() -> Result<Live> {
-        let live = Live::default();
+    /// None yet; `program` is the file of `perdura`. A signal from now on ends the process, and first what is
+    /// running then.
+    pub fn new(program: PathBuf) -> Result<Live> {
+        let live = Live { program, ..Live::default() };
         let to_stop = live.clone();
         process::on_stop(move |signal| {
             // Nothing is started any more while this is held, and it is held to the end.
@@ -77,11 +99,11 @@ impl Live {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Running>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock_directory(&self) -> MutexGuard<'_, Option<TempDir>> {
-        self.1.lock().unwrap_or_else(PoisonError::into_inner)
+        self.directory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Does something in a directory of its own in `work`, which is gone afterwards, or when a signal ends the process.
@@ -98,23 +120,22 @@ impl Live {
         &self,
         work: &Path,
         faults: Faults,
-        setting: &Setting,
         made: Made,
     ) -> Result<(Guard, Cluster, KeyFile)> {
         let mut running = self.lock();
         let directory = directory(work)?;
         let dir = directory.path().join("cluster");
         let places = Place::all(faults.n(), &[], None, false)?;
-        let Made { service, tuning, transfer, debug } = made;
-        let cluster = make(&dir, faults, setting.durability, service, tuning, &places)?;
+        let Made { durability, device, service, tuning, transfer, debug } = made;
+        let cluster = make(&dir, faults, durability, service, tuning, &places)?;
         let key = KeyFile::load(&dir.join(CLIENT_FILE))?;
         for id in 0..faults.n() {
             let path = replica_file(&dir, id);
             let file = ReplicaFile { state_transfer: transfer, ..ReplicaFile::load(&path)? };
             file.store(&path)?;
         }
-        let device = setting.log_device().map_err(|error| anyhow!(error))?;
-        let group = Group::start(&dir, faults.n(), Start { device, debug, profile: false })?;
+        let start = Start { device, debug, profile: false };
+        let group = Group::start(&self.program, &dir, faults.n(), start)?;
         *running = Some(Running { group, _directory: directory });
         Ok((Guard(self.clone()), cluster, key))
     }

@@ -144,8 +144,8 @@ pub fn lines(title: &str, curves: &[Curve]) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::paper::Setting;
-    use crate::bench::paper::measure::{Point, Sample};
+    use crate::paper::Setting;
+    use crate::paper::measure::{Point, Sample};
 
     fn curve(name: &str, figures: &[(u32, f64)]) -> Curve {
         let point = |(callers, throughput_ops_s): &(u32, f64)| {

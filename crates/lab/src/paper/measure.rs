@@ -3,15 +3,15 @@
 //! Every round measures each setting once, on a cluster that is new, so that whatever else the machine
 //! does meets all of them; what is reported is the median over the rounds.
 
-use super::live::{Guard, Live, Made};
 use super::{Options, Setting};
-use crate::bench::load::{self, Demand};
-use crate::bench::workload::Workload;
-use crate::bench::{cpu_of, round};
-use crate::config::keys::fresh_key;
-use crate::config::{Cluster, KeyFile, files};
-use crate::connect::{administrator, connect, runtime};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
+use perdura_cli::bench::live::{Guard, Live, Made};
+use perdura_cli::bench::load::{self, Demand};
+use perdura_cli::bench::workload::Workload;
+use perdura_cli::bench::{cpu_of, round};
+use perdura_cli::config::keys::fresh_key;
+use perdura_cli::config::{Cluster, KeyFile, files};
+use perdura_cli::connect::{administrator, connect, runtime};
 use perdura_client::Client;
 use perdura_protocol::configuration::ServiceKind;
 use perdura_protocol::{AdminCommand, Faults};
@@ -122,8 +122,13 @@ pub fn measure(
         for (index, curve) in curves.iter_mut().enumerate() {
             let name = curve.setting.name;
             eprintln!("round {number} of {rounds}, setting {} of {count}: {name}", index + 1);
-            let made = Made { service: options.service.kind(), ..Made::default() };
-            let (guard, cluster, key) = live.start(&options.work, faults, &curve.setting, made)?;
+            let made = Made {
+                durability: curve.setting.durability,
+                device: curve.setting.log_device().map_err(|error| anyhow!(error))?,
+                service: options.service.kind(),
+                ..Made::default()
+            };
+            let (guard, cluster, key) = live.start(&options.work, faults, made)?;
             let run = run(&guard, &cluster, &key, curve, options);
             let done = runtime()?.block_on(tokio::task::LocalSet::new().run_until(run));
             // If a replica has ended, that is why.

@@ -6,12 +6,13 @@ mod plot;
 mod report;
 mod run;
 
-use super::live::Live;
-use crate::bench::{parse_rate, parse_seconds, parse_value_size};
-use crate::connect::parse_duration;
-use crate::init::{Bounds, ScheduleName};
 use anyhow::{Context, Result};
 use clap::Args;
+use perdura_cli::bench::live::Live;
+use perdura_cli::bench::{parse_rate, parse_seconds, parse_value_size};
+use perdura_cli::connect::parse_duration;
+use perdura_cli::init::{Bounds, ScheduleName};
+use perdura_cli::say;
 use perdura_replica::node::StateTransfer;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -172,24 +173,29 @@ impl Options {
 }
 
 /// What clients see while checkpoints are stored.
-pub fn checkpoints(options: &Options) -> Result<ExitCode> {
-    run(Scene::Checkpoints, options, &[StateTransfer::default()])
+pub fn checkpoints(program: PathBuf, options: &Options) -> Result<ExitCode> {
+    run(Scene::Checkpoints, program, options, &[StateTransfer::default()])
 }
 
 /// What clients see while a replica takes the state over.
-pub fn recovery(options: &RecoveryOptions) -> Result<ExitCode> {
+pub fn recovery(program: PathBuf, options: &RecoveryOptions) -> Result<ExitCode> {
     let transfers = match options.transfers.as_slice() {
         [] => &StateTransfer::ALL,
         given => given,
     };
-    run(Scene::Recovery, &options.options, transfers)
+    run(Scene::Recovery, program, &options.options, transfers)
 }
 
-fn run(scene: Scene, options: &Options, transfers: &[StateTransfer]) -> Result<ExitCode> {
+fn run(
+    scene: Scene,
+    program: PathBuf,
+    options: &Options,
+    transfers: &[StateTransfer],
+) -> Result<ExitCode> {
     let faults = options.bounds.faults()?;
     std::fs::create_dir_all(&options.out)
         .with_context(|| format!("cannot make {}", options.out.display()))?;
-    let live = Live::new()?;
+    let live = Live::new(program)?;
     let mut courses = Vec::new();
     let mut rate = options.rate;
     for round in 1..=options.rounds {

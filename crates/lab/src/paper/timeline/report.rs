@@ -2,7 +2,7 @@
 
 use super::run::Course;
 use super::{Options, Scene, Variant, WINDOW_S};
-use crate::status::aligned;
+use perdura_cli::status::aligned;
 use perdura_protocol::Faults;
 use serde_json::{Value, json};
 

@@ -1,7 +1,7 @@
 //! The experiments of the papers, in the small: what they write, and what they leave behind.
 
-use crate::common;
-use crate::common::{drawn, program, replicas_in, send_signal, wait_for, wait_for_end};
+use crate::processes::{Ran, drawn, replicas_in, send_signal, wait_for, wait_for_end};
+use crate::program;
 use serde_json::{Value, json};
 use std::process::Stdio;
 
@@ -12,11 +12,11 @@ fn an_experiment_writes_a_table_json_and_a_picture() {
     std::fs::create_dir(&work).unwrap();
     for (name, settings) in [("dura-table1", "sync-ssd,naive"), ("dura-fig9", "none")] {
         let mut command = program();
-        command.args(["bench", "paper", name, "--crash", "1", "--settings", settings]);
+        command.args(["paper", name, "--crash", "1", "--settings", settings]);
         command.args(["--callers", "2,1,80", "--value-size", "100", "--keys", "50"]);
         command.args(["--seconds", "0.2", "--rounds", "2"]);
         command.arg("--work").arg(&work).arg("--out").arg(&out);
-        let table = common::Ran::from(command.output().unwrap()).ok();
+        let table = Ran::from(command.output().unwrap()).ok();
         let text = std::fs::read_to_string(out.join(format!("{name}.json"))).unwrap();
         let result: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(result["experiment"], name);
@@ -60,11 +60,11 @@ fn an_experiment_writes_a_table_json_and_a_picture() {
 fn tuples_are_inserted_instead_of_values() {
     let directory = tempfile::tempdir().unwrap();
     let mut command = program();
-    command.args(["bench", "paper", "dura-fig9", "--service", "tuples", "--crash", "1"]);
+    command.args(["paper", "dura-fig9", "--service", "tuples", "--crash", "1"]);
     command.args(["--settings", "none,naive-disk", "--callers", "1,8"]);
     command.args(["--seconds", "0.3", "--rounds", "1"]);
     command.arg("--work").arg(directory.path()).arg("--out").arg(directory.path());
-    let table = common::Ran::from(command.output().unwrap()).ok();
+    let table = Ran::from(command.output().unwrap()).ok();
     assert!(table.contains("1000 B tuple inserts") && table.contains("14739"), "{table}");
     let text = std::fs::read(directory.path().join("dura-fig9-tuples.json")).unwrap();
     let result: Value = serde_json::from_slice(&text).unwrap();
@@ -87,10 +87,10 @@ fn what_happens_over_time_is_written_down_with_checkpoints_and_a_recovery() {
     let fig11 = ("dura-fig11", ["sequential, collaborative", "sequential, single-sender"]);
     for (name, compared) in drawn(&[fig10, fig11]) {
         let mut command = program();
-        command.args(["bench", "paper", name, "--crash", "1", "--state-mb", "3", "--rate", "400"]);
+        command.args(["paper", name, "--crash", "1", "--state-mb", "3", "--rate", "400"]);
         command.args(["--checkpoint-mib", "1", "--seconds", "4", "--warm-up", "0.5"]);
         command.arg("--work").arg(&work).arg("--out").arg(&out);
-        let table = common::Ran::from(command.output().unwrap()).ok();
+        let table = Ran::from(command.output().unwrap()).ok();
         assert!(compared.iter().all(|what| table.matches(what).count() >= 2), "{table}");
         let text = std::fs::read_to_string(out.join(format!("{name}.json"))).unwrap();
         let result: Value = serde_json::from_str(&text).unwrap();
@@ -130,7 +130,7 @@ fn what_happens_over_time_is_written_down_with_checkpoints_and_a_recovery() {
 fn a_signal_ends_its_processes_and_removes_its_directories() {
     let directory = tempfile::tempdir().unwrap();
     let mut command = program();
-    command.args(["bench", "paper", "dura-table1", "--crash", "1", "--settings", "none"]);
+    command.args(["paper", "dura-table1", "--crash", "1", "--settings", "none"]);
     command.args(["--callers", "4", "--keys", "50", "--seconds", "600"]);
     command.arg("--work").arg(directory.path()).arg("--out").arg(directory.path().join("out"));
     let mut bench = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();

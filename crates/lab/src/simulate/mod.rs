@@ -1,12 +1,12 @@
-//! `perdura simulate`: whole groups on virtual time, from one seed each.
+//! `perdura-lab simulate`: whole groups on virtual time, from one seed each.
 
 mod batch;
 
-use crate::Usage;
-use crate::init::parse_faults;
 use anyhow::{Context, Result};
 use clap::Args;
 use perdura_adversary::{Attack, Strategy};
+use perdura_cli::init::parse_faults;
+use perdura_cli::{Usage, say};
 use perdura_protocol::configuration::{Durability, Schedule, ServiceKind};
 use perdura_protocol::{Faults, Scheme};
 use perdura_replica::node::StateTransfer;
@@ -494,7 +494,7 @@ mod tests {
         none.overrides.without = FaultKind::ALL.into();
         for options in [printed, few, none, Options::new(1, 10_000)] {
             let line = options.to_string();
-            let words = line.strip_prefix("perdura ").unwrap().split_whitespace();
+            let words = line.strip_prefix("perdura-lab ").unwrap().split_whitespace();
             let read = Line::try_parse_from(words).unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(super::options(&read.arguments, options.seed), options, "{line}");
         }

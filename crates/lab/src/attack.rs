@@ -1,21 +1,17 @@
-//! `perdura attack` and `perdura replica --misbehave`, in test builds only (feature `misbehave`):
-//! a client that attacks and replicas that lie, on real links.
+//! `perdura-lab attack`: a client that attacks, on real links.
 
-use crate::connect::{ClusterArguments, parse_duration};
-use crate::process::on_stop;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use bytes::Bytes;
 use clap::Args;
-use perdura_adversary::{Arms, Attack, Attacker, Insider, Liar, Shadow, Strategy, Twin};
-use perdura_execution::Service;
+use perdura_adversary::{Arms, Attack, Attacker};
+use perdura_cli::connect::{ClusterArguments, parse_duration};
+use perdura_cli::process::on_stop;
+use perdura_cli::say;
 use perdura_protocol::configuration::ServiceKind;
-use perdura_protocol::{ClusterId, Digest, Encode, PublicKey, ReplicaId, Scheme, Time};
-use perdura_replica::node::{Boot, Found, Interceptor, Now};
-use perdura_replica::runtime::ReplicaConfig;
+use perdura_protocol::{ClusterId, Digest, Encode, PublicKey, ReplicaId};
 use perdura_simulator::world::writing;
-use perdura_store::{Store, limits};
+use perdura_store::limits;
 use perdura_transport::{Bounds, Hello, Identity, Link, Received, Role, connect_address};
-use perdura_tuples::TupleSpaces;
 use std::io::{ErrorKind, Read};
 use std::net::TcpStream;
 use std::process::ExitCode;
@@ -29,7 +25,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 pub struct Arguments {
     #[command(flatten)]
     cluster: ClusterArguments,
-    /// One of the attacks of `perdura simulate --attacks`
+    /// One of the attacks of `perdura-lab simulate --attacks`
     #[arg(long, value_name = "ATTACK", value_parser = parse_attack)]
     attack: Attack,
     /// For how long
@@ -40,62 +36,9 @@ pub struct Arguments {
     pause: Option<Duration>,
 }
 
-/// The strategy with a name.
-pub fn parse_strategy(name: &str) -> Result<Strategy, String> {
-    let names = || Strategy::ALL.map(Strategy::name).join(", ");
-    Strategy::parse(name).ok_or_else(|| format!("give one of: {}", names()))
-}
-
 fn parse_attack(name: &str) -> Result<Attack, String> {
     let names = || Attack::ALL.map(Attack::name).join(", ");
     Attack::parse(name).ok_or_else(|| format!("give one of: {}", names()))
-}
-
-/// A liar in the name of a replica.
-///
-/// # Errors
-/// When its twin does not boot.
-pub fn liar(config: &ReplicaConfig, strategy: Strategy) -> Result<Box<dyn Interceptor>> {
-    let insider = Insider {
-        me: config.id,
-        faults: config.parameters.faults,
-        cluster: config.parameters.cluster,
-        keys: vec![(config.id, config.key.clone())],
-        configurations: vec![config.genesis.configuration.clone()],
-        coin: 1,
-    };
-    let mut liar = Liar::new(insider, strategy, u64::from(config.id.0) + 1);
-    if strategy == Strategy::Twins {
-        let limit = config.parameters.state_limit_bytes;
-        let service = ServiceKind::of(&config.parameters.service);
-        liar = liar.with_twin(match service.context("a twin runs kv or tuples")? {
-            ServiceKind::KeyValue => twin(config, move || Store::new(limit)),
-            ServiceKind::TupleSpaces => twin(config, move || TupleSpaces::new(limit)),
-        }?);
-    }
-    Ok(Box::new(liar))
-}
-
-/// A second replica with the same key and service.
-fn twin<S: Service>(
-    config: &ReplicaConfig,
-    make_service: impl Fn() -> S + Send + 'static,
-) -> Result<Box<dyn Shadow + Send>> {
-    let boot = Boot {
-        me: config.id,
-        key: config.key.clone(),
-        scheme: Scheme::Ed25519,
-        parameters: config.parameters.clone(),
-        genesis: config.genesis.clone(),
-        latest: config.latest.clone(),
-        entropy: [7; 32],
-        make_service: Box::new(make_service),
-        found: Found::default(),
-        backlog_bytes: perdura_replica::node::BACKLOG_BYTES,
-        state_transfer: Default::default(),
-    };
-    let now = Now { monotonic_ms: 86_400_000, wall: Time(1) };
-    Ok(Box::new(Twin::new(boot, now).context("the second copy of the replica")?))
 }
 
 /// A connection to one replica, dialled again when it breaks.

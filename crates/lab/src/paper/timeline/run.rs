@@ -2,16 +2,15 @@
 
 use super::checkpoints::{self, GivenUp, Stored, second_of_day};
 use super::{Options, SPAN_S, Scene, Variant, WINDOW_S};
-use crate::bench::load::{self, Demand, Ended, Measured};
-use crate::bench::paper::live::{Guard, Live, Made};
-use crate::bench::paper::measure::{LOADING, SESSION_CALLERS};
-use crate::bench::paper::setting::Setting;
-use crate::bench::workload::Workload;
-use crate::config::{Cluster, KeyFile};
-use crate::connect::{connect, runtime};
-use crate::init::Tuning;
-use crate::status;
+use crate::paper::measure::{LOADING, SESSION_CALLERS};
 use anyhow::{Context, Result, anyhow, ensure};
+use perdura_cli::bench::live::{Guard, Live, Made};
+use perdura_cli::bench::load::{self, Demand, Ended, Measured};
+use perdura_cli::bench::workload::Workload;
+use perdura_cli::config::{Cluster, KeyFile};
+use perdura_cli::connect::{connect, runtime};
+use perdura_cli::init::Tuning;
+use perdura_cli::status;
 use perdura_client::Client;
 use perdura_protocol::Faults;
 use std::future::poll_fn;
@@ -190,11 +189,10 @@ pub fn run(
     rate: Option<f64>,
     options: &Options,
 ) -> Result<Course> {
-    let setting = Setting::parse("sync").map_err(|error| anyhow!(error))?;
     let Variant { schedule, transfer } = variant;
     let tuning = Tuning::for_checkpoints(schedule, options.checkpoint_mib());
     let made = Made { tuning, transfer, debug: true, ..Made::default() };
-    let (guard, cluster, key) = live.start(&options.work, faults, &setting, made)?;
+    let (guard, cluster, key) = live.start(&options.work, faults, made)?;
     let one = One { scene, variant, rate, options, guard: &guard, cluster: &cluster, key: &key };
     let done = runtime()?.block_on(tokio::task::LocalSet::new().run_until(one.measure()));
     // If a replica has ended, that is why.
@@ -408,7 +406,7 @@ async fn ask(cluster: &Cluster) -> Result<Vec<Result<status::Report>>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::init::ScheduleName;
+    use perdura_cli::init::ScheduleName;
     use perdura_replica::node::StateTransfer;
 
     fn course(ended: &[(f64, f64)], recovery: Option<Recovery>) -> Course {

@@ -1,20 +1,21 @@
-//! `perdura bench paper`: the experiments of the papers that Perdura unifies, each one command, on
+//! `perdura-lab paper`: the experiments of the papers that Perdura unifies, each one command, on
 //! clusters of its own on this machine.
 
-pub mod live;
 mod measure;
 mod plot;
 mod report;
-pub mod setting;
+mod setting;
 mod timeline;
 
-use super::{parse_seconds, parse_value_size};
-use crate::connect::parse_duration;
-use crate::init::{Bounds, ServiceName};
+use crate::replicas;
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
-use live::Live;
 use measure::Curve;
+use perdura_cli::bench::live::Live;
+use perdura_cli::bench::{parse_seconds, parse_value_size};
+use perdura_cli::connect::parse_duration;
+use perdura_cli::init::{Bounds, ServiceName};
+use perdura_cli::say;
 use setting::{SETTINGS, Setting};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -41,6 +42,9 @@ memory in a group of four.";
 /// Repeats an experiment of a paper, on clusters of its own on this machine.
 #[derive(Args)]
 pub struct Arguments {
+    /// The program whose replicas are measured [default: `perdura` beside this program]
+    #[arg(long, value_name = "FILE", global = true)]
+    perdura: Option<PathBuf>,
     #[command(subcommand)]
     command: Command,
 }
@@ -143,12 +147,17 @@ impl Options {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let (experiment, options) = match &arguments.command {
-        Command::DuraTable1(options) => (Experiment::DuraTable1, options),
-        Command::DuraFig9(options) => (Experiment::DuraFig9, options),
-        Command::DuraFig10(options) => return timeline::checkpoints(options),
-        Command::DuraFig11(options) => return timeline::recovery(options),
-    };
+    let program = replicas::program(arguments.perdura.as_deref())?;
+    match &arguments.command {
+        Command::DuraTable1(options) => compare(Experiment::DuraTable1, program, options),
+        Command::DuraFig9(options) => compare(Experiment::DuraFig9, program, options),
+        Command::DuraFig10(options) => timeline::checkpoints(program, options),
+        Command::DuraFig11(options) => timeline::recovery(program, options),
+    }
+}
+
+/// Measures all settings.
+fn compare(experiment: Experiment, program: PathBuf, options: &Options) -> Result<ExitCode> {
     let faults = options.bounds.faults()?;
     let settings =
         if options.settings.is_empty() { SETTINGS.to_vec() } else { options.settings.clone() };
@@ -158,7 +167,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     };
     std::fs::create_dir_all(&options.out)
         .with_context(|| format!("cannot make {}", options.out.display()))?;
-    let curves = measure::measure(&Live::new()?, faults, &settings, callers, options)?;
+    let curves = measure::measure(&Live::new(program)?, faults, &settings, callers, options)?;
     let what = match options.service {
         ServiceName::Kv => "writes",
         ServiceName::Tuples => "tuple inserts",

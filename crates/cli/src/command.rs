@@ -1,0 +1,57 @@
+//! The command line of `perdura`: which command it asks for.
+
+use crate::{bench, client_keys, dev, ending, init, inspect, kv, replica, space, status};
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// A replicated store that stays available while up to u of its replicas fail, and correct while
+/// up to r of them lie.
+#[derive(Parser)]
+#[command(name = "perdura", version, max_term_width = 100)]
+#[command(
+    after_help = "Start with `perdura dev`: it makes a cluster, runs it, and says what to try.\n\
+                        Exit codes: 0 done, 1 failed, 2 used wrongly."
+)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Make the files of a new cluster: keys, configuration, formatted data directories
+    Init(init::Arguments),
+    /// Run a whole cluster on this machine, for trying out
+    Dev(dev::Arguments),
+    /// Run one replica, or replace one that lost its disk
+    Replica(replica::Arguments),
+    /// Certify and revoke client keys, while the cluster runs
+    Client(client_keys::Arguments),
+    /// Read and write the store
+    Kv(kv::Arguments),
+    /// Read, write, and wait for tuples
+    Space(space::Arguments),
+    /// How each replica stands
+    Status(status::Arguments),
+    /// Measure throughput, latency and CPU per operation
+    Bench(bench::Arguments),
+    /// What is on a replica's disk, record by record, verifying checksums
+    Inspect(inspect::Arguments),
+}
+
+/// Does what the command line of `perdura` asks for, and tells of what went wrong.
+#[must_use]
+pub fn main() -> ExitCode {
+    let done = match Arguments::parse().command {
+        Command::Init(arguments) => init::run(&arguments),
+        Command::Dev(arguments) => dev::run(&arguments),
+        Command::Replica(arguments) => replica::run(&arguments),
+        Command::Client(arguments) => client_keys::run(&arguments),
+        Command::Kv(arguments) => kv::run(arguments),
+        Command::Space(arguments) => space::run(arguments),
+        Command::Status(arguments) => status::run(&arguments),
+        Command::Bench(arguments) => bench::run(&arguments),
+        Command::Inspect(arguments) => inspect::run(&arguments),
+    };
+    ending::exit_code("perdura", done)
+}

@@ -1,0 +1,64 @@
+//! `perdura replica --misbehave`, in test builds only (feature `misbehave`): replicas that lie, on real links.
+
+use anyhow::{Context, Result};
+use perdura_adversary::{Insider, Liar, Shadow, Strategy, Twin};
+use perdura_execution::Service;
+use perdura_protocol::configuration::ServiceKind;
+use perdura_protocol::{Scheme, Time};
+use perdura_replica::node::{Boot, Found, Interceptor, Now};
+use perdura_replica::runtime::ReplicaConfig;
+use perdura_store::Store;
+use perdura_tuples::TupleSpaces;
+
+/// The strategy with a name.
+pub fn parse_strategy(name: &str) -> Result<Strategy, String> {
+    let names = || Strategy::ALL.map(Strategy::name).join(", ");
+    Strategy::parse(name).ok_or_else(|| format!("give one of: {}", names()))
+}
+
+/// A liar in the name of a replica.
+///
+/// # Errors
+/// When its twin does not boot.
+pub fn liar(config: &ReplicaConfig, strategy: Strategy) -> Result<Box<dyn Interceptor>> {
+    let insider = Insider {
+        me: config.id,
+        faults: config.parameters.faults,
+        cluster: config.parameters.cluster,
+        keys: vec![(config.id, config.key.clone())],
+        configurations: vec![config.genesis.configuration.clone()],
+        coin: 1,
+    };
+    let mut liar = Liar::new(insider, strategy, u64::from(config.id.0) + 1);
+    if strategy == Strategy::Twins {
+        let limit = config.parameters.state_limit_bytes;
+        let service = ServiceKind::of(&config.parameters.service);
+        liar = liar.with_twin(match service.context("a twin runs kv or tuples")? {
+            ServiceKind::KeyValue => twin(config, move || Store::new(limit)),
+            ServiceKind::TupleSpaces => twin(config, move || TupleSpaces::new(limit)),
+        }?);
+    }
+    Ok(Box::new(liar))
+}
+
+/// A second replica with the same key and service.
+fn twin<S: Service>(
+    config: &ReplicaConfig,
+    make_service: impl Fn() -> S + Send + 'static,
+) -> Result<Box<dyn Shadow + Send>> {
+    let boot = Boot {
+        me: config.id,
+        key: config.key.clone(),
+        scheme: Scheme::Ed25519,
+        parameters: config.parameters.clone(),
+        genesis: config.genesis.clone(),
+        latest: config.latest.clone(),
+        entropy: [7; 32],
+        make_service: Box::new(make_service),
+        found: Found::default(),
+        backlog_bytes: perdura_replica::node::BACKLOG_BYTES,
+        state_transfer: Default::default(),
+    };
+    let now = Now { monotonic_ms: 86_400_000, wall: Time(1) };
+    Ok(Box::new(Twin::new(boot, now).context("the second copy of the replica")?))
+}

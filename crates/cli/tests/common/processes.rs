@@ -1,0 +1,93 @@
+//! What tests of a program need that know nothing of the program: what became of a run, polling, draws. Those of
+//! `perdura-lab` use it too.
+
+use std::path::Path;
+use std::process::{Child, Command, Output};
+use std::time::{Duration, Instant};
+
+/// Nothing that a test waits for takes this long on any machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What became of a run of the program.
+#[derive(Debug)]
+pub struct Ran {
+    pub code: Option<i32>,
+    pub out: String,
+    pub error: String,
+}
+
+impl From<Output> for Ran {
+    fn from(output: Output) -> Ran {
+        Ran {
+            code: output.status.code(),
+            out: String::from_utf8(output.stdout).unwrap(),
+            error: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+}
+
+impl Ran {
+    /// That it succeeded; gives its output.
+    #[track_caller]
+    pub fn ok(self) -> String {
+        assert_eq!(self.code, Some(0), "{self:?}");
+        self.out
+    }
+
+    /// That it ended with `code`, and said all of `words` on standard error.
+    #[track_caller]
+    pub fn failed(&self, code: i32, words: &[&str]) {
+        assert_eq!(self.code, Some(code), "{self:?}");
+        for word in words {
+            assert!(self.error.contains(word), "no {word:?} in {self:?}");
+        }
+    }
+}
+
+/// Asks until there is an answer.
+#[track_caller]
+pub fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Waits for the end of a process.
+#[track_caller]
+pub fn wait_for_end(child: &mut Child) -> std::process::ExitStatus {
+    wait_for("the end of a process", || child.try_wait().unwrap())
+}
+
+pub fn send_signal(child: &Child, signal: &str) {
+    let sent = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+}
+
+/// Replicas of clusters in this directory that run.
+pub fn replicas_in(work: &Path) -> usize {
+    let work = work.to_str().unwrap();
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let command = |entry: std::fs::DirEntry| std::fs::read(entry.path().join("cmdline")).ok();
+    let lines =
+        processes.filter_map(command).map(|line| String::from_utf8_lossy(&line).into_owned());
+    lines.filter(|line| line.contains("replica") && line.contains(work)).count()
+}
+
+/// What a test draws from: `PERDURA_SEED`, which `make test` takes from the commit, so that a rerun repeats it.
+pub fn seed() -> u64 {
+    let given = std::env::var("PERDURA_SEED").ok();
+    given.map_or(1, |text| text.parse().expect("PERDURA_SEED is a number"))
+}
+
+/// Of what takes long the one that the seed draws; all of it with `PERDURA_ALL=1`.
+pub fn drawn<T: Copy>(all: &[T]) -> Vec<T> {
+    if std::env::var_os("PERDURA_ALL").is_some() {
+        return all.to_vec();
+    }
+    vec![all[(seed() % all.len() as u64) as usize]]
+}

@@ -1,0 +1,15 @@
+//! A normal build knows nothing of seeded bugs: not the option, not one of their names.
+
+#![cfg(not(feature = "seeded-bugs"))]
+
+use crate::run;
+
+#[test]
+fn a_normal_build_has_no_seeded_bugs() {
+    run(&["simulate", "--seed", "1", "--bug", "lower-lock-wins"]).failed(2, &["--bug"]);
+    let bytes = std::fs::read(env!("CARGO_BIN_EXE_perdura-lab")).unwrap();
+    for name in ["lower-lock-wins", "quorum-off-by-one", "list-bugs"] {
+        let found = bytes.windows(name.len()).any(|part| part == name.as_bytes());
+        assert!(!found, "{name} is in the binary");
+    }
+}
