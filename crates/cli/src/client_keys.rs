@@ -4,11 +4,11 @@
 //! run that was interrupted can be repeated and nothing is registered whose key is lost.
 
 use crate::Usage;
-use crate::config::keys::fresh_key;
-use crate::config::{CLUSTER_FILE, Cluster, KeyFile, files};
 use crate::connect::{administrator, connect, load, parse_duration, runtime};
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
+use perdura::config::keys::fresh_key;
+use perdura::config::{CLUSTER_FILE, Cluster, KeyFile, files};
 use perdura_client::{CallError, Options, Refusal};
 use perdura_protocol::{AdminCommand, RefusalReason, limits};
 use std::path::{Path, PathBuf};

@@ -1,12 +1,13 @@
 //! From `--cluster DIR` to a client.
 
-use crate::config::{ADMIN_FILE, CLIENT_FILE, CLUSTER_FILE, Cluster, KeyFile};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use perdura_client::Client;
+use perdura::config::{CLIENT_FILE, Cluster, KeyFile};
 use perdura_protocol::configuration::ServiceKind;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
+
+pub use perdura::connect::{administrator, connect, load};
 
 /// Which cluster, and as which client.
 #[derive(Args, Clone)]
@@ -22,7 +23,7 @@ pub struct ClusterArguments {
 impl ClusterArguments {
     /// The cluster.
     pub fn load(&self) -> Result<Cluster> {
-        load(&self.cluster)
+        Ok(load(&self.cluster)?)
     }
 
     /// The cluster, which has to run this service.
@@ -44,52 +45,8 @@ impl ClusterArguments {
     /// The client's key.
     pub fn key(&self, cluster: &Cluster) -> Result<KeyFile> {
         let path = self.client.clone().unwrap_or_else(|| self.cluster.join(CLIENT_FILE));
-        checked(&path, cluster)
+        Ok(perdura::connect::key(&path, cluster)?)
     }
-}
-
-/// The cluster whose files are in `dir`.
-pub fn load(dir: &Path) -> Result<Cluster> {
-    Cluster::load(&dir.join(CLUSTER_FILE))
-}
-
-/// The administrator's key.
-pub fn administrator(dir: &Path, cluster: &Cluster) -> Result<KeyFile> {
-    let path = dir.join(ADMIN_FILE);
-    let file = checked(&path, cluster)?;
-    ensure!(
-        file.key.public() == cluster.parameters.administrator,
-        "{}: secret_key is not that of the administrator in {}; take the admin.toml that was made \
-         with it",
-        path.display(),
-        cluster.path.display()
-    );
-    Ok(file)
-}
-
-/// A key file, which must be of `cluster`: where it names another cluster.toml that is there too,
-/// that has to be the same cluster.
-fn checked(path: &Path, cluster: &Cluster) -> Result<KeyFile> {
-    let file = KeyFile::load(path)?;
-    if file.cluster.exists() {
-        let other = Cluster::load(&file.cluster)?;
-        ensure!(
-            other.parameters.cluster == cluster.parameters.cluster,
-            "{} is a key for cluster {} ({}), not for {} ({}); take one of this cluster",
-            path.display(),
-            other.parameters.cluster,
-            other.path.display(),
-            cluster.parameters.cluster,
-            cluster.path.display()
-        );
-    }
-    Ok(file)
-}
-
-/// A client; inside of a runtime.
-pub fn connect(cluster: &Cluster, key: &KeyFile) -> Result<Client> {
-    Client::connect(cluster.client_config(), key.key.clone())
-        .with_context(|| format!("cannot make a client of {}", cluster.path.display()))
 }
 
 /// A runtime on this thread alone: no call wakes up another core.

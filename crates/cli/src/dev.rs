@@ -1,15 +1,15 @@
 //! `perdura dev`: a whole cluster on this machine, for trying out.
 
-use crate::config::cluster::service_text;
-use crate::config::{CLIENT_FILE, CLUSTER_FILE, Cluster, KeyFile, ReplicaFile};
 use crate::connect::{connect, runtime};
-use crate::init::{Bounds, Place, ServiceName, Tuning, make};
+use crate::init::{Bounds, ServiceName, Tuning, make, places};
 use crate::kv::call;
 use crate::local::{Group, Start, last_lines, own_program, replica_file};
-use crate::{process, replica, space};
+use crate::{process, space};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use bytes::Bytes;
 use clap::Args;
+use perdura::config::cluster::service_text;
+use perdura::config::{CLIENT_FILE, CLUSTER_FILE, Cluster, KeyFile, ReplicaFile};
 use perdura_client::Options;
 use perdura_durability::FileDisk;
 use perdura_protocol::configuration::{Durability, ServiceKind};
@@ -110,7 +110,7 @@ fn prepare(arguments: &Arguments) -> Result<Cluster> {
     let (dir, path) = (&arguments.dir, arguments.dir.join(CLUSTER_FILE));
     if !path.exists() {
         let faults = arguments.bounds.faults()?;
-        let places = Place::all(faults.n(), &[], arguments.base_port, false)?;
+        let places = places(faults.n(), &[], arguments.base_port, false)?;
         let service = arguments.service.unwrap_or(ServiceName::Kv).kind();
         let tuning = Tuning::default();
         let cluster = make(dir, faults, Durability::Sync, service, tuning, &places)?;
@@ -143,7 +143,7 @@ fn prepare(arguments: &Arguments) -> Result<Cluster> {
 fn check_free(dir: &Path, cluster: &Cluster) -> Result<()> {
     for id in 0..cluster.replicas.len() {
         let path = replica_file(dir, id);
-        let (file, _) = replica::load(&path)?;
+        let (file, _) = perdura::replica::load(&path)?;
         drop(FileDisk::open(&file.data()).with_context(|| format!("replica {id}"))?);
         check_ports(&file)?;
     }

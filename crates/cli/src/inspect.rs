@@ -7,9 +7,9 @@
 //! removes them, once the superblock names them no more. A file that it still names is as it was
 //! put in place, so what fails there is damage.
 
-use crate::config::files::directory_of;
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand};
+use perdura::config::files::directory_of;
 use perdura_durability::inspect::{
     CheckpointItem, InspectError, PieceVerdict, inspect_checkpoint, inspect_log, read_superblock,
 };

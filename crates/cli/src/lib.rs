@@ -2,9 +2,9 @@
 //! `main.rs`, which calls [`main`].
 //!
 //! Others take of it what they share with the commands: the experiments of `perdura-lab` clusters on this machine
-//! ([`local`], [`mod@bench`]) and arguments ([`connect`], [`init`]), the fuzz targets what is read that others wrote: the files of a
-//! cluster's directory ([`config`]), and the JSON lines of `perdura kv batch` and `perdura space batch`
-//! ([`kv_json`], [`space_json`]).
+//! ([`local`], [`mod@bench`]) and arguments ([`connect`], [`init`]), the fuzz targets the JSON lines of `perdura kv batch` and
+//! `perdura space batch` ([`kv_json`], [`space_json`]). What a cluster's files are, and how replicas and clients are opened from them, is
+//! in the crate `perdura`.
 
 #![deny(unsafe_code)]
 
@@ -22,11 +22,9 @@ mod batch;
 pub mod bench;
 mod client_keys;
 mod command;
-pub mod config;
 pub mod connect;
 mod dev;
 pub mod ending;
-mod format;
 pub mod init;
 mod inspect;
 mod kv;

@@ -4,9 +4,9 @@
 //! child ends with this process: in order when this stops in order, by a signal of the operating
 //! system otherwise.
 
-use crate::config::REPLICA_FILE;
 use crate::process;
 use anyhow::{Context, Result, bail};
+use perdura::config::REPLICA_FILE;
 use perdura_replica::runtime::LogDevice;
 use std::fs::OpenOptions;
 use std::io::{Read, Seek, SeekFrom};

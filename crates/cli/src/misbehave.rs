@@ -2,11 +2,12 @@
 
 use anyhow::{Context, Result};
 use perdura_adversary::{Insider, Liar, Shadow, Strategy, Twin};
+use perdura::replica::Replica;
 use perdura_execution::Service;
 use perdura_protocol::configuration::ServiceKind;
 use perdura_protocol::{Scheme, Time};
 use perdura_replica::node::{Boot, Found, Interceptor, Now};
-use perdura_replica::runtime::ReplicaConfig;
+use perdura_replica::runtime::{self, ReplicaConfig, Shutdown};
 use perdura_store::Store;
 use perdura_tuples::TupleSpaces;
 
@@ -16,11 +17,31 @@ pub fn parse_strategy(name: &str) -> Result<Strategy, String> {
     Strategy::parse(name).ok_or_else(|| format!("give one of: {}", names()))
 }
 
-/// A liar in the name of a replica.
+/// Runs a replica in whose name a liar speaks.
 ///
 /// # Errors
-/// When its twin does not boot.
-pub fn liar(config: &ReplicaConfig, strategy: Strategy) -> Result<Box<dyn Interceptor>> {
+/// As of one that does not, or when its twin does not boot.
+pub fn run(replica: Replica, strategy: Strategy, shutdown: &Shutdown) -> Result<()> {
+    let Replica { config, service } = replica;
+    let (id, limit) = (config.id, config.parameters.state_limit_bytes);
+    let whose = || format!("replica {id}");
+    let liar = liar(&config, service, strategy).with_context(whose)?;
+    let ran = match service {
+        ServiceKind::KeyValue => {
+            runtime::run_misbehaving(config, liar, move || Store::new(limit), shutdown)
+        }
+        ServiceKind::TupleSpaces => {
+            runtime::run_misbehaving(config, liar, move || TupleSpaces::new(limit), shutdown)
+        }
+    };
+    ran.with_context(whose)
+}
+
+fn liar(
+    config: &ReplicaConfig,
+    service: ServiceKind,
+    strategy: Strategy,
+) -> Result<Box<dyn Interceptor>> {
     let insider = Insider {
         me: config.id,
         faults: config.parameters.faults,
@@ -32,8 +53,7 @@ pub fn liar(config: &ReplicaConfig, strategy: Strategy) -> Result<Box<dyn Interc
     let mut liar = Liar::new(insider, strategy, u64::from(config.id.0) + 1);
     if strategy == Strategy::Twins {
         let limit = config.parameters.state_limit_bytes;
-        let service = ServiceKind::of(&config.parameters.service);
-        liar = liar.with_twin(match service.context("a twin runs kv or tuples")? {
+        liar = liar.with_twin(match service {
             ServiceKind::KeyValue => twin(config, move || Store::new(limit)),
             ServiceKind::TupleSpaces => twin(config, move || TupleSpaces::new(limit)),
         }?);

@@ -10,13 +10,13 @@
 //!    before step 5;
 //! 5. `replica.toml.pending` becomes `replica.toml`.
 
-use crate::config::keys::fresh_key;
-use crate::config::replica::SCRUB_INTERVAL_S;
-use crate::config::{Cluster, PENDING_REPLICA_FILE, REPLICA_FILE, ReplicaFile, files};
+use crate::Usage;
 use crate::connect::{administrator, connect, load, parse_duration, runtime};
-use crate::{Usage, format};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
+use perdura::config::keys::fresh_key;
+use perdura::config::replica::SCRUB_INTERVAL_S;
+use perdura::config::{Cluster, PENDING_REPLICA_FILE, REPLICA_FILE, ReplicaFile, files};
 use perdura_client::{CallError, Options, Refusal, Reply};
 use perdura_durability::FileDisk;
 use perdura_protocol::{AdminCommand, RefusalReason, ReplicaId, Slot};
@@ -70,7 +70,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let moved = move_aside(&new.data())?;
     drop(lock);
     let parameters = &cluster.parameters;
-    format::data_directory(&new.data(), parameters, id, new.incarnation, Some(from_slot))?;
+    perdura::format::data_directory(&new.data(), parameters, id, new.incarnation, Some(from_slot))?;
     let path = own.join(REPLICA_FILE);
     files::rename(&new.path, &path)?;
 
@@ -112,7 +112,7 @@ fn pending(own: &Path, id: ReplicaId, cluster: &Cluster) -> Result<ReplicaFile> 
             id: id.0,
             incarnation: entry.incarnation,
             key: fresh_key()?,
-            cluster_path: Path::new("..").join(crate::config::CLUSTER_FILE),
+            cluster_path: Path::new("..").join(perdura::config::CLUSTER_FILE),
             data_path: PathBuf::from("data"),
             listen: entry.address.clone(),
             http: Some(entry.http.clone()),

@@ -1,9 +1,9 @@
 //! `perdura status`: asks each replica's HTTP endpoint, all at once, and waits for none longer than
 //! `PATIENCE`.
 
-use crate::config::{CLUSTER_FILE, Cluster};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
+use perdura::config::{CLUSTER_FILE, Cluster};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

@@ -3,7 +3,7 @@
 
 use crate::Seed;
 use crate::memory::Memory;
-use perdura_cli::config::{Cluster, KeyFile, ReplicaFile};
+use perdura::config::{Cluster, KeyFile, ReplicaFile};
 use perdura_cli::kv_json::Parsed;
 use perdura_cli::space_json;
 use perdura_oracle::{DEFAULT_BUDGET, History, check};
@@ -96,7 +96,7 @@ pub fn cluster_files() -> Vec<Seed> {
         Durability::Sync,
         PublicKey([9; 32]),
     );
-    let entry = |id: u8| perdura_cli::config::ReplicaEntry {
+    let entry = |id: u8| perdura::config::ReplicaEntry {
         address: format!("127.0.0.1:{}", 7400 + u16::from(id)),
         http: format!("localhost:{}", 7500 + u16::from(id)),
         key: PublicKey([id; 32]),

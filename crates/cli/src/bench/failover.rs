@@ -3,7 +3,6 @@
 use super::live::{Guard, Live, Made};
 use super::workload::Workload;
 use super::{load, parse_seconds, parse_value_size, round};
-use crate::config::{Cluster, KeyFile};
 use crate::connect::{connect, parse_duration, runtime};
 use crate::init::Bounds;
 use crate::local::own_program;
@@ -11,6 +10,7 @@ use crate::process::{self, Fault};
 use crate::status::{self, aligned};
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
+use perdura::config::{Cluster, KeyFile};
 use perdura_client::{Client, Options as CallOptions};
 use serde_json::{Value, json};
 use std::cell::Cell;

@@ -2,11 +2,11 @@
 //! is removed: dropped when a measurement is done or failed, taken away on SIGINT or SIGTERM; and
 //! children that outlive a `kill -9` of this process end by themselves.
 
-use crate::config::{CLIENT_FILE, Cluster, KeyFile, ReplicaFile};
-use crate::init::{Place, Tuning, make};
+use crate::init::{Tuning, make, places};
 use crate::local::{Group, Start, replica_file};
 use crate::process;
 use anyhow::{Context, Result};
+use perdura::config::{CLIENT_FILE, Cluster, KeyFile, ReplicaFile};
 use perdura_protocol::Faults;
 use perdura_protocol::configuration::{Durability, ServiceKind};
 use perdura_replica::node::StateTransfer;
@@ -125,7 +125,7 @@ impl Live {
         let mut running = self.lock();
         let directory = directory(work)?;
         let dir = directory.path().join("cluster");
-        let places = Place::all(faults.n(), &[], None, false)?;
+        let places = places(faults.n(), &[], None, false)?;
         let Made { durability, device, service, tuning, transfer, debug } = made;
         let cluster = make(&dir, faults, durability, service, tuning, &places)?;
         let key = KeyFile::load(&dir.join(CLIENT_FILE))?;

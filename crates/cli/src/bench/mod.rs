@@ -187,7 +187,7 @@ fn run_load(operation: Operation, arguments: &Load) -> Result<ExitCode> {
     )?);
     let report = runtime()?.block_on(tokio::task::LocalSet::new().run_until(async {
         let connections = (0..arguments.connections).map(|_| connect(&cluster, &key));
-        let clients: Vec<Client> = connections.collect::<Result<_>>()?;
+        let clients: Vec<Client> = connections.collect::<Result<_, _>>()?;
         load::preload(&clients, &workload, arguments.timeout).await?;
         let (told, stop) = tokio::sync::watch::channel(false);
         process::on_stop(move |_| {
@@ -237,7 +237,7 @@ fn run_load(operation: Operation, arguments: &Load) -> Result<ExitCode> {
 }
 
 /// The processes of those replicas that run on this machine.
-fn local_replicas(cluster: &crate::config::Cluster) -> Vec<u32> {
+fn local_replicas(cluster: &perdura::config::Cluster) -> Vec<u32> {
     let reports = status::ask_all(cluster).into_iter().zip(&cluster.replicas);
     let local = reports.filter_map(|(report, entry)| {
         let host = entry.http.rsplit_once(':')?.0;

@@ -1,9 +1,9 @@
 //! What the processor time of replicas goes to: by stage within the event loop, which the replicas measure
 //! themselves, and by thread, which the system does.
 
-use crate::config::Cluster;
 use crate::status::{self, Spent, aligned};
 use anyhow::{Context, Result, bail};
+use perdura::config::Cluster;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -3,9 +3,9 @@
 use super::load::Measured;
 use super::profile::{self, Row};
 use super::{Load, Operation, round};
-use crate::config::Cluster;
 use crate::status::aligned;
 use anyhow::{Context, Result};
+use perdura::config::Cluster;
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::Path;

@@ -1,9 +1,9 @@
 //! Keys and values of a benchmark, or its tuples.
 
-use crate::config::keys::random;
 use crate::{kv, space};
 use anyhow::{Context, Result};
 use bytes::Bytes;
+use perdura::config::keys::random;
 use perdura_client::{Client, Options};
 use perdura_protocol::configuration::ServiceKind;
 use perdura_store::{Operation, StoreCommand, Transaction};

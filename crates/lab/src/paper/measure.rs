@@ -5,12 +5,12 @@
 
 use super::{Options, Setting};
 use anyhow::{Context, Result, anyhow};
+use perdura::config::keys::fresh_key;
+use perdura::config::{Cluster, KeyFile, files};
 use perdura_cli::bench::live::{Guard, Live, Made};
 use perdura_cli::bench::load::{self, Demand};
 use perdura_cli::bench::workload::Workload;
 use perdura_cli::bench::{cpu_of, round};
-use perdura_cli::config::keys::fresh_key;
-use perdura_cli::config::{Cluster, KeyFile, files};
 use perdura_cli::connect::{administrator, connect, runtime};
 use perdura_client::Client;
 use perdura_protocol::configuration::ServiceKind;

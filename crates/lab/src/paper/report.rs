@@ -2,7 +2,7 @@
 
 use super::measure::{Curve, Point};
 use super::{Experiment, Options};
-use perdura_cli::config::cluster::service_text;
+use perdura::config::cluster::service_text;
 use perdura_cli::status::aligned;
 use perdura_protocol::Faults;
 use perdura_protocol::configuration::ServiceKind;

@@ -4,10 +4,10 @@ use super::checkpoints::{self, GivenUp, Stored, second_of_day};
 use super::{Options, SPAN_S, Scene, Variant, WINDOW_S};
 use crate::paper::measure::{LOADING, SESSION_CALLERS};
 use anyhow::{Context, Result, anyhow, ensure};
+use perdura::config::{Cluster, KeyFile};
 use perdura_cli::bench::live::{Guard, Live, Made};
 use perdura_cli::bench::load::{self, Demand, Ended, Measured};
 use perdura_cli::bench::workload::Workload;
-use perdura_cli::config::{Cluster, KeyFile};
 use perdura_cli::connect::{connect, runtime};
 use perdura_cli::init::Tuning;
 use perdura_cli::status;
@@ -216,7 +216,7 @@ impl One<'_> {
         let sessions = CALLERS.div_ceil(SESSION_CALLERS);
         let clients = (0..sessions)
             .map(|_| connect(self.cluster, self.key))
-            .collect::<Result<Vec<Client>>>()?;
+            .collect::<Result<Vec<Client>, _>>()?;
         let workload = Rc::new(Workload::new(options.keys(), options.value_size as usize, 0)?);
         eprintln!("{}: loading {} MB", self.variant.name(self.scene), options.state_mb);
         load::preload(&clients, &workload, LOADING).await?;

@@ -1,10 +1,10 @@
 //! `replica-i/replica.toml`: what concerns one replica alone.
 
 use super::cluster::Cluster;
+use super::error::{Context, Result, WriteError};
 use super::files::{self, Secrecy};
 use super::keys::quoted;
 use super::{FORMAT_VERSION, PENDING_REPLICA_FILE, host_port, secret_key};
-use anyhow::{Context, Result, ensure};
 use perdura_protocol::SecretKey;
 use perdura_replica::node::StateTransfer;
 use serde::Deserialize;
@@ -128,7 +128,7 @@ impl ReplicaFile {
     }
 
     /// Writes it under the name `path`.
-    pub fn store(&self, path: &Path) -> Result<()> {
+    pub fn store(&self, path: &Path) -> Result<(), WriteError> {
         files::write(path, &self.render(), Secrecy::Secret)
     }
 
@@ -188,7 +188,7 @@ impl ReplicaFile {
         let (file, of) = (self.path.display(), cluster.path.display());
         let Some(entry) = cluster.replicas.get(usize::from(self.id)) else {
             let last = cluster.replicas.len().saturating_sub(1);
-            anyhow::bail!("{file}: id is {}, and the replicas in {of} are 0 to {last}", self.id);
+            bail!("{file}: id is {}, and the replicas in {of} are 0 to {last}", self.id);
         };
         if entry.key == self.key.public() && entry.incarnation == self.incarnation {
             return Ok(());
@@ -201,7 +201,7 @@ impl ReplicaFile {
              --cluster {} --id {id}`",
             files::directory_of(&cluster.path).display()
         );
-        anyhow::bail!(
+        bail!(
             "{file}: secret_key and incarnation {} are not those of replica {id} in {of} \
              (incarnation {}): one of the files is of another cluster, or older than the replica's \
              last replacement; take the newer ones",

@@ -1,6 +1,6 @@
 //! Reading and writing whole files.
 
-use anyhow::{Context, Result};
+use super::error::{ReadError, Result, WriteError};
 use serde::de::DeserializeOwned;
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -17,29 +17,25 @@ pub enum Secrecy {
 }
 
 /// The text of the file at `path`; `advice` says what to do when it is missing.
-pub fn read(path: &Path, advice: &str) -> Result<String> {
-    let file = path.display();
+pub fn read(path: &Path, advice: &'static str) -> Result<String> {
+    let file = path.display().to_string();
     match fs::read_to_string(path) {
         Ok(text) => Ok(text),
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            anyhow::bail!("there is no file {file}; {advice}")
+            Err(ReadError::Missing { file, advice })
         }
-        Err(error) if error.kind() == ErrorKind::IsADirectory => {
-            anyhow::bail!("{file} is a directory, and a file is wanted")
-        }
-        Err(error) if error.kind() == ErrorKind::InvalidData => {
-            anyhow::bail!("{file} is not a text file; restore it from a copy")
-        }
-        Err(error) => Err(error).with_context(|| format!("cannot read {file}")),
+        Err(error) if error.kind() == ErrorKind::IsADirectory => Err(ReadError::Directory { file }),
+        Err(error) if error.kind() == ErrorKind::InvalidData => Err(ReadError::NotText { file }),
+        Err(source) => Err(ReadError::Unreadable { file, source }),
     }
 }
 
 /// What `text` says, which stands in the file at `path`.
 pub fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T> {
-    let file = path.display();
-    toml::from_str(text).map_err(|error| {
-        let place = error.span().map_or(String::new(), |span| place_of(text, span.start));
-        anyhow::anyhow!("{file}{place}: {}; correct the file", error.message().trim())
+    toml::from_str(text).map_err(|error| ReadError::Syntax {
+        file: path.display().to_string(),
+        place: error.span().map_or(String::new(), |span| place_of(text, span.start)),
+        message: error.message().trim().to_owned(),
     })
 }
 
@@ -56,7 +52,7 @@ fn place_of(text: &str, offset: usize) -> String {
 
 /// Writes `content` under the name `path` so that after a crash there is either this or what was
 /// there before.
-pub fn write(path: &Path, content: &str, secrecy: Secrecy) -> Result<()> {
+pub fn write(path: &Path, content: &str, secrecy: Secrecy) -> Result<(), WriteError> {
     let directory = directory_of(path);
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let temporary = directory.join(format!(".{name}.tmp"));
@@ -77,14 +73,15 @@ pub fn write(path: &Path, content: &str, secrecy: Secrecy) -> Result<()> {
         fs::rename(&temporary, path)?;
         sync_directory(&directory)
     };
-    write().with_context(|| format!("cannot write {}", path.display()))
+    write().map_err(|source| WriteError::Write { file: path.display().to_string(), source })
 }
 
 /// Gives `from` the name `to` in the same directory, durably.
-pub fn rename(from: &Path, to: &Path) -> Result<()> {
-    fs::rename(from, to)
-        .and_then(|()| sync_directory(&directory_of(to)))
-        .with_context(|| format!("cannot rename {} to {}", from.display(), to.display()))
+pub fn rename(from: &Path, to: &Path) -> Result<(), WriteError> {
+    fs::rename(from, to).and_then(|()| sync_directory(&directory_of(to))).map_err(|source| {
+        let (from, to) = (from.display().to_string(), to.display().to_string());
+        WriteError::Rename { from, to, source }
+    })
 }
 
 /// Makes the names in `directory` durable.

@@ -4,10 +4,10 @@
 //! members do: a replaced replica's entry keeps the key it had first, because a replica that
 //! replays the log from its start begins with the first configuration.
 
+use super::error::{Context, Result, WriteError};
 use super::files::{self, Secrecy};
 use super::keys::quoted;
 use super::{host_port, public_key};
-use anyhow::{Context, Result, bail, ensure};
 use perdura_client::{ClusterConfig, ReplicaAddress};
 use perdura_execution::Genesis;
 use perdura_protocol::configuration::{Durability, Member, Parameters, Schedule, ServiceKind};
@@ -186,7 +186,7 @@ impl Cluster {
     }
 
     /// Writes it where it was read from.
-    pub fn store(&self) -> Result<()> {
+    pub fn store(&self) -> Result<(), WriteError> {
         files::write(&self.path, &self.render(), Secrecy::Public)
     }
 
@@ -306,8 +306,8 @@ impl Cluster {
 }
 
 fn parameters(raw: &Raw, file: &str) -> Result<Parameters> {
-    let cluster = raw.cluster.parse().map_err(|_| {
-        anyhow::anyhow!("{file}: cluster must be 32 hexadecimal digits; it is {:?}", raw.cluster)
+    let cluster = raw.cluster.parse().ok().with_context(|| {
+        format!("{file}: cluster must be 32 hexadecimal digits; it is {:?}", raw.cluster)
     })?;
     let faults =
         Faults::new(raw.faults.u, raw.faults.r).with_context(|| format!("{file}: [faults]"))?;

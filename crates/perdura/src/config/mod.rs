@@ -12,15 +12,34 @@
 //! field; a file is replaced as a whole or not at all; secret files are readable by their owner
 //! only.
 
+/// Ends with [`ReadError::Wrong`]: something in a file is as it must not be.
+macro_rules! bail {
+    ($($text:tt)*) => {
+        return Err($crate::config::ReadError::Wrong(format!($($text)*)))
+    };
+}
+
+/// That something in a file is as it has to be.
+macro_rules! ensure {
+    ($holds:expr, $($text:tt)*) => {
+        if !$holds {
+            bail!($($text)*);
+        }
+    };
+}
+
 pub mod cluster;
+mod error;
 pub mod files;
 pub mod keys;
 pub mod replica;
 
 pub use cluster::{Cluster, ReplicaEntry};
+pub use error::{EntropyError, ReadError, WriteError};
 pub use keys::KeyFile;
 pub use replica::ReplicaFile;
 
+use error::{Context, Result};
 use perdura_protocol::{PublicKey, SecretKey};
 
 /// Name of the cluster's file in its directory.
@@ -38,28 +57,25 @@ pub const PENDING_REPLICA_FILE: &str = "replica.toml.pending";
 const FORMAT_VERSION: u32 = 1;
 
 /// The public key that the field `field` of `file` spells.
-fn public_key(text: &str, file: &str, field: &str) -> anyhow::Result<PublicKey> {
-    text.parse().map_err(|_| {
-        anyhow::anyhow!(
-            "{file}: {field} must be a public key, 64 hexadecimal digits; it is {text:?}"
-        )
+fn public_key(text: &str, file: &str, field: &str) -> Result<PublicKey> {
+    text.parse().ok().with_context(|| {
+        format!("{file}: {field} must be a public key, 64 hexadecimal digits; it is {text:?}")
     })
 }
 
 /// The secret key that the field `field` of `file` spells; errors do not repeat it.
-fn secret_key(text: &str, file: &str, field: &str) -> anyhow::Result<SecretKey> {
-    SecretKey::from_text(text).ok_or_else(|| {
-        anyhow::anyhow!("{file}: {field} must be a secret key, 64 hexadecimal digits")
-    })
+fn secret_key(text: &str, file: &str, field: &str) -> Result<SecretKey> {
+    SecretKey::from_text(text)
+        .with_context(|| format!("{file}: {field} must be a secret key, 64 hexadecimal digits"))
 }
 
 /// A `host:port` as far as it can be checked without resolving it.
-fn host_port(text: &str, file: &str, field: &str) -> anyhow::Result<()> {
+fn host_port(text: &str, file: &str, field: &str) -> Result<()> {
     let port = text.rsplit_once(':').filter(|(host, _)| !host.is_empty());
     match port.and_then(|(_, port)| port.parse::<u16>().ok()) {
         Some(port) if port > 0 => Ok(()),
         _ => {
-            anyhow::bail!("{file}: {field} must be host:port, as in 127.0.0.1:7400; it is {text:?}")
+            bail!("{file}: {field} must be host:port, as in 127.0.0.1:7400; it is {text:?}")
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Files that hold a key: `client.toml`, `client-NAME.toml`, `admin.toml`.
 
+use super::error::{EntropyError, Result, WriteError};
 use super::files::{self, Secrecy};
 use super::{FORMAT_VERSION, secret_key};
-use anyhow::{Result, bail};
 use perdura_protocol::{Scheme, SecretKey};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -67,21 +67,26 @@ impl KeyFile {
     }
 
     /// Writes such a file.
-    pub fn write(path: &Path, purpose: &str, name: &str, key: &SecretKey, to: &str) -> Result<()> {
+    pub fn write(
+        path: &Path,
+        purpose: &str,
+        name: &str,
+        key: &SecretKey,
+        to: &str,
+    ) -> Result<(), WriteError> {
         files::write(path, &KeyFile::render(purpose, name, key, to), Secrecy::Secret)
     }
 }
 
 /// A fresh Ed25519 key from the operating system's randomness.
-pub fn fresh_key() -> Result<SecretKey> {
+pub fn fresh_key() -> Result<SecretKey, EntropyError> {
     Ok(SecretKey::from_seed(Scheme::Ed25519, random()?))
 }
 
 /// Random bytes from the operating system.
-pub fn random<const N: usize>() -> Result<[u8; N]> {
+pub fn random<const N: usize>() -> Result<[u8; N], EntropyError> {
     let mut bytes = [0; N];
-    getrandom::fill(&mut bytes)
-        .map_err(|error| anyhow::anyhow!("the operating system gives no random bytes: {error}"))?;
+    getrandom::fill(&mut bytes).map_err(EntropyError)?;
     Ok(bytes)
 }
 

@@ -1,0 +1,100 @@
+//! What is wrong with a file of a cluster.
+
+use std::fmt::Display;
+use std::io;
+
+/// Why a file was not read, or cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// There is none.
+    #[error("there is no file {file}; {advice}")]
+    Missing {
+        /// Its path.
+        file: String,
+        /// Where it comes from.
+        advice: &'static str,
+    },
+    /// Something else has its name.
+    #[error("{file} is a directory, and a file is wanted")]
+    Directory {
+        /// Its path.
+        file: String,
+    },
+    /// It is not UTF-8.
+    #[error("{file} is not a text file; restore it from a copy")]
+    NotText {
+        /// Its path.
+        file: String,
+    },
+    /// The operating system does not give it.
+    #[error("cannot read {file}")]
+    Unreadable {
+        /// Its path.
+        file: String,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// It is no TOML, or a field is missing, unknown, or of another type.
+    #[error("{file}{place}: {message}; correct the file")]
+    Syntax {
+        /// Its path.
+        file: String,
+        /// The line and the field on it, as far as they are known. Not the line itself, which may hold a secret key.
+        place: String,
+        /// What was expected.
+        message: String,
+    },
+    /// A field has a value that it must not have, or contradicts another file: in words, with the file, the field and
+    /// what to do.
+    #[error("{0}")]
+    Wrong(String),
+}
+
+/// Why a file was not written; what was there before is still there.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// The disk is full or not writable.
+    #[error("cannot write {file}")]
+    Write {
+        /// Its path.
+        file: String,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// It could not be given its name.
+    #[error("cannot rename {from} to {to}")]
+    Rename {
+        /// The name that it has.
+        from: String,
+        /// The name that it was to get.
+        to: String,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+/// The operating system gives no random bytes: nothing secret can be made.
+#[derive(Debug, thiserror::Error)]
+#[error("the operating system gives no random bytes: {0}")]
+pub struct EntropyError(pub(super) getrandom::Error);
+
+/// Of what reads a file.
+pub type Result<T, E = ReadError> = std::result::Result<T, E>;
+
+/// Says where in a file something is wrong.
+pub(super) trait Context<T> {
+    /// What is there, or a [`ReadError::Wrong`] that begins with `place`.
+    fn with_context(self, place: impl FnOnce() -> String) -> Result<T>;
+}
+
+impl<T> Context<T> for Option<T> {
+    fn with_context(self, place: impl FnOnce() -> String) -> Result<T> {
+        self.ok_or_else(|| ReadError::Wrong(place()))
+    }
+}
+
+impl<T, E: Display> Context<T> for std::result::Result<T, E> {
+    fn with_context(self, place: impl FnOnce() -> String) -> Result<T> {
+        self.map_err(|error| ReadError::Wrong(format!("{}: {error}", place())))
+    }
+}

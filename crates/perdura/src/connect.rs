@@ -1,0 +1,85 @@
+//! From a cluster's files to a client.
+
+use crate::config::{ADMIN_FILE, CLUSTER_FILE, Cluster, KeyFile, ReadError};
+use perdura_client::Client;
+use std::path::Path;
+
+/// Why a key cannot be used for a cluster.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    /// Its file cannot be used.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// Its file names another cluster's cluster.toml.
+    #[error("{file} is a key for cluster {of}, not for {wanted}; take one of this cluster")]
+    OtherCluster {
+        /// The key's file.
+        file: String,
+        /// Of which cluster it is, and where that one's file is.
+        of: String,
+        /// Of which it was to be.
+        wanted: String,
+    },
+    /// It is not the administrator's.
+    #[error(
+        "{file}: secret_key is not that of the administrator in {cluster}; take the admin.toml that was made \
+         with it"
+    )]
+    NotAdministrator {
+        /// The key's file.
+        file: String,
+        /// The cluster's.
+        cluster: String,
+    },
+}
+
+/// Why there is no client.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot make a client of {cluster}")]
+pub struct ConnectError {
+    /// The cluster's file.
+    cluster: String,
+    source: perdura_client::ConnectError,
+}
+
+/// The cluster whose files are in `dir`.
+pub fn load(dir: &Path) -> Result<Cluster, ReadError> {
+    Cluster::load(&dir.join(CLUSTER_FILE))
+}
+
+/// The administrator's key.
+pub fn administrator(dir: &Path, cluster: &Cluster) -> Result<KeyFile, KeyError> {
+    let path = dir.join(ADMIN_FILE);
+    let file = key(&path, cluster)?;
+    if file.key.public() != cluster.parameters.administrator {
+        let (file, cluster) = (path.display().to_string(), cluster.path.display().to_string());
+        return Err(KeyError::NotAdministrator { file, cluster });
+    }
+    Ok(file)
+}
+
+/// A key file, which must be of `cluster`: where it names another cluster.toml that is there too,
+/// that has to be the same cluster.
+pub fn key(path: &Path, cluster: &Cluster) -> Result<KeyFile, KeyError> {
+    let file = KeyFile::load(path)?;
+    if file.cluster.exists() {
+        let other = Cluster::load(&file.cluster)?;
+        if other.parameters.cluster != cluster.parameters.cluster {
+            let name = |of: &Cluster| format!("{} ({})", of.parameters.cluster, of.path.display());
+            return Err(KeyError::OtherCluster {
+                file: path.display().to_string(),
+                of: name(&other),
+                wanted: name(cluster),
+            });
+        }
+    }
+    Ok(file)
+}
+
+/// A client; inside of a tokio runtime.
+pub fn connect(cluster: &Cluster, key: &KeyFile) -> Result<Client, ConnectError> {
+    Client::connect(cluster.client_config(), key.key.clone()).map_err(|source| {
+        let cluster = cluster.path.display().to_string();
+        ConnectError { cluster, source }
+    })
+}

@@ -1,0 +1,349 @@
+//! The files of a new cluster.
+//!
+//! cluster.toml is written last: a directory that has one is complete.
+
+use crate::config::files;
+use crate::config::keys::{KeyFile, fresh_key, random};
+use crate::config::replica::SCRUB_INTERVAL_S;
+use crate::config::{ADMIN_FILE, CLIENT_FILE, CLUSTER_FILE, REPLICA_FILE};
+use crate::config::{Cluster, EntropyError, ReplicaEntry, ReplicaFile, WriteError};
+use crate::format::{self, DataDirectoryError};
+use perdura_protocol::configuration::{Durability, Parameters, ServiceKind};
+use perdura_protocol::{ClusterId, Faults, ReplicaId, SecretKey, Slot};
+use perdura_replica::node::StateTransfer;
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::net::{TcpListener, UdpSocket};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+/// First port with --hosts, where nobody can try which are free.
+const BASE_PORT: u16 = 7400;
+
+/// Where free ports are looked for: below those that the operating system gives to outgoing
+/// connections, one of which could else take a replica's port while it restarts.
+const FREE_PORTS: std::ops::Range<u16> = 10_000..30_000;
+
+/// Name of the client whose key is registered from the start.
+const FIRST_CLIENT: &str = "default";
+
+/// Why replicas have no places; in the words of `perdura init`, whose options the parameters are.
+#[derive(Debug, thiserror::Error)]
+pub enum PlacesError {
+    /// Too few hosts, or too many.
+    #[error("--hosts names {given} hosts, and the group has {n} replicas")]
+    Hosts {
+        /// How many there are.
+        given: usize,
+        /// How many there have to be.
+        n: usize,
+    },
+    /// A host has no name that could stand before a port.
+    #[error("--hosts: {0:?} is no host name or address")]
+    Host(String),
+    /// The last port would be above 65535.
+    #[error("--base-port {base} leaves no room for {count} ports")]
+    NoRoom {
+        /// The first.
+        base: u16,
+        /// How many there have to be.
+        count: usize,
+    },
+    /// This machine seems to have none; name the first.
+    #[error("found no {count} free ports in a row; choose some with --base-port")]
+    NoFreePorts {
+        /// How many were looked for.
+        count: usize,
+    },
+    /// There is no chance to look for ports by.
+    #[error(transparent)]
+    Entropy(#[from] EntropyError),
+}
+
+impl PlacesError {
+    /// Whether what was asked for makes no sense, on any machine.
+    #[must_use]
+    pub fn is_misuse(&self) -> bool {
+        match self {
+            PlacesError::Hosts { .. } | PlacesError::Host(_) | PlacesError::NoRoom { .. } => true,
+            PlacesError::NoFreePorts { .. } | PlacesError::Entropy(_) => false,
+        }
+    }
+}
+
+/// Why a cluster's files were not made. What was made before stays, without a cluster.toml.
+#[derive(Debug, thiserror::Error)]
+pub enum CreateError {
+    /// A file has the directory's name.
+    #[error("{dir} is there and no directory; give another")]
+    NoDirectory {
+        /// The directory.
+        dir: String,
+    },
+    /// There is a cluster in it. Nothing was changed.
+    #[error(
+        "{dir} holds a cluster already, and nothing is overwritten; give another directory, or \
+         run this one with `perdura dev {dir}`"
+    )]
+    HoldsCluster {
+        /// The directory.
+        dir: String,
+    },
+    /// Something else is in it. Nothing was changed.
+    #[error(
+        "{dir} is not empty (it holds {found}), and nothing is overwritten; give another \
+         directory"
+    )]
+    NotEmpty {
+        /// The directory.
+        dir: String,
+        /// A name in it.
+        found: String,
+    },
+    /// A directory cannot be made.
+    #[error("cannot make the directory {path}")]
+    MakeDirectory {
+        /// Which.
+        path: String,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// No keys can be made.
+    #[error(transparent)]
+    Entropy(#[from] EntropyError),
+    /// A data directory was not formatted.
+    #[error(transparent)]
+    Format(#[from] DataDirectoryError),
+    /// A file was not written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+}
+
+/// Where a replica is.
+pub struct Place {
+    address: String,
+    listen: String,
+    http: String,
+}
+
+impl Place {
+    /// Places for `n` replicas: on `hosts`, or without them on this machine. Replica I gets port `base_port` + 2 I
+    /// for the protocol and the next for HTTP; without it, free ports are taken (with hosts, 7400 and up). With
+    /// `public_http` HTTP is served to the network and not on loopback only.
+    pub fn all(
+        n: usize,
+        hosts: &[String],
+        base_port: Option<u16>,
+        public_http: bool,
+    ) -> Result<Vec<Place>, PlacesError> {
+        if !hosts.is_empty() && hosts.len() != n {
+            return Err(PlacesError::Hosts { given: hosts.len(), n });
+        }
+        if let Some(bad) = hosts.iter().find(|host| host.is_empty() || host.contains('/')) {
+            return Err(PlacesError::Host(bad.clone()));
+        }
+        let base = match base_port {
+            Some(base) => base,
+            None if hosts.is_empty() => free_ports(2 * n)?,
+            None => BASE_PORT,
+        };
+        let Some(last) = u16::try_from(2 * n - 1).ok().and_then(|more| base.checked_add(more))
+        else {
+            return Err(PlacesError::NoRoom { base, count: 2 * n });
+        };
+        let ports = (base..=last).step_by(2).enumerate();
+        Ok(ports.map(|(id, port)| Place::at(hosts.get(id), port, public_http)).collect())
+    }
+
+    fn at(host: Option<&String>, port: u16, public_http: bool) -> Place {
+        let http_port = port + 1;
+        let Some(host) = host else {
+            let address = format!("127.0.0.1:{port}");
+            return Place {
+                listen: address.clone(),
+                address,
+                http: format!("127.0.0.1:{http_port}"),
+            };
+        };
+        // An IPv6 address stands in brackets before a port.
+        let ipv6 = host.contains(':');
+        let bracketed = match ipv6 && !host.starts_with('[') {
+            true => format!("[{host}]"),
+            false => host.clone(),
+        };
+        let any = if ipv6 { "[::]" } else { "0.0.0.0" };
+        let http_host = if public_http { bracketed.as_str() } else { "127.0.0.1" };
+        Place {
+            address: format!("{bracketed}:{port}"),
+            listen: format!("{any}:{port}"),
+            http: format!("{http_host}:{http_port}"),
+        }
+    }
+}
+
+/// The UDP ports of the numbers that this process found free last: taken as long as it runs, so that no
+/// other one finds them free, or tries them, before a replica of this one listens there.
+static RESERVED: Mutex<Vec<UdpSocket>> = Mutex::new(Vec::new());
+
+/// The first of `count` free ports in a row.
+fn free_ports(count: usize) -> Result<u16, PlacesError> {
+    let room = FREE_PORTS.len() - count;
+    let mut reserved = RESERVED.lock().unwrap_or_else(PoisonError::into_inner);
+    reserved.clear();
+    for _ in 0..256 {
+        let chance = usize::from(u16::from_le_bytes(random()?)) % room;
+        let base = FREE_PORTS.start + chance as u16;
+        let ports = base..base + count as u16;
+        let ours = ports.clone().map_while(|port| UdpSocket::bind(("127.0.0.1", port)).ok());
+        let ours: Vec<UdpSocket> = ours.collect();
+        if ours.len() < count {
+            continue;
+        }
+        // All are held until the last is tried.
+        let held: Vec<TcpListener> =
+            ports.map_while(|port| TcpListener::bind(("127.0.0.1", port)).ok()).collect();
+        if held.len() == count {
+            *reserved = ours;
+            return Ok(base);
+        }
+    }
+    Err(PlacesError::NoFreePorts { count })
+}
+
+/// Makes everything in `dir`, which must be missing or empty: keys, configuration, formatted data directories.
+/// `tune` changes what else is fixed for the life of the cluster from its defaults.
+pub fn make(
+    dir: &Path,
+    faults: Faults,
+    durability: Durability,
+    service: ServiceKind,
+    tune: impl FnOnce(&mut Parameters),
+    places: &[Place],
+) -> Result<Cluster, CreateError> {
+    check_empty(dir)?;
+    make_private_directory(dir)?;
+    let (administrator, client) = (fresh_key()?, fresh_key()?);
+    let id = ClusterId(random()?);
+    let public = administrator.public();
+    let mut parameters = Cluster::default_parameters(id, faults, durability, public);
+    parameters.service = service.name();
+    tune(&mut parameters);
+    let mut cluster = Cluster {
+        path: dir.join(CLUSTER_FILE),
+        parameters,
+        configuration: 0,
+        from_slot: Slot(0),
+        replicas: Vec::new(),
+        clients: vec![(FIRST_CLIENT.to_owned(), client.public())],
+        optional: toml::Table::new(),
+    };
+    for (id, place) in places.iter().enumerate() {
+        let entry = make_replica(dir, ReplicaId(id as u8), place, &cluster)?;
+        cluster.replicas.push(entry);
+    }
+    let purpose = "A client of a Perdura cluster.";
+    KeyFile::write(&dir.join(CLIENT_FILE), purpose, FIRST_CLIENT, &client, CLUSTER_FILE)?;
+    write_administrator(dir, &administrator)?;
+    cluster.store()?;
+    Ok(cluster)
+}
+
+fn write_administrator(dir: &Path, key: &SecretKey) -> Result<(), WriteError> {
+    let purpose = "The administrator of a Perdura cluster: replaces replicas, certifies clients.";
+    KeyFile::write(&dir.join(ADMIN_FILE), purpose, "administrator", key, CLUSTER_FILE)
+}
+
+fn check_empty(dir: &Path) -> Result<(), CreateError> {
+    let name = dir.display().to_string();
+    let Ok(mut entries) = fs::read_dir(dir) else {
+        return match fs::symlink_metadata(dir) {
+            Ok(_) => Err(CreateError::NoDirectory { dir: name }),
+            Err(_) => Ok(()),
+        };
+    };
+    let Some(entry) = entries.next() else { return Ok(()) };
+    if dir.join(CLUSTER_FILE).exists() {
+        return Err(CreateError::HoldsCluster { dir: name });
+    }
+    let found = entry.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    Err(CreateError::NotEmpty { dir: name, found: found.unwrap_or_default() })
+}
+
+fn make_replica(
+    dir: &Path,
+    id: ReplicaId,
+    place: &Place,
+    cluster: &Cluster,
+) -> Result<ReplicaEntry, CreateError> {
+    let own = dir.join(format!("replica-{id}"));
+    make_private_directory(&own)?;
+    let file = ReplicaFile {
+        path: own.join(REPLICA_FILE),
+        id: id.0,
+        incarnation: 0,
+        key: fresh_key()?,
+        cluster_path: Path::new("..").join(CLUSTER_FILE),
+        data_path: PathBuf::from("data"),
+        listen: place.listen.clone(),
+        http: Some(place.http.clone()),
+        checkpoint_mb_s: 0,
+        scrub_interval_s: SCRUB_INTERVAL_S,
+        state_transfer: StateTransfer::default(),
+    };
+    format::data_directory(&file.data(), &cluster.parameters, id, 0, None)?;
+    file.store(&file.path)?;
+    Ok(ReplicaEntry {
+        address: place.address.clone(),
+        http: place.http.clone(),
+        key: file.key.public(),
+        incarnation: 0,
+        first_key: file.key.public(),
+    })
+}
+
+/// Makes a directory that only its owner reads: keys and data are in it. One that is there stays
+/// as it is.
+fn make_private_directory(path: &Path) -> Result<(), CreateError> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .and_then(|()| files::sync_directory(&files::directory_of(path)))
+        .map_err(|source| CreateError::MakeDirectory { path: path.display().to_string(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Another process tries them by the same means, and finds them taken, though nobody listens there yet.
+    #[test]
+    fn ports_that_were_found_free_are_found_by_no_other_process() {
+        let base = free_ports(3).unwrap();
+        let taken = |port: &u16| UdpSocket::bind(("127.0.0.1", *port)).is_err();
+        assert!((base..base + 3).all(|port| taken(&port)));
+        assert!((base..base + 3).all(|port| TcpListener::bind(("127.0.0.1", port)).is_ok()));
+    }
+
+    #[test]
+    fn places_follow_the_base_port_and_the_hosts() {
+        let places = Place::all(3, &[], Some(7000), false).unwrap();
+        assert_eq!(places[2].address, "127.0.0.1:7004");
+        assert_eq!(places[2].http, "127.0.0.1:7005");
+        let hosts = ["a".to_owned(), "10.0.0.2".to_owned(), "fe80::1".to_owned()];
+        let places = Place::all(3, &hosts, None, false).unwrap();
+        assert_eq!(places[0].address, "a:7400");
+        assert_eq!(
+            (places[1].listen.as_str(), places[1].http.as_str()),
+            ("0.0.0.0:7402", "127.0.0.1:7403")
+        );
+        assert_eq!(
+            (places[2].address.as_str(), places[2].listen.as_str()),
+            ("[fe80::1]:7404", "[::]:7404")
+        );
+        assert_eq!(Place::all(3, &hosts, None, true).unwrap()[0].http, "a:7401");
+        assert!(Place::all(4, &hosts, None, false).is_err());
+        assert!(Place::all(3, &[], Some(65_533), false).is_err());
+    }
+}

@@ -1,0 +1,139 @@
+//! From a replica's file to a replica that runs.
+
+use crate::config::{Cluster, ReadError, ReplicaFile, files};
+use perdura_protocol::ReplicaId;
+use perdura_protocol::configuration::ServiceKind;
+use perdura_replica::runtime::{self, ReplicaConfig, Shutdown};
+use perdura_store::Store;
+use perdura_tuples::TupleSpaces;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+/// Why a replica cannot be run.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Its files cannot be used.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The operating system does not say what is in its data directory.
+    #[error("replica {id}: cannot read the data directory {data}")]
+    Unreadable {
+        /// Which replica.
+        id: u8,
+        /// Its data directory.
+        data: String,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Its data directory is empty or missing. A blank replica must not take the place of one that made promises
+    /// (rule D8).
+    #[error(
+        "replica {id}: the data directory {data} is {what}. If its disk is not mounted, mount it. If its \
+         content is lost, replace the replica with `perdura replica reinit --cluster {cluster} --id {id}`"
+    )]
+    Blank {
+        /// Which replica.
+        id: u8,
+        /// Its data directory.
+        data: String,
+        /// `empty` or `missing`.
+        what: &'static str,
+        /// Where the cluster's files are.
+        cluster: String,
+    },
+}
+
+/// Why a replica did not start, or stopped.
+#[derive(Debug, thiserror::Error)]
+#[error("replica {id}")]
+pub struct RunError {
+    /// Which replica.
+    id: ReplicaId,
+    source: runtime::RunError,
+}
+
+/// A replica whose files fit each other, and whose data directory holds something.
+pub struct Replica {
+    /// What it is run with, as in its files; what they do not name is off.
+    pub config: ReplicaConfig,
+    /// What the cluster replicates.
+    pub service: ServiceKind,
+}
+
+/// A replica's file and its cluster's, which fit each other.
+pub fn load(path: &Path) -> Result<(ReplicaFile, Cluster), ReadError> {
+    let file = ReplicaFile::load(path)?;
+    let cluster = Cluster::load(&file.cluster())?;
+    file.check_member(&cluster)?;
+    Ok((file, cluster))
+}
+
+/// What [`runtime::run`] takes for the replica whose file is at `path`, with a service of your own. Nothing is changed, nor
+/// run.
+pub fn config(path: &Path) -> Result<ReplicaConfig, OpenError> {
+    let (file, cluster) = load(path)?;
+    check_data(&file, &cluster)?;
+    Ok(replica_config(file, &cluster))
+}
+
+impl Replica {
+    /// The one whose file is at `path`, of a cluster that runs a service of this program. Nothing is changed, nor run.
+    pub fn open(path: &Path) -> Result<Replica, OpenError> {
+        let (file, cluster) = load(path)?;
+        check_data(&file, &cluster)?;
+        let service = cluster.service()?;
+        Ok(Replica { config: replica_config(file, &cluster), service })
+    }
+
+    /// Runs it until `shutdown` is requested.
+    pub fn run(self, shutdown: &Shutdown) -> Result<(), RunError> {
+        let Replica { config, service } = self;
+        let (id, limit) = (config.id, config.parameters.state_limit_bytes);
+        let ran = match service {
+            ServiceKind::KeyValue => runtime::run(config, move || Store::new(limit), shutdown),
+            ServiceKind::TupleSpaces => {
+                runtime::run(config, move || TupleSpaces::new(limit), shutdown)
+            }
+        };
+        ran.map_err(|source| RunError { id, source })
+    }
+}
+
+/// That there is something in the data directory.
+fn check_data(file: &ReplicaFile, cluster: &Cluster) -> Result<(), OpenError> {
+    let (path, id) = (file.data(), file.id);
+    let data = path.display().to_string();
+    let holds_something = match std::fs::read_dir(&path) {
+        Ok(entries) => entries.flatten().any(|entry| entry.file_name() != "lock"),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+        Err(source) => return Err(OpenError::Unreadable { id, data, source }),
+    };
+    if holds_something {
+        return Ok(());
+    }
+    let what = if path.exists() { "empty" } else { "missing" };
+    let cluster = files::directory_of(&cluster.path).display().to_string();
+    Err(OpenError::Blank { id, data, what, cluster })
+}
+
+fn replica_config(file: ReplicaFile, cluster: &Cluster) -> ReplicaConfig {
+    let id = ReplicaId(file.id);
+    ReplicaConfig {
+        id,
+        incarnation: file.incarnation,
+        data: file.data(),
+        log_device: None,
+        profile: false,
+        checkpoint_bytes_per_s: file.checkpoint_mb_s * 1_000_000,
+        scrub_interval: Duration::from_secs(file.scrub_interval_s),
+        state_transfer: file.state_transfer,
+        key: file.key,
+        parameters: cluster.parameters.clone(),
+        genesis: cluster.genesis(id),
+        latest: cluster.latest(),
+        addresses: cluster.replicas.iter().map(|entry| entry.address.clone()).collect(),
+        listen: file.listen,
+        http: file.http,
+    }
+}
