@@ -9,8 +9,8 @@
 use crate::connect::{ClusterArguments, connect, parse_duration, runtime};
 use anyhow::{Context, Result};
 use clap::Args;
+use perdura::ServiceKind;
 use perdura_client::{CallError, Client, Options};
-use perdura_protocol::configuration::ServiceKind;
 use serde::Serialize;
 use serde_json::Value;
 use std::future::Future;

@@ -2,8 +2,8 @@
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
+use perdura::ServiceKind;
 use perdura::config::{CLIENT_FILE, Cluster, KeyFile};
-use perdura_protocol::configuration::ServiceKind;
 use std::path::PathBuf;
 use std::time::Duration;
 

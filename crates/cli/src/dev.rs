@@ -8,11 +8,12 @@ use crate::{process, space};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use bytes::Bytes;
 use clap::Args;
+use perdura::ServiceKind;
 use perdura::config::cluster::service_text;
 use perdura::config::{CLIENT_FILE, CLUSTER_FILE, Cluster, KeyFile, ReplicaFile};
 use perdura_client::Options;
 use perdura_durability::FileDisk;
-use perdura_protocol::configuration::{Durability, ServiceKind};
+use perdura_protocol::configuration::Durability;
 use perdura_replica::runtime::LogDevice;
 use perdura_store::{StoreCommand, StoreReply};
 use perdura_tuples::{

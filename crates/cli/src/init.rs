@@ -3,11 +3,12 @@
 use crate::Usage;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
+use perdura::ServiceKind;
 use perdura::config::cluster::service_text;
 use perdura::config::{ADMIN_FILE, Cluster, REPLICA_FILE};
 use perdura::create::{self, Place, PlacesError};
 use perdura_protocol::Faults;
-use perdura_protocol::configuration::{Durability, Parameters, Schedule, ServiceKind};
+use perdura_protocol::configuration::{Durability, Parameters, Schedule};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 

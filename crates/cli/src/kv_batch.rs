@@ -5,8 +5,8 @@ use crate::kv::{StoreError, call};
 use crate::kv_json::Parsed;
 use anyhow::Result;
 use clap::Args;
+use perdura::ServiceKind;
 use perdura_client::Options;
-use perdura_protocol::configuration::ServiceKind;
 use serde_json::Value;
 use std::process::ExitCode;
 

@@ -1,10 +1,10 @@
 //! `perdura replica --misbehave`, in test builds only (feature `misbehave`): replicas that lie, on real links.
 
 use anyhow::{Context, Result};
-use perdura_adversary::{Insider, Liar, Shadow, Strategy, Twin};
+use perdura::ServiceKind;
 use perdura::replica::Replica;
+use perdura_adversary::{Insider, Liar, Shadow, Strategy, Twin};
 use perdura_execution::Service;
-use perdura_protocol::configuration::ServiceKind;
 use perdura_protocol::{Scheme, Time};
 use perdura_replica::node::{Boot, Found, Interceptor, Now};
 use perdura_replica::runtime::{self, ReplicaConfig, Shutdown};

@@ -6,8 +6,8 @@ use crate::connect::{ClusterArguments, connect, parse_any_duration, parse_durati
 use crate::space_json::{self, LIMIT};
 use anyhow::Result;
 use clap::{Args, Subcommand};
+use perdura::ServiceKind;
 use perdura_client::{CallError, Client, Options, Reply};
-use perdura_protocol::configuration::ServiceKind;
 use perdura_protocol::{Decode, Encode};
 use perdura_tuples::{
     Access, Entry, Found, Operation, SpaceOptions, Template, TupleCommand, TupleReply,

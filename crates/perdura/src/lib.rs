@@ -6,6 +6,9 @@
 //! - [`replica`] opens a replica from its file, and runs it;
 //! - [`connect`] makes a client from a cluster's files.
 //!
+//! What these take and give is of other crates, which are here under their own names: [`client`], [`replica_runtime`], [`execution`]
+//! (the trait [`execution::Service`] of a service of your own), [`protocol`], and the services [`store`] and [`tuples`].
+//!
 //! The command `perdura` does the same for operators; errors are in its words, and name the file, the field, and what to
 //! do.
 
@@ -16,5 +19,14 @@ pub mod connect;
 pub mod create;
 pub mod format;
 pub mod replica;
+pub mod service;
 
 pub use config::{Cluster, KeyFile, ReplicaFile};
+pub use service::ServiceKind;
+
+pub use perdura_client as client;
+pub use perdura_execution as execution;
+pub use perdura_protocol as protocol;
+pub use perdura_replica::runtime as replica_runtime;
+pub use perdura_store as store;
+pub use perdura_tuples as tuples;

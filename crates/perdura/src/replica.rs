@@ -1,8 +1,8 @@
 //! From a replica's file to a replica that runs.
 
 use crate::config::{Cluster, ReadError, ReplicaFile, files};
+use crate::service::ServiceKind;
 use perdura_protocol::ReplicaId;
-use perdura_protocol::configuration::ServiceKind;
 use perdura_replica::runtime::{self, ReplicaConfig, Shutdown};
 use perdura_store::Store;
 use perdura_tuples::TupleSpaces;

@@ -1,13 +1,14 @@
 //! A cluster from its first file to its last write, in one process.
 
 use bytes::Bytes;
+use perdura::ServiceKind;
 use perdura::config::{CLIENT_FILE, REPLICA_FILE};
 use perdura::connect::{KeyError, administrator, connect, key, load};
 use perdura::create::{CreateError, Place, PlacesError, make};
 use perdura::replica::{OpenError, Replica};
 use perdura::{Cluster, ReplicaFile};
 use perdura_client::{Options, Reply};
-use perdura_protocol::configuration::{Durability, ServiceKind};
+use perdura_protocol::configuration::Durability;
 use perdura_protocol::{Decode, Encode, Faults};
 use perdura_replica::runtime::Shutdown;
 use perdura_store::{StoreCommand, StoreReply};

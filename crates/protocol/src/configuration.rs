@@ -124,35 +124,6 @@ impl Durability {
     }
 }
 
-/// The services that this program runs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum ServiceKind {
-    /// The key-value store.
-    #[default]
-    KeyValue,
-    /// The tuple spaces.
-    TupleSpaces,
-}
-
-impl ServiceKind {
-    /// Its name.
-    #[must_use]
-    pub fn name(self) -> ServiceName {
-        ServiceName::literal(match self {
-            ServiceKind::KeyValue => "kv",
-            ServiceKind::TupleSpaces => "tuples",
-        })
-    }
-
-    /// The one of that name.
-    #[must_use]
-    pub fn of(name: &ServiceName) -> Option<ServiceKind> {
-        [ServiceKind::KeyValue, ServiceKind::TupleSpaces]
-            .into_iter()
-            .find(|kind| kind.name() == *name)
-    }
-}
-
 /// Who stores which checkpoint (rule D6).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]

@@ -23,7 +23,9 @@ mod violation;
 mod witness;
 pub mod world;
 
-pub use options::{Mode, Options, parse_scheme, parse_service, scheme_name, service_name};
+pub use options::{
+    Mode, Options, ServiceKind, parse_scheme, parse_service, scheme_name, service_name,
+};
 pub use overrides::{Numbers, Overrides, Simpler};
 pub use perdura_adversary::Random;
 pub(crate) use perdura_adversary::random;

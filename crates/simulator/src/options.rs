@@ -2,7 +2,7 @@
 
 use crate::overrides::Overrides;
 use perdura_adversary::{Attack, Strategy};
-use perdura_protocol::configuration::{Durability, Schedule, ServiceKind};
+use perdura_protocol::configuration::{Durability, Schedule};
 use perdura_protocol::{Faults, Scheme};
 use perdura_replica::node::StateTransfer;
 use std::fmt;
@@ -78,7 +78,16 @@ pub fn parse_scheme(text: &str) -> Option<Scheme> {
     [Scheme::Ed25519, Scheme::KeyedHash].into_iter().find(|scheme| scheme_name(*scheme) == text)
 }
 
-/// Name of a service on the command line.
+/// A service that simulated groups run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ServiceKind {
+    /// The key-value store.
+    KeyValue,
+    /// The tuple spaces.
+    TupleSpaces,
+}
+
+/// Name of a service on the command line, and of its group.
 #[must_use]
 pub fn service_name(service: ServiceKind) -> &'static str {
     match service {

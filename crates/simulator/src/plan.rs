@@ -3,11 +3,12 @@
 //! Everything is drawn in a fixed order and only then replaced by what the options ask for, so
 //! that asking for one thing leaves the others as they were.
 
+use crate::options::ServiceKind;
 use crate::options::{Mode, Options};
 use crate::random::Random;
 use crate::report::FaultKind;
 use perdura_adversary::{Attack, Strategy};
-use perdura_protocol::configuration::{Durability, Schedule, ServiceKind};
+use perdura_protocol::configuration::{Durability, Schedule};
 use perdura_protocol::{Faults, Scheme, Versions};
 use perdura_replica::node::StateTransfer;
 

@@ -2,11 +2,11 @@
 //! that is executed. The checkers of exactly-once execution, agreement and linearizability read
 //! what it wrote; of the tuple spaces also when time went on, who waited no longer, and why.
 
+use crate::options::ServiceKind;
 use bytes::Bytes;
 use perdura_execution::{
     ExecutionContext, FailingMemory, Footprint, Progress, Release, RestoreError, Service, Snapshot,
 };
-use perdura_protocol::configuration::ServiceKind;
 use perdura_protocol::{Digest, PublicKey, SessionId, Slot, Time};
 use perdura_store::Store;
 use perdura_tuples::TupleSpaces;

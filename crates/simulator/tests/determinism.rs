@@ -1,6 +1,6 @@
 //! Equal options give equal runs, byte for byte.
 
-use perdura_protocol::configuration::ServiceKind;
+use perdura_simulator::ServiceKind;
 use perdura_simulator::{Options, Report, simulate_traced};
 use std::io::Write;
 use std::sync::{Arc, Mutex};

@@ -3,9 +3,9 @@
 use crate::{kv, space};
 use anyhow::{Context, Result};
 use bytes::Bytes;
+use perdura::ServiceKind;
 use perdura::config::keys::random;
 use perdura_client::{Client, Options};
-use perdura_protocol::configuration::ServiceKind;
 use perdura_store::{Operation, StoreCommand, Transaction};
 use perdura_tuples::{Entry, Field, SpaceOptions, Tuple, TupleCommand};
 use std::cell::Cell;

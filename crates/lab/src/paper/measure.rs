@@ -5,6 +5,7 @@
 
 use super::{Options, Setting};
 use anyhow::{Context, Result, anyhow};
+use perdura::ServiceKind;
 use perdura::config::keys::fresh_key;
 use perdura::config::{Cluster, KeyFile, files};
 use perdura_cli::bench::live::{Guard, Live, Made};
@@ -13,7 +14,6 @@ use perdura_cli::bench::workload::Workload;
 use perdura_cli::bench::{cpu_of, round};
 use perdura_cli::connect::{administrator, connect, runtime};
 use perdura_client::Client;
-use perdura_protocol::configuration::ServiceKind;
 use perdura_protocol::{AdminCommand, Faults};
 use serde::Serialize;
 use std::rc::Rc;

@@ -2,10 +2,10 @@
 
 use super::measure::{Curve, Point};
 use super::{Experiment, Options};
+use perdura::ServiceKind;
 use perdura::config::cluster::service_text;
 use perdura_cli::status::aligned;
 use perdura_protocol::Faults;
-use perdura_protocol::configuration::ServiceKind;
 use serde_json::{Value, json};
 
 /// Where the paper's figures are from.

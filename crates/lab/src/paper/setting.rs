@@ -1,6 +1,7 @@
 //! What the experiments of the durability layer compare: how the group logs, and on what.
 
-use perdura_protocol::configuration::{Durability, ServiceKind};
+use perdura::ServiceKind;
+use perdura_protocol::configuration::Durability;
 use perdura_replica::runtime::LogDevice;
 
 /// A way to log.

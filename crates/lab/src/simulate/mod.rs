@@ -7,9 +7,10 @@ use clap::Args;
 use perdura_adversary::{Attack, Strategy};
 use perdura_cli::init::parse_faults;
 use perdura_cli::{Usage, say};
-use perdura_protocol::configuration::{Durability, Schedule, ServiceKind};
+use perdura_protocol::configuration::{Durability, Schedule};
 use perdura_protocol::{Faults, Scheme};
 use perdura_replica::node::StateTransfer;
+use perdura_simulator::ServiceKind;
 use perdura_simulator::shrink::{RUNS_AT_MOST, Shrunk, shrink};
 use perdura_simulator::{
     FaultKind, LIARS_AT_MOST, Mode, Numbers, Options, Overrides, Report, Simpler, Violation,

@@ -8,9 +8,10 @@ use super::error::{Context, Result, WriteError};
 use super::files::{self, Secrecy};
 use super::keys::quoted;
 use super::{host_port, public_key};
+use crate::service::ServiceKind;
 use perdura_client::{ClusterConfig, ReplicaAddress};
 use perdura_execution::Genesis;
-use perdura_protocol::configuration::{Durability, Member, Parameters, Schedule, ServiceKind};
+use perdura_protocol::configuration::{Durability, Member, Parameters, Schedule};
 use perdura_protocol::{
     ClusterId, Configuration, Faults, PublicKey, ReplicaId, ServiceName, Slot, Versions,
 };

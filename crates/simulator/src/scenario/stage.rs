@@ -2,13 +2,14 @@
 //! command".
 
 use super::ScenarioError;
+use crate::options::ServiceKind;
 use crate::options::{Mode, Options};
 use crate::plan::{FaultPlan, NetworkPlan, Plan, WorkloadPlan};
 use crate::world::World;
 use crate::world::by_hand::{During, Filter, swap};
 use bytes::Bytes;
 use perdura_adversary::{Attack, Strategy};
-use perdura_protocol::configuration::{Durability, Schedule, ServiceKind};
+use perdura_protocol::configuration::{Durability, Schedule};
 use perdura_protocol::{Faults, Scheme, Versions};
 use perdura_replica::node::StateTransfer;
 use perdura_store::StoreCommand;

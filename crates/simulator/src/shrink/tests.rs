@@ -1,11 +1,11 @@
 //! The shrinker against runs that fail because something is truly broken: a disk that forgets.
 
 use super::*;
+use crate::options::ServiceKind;
 use crate::plan::Plan;
 use crate::violation::Broken;
 use crate::world::World;
 use perdura_protocol::Slot;
-use perdura_protocol::configuration::ServiceKind;
 
 /// A run in which the disk of replica 1 forgets everything synced when the replica is down for
 /// the first time after some slots.

@@ -2,13 +2,13 @@
 //! taken for theirs.
 
 use super::{Event, World};
+use crate::options::ServiceKind;
 use crate::plan::Plan;
 use crate::random::Random;
 use crate::report::FaultKind;
 use bytes::Bytes;
 use perdura_adversary::{Arms, Attacker};
 use perdura_client::CallResult;
-use perdura_protocol::configuration::ServiceKind;
 use perdura_protocol::message::Lane;
 use perdura_protocol::{
     AdminCommand, ClusterId, Command, Decode, Encode, Message, PublicKey, SecretKey, SessionId,

@@ -3,12 +3,12 @@
 //! it: a crash before the word of it finds it done, or not, or (armed) half done.
 
 use super::{Event, World};
+use crate::options::ServiceKind;
 use crate::report::{FaultKind, Mark};
 use crate::world::replica::{Flush, StateJob};
 use bytes::Bytes;
 use perdura_durability::{CheckpointError, Checkpoints, LogError, MemoryDisk, NewState, Stored};
 use perdura_execution::{Manifest, StateSnapshot};
-use perdura_protocol::configuration::ServiceKind;
 use perdura_protocol::message::Decision;
 use perdura_protocol::{Digest, Encode, Record, ReplicaId, Slot, limits};
 use perdura_replica::node::{Input, piece_names};

@@ -43,7 +43,7 @@ mod workload;
 mod wrong_disk;
 
 use crate::checkers::Checkers;
-use crate::options::{Mode, Options};
+use crate::options::{Mode, Options, ServiceKind, service_name};
 use crate::plan::Plan;
 use crate::random::Random;
 use crate::report::{FaultKind, Mark, Report};
@@ -57,7 +57,7 @@ use ending::Ending;
 use hostile::Hostile;
 use network::Network;
 use perdura_execution::{Genesis, Manifest};
-use perdura_protocol::configuration::{Configuration, Member, Parameters, ServiceKind};
+use perdura_protocol::configuration::{Configuration, Member, Parameters};
 use perdura_protocol::message::Lane;
 use perdura_protocol::{ClusterId, Digest, Message, PublicKey, ReplicaId, SecretKey, Slot};
 use queue::Queue;
@@ -229,7 +229,7 @@ impl World {
             max_skew_ms: 500,
             state_limit_bytes: 1 << 30,
             schedule: plan.schedule,
-            service: plan.service.name(),
+            service: perdura_protocol::ServiceName::literal(service_name(plan.service)),
             versions: plan.versions,
             administrator,
         };
