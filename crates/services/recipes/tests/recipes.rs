@@ -1,0 +1,254 @@
+//! The recipes on a group of real replicas.
+
+#[path = "../../../core/replica/tests/real/mod.rs"]
+mod real;
+
+use bytes::Bytes;
+use perdura_protocol::SecretKey;
+use perdura_protocol::configuration::Durability;
+use perdura_recipes::{Barrier, Counter, Election, Leader, Lock, Queue, SharedValue, Space};
+use perdura_tuples::{Entry, Pattern, SpaceOptions, Template, Tuple, TupleSpaces};
+use real::Group;
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::time::Duration;
+
+/// Far longer than any test takes: who waits for it is woken, or fails the test.
+const LONG: Duration = Duration::from_secs(120);
+
+fn space(group: &Group<TupleSpaces>, key: &SecretKey) -> Space {
+    Space::connect(&group.cluster(), key, "s", Duration::from_secs(60)).unwrap()
+}
+
+/// Runs a course of events on a group with a space of two indexed fields; its two clients.
+fn with_spaces<F: Future<Output = ()>>(u: u8, r: u8, course: impl FnOnce(Space, Space) -> F) {
+    let mut group = Group::new(u, r, Durability::Sync, TupleSpaces::new);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (one, other) = (space(&group, &group.client), space(&group, &group.other));
+        let options = SpaceOptions { index_fields: 2, ..SpaceOptions::default() };
+        one.create(options).await.unwrap();
+        course(one.clone(), other.clone()).await;
+        one.delete().await.unwrap();
+        assert!(other.describe().await.is_err_and(|error| error.is_refusal()));
+        one.close().await;
+        other.close().await;
+    });
+    for i in 0..group.keys.len() {
+        group.stop(i);
+    }
+}
+
+/// Asks until so many commands wait.
+async fn until_waiting(space: &Space, count: u64) {
+    while space.describe().await.unwrap().waiters != count {}
+}
+
+fn text(text: &str) -> Bytes {
+    Bytes::copy_from_slice(text.as_bytes())
+}
+
+#[test]
+fn a_lock_is_had_by_one_and_passed_on() {
+    with_spaces(1, 1, |one, other| async move {
+        let (mine, theirs) = (Lock::new(&one, "l", LONG), Lock::new(&other, "l", LONG));
+        let first = mine.try_acquire().await.unwrap().unwrap();
+        assert!(mine.try_acquire().await.unwrap().is_none(), "not even by its owner's client");
+        assert!(theirs.try_acquire().await.unwrap().is_none());
+        assert!(Lock::new(&other, "m", LONG).try_acquire().await.unwrap().is_some());
+        // Nobody else's client can take it away.
+        let all = Template { fields: vec![Pattern::Any; 4] };
+        let stolen = other.in_all(all, 9).await.unwrap().0;
+        assert_eq!(stolen.len(), 1, "its own lock m");
+        let waiting = tokio::spawn(async move { theirs.acquire(LONG).await });
+        until_waiting(&one, 1).await;
+        assert!(first.renew().await.unwrap());
+        assert!(first.release().await.unwrap());
+        let second = waiting.await.unwrap().unwrap().unwrap();
+        assert!(second.token() > first.token());
+        // What was released is lost.
+        assert!(!first.renew().await.unwrap() && !first.release().await.unwrap());
+        assert!(second.release().await.unwrap());
+        let third = mine.acquire(LONG).await.unwrap().unwrap();
+        assert!(third.token() > second.token());
+    });
+}
+
+#[test]
+fn a_lock_whose_owner_died_is_free_after_its_lease() {
+    with_spaces(1, 0, |one, other| async move {
+        let lease = Duration::from_millis(400);
+        let (mine, theirs) = (Lock::new(&one, "l", lease), Lock::new(&other, "l", lease));
+        let lost = mine.try_acquire().await.unwrap().unwrap();
+        let found = theirs.acquire(LONG).await.unwrap().unwrap();
+        assert!(found.token() > lost.token());
+        assert!(!lost.renew().await.unwrap() && !lost.release().await.unwrap());
+        // A wait that is shorter than what is left gives up.
+        let long = Lock::new(&one, "k", LONG);
+        let held = long.try_acquire().await.unwrap().unwrap();
+        let soon = Duration::from_millis(50);
+        assert!(Lock::new(&other, "k", LONG).acquire(soon).await.unwrap().is_none());
+        assert!(held.release().await.unwrap());
+    });
+}
+
+#[test]
+fn one_candidate_leads_at_a_time() {
+    with_spaces(1, 0, |one, other| async move {
+        let mine = Election::new(&one, "e", LONG);
+        let theirs = Election::new(&other, "e", LONG);
+        assert_eq!(mine.leader().await.unwrap(), None);
+        let observer = theirs.clone();
+        let observed = tokio::spawn(async move { observer.observe(LONG).await });
+        until_waiting(&one, 1).await;
+        let first = mine.campaign("ada", LONG).await.unwrap().unwrap();
+        let ada = Leader { candidate: "ada".into(), term: first.term() };
+        assert_eq!(observed.await.unwrap().unwrap(), Some(ada.clone()));
+        assert_eq!(theirs.leader().await.unwrap(), Some(ada));
+        let successor = theirs.clone();
+        let won = tokio::spawn(async move { successor.campaign("bob", LONG).await });
+        until_waiting(&one, 1).await;
+        assert!(first.renew().await.unwrap() && first.resign().await.unwrap());
+        let second = won.await.unwrap().unwrap().unwrap();
+        assert!(second.term() > first.term());
+        let bob = Leader { candidate: "bob".into(), term: second.term() };
+        assert_eq!(mine.leader().await.unwrap(), Some(bob));
+        assert!(!first.resign().await.unwrap());
+    });
+}
+
+/// The tuples of its parties need not fit one reply.
+#[test]
+fn a_barrier_counts_parties_with_long_names() {
+    with_spaces(1, 0, |one, _| async move {
+        let barrier = Barrier::new(&one, "b", 4).unwrap();
+        let soon = Duration::from_millis(50);
+        for party in ["a", "b", "c"] {
+            assert!(!barrier.enter(&party.repeat(400 * 1024), soon).await.unwrap());
+        }
+        // Those before waited in vain, and count.
+        assert!(barrier.enter(&"d".repeat(400 * 1024), soon).await.unwrap());
+        assert!(barrier.enter(&"a".repeat(400 * 1024), soon).await.unwrap());
+        barrier.remove().await.unwrap();
+    });
+}
+
+#[test]
+fn a_barrier_opens_when_all_have_come() {
+    with_spaces(1, 0, |one, other| async move {
+        let barrier = Barrier::new(&one, "b", 3).unwrap();
+        let soon = Duration::from_millis(50);
+        assert!(!barrier.enter("a", soon).await.unwrap());
+        // Who comes again counts once.
+        assert!(!barrier.enter("a", soon).await.unwrap());
+        let mut parties = Vec::new();
+        for (space, party) in [(&one, "a"), (&other, "b")] {
+            let barrier = Barrier::new(space, "b", 3).unwrap();
+            parties.push(tokio::spawn(async move { barrier.enter(party, LONG).await }));
+        }
+        until_waiting(&one, 2).await;
+        let last = Barrier::new(&other, "b", 3).unwrap();
+        assert!(last.enter("c", LONG).await.unwrap());
+        for party in parties {
+            assert!(party.await.unwrap().unwrap());
+        }
+        assert!(barrier.enter("late", soon).await.unwrap());
+        barrier.remove().await.unwrap();
+        assert_eq!(one.describe().await.unwrap().tuples, 0);
+        assert!(Barrier::new(&one, "b", 0).is_err() && Barrier::new(&one, "b", 513).is_err());
+    });
+}
+
+#[test]
+fn a_queue_is_first_in_first_out() {
+    with_spaces(1, 0, |one, other| async move {
+        let (mine, theirs) = (Queue::new(&one, "q"), Queue::new(&other, "q"));
+        assert_eq!(theirs.try_pop().await.unwrap(), None);
+        mine.push(text("1")).await.unwrap();
+        mine.push_all(vec![text("2"), text("3")]).await.unwrap();
+        Queue::new(&one, "another").push(text("x")).await.unwrap();
+        for item in ["1", "2"] {
+            assert_eq!(theirs.try_pop().await.unwrap(), Some(text(item)));
+        }
+        assert_eq!(theirs.pop(LONG).await.unwrap(), Some(text("3")));
+        assert_eq!(theirs.pop(Duration::from_millis(50)).await.unwrap(), None);
+        // Consumers that wait get one each, in turn.
+        let mut consumers = Vec::new();
+        for waiting in 1..=3 {
+            let queue = theirs.clone();
+            consumers.push(tokio::spawn(async move { queue.pop(LONG).await }));
+            until_waiting(&one, waiting).await;
+        }
+        mine.push_all(vec![text("4"), text("5")]).await.unwrap();
+        mine.push(text("6")).await.unwrap();
+        for (consumer, item) in consumers.into_iter().zip(["4", "5", "6"]) {
+            assert_eq!(consumer.await.unwrap().unwrap(), Some(text(item)));
+        }
+    });
+}
+
+#[test]
+fn a_value_is_shared() {
+    with_spaces(1, 0, |one, other| async move {
+        let (mine, theirs) = (SharedValue::new(&one, "v"), SharedValue::new(&other, "v"));
+        assert_eq!(theirs.get().await.unwrap(), None);
+        assert!(!theirs.compare_and_set(Some(text("a")), text("b")).await.unwrap());
+        assert!(theirs.compare_and_set(None, text("a")).await.unwrap());
+        assert!(!mine.compare_and_set(None, text("c")).await.unwrap());
+        mine.set(text("b")).await.unwrap();
+        assert_eq!(theirs.get().await.unwrap(), Some(text("b")));
+        assert!(theirs.compare_and_set(Some(text("b")), text("c")).await.unwrap());
+        assert_eq!(mine.get().await.unwrap(), Some(text("c")));
+        assert!(mine.remove().await.unwrap() && !theirs.remove().await.unwrap());
+        mine.set(text("d")).await.unwrap();
+        assert_eq!(one.describe().await.unwrap().tuples, 1);
+    });
+}
+
+#[test]
+fn a_counter_counts_everybody_once() {
+    with_spaces(1, 1, |one, other| async move {
+        assert_eq!(Counter::new(&one, "c").get().await.unwrap(), 0);
+        let mut tasks = Vec::new();
+        for space in [&one, &other, &one] {
+            let counter = Counter::new(space, "c");
+            tasks.push(tokio::spawn(async move {
+                let mut seen = Vec::new();
+                for _ in 0..10 {
+                    seen.push(counter.add(1).await.unwrap());
+                }
+                seen
+            }));
+        }
+        let mut seen = BTreeSet::new();
+        for task in tasks {
+            seen.extend(task.await.unwrap());
+        }
+        assert_eq!(seen, (1..=30).collect());
+        assert_eq!(Counter::new(&other, "c").add(-40).await.unwrap(), -10);
+    });
+}
+
+/// What the recipes leave out: the plain operations.
+#[test]
+fn a_space_has_all_operations() {
+    with_spaces(1, 0, |one, other| async move {
+        let entry = |value: i64| Entry::new(Tuple::new(&["n".into(), value.into()]).unwrap());
+        let any = || Template { fields: vec![Pattern::Value("n".into()), Pattern::Any] };
+        let numbers = |found: &[perdura_tuples::Found]| -> Vec<u64> {
+            found.iter().map(|found| found.number).collect()
+        };
+        let first = one.out(entry(1)).await.unwrap();
+        assert_eq!(one.out_all(vec![entry(2), entry(3)]).await.unwrap(), first + 1);
+        assert_eq!(other.rd(any(), LONG).await.unwrap().unwrap().number, first);
+        let (some, more) = other.rd_all(any(), first, 1).await.unwrap();
+        assert_eq!((numbers(&some), more), (vec![first + 1], true));
+        assert!(one.renew(first, Some(Duration::ZERO)).await.unwrap());
+        assert!(!one.renew(first, None).await.unwrap());
+        let (all, more) = other.in_all(any(), 512).await.unwrap();
+        assert_eq!((numbers(&all), more), (vec![first + 1, first + 2], false));
+        let none = Template { fields: vec![] };
+        assert!(one.rdp(none).await.is_err_and(|error| error.is_refusal()));
+        assert!(one.create(SpaceOptions::default()).await.is_err_and(|error| error.is_refusal()));
+    });
+}
