@@ -66,7 +66,7 @@ kills:
 .PHONY: misbehaving
 misbehaving:
 	$(CARGO) build --profile fast --locked -p perdura-cli -p perdura-lab -p perdura-chaos -p perdura-simulator \
-	  --features perdura-cli/misbehave,perdura-lab/seeded-bugs
+	  --features perdura-lab/misbehave,perdura-lab/seeded-bugs
 
 # Faults of every kind on a cluster of real processes, with a judge of what clients saw; an hour, or
 # for example `make chaos DURATION=120 GROUP="--crash 1" SERVICE=tuples SEED=7 ONLY=memory-rot`. The report is in $(OUT).

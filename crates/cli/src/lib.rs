@@ -31,11 +31,9 @@ mod kv;
 mod kv_batch;
 pub mod kv_json;
 pub mod local;
-#[cfg(feature = "misbehave")]
-mod misbehave;
 pub mod process;
 mod reinit;
-mod replica;
+pub mod replica;
 mod space;
 pub mod space_json;
 pub mod status;

@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::{Args, Subcommand};
 use perdura::replica::Replica;
 use perdura_replica::runtime::{LogDevice, Shutdown};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Runs one replica, in the foreground, with its logs on standard error. SIGTERM or SIGINT stops
@@ -33,10 +33,6 @@ pub struct Arguments {
     /// Stop when this process ends, which has to be the parent
     #[arg(long, value_name = "PID", hide = true)]
     parent: Option<u32>,
-    /// Lie: one of the strategies of `perdura-lab simulate --liars`
-    #[cfg(feature = "misbehave")]
-    #[arg(long, value_name = "STRATEGY", value_parser = crate::misbehave::parse_strategy)]
-    misbehave: Option<perdura_adversary::Strategy>,
 }
 
 #[derive(Subcommand)]
@@ -55,23 +51,24 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     if let Some(parent) = arguments.parent {
         process::end_with_parent(parent)?;
     }
-    let mut replica = Replica::open(path)?;
-    process::start_logging(arguments.log_level);
+    let (mut replica, shutdown) = open(path, arguments.log_level)?;
+    let id = replica.config.id;
+    replica.config.log_device = arguments.log_device;
+    replica.config.profile = arguments.profile;
+    replica.run(&shutdown)?;
+    tracing::info!("replica {id} has stopped");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The replica whose file is at `path`, with its logs on standard error from here on, and what SIGTERM and SIGINT request.
+pub fn open(path: &Path, log_level: LogLevel) -> Result<(Replica, Shutdown)> {
+    let replica = Replica::open(path)?;
+    process::start_logging(log_level);
     let shutdown = Shutdown::new();
     let requested = shutdown.clone();
     process::on_stop(move |signal| {
         tracing::info!("{signal}: stopping");
         requested.request();
     })?;
-    let id = replica.config.id;
-    replica.config.log_device = arguments.log_device;
-    replica.config.profile = arguments.profile;
-    #[cfg(feature = "misbehave")]
-    if let Some(strategy) = arguments.misbehave {
-        crate::misbehave::run(replica, strategy, &shutdown)?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    replica.run(&shutdown)?;
-    tracing::info!("replica {id} has stopped");
-    Ok(ExitCode::SUCCESS)
+    Ok((replica, shutdown))
 }

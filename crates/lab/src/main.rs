@@ -4,6 +4,8 @@
 #![forbid(unsafe_code)]
 
 mod attack;
+#[cfg(feature = "misbehave")]
+mod misbehave;
 mod paper;
 mod replicas;
 #[cfg(feature = "seeded-bugs")]
@@ -38,6 +40,9 @@ enum Command {
     Simulate(simulate::Arguments),
     /// Attack a cluster as a hostile client
     Attack(attack::Arguments),
+    /// Run a replica that lies (in test builds only)
+    #[cfg(feature = "misbehave")]
+    Replica(misbehave::Arguments),
     /// Repeat an experiment of a paper, on clusters of its own
     Paper(paper::Arguments),
 }
@@ -47,6 +52,8 @@ fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Attack(arguments) => attack::run(&arguments),
+        #[cfg(feature = "misbehave")]
+        Command::Replica(arguments) => misbehave::run(&arguments),
         Command::Paper(arguments) => paper::run(&arguments),
     };
     ending::exit_code("perdura-lab", done)

@@ -31,6 +31,11 @@ const FAKETIME: [&str; 3] = [
     "/usr/lib/faketime/libfaketime.so.1",
 ];
 
+/// The program of experiments that was built with `perdura`: its replicas may misbehave.
+pub fn lab_beside(perdura: &Path) -> PathBuf {
+    perdura.with_file_name("perdura-lab")
+}
+
 /// libfaketime, if it is installed.
 pub fn faketime() -> Option<PathBuf> {
     FAKETIME.iter().map(PathBuf::from).find(|path| path.exists())
@@ -356,7 +361,8 @@ impl Cluster {
         let log = OpenOptions::new().create(true).append(true).open(&host.log)?;
         let mut process = lock(&host.process);
         ensure!(process.child.is_none(), "replica {id} runs already");
-        let mut command = Command::new(&self.program);
+        let program = if rotten { lab_beside(&self.program) } else { self.program.clone() };
+        let mut command = Command::new(program);
         command.args(["replica", "--log-level", "info", "--config"]).arg(config);
         if rotten {
             command.args(["--misbehave", "rotten-memory"]);

@@ -72,7 +72,7 @@ pub enum Need {
     LoopDevice,
     /// libfaketime
     Faketime,
-    /// A build of the program with the feature `misbehave`
+    /// A build of perdura-lab with the feature `misbehave`
     TestBuild,
 }
 

@@ -2,7 +2,7 @@
 //! back, the verdict.
 
 use crate::clocks::Clocks;
-use crate::cluster::{Cluster, faketime};
+use crate::cluster::{Cluster, faketime, lab_beside};
 use crate::course::{Course, End, lock};
 use crate::faults::{Kind, Need};
 use crate::history::{Book, Judged, ShardId};
@@ -110,16 +110,16 @@ type LeftOut = Vec<(Kind, String)>;
 /// The kinds that were asked for and that this machine offers, and those that it does not.
 fn choose_kinds(options: &Options, make: Make, why: Option<&str>) -> Result<(Vec<Kind>, LeftOut)> {
     let asked = if options.only.is_empty() { Kind::all() } else { &options.only };
-    let lies = takes_lies(&program(options)?)?;
+    let lies = takes_lies(&lab_beside(&program(options)?));
     let missing = |kind: Kind| match kind.need() {
         Need::OwnVolume if make == Make::Directory => why,
         Need::LoopDevice if make != Make::Ext4 => why,
         Need::Faketime if faketime().is_none() => {
             Some("libfaketime is not installed; scripts/chaos-setup does it")
         }
-        Need::TestBuild if !lies => {
-            Some("the program is no test build; cargo build --features misbehave -p perdura-cli")
-        }
+        Need::TestBuild if !lies => Some(
+            "there is no test build of perdura-lab beside the program; `make misbehaving` makes one",
+        ),
         Need::TestBuild if options.judged() && options.is_crash_only() => Some(
             "clients of a crash-only group may see it; --only memory-rot runs it without a judge",
         ),
@@ -143,11 +143,10 @@ fn program(options: &Options) -> Result<PathBuf> {
     })
 }
 
-/// Whether replicas of this build can be made to lie, or to have memory that rots.
-fn takes_lies(program: &Path) -> Result<bool> {
-    let help = Command::new(program).args(["replica", "--help"]).output();
-    let help = help.with_context(|| format!("cannot run {}", program.display()))?;
-    Ok(String::from_utf8_lossy(&help.stdout).contains("--misbehave"))
+/// Whether there are replicas that can be made to lie, or to have memory that rots.
+fn takes_lies(lab: &Path) -> bool {
+    let help = Command::new(lab).args(["replica", "--help"]).output();
+    help.is_ok_and(|help| String::from_utf8_lossy(&help.stdout).contains("--misbehave"))
 }
 
 /// The run itself; none if it was interrupted.

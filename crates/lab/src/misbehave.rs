@@ -1,40 +1,57 @@
-//! `perdura replica --misbehave`, in test builds only (feature `misbehave`): replicas that lie, on real links.
+//! `perdura-lab replica --misbehave`, in test builds only (feature `misbehave`): replicas that lie, on real links.
 
 use anyhow::{Context, Result};
+use clap::Args;
 use perdura::ServiceKind;
 use perdura::replica::Replica;
 use perdura_adversary::{Insider, Liar, Shadow, Strategy, Twin};
+use perdura_cli::process::LogLevel;
+use perdura_cli::replica;
 use perdura_execution::Service;
 use perdura_protocol::{Scheme, Time};
 use perdura_replica::node::{Boot, Found, Interceptor, Now};
-use perdura_replica::runtime::{self, ReplicaConfig, Shutdown};
+use perdura_replica::runtime::{self, ReplicaConfig};
 use perdura_store::Store;
 use perdura_tuples::TupleSpaces;
+use std::path::PathBuf;
+use std::process::ExitCode;
 
-/// The strategy with a name.
-pub fn parse_strategy(name: &str) -> Result<Strategy, String> {
+/// Runs a replica in whose name a liar speaks, in place of `perdura replica`.
+#[derive(Args)]
+pub struct Arguments {
+    /// The replica's file, as in DIR/replica-0/replica.toml
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// How it lies: one of the strategies of `perdura-lab simulate --liars`
+    #[arg(long, value_name = "STRATEGY", value_parser = parse_strategy)]
+    misbehave: Strategy,
+    /// How much is logged
+    #[arg(long, value_enum, value_name = "LEVEL", default_value_t = LogLevel::Info)]
+    log_level: LogLevel,
+}
+
+fn parse_strategy(name: &str) -> Result<Strategy, String> {
     let names = || Strategy::ALL.map(Strategy::name).join(", ");
     Strategy::parse(name).ok_or_else(|| format!("give one of: {}", names()))
 }
 
-/// Runs a replica in whose name a liar speaks.
-///
-/// # Errors
-/// As of one that does not, or when its twin does not boot.
-pub fn run(replica: Replica, strategy: Strategy, shutdown: &Shutdown) -> Result<()> {
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let (replica, shutdown) = replica::open(&arguments.config, arguments.log_level)?;
     let Replica { config, service } = replica;
     let (id, limit) = (config.id, config.parameters.state_limit_bytes);
     let whose = || format!("replica {id}");
-    let liar = liar(&config, service, strategy).with_context(whose)?;
+    let liar = liar(&config, service, arguments.misbehave).with_context(whose)?;
     let ran = match service {
         ServiceKind::KeyValue => {
-            runtime::run_misbehaving(config, liar, move || Store::new(limit), shutdown)
+            runtime::run_misbehaving(config, liar, move || Store::new(limit), &shutdown)
         }
         ServiceKind::TupleSpaces => {
-            runtime::run_misbehaving(config, liar, move || TupleSpaces::new(limit), shutdown)
+            runtime::run_misbehaving(config, liar, move || TupleSpaces::new(limit), &shutdown)
         }
     };
-    ran.with_context(whose)
+    ran.with_context(whose)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn liar(
