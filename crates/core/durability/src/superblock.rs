@@ -190,12 +190,12 @@ impl Superblock {
             2 => Superblock::decode_second(&mut reader),
             version if version > FORMAT_VERSION => return Copy::Newer(version),
             _ => match Fields::decode(&mut reader).map(Superblock::from_fields) {
-                Ok(Ok(superblock)) => return Copy::Valid(superblock),
+                Ok(Ok(superblock)) => return Copy::Valid(Box::new(superblock)),
                 Ok(Err(FieldError::Unknown(name))) => return Copy::Unknown(name),
                 Ok(Err(_)) | Err(_) => return Copy::Damaged,
             },
         };
-        in_order.map_or(Copy::Damaged, Copy::Valid)
+        in_order.map_or(Copy::Damaged, |found| Copy::Valid(Box::new(found)))
     }
 
     fn fields(&self) -> Fields {
@@ -323,7 +323,7 @@ impl Decode for Listed<Link> {
 
 /// What a copy turned out to be.
 enum Copy {
-    Valid(Superblock),
+    Valid(Box<Superblock>),
     Newer(u32),
     /// It has a field that may not be passed over.
     Unknown(String),
@@ -398,7 +398,7 @@ impl SuperblockFile {
                 result => result?,
             }
             let found = match Superblock::decode_copy(&copy) {
-                Copy::Valid(found) => found,
+                Copy::Valid(found) => *found,
                 Copy::Newer(found) => {
                     return Err(OpenError::NewerFormat { found, supported: FORMAT_VERSION });
                 }
