@@ -57,8 +57,9 @@ bench-peers: $(if $(PERDURA),,release)
 
 # kill -9 of one replica, of the leader, of all at once, 20 times each per kind of group, under load.
 .PHONY: kills
+ROUNDS ?= 60
 kills:
-	PERDURA_ALL=1 PERDURA_ROUNDS=60 $(CARGO) test --profile fast --locked -p perdura-cli --test main kills:: -- \
+	PERDURA_ALL=1 PERDURA_ROUNDS=$(ROUNDS) $(CARGO) test --profile fast --locked -p perdura-cli --test main kills:: -- \
 	  --nocapture --test-threads 1
 
 # The same programs with what misbehaves built in: replicas that lie, memory that rots, mistakes made on purpose.

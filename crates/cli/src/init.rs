@@ -267,7 +267,7 @@ pub fn make(
     places: &[Place],
 ) -> Result<Cluster> {
     let tune = |parameters: &mut Parameters| tuning.apply(parameters);
-    Ok(create::make(dir, faults, durability, service, tune, places)?)
+    Ok(create::make(dir, faults, durability, service.name(), tune, places)?)
 }
 
 #[cfg(test)]

@@ -35,11 +35,12 @@ pub enum KeyError {
 
 /// Why there is no client.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot make a client of {cluster}")]
+#[error("cannot make a client of {cluster}: {source}")]
 pub struct ConnectError {
     /// The cluster's file.
-    cluster: String,
-    source: perdura_client::ConnectError,
+    pub cluster: String,
+    /// Why.
+    pub source: perdura_client::ConnectError,
 }
 
 /// The cluster whose files are in `dir`.

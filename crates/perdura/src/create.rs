@@ -8,9 +8,8 @@ use crate::config::replica::SCRUB_INTERVAL_S;
 use crate::config::{ADMIN_FILE, CLIENT_FILE, CLUSTER_FILE, REPLICA_FILE};
 use crate::config::{Cluster, EntropyError, ReplicaEntry, ReplicaFile, WriteError};
 use crate::format::{self, DataDirectoryError};
-use crate::service::ServiceKind;
 use perdura_protocol::configuration::{Durability, Parameters};
-use perdura_protocol::{ClusterId, Faults, ReplicaId, SecretKey, Slot};
+use perdura_protocol::{ClusterId, Faults, ReplicaId, SecretKey, ServiceName, Slot};
 use perdura_replica::node::StateTransfer;
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -129,6 +128,13 @@ pub struct Place {
 }
 
 impl Place {
+    /// A place of one's own: `host:port` where others find the replica, where it listens for them, and where it serves
+    /// its status.
+    #[must_use]
+    pub fn new(address: String, listen: String, http: String) -> Place {
+        Place { address, listen, http }
+    }
+
     /// Places for `n` replicas: on `hosts`, or without them on this machine. Replica I gets port `base_port` + 2 I
     /// for the protocol and the next for HTTP; without it, free ports are taken (with hosts, 7400 and up). With
     /// `public_http` HTTP is served to the network and not on loopback only.
@@ -218,7 +224,7 @@ pub fn make(
     dir: &Path,
     faults: Faults,
     durability: Durability,
-    service: ServiceKind,
+    service: ServiceName,
     tune: impl FnOnce(&mut Parameters),
     places: &[Place],
 ) -> Result<Cluster, CreateError> {
@@ -228,7 +234,7 @@ pub fn make(
     let id = ClusterId(random()?);
     let public = administrator.public();
     let mut parameters = Cluster::default_parameters(id, faults, durability, public);
-    parameters.service = service.name();
+    parameters.service = service;
     tune(&mut parameters);
     let mut cluster = Cluster {
         path: dir.join(CLUSTER_FILE),

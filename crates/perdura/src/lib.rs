@@ -6,8 +6,8 @@
 //! - [`replica`] opens a replica from its file, and runs it;
 //! - [`connect`] makes a client from a cluster's files.
 //!
-//! What these take and give is of other crates, which are here under their own names: [`client`], [`replica_runtime`], [`execution`]
-//! (the trait [`execution::Service`] of a service of your own), [`protocol`], and the services [`store`] and [`tuples`].
+//! What these take and give is of other crates, which are here under their own names: [`client`], [`replica_runtime`] (all of that crate:
+//! [`machinery`]), [`execution`] (the trait [`execution::Service`] of a service of your own), [`protocol`], [`durability`], and the services [`store`] and [`tuples`].
 //!
 //! The command `perdura` does the same for operators; errors are in its words, and name the file, the field, and what to
 //! do.
@@ -24,9 +24,13 @@ pub mod service;
 pub use config::{Cluster, KeyFile, ReplicaFile};
 pub use service::ServiceKind;
 
+pub use bytes;
 pub use perdura_client as client;
+pub use perdura_durability as durability;
 pub use perdura_execution as execution;
 pub use perdura_protocol as protocol;
+pub use perdura_replica as machinery;
 pub use perdura_replica::runtime as replica_runtime;
 pub use perdura_store as store;
 pub use perdura_tuples as tuples;
+pub use toml;

@@ -2,7 +2,7 @@
 
 use crate::config::{Cluster, ReadError, ReplicaFile, files};
 use crate::service::ServiceKind;
-use perdura_protocol::ReplicaId;
+use perdura_protocol::{ReplicaId, ServiceName};
 use perdura_replica::runtime::{self, ReplicaConfig, Shutdown};
 use perdura_store::Store;
 use perdura_tuples::TupleSpaces;
@@ -16,6 +16,18 @@ pub enum OpenError {
     /// Its files cannot be used.
     #[error(transparent)]
     Read(#[from] ReadError),
+    /// Its cluster runs another service.
+    #[error(
+        "{file}: service is {found:?}, and this program runs {given:?}; use the one that has it"
+    )]
+    OtherService {
+        /// The cluster's file.
+        file: String,
+        /// What it names.
+        found: ServiceName,
+        /// What was to be run.
+        given: ServiceName,
+    },
     /// The operating system does not say what is in its data directory.
     #[error("replica {id}: cannot read the data directory {data}")]
     Unreadable {
@@ -46,11 +58,12 @@ pub enum OpenError {
 
 /// Why a replica did not start, or stopped.
 #[derive(Debug, thiserror::Error)]
-#[error("replica {id}")]
+#[error("replica {id}: {source}")]
 pub struct RunError {
     /// Which replica.
-    id: ReplicaId,
-    source: runtime::RunError,
+    pub id: ReplicaId,
+    /// Why.
+    pub source: runtime::RunError,
 }
 
 /// A replica whose files fit each other, and whose data directory holds something.
@@ -69,10 +82,15 @@ pub fn load(path: &Path) -> Result<(ReplicaFile, Cluster), ReadError> {
     Ok((file, cluster))
 }
 
-/// What [`runtime::run`] takes for the replica whose file is at `path`, with a service of your own. Nothing is changed, nor
-/// run.
-pub fn config(path: &Path) -> Result<ReplicaConfig, OpenError> {
+/// What [`runtime::run`] takes for the replica whose file is at `path`, with a service of your own of that name. Nothing is
+/// changed, nor run.
+pub fn config(path: &Path, service: &ServiceName) -> Result<ReplicaConfig, OpenError> {
     let (file, cluster) = load(path)?;
+    if cluster.parameters.service != *service {
+        let found = cluster.parameters.service.clone();
+        let file = cluster.path.display().to_string();
+        return Err(OpenError::OtherService { file, found, given: service.clone() });
+    }
     check_data(&file, &cluster)?;
     Ok(replica_config(file, &cluster))
 }

@@ -19,7 +19,7 @@ fn made(dir: &Path) -> Cluster {
     let faults = Faults::new(1, 0).unwrap();
     let places = Place::all(faults.n(), &[], None, false).unwrap();
     let tune = |parameters: &mut perdura_protocol::configuration::Parameters| parameters.depth = 16;
-    make(dir, faults, Durability::Sync, ServiceKind::KeyValue, tune, &places).unwrap()
+    make(dir, faults, Durability::Sync, ServiceKind::KeyValue.name(), tune, &places).unwrap()
 }
 
 fn file_of(dir: &Path, id: usize) -> PathBuf {
@@ -80,7 +80,7 @@ fn what_is_wrong_is_an_error_of_its_own() {
         &dir,
         Faults::new(1, 0).unwrap(),
         Durability::Sync,
-        ServiceKind::KeyValue,
+        ServiceKind::KeyValue.name(),
         |_| {},
         &[],
     );
@@ -94,6 +94,13 @@ fn what_is_wrong_is_an_error_of_its_own() {
     let wrong = administrator(&other, &foreign).unwrap_err();
     assert!(matches!(wrong, KeyError::NotAdministrator { .. }), "{wrong}");
     let path = file_of(&dir, 2);
+    let own = perdura_protocol::ServiceName::literal("ledger");
+    let strange = perdura::replica::config(&path, &own).map(|_| ()).unwrap_err();
+    assert!(
+        strange.to_string().contains("service is \"kv\", and this program runs \"ledger\""),
+        "{strange}"
+    );
+    assert!(perdura::replica::config(&path, &ServiceKind::KeyValue.name()).is_ok());
     std::fs::remove_dir_all(ReplicaFile::load(&path).unwrap().data()).unwrap();
     let blank = Replica::open(&path).map(|_| ()).unwrap_err();
     assert!(matches!(blank, OpenError::Blank { id: 2, what: "missing", .. }), "{blank}");

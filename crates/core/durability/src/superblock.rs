@@ -168,7 +168,14 @@ impl Superblock {
                 self.encode_first(&mut out);
                 encode_list(&self.links, &mut out);
             }
-            _ => self.fields().encode(&mut out),
+            _ => {
+                self.fields().encode(&mut out);
+                if out.len() > COPY_BYTES {
+                    // What may be passed over, and does not fit any more, goes.
+                    out.truncate(FIELDS_OFFSET);
+                    self.own_fields().encode(&mut out);
+                }
+            }
         }
         assert!(out.len() <= COPY_BYTES, "all fields are bounded");
         out.resize(COPY_BYTES, 0);
@@ -199,6 +206,12 @@ impl Superblock {
     }
 
     fn fields(&self) -> Fields {
+        let mut fields = self.own_fields();
+        fields.put_back(&self.passed_over);
+        fields
+    }
+
+    fn own_fields(&self) -> Fields {
         let identity = &self.identity;
         let mut fields = Fields::default();
         fields.require("sequence", &self.sequence);
@@ -216,7 +229,6 @@ impl Superblock {
         }
         fields.require("checkpoints", &Listed(self.checkpoints.clone()));
         fields.require("links", &Listed(self.links.clone()));
-        fields.put_back(&self.passed_over);
         fields
     }
 

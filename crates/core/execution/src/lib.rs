@@ -24,7 +24,7 @@ mod snapshot;
 
 pub use footprint::{Footprint, KeyMark, KeyRange};
 pub use genesis::{Genesis, GenesisError};
-pub use machine::{Executed, Machine, Reply};
+pub use machine::{Executed, Machine, Reply, newest_versions};
 pub use manifest::{Entry, Manifest, ManifestError};
 pub use restore::RestoreError;
 pub use service::{ExecutionContext, FailingMemory, Progress, Release, Service, Snapshot};

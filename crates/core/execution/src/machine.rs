@@ -413,7 +413,8 @@ fn run<S: Service>(
 }
 
 /// The newest versions that this program can execute `service` under.
-pub(crate) fn newest_versions(service: &impl Service) -> Versions {
+#[must_use]
+pub fn newest_versions(service: &impl Service) -> Versions {
     Versions { rules: versions::RULES, service: service.newest_version() }
 }
 

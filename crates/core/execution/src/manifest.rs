@@ -119,8 +119,8 @@ impl Manifest {
                     rules: fields.need("rules")?,
                     service: fields.need("service-version")?,
                 };
-                if versions.rules == 0 {
-                    return Err(DecodeError::NotCanonical("rules of a manifest in fields").into());
+                if versions.rules == 0 || versions.service == 0 {
+                    return Err(DecodeError::NotCanonical("versions of a manifest").into());
                 }
                 let (slot, history) = (fields.need("slot")?, fields.need("history")?);
                 let sessions = fields.need("sessions")?;

@@ -100,7 +100,7 @@ impl Versions {
     /// # Errors
     /// [`VersionError`].
     pub fn check(self, newest: Versions) -> Result<(), VersionError> {
-        let error = |what, found, newest| Err(VersionError { what, found, newest });
+        let error = |what, found, newest| Err(VersionError::Newer { what, found, newest });
         match self {
             Versions { rules, .. } if rules > newest.rules => {
                 error("the core", rules, newest.rules)
@@ -108,23 +108,38 @@ impl Versions {
             Versions { service, .. } if service > newest.service => {
                 error("the service", service, newest.service)
             }
+            // Nothing that is hashed under the first rules names the service's version.
+            Versions { service, rules } if service == 0 || (rules == 0 && service != 1) => {
+                Err(VersionError::Impossible { rules, service })
+            }
             _ => Ok(()),
         }
     }
 }
 
-/// A state or a cluster is of a newer version than this program can execute.
+/// Why this program cannot execute under versions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error(
-    "{what} is at version {found}, and this program knows those up to {newest}; update it first"
-)]
-pub struct VersionError {
-    /// Whose version it is.
-    pub what: &'static str,
-    /// The version.
-    pub found: u16,
-    /// The newest that is known.
-    pub newest: u16,
+pub enum VersionError {
+    /// A newer one can.
+    #[error(
+        "{what} is at version {found}, and this program knows those up to {newest}; update it first"
+    )]
+    Newer {
+        /// Whose version it is.
+        what: &'static str,
+        /// The version.
+        found: u16,
+        /// The newest that is known.
+        newest: u16,
+    },
+    /// None ever could.
+    #[error("there is no version {service} of a service under version {rules} of the core")]
+    Impossible {
+        /// The core's.
+        rules: u16,
+        /// The service's.
+        service: u16,
+    },
 }
 
 #[cfg(test)]
@@ -157,5 +172,9 @@ mod tests {
         assert!(error.to_string().contains("the core is at version 4"), "{error}");
         let error = Versions { rules: 3, service: 3 }.check(known).unwrap_err();
         assert!(error.to_string().contains("up to 2"), "{error}");
+        for (rules, service) in [(0, 2), (1, 0), (0, 0)] {
+            let error = Versions { rules, service }.check(known).unwrap_err();
+            assert_eq!(error, VersionError::Impossible { rules, service });
+        }
     }
 }

@@ -5,12 +5,13 @@ use crate::common::CLUSTER;
 use bytes::Bytes;
 use perdura_execution::{Machine, Manifest, StateSnapshot};
 use perdura_protocol::configuration::Schedule;
+use perdura_protocol::fields::Fields;
 use perdura_protocol::message::{Decision, StateCertificate};
 use perdura_protocol::statement::Kind;
 use perdura_protocol::viewchange::PrefixCertificate;
 use perdura_protocol::{
-    Batch, Certificate, Configuration, Context, Decode, Digest, Encode, Message, Record, ReplicaId,
-    Scheme, SecretKey, Signature, Slot, Time, View,
+    Batch, Certificate, Configuration, Context, Decode, Digest, Encode, Message, Reader, Record,
+    ReplicaId, Scheme, SecretKey, Signature, Slot, Time, View,
 };
 use perdura_replica::node::{Boot, Found, Input, Node, Now, Output, Peer};
 use perdura_store::Store;
@@ -397,6 +398,74 @@ fn a_transferred_certificate_takes_no_signature_away() {
     let offer = offered(ask(&mut node, 10_070, &Message::StateQuery));
     let signers: Vec<u8> = offer.certificate.signatures().iter().map(|(id, _)| id.0).collect();
     assert_eq!(signers, [0, 1, 2, 3]);
+}
+
+/// A manifest as of a newer program: under newer rules, or with a field that may not be passed over.
+fn newer(manifest: &Manifest, rules: bool) -> Bytes {
+    if rules {
+        let mut newer = manifest.clone();
+        newer.versions.rules += 1;
+        return newer.to_bytes();
+    }
+    let mut reader = Reader::new(manifest.to_bytes());
+    let mut out = reader.take(8).unwrap().to_vec();
+    let mut fields = Fields::decode(&mut reader).unwrap();
+    fields.require("colour", &7u8);
+    fields.encode(&mut out);
+    let rest = reader.remaining();
+    out.extend_from_slice(&reader.take(rest).unwrap());
+    out.into()
+}
+
+/// Why a replica halts that asks for a state and is sent such a manifest; none if it asks another one.
+fn halts_on(rules: bool, certified: bool) -> Option<String> {
+    let found = Found { vote_after: Slot(2), state_from: Slot(2), ..Found::default() };
+    let mut node = Node::boot(Boot { found, ..boot() }, now(10_000)).unwrap();
+    for id in 1..4 {
+        node.handle(now(10_000), Input::LinkUp(Peer::Replica(ReplicaId(id))));
+    }
+    said(&mut node, 10_005);
+    let ([_, state], history) = states();
+    let manifest = state.manifest();
+    let (slot, bytes) = (manifest.slot, newer(&manifest, rules));
+    let digest = if certified { Manifest::digest_of(&bytes) } else { manifest.digest() };
+    let signed = |kind, digest| certificate(&[1, 2, 3], kind, slot, digest);
+    let state = signed(Kind::Checkpoint, digest);
+    let state = Some(StateCertificate { slot, digest, configuration: 0, certificate: state });
+    let prefix = signed(Kind::Prefix, history);
+    let prefix = PrefixCertificate { slot, history, configuration: 0, certificate: prefix };
+    for id in 1..4 {
+        let (state, prefix) = (state.clone(), prefix.clone());
+        tell(&mut node, 10_010, id, &Message::StateInfo { delivered: slot, state, prefix });
+    }
+    let seeder = asked_for_manifest(&mut node, 10_010);
+    tell(&mut node, 10_020, seeder, &Message::Manifest { slot, manifest: bytes });
+    node.flush(now(10_020));
+    let mut why = None;
+    let mut other = None;
+    while let Some(output) = node.next_output() {
+        match output {
+            Output::Halt(words) => why = Some(words),
+            Output::Send { peers, bytes, .. } => {
+                let fetches =
+                    matches!(Message::from_bytes(bytes), Ok(Message::FetchManifest { .. }));
+                other = other.or(fetches.then(|| peers.clone()));
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(other.is_some(), !certified, "it goes on with another one, or not at all");
+    why
+}
+
+/// One liar sends away nobody who is able to go on; a group that has gone on does.
+#[test]
+fn a_newer_programs_state_ends_a_replica_only_if_it_is_certified() {
+    for rules in [false, true] {
+        assert_eq!(halts_on(rules, false), None);
+        let why = halts_on(rules, true).expect("it cannot go on");
+        assert!(why.contains(if rules { "up to 1; update" } else { "\"colour\"" }), "{why}");
+    }
 }
 
 fn asked_for_manifest(node: &mut Node<Store>, ms: u64) -> u8 {

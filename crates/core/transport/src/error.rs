@@ -70,6 +70,12 @@ pub enum LinkError {
     /// The peer did what no correct peer does.
     #[error("misbehaviour: {0}: {1}")]
     Misbehaviour(Misbehaviour, String),
+    /// The peer is a newer program whose welcome has a field that we may not pass over.
+    #[error(
+        "it is a newer program: its welcome has the field {0:?}, which may not be passed over and is not known here; \
+         update this program first"
+    )]
+    NewerWelcome(String),
     /// The peer refused us, with its reason in words.
     #[error("refused: {0}")]
     Refused(String),

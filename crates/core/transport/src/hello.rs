@@ -80,8 +80,8 @@ pub enum Answer {
         version: u16,
         /// The run of the replica that answers.
         boot: Option<BootId>,
-        /// Fields of a newer program that this one passes over.
-        passed_over: Fields,
+        /// Fields of a newer program. Some may be passed over.
+        unknown: Fields,
     },
     /// The connection ends.
     Refused {
@@ -218,7 +218,7 @@ impl Answer {
     /// The welcome of this build.
     #[must_use]
     pub fn welcome(boot: Option<BootId>) -> Answer {
-        Answer::Welcome { version: PROTOCOL_VERSION, boot, passed_over: Fields::default() }
+        Answer::Welcome { version: PROTOCOL_VERSION, boot, unknown: Fields::default() }
     }
 
     /// A refusal by this build; the reason is cut at its bound.
@@ -235,14 +235,14 @@ impl Answer {
 impl Encode for Answer {
     fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            Answer::Welcome { version, boot, passed_over } => {
+            Answer::Welcome { version, boot, unknown } => {
                 out.push(0);
                 version.encode(out);
                 let mut fields = Fields::default();
                 if let Some(boot) = boot {
                     fields.require("boot", boot);
                 }
-                fields.put_back(passed_over);
+                fields.put_back(unknown);
                 fields.encode(out);
             }
             Answer::Refused { version, reason } => {
@@ -259,12 +259,10 @@ impl Decode for Answer {
         match u8::decode(reader)? {
             0 => {
                 let version = Decode::decode(reader)?;
-                let unknown = "what the welcome says may not be passed over, and is not known here";
                 let mut fields = Fields::decode(reader)?;
                 let boot = fields.take_required("boot");
                 let boot = boot.map_err(|_| DecodeError::NotCanonical("boot in a welcome"))?;
-                fields.pass_over().map_err(|_| DecodeError::NotCanonical(unknown))?;
-                Ok(Answer::Welcome { version, boot, passed_over: fields })
+                Ok(Answer::Welcome { version, boot, unknown: fields })
             }
             1 => {
                 let version = Decode::decode(reader)?;
@@ -340,16 +338,16 @@ mod tests {
             let answer = Answer::welcome(boot);
             assert_eq!(Answer::from_bytes(answer.to_bytes()), Ok(answer));
         }
-        // What a newer program adds is passed over and kept.
-        let mut passed_over = Fields::default();
-        passed_over.offer("colour", &7u8);
-        let newer = Answer::Welcome { version: PROTOCOL_VERSION, boot: None, passed_over };
-        assert_eq!(Answer::from_bytes(newer.to_bytes()), Ok(newer));
-        let mut fields = Fields::default();
-        fields.require("colour", &7u8);
-        let mut required = Answer::welcome(None).to_bytes()[..3].to_vec();
-        fields.encode(&mut required);
-        assert!(Answer::from_bytes(required.into()).is_err());
+        for required in [false, true] {
+            let mut unknown = Fields::default();
+            match required {
+                true => unknown.require("colour", &7u8),
+                false => unknown.offer("colour", &7u8),
+            }
+            assert_eq!(unknown.pass_over().is_err(), required);
+            let newer = Answer::Welcome { version: PROTOCOL_VERSION, boot: None, unknown };
+            assert_eq!(Answer::from_bytes(newer.to_bytes()), Ok(newer));
+        }
     }
 
     #[test]

@@ -23,6 +23,7 @@ use crate::identity::{Identity, public_key};
 use crate::sealed::{self, Opener, Sealer};
 use crate::uninit;
 use bytes::Bytes;
+use perdura_protocol::fields::FieldError;
 use perdura_protocol::{BootId, Decode, Encode, PublicKey};
 use rustls::Connection;
 use std::collections::VecDeque;
@@ -289,7 +290,11 @@ impl Link {
 
     fn answer(&mut self, payload: Bytes) -> Result<Received, LinkError> {
         match Answer::from_bytes(payload) {
-            Ok(Answer::Welcome { .. }) => {
+            Ok(Answer::Welcome { unknown, .. }) => {
+                if let Err(FieldError::Unknown(field)) = unknown.pass_over() {
+                    self.stage = Stage::Ending;
+                    return Err(LinkError::NewerWelcome(field));
+                }
                 self.start()?;
                 Ok(Received::Welcome)
             }

@@ -56,6 +56,11 @@ struct Raw {
 }
 
 #[derive(Deserialize)]
+struct RawFormat {
+    format: u32,
+}
+
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawFaults {
     u: u8,
@@ -154,13 +159,15 @@ impl Cluster {
 
     /// Checks `text`, which stands in the file at `path`.
     pub fn parse(path: &Path, text: &str) -> Result<Cluster> {
-        let raw: Raw = files::parse(path, text)?;
         let file = path.display().to_string();
-        ensure!(
-            (1..=FORMAT).contains(&raw.format),
-            "{file}: format is {}, and this program reads 1 to {FORMAT}; use the program that wrote it",
-            raw.format
-        );
+        // First of all: fields of another format are not misspelt.
+        if let Ok(RawFormat { format }) = files::parse(path, text) {
+            ensure!(
+                (1..=FORMAT).contains(&format),
+                "{file}: format is {format}, and this program reads 1 to {FORMAT}; use the program that wrote it"
+            );
+        }
+        let raw: Raw = files::parse(path, text)?;
         let parameters = parameters(&raw, &file)?;
         let replicas = replicas(raw.replica, parameters.faults, &file)?;
         let clients = raw.client.into_iter().enumerate().map(|(index, client)| {
@@ -300,7 +307,10 @@ impl Cluster {
             let _ = write!(text, "[[client]]\nname = {name}\npublic_key = \"{key}\"\n");
         }
         if !self.optional.is_empty() {
-            let _ = write!(text, "\n# Of a newer program.\n[optional]\n{}", self.optional);
+            // As a table in a table, so that those in it have their whole names.
+            let optional =
+                Table::from_iter([("optional".to_owned(), self.optional.clone().into())]);
+            let _ = write!(text, "\n# Of a newer program.\n{optional}");
         }
         text
     }
@@ -317,9 +327,10 @@ fn parameters(raw: &Raw, file: &str) -> Result<Parameters> {
     let service = match &raw.service {
         None => ServiceKind::KeyValue.name(),
         Some(text) => {
-            let of_first = raw.format > 1 || service(text).is_ok();
-            let name = ServiceName::parse(text).filter(|_| of_first);
-            name.with_context(|| format!("{file}: service is {text:?}; it is kv, tuples, or the name of another program's"))?
+            if raw.format == 1 {
+                service(text).with_context(|| format!("{file}: service is {text:?}"))?;
+            }
+            ServiceName::parse(text).with_context(|| format!("{file}: service is {text:?}; it is kv, tuples, or the name of another program's"))?
         }
     };
     let versions = versions(raw, file)?;
@@ -575,10 +586,13 @@ mod tests {
     #[test]
     fn fields_of_a_newer_program_are_passed_over_or_refused() {
         let cluster = sample(Path::new("cluster.toml"));
-        let text = format!("{}\n[optional]\ncolour = \"red\"\nsizes = [1, 2]\n", cluster.render());
+        let text = format!(
+            "{}\n[optional]\ncolour = \"red\"\nsizes = [1, 2]\n[optional.lamp]\nwatts = 7\n[[optional.client]]\nname = \"a\"\n",
+            cluster.render()
+        );
         let read = Cluster::parse(&cluster.path, &text).unwrap();
         assert_eq!(read.parameters.digest(), cluster.parameters.digest());
-        assert_eq!(read.optional.len(), 2);
+        assert_eq!((read.optional.len(), read.clients.len()), (4, 1));
         assert_eq!(Cluster::parse(&cluster.path, &read.render()).unwrap(), read);
         let required = text.replace("depth = 32", "depth = 32\ncolour = \"red\"");
         let error = format!("{:#}", Cluster::parse(&cluster.path, &required).unwrap_err());
@@ -611,7 +625,7 @@ mod tests {
         let cluster = sample(&directory.path().join("cluster.toml"));
         let good = cluster.render();
         for (from, to, named) in [
-            ("format = 2", "format = 3", "format is 3"),
+            ("format = 2", "format = 3\ncolour = 1", "format is 3"),
             ("format = 2", "format = 1", "format 1 has no rules"),
             ("rules = 1\n", "", "`rules` is missing"),
             ("rules = 1", "rules = 9", "rules is 9, and this program knows 1 to 1"),

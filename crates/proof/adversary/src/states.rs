@@ -4,9 +4,12 @@ use crate::liar::{Liar, Speech};
 use crate::memory::variant;
 use bytes::Bytes;
 use perdura_execution::{Entry, Manifest};
+use perdura_protocol::fields::Fields;
 use perdura_protocol::message::{Message, StateCertificate};
 use perdura_protocol::statement::Kind;
-use perdura_protocol::{Certificate, Digest, Encode, Outcome, RefusalReason, Slot, View};
+use perdura_protocol::{
+    Certificate, Decode, Digest, Encode, Outcome, Reader, RefusalReason, Slot, View,
+};
 
 /// Just below what others wait for decisions, and the next piece of a state.
 const TRICKLE_DECISIONS_MS: u64 = 440;
@@ -36,12 +39,29 @@ enum Tale {
     History,
     /// A manifest that names another last piece, which is there as well.
     Piece,
+    /// A manifest as of a newer program, with a field that may not be passed over.
+    Field,
+    /// A manifest under newer rules of execution.
+    Rules,
+}
+
+/// A manifest with a field that nobody knows; none where it has no fields.
+fn with_field(manifest: &Bytes) -> Option<Bytes> {
+    let mut reader = Reader::new(manifest.clone());
+    let mut out = reader.take(8).ok()?.to_vec();
+    let mut fields = Fields::decode(&mut reader).ok()?;
+    fields.require("newer", &true);
+    fields.encode(&mut out);
+    let entries = reader.remaining();
+    out.extend_from_slice(&reader.take(entries).ok()?);
+    Some(out.into())
 }
 
 impl Liar {
     /// The same for all pieces of a state.
     fn tale(&self, slot: Slot) -> Tale {
-        let tales = [Tale::Damage, Tale::Pieces, Tale::History, Tale::Piece];
+        let tales =
+            [Tale::Damage, Tale::Pieces, Tale::History, Tale::Piece, Tale::Field, Tale::Rules];
         *self.dice(View(0), slot).pick(&tales)
     }
 
@@ -64,6 +84,11 @@ impl Liar {
             Tale::Damage | Tale::Pieces => None,
             Tale::History => {
                 genuine.history = self.tale_digest(slot);
+                Some(genuine.to_bytes())
+            }
+            Tale::Field => with_field(manifest),
+            Tale::Rules => {
+                genuine.versions.rules += 1;
                 Some(genuine.to_bytes())
             }
             Tale::Piece => {
@@ -157,7 +182,7 @@ impl Liar {
                 None => return speech.plainly(),
             },
             Message::Piece { slot, index, piece } => match self.tale(*slot) {
-                Tale::History => return speech.plainly(),
+                Tale::History | Tale::Field | Tale::Rules => return speech.plainly(),
                 Tale::Piece if self.memory.last_piece == Some((*slot, *index)) => {
                     *piece = self.tale_piece(*slot);
                 }

@@ -110,7 +110,9 @@ pub fn cluster_files() -> Vec<Seed> {
         from_slot: Slot(77),
         replicas: (0..4).map(entry).collect(),
         clients: vec![("a \"client\"\n".to_owned(), PublicKey([8; 32]))],
-        optional: [("newer".to_owned(), vec![1u8, 2].into())].into_iter().collect(),
+        optional: "newer = [1, 2]\n[lamp]\nwatts = 7\n[[client]]\nname = \"a\""
+            .parse()
+            .expect("a table"),
     };
     vec![("cluster", cluster.render().into_bytes())]
 }

@@ -71,7 +71,7 @@ pub struct Boot<S> {
     pub state_transfer: StateTransfer,
 }
 
-/// Why a node cannot start. The data directory is as it was.
+/// Why a node cannot start. Its data directory is to be closed.
 #[derive(Debug, thiserror::Error)]
 pub enum BootError {
     /// The configuration file contradicts itself.
@@ -96,7 +96,17 @@ impl From<RestoreError> for BootError {
     }
 }
 
-/// Why an opened data directory is nothing to start from. It is as it was.
+/// An opened data directory that is nothing to start from. It is to be closed, for opening it has begun a run.
+pub struct Unusable<D> {
+    /// Why.
+    pub error: RecoverError,
+    /// Its log.
+    pub log: Log<D>,
+    /// Its checkpoints and superblock.
+    pub checkpoints: Checkpoints<D>,
+}
+
+/// Why an opened data directory is nothing to start from.
 #[derive(Debug, thiserror::Error)]
 pub enum RecoverError {
     /// The checkpoint cannot be read after all.
@@ -330,8 +340,8 @@ pub struct Recovered<D> {
 /// that far (rule D8).
 ///
 /// # Errors
-/// [`RecoverError`].
-pub fn recover<D: Disk>(opened: Opened<D>) -> Result<Recovered<D>, RecoverError> {
+/// [`Unusable`].
+pub fn recover<D: Disk>(opened: Opened<D>) -> Result<Recovered<D>, Box<Unusable<D>>> {
     let Opened { superblock, state, records, repaired_gaps, torn_tail, log, checkpoints, .. } =
         opened;
     let mut warnings = Vec::new();
@@ -368,7 +378,10 @@ pub fn recover<D: Disk>(opened: Opened<D>) -> Result<Recovered<D>, RecoverError>
             None
         }
     };
-    let checkpoint = reader.as_mut().map(read_all).transpose()?;
+    let checkpoint = match reader.as_mut().map(read_all).transpose() {
+        Ok(checkpoint) => checkpoint,
+        Err(error) => return Err(Box::new(Unusable { error, log, checkpoints })),
+    };
     let newest = checkpoint.as_ref().map(|(manifest, _)| manifest.slot);
     let there = |slot: &Slot| checkpoints.list().iter().any(|name| name.slot == *slot);
     let proven = certificates(&records).into_iter().map(|state| state.slot).filter(there).max();

@@ -33,7 +33,7 @@ mod unexecuted;
 mod waiting;
 
 pub use backlog::BACKLOG_BYTES;
-pub use boot::{Boot, BootError, Found, RecoverError, Recovered, recover};
+pub use boot::{Boot, BootError, Found, RecoverError, Recovered, Unusable, recover};
 pub use checkpoints::{RECENT_BYTES, piece_names};
 pub use executing::{WAITING_READS, WAITING_REPLIES};
 pub use fetching::StateTransfer;

@@ -17,7 +17,7 @@ use super::ingress::is_open;
 use super::restoring::Restored;
 use super::{Node, Now, Output, Peer};
 use bytes::Bytes;
-use perdura_execution::{Machine, Manifest, ManifestError, RestoreError, Service};
+use perdura_execution::{Machine, Manifest, ManifestError, Service, newest_versions};
 use perdura_protocol::configuration::Schedule;
 use perdura_protocol::fields::FieldError;
 use perdura_protocol::message::{Message, StateCertificate};
@@ -324,21 +324,26 @@ impl<S: Service> Node<S> {
             return;
         }
         let (offer, mut seeders) = (offer.clone(), seeders.clone());
-        let manifest = match Manifest::read(bytes.clone()) {
-            Err(ManifestError::Fields(FieldError::Unknown(field)))
-                if Manifest::digest_of(&bytes) == offer.state.digest =>
-            {
+        let certified = Manifest::digest_of(&bytes) == offer.state.digest;
+        let read = (certified || seeded!(ManifestUnverified)).then(|| Manifest::read(bytes));
+        let newest = newest_versions(&(self.make_service)());
+        let manifest = match read {
+            Some(Err(ManifestError::Fields(FieldError::Unknown(field)))) => {
                 self.halt(format!(
                     "the certified state at slot {slot} is a newer program's: its manifest has the field {field:?}, which may \
                      not be passed over and is not known here. Update this program"
                 ));
                 return;
             }
-            read => read.ok(),
+            Some(Ok(manifest)) if manifest.slot == slot => {
+                if let Err(error) = manifest.versions.check(newest) {
+                    self.halt(format!("the group has gone on: {error}"));
+                    return;
+                }
+                Some(manifest)
+            }
+            _ => None,
         };
-        let manifest = manifest
-            .filter(|found| found.digest() == offer.state.digest || seeded!(ManifestUnverified))
-            .filter(|manifest| manifest.slot == slot);
         let Some(manifest) = manifest else {
             // Gone there, or not what was certified: the next one.
             self.transfer.failed(seeders.remove(0));
@@ -496,9 +501,6 @@ impl<S: Service> Node<S> {
                 self.install_logged(now);
             }
             Ok(_) => self.end_transfer(now),
-            Err(RestoreError::Versions(error)) => {
-                self.halt(format!("the group has gone on: {error}"))
-            }
             Err(error) => {
                 self.halt(format!("a certified state does not restore: {error}. Report this"));
             }

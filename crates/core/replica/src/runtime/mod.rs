@@ -292,6 +292,39 @@ fn random<const N: usize>() -> io::Result<[u8; N]> {
     Ok(bytes)
 }
 
+/// Its links to all, of which it listens for new ones, and its transfer links.
+fn hubs(
+    config: &ReplicaConfig,
+    entropy: &[u8; 32],
+    origin: Instant,
+) -> Result<(Hub, Hub), BindError> {
+    let links = HubConfig {
+        id: config.id,
+        incarnation: config.incarnation,
+        cluster: config.parameters.cluster,
+        parameters: config.parameters.digest(),
+        key: config.key.clone(),
+        listen: config.listen.clone(),
+        seed: u64::from_le_bytes([
+            entropy[0], entropy[1], entropy[2], entropy[3], entropy[4], entropy[5], entropy[6],
+            entropy[7],
+        ]),
+    };
+    let hub = Hub::bind(&links, origin)?;
+    // Its pauses between attempts are not those of the other.
+    let links = HubConfig { seed: !links.seed, ..links };
+    let transfers = Hub::dialling(&links, Lane::Transfer, origin)?;
+    Ok((hub, transfers))
+}
+
+/// This run comes to nothing: the data directory is closed as after any other, so that it is said nowhere that one goes on.
+fn give_up(log: Log<DataDisk>, checkpoints: Checkpoints<DataDisk>, why: RunError) -> RunError {
+    if let Err(error) = storage::close(log, checkpoints) {
+        tracing::error!("the data directory was not closed in order: {error}");
+    }
+    why
+}
+
 /// Opens the data directory, and whatever else there is to open.
 fn begin<S: Service>(
     config: &Arc<ReplicaConfig>,
@@ -310,22 +343,7 @@ fn begin<S: Service>(
         nonce: random()?,
     };
     let entropy: [u8; 32] = random()?;
-    let links = HubConfig {
-        id: config.id,
-        incarnation: config.incarnation,
-        cluster: config.parameters.cluster,
-        parameters: config.parameters.digest(),
-        key: config.key.clone(),
-        listen: config.listen.clone(),
-        seed: u64::from_le_bytes([
-            entropy[0], entropy[1], entropy[2], entropy[3], entropy[4], entropy[5], entropy[6],
-            entropy[7],
-        ]),
-    };
-    let mut hub = Hub::bind(&links, clock.origin)?;
-    // Its pauses between attempts are not those of the other.
-    let links = HubConfig { seed: !links.seed, ..links };
-    let mut transfers = Hub::dialling(&links, Lane::Transfer, clock.origin)?;
+    let (mut hub, mut transfers) = hubs(config, &entropy, clock.origin)?;
     let shared = match published {
         Some(shared) => Arc::clone(shared),
         None => {
@@ -346,7 +364,13 @@ fn begin<S: Service>(
     hub.announce(opened.boot);
     transfers.announce(opened.boot);
     let courier = Courier::new(transfers, config.parameters.faults.n());
-    let recovered = node::recover(opened)?;
+    let recovered = match node::recover(opened) {
+        Ok(recovered) => recovered,
+        Err(unusable) => {
+            let node::Unusable { error, log, checkpoints } = *unusable;
+            return Err(give_up(log, checkpoints, error.into()));
+        }
+    };
     for warning in &recovered.warnings {
         tracing::warn!("{warning}");
     }
@@ -354,7 +378,7 @@ fn begin<S: Service>(
         tracing::warn!("experiment: {experiment}");
     }
     let make_service = Arc::clone(make_service);
-    let mut node = Node::boot(
+    let booted = Node::boot(
         Boot {
             me: config.id,
             key: config.key.clone(),
@@ -369,7 +393,11 @@ fn begin<S: Service>(
             state_transfer: config.state_transfer,
         },
         clock.now(),
-    )?;
+    );
+    let mut node = match booted {
+        Ok(node) => node,
+        Err(error) => return Err(give_up(recovered.log, recovered.checkpoints, error.into())),
+    };
     if config.profile {
         *node.stages() = Stages::by(thread_nanoseconds);
     }

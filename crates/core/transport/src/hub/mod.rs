@@ -268,7 +268,11 @@ impl Hub {
 
     /// The run of this replica is durable as `boot`: what links that come up from here on say. Before it is called no link
     /// is to come up.
+    ///
+    /// # Panics
+    /// When `run` is none.
     pub fn announce(&mut self, run: BootId) {
+        assert!(run.number > 0, "runs are counted from 1");
         if let Role::Replica { boot, .. } = &mut self.hello.role {
             *boot = run;
         }

@@ -259,8 +259,8 @@ impl World {
                 self.fail(Broken::new(RULE, what));
                 return;
             }
-            Err(error) => {
-                self.fail(Broken::new(RULE, format!("replica {replica}: {error}")));
+            Err(unusable) => {
+                self.fail(Broken::new(RULE, format!("replica {replica}: {}", unusable.error)));
                 return;
             }
         };

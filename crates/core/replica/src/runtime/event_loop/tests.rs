@@ -2,11 +2,14 @@
 
 use super::*;
 use crate::node::{BACKLOG_BYTES, Boot, Found};
+use crate::runtime::MakeService;
 use crate::runtime::device::Paced;
-use perdura_durability::{Expectation, FileDisk, Identity, Options};
+use perdura_durability::{
+    Expectation, FileDisk, Identity, NewState, OpenError, Opened, Options, PieceName,
+};
 use perdura_execution::Genesis;
 use perdura_protocol::configuration::{Member, Parameters};
-use perdura_protocol::{ClusterId, Faults, Scheme, SecretKey, Slot};
+use perdura_protocol::{ClusterId, Decode, Encode, Faults, Scheme, SecretKey, Slot};
 use perdura_store::Store;
 use perdura_transport::HubConfig;
 use std::fs::OpenOptions;
@@ -50,9 +53,8 @@ fn config() -> ReplicaConfig {
     }
 }
 
-/// Of a new data directory.
-fn checkpoints(root: &std::path::Path) -> Checkpoints<DataDisk> {
-    let parameters = config().parameters;
+/// A new data directory, formatted.
+fn formatted(root: &std::path::Path, parameters: &Parameters) -> DataDisk {
     let identity = Identity {
         cluster: parameters.cluster,
         replica: ReplicaId(0),
@@ -64,15 +66,98 @@ fn checkpoints(root: &std::path::Path) -> Checkpoints<DataDisk> {
     };
     let mut disk = Paced::new(FileDisk::create_directory(root).unwrap(), None);
     storage::format(&mut disk, &identity).unwrap();
+    disk
+}
+
+/// It is opened on a machine that was booted as `boot_id`.
+fn opened(
+    disk: DataDisk,
+    parameters: &Parameters,
+    boot_id: u8,
+) -> Result<Opened<DataDisk>, OpenError> {
     let expectation = Expectation {
-        cluster: identity.cluster,
-        replica: identity.replica,
+        cluster: parameters.cluster,
+        replica: ReplicaId(0),
         incarnation: 0,
-        parameters: identity.parameters,
-        boot_id: [2; 16],
+        parameters: parameters.digest(),
+        boot_id: [boot_id; 16],
         nonce: [3; 16],
     };
-    storage::open(disk, &expectation, &Options::default()).unwrap().checkpoints
+    storage::open(disk, &expectation, &Options::default())
+}
+
+/// Of a new data directory.
+fn checkpoints(root: &std::path::Path) -> Checkpoints<DataDisk> {
+    let parameters = config().parameters;
+    opened(formatted(root, &parameters), &parameters, 2).unwrap().checkpoints
+}
+
+/// A checkpoint under versions that nobody knows, or one with a field of a newer program.
+fn newer_manifest(parameters: &Parameters, required: bool) -> Bytes {
+    let mut parameters = parameters.clone();
+    let machine = |parameters: &Parameters| {
+        perdura_execution::Machine::new(parameters, config().genesis, Store::new(1 << 30)).unwrap()
+    };
+    parameters.versions = perdura_protocol::Versions::NEW;
+    let mut manifest = machine(&parameters).snapshot().manifest();
+    if !required {
+        manifest.versions.rules += 1;
+        return manifest.to_bytes();
+    }
+    let mut reader = perdura_protocol::Reader::new(manifest.to_bytes());
+    let mut out = reader.take(8).unwrap().to_vec();
+    let mut fields = perdura_protocol::fields::Fields::decode(&mut reader).unwrap();
+    fields.require("colour", &7u8);
+    fields.encode(&mut out);
+    let rest = reader.remaining();
+    out.extend_from_slice(&reader.take(rest).unwrap());
+    out.into()
+}
+
+/// An older program is started by mistake and says so; nothing else came of it. With durability `async` a
+/// run that did not end would be amnesia once the machine boots anew.
+#[test]
+fn a_state_of_a_newer_program_is_refused_and_kept() {
+    for required in [false, true] {
+        let root = tempfile::tempdir().unwrap();
+        let mut config = config();
+        config.parameters.durability = Durability::Async;
+        config.data = root.path().to_owned();
+        let disk = formatted(root.path(), &config.parameters);
+        let mut first = opened(disk, &config.parameters, 2).unwrap();
+        let pieces: Vec<Bytes> = {
+            let snapshot = perdura_execution::Machine::new(
+                &config.parameters,
+                config.genesis.clone(),
+                Store::new(1 << 30),
+            )
+            .unwrap()
+            .snapshot();
+            (0..snapshot.pieces()).map(|index| snapshot.piece(index)).collect()
+        };
+        let manifest = newer_manifest(&config.parameters, required);
+        let names: Vec<PieceName> =
+            pieces.iter().map(|piece| PieceName::of(piece).unwrap()).collect();
+        let state = NewState {
+            slot: Slot(1),
+            digest: perdura_execution::Manifest::digest_of(&manifest),
+            manifest: &manifest,
+            pieces: &names,
+            content: &mut |index| pieces[index].clone(),
+            pace: &mut |_| std::ops::ControlFlow::Continue(()),
+        };
+        first.checkpoints.store(state, Slot(0)).unwrap();
+        storage::close(first.log, first.checkpoints).unwrap();
+        let (config, make) =
+            (Arc::new(config), Arc::new(|| Store::new(1 << 30)) as MakeService<Store>);
+        let refused = crate::runtime::begin(&config, &make, &mut None, Repairs::default());
+        let words = refused.map(|_| ()).unwrap_err().to_string();
+        let expected = if required { "\"colour\"" } else { "the core is at version 2" };
+        assert!(words.contains(expected), "{words}");
+        let disk = Paced::new(FileDisk::open(root.path()).unwrap(), None);
+        let again = opened(disk, &config.parameters, 9).map(|opened| opened.boot.number);
+        assert_eq!(again.map_err(|error| error.to_string()), Ok(3));
+    }
 }
 
 fn event_loop() -> EventLoop<Store> {
