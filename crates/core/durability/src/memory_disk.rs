@@ -49,6 +49,8 @@ struct State {
     epoch: u64,
     operations: u64,
     written_bytes: u64,
+    zero_bytes: u64,
+    flushes: u64,
     through_bytes: u64,
     countdown: Option<u64>,
     dead: bool,
@@ -204,6 +206,18 @@ impl MemoryDisk {
         self.state().written_bytes
     }
 
+    /// Zeros written so far, those of new files included, bytes.
+    #[must_use]
+    pub fn zero_bytes(&self) -> u64 {
+        self.state().zero_bytes
+    }
+
+    /// Flushes of files and of directories so far.
+    #[must_use]
+    pub fn flushes(&self) -> u64 {
+        self.state().flushes
+    }
+
     /// Runs `operation`, which changes something, unless an injected failure forbids it.
     fn change(
         &self,
@@ -290,6 +304,7 @@ impl Disk for MemoryDisk {
     fn create(&mut self, name: &str, size_bytes: u64) -> Result<(), DiskError> {
         self.change(name, "create", |state| {
             state.make_room(size_bytes)?;
+            state.zero_bytes += size_bytes;
             let file = state.next_file;
             state.next_file += 1;
             state.files.insert(file, FileState::of_zeros(size_bytes));
@@ -334,12 +349,14 @@ impl Disk for MemoryDisk {
             state.make_room((offset + length_bytes).saturating_sub(size))?;
             let stored = if state.short_write { length_bytes / 2 } else { length_bytes };
             state.file_state(name)?.write_zeros(offset, stored);
+            state.zero_bytes += stored;
             Ok(())
         })
     }
 
     fn sync(&mut self, name: &str) -> Result<(), DiskError> {
         self.change(name, "sync", |state| {
+            state.flushes += 1;
             let fail = std::mem::take(&mut state.fail_next_sync);
             let file = state.file_state(name)?;
             if fail {
@@ -353,6 +370,7 @@ impl Disk for MemoryDisk {
 
     fn sync_directory(&mut self, directory: &str) -> Result<(), DiskError> {
         self.change(directory, "sync directory", |state| {
+            state.flushes += 1;
             let (synced, pending): (Vec<_>, Vec<_>) = std::mem::take(&mut state.pending)
                 .into_iter()
                 .partition(|change| change.directory() == directory);

@@ -28,7 +28,6 @@ pub(crate) mod file;
 pub(crate) mod frame;
 pub(crate) mod group;
 mod index;
-mod metered;
 mod naive;
 pub(crate) mod recovery;
 pub(crate) mod resume;
@@ -36,7 +35,6 @@ pub(crate) mod scan;
 
 pub use file::DIRECTORY;
 pub use group::Position;
-pub use metered::Work;
 pub use recovery::{RepairedGap, TornTail};
 
 use crate::checksum::FileKey;
@@ -50,7 +48,6 @@ use file::{
 use frame::FrameFormat;
 use group::{GROUP_BYTES, GroupBuilder, GroupHeader, PAGE_BYTES, decode_frame, round_up};
 use index::{Index, Location};
-use metered::Metered;
 use perdura_protocol::configuration::Durability;
 use perdura_protocol::message::Decision;
 use perdura_protocol::{Digest, Record, Slot, seeded};
@@ -126,7 +123,7 @@ struct NewFile {
 
 /// The log of one replica, open for writing. Belongs to the keeper's thread.
 pub struct Log<D> {
-    disk: Metered<D>,
+    disk: D,
     identity: Identity,
     sizes: FileSizes,
     // Never empty, unless durability is `none`.
@@ -310,12 +307,6 @@ impl<D: Disk> Log<D> {
     #[must_use]
     pub fn durability(&self) -> Durability {
         self.identity.durability
-    }
-
-    /// What it has asked of its disk since it was opened.
-    #[must_use]
-    pub fn work(&self) -> Work {
-        self.disk.work()
     }
 
     /// Number of files in the row.

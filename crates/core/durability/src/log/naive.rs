@@ -6,7 +6,6 @@
 //! the last command goes with it. So a crash leaves a part of a group where `sync` may leave one too,
 //! and recovery knows nothing of this module. A group without commands has one write and one flush.
 
-use super::metered::Metered;
 use crate::disk::{Disk, DiskError};
 use perdura_protocol::Record;
 
@@ -24,7 +23,7 @@ pub(super) fn command_ends(records: &[Record], frames: &[(usize, usize)]) -> Vec
 /// Writes the parts of `group` that end at `ends`, all but the last, each with a flush of its own.
 /// Gives where the last part begins: at 0 if there are no ends.
 pub(super) fn write_all_but_last<D: Disk>(
-    disk: &mut Metered<D>,
+    disk: &mut D,
     name: &str,
     offset: u64,
     group: &[u8],

@@ -22,7 +22,6 @@ use super::carry::Carry;
 use super::file::{DIRECTORY, GROUPS_OFFSET, MARKS, MARKS_OFFSET, encode_mark};
 use super::group::{GroupBuilder, GroupHeader, PAGE_BYTES, Position};
 use super::index::Index;
-use super::metered::Metered;
 use super::recovery::{Judgement, Tail, ToldBy};
 use super::scan::{FoundGroup, LogScan, key_of};
 use super::{FileSizes, Log, LogError, LogFile, name_of, whole_pages};
@@ -61,7 +60,7 @@ impl<D: Disk> Log<D> {
     pub(crate) fn unwritten(disk: D, identity: &Identity) -> Log<D> {
         let key = FileKey([0; 32]);
         Log {
-            disk: Metered::new(disk),
+            disk: disk,
             identity: identity.clone(),
             sizes: FileSizes::default(),
             files: VecDeque::new(),

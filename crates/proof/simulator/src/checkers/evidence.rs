@@ -1,5 +1,5 @@
 //! Guards A3: what correct replicas sign binds domain, cluster, configuration, view, slot, kind and
-//! digest, in the layout that `docs/formats.md` and `perdura_protocol::statement` give; and what
+//! digest, in the layout that `perdura_protocol::statement` gives; and what
 //! they pass on as proven is: certificates of enough distinct members, every signature genuine.
 //! The layout and the sizes of quorums are written down here once more, on purpose.
 
