@@ -21,7 +21,7 @@ pub fn exit_code(name: &str, done: anyhow::Result<ExitCode>) -> ExitCode {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("{name}: {}", text_of(&error));
+            tell!("{name}: {}", text_of(&error));
             ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
         }
     }

@@ -69,7 +69,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     };
     out.flush()?;
     if !intact {
-        eprintln!("perdura: not everything verifies");
+        tell!("perdura: not everything verifies");
     }
     Ok(if intact { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

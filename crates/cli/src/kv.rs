@@ -263,7 +263,7 @@ fn print(parsed: &Parsed, reply: StoreReply, how: &How) -> Result<ExitCode> {
                 out.write_all(&value)?;
                 out.write_all(b"\n")?;
             }
-            None => eprintln!("perdura: there is no such key"),
+            None => tell!("perdura: there is no such key"),
         }
         return Ok(code);
     }
@@ -275,7 +275,7 @@ fn print(parsed: &Parsed, reply: StoreReply, how: &How) -> Result<ExitCode> {
                 writeln!(out, "{}\t{}", shown(&entry["key"], how), shown(&entry["value"], how))?;
             }
             if result["more"] == Value::Bool(true) {
-                eprintln!("perdura: there is more; go on with --start, or raise --limit");
+                tell!("perdura: there is more; go on with --start, or raise --limit");
             }
         }
         (_, Value::Bool(deleted), _) => {
@@ -286,8 +286,8 @@ fn print(parsed: &Parsed, reply: StoreReply, how: &How) -> Result<ExitCode> {
         (_, _, Value::Bool(false)) => {
             let failed = &result["failed"];
             match failed.is_null() {
-                true => eprintln!("perdura: not committed: it does not have the expected value"),
-                false => eprintln!("perdura: not committed: operation {failed} (from 0) failed"),
+                true => tell!("perdura: not committed: it does not have the expected value"),
+                false => tell!("perdura: not committed: operation {failed} (from 0) failed"),
             }
         }
         _ => writeln!(out, "ok")?,

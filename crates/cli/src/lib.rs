@@ -17,6 +17,15 @@ macro_rules! say {
     }};
 }
 
+/// Prints a line to standard error; if nobody reads it any more, there is nobody to tell.
+#[macro_export]
+macro_rules! tell {
+    ($($text:tt)*) => {{
+        use std::io::Write;
+        let _ = writeln!(std::io::stderr(), $($text)*);
+    }};
+}
+
 pub mod allocator;
 mod batch;
 pub mod bench;
@@ -31,6 +40,7 @@ mod kv;
 mod kv_batch;
 pub mod kv_json;
 pub mod local;
+mod logging;
 pub mod process;
 mod reinit;
 pub mod replica;

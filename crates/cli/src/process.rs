@@ -1,12 +1,11 @@
-//! What has to do with processes: logs, signals, CPU time.
+//! What has to do with processes: signals, CPU time.
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use rustix::process::{Pid, Signal};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::process::Child;
 use std::time::Duration;
-use tracing_subscriber::filter::LevelFilter;
 
 /// How much is logged.
 #[derive(Clone, Copy, ValueEnum)]
@@ -23,33 +22,23 @@ pub enum LogLevel {
     Trace,
 }
 
-/// Sends logs of `level` and above to standard error.
-pub fn start_logging(level: LogLevel) {
-    let level = match level {
-        LogLevel::Error => LevelFilter::ERROR,
-        LogLevel::Warn => LevelFilter::WARN,
-        LogLevel::Info => LevelFilter::INFO,
-        LogLevel::Debug => LevelFilter::DEBUG,
-        LogLevel::Trace => LevelFilter::TRACE,
-    };
-    tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_ansi(false)
-        .with_max_level(level)
-        .init();
-}
-
-/// Calls `stop` on SIGTERM and on SIGINT, on a thread of its own. A second signal ends the process
-/// at once, as it would have without this.
+/// Calls `stop` on SIGTERM, SIGINT, and SIGHUP (unless that is ignored, as under `nohup`), on a thread of its own. A second
+/// signal ends the process at once, as it would have without this.
 pub fn on_stop(stop: impl FnOnce(&'static str) + Send + 'static) -> Result<()> {
-    let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT])
-        .context("cannot listen for SIGTERM and SIGINT")?;
+    let hangs_up = (!is_ignored(SIGHUP)).then_some(SIGHUP);
+    let mut signals =
+        signal_hook::iterator::Signals::new([SIGTERM, SIGINT].into_iter().chain(hangs_up))
+            .context("cannot listen for SIGTERM, SIGINT and SIGHUP")?;
     std::thread::Builder::new()
         .name("signals".into())
         .spawn(move || {
             let mut stop = Some(stop);
             for signal in signals.forever() {
-                let name = if signal == SIGTERM { "SIGTERM" } else { "SIGINT" };
+                let name = match signal {
+                    SIGTERM => "SIGTERM",
+                    SIGHUP => "SIGHUP",
+                    _ => "SIGINT",
+                };
                 match stop.take() {
                     Some(stop) => stop(name),
                     None => {
@@ -60,6 +49,14 @@ pub fn on_stop(stop: impl FnOnce(&'static str) + Send + 'static) -> Result<()> {
         })
         .context("cannot start a thread for signals")?;
     Ok(())
+}
+
+/// Whether whoever started this process has it ignore a signal.
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
 /// Sends this process SIGTERM when `parent` ends, at once if it has ended already.

@@ -1,16 +1,17 @@
 //! `perdura replica`: runs one replica until it is told to stop.
 
+use crate::logging::{self, Logging};
 use crate::process::{self, LogLevel};
 use crate::reinit;
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use perdura::replica::Replica;
 use perdura_replica::runtime::{LogDevice, Shutdown};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Runs one replica, in the foreground, with its logs on standard error. SIGTERM or SIGINT stops
-/// it in order.
+/// Runs one replica, in the foreground, with its logs on standard error. SIGTERM, SIGINT or SIGHUP
+/// stops it in order.
 #[derive(Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Arguments {
@@ -51,7 +52,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     if let Some(parent) = arguments.parent {
         process::end_with_parent(parent)?;
     }
-    let (mut replica, shutdown) = open(path, arguments.log_level)?;
+    let (mut replica, shutdown, _logging) = open(path, arguments.log_level)?;
     let id = replica.config.id;
     replica.config.log_device = arguments.log_device;
     replica.config.profile = arguments.profile;
@@ -60,15 +61,17 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The replica whose file is at `path`, with its logs on standard error from here on, and what SIGTERM and SIGINT request.
-pub fn open(path: &Path, log_level: LogLevel) -> Result<(Replica, Shutdown)> {
-    let replica = Replica::open(path)?;
-    process::start_logging(log_level);
+/// The replica whose file is at `path`, what SIGTERM, SIGINT and SIGHUP request, and its logs on standard error, as long as the last
+/// is kept.
+pub fn open(path: &Path, log_level: LogLevel) -> Result<(Replica, Shutdown, Logging)> {
+    let mut replica = Replica::open(path)?;
+    let logging = logging::start(log_level).context("cannot start a thread for logs")?;
+    replica.config.lost_log_lines = logging.lost();
     let shutdown = Shutdown::new();
     let requested = shutdown.clone();
     process::on_stop(move |signal| {
         tracing::info!("{signal}: stopping");
         requested.request();
     })?;
-    Ok((replica, shutdown))
+    Ok((replica, shutdown, logging))
 }

@@ -410,18 +410,18 @@ fn print(command: &TupleCommand, reply: &TupleReply, json: bool) -> Result<ExitC
     let mut tuple = |found: &Found| writeln!(out, "{}", space_json::shown(&found.tuple));
     match reply {
         TupleReply::Found(Some(found)) => tuple(found)?,
-        TupleReply::Found(None) => eprintln!("perdura: no tuple matches"),
+        TupleReply::Found(None) => tell!("perdura: no tuple matches"),
         TupleReply::FoundAll { tuples, more } => {
             tuples.iter().try_for_each(&mut tuple)?;
             if *more {
-                eprintln!("perdura: there are more; go on with --after, or take them again");
+                tell!("perdura: there are more; go on with --after, or take them again");
             }
         }
         TupleReply::Replaced { old, .. } => tuple(old)?,
         TupleReply::Spaces { names, more } => {
             names.iter().try_for_each(|name| writeln!(out, "{name}"))?;
             if *more {
-                eprintln!("perdura: there are more; go on with --after");
+                tell!("perdura: there are more; go on with --after");
             }
         }
         TupleReply::Inserted { number } => writeln!(out, "{number}")?,
@@ -430,7 +430,7 @@ fn print(command: &TupleCommand, reply: &TupleReply, json: bool) -> Result<ExitC
                 .try_for_each(|n| writeln!(out, "{}", first.saturating_add(n)))?;
         }
         TupleReply::Described(_) => writeln!(out, "{:#}", space_json::result(reply))?,
-        TupleReply::Renewed { renewed: false, .. } => eprintln!("perdura: there is no such tuple"),
+        TupleReply::Renewed { renewed: false, .. } => tell!("perdura: there is no such tuple"),
         TupleReply::Created | TupleReply::Deleted { .. } | TupleReply::Renewed { .. } => {
             writeln!(out, "ok")?
         }

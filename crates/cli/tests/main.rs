@@ -8,4 +8,5 @@ mod common;
 mod kills;
 mod no_seeded_bugs;
 mod older;
+mod output;
 mod space;

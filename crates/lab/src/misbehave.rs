@@ -37,7 +37,7 @@ fn parse_strategy(name: &str) -> Result<Strategy, String> {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let (replica, shutdown) = replica::open(&arguments.config, arguments.log_level)?;
+    let (replica, shutdown, _logging) = replica::open(&arguments.config, arguments.log_level)?;
     let Replica { config, service } = replica;
     let (id, limit) = (config.id, config.parameters.state_limit_bytes);
     let whose = || format!("replica {id}");

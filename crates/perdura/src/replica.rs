@@ -143,6 +143,7 @@ fn replica_config(file: ReplicaFile, cluster: &Cluster) -> ReplicaConfig {
         data: file.data(),
         log_device: None,
         profile: false,
+        lost_log_lines: Default::default(),
         checkpoint_bytes_per_s: file.checkpoint_mb_s * 1_000_000,
         scrub_interval: Duration::from_secs(file.scrub_interval_s),
         state_transfer: file.state_transfer,

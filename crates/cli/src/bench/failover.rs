@@ -275,7 +275,7 @@ impl One<'_> {
             before = self.all_there().await?.view;
             if !outcome.led {
                 let id = leader.id;
-                eprintln!("  round {number}: replica {id} led no more when it was gone; again");
+                tell!("  round {number}: replica {id} led no more when it was gone; again");
                 (measured.repeated, misses) = (measured.repeated + 1, misses + 1);
                 ensure!(
                     misses < MISSES,
@@ -286,7 +286,7 @@ impl One<'_> {
             misses = 0;
             let views = before - leader.view;
             measured.rounds.push(Round { leader: leader.id, took, views, unprompted });
-            eprintln!("  round {number}: replica {} was gone, {} ms", leader.id, ms(took));
+            tell!("  round {number}: replica {} was gone, {} ms", leader.id, ms(took));
         }
         done.set(true);
         while let Some(ended) = callers.join_next().await {

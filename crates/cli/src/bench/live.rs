@@ -88,7 +88,7 @@ impl Live {
         process::on_stop(move |signal| {
             // Nothing is started any more while this is held, and it is held to the end.
             let (mut running, mut directory) = (to_stop.lock(), to_stop.lock_directory());
-            eprintln!("perdura: {signal}: stopping");
+            tell!("perdura: {signal}: stopping");
             drop(running.take());
             if let Some(directory) = directory.take().map(TempDir::keep) {
                 // Whoever uses it may make a file meanwhile.

@@ -218,7 +218,7 @@ fn run_load(operation: Operation, arguments: &Load) -> Result<ExitCode> {
             profile::rows(&before, &after, measured.completed())
         };
         let profile = profile_before.map(rows).transpose().unwrap_or_else(|error| {
-            eprintln!("perdura: no profile: {error:#}");
+            tell!("perdura: no profile: {error:#}");
             None
         });
         for client in &clients {
@@ -229,7 +229,7 @@ fn run_load(operation: Operation, arguments: &Load) -> Result<ExitCode> {
     report.print(operation, arguments, &cluster)?;
     if report.measured.stopped {
         let seconds = round(report.measured.elapsed.as_secs_f64());
-        eprintln!("perdura: interrupted after {seconds} of {} s", arguments.seconds);
+        tell!("perdura: interrupted after {seconds} of {} s", arguments.seconds);
         return Ok(ExitCode::from(INTERRUPTED));
     }
     let any = report.measured.completed() > 0;

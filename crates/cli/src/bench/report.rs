@@ -55,7 +55,7 @@ impl Report {
             out.write_all(profile::table(rows).as_bytes())?;
         }
         if let Some(error) = &self.measured.error {
-            eprintln!("perdura: {} operations failed; the first: {error}", self.measured.errors);
+            tell!("perdura: {} operations failed; the first: {error}", self.measured.errors);
         }
         Ok(())
     }

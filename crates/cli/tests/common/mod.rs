@@ -10,6 +10,8 @@ pub use processes::*;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -121,6 +123,25 @@ impl Cluster {
         let log = OpenOptions::new().create(true).append(true).open(path).unwrap();
         let child = command.stdout(File::open("/dev/null").unwrap()).stderr(log).spawn();
         self.replicas[id] = Some(child.unwrap());
+    }
+
+    /// With its output where the command has it.
+    pub fn start_with(&mut self, id: usize, command: &mut Command) {
+        assert!(self.replicas[id].is_none());
+        self.replicas[id] = Some(command.spawn().unwrap());
+    }
+
+    /// What a replica answers on its HTTP port; none if it does not.
+    pub fn http(&self, id: usize, path: &str) -> Option<String> {
+        let files = std::fs::read_to_string(self.path("cluster.toml")).unwrap();
+        let mut addresses = files.lines().filter_map(|line| line.strip_prefix("http = "));
+        let address = addresses.nth(id).unwrap().trim_matches('"');
+        let mut stream = TcpStream::connect(address).ok()?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")
+            .ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        answer.starts_with("HTTP/1.1 200").then_some(answer)
     }
 
     pub fn child(&mut self, id: usize) -> &mut Child {

@@ -13,6 +13,7 @@ use perdura_cli::bench::load::{self, Demand};
 use perdura_cli::bench::workload::Workload;
 use perdura_cli::bench::{cpu_of, round};
 use perdura_cli::connect::{administrator, connect, runtime};
+use perdura_cli::tell;
 use perdura_client::Client;
 use perdura_protocol::{AdminCommand, Faults};
 use serde::Serialize;
@@ -121,7 +122,7 @@ pub fn measure(
     for number in 1..=rounds {
         for (index, curve) in curves.iter_mut().enumerate() {
             let name = curve.setting.name;
-            eprintln!("round {number} of {rounds}, setting {} of {count}: {name}", index + 1);
+            tell!("round {number} of {rounds}, setting {} of {count}: {name}", index + 1);
             let made = Made {
                 durability: curve.setting.durability,
                 device: curve.setting.log_device().map_err(|error| anyhow!(error))?,
@@ -208,12 +209,15 @@ async fn run(
             server_cpu_us_per_op: cpu.filter(|_| completed > 0).map(per_op),
             errors: measured.errors,
         };
-        eprintln!(
+        tell!(
             "  {} callers: {} ops/s, p50 {} us, p99 {} us",
-            point.callers, sample.throughput_ops_s, sample.p50_us, sample.p99_us
+            point.callers,
+            sample.throughput_ops_s,
+            sample.p50_us,
+            sample.p99_us
         );
         if let Some(error) = measured.error {
-            eprintln!("  {} writes failed; the first: {error}", measured.errors);
+            tell!("  {} writes failed; the first: {error}", measured.errors);
         }
         point.rounds.push(sample);
     }

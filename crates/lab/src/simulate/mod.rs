@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use perdura_adversary::{Attack, Strategy};
 use perdura_cli::init::parse_faults;
+use perdura_cli::tell;
 use perdura_cli::{Usage, say};
 use perdura_protocol::configuration::{Durability, Schedule};
 use perdura_protocol::{Faults, Scheme};
@@ -369,10 +370,7 @@ impl Batch<'_> {
         let attacks = attacks.into_iter().filter(made);
         let idle: Vec<&str> = lies.map(Strategy::name).chain(attacks.map(Attack::name)).collect();
         if !idle.is_empty() {
-            eprintln!(
-                "asked for, and never done: {}; more steps or seeds may help",
-                idle.join(", ")
-            );
+            tell!("asked for, and never done: {}; more steps or seeds may help", idle.join(", "));
         }
     }
 
@@ -389,7 +387,7 @@ impl Batch<'_> {
             ("branches that were never reached", names(&self.total.never_reached())),
         ];
         for (what, missing) in missing.iter().filter(|(_, missing)| !missing.is_empty()) {
-            eprintln!("{what}: {missing}");
+            tell!("{what}: {missing}");
         }
         missing.iter().any(|(_, missing)| !missing.is_empty())
     }
@@ -398,7 +396,7 @@ impl Batch<'_> {
 fn shrunk(violation: &Violation, runs_at_most: u32) -> Shrunk {
     let progress = |runs: u32, smaller: &Violation| {
         let (step, faults) = (smaller.step, smaller.faults);
-        eprintln!("shrinking: after {runs} runs it fails in step {step}, fault event {faults}");
+        tell!("shrinking: after {runs} runs it fails in step {step}, fault event {faults}");
     };
     shrink(violation, runs_at_most, simulate, progress)
 }

@@ -26,6 +26,7 @@ use perdura_transport::Peer as LinkPeer;
 use perdura_transport::{
     Admission, Hello, Hub, HubEvent, Lane, MemberAddress, Misbehaviour, Refusal, SendError, Stats,
 };
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -575,8 +576,17 @@ impl<S: Service> EventLoop<S> {
         let experiments = experiments(&self.config);
         let (checkpoints, at) = (self.checkpoints, Instant::now());
         let (repairs, stages) = (self.repairs.total(), self.node.stages_spent());
-        let snapshot =
-            Snapshot { report, network, transfers, checkpoints, repairs, stages, experiments, at };
+        let snapshot = Snapshot {
+            report,
+            network,
+            transfers,
+            checkpoints,
+            repairs,
+            stages,
+            experiments,
+            lost_log_lines: self.config.lost_log_lines.load(Ordering::Relaxed),
+            at,
+        };
         *self.shared.lock().unwrap_or_else(PoisonError::into_inner) = Some(snapshot);
     }
 }

@@ -39,6 +39,8 @@ pub(super) struct Snapshot {
     pub stages: Option<Vec<(Stage, Spent)>>,
     /// What makes it slower on purpose.
     pub experiments: Vec<String>,
+    /// Lines of the log that were lost.
+    pub lost_log_lines: u64,
     /// When it was made.
     pub at: Instant,
 }
@@ -230,7 +232,17 @@ mod tests {
         let checkpoints = CheckpointBytes::default();
         let (network, transfers) = (Stats::default(), Stats::default());
         let stages = None;
-        Snapshot { report, network, transfers, checkpoints, repairs: 0, stages, experiments, at }
+        Snapshot {
+            report,
+            network,
+            transfers,
+            checkpoints,
+            repairs: 0,
+            stages,
+            experiments,
+            lost_log_lines: 0,
+            at,
+        }
     }
 
     #[test]

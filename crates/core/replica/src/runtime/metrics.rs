@@ -96,6 +96,11 @@ pub(super) fn text(snapshot: &Snapshot) -> prometheus::Result<Vec<u8>> {
         ("perdura_statements_verified_total", "Replicas' signatures.", c.statements_verified),
         ("perdura_replies_total", "Replies sent.", c.replies),
         ("perdura_reads_total", "Unordered reads answered.", c.reads),
+        (
+            "perdura_log_lines_lost_total",
+            "Lines of the log that nobody took.",
+            snapshot.lost_log_lines,
+        ),
         ("perdura_views_started_total", "Views started.", c.views_started),
         ("perdura_checkpoints_total", "Checkpoints stored.", c.checkpoints),
         (

@@ -39,7 +39,7 @@ use perdura_transport::{BindError, Hub, HubConfig, Lane};
 use repairs::Repairs;
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -70,6 +70,8 @@ pub struct ReplicaConfig {
     pub log_device: Option<LogDevice>,
     /// Whether it measures what the event loop's time goes to, which takes some of it.
     pub profile: bool,
+    /// Lines of its log that were lost, as whoever writes that counts them: shown as a metric.
+    pub lost_log_lines: Arc<AtomicU64>,
     /// How fast checkpoints are written, bytes per second; 0: as fast as it goes while the flushes
     /// of the log take what they usually take.
     pub checkpoint_bytes_per_s: u64,

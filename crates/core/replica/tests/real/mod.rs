@@ -142,6 +142,7 @@ impl<S: Service> Group<S> {
             data: self.data(i),
             log_device: None,
             profile: false,
+            lost_log_lines: Default::default(),
             checkpoint_bytes_per_s: 0,
             scrub_interval: std::time::Duration::from_secs(3600),
             state_transfer: Default::default(),

@@ -13,6 +13,7 @@ use perdura_cli::bench::{parse_rate, parse_seconds, parse_value_size};
 use perdura_cli::connect::parse_duration;
 use perdura_cli::init::{Bounds, ScheduleName};
 use perdura_cli::say;
+use perdura_cli::tell;
 use perdura_replica::node::StateTransfer;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -203,7 +204,7 @@ fn run(
             let course = run::run(&live, scene, faults, variant, rate, options)?;
             // The same load for all.
             rate = Some(course.offered_ops_s);
-            eprintln!("  {}", report::line(scene, round, &course));
+            tell!("  {}", report::line(scene, round, &course));
             courses.push((round, course));
         }
     }

@@ -11,6 +11,7 @@ use perdura_cli::bench::workload::Workload;
 use perdura_cli::connect::{connect, runtime};
 use perdura_cli::init::Tuning;
 use perdura_cli::status;
+use perdura_cli::tell;
 use perdura_client::Client;
 use perdura_protocol::Faults;
 use std::future::poll_fn;
@@ -218,10 +219,10 @@ impl One<'_> {
             .map(|_| connect(self.cluster, self.key))
             .collect::<Result<Vec<Client>, _>>()?;
         let workload = Rc::new(Workload::new(options.keys(), options.value_size as usize, 0)?);
-        eprintln!("{}: loading {} MB", self.variant.name(self.scene), options.state_mb);
+        tell!("{}: loading {} MB", self.variant.name(self.scene), options.state_mb);
         load::preload(&clients, &workload, LOADING).await?;
         if let Some(seconds) = options.warm_up {
-            eprintln!("  as many writes as possible for {seconds} s, to warm up");
+            tell!("  as many writes as possible for {seconds} s, to warm up");
             self.flat_out(&clients, &workload, seconds).await?;
         }
         tokio::time::sleep(SETTLE).await;
@@ -238,7 +239,7 @@ impl One<'_> {
             trace: true,
             stop: load::never(),
         };
-        eprintln!("  {rate:.0} writes in a second for {} s", options.seconds);
+        tell!("  {rate:.0} writes in a second for {} s", options.seconds);
         let (began, ticks) = (second_of_day(SystemTime::now()), processor_ticks());
         let (measured, recovery) =
             both(load::measure(&clients, &workload, &demand), self.happens()).await;
@@ -247,7 +248,7 @@ impl One<'_> {
             100.0 * (after.0 - before.0) as f64 / (after.1 - before.1).max(1) as f64
         });
         if let Some(error) = &measured.error {
-            eprintln!("  {} writes failed; the first: {error}", measured.errors);
+            tell!("  {} writes failed; the first: {error}", measured.errors);
         }
         let (mut stored, mut given_up) = (Vec::new(), Vec::new());
         for replica in 0..self.cluster.replicas.len() {
@@ -261,7 +262,7 @@ impl One<'_> {
             }
         }
         if let Some(Recovery { received_s: None, to_s: Some(_), .. }) = recovery {
-            eprintln!(
+            tell!(
                 "  nothing was transferred: the replica's own log went back far enough. Give a smaller \
                  --checkpoint-mib, or a larger --state-mb"
             );
@@ -309,7 +310,7 @@ impl One<'_> {
         let peak = measured.completed() as f64 / measured.elapsed.as_secs_f64();
         ensure!(peak > 0.0, "no write succeeded; see the logs of the replicas");
         let percent = self.options.load.unwrap_or(self.scene.load());
-        eprintln!("  peak {peak:.0} writes in a second, of which {percent}% are offered");
+        tell!("  peak {peak:.0} writes in a second, of which {percent}% are offered");
         Ok((peak * f64::from(percent) / 100.0).max(1.0))
     }
 
@@ -353,7 +354,7 @@ impl One<'_> {
             group.restart(victim)
         })?;
         let from_s = begun.elapsed().as_secs_f64();
-        eprintln!("  replica {victim} was killed, has lost its checkpoints, and starts again");
+        tell!("  replica {victim} was killed, has lost its checkpoints, and starts again");
         let mut to_s = None;
         while to_s.is_none() && begun.elapsed().as_secs_f64() < self.options.seconds {
             tokio::time::sleep(Duration::from_millis(100)).await;

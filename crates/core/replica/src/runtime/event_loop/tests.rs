@@ -47,6 +47,7 @@ fn config() -> ReplicaConfig {
         data: "unused".into(),
         log_device: None,
         profile: false,
+        lost_log_lines: Default::default(),
         checkpoint_bytes_per_s: 0,
         scrub_interval: Duration::from_secs(3600),
         state_transfer: Default::default(),
