@@ -11,6 +11,7 @@ mod replicas;
 #[cfg(feature = "seeded-bugs")]
 mod seeded;
 mod simulate;
+mod strangers;
 
 use clap::{Parser, Subcommand};
 use perdura_cli::allocator::{self, Allocator};
@@ -43,6 +44,8 @@ enum Command {
     /// Run a replica that lies (in test builds only)
     #[cfg(feature = "misbehave")]
     Replica(misbehave::Arguments),
+    /// Connect to a cluster on this machine as nobody, from many addresses, without end
+    Strangers(strangers::Arguments),
     /// Repeat an experiment of a paper, on clusters of its own
     Paper(paper::Arguments),
 }
@@ -54,6 +57,7 @@ fn main() -> ExitCode {
         Command::Attack(arguments) => attack::run(&arguments),
         #[cfg(feature = "misbehave")]
         Command::Replica(arguments) => misbehave::run(&arguments),
+        Command::Strangers(arguments) => strangers::run(&arguments),
         Command::Paper(arguments) => paper::run(&arguments),
     };
     ending::exit_code("perdura-lab", done)

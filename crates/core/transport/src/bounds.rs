@@ -119,18 +119,32 @@ pub const HELD_BACK_TIME: Duration = Duration::from_millis(10);
 /// What each client link may use of the shared bounds in any case, bytes.
 pub const CLIENT_FAIR_BYTES: usize = 128 * 1024;
 
-/// TLS handshakes carried out in a second, for whoever connects: a few hundredths of a core. Links last;
-/// after an outage all clients of a replica are back within seconds.
+/// TLS handshakes carried out in a second for whoever connects from where somebody was admitted, and as many for members: a few
+/// hundredths of a core. Links last; after an outage all clients of a replica are back within seconds.
 pub const HANDSHAKES_S: u32 = 200;
 
-/// Of these, how many at once: what connects together when a large application starts.
+/// The same for strangers, and how many of them at once.
+pub const STRANGERS_S: u32 = 100;
+/// See [`STRANGERS_S`].
+pub const STRANGER_BURST: u32 = 64;
+
+/// Connections accepted in one round of the hub, so that whoever connects without end holds nobody up who is linked.
+pub const ACCEPTS_PER_ROUND: usize = 64;
+
+/// Links of the administrator beyond [`CLIENT_LINKS`]: when all places are taken somebody has to be able to revoke a key.
+pub const ADMINISTRATOR_LINKS: usize = 4;
+
+/// Bytes of a first record that are looked at before the handshake: a hello of ours is a few hundred.
+pub const FIRST_RECORD_BYTES: usize = 2048;
+
+/// How many of [`HANDSHAKES_S`] at once: what connects together when a large application starts.
 pub const HANDSHAKE_BURST: u32 = 256;
 
 /// Addresses remembered from which somebody was admitted: as many as there are client links.
 pub const KNOWN_ADDRESSES: usize = CLIENT_LINKS;
 
-/// Connections that have not proven who they are. One more closes the oldest of the address that has
-/// most of them: a handshake takes milliseconds, so an honest one is over long before.
+/// Connections that have not proven who they are, from members, from where somebody was admitted, and from elsewhere, each. One more
+/// closes one of the address that has most of them: a handshake takes milliseconds, so an honest one is over long before.
 pub const UNADMITTED_LINKS: usize = 128;
 
 /// Time for connecting, TLS and the hello exchange.

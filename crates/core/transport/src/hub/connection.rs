@@ -1,11 +1,13 @@
 //! The hub's connections: sockets with their links, in places that tokens name.
 
+use super::door::Ticket;
 use super::{FIRST_CONNECTION, Peer};
 use crate::link::Link;
 use mio::Token;
 use mio::net::TcpStream;
 use perdura_protocol::ReplicaId;
-use std::net::{IpAddr, SocketAddr};
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::time::Instant;
 
 /// A socket with its link.
@@ -23,6 +25,8 @@ pub(super) struct Connection {
     pub(super) connected: bool,
     /// Whether its handshake may be carried out.
     pub(super) granted: bool,
+    /// Of those that wait at the door.
+    pub(super) ticket: Option<Ticket>,
     /// When the handshake is given up; none once admitted.
     pub(super) deadline: Option<Instant>,
     /// Stands in one of the lines of sockets to read.
@@ -48,8 +52,8 @@ pub(super) struct Accounted {
 pub(super) struct Connections {
     places: Vec<Option<Connection>>,
     free: Vec<usize>,
-    /// Places of connections that are not admitted yet, the oldest first.
-    unadmitted: Vec<usize>,
+    /// Places of connections that are not admitted yet.
+    unadmitted: BTreeSet<usize>,
 }
 
 impl Connections {
@@ -60,7 +64,7 @@ impl Connections {
 
     pub(super) fn insert(&mut self, connection: Connection) -> usize {
         let place = self.next_place();
-        self.unadmitted.push(place);
+        self.unadmitted.insert(place);
         if self.free.pop().is_some() {
             self.places[place] = Some(connection);
         } else {
@@ -80,20 +84,13 @@ impl Connections {
     pub(super) fn remove(&mut self, place: usize) -> Option<Connection> {
         let connection = self.places.get_mut(place)?.take()?;
         self.free.push(place);
-        self.unadmitted.retain(|other| *other != place);
+        self.unadmitted.remove(&place);
         Some(connection)
     }
 
     /// The connection's handshake is over.
     pub(super) fn admitted(&mut self, place: usize) {
-        self.unadmitted.retain(|other| *other != place);
-    }
-
-    /// Accepted connections that are not admitted yet, the oldest first, with their addresses.
-    pub(super) fn unadmitted(&self) -> impl Iterator<Item = (usize, IpAddr)> + '_ {
-        let all = self.unadmitted.iter().filter_map(|place| Some((*place, self.get(*place)?)));
-        let accepted = all.filter(|(_, one)| one.dialing.is_none());
-        accepted.map(|(place, one)| (place, one.address.ip()))
+        self.unadmitted.remove(&place);
     }
 
     /// Places of connections whose handshake took too long.

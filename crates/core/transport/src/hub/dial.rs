@@ -3,7 +3,7 @@
 use super::connection::Accounted;
 use super::{ACCEPT_PAUSE, Connection, Connections, Hub, MemberAddress};
 use crate::Backoff;
-use crate::bounds::{Bounds, DIAL_TIME_FIRST, HANDSHAKE_TIME, UNADMITTED_LINKS};
+use crate::bounds::{ACCEPTS_PER_ROUND, Bounds, DIAL_TIME_FIRST, HANDSHAKE_TIME};
 use crate::error::LinkError;
 use crate::link::Link;
 use crate::tcp::tune;
@@ -111,8 +111,10 @@ impl Hub {
         member.next_attempt = Some(self.now + pause);
     }
 
-    pub(super) fn accept_all(&mut self) {
-        loop {
+    /// Accepts who connects, up to a round's share; what is left comes with the next.
+    pub(super) fn accept_some(&mut self) {
+        self.accept_more = false;
+        for _ in 0..ACCEPTS_PER_ROUND {
             let Some(listener) = &self.listener else { return };
             match listener.accept() {
                 Ok((stream, address)) => {
@@ -131,20 +133,21 @@ impl Hub {
                 }
             }
         }
+        self.accept_more = true;
     }
 
     fn take_in(&mut self, stream: TcpStream, address: SocketAddr) -> Result<(), LinkError> {
-        if self.connections.unadmitted().count() >= UNADMITTED_LINKS
-            && let Some(victim) = self.handshakes.victim(self.connections.unadmitted())
-        {
+        if let Some(victim) = self.door.victim(address.ip()) {
             self.stats.expired_handshakes += 1;
             self.end(victim, LinkError::Expired);
         }
         tune(&stream)?;
         let link = Link::accept(&self.identity)?;
         let place = self.enter(stream, link, address, None, self.now + HANDSHAKE_TIME)?;
+        let ticket = self.door.arrive(place, address.ip());
         if let Some(connection) = self.connections.get_mut(place) {
             connection.connected = true;
+            connection.ticket = Some(ticket);
         }
         Ok(())
     }
@@ -168,6 +171,7 @@ impl Hub {
             dialing,
             connected: false,
             granted: dialing.is_some(),
+            ticket: None,
             deadline: Some(deadline),
             in_line: false,
             read_closed: false,

@@ -37,7 +37,10 @@ impl Hub {
     pub(super) fn hand_over(&mut self, place: usize, claim: Claim) {
         let Some(mut connection) = self.connections.remove(place) else { return };
         let address = connection.address;
-        self.handshakes.admitted(address.ip());
+        if let Some(ticket) = connection.ticket {
+            self.door.leave(ticket);
+        }
+        self.door.admitted(address.ip());
         if let Err(error) = self.poll.registry().deregister(&mut connection.stream) {
             tracing::debug!(%address, "a connection cannot be handed over: {error}");
             return;

@@ -21,8 +21,8 @@
 
 mod connection;
 mod dial;
+mod door;
 mod hand_over;
-mod handshakes;
 mod places;
 mod resolver;
 mod serve;
@@ -39,8 +39,8 @@ use crate::tcp::connect_address;
 use bytes::Bytes;
 use connection::{Connection, Connections};
 use dial::Member;
+use door::Door;
 pub use hand_over::Handed;
-use handshakes::Handshakes;
 use mio::{Events, Interest, Poll, Token, Waker};
 use perdura_protocol::{BootId, ClusterId, Digest, Lane, PublicKey, ReplicaId, SecretKey};
 use resolver::Resolver;
@@ -60,6 +60,9 @@ const EVENTS_PER_POLL: usize = 1024;
 
 /// Longest wait in one call of [`Hub::poll`], so that deadlines set by it are noticed.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
+
+/// Names of members are looked up again after this time: nobody waits for it.
+const LOOK_UP_TIME: Duration = Duration::from_secs(1);
 
 /// Pause after the system refused to accept a connection (no file descriptors, say).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -222,7 +225,11 @@ pub struct Hub {
     ready_clients: VecDeque<usize>,
     /// Ready, but not to be read for now.
     held_back: Vec<usize>,
-    handshakes: Handshakes,
+    door: Door,
+    /// More connections wait to be accepted.
+    accept_more: bool,
+    /// When the members' names are looked up again.
+    look_up: Option<Instant>,
     dirty: Vec<usize>,
     /// Time of the latest call.
     now: Instant,
@@ -312,7 +319,9 @@ impl Hub {
             ready_replicas: VecDeque::new(),
             ready_clients: VecDeque::new(),
             held_back: Vec::new(),
-            handshakes: Handshakes::new(now),
+            door: Door::new(now),
+            accept_more: false,
+            look_up: None,
             dirty: Vec::new(),
             now,
             clients_queue_bytes: 0,
@@ -379,6 +388,15 @@ impl Hub {
             let backoff = Backoff::new(REDIAL_FIRST, REDIAL_LONGEST, seed);
             self.members.entry(id).or_insert_with(|| Member::new(address.clone(), backoff));
         }
+        self.look_up_members();
+    }
+
+    /// Where the members are, as far as their names are known by now.
+    fn look_up_members(&mut self) {
+        let names = self.members.values().map(|member| &member.address.address);
+        let found: Vec<_> = names.flat_map(|name| self.resolver.addresses(name)).collect();
+        self.door.set_members(found.into_iter().map(|address| address.ip()));
+        self.look_up = Some(self.now + LOOK_UP_TIME);
     }
 
     /// Waits until something happens, at most `timeout` (`None`: until then), and appends what
@@ -406,6 +424,9 @@ impl Hub {
             }
         }
         self.readiness = readiness;
+        if self.accept_more {
+            self.accept_some();
+        }
         match outcome {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             other => other?,
@@ -499,12 +520,13 @@ impl Hub {
         let idle = self.ready_replicas.is_empty()
             && self.ready_clients.is_empty()
             && self.events.is_empty()
-            && self.dirty.is_empty();
+            && self.dirty.is_empty()
+            && !self.accept_more;
         if !idle {
             return Duration::ZERO;
         }
         let mut wait = timeout.unwrap_or(LONGEST_WAIT).min(LONGEST_WAIT);
-        if !self.held_back.is_empty() {
+        if !self.held_back.is_empty() || self.door.is_waited_at() {
             wait = wait.min(HELD_BACK_TIME);
         }
         let idle = |member: &&Member| member.link.is_none() && member.dialing.is_none();
@@ -520,7 +542,10 @@ impl Hub {
     fn run_timers(&mut self) {
         if self.accept_again.is_some_and(|at| at <= self.now) {
             self.accept_again = None;
-            self.accept_all();
+            self.accept_more = true;
+        }
+        if self.look_up.is_some_and(|at| at <= self.now) {
+            self.look_up_members();
         }
         for place in self.connections.expired(self.now) {
             self.stats.expired_handshakes += 1;

@@ -56,6 +56,17 @@ impl Resolver {
         Ok(name.addresses[attempt % name.addresses.len()])
     }
 
+    /// All addresses of `host_port`, as far as they are known by now; a name of which nothing is known is looked up.
+    pub(super) fn addresses(&self, host_port: &str) -> Vec<SocketAddr> {
+        match self.address(host_port, 0) {
+            Ok(first) => {
+                let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+                names.get(host_port).map_or_else(|| vec![first], |name| name.addresses.clone())
+            }
+            Err(_) => Vec::new(),
+        }
+    }
+
     fn look_up(&self, host_port: &str) -> io::Result<()> {
         let (lookup, names, asked) = (self.lookup, Arc::clone(&self.names), host_port.to_owned());
         let work = move || {

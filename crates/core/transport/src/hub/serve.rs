@@ -4,9 +4,9 @@ use super::connection::Accounted;
 use super::hand_over::Claim;
 use super::{Connection, Connections, Hub, HubEvent, LISTENER, Member, Peer};
 use crate::bounds::{
-    Bounds, CLIENT_FAIR_BYTES, CLIENT_LINKS, CLIENT_ROUND_BYTES, CLIENTS_INBOUND_BYTES,
-    CLIENTS_ROUND_BYTES, LINKS_PER_CLIENT, MESSAGE_ROUND_BYTES, READ_BYTES, RECORD_ROUND_BYTES,
-    REPLICA_ROUND_BYTES, SHARE_READ_BYTES,
+    ADMINISTRATOR_LINKS, Bounds, CLIENT_FAIR_BYTES, CLIENT_LINKS, CLIENT_ROUND_BYTES,
+    CLIENTS_INBOUND_BYTES, CLIENTS_ROUND_BYTES, FIRST_RECORD_BYTES, LINKS_PER_CLIENT,
+    MESSAGE_ROUND_BYTES, READ_BYTES, RECORD_ROUND_BYTES, REPLICA_ROUND_BYTES, SHARE_READ_BYTES,
 };
 use crate::error::{LinkError, Misbehaviour};
 use crate::hello::{Hello, Refusal, Role};
@@ -52,7 +52,8 @@ impl Hub {
     /// Takes note of one readiness event.
     pub(super) fn note(&mut self, event: &Event) {
         if event.token() == LISTENER {
-            return self.accept_all();
+            self.accept_more = true;
+            return;
         }
         let Some(place) = Connections::place(event.token()) else { return };
         let Some(connection) = self.connections.get_mut(place) else { return };
@@ -69,8 +70,38 @@ impl Hub {
         }
         connection.read_closed |= event.is_read_closed() || event.is_error();
         if event.is_readable() || connection.read_closed {
-            self.line_up(place);
+            if connection.granted {
+                self.line_up(place);
+            } else {
+                self.look(place);
+            }
         }
+    }
+
+    /// Whether the first record of a connection at the door is here. It stays in the socket.
+    fn look(&mut self, place: usize) {
+        let Some(connection) = self.connections.get_mut(place) else { return };
+        let mut bytes = [0; FIRST_RECORD_BYTES];
+        let error = match connection.stream.peek(&mut bytes) {
+            Ok(0) => LinkError::Closed,
+            Ok(length) => match first_record(&bytes[..length]) {
+                FirstRecord::Whole => {
+                    if let Some(ticket) = connection.ticket {
+                        self.door.ready(ticket);
+                    }
+                    return;
+                }
+                FirstRecord::Begun if connection.read_closed => LinkError::Closed,
+                FirstRecord::Begun => return,
+                FirstRecord::None => {
+                    LinkError::Misbehaviour(Misbehaviour::Tls, "it does not begin with TLS".into())
+                }
+            },
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return self.look(place),
+            Err(error) => error.into(),
+        };
+        self.end(place, error);
     }
 
     pub(super) fn line_up(&mut self, place: usize) {
@@ -92,6 +123,12 @@ impl Hub {
 
     /// Reads what is ready: all replicas, then clients up to their share of a round.
     pub(super) fn serve_ready(&mut self, admission: &mut dyn Admission) {
+        while let Some(place) = self.door.next(self.now) {
+            if let Some(connection) = self.connections.get_mut(place) {
+                connection.granted = true;
+                self.line_up(place);
+            }
+        }
         for place in std::mem::take(&mut self.held_back) {
             self.stand_in_line(place);
         }
@@ -118,12 +155,8 @@ impl Hub {
 
     /// Puts a connection aside until the next round, if its peer is to wait.
     fn is_held_back(&mut self, place: usize, admission: &dyn Admission) -> bool {
-        let Some(connection) = self.connections.get_mut(place) else { return false };
-        if !connection.granted {
-            connection.granted = self.handshakes.take(connection.address.ip(), self.now);
-        }
-        let told = connection.peer.is_some_and(|peer| admission.holds_back(&peer));
-        let wait = told || !connection.granted;
+        let Some(connection) = self.connections.get(place) else { return false };
+        let wait = connection.peer.is_some_and(|peer| admission.holds_back(&peer));
         if wait {
             self.stats.held_back += 1;
             self.held_back.push(place);
@@ -134,7 +167,10 @@ impl Hub {
     /// Reads one connection's share; returns what was used of it.
     fn serve(&mut self, place: usize, share: usize, admission: &mut dyn Admission) -> usize {
         let Some(connection) = self.connections.get_mut(place) else { return 0 };
-        connection.in_line = false;
+        if !std::mem::take(&mut connection.in_line) {
+            // Another one stood in line, which had this place before.
+            return 0;
+        }
         let mut used = 0;
         let outcome = loop {
             if used >= share {
@@ -280,7 +316,9 @@ impl Hub {
             )));
         }
         admission.admit(hello, key)?;
-        if !self.make_place(key) {
+        let of_key = self.links_per_key.get(&key).copied().unwrap_or(0);
+        let kept = hello.role == Role::Admin && of_key < ADMINISTRATOR_LINKS;
+        if !kept && !self.make_place(key) {
             return Err(Refusal(format!("this replica serves {CLIENT_LINKS} clients already")));
         }
         let connection = self.next_client;
@@ -327,7 +365,10 @@ impl Hub {
         connection.peer = Some(peer);
         connection.deadline = None;
         let address = connection.address;
-        self.handshakes.admitted(address.ip());
+        if let Some(ticket) = connection.ticket.take() {
+            self.door.leave(ticket);
+        }
+        self.door.admitted(address.ip());
         match peer {
             Peer::Replica(id) => {
                 tracing::info!(replica = %id, %address, "{} up", self.link_name());
@@ -397,6 +438,9 @@ impl Hub {
     /// Ends a connection: says why if it can, forgets it, reports it.
     pub(super) fn end(&mut self, place: usize, reason: LinkError) {
         let Some(mut connection) = self.connections.remove(place) else { return };
+        if let Some(ticket) = connection.ticket {
+            self.door.leave(ticket);
+        }
         match &reason {
             LinkError::Misbehaviour(kind, _) => self.stats.misbehaviour.add(*kind),
             LinkError::RefusedByUs(_) => self.stats.refused_peers += 1,
@@ -457,6 +501,30 @@ impl Hub {
                 }
             }
         }
+    }
+}
+
+/// What is here of a connection's first TLS record (RFC 8446, section 5.1).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum FirstRecord {
+    /// It is none.
+    None,
+    /// A part.
+    Begun,
+    /// All, or as much as is looked at.
+    Whole,
+}
+
+fn first_record(bytes: &[u8]) -> FirstRecord {
+    // A handshake message, in a version that begins with 3.
+    if !bytes.starts_with(&[22, 3][..bytes.len().min(2)]) {
+        return FirstRecord::None;
+    }
+    let Some(&[high, low]) = bytes.get(3..5) else { return FirstRecord::Begun };
+    let length = 5 + usize::from(u16::from_be_bytes([high, low]));
+    match bytes.len() >= length.min(FIRST_RECORD_BYTES) {
+        true => FirstRecord::Whole,
+        false => FirstRecord::Begun,
     }
 }
 
