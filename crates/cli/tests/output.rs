@@ -2,7 +2,8 @@
 
 use crate::common::{Cluster, Ran, program, send_signal, wait_for, wait_for_end};
 use std::fs::{File, OpenOptions};
-use std::io::Read;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::process::{Command, Stdio};
 
 fn full() -> File {
@@ -71,6 +72,28 @@ fn a_hangup_that_is_ignored_stops_nothing() {
     send_signal(cluster.child(0), "-TERM");
     assert_eq!(wait_for_end(cluster.child(0)).code(), Some(0));
     assert!(!cluster.log(0).contains("SIGHUP"));
+}
+
+/// Those who hold connections open, or do not read what they asked for, keep no probe out.
+#[test]
+fn http_answers_beside_connections_that_are_held_open() {
+    let mut cluster = Cluster::init(&["--crash", "1"]);
+    cluster.start(0);
+    wait_for("an answer", || cluster.http(0, "/healthz"));
+    let address = cluster.http_address(0);
+    let held: Vec<TcpStream> = (0..200)
+        .map(|number| {
+            let mut stream = TcpStream::connect(&address).unwrap();
+            match number % 3 {
+                0 => {}
+                1 => stream.write_all(b"GET /metrics HT").unwrap(),
+                _ => stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap(),
+            }
+            stream
+        })
+        .collect();
+    assert!(cluster.http(0, "/metrics").is_some());
+    drop(held);
 }
 
 /// Exit codes are those with somebody who reads.

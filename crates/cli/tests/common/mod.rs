@@ -131,12 +131,16 @@ impl Cluster {
         self.replicas[id] = Some(command.spawn().unwrap());
     }
 
-    /// What a replica answers on its HTTP port; none if it does not.
-    pub fn http(&self, id: usize, path: &str) -> Option<String> {
+    pub fn http_address(&self, id: usize) -> String {
         let files = std::fs::read_to_string(self.path("cluster.toml")).unwrap();
         let mut addresses = files.lines().filter_map(|line| line.strip_prefix("http = "));
-        let address = addresses.nth(id).unwrap().trim_matches('"');
-        let mut stream = TcpStream::connect(address).ok()?;
+        addresses.nth(id).unwrap().trim_matches('"').to_owned()
+    }
+
+    /// What a replica answers on its HTTP port; none if it does not.
+    pub fn http(&self, id: usize, path: &str) -> Option<String> {
+        let address = self.http_address(id);
+        let mut stream = TcpStream::connect(&address).ok()?;
         write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")
             .ok()?;
         let mut answer = String::new();

@@ -12,9 +12,11 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use perdura_durability::Stored;
 use perdura_protocol::{Digest, Slot};
 use perdura_transport::Stats;
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use tokio::task::AbortHandle;
 
 /// Requests are answered from memory; a peer that takes longer than this to send one is cut off.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -22,7 +24,11 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 /// A report is made ten times a second; older than this, the event loop stands still.
 const STANDSTILL: Duration = Duration::from_secs(2);
 
-/// Connections at once; operators and scrapers need a few.
+/// Of all of a connection, which is for one request: a peer that does not read its answer is cut off.
+const CONNECTION_TIME: Duration = Duration::from_secs(10);
+
+/// Connections at once; operators and scrapers need a few. One more ends the oldest, so that those that are held
+/// open keep no probe out.
 const CONNECTIONS: usize = 64;
 
 /// What the HTTP thread knows.
@@ -72,6 +78,8 @@ pub(super) type Shared = Arc<Mutex<Option<Snapshot>>>;
 pub(super) fn serve(address: &str, shared: Shared) -> Result<(), RunError> {
     let failed = |error| RunError::Http { address: address.to_owned(), error };
     let listener = std::net::TcpListener::bind(address).map_err(failed)?;
+    let is_local = listener.local_addr().map_err(failed)?.ip().is_loopback();
+    let hosts = Hosts { is_local, own: host_of(address).to_owned() };
     listener.set_nonblocking(true).map_err(failed)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
@@ -82,7 +90,7 @@ pub(super) fn serve(address: &str, shared: Shared) -> Result<(), RunError> {
         .name("http".into())
         .spawn(move || {
             runtime.block_on(async {
-                if let Err(error) = accept(listener, shared).await {
+                if let Err(error) = accept(listener, shared, hosts).await {
                     tracing::error!("the HTTP endpoint failed: {error}");
                 }
             });
@@ -91,11 +99,15 @@ pub(super) fn serve(address: &str, shared: Shared) -> Result<(), RunError> {
     Ok(())
 }
 
-async fn accept(listener: std::net::TcpListener, shared: Shared) -> std::io::Result<()> {
+async fn accept(
+    listener: std::net::TcpListener,
+    shared: Shared,
+    hosts: Hosts,
+) -> std::io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    let places = Arc::new(tokio::sync::Semaphore::new(CONNECTIONS));
+    let hosts = Arc::new(hosts);
+    let mut connections = VecDeque::new();
     loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return Ok(()) };
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
@@ -104,26 +116,62 @@ async fn accept(listener: std::net::TcpListener, shared: Shared) -> std::io::Res
                 continue;
             }
         };
-        let shared = Arc::clone(&shared);
-        tokio::task::spawn(async move {
+        let (shared, hosts) = (Arc::clone(&shared), Arc::clone(&hosts));
+        let task = tokio::task::spawn(async move {
             let answer = service_fn(move |request| {
-                let response = respond(&request, &shared);
+                let response = respond(&request, &shared, &hosts);
                 async move { Ok::<_, Infallible>(response) }
             });
             let served = hyper::server::conn::http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(HEADER_TIMEOUT)
-                .serve_connection(TokioIo::new(stream), answer)
-                .await;
-            if let Err(error) = served {
-                tracing::debug!("HTTP connection: {error}");
+                .keep_alive(false)
+                .serve_connection(TokioIo::new(stream), answer);
+            match tokio::time::timeout(CONNECTION_TIME, served).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::debug!("HTTP connection: {error}"),
+                Err(_) => tracing::debug!("HTTP connection: it took too long"),
             }
-            drop(place);
         });
+        connections.retain(|task: &AbortHandle| !task.is_finished());
+        connections.push_back(task.abort_handle());
+        if connections.len() > CONNECTIONS
+            && let Some(oldest) = connections.pop_front()
+        {
+            oldest.abort();
+        }
     }
 }
 
-fn respond(request: &Request<Incoming>, shared: &Shared) -> Response<Full<Bytes>> {
+/// Under which names a request may come. A page in a browser on this machine can have any name of its own point to
+/// 127.0.0.1, and then read what is served there.
+struct Hosts {
+    /// It is served to this machine only.
+    is_local: bool,
+    /// As configured.
+    own: String,
+}
+
+impl Hosts {
+    fn allow(&self, host: Option<&header::HeaderValue>) -> bool {
+        let Some(host) = host.filter(|_| self.is_local) else { return true };
+        let Ok(host) = host.to_str().map(host_of) else { return false };
+        host == "localhost" || host == self.own || host.parse::<std::net::IpAddr>().is_ok()
+    }
+}
+
+/// The host of `host:port`, or of `[IPv6]:port` without brackets.
+fn host_of(text: &str) -> &str {
+    if let Some((host, _)) = text.strip_prefix('[').and_then(|text| text.split_once(']')) {
+        return host;
+    }
+    text.rsplit_once(':').map_or(text, |(host, _)| host)
+}
+
+fn respond(request: &Request<Incoming>, shared: &Shared, hosts: &Hosts) -> Response<Full<Bytes>> {
+    if !hosts.allow(request.headers().get(header::HOST)) {
+        return text(StatusCode::MISDIRECTED_REQUEST, "not under this name; use the address\n");
+    }
     if request.method() != Method::GET {
         return text(StatusCode::METHOD_NOT_ALLOWED, "only GET\n");
     }
@@ -243,6 +291,20 @@ mod tests {
             lost_log_lines: 0,
             at,
         }
+    }
+
+    #[test]
+    fn a_name_of_a_strangers_own_is_refused_where_this_machine_alone_is_served() {
+        let hosts = |is_local| Hosts { is_local, own: host_of("node7:7401").to_owned() };
+        let value = |text| header::HeaderValue::from_static(text);
+        for host in ["localhost:7401", "127.0.0.1:7401", "[::1]:7401", "node7:7401", "node7"] {
+            assert!(hosts(true).allow(Some(&value(host))), "{host}");
+        }
+        for host in ["evil.example:7401", "evil.example", "", "127.0.0.1.evil.example"] {
+            assert!(!hosts(true).allow(Some(&value(host))), "{host}");
+            assert!(hosts(false).allow(Some(&value(host))), "{host}");
+        }
+        assert!(hosts(true).allow(None), "HTTP/1.0");
     }
 
     #[test]
