@@ -232,15 +232,19 @@ impl Agreement {
     /// serves laggards from now on; and without a vote of this replica it is no lock that a view
     /// change would have to name.
     pub(crate) fn forget_fetched(&mut self, slot: Slot) {
-        let view = self.view;
-        let fetched = self.slots.get(&slot).is_some_and(|state| {
-            let wrote = state.written.is_some_and(|written| written.0 == view);
-            state.decided.is_some() && state.locked.is_none() && !wrote
-        });
-        if !fetched {
-            return;
+        if self.slots.get(&slot).is_some_and(|state| state.decided.is_some()) {
+            self.forget_unvoted(slot);
         }
-        if let Some(state) = self.slots.remove(&slot) {
+    }
+
+    /// Forgets a slot that is executed, unless this replica voted there.
+    fn forget_unvoted(&mut self, slot: Slot) {
+        let view = self.view;
+        let unvoted = self.slots.get(&slot).is_some_and(|state| {
+            let wrote = state.written.is_some_and(|written| written.0 == view);
+            state.locked.is_none() && !wrote
+        });
+        if unvoted && let Some(state) = self.slots.remove(&slot) {
             self.held_proposal_bytes -= state.held_bytes();
         }
     }
@@ -289,6 +293,10 @@ impl Agreement {
         self.fetches.clear_through(self.delivered);
         self.adopt_prefix(now);
         self.forget_certified();
+        // The window goes on from here, though a prefix may be certified up to here much later, or never.
+        let settled: Vec<Slot> =
+            self.slots.range(..=self.delivered).map(|(slot, _)| *slot).collect();
+        settled.into_iter().for_each(|slot| self.forget_unvoted(slot));
         self.deliver_decided(now);
         let open: Vec<Slot> = self.slots.keys().copied().collect();
         for slot in open {

@@ -507,6 +507,33 @@ fn the_log_after_a_transferred_state_proves_what_follows_it_also_after_a_restart
     assert_eq!(served, (state.0 + 1..=checkpoint.0).collect::<Vec<u64>>());
 }
 
+/// It may be that no prefix is ever certified that reaches the state: what was said of the slots up to it is of no use any
+/// more, and beside a window above the state it would be too much (found by a simulated seed).
+#[test]
+fn what_was_said_of_slots_before_a_transferred_state_is_forgotten() {
+    let mut away = Away::new([CORRECT; 3], Slot(0));
+    let window = perdura_protocol::limits::WINDOW;
+    let mut hear = |slots: std::ops::RangeInclusive<u64>, away: &mut Away| {
+        for slot in slots.map(Slot) {
+            let (view, digest) = (View(0), batch(slot).digest());
+            let message = Message::Accept {
+                view,
+                slot,
+                digest,
+                signature: perdura_protocol::Signature::NONE,
+            };
+            away.machine.on_message(at(away.now_ms), ReplicaId(1), message);
+        }
+        away.machine.held().slots as u64
+    };
+    assert_eq!(hear(1..=window, &mut away), window);
+    let state = Slot(window / 2);
+    away.machine.on_installed(at(away.now_ms), state, history(state), &[]);
+    assert_eq!(away.machine.prefix().slot, Slot(0));
+    let held = hear(1..=state.0 + window, &mut away);
+    assert!((window..=window + DEPTH).contains(&held), "{held}");
+}
+
 /// Its state was lost, and its file names the newest configuration alone: until it has a state it
 /// cannot judge what the others sign about slots before that configuration, afterwards it can.
 #[test]
