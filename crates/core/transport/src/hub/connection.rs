@@ -1,6 +1,6 @@
 //! The hub's connections: sockets with their links, in places that tokens name.
 
-use super::door::Ticket;
+use super::door::{Door, Ticket};
 use super::{FIRST_CONNECTION, Peer};
 use crate::link::Link;
 use mio::Token;
@@ -9,6 +9,9 @@ use perdura_protocol::ReplicaId;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Instant;
+
+/// Set in the tokens of those that wait at the door.
+const VISITOR: usize = 1 << (usize::BITS - 1);
 
 /// A socket with its link.
 #[derive(Debug)]
@@ -23,9 +26,7 @@ pub(super) struct Connection {
     pub(super) dialing: Option<ReplicaId>,
     /// Whether TCP is connected.
     pub(super) connected: bool,
-    /// Whether its handshake may be carried out.
-    pub(super) granted: bool,
-    /// Of those that wait at the door.
+    /// Of those that were let in at the door, until they are admitted.
     pub(super) ticket: Option<Ticket>,
     /// When the handshake is given up; none once admitted.
     pub(super) deadline: Option<Instant>,
@@ -107,5 +108,14 @@ impl Connections {
 
     pub(super) fn place(token: Token) -> Option<usize> {
         token.0.checked_sub(FIRST_CONNECTION)
+    }
+
+    /// Of one that waits at the door.
+    pub(super) fn visitor_token(ticket: Ticket) -> Token {
+        Token(Door::token(ticket) | VISITOR)
+    }
+
+    pub(super) fn visitor(token: Token) -> Option<Ticket> {
+        (token.0 & VISITOR != 0).then(|| Door::ticket(token.0 & !VISITOR))
     }
 }

@@ -1,10 +1,12 @@
 //! Coming by connections: dialling replicas with lower ids, and accepting everybody else.
 
 use super::connection::Accounted;
-use super::{ACCEPT_PAUSE, Connection, Connections, Hub, MemberAddress};
+use super::door::{Ticket, Victim};
+use super::first_record::FirstRecord;
+use super::{ACCEPT_PAUSE, Connection, Connections, Hub, LISTENER, MemberAddress};
 use crate::Backoff;
-use crate::bounds::{ACCEPTS_PER_ROUND, Bounds, DIAL_TIME_FIRST, HANDSHAKE_TIME};
-use crate::error::LinkError;
+use crate::bounds::{ACCEPTS_PER_ROUND, Bounds, CROWDED_PAUSE, DIAL_TIME_FIRST, HANDSHAKE_TIME};
+use crate::error::{LinkError, Misbehaviour};
 use crate::link::Link;
 use crate::tcp::tune;
 use mio::Interest;
@@ -111,7 +113,8 @@ impl Hub {
         member.next_attempt = Some(self.now + pause);
     }
 
-    /// Accepts who connects, up to a round's share; what is left comes with the next.
+    /// Accepts who connects, up to a round's share; what is left comes with the next. While strangers come faster than
+    /// they leave, they are accepted by the dozen: each by itself would cost a round.
     pub(super) fn accept_some(&mut self) {
         self.accept_more = false;
         for _ in 0..ACCEPTS_PER_ROUND {
@@ -119,16 +122,19 @@ impl Hub {
             match listener.accept() {
                 Ok((stream, address)) => {
                     self.stats.accepted_connections += 1;
-                    if let Err(error) = self.take_in(stream, address) {
-                        tracing::debug!(%address, "cannot serve a connection: {error}");
-                    }
+                    self.take_in(stream, address);
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if self.door.is_crowded() {
+                        self.pause_accepting(CROWDED_PAUSE);
+                    }
+                    return;
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
                     tracing::warn!("cannot accept connections for now: {error}");
-                    self.accept_again = Some(self.now + ACCEPT_PAUSE);
+                    self.pause_accepting(ACCEPT_PAUSE);
                     return;
                 }
             }
@@ -136,19 +142,84 @@ impl Hub {
         self.accept_more = true;
     }
 
-    fn take_in(&mut self, stream: TcpStream, address: SocketAddr) -> Result<(), LinkError> {
-        if let Some(victim) = self.door.victim(address.ip()) {
-            self.stats.expired_handshakes += 1;
-            self.end(victim, LinkError::Expired);
+    /// The system is not to say who connects meanwhile.
+    fn pause_accepting(&mut self, pause: Duration) {
+        self.accept_again = Some(self.now + pause);
+        if let Some(listener) = &mut self.listener {
+            // If that fails it is told of sooner.
+            let _ = self.poll.registry().deregister(listener);
         }
+    }
+
+    /// Goes on; the system says at once whether somebody is there.
+    pub(super) fn resume_accepting(&mut self) {
+        self.accept_again = None;
+        self.accept_more = true;
+        if let Some(listener) = &mut self.listener
+            && let Err(error) =
+                self.poll.registry().register(listener, LISTENER, Interest::READABLE)
+            && error.kind() != io::ErrorKind::AlreadyExists
+        {
+            tracing::warn!("cannot listen for now: {error}");
+            self.accept_again = Some(self.now + ACCEPT_PAUSE);
+        }
+    }
+
+    fn take_in(&mut self, stream: TcpStream, address: SocketAddr) {
+        let (ticket, victim) = self.door.arrive(stream, address, self.now);
+        self.stats.expired_handshakes += u64::from(victim.is_some());
+        if let Some(Victim::Connection(place)) = victim {
+            self.end(place, LinkError::Expired);
+        }
+        self.look(ticket);
+        let Some(stream) = self.door.silent(ticket) else { return };
+        let token = Connections::visitor_token(ticket);
+        if let Err(error) = self.poll.registry().register(stream, token, Interest::READABLE) {
+            tracing::debug!(%address, "cannot serve a connection: {error}");
+            self.door.leave(ticket);
+        }
+    }
+
+    /// Whether the first record of one at the door is here. It stays in the socket.
+    pub(super) fn look(&mut self, ticket: Ticket) {
+        let Some(stream) = self.door.silent(ticket) else { return };
+        match FirstRecord::of(stream) {
+            FirstRecord::Whole => return self.door.ready(ticket),
+            FirstRecord::Begun => return,
+            FirstRecord::None => self.stats.misbehaviour.add(Misbehaviour::Tls),
+            FirstRecord::Gone => {}
+        }
+        self.door.leave(ticket);
+    }
+
+    /// Begins the handshakes whose turn has come.
+    pub(super) fn let_in(&mut self) {
+        loop {
+            let place = self.connections.next_place();
+            let Some((ticket, stream, address)) = self.door.next(self.now, place) else { return };
+            if let Err(error) = self.begin(ticket, stream, address) {
+                tracing::debug!(%address, "cannot serve a connection: {error}");
+                self.door.leave(ticket);
+            }
+        }
+    }
+
+    fn begin(
+        &mut self,
+        ticket: Ticket,
+        mut stream: TcpStream,
+        address: SocketAddr,
+    ) -> Result<(), LinkError> {
+        // It was registered if it had to be waited for.
+        let _ = self.poll.registry().deregister(&mut stream);
         tune(&stream)?;
         let link = Link::accept(&self.identity)?;
         let place = self.enter(stream, link, address, None, self.now + HANDSHAKE_TIME)?;
-        let ticket = self.door.arrive(place, address.ip());
         if let Some(connection) = self.connections.get_mut(place) {
             connection.connected = true;
             connection.ticket = Some(ticket);
         }
+        self.line_up(place);
         Ok(())
     }
 
@@ -170,7 +241,6 @@ impl Hub {
             peer: None,
             dialing,
             connected: false,
-            granted: dialing.is_some(),
             ticket: None,
             deadline: Some(deadline),
             in_line: false,

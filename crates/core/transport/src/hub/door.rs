@@ -15,8 +15,9 @@
 use crate::bounds::{
     HANDSHAKE_BURST, HANDSHAKES_S, KNOWN_ADDRESSES, STRANGER_BURST, STRANGERS_S, UNADMITTED_LINKS,
 };
+use mio::net::TcpStream;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 /// An address as far as it tells one host from another.
@@ -63,66 +64,99 @@ impl Budget {
     }
 }
 
+/// How far a connection is.
+#[derive(Debug)]
+enum Stage {
+    /// It has not said anything whole.
+    Silent(TcpStream),
+    /// Its first record is here.
+    Ready(TcpStream),
+    /// Its handshake goes on, as the connection at this place.
+    LetIn(usize),
+}
+
 /// A connection that waits.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Visitor {
-    place: usize,
+    address: SocketAddr,
     network: Network,
+    since: Instant,
     stage: Stage,
 }
 
-/// How far a connection is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Stage {
-    /// It has not said anything whole.
-    Silent,
-    /// Its first record is here.
-    Ready,
-    /// Its handshake goes on.
-    LetIn,
-}
-
-/// Those that come from addresses of one kind.
+/// Those that come from addresses of one kind. By their order of arrival, where nothing else is said.
 #[derive(Debug)]
 struct Queue {
     budget: Budget,
-    /// By their order of arrival.
     visitors: BTreeMap<u64, Visitor>,
-    /// Those of them that are ready.
+    silent: BTreeSet<u64>,
     ready: BTreeSet<u64>,
-    by_network: BTreeMap<Network, usize>,
+    by_network: BTreeMap<Network, BTreeSet<u64>>,
+    /// Networks by how many each has here.
+    by_count: BTreeSet<(usize, Network)>,
 }
 
 impl Queue {
     fn new(budget: Budget) -> Queue {
-        let (visitors, by_network) = (BTreeMap::new(), BTreeMap::new());
-        Queue { budget, visitors, ready: BTreeSet::new(), by_network }
+        Queue {
+            budget,
+            visitors: BTreeMap::new(),
+            silent: BTreeSet::new(),
+            ready: BTreeSet::new(),
+            by_network: BTreeMap::new(),
+            by_count: BTreeSet::new(),
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.visitors.len() >= UNADMITTED_LINKS
     }
 
     /// Who makes room for one more of `network`; none while there is room.
-    fn victim(&self, network: Network) -> Option<usize> {
-        if self.visitors.len() < UNADMITTED_LINKS {
+    fn victim(&self, network: Network) -> Option<u64> {
+        if !self.is_full() {
             return None;
         }
-        let of_newcomer = |other: &Network| usize::from(*other == network);
-        let weight = |(other, count): &(&Network, &usize)| **count + of_newcomer(other);
-        let (most, count) = self.by_network.iter().max_by_key(weight)?;
-        // Where each has one, any may go.
-        let alone = *count + of_newcomer(most) <= 1;
-        let mut all = self.visitors.values().filter(|one| alone || one.network == *most);
-        let oldest = all.clone().next()?;
-        Some(all.find(|one| one.stage == Stage::Silent).unwrap_or(oldest).place)
+        let (most, noisiest) = *self.by_count.last()?;
+        let own = self.by_network.get(&network).map_or(0, BTreeSet::len);
+        if most.max(own + 1) == 1 {
+            // Each has one: any may go.
+            return self.silent.first().or(self.visitors.keys().next()).copied();
+        }
+        let network = if own + 1 > most { network } else { noisiest };
+        let of_network = self.by_network.get(&network)?;
+        let silent = of_network.iter().find(|arrival| self.silent.contains(arrival));
+        silent.or(of_network.first()).copied()
     }
 
-    fn leave(&mut self, arrival: u64) {
-        let Some(gone) = self.visitors.remove(&arrival) else { return };
+    fn enter(&mut self, arrival: u64, visitor: Visitor) {
+        let network = visitor.network;
+        match visitor.stage {
+            Stage::Silent(_) => self.silent.insert(arrival),
+            Stage::Ready(_) => self.ready.insert(arrival),
+            Stage::LetIn(_) => false,
+        };
+        self.visitors.insert(arrival, visitor);
+        let of_network = self.by_network.entry(network).or_default();
+        self.by_count.remove(&(of_network.len(), network));
+        of_network.insert(arrival);
+        self.by_count.insert((of_network.len(), network));
+    }
+
+    fn leave(&mut self, arrival: u64) -> Option<Visitor> {
+        let gone = self.visitors.remove(&arrival)?;
+        self.silent.remove(&arrival);
         self.ready.remove(&arrival);
-        if let Some(count) = self.by_network.get_mut(&gone.network) {
-            *count -= 1;
-            if *count == 0 {
+        if let Some(of_network) = self.by_network.get_mut(&gone.network) {
+            self.by_count.remove(&(of_network.len(), gone.network));
+            of_network.remove(&arrival);
+            if of_network.is_empty() {
                 self.by_network.remove(&gone.network);
+            } else {
+                self.by_count.insert((of_network.len(), gone.network));
             }
         }
+        Some(gone)
     }
 }
 
@@ -138,6 +172,17 @@ enum Kind {
     Member,
     Known,
     Stranger,
+}
+
+const KINDS: [Kind; 3] = [Kind::Member, Kind::Known, Kind::Stranger];
+
+/// Who has to go for another one.
+#[derive(Debug)]
+pub(super) enum Victim {
+    /// One that waited: it is closed.
+    Visitor,
+    /// The connection at this place, whose handshake goes on.
+    Connection(usize),
 }
 
 /// See the module.
@@ -191,38 +236,85 @@ impl Door {
         self.of_members = addresses.map(Network::of).collect();
     }
 
-    /// The place of the connection that makes room for one from this address: to be ended before the other comes in.
-    pub(super) fn victim(&mut self, address: IpAddr) -> Option<usize> {
-        let network = Network::of(address);
-        let kind = self.kind(network);
-        self.queue(kind).victim(network)
+    /// Whether strangers come faster than they are let in or leave.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.strangers.is_full()
     }
 
-    /// A connection from this address is at `place`.
-    pub(super) fn arrive(&mut self, place: usize, address: IpAddr) -> Ticket {
-        let network = Network::of(address);
-        let (kind, arrival) = (self.kind(network), self.arrivals);
+    /// A connection from this address. Where there is no room somebody goes for it.
+    pub(super) fn arrive(
+        &mut self,
+        stream: TcpStream,
+        address: SocketAddr,
+        now: Instant,
+    ) -> (Ticket, Option<Victim>) {
+        let network = Network::of(address.ip());
+        let kind = self.kind(network);
+        let arrival = self.arrivals;
         self.arrivals += 1;
         let queue = self.queue(kind);
-        queue.visitors.insert(arrival, Visitor { place, network, stage: Stage::Silent });
-        *queue.by_network.entry(network).or_default() += 1;
+        let victim = queue.victim(network).and_then(|victim| queue.leave(victim));
+        let victim = victim.map(|gone| match gone.stage {
+            Stage::LetIn(place) => Victim::Connection(place),
+            Stage::Silent(_) | Stage::Ready(_) => Victim::Visitor,
+        });
+        let stage = Stage::Silent(stream);
+        queue.enter(arrival, Visitor { address, network, since: now, stage });
+        (Ticket { kind, arrival }, victim)
+    }
+
+    /// The socket of one that has not said its first record yet.
+    pub(super) fn silent(&mut self, ticket: Ticket) -> Option<&mut TcpStream> {
+        match &mut self.queue(ticket.kind).visitors.get_mut(&ticket.arrival)?.stage {
+            Stage::Silent(stream) => Some(stream),
+            Stage::Ready(_) | Stage::LetIn(_) => None,
+        }
+    }
+
+    /// The ticket of a visitor that a token of the system names.
+    pub(super) fn ticket(token: usize) -> Ticket {
+        let (arrival, kind) = ((token / KINDS.len()) as u64, KINDS[token % KINDS.len()]);
         Ticket { kind, arrival }
+    }
+
+    /// What names it to the system.
+    pub(super) fn token(ticket: Ticket) -> usize {
+        ticket.arrival as usize * KINDS.len() + ticket.kind as usize
     }
 
     /// Its first record is here.
     pub(super) fn ready(&mut self, ticket: Ticket) {
         let queue = self.queue(ticket.kind);
-        if let Some(visitor) = queue.visitors.get_mut(&ticket.arrival)
-            && visitor.stage == Stage::Silent
-        {
-            visitor.stage = Stage::Ready;
-            queue.ready.insert(ticket.arrival);
+        let Some(mut visitor) = queue.leave(ticket.arrival) else { return };
+        if let Stage::Silent(stream) = visitor.stage {
+            visitor.stage = Stage::Ready(stream);
         }
+        queue.enter(ticket.arrival, visitor);
     }
 
     /// It is gone, or admitted.
     pub(super) fn leave(&mut self, ticket: Ticket) {
         self.queue(ticket.kind).leave(ticket.arrival);
+    }
+
+    /// Those that have waited for too long go; gives how many.
+    pub(super) fn expire(&mut self, before: Instant) -> u64 {
+        let mut gone = 0;
+        for kind in KINDS {
+            let queue = self.queue(kind);
+            let late = |(_, visitor): &(&u64, &Visitor)| visitor.since <= before;
+            let waits = |visitor: &Visitor| !matches!(visitor.stage, Stage::LetIn(_));
+            let late: Vec<u64> = queue
+                .visitors
+                .iter()
+                .take_while(late)
+                .filter(|(_, visitor)| waits(visitor))
+                .map(|(arrival, _)| *arrival)
+                .collect();
+            gone += late.len() as u64;
+            late.into_iter().for_each(|arrival| drop(queue.leave(arrival)));
+        }
+        gone
     }
 
     /// Somebody at this address proved to be who may come in.
@@ -240,18 +332,25 @@ impl Door {
         }
     }
 
-    /// The place of the one whose handshake may begin now.
-    pub(super) fn next(&mut self, now: Instant) -> Option<usize> {
-        [Kind::Member, Kind::Known, Kind::Stranger].into_iter().find_map(|kind| {
+    /// The one whose handshake may begin now, as the connection at `place`.
+    pub(super) fn next(
+        &mut self,
+        now: Instant,
+        place: usize,
+    ) -> Option<(Ticket, TcpStream, SocketAddr)> {
+        KINDS.into_iter().find_map(|kind| {
             let queue = self.queue(kind);
-            let first = *queue.ready.first()?;
+            let arrival = *queue.ready.first()?;
             if !queue.budget.take(now) {
                 return None;
             }
-            queue.ready.remove(&first);
-            let visitor = queue.visitors.get_mut(&first)?;
-            visitor.stage = Stage::LetIn;
-            Some(visitor.place)
+            queue.ready.remove(&arrival);
+            let visitor = queue.visitors.get_mut(&arrival)?;
+            let Stage::Ready(stream) = std::mem::replace(&mut visitor.stage, Stage::LetIn(place))
+            else {
+                return None;
+            };
+            Some((Ticket { kind, arrival }, stream, visitor.address))
         })
     }
 
@@ -269,12 +368,34 @@ mod tests {
         IpAddr::from(number.to_be_bytes())
     }
 
-    /// One that has said its first record; who had to go for it.
-    fn arrive(door: &mut Door, place: usize, address: IpAddr) -> (Ticket, Option<usize>) {
-        let victim = door.victim(address);
-        let ticket = door.arrive(place, address);
+    /// Sockets to nowhere will do.
+    fn socket() -> TcpStream {
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
+        TcpStream::from_std(socket.unwrap().into())
+    }
+
+    /// One that says nothing, and the arrival of who had to go for it.
+    fn come(door: &mut Door, address: IpAddr, now: Instant) -> (Ticket, Option<u64>) {
+        let waiting = |door: &Door| -> BTreeSet<u64> {
+            let queues = [&door.members, &door.known, &door.strangers];
+            queues.iter().flat_map(|queue| queue.visitors.keys().copied()).collect()
+        };
+        let before = waiting(door);
+        let (ticket, victim) = door.arrive(socket(), (address, 1).into(), now);
+        let gone = before.difference(&waiting(door)).next().copied();
+        assert_eq!(victim.is_some(), gone.is_some());
+        (ticket, gone)
+    }
+
+    /// One that has said its first record.
+    fn arrive(door: &mut Door, address: IpAddr, now: Instant) -> (Ticket, Option<u64>) {
+        let (ticket, gone) = come(door, address, now);
         door.ready(ticket);
-        (ticket, victim)
+        (ticket, gone)
+    }
+
+    fn next(door: &mut Door, now: Instant) -> Option<Ticket> {
+        door.next(now, 7).map(|(ticket, ..)| ticket)
     }
 
     #[test]
@@ -283,94 +404,115 @@ mod tests {
         let mut door = Door::new(start);
         door.set_members([v4(1)].into_iter());
         door.admitted(v4(2));
-        for number in 0..10_000 {
-            door.arrive(number, v4(100 + number as u32));
+        for number in 0..1_000 {
+            come(&mut door, v4(100 + number), start);
         }
-        assert_eq!(door.victim(v4(1)), None);
-        assert_eq!(door.victim(v4(2)), None);
-        assert!(door.victim(v4(50)).is_some());
-        let (_, _) = (arrive(&mut door, 20_000, v4(2)), arrive(&mut door, 20_001, v4(1)));
-        assert_eq!(door.next(start), Some(20_001), "a member");
-        assert_eq!(door.next(start), Some(20_000), "a known one");
-        assert_eq!(door.next(start), None, "nobody else has said anything");
+        assert!(door.is_crowded());
+        let (known, gone) = arrive(&mut door, v4(2), start);
+        assert_eq!(gone, None);
+        let (member, gone) = arrive(&mut door, v4(1), start);
+        assert_eq!(gone, None);
+        assert_eq!(next(&mut door, start), Some(member));
+        assert_eq!(next(&mut door, start), Some(known));
+        assert_eq!(next(&mut door, start), None, "nobody else has said anything");
+        assert!(come(&mut door, v4(50), start).1.is_some());
     }
 
     #[test]
     fn who_waits_longest_goes_first_and_handshakes_grow_back() {
         let start = Instant::now();
         let mut door = Door::new(start);
-        let first = door.arrive(0, v4(1));
-        for place in 1..UNADMITTED_LINKS {
-            arrive(&mut door, place, v4(1 + place as u32));
+        let first = come(&mut door, v4(1), start).0;
+        let mut all = vec![first];
+        for number in 1..UNADMITTED_LINKS as u32 {
+            all.push(arrive(&mut door, v4(1 + number), start).0);
         }
         door.ready(first);
         door.ready(first);
         let mut served = Vec::new();
-        while let Some(place) = door.next(start) {
-            served.push(place);
+        while let Some(ticket) = next(&mut door, start) {
+            served.push(ticket);
         }
-        assert_eq!(served, (0..STRANGER_BURST as usize).collect::<Vec<_>>());
+        assert_eq!(served, all[..STRANGER_BURST as usize]);
         let mut more = 0;
         for millisecond in 0..1000 {
-            arrive(&mut door, 1_000, v4(9));
             let now = start + Duration::from_millis(millisecond);
-            while door.next(now).is_some() {
-                more += 1;
-            }
+            arrive(&mut door, v4(9), now);
+            more += std::iter::from_fn(|| next(&mut door, now)).count() as u32;
         }
         assert!((STRANGERS_S - 2..=STRANGERS_S).contains(&more), "{more}");
     }
 
     #[test]
     fn a_noisy_network_makes_room_for_all_others() {
-        let mut door = Door::new(Instant::now());
-        let quiet = arrive(&mut door, 0, v4(7)).0;
-        for place in 1..UNADMITTED_LINKS {
-            assert_eq!(arrive(&mut door, place, v4(9)).1, None);
-        }
+        let start = Instant::now();
+        let mut door = Door::new(start);
+        let quiet = arrive(&mut door, v4(7), start).0;
+        let noisy: Vec<Ticket> = (1..UNADMITTED_LINKS)
+            .map(|_| {
+                let (ticket, gone) = arrive(&mut door, v4(9), start);
+                assert_eq!(gone, None);
+                ticket
+            })
+            .collect();
         // Its own oldest, whoever comes.
-        assert_eq!(door.victim(v4(9)), Some(1));
-        assert_eq!(door.victim(v4(8)), Some(1));
+        assert_eq!(come(&mut door, v4(9), start).1, Some(noisy[0].arrival));
+        let newest = Some(noisy.last().unwrap().arrival + 1);
+        assert_eq!(come(&mut door, v4(8), start).1, newest, "that one has said nothing");
+        assert_eq!(come(&mut door, v4(6), start).1, Some(noisy[1].arrival));
         door.leave(quiet);
-        assert_eq!(door.victim(v4(8)), None);
+        assert_eq!(come(&mut door, v4(5), start).1, None);
         // One host has as many IPv6 addresses as it likes.
         let host = |low: u128| IpAddr::V6(Ipv6Addr::from((0x2001_0db8 << 96) | low));
-        let mut door = Door::new(Instant::now());
-        for place in 0..UNADMITTED_LINKS {
-            arrive(&mut door, place, host(place as u128));
+        let mut door = Door::new(start);
+        for number in 0..UNADMITTED_LINKS {
+            arrive(&mut door, host(number as u128), start);
         }
-        assert_eq!(door.victim(host(u64::MAX.into())), Some(0));
+        assert_eq!(come(&mut door, host(u64::MAX.into()), start).1, Some(0));
         let other = IpAddr::V6(Ipv6Addr::from((0x2001_0db8 << 96) | (1 << 64)));
-        assert_eq!(door.victim(other), Some(0));
+        assert!(come(&mut door, other, start).1.is_some());
         let mapped = IpAddr::V6(std::net::Ipv4Addr::new(0, 0, 0, 7).to_ipv6_mapped());
         assert_eq!(Network::of(mapped), Network::of(v4(7)));
     }
 
-    /// Who has said nothing goes before who waits for its turn.
+    /// Who has said nothing goes before who waits for its turn, and that one before a handshake that goes on.
     #[test]
     fn among_equals_the_silent_go_first() {
-        let mut door = Door::new(Instant::now());
+        let start = Instant::now();
+        let mut door = Door::new(start);
         let tickets: Vec<Ticket> =
-            (0..UNADMITTED_LINKS).map(|place| door.arrive(place, v4(place as u32))).collect();
+            (0..UNADMITTED_LINKS as u32).map(|n| come(&mut door, v4(n), start).0).collect();
         tickets.iter().take(5).for_each(|ticket| door.ready(*ticket));
-        assert_eq!(door.victim(v4(999)), Some(5));
+        assert_eq!(come(&mut door, v4(999), start).1, Some(5));
         tickets.iter().for_each(|ticket| door.ready(*ticket));
-        assert_eq!(door.victim(v4(999)), Some(0));
+        assert_eq!(next(&mut door, start), Some(tickets[0]));
+        assert_eq!(come(&mut door, v4(998), start).1, Some(UNADMITTED_LINKS as u64), "silent");
+        let (last, _) = come(&mut door, v4(997), start);
+        door.ready(last);
+        let (_, victim) = door.arrive(socket(), (v4(996), 1).into(), start);
+        assert!(matches!(victim, Some(Victim::Connection(7))), "{victim:?}");
     }
 
     #[test]
-    fn nothing_is_left_of_who_left() {
+    fn nothing_is_left_of_who_left_or_waited_for_too_long() {
         let start = Instant::now();
         let mut door = Door::new(start);
-        for place in 0..3 * UNADMITTED_LINKS {
-            let (ticket, victim) = arrive(&mut door, place, v4(place as u32 % 5));
-            assert_eq!(victim, None);
-            assert!(door.is_waited_at());
+        for number in 0..3 * UNADMITTED_LINKS as u32 {
+            let (ticket, gone) = arrive(&mut door, v4(number % 5), start);
+            assert_eq!(gone, None);
+            assert!(door.is_waited_at() && door.silent(ticket).is_none());
             door.leave(ticket);
             door.leave(ticket);
         }
-        assert!(!door.is_waited_at() && door.next(start).is_none());
-        assert!(door.strangers.by_network.is_empty() && door.strangers.visitors.is_empty());
+        for number in 0..10 {
+            come(&mut door, v4(number), start + Duration::from_secs(u64::from(number)));
+        }
+        assert_eq!(door.expire(start + Duration::from_secs(3)), 4);
+        assert_eq!(door.expire(start + Duration::from_secs(30)), 6);
+        assert!(!door.is_waited_at() && next(&mut door, start).is_none());
+        let queue = &door.strangers;
+        assert!(queue.by_network.is_empty() && queue.by_count.is_empty());
+        assert!(queue.visitors.is_empty() && queue.silent.is_empty());
         for number in 0..2_000 {
             door.admitted(v4(number));
         }
@@ -379,5 +521,18 @@ mod tests {
         door.admitted(v4(5_000));
         assert!(door.admitted.contains_key(&Network::of(v4(1_500))));
         assert!(!door.admitted.contains_key(&Network::of(v4(2_000 - KNOWN_ADDRESSES as u32))));
+    }
+
+    #[test]
+    fn a_token_names_a_visitor() {
+        let start = Instant::now();
+        let mut door = Door::new(start);
+        door.set_members([v4(1)].into_iter());
+        door.admitted(v4(2));
+        for number in 1..10 {
+            let (ticket, _) = come(&mut door, v4(number), start);
+            assert_eq!(Door::ticket(Door::token(ticket)), ticket);
+            assert!(door.silent(ticket).is_some());
+        }
     }
 }

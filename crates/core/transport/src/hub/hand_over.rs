@@ -64,7 +64,7 @@ impl Hub {
         };
         let verdict = self.judge_handed(claim);
         let Some(connection) = self.connections.get_mut(place) else { return };
-        (connection.connected, connection.granted) = (true, true);
+        connection.connected = true;
         match verdict {
             Ok(peer) => {
                 if let Err(error) = connection.link.welcome(Bounds::REPLICA, self.hello.role.boot())

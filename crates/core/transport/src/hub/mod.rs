@@ -22,6 +22,7 @@
 mod connection;
 mod dial;
 mod door;
+mod first_record;
 mod hand_over;
 mod places;
 mod resolver;
@@ -29,7 +30,8 @@ mod serve;
 
 use crate::Backoff;
 use crate::bounds::{
-    CLIENT_FAIR_BYTES, CLIENTS_QUEUE_BYTES, HELD_BACK_TIME, REDIAL_FIRST, REDIAL_LONGEST,
+    CLIENT_FAIR_BYTES, CLIENTS_QUEUE_BYTES, HANDSHAKE_TIME, HELD_BACK_TIME, REDIAL_FIRST,
+    REDIAL_LONGEST,
 };
 use crate::error::{LinkError, Misbehaviour, QueueError};
 use crate::hello::{Hello, Refusal, Role};
@@ -541,11 +543,13 @@ impl Hub {
     /// Dials, gives up handshakes, accepts again, whatever is due.
     fn run_timers(&mut self) {
         if self.accept_again.is_some_and(|at| at <= self.now) {
-            self.accept_again = None;
-            self.accept_more = true;
+            self.resume_accepting();
         }
         if self.look_up.is_some_and(|at| at <= self.now) {
             self.look_up_members();
+        }
+        if let Some(before) = self.now.checked_sub(HANDSHAKE_TIME) {
+            self.stats.expired_handshakes += self.door.expire(before);
         }
         for place in self.connections.expired(self.now) {
             self.stats.expired_handshakes += 1;

@@ -5,8 +5,8 @@ use super::hand_over::Claim;
 use super::{Connection, Connections, Hub, HubEvent, LISTENER, Member, Peer};
 use crate::bounds::{
     ADMINISTRATOR_LINKS, Bounds, CLIENT_FAIR_BYTES, CLIENT_LINKS, CLIENT_ROUND_BYTES,
-    CLIENTS_INBOUND_BYTES, CLIENTS_ROUND_BYTES, FIRST_RECORD_BYTES, LINKS_PER_CLIENT,
-    MESSAGE_ROUND_BYTES, READ_BYTES, RECORD_ROUND_BYTES, REPLICA_ROUND_BYTES, SHARE_READ_BYTES,
+    CLIENTS_INBOUND_BYTES, CLIENTS_ROUND_BYTES, LINKS_PER_CLIENT, MESSAGE_ROUND_BYTES, READ_BYTES,
+    RECORD_ROUND_BYTES, REPLICA_ROUND_BYTES, SHARE_READ_BYTES,
 };
 use crate::error::{LinkError, Misbehaviour};
 use crate::hello::{Hello, Refusal, Role};
@@ -55,6 +55,9 @@ impl Hub {
             self.accept_more = true;
             return;
         }
+        if let Some(ticket) = Connections::visitor(event.token()) {
+            return self.look(ticket);
+        }
         let Some(place) = Connections::place(event.token()) else { return };
         let Some(connection) = self.connections.get_mut(place) else { return };
         if !connection.connected {
@@ -70,38 +73,8 @@ impl Hub {
         }
         connection.read_closed |= event.is_read_closed() || event.is_error();
         if event.is_readable() || connection.read_closed {
-            if connection.granted {
-                self.line_up(place);
-            } else {
-                self.look(place);
-            }
+            self.line_up(place);
         }
-    }
-
-    /// Whether the first record of a connection at the door is here. It stays in the socket.
-    fn look(&mut self, place: usize) {
-        let Some(connection) = self.connections.get_mut(place) else { return };
-        let mut bytes = [0; FIRST_RECORD_BYTES];
-        let error = match connection.stream.peek(&mut bytes) {
-            Ok(0) => LinkError::Closed,
-            Ok(length) => match first_record(&bytes[..length]) {
-                FirstRecord::Whole => {
-                    if let Some(ticket) = connection.ticket {
-                        self.door.ready(ticket);
-                    }
-                    return;
-                }
-                FirstRecord::Begun if connection.read_closed => LinkError::Closed,
-                FirstRecord::Begun => return,
-                FirstRecord::None => {
-                    LinkError::Misbehaviour(Misbehaviour::Tls, "it does not begin with TLS".into())
-                }
-            },
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => return self.look(place),
-            Err(error) => error.into(),
-        };
-        self.end(place, error);
     }
 
     pub(super) fn line_up(&mut self, place: usize) {
@@ -123,12 +96,7 @@ impl Hub {
 
     /// Reads what is ready: all replicas, then clients up to their share of a round.
     pub(super) fn serve_ready(&mut self, admission: &mut dyn Admission) {
-        while let Some(place) = self.door.next(self.now) {
-            if let Some(connection) = self.connections.get_mut(place) {
-                connection.granted = true;
-                self.line_up(place);
-            }
-        }
+        self.let_in();
         for place in std::mem::take(&mut self.held_back) {
             self.stand_in_line(place);
         }
@@ -501,30 +469,6 @@ impl Hub {
                 }
             }
         }
-    }
-}
-
-/// What is here of a connection's first TLS record (RFC 8446, section 5.1).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum FirstRecord {
-    /// It is none.
-    None,
-    /// A part.
-    Begun,
-    /// All, or as much as is looked at.
-    Whole,
-}
-
-fn first_record(bytes: &[u8]) -> FirstRecord {
-    // A handshake message, in a version that begins with 3.
-    if !bytes.starts_with(&[22, 3][..bytes.len().min(2)]) {
-        return FirstRecord::None;
-    }
-    let Some(&[high, low]) = bytes.get(3..5) else { return FirstRecord::Begun };
-    let length = 5 + usize::from(u16::from_be_bytes([high, low]));
-    match bytes.len() >= length.min(FIRST_RECORD_BYTES) {
-        true => FirstRecord::Whole,
-        false => FirstRecord::Begun,
     }
 }
 
