@@ -513,7 +513,7 @@ fn the_log_after_a_transferred_state_proves_what_follows_it_also_after_a_restart
 fn what_was_said_of_slots_before_a_transferred_state_is_forgotten() {
     let mut away = Away::new([CORRECT; 3], Slot(0));
     let window = perdura_protocol::limits::WINDOW;
-    let mut hear = |slots: std::ops::RangeInclusive<u64>, away: &mut Away| {
+    let hear = |slots: std::ops::RangeInclusive<u64>, away: &mut Away| {
         for slot in slots.map(Slot) {
             let (view, digest) = (View(0), batch(slot).digest());
             let message = Message::Accept {

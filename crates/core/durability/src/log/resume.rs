@@ -60,7 +60,7 @@ impl<D: Disk> Log<D> {
     pub(crate) fn unwritten(disk: D, identity: &Identity) -> Log<D> {
         let key = FileKey([0; 32]);
         Log {
-            disk: disk,
+            disk,
             identity: identity.clone(),
             sizes: FileSizes::default(),
             files: VecDeque::new(),
