@@ -51,6 +51,17 @@ pub fn on_stop(stop: impl FnOnce(&'static str) + Send + 'static) -> Result<()> {
     Ok(())
 }
 
+/// Lets this process have as many files open as its hard limit has it.
+pub fn raise_file_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        let raised = rustix::process::Rlimit { current: limit.maximum, ..limit };
+        // It goes on with what it has, and says so if that is little.
+        let _ = setrlimit(Resource::Nofile, raised);
+    }
+}
+
 /// Whether whoever started this process has it ignore a signal.
 fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

@@ -64,6 +64,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 /// The replica whose file is at `path`, what SIGTERM, SIGINT and SIGHUP request, and its logs on standard error, as long as the last
 /// is kept.
 pub fn open(path: &Path, log_level: LogLevel) -> Result<(Replica, Shutdown, Logging)> {
+    process::raise_file_limit();
     let mut replica = Replica::open(path)?;
     let logging = logging::start(log_level).context("cannot start a thread for logs")?;
     replica.config.lost_log_lines = logging.lost();

@@ -96,6 +96,34 @@ fn http_answers_beside_connections_that_are_held_open() {
     drop(held);
 }
 
+/// With 120 files the disk has what it needs, and so have the members and who is known.
+#[test]
+fn a_replica_that_may_open_few_files_turns_strangers_away_and_serves() {
+    let mut cluster = Cluster::init(&["--crash", "1"]);
+    for id in 0..3 {
+        let replica = cluster.replica(id);
+        let mut command = Command::new("sh");
+        command.args(["-c", "ulimit -n 120; exec \"$@\"", "sh"]).arg(replica.get_program());
+        command.args(replica.get_args()).stdin(Stdio::null());
+        cluster.start_as(id, command);
+    }
+    cluster.run(&["kv", "put", "key", "value", "--timeout", "60s"]).ok();
+    let files = std::fs::read_to_string(cluster.path("cluster.toml")).unwrap();
+    let addresses = files.lines().filter_map(|line| line.strip_prefix("address = "));
+    let addresses: Vec<&str> = addresses.map(|address| address.trim_matches('"')).collect();
+    let held: Vec<TcpStream> =
+        (0..600).filter_map(|n| TcpStream::connect(addresses[n % 3]).ok()).collect();
+    for number in 0..5 {
+        let value = number.to_string();
+        cluster.run(&["kv", "put", "key", &value, "--timeout", "60s"]).ok();
+    }
+    assert!((0..3).all(|id| cluster.log(id).contains("120 files open")));
+    drop(held);
+    for id in 0..3 {
+        cluster.stop(id);
+    }
+}
+
 /// Exit codes are those with somebody who reads.
 #[test]
 fn a_command_whose_words_nobody_takes_ends_as_it_does_else() {

@@ -92,6 +92,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let targets: Vec<SocketAddr> = addresses.collect::<std::io::Result<_>>()?;
     let here = targets.iter().all(|target| target.is_ipv4() && target.ip().is_loopback());
     ensure!(here, "the replicas have to be on this machine, at addresses of 127.0.0.0/8");
+    perdura_cli::process::raise_file_limit();
     let words = words(arguments.says)?;
     let stopping = Arc::new(AtomicBool::new(false));
     let stop = Arc::clone(&stopping);

@@ -12,7 +12,7 @@ pub const DIRECT_BYTES: usize = 4096;
 
 /// A failed operation on a file of the data directory.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot {operation} {name}: {source}")]
+#[error("cannot {operation} {name}: {source}{}", advice(source))]
 pub struct DiskError {
     /// What was tried: "write", "sync", ...
     pub operation: &'static str,
@@ -20,6 +20,17 @@ pub struct DiskError {
     pub name: String,
     /// Why it failed.
     pub source: io::Error,
+}
+
+/// What is wrong where it is not the disk.
+fn advice(error: &io::Error) -> &'static str {
+    // EMFILE and ENFILE of Linux.
+    match error.raw_os_error() {
+        Some(23 | 24) => {
+            " (no fault of the disk: raise the limit of open files, `ulimit -n` or LimitNOFILE)"
+        }
+        _ => "",
+    }
 }
 
 impl DiskError {

@@ -131,6 +131,9 @@ pub const STRANGER_BURST: u32 = 64;
 /// Connections accepted in one round of the hub, so that whoever connects without end holds nobody up who is linked.
 pub const ACCEPTS_PER_ROUND: usize = 64;
 
+/// Sockets that members may have beyond what others may where a process may have few files open.
+pub const MEMBERS_SOCKETS: usize = 32;
+
 /// While all places of strangers are taken, connections are accepted that far apart.
 pub const CROWDED_PAUSE: Duration = Duration::from_millis(10);
 

@@ -49,6 +49,8 @@ pub struct Stats {
     pub refused_peers: u64,
     /// Connections closed because their handshake took too long, or too many were open.
     pub expired_handshakes: u64,
+    /// Connections closed at once, since this process may have no more files open.
+    pub turned_away: u64,
     /// Attempts to reach another replica that failed.
     pub failed_dials: u64,
     /// Misbehaviour by kind.

@@ -148,6 +148,11 @@ pub(super) fn text(snapshot: &Snapshot) -> prometheus::Result<Vec<u8>> {
             "Messages dropped.",
             s.dropped_messages + t.dropped_messages,
         ),
+        (
+            "perdura_turned_away_total",
+            "Connections closed at once: too few file descriptors.",
+            s.turned_away,
+        ),
         ("perdura_held_back_total", "Turns of links passed over.", s.held_back + t.held_back),
         (
             "perdura_transfer_received_bytes_total",

@@ -294,6 +294,18 @@ fn random<const N: usize>() -> io::Result<[u8; N]> {
     Ok(bytes)
 }
 
+/// Files that a process may have open so that all bounds of links are reached before that one.
+const ENOUGH_FILES: u64 = 4096;
+
+/// Of these, what its disk and its HTTP port get at most: whoever connects is turned away before they go short.
+const OWN_FILES: u64 = 192;
+
+/// How many connections a process takes that may have so many files open; none if that is enough.
+fn most_sockets(files: u64) -> Option<usize> {
+    let own = OWN_FILES.min(files / 2);
+    (files < ENOUGH_FILES).then(|| usize::try_from(files - own).unwrap_or(usize::MAX))
+}
+
 /// Its links to all, of which it listens for new ones, and its transfer links.
 fn hubs(
     config: &ReplicaConfig,
@@ -346,6 +358,15 @@ fn begin<S: Service>(
     };
     let entropy: [u8; 32] = random()?;
     let (mut hub, mut transfers) = hubs(config, &entropy, clock.origin)?;
+    if let Some(files) = rustix::process::getrlimit(rustix::process::Resource::Nofile).current
+        && let Some(sockets) = most_sockets(files)
+    {
+        tracing::warn!(
+            "this process may have {files} files open, so it takes {sockets} connections at most; raise the limit \
+             (`ulimit -n`, LimitNOFILE) to {ENOUGH_FILES}"
+        );
+        hub.limit_sockets(sockets);
+    }
     let shared = match published {
         Some(shared) => Arc::clone(shared),
         None => {

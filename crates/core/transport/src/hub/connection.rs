@@ -74,6 +74,11 @@ impl Connections {
         place
     }
 
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+
     pub(super) fn get(&self, place: usize) -> Option<&Connection> {
         self.places.get(place)?.as_ref()
     }

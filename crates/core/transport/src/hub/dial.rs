@@ -5,7 +5,9 @@ use super::door::{Ticket, Victim};
 use super::first_record::FirstRecord;
 use super::{ACCEPT_PAUSE, Connection, Connections, Hub, LISTENER, MemberAddress};
 use crate::Backoff;
-use crate::bounds::{ACCEPTS_PER_ROUND, Bounds, CROWDED_PAUSE, DIAL_TIME_FIRST, HANDSHAKE_TIME};
+use crate::bounds::{
+    ACCEPTS_PER_ROUND, Bounds, CROWDED_PAUSE, DIAL_TIME_FIRST, HANDSHAKE_TIME, MEMBERS_SOCKETS,
+};
 use crate::error::{LinkError, Misbehaviour};
 use crate::link::Link;
 use crate::tcp::tune;
@@ -166,6 +168,12 @@ impl Hub {
     }
 
     fn take_in(&mut self, stream: TcpStream, address: SocketAddr) {
+        let reserve = if self.door.is_of_member(address.ip()) { MEMBERS_SOCKETS } else { 0 };
+        let most = self.most_sockets.saturating_add(reserve);
+        if self.connections.len() + self.door.waiting() >= most {
+            self.stats.turned_away += 1;
+            return;
+        }
         let (ticket, victim) = self.door.arrive(stream, address, self.now);
         self.stats.expired_handshakes += u64::from(victim.is_some());
         if let Some(Victim::Connection(place)) = victim {

@@ -88,6 +88,8 @@ struct Visitor {
 #[derive(Debug)]
 struct Queue {
     budget: Budget,
+    /// Most that may be here.
+    places: usize,
     visitors: BTreeMap<u64, Visitor>,
     silent: BTreeSet<u64>,
     ready: BTreeSet<u64>,
@@ -100,6 +102,7 @@ impl Queue {
     fn new(budget: Budget) -> Queue {
         Queue {
             budget,
+            places: UNADMITTED_LINKS,
             visitors: BTreeMap::new(),
             silent: BTreeSet::new(),
             ready: BTreeSet::new(),
@@ -109,7 +112,7 @@ impl Queue {
     }
 
     fn is_full(&self) -> bool {
-        self.visitors.len() >= UNADMITTED_LINKS
+        self.visitors.len() >= self.places
     }
 
     /// Who makes room for one more of `network`; none while there is room.
@@ -234,6 +237,24 @@ impl Door {
     /// The members are at these addresses.
     pub(super) fn set_members(&mut self, addresses: impl Iterator<Item = IpAddr>) {
         self.of_members = addresses.map(Network::of).collect();
+    }
+
+    /// So many of each kind may wait, at most [`UNADMITTED_LINKS`].
+    pub(super) fn limit(&mut self, places: usize) {
+        for kind in KINDS {
+            self.queue(kind).places = places.min(UNADMITTED_LINKS);
+        }
+    }
+
+    /// How many wait that are not let in.
+    pub(super) fn waiting(&self) -> usize {
+        let of = |queue: &Queue| queue.silent.len() + queue.ready.len();
+        of(&self.members) + of(&self.known) + of(&self.strangers)
+    }
+
+    /// Whether a member is at this address.
+    pub(super) fn is_of_member(&self, address: IpAddr) -> bool {
+        self.of_members.contains(&Network::of(address))
     }
 
     /// Whether strangers come faster than they are let in or leave.

@@ -30,8 +30,8 @@ mod serve;
 
 use crate::Backoff;
 use crate::bounds::{
-    CLIENT_FAIR_BYTES, CLIENTS_QUEUE_BYTES, HANDSHAKE_TIME, HELD_BACK_TIME, REDIAL_FIRST,
-    REDIAL_LONGEST,
+    CLIENT_FAIR_BYTES, CLIENT_LINKS, CLIENTS_QUEUE_BYTES, HANDSHAKE_TIME, HELD_BACK_TIME,
+    REDIAL_FIRST, REDIAL_LONGEST,
 };
 use crate::error::{LinkError, Misbehaviour, QueueError};
 use crate::hello::{Hello, Refusal, Role};
@@ -228,6 +228,9 @@ pub struct Hub {
     /// Ready, but not to be read for now.
     held_back: Vec<usize>,
     door: Door,
+    /// Most sockets, of all kinds; and most links of clients.
+    most_sockets: usize,
+    most_clients: usize,
     /// More connections wait to be accepted.
     accept_more: bool,
     /// When the members' names are looked up again.
@@ -322,6 +325,8 @@ impl Hub {
             ready_clients: VecDeque::new(),
             held_back: Vec::new(),
             door: Door::new(now),
+            most_sockets: usize::MAX,
+            most_clients: CLIENT_LINKS,
             accept_more: false,
             look_up: None,
             dirty: Vec::new(),
@@ -332,6 +337,14 @@ impl Hub {
             stats: Stats::default(),
             resolver: Resolver::new(),
         })
+    }
+
+    /// The process may have few files open: so many sockets are taken at most, and somewhat more for members. Links of
+    /// clients take five eighths of them, who waits at the door the rest.
+    pub fn limit_sockets(&mut self, most: usize) {
+        self.most_sockets = most;
+        self.most_clients = (most / 8 * 5).clamp(1, CLIENT_LINKS);
+        self.door.limit((most / 8).max(1));
     }
 
     /// The address that is listened on; of zeros if none is.

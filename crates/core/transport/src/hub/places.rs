@@ -3,7 +3,6 @@
 
 use super::Hub;
 use super::connection::Connection;
-use crate::bounds::CLIENT_LINKS;
 use crate::error::LinkError;
 use crate::hub::Peer;
 use perdura_protocol::PublicKey;
@@ -19,7 +18,7 @@ fn gives_way(links_per_key: &BTreeMap<PublicKey, usize>, newcomer: PublicKey) ->
 impl Hub {
     /// Makes room for a link of this client if there is none; false if nobody has to give way.
     pub(super) fn make_place(&mut self, newcomer: PublicKey) -> bool {
-        if self.clients.len() < CLIENT_LINKS {
+        if self.clients.len() < self.most_clients {
             return true;
         }
         let Some(key) = gives_way(&self.links_per_key, newcomer) else { return false };

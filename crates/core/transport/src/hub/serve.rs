@@ -4,9 +4,9 @@ use super::connection::Accounted;
 use super::hand_over::Claim;
 use super::{Connection, Connections, Hub, HubEvent, LISTENER, Member, Peer};
 use crate::bounds::{
-    ADMINISTRATOR_LINKS, Bounds, CLIENT_FAIR_BYTES, CLIENT_LINKS, CLIENT_ROUND_BYTES,
-    CLIENTS_INBOUND_BYTES, CLIENTS_ROUND_BYTES, LINKS_PER_CLIENT, MESSAGE_ROUND_BYTES, READ_BYTES,
-    RECORD_ROUND_BYTES, REPLICA_ROUND_BYTES, SHARE_READ_BYTES,
+    ADMINISTRATOR_LINKS, Bounds, CLIENT_FAIR_BYTES, CLIENT_ROUND_BYTES, CLIENTS_INBOUND_BYTES,
+    CLIENTS_ROUND_BYTES, LINKS_PER_CLIENT, MESSAGE_ROUND_BYTES, READ_BYTES, RECORD_ROUND_BYTES,
+    REPLICA_ROUND_BYTES, SHARE_READ_BYTES,
 };
 use crate::error::{LinkError, Misbehaviour};
 use crate::hello::{Hello, Refusal, Role};
@@ -287,7 +287,10 @@ impl Hub {
         let of_key = self.links_per_key.get(&key).copied().unwrap_or(0);
         let kept = hello.role == Role::Admin && of_key < ADMINISTRATOR_LINKS;
         if !kept && !self.make_place(key) {
-            return Err(Refusal(format!("this replica serves {CLIENT_LINKS} clients already")));
+            return Err(Refusal(format!(
+                "this replica serves {} clients already",
+                self.most_clients
+            )));
         }
         let connection = self.next_client;
         self.next_client += 1;
