@@ -11,6 +11,7 @@ use perdura::config::keys::fresh_key;
 use perdura::config::{CLUSTER_FILE, Cluster, KeyFile, files};
 use perdura_client::{CallError, Options, Refusal};
 use perdura_protocol::{AdminCommand, RefusalReason, limits};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -78,6 +79,7 @@ fn add(name: &str, key_out: Option<&Path>, how: &How) -> Result<()> {
         }
         None => how.cluster.join(format!("client-{name}.toml")),
     };
+    let _alone = alone(&files::directory_of(&path))?;
     if path.exists() {
         bail!("{} is there already, and nothing is overwritten; give --key-out", path.display());
     }
@@ -120,6 +122,19 @@ fn add(name: &str, key_out: Option<&Path>, how: &How) -> Result<()> {
         path.display()
     );
     Ok(())
+}
+
+/// That no other command makes or replaces keys in this directory: two that make one of the same name would each
+/// order theirs, and one file would be left.
+pub fn alone(directory: &Path) -> Result<File> {
+    let lock = files::lock_directory(directory)
+        .with_context(|| format!("cannot lock the directory {}", directory.display()))?;
+    lock.with_context(|| {
+        format!(
+            "another command is changing keys in {}; wait until it has ended, and run this one again",
+            directory.display()
+        )
+    })
 }
 
 /// Whether the replicas say that the command contradicts what they hold.

@@ -11,6 +11,7 @@
 //! 5. `replica.toml.pending` becomes `replica.toml`.
 
 use crate::Usage;
+use crate::client_keys::alone;
 use crate::connect::{administrator, connect, load, parse_duration, runtime};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
@@ -45,6 +46,9 @@ pub struct Arguments {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let dir = &arguments.cluster;
+    // The file names one replacement after the other; two at once would lose one of them.
+    load(dir)?;
+    let _alone = alone(dir)?;
     let mut cluster = load(dir)?;
     let id = ReplicaId(arguments.id);
     if id.index() >= cluster.replicas.len() {

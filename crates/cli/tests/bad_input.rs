@@ -1,7 +1,7 @@
 //! What users do wrong, and what goes wrong at the start of a replica: a clear error each time,
 //! with the right exit code, and nothing lost.
 
-use crate::common::{Cluster, Ran, edit, program, run};
+use crate::common::{Cluster, Ran, edit, program, run, wait_for};
 use std::net::TcpListener;
 use std::path::Path;
 
@@ -219,6 +219,21 @@ fn a_key_of_another_cluster_is_refused_before_it_is_used() {
     std::fs::copy(other.path("admin.toml"), cluster.path("admin.toml")).unwrap();
     cluster.run(&["client", "add", "bob"]).failed(1, &["not that of the administrator"]);
     assert!(!cluster.path("client-bob.toml").exists());
+}
+
+/// Two that register a client of one name at once, or one and a replacement: one of them goes on, the other says so.
+#[test]
+fn keys_are_changed_by_one_command_at_a_time() {
+    let cluster = Cluster::init(&["--crash", "1"]);
+    // No replica runs, so it waits.
+    let mut first = cluster.command(&["client", "add", "bob", "--timeout", "60s"]).spawn().unwrap();
+    wait_for("a key", || cluster.path("client-bob.toml.pending").exists().then_some(()));
+    cluster.run(&["client", "add", "bob"]).failed(1, &["another command is changing keys in"]);
+    cluster.run(&["replica", "reinit", "--id", "1"]).failed(1, &["another command", "again"]);
+    first.kill().unwrap();
+    first.wait().unwrap();
+    let error = cluster.run(&["client", "add", "bob", "--timeout", "0.1"]);
+    error.failed(1, &["may not be registered; run the command again"]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::error::{ReadError, Result, WriteError};
 use serde::de::DeserializeOwned;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -84,6 +84,16 @@ pub fn rename(from: &Path, to: &Path) -> Result<(), WriteError> {
     })
 }
 
+/// As long as what it gives is kept, no other process has this of `directory`; none if one has it now.
+pub fn lock_directory(directory: &Path) -> std::io::Result<Option<File>> {
+    let file = File::open(directory)?;
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
 /// Makes the names in `directory` durable.
 pub fn sync_directory(directory: &Path) -> std::io::Result<()> {
     File::open(directory)?.sync_all()
@@ -127,6 +137,17 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).unwrap(), "b");
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn one_alone_has_a_directory() {
+        let directory = tempfile::tempdir().unwrap();
+        let first = lock_directory(directory.path()).unwrap();
+        assert!(first.is_some());
+        assert!(lock_directory(directory.path()).unwrap().is_none());
+        drop(first);
+        assert!(lock_directory(directory.path()).unwrap().is_some());
+        assert!(lock_directory(&directory.path().join("absent")).is_err());
     }
 
     #[test]
