@@ -2,6 +2,7 @@
 
 use crate::config::{ADMIN_FILE, CLUSTER_FILE, Cluster, KeyFile, ReadError};
 use perdura_client::Client;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Why a key cannot be used for a cluster.
@@ -19,6 +20,16 @@ pub enum KeyError {
         of: String,
         /// Of which it was to be.
         wanted: String,
+    },
+    /// Others than its owner can read it, or write to it.
+    #[error(
+        "{file}: others may read it or write to it (mode {mode:03o}), and it can replace every replica; `chmod 600` it"
+    )]
+    Exposed {
+        /// The key's file.
+        file: String,
+        /// Its mode.
+        mode: u32,
     },
     /// It is not the administrator's.
     #[error(
@@ -51,6 +62,12 @@ pub fn load(dir: &Path) -> Result<Cluster, ReadError> {
 /// The administrator's key.
 pub fn administrator(dir: &Path, cluster: &Cluster) -> Result<KeyFile, KeyError> {
     let path = dir.join(ADMIN_FILE);
+    if let Ok(found) = std::fs::metadata(&path)
+        && found.mode() & 0o077 != 0
+    {
+        let (file, mode) = (path.display().to_string(), found.mode() & 0o777);
+        return Err(KeyError::Exposed { file, mode });
+    }
     let file = key(&path, cluster)?;
     if file.key.public() != cluster.parameters.administrator {
         let (file, cluster) = (path.display().to_string(), cluster.path.display().to_string());

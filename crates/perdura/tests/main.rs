@@ -93,6 +93,11 @@ fn what_is_wrong_is_an_error_of_its_own() {
     std::fs::copy(dir.join("admin.toml"), other.join("admin.toml")).unwrap();
     let wrong = administrator(&other, &foreign).unwrap_err();
     assert!(matches!(wrong, KeyError::NotAdministrator { .. }), "{wrong}");
+    let exposed = dir.join("admin.toml");
+    std::fs::set_permissions(&exposed, std::os::unix::fs::PermissionsExt::from_mode(0o640))
+        .unwrap();
+    let wrong = administrator(&dir, &cluster).unwrap_err();
+    assert!(matches!(wrong, KeyError::Exposed { mode: 0o640, .. }), "{wrong}");
     let path = file_of(&dir, 2);
     let own = perdura_protocol::ServiceName::literal("ledger");
     let strange = perdura::replica::config(&path, &own).map(|_| ()).unwrap_err();

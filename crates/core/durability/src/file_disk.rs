@@ -8,15 +8,18 @@ use crate::disk::{DIRECT_BYTES, Disk, DiskError};
 use crate::storage::OpenError;
 use rustix::fs::{Advice, OFlags, fadvise};
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
 use std::num::NonZeroU64;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const LOCK_NAME: &str = "lock";
+
+/// Mode of files: they hold what clients wrote, and a secret key of checksums. Directories can be entered too.
+const OWNER_ONLY: u32 = 0o600;
 
 /// Zeros are written in chunks of this size.
 const ZERO_CHUNK_BYTES: usize = 256 * 1024;
@@ -75,6 +78,7 @@ impl FileDisk {
             .read(true)
             .write(true)
             .create(true)
+            .mode(OWNER_ONLY)
             .truncate(false)
             .open(root.join(LOCK_NAME))
             .map_err(|source| error("open", source))?;
@@ -174,7 +178,13 @@ impl FileDisk {
         if let Some(parent) = path.parent() {
             make_directory(parent)?;
         }
-        OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(OWNER_ONLY)
+            .open(path)
     }
 }
 
@@ -185,7 +195,7 @@ fn make_directory(path: &Path) -> io::Result<()> {
     }
     let parent = path.parent().unwrap_or(Path::new(""));
     make_directory(parent)?;
-    match std::fs::create_dir(path) {
+    match DirBuilder::new().mode(OWNER_ONLY | 0o100).create(path) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }

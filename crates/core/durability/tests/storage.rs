@@ -11,6 +11,7 @@ use perdura_durability::{
 };
 use perdura_protocol::configuration::Durability;
 use perdura_protocol::{BootId, ClusterId, Digest, ReplicaId, Slot};
+use std::os::unix::fs::PermissionsExt;
 
 fn refusal(disk: &MemoryDisk, expected: &Expectation) -> OpenError {
     open(disk.handle(), expected, &options()).err().expect("opened")
@@ -335,6 +336,13 @@ fn a_real_directory_keeps_what_was_written_and_is_opened_once() {
     assert!(votes.ends_with(&third.records) && third.records.len() >= 19);
     let wanted = [(Slot(35), batch(35).digest())];
     assert_eq!(third.log.read_decisions(&wanted, 1).unwrap()[0].batch, batch(35));
+    for directory in ["", "log", "checkpoint"].map(|name| path.join(name)) {
+        let entries = std::fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path());
+        for one in entries.chain([directory.clone()]) {
+            let mode = std::fs::metadata(&one).unwrap().permissions().mode() & 0o777;
+            assert_eq!(mode & 0o077, 0, "{}: {mode:o}", one.display());
+        }
+    }
 }
 
 #[test]
