@@ -63,8 +63,11 @@ const EVENTS_PER_POLL: usize = 1024;
 /// Longest wait in one call of [`Hub::poll`], so that deadlines set by it are noticed.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-/// Names of members are looked up again after this time: nobody waits for it.
+/// While the name of a member has not been found it is asked for after this time.
 const LOOK_UP_TIME: Duration = Duration::from_secs(1);
+
+/// Names of members that were found are looked up again after this time: nobody waits for it.
+const LOOK_UP_AGAIN: Duration = Duration::from_secs(60);
 
 /// Pause after the system refused to accept a connection (no file descriptors, say).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -409,9 +412,10 @@ impl Hub {
     /// Where the members are, as far as their names are known by now.
     fn look_up_members(&mut self) {
         let names = self.members.values().map(|member| &member.address.address);
-        let found: Vec<_> = names.flat_map(|name| self.resolver.addresses(name)).collect();
-        self.door.set_members(found.into_iter().map(|address| address.ip()));
-        self.look_up = Some(self.now + LOOK_UP_TIME);
+        let found: Vec<_> = names.map(|name| self.resolver.addresses(name)).collect();
+        let all = found.iter().all(|addresses| !addresses.is_empty());
+        self.door.set_members(found.into_iter().flatten().map(|address| address.ip()));
+        self.look_up = Some(self.now + if all { LOOK_UP_AGAIN } else { LOOK_UP_TIME });
     }
 
     /// Waits until something happens, at most `timeout` (`None`: until then), and appends what
