@@ -1,6 +1,10 @@
 //! How a program ends: what is said of an error, and the exit code: 0 done, 1 failed, 2 used wrongly.
 
 use std::process::ExitCode;
+use std::time::Duration;
+
+/// How long the end waits for who reads the last words.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The command line asks for something that makes no sense: exit code 2.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,9 +25,22 @@ pub fn exit_code(name: &str, done: anyhow::Result<ExitCode>) -> ExitCode {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::FAILURE,
         Err(error) => {
-            tell!("{name}: {}", text_of(&error));
+            tell_in_time(format!("{name}: {}", text_of(&error)));
             ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
         }
+    }
+}
+
+/// Says it on standard error, as far as that takes it: a log that nobody reads may be stuck there, and the process ends all the
+/// same.
+fn tell_in_time(text: String) {
+    let (said, wait) = std::sync::mpsc::sync_channel(1);
+    let thread = std::thread::Builder::new().spawn(move || {
+        tell!("{text}");
+        let _ = said.send(());
+    });
+    if thread.is_ok() {
+        let _ = wait.recv_timeout(PATIENCE);
     }
 }
 

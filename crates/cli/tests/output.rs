@@ -51,10 +51,32 @@ fn a_replica_serves_whatever_becomes_of_its_log() {
         let lost = || lost_lines(&cluster, id).filter(|lost| id == 2 || *lost > 0);
         wait_for("lines that are lost", lost);
     }
+    // Where whoever runs the tests ignores hangups, so does what they start.
+    let last = if hangups_are_ignored() { "-INT" } else { "-HUP" };
     for id in [1, 2] {
-        send_signal(cluster.child(id), if id == 1 { "-TERM" } else { "-HUP" });
+        send_signal(cluster.child(id), if id == 1 { "-TERM" } else { last });
         assert_eq!(cluster.ended(id), Some(0), "replica {id}");
     }
+}
+
+fn hangups_are_ignored() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+    u64::from_str_radix(mask.trim(), 16).unwrap() & 1 == 1
+}
+
+/// A command that fails says why to nobody, and ends.
+#[test]
+fn a_command_ends_though_its_standard_error_is_full_and_nobody_reads_it() {
+    let (unread, mut writer) = std::io::pipe().unwrap();
+    let full = writer.try_clone().unwrap();
+    // It stands still when the pipe is full, till the end of the tests.
+    std::thread::spawn(move || while writer.write_all(&[b'x'; 4096]).is_ok() {});
+    let mut command = program();
+    command.args(["kv", "get", "key", "--cluster", "/no/such/directory"]);
+    let mut child = command.stdout(self::full()).stderr(full).spawn().unwrap();
+    assert_eq!(wait_for_end(&mut child).code(), Some(1));
+    drop(unread);
 }
 
 /// `nohup` has it ignored.
