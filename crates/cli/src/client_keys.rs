@@ -10,7 +10,8 @@ use clap::{Args, Subcommand};
 use perdura::config::keys::fresh_key;
 use perdura::config::{CLUSTER_FILE, Cluster, KeyFile, files};
 use perdura_client::{CallError, Options, Refusal};
-use perdura_protocol::{AdminCommand, RefusalReason, limits};
+use perdura_protocol::text::Printable;
+use perdura_protocol::{AdminCommand, PublicKey, RefusalReason, limits};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -32,8 +33,21 @@ enum Command {
         /// Where the key goes [default: client-NAME.toml in DIR]
         #[arg(long, value_name = "FILE")]
         key_out: Option<PathBuf>,
+        /// Register this public key, as `perdura client key` prints it; its secret one stays where it was made
+        #[arg(long, value_name = "HEX", conflicts_with = "key_out", value_parser = parse_public_key)]
+        public_key: Option<PublicKey>,
         #[command(flatten)]
         how: How,
+    },
+    /// Make a key without registering it, and print its public key for `perdura client add NAME --public-key`: so whoever administers
+    /// the cluster never has the secret one
+    Key {
+        /// Where the key goes
+        #[arg(long, value_name = "FILE")]
+        key_out: PathBuf,
+        /// The directory with the cluster's cluster.toml
+        #[arg(long, value_name = "DIR")]
+        cluster: PathBuf,
     },
     /// Revoke the key that is registered under a name; it is never registered again
     Revoke {
@@ -57,7 +71,11 @@ struct How {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     match &arguments.command {
-        Command::Add { name, key_out, how } => add(name, key_out.as_deref(), how)?,
+        Command::Add { name, key_out, public_key: None, how } => {
+            add(name, key_out.as_deref(), how)?
+        }
+        Command::Add { name, key_out: _, public_key: Some(key), how } => register(name, *key, how)?,
+        Command::Key { key_out, cluster } => make_key(key_out, cluster)?,
         Command::Revoke { name, how } => {
             let cluster = load(&how.cluster)?;
             administer(&cluster, how, AdminCommand::RevokeClient { name: name.clone() })?;
@@ -67,11 +85,47 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn add(name: &str, key_out: Option<&Path>, how: &How) -> Result<()> {
-    if name.is_empty() || name.len() > limits::CLIENT_NAME_BYTES {
-        let most = limits::CLIENT_NAME_BYTES;
+/// As `perdura client key` prints it.
+fn parse_public_key(text: &str) -> Result<PublicKey, String> {
+    let key = perdura_protocol::ids::from_hex(text).map(PublicKey);
+    key.ok_or_else(|| "a public key is 64 hexadecimal digits".to_owned())
+}
+
+/// A name is shown to people, in lists and logs.
+fn check_name(name: &str) -> Result<()> {
+    let most = limits::CLIENT_NAME_BYTES;
+    if name.is_empty() || name.len() > most {
         bail!(Usage(format!("a client's name has 1 to {most} bytes")));
     }
+    if Printable(name).to_string() != name {
+        bail!(Usage(format!("a client's name has no control characters: {}", Printable(name))));
+    }
+    Ok(())
+}
+
+fn register(name: &str, key: PublicKey, how: &How) -> Result<()> {
+    check_name(name)?;
+    let cluster = load(&how.cluster)?;
+    administer(&cluster, how, AdminCommand::AddClient { name: name.to_owned(), key })
+        .with_context(|| format!("client {name} may not be registered; run the command again"))?;
+    say!("client {name} is registered with the public key {key}");
+    Ok(())
+}
+
+fn make_key(path: &Path, directory: &Path) -> Result<()> {
+    if path.exists() {
+        bail!("{} is there already, and nothing is overwritten", path.display());
+    }
+    load(directory)?;
+    let key = fresh_key()?;
+    let to = path_from(&files::directory_of(path), &directory.join(CLUSTER_FILE))?;
+    KeyFile::write(path, "A client of a Perdura cluster.", "unregistered", &key, &to)?;
+    say!("{}", key.public());
+    Ok(())
+}
+
+fn add(name: &str, key_out: Option<&Path>, how: &How) -> Result<()> {
+    check_name(name)?;
     let path = match key_out {
         Some(path) => path.to_owned(),
         None if name.contains('/') => {

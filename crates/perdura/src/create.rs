@@ -13,10 +13,14 @@ use perdura_protocol::{ClusterId, Faults, ReplicaId, SecretKey, ServiceName, Slo
 use perdura_replica::node::StateTransfer;
 use std::fs::{self, DirBuilder};
 use std::io;
-use std::net::{TcpListener, UdpSocket};
+use std::net::{IpAddr, TcpListener, ToSocketAddrs, UdpSocket};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::time::{Duration, Instant};
+
+/// How long hosts are looked up before their names are taken as they are.
+const RESOLVING: Duration = Duration::from_secs(2);
 
 /// First port with --hosts, where nobody can try which are free.
 const BASE_PORT: u16 = 7400;
@@ -42,6 +46,16 @@ pub enum PlacesError {
     /// A host has no name that could stand before a port.
     #[error("--hosts: {0:?} is no host name or address")]
     Host(String),
+    /// A host is this machine, to itself and so to each of the others.
+    #[error(
+        "--hosts: {host:?} is {address}, which every machine takes for itself; give names or addresses under which the others find it"
+    )]
+    Loopback {
+        /// As given.
+        host: String,
+        /// What it is.
+        address: IpAddr,
+    },
     /// The last port would be above 65535.
     #[error("--base-port {base} leaves no room for {count} ports")]
     NoRoom {
@@ -66,7 +80,10 @@ impl PlacesError {
     #[must_use]
     pub fn is_misuse(&self) -> bool {
         match self {
-            PlacesError::Hosts { .. } | PlacesError::Host(_) | PlacesError::NoRoom { .. } => true,
+            PlacesError::Hosts { .. }
+            | PlacesError::Host(_)
+            | PlacesError::Loopback { .. }
+            | PlacesError::NoRoom { .. } => true,
             PlacesError::NoFreePorts { .. } | PlacesError::Entropy(_) => false,
         }
     }
@@ -150,6 +167,7 @@ impl Place {
         if let Some(bad) = hosts.iter().find(|host| host.is_empty() || host.contains('/')) {
             return Err(PlacesError::Host(bad.clone()));
         }
+        refuse_loopback(hosts)?;
         let base = match base_port {
             Some(base) => base,
             None if hosts.is_empty() => free_ports(2 * n)?,
@@ -187,6 +205,32 @@ impl Place {
             http: format!("{http_host}:{http_port}"),
         }
     }
+}
+
+/// A name that means this machine here means each of the others there. Names that do not resolve here, or not soon, may resolve
+/// where the replicas run.
+fn refuse_loopback(hosts: &[String]) -> Result<(), PlacesError> {
+    let (sender, resolved) = mpsc::channel();
+    for host in hosts.iter().cloned() {
+        let sender = sender.clone();
+        // One that takes longer is left behind.
+        std::thread::spawn(move || {
+            let name = host.trim_start_matches('[').trim_end_matches(']');
+            let addresses = (name, 0).to_socket_addrs().into_iter().flatten();
+            let addresses: Vec<IpAddr> = addresses.map(|address| address.ip()).collect();
+            let _ = sender.send((host, addresses));
+        });
+    }
+    drop(sender);
+    let deadline = Instant::now() + RESOLVING;
+    let left = || deadline.saturating_duration_since(Instant::now());
+    while let Ok((host, addresses)) = resolved.recv_timeout(left()) {
+        let first = addresses.first().copied();
+        if let Some(address) = first.filter(|_| addresses.iter().all(IpAddr::is_loopback)) {
+            return Err(PlacesError::Loopback { host, address });
+        }
+    }
+    Ok(())
 }
 
 /// The UDP ports of the numbers that this process found free last: taken as long as it runs, so that no
@@ -351,6 +395,11 @@ mod tests {
         );
         assert_eq!(Place::all(3, &hosts, None, true).unwrap()[0].http, "a:7401");
         assert!(Place::all(4, &hosts, None, false).is_err());
+        for host in ["127.0.0.1", "localhost", "::1", "[::1]"] {
+            let hosts = ["10.0.0.1".to_owned(), "10.0.0.2".to_owned(), host.to_owned()];
+            let error = Place::all(3, &hosts, None, false).map(|_| ()).unwrap_err();
+            assert!(error.is_misuse() && error.to_string().contains("takes for itself"), "{error}");
+        }
         assert!(Place::all(3, &[], Some(65_533), false).is_err());
     }
 }

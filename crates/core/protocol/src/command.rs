@@ -7,6 +7,7 @@ use crate::codec::{Decode, DecodeError, Encode, Reader, encode_bytes};
 use crate::ids::ReplicaId;
 use crate::keys::PublicKey;
 use crate::limits;
+use crate::text::Printable;
 use bytes::Bytes;
 
 /// A decoded command.
@@ -89,10 +90,10 @@ pub enum RefusalReason {
     Malformed,
     /// The administration command contradicts the state (name taken, no such client, wrong
     /// incarnation), in words.
-    #[error("{0}")]
+    #[error("{}", Printable(.0))]
     Contradiction(String),
     /// The service refused, in words.
-    #[error("{0}")]
+    #[error("{}", Printable(.0))]
     Service(String),
 }
 

@@ -41,8 +41,10 @@ pub mod record;
 #[cfg(feature = "seeded-bugs")]
 pub mod seeded;
 pub mod statement;
+pub mod text;
 pub mod versions;
 pub mod viewchange;
+pub mod vitals;
 
 pub use batch::Batch;
 pub use codec::{Decode, DecodeError, Encode, Reader};

@@ -1,5 +1,6 @@
 //! What ends a link, and what a peer can do wrong.
 
+use perdura_protocol::text::Printable;
 use std::io;
 
 /// What a peer did that no correct peer does. Each is counted, and closes the link.
@@ -65,10 +66,10 @@ pub enum LinkError {
     #[error("closed by the peer")]
     Closed,
     /// TLS failed; what the other side's alert or our verifier says.
-    #[error("TLS: {0}")]
+    #[error("TLS: {}", Printable(.0))]
     Tls(String),
     /// The peer did what no correct peer does.
-    #[error("misbehaviour: {0}: {1}")]
+    #[error("misbehaviour: {}: {}", .0, Printable(.1))]
     Misbehaviour(Misbehaviour, String),
     /// The peer is a newer program whose welcome has a field that we may not pass over.
     #[error(
@@ -77,7 +78,7 @@ pub enum LinkError {
     )]
     NewerWelcome(String),
     /// The peer refused us, with its reason in words.
-    #[error("refused: {0}")]
+    #[error("refused: {}", Printable(.0))]
     Refused(String),
     /// We refused the peer, with the reason that it was told.
     #[error("we refused it: {0}")]

@@ -436,7 +436,18 @@ fn replicas(raw: Vec<RawReplica>, faults: Faults, file: &str) -> Result<Vec<Repl
             first_key,
         })
     };
-    raw.into_iter().enumerate().map(entry).collect()
+    let entries: Vec<ReplicaEntry> =
+        raw.into_iter().enumerate().map(entry).collect::<Result<_>>()?;
+    for (id, one) in entries.iter().enumerate() {
+        let other = entries[..id].iter().position(|other| other.address == one.address);
+        if let Some(other) = other {
+            bail!(
+                "{file}: replicas {other} and {id} have the same address, {}: each needs its own",
+                one.address
+            );
+        }
+    }
+    Ok(entries)
 }
 
 /// The durability that `text` names.

@@ -34,9 +34,23 @@ pub fn read(path: &Path, advice: &'static str) -> Result<String> {
 pub fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T> {
     toml::from_str(text).map_err(|error| ReadError::Syntax {
         file: path.display().to_string(),
-        place: error.span().map_or(String::new(), |span| place_of(text, span.start)),
-        message: error.message().trim().to_owned(),
+        place: error.span().map_or(String::new(), |span| hidden(&place_of(text, span.start))),
+        message: hidden(error.message().trim()),
     })
+}
+
+/// What has so many letters and digits in a row may be a secret: a key has 64.
+const SECRET_LETTERS: usize = 16;
+
+/// The text without what is as long as a secret: a wrong type, or a wrong place, is no reason to show one.
+fn hidden(text: &str) -> String {
+    let letters = |at: char| at.is_ascii_alphanumeric();
+    let words = text.split_inclusive(|at: char| !letters(at)).map(|word| {
+        let length = word.trim_end_matches(|at| !letters(at)).len();
+        let secret = length >= SECRET_LETTERS && word.bytes().any(|byte| byte.is_ascii_digit());
+        if secret { format!("(hidden){}", &word[length..]) } else { word.to_owned() }
+    });
+    words.collect()
 }
 
 /// The line at `offset` and the field on it. Not the line itself, which may hold a secret key.

@@ -111,11 +111,17 @@ mod tests {
 
         let secret = key.to_secret_text();
         let text = std::fs::read_to_string(&path).unwrap();
-        for bad in [text.replace(&secret, &secret[1..]), text.replace(&secret, "\\q")] {
+        let number = format!("{}1", "9".repeat(17));
+        for bad in [
+            text.replace(&secret, &secret[1..]),
+            text.replace(&secret, "\\q"),
+            text.replace("secret_key = ", &format!("{secret} = ")),
+            text.replace(&format!("\"{secret}\""), &number),
+        ] {
             std::fs::write(&path, bad).unwrap();
             let error = format!("{:#}", KeyFile::load(&path).unwrap_err());
             assert!(error.contains("client.toml"), "{error}");
-            assert!(!error.contains(&secret[1..]), "{error}");
+            assert!(!error.contains(&secret[1..]) && !error.contains(&number), "{error}");
         }
     }
 }

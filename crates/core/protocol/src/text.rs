@@ -1,0 +1,39 @@
+//! Text from others, for logs and terminals.
+
+use std::fmt::{self, Display, Write};
+
+/// Shows what another process sent as text and never as control: what would move a cursor, begin another line of a log or turn the
+/// direction of writing is shown by its number.
+#[derive(Clone, Copy, Debug)]
+pub struct Printable<'a>(pub &'a str);
+
+/// Letters that have an effect on those around them.
+fn controls(letter: char) -> bool {
+    let turns = matches!(letter, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let breaks = matches!(letter, '\u{2028}' | '\u{2029}' | '\u{feff}');
+    letter.is_control() || turns || breaks
+}
+
+impl Display for Printable<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for letter in self.0.chars() {
+            if controls(letter) {
+                write!(f, "{}", letter.escape_default())?;
+            } else {
+                f.write_char(letter)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_controls_a_terminal_is_shown_and_letters_are_letters() {
+        let shown = Printable("é\u{1b}[2J\nok\r\u{202e}x\u{9b}").to_string();
+        assert_eq!(shown, "é\\u{1b}[2J\\nok\\r\\u{202e}x\\u{9b}");
+    }
+}
