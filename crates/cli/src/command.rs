@@ -1,6 +1,6 @@
 //! The command line of `perdura`: which command it asks for.
 
-use crate::{bench, client_keys, dev, ending, init, inspect, kv, replica, space, status};
+use crate::{bench, client_keys, dev, ending, health, init, inspect, kv, replica, space, status};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -33,6 +33,8 @@ enum Command {
     Space(space::Arguments),
     /// How each replica stands
     Status(status::Arguments),
+    /// Whether the cluster can be written to, as an exit code
+    Health(health::Arguments),
     /// Measure throughput, latency and CPU per operation
     Bench(bench::Arguments),
     /// What is on a replica's disk, record by record, verifying checksums
@@ -50,6 +52,7 @@ pub fn main() -> ExitCode {
         Command::Kv(arguments) => kv::run(arguments),
         Command::Space(arguments) => space::run(arguments),
         Command::Status(arguments) => status::run(&arguments),
+        Command::Health(arguments) => health::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Inspect(arguments) => inspect::run(&arguments),
     };

@@ -34,6 +34,7 @@ mod command;
 pub mod connect;
 mod dev;
 pub mod ending;
+mod health;
 pub mod init;
 mod inspect;
 mod kv;

@@ -13,6 +13,7 @@
 use crate::Usage;
 use crate::client_keys::alone;
 use crate::connect::{administrator, connect, load, parse_duration, runtime};
+use crate::health;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use perdura::config::keys::fresh_key;
@@ -23,13 +24,17 @@ use perdura_durability::FileDisk;
 use perdura_protocol::{AdminCommand, RefusalReason, ReplicaId, Slot};
 use perdura_replica::node::StateTransfer;
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{BufRead, ErrorKind, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Replaces a replica that lost its disk, or its memory. The others must be running; what it has
 /// of data is moved aside, not deleted. Interrupted, it may be run again.
+///
+/// First asks all replicas how they are, and says what the replacement does to the group: until the new replica has caught up it
+/// counts as failed. Where too few would be left to order anything it is refused. A replica that runs is replaced after a
+/// confirmation only.
 #[derive(Args)]
 pub struct Arguments {
     /// The directory of the cluster's files, with admin.toml
@@ -41,7 +46,23 @@ pub struct Arguments {
     /// How long to wait for the cluster
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     timeout: Duration,
+    /// Say what would happen, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Replace it though it runs, without being asked again: it may be one that lies
+    #[arg(long)]
+    yes: bool,
+    /// Replace it though too few others take part: nothing is ordered until they are back, and if they do not come back
+    /// the data is lost
+    #[arg(long)]
+    force: bool,
 }
+
+/// Longest wait for replicas that do not answer, before anything is changed.
+const ASK: Duration = Duration::from_secs(3);
+
+/// Longest wait for those that have just started.
+const START: Duration = Duration::from_secs(10);
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -54,6 +75,11 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     if id.index() >= cluster.replicas.len() {
         let last = cluster.replicas.len() - 1;
         bail!(Usage(format!("--id {id}: the replicas of this cluster are 0 to {last}")));
+    }
+    look_first(arguments, &cluster, id)?;
+    if arguments.dry_run {
+        say!("nothing was changed: --dry-run");
+        return Ok(ExitCode::SUCCESS);
     }
     let own = dir.join(format!("replica-{id}"));
     let new = pending(&own, id, &cluster)?;
@@ -87,6 +113,54 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     say!("start it with: perdura replica --config {}", path.display());
     Ok(ExitCode::SUCCESS)
+}
+
+/// Who is there, and what the replacement would do; refused where it would end the group, or where a replica that runs is
+/// not meant.
+fn look_first(arguments: &Arguments, cluster: &Cluster, id: ReplicaId) -> Result<()> {
+    let key = administrator(&arguments.cluster, cluster)?;
+    let begun = Instant::now();
+    let replacement = loop {
+        let roll = health::ask(cluster, &key, arguments.timeout.min(ASK))?;
+        let replacement = roll.replacing(id);
+        if replacement.is_safe() || begun.elapsed() > arguments.timeout.min(START) {
+            break replacement;
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    };
+    say!("{}", replacement.text());
+    if !replacement.is_safe() {
+        let others: Vec<String> =
+            replacement.missing.iter().map(|(id, _)| id.to_string()).collect();
+        let others = others.join(", ");
+        if !arguments.force {
+            bail!(
+                "replica {id} is not replaced, and nothing was changed: too few others take part. Start or mend replica \
+                 {others} first. With --force it is replaced all the same: then nothing is ordered until {others} is back, \
+                 and if it does not come back the data is lost"
+            );
+        }
+        say!("--force: nothing will be ordered until replica {others} is back");
+    }
+    if replacement.answers && !arguments.yes && !arguments.dry_run && !confirmed(id)? {
+        bail!(
+            "replica {id} runs; nothing was changed. If it is the one that is meant (it lies, or another process has its \
+             key), give --yes"
+        );
+    }
+    Ok(())
+}
+
+/// Whether whoever sits there means that replica.
+fn confirmed(id: ReplicaId) -> Result<bool> {
+    let mut input = std::io::stdin().lock();
+    if !input.is_terminal() {
+        return Ok(false);
+    }
+    say!("replica {id} runs. Type its number to replace it:");
+    let mut line = String::new();
+    input.read_line(&mut line).context("cannot read the answer")?;
+    Ok(line.trim() == id.to_string())
 }
 
 /// The replica's next file: the one of an interrupted run, or a fresh one, stored.

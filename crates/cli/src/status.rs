@@ -1,12 +1,19 @@
 //! `perdura status`: asks each replica's HTTP endpoint, all at once, and waits for none longer than
 //! `PATIENCE`.
 
+use crate::health::exit_code;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
+use perdura::client::Attendance;
 use perdura::config::{CLUSTER_FILE, Cluster};
+use perdura::health::RollCall;
+use perdura::protocol::text::Printable;
+use perdura::protocol::vitals::{Condition, Vitals};
+use perdura::protocol::{ReplicaId, View};
+use perdura_replica::node::offset_text;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -16,13 +23,17 @@ use std::time::{Duration, Instant};
 /// The answer is there after this time, whoever has answered by then.
 const PATIENCE: Duration = Duration::from_millis(1500);
 
+/// A clock that is off by more is told of.
+const NOTABLE_MS: u64 = 250;
+
 /// Largest answer that is read.
 const ANSWER_BYTES: u64 = 1024 * 1024;
 
 /// Shows how each replica stands: role, view, how far it has decided, executed and logged, its last
 /// checkpoint.
 ///
-/// Exit code 0 even if no replica can be reached.
+/// Asks the HTTP ports; `perdura health` asks over the protocol port. Exit code, by what the replicas say: 0 the cluster can be
+/// written to, 3 it can be read only, 4 neither, 1 it could not be asked, 2 used wrongly.
 #[derive(Args)]
 pub struct Arguments {
     /// The directory of the cluster's files
@@ -61,8 +72,17 @@ pub struct Report {
     pub checkpoint: Option<Point>,
     /// Last slot at which all replicas digest their state.
     pub boundary: Option<Point>,
-    /// active, recovering, spare, repairing, diverged, or stalled: its event loop stands still.
+    /// active, waiting, recovering, repairing, diverged, stopped, or stalled: its event loop stands still.
     pub state: String,
+    /// Why no clients should be sent to it; none if they should.
+    #[serde(default)]
+    pub why_not_ready: Option<String>,
+    /// What it sees of the others.
+    #[serde(default)]
+    pub members: Vec<Member>,
+    /// States that replicas signed and that differ.
+    #[serde(default)]
+    pub differing_states: Option<serde_json::Value>,
     /// What makes it slower on purpose.
     #[serde(default)]
     pub experiments: Vec<String>,
@@ -77,6 +97,15 @@ pub struct Report {
     /// What its event loop's time went to, by stage, if it measures that.
     #[serde(default)]
     pub stages: BTreeMap<String, Spent>,
+}
+
+/// Another replica, as one sees it.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+pub struct Member {
+    /// Which.
+    pub id: u8,
+    /// Its clock less that of who sees it, milliseconds.
+    pub clock_offset_ms: Option<i64>,
 }
 
 /// What a stage took since the replica started.
@@ -107,6 +136,13 @@ struct Line {
     checkpoint: Option<Point>,
     boundary: Option<Point>,
     state: Option<String>,
+    ready: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why_not_ready: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    differing_states: Option<serde_json::Value>,
+    #[serde(skip)]
+    clocks: Vec<Member>,
     pid: Option<u32>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     experiments: Vec<String>,
@@ -140,6 +176,10 @@ impl Line {
             checkpoint: report.and_then(|report| report.checkpoint.clone()),
             boundary: report.and_then(|report| report.boundary.clone()),
             state: report.map(|report| report.state.clone()),
+            ready: report.is_some_and(|report| report.why_not_ready.is_none()),
+            why_not_ready: report.and_then(|report| report.why_not_ready.clone()),
+            differing_states: report.and_then(|report| report.differing_states.clone()),
+            clocks: report.map(|report| report.members.clone()).unwrap_or_default(),
             pid: report.map(|report| report.pid),
             experiments: report.map(|report| report.experiments.clone()).unwrap_or_default(),
             repairs: report.map_or(0, |report| report.repairs),
@@ -160,7 +200,25 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     } else {
         out.write_all(table(&lines).as_bytes())?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(exit_code(roll_call(&cluster, &lines).health()))
+}
+
+/// As if each had been asked over the protocol port.
+fn roll_call(cluster: &Cluster, lines: &[Line]) -> RollCall {
+    let attendance = lines.iter().map(|line| Attendance {
+        id: ReplicaId(line.id),
+        vitals: line.state.as_deref().map(|state| Vitals {
+            condition: match state {
+                "active" => Condition::Active,
+                "waiting" => Condition::Waiting,
+                _ => Condition::Recovering,
+            },
+            view: View(line.view.unwrap_or_default()),
+            ..Vitals::default()
+        }),
+        failure: line.error.clone(),
+    });
+    RollCall::of(cluster, attendance.collect())
 }
 
 /// What each replica says, by id.
@@ -213,7 +271,10 @@ fn get(address: &str, path: &str, deadline: Instant) -> Result<String> {
     let mut chunk = [0; 4096];
     loop {
         stream.set_read_timeout(Some(left()?))?;
-        let length = stream.read(&mut chunk)?;
+        let length = stream.read(&mut chunk).map_err(|error| match error.kind() {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => anyhow::anyhow!("no answer in time"),
+            _ => error.into(),
+        })?;
         answer.extend_from_slice(&chunk[..length]);
         ensure!(answer.len() as u64 <= ANSWER_BYTES, "the answer is too long");
         if length == 0 {
@@ -224,7 +285,7 @@ fn get(address: &str, path: &str, deadline: Instant) -> Result<String> {
     let (head, body) = answer.split_once("\r\n\r\n").context("the answer is no HTTP")?;
     match head.split_whitespace().nth(1) {
         Some("200") => Ok(body.to_owned()),
-        _ => bail!("it says {}", body.lines().next().unwrap_or(head)),
+        _ => bail!("it says {}", Printable(body.lines().next().unwrap_or(head))),
     }
 }
 
@@ -241,12 +302,13 @@ fn table(lines: &[Line]) -> String {
             (true, false) => "follower",
         };
         let checkpoint = line.checkpoint.as_ref().map_or("-".to_owned(), |point| {
-            format!("{} {}", point.slot, point.digest.get(..8).unwrap_or_default())
+            let digest = Printable(point.digest.get(..8).unwrap_or_default());
+            format!("{} {digest}", point.slot)
         });
         rows.push([
             line.id.to_string(),
             role.to_owned(),
-            line.state.clone().unwrap_or_else(|| "unreachable".to_owned()),
+            Printable(line.state.as_deref().unwrap_or("unreachable")).to_string(),
             number(line.view),
             number(line.decided),
             number(line.executed),
@@ -258,7 +320,28 @@ fn table(lines: &[Line]) -> String {
     let mut text = aligned(&rows);
     for line in lines {
         for experiment in &line.experiments {
+            let experiment = Printable(experiment);
             text.push_str(&format!("replica {}: experiment: {experiment}\n", line.id));
+        }
+        if let Some(why) = &line.why_not_ready {
+            let why = Printable(why);
+            text.push_str(&format!("replica {}: not ready: {why}\n", line.id));
+        }
+        for member in &line.clocks {
+            if let Some(ms) = member.clock_offset_ms.filter(|ms| ms.unsigned_abs() > NOTABLE_MS) {
+                text.push_str(&format!(
+                    "replica {}: the clock of replica {} is {} its own\n",
+                    line.id,
+                    member.id,
+                    offset_text(ms)
+                ));
+            }
+        }
+        if let Some(found) = &line.differing_states {
+            text.push_str(&format!(
+                "replica {}: replicas signed different states after one slot, see its log: {found}\n",
+                line.id
+            ));
         }
         if line.repairs > 0 {
             text.push_str(&format!(
@@ -311,7 +394,7 @@ mod tests {
             serde_json::to_value(line).unwrap(),
             serde_json::json!({"id":0,"reachable":true,"leader":true,"view":3,"decided":90,
                 "executed":90,"logged":90,"checkpoint":{"slot":64,"digest":"ab"},"boundary":null,
-                "state":"active","pid":123})
+                "state":"active","ready":true,"pid":123})
         );
         let repaired = said.replace("\"more\":1", "\"repairs\":2");
         let line = Line::new(0, Ok(serde_json::from_str(&repaired).unwrap()));
@@ -325,6 +408,9 @@ mod tests {
         let said = said.replace("\"more\":1", "\"experiments\":[\"a slow log\"]");
         let line = Line::new(0, Ok(serde_json::from_str(&said).unwrap()));
         assert!(table(&[line]).ends_with("\nreplica 0: experiment: a slow log\n"));
+        let hostile = said.replace("active", "\\u001b[2J");
+        let line = Line::new(0, Ok(serde_json::from_str(&hostile).unwrap()));
+        assert!(table(&[line]).contains("\\u{1b}[2J"));
         let line = serde_json::to_value(Line::new(1, Err(anyhow::anyhow!("gone")))).unwrap();
         assert_eq!((&line["reachable"], &line["id"]), (&false.into(), &1.into()));
     }

@@ -218,14 +218,14 @@ fn a_replica_that_lost_its_disk_is_replaced() {
     cluster.run(&["kv", "put", "hello", "world"]).ok();
     let dir = cluster.dir().display().to_string();
     let reinit = ["replica", "reinit", "--cluster", &dir, "--id", "3"];
-    run(&reinit).failed(1, &["in use by another process"]);
+    run(&[&reinit[..], &["--yes"]].concat()).failed(1, &["in use by another process"]);
     let former = std::fs::read_to_string(cluster.path("replica-3/replica.toml")).unwrap();
     cluster.kill(3);
     std::fs::remove_dir_all(cluster.path("replica-3/data")).unwrap();
 
     // Interrupted: nobody answers.
     cluster.kill_all();
-    let interrupted = [&reinit[..], &["--timeout", "200ms"]].concat();
+    let interrupted = [&reinit[..], &["--timeout", "200ms", "--force"]].concat();
     run(&interrupted).failed(1, &["not replaced yet", "run the command again"]);
     let pending = std::fs::read_to_string(cluster.path("replica-3/replica.toml.pending")).unwrap();
     for id in 0..3 {

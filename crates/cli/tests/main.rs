@@ -10,3 +10,4 @@ mod no_seeded_bugs;
 mod older;
 mod output;
 mod space;
+mod surroundings;

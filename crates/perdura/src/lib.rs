@@ -4,7 +4,8 @@
 //!   ([`Cluster::default_parameters`]) and places on this machine or on hosts;
 //! - [`config`] is what stands in those files;
 //! - [`replica`] opens a replica from its file, and runs it;
-//! - [`connect`] makes a client from a cluster's files.
+//! - [`connect`] makes a client from a cluster's files;
+//! - [`health`] is what its replicas say of themselves, and what that means.
 //!
 //! What these take and give is of other crates, which are here under their own names: [`client`], [`replica_runtime`] (all of that crate:
 //! [`machinery`]), [`execution`] (the trait [`execution::Service`] of a service of your own), [`protocol`], [`durability`], and the services [`store`] and [`tuples`].
@@ -18,6 +19,7 @@ pub mod config;
 pub mod connect;
 pub mod create;
 pub mod format;
+pub mod health;
 pub mod replica;
 pub mod service;
 

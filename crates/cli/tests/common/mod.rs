@@ -249,7 +249,9 @@ impl Cluster {
 
     /// What `status --json` says of each replica.
     pub fn status(&self) -> Vec<Value> {
-        let out = self.run(&["status", "--json"]).ok();
+        let ran = self.run(&["status", "--json"]);
+        assert!(matches!(ran.code, Some(0 | 3 | 4)), "{ran:?}");
+        let out = ran.out;
         let mut answer: Value = serde_json::from_str(&out).unwrap();
         let Value::Array(replicas) = answer["replicas"].take() else { panic!("{out}") };
         replicas

@@ -431,7 +431,7 @@ impl Agreement {
             suspecting,
             abdicated: _,
             left_ms: _,
-            failed_views: _,
+            patience: _,
             changes_sent_ms: _,
             quorum_asked_ms: _,
             changing_since_ms: _,

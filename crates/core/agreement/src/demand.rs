@@ -17,7 +17,7 @@
 //!    not rarer.
 //! 3. *Pace*. A leader can also propose little at a time, or to some too late. While frames wait,
 //!    it has to reach a fraction of the best pace that any leader sustained lately. If r + 1 leaders
-//!    in a row do not, one of them correct, the pace is not the leader's to choose: the best
+//!    in a row do not, one of them correct, or flushes and links are slow by the word of r + 1 others, the pace is not the leader's to choose: the best
 //!    is lowered to what there is, and the next doubt needs a larger difference.
 //!
 //! A verdict of slowness lasts for [`VERDICT_MS`], so that those of several followers meet. Each
@@ -122,6 +122,8 @@ pub(crate) struct Moment {
     pub now_ms: u64,
     /// Whether some proposal of this view is in agreement.
     pub open: bool,
+    /// Whether disks or links are slow, by the word of enough replicas: the pace is not the leader's to choose then.
+    pub paced: bool,
     /// Whether this replica is behind others, so that it does not see what is going on.
     pub behind: bool,
     /// Whether another leader can be tried: it is there and keeps up, and so are as many others that
@@ -144,6 +146,7 @@ pub(crate) struct Demand {
 
     ticked_ms: u64,
     watch_ms: u64,
+    watch_paced: bool,
     asked_ms: u64,
     idle_ms: u64,
     // Time in which the leader may have gathered what it proposed, of that in which it was asked.
@@ -179,6 +182,7 @@ impl Demand {
     fn watch(&mut self, now_ms: u64) {
         self.watch_ms = now_ms;
         (self.asked_ms, self.idle_ms, self.gathered_ms, self.work) = (0, 0, 0, 0);
+        self.watch_paced = false;
     }
 
     /// What was handed over may have been lost: it will be handed over again.
@@ -274,7 +278,8 @@ impl Demand {
     /// Time passes: `leaders` are as many as have a correct one among them.
     pub fn tick(&mut self, moment: Moment, pool: &Pool, leaders: u32) {
         self.trials.tick(moment.look(leaders));
-        let Moment { now_ms, open, behind, .. } = moment;
+        let Moment { now_ms, open, behind, paced, .. } = moment;
+        self.watch_paced |= paced;
         let batches = std::mem::take(&mut self.batches);
         let passed_ms = now_ms.saturating_sub(std::mem::replace(&mut self.ticked_ms, now_ms));
         self.waiting.retain(|_, waiting| waiting.settle(pool, now_ms));
@@ -304,7 +309,8 @@ impl Demand {
         let idle = judged && self.idle_ms * 4 > (self.asked_ms - self.gathered_ms) * 3;
         let divisor = PACE_DIVISOR << self.doubts.min(DOUBTS);
         let mostly_asked = self.asked_ms * 2 > watched_ms;
-        let late = judged && !idle && mostly_asked && pace < self.best / divisor;
+        let slow = pace < self.best / divisor && !self.watch_paced;
+        let late = judged && !idle && mostly_asked && slow;
         if idle || late {
             self.verdict_ms = Some(now_ms);
             self.slow = self.slow.saturating_add(1);
@@ -396,7 +402,7 @@ mod tests {
             }
             if now_ms % 20 == 19 {
                 let open = phase < slot_ms;
-                let moment = Moment { now_ms, open, behind: false, ready: false };
+                let moment = Moment { now_ms, open, paced: false, behind: false, ready: false };
                 demand.tick(moment, &pool, 2);
             }
         }

@@ -37,6 +37,7 @@ mod leading;
 mod machine;
 mod marks;
 mod ordering;
+mod patience;
 mod peers;
 mod penalty;
 pub mod pool;

@@ -13,7 +13,7 @@ use crate::proofs::ByLink;
 use crate::rules::Standing;
 use crate::slot::{SlotState, Vote};
 use crate::suspicion::Suspicion;
-use crate::{restart::Restart, ticks::Ticks, timing};
+use crate::{patience::Patience, restart::Restart, ticks::Ticks, timing};
 use perdura_protocol::configuration::{Configuration, Configurations, Parameters};
 use perdura_protocol::keys::Scheme;
 use perdura_protocol::message::{Decision, Message};
@@ -202,7 +202,7 @@ pub struct Agreement {
     pub(crate) forged: Option<View>,
     // Since when r + 1 peers have given this view up.
     pub(crate) left_ms: Option<u64>,
-    pub(crate) failed_views: u32,
+    pub(crate) patience: Patience,
     pub(crate) changes: BTreeMap<ReplicaId, Heard>,
     pub(crate) own_change: Option<ViewChange>,
     pub(crate) changes_sent_ms: u64,
@@ -294,7 +294,7 @@ impl Agreement {
             abdicated: None,
             forged: None,
             left_ms: None,
-            failed_views: 0,
+            patience: Patience::default(),
             changes: BTreeMap::new(),
             own_change: None,
             changes_sent_ms: 0,

@@ -407,7 +407,7 @@ impl Agreement {
             self.history = self.history.chain(slot, digest);
             self.progress_ms = now.monotonic_ms;
             if self.mode == Mode::Started {
-                self.failed_views = 0;
+                self.patience.view_works();
             }
             if !decided.batch.frames().is_empty() {
                 self.served_ms = now.monotonic_ms;

@@ -69,8 +69,15 @@ impl fmt::Display for Suspicion {
 }
 
 impl Agreement {
-    pub(crate) fn backoff(&self, base_ms: u64) -> u64 {
-        base_ms << self.failed_views.saturating_sub(1).min(timing::BACKOFF_LIMIT)
+    /// What a flush and a round trip take, as enough replicas have measured it: time-outs follow that.
+    pub fn set_pace(&mut self, pace_ms: u64) {
+        self.patience.set_pace(pace_ms);
+    }
+
+    /// How long a request may make no progress before the leader is suspected, milliseconds.
+    #[must_use]
+    pub fn request_timeout_ms(&self) -> u64 {
+        self.patience.request_ms()
     }
 
     pub(crate) fn against_leader(&self, now: Now) -> Option<Suspicion> {
@@ -95,7 +102,7 @@ impl Agreement {
                 self.leader_lost_ms.is_some_and(|since| ms > since + timing::DISCONNECTED_MS),
                 Suspicion::LinkDown,
             ),
-            (ms > self.leader_heard_ms + self.backoff(timing::SILENCE_MS), Suspicion::Silent),
+            (ms > self.leader_heard_ms + self.patience.silence_ms(), Suspicion::Silent),
             (self.left(now), Suspicion::OthersLeft),
         ];
         let known = known.iter().find(|(holds, _)| *holds).map(|(_, why)| *why);
@@ -125,7 +132,7 @@ impl Agreement {
             .map(|(_, state)| state.since_ms);
         let bound = self.waits_for_bound().then_some(self.changing_since_ms);
         let oldest_slot = oldest_slot.into_iter().chain(bound).min();
-        let timeout = self.backoff(timing::REQUEST_MS);
+        let timeout = self.patience.request_ms();
         let late = |since: u64, progress: u64| now.monotonic_ms > since.max(progress) + timeout;
         let served_late = |since: u64| late(since, self.served_ms);
         if oldest_slot.is_some_and(|since| late(since, self.progress_ms)) {
@@ -149,7 +156,7 @@ impl Agreement {
     }
 
     fn left(&self, now: Now) -> bool {
-        let patience = 2 * self.backoff(timing::SILENCE_MS);
+        let patience = 2 * self.patience.silence_ms();
         self.left_ms.is_some_and(|since| now.monotonic_ms > since + patience)
     }
 
@@ -170,9 +177,9 @@ impl Agreement {
             return Some(Suspicion::OldConfiguration);
         }
         let since = match (self.quorum_asked_ms, &self.own_change) {
-            (Some(since), _) => since + self.backoff(timing::VIEW_CHANGE_MS),
+            (Some(since), _) => since + self.patience.view_change_ms(),
             // Restarted in this view, and nobody sends its NewView.
-            (None, None) => self.changing_since_ms + timing::VIEW_CHANGE_MS,
+            (None, None) => self.changing_since_ms + self.patience.repeat_ms(),
             (None, Some(_)) => return None,
         };
         (now.monotonic_ms > since).then_some(Suspicion::ViewChangeFails)

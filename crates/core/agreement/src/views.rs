@@ -12,7 +12,6 @@ use crate::machine::{Agreement, Effect, Held, Mode, Now};
 use crate::peers::PeerStatus;
 use crate::penalty::Misbehaviour;
 use crate::pool::FrameKey;
-use crate::timing;
 use perdura_protocol::message::Message;
 use perdura_protocol::statement::Kind;
 use perdura_protocol::viewchange::{NewView, ViewChange};
@@ -54,7 +53,8 @@ impl Agreement {
         let behind =
             self.delivered_elsewhere() > self.delivered || !self.voting() || self.execution_held;
         let ready = self.may_try_another(now.monotonic_ms);
-        let moment = Moment { now_ms: now.monotonic_ms, open, behind, ready };
+        let paced = self.patience.is_paced();
+        let moment = Moment { now_ms: now.monotonic_ms, open, paced, behind, ready };
         let leaders = self.settings.parameters.faults.witnesses() as u32;
         if self.leads() {
             self.demand.lead(moment, leaders);
@@ -198,7 +198,7 @@ impl Agreement {
     /// configuration that is over here: then they send no change any more, and only the next view
     /// helps. It takes one of them that wants it.
     fn waits_in_vain(&self, now: Now) -> bool {
-        let waited = now.monotonic_ms > self.changing_since_ms + timing::VIEW_CHANGE_MS;
+        let waited = now.monotonic_ms > self.changing_since_ms + self.patience.repeat_ms();
         self.mode == Mode::Changing && self.quorum_asked_ms.is_none() && waited
     }
 
@@ -207,7 +207,7 @@ impl Agreement {
         self.leave_for(now, view);
         self.mode = Mode::Changing;
         self.new_view = None;
-        self.failed_views = self.failed_views.saturating_add(1);
+        self.patience.view_failed();
         let change = self.make_view_change();
         let message = Message::ViewChange(Box::new(change.clone()));
         self.hold(self.view_sequence, Held::Broadcast(message));

@@ -20,6 +20,7 @@ pub use crate::core::{
     CallId, CallOptions, ClientConfig, ClientCore, ClientStats, Mode, Output, bounds,
 };
 pub use crate::driver::{
-    CallError, Client, ClusterConfig, ConnectError, DriverStats, Options, ReplicaAddress,
+    Attendance, CallError, Client, ClusterConfig, ConnectError, DriverStats, Options,
+    ReplicaAddress,
 };
 pub use crate::outcome::{CallResult, Indeterminacy, Refusal, Reply};

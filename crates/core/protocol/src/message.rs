@@ -13,6 +13,7 @@ use crate::keys::Signature;
 use crate::limits;
 use crate::statement::Certificate;
 use crate::viewchange::{NewView, PrefixCertificate, ViewChange};
+use crate::vitals::{Presence, Vitals};
 use bytes::Bytes;
 
 /// Over which of its two links to another replica a message goes, so that votes do not wait behind
@@ -228,6 +229,8 @@ pub enum Message {
         /// The encoded piece; empty if the sender no longer has that state.
         piece: Bytes,
     },
+    /// All to all, once a second: how the sender is.
+    Vitals(Box<Vitals>),
     /// Client to all: "replies of this session of mine go to this connection".
     Attach {
         /// The session's number.
@@ -268,6 +271,18 @@ pub enum Message {
         nonce: u64,
         /// First number of the frame.
         first_number: u64,
+    },
+    /// Client to all: "who is there?"
+    RollCall {
+        /// Chosen by the client, echoed in the answer.
+        nonce: [u8; 16],
+    },
+    /// Answer to RollCall.
+    Present {
+        /// How the replica is.
+        presence: Presence,
+        /// Over (Present, view 0, slot 0, digest of nonce and vitals), in the configuration named.
+        signature: Signature,
     },
 }
 
@@ -383,6 +398,7 @@ impl Encode for Message {
                 encode_bytes(piece, out);
             }
             Message::Overdue(frame) => put!(out, 23, frame),
+            Message::Vitals(vitals) => put!(out, 24, vitals),
             Message::Attach { nonce } => put!(out, 32, nonce),
             Message::Welcome { view } => put!(out, 33, view),
             Message::Read { id, command } => {
@@ -395,6 +411,8 @@ impl Encode for Message {
                 encode_list(outcomes, out);
             }
             Message::Busy { nonce, first_number } => put!(out, 37, nonce, first_number),
+            Message::RollCall { nonce } => put!(out, 38, nonce),
+            Message::Present { presence, signature } => put!(out, 39, presence, signature),
         }
     }
 }
@@ -445,6 +463,7 @@ impl Decode for Message {
                 piece: reader.bytes("piece", limits::PIECE_BYTES)?,
             },
             23 => Message::Overdue(Decode::decode(reader)?),
+            24 => Message::Vitals(Box::new(Decode::decode(reader)?)),
             32 => get!(reader, Attach { nonce }),
             33 => get!(reader, Welcome { view }),
             34 => Message::Read {
@@ -458,6 +477,8 @@ impl Decode for Message {
                 outcomes: reader.list("outcomes", limits::SESSION_WINDOW as usize, 9)?,
             },
             37 => get!(reader, Busy { nonce, first_number }),
+            38 => get!(reader, RollCall { nonce }),
+            39 => get!(reader, Present { presence, signature }),
             tag => return Err(DecodeError::UnknownTag(tag)),
         })
     }
@@ -474,7 +495,13 @@ impl Message {
     /// Whether a client may send this.
     #[must_use]
     pub fn from_client(&self) -> bool {
-        matches!(self, Message::Frame(_) | Message::Attach { .. } | Message::Read { .. })
+        matches!(
+            self,
+            Message::Frame(_)
+                | Message::Attach { .. }
+                | Message::Read { .. }
+                | Message::RollCall { .. }
+        )
     }
 }
 

@@ -33,6 +33,8 @@ pub enum Kind {
     NewView = 6,
     /// A client's frame of commands.
     Frame = 7,
+    /// "I am there", for a client that asked.
+    Present = 8,
 }
 
 /// Bytes of an encoded statement.

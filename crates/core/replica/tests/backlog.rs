@@ -60,6 +60,7 @@ fn what_waits_for_a_disk_that_stands_still_is_bounded_in_bytes() {
             follower.slot
         );
     }
+    follower.give(&Message::Status { view: View(0), changing: false, delivered: Slot(0) });
     let report = follower.node.report();
     assert_eq!(report.state, State::Recovering, "it takes no part, and says so");
     let executed = report.executed;

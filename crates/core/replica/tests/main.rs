@@ -2,6 +2,7 @@
 
 mod backlog;
 mod common;
+mod differences;
 mod floods;
 mod follower;
 mod group;

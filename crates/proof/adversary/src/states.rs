@@ -7,8 +7,9 @@ use perdura_execution::{Entry, Manifest};
 use perdura_protocol::fields::Fields;
 use perdura_protocol::message::{Message, StateCertificate};
 use perdura_protocol::statement::Kind;
+use perdura_protocol::vitals::{Condition, Echo, Vitals};
 use perdura_protocol::{
-    Certificate, Decode, Digest, Encode, Outcome, Reader, RefusalReason, Slot, View,
+    Certificate, Decode, Digest, Encode, Outcome, Reader, RefusalReason, Slot, Time, View,
 };
 
 /// Just below what others wait for decisions, and the next piece of a state.
@@ -149,6 +150,7 @@ impl Liar {
                 _ => view.0 += far,
             },
             Message::StateInfo { delivered, .. } => delivered.0 += far,
+            Message::Vitals(vitals) => self.misreport(vitals),
             Message::TooOld { checkpoint } => checkpoint.0 += far,
             Message::Decisions { decisions, .. } if self.random.percent(50) => {
                 let checkpoint = decisions.first().map_or(Slot(far), |first| first.slot);
@@ -157,6 +159,26 @@ impl Liar {
             _ => return speech.plainly(),
         }
         speech.instead(&message);
+    }
+
+    /// Of its clock, its links, its disk and its company.
+    fn misreport(&mut self, vitals: &mut Vitals) {
+        let off_ms = *self.random.pick(&[-3_600_000, -700, 700, 3_600_000, i64::MIN]);
+        match self.random.below(5) {
+            0 | 1 => vitals.wall = Time(vitals.wall.0.saturating_add_signed(off_ms)),
+            2 => {
+                let (sent_ms, held_ms) = (self.random.next(), self.random.next());
+                vitals.answers = Some(Echo { sent_ms, held_ms });
+            }
+            3 => {
+                vitals.flush_ms = *self.random.pick(&[0, 60_000, u32::MAX]);
+                vitals.trip_ms = *self.random.pick(&[0, 60_000, u32::MAX]);
+            }
+            _ => {
+                vitals.hears = *self.random.pick(&[0, u32::MAX]);
+                vitals.condition = *self.random.pick(&[Condition::Recovering, Condition::Active]);
+            }
+        }
     }
 
     /// One bit of some bytes flipped, or an end cut off.

@@ -63,6 +63,8 @@ impl<S: Service> Twin<S> {
                     | Output::Misbehaved { .. }
                     | Output::Suspects { .. }
                     | Output::Diverged { .. }
+                    | Output::Notice(_)
+                    | Output::Alarm(_)
                     | Output::Halt(_) => {}
                 }
             }

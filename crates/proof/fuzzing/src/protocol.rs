@@ -7,6 +7,7 @@ use perdura_protocol::configuration::Member;
 use perdura_protocol::message::{Decision, StateCertificate};
 use perdura_protocol::statement::{Certificate, Kind};
 use perdura_protocol::viewchange::{Lock, NewView, PrefixCertificate, ViewChange};
+use perdura_protocol::vitals::{Condition, Echo, Presence, Program, Vitals};
 use perdura_protocol::{
     AdminCommand, Batch, ClusterId, Command, Configuration, Context, Decode, Digest, Encode, Frame,
     Message, Outcome, PublicKey, Record, RefusalReason, ReplicaId, Scheme, SecretKey, SessionId,
@@ -171,7 +172,29 @@ fn replica_messages() -> Vec<Seed> {
         seed("manifest", &Message::Manifest { slot, manifest: piece.clone() }),
         seed("fetch_piece", &Message::FetchPiece { slot, index: 3 }),
         seed("piece", &Message::Piece { slot, index: 3, piece }),
+        seed("vitals", &Message::Vitals(Box::new(vitals()))),
+        seed("roll_call", &Message::RollCall { nonce: [9; 16] }),
+        seed("present", &Message::Present { presence: presence(), signature }),
     ]
+}
+
+fn vitals() -> Vitals {
+    Vitals {
+        sent_ms: 86_400_000,
+        wall: Time(1_800_000_000_000),
+        answers: Some(Echo { sent_ms: 86_399_000, held_ms: 40 }),
+        condition: Condition::Active,
+        view: View(3),
+        decided: Slot(640),
+        hears: 0b1111,
+        flush_ms: 2,
+        trip_ms: 1,
+        program: Program::new("0.1.0"),
+    }
+}
+
+fn presence() -> Presence {
+    Presence { nonce: [9; 16], configuration: 1, vitals: vitals().to_bytes() }
 }
 
 /// The most items for its bytes.

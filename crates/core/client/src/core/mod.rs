@@ -20,8 +20,11 @@ pub mod bounds;
 mod calls;
 mod reads;
 mod receiving;
+mod roll_call;
 mod sending;
 mod session;
+
+pub use roll_call::Answer;
 
 #[cfg(test)]
 mod tests;
@@ -32,6 +35,7 @@ use bytes::Bytes;
 use calls::{Call, Timer};
 use perdura_protocol::{ClusterId, Faults, Message, ReplicaId, SecretKey, View};
 use reads::Read;
+use roll_call::RollCall;
 use session::Session;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -127,6 +131,13 @@ pub enum Output {
         /// Its end.
         result: CallResult,
     },
+    /// Tell the caller who is there.
+    Roll {
+        /// The call.
+        id: CallId,
+        /// What each said that answered. The signatures are not verified.
+        answers: BTreeMap<ReplicaId, Answer>,
+    },
 }
 
 /// What a client did; all counters only grow.
@@ -176,6 +187,7 @@ pub struct ClientCore {
     waiting_calls: usize,
     waiting_bytes: usize,
     reads: BTreeMap<u64, Read>,
+    roll_calls: BTreeMap<CallId, RollCall>,
     next_read: u64,
     timers: BTreeSet<(u64, Timer)>,
     /// Smoothed time from frame to replies and its deviation, milliseconds; none before the first.
@@ -204,6 +216,7 @@ impl ClientCore {
             waiting_calls: 0,
             waiting_bytes: 0,
             reads: BTreeMap::new(),
+            roll_calls: BTreeMap::new(),
             next_read: 1,
             timers: BTreeSet::new(),
             round_trip: None,
@@ -222,7 +235,7 @@ impl ClientCore {
     pub fn next_deadline(&self) -> Option<u64> {
         let timer = self.timers.first().map(|(at, _)| *at);
         let frames = self.session.as_ref().and_then(Session::next_resend);
-        timer.into_iter().chain(frames).min()
+        timer.into_iter().chain(frames).chain(self.next_roll_call()).min()
     }
 
     /// The time has come, or passed.
@@ -236,6 +249,7 @@ impl ClientCore {
                 Timer::FastRead(read) => self.order_read(read),
             }
         }
+        self.tick_roll_calls(now_ms);
         self.resend_due(now_ms);
     }
 
@@ -245,6 +259,7 @@ impl ClientCore {
         *link = up;
         if up {
             self.greet(replica);
+            self.greet_with_roll_calls(replica);
         } else {
             if replica == self.views.leader() {
                 self.resend_all(now_ms);
@@ -277,6 +292,7 @@ impl ClientCore {
         for id in ids {
             self.give_up(id, crate::Refusal::Closed, crate::Indeterminacy::Closed);
         }
+        self.end_roll_calls();
     }
 
     fn any_link(&self) -> bool {

@@ -33,6 +33,7 @@ impl ClientCore {
                     self.busy(now_ms, nonce, first_number);
                 }
             }
+            Message::Present { presence, signature } => self.on_present(from, presence, signature),
             _ => self.stats.unexpected_messages += 1,
         }
     }

@@ -10,6 +10,7 @@ mod task;
 use crate::core::{ClientConfig, ClientCore, ClientStats, Mode, bounds};
 use crate::outcome::{Indeterminacy, Refusal, Reply};
 use bytes::Bytes;
+use perdura_protocol::vitals::Vitals;
 use perdura_protocol::{
     AdminCommand, ClusterId, Command, Encode, Faults, PublicKey, ReplicaId, SecretKey, View,
 };
@@ -134,6 +135,17 @@ pub struct DriverStats {
     pub failures: Vec<(ReplicaId, String)>,
 }
 
+/// Whether a replica is there, and how it is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Attendance {
+    /// Which.
+    pub id: ReplicaId,
+    /// What it said of itself, signed by it; none if it did not answer.
+    pub vitals: Option<Vitals>,
+    /// Why there is no link to it.
+    pub failure: Option<String>,
+}
+
 /// A client of a cluster: one session, shared by all clones of the handle. Several sessions are
 /// several clients.
 #[derive(Clone, Debug)]
@@ -228,6 +240,19 @@ impl Client {
             let reason = Indeterminacy::Closed;
             Err(CallError::Indeterminate { reason, detail: String::new() })
         })
+    }
+
+    /// Asks every replica how it is, by itself: nothing is ordered. Ends when all have answered, or after `timeout` with
+    /// those who have; `None` once the client is closed.
+    pub async fn roll_call(&self, timeout: Duration) -> Option<Vec<Attendance>> {
+        let (answer, attendance) = oneshot::channel();
+        let half = || RandomState::new().build_hasher().finish().to_le_bytes();
+        let mut nonce = [0; 16];
+        nonce[..8].copy_from_slice(&half());
+        nonce[8..].copy_from_slice(&half());
+        let deadline = Instant::now() + timeout;
+        self.requests.send(Request::Roll { nonce, deadline, answer }).await.ok()?;
+        attendance.await.ok()
     }
 
     /// Counters and connections; `None` once the client is closed.

@@ -1,13 +1,15 @@
 //! The task that owns a client's connections and its core.
 
 use super::connection::{Connection, Event};
-use super::{CallError, DriverStats, REQUESTS, ReplicaAddress};
-use crate::core::{CallId, CallOptions, ClientCore, Mode, Output};
+use super::{Attendance, CallError, DriverStats, REQUESTS, ReplicaAddress};
+use crate::core::{Answer, CallId, CallOptions, ClientCore, Mode, Output};
 use crate::outcome::{CallResult, Indeterminacy, Refusal, Reply};
 use bytes::Bytes;
-use perdura_protocol::ClusterId;
+use perdura_protocol::statement::Kind;
+use perdura_protocol::vitals::Vitals;
+use perdura_protocol::{ClusterId, Decode, PublicKey, ReplicaId, Scheme, Slot, View};
 use perdura_transport::{Hello, Identity, Role, bounds};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::pin::Pin;
@@ -30,11 +32,22 @@ pub(super) struct CallRequest {
 pub(super) enum Request {
     Call(CallRequest),
     Stats(oneshot::Sender<DriverStats>),
+    Roll { nonce: [u8; 16], deadline: Instant, answer: oneshot::Sender<Vec<Attendance>> },
     Close(oneshot::Sender<()>),
+}
+
+/// What a replica said of itself, if it signed that.
+fn genuine(cluster: ClusterId, key: PublicKey, (presence, signature): &Answer) -> Option<Vitals> {
+    let context = perdura_protocol::Context { cluster, configuration: presence.configuration };
+    let digest = Vitals::present_digest(&presence.nonce, &presence.vitals);
+    let statement = context.statement(Kind::Present, View(0), Slot(0), digest);
+    let signed = Scheme::Ed25519.verify(key, &statement, *signature);
+    signed.then(|| Vitals::from_bytes(presence.vitals.clone()).ok()).flatten()
 }
 
 pub(super) struct Task {
     core: ClientCore,
+    cluster: ClusterId,
     identity: Identity,
     // By replica id.
     connections: Vec<Connection>,
@@ -42,6 +55,7 @@ pub(super) struct Task {
     taken: Vec<Request>,
     events: Vec<Event>,
     callers: HashMap<CallId, oneshot::Sender<Result<Reply, CallError>>>,
+    roll_callers: HashMap<CallId, oneshot::Sender<Vec<Attendance>>>,
     next_call: u64,
     /// The core's time is measured from here.
     start: Instant,
@@ -68,12 +82,14 @@ impl Task {
         };
         Task {
             core,
+            cluster,
             identity,
             connections: replicas.into_iter().map(connection).collect(),
             requests,
             taken: Vec::new(),
             events: Vec::new(),
             callers: HashMap::new(),
+            roll_callers: HashMap::new(),
             next_call: 0,
             start,
             alarm: Box::pin(sleep_until(start)),
@@ -147,6 +163,12 @@ impl Task {
             Request::Stats(answer) => {
                 let _ = answer.send(self.stats());
             }
+            Request::Roll { nonce, deadline, answer } => {
+                let id = CallId(self.next_call);
+                self.next_call += 1;
+                self.roll_callers.insert(id, answer);
+                self.core.roll_call(self.core_time(now), id, nonce, self.core_time(deadline));
+            }
             Request::Close(answer) => self.closed = Some(answer),
         }
     }
@@ -201,6 +223,7 @@ impl Task {
                         }
                     }
                     Output::Done { id, result } => self.answer(id, result),
+                    Output::Roll { id, answers } => self.answer_roll(id, &answers),
                 }
             }
             let mut failed = false;
@@ -233,6 +256,18 @@ impl Task {
         let _ = caller.send(answer);
     }
 
+    /// Who is there, of all; who signed for another than itself is not.
+    fn answer_roll(&mut self, id: CallId, answers: &BTreeMap<ReplicaId, Answer>) {
+        let Some(caller) = self.roll_callers.remove(&id) else { return };
+        let attendance = self.connections.iter().map(|connection| {
+            let replica = connection.replica();
+            let answer = answers.get(&replica.id);
+            let vitals = answer.and_then(|answer| genuine(self.cluster, replica.key, answer));
+            Attendance { id: replica.id, vitals, failure: connection.failure() }
+        });
+        let _ = caller.send(attendance.collect());
+    }
+
     /// For a call that ran out of time: which replicas cannot be reached, and why.
     fn detail(&self, late: bool) -> String {
         let failures: Vec<String> =
@@ -262,8 +297,10 @@ impl Task {
     fn end(&mut self, context: &mut Context<'_>) {
         self.core.close();
         while let Some(output) = self.core.next_output() {
-            if let Output::Done { id, result } = output {
-                self.answer(id, result);
+            match output {
+                Output::Done { id, result } => self.answer(id, result),
+                Output::Roll { id, answers } => self.answer_roll(id, &answers),
+                Output::Send { .. } => {}
             }
         }
         for connection in &mut self.connections {

@@ -2,6 +2,8 @@
 //! then the promises (DESIGN.md section 6, steps 1 and 5).
 
 use super::checkpoints::{Boundary, Checkpointing, DIGESTING, Stored, is_turn_of, least};
+use super::company::Company;
+use super::differences::Differences;
 use super::executing::WAITING_READS;
 use super::fetching::StateTransfer;
 use super::ingress::UNVERIFIED;
@@ -246,7 +248,7 @@ impl<S: Service> Node<S> {
             noted_ms: None,
             sequence: 0,
             persisted: 0,
-            appending: VecDeque::new(),
+            appending: Default::default(),
             appended: 0,
             durable: 0,
             frames: Lines::new(UNVERIFIED),
@@ -269,6 +271,8 @@ impl<S: Service> Node<S> {
             unexecuted: VecDeque::new(),
             execution_held: false,
             checkpointing,
+            company: Company::new(me, parameters.faults, parameters.max_skew_ms),
+            differences: Differences::default(),
             transfer: Transfer::new(found.state_from, boot.state_transfer),
             past,
             ticked_ms: 0,

@@ -88,7 +88,7 @@ impl Certificates {
         true
     }
 
-    fn votes(&self, slot: Slot) -> Vec<(ReplicaId, Digest, Signature)> {
+    pub fn votes(&self, slot: Slot) -> Vec<(ReplicaId, Digest, Signature)> {
         let of_slot = |(id, held): (u8, &Vec<Vote>)| {
             let vote = held.iter().find(|vote| vote.0 == slot)?;
             Some((ReplicaId(id), vote.1, vote.2))
@@ -124,7 +124,9 @@ impl<S: Service> Node<S> {
         if let Some(signature) = self.sign_state(slot, digest) {
             let me = self.me;
             self.broadcast(&Message::Checkpoint { slot, digest, signature });
-            self.checkpointing.certificates.add_vote(me, (slot, digest, signature));
+            if self.checkpointing.certificates.add_vote(me, (slot, digest, signature)) {
+                self.compare_votes(slot, me);
+            }
         }
         self.certify_state(slot);
     }
@@ -216,6 +218,7 @@ impl<S: Service> Node<S> {
             return;
         }
         if self.checkpointing.certificates.add_vote(from, (slot, digest, signature)) {
+            self.compare_votes(slot, from);
             self.certify_state(slot);
         }
     }
@@ -264,9 +267,7 @@ impl<S: Service> Node<S> {
             if self.state_certified(&state, 1) {
                 genuine.insert(id, signature);
             } else {
-                self.checkpointing.certificates.forget_votes(id);
-                let penalty = self.penalties.entry(Origin::Replica(id)).or_default();
-                penalty.strike(self.ticked_ms);
+                self.strike_voter(id);
             }
         }
         if genuine.len() < quorum || genuine.len() == before {
@@ -278,6 +279,13 @@ impl<S: Service> Node<S> {
         }
         let certificate = Certificate::new(genuine.into_iter().collect());
         self.learn_certificate(StateCertificate { slot, digest, configuration, certificate });
+    }
+
+    /// A vote of this replica was not signed by it.
+    pub(super) fn strike_voter(&mut self, id: ReplicaId) {
+        self.checkpointing.certificates.forget_votes(id);
+        let penalty = self.penalties.entry(Origin::Replica(id)).or_default();
+        penalty.strike(self.ticked_ms);
     }
 
     /// If another digest than the certified one of a slot has m + 1 genuine signatures too, nobody

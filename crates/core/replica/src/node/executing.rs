@@ -253,6 +253,7 @@ impl<S: Service> Node<S> {
             Peer::Replica(id) => {
                 self.forget_questions(peer);
                 self.agreement.on_link(now, id, false);
+                self.company.on_link_down(id);
                 self.on_seeders_link(now, id, false);
             }
             Peer::Client { connection, .. } => {

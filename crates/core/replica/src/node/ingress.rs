@@ -146,6 +146,11 @@ impl<S: Service> Node<S> {
                         self.misbehaved(peer, "proposed a frame that no client signed".into());
                     }
                 }
+                Message::Status { .. } => {
+                    self.company.on_status(now, from);
+                    self.agreement.on_message(now, from, message);
+                }
+                Message::Vitals(vitals) => self.company.on_vitals(now, from, *vitals),
                 Message::Checkpoint { slot, digest, signature } => {
                     self.on_checkpoint_vote(now, from, slot, digest, signature);
                 }
@@ -166,6 +171,7 @@ impl<S: Service> Node<S> {
                     self.attach(SessionId { client: key, nonce }, connection);
                 }
                 Message::Read { id, command } => self.on_read(connection, key, id, command),
+                Message::RollCall { nonce } => self.on_roll_call(now, peer, key, nonce),
                 _ => self.misbehaved(peer, "a message that no client sends".into()),
             },
         }

@@ -12,14 +12,18 @@
 //! Files: `boot` from disk to node; `ingress` decoding and authentication; `waiting` lines, one for
 //! each peer, for what waits; `shares` how much of each client's; `questions` what replicas ask for, within an allowance; `executing` delivery,
 //! replies and reads; `unexecuted` what is decided and waits; `backlog` what waits for the disk; `checkpoints` boundaries, digests,
-//! truncation; `transfer` the state of a replica that was away, `fetching` of whom it asks the pieces; `report` what an operator sees.
+//! truncation; `transfer` the state of a replica that was away, `fetching` of whom it asks the pieces; `company` who is there and
+//! what of that makes a replica ready, `differences` states that replicas signed and that differ, `flushes` how long the disk takes; `report` what an operator sees.
 
 mod backlog;
 mod boot;
 mod certificates;
 mod checkpoints;
+mod company;
+mod differences;
 mod executing;
 mod fetching;
+mod flushes;
 mod ingress;
 mod interceptor;
 mod questions;
@@ -35,6 +39,8 @@ mod waiting;
 pub use backlog::BACKLOG_BYTES;
 pub use boot::{Boot, BootError, Found, RecoverError, Recovered, Unusable, recover};
 pub use checkpoints::{RECENT_BYTES, piece_names};
+pub use company::{CompanyReport, MemberReport, offset_text};
+pub use differences::Difference;
 pub use executing::{WAITING_READS, WAITING_REPLIES};
 pub use fetching::StateTransfer;
 pub use ingress::{NotAdmitted, UNVERIFIED};
@@ -49,7 +55,10 @@ pub use waiting::Capacity;
 use backlog::Backlog;
 use bytes::Bytes;
 use checkpoints::Checkpointing;
+use company::Company;
+use differences::Differences;
 use executing::{Egress, WaitingRead};
+use flushes::Flushes;
 use ingress::{Origin, WaitingFrame};
 use perdura_agreement::{Agreement, Effect, Penalty, Suspicion};
 use perdura_execution::{Machine, Manifest, Service, StateSnapshot};
@@ -220,6 +229,10 @@ pub enum Output {
         /// What differs, in words.
         what: String,
     },
+    /// What an operator should know, in words.
+    Notice(String),
+    /// What an operator must see to, in words.
+    Alarm(String),
     /// Stop the process: going on would not be safe. In words what to do.
     Halt(String),
 }
@@ -254,8 +267,8 @@ pub struct Node<S> {
     // Agreement's records given to the log so far, and how many of them are durable.
     sequence: u64,
     persisted: u64,
-    // Appends given to the log and not durable: the mark of each, and the sequence that it reaches.
-    appending: VecDeque<(u64, u64)>,
+    // Appends given to the log and not durable.
+    appending: Flushes,
     appended: u64,
     durable: u64,
 
@@ -283,6 +296,8 @@ pub struct Node<S> {
     execution_held: bool,
 
     checkpointing: Checkpointing,
+    company: Company,
+    differences: Differences,
     transfer: Transfer<S>,
     past: BTreeMap<Slot, Past>,
     ticked_ms: u64,
@@ -354,6 +369,7 @@ impl<S: Service> Node<S> {
             self.tick_questions(now);
             self.tick_transfer(now);
             self.tick_ingress(now);
+            self.tick_company(now);
             self.checkpointing.let_older_go(now.monotonic_ms);
         }
         self.carry_out(now);
@@ -473,7 +489,7 @@ impl<S: Service> Node<S> {
         self.appended += 1;
         let mark = self.appended;
         self.backlog.append(mark);
-        self.appending.push_back((mark, self.sequence));
+        self.appending.begin(mark, self.sequence, now.monotonic_ms);
         self.outputs.push_back(Output::Append { records, mark });
         self.stages.go_back(before);
     }
@@ -481,7 +497,7 @@ impl<S: Service> Node<S> {
     fn on_persisted(&mut self, now: Now, mark: u64) {
         self.durable = self.durable.max(mark);
         self.backlog.persisted(mark);
-        while let Some((_, sequence)) = self.appending.pop_front_if(|(at, _)| *at <= mark) {
+        if let Some(sequence) = self.appending.end(mark, now.monotonic_ms) {
             self.persisted = sequence;
         }
         self.agreement.on_persisted(now, self.persisted);

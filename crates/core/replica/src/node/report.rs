@@ -1,6 +1,8 @@
 //! What an operator sees of a replica.
 
 use super::Node;
+use super::company::CompanyReport;
+use super::differences::Difference;
 use super::questions::Asker;
 use perdura_agreement::{HeldMemory, Mode};
 use perdura_execution::Service;
@@ -59,6 +61,8 @@ pub struct Counters {
     pub throttled: u64,
     /// Messages that no correct peer sends.
     pub misbehaviours: u64,
+    /// Times that replicas were found to have signed different states after one slot.
+    pub differences: u64,
     /// Whether this replica's state differs from a certified one.
     pub diverged: bool,
     /// Rare branches of agreement.
@@ -72,6 +76,8 @@ pub enum State {
     Active,
     /// It fetches state, or many decided batches, or waits for its view to start, or for its disk.
     Recovering,
+    /// It would take part, and hears of too few members.
+    Waiting,
     /// Its state differed from a certified one; it begins anew from what is certified.
     Repairing,
     /// Its state differs from a certified one, and it has stopped.
@@ -87,6 +93,7 @@ impl State {
         match self {
             State::Active => "active",
             State::Recovering => "recovering",
+            State::Waiting => "waiting",
             State::Repairing => "repairing",
             State::Diverged => "diverged",
             State::Stopped => "stopped",
@@ -144,6 +151,12 @@ pub struct Report {
     pub boundary: Option<(Slot, Digest)>,
     /// Whether it takes part.
     pub state: State,
+    /// How long a request may make no progress before the leader is suspected, milliseconds.
+    pub request_timeout_ms: u64,
+    /// The other members, as it sees them.
+    pub company: CompanyReport,
+    /// Different states that replicas signed, if no later one was certified since.
+    pub difference: Option<Difference>,
     /// What rule A6 bounds.
     pub held: Held,
     /// Counted since the start.
@@ -158,20 +171,12 @@ impl<S: Service> Node<S> {
         let checkpoint = stored.map(|stored| (stored.slot(), stored.digest));
         // A state that was taken over is stored and was not digested here.
         let boundary = self.checkpointing.digests.back().copied().max(checkpoint);
-        let working = self.agreement.voting()
-            && self.agreement.mode() == Mode::Started
-            && !self.transfer.fetches()
-            && !self.disk_lags
-            && !self.agreement.is_far_behind();
-        let state = match (self.counters.diverged, working) {
-            (true, _) => State::Diverged,
-            (false, true) => State::Active,
-            (false, false) => State::Recovering,
-        };
         Report {
             id: self.me,
             view: self.agreement.view(),
-            leader: self.agreement.leads()
+            // Who is cut off leads nobody.
+            leader: self.company.is_enough(self.ticked_ms)
+                && self.agreement.leads()
                 && self.agreement.mode() == Mode::Started
                 && self.agreement.voting(),
             decided: self.agreement.delivered(),
@@ -180,7 +185,10 @@ impl<S: Service> Node<S> {
             prefix: self.agreement.prefix().slot,
             checkpoint,
             boundary,
-            state,
+            state: self.state(),
+            request_timeout_ms: self.agreement.request_timeout_ms(),
+            company: self.company.report(self.ticked_ms),
+            difference: self.difference().cloned(),
             held: self.held(),
             counters: Counters {
                 agreement: self.agreement.marks(),
@@ -188,6 +196,21 @@ impl<S: Service> Node<S> {
                     + self.agreement.signatures_verified(),
                 ..self.counters
             },
+        }
+    }
+
+    /// Whether it takes part.
+    pub(super) fn state(&self) -> State {
+        let works = self.agreement.voting()
+            && self.agreement.mode() == Mode::Started
+            && !self.transfer.fetches()
+            && !self.disk_lags
+            && !self.agreement.is_far_behind();
+        match (self.counters.diverged, self.company.is_enough(self.ticked_ms)) {
+            (true, _) => State::Diverged,
+            (false, false) => State::Waiting,
+            (false, true) if works => State::Active,
+            (false, true) => State::Recovering,
         }
     }
 

@@ -460,6 +460,8 @@ impl<S: Service> EventLoop<S> {
                     let leader = view.leader(self.config.parameters.faults.n());
                     tracing::info!(%view, %leader, "the leader is to be replaced: {why}");
                 }
+                Output::Notice(text) => tracing::warn!("{text}"),
+                Output::Alarm(text) => tracing::error!("{text}"),
                 Output::Diverged { trusted, what } => {
                     tracing::error!(
                         "{what}: memory or disk of this replica is damaged, or it runs another program"

@@ -3,7 +3,9 @@
 //! reader never holds up agreement; it sees copies only.
 
 use super::{RunError, metrics};
-use crate::node::{Report, Spent, Stage, State};
+use crate::node::{
+    CompanyReport, Difference, MemberReport, Report, Spent, Stage, State, offset_text,
+};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
@@ -69,6 +71,13 @@ impl CheckpointBytes {
             self.linked += stored.linked_bytes;
             self.damages += stored.damages;
         }
+    }
+}
+
+impl Snapshot {
+    /// Whether clients should be sent here.
+    pub fn is_ready(&self) -> bool {
+        why_not_ready(self).is_none()
     }
 }
 
@@ -182,10 +191,10 @@ fn respond(request: &Request<Incoming>, shared: &Shared, hosts: &Hosts) -> Respo
     match request.uri().path() {
         "/healthz" if snapshot.at.elapsed() < STANDSTILL => text(StatusCode::OK, "ok\n"),
         "/healthz" => text(StatusCode::SERVICE_UNAVAILABLE, "the event loop stands still\n"),
-        "/readyz" if state_of(&snapshot) == State::Active.as_str() => {
-            text(StatusCode::OK, "ready\n")
-        }
-        "/readyz" => text(StatusCode::SERVICE_UNAVAILABLE, state_of(&snapshot)),
+        "/readyz" => match why_not_ready(&snapshot) {
+            None => text(StatusCode::OK, "ready\n"),
+            Some(why) => text(StatusCode::SERVICE_UNAVAILABLE, &format!("{why}\n")),
+        },
         "/status" => with_type(StatusCode::OK, "application/json", status(&snapshot).into()),
         "/metrics" => match metrics::text(&snapshot) {
             Ok(body) => with_type(StatusCode::OK, "text/plain; version=0.0.4", body.into()),
@@ -203,6 +212,53 @@ fn state_of(snapshot: &Snapshot) -> &'static str {
     let lasts = matches!(state, State::Diverged | State::Repairing);
     let stalled = snapshot.at.elapsed() >= STANDSTILL && !lasts;
     if stalled { "stalled" } else { state.as_str() }
+}
+
+/// Why nothing should be sent here, in words; none if it is ready.
+fn why_not_ready(snapshot: &Snapshot) -> Option<String> {
+    let company = &snapshot.report.company;
+    match state_of(snapshot) {
+        state if state == State::Waiting.as_str() => Some(format!(
+            "waiting: it hears of {} members with itself, and {} are needed; nothing is heard of {}",
+            company.hears,
+            company.needs,
+            company.unheard()
+        )),
+        state if state != State::Active.as_str() => Some(state.to_owned()),
+        _ if company.is_clock_wrong() => Some(format!(
+            "its clock is {} those of the others",
+            offset_text(company.clock_ahead_ms)
+        )),
+        _ => None,
+    }
+}
+
+/// The other members, as this replica sees them.
+fn members(company: &CompanyReport) -> serde_json::Value {
+    let member = |member: &MemberReport| {
+        let vitals = member.vitals.as_ref();
+        serde_json::json!({
+            "id": member.id.0,
+            "heard": member.heard,
+            "silent_ms": member.silent_ms,
+            "round_trip_ms": member.trip_ms,
+            "clock_offset_ms": member.clock_offset_ms,
+            "state": vitals.map(|vitals| vitals.condition.as_str()),
+            "flush_ms": vitals.map(|vitals| vitals.flush_ms),
+            "version": vitals.map(|vitals| vitals.program.as_str()),
+        })
+    };
+    company.members.iter().map(member).collect()
+}
+
+fn difference(found: &Difference) -> serde_json::Value {
+    let digests =
+        found.digests.iter().map(|(id, digest)| (id.to_string(), digest.to_string().into()));
+    serde_json::json!({
+        "slot": found.slot.0,
+        "certifiable": found.certifiable,
+        "digests": digests.collect::<serde_json::Map<_, _>>(),
+    })
 }
 
 fn text(code: StatusCode, body: &str) -> Response<Full<Bytes>> {
@@ -233,6 +289,12 @@ fn status(snapshot: &Snapshot) -> String {
         "checkpoint": at(report.checkpoint),
         "boundary": at(report.boundary),
         "state": state_of(snapshot),
+        "ready": why_not_ready(snapshot).is_none(),
+        "why_not_ready": why_not_ready(snapshot),
+        "members": members(&report.company),
+        "request_timeout_ms": report.request_timeout_ms,
+        "clock_ahead_ms": report.company.clock_ahead_ms,
+        "differing_states": report.difference.as_ref().map(difference),
         "repairs": snapshot.repairs,
         "checkpoint_damages": snapshot.checkpoints.damages,
         "experiments": snapshot.experiments,
@@ -271,6 +333,9 @@ mod tests {
             checkpoint: None,
             boundary: None,
             state,
+            request_timeout_ms: 1_000,
+            company: CompanyReport::default(),
+            difference: None,
             held: Held::default(),
             counters: Counters::default(),
         };

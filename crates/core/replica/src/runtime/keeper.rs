@@ -14,15 +14,43 @@ use perdura_protocol::{Digest, Record, ReplicaId, Slot, limits};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Jobs that may wait for the keeper. A node has far fewer under way, so that the event loop never
 /// waits for the disk.
 const QUEUE: usize = 4096;
 
-/// Bytes of batches after which a group is closed, so that a flush stays short and the log's
-/// buffer small.
+/// Bytes of batches after which a group is closed at the latest, so that the log's buffer stays small.
 const GROUP_BYTES: usize = 32 * 1024 * 1024;
+
+/// A group is closed before its flush would take longer than this, going by the last ones: until it ends nothing is decided with
+/// it, and all others wait.
+const GROUP_TIME: Duration = Duration::from_millis(250);
+
+/// Bytes that a group may have however slow the disk is: many small commands.
+const LEAST_GROUP_BYTES: usize = 256 * 1024;
+
+/// How much the disk writes in [`GROUP_TIME`].
+struct GroupSize {
+    bytes: usize,
+}
+
+impl GroupSize {
+    fn new() -> GroupSize {
+        GroupSize { bytes: GROUP_BYTES }
+    }
+
+    /// A flush of so many bytes took so long. A short one of few bytes says nothing.
+    fn note(&mut self, bytes: usize, took: Duration) {
+        let fits = bytes as f64 * GROUP_TIME.as_secs_f64() / took.as_secs_f64().max(1e-6);
+        if took > GROUP_TIME {
+            let least = LEAST_GROUP_BYTES.min(self.bytes);
+            self.bytes = (fits as usize).clamp(least, self.bytes);
+        } else if bytes >= self.bytes / 2 {
+            self.bytes = self.bytes.saturating_mul(2).min(GROUP_BYTES);
+        }
+    }
+}
 
 pub(super) enum Job {
     Append { records: Vec<Record>, mark: u64 },
@@ -125,7 +153,8 @@ fn keep(
     queue: &Receiver<Job>,
     completions: &Completions,
 ) -> Log<DataDisk> {
-    let group_bytes = if log.durability() == Durability::SyncNaive { 0 } else { GROUP_BYTES };
+    let naive = log.durability() == Durability::SyncNaive;
+    let mut group = GroupSize::new();
     let mut records: Vec<Record> = Vec::new();
     let mut slow = Slowness::default();
     while let Ok(first) = queue.recv() {
@@ -133,6 +162,7 @@ fn keep(
         let mut mark = None;
         let mut bytes = 0;
         let mut others = Vec::new();
+        let group_bytes = if naive { 0 } else { group.bytes };
         while let Some(job) = next.take() {
             match job {
                 Job::Append { records: more, mark: last } => {
@@ -152,7 +182,9 @@ fn keep(
             watch.begin(begun);
             outcome = log.append(&records);
             watch.end(Instant::now());
-            slow.note("an append to the log", begun.elapsed());
+            let took = begun.elapsed();
+            group.note(bytes, took);
+            slow.note("an append to the log", took);
             records.clear();
             if outcome.is_ok() {
                 completions.push(Completion::Persisted(mark));
@@ -209,4 +241,26 @@ fn consecutive(decisions: Vec<Decision>, wanted: &[(Slot, Digest)]) -> Vec<Decis
         .take_while(|(decision, slot)| decision.slot.0 == *slot)
         .map(|(decision, _)| decision)
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_as_large_as_the_disk_writes_in_a_quarter_of_a_second() {
+        let mib = 1024 * 1024;
+        let mut group = GroupSize::new();
+        group.note(100, Duration::from_micros(90));
+        assert_eq!(group.bytes, GROUP_BYTES, "a small one says nothing of large ones");
+        group.note(8 * mib, Duration::from_secs(4));
+        assert_eq!(group.bytes, mib / 2);
+        group.note(100, Duration::from_millis(400));
+        assert_eq!(group.bytes, LEAST_GROUP_BYTES);
+        // The disk is fast again.
+        for _ in 0..10 {
+            group.note(group.bytes, Duration::from_millis(20));
+        }
+        assert_eq!(group.bytes, GROUP_BYTES);
+    }
 }

@@ -1,8 +1,10 @@
 //! Prometheus metrics from a replica's report.
 
 use super::http::Snapshot;
-use crate::node::{Spent, Stage};
-use prometheus::{Encoder, IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder};
+use crate::node::{CompanyReport, Spent, Stage};
+use prometheus::{
+    Encoder, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+};
 
 fn add(
     registry: &Registry,
@@ -39,16 +41,69 @@ fn add_stages(registry: &Registry, stages: &[(Stage, Spent)]) -> prometheus::Res
     registry.register(Box::new(entries))
 }
 
+/// The other members, as this replica sees them; what it does not know is left out.
+fn add_members(registry: &Registry, company: &CompanyReport) -> prometheus::Result<()> {
+    let family = |name: &str, help: &str| IntGaugeVec::new(Opts::new(name, help), &["replica"]);
+    let heard = family("perdura_member_heard", "1 if the member was heard of lately.")?;
+    let trip = family("perdura_member_round_trip_milliseconds", "A round trip to it.")?;
+    let offset = family(
+        "perdura_member_clock_offset_milliseconds",
+        "The member's clock less this replica's.",
+    )?;
+    let flush = family(
+        "perdura_member_flush_milliseconds",
+        "What a flush of its log takes, by its own word.",
+    )?;
+    for member in &company.members {
+        let id = member.id.to_string();
+        let set = |family: &IntGaugeVec, value: Option<i64>| {
+            if let Some(value) = value {
+                family.with_label_values(&[&id]).set(value);
+            }
+        };
+        let flushes = member.vitals.as_ref().map(|vitals| i64::from(vitals.flush_ms));
+        set(&heard, Some(i64::from(member.heard)));
+        set(&trip, member.trip_ms.and_then(|ms| i64::try_from(ms).ok()));
+        set(&offset, member.clock_offset_ms);
+        set(&flush, flushes);
+    }
+    let ahead = IntGauge::new(
+        "perdura_clock_ahead_milliseconds",
+        "How far this replica's clock is ahead of those of more than u others; below 0: behind.",
+    )?;
+    ahead.set(company.clock_ahead_ms);
+    for family in [heard, trip, offset, flush] {
+        registry.register(Box::new(family))?;
+    }
+    registry.register(Box::new(ahead))
+}
+
 /// The text that a Prometheus server scrapes.
 pub(super) fn text(snapshot: &Snapshot) -> prometheus::Result<Vec<u8>> {
     let report = &snapshot.report;
     let c = &report.counters;
     let (s, t) = (&snapshot.network, &snapshot.transfers);
+    let company = &report.company;
     let registry = Registry::new();
     let held = report.held;
     let gauges = [
+        (
+            "perdura_request_timeout_milliseconds",
+            "How long a request may make no progress before the leader is suspected.",
+            report.request_timeout_ms,
+        ),
         ("perdura_view", "Current view.", report.view.0),
         ("perdura_leader", "1 if this replica leads its view.", u64::from(report.leader)),
+        (
+            "perdura_ready",
+            "1 if this replica takes part, hears of enough members, and its clock is right.",
+            { u64::from(snapshot.is_ready()) },
+        ),
+        (
+            "perdura_members_heard",
+            "Members that are heard of, with this one.",
+            company.hears as u64,
+        ),
         ("perdura_decided_slot", "Last slot known to be decided.", report.decided.0),
         ("perdura_executed_slot", "Last slot executed.", report.executed.0),
         ("perdura_logged_slot", "Last slot on disk.", report.logged.0),
@@ -59,6 +114,11 @@ pub(super) fn text(snapshot: &Snapshot) -> prometheus::Result<Vec<u8>> {
             report.checkpoint.map_or(0, |(slot, _)| slot.0),
         ),
         ("perdura_diverged", "1 if the state differs from a certified one.", u64::from(c.diverged)),
+        (
+            "perdura_differing_states",
+            "1 if replicas signed different states, and no later one is certified.",
+            { u64::from(report.difference.is_some()) },
+        ),
         ("perdura_slots_held", "Slots held in memory.", held.agreement.slots as u64),
         (
             "perdura_waiting_frame_bytes",
@@ -123,6 +183,11 @@ pub(super) fn text(snapshot: &Snapshot) -> prometheus::Result<Vec<u8>> {
             "Pieces and indexes of checkpoints that had rotted.",
             snapshot.checkpoints.damages,
         ),
+        (
+            "perdura_differences_total",
+            "Times that replicas had signed different states.",
+            c.differences,
+        ),
         ("perdura_states_certified_total", "States certified.", c.states_certified),
         ("perdura_transfers_started_total", "State transfers begun.", c.transfers_started),
         ("perdura_transfers_completed_total", "State transfers ended.", c.transfers_completed),
@@ -170,6 +235,7 @@ pub(super) fn text(snapshot: &Snapshot) -> prometheus::Result<Vec<u8>> {
             s.refused_peers + t.refused_peers,
         ),
     ];
+    add_members(&registry, company)?;
     for (name, help, value) in gauges {
         add(&registry, name, help, value, false)?;
     }

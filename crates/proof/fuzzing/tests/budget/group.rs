@@ -359,6 +359,7 @@ impl Group {
                     assert!(matches!(result, CallResult::Completed(_)), "{result:?}");
                     self.done[number] += 1;
                 }
+                Some(ToDo::Roll { .. }) => unreachable!("nobody asked who is there"),
                 None => return,
             }
         }
@@ -400,6 +401,8 @@ impl Group {
                     self.disks[id].waiting = Some(mark);
                 }
                 Output::Misbehaved { what, .. } => panic!("{what}"),
+                Output::Alarm(why) => panic!("{why}"),
+                Output::Notice(_) => {}
                 Output::Suspects { why, .. } => panic!("{why}"),
                 Output::Halt(why) => panic!("{why}"),
                 _ => {}

@@ -18,6 +18,7 @@ pub mod persist_before_speak;
 pub mod progress;
 mod real_time;
 pub mod revocation;
+pub mod sight;
 pub mod spaces;
 pub mod standstill;
 pub mod validity;

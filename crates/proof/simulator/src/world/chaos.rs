@@ -329,6 +329,7 @@ impl World {
             Some(Ill::Clock(replica)) => {
                 self.look_at_clock(replica);
                 self.replicas[replica].clock.set_right(self.now_us);
+                self.clock_mended();
             }
             Some(Ill::SlowLinks(replica)) => self.throttle(replica, 0),
             Some(Ill::Disk(replica)) => {

@@ -329,6 +329,8 @@ impl World {
                     self.send(station, to.index(), Lane::Agreement, &message.to_bytes());
                 }
                 Output::Done { id, result } => self.call_ended(client, id, result),
+                // None of these asks.
+                Output::Roll { .. } => {}
             }
         }
         let here = &mut self.clients[client];

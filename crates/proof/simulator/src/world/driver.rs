@@ -114,6 +114,11 @@ impl World {
                 }
                 Output::Members(configuration) => self.on_members(replica, configuration),
                 Output::Misbehaved { peer, what } => self.on_accusation(replica, peer, &what),
+                Output::Notice(text) => {
+                    self.tell(format_args!("r{replica} notes: {text}"));
+                    self.check_own_clock(replica);
+                }
+                Output::Alarm(text) => self.on_alarm(replica, &text),
                 Output::Suspects { view, why } => {
                     self.tell(format_args!("r{replica} would leave view {view}: {why}"));
                 }

@@ -34,6 +34,7 @@ mod queue;
 mod replacement;
 pub mod replica;
 mod rot;
+mod sight;
 mod silences;
 mod spaces;
 mod strikes;
@@ -170,6 +171,8 @@ pub struct World {
     /// Whether replicas start and clients call only when they are told to (scenarios).
     pub(crate) by_hand: bool,
     pub(crate) hand: by_hand::Hand,
+    // When a clock was set right last.
+    pub(crate) clock_mended_us: u64,
     // Outputs since the last tick.
     pub(crate) outputs: u64,
     // What correct replicas said last and is noted where it is heard: bytes and message.
@@ -318,6 +321,7 @@ impl World {
             revoking: None,
             ending: Ending::default(),
             disturbed_us: START_US,
+            clock_mended_us: 0,
             report,
             trace: Trace::new(writer),
             by_hand: false,

@@ -141,6 +141,9 @@ impl World {
             | Message::Manifest { .. }
             | Message::FetchPiece { .. }
             | Message::Piece { .. }
+            | Message::Vitals(_)
+            | Message::RollCall { .. }
+            | Message::Present { .. }
             | Message::Attach { .. }
             | Message::Welcome { .. }
             | Message::Read { .. }

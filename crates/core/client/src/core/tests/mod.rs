@@ -1,6 +1,7 @@
 //! The core against scripted replicas, and against a lossy network with a liar.
 
 mod lossy;
+mod roll_call;
 mod sessions;
 
 use super::*;
@@ -16,6 +17,7 @@ pub(super) struct Script {
     pub(super) now_ms: u64,
     sent: Vec<(ReplicaId, Message)>,
     done: Vec<(CallId, CallResult)>,
+    rolls: Vec<(CallId, BTreeMap<ReplicaId, Answer>)>,
     next_call: u64,
 }
 
@@ -35,7 +37,14 @@ pub(super) fn config(u: u8, r: u8) -> ClientConfig {
 impl Script {
     pub(super) fn new(config: ClientConfig) -> Script {
         let core = ClientCore::new(config, NONCE, 0);
-        Script { core, now_ms: 0, sent: Vec::new(), done: Vec::new(), next_call: 0 }
+        Script {
+            core,
+            now_ms: 0,
+            sent: Vec::new(),
+            done: Vec::new(),
+            rolls: Vec::new(),
+            next_call: 0,
+        }
     }
 
     /// All replicas linked and the session open; nothing sent is left over.
@@ -67,6 +76,7 @@ impl Script {
             match output {
                 Output::Send { to, message } => self.sent.push((to, message)),
                 Output::Done { id, result } => self.done.push((id, result)),
+                Output::Roll { id, answers } => self.rolls.push((id, answers)),
             }
         }
     }

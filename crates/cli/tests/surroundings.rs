@@ -1,0 +1,164 @@
+//! Replicas that are alone, whose clock is wrong, or of which too few are there; and commands that would end a group then.
+
+use crate::common::{Cluster, Ran, send_signal, wait_for};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn why_not_ready(cluster: &Cluster, id: usize) -> Option<String> {
+    Some(cluster.status()[id]["why_not_ready"].as_str()?.to_owned())
+}
+
+fn leads(cluster: &Cluster, id: usize) -> bool {
+    cluster.status()[id]["leader"] == true
+}
+
+#[test]
+fn who_hears_of_too_few_members_is_neither_ready_nor_a_leader() {
+    let mut cluster = Cluster::init(&["--crash", "1"]);
+    cluster.start(0);
+    let why = wait_for("a word of company", || why_not_ready(&cluster, 0));
+    assert!(why.contains("1 members with itself, and 2 are needed"), "{why}");
+    assert!(why.contains("1 since the start, 2 since the start"), "{why}");
+    let status = &cluster.status()[0];
+    assert_eq!((&status["leader"], &status["state"]), (&false.into(), &"waiting".into()));
+    assert!(cluster.http(0, "/readyz").is_none());
+    assert!(cluster.http(0, "/metrics").unwrap().contains("\nperdura_ready 0\n"));
+    assert_eq!(cluster.run(&["status"]).code, Some(4));
+    let health = cluster.run(&["health", "--timeout", "1s"]);
+    assert_eq!(health.code, Some(4), "{health:?}");
+    assert!(
+        health.out.starts_with("neither\nreplica 0 does not take part: waiting\n"),
+        "{health:?}"
+    );
+
+    cluster.start(1);
+    cluster.wait_until_active();
+    assert!(cluster.http(0, "/readyz").is_some());
+    wait_for("a leader", || (leads(&cluster, 0) || leads(&cluster, 1)).then_some(()));
+    wait_for("health", || (cluster.run(&["health"]).code == Some(0)).then_some(()));
+    assert_eq!(cluster.run(&["status"]).code, Some(0));
+
+    // It is cut off: nobody would take its word for anything.
+    let leader = cluster.leader();
+    cluster.kill(1 - leader);
+    wait_for("the end of its reign", || (!leads(&cluster, leader)).then_some(()));
+    wait_for("a log", || {
+        cluster.log(leader).contains("too few members are heard of").then_some(())
+    });
+}
+
+#[test]
+fn a_replacement_that_would_end_the_group_is_refused() {
+    let mut cluster = Cluster::start_all(&["--crash", "1"]);
+    cluster.run(&["kv", "put", "key", "value", "--timeout", "30s"]).ok();
+    cluster.wait_until_active();
+    cluster.kill(2);
+    let files = |cluster: &Cluster| {
+        ["cluster.toml", "replica-0/replica.toml"]
+            .map(|name| std::fs::read(cluster.path(name)).unwrap())
+    };
+    let before = files(&cluster);
+    let reinit = |cluster: &Cluster, more: &[&str]| -> Ran {
+        cluster.run(&[&["replica", "reinit"], more].concat())
+    };
+    // Replica 2 was meant.
+    let wrong = reinit(&cluster, &["--id", "0"]);
+    wrong.failed(1, &["replica 0 is not replaced", "mend replica 2 first", "--force"]);
+    assert!(
+        wrong.out.contains("1 of 3 replicas take part, and 2 are needed: nothing will"),
+        "{wrong:?}"
+    );
+    reinit(&cluster, &["--id", "0", "--dry-run"]).failed(1, &["not replaced"]);
+    assert_eq!(files(&cluster), before);
+    assert!(!cluster.path("replica-0/replica.toml.pending").exists());
+    cluster.run(&["kv", "put", "key", "still", "--timeout", "30s"]).ok();
+
+    let planned = reinit(&cluster, &["--id", "2", "--dry-run"]).ok();
+    assert!(planned.contains("2 of 3") && planned.contains("nothing was changed"), "{planned}");
+    assert_eq!(files(&cluster), before);
+    let replaced = reinit(&cluster, &["--id", "2", "--timeout", "60s"]).ok();
+    assert!(replaced.contains("replica 2 is in incarnation 1"), "{replaced}");
+    // One after the other, before the first is back.
+    reinit(&cluster, &["--id", "1"]).failed(1, &["mend replica 2 first"]);
+    cluster.start(2);
+    cluster.wait_until_active();
+    // All are there: one that runs is replaced only by who says that it is meant.
+    let unsure = wait_for("company", || {
+        let ran = reinit(&cluster, &["--id", "1"]);
+        (!ran.error.contains("mend replica")).then_some(ran)
+    });
+    unsure.failed(1, &["replica 1 runs", "--yes"]);
+    reinit(&cluster, &["--id", "1", "--yes"]).failed(1, &["in use by another process"]);
+    cluster.run(&["kv", "put", "key", "after", "--timeout", "30s"]).ok();
+}
+
+/// A library that has the wall clock an hour ahead.
+fn wrong_clock(directory: &Path) -> PathBuf {
+    let (source, library) = (directory.join("clock.c"), directory.join("clock.so"));
+    let text = "#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <time.h>\n\
+        int clock_gettime(clockid_t id, struct timespec *t) {\n\
+        static int (*real)(clockid_t, struct timespec *);\n\
+        if (!real) real = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, \"clock_gettime\");\n\
+        int result = real(id, t);\n\
+        if (id == CLOCK_REALTIME) t->tv_sec += 3600;\n\
+        return result;\n}\n";
+    std::fs::write(&source, text).unwrap();
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).arg("-ldl");
+    assert!(compiler.status().unwrap().success());
+    library
+}
+
+#[test]
+fn a_wrong_clock_is_named_by_all_and_makes_its_replica_not_ready() {
+    let mut cluster = Cluster::init(&["--crash", "1"]);
+    let library = wrong_clock(&cluster.dir());
+    for id in [0, 1] {
+        cluster.start(id);
+    }
+    let mut command = cluster.replica(2);
+    command.env("LD_PRELOAD", &library);
+    cluster.start_as(2, command);
+    let why = wait_for("a word of its clock", || {
+        why_not_ready(&cluster, 2).filter(|why| why.contains("clock"))
+    });
+    assert!(why.contains("its clock is 3599.") || why.contains("its clock is 3600."), "{why}");
+    assert!(cluster.http(2, "/readyz").is_none() && cluster.http(0, "/readyz").is_some());
+    wait_for("its own log", || {
+        cluster.log(2).contains("the clock of this replica is 3").then_some(())
+    });
+    for id in [0, 1] {
+        wait_for("the others' logs", || {
+            cluster.log(id).contains("the clock of replica 2 is 3").then_some(())
+        });
+        let metrics = cluster.http(id, "/metrics").unwrap();
+        let offset = "perdura_member_clock_offset_milliseconds{replica=\"2\"} 3";
+        assert!(metrics.contains(offset), "{metrics}");
+        assert!(!cluster.log(id).contains("the clock of this replica"));
+    }
+    let table = cluster.run(&["status"]).ok();
+    assert!(table.contains("replica 0: the clock of replica 2 is 3"), "{table}");
+    assert!(table.contains("replica 2: not ready: its clock is 3"), "{table}");
+    let json: Value = serde_json::from_str(&cluster.run(&["status", "--json"]).ok()).unwrap();
+    assert_eq!(json["replicas"][2]["ready"], false);
+}
+
+#[test]
+fn a_replica_that_hangs_is_no_answer_in_time() {
+    let mut cluster = Cluster::start_all(&["--crash", "1"]);
+    cluster.wait_until_active();
+    cluster.halt(1);
+    let health = wait_for("a word of it", || {
+        let health = cluster.run(&["health", "--json", "--timeout", "1s"]);
+        let said: Value = serde_json::from_str(&health.out).unwrap();
+        (said["replicas"][1]["answers"] == false && health.code == Some(0)).then_some(said)
+    });
+    assert_eq!(health["health"], "writes");
+    let table = cluster.run(&["status"]);
+    assert!(
+        table.out.contains("replica 1: http://") && table.out.contains("no answer in time"),
+        "{table:?}"
+    );
+    send_signal(cluster.child(1), "-CONT");
+}

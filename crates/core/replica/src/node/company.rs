@@ -1,0 +1,536 @@
+//! Who is there: what a replica hears of the other members, and what that says about itself.
+//!
+//! Ready is only who hears of enough members to have anything decided, and a leader that is cut off calls itself none.
+//! Status messages count for that, and not votes: an idle group is as ready as a busy one. Once a second the members also
+//! tell each other their vitals. By these each knows how long its links take, and how far its clock is from
+//! the others': r may lie about theirs, and up to u in all may be wrong, so a replica takes its own for wrong only when more than
+//! u others say so.
+
+use super::{Node, Output, Peer, State};
+use perdura_agreement::Now;
+use perdura_execution::Service;
+use perdura_protocol::message::Message;
+use perdura_protocol::statement::Kind;
+use perdura_protocol::vitals::{Condition, Echo, Presence, Program, Vitals};
+use perdura_protocol::{Encode, Faults, PublicKey, ReplicaId, Slot, View};
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+/// Between two messages with vitals to each member.
+const VITALS_MS: u64 = 1_000;
+
+/// What takes longer to the disk is slow, milliseconds: time-outs begin to follow it at twice that.
+const SLOW_MS: u64 = 125;
+
+/// Who has not been heard of for this long is not there; over slow links it takes four round trips.
+const PATIENCE_MS: u64 = 2_000;
+
+/// No round trip is taken for longer: who claims more only delays being missed.
+const LONGEST_TRIP_MS: u64 = 10_000;
+
+/// Clients that ask who is there get so many answers in a tick, each one at most; an answer costs a signature.
+const ANSWERS: usize = 4;
+
+/// What is known of another member.
+#[derive(Clone, Default, Debug)]
+struct Member {
+    heard_ms: Option<u64>,
+    // The latest, and when they came.
+    vitals: Option<(Vitals, u64)>,
+    trip_ms: Option<u64>,
+    // Its clock less this replica's.
+    offset_ms: Option<i64>,
+}
+
+impl Member {
+    fn patience_ms(&self) -> u64 {
+        PATIENCE_MS.max(4 * self.trip_ms.unwrap_or_default())
+    }
+
+    /// By how much its clock differs at least: on which half of the way the time went by, nobody knows.
+    fn certain_offset_ms(&self) -> Option<i64> {
+        let offset = self.offset_ms?;
+        let doubt = self.trip_ms.unwrap_or_default().div_ceil(2);
+        let certain = i64::try_from(offset.unsigned_abs().saturating_sub(doubt)).ok()?;
+        Some(offset.signum() * certain)
+    }
+
+    fn is_heard(&self, now_ms: u64) -> bool {
+        self.heard_ms.is_some_and(|heard| now_ms <= heard + self.patience_ms())
+    }
+}
+
+/// What a replica has said about clocks and company.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+struct Told {
+    // Whether its own clock is wrong, and whose else.
+    own_clock: bool,
+    clocks: u32,
+    alone: bool,
+}
+
+/// A member as another one sees it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MemberReport {
+    /// Which.
+    pub id: ReplicaId,
+    /// Whether it was heard of lately.
+    pub heard: bool,
+    /// How long ago it was heard of, milliseconds; none if never since the start.
+    pub silent_ms: Option<u64>,
+    /// A round trip to it, milliseconds.
+    pub trip_ms: Option<u64>,
+    /// Its clock less this replica's, milliseconds.
+    pub clock_offset_ms: Option<i64>,
+    /// What it said of itself.
+    pub vitals: Option<Vitals>,
+}
+
+/// The members as one of them sees them.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct CompanyReport {
+    /// All but itself.
+    pub members: Vec<MemberReport>,
+    /// How many it hears of, itself included.
+    pub hears: usize,
+    /// How many it needs to be ready: r + m + 1.
+    pub needs: usize,
+    /// How far its own clock is ahead of those of more than u others, milliseconds, or behind them; 0 where
+    /// they do not say so.
+    pub clock_ahead_ms: i64,
+    /// Beyond which its clock is wrong, milliseconds.
+    pub max_skew_ms: u64,
+}
+
+impl CompanyReport {
+    /// Whether it hears of enough members.
+    #[must_use]
+    pub fn is_enough(&self) -> bool {
+        self.hears >= self.needs
+    }
+
+    /// Whether its clock is so wrong that its proposals find no votes, and its votes no proposals.
+    #[must_use]
+    pub fn is_clock_wrong(&self) -> bool {
+        self.clock_ahead_ms.unsigned_abs() > self.max_skew_ms
+    }
+
+    /// Whom it does not hear of, in words.
+    #[must_use]
+    pub fn unheard(&self) -> String {
+        let mut text = String::new();
+        for member in self.members.iter().filter(|member| !member.heard) {
+            let comma = if text.is_empty() { "" } else { ", " };
+            let _ = match member.silent_ms {
+                Some(ms) => {
+                    write!(text, "{comma}{} for {}.{} s", member.id, ms / 1000, ms % 1000 / 100)
+                }
+                None => write!(text, "{comma}{} since the start", member.id),
+            };
+        }
+        text
+    }
+}
+
+/// A time by which a clock is off, in words.
+#[must_use]
+pub fn offset_text(ms: i64) -> String {
+    let (way, ms) = (if ms < 0 { "behind" } else { "ahead of" }, ms.unsigned_abs());
+    format!("{}.{:03} s {way}", ms / 1000, ms % 1000)
+}
+
+/// What a replica hears of the others.
+pub(super) struct Company {
+    faults: Faults,
+    max_skew_ms: u64,
+    me: ReplicaId,
+    members: Vec<Member>,
+    told_ms: Option<u64>,
+    told_flush_ms: u32,
+    // The first tick.
+    since_ms: Option<u64>,
+    // Whose questions were answered in this tick.
+    answered: BTreeSet<PublicKey>,
+    told: Told,
+    // How long records take to the disk here.
+    flush_ms: u32,
+}
+
+impl Company {
+    pub fn new(me: ReplicaId, faults: Faults, max_skew_ms: u64) -> Company {
+        Company {
+            faults,
+            max_skew_ms,
+            me,
+            members: vec![Member::default(); faults.n()],
+            told_ms: None,
+            told_flush_ms: 0,
+            since_ms: None,
+            answered: BTreeSet::new(),
+            told: Told::default(),
+            flush_ms: 0,
+        }
+    }
+
+    /// A member said where it is.
+    pub fn on_status(&mut self, now: Now, from: ReplicaId) {
+        if let Some(member) = self.members.get_mut(from.index()) {
+            member.heard_ms = Some(now.monotonic_ms);
+        }
+    }
+
+    pub fn on_vitals(&mut self, now: Now, from: ReplicaId, vitals: Vitals) {
+        let Some(member) = self.members.get_mut(from.index()) else { return };
+        if let Some(Echo { sent_ms, held_ms }) = vitals.answers {
+            let trip = now.monotonic_ms.saturating_sub(sent_ms).saturating_sub(held_ms);
+            let trip = trip.min(LONGEST_TRIP_MS);
+            member.trip_ms = Some(trip);
+            let there = i128::from(vitals.wall.0) + i128::from(trip / 2);
+            let offset = there - i128::from(now.wall.0);
+            let bounded = offset.clamp(i128::from(i64::MIN / 2), i128::from(i64::MAX / 2));
+            member.offset_ms = i64::try_from(bounded).ok();
+        }
+        member.vitals = Some((vitals, now.monotonic_ms));
+    }
+
+    /// A member is another process from now on, or was cut off.
+    pub fn on_link_down(&mut self, from: ReplicaId) {
+        if let Some(member) = self.members.get_mut(from.index()) {
+            member.vitals = None;
+            member.offset_ms = None;
+        }
+    }
+
+    fn others(&self) -> impl Iterator<Item = (ReplicaId, &Member)> {
+        let me = self.me;
+        (0u8..).map(ReplicaId).zip(&self.members).filter(move |(id, _)| *id != me)
+    }
+
+    fn heard(&self, now_ms: u64) -> impl Iterator<Item = (ReplicaId, &Member)> {
+        self.others().filter(move |(_, member)| member.is_heard(now_ms))
+    }
+
+    /// A round trip to as many others as it takes to decide anything, the nearest ones, milliseconds.
+    fn trip_ms(&self, now_ms: u64) -> u32 {
+        let mut trips: Vec<u64> = self.heard(now_ms).filter_map(|(_, one)| one.trip_ms).collect();
+        trips.sort_unstable();
+        let needed = self.faults.agreement_quorum().saturating_sub(2);
+        let trip = trips.get(needed).or(trips.last()).copied().unwrap_or_default();
+        u32::try_from(trip).unwrap_or(u32::MAX)
+    }
+
+    /// What a flush and a round trip take, of which r + 1 members say that they take as long: one of them is correct. The
+    /// leader's word counts for nothing, for it would be given more time by it.
+    fn pace_ms(&self, now_ms: u64, leader: ReplicaId) -> u64 {
+        let pace = |flush: u32, trip: u32| u64::from(flush) + u64::from(trip);
+        let others = self.heard(now_ms).filter(|(id, _)| *id != leader);
+        let said = others.filter_map(|(_, one)| one.vitals.as_ref());
+        let mut paces: Vec<u64> = said.map(|(it, _)| pace(it.flush_ms, it.trip_ms)).collect();
+        if self.me != leader {
+            paces.push(pace(self.flush_ms, self.trip_ms(now_ms)));
+        }
+        paces.sort_unstable_by(|a, b| b.cmp(a));
+        paces.get(self.faults.r()).copied().unwrap_or_default()
+    }
+
+    /// By how much this clock is ahead of those of more than u others, or behind; 0 if they do not say so.
+    fn clock_ahead_ms(&self, now_ms: u64) -> i64 {
+        let mut offsets: Vec<i64> =
+            self.heard(now_ms).filter_map(|(_, member)| member.certain_offset_ms()).collect();
+        offsets.sort_unstable();
+        let u = self.faults.u();
+        let Some(least) = offsets.len().checked_sub(u + 1) else { return 0 };
+        // u others at most are wrong, whichever way.
+        let (behind_us, ahead_of_us) = (offsets[u], offsets[least]);
+        if behind_us < 0 { -behind_us } else { -ahead_of_us.max(0) }
+    }
+
+    pub fn report(&self, now_ms: u64) -> CompanyReport {
+        let member = |(id, member): (ReplicaId, &Member)| MemberReport {
+            id,
+            heard: member.is_heard(now_ms),
+            silent_ms: member.heard_ms.map(|heard| now_ms.saturating_sub(heard)),
+            trip_ms: member.trip_ms,
+            clock_offset_ms: member.offset_ms,
+            vitals: member.vitals.as_ref().map(|(vitals, _)| vitals.clone()),
+        };
+        CompanyReport {
+            members: self.others().map(member).collect(),
+            hears: 1 + self.heard(now_ms).count(),
+            needs: self.faults.responsive(),
+            clock_ahead_ms: self.clock_ahead_ms(now_ms),
+            max_skew_ms: self.max_skew_ms,
+        }
+    }
+
+    /// Whether it hears of enough members to have anything decided.
+    pub fn is_enough(&self, now_ms: u64) -> bool {
+        1 + self.heard(now_ms).count() >= self.faults.responsive()
+    }
+
+    fn hears(&self, now_ms: u64) -> u32 {
+        let own = 1 << self.me.0;
+        self.heard(now_ms).fold(own, |bits, (id, _)| bits | 1 << id.0)
+    }
+
+    /// What is new of clocks and company, in words for the operator.
+    fn news(&mut self, now_ms: u64) -> Vec<String> {
+        let ahead = self.clock_ahead_ms(now_ms);
+        let far = |was: bool, ms: i64| {
+            let bound = if was { self.max_skew_ms / 2 } else { self.max_skew_ms };
+            ms.unsigned_abs() > bound
+        };
+        let own_clock = far(self.told.own_clock, ahead);
+        let clock_of = |(id, member): (ReplicaId, &Member)| {
+            let bit = 1u32 << id.0;
+            let offset =
+                member.certain_offset_ms().filter(|ms| far(self.told.clocks & bit != 0, *ms))?;
+            Some((bit, id, offset))
+        };
+        let wrong: Vec<_> = match own_clock {
+            true => Vec::new(),
+            false => self.heard(now_ms).filter_map(clock_of).collect(),
+        };
+        let clocks = wrong.iter().fold(0, |bits, (bit, ..)| bits | bit);
+        let since = *self.since_ms.get_or_insert(now_ms);
+        let alone = !self.is_enough(now_ms) && now_ms >= since + PATIENCE_MS;
+        let before = std::mem::replace(&mut self.told, Told { own_clock, clocks, alone });
+        let mut news = Vec::new();
+        if own_clock && !before.own_clock {
+            news.push(format!(
+                "the clock of this replica is {} those of the others: set it, and see why it was not kept right. Until \
+                 then it proposes nothing that they vote for, and is not ready",
+                offset_text(ahead)
+            ));
+        } else if before.own_clock && !own_clock {
+            news.push("the clock of this replica agrees with the others' again".to_owned());
+        }
+        for (bit, id, offset) in wrong {
+            if before.clocks & bit == 0 {
+                let offset = offset_text(offset);
+                news.push(format!(
+                    "the clock of replica {id} is {offset} this replica's: see to it"
+                ));
+            }
+        }
+        if before.alone && !alone {
+            news.push("enough members are heard of again".to_owned());
+        } else if alone && !before.alone {
+            let report = self.report(now_ms);
+            let (unheard, needs) = (report.unheard(), report.needs);
+            news.push(format!(
+                "too few members are heard of: {} with this one, and {needs} are needed. Nothing is heard of {unheard}",
+                report.hears
+            ));
+        }
+        news
+    }
+}
+
+impl<S: Service> Node<S> {
+    pub(super) fn tick_company(&mut self, now: Now) {
+        let now_ms = now.monotonic_ms;
+        let longest = self.appending.longest_ms(now_ms);
+        let company = &mut self.company;
+        company.answered.clear();
+        company.flush_ms = u32::try_from(longest).unwrap_or(u32::MAX);
+        self.agreement.set_pace(company.pace_ms(now_ms, self.agreement.leader()));
+        // A disk that gets slow is told of at once, for the others' time-outs run.
+        let slower = longest >= SLOW_MS && longest >= 2 * u64::from(company.told_flush_ms);
+        if !slower && company.told_ms.is_some_and(|told| now_ms < told + VITALS_MS) {
+            return;
+        }
+        for text in company.news(now_ms) {
+            self.outputs.push_back(Output::Notice(text));
+        }
+        company.told_ms = Some(now_ms);
+        company.told_flush_ms = company.flush_ms;
+        let (me, n) = (self.me, self.parameters.faults.n() as u8);
+        for id in (0..n).map(ReplicaId).filter(|id| *id != me) {
+            let latest = self.company.members[id.index()].vitals.as_ref();
+            let answers = latest.map(|(vitals, came_ms)| Echo {
+                sent_ms: vitals.sent_ms,
+                held_ms: now.monotonic_ms.saturating_sub(*came_ms),
+            });
+            let vitals = Vitals { answers, ..self.vitals(now) };
+            self.send(&[Peer::Replica(id)], &Message::Vitals(Box::new(vitals)));
+        }
+    }
+
+    /// How this replica is.
+    fn vitals(&self, now: Now) -> Vitals {
+        let condition = match self.state() {
+            State::Active => Condition::Active,
+            State::Waiting => Condition::Waiting,
+            State::Recovering | State::Repairing | State::Diverged | State::Stopped => {
+                Condition::Recovering
+            }
+        };
+        let (view, decided): (View, Slot) = (self.agreement.view(), self.agreement.delivered());
+        Vitals {
+            sent_ms: now.monotonic_ms,
+            wall: now.wall,
+            answers: None,
+            condition,
+            view,
+            decided,
+            hears: self.company.hears(now.monotonic_ms),
+            flush_ms: self.company.flush_ms,
+            trip_ms: self.company.trip_ms(now.monotonic_ms),
+            program: Program::new(env!("CARGO_PKG_VERSION")),
+        }
+    }
+
+    /// A client asks who is there. It asks again where it gets no answer.
+    pub(super) fn on_roll_call(&mut self, now: Now, peer: Peer, key: PublicKey, nonce: [u8; 16]) {
+        let full = self.company.answered.len() >= ANSWERS;
+        let takes_turn = !full || key == self.parameters.administrator;
+        if !takes_turn || !self.company.answered.insert(key) {
+            return;
+        }
+        let vitals = self.vitals(now).to_bytes();
+        let digest = Vitals::present_digest(&nonce, &vitals);
+        let configuration = self.agreement.configurations().latest().id;
+        let cluster = self.parameters.cluster;
+        let context = perdura_protocol::Context { cluster, configuration };
+        let signature = self.key.sign(&context.statement(Kind::Present, View(0), Slot(0), digest));
+        let presence = Presence { nonce, configuration, vitals };
+        self.send(&[peer], &Message::Present { presence, signature });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use perdura_protocol::Time;
+
+    const NOW: Now = Now { monotonic_ms: 100_000, wall: Time(5_000_000) };
+
+    fn company(u: u8, r: u8) -> Company {
+        let faults = Faults::new(u, r).unwrap();
+        Company::new(ReplicaId(0), faults, 500)
+    }
+
+    fn says(company: &mut Company, from: u8, offset_ms: i64) {
+        company.on_status(NOW, ReplicaId(from));
+        let wall = Time(NOW.wall.0.saturating_add_signed(offset_ms - 20));
+        let answers = Some(Echo { sent_ms: NOW.monotonic_ms - 140, held_ms: 100 });
+        let vitals = Vitals { sent_ms: 1, wall, answers, ..Vitals::default() };
+        company.on_vitals(NOW, ReplicaId(from), vitals);
+    }
+
+    fn after(ms: u64) -> u64 {
+        NOW.monotonic_ms + ms
+    }
+
+    #[test]
+    fn who_was_not_heard_of_for_two_seconds_is_missed() {
+        let mut company = company(1, 0);
+        assert!(!company.is_enough(after(0)));
+        let report = company.report(after(0));
+        assert_eq!((report.hears, report.needs), (1, 2));
+        assert_eq!(report.unheard(), "1 since the start, 2 since the start");
+        company.on_status(NOW, ReplicaId(2));
+        assert!(company.is_enough(after(PATIENCE_MS)));
+        assert!(!company.is_enough(after(PATIENCE_MS + 1)));
+        assert_eq!(company.report(after(2500)).unheard(), "1 since the start, 2 for 2.5 s");
+    }
+
+    #[test]
+    fn over_slow_links_patience_is_four_round_trips() {
+        let mut company = company(1, 0);
+        company.on_status(NOW, ReplicaId(1));
+        let answers = Some(Echo { sent_ms: NOW.monotonic_ms - 1_500, held_ms: 500 });
+        company.on_vitals(NOW, ReplicaId(1), Vitals { answers, ..Vitals::default() });
+        assert!(company.is_enough(after(4_000)) && !company.is_enough(after(4_001)));
+    }
+
+    #[test]
+    fn a_clock_is_measured_in_the_middle_of_a_round_trip() {
+        let mut company = company(1, 0);
+        says(&mut company, 1, 300);
+        let report = company.report(after(0));
+        assert_eq!(
+            (report.members[0].trip_ms, report.members[0].clock_offset_ms),
+            (Some(40), Some(300))
+        );
+    }
+
+    #[test]
+    fn what_may_have_gone_by_on_the_way_is_no_offset() {
+        let mut company = company(1, 0);
+        for id in [1, 2] {
+            company.on_status(NOW, ReplicaId(id));
+            let answers = Some(Echo { sent_ms: NOW.monotonic_ms - 5_000, held_ms: 0 });
+            let wall = Time(NOW.wall.0 - 5_000);
+            company.on_vitals(NOW, ReplicaId(id), Vitals { wall, answers, ..Vitals::default() });
+        }
+        let report = company.report(after(0));
+        assert_eq!((report.members[0].clock_offset_ms, report.clock_ahead_ms), (Some(-2_500), 0));
+        assert!(company.news(after(0)).is_empty());
+    }
+
+    #[test]
+    fn more_than_u_others_say_that_a_clock_is_wrong() {
+        let mut company = company(1, 0);
+        says(&mut company, 1, -3_600_000);
+        assert_eq!(company.report(after(0)).clock_ahead_ms, 0, "one of the two is wrong");
+        assert_eq!(company.news(after(0)).len(), 1, "the other clock");
+        says(&mut company, 2, -3_600_000);
+        let report = company.report(after(0));
+        assert_eq!(report.clock_ahead_ms, 3_600_000 - 20);
+        assert!(report.is_clock_wrong());
+        let news = company.news(after(0));
+        assert!(news[0].contains("3599.980 s ahead of"), "{news:?}");
+        assert_eq!(news.len(), 1, "no other clock is called wrong then");
+        assert!(company.news(after(0)).is_empty(), "it is said once");
+        says(&mut company, 1, 10);
+        says(&mut company, 2, -10);
+        assert_eq!(company.news(after(0)).len(), 1);
+    }
+
+    #[test]
+    fn u_wrong_clocks_do_not_make_another_one_wrong() {
+        for (u, r) in [(1, 0), (1, 1), (2, 1), (2, 2), (3, 1)] {
+            let mut company = company(u, r);
+            let n = company.faults.n() as u8;
+            for id in 1..n {
+                says(&mut company, id, if id <= u { 9_000_000 } else { 0 });
+            }
+            assert_eq!(company.report(after(0)).clock_ahead_ms, 0, "{u} {r}");
+            says(&mut company, u + 1, 9_000_000);
+            assert_eq!(company.report(after(0)).clock_ahead_ms, -8_999_980, "{u} {r}");
+        }
+    }
+
+    #[test]
+    fn time_outs_follow_what_r_and_one_more_say_and_never_the_leader() {
+        let said = |paces: &[(u8, u32)], (u, r): (u8, u8)| {
+            let mut company = company(u, r);
+            for (id, flush_ms) in paces {
+                company.on_status(NOW, ReplicaId(*id));
+                let vitals = Vitals { flush_ms: *flush_ms, trip_ms: 1, ..Vitals::default() };
+                company.on_vitals(NOW, ReplicaId(*id), vitals);
+            }
+            company.pace_ms(after(0), ReplicaId(1))
+        };
+        assert_eq!(said(&[(1, 900)], (1, 0)), 0);
+        assert_eq!(said(&[(1, 900), (2, 300)], (1, 0)), 301);
+        assert_eq!(said(&[(1, 900), (2, u32::MAX)], (1, 1)), 0, "one may lie");
+        assert_eq!(said(&[(1, 900), (2, u32::MAX), (3, 300)], (1, 1)), 301);
+    }
+
+    #[test]
+    fn claims_beyond_measure_are_bounded() {
+        let mut company = company(1, 0);
+        company.on_status(NOW, ReplicaId(1));
+        for (wall, sent_ms, held_ms) in [(u64::MAX, 0, 0), (0, u64::MAX, u64::MAX)] {
+            let answers = Some(Echo { sent_ms, held_ms });
+            let vitals = Vitals { wall: Time(wall), answers, ..Vitals::default() };
+            company.on_vitals(NOW, ReplicaId(1), vitals);
+            let report = company.report(after(0));
+            assert!(report.members[0].trip_ms <= Some(LONGEST_TRIP_MS));
+            company.news(after(0));
+        }
+    }
+}

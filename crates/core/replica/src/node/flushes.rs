@@ -1,0 +1,72 @@
+//! How long records take from this replica to its disk: what time-outs follow (DESIGN.md section 12).
+
+use std::collections::VecDeque;
+
+/// For so long, and at most twice as long, a slow one is remembered, milliseconds.
+const RECENT_MS: u64 = 5_000;
+
+/// What was given to the log and is not durable, and how long that usually takes.
+#[derive(Default, Debug)]
+pub(super) struct Flushes {
+    // Mark, the sequence that it reaches, and since when.
+    under_way: VecDeque<(u64, u64, u64)>,
+    since_ms: u64,
+    longest_ms: u64,
+    before_ms: u64,
+}
+
+impl Flushes {
+    pub fn begin(&mut self, mark: u64, sequence: u64, now_ms: u64) {
+        self.under_way.push_back((mark, sequence, now_ms));
+    }
+
+    /// All up to this mark is durable: gives the sequence that is reached, if it is a new one.
+    pub fn end(&mut self, mark: u64, now_ms: u64) -> Option<u64> {
+        let mut reached = None;
+        while let Some((_, sequence, since)) = self.under_way.pop_front_if(|one| one.0 <= mark) {
+            self.turn(now_ms);
+            self.longest_ms = self.longest_ms.max(now_ms.saturating_sub(since));
+            reached = Some(sequence);
+        }
+        reached
+    }
+
+    fn turn(&mut self, now_ms: u64) {
+        let passed = now_ms.saturating_sub(self.since_ms);
+        if passed >= RECENT_MS {
+            self.before_ms = if passed < 2 * RECENT_MS { self.longest_ms } else { 0 };
+            self.longest_ms = 0;
+            self.since_ms = now_ms;
+        }
+    }
+
+    /// The longest of the last seconds, and of what is under way.
+    pub fn longest_ms(&mut self, now_ms: u64) -> u64 {
+        self.turn(now_ms);
+        let oldest = self.under_way.front().map_or(0, |one| now_ms.saturating_sub(one.2));
+        oldest.max(self.longest_ms).max(self.before_ms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_is_remembered_for_a_while_and_one_under_way_counts() {
+        let mut flushes = Flushes::default();
+        let start = 100_000;
+        assert_eq!(flushes.longest_ms(start), 0);
+        flushes.begin(1, 10, start);
+        flushes.begin(2, 12, start + 30);
+        assert_eq!(flushes.longest_ms(start + 40), 40);
+        assert_eq!(flushes.end(1, start + 50), Some(10));
+        assert_eq!(flushes.end(1, start + 50), None);
+        assert_eq!(flushes.end(2, start + 51), Some(12));
+        assert_eq!(flushes.longest_ms(start + RECENT_MS), 50);
+        flushes.begin(3, 13, start + RECENT_MS + 60);
+        assert_eq!(flushes.end(3, start + RECENT_MS + 62), Some(13));
+        assert_eq!(flushes.longest_ms(start + 2 * RECENT_MS), 2);
+        assert_eq!(flushes.longest_ms(start + 5 * RECENT_MS), 0);
+    }
+}

@@ -1,0 +1,238 @@
+//! Who is there, and what that means: whether a group can be written to, and what replacing a replica would do to it.
+//!
+//! What replicas say of themselves over the protocol port, each signed, and not what their HTTP ports say. Up to r may lie, so
+//! this tells an operator how a group stands, and proves nothing.
+
+use crate::Cluster;
+use perdura_client::Attendance;
+use perdura_protocol::vitals::{Condition, Vitals};
+use perdura_protocol::{Faults, ReplicaId, View};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// What can be done with a group.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Health {
+    /// It can be written to, and read.
+    Writes,
+    /// Fast reads are answered, and nothing is ordered.
+    ReadsOnly,
+    /// Nothing.
+    Neither,
+}
+
+impl Health {
+    /// In words.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Health::Writes => "writes",
+            Health::ReadsOnly => "reads only",
+            Health::Neither => "neither",
+        }
+    }
+}
+
+impl fmt::Display for Health {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What the replicas of a group said of themselves.
+#[derive(Clone, Debug)]
+pub struct RollCall {
+    faults: Faults,
+    attendance: Vec<Attendance>,
+}
+
+impl RollCall {
+    /// Of all replicas of a group with these bounds.
+    #[must_use]
+    pub fn new(faults: Faults, attendance: Vec<Attendance>) -> RollCall {
+        RollCall { faults, attendance }
+    }
+
+    /// Of a cluster's replicas, as a client of it got it.
+    #[must_use]
+    pub fn of(cluster: &Cluster, attendance: Vec<Attendance>) -> RollCall {
+        RollCall::new(cluster.parameters.faults, attendance)
+    }
+
+    /// What each said, ascending.
+    #[must_use]
+    pub fn attendance(&self) -> &[Attendance] {
+        &self.attendance
+    }
+
+    fn vitals(&self) -> impl Iterator<Item = (ReplicaId, &Vitals)> {
+        self.attendance.iter().filter_map(|one| Some((one.id, one.vitals.as_ref()?)))
+    }
+
+    /// Those that take part.
+    #[must_use]
+    pub fn active(&self) -> Vec<ReplicaId> {
+        let active = self.vitals().filter(|(_, vitals)| vitals.condition == Condition::Active);
+        active.map(|(id, _)| id).collect()
+    }
+
+    /// Those that do not take part, with what is known of why.
+    #[must_use]
+    pub fn missing(&self) -> Vec<(ReplicaId, String)> {
+        let why = |one: &Attendance| match (&one.vitals, &one.failure) {
+            (Some(vitals), _) if vitals.condition == Condition::Active => None,
+            (Some(vitals), _) => Some(vitals.condition.to_string()),
+            (None, Some(failure)) => Some(failure.clone()),
+            (None, None) => Some("no answer in time".to_owned()),
+        };
+        self.attendance.iter().filter_map(|one| Some((one.id, why(one)?))).collect()
+    }
+
+    /// What can be done with the group, as far as its replicas say.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        let quorum = self.faults.agreement_quorum();
+        let mut views: BTreeMap<View, Vec<ReplicaId>> = BTreeMap::new();
+        for (id, vitals) in self.vitals() {
+            if vitals.condition == Condition::Active {
+                views.entry(vitals.view).or_default().push(id);
+            }
+        }
+        let led = |(view, ids): (&View, &Vec<ReplicaId>)| {
+            ids.len() >= quorum && ids.contains(&view.leader(self.faults.n()))
+        };
+        let answers = |vitals: &Vitals| vitals.condition != Condition::Recovering;
+        let readers = self.vitals().filter(|(_, vitals)| answers(vitals)).count();
+        if views.iter().any(led) {
+            Health::Writes
+        } else if readers >= self.faults.fast_read_quorum() {
+            Health::ReadsOnly
+        } else {
+            Health::Neither
+        }
+    }
+
+    /// What it would mean to replace a replica now: until the new one has caught up it counts as failed.
+    #[must_use]
+    pub fn replacing(&self, id: ReplicaId) -> Replacement {
+        let missing: Vec<_> =
+            self.missing().into_iter().filter(|(other, _)| *other != id).collect();
+        Replacement {
+            id,
+            faults: self.faults,
+            takes_part: self.active().contains(&id),
+            answers: self.vitals().any(|(other, _)| other == id),
+            missing,
+        }
+    }
+}
+
+/// What replacing a replica would do.
+#[derive(Clone, Debug)]
+pub struct Replacement {
+    /// Which.
+    pub id: ReplicaId,
+    faults: Faults,
+    /// Whether it takes part now.
+    pub takes_part: bool,
+    /// Whether it runs.
+    pub answers: bool,
+    /// Others that do not take part, and why.
+    pub missing: Vec<(ReplicaId, String)>,
+}
+
+impl Replacement {
+    /// Whether the group goes on meanwhile.
+    #[must_use]
+    pub fn is_safe(&self) -> bool {
+        self.missing.len() < self.faults.u()
+    }
+
+    /// How it stands, in words: who is there, what will be, and what can be endured then.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let (n, quorum) = (self.faults.n(), self.faults.agreement_quorum());
+        let left = n - 1 - self.missing.len();
+        let mut text = match (self.takes_part, self.answers) {
+            (true, _) => format!("replica {} runs and takes part.", self.id),
+            (false, true) => format!("replica {} runs and does not take part.", self.id),
+            (false, false) => format!("replica {} does not answer.", self.id),
+        };
+        for (other, why) in &self.missing {
+            text.push_str(&format!("\nreplica {other} does not take part: {why}."));
+        }
+        text.push_str(&format!(
+            "\nUntil the new replica {} has caught up, {left} of {n} replicas take part, and {quorum} are needed",
+            self.id
+        ));
+        text.push_str(&match left.checked_sub(quorum) {
+            None => ": nothing will be ordered.".to_owned(),
+            Some(0) => ": if one more fails, nothing will be ordered.".to_owned(),
+            Some(spare) => format!(": {spare} more may fail."),
+        });
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One letter for each replica: its condition (active, waiting, recovering), or gone.
+    fn roll(faults: (u8, u8), view: u64, said: &str) -> RollCall {
+        let condition = |letter| match letter {
+            'a' => Some(Condition::Active),
+            'w' => Some(Condition::Waiting),
+            'r' => Some(Condition::Recovering),
+            _ => None,
+        };
+        let attendance = (0u8..).zip(said.chars()).map(|(id, letter)| Attendance {
+            id: ReplicaId(id),
+            vitals: condition(letter).map(|condition| Vitals {
+                condition,
+                view: View(view),
+                ..Vitals::default()
+            }),
+            failure: (letter == '-').then(|| "connection refused".to_owned()),
+        });
+        RollCall::new(Faults::new(faults.0, faults.1).unwrap(), attendance.collect())
+    }
+
+    #[test]
+    fn a_group_is_written_to_while_a_quorum_has_its_leader() {
+        for (faults, view, said, health) in [
+            ((1, 0), 0, "aaa", Health::Writes),
+            ((1, 0), 0, "aa-", Health::Writes),
+            ((1, 0), 2, "aa-", Health::ReadsOnly),
+            ((1, 0), 0, "w--", Health::Neither),
+            ((1, 0), 0, "ar-", Health::Neither),
+            ((1, 0), 0, "ww-", Health::ReadsOnly),
+            ((1, 1), 0, "aaa-", Health::Writes),
+            ((1, 1), 0, "aar-", Health::Neither),
+            ((1, 1), 3, "aaa-", Health::ReadsOnly),
+            ((2, 1), 1, "aaaa--", Health::Writes),
+        ] {
+            assert_eq!(roll(faults, view, said).health(), health, "{faults:?} {view} {said}");
+        }
+    }
+
+    #[test]
+    fn a_replacement_that_leaves_too_few_is_not_safe() {
+        let three = |said| roll((1, 0), 0, said).replacing(ReplicaId(0));
+        assert!(three("aaa").is_safe() && three("-aa").is_safe());
+        assert!(!three("aa-").is_safe() && !three("-ar").is_safe() && !three("a--").is_safe());
+        let text = three("aa-").text();
+        assert!(text.starts_with("replica 0 runs and takes part.\n"), "{text}");
+        assert!(text.contains("replica 2 does not take part: connection refused."), "{text}");
+        assert!(
+            text.contains("1 of 3 replicas take part, and 2 are needed: nothing will"),
+            "{text}"
+        );
+        let six = roll((2, 1), 0, "aaaaa-").replacing(ReplicaId(0));
+        assert!(
+            six.is_safe() && six.text().ends_with("if one more fails, nothing will be ordered.")
+        );
+        let six = roll((2, 1), 0, "aaaaaa").replacing(ReplicaId(0));
+        assert!(six.text().ends_with("1 more may fail."), "{}", six.text());
+    }
+}
