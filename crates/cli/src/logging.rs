@@ -30,14 +30,29 @@ impl Logging {
     pub fn lost(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.queue.lost)
     }
+
+    /// For whoever ends the process without an end of this.
+    pub fn farewell(&self) -> Farewell {
+        Farewell(self.queue.clone())
+    }
 }
 
 impl Drop for Logging {
     fn drop(&mut self) {
+        self.farewell().say();
+    }
+}
+
+/// Waits for what was logged last.
+pub struct Farewell(Queue);
+
+impl Farewell {
+    /// Until it is written, as far as that takes it.
+    pub fn say(self) {
         let (written, wait) = sync_channel(1);
         let deadline = Instant::now() + FAREWELL;
         let mut last = Item::Written(written);
-        while let Err(std::sync::mpsc::TrySendError::Full(back)) = self.queue.items.try_send(last) {
+        while let Err(std::sync::mpsc::TrySendError::Full(back)) = self.0.items.try_send(last) {
             if Instant::now() > deadline {
                 return;
             }
@@ -140,6 +155,9 @@ pub fn start(level: LogLevel) -> io::Result<Logging> {
         .init();
     // The usual one writes to standard error, and waits there.
     std::panic::set_hook(Box::new(|panic| {
+        if perdura_replica::runtime::panic_is_expected() {
+            return;
+        }
         let thread = std::thread::current();
         let name = thread.name().unwrap_or("unnamed").to_owned();
         let backtrace = std::backtrace::Backtrace::capture();

@@ -51,6 +51,30 @@ pub fn on_stop(stop: impl FnOnce(&'static str) + Send + 'static) -> Result<()> {
     Ok(())
 }
 
+/// So long a replica may take to stop. It needs milliseconds, or the seconds that a slow disk takes for what was taken on.
+pub const STOP_WITHIN: Duration = Duration::from_secs(10);
+
+/// Ends the process with exit code 1 if it has not ended by itself within that time, after `last_words`: whoever sends a signal
+/// counts on an end, and a thread may be stuck where no signal gets to.
+pub fn end_within(limit: Duration, last_words: impl FnOnce() + Send + 'static) {
+    end_after(limit, last_words, |code| std::process::exit(code));
+}
+
+fn end_after(
+    limit: Duration,
+    last_words: impl FnOnce() + Send + 'static,
+    end: impl FnOnce(i32) + Send + 'static,
+) {
+    let started = std::thread::Builder::new().name("deadline".into()).spawn(move || {
+        std::thread::sleep(limit);
+        last_words();
+        end(1);
+    });
+    if let Err(error) = started {
+        tracing::warn!("nothing will end this process if it does not stop by itself: {error}");
+    }
+}
+
 /// Lets this process have as many files open as its hard limit has it.
 pub fn raise_file_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
@@ -129,4 +153,19 @@ pub fn cpu_time(pid: u32) -> Option<Duration> {
     let ticks = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
     let per_second = rustix::param::clock_ticks_per_second();
     Some(Duration::from_secs_f64(ticks as f64 / per_second as f64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn what_does_not_stop_in_time_ends_after_its_last_words() {
+        let (told, said) = mpsc::channel();
+        let ended = told.clone();
+        let words = move || told.send("slot 7".to_owned()).unwrap();
+        end_after(Duration::ZERO, words, move |code| ended.send(format!("exit {code}")).unwrap());
+        assert_eq!(said.iter().collect::<Vec<_>>(), ["slot 7", "exit 1"]);
+    }
 }

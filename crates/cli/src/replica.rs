@@ -1,7 +1,7 @@
 //! `perdura replica`: runs one replica until it is told to stop.
 
 use crate::logging::{self, Logging};
-use crate::process::{self, LogLevel};
+use crate::process::{self, LogLevel, STOP_WITHIN};
 use crate::reinit;
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
@@ -69,10 +69,15 @@ pub fn open(path: &Path, log_level: LogLevel) -> Result<(Replica, Shutdown, Logg
     let logging = logging::start(log_level).context("cannot start a thread for logs")?;
     replica.config.lost_log_lines = logging.lost();
     let shutdown = Shutdown::new();
-    let requested = shutdown.clone();
+    let (requested, farewell) = (shutdown.clone(), logging.farewell());
     process::on_stop(move |signal| {
         tracing::info!("{signal}: stopping");
         requested.request();
+        process::end_within(STOP_WITHIN, move || {
+            let (limit_s, why) = (STOP_WITHIN.as_secs(), requested.hindrance());
+            tracing::error!("not stopped {limit_s} s after {signal}, so it ends as it is: {why}");
+            farewell.say();
+        });
     })?;
     Ok((replica, shutdown, logging))
 }

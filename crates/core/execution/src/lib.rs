@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod administration;
+mod asked;
 mod footprint;
 mod genesis;
 mod machine;
@@ -22,6 +23,7 @@ mod service;
 mod session;
 mod snapshot;
 
+pub use asked::{Asked, Call, ServicePanic, Shown, panic_is_expected};
 pub use footprint::{Footprint, KeyMark, KeyRange};
 pub use genesis::{Genesis, GenesisError};
 pub use machine::{Executed, Machine, Reply, newest_versions};

@@ -8,6 +8,7 @@
 //! - no command executes twice, whatever is proposed (argument in `session.rs`).
 
 use crate::administration::{Change, Registry};
+use crate::asked::{Asked, Call};
 use crate::footprint::Footprint;
 use crate::genesis::{Genesis, GenesisError};
 use crate::service::{ExecutionContext, Progress, Release, Service};
@@ -38,6 +39,8 @@ pub struct Machine<S> {
     pub(crate) registry: Registry,
     pub(crate) sessions: OrdMap<PublicKey, Arc<ClientSessions>>,
     pub(crate) service: S,
+    // Not part of the state.
+    pub(crate) asked: Asked,
 }
 
 /// The outcome of one command.
@@ -83,16 +86,35 @@ impl<S: Service> Machine<S> {
             registry: Registry::new(parameters, genesis)?,
             sessions: OrdMap::new(),
             service,
+            asked: Asked::default(),
         })
+    }
+
+    /// The same, which tells there what its service is being asked.
+    #[must_use]
+    pub fn telling(self, asked: Asked) -> Machine<S> {
+        Machine { asked, ..self }
+    }
+
+    /// What the service is being asked.
+    #[must_use]
+    pub fn asked(&self) -> &Asked {
+        &self.asked
     }
 
     /// Executes the batch that was decided for the next slot. Its frames are authentic: their
     /// signatures were verified before the batch was voted for (rule A5).
     ///
     /// # Panics
-    /// When `slot` does not follow the last one.
+    /// When `slot` does not follow the last one; and when the service does, with a
+    /// [`ServicePanic`](crate::ServicePanic) as payload. The machine is good for nothing then.
     pub fn execute(&mut self, slot: Slot, batch: &Batch) -> Executed {
         assert_eq!(slot, self.slot.next(), "slots are executed one after the other");
+        let asked = self.asked.clone();
+        asked.execute(slot, batch, || self.execute_batch(slot, batch))
+    }
+
+    fn execute_batch(&mut self, slot: Slot, batch: &Batch) -> Executed {
         self.slot = slot;
         let earlier = if seeded!(TimeGoesBack) { Time(0) } else { self.time };
         self.time = earlier.max(batch.time());
@@ -100,11 +122,16 @@ impl<S: Service> Machine<S> {
         let mut executed = Executed::default();
         let mut released = Vec::new();
         let told = if seeded!(ServiceTimeOfBatch) { batch.time() } else { self.time };
+        self.asked.ask(Call::OnTime, 0);
         self.service.on_time(told, &mut released);
+        self.asked.answered();
         self.release(released, &mut executed);
         let encoded = batch.frames().iter().flat_map(Frame::command_slices);
-        self.service.anticipate(&mut encoded.filter_map(Command::service_content));
-        for frame in batch.frames() {
+        self.asked.reading((Call::Anticipate, slot), None, || {
+            self.service.anticipate(&mut encoded.filter_map(Command::service_content));
+        });
+        for (index, frame) in batch.frames().iter().enumerate() {
+            self.asked.frame(index);
             if is_opening(frame) {
                 let outcome = self.open(frame.session);
                 executed.replies.push(Reply { session: frame.session, number: 0, outcome });
@@ -127,7 +154,7 @@ impl<S: Service> Machine<S> {
     /// Size of the service's state, bytes ([`Service::state_bytes`]).
     #[must_use]
     pub fn state_bytes(&self) -> u64 {
-        self.service.state_bytes()
+        self.asked.about(Call::StateBytes, self.slot, || self.service.state_bytes())
     }
 
     fn open(&mut self, session: SessionId) -> Outcome {
@@ -138,7 +165,7 @@ impl<S: Service> Machine<S> {
         let (outcome, evicted) = Arc::make_mut(sessions).open(self.slot, session.nonce);
         if let Some((nonce, ended)) = evicted {
             let id = SessionId { client: session.client, nonce };
-            forget_all(&mut self.service, id, &ended);
+            forget_all(&mut self.service, &self.asked, id, &ended);
         }
         outcome
     }
@@ -161,7 +188,7 @@ impl<S: Service> Machine<S> {
     }
 
     fn execute_frame(&mut self, batch: Digest, frame: &Frame, executed: &mut Executed) {
-        let Machine { cluster, slot, time, registry, sessions, service, .. } = self;
+        let Machine { cluster, slot, time, registry, sessions, service, asked, .. } = self;
         let id = frame.session;
         let numbered = frame.command_slices().zip(frame.first_number..);
         let reply = |number, outcome| Reply { session: id, number, outcome };
@@ -174,7 +201,7 @@ impl<S: Service> Machine<S> {
         };
         for number in session.acknowledge(frame.acked_below) {
             if !seeded!(AcknowledgedWaitStays) {
-                service.forget(id, number);
+                asked.forget(id, number, || service.forget(id, number));
             }
         }
         let (cluster, slot, time) = (*cluster, *slot, *time);
@@ -186,7 +213,8 @@ impl<S: Service> Machine<S> {
                 Admission::Fresh => {
                     let context =
                         ExecutionContext { slot, time, session: id, number, cluster, batch };
-                    let ran = run(service, registry, &context, command, &mut released);
+                    let of = (&mut *service, &*asked);
+                    let ran = run(of, registry, &context, command, &mut released);
                     let Some((outcome, change)) = ran else {
                         session.wait(slot, number);
                         continue;
@@ -217,7 +245,7 @@ impl<S: Service> Machine<S> {
     fn end_sessions(&mut self, client: PublicKey) {
         let Some(ended) = self.sessions.remove(&client) else { return };
         for (nonce, session) in ended.live() {
-            forget_all(&mut self.service, SessionId { client, nonce }, session);
+            forget_all(&mut self.service, &self.asked, SessionId { client, nonce }, session);
         }
     }
 
@@ -239,7 +267,7 @@ impl<S: Service> Machine<S> {
     /// is nothing else to order (rule E3).
     #[must_use]
     pub fn due(&self) -> Option<Time> {
-        self.service.due()
+        self.asked.about(Call::Due, self.slot, || self.service.due())
     }
 
     /// Whether frames of this key are worth ordering: it is registered, or the administrator's.
@@ -249,7 +277,7 @@ impl<S: Service> Machine<S> {
     }
 
     /// Answers an encoded [`Command`] that only reads, in the state as it is now; `None` when it is
-    /// not a read and must be ordered.
+    /// not a read and must be ordered, or when the service panics over it.
     #[must_use]
     pub fn query(&self, client: PublicKey, command: &Bytes) -> Option<Outcome> {
         if !self.is_client(client) {
@@ -257,7 +285,9 @@ impl<S: Service> Machine<S> {
         }
         match Command::from_bytes(command.clone()) {
             Ok(Command::Service(content)) => {
-                self.service.query_by(client, &content).map(service_outcome)
+                let ask = || self.service.query_by(client, &content);
+                let answer = self.asked.reading((Call::Query, self.slot), Some(&content), ask);
+                answer.flatten().map(service_outcome)
             }
             Ok(Command::Open | Command::Admin(_)) => None,
             Err(_) => Some(Outcome::Refused(RefusalReason::Malformed)),
@@ -268,7 +298,11 @@ impl<S: Service> Machine<S> {
     #[must_use]
     pub fn footprint(&self, session: SessionId, command: &Bytes) -> Footprint {
         match Command::from_bytes(command.clone()) {
-            Ok(Command::Service(content)) => self.service.footprint(&content).of_session(session),
+            Ok(Command::Service(content)) => {
+                let ask = || self.service.footprint(&content);
+                let marks = self.asked.reading((Call::Footprint, self.slot), Some(&content), ask);
+                marks.unwrap_or_else(Footprint::everything).of_session(session)
+            }
             Ok(Command::Open | Command::Admin(_)) => Footprint::everything().of_session(session),
             Err(_) => Footprint::new().of_session(session),
         }
@@ -375,15 +409,15 @@ fn is_opening(frame: &Frame) -> bool {
 }
 
 /// The commands of a session that ended wait no longer.
-fn forget_all<S: Service>(service: &mut S, id: SessionId, session: &Session) {
+fn forget_all<S: Service>(service: &mut S, asked: &Asked, id: SessionId, session: &Session) {
     for number in session.waiting().filter(|_| !seeded!(WaitOutlivesSession)) {
-        service.forget(id, number);
+        asked.forget(id, number, || service.forget(id, number));
     }
 }
 
 /// Runs one command, whatever its bytes are; `None` if it waits.
 fn run<S: Service>(
-    service: &mut S,
+    (service, asked): (&mut S, &Asked),
     registry: &mut Registry,
     context: &ExecutionContext,
     command: &[u8],
@@ -391,7 +425,10 @@ fn run<S: Service>(
 ) -> Option<(Outcome, Change)> {
     let refused = |reason| (Outcome::Refused(reason), Change::None);
     if let Some(content) = Command::service_content(command) {
-        return match service.execute_or_wait(context, content, released) {
+        asked.ask(Call::Execute, context.number);
+        let progress = service.execute_or_wait(context, content, released);
+        asked.answered();
+        return match progress {
             Progress::Done(result) => Some((service_outcome(result), Change::None)),
             Progress::Waits => None,
         };

@@ -5,6 +5,7 @@
 //! pieces again.
 
 use crate::administration::Registry;
+use crate::asked::{self, Asked, Call};
 use crate::machine::{Machine, newest_versions};
 use crate::manifest::Manifest;
 use crate::service::Service;
@@ -73,7 +74,7 @@ impl<S: Service> Machine<S> {
             .and_then(|core| reader.finish().map(|()| core))
             .map_err(|reason| RestoreError::Malformed { index: 0, reason })?;
         let sessions = restore_sessions(manifest, core.sessions, &pieces)?;
-        service.restore(segments)?;
+        asked::named(Call::Restore, manifest.slot, None, || service.restore(segments))?;
         Ok(Machine {
             cluster: parameters.cluster,
             slot: manifest.slot,
@@ -84,6 +85,7 @@ impl<S: Service> Machine<S> {
             registry: core.registry,
             sessions,
             service,
+            asked: Asked::default(),
         })
     }
 }

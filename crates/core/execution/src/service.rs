@@ -69,9 +69,13 @@ pub struct Release {
 /// A deterministic service, replicated by running the same commands in the same order everywhere.
 ///
 /// `examples/counter.rs` is a whole one.
+///
+/// A panic in one of its functions ends the replica, and all others that run the same command, and does so again at every start until
+/// the program is another one: it is for states that must not be, and never for input. In those that only read (`query`,
+/// `footprint`, `anticipate`) it ends nothing.
 pub trait Service: Send + 'static {
     /// What `command` reads and writes, known before it runs. It may err only towards conflict
-    /// (rule E1), and must not panic on any bytes. The default conflicts with everything.
+    /// (rule E1), and should not panic on any bytes: it conflicts with everything then. The default conflicts with everything.
     fn footprint(&self, command: &[u8]) -> Footprint {
         let _ = command;
         Footprint::everything()
@@ -79,7 +83,7 @@ pub trait Service: Send + 'static {
 
     /// These commands are the next to run, in this order, if nothing is in their way. A service whose state is far
     /// larger than the processor's caches may look at what they will touch, so that memory answers many of them at
-    /// once and not one after the other. It changes nothing, and must not panic on any bytes.
+    /// once and not one after the other. It changes nothing, and should not panic on any bytes.
     fn anticipate(&self, commands: &mut dyn Iterator<Item = &[u8]>) {
         let _ = commands;
     }
@@ -126,7 +130,7 @@ pub trait Service: Send + 'static {
     }
 
     /// Answers a read outside the order of commands, as [`Service::execute`] would at this point;
-    /// `None` when `command` is not a read. The default orders everything.
+    /// `None` when `command` is not a read. A panic is taken for `None`. The default orders everything.
     fn query(&self, command: &[u8]) -> Option<Result<Bytes, String>> {
         let _ = command;
         None

@@ -9,6 +9,7 @@
 //! idle sessions cost nothing.
 
 use crate::administration::Registry;
+use crate::asked::{self, Call};
 use crate::machine::Machine;
 use crate::manifest::{Entry, Manifest};
 use crate::service::{Service, Snapshot};
@@ -47,7 +48,10 @@ impl StateSnapshot {
             versions: machine.versions,
             registry: machine.registry.clone(),
             sessions: machine.sessions.clone(),
-            service: machine.service.snapshot(),
+            service: {
+                let ask = || machine.service.snapshot();
+                machine.asked.about(Call::Snapshot, machine.slot, ask)
+            },
             session_pieces: OnceLock::new(),
         }))
     }
@@ -67,7 +71,7 @@ impl StateSnapshot {
     /// Number of pieces, at least 1.
     #[must_use]
     pub fn pieces(&self) -> usize {
-        1 + self.0.session_pieces().len() + self.0.service.segments()
+        1 + self.0.session_pieces().len() + self.0.segments()
     }
 
     /// Encodes piece `index`.
@@ -81,7 +85,7 @@ impl StateSnapshot {
             None => self.0.core(),
             Some(index) => match sessions.get(index) {
                 Some((id, session)) => session.piece(*id),
-                None => self.0.service.segment(index - sessions.len()),
+                None => self.0.segment(index - sessions.len(), Snapshot::segment),
             },
         }
     }
@@ -104,12 +108,24 @@ impl StateSnapshot {
             between();
         };
         sessions.iter().for_each(|(id, session)| add(session.entry(*id)));
-        (0..state.service.segments()).for_each(|index| add(state.service.entry(index)));
+        (0..state.segments()).for_each(|index| add(state.segment(index, Snapshot::entry)));
         Manifest::new(state.slot, state.history, state.versions, sessions.len(), entries)
     }
 }
 
 impl State {
+    fn segments(&self) -> usize {
+        asked::named(Call::Segments, self.slot, None, || self.service.segments())
+    }
+
+    fn segment<T>(
+        &self,
+        index: usize,
+        give: impl FnOnce(&(dyn Snapshot + 'static), usize) -> T,
+    ) -> T {
+        asked::named(Call::Segment, self.slot, Some(index), || give(&*self.service, index))
+    }
+
     fn session_pieces(&self) -> &[(SessionId, Arc<Session>)] {
         self.session_pieces.get_or_init(|| {
             let mut pieces = Vec::new();

@@ -1,6 +1,7 @@
 //! The machine around a service.
 
 mod administration;
+mod panics;
 mod sessions;
 mod snapshots;
 mod support;

@@ -8,6 +8,7 @@ mod follower;
 mod group;
 mod let_go;
 mod offers;
+mod panics;
 mod passed_over;
 mod real;
 mod repair;

@@ -19,7 +19,7 @@ use perdura_durability::{
     CheckpointError, CheckpointReader, Checkpoints, Disk, Log, Opened, RecoveredState,
 };
 use perdura_execution::{
-    Genesis, GenesisError, Machine, Manifest, ManifestError, RestoreError, Service,
+    Asked, Genesis, GenesisError, Machine, Manifest, ManifestError, RestoreError, Service,
 };
 use perdura_protocol::configuration::{Configurations, Parameters};
 use perdura_protocol::message::StateCertificate;
@@ -131,6 +131,14 @@ impl<S: Service> Node<S> {
     /// # Errors
     /// When configuration or checkpoint are not usable.
     pub fn boot(boot: Boot<S>, now: Now) -> Result<Node<S>, BootError> {
+        Node::boot_telling(boot, now, Asked::default())
+    }
+
+    /// The same, which tells there what its service is being asked.
+    ///
+    /// # Errors
+    /// As [`Node::boot`].
+    pub fn boot_telling(boot: Boot<S>, now: Now, asked: Asked) -> Result<Node<S>, BootError> {
         let Boot { me, key, scheme, parameters, genesis, entropy, make_service, mut found, .. } =
             boot;
         let n = parameters.faults.n();
@@ -148,7 +156,8 @@ impl<S: Service> Node<S> {
                 checkpointing.add_stored(Stored::new(machine.snapshot(), manifest), 0);
                 machine
             }
-        };
+        }
+        .telling(asked);
         if let Some((manifest, pieces)) = found.proven
             && let Ok(older) = Machine::restore(&parameters, &manifest, pieces, make_service())
         {

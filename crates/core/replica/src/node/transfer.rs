@@ -537,7 +537,8 @@ impl<S: Service> Node<S> {
             self.agreement.expect_state(now, None);
             return;
         }
-        let before = std::mem::replace(&mut self.machine, *machine);
+        let machine = machine.telling(self.machine.asked().clone());
+        let before = std::mem::replace(&mut self.machine, machine);
         self.checkpointing.let_go.push(before.snapshot());
         let (slot, history) = (manifest.slot, manifest.history);
         let configurations = self.machine.configurations().to_vec();

@@ -10,6 +10,7 @@ use super::digester::Digester;
 use super::http::{CheckpointBytes, Shared, Snapshot};
 use super::keeper::{self, Completion, Completions, Keeper};
 use super::pace::{FlushWatch, Rhythm};
+use super::panicked;
 use super::reaper::Reaper;
 use super::repairs::Repairs;
 use super::slowness::Slowness;
@@ -162,7 +163,8 @@ impl<S: Service> EventLoop<S> {
         let mut stopping: Option<Instant> = None;
         let mut outcome = Ok(());
         loop {
-            outcome = outcome.and_then(|()| self.round(&mut events, &workers));
+            let round = || self.round(&mut events, &workers);
+            outcome = outcome.and_then(|()| panicked::catching(round));
             if outcome.is_err() {
                 break;
             }
@@ -194,10 +196,31 @@ impl<S: Service> EventLoop<S> {
                 }
                 error
             }
+            Err(error @ RunError::Service(_)) => return Err(self.leave(error, workers)),
             Err(error) => error,
         };
         self.stand_still(&error, shutdown);
         Err(error)
+    }
+
+    /// The service panicked: in order, for neither disk nor threads are at fault. What its batch was to
+    /// bring out is lost with the node.
+    fn leave(self, error: RunError, workers: Workers) -> RunError {
+        tracing::error!("{error}");
+        // The node is not asked for a report: the service might panic once more.
+        if let Some(last) = &mut *self.shared.lock().unwrap_or_else(PoisonError::into_inner) {
+            last.report = Report { state: State::Stopped, leader: false, ..last.report.clone() };
+        }
+        let EventLoop { hub, courier, .. } = self;
+        drop((hub, courier));
+        workers.digester.stop();
+        let (keeper, checkpointer) = (workers.keeper.stop(), workers.checkpointer.stop());
+        if let (Some(log), Some(checkpoints)) = (keeper, checkpointer)
+            && let Err(error) = storage::close(log, checkpoints)
+        {
+            tracing::error!("the data directory was not closed in order: {error}");
+        }
+        error
     }
 
     fn close(self, workers: Workers) -> Result<Ended, RunError> {
@@ -295,7 +318,10 @@ impl<S: Service> EventLoop<S> {
                     self.courier.take_in(carried);
                     continue;
                 }
-                Completion::Refused(_) | Completion::Failed(_) => continue,
+                Completion::Refused(_)
+                | Completion::Failed(_)
+                | Completion::Service(_)
+                | Completion::Panicked(_) => continue,
             };
             let before = self.node.machine().slot();
             let stored = matches!(input, Input::CheckpointStored { .. });
@@ -565,6 +591,12 @@ impl<S: Service> EventLoop<S> {
     }
 
     fn report(&mut self) {
+        if let Some(panic) = self.node.machine().asked().take_caught() {
+            tracing::error!(
+                "{panic}. Nothing changed, and nothing else came of it: a read is ordered then, as another command \
+                 is. This is a bug of the service, told once, however often it happens"
+            );
+        }
         let report = self.node.report();
         if report.view != self.view {
             self.view = report.view;
@@ -605,6 +637,8 @@ fn sender(input: &Input) -> Option<ReplicaId> {
 fn failure(completions: &[Completion]) -> Result<(), RunError> {
     completions.iter().try_for_each(|completion| match completion {
         Completion::Failed(reason) => Err(RunError::Disk(reason.clone())),
+        Completion::Service(panic) => Err(RunError::Service(panic.clone())),
+        Completion::Panicked(thread) => Err(RunError::Panicked(thread)),
         Completion::Refused(reason) => {
             let reason = format!("{reason}. {NOT_THE_DISK}");
             tracing::error!("{reason}");

@@ -83,6 +83,10 @@ pub(super) enum Completion {
     Refused(String),
     /// The disk failed.
     Failed(String),
+    /// The service panicked in this thread.
+    Service(Box<perdura_execution::ServicePanic>),
+    /// The thread of this name panicked.
+    Panicked(&'static str),
 }
 
 /// Where completions wait; bounded by the jobs under way, and by what the courier reads ahead.

@@ -16,6 +16,7 @@ mod intercept;
 mod keeper;
 mod metrics;
 mod pace;
+mod panicked;
 mod reaper;
 mod repairs;
 mod reread;
@@ -32,9 +33,10 @@ use perdura_durability::storage::CloseError;
 use perdura_durability::{
     CheckpointError, Checkpoints, Expectation, FileDisk, Log, OpenError, Options, storage,
 };
-use perdura_execution::{Genesis, Service};
+pub use perdura_execution::panic_is_expected;
+use perdura_execution::{Asked, Genesis, Service, ServicePanic};
 use perdura_protocol::configuration::{Durability, Parameters, Schedule};
-use perdura_protocol::{Configuration, ReplicaId, Scheme, SecretKey, Time};
+use perdura_protocol::{Configuration, ReplicaId, Scheme, SecretKey, Slot, Time};
 use perdura_transport::{BindError, Hub, HubConfig, Lane};
 use repairs::Repairs;
 use std::io;
@@ -117,6 +119,42 @@ pub enum RunError {
          mend the disk, then start the replica again"
     )]
     Disk(String),
+    /// The service panicked, for the first time at this slot.
+    #[error(
+        "stopped: {0}. This is a bug of the service; no disk failed, and everything acknowledged is safe. All \
+         replicas run the same commands: the others end there too, and this one runs it again when it is started. \
+         Report it to whoever wrote the service"
+    )]
+    Service(Box<ServicePanic>),
+    /// The service panicked again where it had before: this program will not be started here any more.
+    #[error(
+        "stopped for good: {panic}. It was not the first time at this slot: {todo}", todo = mend_the_service(note)
+    )]
+    ServiceAgain {
+        /// How it panicked.
+        panic: Box<ServicePanic>,
+        /// The file that says so.
+        note: PathBuf,
+    },
+    /// It is not started, because its service panicked again and again at one slot.
+    #[error(
+        "not started: at slot {slot} this program ends each time, for {what}. {}",
+        mend_the_service(note)
+    )]
+    ServiceBarred {
+        /// The slot.
+        slot: Slot,
+        /// How it panicked when it last did.
+        what: String,
+        /// The file that says so.
+        note: PathBuf,
+    },
+    /// A thread of this program panicked.
+    #[error(
+        "stopped: the {0} panicked. This is a bug of Perdura; no disk failed, and everything acknowledged is safe: \
+         report it, with the log, and start the replica again"
+    )]
+    Panicked(&'static str),
     /// The node refuses to go on.
     #[error("stopped: {0}")]
     Halted(String),
@@ -138,6 +176,16 @@ pub enum RunError {
     Close(#[from] CloseError),
 }
 
+/// What to do about a service that panics at every replay.
+fn mend_the_service(note: &std::path::Path) -> String {
+    format!(
+        "No disk failed, and everything acknowledged is safe; but the command was decided, and runs again at every start. \
+         Mend the service and start all replicas with the new program, the same one everywhere: it goes on from \
+         there. To let this same program try once more, remove {}",
+        note.display()
+    )
+}
+
 /// Asks a running replica to stop in order. Clones ask the same one.
 #[derive(Clone, Debug, Default)]
 pub struct Shutdown(Arc<ShutdownState>);
@@ -146,6 +194,7 @@ pub struct Shutdown(Arc<ShutdownState>);
 struct ShutdownState {
     requested: AtomicBool,
     waker: Mutex<Option<Arc<mio::Waker>>>,
+    asked: Asked,
 }
 
 impl Shutdown {
@@ -156,7 +205,9 @@ impl Shutdown {
     }
 
     /// The replica makes durable what it took on, then [`run`] returns. Not for signal handlers
-    /// themselves; call it from a thread that waits for signals.
+    /// themselves; call it from a thread that waits for signals. A service that does not return from a
+    /// command, or a disk that does not, keeps [`run`] from it: a program had better end by itself after
+    /// ten seconds, as `perdura replica` does, and say [what hinders it](Shutdown::hindrance).
     pub fn request(&self) {
         self.0.requested.store(true, Ordering::SeqCst);
         let waker = self.0.waker.lock().unwrap_or_else(PoisonError::into_inner);
@@ -170,6 +221,21 @@ impl Shutdown {
     #[must_use]
     pub fn requested(&self) -> bool {
         self.0.requested.load(Ordering::SeqCst)
+    }
+
+    /// What keeps a replica from stopping, in words, if it has been asked to and has not stopped.
+    #[must_use]
+    pub fn hindrance(&self) -> String {
+        let logged = "what it had said of itself is in its log, as after a crash";
+        match self.0.asked.now() {
+            Some((call, slot)) => format!(
+                "the service has not returned from {call} at slot {slot}: a bug of the service, which will run \
+                 again when the replica is started; {logged}"
+            ),
+            None => format!(
+                "a thread waits for the disk, or for a segment of the service's state; {logged}"
+            ),
+        }
     }
 
     fn attach(&self, waker: Arc<mio::Waker>) {
@@ -262,9 +328,13 @@ fn live<S: Service>(
     let make_service: MakeService<S> = Arc::new(make_service);
     let mut shared = None;
     let mut repairs = Repairs::default();
+    panicked::check(&config.data)?;
     loop {
-        let start = |shared: &mut _| begin(&config, &make_service, shared, repairs.clone());
+        let start = |shared: &mut _| {
+            begin(&config, &make_service, shared, (repairs.clone(), shutdown.0.asked.clone()))
+        };
         let lived = start(&mut shared).and_then(|life| born(life).run(shutdown));
+        let lived = lived.map_err(|error| panicked::note(&config.data, error));
         match lived? {
             Ended::Diverged if !shutdown.requested() => repairs.begin(Instant::now()),
             Ended::Diverged | Ended::Stopped => return Ok(()),
@@ -344,7 +414,7 @@ fn begin<S: Service>(
     config: &Arc<ReplicaConfig>,
     make_service: &MakeService<S>,
     published: &mut Option<http::Shared>,
-    repairs: Repairs,
+    (repairs, asked): (Repairs, Asked),
 ) -> Result<Life<S>, RunError> {
     let clock = Clock { origin: Instant::now() };
     let disk = Paced::new(FileDisk::open(&config.data)?, config.log_device);
@@ -401,25 +471,24 @@ fn begin<S: Service>(
         tracing::warn!("experiment: {experiment}");
     }
     let make_service = Arc::clone(make_service);
-    let booted = Node::boot(
-        Boot {
-            me: config.id,
-            key: config.key.clone(),
-            scheme: Scheme::Ed25519,
-            parameters: config.parameters.clone(),
-            genesis: config.genesis.clone(),
-            latest: config.latest.clone(),
-            entropy: perdura_protocol::Digest::of(&entropy).0,
-            make_service: Box::new(move || make_service()),
-            found: recovered.found,
-            backlog_bytes: node::BACKLOG_BYTES,
-            state_transfer: config.state_transfer,
-        },
-        clock.now(),
-    );
+    let boot = Boot {
+        me: config.id,
+        key: config.key.clone(),
+        scheme: Scheme::Ed25519,
+        parameters: config.parameters.clone(),
+        genesis: config.genesis.clone(),
+        latest: config.latest.clone(),
+        entropy: perdura_protocol::Digest::of(&entropy).0,
+        make_service: Box::new(move || make_service()),
+        found: recovered.found,
+        backlog_bytes: node::BACKLOG_BYTES,
+        state_transfer: config.state_transfer,
+    };
+    // It runs what the log holds.
+    let booted = panicked::catching(|| Ok(Node::boot_telling(boot, clock.now(), asked)?));
     let mut node = match booted {
         Ok(node) => node,
-        Err(error) => return Err(give_up(recovered.log, recovered.checkpoints, error.into())),
+        Err(error) => return Err(give_up(recovered.log, recovered.checkpoints, error)),
     };
     if config.profile {
         *node.stages() = Stages::by(thread_nanoseconds);

@@ -1,31 +1,18 @@
-//! Threads that work for the event loop. One that panics says so like one whose disk failed:
+//! Threads that work for the event loop. One that panics says so, as one whose disk failed does:
 //! otherwise the replica would go on, and nothing that it takes on would ever become durable (D3).
 
 use super::keeper::{Completion, Completions};
+use super::panicked;
 use rustix::process::nice;
 use std::cell::Cell;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// By so much a thread gives way that has time: where processors are scarce it gets a tenth of what
 /// others get, and never nothing, so that what it has to do ends.
 const NICENESS: i32 = 10;
-
-/// Reports the end of a thread that did not mean to end.
-struct Alarm {
-    name: &'static str,
-    completions: Completions,
-}
-
-impl Drop for Alarm {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            let name = self.name;
-            self.completions.push(Completion::Failed(format!("the {name} panicked: report this")));
-        }
-    }
-}
 
 /// Starts one whose work comes in long bursts that nobody waits for: it gives way to the event loops and
 /// keepers of this machine, which would stand still else as often as it begins.
@@ -73,8 +60,14 @@ pub(super) fn spawn<T: Send + 'static>(
     work: impl FnOnce(&Completions) -> T + Send + 'static,
 ) -> io::Result<JoinHandle<T>> {
     std::thread::Builder::new().name(name.into()).spawn(move || {
-        let alarm = Alarm { name, completions };
-        work(&alarm.completions)
+        match catch_unwind(AssertUnwindSafe(|| work(&completions))) {
+            Ok(done) => done,
+            Err(payload) => {
+                let told = panicked::of_service(&*payload).map(Completion::Service);
+                completions.push(told.unwrap_or(Completion::Panicked(name)));
+                resume_unwind(payload)
+            }
+        }
     })
 }
 
@@ -113,6 +106,6 @@ mod tests {
         let thread = spawn("keeper", completions.clone(), |_| panic!("as a test")).unwrap();
         assert!(thread.join().is_err());
         let told = completions.take();
-        assert!(matches!(&told[..], [Completion::Failed(why)] if why.contains("keeper panicked")));
+        assert!(matches!(told[..], [Completion::Panicked("keeper")]));
     }
 }

@@ -151,7 +151,7 @@ fn a_state_of_a_newer_program_is_refused_and_kept() {
         storage::close(first.log, first.checkpoints).unwrap();
         let (config, make) =
             (Arc::new(config), Arc::new(|| Store::new(1 << 30)) as MakeService<Store>);
-        let refused = crate::runtime::begin(&config, &make, &mut None, Repairs::default());
+        let refused = crate::runtime::begin(&config, &make, &mut None, Default::default());
         let words = refused.map(|_| ()).unwrap_err().to_string();
         let expected = if required { "\"colour\"" } else { "the core is at version 2" };
         assert!(words.contains(expected), "{words}");
