@@ -26,13 +26,10 @@ pub struct Entry {
 const ENTRY_BYTES: usize = 36;
 
 impl Entry {
-    /// The entry of a piece.
-    ///
-    /// # Panics
-    /// Above 4 GiB; pieces are bounded far below.
+    /// The entry of a piece; of one above 4 GiB it names that length, which is [`TooLarge`] anyway.
     #[must_use]
     pub fn of(piece: &[u8]) -> Entry {
-        let length = u32::try_from(piece.len()).expect("pieces are bounded");
+        let length = u32::try_from(piece.len()).unwrap_or(u32::MAX);
         Entry { digest: Digest::of(piece), length }
     }
 }
@@ -85,6 +82,40 @@ pub enum ManifestError {
     #[error(transparent)]
     Fields(#[from] FieldError),
 }
+
+/// Nobody could read this state back, neither from a disk nor from another replica.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum TooLarge {
+    /// One of its pieces is too large.
+    #[error("{piece} of the state at slot {slot} has {bytes} bytes, and more than {most} cannot be read back", most = limits::PIECE_BYTES)]
+    Piece {
+        /// The state's slot.
+        slot: Slot,
+        /// Which one, in words.
+        piece: String,
+        /// Its length.
+        bytes: u32,
+    },
+    /// It has too many.
+    #[error("the state at slot {slot} has {segments} segments and {sessions} sessions, and more than {most} together cannot be read back", most = PIECES - 1)]
+    Pieces {
+        /// The state's slot.
+        slot: Slot,
+        /// Of the service.
+        segments: usize,
+        /// Live ones.
+        sessions: usize,
+    },
+}
+
+/// Pieces of a state at most, with its core: the manifest has room for so many.
+pub const PIECES: usize = (limits::MANIFEST_BYTES - Manifest::HEADER_BYTES) / ENTRY_BYTES;
+
+/// Segments that a service may count on, however many sessions there are.
+const SEGMENTS: usize = 400_000;
+
+/// Clients alone cannot bring a state beyond what is read back: whoever raises their bounds has to bound sessions otherwise.
+const _: () = assert!(1 + (limits::CLIENTS + 1) * limits::SESSIONS_PER_CLIENT + SEGMENTS <= PIECES);
 
 /// In place of a slot: fields by name follow.
 const FIELDS_FOLLOW: Slot = Slot(u64::MAX);
@@ -139,8 +170,7 @@ impl Manifest {
     }
 
     fn entries_after(sessions: u32, reader: &mut Reader) -> Result<Vec<Entry>, DecodeError> {
-        let most = (limits::MANIFEST_BYTES - Self::HEADER_BYTES) / ENTRY_BYTES;
-        let entries: Vec<Entry> = reader.list("pieces of a state", most, ENTRY_BYTES)?;
+        let entries: Vec<Entry> = reader.list("pieces of a state", PIECES, ENTRY_BYTES)?;
         if entries.len() <= sessions as usize {
             return Err(DecodeError::NotCanonical("fewer pieces than core and sessions"));
         }
@@ -156,6 +186,27 @@ impl Manifest {
         fields.require("service-version", &self.versions.service);
         fields.put_back(&self.passed_over);
         fields
+    }
+
+    /// Whether what was made here can be read back: to be asked before a state is stored, or signed. A service's segments are
+    /// known only when there is a snapshot, too late to refuse the command that made them, and early enough to keep
+    /// the state before and the log from there on.
+    ///
+    /// # Errors
+    /// [`TooLarge`].
+    pub fn check(&self) -> Result<(), TooLarge> {
+        let (slot, segments, sessions) = (self.slot, self.segments(), self.sessions());
+        if self.entries.len() > PIECES {
+            return Err(TooLarge::Pieces { slot, segments, sessions });
+        }
+        let large = |entry: &Entry| entry.length as usize > limits::PIECE_BYTES;
+        let Some(index) = self.entries.iter().position(large) else { return Ok(()) };
+        let piece = match index.checked_sub(1) {
+            None => "the core".to_owned(),
+            Some(session) if session < sessions => format!("session {session}"),
+            Some(index) => format!("segment {}", index - sessions),
+        };
+        Err(TooLarge::Piece { slot, piece, bytes: self.entries[index].length })
     }
 
     /// Number of session pieces; they come after the core, piece 0.
@@ -289,6 +340,40 @@ mod tests {
         assert_eq!(read.to_bytes(), newer(false), "it is part of what was signed");
         let unknown = ManifestError::Fields(FieldError::Unknown("colour".into()));
         assert_eq!(Manifest::read(newer(true)), Err(unknown));
+    }
+
+    /// Of so many segments, the last of which is that long.
+    fn of_size(segments: usize, bytes: usize) -> Manifest {
+        let length = u32::try_from(bytes).unwrap();
+        let mut entries = vec![Entry { digest: Digest::ZERO, length: 0 }; 3 + segments];
+        entries[2 + segments].length = length;
+        Manifest::new(Slot(9), Digest::ZERO, Versions::NEW, 2, entries)
+    }
+
+    /// What the check lets through is read back, and nothing else.
+    #[test]
+    fn the_largest_is_read_back_and_what_is_larger_is_refused_where_it_is_made() {
+        let most = PIECES - 3;
+        for (segments, bytes) in [(most, limits::PIECE_BYTES), (1, limits::PIECE_BYTES), (0, 0)] {
+            let manifest = of_size(segments, bytes);
+            assert_eq!(manifest.check(), Ok(()));
+            let encoded = manifest.to_bytes();
+            assert!(encoded.len() <= limits::MANIFEST_BYTES, "it is sent as a whole");
+            assert!(Manifest::read(encoded) == Ok(manifest));
+        }
+        for (segments, bytes, words) in [
+            (most + 1, 0, "699020 segments and 2 sessions"),
+            (3, limits::PIECE_BYTES + 1, "segment 2 of the state at slot 9 has 25165825 bytes"),
+            (0, limits::PIECE_BYTES + 1, "session 1 of"),
+        ] {
+            let manifest = of_size(segments, bytes);
+            let refused = manifest.check().unwrap_err().to_string();
+            assert!(refused.contains(words), "{refused}");
+            assert!(Manifest::read(manifest.to_bytes()).is_err());
+        }
+        let mut manifest = of_size(1, 0);
+        manifest.entries[0].length = u32::MAX;
+        assert!(manifest.check().unwrap_err().to_string().starts_with("the core of"));
     }
 
     #[test]

@@ -178,7 +178,9 @@ pub trait FailingMemory {
 
 /// An unchanging state of a service, in segments that are digested, stored and sent on their own.
 ///
-/// At most about 400,000 segments of at most [`perdura_protocol::limits::PIECE_BYTES`] each.
+/// At most about 400,000 segments of at most [`perdura_protocol::limits::PIECE_BYTES`] each; with sessions [`crate::PIECES`]. A
+/// larger state is neither stored nor signed: all replicas stop at that boundary, with their logs whole, until
+/// a program of yours gives it in more segments (and smaller ones as before: replicas compare the digests of states that they replay).
 pub trait Snapshot: Send + Sync {
     /// Number of segments.
     fn segments(&self) -> usize;

@@ -6,6 +6,7 @@ mod differences;
 mod floods;
 mod follower;
 mod group;
+mod large_segments;
 mod let_go;
 mod offers;
 mod panics;

@@ -81,7 +81,7 @@ async fn get(client: &Client, key: &str) -> Bytes {
 }
 
 /// What `/status` says.
-fn status(address: &str) -> String {
+pub fn status(address: &str) -> String {
     let mut answer = String::new();
     if let Ok(mut stream) = TcpStream::connect(address) {
         let request =

@@ -282,6 +282,9 @@ fn work(
         let (manifest, stored) = match job {
             Job::Store { snapshot, keep } => {
                 let manifest = pace.digest(&snapshot);
+                if !completions.takes(&manifest) {
+                    break;
+                }
                 begun = Instant::now();
                 let content = &mut |index| {
                     worker::give_way();

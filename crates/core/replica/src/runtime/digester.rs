@@ -150,6 +150,9 @@ fn work(
         let state = match job {
             Ok(Job::Digest(snapshot)) => {
                 let manifest = digest(&snapshot, rhythm, orders);
+                if !completions.takes(&manifest) {
+                    return;
+                }
                 let digest = manifest.digest();
                 let digested = Completion::StateDigested { manifest: manifest.clone(), digest };
                 completions.push(digested);

@@ -37,6 +37,11 @@ const REPORT_MS: u64 = 100;
 /// How long a replica that was asked to stop waits for what it took on to become durable.
 const DRAIN: Duration = Duration::from_secs(5);
 
+/// What follows when a state cannot be read back. Its boundary comes again at each start, until the program is another one.
+const SMALLER_SEGMENTS: &str = "Nothing was stored of it: the checkpoint before and the log from there on are \
+    whole, and everything acknowledged is safe. Have the service give so large a state in more segments, and smaller ones as \
+    it did, for their digests are signed; then start all replicas with the new program: they go on from that checkpoint";
+
 /// What follows the reason of a thread that refused what it was given.
 const NOT_THE_DISK: &str = "The disk did not fail, and everything acknowledged is safe. Test the memory \
     of this machine, start the replica again (it goes on from its log and the checkpoint before), \
@@ -319,6 +324,7 @@ impl<S: Service> EventLoop<S> {
                     continue;
                 }
                 Completion::Refused(_)
+                | Completion::TooLarge(_)
                 | Completion::Failed(_)
                 | Completion::Service(_)
                 | Completion::Panicked(_) => continue,
@@ -637,6 +643,11 @@ fn sender(input: &Input) -> Option<ReplicaId> {
 fn failure(completions: &[Completion]) -> Result<(), RunError> {
     completions.iter().try_for_each(|completion| match completion {
         Completion::Failed(reason) => Err(RunError::Disk(reason.clone())),
+        Completion::TooLarge(error) => {
+            let reason = format!("{error}. {SMALLER_SEGMENTS}");
+            tracing::error!("{reason}");
+            Err(RunError::Halted(reason))
+        }
         Completion::Service(panic) => Err(RunError::Service(panic.clone())),
         Completion::Panicked(thread) => Err(RunError::Panicked(thread)),
         Completion::Refused(reason) => {

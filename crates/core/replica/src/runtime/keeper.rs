@@ -81,6 +81,8 @@ pub(super) enum Completion {
     Carried(Carried),
     /// What was to be stored is wrong; the disk is not.
     Refused(String),
+    /// Nobody could read the state back.
+    TooLarge(perdura_execution::TooLarge),
     /// The disk failed.
     Failed(String),
     /// The service panicked in this thread.
@@ -102,6 +104,12 @@ impl Completions {
         if let Err(error) = self.waker.wake() {
             tracing::error!("the event loop cannot be woken: {error}");
         }
+    }
+
+    /// Whether a state that was digested can be read back; if not, nothing is stored of it, nor signed.
+    pub fn takes(&self, manifest: &perdura_execution::Manifest) -> bool {
+        let checked = manifest.check();
+        checked.map_err(|error| self.push(Completion::TooLarge(error))).is_ok()
     }
 
     pub fn take(&self) -> Vec<Completion> {
