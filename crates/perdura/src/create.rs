@@ -377,6 +377,33 @@ mod tests {
         assert!((base..base + 3).all(|port| TcpListener::bind(("127.0.0.1", port)).is_ok()));
     }
 
+    /// What was made of it would have been refused by every replica and client.
+    #[test]
+    fn parameters_that_no_file_may_have_make_no_cluster() {
+        let directory = tempfile::tempdir().unwrap();
+        type Tune = fn(&mut Parameters);
+        let make_with = |name: &str, n, tune: Tune| {
+            let places = Place::all(n, &[], Some(7000), false).unwrap();
+            let (faults, service) = (Faults::new(1, 0).unwrap(), ServiceName::literal("kv"));
+            let dir = directory.path().join(name);
+            let made = make(&dir, faults, Durability::Sync, service, tune, &places);
+            let there = dir.join(CLUSTER_FILE).exists();
+            (made.map(|_| ()).map_err(|error| error.to_string()), there)
+        };
+        assert_eq!(make_with("right", 3, |_| {}), (Ok(()), true));
+        let wrong: [(usize, Tune, &str); 4] = [
+            (3, |p| p.checkpoint_interval = 4, "checkpoint_interval_slots must be 64"),
+            (3, |p| p.depth = 257, "depth must be 1 to 256"),
+            (3, |p| p.state_limit_bytes += 1, "whole MiB"),
+            (4, |_| {}, "replica"),
+        ];
+        for (number, (n, tune, words)) in wrong.into_iter().enumerate() {
+            let (made, there) = make_with(&number.to_string(), n, tune);
+            let told = made.unwrap_err();
+            assert!(told.contains(words) && !there, "{told}");
+        }
+    }
+
     #[test]
     fn places_follow_the_base_port_and_the_hosts() {
         let places = Place::all(3, &[], Some(7000), false).unwrap();

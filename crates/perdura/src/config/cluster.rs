@@ -193,9 +193,18 @@ impl Cluster {
         kind.with_context(|| format!("{file}: service is {name:?}, and this program runs kv and tuples; use the one that has it"))
     }
 
-    /// Writes it where it was read from.
+    /// Writes it where it was read from, if it can be read back: all replicas and clients do.
     pub fn store(&self) -> Result<(), WriteError> {
-        files::write(&self.path, &self.render(), Secrecy::Public)
+        let (text, file) = (self.render(), self.path.display().to_string());
+        let read = match Cluster::parse(&self.path, &text) {
+            Ok(read) => read.parameters,
+            Err(error) => return Err(WriteError::NotReadBack { file, why: error.to_string() }),
+        };
+        if read.digest() != self.parameters.digest() {
+            let why = "checkpoint_mib and state_limit_mib take whole MiB".to_owned();
+            return Err(WriteError::NotReadBack { file, why });
+        }
+        files::write(&self.path, &text, Secrecy::Public)
     }
 
     /// What replica `id` starts from: the first configuration, or, for one that was replaced, the

@@ -61,6 +61,14 @@ pub enum WriteError {
         /// What the system says.
         source: io::Error,
     },
+    /// What was to be written could not be read back: a value is out of its bounds.
+    #[error("{file} is not written, for it could not be read back: {why}")]
+    NotReadBack {
+        /// Its path.
+        file: String,
+        /// What is wrong with it.
+        why: String,
+    },
     /// It could not be given its name.
     #[error("cannot rename {from} to {to}")]
     Rename {

@@ -127,9 +127,14 @@ impl ReplicaFile {
         })
     }
 
-    /// Writes it under the name `path`.
+    /// Writes it under the name `path`, if it can be read back.
     pub fn store(&self, path: &Path) -> Result<(), WriteError> {
-        files::write(path, &self.render(), Secrecy::Secret)
+        let text = self.render();
+        if let Err(error) = ReplicaFile::parse(path, &text) {
+            let (file, why) = (path.display().to_string(), error.to_string());
+            return Err(WriteError::NotReadBack { file, why });
+        }
+        files::write(path, &text, Secrecy::Secret)
     }
 
     /// The text of its file.
