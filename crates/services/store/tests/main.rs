@@ -1,5 +1,6 @@
 //! The key-value store.
 
+mod bounds;
 mod decoding;
 mod model;
 mod support;

@@ -3,8 +3,11 @@
 use crate::support::model::{Model, Refused};
 use crate::support::*;
 use perdura_execution::{Entry as PieceEntry, Service};
-use perdura_protocol::Time;
-use perdura_tuples::{SpaceDescription, TupleCommand, TupleReply, TupleSpaces};
+use perdura_protocol::{PublicKey, Time};
+use perdura_tuples::{
+    Access, Entry, Field, SpaceDescription, SpaceOptions, Tuple, TupleCommand, TupleReply,
+    TupleSpaces, limits,
+};
 
 /// Commands with who sends them and when. Time stands still, creeps and leaps.
 fn commands(seed: u64) -> impl Iterator<Item = (u8, u64, TupleCommand)> {
@@ -157,4 +160,57 @@ fn what_goes_leaves_nothing() {
         }
         assert_eq!((spaces.entries(), spaces.segments()), (1, 1), "the header is left");
     }
+}
+
+/// Whoever restores them refuses spaces that are above their limit, or not laid out as they are written, so no command, time or
+/// withdrawal may lead there.
+#[test]
+fn full_spaces_are_read_back_within_their_limit() {
+    let mut full = 0;
+    for seed in 0..40 {
+        let mut random = Random(seed + 9000);
+        let limit = 1500 + random.below(4000);
+        let mut spaces = TupleSpaces::new(limit);
+        for (step, (client, time, command)) in commands(seed + 9000).enumerate() {
+            on_time(&mut spaces, time);
+            let context = numbered(client, random.below(5), step as u64, time);
+            let (progress, _) = progress(&mut spaces, &context, &command);
+            if random.chance(20) {
+                spaces.forget(context.session, random.below(step as u64 + 1));
+            }
+            let is_full = |told: &Result<TupleReply, String>| {
+                told.as_ref().is_err_and(|text| text.starts_with("the tuple spaces are full"))
+            };
+            full += u32::from(progress.as_ref().is_some_and(is_full));
+            assert!(spaces.bytes() <= limit, "seed {seed} step {step}: {command:?}");
+            if step % 40 == 39 {
+                TupleSpaces::new(limit).restore(segments(&spaces)).unwrap();
+            }
+        }
+    }
+    assert!(full > 1000, "they have to be full: {full}");
+}
+
+/// A tuple of the greatest length with the longest access lists, in a space that indexes all it may.
+#[test]
+fn the_largest_tuples_are_read_back() {
+    let mut desk =
+        Desk::new(SpaceOptions { index_fields: limits::INDEX_FIELDS, ..SpaceOptions::default() });
+    let keys =
+        (0..limits::ACCESS_KEYS).map(|number| PublicKey([number as u8; 32])).collect::<Vec<_>>();
+    let access = Access::only(keys);
+    let length = limits::TUPLE_BYTES - 5;
+    for number in 0..30 {
+        let tuple = Tuple::new(&[Field::Bytes(vec![number; length].into())]).unwrap();
+        assert!(Tuple::new(&[Field::Bytes(vec![number; length + 1].into())]).is_err());
+        let mut entry = Entry::new(tuple);
+        (entry.read, entry.take) = (access.clone(), access.clone());
+        entry.lease_ms = Some(limits::LEASE_MS);
+        desk.out(entry);
+    }
+    let pieces = segments(&desk.spaces);
+    assert!(pieces.iter().all(|piece| piece.len() <= perdura_protocol::limits::PIECE_BYTES));
+    let mut restored = TupleSpaces::new(LIMIT);
+    restored.restore(pieces.clone()).unwrap();
+    assert!(segments(&restored) == pieces);
 }
