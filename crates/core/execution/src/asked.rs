@@ -166,7 +166,13 @@ impl Asked {
     pub fn now(&self) -> Option<(Call, Slot)> {
         let index = usize::from(self.0.call.load(Ordering::Relaxed)).checked_sub(1)?;
         let (call, _) = CALLS.get(index)?;
-        Some((*call, Slot(self.0.slot.load(Ordering::Relaxed))))
+        Some((*call, self.slot()))
+    }
+
+    /// The slot that it was asked about last.
+    #[must_use]
+    pub fn slot(&self) -> Slot {
+        Slot(self.0.slot.load(Ordering::Relaxed))
     }
 
     /// The first panic that ended nothing, once.
@@ -200,7 +206,7 @@ impl Asked {
 
     /// Tells it, while a slot is executed, to forget a command, of whatever session.
     pub(crate) fn forget(&self, session: SessionId, number: u64, work: impl FnOnce()) {
-        let slot = Slot(self.0.slot.load(Ordering::Relaxed));
+        let slot = self.slot();
         self.ask(Call::Forget, number);
         naming(work, |text| {
             let command = Some((session, number, None));

@@ -74,3 +74,6 @@ pub const PIECE_BYTES: usize = 24 * 1024 * 1024;
 
 /// Largest manifest of a state: 36 bytes for each piece.
 pub const MANIFEST_BYTES: usize = 24 * 1024 * 1024;
+
+#[cfg(test)]
+mod tests;

@@ -228,3 +228,31 @@ fn the_oldest_is_known_and_a_circle_forgets_what_is_of_no_use() {
     assert_eq!(pool.oldest_ms(), Some(400));
     empty(&mut pool);
 }
+
+/// Whatever waits, a batch of it is within its bounds where it is read.
+#[test]
+fn what_is_taken_makes_a_batch_that_is_read_back() {
+    use perdura_protocol::{Batch, Decode, Encode};
+    let largest = limits::COMMAND_BYTES;
+    for sizes in [
+        vec![largest; 4],
+        vec![10, largest, 10, largest],
+        vec![limits::BATCH_TARGET_BYTES - 500, 300, 300],
+    ] {
+        let mut pool = Pool::default();
+        for (client, size) in (1..).zip(sizes) {
+            assert_eq!(offer(&mut pool, frame(client, 1, size), 0), Admission::Taken);
+        }
+        let mut batches = 0;
+        loop {
+            let frames = pool.take(limits::BATCH_TARGET_BYTES, 0);
+            if frames.is_empty() {
+                break;
+            }
+            let batch = Batch::requests(perdura_protocol::Time(1), frames);
+            assert!(Batch::from_bytes(batch.to_bytes()).as_ref() == Ok(&batch));
+            batches += 1;
+        }
+        assert!(batches > 1);
+    }
+}

@@ -25,7 +25,8 @@ use perdura_protocol::configuration::{Durability, Schedule};
 use perdura_protocol::{Configuration, PublicKey, ReplicaId, Slot, View};
 use perdura_transport::Peer as LinkPeer;
 use perdura_transport::{
-    Admission, Hello, Hub, HubEvent, Lane, MemberAddress, Misbehaviour, Refusal, SendError, Stats,
+    Admission, Hello, Hub, HubEvent, Lane, MemberAddress, Misbehaviour, QueueError, Refusal,
+    SendError, Stats,
 };
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -532,6 +533,10 @@ impl<S: Service> EventLoop<S> {
         };
         match sent {
             Ok(()) | Err(SendError::NoLink) => {}
+            // Who made it has not held it against its bound: a bug, which must not be silent.
+            Err(error @ SendError::Queue(QueueError::Size(_))) => {
+                tracing::error!(?peer, "message dropped: {error}");
+            }
             Err(error) => tracing::debug!(?peer, "message dropped: {error}"),
         }
     }

@@ -233,7 +233,9 @@ impl Shutdown {
                  again when the replica is started; {logged}"
             ),
             None => format!(
-                "a thread waits for the disk, or for a segment of the service's state; {logged}"
+                "the service has returned, last at slot {}; a thread waits for the disk, or for a segment of the \
+                 service's state; {logged}",
+                self.0.asked.slot()
             ),
         }
     }
