@@ -57,7 +57,7 @@ use clock::Clock;
 use ending::Ending;
 use hostile::Hostile;
 use network::Network;
-use perdura_execution::{Genesis, Manifest};
+use perdura_execution::{Genesis, Manifest, ServicePanic};
 use perdura_protocol::configuration::{Configuration, Member, Parameters};
 use perdura_protocol::message::Lane;
 use perdura_protocol::{ClusterId, Digest, Message, PublicKey, ReplicaId, SecretKey, Slot};
@@ -345,6 +345,7 @@ impl World {
                 .downcast_ref::<String>()
                 .cloned()
                 .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
+                .or_else(|| panic.downcast_ref::<ServicePanic>().map(ToString::to_string))
                 .unwrap_or_default();
             self.broken = Some(Broken::new("Assertion", text));
         }

@@ -3,6 +3,7 @@
 use super::World;
 use crate::checkers::{footprints, progress};
 use crate::report::Mark;
+use crate::violation::Broken;
 use crate::witness::{Execution, Step};
 use bytes::Bytes;
 use perdura_adversary::Strategy;
@@ -196,7 +197,13 @@ impl World {
         };
         let executions: Vec<Execution> = steps.iter().filter_map(executed).collect();
         let mut batches = executions.iter().map(|one| (one.slot, one.batch));
-        let mut check = valid
+        // It ended nothing, and is a bug of the service all the same.
+        let calm = match machine.asked().take_caught() {
+            Some(panic) => Err(Broken::new("Assertion", panic.to_string())),
+            None => Ok(()),
+        };
+        let mut check = calm
+            .and(valid)
             .and_then(|()| {
                 batches.try_for_each(|(slot, batch)| checkers.agreement.batch(replica, slot, batch))
             })
