@@ -209,6 +209,12 @@ impl Manifest {
         Err(TooLarge::Piece { slot, piece, bytes: self.entries[index].length })
     }
 
+    /// Whether so many of the pieces that there may be are there that somebody should know.
+    #[must_use]
+    pub fn is_crowded(&self) -> bool {
+        self.entries.len() > PIECES / 4 * 3
+    }
+
     /// Number of session pieces; they come after the core, piece 0.
     #[must_use]
     pub fn sessions(&self) -> usize {
@@ -356,7 +362,7 @@ mod tests {
         let most = PIECES - 3;
         for (segments, bytes) in [(most, limits::PIECE_BYTES), (1, limits::PIECE_BYTES), (0, 0)] {
             let manifest = of_size(segments, bytes);
-            assert_eq!(manifest.check(), Ok(()));
+            assert_eq!((manifest.check(), manifest.is_crowded()), (Ok(()), segments == most));
             let encoded = manifest.to_bytes();
             assert!(encoded.len() <= limits::MANIFEST_BYTES, "it is sent as a whole");
             assert!(Manifest::read(encoded) == Ok(manifest));

@@ -180,7 +180,7 @@ pub trait FailingMemory {
 ///
 /// At most about 400,000 segments of at most [`perdura_protocol::limits::PIECE_BYTES`] each; with sessions [`crate::PIECES`]. A
 /// larger state is neither stored nor signed: all replicas stop at that boundary, with their logs whole, until
-/// a program of yours gives it in more segments (and smaller ones as before: replicas compare the digests of states that they replay).
+/// a program of yours gives it in other segments (and smaller ones as before: replicas compare the digests of states that they replay).
 pub trait Snapshot: Send + Sync {
     /// Number of segments.
     fn segments(&self) -> usize;

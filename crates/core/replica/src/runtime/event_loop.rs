@@ -39,8 +39,8 @@ const REPORT_MS: u64 = 100;
 const DRAIN: Duration = Duration::from_secs(5);
 
 /// What follows when a state cannot be read back. Its boundary comes again at each start, until the program is another one.
-const SMALLER_SEGMENTS: &str = "Nothing was stored of it: the checkpoint before and the log from there on are \
-    whole, and everything acknowledged is safe. Have the service give so large a state in more segments, and smaller ones as \
+const OTHER_SEGMENTS: &str = "Nothing was stored of it: the checkpoint before and the log from there on are \
+    whole, and everything acknowledged is safe. Have the service give so large a state in other segments, and smaller ones as \
     it did, for their digests are signed; then start all replicas with the new program: they go on from that checkpoint";
 
 /// What follows the reason of a thread that refused what it was given.
@@ -649,7 +649,7 @@ fn failure(completions: &[Completion]) -> Result<(), RunError> {
     completions.iter().try_for_each(|completion| match completion {
         Completion::Failed(reason) => Err(RunError::Disk(reason.clone())),
         Completion::TooLarge(error) => {
-            let reason = format!("{error}. {SMALLER_SEGMENTS}");
+            let reason = format!("{error}. {OTHER_SEGMENTS}");
             tracing::error!("{reason}");
             Err(RunError::Halted(reason))
         }

@@ -109,6 +109,16 @@ impl Completions {
     /// Whether a state that was digested can be read back; if not, nothing is stored of it, nor signed.
     pub fn takes(&self, manifest: &perdura_execution::Manifest) -> bool {
         let checked = manifest.check();
+        if checked.is_ok() && manifest.is_crowded() {
+            tracing::warn!(
+                "the state at slot {} has {} segments and {} sessions, and more than {} together cannot be read back: \
+                 all replicas stop before they store that. Delete what is not needed",
+                manifest.slot,
+                manifest.segments(),
+                manifest.sessions(),
+                perdura_execution::PIECES - 1
+            );
+        }
         checked.map_err(|error| self.push(Completion::TooLarge(error))).is_ok()
     }
 
