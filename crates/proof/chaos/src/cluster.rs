@@ -11,7 +11,7 @@ use perdura_protocol::Faults;
 use rustix::process::{Pid, Signal};
 use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{self, Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -49,6 +49,8 @@ struct Process {
     ended: Option<ExitStatus>,
     with_clock: bool,
     rotten: bool,
+    // Where its log goes, of which nobody reads.
+    unread: Option<ChildStderr>,
 }
 
 /// One replica's machine.
@@ -239,8 +241,24 @@ impl Host {
 }
 
 /// How a replica is started.
+/// Where what a replica logs goes.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Output {
+    /// To its file.
+    #[default]
+    Log,
+    /// Nobody reads it any more.
+    Closed,
+    /// There is no room.
+    Full,
+    /// Nobody ever reads it.
+    Unread,
+}
+
 #[derive(Clone, Copy, Default)]
 struct Start<'a> {
+    output: Output,
+    files: Option<u32>,
     library: Option<&'a Path>,
     may_end: bool,
     rotten: bool,
@@ -354,20 +372,57 @@ impl Cluster {
         self.start_process(id, &Start { library: Some(library), ..Start::default() })
     }
 
+    /// Starts a replica so that nobody takes what it logs, which is much.
+    pub fn start_unheard(&self, id: usize, output: Output) -> Result<()> {
+        self.start_process(id, &Start { output, ..Start::default() })
+    }
+
+    /// Starts a replica that may have so many files open.
+    pub fn start_with_files(&self, id: usize, files: u32) -> Result<()> {
+        self.start_process(id, &Start { files: Some(files), ..Start::default() })
+    }
+
+    /// Connections of nobody to all replicas; to its end.
+    pub fn strangers(&self, per_second: u32, seconds: u64) -> Result<process::Output> {
+        let lab = lab_beside(&self.program);
+        let rate = ["--per-second".to_owned(), per_second.to_string()];
+        let time = ["--duration".to_owned(), format!("{seconds}s")];
+        Command::new(lab)
+            .arg("strangers")
+            .args(rate.iter().chain(&time))
+            .arg("--cluster")
+            .arg(self.directory.join("admin"))
+            .output()
+            .context("cannot run perdura-lab strangers")
+    }
+
     fn start_process(&self, id: usize, start: &Start) -> Result<()> {
-        let Start { library, may_end, rotten } = *start;
+        let Start { library, may_end, rotten, output, files } = *start;
         let host = &self.hosts[id];
         let config = host.directory.join(format!("replica-{id}/replica.toml"));
         let log = OpenOptions::new().create(true).append(true).open(&host.log)?;
         let mut process = lock(&host.process);
         ensure!(process.child.is_none(), "replica {id} runs already");
         let program = if rotten { lab_beside(&self.program) } else { self.program.clone() };
-        let mut command = Command::new(program);
-        command.args(["replica", "--log-level", "info", "--config"]).arg(config);
+        let mut command = match files {
+            None => Command::new(program),
+            Some(files) => {
+                let mut shell = Command::new("sh");
+                shell.args(["-c", &format!("ulimit -n {files}; exec \"$@\""), "sh"]).arg(program);
+                shell
+            }
+        };
+        let level = if output == Output::Log { "info" } else { "trace" };
+        command.args(["replica", "--log-level", level, "--config"]).arg(config);
         if rotten {
             command.args(["--misbehave", "rotten-memory"]);
         }
-        command.stdin(Stdio::null()).stdout(File::open("/dev/null")?).stderr(log);
+        let stderr = match output {
+            Output::Log => Stdio::from(log),
+            Output::Closed | Output::Unread => Stdio::piped(),
+            Output::Full => OpenOptions::new().write(true).open("/dev/full")?.into(),
+        };
+        command.stdin(Stdio::null()).stdout(File::open("/dev/null")?).stderr(stderr);
         command.env("RUST_BACKTRACE", "1");
         process.with_clock = library.is_some() || process.with_clock;
         if let Some(library) = library.map(Path::to_owned).or_else(|| {
@@ -382,7 +437,10 @@ impl Cluster {
         }
         // Ctrl-C in a terminal is for the harness.
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
-        process.child = Some(command.spawn().context("cannot start a replica")?);
+        let mut child = command.spawn().context("cannot start a replica")?;
+        // Dropped: nobody reads it from here on.
+        process.unread = child.stderr.take().filter(|_| output == Output::Unread);
+        process.child = Some(child);
         process.ended = None;
         process.may_end = may_end;
         process.rotten = rotten;

@@ -31,8 +31,14 @@ pub enum Kind {
     MemoryRot,
     /// The data directory is lost; the replica is replaced
     LostDisk,
-    /// The wall clock of a replica jumps by up to an hour, both ways
+    /// The wall clock of a replica jumps by up to eight hours, both ways
     ClockJump,
+    /// Nobody takes what a replica logs: its standard error is closed, full, or never read
+    Unheard,
+    /// A replica may have few files open
+    FewFiles,
+    /// Connections of nobody, from many addresses, to all replicas
+    Strangers,
     /// Bytes to and from a replica arrive late
     Delay,
     /// Parts of the stream stall as if a segment was lost and sent again
@@ -74,6 +80,8 @@ pub enum Need {
     Faketime,
     /// A build of perdura-lab with the feature `misbehave`
     TestBuild,
+    /// perdura-lab beside the program
+    Lab,
 }
 
 impl Kind {
@@ -110,6 +118,7 @@ impl Kind {
             Kind::FsyncError => Need::LoopDevice,
             Kind::ClockJump => Need::Faketime,
             Kind::MemoryRot => Need::TestBuild,
+            Kind::Strangers => Need::Lab,
             _ => Need::Nothing,
         }
     }

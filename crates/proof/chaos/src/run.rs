@@ -110,12 +110,16 @@ type LeftOut = Vec<(Kind, String)>;
 /// The kinds that were asked for and that this machine offers, and those that it does not.
 fn choose_kinds(options: &Options, make: Make, why: Option<&str>) -> Result<(Vec<Kind>, LeftOut)> {
     let asked = if options.only.is_empty() { Kind::all() } else { &options.only };
-    let lies = takes_lies(&lab_beside(&program(options)?));
+    let lab = lab_beside(&program(options)?);
+    let lies = takes_lies(&lab);
     let missing = |kind: Kind| match kind.need() {
         Need::OwnVolume if make == Make::Directory => why,
         Need::LoopDevice if make != Make::Ext4 => why,
         Need::Faketime if faketime().is_none() => {
             Some("libfaketime is not installed; scripts/chaos-setup does it")
+        }
+        Need::Lab if !lab.exists() => {
+            Some("there is no perdura-lab beside the program; `make misbehaving` makes one")
         }
         Need::TestBuild if !lies => Some(
             "there is no test build of perdura-lab beside the program; `make misbehaving` makes one",

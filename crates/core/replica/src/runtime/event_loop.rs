@@ -9,6 +9,7 @@ use super::courier::Courier;
 use super::digester::Digester;
 use super::http::{CheckpointBytes, Shared, Snapshot};
 use super::keeper::{self, Completion, Completions, Keeper};
+use super::metrics::Timings;
 use super::pace::{FlushWatch, Rhythm};
 use super::panicked;
 use super::reaper::Reaper;
@@ -67,6 +68,7 @@ pub(super) struct EventLoop<S> {
     in_memory: bool,
     complaints: Complaints,
     slowness: Slowness,
+    timings: Timings,
     checkpoints: CheckpointBytes,
     #[cfg(feature = "misbehave")]
     intercept: super::intercept::Intercept,
@@ -124,6 +126,7 @@ impl<S: Service> EventLoop<S> {
             in_memory,
             complaints: Complaints::default(),
             slowness: Slowness::default(),
+            timings: Timings::new(),
             checkpoints: CheckpointBytes::default(),
             #[cfg(feature = "misbehave")]
             intercept: super::intercept::Intercept::default(),
@@ -155,7 +158,8 @@ impl<S: Service> EventLoop<S> {
         let (watch, rhythm) = (FlushWatch::default(), Rhythm::default());
         let completions = &self.completions;
         let rate = self.config.checkpoint_bytes_per_s;
-        let keeper = Keeper::start(log, watch.clone(), completions.clone())?;
+        let keeper =
+            Keeper::start(log, watch.clone(), self.timings.flushes.clone(), completions.clone())?;
         let scrub = self.config.scrub_interval;
         let paces = (watch, rhythm.clone());
         let checkpointer =
@@ -394,6 +398,7 @@ impl<S: Service> EventLoop<S> {
         }
         self.flush_links();
         self.slowness.note("a round of the event loop", begun.elapsed());
+        self.timings.rounds.observe(begun.elapsed().as_secs_f64());
         // A change of the view is told at once.
         if now.monotonic_ms >= self.reported_ms + REPORT_MS || self.node.view() != self.view {
             self.reported_ms = now.monotonic_ms;
@@ -629,6 +634,7 @@ impl<S: Service> EventLoop<S> {
             repairs,
             stages,
             experiments,
+            timings: self.timings.clone(),
             lost_log_lines: self.config.lost_log_lines.load(Ordering::Relaxed),
             at,
         };

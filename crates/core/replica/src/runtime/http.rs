@@ -2,7 +2,8 @@
 //! event loop turns) and `/readyz` (the replica takes part). A thread of its own, so that a slow
 //! reader never holds up agreement; it sees copies only.
 
-use super::{RunError, metrics};
+use super::RunError;
+use super::metrics::{self, Timings};
 use crate::node::{
     CompanyReport, Difference, MemberReport, Report, Spent, Stage, State, offset_text,
 };
@@ -49,6 +50,7 @@ pub(super) struct Snapshot {
     pub experiments: Vec<String>,
     /// Lines of the log that were lost.
     pub lost_log_lines: u64,
+    pub timings: Timings,
     /// When it was made.
     pub at: Instant,
 }
@@ -300,6 +302,8 @@ fn status(snapshot: &Snapshot) -> String {
         "experiments": snapshot.experiments,
         "pid": std::process::id(),
         "version": env!("CARGO_PKG_VERSION"),
+        "protocol_version": perdura_transport::PROTOCOL_VERSION,
+        "disk_format": perdura_durability::FORMAT_VERSION,
     });
     if let Some(stages) = &snapshot.stages {
         let spent = |(stage, spent): &(Stage, Spent)| {
@@ -354,6 +358,7 @@ mod tests {
             stages,
             experiments,
             lost_log_lines: 0,
+            timings: Timings::new(),
             at,
         }
     }

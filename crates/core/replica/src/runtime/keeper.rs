@@ -11,6 +11,7 @@ use perdura_durability::{Log, LogError, Stored};
 use perdura_protocol::configuration::Durability;
 use perdura_protocol::message::Decision;
 use perdura_protocol::{Digest, Record, ReplicaId, Slot, limits};
+use prometheus::Histogram;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -136,10 +137,12 @@ impl Keeper {
     pub fn start(
         log: Log<DataDisk>,
         watch: FlushWatch,
+        flushes: Histogram,
         completions: Completions,
     ) -> std::io::Result<Keeper> {
         let (jobs, queue) = sync_channel(QUEUE);
-        let work = move |completions: &Completions| keep(log, &watch, &queue, completions);
+        let work =
+            move |completions: &Completions| keep(log, (&watch, &flushes), &queue, completions);
         let thread = worker::spawn("keeper", completions, work)?;
         Ok(Keeper { jobs: Some(jobs), thread })
     }
@@ -171,7 +174,7 @@ impl Keeper {
 
 fn keep(
     mut log: Log<DataDisk>,
-    watch: &FlushWatch,
+    (watch, flushes): (&FlushWatch, &Histogram),
     queue: &Receiver<Job>,
     completions: &Completions,
 ) -> Log<DataDisk> {
@@ -206,6 +209,7 @@ fn keep(
             watch.end(Instant::now());
             let took = begun.elapsed();
             group.note(bytes, took);
+            flushes.observe(took.as_secs_f64());
             slow.note("an append to the log", took);
             records.clear();
             if outcome.is_ok() {

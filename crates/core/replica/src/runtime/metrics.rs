@@ -3,8 +3,69 @@
 use super::http::Snapshot;
 use crate::node::{CompanyReport, Spent, Stage};
 use prometheus::{
-    Encoder, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+    Encoder, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry, TextEncoder,
 };
+
+/// How long things took since the process started, seconds.
+#[derive(Clone, Debug)]
+pub(super) struct Timings {
+    /// A write and a flush of the log.
+    pub flushes: Histogram,
+    /// A round of the event loop, without waiting.
+    pub rounds: Histogram,
+}
+
+impl Timings {
+    pub fn new() -> Timings {
+        // From 50 us to 26 s.
+        let buckets = prometheus::exponential_buckets(0.000_05, 2.0, 20).unwrap_or_default();
+        let histogram = |name: &str, help: &str| {
+            let options = HistogramOpts::new(name, help).buckets(buckets.clone());
+            Histogram::with_opts(options).expect("its name and its buckets are in order")
+        };
+        Timings {
+            flushes: histogram("perdura_flush_seconds", "A write and a flush of the log."),
+            rounds: histogram(
+                "perdura_round_seconds",
+                "A round of the event loop, without waiting.",
+            ),
+        }
+    }
+}
+
+/// What the system knows of this process, under the names that all exporters give it.
+fn add_process(registry: &Registry) -> prometheus::Result<()> {
+    if let Some(bytes) = resident_bytes() {
+        add(registry, "process_resident_memory_bytes", "Resident memory.", bytes, false)?;
+    }
+    if let Ok(open) = std::fs::read_dir("/proc/self/fd") {
+        // Less the one by which they are counted.
+        let open = (open.count() as u64).saturating_sub(1);
+        add(registry, "process_open_fds", "Open file descriptors.", open, false)?;
+    }
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let limit = limit.unwrap_or(u64::MAX);
+    add(registry, "process_max_fds", "File descriptors that it may have open.", limit, false)
+}
+
+fn resident_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = text.split_whitespace().nth(1)?.parse().ok()?;
+    Some(pages * rustix::param::page_size() as u64)
+}
+
+/// Which program it is, and what it writes and speaks.
+fn add_versions(registry: &Registry) -> prometheus::Result<()> {
+    let labels = ["version", "protocol", "disk_format"];
+    let help =
+        "1; versions of the program, of the protocol between processes, and of files on disk.";
+    let info = IntGaugeVec::new(Opts::new("perdura_info", help), &labels)?;
+    let protocol = perdura_transport::PROTOCOL_VERSION.to_string();
+    let format = perdura_durability::FORMAT_VERSION.to_string();
+    info.with_label_values(&[env!("CARGO_PKG_VERSION"), &protocol, &format]).set(1);
+    registry.register(Box::new(info))
+}
 
 fn add(
     registry: &Registry,
@@ -236,6 +297,10 @@ pub(super) fn text(snapshot: &Snapshot) -> prometheus::Result<Vec<u8>> {
         ),
     ];
     add_members(&registry, company)?;
+    add_process(&registry)?;
+    add_versions(&registry)?;
+    registry.register(Box::new(snapshot.timings.flushes.clone()))?;
+    registry.register(Box::new(snapshot.timings.rounds.clone()))?;
     for (name, help, value) in gauges {
         add(&registry, name, help, value, false)?;
     }

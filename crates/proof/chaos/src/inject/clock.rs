@@ -8,8 +8,11 @@ use anyhow::{Context, Result};
 use perdura_adversary::Random;
 use std::time::Duration;
 
-/// Jumps in milliseconds: within `max_skew_ms`, beyond it, a minute, an hour.
-const JUMPS_MS: [i64; 5] = [200, 900, 5_000, 60_000, 3_600_000];
+/// Jumps in milliseconds: within `max_skew_ms`, beyond it, a minute, an hour, a working day.
+const JUMPS_MS: [i64; 6] = [200, 900, 5_000, 60_000, 3_600_000, 28_800_000];
+
+/// Those of a minute at most.
+const SHORT_JUMPS: usize = 4;
 
 /// A log line shows a jump at least this large for certain.
 const VISIBLE_MS: i64 = 60_000;
@@ -21,7 +24,7 @@ const NOTICED: Duration = Duration::from_millis(1_100);
 /// until the others have caught up with it: after an hour nothing would be left to judge.
 fn jumps(scene: &Scene) -> &'static [i64] {
     let is_followed = scene.cluster.faults.r() == 0 && scene.service == Service::Tuples;
-    &JUMPS_MS[..JUMPS_MS.len() - usize::from(is_followed)]
+    if is_followed { &JUMPS_MS[..SHORT_JUMPS] } else { &JUMPS_MS }
 }
 
 fn drawn(jumps: &[i64], random: &mut Random) -> i64 {

@@ -8,6 +8,7 @@ mod memory;
 mod network;
 mod process;
 mod rot;
+mod surroundings;
 
 pub use memory::{DAMAGED, FLIP};
 
@@ -88,6 +89,9 @@ impl Scene {
             Kind::MemoryRot => memory::rot(self, victim),
             Kind::LostDisk => disk::lost(self, victim),
             Kind::ClockJump => clock::jump(self, victim, random),
+            Kind::Unheard => surroundings::unheard(self, victim, random),
+            Kind::FewFiles => surroundings::few_files(self, victim, random),
+            Kind::Strangers => surroundings::strangers(self, random),
             Kind::Delay
             | Kind::Loss
             | Kind::Throttle
