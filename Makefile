@@ -1,6 +1,6 @@
 # `make dev` brings up a local four-replica Byzantine cluster, `make test` runs all tests.
 CARGO ?= cargo
-DIR ?= perdura-data
+DIR ?= perdura-dev
 # Tests draw from the commit, so that a rerun repeats them.
 export PERDURA_SEED ?= $(shell printf '%d' 0x$$(git rev-parse --short=7 HEAD 2> /dev/null || echo 1))
 

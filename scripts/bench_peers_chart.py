@@ -11,6 +11,7 @@ TEXT, FAINT = "#222222", "#767676"
 COLOURS = {"crash": "#1b6ca8", "byzantine": "#0b3c5d"}
 PEER = "#b0b7bd"
 NOTE_CHARS = 170  # of a line below the bars
+UNDER_CHARS = 155  # of a line below the title
 PANELS = [
     ("writes_s", "writes a second", lambda row: f"{row['writes_s']:,.0f} (×{times(row['ratio'])})"),
     ("p50_us", "median latency, ms", lambda row: f"{row['p50_us'] / 1000:.2f}"),
@@ -60,18 +61,20 @@ def notes_of(report):
 def draw(report):
     """The picture as SVG, from the report that is written as JSON."""
     load = report["workload"]
-    parts, top = [], 62
+    done = report["rounds_done"]
+    rounds = f"Medians of {done} interleaved rounds" if done > 1 else "One round"
+    under = (f"{rounds} of {load['seconds']:g} s, each client connected as it does best. × is against {basis(report['against'])}, "
+             "within a round. CPU is that of all server processes.")
+    under = textwrap.wrap(under, UNDER_CHARS)
+    parts, top = [], 46 + 16 * len(under)
     for callers in load["callers"]:
         rows = [row for row in report["medians"] if row["callers"] == callers]
         parts += group(rows, callers, top + 30)
         top += 30 + HEAD + len(rows) * STEP + 8
     title = f"Durable writes of {load['value_size']} B, everything on one machine with {report['machine']['processors']} processors"
-    done = report["rounds_done"]
-    rounds = f"Medians of {done} interleaved rounds" if done > 1 else "One round"
-    under = (f"{rounds} of {load['seconds']:g} s, each client connected as it does best. × is against {basis(report['against'])}, "
-             "within a round. CPU is that of all server processes.")
     notes = [line for note in notes_of(report) for line in textwrap.wrap(note, NOTE_CHARS)]
-    parts += [text(MARGIN, 34, title, size=17, weight="bold"), text(MARGIN, 56, under, colour=FAINT)]
+    parts.append(text(MARGIN, 34, title, size=17, weight="bold"))
+    parts += [text(MARGIN, 56 + 16 * i, line, colour=FAINT) for i, line in enumerate(under)]
     parts += [text(MARGIN, top + 24 + 18 * i, note, size=11, colour=FAINT) for i, note in enumerate(notes)]
     width = MARGIN + LABELS + len(PANELS) * PANEL + (len(PANELS) - 1) * GAP + MARGIN
     height = top + 24 + 18 * len(notes) + 6

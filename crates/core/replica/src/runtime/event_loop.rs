@@ -345,14 +345,9 @@ impl<S: Service> EventLoop<S> {
         }
         for event in events.drain(..) {
             let input = match event {
-                HubEvent::LinkUp { peer } => {
-                    note_link(peer, "up", "");
-                    Input::LinkUp(node_peer(peer))
-                }
-                HubEvent::LinkDown { peer, reason } => {
-                    note_link(peer, "down", &reason.to_string());
-                    Input::LinkDown(node_peer(peer))
-                }
+                // The hub has told of it.
+                HubEvent::LinkUp { peer } => Input::LinkUp(node_peer(peer)),
+                HubEvent::LinkDown { peer, .. } => Input::LinkDown(node_peer(peer)),
                 HubEvent::Message { peer, message } => {
                     Input::Message { peer: node_peer(peer), bytes: message }
                 }
@@ -682,15 +677,6 @@ impl<S: Service> Admission for Door<'_, S> {
 
     fn holds_back(&self, peer: &LinkPeer) -> bool {
         self.node.holds_back(node_peer(*peer))
-    }
-}
-
-fn note_link(peer: LinkPeer, change: &str, reason: &str) {
-    match peer {
-        LinkPeer::Replica(id) => tracing::info!(replica = %id, "link {change} {reason}"),
-        LinkPeer::Client { connection, .. } => {
-            tracing::debug!(connection, "client {change} {reason}");
-        }
     }
 }
 
