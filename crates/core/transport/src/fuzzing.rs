@@ -3,9 +3,10 @@
 use crate::bounds::Bounds;
 use crate::framing::take_message;
 use crate::hello::{AnyHello, HelloError};
-use crate::sealed::pair;
+use crate::sealed::{KEY_TIME, pair};
 use bytes::{Bytes, BytesMut};
 use perdura_protocol::Encode;
+use std::time::Instant;
 
 /// Decodes a hello; gives its encoding without what was passed over, if it is of this version.
 ///
@@ -27,7 +28,8 @@ pub fn message(inbound: &mut BytesMut, limit: usize) -> Result<Option<Bytes>, St
 }
 
 /// The messages, of at most `limit` bytes, of a stream that comes in records of `record` bytes, read
-/// in parts of `step` bytes at most; and whether it ended in an error. `held` is told what is buffered.
+/// in parts of `step` bytes at most; and whether it ended in an error. The keys change with each third record. `held` is
+/// told what is buffered.
 ///
 /// # Panics
 /// When a record is not what was sealed.
@@ -38,8 +40,10 @@ pub fn records(
     mut held: impl FnMut(usize),
 ) -> (Vec<Bytes>, bool) {
     let (mut sealer, mut opener) = pair().expect("the key has its length");
-    for part in stream.chunks(record) {
-        sealer.seal_bytes(part).expect("records are short");
+    let begun = Instant::now();
+    for (index, part) in stream.chunks(record).enumerate() {
+        let now = begun + KEY_TIME / 3 * index as u32;
+        sealer.seal_bytes(part, now).expect("records are short");
     }
     let bounds = Bounds { receive_bytes: limit, ..Bounds::CLIENT_AT_REPLICA };
     let (mut found, mut wire) = (Vec::new(), sealer.pending());

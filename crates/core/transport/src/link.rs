@@ -29,6 +29,7 @@ use rustls::Connection;
 use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
+use std::time::Instant;
 
 /// Bytes that are read at once before a link is up.
 const HANDSHAKE_READ_BYTES: usize = 4096;
@@ -230,6 +231,10 @@ impl Link {
         }
         self.records = Some(Box::new(ends));
         self.stage = Stage::Up;
+        if self.handshake.dials && !self.handshake.wants_write() {
+            // Nothing more is said in TLS, which could export the first secrets again.
+            self.handshake.tls = None;
+        }
         let early = std::mem::take(&mut self.early);
         self.feed(&early)
     }
@@ -395,9 +400,18 @@ impl Link {
     /// # Errors
     /// As the socket's.
     pub fn write_to(&mut self, socket: &mut impl Write) -> io::Result<Drained> {
+        self.write_at(Instant::now(), socket)
+    }
+
+    /// As [`Link::write_to`], for who knows the time: by it the link takes other keys.
+    pub(crate) fn write_at(
+        &mut self,
+        now: Instant,
+        socket: &mut impl Write,
+    ) -> io::Result<Drained> {
         while self.handshake.write_to(socket)? == Drained::Yes {
             let may_say = self.may_say_in_tls();
-            let Some(tls) = &mut self.handshake.tls else { return self.write_records(socket) };
+            let Some(tls) = &mut self.handshake.tls else { return self.write_records(now, socket) };
             if self.records.is_some() && self.handshake.outbound.is_none() {
                 self.handshake.tls = None;
             } else if std::mem::take(&mut self.closing) && may_say {
@@ -415,7 +429,7 @@ impl Link {
         !(self.handshake.dials && self.handshake.outbound.is_none())
     }
 
-    fn write_records(&mut self, socket: &mut impl Write) -> io::Result<Drained> {
+    fn write_records(&mut self, now: Instant, socket: &mut impl Write) -> io::Result<Drained> {
         loop {
             let Some(records) = &mut self.records else { return Ok(Drained::Yes) };
             let sealer = &mut records.0;
@@ -432,11 +446,11 @@ impl Link {
             }
             if self.queued_bytes > 0 {
                 let (front, queued) = (self.front_taken, self.queued_bytes);
-                let sealed = sealer.seal(&self.queue, front, queued, CIPHERTEXT_BYTES);
+                let sealed = sealer.seal(&self.queue, front, queued, CIPHERTEXT_BYTES, now);
                 let taken = sealed.map_err(io::Error::other)?;
                 self.drop_taken(taken);
             } else if std::mem::take(&mut self.closing) {
-                sealer.close().map_err(io::Error::other)?;
+                sealer.close(now).map_err(io::Error::other)?;
             } else {
                 return Ok(Drained::Yes);
             }

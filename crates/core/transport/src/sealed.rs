@@ -1,14 +1,16 @@
 //! Records on a link that is up: authenticated encryption of a stream of bytes, without copies.
 //!
 //! TLS 1.3 proves who is at the other end, and carries the hello and its answer. From there on its keys go
-//! on, but not its records: the library that makes those copies what it receives three times. The keys are
-//! exported from the handshake (RFC 8446, section 7.5), one for each direction, for the cipher that TLS has
-//! agreed on. `docs/decisions/0012-records-after-tls.md` weighs that.
+//! on, but not its records: the library that makes those copies what it receives three times. The keys come
+//! from what TLS exports of the handshake (RFC 8446, section 7.5), apart for each direction, for the cipher that
+//! TLS has agreed on (`keys`). `docs/decisions/0012-records-after-tls.md` weighs that.
 //!
 //! A record is a `u32` length, little-endian, of its plaintext, from 1 to [`RECORD_BYTES`]; the ciphertext, as
-//! long; and a tag of 16 bytes. The length is authenticated with it. The nonce is the record's number under its key,
-//! from 0. A record without plaintext says that nothing more comes. After [`REKEY_RECORDS`] or [`REKEY_BYTES`], whichever comes first, both ends go to the
-//! next key, which tells nothing of the one before.
+//! long; and a tag of 16 bytes. The length is authenticated with it. Two records have no plaintext: of length 0, nothing more comes;
+//! with [`NEXT_KEY`] in place of a length, what follows is under the next key. That is TLS's
+//! KeyUpdate (RFC 8446, section 4.6.3), and like it the last record under its key, so that nothing is done on an
+//! unproven word. Who seals says it when as much as may be is sealed under a key, or for as long; who opens holds
+//! it to the former.
 //!
 //! What arrives is read into one buffer, and decrypted towards its front, so that what the records
 //! held stands there in one piece, and a large message is given out with the buffer, not copied.
@@ -17,10 +19,16 @@ use crate::bounds::{Bounds, COPIED_MESSAGE_BYTES};
 use crate::error::Misbehaviour;
 use crate::framing::LENGTH_BYTES;
 use bytes::Bytes;
-use ring::aead::{AES_128_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
+use keys::{Key, Secret};
+use ring::aead::{AES_128_GCM, Algorithm, CHACHA20_POLY1305};
 use rustls::{CipherSuite, Connection};
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::time::Instant;
+
+mod keys;
+
+pub(crate) use keys::KEY_TIME;
 
 /// Largest plaintext of a record. A receiver can begin to decrypt what it holds whole; beyond this nothing is saved.
 pub(crate) const RECORD_BYTES: usize = 64 * 1024;
@@ -30,49 +38,15 @@ const HEADER_BYTES: usize = 4;
 const TAG_BYTES: usize = 16;
 const RECORD_OVERHEAD: usize = HEADER_BYTES + TAG_BYTES;
 
-/// Records and bytes under one key. AES-GCM is far from its limits there: TLS 1.3 allows 2^24.5 records of
-/// 2^14 bytes (RFC 8446, section 5.5).
-const REKEY_RECORDS: u64 = 1 << 20;
-const REKEY_BYTES: u64 = 1 << 34;
+/// In place of a length: behind this record, which has no plaintext, the sender's next key is in force.
+const NEXT_KEY: u32 = 1 << 31;
 
-/// The label of RFC 8446's exporter, and the context of the key after a key.
-const EXPORTER: &[u8] = b"EXPORTER-perdura-link-3";
-const NEXT_KEY: &str = "perdura 2026-11 link: the next key of a direction";
+/// Changing a key costs its receiver about as much as so many small records.
+const NEXT_KEY_RECORDS: usize = 8;
 
-/// A direction's key, and how much of it is used.
-struct Key {
-    algorithm: &'static Algorithm,
-    secret: [u8; 32],
-    aead: LessSafeKey,
-    records: u64,
-    bytes: u64,
-}
-
-impl std::fmt::Debug for Key {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Key({} records)", self.records)
-    }
-}
-
-impl Key {
-    fn new(algorithm: &'static Algorithm, secret: [u8; 32]) -> Result<Key, String> {
-        let unbound = UnboundKey::new(algorithm, &secret[..algorithm.key_len()])
-            .map_err(|_| "a key of the wrong length".to_owned())?;
-        Ok(Key { algorithm, secret, aead: LessSafeKey::new(unbound), records: 0, bytes: 0 })
-    }
-
-    /// The nonce of the next record, of so many bytes; with a new key when it is time.
-    fn next(&mut self, bytes: usize) -> Result<Nonce, String> {
-        if self.records >= REKEY_RECORDS || self.bytes >= REKEY_BYTES {
-            *self = Key::new(self.algorithm, blake3::derive_key(NEXT_KEY, &self.secret))?;
-        }
-        let mut nonce = [0; 12];
-        nonce[4..].copy_from_slice(&self.records.to_be_bytes());
-        self.records += 1;
-        self.bytes += bytes as u64;
-        Ok(Nonce::assume_unique_for_key(nonce))
-    }
-}
+/// The labels of the secrets that TLS's exporter gives, of the dialler's records and of the acceptor's.
+const DIALLER_LABEL: &[u8] = b"EXPORTER-perdura-link-4-dialler";
+const ACCEPTOR_LABEL: &[u8] = b"EXPORTER-perdura-link-4-acceptor";
 
 /// Both directions' ends, of the dialler or of the acceptor, after the handshake.
 pub(crate) fn ends(tls: &Connection, dialler: bool) -> Result<(Sealer, Opener), String> {
@@ -82,15 +56,13 @@ pub(crate) fn ends(tls: &Connection, dialler: bool) -> Result<(Sealer, Opener), 
         Some(CipherSuite::TLS13_CHACHA20_POLY1305_SHA256) => &CHACHA20_POLY1305,
         other => return Err(format!("no records for the cipher {other:?}")),
     };
-    let secrets = tls
-        .export_keying_material([0; 64], EXPORTER, None)
-        .map_err(|error| format!("TLS gives no keys: {error}"))?;
-    let half = |at: usize| -> Result<Key, String> {
-        let mut secret = [0; 32];
-        secret.copy_from_slice(&secrets[at..at + 32]);
-        Key::new(algorithm, secret)
+    let first = |label: &[u8]| -> Result<Key, String> {
+        let mut secret = Secret::default();
+        tls.export_keying_material(&mut secret[..], label, None)
+            .map_err(|error| format!("TLS gives no keys: {error}"))?;
+        Key::first(algorithm, &secret)
     };
-    let (from_dialler, from_acceptor) = (half(0)?, half(32)?);
+    let (from_dialler, from_acceptor) = (first(DIALLER_LABEL)?, first(ACCEPTOR_LABEL)?);
     let (sends, receives) =
         if dialler { (from_dialler, from_acceptor) } else { (from_acceptor, from_dialler) };
     Ok((Sealer::new(sends), Opener::new(receives)))
@@ -102,7 +74,7 @@ pub(crate) fn pair() -> Result<(Sealer, Opener), String> {
 }
 
 fn pair_of(algorithm: &'static Algorithm) -> Result<(Sealer, Opener), String> {
-    let key = || Key::new(algorithm, [7; 32]);
+    let key = || Key::first(algorithm, &Secret::new([7; 32]));
     Ok((Sealer::new(key()?), Opener::new(key()?)))
 }
 
@@ -146,6 +118,7 @@ impl Sealer {
         mut front: usize,
         queued: usize,
         most: usize,
+        now: Instant,
     ) -> Result<usize, String> {
         let mut messages = queue.iter();
         let mut message = messages.next();
@@ -153,9 +126,7 @@ impl Sealer {
         let size = queued.min(most.saturating_add(RECORD_BYTES));
         self.out.reserve(size + (size / RECORD_BYTES + 1) * RECORD_OVERHEAD);
         while message.is_some() && total < most {
-            let begins = self.out.len();
-            let body = begins + HEADER_BYTES;
-            self.out.resize(body, 0);
+            let body = self.begin(now)?;
             while let Some(bytes) = message
                 && self.out.len() - body < RECORD_BYTES
             {
@@ -177,38 +148,49 @@ impl Sealer {
                     (message, front) = (messages.next(), 0);
                 }
             }
-            total += self.out.len() - body;
-            self.finish(begins)?;
+            let length = self.out.len() - body;
+            total += length;
+            self.finish(body, length as u32, now)?;
         }
         Ok(total)
     }
 
     /// Says that nothing more comes.
-    pub fn close(&mut self) -> Result<(), String> {
-        self.seal_bytes(&[])
+    pub fn close(&mut self, now: Instant) -> Result<(), String> {
+        self.seal_bytes(&[], now)
     }
 
     /// A record of these bytes, whatever they are.
-    pub fn seal_bytes(&mut self, bytes: &[u8]) -> Result<(), String> {
-        let begins = self.out.len();
-        self.out.resize(begins + HEADER_BYTES, 0);
+    pub fn seal_bytes(&mut self, bytes: &[u8], now: Instant) -> Result<(), String> {
+        let body = self.begin(now)?;
         self.out.extend_from_slice(bytes);
-        self.finish(begins)
+        self.finish(body, bytes.len() as u32, now)
     }
 
-    /// Encrypts the record that begins there, with what is behind it.
-    fn finish(&mut self, begins: usize) -> Result<(), String> {
-        let length = self.out.len() - begins - HEADER_BYTES;
-        let nonce = self.key.next(length)?;
-        let (header, body) = self.out[begins..].split_at_mut(HEADER_BYTES);
-        header.copy_from_slice(&(length as u32).to_le_bytes());
-        let sealed = self.key.aead.seal_in_place_separate_tag(nonce, Aad::from(&*header), body);
-        let Ok(tag) = sealed else {
-            // What is not encrypted does not leave.
-            self.out.truncate(begins);
-            return Err("a record is too long".to_owned());
-        };
-        self.out.extend_from_slice(tag.as_ref());
+    /// Makes room for the header of a record, under another key if it is time; gives where its plaintext goes.
+    fn begin(&mut self, now: Instant) -> Result<usize, String> {
+        if self.key.is_due(now) {
+            self.out.resize(self.out.len() + HEADER_BYTES, 0);
+            self.finish(self.out.len(), NEXT_KEY, now)?;
+            self.key.renew()?;
+        }
+        self.out.resize(self.out.len() + HEADER_BYTES, 0);
+        Ok(self.out.len())
+    }
+
+    /// Encrypts the record whose plaintext begins there, under this header.
+    fn finish(&mut self, body: usize, header: u32, now: Instant) -> Result<(), String> {
+        let begins = body - HEADER_BYTES;
+        let (place, body) = self.out[begins..].split_at_mut(HEADER_BYTES);
+        place.copy_from_slice(&header.to_le_bytes());
+        match self.key.seal(place, body, now) {
+            Ok(tag) => self.out.extend_from_slice(tag.as_ref()),
+            Err(text) => {
+                // What is not encrypted does not leave.
+                self.out.truncate(begins);
+                return Err(text);
+            }
+        }
         Ok(())
     }
 }
@@ -317,7 +299,10 @@ impl Opener {
             && let Some(header) = self.buffer[self.sealed..].first_chunk::<HEADER_BYTES>()
         {
             let header = *header;
-            let length = u32::from_le_bytes(header) as usize;
+            let (length, renews) = match u32::from_le_bytes(header) {
+                NEXT_KEY => (0, true),
+                length => (length as usize, false),
+            };
             if length > RECORD_BYTES {
                 return Err(format!(
                     "a record of {length} bytes, at most {RECORD_BYTES} are allowed"
@@ -327,17 +312,23 @@ impl Opener {
             if self.buffer.len() < end {
                 return Ok(());
             }
-            let nonce = self.key.next(length)?;
+            if renews && self.key.records == 0 {
+                return Err("a key is replaced under which nothing came".to_owned());
+            }
+            if !renews && self.key.is_used_up() {
+                return Err("more came under a key than may".to_owned());
+            }
             let place = &mut self.buffer[self.plain.end..end];
             let ciphertext = self.sealed + HEADER_BYTES - self.plain.end..;
-            self.key
-                .aead
-                .open_within(nonce, Aad::from(header), place, ciphertext)
-                .map_err(|_| "a record is not genuine".to_owned())?;
+            self.key.open(&header, length, place, ciphertext)?;
             self.plain.end += length;
             self.sealed = end;
             self.records += 1;
-            self.ended = length == 0;
+            if renews {
+                self.key.renew()?;
+                self.records += NEXT_KEY_RECORDS;
+            }
+            self.ended = length == 0 && !renews;
         }
         if self.sealed == self.buffer.len() || self.ended {
             self.buffer.truncate(self.plain.end);

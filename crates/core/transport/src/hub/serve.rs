@@ -395,7 +395,7 @@ impl Hub {
     pub(super) fn write(&mut self, place: usize) {
         let Some(connection) = self.connections.get_mut(place) else { return };
         let mut socket = Counted { stream: &mut connection.stream, bytes: 0, calls: 0 };
-        let outcome = connection.link.write_to(&mut socket);
+        let outcome = connection.link.write_at(self.now, &mut socket);
         self.stats.sent_bytes += socket.bytes;
         self.stats.writes += socket.calls;
         self.account(place);
@@ -420,7 +420,7 @@ impl Hub {
         if connection.connected {
             // An alert, a refusal or a last message: best effort, the connection ends anyway.
             connection.link.close();
-            let _ = connection.link.write_to(&mut connection.stream);
+            let _ = connection.link.write_at(self.now, &mut connection.stream);
         }
         let _ = self.poll.registry().deregister(&mut connection.stream);
         let address = connection.address;

@@ -107,6 +107,42 @@ fn messages_of_any_size_in_pieces_of_any_size_arrive_in_order() {
     }
 }
 
+/// In both directions: a change of keys is a record of 20 bytes before what is sent.
+#[test]
+fn a_link_takes_other_keys_after_an_hour() {
+    let (mut dialler, mut acceptor) = up();
+    let begun = std::time::Instant::now();
+    let message = Bytes::from_static(b"0123456789");
+    for (minutes, bytes) in [(0, 34), (59, 34), (61, 54), (62, 34), (300, 54)] {
+        let now = begun + std::time::Duration::from_secs(60 * minutes);
+        for _ in 0..2 {
+            dialler.queue(message.clone()).unwrap();
+            let mut wire = Vec::new();
+            assert_eq!(dialler.write_at(now, &mut wire).unwrap(), Drained::Yes);
+            assert_eq!(wire.len(), bytes, "{minutes}");
+            acceptor.feed(&wire).unwrap();
+            let received = acceptor.next_received().unwrap();
+            assert_eq!(received, Some(Received::Message(message.clone())));
+            // And the other way.
+            std::mem::swap(&mut dialler, &mut acceptor);
+        }
+    }
+}
+
+#[test]
+fn who_is_welcome_keeps_nothing_of_tls() {
+    let (mut dialler, mut acceptor) = pair(key(2).public());
+    while !acceptor.is_up() {
+        let received = carry(&mut dialler, &mut acceptor, 1000).unwrap();
+        if matches!(received[..], [Received::Hello(..)]) {
+            acceptor.welcome(Bounds::CLIENT_AT_REPLICA, None).unwrap();
+        }
+        carry(&mut acceptor, &mut dialler, 1000).unwrap();
+    }
+    // Though it has nothing to say yet.
+    assert!(dialler.is_up() && dialler.handshake.tls.is_none());
+}
+
 #[test]
 fn small_messages_share_a_record_and_a_write() {
     let (mut dialler, _acceptor) = up();
