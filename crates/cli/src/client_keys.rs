@@ -106,8 +106,14 @@ fn check_name(name: &str) -> Result<()> {
 fn register(name: &str, key: PublicKey, how: &How) -> Result<()> {
     check_name(name)?;
     let cluster = load(&how.cluster)?;
-    administer(&cluster, how, AdminCommand::AddClient { name: name.to_owned(), key })
-        .with_context(|| format!("client {name} may not be registered; run the command again"))?;
+    let command = AdminCommand::AddClient { name: name.to_owned(), key };
+    administer(&cluster, how, command).map_err(|error| {
+        let said = match is_contradiction(&error) {
+            true => format!("client {name} is not registered"),
+            false => format!("client {name} may not be registered; run the command again"),
+        };
+        error.context(said)
+    })?;
     say!("client {name} is registered with the public key {key}");
     Ok(())
 }

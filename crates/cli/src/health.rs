@@ -6,6 +6,7 @@ use clap::Args;
 use perdura::Cluster;
 use perdura::config::KeyFile;
 use perdura::health::{Health, RollCall};
+use perdura::protocol::text::Printable;
 use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -40,7 +41,11 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     } else {
         writeln!(out, "{health}")?;
         for (id, why) in roll.missing() {
-            writeln!(out, "replica {id} does not take part: {why}")?;
+            writeln!(out, "replica {id} does not take part: {}", Printable(&why))?;
+        }
+        for (id, certifiable) in roll.differing() {
+            let more = if certifiable { "" } else { ", and none of them can be certified" };
+            writeln!(out, "replica {id} holds different signed states{more}: see its log")?;
         }
     }
     Ok(exit_code(health))
@@ -67,6 +72,8 @@ pub fn ask(cluster: &Cluster, key: &KeyFile, timeout: Duration) -> Result<RollCa
 }
 
 fn json(roll: &RollCall) -> serde_json::Value {
+    let missing = roll.missing();
+    let why = |id| missing.iter().find(|(other, _)| *other == id).map(|(_, why)| why.clone());
     let replicas = roll.attendance().iter().map(|one| {
         let vitals = one.vitals.as_ref();
         serde_json::json!({
@@ -77,7 +84,8 @@ fn json(roll: &RollCall) -> serde_json::Value {
             "decided": vitals.map(|vitals| vitals.decided.0),
             "flush_ms": vitals.map(|vitals| vitals.flush_ms),
             "version": vitals.map(|vitals| vitals.program.as_str()),
-            "error": one.failure.as_ref().filter(|_| vitals.is_none()),
+            "states_differ": vitals.is_some_and(|vitals| vitals.differing.is_some()),
+            "why_not": why(one.id),
         })
     });
     serde_json::json!({

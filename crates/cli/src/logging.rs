@@ -5,6 +5,7 @@
 //! the queue while nobody reads is written when somebody does.
 
 use crate::process::LogLevel;
+use perdura::protocol::text::Printable;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -163,9 +164,9 @@ pub fn start(level: LogLevel) -> io::Result<Logging> {
         let backtrace = std::backtrace::Backtrace::capture();
         match backtrace.status() {
             std::backtrace::BacktraceStatus::Captured => {
-                tracing::error!("thread {name:?} {panic}\n{backtrace}");
+                tracing::error!("thread {name:?} {}\n{backtrace}", Printable(&panic.to_string()));
             }
-            _ => tracing::error!("thread {name:?} {panic}"),
+            _ => tracing::error!("thread {name:?} {}", Printable(&panic.to_string())),
         }
     }));
     Ok(Logging { queue })

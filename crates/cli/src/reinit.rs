@@ -120,11 +120,22 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 fn look_first(arguments: &Arguments, cluster: &Cluster, id: ReplicaId) -> Result<()> {
     let key = administrator(&arguments.cluster, cluster)?;
     let begun = Instant::now();
+    let mut told = false;
     let replacement = loop {
         let roll = health::ask(cluster, &key, arguments.timeout.min(ASK))?;
         let replacement = roll.replacing(id);
         if replacement.is_safe() || begun.elapsed() > arguments.timeout.min(START) {
             break replacement;
+        }
+        if !told {
+            let missing: Vec<String> =
+                replacement.missing.iter().map(|(id, _)| id.to_string()).collect();
+            say!(
+                "waiting up to {} s for replica {} to take part",
+                START.as_secs(),
+                missing.join(", ")
+            );
+            told = true;
         }
         std::thread::sleep(Duration::from_millis(200));
     };
@@ -135,12 +146,12 @@ fn look_first(arguments: &Arguments, cluster: &Cluster, id: ReplicaId) -> Result
         let others = others.join(", ");
         if !arguments.force {
             bail!(
-                "replica {id} is not replaced, and nothing was changed: too few others take part. Start or mend replica \
-                 {others} first. With --force it is replaced all the same: then nothing is ordered until {others} is back, \
-                 and if it does not come back the data is lost"
+                "replica {id} is not replaced, and this changed nothing: the group would not go on. Start or mend replica \
+                 {others} first. With --force it is replaced all the same: then nothing is ordered before enough of them are \
+                 back, and if they do not come back the data is lost"
             );
         }
-        say!("--force: nothing will be ordered until replica {others} is back");
+        say!("--force: nothing will be ordered before enough of replica {others} are back");
     }
     if replacement.answers && !arguments.yes && !arguments.dry_run && !confirmed(id)? {
         bail!(

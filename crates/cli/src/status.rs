@@ -23,6 +23,9 @@ use std::time::{Duration, Instant};
 /// The answer is there after this time, whoever has answered by then.
 const PATIENCE: Duration = Duration::from_millis(1500);
 
+/// Without slow disks or links.
+const USUAL_TIMEOUT_MS: u64 = 1_000;
+
 /// A clock that is off by more is told of.
 const NOTABLE_MS: u64 = 250;
 
@@ -74,15 +77,30 @@ pub struct Report {
     pub boundary: Option<Point>,
     /// active, waiting, recovering, repairing, diverged, stopped, or stalled: its event loop stands still.
     pub state: String,
-    /// Why no clients should be sent to it; none if they should.
+    /// Whether clients should be sent to it.
+    #[serde(default)]
+    pub ready: bool,
+    /// Why not, if they should not.
     #[serde(default)]
     pub why_not_ready: Option<String>,
+    /// How long a request may make no progress before the leader is suspected, milliseconds.
+    #[serde(default)]
+    pub request_timeout_ms: Option<u64>,
+    /// Of its program.
+    #[serde(default)]
+    pub version: Option<String>,
+    /// Of the protocol that it speaks.
+    #[serde(default)]
+    pub protocol_version: Option<u32>,
+    /// Of the files that it writes.
+    #[serde(default)]
+    pub disk_format: Option<u32>,
     /// What it sees of the others.
     #[serde(default)]
     pub members: Vec<Member>,
     /// States that replicas signed and that differ.
     #[serde(default)]
-    pub differing_states: Option<serde_json::Value>,
+    pub differing_states: Option<Differing>,
     /// What makes it slower on purpose.
     #[serde(default)]
     pub experiments: Vec<String>,
@@ -99,13 +117,27 @@ pub struct Report {
     pub stages: BTreeMap<String, Spent>,
 }
 
+/// States of one slot that replicas signed.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Differing {
+    /// The slot.
+    pub slot: u64,
+    /// Whether one of them can still be certified.
+    pub certifiable: bool,
+    /// The digest of each replica.
+    pub digests: BTreeMap<u8, String>,
+}
+
 /// Another replica, as one sees it.
-#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Member {
     /// Which.
     pub id: u8,
-    /// Its clock less that of who sees it, milliseconds.
+    /// By how much its clock is ahead of that of who sees it at least, milliseconds; below 0: behind.
     pub clock_offset_ms: Option<i64>,
+    /// How long records take to its disk, by its own word, milliseconds.
+    #[serde(default)]
+    pub flush_ms: Option<u64>,
 }
 
 /// What a stage took since the replica started.
@@ -140,9 +172,17 @@ struct Line {
     #[serde(skip_serializing_if = "Option::is_none")]
     why_not_ready: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    differing_states: Option<serde_json::Value>,
-    #[serde(skip)]
-    clocks: Vec<Member>,
+    request_timeout_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    protocol_version: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    disk_format: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    differing_states: Option<Differing>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    members: Vec<Member>,
     pid: Option<u32>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     experiments: Vec<String>,
@@ -176,10 +216,14 @@ impl Line {
             checkpoint: report.and_then(|report| report.checkpoint.clone()),
             boundary: report.and_then(|report| report.boundary.clone()),
             state: report.map(|report| report.state.clone()),
-            ready: report.is_some_and(|report| report.why_not_ready.is_none()),
+            ready: report.is_some_and(|report| report.ready),
+            request_timeout_ms: report.and_then(|report| report.request_timeout_ms),
+            version: report.and_then(|report| report.version.clone()),
+            protocol_version: report.and_then(|report| report.protocol_version),
+            disk_format: report.and_then(|report| report.disk_format),
             why_not_ready: report.and_then(|report| report.why_not_ready.clone()),
             differing_states: report.and_then(|report| report.differing_states.clone()),
-            clocks: report.map(|report| report.members.clone()).unwrap_or_default(),
+            members: report.map(|report| report.members.clone()).unwrap_or_default(),
             pid: report.map(|report| report.pid),
             experiments: report.map(|report| report.experiments.clone()).unwrap_or_default(),
             repairs: report.map_or(0, |report| report.repairs),
@@ -214,6 +258,8 @@ fn roll_call(cluster: &Cluster, lines: &[Line]) -> RollCall {
                 _ => Condition::Recovering,
             },
             view: View(line.view.unwrap_or_default()),
+            // It would be ready else.
+            clock_wrong: state == "active" && !line.ready,
             ..Vitals::default()
         }),
         failure: line.error.clone(),
@@ -327,7 +373,13 @@ fn table(lines: &[Line]) -> String {
             let why = Printable(why);
             text.push_str(&format!("replica {}: not ready: {why}\n", line.id));
         }
-        for member in &line.clocks {
+        if let Some(ms) = line.request_timeout_ms.filter(|ms| *ms > USUAL_TIMEOUT_MS) {
+            text.push_str(&format!(
+                "replica {}: waits {ms} ms for a request before it suspects the leader: disks or links are slow\n",
+                line.id
+            ));
+        }
+        for member in &line.members {
             if let Some(ms) = member.clock_offset_ms.filter(|ms| ms.unsigned_abs() > NOTABLE_MS) {
                 text.push_str(&format!(
                     "replica {}: the clock of replica {} is {} its own\n",
@@ -338,9 +390,14 @@ fn table(lines: &[Line]) -> String {
             }
         }
         if let Some(found) = &line.differing_states {
+            let digest = |(id, digest): (&u8, &String)| {
+                format!(" {id} {}", Printable(digest.get(..8).unwrap_or_default()))
+            };
+            let digests: String = found.digests.iter().map(digest).collect();
+            let more = if found.certifiable { "" } else { ", and none can be certified" };
             text.push_str(&format!(
-                "replica {}: replicas signed different states after one slot, see its log: {found}\n",
-                line.id
+                "replica {}: replicas signed different states after slot {}{more}, see its log:{digests}\n",
+                line.id, found.slot
             ));
         }
         if line.repairs > 0 {
@@ -388,7 +445,7 @@ mod tests {
     fn json_is_as_promised() {
         let said = r#"{"id":0,"leader":true,"view":3,"decided":90,"executed":90,"logged":90,
             "checkpoint":{"slot":64,"digest":"ab"},"boundary":null,"state":"active","pid":123,
-            "more":1}"#;
+            "ready":true,"more":1}"#;
         let line = Line::new(0, Ok(serde_json::from_str(said).unwrap()));
         assert_eq!(
             serde_json::to_value(line).unwrap(),

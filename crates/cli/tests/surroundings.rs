@@ -137,11 +137,25 @@ fn a_wrong_clock_is_named_by_all_and_makes_its_replica_not_ready() {
         assert!(metrics.contains(offset), "{metrics}");
         assert!(!cluster.log(id).contains("the clock of this replica"));
     }
+    let health = cluster.run(&["health"]).ok();
+    assert!(health.contains("replica 2 does not take part: its clock is wrong"), "{health}");
     let table = cluster.run(&["status"]).ok();
     assert!(table.contains("replica 0: the clock of replica 2 is 3"), "{table}");
     assert!(table.contains("replica 2: not ready: its clock is 3"), "{table}");
     let json: Value = serde_json::from_str(&cluster.run(&["status", "--json"]).ok()).unwrap();
     assert_eq!(json["replicas"][2]["ready"], false);
+    // The failure of another one does not make it right, and nothing could be ordered with it.
+    let reinit = cluster.run(&["replica", "reinit", "--id", "1", "--timeout", "1s"]);
+    reinit.failed(1, &["replica 1 is not replaced", "mend replica 2 first"]);
+    cluster.kill(1);
+    wait_for("a line about links", || cluster.log(2).contains("link down").then_some(()));
+    let neither = wait_for("health", || {
+        let health = cluster.run(&["health", "--timeout", "1s"]);
+        (health.code != Some(0)).then_some(health)
+    });
+    assert!(matches!(neither.code, Some(3 | 4)), "{neither:?}");
+    assert!(why_not_ready(&cluster, 2).is_some_and(|why| why.contains("its clock is 3")));
+    assert!(!cluster.log(2).contains("agrees with the others' again"));
 }
 
 #[test]
@@ -161,4 +175,23 @@ fn a_replica_that_hangs_is_no_answer_in_time() {
         "{table:?}"
     );
     send_signal(cluster.child(1), "-CONT");
+}
+
+#[test]
+fn a_client_is_registered_by_its_public_key_alone() {
+    let cluster = Cluster::start_all(&["--crash", "1"]);
+    cluster.wait_until_active();
+    let file = cluster.path("bob.toml").display().to_string();
+    let key = cluster.run(&["client", "key", "--key-out", &file]).ok();
+    let bob = |arguments: &[&str]| cluster.run(&[arguments, &["--client", &file]].concat());
+    bob(&["kv", "put", "key", "value", "--timeout", "2s"]).failed(1, &["not registered"]);
+    let add = |name: &str| cluster.run(&["client", "add", name, "--public-key", key.trim()]);
+    assert!(add("bob").ok().contains("client bob is registered with the public key"));
+    bob(&["kv", "put", "key", "value", "--timeout", "30s"]).ok();
+    // Certain, and no reason to try again.
+    let taken = add("default");
+    taken.failed(1, &["client default is not registered", "registered already"]);
+    assert!(!taken.error.contains("run the command again"), "{taken:?}");
+    cluster.run(&["client", "add", "x\ny", "--public-key", key.trim()]).failed(2, &["control"]);
+    cluster.run(&["client", "add", "x", "--public-key", "12"]).failed(2, &["64 hexadecimal"]);
 }

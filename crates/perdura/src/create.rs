@@ -226,7 +226,10 @@ fn refuse_loopback(hosts: &[String]) -> Result<(), PlacesError> {
     let left = || deadline.saturating_duration_since(Instant::now());
     while let Ok((host, addresses)) = resolved.recv_timeout(left()) {
         let first = addresses.first().copied();
-        if let Some(address) = first.filter(|_| addresses.iter().all(IpAddr::is_loopback)) {
+        let own = |address: &IpAddr| address.is_loopback() || address.is_unspecified();
+        if let Some(address) = first
+            .filter(|_| addresses.iter().map(IpAddr::to_canonical).all(|address| own(&address)))
+        {
             return Err(PlacesError::Loopback { host, address });
         }
     }
@@ -422,7 +425,7 @@ mod tests {
         );
         assert_eq!(Place::all(3, &hosts, None, true).unwrap()[0].http, "a:7401");
         assert!(Place::all(4, &hosts, None, false).is_err());
-        for host in ["127.0.0.1", "localhost", "::1", "[::1]"] {
+        for host in ["127.0.0.1", "localhost", "::1", "[::1]", "0.0.0.0", "::ffff:127.0.0.1"] {
             let hosts = ["10.0.0.1".to_owned(), "10.0.0.2".to_owned(), host.to_owned()];
             let error = Place::all(3, &hosts, None, false).map(|_| ()).unwrap_err();
             assert!(error.is_misuse() && error.to_string().contains("takes for itself"), "{error}");

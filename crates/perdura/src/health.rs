@@ -72,15 +72,23 @@ impl RollCall {
     /// Those that take part.
     #[must_use]
     pub fn active(&self) -> Vec<ReplicaId> {
-        let active = self.vitals().filter(|(_, vitals)| vitals.condition == Condition::Active);
-        active.map(|(id, _)| id).collect()
+        self.vitals().filter(|(_, vitals)| takes_part(vitals)).map(|(id, _)| id).collect()
+    }
+
+    /// Those that hold different states, signed for one slot, and whether one of these can still be certified.
+    #[must_use]
+    pub fn differing(&self) -> Vec<(ReplicaId, bool)> {
+        self.vitals().filter_map(|(id, vitals)| Some((id, vitals.differing?))).collect()
     }
 
     /// Those that do not take part, with what is known of why.
     #[must_use]
     pub fn missing(&self) -> Vec<(ReplicaId, String)> {
         let why = |one: &Attendance| match (&one.vitals, &one.failure) {
-            (Some(vitals), _) if vitals.condition == Condition::Active => None,
+            (Some(vitals), _) if takes_part(vitals) => None,
+            (Some(vitals), _) if vitals.condition == Condition::Active => {
+                Some("its clock is wrong".to_owned())
+            }
             (Some(vitals), _) => Some(vitals.condition.to_string()),
             (None, Some(failure)) => Some(failure.clone()),
             (None, None) => Some("no answer in time".to_owned()),
@@ -94,7 +102,7 @@ impl RollCall {
         let quorum = self.faults.agreement_quorum();
         let mut views: BTreeMap<View, Vec<ReplicaId>> = BTreeMap::new();
         for (id, vitals) in self.vitals() {
-            if vitals.condition == Condition::Active {
+            if takes_part(vitals) {
                 views.entry(vitals.view).or_default().push(id);
             }
         }
@@ -122,9 +130,16 @@ impl RollCall {
             faults: self.faults,
             takes_part: self.active().contains(&id),
             answers: self.vitals().any(|(other, _)| other == id),
+            uncertifiable: self.differing().iter().filter(|(_, certifiable)| !certifiable).count()
+                >= self.faults.witnesses(),
             missing,
         }
     }
+}
+
+/// One whose clock is wrong gives no votes to the others' proposals.
+fn takes_part(vitals: &Vitals) -> bool {
+    vitals.condition == Condition::Active && !vitals.clock_wrong
 }
 
 /// What replacing a replica would do.
@@ -139,13 +154,15 @@ pub struct Replacement {
     pub answers: bool,
     /// Others that do not take part, and why.
     pub missing: Vec<(ReplicaId, String)>,
+    /// Whether no state can be certified, and so none be given to a new replica.
+    pub uncertifiable: bool,
 }
 
 impl Replacement {
     /// Whether the group goes on meanwhile.
     #[must_use]
     pub fn is_safe(&self) -> bool {
-        self.missing.len() < self.faults.u()
+        self.missing.len() < self.faults.u() && !self.uncertifiable
     }
 
     /// How it stands, in words: who is there, what will be, and what can be endured then.
@@ -160,6 +177,12 @@ impl Replacement {
         };
         for (other, why) in &self.missing {
             text.push_str(&format!("\nreplica {other} does not take part: {why}."));
+        }
+        if self.uncertifiable {
+            text.push_str(
+                "\nReplicas hold different states, and none can be certified: a new one would wait for a state for ever. See \
+                 their logs",
+            );
         }
         text.push_str(&format!(
             "\nUntil the new replica {} has caught up, {left} of {n} replicas take part, and {quorum} are needed",
@@ -178,10 +201,11 @@ impl Replacement {
 mod tests {
     use super::*;
 
-    /// One letter for each replica: its condition (active, waiting, recovering), or gone.
+    /// One letter for each replica: its condition (active, waiting, recovering), active with a wrong clock or with states that
+    /// differ, or gone.
     fn roll(faults: (u8, u8), view: u64, said: &str) -> RollCall {
         let condition = |letter| match letter {
-            'a' => Some(Condition::Active),
+            'a' | 'c' | 'd' => Some(Condition::Active),
             'w' => Some(Condition::Waiting),
             'r' => Some(Condition::Recovering),
             _ => None,
@@ -191,6 +215,8 @@ mod tests {
             vitals: condition(letter).map(|condition| Vitals {
                 condition,
                 view: View(view),
+                clock_wrong: letter == 'c',
+                differing: (letter == 'd').then_some(false),
                 ..Vitals::default()
             }),
             failure: (letter == '-').then(|| "connection refused".to_owned()),
@@ -204,6 +230,8 @@ mod tests {
             ((1, 0), 0, "aaa", Health::Writes),
             ((1, 0), 0, "aa-", Health::Writes),
             ((1, 0), 2, "aa-", Health::ReadsOnly),
+            ((1, 0), 0, "acr", Health::ReadsOnly),
+            ((1, 0), 0, "aca", Health::Writes),
             ((1, 0), 0, "w--", Health::Neither),
             ((1, 0), 0, "ar-", Health::Neither),
             ((1, 0), 0, "ww-", Health::ReadsOnly),
@@ -220,6 +248,8 @@ mod tests {
     fn a_replacement_that_leaves_too_few_is_not_safe() {
         let three = |said| roll((1, 0), 0, said).replacing(ReplicaId(0));
         assert!(three("aaa").is_safe() && three("-aa").is_safe());
+        assert!(!three("aac").is_safe() && three("aac").text().contains("its clock is wrong"));
+        assert!(!three("daa").is_safe() && three("daa").text().contains("none can be certified"));
         assert!(!three("aa-").is_safe() && !three("-ar").is_safe() && !three("a--").is_safe());
         let text = three("aa-").text();
         assert!(text.starts_with("replica 0 runs and takes part.\n"), "{text}");

@@ -206,7 +206,8 @@ pub fn record(form: Form, record: &Record) -> Vec<u8> {
         Record::View(_)
         | Record::Delivered { .. }
         | Record::Configuration(_)
-        | Record::State(_) => writer.put(record),
+        | Record::State(_)
+        | Record::Boot { .. } => writer.put(record),
     }
     writer.out
 }
@@ -432,6 +433,7 @@ impl Agreement {
             abdicated: _,
             left_ms: _,
             patience: _,
+            comparing: _,
             changes_sent_ms: _,
             quorum_asked_ms: _,
             changing_since_ms: _,

@@ -29,6 +29,7 @@ mod bound;
 #[doc(hidden)]
 pub mod canonical;
 mod catching_up;
+mod comparing;
 mod demand;
 mod evidence;
 mod fetches;

@@ -203,6 +203,8 @@ pub struct Agreement {
     // Since when r + 1 peers have given this view up.
     pub(crate) left_ms: Option<u64>,
     pub(crate) patience: Patience,
+    // Whether it waits for what others hold of it.
+    pub(crate) comparing: bool,
     pub(crate) changes: BTreeMap<ReplicaId, Heard>,
     pub(crate) own_change: Option<ViewChange>,
     pub(crate) changes_sent_ms: u64,
@@ -295,6 +297,7 @@ impl Agreement {
             forged: None,
             left_ms: None,
             patience: Patience::default(),
+            comparing: false,
             changes: BTreeMap::new(),
             own_change: None,
             changes_sent_ms: 0,
@@ -536,12 +539,6 @@ impl Agreement {
     #[must_use]
     pub fn prefix(&self) -> &PrefixCertificate {
         &self.prefix
-    }
-
-    /// Whether this replica may vote: it holds all that it could have promised before (D8).
-    #[must_use]
-    pub fn voting(&self) -> bool {
-        self.prefix.slot >= self.vote_after || seeded!(ReplacementVotesAtOnce)
     }
 
     /// The highest slot for which this replica sent an Accept (rule C2).

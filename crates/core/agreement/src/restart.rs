@@ -65,7 +65,7 @@ impl Read {
             Record::Prefix(prefix) => {
                 self.prefixes.insert(prefix.slot, prefix);
             }
-            Record::Configuration(_) | Record::State(_) => {}
+            Record::Configuration(_) | Record::State(_) | Record::Boot { .. } => {}
         }
     }
 

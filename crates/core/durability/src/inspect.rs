@@ -171,6 +171,9 @@ fn write_record(f: &mut fmt::Formatter<'_>, record: &Record) -> fmt::Result {
             state.certificate.len(),
             state.digest
         ),
+        Record::Boot { replica, announcement, .. } => {
+            write!(f, "replica {replica} is in boot {}", announcement.boot.number)
+        }
         Record::Configuration(configuration) => write!(
             f,
             "configuration {} from slot {}, {} members",

@@ -6,6 +6,7 @@
 //!   client may ask for that, again and again;
 //! - while nothing goes wrong, a command costs a few stores to memory that nobody else writes.
 
+use perdura_protocol::text::Printable;
 use perdura_protocol::{Batch, Command, SessionId, Slot};
 use std::any::Any;
 use std::cell::Cell;
@@ -128,9 +129,14 @@ impl fmt::Display for ServicePanic {
         if let Some(read) = &self.read {
             write!(f, ", for the read {read}")?;
         }
-        write!(f, ": {}", self.text)
+        // Services say in their last words what they were given.
+        let end = self.text.char_indices().nth(WORDS).map_or(self.text.len(), |(at, _)| at);
+        write!(f, ": {}", Printable(&self.text[..end]))
     }
 }
+
+/// Letters that are shown of what a panic said.
+const WORDS: usize = 500;
 
 thread_local! {
     static EXPECTED: Cell<bool> = const { Cell::new(false) };

@@ -27,6 +27,7 @@ macro_rules! seeded {
 }
 
 pub mod batch;
+pub mod boots;
 pub mod codec;
 pub mod command;
 pub mod configuration;

@@ -5,6 +5,7 @@
 //! later carries signatures of its own.
 
 use crate::batch::Batch;
+use crate::boots::{Announcement, Recalled};
 use crate::codec::{Decode, DecodeError, Encode, Reader, encode_bytes, encode_list};
 use crate::command::Outcome;
 use crate::frame::Frame;
@@ -231,6 +232,10 @@ pub enum Message {
     },
     /// All to all, once a second: how the sender is.
     Vitals(Box<Vitals>),
+    /// On each link to a replica: in which boot the sender is.
+    Announce(Announcement),
+    /// Answer to Announce: what the sender holds of that replica.
+    Recall(Box<Recalled>),
     /// Client to all: "replies of this session of mine go to this connection".
     Attach {
         /// The session's number.
@@ -399,6 +404,8 @@ impl Encode for Message {
             }
             Message::Overdue(frame) => put!(out, 23, frame),
             Message::Vitals(vitals) => put!(out, 24, vitals),
+            Message::Announce(announcement) => put!(out, 25, announcement),
+            Message::Recall(recalled) => put!(out, 26, recalled),
             Message::Attach { nonce } => put!(out, 32, nonce),
             Message::Welcome { view } => put!(out, 33, view),
             Message::Read { id, command } => {
@@ -464,6 +471,8 @@ impl Decode for Message {
             },
             23 => Message::Overdue(Decode::decode(reader)?),
             24 => Message::Vitals(Box::new(Decode::decode(reader)?)),
+            25 => Message::Announce(Decode::decode(reader)?),
+            26 => Message::Recall(Box::new(Decode::decode(reader)?)),
             32 => get!(reader, Attach { nonce }),
             33 => get!(reader, Welcome { view }),
             34 => Message::Read {

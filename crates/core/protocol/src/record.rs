@@ -2,9 +2,11 @@
 //! promised (DESIGN.md section 7).
 
 use crate::batch::Batch;
+use crate::boots::Announcement;
 use crate::codec::{Decode, DecodeError, Encode, Reader};
 use crate::configuration::Configuration;
-use crate::ids::{Digest, Slot, View};
+use crate::ids::{Digest, ReplicaId, Slot, View};
+use crate::keys::PublicKey;
 use crate::message::StateCertificate;
 use crate::statement::Certificate;
 use crate::viewchange::PrefixCertificate;
@@ -62,6 +64,15 @@ pub enum Record {
     /// A certified state. Written lazily; whoever stores that state can prove it to others by
     /// itself, also when those who certified it have lost it.
     State(StateCertificate),
+    /// The newest boot that another replica announced, on disk before that is told so.
+    Boot {
+        /// Which replica.
+        replica: ReplicaId,
+        /// The key that signed it.
+        key: PublicKey,
+        /// What it said.
+        announcement: Announcement,
+    },
 }
 
 impl Record {
@@ -96,7 +107,7 @@ impl Record {
             | Record::Delivered { slot, .. } => Some(*slot),
             Record::Prefix(prefix) => Some(prefix.slot),
             Record::State(state) => Some(state.slot),
-            Record::View(_) | Record::Configuration(_) => None,
+            Record::View(_) | Record::Configuration(_) | Record::Boot { .. } => None,
         }
     }
 }
@@ -146,6 +157,12 @@ impl Encode for Record {
                 out.push(8);
                 state.encode(out);
             }
+            Record::Boot { replica, key, announcement } => {
+                out.push(9);
+                replica.encode(out);
+                key.encode(out);
+                announcement.encode(out);
+            }
         }
     }
 }
@@ -179,6 +196,11 @@ impl Decode for Record {
             6 => Record::Prefix(Decode::decode(reader)?),
             7 => Record::Configuration(Decode::decode(reader)?),
             8 => Record::State(Decode::decode(reader)?),
+            9 => Record::Boot {
+                replica: Decode::decode(reader)?,
+                key: Decode::decode(reader)?,
+                announcement: Decode::decode(reader)?,
+            },
             tag => return Err(DecodeError::UnknownTag(tag)),
         })
     }

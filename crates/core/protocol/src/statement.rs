@@ -35,6 +35,8 @@ pub enum Kind {
     Frame = 7,
     /// "I am there", for a client that asked.
     Present = 8,
+    /// "This is the boot in which I am."
+    Boot = 9,
 }
 
 /// Bytes of an encoded statement.

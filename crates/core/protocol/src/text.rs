@@ -7,11 +7,15 @@ use std::fmt::{self, Display, Write};
 #[derive(Clone, Copy, Debug)]
 pub struct Printable<'a>(pub &'a str);
 
-/// Letters that have an effect on those around them.
+/// Letters that have an effect on those around them, or are not seen.
 fn controls(letter: char) -> bool {
-    let turns = matches!(letter, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    let breaks = matches!(letter, '\u{2028}' | '\u{2029}' | '\u{feff}');
-    letter.is_control() || turns || breaks
+    let turns = matches!(letter, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}');
+    let isolates = matches!(letter, '\u{2066}'..='\u{2069}');
+    let breaks = matches!(letter, '\u{2028}' | '\u{2029}');
+    let hides =
+        matches!(letter, '\u{ad}' | '\u{200b}'..='\u{200d}' | '\u{2060}'..='\u{2064}' | '\u{feff}');
+    let tags = matches!(letter, '\u{e0000}'..='\u{e007f}');
+    letter.is_control() || turns || isolates || breaks || hides || tags
 }
 
 impl Display for Printable<'_> {
@@ -33,7 +37,7 @@ mod tests {
 
     #[test]
     fn what_controls_a_terminal_is_shown_and_letters_are_letters() {
-        let shown = Printable("é\u{1b}[2J\nok\r\u{202e}x\u{9b}").to_string();
-        assert_eq!(shown, "é\\u{1b}[2J\\nok\\r\\u{202e}x\\u{9b}");
+        let shown = Printable("é\u{1b}[2J\nok\r\u{202e}x\u{9b}\u{200b}").to_string();
+        assert_eq!(shown, "é\\u{1b}[2J\\nok\\r\\u{202e}x\\u{9b}\\u{200b}");
     }
 }

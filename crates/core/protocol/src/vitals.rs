@@ -140,6 +140,11 @@ pub struct Vitals {
     pub flush_ms: u32,
     /// What a round trip to as many others takes as are needed to decide anything, milliseconds.
     pub trip_ms: u32,
+    /// Whether more than u others say that its clock is wrong: it counts as failed.
+    pub clock_wrong: bool,
+    /// Whether it holds different states that were signed for one slot, and no later one is certified; if so, whether one of
+    /// them can be.
+    pub differing: Option<bool>,
     /// Its program.
     pub program: Program,
 }
@@ -168,6 +173,8 @@ impl Vitals {
             hears: fields.take("hears")?.unwrap_or_default(),
             flush_ms: fields.take("flush-ms")?.unwrap_or_default(),
             trip_ms: fields.take("trip-ms")?.unwrap_or_default(),
+            clock_wrong: fields.take("clock-wrong")?.unwrap_or_default(),
+            differing: fields.take("differing")?,
             program: fields.take("program")?.unwrap_or_default(),
         };
         fields.pass_over()?;
@@ -189,6 +196,10 @@ impl Encode for Vitals {
         fields.offer("hears", &self.hears);
         fields.offer("flush-ms", &self.flush_ms);
         fields.offer("trip-ms", &self.trip_ms);
+        fields.offer("clock-wrong", &self.clock_wrong);
+        if let Some(certifiable) = &self.differing {
+            fields.offer("differing", certifiable);
+        }
         fields.offer("program", &self.program);
         fields.encode(out);
     }
@@ -248,6 +259,8 @@ mod tests {
             hears: 0b101,
             flush_ms: 12,
             trip_ms: 3,
+            clock_wrong: true,
+            differing: Some(false),
             program: Program::new("0.1.0"),
         }
     }

@@ -1,6 +1,7 @@
 //! Nodes, one by one on virtual time, and groups of replicas on real disks and sockets.
 
 mod backlog;
+mod boots;
 mod common;
 mod differences;
 mod floods;

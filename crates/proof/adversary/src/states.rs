@@ -4,6 +4,7 @@ use crate::liar::{Liar, Speech};
 use crate::memory::variant;
 use bytes::Bytes;
 use perdura_execution::{Entry, Manifest};
+use perdura_protocol::boots::HeldVote;
 use perdura_protocol::fields::Fields;
 use perdura_protocol::message::{Message, StateCertificate};
 use perdura_protocol::statement::Kind;
@@ -151,6 +152,19 @@ impl Liar {
             },
             Message::StateInfo { delivered, .. } => delivered.0 += far,
             Message::Vitals(vitals) => self.misreport(vitals),
+            Message::Announce(announcement) => {
+                announcement.boot.number = announcement.boot.number.wrapping_add(far);
+            }
+            Message::Recall(recalled) => match self.random.below(3) {
+                0 => recalled.announcement.boot.number += far,
+                1 => recalled.announcement.boot.nonce = [7; 16],
+                // A vote that was never given.
+                _ => {
+                    let (view, slot) = (View(far), Slot(far));
+                    let (digest, signature) = (Digest(self.random.bytes32()), self.noise());
+                    recalled.vote = Some(HeldVote { view, slot, digest, signature });
+                }
+            },
             Message::TooOld { checkpoint } => checkpoint.0 += far,
             Message::Decisions { decisions, .. } if self.random.percent(50) => {
                 let checkpoint = decisions.first().map_or(Slot(far), |first| first.slot);

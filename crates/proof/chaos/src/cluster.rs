@@ -240,7 +240,6 @@ impl Host {
     }
 }
 
-/// How a replica is started.
 /// Where what a replica logs goes.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Output {
@@ -255,6 +254,7 @@ pub enum Output {
     Unread,
 }
 
+/// How a replica is started.
 #[derive(Clone, Copy, Default)]
 struct Start<'a> {
     output: Output,

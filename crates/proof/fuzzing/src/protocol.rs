@@ -3,15 +3,16 @@
 use crate::memory::Memory;
 use crate::{Seed, round_trip, seed};
 use bytes::Bytes;
+use perdura_protocol::boots::{Announcement, HeldVote, Recalled};
 use perdura_protocol::configuration::Member;
 use perdura_protocol::message::{Decision, StateCertificate};
 use perdura_protocol::statement::{Certificate, Kind};
 use perdura_protocol::viewchange::{Lock, NewView, PrefixCertificate, ViewChange};
 use perdura_protocol::vitals::{Condition, Echo, Presence, Program, Vitals};
 use perdura_protocol::{
-    AdminCommand, Batch, ClusterId, Command, Configuration, Context, Decode, Digest, Encode, Frame,
-    Message, Outcome, PublicKey, Record, RefusalReason, ReplicaId, Scheme, SecretKey, SessionId,
-    Signature, Slot, Time, View,
+    AdminCommand, Batch, BootId, ClusterId, Command, Configuration, Context, Decode, Digest,
+    Encode, Frame, Message, Outcome, PublicKey, Record, RefusalReason, ReplicaId, Scheme,
+    SecretKey, SessionId, Signature, Slot, Time, View,
 };
 
 const CLUSTER: ClusterId = ClusterId([7; 16]);
@@ -173,6 +174,8 @@ fn replica_messages() -> Vec<Seed> {
         seed("fetch_piece", &Message::FetchPiece { slot, index: 3 }),
         seed("piece", &Message::Piece { slot, index: 3, piece }),
         seed("vitals", &Message::Vitals(Box::new(vitals()))),
+        seed("announce", &Message::Announce(announcement())),
+        seed("recall", &Message::Recall(Box::new(recalled()))),
         seed("roll_call", &Message::RollCall { nonce: [9; 16] }),
         seed("present", &Message::Present { presence: presence(), signature }),
     ]
@@ -189,8 +192,22 @@ fn vitals() -> Vitals {
         hears: 0b1111,
         flush_ms: 2,
         trip_ms: 1,
+        clock_wrong: false,
+        differing: Some(true),
         program: Program::new("0.1.0"),
     }
+}
+
+fn announcement() -> Announcement {
+    let boot = BootId { number: 3, nonce: [5; 16] };
+    Announcement { boot, configuration: 1, signature: Signature([6; 64]) }
+}
+
+fn recalled() -> Recalled {
+    let (view, slot) = (View(2), Slot(40));
+    let (digest, signature) = (Digest([1; 32]), Signature([2; 64]));
+    let vote = Some(HeldVote { view, slot, digest, signature });
+    Recalled { announcement: announcement(), vote }
 }
 
 fn presence() -> Presence {

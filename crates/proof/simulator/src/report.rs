@@ -225,6 +225,8 @@ pub enum Mark {
     TornTailCut,
     /// Groups of the log were gone, and their batches came back from peers.
     GapRepaired,
+    /// A replica found that its disk was taken back to an older state.
+    OldDiskNoticed,
     /// A state was stored that links to files of older ones.
     StateLinked,
     /// A state was written over the file of an old one.
@@ -321,9 +323,10 @@ pub enum Mark {
 
 impl Mark {
     /// All of them.
-    pub const ALL: [Mark; 48] = [
+    pub const ALL: [Mark; 49] = [
         Mark::TornTailCut,
         Mark::GapRepaired,
+        Mark::OldDiskNoticed,
         Mark::StateLinked,
         Mark::StateWrittenOver,
         Mark::OldStateCutDown,

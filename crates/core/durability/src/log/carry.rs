@@ -1,10 +1,10 @@
 //! What a new log file repeats, so that dropping the files before it loses nothing: the view, the
-//! configurations, how far the agreed prefix was known, and the newest certified state.
+//! configurations, how far the agreed prefix was known, the newest certified state, and the boots of others.
 
 use perdura_protocol::configuration::Configuration;
 use perdura_protocol::message::StateCertificate;
 use perdura_protocol::viewchange::PrefixCertificate;
-use perdura_protocol::{Digest, Record, Slot, View};
+use perdura_protocol::{Digest, Record, ReplicaId, Slot, View};
 use std::collections::BTreeMap;
 
 /// The newest records of the kinds that are not bound to a slot's agreement.
@@ -15,6 +15,7 @@ pub(crate) struct Carry {
     prefix: Option<PrefixCertificate>,
     delivered: Option<(Slot, Digest)>,
     state: Option<StateCertificate>,
+    boots: BTreeMap<ReplicaId, Record>,
 }
 
 impl Carry {
@@ -46,6 +47,10 @@ impl Carry {
                     self.state = Some(state.clone());
                 }
             }
+            // They come in their order.
+            Record::Boot { replica, .. } => {
+                self.boots.insert(*replica, record.clone());
+            }
             Record::Vote { .. } | Record::Decision { .. } | Record::Accepts { .. } => {}
         }
     }
@@ -57,6 +62,7 @@ impl Carry {
         records.extend(self.prefix.clone().map(Record::Prefix));
         records.extend(self.delivered.map(|(slot, history)| Record::Delivered { slot, history }));
         records.extend(self.state.clone().map(Record::State));
+        records.extend(self.boots.values().cloned());
         records
     }
 }

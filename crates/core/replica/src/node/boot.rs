@@ -1,6 +1,7 @@
 //! From what is on disk to a node that takes part: checkpoint, then the decided part of the log,
 //! then the promises (DESIGN.md section 6, steps 1 and 5).
 
+use super::boots::Boots;
 use super::checkpoints::{Boundary, Checkpointing, DIGESTING, Stored, is_turn_of, least};
 use super::company::Company;
 use super::differences::Differences;
@@ -25,7 +26,8 @@ use perdura_protocol::configuration::{Configurations, Parameters};
 use perdura_protocol::message::StateCertificate;
 use perdura_protocol::versions::VersionError;
 use perdura_protocol::{
-    Configuration, Digest, Record, ReplicaId, Scheme, SecretKey, Slot, limits, seeded,
+    BootId, Configuration, Context, Digest, Record, ReplicaId, Scheme, SecretKey, Slot, limits,
+    seeded,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -38,6 +40,8 @@ pub struct Found {
     pub proven: Option<(Manifest, Vec<Bytes>)>,
     /// The surviving log, in order.
     pub records: Vec<Record>,
+    /// In which boot it is; none if it is no directory of a replica, and nothing is compared.
+    pub boot: Option<BootId>,
     /// Votes need a certified prefix up to here (a new incarnation, or lost state); 0 otherwise.
     pub vote_after: Slot,
     /// No state below this is enough: that of a new incarnation's configuration, or a lost one.
@@ -168,6 +172,8 @@ impl<S: Service> Node<S> {
             checkpointing.add_older(stored);
         }
         let certified = certificates(&found.records);
+        let others = found.records.iter().filter(|record| matches!(record, Record::Boot { .. }));
+        let others: Vec<Record> = others.cloned().collect();
         for record in &found.records {
             if let Record::Prefix(prefix) = record {
                 checkpointing.prefixes.insert(prefix.slot, prefix.clone());
@@ -238,6 +244,13 @@ impl<S: Service> Node<S> {
         };
         let mut agreement = Agreement::new(settings, configurations, restart, now);
         agreement.set_due(machine.due());
+        let latest = newest.id.max(agreement.configurations().latest().id);
+        let context = Context { cluster: parameters.cluster, configuration: latest };
+        let own = found.boot.map(|boot| Self::announce(&key, context, boot));
+        if own.is_some() {
+            agreement.compare_first();
+        }
+        let boots = Boots::new(n, own, &others);
         let logged_slot = machine.slot();
         let mut node = Node {
             me,
@@ -280,6 +293,7 @@ impl<S: Service> Node<S> {
             unexecuted: VecDeque::new(),
             execution_held: false,
             checkpointing,
+            boots,
             company: Company::new(me, parameters.faults, parameters.max_skew_ms),
             differences: Differences::default(),
             transfer: Transfer::new(found.state_from, boot.state_transfer),
@@ -355,8 +369,9 @@ pub struct Recovered<D> {
 /// # Errors
 /// [`Unusable`].
 pub fn recover<D: Disk>(opened: Opened<D>) -> Result<Recovered<D>, Box<Unusable<D>>> {
-    let Opened { superblock, state, records, repaired_gaps, torn_tail, log, checkpoints, .. } =
-        opened;
+    let Opened {
+        superblock, boot, state, records, repaired_gaps, torn_tail, log, checkpoints, ..
+    } = opened;
     let mut warnings = Vec::new();
     let mut lost_slot = None;
     let mut vote_after = superblock.identity.must_recover.map_or(Slot(0), Slot::previous);
@@ -408,7 +423,8 @@ pub fn recover<D: Disk>(opened: Opened<D>) -> Result<Recovered<D>, Box<Unusable<
     let incarnation_from = superblock.identity.must_recover.map_or(Slot(0), Slot::previous);
     // What the log lost comes back batch by batch, above whatever state there is.
     let state_from = incarnation_from.max(lost.unwrap_or_default());
-    let found = Found { checkpoint, proven, records, vote_after, state_from, lost };
+    let boot = Some(boot);
+    let found = Found { checkpoint, proven, records, boot, vote_after, state_from, lost };
     Ok(Recovered { found, log, checkpoints, warnings })
 }
 

@@ -25,6 +25,9 @@ const SLOW_MS: u64 = 125;
 /// Who has not been heard of for this long is not there; over slow links it takes four round trips.
 const PATIENCE_MS: u64 = 2_000;
 
+/// Between two lines about the clock of one member.
+const BLAME_MS: u64 = 60_000;
+
 /// No round trip is taken for longer: who claims more only delays being missed.
 const LONGEST_TRIP_MS: u64 = 10_000;
 
@@ -38,8 +41,10 @@ struct Member {
     // The latest, and when they came.
     vitals: Option<(Vitals, u64)>,
     trip_ms: Option<u64>,
-    // Its clock less this replica's.
-    offset_ms: Option<i64>,
+    // Its clock less this replica's, and by how much that may be wrong.
+    offset_ms: Option<(i64, u64)>,
+    // When its clock was last called wrong.
+    blamed_ms: Option<u64>,
 }
 
 impl Member {
@@ -49,8 +54,7 @@ impl Member {
 
     /// By how much its clock differs at least: on which half of the way the time went by, nobody knows.
     fn certain_offset_ms(&self) -> Option<i64> {
-        let offset = self.offset_ms?;
-        let doubt = self.trip_ms.unwrap_or_default().div_ceil(2);
+        let (offset, doubt) = self.offset_ms?;
         let certain = i64::try_from(offset.unsigned_abs().saturating_sub(doubt)).ok()?;
         Some(offset.signum() * certain)
     }
@@ -63,9 +67,8 @@ impl Member {
 /// What a replica has said about clocks and company.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 struct Told {
-    // Whether its own clock is wrong, and whose else.
+    // Whether its own clock is wrong, and whether it hears of too few.
     own_clock: bool,
-    clocks: u32,
     alone: bool,
 }
 
@@ -80,7 +83,7 @@ pub struct MemberReport {
     pub silent_ms: Option<u64>,
     /// A round trip to it, milliseconds.
     pub trip_ms: Option<u64>,
-    /// Its clock less this replica's, milliseconds.
+    /// By how much its clock is ahead of this replica's at least, milliseconds; below 0: behind.
     pub clock_offset_ms: Option<i64>,
     /// What it said of itself.
     pub vitals: Option<Vitals>,
@@ -152,6 +155,8 @@ pub(super) struct Company {
     // Whose questions were answered in this tick.
     answered: BTreeSet<PublicKey>,
     told: Told,
+    // As it was measured last.
+    ahead_ms: i64,
     // How long records take to the disk here.
     flush_ms: u32,
 }
@@ -168,6 +173,7 @@ impl Company {
             since_ms: None,
             answered: BTreeSet::new(),
             told: Told::default(),
+            ahead_ms: 0,
             flush_ms: 0,
         }
     }
@@ -183,12 +189,14 @@ impl Company {
         let Some(member) = self.members.get_mut(from.index()) else { return };
         if let Some(Echo { sent_ms, held_ms }) = vitals.answers {
             let trip = now.monotonic_ms.saturating_sub(sent_ms).saturating_sub(held_ms);
-            let trip = trip.min(LONGEST_TRIP_MS);
-            member.trip_ms = Some(trip);
+            member.trip_ms = Some(trip.min(LONGEST_TRIP_MS));
             let there = i128::from(vitals.wall.0) + i128::from(trip / 2);
             let offset = there - i128::from(now.wall.0);
             let bounded = offset.clamp(i128::from(i64::MIN / 2), i128::from(i64::MAX / 2));
-            member.offset_ms = i64::try_from(bounded).ok();
+            // What was so long on its way, or waited here, tells of no clock.
+            let tells = trip <= LONGEST_TRIP_MS;
+            let measured = i64::try_from(bounded).ok().filter(|_| tells);
+            member.offset_ms = measured.map(|offset| (offset, trip.div_ceil(2)));
         }
         member.vitals = Some((vitals, now.monotonic_ms));
     }
@@ -198,6 +206,7 @@ impl Company {
         if let Some(member) = self.members.get_mut(from.index()) {
             member.vitals = None;
             member.offset_ms = None;
+            member.trip_ms = None;
         }
     }
 
@@ -233,16 +242,26 @@ impl Company {
         paces.get(self.faults.r()).copied().unwrap_or_default()
     }
 
-    /// By how much this clock is ahead of those of more than u others, or behind; 0 if they do not say so.
+    /// By how much this clock is ahead of those of more than u others, or behind; 0 if they do not say so. What they said once
+    /// stands while too few are there to say otherwise: a clock is not right because others are gone.
     fn clock_ahead_ms(&self, now_ms: u64) -> i64 {
+        self.measured_ahead_ms(now_ms).unwrap_or_else(|| {
+            let mut certain = self.heard(now_ms).filter_map(|(_, one)| one.certain_offset_ms());
+            let agrees = certain.any(|offset| offset.unsigned_abs() <= self.max_skew_ms);
+            if agrees { 0 } else { self.ahead_ms }
+        })
+    }
+
+    /// The same, of those that are there; none if they are too few to say.
+    fn measured_ahead_ms(&self, now_ms: u64) -> Option<i64> {
         let mut offsets: Vec<i64> =
             self.heard(now_ms).filter_map(|(_, member)| member.certain_offset_ms()).collect();
         offsets.sort_unstable();
         let u = self.faults.u();
-        let Some(least) = offsets.len().checked_sub(u + 1) else { return 0 };
+        let least = offsets.len().checked_sub(u + 1)?;
         // u others at most are wrong, whichever way.
         let (behind_us, ahead_of_us) = (offsets[u], offsets[least]);
-        if behind_us < 0 { -behind_us } else { -ahead_of_us.max(0) }
+        Some(if behind_us < 0 { -behind_us } else { -ahead_of_us.max(0) })
     }
 
     pub fn report(&self, now_ms: u64) -> CompanyReport {
@@ -251,7 +270,7 @@ impl Company {
             heard: member.is_heard(now_ms),
             silent_ms: member.heard_ms.map(|heard| now_ms.saturating_sub(heard)),
             trip_ms: member.trip_ms,
-            clock_offset_ms: member.offset_ms,
+            clock_offset_ms: member.certain_offset_ms(),
             vitals: member.vitals.as_ref().map(|(vitals, _)| vitals.clone()),
         };
         CompanyReport {
@@ -276,25 +295,15 @@ impl Company {
     /// What is new of clocks and company, in words for the operator.
     fn news(&mut self, now_ms: u64) -> Vec<String> {
         let ahead = self.clock_ahead_ms(now_ms);
+        self.ahead_ms = ahead;
         let far = |was: bool, ms: i64| {
             let bound = if was { self.max_skew_ms / 2 } else { self.max_skew_ms };
             ms.unsigned_abs() > bound
         };
         let own_clock = far(self.told.own_clock, ahead);
-        let clock_of = |(id, member): (ReplicaId, &Member)| {
-            let bit = 1u32 << id.0;
-            let offset =
-                member.certain_offset_ms().filter(|ms| far(self.told.clocks & bit != 0, *ms))?;
-            Some((bit, id, offset))
-        };
-        let wrong: Vec<_> = match own_clock {
-            true => Vec::new(),
-            false => self.heard(now_ms).filter_map(clock_of).collect(),
-        };
-        let clocks = wrong.iter().fold(0, |bits, (bit, ..)| bits | bit);
-        let since = *self.since_ms.get_or_insert(now_ms);
-        let alone = !self.is_enough(now_ms) && now_ms >= since + PATIENCE_MS;
-        let before = std::mem::replace(&mut self.told, Told { own_clock, clocks, alone });
+        let alone_since = *self.since_ms.get_or_insert(now_ms) + PATIENCE_MS;
+        let alone = !self.is_enough(now_ms) && now_ms >= alone_since;
+        let before = std::mem::replace(&mut self.told, Told { own_clock, alone });
         let mut news = Vec::new();
         if own_clock && !before.own_clock {
             news.push(format!(
@@ -305,13 +314,8 @@ impl Company {
         } else if before.own_clock && !own_clock {
             news.push("the clock of this replica agrees with the others' again".to_owned());
         }
-        for (bit, id, offset) in wrong {
-            if before.clocks & bit == 0 {
-                let offset = offset_text(offset);
-                news.push(format!(
-                    "the clock of replica {id} is {offset} this replica's: see to it"
-                ));
-            }
+        if !own_clock {
+            self.blame(now_ms, &mut news);
         }
         if before.alone && !alone {
             news.push("enough members are heard of again".to_owned());
@@ -324,6 +328,31 @@ impl Company {
             ));
         }
         news
+    }
+}
+
+impl Company {
+    /// Other clocks that are wrong, and those that are right again. A liar's may be both in turns, and is told of now and then.
+    fn blame(&mut self, now_ms: u64, news: &mut Vec<String>) {
+        let max_skew_ms = self.max_skew_ms;
+        let me = self.me;
+        for (id, member) in (0u8..).map(ReplicaId).zip(&mut self.members) {
+            let Some(offset) = member.certain_offset_ms().filter(|_| id != me) else { continue };
+            let off_ms = offset.unsigned_abs();
+            if off_ms > max_skew_ms && member.is_heard(now_ms) {
+                if member.blamed_ms.is_none_or(|blamed| now_ms >= blamed + BLAME_MS) {
+                    member.blamed_ms = Some(now_ms);
+                    let offset = offset_text(offset);
+                    news.push(format!(
+                        "the clock of replica {id} is {offset} this replica's: see to it"
+                    ));
+                }
+            } else if off_ms <= max_skew_ms / 2
+                && member.blamed_ms.take_if(|blamed| now_ms >= *blamed + BLAME_MS).is_some()
+            {
+                news.push(format!("the clock of replica {id} agrees with this replica's again"));
+            }
+        }
     }
 }
 
@@ -378,6 +407,8 @@ impl<S: Service> Node<S> {
             flush_ms: self.company.flush_ms,
             trip_ms: self.company.trip_ms(now.monotonic_ms),
             program: Program::new(env!("CARGO_PKG_VERSION")),
+            clock_wrong: self.company.report(now.monotonic_ms).is_clock_wrong(),
+            differing: self.difference().map(|found| found.certifiable),
         }
     }
 
@@ -452,7 +483,8 @@ mod tests {
         let report = company.report(after(0));
         assert_eq!(
             (report.members[0].trip_ms, report.members[0].clock_offset_ms),
-            (Some(40), Some(300))
+            (Some(40), Some(280)),
+            "20 ms of it may be the way's"
         );
     }
 
@@ -466,7 +498,7 @@ mod tests {
             company.on_vitals(NOW, ReplicaId(id), Vitals { wall, answers, ..Vitals::default() });
         }
         let report = company.report(after(0));
-        assert_eq!((report.members[0].clock_offset_ms, report.clock_ahead_ms), (Some(-2_500), 0));
+        assert_eq!((report.members[0].clock_offset_ms, report.clock_ahead_ms), (Some(0), 0));
         assert!(company.news(after(0)).is_empty());
     }
 
@@ -487,6 +519,46 @@ mod tests {
         says(&mut company, 1, 10);
         says(&mut company, 2, -10);
         assert_eq!(company.news(after(0)).len(), 1);
+    }
+
+    #[test]
+    fn a_wrong_clock_is_not_right_because_others_are_gone() {
+        let mut company = company(1, 0);
+        says(&mut company, 1, -3_600_000);
+        says(&mut company, 2, -3_600_000);
+        company.news(after(0));
+        // Replica 1 dies, and later all are silent.
+        company.on_link_down(ReplicaId(1));
+        assert!(company.report(after(0)).is_clock_wrong() && company.news(after(0)).is_empty());
+        assert!(company.report(after(60_000)).is_clock_wrong());
+        // It is set right: one that is there says so.
+        says(&mut company, 2, 0);
+        assert!(!company.report(after(0)).is_clock_wrong());
+        assert!(company.news(after(0))[0].contains("agrees with the others' again"));
+    }
+
+    #[test]
+    fn what_waited_for_long_before_it_was_read_tells_of_no_clock() {
+        let mut company = company(1, 0);
+        for id in [1, 2] {
+            company.on_status(NOW, ReplicaId(id));
+            let answers = Some(Echo { sent_ms: NOW.monotonic_ms - 60_000, held_ms: 0 });
+            let wall = Time(NOW.wall.0 - 60_000);
+            company.on_vitals(NOW, ReplicaId(id), Vitals { wall, answers, ..Vitals::default() });
+        }
+        assert_eq!(company.report(after(0)).members[0].clock_offset_ms, None);
+        assert!(company.news(after(0)).is_empty());
+    }
+
+    #[test]
+    fn who_changes_its_clock_all_the_time_is_told_of_now_and_then() {
+        let mut company = company(1, 1);
+        let mut told = 0;
+        for second in 0..240u64 {
+            says(&mut company, 1, if second % 2 == 0 { 9_000 } else { 0 });
+            told += company.news(NOW.monotonic_ms + 1_000 * (second % 2) + second).len();
+        }
+        assert!(told <= 2, "{told}");
     }
 
     #[test]

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use perdura_agreement::pool::{Admission, Source};
 use perdura_agreement::{Now, Penalty};
 use perdura_execution::{Machine, Service};
+use perdura_protocol::boots::HeldVote;
 use perdura_protocol::keys::Claim;
 use perdura_protocol::message::Message;
 use perdura_protocol::statement::STATEMENT_BYTES;
@@ -148,6 +149,13 @@ impl<S: Service> Node<S> {
                 }
                 Message::Status { .. } => {
                     self.company.on_status(now, from);
+                    self.agreement.on_message(now, from, message);
+                }
+                Message::Announce(announcement) => self.on_announce(now, from, announcement),
+                Message::Recall(recalled) => self.on_recall(from, *recalled),
+                Message::Accept { view, slot, digest, signature } => {
+                    let vote = HeldVote { view, slot, digest, signature };
+                    self.boots.note_vote(from, vote);
                     self.agreement.on_message(now, from, message);
                 }
                 Message::Vitals(vitals) => self.company.on_vitals(now, from, *vitals),

@@ -9,7 +9,7 @@
 //! 3. After each round of inputs it calls [`Node::flush`] and carries out all outputs.
 //! 4. It calls [`Node::flush`] at least every [`perdura_agreement::timing::TICK_MS`].
 //!
-//! Files: `boot` from disk to node; `ingress` decoding and authentication; `waiting` lines, one for
+//! Files: `boot` from disk to node; `boots` whether that disk is the newest; `ingress` decoding and authentication; `waiting` lines, one for
 //! each peer, for what waits; `shares` how much of each client's; `questions` what replicas ask for, within an allowance; `executing` delivery,
 //! replies and reads; `unexecuted` what is decided and waits; `backlog` what waits for the disk; `checkpoints` boundaries, digests,
 //! truncation; `transfer` the state of a replica that was away, `fetching` of whom it asks the pieces; `company` who is there and
@@ -17,6 +17,7 @@
 
 mod backlog;
 mod boot;
+mod boots;
 mod certificates;
 mod checkpoints;
 mod company;
@@ -53,6 +54,7 @@ pub use stages::{Spent, Stage, Stages};
 pub use waiting::Capacity;
 
 use backlog::Backlog;
+use boots::Boots;
 use bytes::Bytes;
 use checkpoints::Checkpointing;
 use company::Company;
@@ -297,6 +299,7 @@ pub struct Node<S> {
 
     checkpointing: Checkpointing,
     company: Company,
+    boots: Boots,
     differences: Differences,
     transfer: Transfer<S>,
     past: BTreeMap<Slot, Past>,
@@ -370,6 +373,7 @@ impl<S: Service> Node<S> {
             self.tick_transfer(now);
             self.tick_ingress(now);
             self.tick_company(now);
+            self.tick_boots(now);
             self.checkpointing.let_older_go(now.monotonic_ms);
         }
         self.carry_out(now);
@@ -496,15 +500,17 @@ impl<S: Service> Node<S> {
 
     fn on_persisted(&mut self, now: Now, mark: u64) {
         self.durable = self.durable.max(mark);
+        // Before a later state of its own that waits for the same flush: no state goes to disk behind a newer one.
+        self.install_logged(now);
         self.backlog.persisted(mark);
         if let Some(sequence) = self.appending.end(mark, now.monotonic_ms) {
             self.persisted = sequence;
         }
+        self.answer_boots();
         self.agreement.on_persisted(now, self.persisted);
         self.execute_waiting(now);
         self.store_logged();
         self.digest_logged();
-        self.install_logged(now);
     }
 
     /// The mark whose durability makes everything noted so far durable; what waits is appended in

@@ -244,7 +244,7 @@ impl<S: Service> Node<S> {
         if !self.transfer.answers.insert(from) {
             return;
         }
-        if !self.agreement.voting() || self.agreement.lacks_prefix() {
+        if !self.agreement.has_base() || self.agreement.lacks_prefix() {
             self.agreement.on_prefix_certificate(now, prefix.clone());
         }
         if !matches!(self.transfer.phase, Phase::Asking { .. }) {
@@ -589,7 +589,7 @@ impl<S: Service> Node<S> {
         match &mut self.transfer.phase {
             Phase::Idle => {
                 let needed =
-                    !self.agreement.voting() || self.machine.slot() < self.transfer.at_least;
+                    !self.agreement.has_base() || self.machine.slot() < self.transfer.at_least;
                 if ms >= self.transfer.ended_ms + KEPT_MS {
                     // It was overtaken by the log.
                     self.transfer.forget_pieces();

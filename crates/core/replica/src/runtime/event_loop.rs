@@ -166,12 +166,14 @@ impl<S: Service> EventLoop<S> {
             Checkpointer::start(checkpoints, rate, scrub, paces, completions.clone())?;
         let digester = Digester::start(scrub, rhythm, completions.clone())?;
         self.courier.start(completions.clone())?;
-        digester.hold(self.node.machine().snapshot());
         let reaper = Reaper::start(completions.clone())?;
         let workers = Workers { keeper, checkpointer, digester, reaper };
         let mut events = Vec::new();
         let mut stopping: Option<Instant> = None;
-        let mut outcome = Ok(());
+        let mut outcome = panicked::catching(|| {
+            workers.digester.hold(self.node.machine().snapshot());
+            Ok(())
+        });
         loop {
             let round = || self.round(&mut events, &workers);
             outcome = outcome.and_then(|()| panicked::catching(round));

@@ -10,7 +10,7 @@ use crate::world::replica::Process;
 use perdura_durability::memory_disk::{Errors, Losses, Operation};
 use perdura_durability::{Disk, Expectation, Identity, MemoryDisk, OpenError, Opened, storage};
 use perdura_protocol::{Configuration, Digest, ReplicaId, Slot};
-use perdura_replica::node::{Boot, Interceptor, Node, Recovered, recover};
+use perdura_replica::node::{Boot, Found, Interceptor, Node, Recovered, recover};
 use std::collections::VecDeque;
 
 /// A data directory that an intact disk does not give back.
@@ -33,6 +33,7 @@ impl World {
             self.fail(Broken::new(RULE, error.to_string()));
         }
         self.replicas[replica].disk = disk;
+        self.replicas[replica].has_boots = true;
         self.replicas[replica].gaps.clear();
         self.replicas[replica].joins_at = must_recover;
         self.checkers.votes.formatted(replica, must_recover);
@@ -285,6 +286,10 @@ impl World {
         let service_notes = notes.clone();
         let entropy = self.random.bytes32();
         let here = &self.replicas[replica];
+        let found = match here.has_boots {
+            true => found,
+            false => Found { boot: None, ..found },
+        };
         let boot = Boot {
             me: ReplicaId(replica as u8),
             key: here.key.clone(),

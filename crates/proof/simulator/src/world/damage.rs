@@ -450,10 +450,32 @@ impl World {
         }
         let here = &mut self.replicas[victim];
         here.rot = None;
-        here.disk = old;
+        here.newer = Some((here.incarnation, std::mem::replace(&mut here.disk, old)));
         here.gaps = here.copied_gaps.clone();
         here.forgot = true;
         here.just_forgot = true;
+    }
+}
+
+impl World {
+    /// It noticed that its disk was taken back. As an operator does: it is started on the newer one, if that is still there; else
+    /// it is replaced, if the group can order that.
+    pub(crate) fn notice_old_disk(&mut self, replica: usize, why: &str) {
+        self.mark(Mark::OldDiskNoticed);
+        self.tell(format_args!("r{replica} halts: {why}"));
+        let room = self.replacement.is_none() && self.others_hurt(replica) < self.plan.faults.u();
+        let here = &mut self.replicas[replica];
+        let newer = here.newer.take().filter(|(incarnation, _)| *incarnation == here.incarnation);
+        if newer.is_none() && room {
+            self.wipe(replica);
+            return;
+        }
+        self.crash_process(replica);
+        if let Some((_, disk)) = newer {
+            let here = &mut self.replicas[replica];
+            here.disk = disk;
+            here.just_forgot = true;
+        }
     }
 }
 

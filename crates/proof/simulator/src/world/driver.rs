@@ -136,6 +136,10 @@ impl World {
                     self.crash_process(replica);
                     return;
                 }
+                Output::Halt(why) if self.forgot(replica) => {
+                    self.notice_old_disk(replica, &why);
+                    return;
+                }
                 Output::Halt(why) => self.fail(progress::halted(replica, &why)),
             }
             if self.dies_now(replica) {

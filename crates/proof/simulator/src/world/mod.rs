@@ -286,6 +286,8 @@ impl World {
                 copied_gaps: Vec::new(),
                 forgot: false,
                 just_forgot: false,
+                has_boots: true,
+                newer: None,
             })
             .collect();
         let victims: Vec<PublicKey> = client_keys.iter().map(SecretKey::public).collect();

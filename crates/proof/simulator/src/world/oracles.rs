@@ -143,6 +143,8 @@ impl World {
             | Message::FetchPiece { .. }
             | Message::Piece { .. }
             | Message::Vitals(_)
+            | Message::Announce(_)
+            | Message::Recall(_)
             | Message::RollCall { .. }
             | Message::Present { .. }
             | Message::Attach { .. }

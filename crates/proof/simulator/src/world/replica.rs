@@ -175,6 +175,10 @@ pub struct Replica {
     pub forgot: bool,
     /// Its disk was taken back, and it has not been started since.
     pub just_forgot: bool,
+    /// Whether its directory is of programs that announce their boots.
+    pub has_boots: bool,
+    /// Its incarnation, and its disk as it was before it was taken back.
+    pub newer: Option<(u32, MemoryDisk)>,
 }
 
 impl Replica {

@@ -27,6 +27,8 @@ impl World {
         let mut older = here.disk.copy();
         if matches!(older_format::write_version_1(&mut older), Ok(true)) {
             here.disk = older;
+            // Programs of that format announce no boots, so nobody could know one of this directory.
+            here.has_boots = false;
             self.fired(FaultKind::OlderFormat);
             let kind = FaultKind::OlderFormat;
             self.trace.line(self.now_us, format_args!("r{replica} starts on a disk: {kind:?}"));
