@@ -81,6 +81,8 @@ fn reserve_ports(count: u16) -> u16 {
 pub struct Cluster {
     directory: tempfile::TempDir,
     replicas: Vec<Option<Child>>,
+    // How long each log was when its replica was started last.
+    logged: Vec<usize>,
 }
 
 impl Cluster {
@@ -100,8 +102,9 @@ impl Cluster {
         let dir = directory.path().join("cluster");
         make(&dir);
         let replicas = (0..).take_while(|id| dir.join(format!("replica-{id}")).exists());
-        let replicas = replicas.map(|_| None).collect();
-        Cluster { directory, replicas }
+        let replicas: Vec<Option<Child>> = replicas.map(|_| None).collect();
+        let logged = vec![0; replicas.len()];
+        Cluster { directory, replicas, logged }
     }
 
     /// A cluster of which all replicas run.
@@ -145,6 +148,7 @@ impl Cluster {
 
     pub fn start_as(&mut self, id: usize, mut command: Command) {
         assert!(self.replicas[id].is_none());
+        self.logged[id] = self.log(id).len();
         let path = self.path(&format!("log-{id}.txt"));
         let log = OpenOptions::new().create(true).append(true).open(path).unwrap();
         let child = command.stdout(File::open("/dev/null").unwrap()).stderr(log).spawn();
@@ -200,9 +204,12 @@ impl Cluster {
         }
     }
 
-    /// SIGTERM, and in order.
+    /// SIGTERM, and in order. Not before it listens for that: it dies of it else.
     #[track_caller]
     pub fn stop(&mut self, id: usize) {
+        let begun = self.logged[id];
+        let starts = |log: String| log.get(begun..)?.contains("replica starts").then_some(());
+        wait_for("a replica to have started", || starts(self.log(id)));
         let mut child = self.replicas[id].take().unwrap();
         send_signal(&child, "-TERM");
         let status = wait_for_end(&mut child);
