@@ -240,7 +240,7 @@ pub async fn call(
     };
     match reply {
         Reply::Service(bytes) => StoreReply::from_bytes(bytes).map_err(|_| StoreError::Nonsense),
-        Reply::Administered { .. } => Err(StoreError::Nonsense),
+        Reply::Administered { .. } | Reply::Told(_) => Err(StoreError::Nonsense),
     }
 }
 

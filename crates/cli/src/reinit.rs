@@ -240,7 +240,9 @@ fn order(
         Ok(Reply::Administered { configuration, from_slot }) => {
             Ok((configuration, Slot(from_slot)))
         }
-        Ok(Reply::Service(_)) => bail!("the cluster gave an answer that fits no replacement"),
+        Ok(Reply::Service(_) | Reply::Told(_)) => {
+            bail!("the cluster gave an answer that fits no replacement")
+        }
         Err(CallError::Refused {
             reason: Refusal::Ordered(RefusalReason::Contradiction(why)),
             ..

@@ -390,7 +390,7 @@ pub async fn call(
     };
     match reply {
         Reply::Service(bytes) => TupleReply::from_bytes(bytes).map_err(|_| SpaceError::Nonsense),
-        Reply::Administered { .. } => Err(SpaceError::Nonsense),
+        Reply::Administered { .. } | Reply::Told(_) => Err(SpaceError::Nonsense),
     }
 }
 

@@ -69,7 +69,9 @@ use crate::slot::Vote;
 use perdura_protocol::codec::encode_count;
 use perdura_protocol::keys::Claim;
 use perdura_protocol::statement::{Kind, STATEMENT_BYTES};
-use perdura_protocol::{Batch, Certificate, Digest, Encode, Record, ReplicaId, Slot, View, seeded};
+use perdura_protocol::{
+    Batch, Certificate, Digest, Encode, PublicKey, Record, ReplicaId, Slot, View, seeded,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// So long slots wait for a prefix that proves them.
@@ -99,6 +101,8 @@ pub(crate) struct ByLink {
     held_ms: Option<u64>,
     // So far reaches what may be in agreement together with the last delivered batch that may order a configuration.
     near: Slot,
+    // None while it is the one with whose key the cluster began.
+    administrator: Option<PublicKey>,
 }
 
 impl ByLink {
@@ -112,6 +116,8 @@ impl ByLink {
         self.installed.encode(out);
         out.push(u8::from(self.held_ms.is_some()));
         self.near.encode(out);
+        out.push(u8::from(self.administrator.is_some()));
+        self.administrator.iter().for_each(|key| key.encode(out));
     }
 }
 
@@ -154,8 +160,20 @@ impl Agreement {
 
     /// Whether the batch may order another configuration.
     fn configures(&self, batch: &Batch) -> bool {
-        let administrator = self.settings.parameters.administrator;
+        let first = self.settings.parameters.administrator;
+        let administrator = self.by_link.administrator.unwrap_or(first);
         batch.frames().iter().any(|frame| frame.session.client == administrator)
+    }
+
+    /// The administrator's key as of the last executed slot. What is delivered and not executed yet may come from a new one
+    /// already, and was not taken for the administrator's.
+    pub fn set_administrator(&mut self, key: PublicKey) {
+        let first = self.settings.parameters.administrator;
+        if self.by_link.administrator.unwrap_or(first) != key {
+            self.by_link.administrator = Some(key);
+            let reach = self.delivered.plus(self.settings.parameters.depth);
+            self.by_link.near = self.by_link.near.max(reach);
+        }
     }
 
     /// The latest configuration became known: links are those of its members from now on.

@@ -339,6 +339,21 @@ fn a_command_of_the_administrator_is_not_decided_by_links() {
     assert_eq!(follower.machine.delivered(), SLOT);
 }
 
+/// What is under way when another administrator becomes known may be from that one, and order a configuration.
+#[test]
+fn what_is_under_way_with_another_administrator_is_not_decided_by_links() {
+    for (administrator, delivered) in [(0, SLOT), (7, Slot(0))] {
+        let mut follower = Follower::new(configurations());
+        follower.machine.set_administrator(key(administrator).public());
+        let digest = follower.accepts(SLOT);
+        follower.hears(2, falsely_signed(SLOT, digest));
+        follower.hears(0, vote(Kind::Accept, 0, SLOT, digest));
+        assert_eq!(follower.machine.delivered(), delivered, "administrator {administrator}");
+        follower.hears(1, vote(Kind::Accept, 1, SLOT, digest));
+        assert_eq!(follower.machine.delivered(), SLOT);
+    }
+}
+
 /// A command of the administrator is decided in slot 2, and nobody can show slot 1.
 fn waits_for_the_proof_of_slot_1() -> (Follower, Digest) {
     let mut follower = Follower::new(configurations());

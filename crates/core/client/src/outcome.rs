@@ -16,6 +16,8 @@ pub enum Reply {
         /// First slot of the latest configuration.
         from_slot: u64,
     },
+    /// What the administrator asked for.
+    Told(Bytes),
 }
 
 /// Why nothing happened. That is certain.

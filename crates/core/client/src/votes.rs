@@ -12,6 +12,7 @@ pub(crate) fn is_final(outcome: &Outcome) -> bool {
         Outcome::Opened
         | Outcome::Service(_)
         | Outcome::Administered { .. }
+        | Outcome::Told(_)
         | Outcome::Refused(
             RefusalReason::UnknownClient
             | RefusalReason::NotAdministrator

@@ -3,7 +3,7 @@
 //! Invariants:
 //! - names and keys of clients are unique, and no client key is a replica's or the administrator's;
 //! - a revoked key is never registered again: the nonces of its sessions are forgotten with it, so
-//!   a second registration would let its old signed frames run once more;
+//!   a second registration would let its old signed frames run once more. So it is with a former administrator's;
 //! - ordering what holds already (the same name and key, the same incarnation and key) is answered
 //!   as the first time and changes nothing, so that an interrupted administrator can go on;
 //! - configuration numbers ascend by one; at most one configuration is pending (its first slot is
@@ -14,8 +14,7 @@ use imbl::{OrdMap, OrdSet};
 use perdura_protocol::codec::{encode_bytes, encode_count, encode_list};
 use perdura_protocol::configuration::{Member, Parameters};
 use perdura_protocol::{
-    AdminCommand, Configuration, DecodeError, Encode, PublicKey, Reader, ReplicaId, Slot, limits,
-    seeded,
+    Configuration, DecodeError, Encode, PublicKey, Reader, ReplicaId, Slot, limits, seeded,
 };
 use std::sync::Arc;
 
@@ -25,6 +24,9 @@ const CONFIGURATIONS: usize = 16;
 /// Client keys ever registered, revoked ones included: they are kept for good, 32 bytes each, in
 /// every checkpoint. Registration ends here, never revocation.
 const CLIENT_KEYS: usize = 65_536;
+
+/// With those of former administrators: a key that was stolen can be replaced when no client can be registered any more.
+const ALL_KEYS: usize = CLIENT_KEYS + 4096;
 
 /// Clients and configurations. Cloning shares.
 #[derive(Clone, Debug)]
@@ -44,8 +46,8 @@ pub(crate) struct Registry {
 pub(crate) enum Change {
     /// Nothing else.
     None,
-    /// The sessions of this key must go.
-    Revoked(PublicKey),
+    /// The sessions of this key must go: its client was revoked, or it is not the administrator's any more.
+    Ended(PublicKey),
     /// A new configuration.
     Configured(Configuration),
 }
@@ -95,6 +97,10 @@ impl Registry {
         key == self.administrator
     }
 
+    pub(crate) fn administrator(&self) -> PublicKey {
+        self.administrator
+    }
+
     pub(crate) fn is_client(&self, key: PublicKey) -> bool {
         self.is_administrator(key) || self.keys.contains_key(&key)
     }
@@ -111,22 +117,9 @@ impl Registry {
         self.configurations.last().expect("there is always a configuration")
     }
 
-    /// Carries out a command that was decided in `slot`; `Err` says why not, and nothing changed.
-    pub(crate) fn administer(
-        &mut self,
-        slot: Slot,
-        command: AdminCommand,
-    ) -> Result<Change, String> {
-        match command {
-            AdminCommand::AddClient { name, key } => self.add_client(name, key),
-            AdminCommand::RevokeClient { name } => self.revoke_client(&name),
-            AdminCommand::ReplaceReplica { replica, incarnation, key } => {
-                self.replace_replica(slot, replica, incarnation, key)
-            }
-        }
-    }
+    // What follows is ordered; `Err` says why it is refused, and nothing changed.
 
-    fn add_client(&mut self, name: String, key: PublicKey) -> Result<Change, String> {
+    pub(crate) fn add_client(&mut self, name: String, key: PublicKey) -> Result<Change, String> {
         if name.is_empty() || name.len() > limits::CLIENT_NAME_BYTES {
             return Err(format!("a client's name has 1 to {} bytes", limits::CLIENT_NAME_BYTES));
         }
@@ -149,16 +142,31 @@ impl Registry {
         Ok(Change::None)
     }
 
-    fn revoke_client(&mut self, name: &str) -> Result<Change, String> {
+    pub(crate) fn revoke_client(&mut self, name: &str) -> Result<Change, String> {
         let Some(key) = self.names.remove(name) else {
             return Err(format!("no client named {name:?} is registered"));
         };
         self.keys.remove(&key);
         self.revoked.insert(key);
-        Ok(Change::Revoked(key))
+        Ok(Change::Ended(key))
     }
 
-    fn replace_replica(
+    /// The former key is void at once, and as good as revoked.
+    pub(crate) fn replace_administrator(&mut self, key: PublicKey) -> Result<Change, String> {
+        if self.is_administrator(key) {
+            // An administrator who was interrupted orders the same again.
+            return Ok(Change::None);
+        }
+        self.check_fresh(key)?;
+        if self.keys.len() + self.revoked.len() >= ALL_KEYS {
+            return Err(format!("{ALL_KEYS} keys have been used, the most allowed"));
+        }
+        let former = std::mem::replace(&mut self.administrator, key);
+        self.revoked.insert(former);
+        Ok(Change::Ended(former))
+    }
+
+    pub(crate) fn replace_replica(
         &mut self,
         slot: Slot,
         replica: ReplicaId,
@@ -233,6 +241,7 @@ impl Registry {
     pub(crate) fn decode(
         reader: &mut Reader,
         parameters: &Parameters,
+        administrator: PublicKey,
     ) -> Result<Registry, DecodeError> {
         let configurations: Vec<Configuration> =
             reader.list("configurations", CONFIGURATIONS, 20)?;
@@ -244,6 +253,11 @@ impl Registry {
             return Err(DecodeError::NotCanonical("configurations do not follow each other"));
         }
         let mut registry = Registry::with(parameters, configurations);
+        let mut members = registry.configurations.iter().flat_map(|c| &c.members);
+        if members.any(|member| member.key == administrator) {
+            return Err(DecodeError::NotCanonical("the administrator's key is a replica's"));
+        }
+        registry.administrator = administrator;
         for _ in 0..reader.count("clients", limits::CLIENTS, 36)? {
             let name = reader.bytes("client name", limits::CLIENT_NAME_BYTES)?;
             let name = String::from_utf8(name.to_vec())
@@ -256,9 +270,9 @@ impl Registry {
                 .add_client(name, key)
                 .map_err(|_| DecodeError::NotCanonical("a client contradicts the others"))?;
         }
-        let revoked: Vec<PublicKey> = reader.list("revoked keys", CLIENT_KEYS, 32)?;
+        let revoked: Vec<PublicKey> = reader.list("revoked keys", ALL_KEYS, 32)?;
         let ascending = revoked.windows(2).all(|pair| pair[0] < pair[1]);
-        let fit = registry.keys.len() + revoked.len() <= CLIENT_KEYS;
+        let fit = registry.keys.len() + revoked.len() <= ALL_KEYS;
         if !ascending || !fit || revoked.iter().any(|key| registry.is_client(*key)) {
             return Err(DecodeError::NotCanonical("revoked keys"));
         }

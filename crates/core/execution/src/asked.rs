@@ -37,6 +37,10 @@ pub enum Call {
     Snapshot,
     /// [`crate::Service::restore`].
     Restore,
+    /// [`crate::Service::set_version`].
+    SetVersion,
+    /// [`crate::Service::set_state_limit`].
+    SetStateLimit,
     /// [`crate::Service::query_by`].
     Query,
     /// [`crate::Service::footprint`].
@@ -47,7 +51,7 @@ pub enum Call {
     Segment,
 }
 
-const CALLS: [(Call, &str); 12] = [
+const CALLS: [(Call, &str); 14] = [
     (Call::OnTime, "on_time"),
     (Call::Anticipate, "anticipate"),
     (Call::Execute, "execute"),
@@ -56,6 +60,8 @@ const CALLS: [(Call, &str); 12] = [
     (Call::StateBytes, "state_bytes"),
     (Call::Snapshot, "snapshot"),
     (Call::Restore, "restore"),
+    (Call::SetVersion, "set_version"),
+    (Call::SetStateLimit, "set_state_limit"),
     (Call::Query, "query"),
     (Call::Footprint, "footprint"),
     (Call::Segments, "segments"),

@@ -22,6 +22,7 @@ mod restore;
 mod service;
 mod session;
 mod snapshot;
+mod terms;
 
 pub use asked::{Asked, Call, ServicePanic, Shown, panic_is_expected};
 pub use footprint::{Footprint, KeyMark, KeyRange};

@@ -14,12 +14,15 @@ use crate::genesis::{Genesis, GenesisError};
 use crate::service::{ExecutionContext, Progress, Release, Service};
 use crate::session::{Admission, ClientSessions, Session};
 use crate::snapshot::StateSnapshot;
+use crate::terms::Terms;
 use bytes::Bytes;
 use imbl::OrdMap;
 use perdura_protocol::configuration::{Parameters, Schedule};
+use perdura_protocol::versions::VersionError;
 use perdura_protocol::{
-    Batch, ClusterId, Command, Configuration, Decode, Digest, Frame, Outcome, PublicKey,
-    RefusalReason, SessionId, Slot, Time, Versions, limits, seeded, versions,
+    AdminCommand, Batch, ClientList, ClusterId, Command, Configuration, Decode, Digest, Encode,
+    Frame, Outcome, PublicKey, RefusalReason, SessionId, Slot, Time, Versions, limits, seeded,
+    versions,
 };
 use std::sync::Arc;
 
@@ -35,12 +38,14 @@ pub struct Machine<S> {
     pub(crate) history: Digest,
     // Boundaries passed; counted where checkpoints go round among the replicas.
     pub(crate) turn: Option<u64>,
-    pub(crate) versions: Versions,
+    pub(crate) terms: Terms,
     pub(crate) registry: Registry,
     pub(crate) sessions: OrdMap<PublicKey, Arc<ClientSessions>>,
     pub(crate) service: S,
     // Not part of the state.
     pub(crate) asked: Asked,
+    // Those of the next slot, while one is executed; else those in force.
+    pub(crate) next_terms: Terms,
 }
 
 /// The outcome of one command.
@@ -62,6 +67,9 @@ pub struct Executed {
     pub replies: Vec<Reply>,
     /// The configuration that the batch ordered.
     pub new_configuration: Option<Configuration>,
+    /// The batch raised the versions beyond what this program knows: it cannot go on, and the machine is good for nothing
+    /// any more. Another program goes on from the same log.
+    pub outdated: Option<VersionError>,
 }
 
 impl<S: Service> Machine<S> {
@@ -72,18 +80,21 @@ impl<S: Service> Machine<S> {
     pub fn new(
         parameters: &Parameters,
         genesis: Genesis,
-        service: S,
+        mut service: S,
     ) -> Result<Machine<S>, GenesisError> {
-        let versions = parameters.versions;
-        versions.check(newest_versions(&service))?;
+        let terms = Terms::first(parameters);
+        terms.versions.check(newest_versions(&service))?;
+        let registry = Registry::new(parameters, genesis)?;
+        terms.tell(&mut service, Slot(0));
         Ok(Machine {
             cluster: parameters.cluster,
             slot: Slot(0),
             time: Time(0),
             history: Digest::ZERO,
             turn: (parameters.schedule == Schedule::Sequential).then_some(0),
-            versions,
-            registry: Registry::new(parameters, genesis)?,
+            terms,
+            next_terms: terms,
+            registry,
             sessions: OrdMap::new(),
             service,
             asked: Asked::default(),
@@ -139,7 +150,20 @@ impl<S: Service> Machine<S> {
                 self.execute_frame(batch.digest(), frame, &mut executed);
             }
         }
+        if self.next_terms != self.terms {
+            executed.outdated = self.go_on_under(self.next_terms).err();
+        }
         executed
+    }
+
+    /// What was raised in this slot holds from the next one on.
+    fn go_on_under(&mut self, terms: Terms) -> Result<(), VersionError> {
+        terms.versions.check(newest_versions(&self.service))?;
+        self.terms = terms;
+        self.asked.ask(Call::SetVersion, 0);
+        terms.tell(&mut self.service, self.slot);
+        self.asked.answered();
+        Ok(())
     }
 
     /// The last slot was a boundary: the number of those up to here, where checkpoints go round among
@@ -189,6 +213,7 @@ impl<S: Service> Machine<S> {
 
     fn execute_frame(&mut self, batch: Digest, frame: &Frame, executed: &mut Executed) {
         let Machine { cluster, slot, time, registry, sessions, service, asked, .. } = self;
+        let (rules, next_terms) = (self.terms.versions.rules, &mut self.next_terms);
         let id = frame.session;
         let numbered = frame.command_slices().zip(frame.first_number..);
         let reply = |number, outcome| Reply { session: id, number, outcome };
@@ -205,7 +230,7 @@ impl<S: Service> Machine<S> {
             }
         }
         let (cluster, slot, time) = (*cluster, *slot, *time);
-        let (mut revoked, mut released) = (Vec::new(), Vec::new());
+        let (mut ended, mut released) = (Vec::new(), Vec::new());
         for (command, number) in numbered {
             let outcome = match session.admit(number) {
                 Admission::Answered(outcome) => outcome,
@@ -214,7 +239,8 @@ impl<S: Service> Machine<S> {
                     let context =
                         ExecutionContext { slot, time, session: id, number, cluster, batch };
                     let of = (&mut *service, &*asked);
-                    let ran = run(of, registry, &context, command, &mut released);
+                    let admin = Administration { rules, registry, next_terms };
+                    let ran = run(of, admin, &context, command, &mut released);
                     let Some((outcome, change)) = ran else {
                         session.wait(slot, number);
                         continue;
@@ -222,7 +248,7 @@ impl<S: Service> Machine<S> {
                     session.record(slot, number, outcome.clone());
                     match change {
                         Change::None => {}
-                        Change::Revoked(key) => revoked.push(key),
+                        Change::Ended(key) => ended.push(key),
                         Change::Configured(configuration) => {
                             executed.new_configuration = Some(configuration);
                         }
@@ -236,12 +262,12 @@ impl<S: Service> Machine<S> {
             Arc::make_mut(client).bound_replies();
         }
         self.release(released, executed);
-        for key in revoked.into_iter().filter(|_| !seeded!(RevokedSessionsStay)) {
+        for key in ended.into_iter().filter(|_| !seeded!(RevokedSessionsStay)) {
             self.end_sessions(key);
         }
     }
 
-    /// Ends the sessions of a client that was revoked.
+    /// Ends the sessions of a client that was revoked, or of a former administrator.
     fn end_sessions(&mut self, client: PublicKey) {
         let Some(ended) = self.sessions.remove(&client) else { return };
         for (nonce, session) in ended.live() {
@@ -268,6 +294,24 @@ impl<S: Service> Machine<S> {
     #[must_use]
     pub fn due(&self) -> Option<Time> {
         self.asked.about(Call::Due, self.slot, || self.service.due())
+    }
+
+    /// The versions under which the next slot is executed.
+    #[must_use]
+    pub fn versions(&self) -> Versions {
+        self.terms.versions
+    }
+
+    /// How large the service's state may become in the next slot, bytes.
+    #[must_use]
+    pub fn state_limit_bytes(&self) -> u64 {
+        self.terms.state_limit_bytes
+    }
+
+    /// The administrator's key.
+    #[must_use]
+    pub fn administrator(&self) -> PublicKey {
+        self.registry.administrator()
     }
 
     /// Whether frames of this key are worth ordering: it is registered, or the administrator's.
@@ -415,10 +459,58 @@ fn forget_all<S: Service>(service: &mut S, asked: &Asked, id: SessionId, session
     }
 }
 
+/// What the administrator's commands are about.
+struct Administration<'a> {
+    // The version of the core's rules in force.
+    rules: u16,
+    registry: &'a mut Registry,
+    next_terms: &'a mut Terms,
+}
+
+impl Administration<'_> {
+    /// Whether the rules in force know a command of this client. To those of 0.1.0 what raises them was malformed too, and still is when
+    /// anybody but the administrator sends it: logs and programs of then may still be about.
+    fn knows(&self, command: &AdminCommand, client: PublicKey) -> bool {
+        let raises = matches!(command, AdminCommand::RaiseVersions(_));
+        self.rules >= command.since()
+            && (self.rules > 0 || !raises || self.registry.is_administrator(client))
+    }
+
+    fn carry_out(
+        &mut self,
+        slot: Slot,
+        command: AdminCommand,
+    ) -> Result<(Outcome, Change), String> {
+        let change = match command {
+            AdminCommand::RaiseVersions(versions) => {
+                self.next_terms.raise_versions(versions).map(|()| Change::None)?
+            }
+            AdminCommand::RaiseStateLimit { bytes } => {
+                self.next_terms.raise_state_limit(bytes).map(|()| Change::None)?
+            }
+            AdminCommand::ListClients => {
+                let list = self.registry.clients().map(|(name, key)| (name.to_owned(), key));
+                return Ok((Outcome::Told(ClientList(list.collect()).to_bytes()), Change::None));
+            }
+            AdminCommand::AddClient { name, key } => self.registry.add_client(name, key)?,
+            AdminCommand::RevokeClient { name } => self.registry.revoke_client(&name)?,
+            AdminCommand::ReplaceReplica { replica, incarnation, key } => {
+                self.registry.replace_replica(slot, replica, incarnation, key)?
+            }
+            AdminCommand::ReplaceAdministrator { key } => {
+                self.registry.replace_administrator(key)?
+            }
+        };
+        let Configuration { id, from_slot, .. } = self.registry.latest();
+        let from_slot = from_slot.0;
+        Ok((Outcome::Administered { configuration: *id, from_slot }, change))
+    }
+}
+
 /// Runs one command, whatever its bytes are; `None` if it waits.
 fn run<S: Service>(
     (service, asked): (&mut S, &Asked),
-    registry: &mut Registry,
+    mut admin: Administration,
     context: &ExecutionContext,
     command: &[u8],
     released: &mut Vec<Release>,
@@ -434,15 +526,12 @@ fn run<S: Service>(
         };
     }
     Some(match Command::from_bytes(Bytes::copy_from_slice(command)) {
-        Ok(Command::Admin(command)) if registry.is_administrator(context.session.client) => {
-            match registry.administer(context.slot, command) {
-                Ok(change) => {
-                    let Configuration { id, from_slot, .. } = registry.latest();
-                    let from_slot = from_slot.0;
-                    (Outcome::Administered { configuration: *id, from_slot }, change)
-                }
-                Err(text) => refused(RefusalReason::Contradiction(text)),
-            }
+        Ok(Command::Admin(command)) if !admin.knows(&command, context.session.client) => {
+            refused(RefusalReason::Malformed)
+        }
+        Ok(Command::Admin(command)) if admin.registry.is_administrator(context.session.client) => {
+            let carried_out = admin.carry_out(context.slot, command);
+            carried_out.unwrap_or_else(|text| refused(RefusalReason::Contradiction(text)))
         }
         Ok(Command::Admin(_)) => refused(RefusalReason::NotAdministrator),
         Ok(Command::Open | Command::Service(_)) | Err(_) => refused(RefusalReason::Malformed),

@@ -10,11 +10,13 @@ use crate::machine::{Machine, newest_versions};
 use crate::manifest::Manifest;
 use crate::service::Service;
 use crate::session::{ClientSessions, Session};
+use crate::terms::Terms;
 use bytes::Bytes;
 use imbl::OrdMap;
 use perdura_protocol::configuration::{Parameters, Schedule};
+use perdura_protocol::fields::{FieldError, Fields};
 use perdura_protocol::versions::VersionError;
-use perdura_protocol::{Decode, DecodeError, PublicKey, Reader, SessionId, Time, limits};
+use perdura_protocol::{Decode, DecodeError, PublicKey, Reader, SessionId, Time, Versions, limits};
 use std::sync::Arc;
 
 /// Why pieces are not a state. Nothing was replaced; fetch them again, or from another replica.
@@ -42,6 +44,9 @@ pub enum RestoreError {
         /// What is wrong.
         reason: DecodeError,
     },
+    /// The fields of the core are not those of this program.
+    #[error("piece 0 is malformed: {0}")]
+    Core(#[from] FieldError),
     /// The pieces decode, but no machine gives them.
     #[error("the pieces contradict each other: {0}")]
     Contradiction(&'static str),
@@ -70,18 +75,25 @@ impl<S: Service> Machine<S> {
         }
         let segments = pieces.split_off(1 + manifest.sessions());
         let mut reader = Reader::new(pieces[0].clone());
-        let core = Core::decode(&mut reader, parameters)
+        let malformed = |reason| RestoreError::Malformed { index: 0, reason };
+        let head = Head::decode(&mut reader, parameters, manifest.versions)?;
+        let core = Core::decode(&mut reader, parameters, head.administrator)
             .and_then(|core| reader.finish().map(|()| core))
-            .map_err(|reason| RestoreError::Malformed { index: 0, reason })?;
+            .map_err(malformed)?;
+        let terms =
+            Terms { versions: manifest.versions, state_limit_bytes: head.state_limit_bytes };
+        terms.tell(&mut service, manifest.slot);
         let sessions = restore_sessions(manifest, core.sessions, &pieces)?;
         asked::named(Call::Restore, manifest.slot, None, || service.restore(segments))?;
+        terms.tell(&mut service, manifest.slot);
         Ok(Machine {
             cluster: parameters.cluster,
             slot: manifest.slot,
-            time: core.time,
+            time: head.time,
             history: manifest.history,
-            turn: core.turn,
-            versions: manifest.versions,
+            turn: head.turn,
+            terms,
+            next_terms: terms,
             registry: core.registry,
             sessions,
             service,
@@ -90,22 +102,64 @@ impl<S: Service> Machine<S> {
     }
 }
 
-struct Core {
+/// What stands before the registry in the core.
+struct Head {
     time: Time,
     turn: Option<u64>,
+    state_limit_bytes: u64,
+    administrator: PublicKey,
+}
+
+impl Head {
+    fn decode(
+        reader: &mut Reader,
+        parameters: &Parameters,
+        versions: Versions,
+    ) -> Result<Head, RestoreError> {
+        let turns = parameters.schedule == Schedule::Sequential;
+        let malformed = |reason| RestoreError::Malformed { index: 0, reason };
+        if versions.rules == 0 {
+            let first = |reader: &mut Reader| {
+                let time = Decode::decode(reader)?;
+                let turn = if turns { Some(Decode::decode(reader)?) } else { None };
+                Ok((time, turn))
+            };
+            let (time, turn) = first(reader).map_err(malformed)?;
+            let Parameters { state_limit_bytes, administrator, .. } = *parameters;
+            return Ok(Head { time, turn, state_limit_bytes, administrator });
+        }
+        let mut fields = Fields::decode(reader).map_err(malformed)?;
+        let head = Head {
+            time: fields.need("time")?,
+            turn: if turns { Some(fields.need("turn")?) } else { None },
+            state_limit_bytes: fields.need("state-limit-bytes")?,
+            administrator: fields.need("administrator")?,
+        };
+        fields.pass_over()?;
+        // A state has one encoding, so nothing is in it that may be passed over.
+        if fields != Fields::default() {
+            return Err(RestoreError::Contradiction("a field of the core that nobody needs"));
+        }
+        if head.state_limit_bytes < parameters.state_limit_bytes {
+            return Err(RestoreError::Contradiction("the state's limit was lowered"));
+        }
+        Ok(head)
+    }
+}
+
+struct Core {
     registry: Registry,
     // Ascending by key; without their live sessions.
     sessions: Vec<(PublicKey, ClientSessions)>,
 }
 
 impl Core {
-    fn decode(reader: &mut Reader, parameters: &Parameters) -> Result<Core, DecodeError> {
-        let time = Decode::decode(reader)?;
-        let turn = match parameters.schedule {
-            Schedule::Sequential => Some(Decode::decode(reader)?),
-            Schedule::Coordinated | Schedule::StopTheWorld => None,
-        };
-        let registry = Registry::decode(reader, parameters)?;
+    fn decode(
+        reader: &mut Reader,
+        parameters: &Parameters,
+        administrator: PublicKey,
+    ) -> Result<Core, DecodeError> {
+        let registry = Registry::decode(reader, parameters, administrator)?;
         let mut sessions: Vec<(PublicKey, ClientSessions)> = Vec::new();
         for _ in 0..reader.count("clients with sessions", limits::CLIENTS + 1, 44)? {
             let key = PublicKey::decode(reader)?;
@@ -115,7 +169,7 @@ impl Core {
             }
             sessions.push((key, ClientSessions::decode(reader)?));
         }
-        Ok(Core { time, turn, registry, sessions })
+        Ok(Core { registry, sessions })
     }
 }
 

@@ -167,6 +167,18 @@ pub trait Service: Send + 'static {
     fn newest_version(&self) -> u16 {
         1
     }
+
+    /// The version of its rules that is in force: at the start, when it is raised (after the last command of a slot and before the
+    /// first of the next), and both before and after a restore. So it may come again.
+    fn set_version(&mut self, version: u16) {
+        let _ = version;
+    }
+
+    /// How large the state may become, bytes, told at the same times. It is only raised. A service refuses what would
+    /// make its state larger, or has no such limit.
+    fn set_state_limit(&mut self, bytes: u64) {
+        let _ = bytes;
+    }
 }
 
 /// A service whose memory can be made to fail: for tests of what finds it.

@@ -65,7 +65,7 @@ pub(crate) enum Admission {
 
 fn body_bytes(outcome: &Outcome) -> usize {
     match outcome {
-        Outcome::Service(reply) => reply.len(),
+        Outcome::Service(reply) | Outcome::Told(reply) => reply.len(),
         Outcome::Refused(RefusalReason::Contradiction(text) | RefusalReason::Service(text)) => {
             text.len()
         }
@@ -257,6 +257,7 @@ impl Session {
 fn owned(outcome: Outcome) -> Outcome {
     match outcome {
         Outcome::Service(reply) => Outcome::Service(Bytes::copy_from_slice(&reply)),
+        Outcome::Told(answer) => Outcome::Told(Bytes::copy_from_slice(&answer)),
         other => other,
     }
 }

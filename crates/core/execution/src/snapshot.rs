@@ -14,10 +14,12 @@ use crate::machine::Machine;
 use crate::manifest::{Entry, Manifest};
 use crate::service::{Service, Snapshot};
 use crate::session::{ClientSessions, Session};
+use crate::terms::Terms;
 use bytes::Bytes;
 use imbl::OrdMap;
 use perdura_protocol::codec::encode_count;
-use perdura_protocol::{Digest, Encode, PublicKey, SessionId, Slot, Time, Versions, seeded};
+use perdura_protocol::fields::Fields;
+use perdura_protocol::{Digest, Encode, PublicKey, SessionId, Slot, Time, seeded};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
@@ -30,7 +32,7 @@ struct State {
     time: Time,
     history: Digest,
     turn: Option<u64>,
-    versions: Versions,
+    terms: Terms,
     registry: Registry,
     sessions: OrdMap<PublicKey, Arc<ClientSessions>>,
     service: Arc<dyn Snapshot>,
@@ -45,7 +47,7 @@ impl StateSnapshot {
             time: machine.time,
             history: machine.history,
             turn: machine.turn,
-            versions: machine.versions,
+            terms: machine.terms,
             registry: machine.registry.clone(),
             sessions: machine.sessions.clone(),
             service: {
@@ -109,7 +111,7 @@ impl StateSnapshot {
         };
         sessions.iter().for_each(|(id, session)| add(session.entry(*id)));
         (0..state.segments()).for_each(|index| add(state.segment(index, Snapshot::entry)));
-        Manifest::new(state.slot, state.history, state.versions, sessions.len(), entries)
+        Manifest::new(state.slot, state.history, state.terms.versions, sessions.len(), entries)
     }
 }
 
@@ -139,14 +141,25 @@ impl State {
         })
     }
 
-    /// Time, number of boundaries (where checkpoints go round), registry, and for each client key the
-    /// nonces that it used.
+    /// Time, number of boundaries (where checkpoints go round), the state's limit and the administrator's key, by name (under the
+    /// first rules the former two alone, one after the other); registry, and for each client key the nonces that it used.
     fn core(&self) -> Bytes {
         let mut out = Vec::new();
         let time = if seeded!(TimeNotInCheckpoint) { Time(0) } else { self.time };
-        time.encode(&mut out);
-        if let Some(turn) = self.turn {
-            turn.encode(&mut out);
+        if self.terms.versions.rules == 0 {
+            time.encode(&mut out);
+            if let Some(turn) = self.turn {
+                turn.encode(&mut out);
+            }
+        } else {
+            let mut fields = Fields::default();
+            fields.require("time", &time);
+            if let Some(turn) = &self.turn {
+                fields.require("turn", turn);
+            }
+            fields.require("state-limit-bytes", &self.terms.state_limit_bytes);
+            fields.require("administrator", &self.registry.administrator());
+            fields.encode(&mut out);
         }
         self.registry.encode(&mut out);
         encode_count(self.sessions.len(), &mut out);

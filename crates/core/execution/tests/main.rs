@@ -5,4 +5,5 @@ mod panics;
 mod sessions;
 mod snapshots;
 mod support;
+mod terms;
 mod waiting;

@@ -3,11 +3,12 @@
 //! A command is a tag byte and its content. Services see the content of [`Command::Service`] only;
 //! sessions and administration are the execution layer's own.
 
-use crate::codec::{Decode, DecodeError, Encode, Reader, encode_bytes};
+use crate::codec::{Decode, DecodeError, Encode, Reader, encode_bytes, encode_count};
 use crate::ids::ReplicaId;
 use crate::keys::PublicKey;
 use crate::limits;
 use crate::text::Printable;
+use crate::versions::Versions;
 use bytes::Bytes;
 
 /// A decoded command.
@@ -46,6 +47,70 @@ pub enum AdminCommand {
         /// Its new key.
         key: PublicKey,
     },
+    /// Raises the versions under which slots are executed, from the next slot on.
+    RaiseVersions(Versions),
+    /// Raises the limit of the service's state, from the next slot on.
+    RaiseStateLimit {
+        /// At most [`limits::STATE_LIMIT_BYTES`].
+        bytes: u64,
+    },
+    /// Asks for the registered clients, a [`ClientList`]; changes nothing.
+    ListClients,
+    /// Makes another key the administrator's, in place of the one that signs this.
+    ReplaceAdministrator {
+        /// The new one.
+        key: PublicKey,
+    },
+}
+
+impl AdminCommand {
+    /// The first version of the core's rules that knows the command. Under older ones it is malformed, as to the
+    /// programs that knew nothing newer and may still run beside this one: so all answer the same. What raises the rules is known under all,
+    /// and is ordered when no such program is left.
+    #[must_use]
+    pub fn since(&self) -> u16 {
+        match self {
+            AdminCommand::AddClient { .. }
+            | AdminCommand::RevokeClient { .. }
+            | AdminCommand::ReplaceReplica { .. }
+            | AdminCommand::RaiseVersions(_) => 0,
+            AdminCommand::RaiseStateLimit { .. }
+            | AdminCommand::ListClients
+            | AdminCommand::ReplaceAdministrator { .. } => 1,
+        }
+    }
+}
+
+/// The registered clients, ascending by name.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ClientList(pub Vec<(String, PublicKey)>);
+
+/// All that can be registered, with names of any length, are one reply.
+const _: () =
+    assert!(4 + limits::CLIENTS * (4 + limits::CLIENT_NAME_BYTES + 32) <= limits::FRAME_BYTES);
+
+impl Encode for ClientList {
+    fn encode(&self, out: &mut Vec<u8>) {
+        encode_count(self.0.len(), out);
+        for (name, key) in &self.0 {
+            encode_bytes(name.as_bytes(), out);
+            key.encode(out);
+        }
+    }
+}
+
+impl Decode for ClientList {
+    fn decode(reader: &mut Reader) -> Result<ClientList, DecodeError> {
+        let mut clients: Vec<(String, PublicKey)> = Vec::new();
+        for _ in 0..reader.count("clients", limits::CLIENTS, 36)? {
+            let name = decode_text(reader, "client name", limits::CLIENT_NAME_BYTES)?;
+            if clients.last().is_some_and(|(last, _)| *last >= name) {
+                return Err(DecodeError::NotCanonical("clients are not ascending"));
+            }
+            clients.push((name, Decode::decode(reader)?));
+        }
+        Ok(ClientList(clients))
+    }
 }
 
 /// The result of a command as its session remembers it. Equal on all correct replicas.
@@ -63,6 +128,8 @@ pub enum Outcome {
         /// First slot of the latest configuration.
         from_slot: u64,
     },
+    /// What the administrator asked for, as the command says.
+    Told(Bytes),
     /// The command was ordered and changed nothing.
     Refused(RefusalReason),
     /// The reply is gone: the number lies below what the client acknowledged, or was evicted. It
@@ -160,6 +227,19 @@ impl Encode for AdminCommand {
                 incarnation.encode(out);
                 key.encode(out);
             }
+            AdminCommand::RaiseVersions(versions) => {
+                out.push(3);
+                versions.encode(out);
+            }
+            AdminCommand::RaiseStateLimit { bytes } => {
+                out.push(4);
+                bytes.encode(out);
+            }
+            AdminCommand::ListClients => out.push(5),
+            AdminCommand::ReplaceAdministrator { key } => {
+                out.push(6);
+                key.encode(out);
+            }
         }
     }
 }
@@ -180,6 +260,10 @@ impl Decode for AdminCommand {
                 incarnation: Decode::decode(reader)?,
                 key: Decode::decode(reader)?,
             }),
+            3 => Ok(AdminCommand::RaiseVersions(Decode::decode(reader)?)),
+            4 => Ok(AdminCommand::RaiseStateLimit { bytes: Decode::decode(reader)? }),
+            5 => Ok(AdminCommand::ListClients),
+            6 => Ok(AdminCommand::ReplaceAdministrator { key: Decode::decode(reader)? }),
             tag => Err(DecodeError::UnknownTag(tag)),
         }
     }
@@ -204,6 +288,10 @@ impl Encode for Outcome {
             }
             Outcome::TooOld => out.push(4),
             Outcome::NoSession => out.push(5),
+            Outcome::Told(answer) => {
+                out.push(6);
+                encode_bytes(answer, out);
+            }
         }
     }
 }
@@ -220,6 +308,7 @@ impl Decode for Outcome {
             3 => Ok(Outcome::Refused(RefusalReason::decode(reader)?)),
             4 => Ok(Outcome::TooOld),
             5 => Ok(Outcome::NoSession),
+            6 => Ok(Outcome::Told(reader.bytes("answer", limits::FRAME_BYTES)?)),
             tag => Err(DecodeError::UnknownTag(tag)),
         }
     }
@@ -272,5 +361,18 @@ mod tests {
         assert_eq!(Command::service_content(&Command::Open.to_bytes()), None);
         assert_eq!(Command::service_content(&[2, 0]), None);
         assert_eq!(Command::service_content(&[]), None);
+    }
+
+    #[test]
+    fn the_longest_list_of_clients_is_one_reply() {
+        let name = |number: usize| format!("{number:0>width$}", width = limits::CLIENT_NAME_BYTES);
+        let key = PublicKey([7; 32]);
+        let clients = (0..limits::CLIENTS).map(|number| (name(number), key)).collect();
+        let list = ClientList(clients);
+        let told = Outcome::Told(list.to_bytes());
+        assert_eq!(Outcome::from_bytes(told.to_bytes()), Ok(told));
+        assert_eq!(ClientList::from_bytes(list.to_bytes()), Ok(list));
+        let twice = ClientList(vec![("a".into(), key), ("a".into(), key)]);
+        assert!(ClientList::from_bytes(twice.to_bytes()).is_err());
     }
 }

@@ -49,7 +49,7 @@ pub mod vitals;
 
 pub use batch::Batch;
 pub use codec::{Decode, DecodeError, Encode, Reader};
-pub use command::{AdminCommand, Command, Outcome, RefusalReason};
+pub use command::{AdminCommand, ClientList, Command, Outcome, RefusalReason};
 pub use configuration::Configuration;
 pub use frame::{Frame, SessionId};
 pub use ids::{BootId, ClusterId, Digest, ReplicaId, Slot, Time, View};

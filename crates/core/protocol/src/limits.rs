@@ -55,6 +55,9 @@ pub const NONCES_PER_CLIENT: usize = 256;
 /// Registered client keys.
 pub const CLIENTS: usize = 4096;
 
+/// Largest limit that the state of a service may have: what one machine's memory holds.
+pub const STATE_LIMIT_BYTES: u64 = 1 << 40;
+
 /// Replicas of a group: u + r + max(u, r) + 1 with both at most 8.
 pub const REPLICAS: usize = 25;
 

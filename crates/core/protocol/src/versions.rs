@@ -8,7 +8,8 @@ use std::borrow::Cow;
 use std::fmt;
 
 /// The newest version of the core's rules of execution that this program knows. 0: the rules and the manifest's encoding as of
-/// 0.1.0. 1: the manifest has its fields by name and names the versions.
+/// 0.1.0. 1: the manifest and the
+/// core of the state have their fields by name, which name the versions and the state's limit.
 pub const RULES: u16 = 1;
 
 /// Bytes of a service's name, at most.
@@ -80,7 +81,7 @@ impl Decode for ServiceName {
 }
 
 /// The versions under which slots are executed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Versions {
     /// Of the core's rules, 0 to [`RULES`].
     pub rules: u16,
@@ -114,6 +115,39 @@ impl Versions {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Whether neither is lower than in `other`.
+    #[must_use]
+    pub fn reach(self, other: Versions) -> bool {
+        self.rules >= other.rules && self.service >= other.service
+    }
+
+    /// The highest that a program which knows `self` and one that knows `other` both know.
+    #[must_use]
+    pub fn common(self, other: Versions) -> Versions {
+        let (rules, service) = (self.rules.min(other.rules), self.service.min(other.service));
+        // Under the first rules there is no other version of a service.
+        Versions { rules, service: if rules == 0 { service.min(1) } else { service } }
+    }
+}
+
+impl fmt::Display for Versions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rules {}, service {}", self.rules, self.service)
+    }
+}
+
+impl Encode for Versions {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.rules.encode(out);
+        self.service.encode(out);
+    }
+}
+
+impl Decode for Versions {
+    fn decode(reader: &mut Reader) -> Result<Versions, DecodeError> {
+        Ok(Versions { rules: Decode::decode(reader)?, service: Decode::decode(reader)? })
     }
 }
 
@@ -176,5 +210,14 @@ mod tests {
             let error = Versions { rules, service }.check(known).unwrap_err();
             assert_eq!(error, VersionError::Impossible { rules, service });
         }
+    }
+
+    #[test]
+    fn two_programs_have_their_highest_versions_in_common() {
+        let of = |rules, service| Versions { rules, service };
+        assert_eq!(of(3, 1).common(of(2, 4)), of(2, 1));
+        assert_eq!(of(3, 5).common(of(0, 4)), Versions::FIRST);
+        assert!(of(3, 1).reach(of(3, 1)) && of(3, 2).reach(of(2, 2)));
+        assert!(!of(3, 1).reach(of(2, 2)) && !of(1, 2).reach(of(2, 1)));
     }
 }

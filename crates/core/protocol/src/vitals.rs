@@ -4,6 +4,7 @@
 use crate::codec::{Decode, DecodeError, Encode, Reader, encode_bytes};
 use crate::fields::{FieldError, Fields};
 use crate::ids::{Digest, ReplicaId, Slot, Time, View};
+use crate::versions::{ServiceName, Versions};
 use bytes::Bytes;
 use std::fmt;
 
@@ -147,6 +148,34 @@ pub struct Vitals {
     pub differing: Option<bool>,
     /// Its program.
     pub program: Program,
+    /// What it runs and could run: of interest to those who administer, and not told to other replicas.
+    pub runs: Option<Runs>,
+}
+
+/// What a replica runs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Runs {
+    /// The service.
+    pub service: ServiceName,
+    /// The versions in force after the last slot that it executed.
+    pub versions: Versions,
+    /// The newest that its program knows.
+    pub newest: Versions,
+}
+
+impl Encode for Runs {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.service.encode(out);
+        self.versions.encode(out);
+        self.newest.encode(out);
+    }
+}
+
+impl Decode for Runs {
+    fn decode(reader: &mut Reader) -> Result<Runs, DecodeError> {
+        let (service, versions) = (Decode::decode(reader)?, Decode::decode(reader)?);
+        Ok(Runs { service, versions, newest: Decode::decode(reader)? })
+    }
 }
 
 impl Vitals {
@@ -176,6 +205,7 @@ impl Vitals {
             clock_wrong: fields.take("clock-wrong")?.unwrap_or_default(),
             differing: fields.take("differing")?,
             program: fields.take("program")?.unwrap_or_default(),
+            runs: fields.take("runs")?,
         };
         fields.pass_over()?;
         Ok(vitals)
@@ -201,6 +231,9 @@ impl Encode for Vitals {
             fields.offer("differing", certifiable);
         }
         fields.offer("program", &self.program);
+        if let Some(runs) = &self.runs {
+            fields.offer("runs", runs);
+        }
         fields.encode(out);
     }
 }
@@ -223,7 +256,7 @@ pub struct Presence {
     pub vitals: Bytes,
 }
 
-/// Largest encoding of vitals: those of this program take less than 300 bytes.
+/// Largest encoding of vitals: those of this program take less than 400 bytes.
 pub const VITALS_BYTES: usize = 4096;
 
 impl Encode for Presence {
@@ -262,13 +295,18 @@ mod tests {
             clock_wrong: true,
             differing: Some(false),
             program: Program::new("0.1.0"),
+            runs: Some(Runs {
+                service: ServiceName::literal("kv"),
+                versions: Versions::FIRST,
+                newest: Versions::NEW,
+            }),
         }
     }
 
     #[test]
     fn it_is_read_back_and_small() {
         let bytes = vitals().to_bytes();
-        assert!(bytes.len() < 300, "{}", bytes.len());
+        assert!(bytes.len() < 400, "{}", bytes.len());
         assert_eq!(Vitals::from_bytes(bytes), Ok(vitals()));
         assert!(vitals().hears(ReplicaId(2)) && !vitals().hears(ReplicaId(1)));
         assert!(!vitals().hears(ReplicaId(200)));

@@ -10,6 +10,7 @@ mod group;
 mod large_segments;
 mod let_go;
 mod offers;
+mod outdated;
 mod panics;
 mod passed_over;
 mod real;

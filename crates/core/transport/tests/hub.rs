@@ -54,6 +54,8 @@ struct Node {
     admit: Result<(), Refusal>,
     /// Who has to wait.
     waits: Option<Peer>,
+    /// All who say so, if none is named.
+    administrator: Option<PublicKey>,
     /// Time stands still.
     frozen: Option<Instant>,
 }
@@ -62,11 +64,16 @@ struct Node {
 struct Door {
     admit: Result<(), Refusal>,
     waits: Option<Peer>,
+    administrator: Option<PublicKey>,
 }
 
 impl Admission for Door {
     fn admit(&mut self, _: &Hello, _: PublicKey) -> Result<(), Refusal> {
         self.admit.clone()
+    }
+
+    fn is_administrator(&self, key: PublicKey) -> bool {
+        self.administrator.is_none_or(|administrator| administrator == key)
     }
 
     fn holds_back(&self, peer: &Peer) -> bool {
@@ -85,11 +92,13 @@ impl Node {
     }
 
     fn of(hub: Hub) -> Node {
-        Node { hub, seen: Vec::new(), admit: Ok(()), waits: None, frozen: None }
+        let seen = Vec::new();
+        Node { hub, seen, admit: Ok(()), waits: None, administrator: None, frozen: None }
     }
 
     fn turn(&mut self) {
-        let mut admission = Door { admit: self.admit.clone(), waits: self.waits };
+        let (waits, administrator) = (self.waits, self.administrator);
+        let mut admission = Door { admit: self.admit.clone(), waits, administrator };
         let wait = Some(Duration::from_millis(1));
         let now = self.frozen.unwrap_or_else(Instant::now);
         self.hub.poll(now, wait, &mut admission, &mut self.seen).unwrap();

@@ -8,17 +8,27 @@ use perdura_protocol::configuration::Member;
 use perdura_protocol::message::{Decision, StateCertificate};
 use perdura_protocol::statement::{Certificate, Kind};
 use perdura_protocol::viewchange::{Lock, NewView, PrefixCertificate, ViewChange};
-use perdura_protocol::vitals::{Condition, Echo, Presence, Program, Vitals};
+use perdura_protocol::vitals::{Condition, Echo, Presence, Program, Runs, Vitals};
 use perdura_protocol::{
-    AdminCommand, Batch, BootId, ClusterId, Command, Configuration, Context, Decode, Digest,
-    Encode, Frame, Message, Outcome, PublicKey, Record, RefusalReason, ReplicaId, Scheme,
-    SecretKey, SessionId, Signature, Slot, Time, View,
+    AdminCommand, Batch, BootId, ClientList, ClusterId, Command, Configuration, Context, Decode,
+    Digest, Encode, Frame, Message, Outcome, PublicKey, Record, RefusalReason, ReplicaId, Scheme,
+    SecretKey, ServiceName, SessionId, Signature, Slot, Time, Versions, View,
 };
 
 const CLUSTER: ClusterId = ClusterId([7; 16]);
 
 pub fn message(data: &[u8]) -> bool {
-    let Some(message) = round_trip::<Message>(Memory::FRAME, data) else { return false };
+    let bytes = Bytes::copy_from_slice(data);
+    let decoded = Memory::FRAME.hold(data.len(), || Message::from_bytes(bytes.clone()));
+    let Ok(message) = decoded else { return false };
+    match &message {
+        // What a newer program may have added is passed over, and not written again.
+        Message::Vitals(_) => {
+            assert_eq!(Message::from_bytes(message.to_bytes()).as_ref(), Ok(&message));
+            return true;
+        }
+        message => assert_eq!(message.to_bytes(), bytes, "not encoded as it was"),
+    }
     match &message {
         Message::Frame(frame) | Message::Overdue(frame) => look_into(frame),
         Message::Propose { batch, .. } | Message::LockedBatch { batch, .. } => {
@@ -40,9 +50,15 @@ fn look_into(frame: &Frame) {
     }
 }
 
+/// In the first byte of a command: a list of clients follows.
+const CLIENTS: u8 = 255;
+
 /// The first byte says as what the rest is read.
 pub fn command(data: &[u8]) -> bool {
     let Some((kind, rest)) = data.split_first() else { return false };
+    if *kind == CLIENTS {
+        return round_trip::<ClientList>(Memory::FRAME, rest).is_some();
+    }
     match kind % 3 {
         0 => round_trip::<Command>(Memory::FRAME, rest).is_some(),
         1 => round_trip::<Outcome>(Memory::FRAME, rest).is_some(),
@@ -195,6 +211,11 @@ fn vitals() -> Vitals {
         clock_wrong: false,
         differing: Some(true),
         program: Program::new("0.1.0"),
+        runs: Some(Runs {
+            service: ServiceName::literal("kv"),
+            versions: Versions::FIRST,
+            newest: Versions::NEW,
+        }),
     }
 }
 
@@ -252,7 +273,13 @@ fn outcomes() -> Vec<(&'static str, Outcome)> {
         ("refused_by_the_service", refused(RefusalReason::Service("too large".into()))),
         ("too_old", Outcome::TooOld),
         ("no_session", Outcome::NoSession),
+        ("told", Outcome::Told(clients().to_bytes())),
     ]
+}
+
+fn clients() -> ClientList {
+    let client = |name: &str, byte| (name.to_owned(), PublicKey([byte; 32]));
+    ClientList(vec![client("a client", 4), client("b", 5)])
 }
 
 pub fn commands() -> Vec<Seed> {
@@ -269,7 +296,12 @@ pub fn commands() -> Vec<Seed> {
         with(0, ("add_client", admin(added).to_vec())),
         with(0, ("revoke_client", admin(AdminCommand::RevokeClient { name }).to_vec())),
         with(0, ("replace_replica", admin(replaced).to_vec())),
+        with(0, ("raise_versions", admin(AdminCommand::RaiseVersions(Versions::NEW)).to_vec())),
+        with(0, ("raise_limit", admin(AdminCommand::RaiseStateLimit { bytes: 1 << 40 }).to_vec())),
+        with(0, ("list_clients", admin(AdminCommand::ListClients).to_vec())),
+        with(0, ("rotate", admin(AdminCommand::ReplaceAdministrator { key }).to_vec())),
         with(2, seed("configuration", &configuration)),
+        with(CLIENTS, seed("clients", &clients())),
     ];
     seeds.extend(outcomes().iter().map(|(name, outcome)| with(1, seed(name, outcome))));
     seeds

@@ -6,6 +6,7 @@ use crate::{Seed, seed};
 use bytes::Bytes;
 use perdura_execution::{Entry, Genesis, Machine, Manifest};
 use perdura_protocol::configuration::{Durability, Member, Parameters};
+use perdura_protocol::fields::Fields;
 use perdura_protocol::{
     AdminCommand, Batch, ClusterId, Command, Configuration, Digest, Encode, Faults, Frame,
     PublicKey, ServiceName, SessionId, Slot, Time, Versions,
@@ -71,6 +72,14 @@ fn used_machine(versions: Versions) -> Machine<Store> {
     };
     run(ADMINISTRATOR, 1, 1, &[Command::Admin(added), Command::Admin(replaced)]);
     run(ADMINISTRATOR, 1, 3, &[Command::Admin(AdminCommand::RevokeClient { name })]);
+    // Under the first rules these are malformed.
+    let limit = AdminCommand::RaiseStateLimit { bytes: 1 << 31 };
+    let key = PublicKey([7; 32]);
+    for (number, command) in
+        (4..).zip([limit, AdminCommand::ListClients, AdminCommand::ReplaceAdministrator { key }])
+    {
+        run(ADMINISTRATOR, 1, number, &[Command::Admin(command)]);
+    }
     machine
 }
 
@@ -92,7 +101,10 @@ pub fn manifests() -> Vec<Seed> {
     ]
 }
 
-/// Pieces as they come: a byte with the number of sessions, then each piece with its length. Their
+/// In the byte with the number of sessions.
+const NEWEST_RULES: u8 = 0x80;
+
+/// Pieces as they come: a byte with the number of sessions (its highest bit: under the newest rules), then each piece with its length. Their
 /// manifest is made to fit, as a certificate of a wrong state would; what is restored gives the same
 /// pieces again.
 pub fn state(data: &[u8]) -> bool {
@@ -105,9 +117,23 @@ pub fn state(data: &[u8]) -> bool {
         rest = after;
     }
     let mut encoded = Vec::new();
-    Slot(9).encode(&mut encoded);
-    Digest::of(b"history").encode(&mut encoded);
-    u32::from(*sessions).encode(&mut encoded);
+    let newest = sessions & NEWEST_RULES != 0;
+    let sessions = u32::from(sessions & !NEWEST_RULES);
+    let (slot, history) = (Slot(9), Digest::of(b"history"));
+    if newest {
+        let mut fields = Fields::default();
+        fields.require("slot", &slot);
+        fields.require("history", &history);
+        fields.require("sessions", &sessions);
+        fields.require("rules", &Versions::NEW.rules);
+        fields.require("service-version", &Versions::NEW.service);
+        Slot(u64::MAX).encode(&mut encoded);
+        fields.encode(&mut encoded);
+    } else {
+        slot.encode(&mut encoded);
+        history.encode(&mut encoded);
+        sessions.encode(&mut encoded);
+    }
     (pieces.len() as u32).encode(&mut encoded);
     pieces.iter().for_each(|piece| Entry::of(piece).encode(&mut encoded));
     let Ok(manifest) = Manifest::read(encoded.into()) else { return false };
@@ -126,7 +152,9 @@ pub fn state(data: &[u8]) -> bool {
 pub fn states() -> Vec<Seed> {
     let pieces = |machine: Machine<Store>| {
         let snapshot = machine.snapshot();
-        let mut out = vec![snapshot.manifest().sessions() as u8];
+        let manifest = snapshot.manifest();
+        let rules = if manifest.versions.rules == 0 { 0 } else { NEWEST_RULES };
+        let mut out = vec![manifest.sessions() as u8 | rules];
         for index in 0..snapshot.pieces() {
             let piece = snapshot.piece(index);
             (piece.len() as u32).encode(&mut out);
@@ -134,5 +162,9 @@ pub fn states() -> Vec<Seed> {
         }
         out
     };
-    vec![("fresh", pieces(machine(Versions::NEW))), ("used", pieces(used_machine(Versions::NEW)))]
+    vec![
+        ("fresh", pieces(machine(Versions::NEW))),
+        ("used", pieces(used_machine(Versions::NEW))),
+        ("first_rules", pieces(used_machine(Versions::FIRST))),
+    ]
 }

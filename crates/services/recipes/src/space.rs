@@ -124,7 +124,7 @@ impl Space {
         };
         match reply {
             Reply::Service(bytes) => TupleReply::from_bytes(bytes).map_err(|_| Error::Nonsense),
-            Reply::Administered { .. } => Err(Error::Nonsense),
+            Reply::Administered { .. } | Reply::Told(_) => Err(Error::Nonsense),
         }
     }
 

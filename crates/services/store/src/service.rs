@@ -149,6 +149,10 @@ impl Service for Store {
         self.map.bytes()
     }
 
+    fn set_state_limit(&mut self, bytes: u64) {
+        self.limit_bytes = bytes;
+    }
+
     fn snapshot(&self) -> Arc<dyn Snapshot> {
         self.map.snapshot()
     }
@@ -156,7 +160,7 @@ impl Service for Store {
     fn restore(&mut self, segments: Vec<Bytes>) -> Result<(), RestoreError> {
         let map = SegmentMap::restore(segments)?;
         if map.bytes() > self.limit_bytes {
-            return Err(RestoreError::Contradiction("the store exceeds state_limit_bytes"));
+            return Err(RestoreError::Contradiction("the store exceeds its limit"));
         }
         self.map = map;
         Ok(())

@@ -258,6 +258,25 @@ fn the_state_is_bounded() {
 }
 
 #[test]
+fn a_limit_that_was_raised_holds_for_what_is_restored_too() {
+    let mut store = Store::new(1000);
+    put(&mut store, "a", vec![1; 935]);
+    let more = StoreCommand::Put { key: bytes("b"), value: Bytes::new() };
+    assert!(execute(&mut store, &more).is_err());
+    store.set_state_limit(1065);
+    assert_eq!(execute(&mut store, &more), Ok(StoreReply::Put));
+    let refusal = execute(&mut store, &StoreCommand::Put { key: bytes("c"), value: Bytes::new() });
+    assert!(refusal.unwrap_err().contains("1065 bytes"));
+    let snapshot = store.snapshot();
+    let segments = || (0..snapshot.segments()).map(|index| snapshot.segment(index)).collect();
+    assert!(Store::new(1000).restore(segments()).is_err());
+    let mut copy = Store::new(1000);
+    copy.set_state_limit(1065);
+    assert_eq!(copy.restore(segments()), Ok(()));
+    assert_eq!(copy.bytes(), 1065);
+}
+
+#[test]
 fn reads_are_queries_and_updates_are_not() {
     let store = store();
     let query = |command: StoreCommand| store.query(&command.to_bytes());

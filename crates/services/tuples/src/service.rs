@@ -146,6 +146,10 @@ impl Service for TupleSpaces {
         self.spaces.map.bytes()
     }
 
+    fn set_state_limit(&mut self, bytes: u64) {
+        self.spaces.limit_bytes = bytes;
+    }
+
     fn snapshot(&self) -> Arc<dyn Snapshot> {
         self.spaces.map.snapshot()
     }
@@ -153,7 +157,7 @@ impl Service for TupleSpaces {
     fn restore(&mut self, segments: Vec<Bytes>) -> Result<(), RestoreError> {
         let map = SegmentMap::restore(segments)?;
         if map.bytes() > self.spaces.limit_bytes {
-            return Err(RestoreError::Contradiction("the spaces exceed state_limit_bytes"));
+            return Err(RestoreError::Contradiction("the spaces exceed their limit"));
         }
         crate::restore::check(&map)?;
         self.spaces.map = map;

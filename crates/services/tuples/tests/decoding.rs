@@ -139,5 +139,8 @@ fn damaged_segments_are_refused() {
         fewer.remove(index);
         assert!(TupleSpaces::new(LIMIT).restore(fewer).is_err());
     }
-    assert!(TupleSpaces::new(1000).restore(whole).is_err(), "more than the limit");
+    assert!(TupleSpaces::new(1000).restore(whole.clone()).is_err(), "more than the limit");
+    let mut raised = TupleSpaces::new(1000);
+    raised.set_state_limit(LIMIT);
+    assert_eq!(raised.restore(whole), Ok(()));
 }

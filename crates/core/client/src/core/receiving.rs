@@ -133,6 +133,7 @@ fn result_of(outcome: &Outcome) -> CallResult {
                 from_slot: *from_slot,
             })
         }
+        Outcome::Told(answer) => CallResult::Completed(Reply::Told(answer.clone())),
         Outcome::Refused(RefusalReason::WindowExceeded) => {
             CallResult::Indeterminate(Indeterminacy::WindowExceeded)
         }

@@ -204,6 +204,9 @@ impl<S: Service> Node<S> {
         let mut digestible = VecDeque::new();
         for (slot, batch) in restart.take_replay() {
             let executed = machine.execute(slot, &batch);
+            if let Some(error) = executed.outdated {
+                return Err(BootError::Newer(error));
+            }
             past.insert(slot, Past { digest: batch.digest(), history: machine.history() });
             if let Some(configuration) = &executed.new_configuration {
                 // It may be this slot, with a depth of one.
@@ -251,6 +254,7 @@ impl<S: Service> Node<S> {
             agreement.compare_first();
         }
         let boots = Boots::new(n, own, &others);
+        agreement.set_administrator(machine.administrator());
         let logged_slot = machine.slot();
         let mut node = Node {
             me,
@@ -296,6 +300,7 @@ impl<S: Service> Node<S> {
             boots,
             company: Company::new(me, parameters.faults, parameters.max_skew_ms),
             differences: Differences::default(),
+            fullness: Default::default(),
             transfer: Transfer::new(found.state_from, boot.state_transfer),
             past,
             ticked_ms: 0,

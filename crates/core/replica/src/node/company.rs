@@ -8,10 +8,10 @@
 
 use super::{Node, Output, Peer, State};
 use perdura_agreement::Now;
-use perdura_execution::Service;
+use perdura_execution::{Service, newest_versions};
 use perdura_protocol::message::Message;
 use perdura_protocol::statement::Kind;
-use perdura_protocol::vitals::{Condition, Echo, Presence, Program, Vitals};
+use perdura_protocol::vitals::{Condition, Echo, Presence, Program, Runs, Vitals};
 use perdura_protocol::{Encode, Faults, PublicKey, ReplicaId, Slot, View};
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -369,9 +369,9 @@ impl<S: Service> Node<S> {
         if !slower && company.told_ms.is_some_and(|told| now_ms < told + VITALS_MS) {
             return;
         }
-        for text in company.news(now_ms) {
-            self.outputs.push_back(Output::Notice(text));
-        }
+        let (bytes, limit) = (self.machine.state_bytes(), self.machine.state_limit_bytes());
+        let news = company.news(now_ms).into_iter().chain(self.fullness.look(bytes, limit));
+        self.outputs.extend(news.map(Output::Notice));
         company.told_ms = Some(now_ms);
         company.told_flush_ms = company.flush_ms;
         let (me, n) = (self.me, self.parameters.faults.n() as u8);
@@ -409,17 +409,23 @@ impl<S: Service> Node<S> {
             program: Program::new(env!("CARGO_PKG_VERSION")),
             clock_wrong: self.company.report(now.monotonic_ms).is_clock_wrong(),
             differing: self.difference().map(|found| found.certifiable),
+            runs: None,
         }
     }
 
     /// A client asks who is there. It asks again where it gets no answer.
     pub(super) fn on_roll_call(&mut self, now: Now, peer: Peer, key: PublicKey, nonce: [u8; 16]) {
         let full = self.company.answered.len() >= ANSWERS;
-        let takes_turn = !full || key == self.parameters.administrator;
+        let takes_turn = !full || key == self.machine.administrator();
         if !takes_turn || !self.company.answered.insert(key) {
             return;
         }
-        let vitals = self.vitals(now).to_bytes();
+        let runs = Runs {
+            service: self.parameters.service.clone(),
+            versions: self.machine.versions(),
+            newest: newest_versions(self.machine.service()),
+        };
+        let vitals = Vitals { runs: Some(runs), ..self.vitals(now) }.to_bytes();
         let digest = Vitals::present_digest(&nonce, &vitals);
         let configuration = self.agreement.configurations().latest().id;
         let cluster = self.parameters.cluster;

@@ -60,7 +60,7 @@ impl Ready {
 
 pub(super) fn size_of_outcome(outcome: &Outcome) -> usize {
     match outcome {
-        Outcome::Service(reply) => reply.len() + 16,
+        Outcome::Service(reply) | Outcome::Told(reply) => reply.len() + 16,
         _ => 64,
     }
 }
@@ -98,8 +98,19 @@ impl WaitingRead {
 impl<S: Service> Node<S> {
     pub(super) fn deliver(&mut self, now: Now, delivery: Delivery) {
         let Delivery { slot, ref batch, history, logged_at } = delivery;
+        if self.halted {
+            return;
+        }
         let before = self.stages.enter(Stage::Execute);
+        let administrator = self.machine.administrator();
         let executed = self.machine.execute(slot, batch);
+        if let Some(error) = executed.outdated {
+            self.halt(format!(
+                "the group goes on behind slot {slot} under newer versions: {error}. What was decided is in the log; start \
+                 this replica with a newer program"
+            ));
+            return;
+        }
         assert!(self.machine.history() == history, "agreement and execution disagree: stop");
         self.shares.delivered(batch);
         self.counters.batches += 1;
@@ -116,6 +127,7 @@ impl<S: Service> Node<S> {
         let configuration = executed.new_configuration;
         self.agreement.on_executed(now, slot, configuration, boundary.is_some());
         self.agreement.set_due(self.machine.due());
+        self.agreement.set_administrator(self.machine.administrator());
         match boundary {
             Some(boundary) => self.at_boundary(slot, boundary),
             None => self.judge_no_boundary(slot),
@@ -125,9 +137,8 @@ impl<S: Service> Node<S> {
             let members = self.linked(latest);
             self.outputs.push_back(super::Output::Members(members));
         }
-        let administrator = self.parameters.administrator;
         if batch.frames().iter().any(|frame| frame.session.client == administrator) {
-            // A client may have been revoked: nobody would propose what it still has waiting, and
+            // A key may have been revoked, or replaced: nobody would propose what it still has waiting, and
             // the leader would be suspected for it.
             let machine = &self.machine;
             self.agreement.retain_frames(|frame| machine.is_client(frame.session.client));

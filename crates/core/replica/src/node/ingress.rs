@@ -239,7 +239,7 @@ impl<S: Service> Node<S> {
     /// Whether a frame needs a signature: clients sign when replicas may lie, the administrator
     /// always does.
     fn needs_signature(&self, frame: &Frame) -> bool {
-        self.parameters.faults.byzantine() || frame.session.client == self.parameters.administrator
+        self.parameters.faults.byzantine() || frame.session.client == self.machine.administrator()
     }
 
     fn authentic(&mut self, batch: &Batch) -> bool {

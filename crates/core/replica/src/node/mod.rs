@@ -13,7 +13,7 @@
 //! each peer, for what waits; `shares` how much of each client's; `questions` what replicas ask for, within an allowance; `executing` delivery,
 //! replies and reads; `unexecuted` what is decided and waits; `backlog` what waits for the disk; `checkpoints` boundaries, digests,
 //! truncation; `transfer` the state of a replica that was away, `fetching` of whom it asks the pieces; `company` who is there and
-//! what of that makes a replica ready, `differences` states that replicas signed and that differ, `flushes` how long the disk takes; `report` what an operator sees.
+//! what of that makes a replica ready, `differences` states that replicas signed and that differ, `flushes` how long the disk takes, `fullness` how near the state is to its limit; `report` what an operator sees.
 
 mod backlog;
 mod boot;
@@ -25,6 +25,7 @@ mod differences;
 mod executing;
 mod fetching;
 mod flushes;
+mod fullness;
 mod ingress;
 mod interceptor;
 mod questions;
@@ -61,6 +62,7 @@ use company::Company;
 use differences::Differences;
 use executing::{Egress, WaitingRead};
 use flushes::Flushes;
+use fullness::Fullness;
 use ingress::{Origin, WaitingFrame};
 use perdura_agreement::{Agreement, Effect, Penalty, Suspicion};
 use perdura_execution::{Machine, Manifest, Service, StateSnapshot};
@@ -301,6 +303,7 @@ pub struct Node<S> {
     company: Company,
     boots: Boots,
     differences: Differences,
+    fullness: Fullness,
     transfer: Transfer<S>,
     past: BTreeMap<Slot, Past>,
     ticked_ms: u64,

@@ -6,7 +6,7 @@ use super::differences::Difference;
 use super::questions::Asker;
 use perdura_agreement::{HeldMemory, Mode};
 use perdura_execution::Service;
-use perdura_protocol::{Digest, ReplicaId, Slot, View};
+use perdura_protocol::{Digest, ReplicaId, Slot, Versions, View};
 
 /// Counted since the process started.
 #[derive(Clone, Copy, Default, Debug)]
@@ -151,6 +151,12 @@ pub struct Report {
     pub boundary: Option<(Slot, Digest)>,
     /// Whether it takes part.
     pub state: State,
+    /// The versions under which the next slot is executed.
+    pub versions: Versions,
+    /// Size of the service's state, as it says.
+    pub state_bytes: u64,
+    /// What that may become.
+    pub state_limit_bytes: u64,
     /// How long a request may make no progress before the leader is suspected, milliseconds.
     pub request_timeout_ms: u64,
     /// The other members, as it sees them.
@@ -186,6 +192,9 @@ impl<S: Service> Node<S> {
             checkpoint,
             boundary,
             state: self.state(),
+            versions: self.machine.versions(),
+            state_bytes: self.machine.state_bytes(),
+            state_limit_bytes: self.machine.state_limit_bytes(),
             request_timeout_ms: self.agreement.request_timeout_ms(),
             company: self.company.report(self.ticked_ms),
             difference: self.difference().cloned(),

@@ -567,6 +567,7 @@ impl<S: Service> Node<S> {
         }
         self.agreement.on_installed(now, slot, history, &configurations);
         self.agreement.set_due(self.machine.due());
+        self.agreement.set_administrator(self.machine.administrator());
         self.certify_state(slot);
         // Without a prefix up to the state this replica could not vote after a restart.
         for offer in std::mem::take(&mut self.transfer.offers).into_values() {

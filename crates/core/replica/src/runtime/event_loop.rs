@@ -677,6 +677,10 @@ impl<S: Service> Admission for Door<'_, S> {
         self.node.admit_client(key).map_err(|reason| Refusal(reason.to_string()))
     }
 
+    fn is_administrator(&self, key: PublicKey) -> bool {
+        self.node.machine().administrator() == key
+    }
+
     fn holds_back(&self, peer: &LinkPeer) -> bool {
         self.node.holds_back(node_peer(*peer))
     }

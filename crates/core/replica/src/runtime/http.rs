@@ -304,6 +304,10 @@ fn status(snapshot: &Snapshot) -> String {
         "version": env!("CARGO_PKG_VERSION"),
         "protocol_version": perdura_transport::PROTOCOL_VERSION,
         "disk_format": perdura_durability::FORMAT_VERSION,
+        "rules_version": report.versions.rules,
+        "service_version": report.versions.service,
+        "state_bytes": report.state_bytes,
+        "state_limit_bytes": report.state_limit_bytes,
     });
     if let Some(stages) = &snapshot.stages {
         let spent = |(stage, spent): &(Stage, Spent)| {
@@ -337,6 +341,9 @@ mod tests {
             checkpoint: None,
             boundary: None,
             state,
+            versions: perdura_protocol::Versions::NEW,
+            state_bytes: 5,
+            state_limit_bytes: 10,
             request_timeout_ms: 1_000,
             company: CompanyReport::default(),
             difference: None,
@@ -387,6 +394,7 @@ mod tests {
         assert_eq!(state_of(&snapshot(State::Repairing, old)), "repairing");
         let said = status(&snapshot(State::Active, old));
         assert!(said.contains(r#""state":"stalled""#), "{said}");
+        assert!(said.contains(r#""state_bytes":5,"state_limit_bytes":10"#), "{said}");
         assert!(said.contains(r#""experiments":["slow"]"#), "{said}");
     }
 }

@@ -180,6 +180,18 @@ pub(super) fn text(snapshot: &Snapshot) -> prometheus::Result<Vec<u8>> {
             "1 if replicas signed different states, and no later one is certified.",
             { u64::from(report.difference.is_some()) },
         ),
+        (
+            "perdura_rules_version",
+            "Version of the core's rules in force.",
+            u64::from(report.versions.rules),
+        ),
+        (
+            "perdura_service_version",
+            "Version of the service in force.",
+            u64::from(report.versions.service),
+        ),
+        ("perdura_state_bytes", "Size of the service's state, as it says.", report.state_bytes),
+        ("perdura_state_limit_bytes", "What that may become.", report.state_limit_bytes),
         ("perdura_slots_held", "Slots held in memory.", held.agreement.slots as u64),
         (
             "perdura_waiting_frame_bytes",

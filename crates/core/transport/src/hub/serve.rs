@@ -285,7 +285,8 @@ impl Hub {
         }
         admission.admit(hello, key)?;
         let of_key = self.links_per_key.get(&key).copied().unwrap_or(0);
-        let kept = hello.role == Role::Admin && of_key < ADMINISTRATOR_LINKS;
+        let administrator = hello.role == Role::Admin && admission.is_administrator(key);
+        let kept = administrator && of_key < ADMINISTRATOR_LINKS;
         if !kept && !self.make_place(key) {
             return Err(Refusal(format!(
                 "this replica serves {} clients already",

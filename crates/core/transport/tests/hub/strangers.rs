@@ -70,12 +70,16 @@ fn when_all_places_are_taken_there_is_one_for_the_administrator() {
     let mut node = Node::new(&config(0));
     let start = Instant::now();
     let mut clients = Vec::new();
+    let key_of = |number: usize| {
+        let mut seed = [9; 32];
+        seed[..8].copy_from_slice(&number.to_le_bytes());
+        SecretKey::from_seed(Scheme::Ed25519, seed)
+    };
+    node.administrator = Some(key_of(CLIENT_LINKS + 2).public());
     let mut dial = |node: &mut Node, number: usize, role| {
         // Handshakes have a rate.
         node.frozen = Some(start + Duration::from_millis(20) * number as u32);
-        let mut seed = [9; 32];
-        seed[..8].copy_from_slice(&number.to_le_bytes());
-        let key = SecretKey::from_seed(Scheme::Ed25519, seed);
+        let key = key_of(number);
         let socket = TcpStream::connect(node.hub.local_address()).unwrap();
         let mut client = Client::with(socket, &key, &Hello::client(CLUSTER, role));
         let received = client.receive(node);
@@ -85,7 +89,10 @@ fn when_all_places_are_taken_there_is_one_for_the_administrator() {
     for number in 0..CLIENT_LINKS {
         assert_eq!(dial(&mut node, number, Role::Client).unwrap(), Received::Welcome);
     }
-    let refused = dial(&mut node, CLIENT_LINKS, Role::Client).unwrap_err().to_string();
-    assert!(refused.contains("clients already"), "{refused}");
-    assert_eq!(dial(&mut node, CLIENT_LINKS + 1, Role::Admin).unwrap(), Received::Welcome);
+    // Nor is there one for who only says that it is that.
+    for (number, role) in [(CLIENT_LINKS, Role::Client), (CLIENT_LINKS + 1, Role::Admin)] {
+        let refused = dial(&mut node, number, role).unwrap_err().to_string();
+        assert!(refused.contains("clients already"), "{refused}");
+    }
+    assert_eq!(dial(&mut node, CLIENT_LINKS + 2, Role::Admin).unwrap(), Received::Welcome);
 }

@@ -403,7 +403,9 @@ impl World {
                 calls.fast_reads += u64::from(call.number.is_none());
                 Seen::Ok(bytes.clone())
             }
-            CallResult::Completed(Reply::Administered { .. }) => Seen::RefusedInOrder,
+            CallResult::Completed(Reply::Administered { .. } | Reply::Told(_)) => {
+                Seen::RefusedInOrder
+            }
             CallResult::Refused(Refusal::Ordered(_)) => {
                 calls.refused += 1;
                 Seen::RefusedInOrder
