@@ -6,7 +6,7 @@ use bytes::Bytes;
 use perdura_protocol::message::Message;
 use perdura_protocol::{
     AdminCommand, ClusterId, Command, Encode, Frame, PublicKey, ReplicaId, SecretKey, SessionId,
-    limits,
+    Versions, limits,
 };
 use std::collections::VecDeque;
 
@@ -280,9 +280,12 @@ impl Attacker {
     /// A command of the administrator.
     fn order(&mut self) -> Bytes {
         let key = self.key.public();
-        let command = match self.random.below(3) {
+        let command = match self.random.below(6) {
             0 => AdminCommand::RevokeClient { name: "client-0".into() },
             1 => AdminCommand::AddClient { name: "forged".into(), key: PublicKey([9; 32]) },
+            2 => AdminCommand::RaiseVersions(Versions::NEW),
+            3 => AdminCommand::RaiseStateLimit { bytes: limits::STATE_LIMIT_BYTES },
+            4 => AdminCommand::ReplaceAdministrator { key },
             _ => {
                 let replica = ReplicaId(self.random.below(self.n as u64) as u8);
                 AdminCommand::ReplaceReplica { replica, incarnation: 1, key }

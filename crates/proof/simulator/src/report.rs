@@ -291,6 +291,16 @@ pub enum Mark {
     HeldInVain,
     /// A replica executed nothing more until its disk had caught up.
     DiskLagged,
+    /// Versions were raised.
+    VersionsRaised,
+    /// The state's limit was.
+    LimitRaised,
+    /// The clients were listed.
+    ClientsListed,
+    /// The administrator's key was replaced.
+    AdministratorReplaced,
+    /// And nothing came of what the former one signed.
+    FormerKeyRefused,
     /// A command that waited got a tuple.
     WaiterServed,
     /// One insertion served several who waited.
@@ -323,7 +333,7 @@ pub enum Mark {
 
 impl Mark {
     /// All of them.
-    pub const ALL: [Mark; 49] = [
+    pub const ALL: [Mark; 54] = [
         Mark::TornTailCut,
         Mark::GapRepaired,
         Mark::OldDiskNoticed,
@@ -359,6 +369,11 @@ impl Mark {
         Mark::DecisionsBesideState,
         Mark::HeldInVain,
         Mark::DiskLagged,
+        Mark::VersionsRaised,
+        Mark::LimitRaised,
+        Mark::ClientsListed,
+        Mark::AdministratorReplaced,
+        Mark::FormerKeyRefused,
         Mark::WaiterServed,
         Mark::SeveralServed,
         Mark::WaitEnded,

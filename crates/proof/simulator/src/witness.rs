@@ -5,9 +5,10 @@
 use crate::options::ServiceKind;
 use bytes::Bytes;
 use perdura_execution::{
-    ExecutionContext, FailingMemory, Footprint, Progress, Release, RestoreError, Service, Snapshot,
+    Entry, ExecutionContext, FailingMemory, Footprint, Progress, Release, RestoreError, Service,
+    Snapshot,
 };
-use perdura_protocol::{Digest, PublicKey, SessionId, Slot, Time};
+use perdura_protocol::{Decode, Digest, Encode, PublicKey, SessionId, Slot, Time};
 use perdura_store::Store;
 use perdura_tuples::TupleSpaces;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -55,6 +56,8 @@ pub struct Note {
     pub service: u64,
     /// In which of the batches that it was given, from 1.
     pub batch: u64,
+    /// Under which version of the service.
+    pub version: u16,
     /// What happened.
     pub step: Step,
 }
@@ -111,6 +114,38 @@ impl Inner {
     }
 }
 
+/// The newest version of the service. From version 2 on it counts what it executes, in a segment of its own behind all others: so
+/// that whoever executes under another version has another state.
+pub const NEWEST: u16 = 2;
+
+/// What a service has from version 2 on.
+struct Counted {
+    inner: Arc<dyn Snapshot>,
+    count: u64,
+}
+
+impl Snapshot for Counted {
+    fn segments(&self) -> usize {
+        self.inner.segments() + 1
+    }
+
+    fn segment(&self, index: usize) -> Bytes {
+        if index == self.inner.segments() {
+            self.count.to_bytes()
+        } else {
+            self.inner.segment(index)
+        }
+    }
+
+    fn entry(&self, index: usize) -> Entry {
+        if index == self.inner.segments() {
+            Entry::of(&self.count.to_bytes())
+        } else {
+            self.inner.entry(index)
+        }
+    }
+}
+
 /// The service with its witness.
 pub struct Witnessed {
     inner: Inner,
@@ -118,6 +153,9 @@ pub struct Witnessed {
     notes: Notes,
     number: u64,
     batches: u64,
+    version: u16,
+    // From version 2 on.
+    count: u64,
 }
 
 impl std::fmt::Debug for Witnessed {
@@ -136,7 +174,8 @@ impl Witnessed {
                 Inner::Spaces(Box::new(TupleSpaces::new(state_limit_bytes)))
             }
         };
-        Witnessed { inner, kind, number: notes.number(), notes, batches: 0 }
+        let number = notes.number();
+        Witnessed { inner, kind, number, notes, batches: 0, version: 1, count: 0 }
     }
 
     /// Which of the process's services it is, and how many batches it was given.
@@ -155,7 +194,8 @@ impl Witnessed {
     }
 
     fn write(&self, step: Step) {
-        let note = Note { service: self.number, batch: self.batches, step };
+        let (service, batch, version) = (self.number, self.batches, self.version);
+        let note = Note { service, batch, version, step };
         self.notes.with(|written| written.notes.push(note));
     }
 
@@ -196,6 +236,7 @@ impl Service for Witnessed {
         command: &[u8],
         released: &mut Vec<Release>,
     ) -> Progress {
+        self.count += u64::from(self.version > 1);
         let before = released.len();
         let progress = self.inner.service_mut().execute_or_wait(context, command, released);
         self.write(Step::Executed(Execution {
@@ -241,7 +282,15 @@ impl Service for Witnessed {
     }
 
     fn newest_version(&self) -> u16 {
-        self.inner.service().newest_version()
+        NEWEST
+    }
+
+    fn set_version(&mut self, version: u16) {
+        self.version = version;
+    }
+
+    fn set_state_limit(&mut self, bytes: u64) {
+        self.inner.service_mut().set_state_limit(bytes);
     }
 
     fn state_bytes(&self) -> u64 {
@@ -249,10 +298,17 @@ impl Service for Witnessed {
     }
 
     fn snapshot(&self) -> Arc<dyn Snapshot> {
-        self.inner.service().snapshot()
+        let inner = self.inner.service().snapshot();
+        let count = self.count;
+        if self.version > 1 { Arc::new(Counted { inner, count }) } else { inner }
     }
 
-    fn restore(&mut self, segments: Vec<Bytes>) -> Result<(), RestoreError> {
+    fn restore(&mut self, mut segments: Vec<Bytes>) -> Result<(), RestoreError> {
+        if self.version > 1 {
+            let last = segments.pop().ok_or(RestoreError::Contradiction("it counts"))?;
+            let malformed = |reason| RestoreError::Malformed { index: segments.len(), reason };
+            self.count = u64::from_bytes(last).map_err(malformed)?;
+        }
         self.inner.service_mut().restore(segments)
     }
 }

@@ -33,3 +33,26 @@ fn junk_is_held_beside_what_is_missing() {
     });
     assert!(held, "no false answer came before its turn");
 }
+
+/// Versions and limit are raised, clients listed, and the administrator's key replaced and the former one stolen, whatever else goes
+/// wrong.
+#[test]
+fn what_the_administrator_orders_is_drawn() {
+    let marks = [
+        Mark::VersionsRaised,
+        Mark::LimitRaised,
+        Mark::ClientsListed,
+        Mark::AdministratorReplaced,
+        Mark::FormerKeyRefused,
+    ];
+    let mut missing = marks.to_vec();
+    for seed in 1..=100 {
+        let report = simulate(&Options::new(seed, STEPS));
+        let report = report.unwrap_or_else(|violation| panic!("{violation}"));
+        missing.retain(|mark| !report.marks.contains_key(mark));
+        if missing.is_empty() {
+            return;
+        }
+    }
+    panic!("{missing:?}");
+}

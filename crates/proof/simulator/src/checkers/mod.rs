@@ -21,6 +21,7 @@ pub mod revocation;
 pub mod sight;
 pub mod spaces;
 pub mod standstill;
+pub mod terms;
 pub mod validity;
 pub mod view_grounds;
 pub mod votes;
@@ -40,6 +41,7 @@ pub use fencing::Fencing;
 pub use persist_before_speak::PersistBeforeSpeak;
 pub use revocation::Revocation;
 pub use standstill::Standstill;
+pub use terms::Terms;
 pub use validity::Validity;
 pub use view_grounds::ViewGrounds;
 pub use votes::Votes;
@@ -84,6 +86,8 @@ pub struct Checkers {
     pub fairness: Fairness,
     /// A4.
     pub standstill: Standstill,
+    /// E1.
+    pub terms: Terms,
     /// A5.
     pub validity: Validity,
     /// E3, E4: tuple spaces.
@@ -125,6 +129,7 @@ impl Checkers {
                 plan.workload.callers as u64,
             ),
             standstill: Standstill::new(n),
+            terms: Terms::new(parameters.administrator),
             validity: Validity::new(genesis),
             waits: Waits::default(),
             fencing: Fencing::default(),

@@ -1,8 +1,9 @@
-//! Guards E4: after a client's key was revoked nothing more is executed in its name.
+//! Guards E4: after a client's key was revoked, or the administrator's replaced, nothing more is executed in its name, and it has no
+//! session any more.
 
 use crate::violation::{Broken, Check};
 use crate::witness::Execution;
-use perdura_protocol::{PublicKey, Slot};
+use perdura_protocol::{PublicKey, SessionId, Slot};
 use std::collections::BTreeMap;
 
 const RULE: &str = "Revocation (E4)";
@@ -26,6 +27,25 @@ impl Revocation {
         self.revoked.contains_key(&key)
     }
 
+    /// `replica` has these sessions behind a slot.
+    pub fn holds(
+        &self,
+        replica: usize,
+        slot: Slot,
+        mut sessions: impl Iterator<Item = SessionId>,
+    ) -> Check {
+        let is_over = |session: &SessionId| {
+            self.revoked.get(&session.client).is_some_and(|last| slot > *last)
+        };
+        match sessions.find(is_over) {
+            None => Ok(()),
+            Some(session) => {
+                let what = format!("replica {replica} has {session:?} behind slot {slot}");
+                Err(Broken::new(RULE, what))
+            }
+        }
+    }
+
     /// `replica` executed this.
     pub fn executed(&self, replica: usize, execution: &Execution) -> Check {
         match self.revoked.get(&execution.session.client) {
@@ -45,7 +65,7 @@ impl Revocation {
 mod tests {
     use super::*;
     use bytes::Bytes;
-    use perdura_protocol::{Digest, SessionId};
+    use perdura_protocol::Digest;
 
     #[test]
     fn a_revoked_client_executes_nothing() {
@@ -63,5 +83,10 @@ mod tests {
         checker.revoked(key, Slot(8));
         assert!(checker.executed(0, &execution(8)).is_ok());
         assert!(checker.executed(0, &execution(9)).is_err());
+        let session = SessionId { client: key, nonce: 1 };
+        assert!(checker.holds(0, Slot(8), [session].into_iter()).is_ok());
+        assert!(checker.holds(0, Slot(9), [session].into_iter()).is_err());
+        let other = SessionId { client: PublicKey([2; 32]), nonce: 1 };
+        assert!(checker.holds(0, Slot(9), [other].into_iter()).is_ok());
     }
 }

@@ -8,7 +8,7 @@
 //!
 //! | command | what it does |
 //! |---|---|
-//! | `group U,R [depth N] [interval N] [clients N] [strangers N] [attacker NAME]..` | starts a group with these fault bounds on a calm network, N slots between two checkpoints; the last N clients are not registered |
+//! | `group U,R [depth N] [interval N] [rules N] [clients N] [strangers N] [attacker NAME]..` | starts a group with these fault bounds on a calm network, N slots between two checkpoints; the last N clients are not registered; `rules 0` are those of 0.1.0 |
 //! | `run MS` | virtual time passes |
 //! | `status` | where each replica stands |
 //! | `order [KEY]` | what was executed, in order; of one key |
@@ -55,6 +55,9 @@
 //! | `attack hN MS` | the N-th attacker attacks for so long (`crates/proof/adversary/src/attacker.rs`) |
 //! | `restart cN [TIMES]` | the client process ends, another one with its key starts and makes a call; so many times |
 //! | `revoke cN`, `add cN` | the administrator revokes or registers its key |
+//! | `raise RULES SERVICE`, `limit MIB`, `clients` | the administrator raises the versions, or the state's limit, or lists the clients |
+//! | `rotate`, `steal cN` | the administrator replaces his key; somebody revokes a client with the former one |
+//! | `terms` | versions and limit that each replica has |
 //! | `call revoke cN` | goes on while other things happen; it is told how it ended |
 //! | `who cN` | which replicas know its key |
 

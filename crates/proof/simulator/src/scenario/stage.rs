@@ -10,7 +10,7 @@ use crate::world::by_hand::{During, Filter, swap};
 use bytes::Bytes;
 use perdura_adversary::{Attack, Strategy};
 use perdura_protocol::configuration::{Durability, Schedule};
-use perdura_protocol::{Faults, Scheme, Versions};
+use perdura_protocol::{AdminCommand, Faults, Scheme, Versions};
 use perdura_replica::node::StateTransfer;
 use perdura_store::StoreCommand;
 use std::fmt::Write;
@@ -64,6 +64,10 @@ impl Stage {
                 ["schedule", name] => plan.schedule = Schedule::parse(name)?,
                 ["interval", slots] => plan.checkpoint_interval = number(slots)?,
                 ["clients", count] => plan.workload.clients = number(count)? as usize,
+                ["rules", version] => {
+                    let rules = u16::try_from(number(version)?).ok()?;
+                    plan.versions = Versions { rules, service: 1 };
+                }
                 ["strangers", count] => strangers = number(count)? as usize,
                 ["attacker", name] => plan.attacks.push(Attack::parse(name)?),
                 _ => return None,
@@ -221,6 +225,26 @@ impl Stage {
                 let client = self.client(client)?;
                 self.guarded(|world| answer = Some(world.order_registration(client)))
             }
+            ["raise", rules, service] => {
+                let version = |word: &str| u16::try_from(number(word)?).ok();
+                let versions = Versions { rules: version(rules)?, service: version(service)? };
+                let command = AdminCommand::RaiseVersions(versions);
+                self.guarded(|world| answer = Some(world.order(command)))
+            }
+            ["limit", mib] => {
+                let bytes = number(mib)? << 20;
+                let command = AdminCommand::RaiseStateLimit { bytes };
+                self.guarded(|world| answer = Some(world.order(command)))
+            }
+            ["clients"] => {
+                self.guarded(|world| answer = Some(world.order(AdminCommand::ListClients)))
+            }
+            ["rotate"] => self.guarded(|world| answer = Some(world.order_rotation())),
+            ["steal", client] => {
+                let client = self.client(client)?;
+                self.guarded(|world| answer = Some(world.order_as_thief(client)))
+            }
+            ["terms"] => self.guarded(|world| out.push_str(&world.terms())),
             ["who", client] => {
                 let client = self.client(client)?;
                 self.guarded(|world| answer = Some(world.who_knows(client)))

@@ -116,6 +116,19 @@ impl Client {
     }
 }
 
+impl Client {
+    /// Whether its process runs.
+    pub fn is_running(&self) -> bool {
+        self.core.is_some()
+    }
+
+    /// Another key takes the place of its own, when it is started anew.
+    pub fn take_key(&mut self, key: SecretKey) {
+        self.config.key = key.clone();
+        self.key = key;
+    }
+}
+
 impl World {
     /// What a client's clock shows, which runs at its own pace.
     fn client_ms(&self, client: usize) -> u64 {
@@ -154,6 +167,7 @@ impl World {
         here.core = None;
         if here.administered.take().is_some() {
             self.revoking = None; // What becomes of it the next administrator does not know.
+            self.orders.forget();
         }
         here.by_command.clear();
         self.report.calls.abandoned += here.open.len() as u64;
@@ -262,18 +276,27 @@ impl World {
 
     /// The administrator orders a command.
     pub(crate) fn administer_command(&mut self, command: AdminCommand) {
+        self.take_up_key();
+        if self.administer_unseen(Command::Admin(command.clone()).to_bytes()) {
+            self.checkers.validity.administers(&command);
+            self.checkers.terms.administers(&command);
+        }
+    }
+
+    /// The same that no checker knows of; whether it was ordered.
+    pub(crate) fn administer_unseen(&mut self, command: Bytes) -> bool {
         let admin = self.clients.len() - 1;
         let now_ms = self.client_ms(admin);
         let here = &mut self.clients[admin];
-        let Some(core) = &mut here.core else { return };
+        let Some(core) = &mut here.core else { return false };
         let id = CallId(here.next_call);
         here.next_call += 1;
         here.administered = Some(id);
         let options =
             CallOptions { deadline_ms: now_ms + 5_000, mode: Mode::Ordered, reply_quorum: None };
-        self.checkers.validity.administers(&command);
-        core.call(now_ms, id, Command::Admin(command).to_bytes(), options);
+        core.call(now_ms, id, command, options);
         self.client_round(admin);
+        true
     }
 
     pub(crate) fn client_link(&mut self, client: usize, replica: usize, up: bool) {
@@ -384,6 +407,7 @@ impl World {
         if here.administered == Some(id) {
             here.administered = None;
             self.revoked(&result);
+            self.order_ended(&result);
             self.trace.line(self.now_us, format_args!("admin: {result:?}"));
             self.administered(&administered(&result));
             return;

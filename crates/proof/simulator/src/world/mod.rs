@@ -26,6 +26,7 @@ mod links;
 mod lockers;
 pub mod network;
 mod oracles;
+mod orders;
 mod outage;
 mod partitions;
 mod patience;
@@ -57,6 +58,7 @@ use clock::Clock;
 use ending::Ending;
 use hostile::Hostile;
 use network::Network;
+use orders::Orders;
 use perdura_execution::{Genesis, Manifest, ServicePanic};
 use perdura_protocol::configuration::{Configuration, Member, Parameters};
 use perdura_protocol::message::Lane;
@@ -132,6 +134,8 @@ pub(crate) enum Event {
     Start { replica: usize },
     /// The administrator looks again.
     Administer,
+    /// He orders something of his own.
+    Order,
     /// Whether the end has come.
     Look,
     /// Whether calls wait for too long.
@@ -160,6 +164,7 @@ pub struct World {
     pub(crate) calls: Vec<CallRecord>,
     pub(crate) chaos: Chaos,
     pub(crate) replacement: Option<Replacement>,
+    pub(crate) orders: Orders,
     // The hostile client that is being revoked.
     pub(crate) revoking: Option<usize>,
     pub(crate) ending: Ending,
@@ -320,6 +325,7 @@ impl World {
             hostile,
             calls: Vec::new(),
             replacement: None,
+            orders: Orders::new(random.fork("orders")),
             revoking: None,
             ending: Ending::default(),
             disturbed_us: START_US,
@@ -368,6 +374,7 @@ impl World {
 
     fn run(&mut self) {
         self.begin();
+        self.begin_orders();
         self.schedule_fault();
         if self.has_spaces() {
             self.schedule_client_fault();
@@ -495,6 +502,7 @@ impl World {
             Event::Flap(id) => self.flap(id),
             Event::Start { replica } => self.start(replica),
             Event::Administer => self.administer(),
+            Event::Order => self.next_order(),
             Event::Look => self.look(),
             Event::Watch => self.watch_calls(),
         }

@@ -1,6 +1,7 @@
 //! Shows the checkers what happens: what is said, what was executed, what is held.
 
 use super::World;
+use crate::checkers::terms::InForce;
 use crate::checkers::{footprints, progress};
 use crate::report::Mark;
 use crate::violation::Broken;
@@ -175,9 +176,9 @@ impl World {
         let notes = process.notes.take();
         let steps = notes.into_iter().filter_map(|note| {
             let (_, before) = base(note.service)?;
-            Some((Slot(before + note.batch), note.step))
+            Some((Slot(before + note.batch), note.version, note.step))
         });
-        let steps: Vec<(Slot, Step)> = steps.collect();
+        let steps: Vec<(Slot, u16, Step)> = steps.collect();
         if here.liar.is_some() {
             return;
         }
@@ -190,14 +191,18 @@ impl World {
                 .validity
                 .holds(replica, machine)
                 .and_then(|()| memory.sessions(replica, machine.most_sessions()))
-                .and_then(|()| memory.cached(replica, machine.most_cached())),
+                .and_then(|()| memory.cached(replica, machine.most_cached()))
+                .and_then(|()| checkers.revocation.holds(replica, slot, machine.sessions())),
             false => Ok(()),
         };
-        let executed = |(_, step): &(Slot, Step)| match step {
+        let executed = |(_, _, step): &(Slot, u16, Step)| match step {
             Step::Executed(execution) => Some(execution.clone()),
             _ => None,
         };
         let executions: Vec<Execution> = steps.iter().filter_map(executed).collect();
+        let terms = &mut checkers.terms;
+        let mut versions = steps.iter().map(|(slot, version, _)| (*slot, *version));
+        let in_force = InForce::of(machine);
         let mut batches = executions.iter().map(|one| (one.slot, one.batch));
         // It ended nothing, and is a bug of the service all the same.
         let calm = match machine.asked().take_caught() {
@@ -210,7 +215,9 @@ impl World {
                 batches.try_for_each(|(slot, batch)| checkers.agreement.batch(replica, slot, batch))
             })
             .and_then(|()| checkers.agreement.executed(replica, slot, history))
-            .and_then(|()| checkers.agreed_time.executed(replica, slot, time));
+            .and_then(|()| checkers.agreed_time.executed(replica, slot, time))
+            .and_then(|()| terms.holds(replica, slot, in_force))
+            .and_then(|()| versions.try_for_each(|(at, one)| terms.executed(replica, at, one)));
         for execution in executions {
             check = check
                 .and_then(|()| checkers.revocation.executed(replica, &execution))
@@ -218,6 +225,7 @@ impl World {
         }
         self.check(check);
         if self.has_spaces() {
+            let steps = steps.into_iter().map(|(slot, _, step)| (slot, step)).collect();
             self.witness_spaces(replica, steps);
         }
     }

@@ -12,6 +12,7 @@ pub(crate) use people::swap;
 
 use super::World;
 use holds::Holds;
+use perdura_protocol::SecretKey;
 use std::collections::BTreeSet;
 use std::fmt::{Display, Write};
 
@@ -26,6 +27,8 @@ pub struct Hand {
     administers: Option<String>,
     // How another command of the administrator ended.
     administered: Option<String>,
+    // The key that was the administrator's before.
+    stolen: Option<SecretKey>,
     holds: Holds,
     // Replicas whose disks were damaged by hand: they may refuse to start, or stop themselves.
     damaged: BTreeSet<usize>,

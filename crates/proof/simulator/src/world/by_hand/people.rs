@@ -8,7 +8,7 @@ use crate::witness::Execution;
 use bytes::Bytes;
 use perdura_adversary::Strategy;
 use perdura_oracle::Return;
-use perdura_protocol::{AdminCommand, Decode, PublicKey, ReplicaId, SessionId};
+use perdura_protocol::{AdminCommand, Command, Decode, Encode, PublicKey, ReplicaId, SessionId};
 use perdura_replica::node::{Interceptor, NotAdmitted};
 use perdura_store::{Operation, StoreCommand, StoreReply, Transaction};
 use std::collections::BTreeMap;
@@ -90,11 +90,52 @@ impl World {
     }
 
     /// The administrator orders something; how it ended.
-    fn order(&mut self, command: AdminCommand) -> String {
+    pub(crate) fn order(&mut self, command: AdminCommand) -> String {
         self.administer_command(command);
+        self.end_of_order()
+    }
+
+    fn end_of_order(&mut self) -> String {
         let admin = self.clients.len() - 1;
         self.run_while(|world| world.clients[admin].administered.is_some());
         self.hand.administered.take().unwrap_or_default()
+    }
+
+    /// The administrator replaces his key; the one before is kept by somebody.
+    pub(crate) fn order_rotation(&mut self) -> String {
+        let former = self.clients[self.clients.len() - 1].key.clone();
+        let key = self.fresh_administrator();
+        let answer = self.order(AdminCommand::ReplaceAdministrator { key });
+        self.take_up_key();
+        self.hand.stolen = Some(former);
+        answer
+    }
+
+    /// Somebody revokes a client with the administrator's former key, and then the administrator is back.
+    pub(crate) fn order_as_thief(&mut self, client: usize) -> String {
+        let Some(stolen) = self.hand.stolen.clone() else { return "no key".to_owned() };
+        let own = self.clients[self.clients.len() - 1].key.clone();
+        self.restart_administrator(stolen);
+        let command = AdminCommand::RevokeClient { name: format!("client-{client}") };
+        self.administer_unseen(Command::Admin(command).to_bytes());
+        let answer = self.end_of_order();
+        self.restart_administrator(own);
+        answer
+    }
+
+    /// Versions and limit of each replica.
+    pub(crate) fn terms(&self) -> String {
+        let mut out = String::new();
+        for (index, replica) in self.replicas.iter().enumerate() {
+            let Some(process) = &replica.process else {
+                let _ = writeln!(out, "r{index} down");
+                continue;
+            };
+            let machine = process.node.machine();
+            let (versions, mib) = (machine.versions(), machine.state_limit_bytes() >> 20);
+            let _ = writeln!(out, "r{index} {versions}, at most {mib} MiB");
+        }
+        out
     }
 
     /// A command of the administrator ended so.
