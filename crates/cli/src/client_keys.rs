@@ -1,21 +1,23 @@
-//! `perdura client add|revoke`: client keys, by ordered commands, while the cluster runs.
+//! `perdura client add|revoke|list`: client keys, by ordered commands, while the cluster runs.
 //!
 //! The new key is in its file (with `.pending` behind its name) before it is ordered, so that a
 //! run that was interrupted can be repeated and nothing is registered whose key is lost.
 
 use crate::Usage;
-use crate::connect::{administrator, connect, load, parse_duration, runtime};
+use crate::administer::{How, administer, is_contradiction};
+use crate::connect::load;
+use crate::status::aligned;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use perdura::config::keys::fresh_key;
-use perdura::config::{CLUSTER_FILE, Cluster, KeyFile, files};
-use perdura_client::{CallError, Options, Refusal};
+use perdura::config::{CLUSTER_FILE, KeyFile, files};
+use perdura_client::Reply;
 use perdura_protocol::text::Printable;
-use perdura_protocol::{AdminCommand, PublicKey, RefusalReason, limits};
+use perdura_protocol::{AdminCommand, ClientList, Decode, PublicKey, limits};
 use std::fs::File;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 /// Certifies and revokes client keys with the administrator's key, without a restart.
 #[derive(Args)]
@@ -56,16 +58,11 @@ enum Command {
         #[command(flatten)]
         how: How,
     },
-}
-
-#[derive(Args)]
-struct How {
-    /// The directory of the cluster's files, with admin.toml
-    #[arg(long, value_name = "DIR")]
-    cluster: PathBuf,
-    /// How long to wait for the cluster
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
-    timeout: Duration,
+    /// Show the registered clients, as replicas agree on them: name and public key
+    List {
+        #[command(flatten)]
+        how: How,
+    },
 }
 
 /// Runs the command.
@@ -81,8 +78,20 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             administer(&cluster, how, AdminCommand::RevokeClient { name: name.clone() })?;
             say!("client {name} is revoked, and its sessions are closed");
         }
+        Command::List { how } => list(how)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn list(how: &How) -> Result<()> {
+    let cluster = load(&how.cluster)?;
+    let reply = administer(&cluster, how, AdminCommand::ListClients)?;
+    let Reply::Told(told) = reply else { bail!("the cluster gave an answer that is no list") };
+    let ClientList(clients) = ClientList::from_bytes(told).context("the list is malformed")?;
+    let mut rows = vec![["NAME".to_owned(), "PUBLIC KEY".to_owned()]];
+    rows.extend(clients.iter().map(|(name, key)| [Printable(name).to_string(), key.to_string()]));
+    std::io::stdout().lock().write_all(aligned(&rows).as_bytes())?;
+    Ok(())
 }
 
 /// As `perdura client key` prints it.
@@ -158,7 +167,7 @@ fn add(name: &str, key_out: Option<&Path>, how: &How) -> Result<()> {
     };
     let command = AdminCommand::AddClient { name: name.to_owned(), key: key.public() };
     match administer(&cluster, how, command) {
-        Ok(()) => {}
+        Ok(_) => {}
         Err(error) if is_contradiction(&error) => {
             // Certain, so the key is of no use.
             let _ = std::fs::remove_file(&pending);
@@ -197,14 +206,6 @@ pub fn alone(directory: &Path) -> Result<File> {
     })
 }
 
-/// Whether the replicas say that the command contradicts what they hold.
-fn is_contradiction(error: &anyhow::Error) -> bool {
-    matches!(
-        error.downcast_ref(),
-        Some(CallError::Refused { reason: Refusal::Ordered(RefusalReason::Contradiction(_)), .. })
-    )
-}
-
 /// `file` as seen from `directory`: its name if it stands there, else the whole path.
 fn path_from(directory: &Path, file: &Path) -> Result<String> {
     let absolute = |path: &Path| {
@@ -213,16 +214,4 @@ fn path_from(directory: &Path, file: &Path) -> Result<String> {
     let (directory, file) = (absolute(directory)?, absolute(file)?);
     let seen = file.strip_prefix(&directory).unwrap_or(&file);
     Ok(seen.to_string_lossy().into_owned())
-}
-
-fn administer(cluster: &Cluster, how: &How, command: AdminCommand) -> Result<()> {
-    let key = administrator(&how.cluster, cluster)?;
-    let options = Options { timeout: how.timeout, reply_quorum: None };
-    runtime()?.block_on(async {
-        let client = connect(cluster, &key)?;
-        let result = client.administer(command, &options).await;
-        client.close().await;
-        result?;
-        Ok(())
-    })
 }

@@ -1,6 +1,7 @@
 //! The command line of `perdura`: which command it asks for.
 
-use crate::{bench, client_keys, dev, ending, health, init, inspect, kv, replica, space, status};
+use crate::{admin, bench, client_keys, dev, ending, health, init, inspect, kv};
+use crate::{limit, replica, space, status, upgrade};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -25,8 +26,14 @@ enum Command {
     Dev(dev::Arguments),
     /// Run one replica, or replace one that lost its disk
     Replica(replica::Arguments),
-    /// Certify and revoke client keys, while the cluster runs
+    /// Certify, revoke and list client keys, while the cluster runs
     Client(client_keys::Arguments),
+    /// Replace the administrator's key
+    Admin(admin::Arguments),
+    /// Raise the versions under which all replicas execute
+    Upgrade(upgrade::Arguments),
+    /// Raise the limit of the state
+    Limit(limit::Arguments),
     /// Read and write the store
     Kv(kv::Arguments),
     /// Read, write, and wait for tuples
@@ -49,6 +56,9 @@ pub fn main() -> ExitCode {
         Command::Dev(arguments) => dev::run(&arguments),
         Command::Replica(arguments) => replica::run(&arguments),
         Command::Client(arguments) => client_keys::run(&arguments),
+        Command::Admin(arguments) => admin::run(&arguments),
+        Command::Upgrade(arguments) => upgrade::run(&arguments),
+        Command::Limit(arguments) => limit::run(&arguments),
         Command::Kv(arguments) => kv::run(arguments),
         Command::Space(arguments) => space::run(arguments),
         Command::Status(arguments) => status::run(&arguments),

@@ -26,6 +26,8 @@ macro_rules! tell {
     }};
 }
 
+mod admin;
+mod administer;
 pub mod allocator;
 mod batch;
 pub mod bench;
@@ -40,6 +42,7 @@ mod inspect;
 mod kv;
 mod kv_batch;
 pub mod kv_json;
+mod limit;
 pub mod local;
 mod logging;
 pub mod process;
@@ -48,6 +51,7 @@ pub mod replica;
 mod space;
 pub mod space_json;
 pub mod status;
+mod upgrade;
 
 pub use command::main;
 pub use ending::Usage;

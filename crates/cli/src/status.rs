@@ -110,6 +110,14 @@ pub struct Report {
     /// Parts of its stored checkpoints that it found damaged since it started, or began anew.
     #[serde(default)]
     pub checkpoint_damages: u64,
+    /// Versions of the core's rules and of the service under which it executes.
+    pub rules_version: Option<u16>,
+    /// See there.
+    pub service_version: Option<u16>,
+    /// Size of its service's state.
+    pub state_bytes: Option<u64>,
+    /// What that may become.
+    pub state_limit_bytes: Option<u64>,
     /// Its process.
     pub pid: u32,
     /// What its event loop's time went to, by stage, if it measures that.
@@ -155,6 +163,26 @@ struct Answer<'a> {
     replicas: &'a [Line],
 }
 
+/// Under what a replica executes.
+#[derive(Serialize)]
+struct Terms {
+    rules_version: u16,
+    service_version: u16,
+    state_bytes: u64,
+    state_limit_bytes: u64,
+}
+
+impl Terms {
+    fn of(report: &Report) -> Option<Terms> {
+        Some(Terms {
+            rules_version: report.rules_version?,
+            service_version: report.service_version?,
+            state_bytes: report.state_bytes?,
+            state_limit_bytes: report.state_limit_bytes?,
+        })
+    }
+}
+
 /// A line of the answer: a report, or none. Fields of an unreachable replica are null.
 #[derive(Serialize)]
 struct Line {
@@ -183,6 +211,8 @@ struct Line {
     differing_states: Option<Differing>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     members: Vec<Member>,
+    #[serde(flatten)]
+    terms: Option<Terms>,
     pid: Option<u32>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     experiments: Vec<String>,
@@ -224,6 +254,7 @@ impl Line {
             why_not_ready: report.and_then(|report| report.why_not_ready.clone()),
             differing_states: report.and_then(|report| report.differing_states.clone()),
             members: report.map(|report| report.members.clone()).unwrap_or_default(),
+            terms: report.and_then(Terms::of),
             pid: report.map(|report| report.pid),
             experiments: report.map(|report| report.experiments.clone()).unwrap_or_default(),
             repairs: report.map_or(0, |report| report.repairs),
@@ -452,6 +483,15 @@ mod tests {
             serde_json::json!({"id":0,"reachable":true,"leader":true,"view":3,"decided":90,
                 "executed":90,"logged":90,"checkpoint":{"slot":64,"digest":"ab"},"boundary":null,
                 "state":"active","ready":true,"pid":123})
+        );
+        let terms =
+            "\"rules_version\":1,\"service_version\":2,\"state_bytes\":3,\"state_limit_bytes\":4";
+        let line =
+            Line::new(0, Ok(serde_json::from_str(&said.replace("\"more\":1", terms)).unwrap()));
+        let shown = serde_json::to_value(line).unwrap();
+        assert_eq!(
+            (&shown["service_version"], &shown["state_limit_bytes"]),
+            (&2.into(), &4.into())
         );
         let repaired = said.replace("\"more\":1", "\"repairs\":2");
         let line = Line::new(0, Ok(serde_json::from_str(&repaired).unwrap()));

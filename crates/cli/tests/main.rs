@@ -1,5 +1,6 @@
 //! The program, on real processes.
 
+mod administration;
 mod bad_input;
 mod bench;
 mod cluster;

@@ -21,16 +21,20 @@ fn move_ports(dir: &Path) {
     }
 }
 
-#[test]
-fn a_cluster_of_0_1_0_goes_on_with_its_data() {
-    let mut cluster = Cluster::of(|dir| {
+fn unpacked() -> Cluster {
+    Cluster::of(|dir| {
         std::fs::create_dir(dir).unwrap();
         let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
         let packed = files.join("cluster-0.1.0.tar.gz");
-        let unpacked = Command::new("tar").arg("-xzf").arg(packed).arg("-C").arg(dir).status();
-        assert!(unpacked.unwrap().success());
+        let packed = Command::new("tar").arg("-xzf").arg(packed).arg("-C").arg(dir).status();
+        assert!(packed.unwrap().success());
         move_ports(dir);
-    });
+    })
+}
+
+#[test]
+fn a_cluster_of_0_1_0_goes_on_with_its_data() {
+    let mut cluster = unpacked();
     for id in 0..cluster.len() {
         cluster.start(id);
     }
@@ -46,4 +50,50 @@ fn a_cluster_of_0_1_0_goes_on_with_its_data() {
     }
     cluster.wait_until_active();
     assert_eq!(cluster.entries().get("key7").map(String::as_str), Some("again"));
+}
+
+/// Until all of its replicas run a program that knows the newer rules it goes on under its own.
+#[test]
+fn a_cluster_of_0_1_0_is_upgraded_once_all_replicas_can_run_it() {
+    let mut cluster = unpacked();
+    for id in 0..3 {
+        cluster.start(id);
+    }
+    let wait = ["--timeout", "60s"];
+    cluster.run(&[&["kv", "put", "key7", "before"], &wait[..]].concat()).ok();
+    let limit = ["limit", "--state-mib", "9000"];
+    cluster.run(&limit).failed(1, &["raise the versions first", "perdura upgrade"]);
+    cluster.run(&["client", "list"]).failed(1, &["raise the versions first"]);
+    let one_is_away = cluster.run(&["upgrade", "--yes"]);
+    one_is_away.failed(1, &["nothing was changed", "--force"]);
+    assert!(one_is_away.out.contains("whether replica 3 can run them is not known"));
+    cluster.start(3);
+    cluster.wait_until_active();
+    let in_force = |cluster: &Cluster| {
+        let lines = cluster.status();
+        lines.iter().map(|line| line["rules_version"].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(in_force(&cluster), [0; 4]);
+    let planned = cluster.run(&["upgrade", "--dry-run"]).ok();
+    assert!(planned.contains("in force: rules 0, service 1"), "{planned}");
+    assert!(planned.contains("all who say can run: rules 1, service 1"), "{planned}");
+    assert!(planned.contains("--dry-run"), "{planned}");
+    cluster.run(&["upgrade"]).failed(1, &["never lowered", "--yes"]);
+    assert_eq!(in_force(&cluster), [0; 4]);
+    let raised = cluster.run(&["upgrade", "--yes"]).ok();
+    assert!(raised.contains("raised to: rules 1, service 1"), "{raised}");
+    cluster.run(&limit).ok();
+    assert!(cluster.run(&["upgrade", "--yes"]).ok().contains("nothing to raise"));
+    // Of what is on the disks now all is read back.
+    cluster.kill_all();
+    for id in 0..4 {
+        cluster.start(id);
+    }
+    cluster.wait_until_active();
+    assert_eq!(in_force(&cluster), [1; 4]);
+    assert_eq!(cluster.entries().get("key7").map(String::as_str), Some("before"));
+    cluster.run(&limit).ok();
+    let metrics = cluster.http(0, "/metrics").unwrap();
+    assert!(metrics.contains("\nperdura_rules_version 1\n"), "{metrics}");
+    assert!(metrics.contains("\nperdura_state_limit_bytes 9437184000\n"), "{metrics}");
 }

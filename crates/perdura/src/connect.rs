@@ -69,11 +69,17 @@ pub fn administrator(dir: &Path, cluster: &Cluster) -> Result<KeyFile, KeyError>
         return Err(KeyError::Exposed { file, mode });
     }
     let file = key(&path, cluster)?;
-    if file.key.public() != cluster.parameters.administrator {
+    if !is_administrators(&file, cluster) {
         let (file, cluster) = (path.display().to_string(), cluster.path.display().to_string());
         return Err(KeyError::NotAdministrator { file, cluster });
     }
     Ok(file)
+}
+
+/// Whether a key is, or was, the administrator's: it is the first one, or took the place of another.
+fn is_administrators(file: &KeyFile, cluster: &Cluster) -> bool {
+    let of = &cluster.parameters;
+    file.key.public() == of.administrator || file.administrator_of == Some(of.cluster)
 }
 
 /// A key file, which must be of `cluster`: where it names another cluster.toml that is there too,
@@ -96,7 +102,11 @@ pub fn key(path: &Path, cluster: &Cluster) -> Result<KeyFile, KeyError> {
 
 /// A client; inside of a tokio runtime.
 pub fn connect(cluster: &Cluster, key: &KeyFile) -> Result<Client, ConnectError> {
-    Client::connect(cluster.client_config(), key.key.clone()).map_err(|source| {
+    let mut config = cluster.client_config();
+    if is_administrators(key, cluster) {
+        config.administrator = Some(key.key.public());
+    }
+    Client::connect(config, key.key.clone()).map_err(|source| {
         let cluster = cluster.path.display().to_string();
         ConnectError { cluster, source }
     })

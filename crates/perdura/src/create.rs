@@ -3,7 +3,7 @@
 //! cluster.toml is written last: a directory that has one is complete.
 
 use crate::config::files;
-use crate::config::keys::{KeyFile, fresh_key, random};
+use crate::config::keys::{ADMINISTRATORS, KeyFile, fresh_key, random};
 use crate::config::replica::SCRUB_INTERVAL_S;
 use crate::config::{ADMIN_FILE, CLIENT_FILE, CLUSTER_FILE, REPLICA_FILE};
 use crate::config::{Cluster, EntropyError, ReplicaEntry, ReplicaFile, WriteError};
@@ -304,8 +304,7 @@ pub fn make(
 }
 
 fn write_administrator(dir: &Path, key: &SecretKey) -> Result<(), WriteError> {
-    let purpose = "The administrator of a Perdura cluster: replaces replicas, certifies clients.";
-    KeyFile::write(&dir.join(ADMIN_FILE), purpose, "administrator", key, CLUSTER_FILE)
+    KeyFile::write(&dir.join(ADMIN_FILE), ADMINISTRATORS, "administrator", key, CLUSTER_FILE)
 }
 
 fn check_empty(dir: &Path) -> Result<(), CreateError> {

@@ -3,6 +3,10 @@
 //! What replicas say of themselves over the protocol port, each signed, and not what their HTTP ports say. Up to r may lie, so
 //! this tells an operator how a group stands, and proves nothing.
 
+mod upgrade;
+
+pub use upgrade::Upgrade;
+
 use crate::Cluster;
 use perdura_client::Attendance;
 use perdura_protocol::vitals::{Condition, Vitals};

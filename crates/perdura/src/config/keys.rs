@@ -1,11 +1,15 @@
 //! Files that hold a key: `client.toml`, `client-NAME.toml`, `admin.toml`.
 
-use super::error::{EntropyError, Result, WriteError};
+use super::error::{Context, EntropyError, Result, WriteError};
 use super::files::{self, Secrecy};
-use super::{FORMAT_VERSION, secret_key};
-use perdura_protocol::{Scheme, SecretKey};
+use super::{CLUSTER_FILE, FORMAT_VERSION, secret_key};
+use perdura_protocol::{ClusterId, Scheme, SecretKey};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
+
+/// What an administrator's file says first.
+pub const ADMINISTRATORS: &str =
+    "The administrator of a Perdura cluster: replaces replicas, certifies clients.";
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -16,6 +20,7 @@ struct Raw {
     _name: String,
     secret_key: String,
     cluster: PathBuf,
+    administrator_of: Option<String>,
 }
 
 /// A key, and of which cluster.
@@ -25,6 +30,8 @@ pub struct KeyFile {
     pub key: SecretKey,
     /// Where cluster.toml is, resolved.
     pub cluster: PathBuf,
+    /// The cluster whose administrator it is the key of, if it took the place of the one in cluster.toml.
+    pub administrator_of: Option<ClusterId>,
 }
 
 impl KeyFile {
@@ -47,7 +54,16 @@ impl KeyFile {
             );
         }
         let key = secret_key(&raw.secret_key, &file, "secret_key")?;
-        Ok(KeyFile { key, cluster: files::resolve(path, &raw.cluster) })
+        let administrator_of = match &raw.administrator_of {
+            None => None,
+            Some(text) => {
+                Some(ClusterId(perdura_protocol::ids::from_hex(text).with_context(|| {
+                    format!("{file}: administrator_of must be a cluster's id; it is {text:?}")
+                })?))
+            }
+        };
+        let cluster = files::resolve(path, &raw.cluster);
+        Ok(KeyFile { key, cluster, administrator_of })
     }
 
     /// The text of a file with `key`, for the client registered as `name`; `cluster` is the path of cluster.toml as seen from there.
@@ -64,6 +80,17 @@ impl KeyFile {
             key.public(),
             quoted(cluster),
         )
+    }
+
+    /// Writes the file of a key that takes the place of an administrator's, beside cluster.toml.
+    pub fn write_administrator(
+        path: &Path,
+        key: &SecretKey,
+        of: ClusterId,
+    ) -> Result<(), WriteError> {
+        let mut text = KeyFile::render(ADMINISTRATORS, "administrator", key, CLUSTER_FILE);
+        text.push_str(&format!("administrator_of = \"{of}\"\n"));
+        files::write(path, &text, Secrecy::Secret)
     }
 
     /// Writes such a file.
@@ -107,6 +134,12 @@ mod tests {
         KeyFile::write(&path, "A client.", "a \"b\"\n\u{7f}", &key, "cluster.toml").unwrap();
         let read = KeyFile::load(&path).unwrap();
         assert_eq!(read.key.public(), key.public());
+        assert_eq!(read.cluster, directory.path().join("cluster.toml"));
+        assert_eq!(read.administrator_of, None);
+        let (admin, of) = (directory.path().join("admin.toml"), ClusterId([7; 16]));
+        KeyFile::write_administrator(&admin, &key, of).unwrap();
+        let read = KeyFile::load(&admin).unwrap();
+        assert_eq!((read.key.public(), read.administrator_of), (key.public(), Some(of)));
         assert_eq!(read.cluster, directory.path().join("cluster.toml"));
 
         let secret = key.to_secret_text();

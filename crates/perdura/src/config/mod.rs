@@ -48,6 +48,8 @@ pub const CLUSTER_FILE: &str = "cluster.toml";
 pub const CLIENT_FILE: &str = "client.toml";
 /// Name of the administrator's file.
 pub const ADMIN_FILE: &str = "admin.toml";
+/// Name of the administrator's file while its key is being replaced.
+pub const PENDING_ADMIN_FILE: &str = "admin.toml.pending";
 /// Name of a replica's file in its own directory.
 pub const REPLICA_FILE: &str = "replica.toml";
 /// Name of a replica's file while its replacement is under way.

@@ -1,0 +1,96 @@
+//! `perdura admin rotate`: replaces the administrator's key.
+//!
+//! Each step may be the last before an interruption, and running the command again goes on:
+//!
+//! 1. the new key goes to `admin.toml.pending`, so that a second run orders the same;
+//! 2. the replacement is ordered, signed with the former key, which is void from there on;
+//! 3. `admin.toml.pending` becomes `admin.toml`.
+//!
+//! A second run cannot sign with the former key what was ordered already. So it asks first who takes part, as the new one: whom r + 1
+//! replicas answer is registered with one of them that does not lie.
+
+use crate::administer::{How, administer_as, is_contradiction};
+use crate::client_keys::alone;
+use crate::connect::{administrator, load};
+use crate::health;
+use anyhow::{Context, Result, ensure};
+use clap::{Args, Subcommand};
+use perdura::Cluster;
+use perdura::config::keys::fresh_key;
+use perdura::config::{ADMIN_FILE, KeyFile, PENDING_ADMIN_FILE, files};
+use perdura_protocol::AdminCommand;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// The administrator's key.
+#[derive(Args)]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Make a new key, and have the cluster take it in place of the one in admin.toml, which is void then for good.
+    /// Interrupted, it may be run again
+    Rotate {
+        #[command(flatten)]
+        how: How,
+    },
+}
+
+/// Longest wait for replicas that do not answer.
+const ASK: Duration = Duration::from_secs(3);
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let Command::Rotate { how } = &arguments.command;
+    let dir = &how.cluster;
+    load(dir)?;
+    let _alone = alone(dir)?;
+    let cluster = load(dir)?;
+    let (path, pending) = (dir.join(ADMIN_FILE), dir.join(PENDING_ADMIN_FILE));
+    let goes_on = pending.exists();
+    if !goes_on {
+        // The key that is void afterwards has to be there first.
+        administrator(dir, &cluster)?;
+        KeyFile::write_administrator(&pending, &fresh_key()?, cluster.parameters.cluster)?;
+    }
+    let new = perdura::connect::key(&pending, &cluster)?;
+    let of = new.administrator_of;
+    ensure!(
+        of == Some(cluster.parameters.cluster),
+        "{} is not a key for the administrator of this cluster; remove it",
+        pending.display()
+    );
+    if !goes_on || !is_in_force(&cluster, &new, how)? {
+        let former = administrator(dir, &cluster)?;
+        let command = AdminCommand::ReplaceAdministrator { key: new.key.public() };
+        if let Err(error) = administer_as(&former, &cluster, how, command) {
+            if is_contradiction(&error) {
+                // Certain, so the new key is of no use.
+                let _ = std::fs::remove_file(&pending);
+                return Err(error).context("the administrator's key is not replaced");
+            }
+            return Err(error).with_context(|| {
+                format!(
+                    "the administrator's key may not be replaced; run the command again: it goes on with the key in {}",
+                    pending.display()
+                )
+            });
+        }
+    }
+    files::rename(&pending, &path)?;
+    say!("the administrator's key is replaced; the new one is in {}", path.display());
+    say!(
+        "copies of the former one are of no use any more: nothing that is signed with it is carried out"
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Whether replicas take the new key already.
+fn is_in_force(cluster: &Cluster, new: &KeyFile, how: &How) -> Result<bool> {
+    let roll = health::ask(cluster, new, how.timeout.min(ASK))?;
+    let answers = roll.attendance().iter().filter(|one| one.vitals.is_some()).count();
+    Ok(answers > cluster.parameters.faults.r())
+}

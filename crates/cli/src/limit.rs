@@ -1,0 +1,34 @@
+//! `perdura limit`: raises the limit of the service's state.
+
+use crate::administer::{How, administer};
+use crate::connect::load;
+use anyhow::{Context, Result};
+use clap::Args;
+use perdura_protocol::{AdminCommand, limits};
+use std::process::ExitCode;
+
+const MIB: u64 = 1024 * 1024;
+
+/// Raises the limit beyond which commands that would make the state larger are refused. It holds from the next batch on, and is never
+/// lowered; the one in cluster.toml is that with which the cluster began.
+///
+/// The state lives in memory: every machine needs room for three times the limit, and 2 GiB more (docs/deploy.md).
+#[derive(Args)]
+pub struct Arguments {
+    #[command(flatten)]
+    how: How,
+    /// The limit, MiB
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=(limits::STATE_LIMIT_BYTES / MIB)))]
+    state_mib: u64,
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let (how, mib) = (&arguments.how, arguments.state_mib);
+    let cluster = load(&how.cluster)?;
+    let command = AdminCommand::RaiseStateLimit { bytes: mib * MIB };
+    administer(&cluster, how, command).context("the limit was not raised for certain")?;
+    say!("the state may take {mib} MiB from now on");
+    say!("with a full state each replica's machine needs {} MiB of memory", 3 * mib + 2048);
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,100 @@
+//! What the administrator orders while a cluster runs: the state's limit, clients, his own key.
+
+use crate::common::{Cluster, Ran, wait_for};
+use std::process::Stdio;
+
+#[test]
+fn the_limit_of_the_state_is_raised_while_the_cluster_runs() {
+    let mut cluster = Cluster::start_all(&["--crash", "1", "--state-limit-mib", "1"]);
+    // An argument has 128 KiB at most.
+    let value = "v".repeat(120_000);
+    let put = |cluster: &Cluster, key: u32| -> Ran {
+        cluster.run(&["kv", "put", &key.to_string(), &value, "--timeout", "30s"])
+    };
+    (0..8).for_each(|key| drop(put(&cluster, key).ok()));
+    put(&cluster, 8).failed(1, &["the store is full"]);
+    wait_for("a warning", || cluster.log(0).contains("of the 1048576 that it may").then_some(()));
+    let lower = cluster.run(&["limit", "--state-mib", "0"]);
+    lower.failed(2, &["0 is not in 1..=1048576"]);
+    let out = cluster.run(&["limit", "--state-mib", "2"]).ok();
+    assert!(out.contains("2 MiB from now on") && out.contains("2054 MiB of memory"), "{out}");
+    put(&cluster, 8).ok();
+    cluster.run(&["limit", "--state-mib", "1"]).failed(1, &["2097152 bytes already"]);
+    cluster.kill_all();
+    for id in 0..3 {
+        cluster.start(id);
+    }
+    cluster.wait_until_active();
+    (9..17).for_each(|key| drop(put(&cluster, key).ok()));
+    put(&cluster, 17).failed(1, &["limit of 2097152 bytes"]);
+    cluster.wait_until_level();
+    for line in cluster.status() {
+        assert_eq!(line["state_limit_bytes"], 2_097_152);
+        assert!(line["state_bytes"].as_u64().unwrap() > 2_000_000, "{line}");
+    }
+}
+
+#[test]
+fn clients_are_listed_with_their_keys() {
+    let cluster = Cluster::start_all(&["--byzantine", "1"]);
+    cluster.run(&["client", "add", "carol", "--timeout", "30s"]).ok();
+    cluster.run(&["client", "add", "bob"]).ok();
+    let key = |file: &str| {
+        let text = std::fs::read_to_string(cluster.path(file)).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix("# The public key is "));
+        line.unwrap().trim_end_matches('.').to_owned()
+    };
+    let (bob, carol, first) =
+        (key("client-bob.toml"), key("client-carol.toml"), key("client.toml"));
+    let expected =
+        format!("NAME     PUBLIC KEY\nbob      {bob}\ncarol    {carol}\ndefault  {first}\n");
+    assert_eq!(cluster.run(&["client", "list"]).ok(), expected);
+    cluster.run(&["client", "revoke", "carol"]).ok();
+    assert!(!cluster.run(&["client", "list"]).ok().contains("carol"));
+}
+
+#[test]
+fn the_administrators_key_is_replaced_and_the_former_one_is_void() {
+    let mut cluster = Cluster::start_all(&["--crash", "1"]);
+    cluster.run(&["client", "add", "bob", "--timeout", "30s"]).ok();
+    let (admin, pending) = (cluster.path("admin.toml"), cluster.path("admin.toml.pending"));
+    let first = std::fs::read(&admin).unwrap();
+    cluster.run(&["admin", "rotate"]).ok();
+    assert!(!pending.exists());
+    let second = std::fs::read(&admin).unwrap();
+    assert_ne!(first, second);
+    // The new one does what the former one did, after a restart of all too.
+    cluster.run(&["client", "add", "carol"]).ok();
+    cluster.kill_all();
+    for id in 0..3 {
+        cluster.start(id);
+    }
+    cluster.wait_until_active();
+    cluster.run(&["client", "revoke", "carol"]).ok();
+    std::fs::write(&admin, &first).unwrap();
+    let void = cluster.run(&["client", "add", "dave", "--timeout", "2s"]);
+    void.failed(1, &["not registered"]);
+    // Interrupted before it was ordered, and after: it goes on with the same key.
+    std::fs::write(&admin, &second).unwrap();
+    cluster.kill_all();
+    cluster.run(&["admin", "rotate", "--timeout", "300ms"]).failed(1, &["goes on with the key"]);
+    let third = std::fs::read(&pending).unwrap();
+    for id in 0..3 {
+        cluster.start(id);
+    }
+    cluster.wait_until_active();
+    cluster.run(&["admin", "rotate", "--timeout", "30s"]).ok();
+    assert_eq!(std::fs::read(&admin).unwrap(), third);
+    std::fs::rename(&admin, &pending).unwrap();
+    std::fs::write(&admin, &second).unwrap();
+    cluster.run(&["admin", "rotate"]).ok();
+    assert!(std::fs::read(&admin).unwrap() == third && !pending.exists());
+    let out = cluster.run(&["client", "list"]).ok();
+    assert!(out.contains("bob") && !out.contains("carol") && !out.contains("dave"), "{out}");
+    // A replica is replaced with it.
+    cluster.stop(1);
+    cluster.run(&["replica", "reinit", "--id", "1"]).ok();
+    let mut command = cluster.replica(1);
+    cluster.start_with(1, command.stdout(Stdio::null()).stderr(Stdio::null()));
+    cluster.wait_until_active();
+}
