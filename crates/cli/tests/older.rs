@@ -64,7 +64,7 @@ fn a_cluster_of_0_1_0_is_upgraded_once_all_replicas_can_run_it() {
     let limit = ["limit", "--state-mib", "9000"];
     cluster.run(&limit).failed(1, &["raise the versions first", "perdura upgrade"]);
     cluster.run(&["client", "list"]).failed(1, &["raise the versions first"]);
-    let one_is_away = cluster.run(&["upgrade", "--yes"]);
+    let one_is_away = cluster.run(&["upgrade", "--yes", "--timeout", "1s"]);
     one_is_away.failed(1, &["nothing was changed", "--force"]);
     assert!(one_is_away.out.contains("whether replica 3 can run them is not known"));
     cluster.start(3);
