@@ -58,6 +58,9 @@ impl ClientCore {
     }
 
     pub(super) fn tick_roll_calls(&mut self, now_ms: u64) {
+        if self.roll_calls.is_empty() {
+            return;
+        }
         let over = |(id, call): (&CallId, &RollCall)| (call.deadline_ms <= now_ms).then_some(*id);
         let over: Vec<CallId> = self.roll_calls.iter().filter_map(over).collect();
         over.into_iter().for_each(|id| self.end_roll_call(id));

@@ -12,7 +12,7 @@ use perdura_execution::{Service, newest_versions};
 use perdura_protocol::message::Message;
 use perdura_protocol::statement::Kind;
 use perdura_protocol::vitals::{Condition, Echo, Presence, Program, Runs, Vitals};
-use perdura_protocol::{Encode, Faults, PublicKey, ReplicaId, Slot, View};
+use perdura_protocol::{Encode, Faults, PublicKey, ReplicaId, Slot, View, limits};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
@@ -61,6 +61,28 @@ impl Member {
 
     fn is_heard(&self, now_ms: u64) -> bool {
         self.heard_ms.is_some_and(|heard| now_ms <= heard + self.patience_ms())
+    }
+}
+
+/// Values of members, ascending: looked at in each tick, and so held without an allocation.
+struct Few<T> {
+    values: [T; limits::REPLICAS],
+    count: usize,
+}
+
+impl<T: Copy + Default + Ord> Few<T> {
+    fn sorted(all: impl Iterator<Item = T>) -> Few<T> {
+        let mut few = Few { values: [T::default(); limits::REPLICAS], count: 0 };
+        for (place, value) in few.values.iter_mut().zip(all) {
+            *place = value;
+            few.count += 1;
+        }
+        few.values[..few.count].sort_unstable();
+        few
+    }
+
+    fn all(&self) -> &[T] {
+        &self.values[..self.count]
     }
 }
 
@@ -221,9 +243,9 @@ impl Company {
 
     /// A round trip to as many others as it takes to decide anything, the nearest ones, milliseconds.
     fn trip_ms(&self, now_ms: u64) -> u32 {
-        let mut trips: Vec<u64> = self.heard(now_ms).filter_map(|(_, one)| one.trip_ms).collect();
-        trips.sort_unstable();
+        let trips = Few::sorted(self.heard(now_ms).filter_map(|(_, one)| one.trip_ms));
         let needed = self.faults.agreement_quorum().saturating_sub(2);
+        let trips = trips.all();
         let trip = trips.get(needed).or(trips.last()).copied().unwrap_or_default();
         u32::try_from(trip).unwrap_or(u32::MAX)
     }
@@ -234,12 +256,10 @@ impl Company {
         let pace = |flush: u32, trip: u32| u64::from(flush) + u64::from(trip);
         let others = self.heard(now_ms).filter(|(id, _)| *id != leader);
         let said = others.filter_map(|(_, one)| one.vitals.as_ref());
-        let mut paces: Vec<u64> = said.map(|(it, _)| pace(it.flush_ms, it.trip_ms)).collect();
-        if self.me != leader {
-            paces.push(pace(self.flush_ms, self.trip_ms(now_ms)));
-        }
-        paces.sort_unstable_by(|a, b| b.cmp(a));
-        paces.get(self.faults.r()).copied().unwrap_or_default()
+        let said = said.map(|(it, _)| pace(it.flush_ms, it.trip_ms));
+        let own = (self.me != leader).then(|| pace(self.flush_ms, self.trip_ms(now_ms)));
+        let paces = Few::sorted(said.chain(own));
+        paces.all().iter().rev().nth(self.faults.r()).copied().unwrap_or_default()
     }
 
     /// By how much this clock is ahead of those of more than u others, or behind; 0 if they do not say so. What they said once
@@ -254,9 +274,9 @@ impl Company {
 
     /// The same, of those that are there; none if they are too few to say.
     fn measured_ahead_ms(&self, now_ms: u64) -> Option<i64> {
-        let mut offsets: Vec<i64> =
-            self.heard(now_ms).filter_map(|(_, member)| member.certain_offset_ms()).collect();
-        offsets.sort_unstable();
+        let offsets = self.heard(now_ms).filter_map(|(_, member)| member.certain_offset_ms());
+        let offsets = Few::sorted(offsets);
+        let offsets = offsets.all();
         let u = self.faults.u();
         let least = offsets.len().checked_sub(u + 1)?;
         // u others at most are wrong, whichever way.
@@ -280,6 +300,10 @@ impl Company {
             clock_ahead_ms: self.clock_ahead_ms(now_ms),
             max_skew_ms: self.max_skew_ms,
         }
+    }
+
+    fn is_clock_wrong(&self, now_ms: u64) -> bool {
+        self.clock_ahead_ms(now_ms).unsigned_abs() > self.max_skew_ms
     }
 
     /// Whether it hears of enough members to have anything decided.
@@ -407,7 +431,7 @@ impl<S: Service> Node<S> {
             flush_ms: self.company.flush_ms,
             trip_ms: self.company.trip_ms(now.monotonic_ms),
             program: Program::new(env!("CARGO_PKG_VERSION")),
-            clock_wrong: self.company.report(now.monotonic_ms).is_clock_wrong(),
+            clock_wrong: self.company.is_clock_wrong(now.monotonic_ms),
             differing: self.difference().map(|found| found.certifiable),
             runs: None,
         }
