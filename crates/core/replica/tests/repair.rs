@@ -12,14 +12,14 @@ use perdura_protocol::{Decode, Encode};
 use perdura_store::{Store, StoreCommand, StoreReply};
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Bits that are still to flip, each in the replica that executes something first.
 static FLIPS: AtomicU64 = AtomicU64::new(0);
 
-/// Times that the size of a state is still to be taken for a huge one, each in the replica that asks first.
+/// Replicas that are still to take the size of their state for a huge one from some time on, each the one that asks first.
 static MISCOUNTS: AtomicU64 = AtomicU64::new(0);
 
 /// Whether it happens once more.
@@ -27,8 +27,8 @@ fn happens(left: &AtomicU64) -> bool {
     left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
 }
 
-/// A store in which bits flip.
-struct Rotting(Store);
+/// A store in which bits flip, and whether it takes itself for huge.
+struct Rotting(Store, AtomicBool);
 
 impl Service for Rotting {
     fn footprint(&self, command: &[u8]) -> Footprint {
@@ -48,7 +48,10 @@ impl Service for Rotting {
     }
 
     fn state_bytes(&self) -> u64 {
-        if happens(&MISCOUNTS) { 1 << 40 } else { self.0.state_bytes() }
+        if happens(&MISCOUNTS) {
+            self.1.store(true, Ordering::SeqCst);
+        }
+        if self.1.load(Ordering::SeqCst) { 1 << 40 } else { self.0.state_bytes() }
     }
 
     fn snapshot(&self) -> Arc<dyn Snapshot> {
@@ -108,7 +111,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// only the scrub sees it.
 fn repairs_itself(u: u8, r: u8, keys: usize, fault: &AtomicU64) {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut group = Group::formatted(u, r, Durability::Sync, |limit| Rotting(Store::new(limit)));
+    let mut group = Group::formatted(u, r, Durability::Sync, |limit| {
+        Rotting(Store::new(limit), AtomicBool::new(false))
+    });
     let http = free_addresses(group.keys.len());
     for (i, address) in http.iter().enumerate() {
         group.start_with(i, |config| {
