@@ -65,7 +65,10 @@ fn the_tour_write_kill_the_leader_write_on_and_restart_it() {
     assert_eq!(cluster.run(&["kv", "put", "hello", "again", "--timeout", "30s"]).ok(), "ok\n");
     assert_eq!(cluster.run(&["kv", "get", "hello", "--fast"]).ok(), "again\n");
     assert_ne!(cluster.leader(), leader);
-    let status = cluster.run(&["status"]).ok();
+    let status = wait_for("status", || {
+        let status = cluster.run(&["status"]);
+        (status.code == Some(0)).then_some(status.out)
+    });
     assert!(status.contains("unreachable") && status.contains("leader"), "{status}");
 
     cluster.start(leader);
@@ -486,7 +489,7 @@ fn a_replica_that_is_slow_on_purpose_says_so() {
     cluster.run(&["kv", "put", "key", "value"]).ok();
     let counted = |id: usize| status[id]["experiments"].as_array().unwrap().len();
     assert_eq!([counted(0), counted(1), counted(2)], [1, 2, 1]);
-    let table = cluster.run(&["status"]).ok();
+    let table = cluster.run(&["status"]).out;
     for said in ["replica 0: experiment: durability is sync-naive", "(delay_ms=1.5,mb_s=20)"] {
         assert!(table.contains(said), "{table}");
     }

@@ -209,7 +209,8 @@ impl<S: Service> Node<S> {
     }
 
     /// Whether it takes part.
-    pub(super) fn state(&self) -> State {
+    #[must_use]
+    pub fn state(&self) -> State {
         let works = self.agreement.voting()
             && self.agreement.mode() == Mode::Started
             && !self.transfer.fetches()

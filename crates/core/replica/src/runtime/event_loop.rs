@@ -63,6 +63,7 @@ pub(super) struct EventLoop<S> {
     reported_ms: u64,
     // As last reported.
     view: View,
+    state: Option<State>,
     appended: u64,
     persisted: u64,
     in_memory: bool,
@@ -121,6 +122,7 @@ impl<S: Service> EventLoop<S> {
             completions,
             reported_ms: 0,
             view: View(0),
+            state: None,
             appended: 0,
             persisted: 0,
             in_memory,
@@ -396,8 +398,9 @@ impl<S: Service> EventLoop<S> {
         self.flush_links();
         self.slowness.note("a round of the event loop", begun.elapsed());
         self.timings.rounds.observe(begun.elapsed().as_secs_f64());
-        // A change of the view is told at once.
-        if now.monotonic_ms >= self.reported_ms + REPORT_MS || self.node.view() != self.view {
+        // A change of the view, or of what this replica does, is told at once.
+        let changed = self.node.view() != self.view || Some(self.node.state()) != self.state;
+        if now.monotonic_ms >= self.reported_ms + REPORT_MS || changed {
             self.reported_ms = now.monotonic_ms;
             self.report();
             self.close_revoked();
@@ -611,6 +614,7 @@ impl<S: Service> EventLoop<S> {
             );
         }
         let report = self.node.report();
+        self.state = Some(report.state);
         if report.view != self.view {
             self.view = report.view;
             let leader = report.view.leader(self.config.parameters.faults.n());
