@@ -128,12 +128,6 @@ pub struct CompanyReport {
 }
 
 impl CompanyReport {
-    /// Whether it hears of enough members.
-    #[must_use]
-    pub fn is_enough(&self) -> bool {
-        self.hears >= self.needs
-    }
-
     /// Whether its clock is so wrong that its proposals find no votes, and its votes no proposals.
     #[must_use]
     pub fn is_clock_wrong(&self) -> bool {
@@ -353,9 +347,7 @@ impl Company {
         }
         news
     }
-}
 
-impl Company {
     /// Other clocks that are wrong, and those that are right again. A liar's may be both in turns, and is told of now and then.
     fn blame(&mut self, now_ms: u64, news: &mut Vec<String>) {
         let max_skew_ms = self.max_skew_ms;
@@ -398,6 +390,7 @@ impl<S: Service> Node<S> {
         self.outputs.extend(news.map(Output::Notice));
         company.told_ms = Some(now_ms);
         company.told_flush_ms = company.flush_ms;
+        let vitals = self.vitals(now);
         let (me, n) = (self.me, self.parameters.faults.n() as u8);
         for id in (0..n).map(ReplicaId).filter(|id| *id != me) {
             let latest = self.company.members[id.index()].vitals.as_ref();
@@ -405,7 +398,7 @@ impl<S: Service> Node<S> {
                 sent_ms: vitals.sent_ms,
                 held_ms: now.monotonic_ms.saturating_sub(*came_ms),
             });
-            let vitals = Vitals { answers, ..self.vitals(now) };
+            let vitals = Vitals { answers, ..vitals.clone() };
             self.send(&[Peer::Replica(id)], &Message::Vitals(Box::new(vitals)));
         }
     }
