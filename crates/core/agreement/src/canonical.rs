@@ -207,7 +207,8 @@ pub fn record(form: Form, record: &Record) -> Vec<u8> {
         | Record::Delivered { .. }
         | Record::Configuration(_)
         | Record::State(_)
-        | Record::Boot { .. } => writer.put(record),
+        | Record::Boot { .. }
+        | Record::Heard { .. } => writer.put(record),
     }
     writer.out
 }

@@ -65,7 +65,10 @@ impl Read {
             Record::Prefix(prefix) => {
                 self.prefixes.insert(prefix.slot, prefix);
             }
-            Record::Configuration(_) | Record::State(_) | Record::Boot { .. } => {}
+            Record::Configuration(_)
+            | Record::State(_)
+            | Record::Boot { .. }
+            | Record::Heard { .. } => {}
         }
     }
 

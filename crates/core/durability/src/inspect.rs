@@ -12,6 +12,7 @@ use crate::log::group::GroupHeader;
 use crate::log::scan::{GroupWalk, Marks, Met, ScanError, read_array};
 use crate::storage::OpenError;
 use crate::superblock::{SUPERBLOCK_NAME, Superblock, SuperblockFile};
+use perdura_protocol::boots::HeldVote;
 use perdura_protocol::{ClusterId, Digest, Record, Slot};
 use std::fmt;
 use std::ops::Range;
@@ -173,6 +174,9 @@ fn write_record(f: &mut fmt::Formatter<'_>, record: &Record) -> fmt::Result {
         ),
         Record::Boot { replica, announcement, .. } => {
             write!(f, "replica {replica} is in boot {}", announcement.boot.number)
+        }
+        Record::Heard { replica, vote: HeldVote { view, slot, digest, .. }, .. } => {
+            write!(f, "replica {replica} voted on slot {slot} in view {view}, batch {digest:?}")
         }
         Record::Configuration(configuration) => write!(
             f,

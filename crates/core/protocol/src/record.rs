@@ -2,7 +2,7 @@
 //! promised (DESIGN.md section 7).
 
 use crate::batch::Batch;
-use crate::boots::Announcement;
+use crate::boots::{Announcement, HeldVote};
 use crate::codec::{Decode, DecodeError, Encode, Reader};
 use crate::configuration::Configuration;
 use crate::ids::{Digest, ReplicaId, Slot, View};
@@ -73,6 +73,15 @@ pub enum Record {
         /// What it said.
         announcement: Announcement,
     },
+    /// The newest Accept that was heard of another replica. Written lazily.
+    Heard {
+        /// Which replica.
+        replica: ReplicaId,
+        /// Its key then.
+        key: PublicKey,
+        /// What it accepted.
+        vote: HeldVote,
+    },
 }
 
 impl Record {
@@ -107,7 +116,10 @@ impl Record {
             | Record::Delivered { slot, .. } => Some(*slot),
             Record::Prefix(prefix) => Some(prefix.slot),
             Record::State(state) => Some(state.slot),
-            Record::View(_) | Record::Configuration(_) | Record::Boot { .. } => None,
+            Record::View(_)
+            | Record::Configuration(_)
+            | Record::Boot { .. }
+            | Record::Heard { .. } => None,
         }
     }
 }
@@ -163,6 +175,12 @@ impl Encode for Record {
                 key.encode(out);
                 announcement.encode(out);
             }
+            Record::Heard { replica, key, vote } => {
+                out.push(10);
+                replica.encode(out);
+                key.encode(out);
+                vote.encode(out);
+            }
         }
     }
 }
@@ -200,6 +218,11 @@ impl Decode for Record {
                 replica: Decode::decode(reader)?,
                 key: Decode::decode(reader)?,
                 announcement: Decode::decode(reader)?,
+            },
+            10 => Record::Heard {
+                replica: Decode::decode(reader)?,
+                key: Decode::decode(reader)?,
+                vote: Decode::decode(reader)?,
             },
             tag => return Err(DecodeError::UnknownTag(tag)),
         })

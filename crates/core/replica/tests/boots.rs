@@ -4,7 +4,7 @@ use crate::common;
 use perdura_protocol::boots::{Announcement, HeldVote, Recalled};
 use perdura_protocol::statement::Kind;
 use perdura_protocol::{
-    BootId, Context, Decode, Digest, Encode, Message, Record, ReplicaId, Scheme, SecretKey,
+    BootId, Context, Decode, Digest, Encode, Faults, Message, Record, ReplicaId, Scheme, SecretKey,
     Signature, Slot, Time, View,
 };
 use perdura_replica::node::{Boot, Found, Input, Node, Now, Output, Peer, State};
@@ -34,10 +34,15 @@ fn announcement(id: u8, boot: BootId) -> Announcement {
 
 /// Replica 0 of four, which found these records.
 fn replica(boot: BootId, records: Vec<Record>) -> Node<Store> {
+    replica_among((1, 1), boot, records)
+}
+
+/// Replica 0 of a group with these bounds u and r.
+fn replica_among(faults: (u8, u8), boot: BootId, records: Vec<Record>) -> Node<Store> {
     let found = Found { boot: Some(boot), records, ..Found::default() };
-    let boot = Boot { found, ..common::boot(0, SCHEME, (1, 1), Vec::new()) };
+    let boot = Boot { found, ..common::boot(0, SCHEME, faults, Vec::new()) };
     let mut node = Node::boot(boot, now(0)).unwrap();
-    for id in 1..4 {
+    for id in 1..Faults::new(faults.0, faults.1).unwrap().n() as u8 {
         node.handle(now(0), Input::LinkUp(Peer::Replica(ReplicaId(id))));
     }
     node
@@ -175,4 +180,89 @@ fn a_boot_is_on_disk_before_it_is_given_back_and_the_newest_one_stays() {
     let mut node = replica(boot_id(2), vec![Record::View(View(0)), record]);
     tell(&mut node, 50, 2, &Message::Announce(announcement(2, boot_id(4))));
     assert_eq!(recalled(&outputs(&mut node, 50, true).0), [boot_id(5)]);
+}
+
+/// The records of its appends until it wants nothing more, each durable at once.
+fn appended(node: &mut Node<Store>, ms: u64) -> Vec<Record> {
+    let mut all = Vec::new();
+    node.flush(now(ms));
+    while let Some(output) = node.next_output() {
+        if let Output::Append { mark, records } = output {
+            all.extend(records);
+            node.handle(now(ms), Input::Persisted(mark));
+            node.flush(now(ms));
+        }
+    }
+    all
+}
+
+/// What a replica that found these records gives back to replica 2, which announces this.
+fn given_back(records: Vec<Record>, announced: &Announcement) -> Option<HeldVote> {
+    let mut node = replica(boot_id(9), records);
+    tell(&mut node, 50, 2, &Message::Announce(announced.clone()));
+    let said = outputs(&mut node, 50, true).0;
+    let recalled = said.into_iter().find_map(|(to, message)| match message {
+        Message::Recall(recalled) if to == 2 => Some(*recalled),
+        _ => None,
+    });
+    recalled.expect("it answers").vote
+}
+
+#[test]
+fn the_newest_vote_that_was_heard_is_given_back_after_a_restart_too() {
+    let vote = |slot: u64| {
+        let (view, slot, digest) = (View(0), Slot(slot), Digest::of(&slot.to_le_bytes()));
+        HeldVote { view, slot, digest, signature: sign(2, Kind::Accept, view, slot, digest) }
+    };
+    let says = |node: &mut Node<Store>, ms, HeldVote { view, slot, digest, signature }| {
+        tell(node, ms, 2, &Message::Accept { view, slot, digest, signature });
+    };
+    let mut node = replica(boot_id(1), Vec::new());
+    let announced = announcement(2, boot_id(5));
+    tell(&mut node, 50, 2, &Message::Announce(announced.clone()));
+    let mut records = appended(&mut node, 50);
+    for slot in [3, 1, 2] {
+        says(&mut node, 60, vote(slot));
+    }
+    // By itself it causes no write at once, and one a little later.
+    assert!(appended(&mut node, 60).is_empty());
+    let heard = appended(&mut node, 200);
+    let key = SecretKey::from_seed(SCHEME, [12; 32]).public();
+    assert_eq!(heard, [Record::Heard { replica: ReplicaId(2), key, vote: vote(3) }]);
+    assert!(appended(&mut node, 400).is_empty(), "once");
+    // With what is written anyway it goes along.
+    says(&mut node, 500, vote(4));
+    tell(&mut node, 500, 1, &Message::Announce(announcement(1, boot_id(7))));
+    records.extend(heard);
+    records.extend(appended(&mut node, 500));
+    assert_eq!(given_back(records.clone(), &announced), Some(vote(4)));
+    // Those of another key are another replica's.
+    let other = SecretKey::from_seed(SCHEME, [22; 32]).public();
+    let boot = Record::Boot { replica: ReplicaId(2), key: other, announcement: announced.clone() };
+    records.push(boot);
+    assert_eq!(given_back(records, &announced), None);
+}
+
+#[test]
+fn with_r_0_the_word_of_who_led_is_enough() {
+    let unsigned = HeldVote {
+        view: View(0),
+        slot: Slot(7),
+        digest: Digest::of(b"batch"),
+        signature: Signature::NONE,
+    };
+    for (faults, stays_out) in [((1, 0), true), ((1, 1), false)] {
+        let mut node = replica_among(faults, boot_id(2), Vec::new());
+        tell(&mut node, 50, 1, &recall(announcement(0, boot_id(2)), Some(unsigned.clone())));
+        assert_eq!(outputs(&mut node, 50, true).1.is_some(), stays_out, "{faults:?}");
+        // And who led keeps it.
+        let mut node = replica_among(faults, boot_id(2), Vec::new());
+        tell(&mut node, 50, 2, &Message::Announce(announcement(2, boot_id(5))));
+        appended(&mut node, 50);
+        let HeldVote { view, slot, digest, signature } = unsigned.clone();
+        tell(&mut node, 60, 2, &Message::Accept { view, slot, digest, signature });
+        assert!(appended(&mut node, 60).is_empty());
+        let kept = appended(&mut node, 300);
+        assert_eq!(kept.iter().any(|record| matches!(record, Record::Heard { .. })), stays_out);
+    }
 }

@@ -225,10 +225,12 @@ fn announcement() -> Announcement {
 }
 
 fn recalled() -> Recalled {
+    Recalled { announcement: announcement(), vote: Some(held_vote()) }
+}
+
+fn held_vote() -> HeldVote {
     let (view, slot) = (View(2), Slot(40));
-    let (digest, signature) = (Digest([1; 32]), Signature([2; 64]));
-    let vote = Some(HeldVote { view, slot, digest, signature });
-    Recalled { announcement: announcement(), vote }
+    HeldVote { view, slot, digest: Digest([1; 32]), signature: Signature([2; 64]) }
 }
 
 fn presence() -> Presence {
@@ -312,7 +314,7 @@ pub fn records() -> Vec<Seed> {
     let (writes, accepts) = (certificate(Kind::Write), certificate(Kind::Accept));
     let members = (0..4).map(|id| Member { key: PublicKey([id; 32]), incarnation: 0 }).collect();
     let configuration = Configuration { id: 1, from_slot: Slot(70), members };
-    let digest = batch().digest();
+    let (digest, replica, key) = (batch().digest(), ReplicaId(2), PublicKey([4; 32]));
     vec![
         seed("view", &Record::View(view)),
         seed("vote", &Record::Vote { view, slot, batch: batch(), writes }),
@@ -324,5 +326,7 @@ pub fn records() -> Vec<Seed> {
         seed("delivered", &Record::Delivered { slot, history }),
         seed("prefix", &Record::Prefix(prefix())),
         seed("configuration", &Record::Configuration(configuration)),
+        seed("boot", &Record::Boot { replica, key, announcement: announcement() }),
+        seed("heard", &Record::Heard { replica, key, vote: held_vote() }),
     ]
 }

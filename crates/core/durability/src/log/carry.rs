@@ -1,5 +1,5 @@
 //! What a new log file repeats, so that dropping the files before it loses nothing: the view, the
-//! configurations, how far the agreed prefix was known, the newest certified state, and the boots of others.
+//! configurations, how far the agreed prefix was known, the newest certified state, and the boots and newest votes of others.
 
 use perdura_protocol::configuration::Configuration;
 use perdura_protocol::message::StateCertificate;
@@ -16,6 +16,7 @@ pub(crate) struct Carry {
     delivered: Option<(Slot, Digest)>,
     state: Option<StateCertificate>,
     boots: BTreeMap<ReplicaId, Record>,
+    heard: BTreeMap<ReplicaId, Record>,
 }
 
 impl Carry {
@@ -51,6 +52,9 @@ impl Carry {
             Record::Boot { replica, .. } => {
                 self.boots.insert(*replica, record.clone());
             }
+            Record::Heard { replica, .. } => {
+                self.heard.insert(*replica, record.clone());
+            }
             Record::Vote { .. } | Record::Decision { .. } | Record::Accepts { .. } => {}
         }
     }
@@ -63,6 +67,7 @@ impl Carry {
         records.extend(self.delivered.map(|(slot, history)| Record::Delivered { slot, history }));
         records.extend(self.state.clone().map(Record::State));
         records.extend(self.boots.values().cloned());
+        records.extend(self.heard.values().cloned());
         records
     }
 }

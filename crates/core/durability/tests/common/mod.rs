@@ -8,12 +8,13 @@ use perdura_durability::{
     Amnesia, CheckpointError, Checkpoints, Disk, Expectation, Identity, MemoryDisk, NewState,
     OpenError, Opened, Options, PieceName, Stored, format, open,
 };
+use perdura_protocol::boots::{Announcement, HeldVote};
 use perdura_protocol::configuration::{Configuration, Durability, Member};
 use perdura_protocol::statement::Certificate;
 use perdura_protocol::viewchange::PrefixCertificate;
 use perdura_protocol::{
-    Batch, ClusterId, Digest, Frame, PublicKey, Record, ReplicaId, SessionId, Signature, Slot,
-    Time, View,
+    Batch, BootId, ClusterId, Digest, Frame, PublicKey, Record, ReplicaId, SessionId, Signature,
+    Slot, Time, View,
 };
 use std::ops::ControlFlow;
 
@@ -164,6 +165,20 @@ pub fn prefix(slot: u64) -> Record {
 pub fn configuration(id: u64) -> Record {
     let member = Member { key: PublicKey([id as u8; 32]), incarnation: id as u32 };
     Record::Configuration(Configuration { id, from_slot: Slot(id), members: vec![member; 4] })
+}
+
+pub fn boot(replica: u8, number: u64) -> Record {
+    let boot = BootId { number, nonce: [7; 16] };
+    let announcement =
+        Announcement { boot, configuration: 0, signature: Signature([number as u8; 64]) };
+    Record::Boot { replica: ReplicaId(replica), key: PublicKey([replica; 32]), announcement }
+}
+
+pub fn heard(replica: u8, slot: u64) -> Record {
+    let digest = Digest::of(&slot.to_le_bytes());
+    let signature = Signature([slot as u8; 64]);
+    let vote = HeldVote { view: View(0), slot: Slot(slot), digest, signature };
+    Record::Heard { replica: ReplicaId(replica), key: PublicKey([replica; 32]), vote }
 }
 
 pub fn state_digest(slot: u64) -> Digest {

@@ -3,11 +3,12 @@
 //!
 //! After each restart: every record of an acknowledged append above the checkpoint is there, in
 //! order; the one append in flight is there as a whole or not at all; nothing else is. The
-//! checkpoint is the last one stored, or the one in flight. No view, configuration or prefix is
-//! forgotten. Nothing is reported as rotten or amnesiac, for nothing rotted.
+//! checkpoint is the last one stored, or the one in flight. No view, configuration, prefix, nor boot or vote of
+//! another is forgotten. Nothing is reported as rotten or amnesiac, for nothing rotted.
 
 use super::*;
 use perdura_durability::RecoveredState;
+use std::collections::BTreeMap;
 
 /// What must be on the disk.
 #[derive(Default)]
@@ -27,7 +28,17 @@ fn bound_to_slot(record: &Record) -> bool {
 }
 
 /// The newest of what a new file repeats.
-fn standing(records: &[Record]) -> (Option<View>, Vec<u64>, Option<Slot>, Option<Slot>) {
+#[derive(PartialEq, Debug)]
+struct Standing {
+    view: Option<View>,
+    configurations: Vec<u64>,
+    prefix: Option<Slot>,
+    delivered: Option<Slot>,
+    // By replica, and whether it is a vote.
+    of_others: BTreeMap<(ReplicaId, bool), Record>,
+}
+
+fn standing(records: &[Record]) -> Standing {
     let view = records.iter().filter_map(|r| if let Record::View(v) = r { Some(*v) } else { None });
     let mut configurations: Vec<u64> = records
         .iter()
@@ -41,7 +52,18 @@ fn standing(records: &[Record]) -> (Option<View>, Vec<u64>, Option<Slot>, Option
     let delivered = records
         .iter()
         .filter_map(|r| if let Record::Delivered { slot, .. } = r { Some(*slot) } else { None });
-    (view.max(), configurations.split_off(kept), prefix.max(), delivered.max())
+    let of_others = records.iter().filter_map(|record| match record {
+        Record::Boot { replica, .. } => Some(((*replica, false), record.clone())),
+        Record::Heard { replica, .. } => Some(((*replica, true), record.clone())),
+        _ => None,
+    });
+    Standing {
+        view: view.max(),
+        configurations: configurations.split_off(kept),
+        prefix: prefix.max(),
+        delivered: delivered.max(),
+        of_others: of_others.collect(),
+    }
 }
 
 impl Model {
@@ -53,7 +75,7 @@ impl Model {
     fn record(&mut self, random: &mut impl Choice) -> Record {
         self.next_number += 1;
         let number = self.next_number;
-        match random.below(20) {
+        match random.below(22) {
             0 => {
                 self.view += random.below(3);
                 Record::View(View(self.view))
@@ -68,6 +90,8 @@ impl Model {
                 batch: batch(number),
                 accepts: certificate(4),
             },
+            20 => boot(random.below(4) as u8, number),
+            21 => heard(random.below(4) as u8, number),
             // After a view change, lower slots are voted for again.
             6 => vote(self.view, self.slot.saturating_sub(random.below(5)).max(1), number),
             _ => {

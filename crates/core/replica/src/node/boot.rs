@@ -172,7 +172,10 @@ impl<S: Service> Node<S> {
             checkpointing.add_older(stored);
         }
         let certified = certificates(&found.records);
-        let others = found.records.iter().filter(|record| matches!(record, Record::Boot { .. }));
+        let others = found
+            .records
+            .iter()
+            .filter(|record| matches!(record, Record::Boot { .. } | Record::Heard { .. }));
         let others: Vec<Record> = others.cloned().collect();
         for record in &found.records {
             if let Record::Prefix(prefix) = record {
@@ -253,7 +256,7 @@ impl<S: Service> Node<S> {
         if own.is_some() {
             agreement.compare_first();
         }
-        let boots = Boots::new(n, own, &others);
+        let boots = Boots::new(parameters.faults, own, &others);
         agreement.set_administrator(machine.administrator());
         let logged_slot = machine.slot();
         let mut node = Node {

@@ -1,18 +1,20 @@
 //! Boots: whether the data directory that a replica started on is the newest one that it ever had (DESIGN.md section 12).
 //!
 //! Each start has a number and a random part, durable before the first word. A replica announces its boot, signed, on each link.
-//! The others keep the newest announcement of each, on disk, and the newest Accept that they heard of it, and give both
+//! The others keep the newest announcement of each and the newest Accept that they heard of it, both on disk, and give them
 //! back. It says nothing that restricts later votes before n - u members, itself included, have compared. It stays out on its *own* signature only:
 //! over a higher boot, over another boot of the same number, or over a vote that its log lacks. So a liar sends nobody away, and a directory
 //! that was taken back to an earlier state shows, unless nobody who answers has heard of what it lacks. (With r = 0 votes are not signed, and go
-//! to the leader only: there the boots show what they can.)
+//! to the leader only: there its word is believed, and whoever voted for others' proposals is found out.)
 
 use super::{Node, Now, Peer};
 use perdura_execution::Service;
 use perdura_protocol::boots::{Announcement, HeldVote, Recalled};
 use perdura_protocol::message::Message;
 use perdura_protocol::statement::Kind;
-use perdura_protocol::{BootId, Context, PublicKey, Record, ReplicaId, Signature, Slot, View};
+use perdura_protocol::{
+    BootId, Context, Faults, PublicKey, Record, ReplicaId, Signature, Slot, View,
+};
 use std::collections::{BTreeSet, VecDeque};
 
 /// Those who have not answered are told again after this time.
@@ -24,6 +26,31 @@ struct Held {
     // With the key that signed it: a new incarnation has another past.
     announcement: Option<(PublicKey, Announcement)>,
     vote: Option<HeldVote>,
+    // The vote is in no record yet.
+    unwritten: bool,
+}
+
+impl Held {
+    /// What was announced; of one key the highest number stays, and another key has other votes.
+    fn take(&mut self, key: PublicKey, announcement: Announcement) {
+        let known = self.announcement.as_ref();
+        let same = known.is_some_and(|(known, _)| *known == key);
+        if same && known.is_some_and(|(_, known)| known.boot.number > announcement.boot.number) {
+            return;
+        }
+        if !same {
+            (self.vote, self.unwritten) = (None, false);
+        }
+        self.announcement = Some((key, announcement));
+    }
+
+    fn hear(&mut self, vote: HeldVote) {
+        let place = |vote: &HeldVote| (vote.view, vote.slot);
+        if self.vote.as_ref().is_none_or(|old| place(old) < place(&vote)) {
+            self.vote = Some(vote);
+            self.unwritten = true;
+        }
+    }
 }
 
 /// What a replica knows of boots.
@@ -31,6 +58,8 @@ pub(super) struct Boots {
     // None: it has no directory that could be an old one.
     own: Option<Announcement>,
     held: Vec<Held>,
+    // Nobody signs votes, and nobody lies (r = 0).
+    unsigned: bool,
     compared: BTreeSet<ReplicaId>,
     told_ms: Option<u64>,
     // Who is to be answered once everything up to a mark is durable.
@@ -39,22 +68,28 @@ pub(super) struct Boots {
 
 impl Boots {
     /// With what the log says of others.
-    pub fn new(n: usize, own: Option<Announcement>, records: &[Record]) -> Boots {
-        let mut held = vec![Held::default(); n];
+    pub fn new(faults: Faults, own: Option<Announcement>, records: &[Record]) -> Boots {
+        let mut held = vec![Held::default(); faults.n()];
         for record in records {
-            if let Record::Boot { replica, key, announcement } = record
-                && let Some(of) = held.get_mut(replica.index())
-            {
-                let newer = |(known, old): &(PublicKey, Announcement)| {
-                    known != key || old.boot.number <= announcement.boot.number
-                };
-                if of.announcement.as_ref().is_none_or(newer) {
-                    of.announcement = Some((*key, announcement.clone()));
+            match record {
+                Record::Boot { replica, key, announcement } => {
+                    if let Some(of) = held.get_mut(replica.index()) {
+                        of.take(*key, announcement.clone());
+                    }
                 }
+                Record::Heard { replica, key, vote } => {
+                    if let Some(of) = held.get_mut(replica.index())
+                        && of.announcement.as_ref().is_some_and(|(signer, _)| signer == key)
+                    {
+                        of.hear(vote.clone());
+                    }
+                }
+                _ => {}
             }
         }
-        let answers = VecDeque::new();
-        Boots { own, held, compared: BTreeSet::new(), told_ms: None, answers }
+        held.iter_mut().for_each(|of| of.unwritten = false);
+        let (unsigned, answers) = (faults.r() == 0, VecDeque::new());
+        Boots { own, held, unsigned, compared: BTreeSet::new(), told_ms: None, answers }
     }
 
     /// Whether something that restricts votes may be said.
@@ -65,12 +100,23 @@ impl Boots {
     /// An Accept of this member came; the newest is kept.
     pub fn note_vote(&mut self, from: ReplicaId, vote: HeldVote) {
         let Some(held) = self.held.get_mut(from.index()) else { return };
-        let place = |vote: &HeldVote| (vote.view, vote.slot);
-        if vote.signature != Signature::NONE
-            && held.vote.as_ref().is_none_or(|old| place(old) < place(&vote))
-        {
-            held.vote = Some(vote);
+        if self.unsigned || vote.signature != Signature::NONE {
+            held.hear(vote);
         }
+    }
+
+    /// Whether votes were heard that are in no record yet.
+    pub fn has_unwritten(&self) -> bool {
+        self.held.iter().any(|held| held.unwritten && held.announcement.is_some())
+    }
+
+    /// The newest votes that are in no record yet. From here on they are.
+    pub fn heard(&mut self) -> impl Iterator<Item = Record> {
+        (0..).map(ReplicaId).zip(&mut self.held).filter_map(|(replica, held)| {
+            let (key, vote) = (held.announcement.as_ref()?.0, held.vote.clone()?);
+            let unwritten = std::mem::take(&mut held.unwritten);
+            unwritten.then_some(Record::Heard { replica, key, vote })
+        })
     }
 }
 
@@ -140,16 +186,26 @@ impl<S: Service> Node<S> {
         }
         let older = known.is_some_and(|known| known.number >= announcement.boot.number);
         if !older {
-            let held = &mut self.boots.held[from.index()];
-            if held.announcement.as_ref().is_some_and(|(of, _)| *of != key) {
-                held.vote = None;
-            }
-            held.announcement = Some((key, announcement.clone()));
+            self.boots.held[from.index()].take(key, announcement.clone());
             self.note(now, Record::Boot { replica: from, key, announcement });
         }
         let mark = self.log_all();
         self.boots.answers.push_back((mark, from));
         self.answer_boots();
+    }
+
+    /// Votes that were heard go to the log with whatever does next, or soon.
+    pub(super) fn note_heard(&mut self, now: Now) {
+        if !self.boots.has_unwritten() {
+            return;
+        }
+        self.noted_ms.get_or_insert(now.monotonic_ms);
+        if self.is_due(now) && !self.backlog.is_busy() {
+            for record in self.boots.heard() {
+                self.backlog.add(&record);
+                self.records.push(record);
+            }
+        }
     }
 
     /// Answers those whose announcement is durable.
@@ -186,8 +242,9 @@ impl<S: Service> Node<S> {
         if let Some(HeldVote { view, slot, digest, signature }) = vote {
             let context = self.agreement.configurations().context_at(slot);
             let statement = context.statement(Kind::Accept, view, slot, digest);
+            let own = |key| self.scheme.verify(key, &statement, signature);
             if self.agreement.has_forgotten(view, slot, digest)
-                && self.scheme.verify(self.key.public(), &statement, signature)
+                && (self.boots.unsigned || own(self.key.public()))
             {
                 self.is_old(&format!(
                     "it voted on slot {slot} in view {view}, and its log does not have that"
