@@ -26,8 +26,8 @@ pub struct Arguments {
     /// Raise them without being asked again
     #[arg(long)]
     yes: bool,
-    /// Raise them though some replicas do not say whether they can run them: one that cannot stops there, and does not count any more
-    /// until a newer program runs it
+    /// Raise them though some replicas do not say whether they can run them, or up to r say that they cannot (they may lie): one that
+    /// cannot stops there, and does not count any more until a newer program runs it
     #[arg(long)]
     force: bool,
 }
@@ -47,7 +47,14 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         .context("too few replicas say which versions they run; nothing was changed")?;
     say!("in force: {}", upgrade.in_force);
     say!("all who say can run: {}", upgrade.common);
-    if !upgrade.is_due() {
+    let to = if arguments.force { upgrade.of_most } else { upgrade.common };
+    if upgrade.of_most != upgrade.common {
+        say!("all but {} of them: {}", cluster.parameters.faults.r(), upgrade.of_most);
+        say!(
+            "whoever says that it can run less has an older program, or lies; --force raises them all the same"
+        );
+    }
+    if to == upgrade.in_force {
         say!("there is nothing to raise");
         return Ok(ExitCode::SUCCESS);
     }
@@ -64,14 +71,14 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         say!("nothing was changed: --dry-run");
         return Ok(ExitCode::SUCCESS);
     }
-    if !arguments.yes && !confirmed(upgrade.common)? {
+    if !arguments.yes && !confirmed(to)? {
         bail!(
             "nothing was changed: versions are never lowered again. If that is meant, give --yes"
         );
     }
-    administer(&cluster, how, AdminCommand::RaiseVersions(upgrade.common))
+    administer(&cluster, how, AdminCommand::RaiseVersions(to))
         .context("the versions may not be raised; run the command again")?;
-    say!("the versions are raised to: {}", upgrade.common);
+    say!("the versions are raised to: {to}");
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,6 +1,6 @@
 //! Whether this replica may vote, as far as that depends on what it knows of its own past.
 
-use crate::machine::Agreement;
+use crate::machine::{Agreement, Now};
 use perdura_protocol::{Digest, Slot, View, seeded};
 
 impl Agreement {
@@ -23,9 +23,16 @@ impl Agreement {
         self.comparing = true;
     }
 
-    /// What it knows is no less than what enough others heard of it.
-    pub fn compared(&mut self) {
+    /// What it knows is no less than what enough others heard of it: it votes on what came meanwhile, too.
+    pub fn compared(&mut self, now: Now) {
         self.comparing = false;
+        self.advance_open(now);
+    }
+
+    /// Whether a vote in this view on this slot may still count for something here.
+    #[must_use]
+    pub fn is_open(&self, view: View, slot: Slot) -> bool {
+        view <= self.view && slot <= self.window_end()
     }
 
     /// Whether it voted for this batch once, as its signature shows, and knows nothing of that: of what was neither

@@ -298,10 +298,7 @@ impl Agreement {
             self.slots.range(..=self.delivered).map(|(slot, _)| *slot).collect();
         settled.into_iter().for_each(|slot| self.forget_unvoted(slot));
         self.deliver_decided(now);
-        let open: Vec<Slot> = self.slots.keys().copied().collect();
-        for slot in open {
-            self.advance(now, slot);
-        }
+        self.advance_open(now);
     }
 
     /// Whether the log lags so far behind that this replica has to be a laggard: as long as it
@@ -312,10 +309,7 @@ impl Agreement {
         self.marks.disk_lags += u64::from(lags && !lagged);
         self.lags_since = lags.then_some(self.lags_since.unwrap_or(self.view));
         if lagged && !lags {
-            let open: Vec<Slot> = self.slots.keys().copied().collect();
-            for slot in open {
-                self.advance(now, slot);
-            }
+            self.advance_open(now);
             self.deliver_decided(now);
             self.take_up_early(now);
             self.fetch_more(now);

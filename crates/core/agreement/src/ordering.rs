@@ -151,6 +151,12 @@ impl Agreement {
         self.slots.last_key_value().map_or(self.delivered, |(slot, _)| *slot)
     }
 
+    /// Takes all slots that are open as far as what is known about them allows.
+    pub(crate) fn advance_open(&mut self, now: Now) {
+        let open: Vec<Slot> = self.slots.keys().copied().collect();
+        open.into_iter().for_each(|slot| self.advance(now, slot));
+    }
+
     /// Takes a slot as far as what is known about it allows.
     pub(crate) fn advance(&mut self, now: Now, slot: Slot) {
         if slot > self.reach() || slot <= self.prefix.slot {

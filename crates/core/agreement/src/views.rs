@@ -507,9 +507,6 @@ impl Agreement {
         self.prove_open(); // Who can show a decision votes no more on it.
         self.take_bound(now);
         // Accepts of this view may have come before it started here.
-        let open: Vec<Slot> = self.slots.keys().copied().collect();
-        for slot in open {
-            self.advance(now, slot);
-        }
+        self.advance_open(now);
     }
 }

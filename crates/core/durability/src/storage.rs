@@ -24,7 +24,7 @@ use crate::log::resume::records_of;
 use crate::log::scan::{LogScan, ScanError, scan_log};
 use crate::log::{FileSizes, Log, LogError, RepairedGap, TornTail};
 use crate::superblock::{
-    CheckpointName, Identity, SUPERBLOCK_NAME, Superblock, SuperblockFile, TEMPORARY_NAME,
+    BOOTS, CheckpointName, Identity, SUPERBLOCK_NAME, Superblock, SuperblockFile, TEMPORARY_NAME,
 };
 use perdura_protocol::configuration::Durability;
 use perdura_protocol::{BootId, ClusterId, Digest, Record, ReplicaId, Slot};
@@ -356,11 +356,12 @@ pub fn open<D: Disk>(
     // what relies on them. `opened` promises that there is a log, so the first time it is last.
     disk.sync_directory("")?;
     let mut file = file;
-    let number = superblock.boot.map_or(0, |boot| boot.number).saturating_add(1);
+    let number = superblock.boots.first().map_or(0, |boot| boot.number).saturating_add(1);
     let boot = BootId { number, nonce: expected.nonce };
     let begin_run = |superblock: &mut Superblock| {
         superblock.opened = true;
-        superblock.boot = Some(boot);
+        superblock.boots.insert(0, boot);
+        superblock.boots.truncate(BOOTS);
         superblock.running = Some(expected.boot_id);
     };
     if superblock.opened {

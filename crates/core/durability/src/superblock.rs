@@ -50,6 +50,9 @@ const FIELDS_OFFSET: usize = 44;
 /// Most checkpoints that a superblock names: the state and those kept behind it.
 pub(crate) const CHECKPOINTS: usize = 4;
 
+/// Most runs that a superblock names.
+pub(crate) const BOOTS: usize = 16;
+
 /// Whose data directory it is. Fixed when it is formatted.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Identity {
@@ -113,8 +116,8 @@ pub struct Superblock {
     pub opened: bool,
     /// The boot of the machine in which a run began that did not end in an orderly way.
     pub running: Option<[u8; 16]>,
-    /// The newest run on it; none in directories that only older programs ran on.
-    pub boot: Option<BootId>,
+    /// The newest runs on it, the newest first; none in directories that only older programs ran on.
+    pub boots: Vec<BootId>,
     /// Newest first. The first is the state, the others are kept in case it rots. Empty: the
     /// state before slot 1.
     pub checkpoints: Vec<CheckpointName>,
@@ -133,7 +136,7 @@ impl Superblock {
             identity,
             opened: false,
             running: None,
-            boot: None,
+            boots: vec![],
             checkpoints: vec![],
             links: vec![],
             passed_over: Fields::default(),
@@ -224,8 +227,8 @@ impl Superblock {
         fields.require("must-recover", &identity.must_recover);
         fields.require("opened", &self.opened);
         fields.require("running", &self.running);
-        if let Some(boot) = &self.boot {
-            fields.require("boot", boot);
+        if !self.boots.is_empty() {
+            fields.require("boots", &Listed(self.boots.clone()));
         }
         fields.require("checkpoints", &Listed(self.checkpoints.clone()));
         fields.require("links", &Listed(self.links.clone()));
@@ -247,7 +250,7 @@ impl Superblock {
             (fields.need("sequence")?, fields.need("opened")?, fields.need("running")?);
         let Listed(checkpoints) = fields.need("checkpoints")?;
         let Listed(links) = fields.need("links")?;
-        let boot = fields.take_required("boot")?;
+        let boots = fields.take_required("boots")?.map_or_else(Vec::new, |Listed(boots)| boots);
         fields.pass_over()?;
         let passed_over = fields;
         Ok(Superblock {
@@ -255,7 +258,7 @@ impl Superblock {
             identity,
             opened,
             running,
-            boot,
+            boots,
             checkpoints,
             links,
             passed_over,
@@ -292,7 +295,7 @@ impl Superblock {
             },
             opened: Decode::decode(reader)?,
             running: Decode::decode(reader)?,
-            boot: None,
+            boots: vec![],
             checkpoints: reader.list("checkpoints", CHECKPOINTS, 40)?,
             links: vec![],
             passed_over: Fields::default(),
@@ -324,6 +327,12 @@ impl<T: Encode> Encode for Listed<T> {
 impl Decode for Listed<CheckpointName> {
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Listed(reader.list("checkpoints", CHECKPOINTS, 40)?))
+    }
+}
+
+impl Decode for Listed<BootId> {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Listed(reader.list("boots", BOOTS, 24)?))
     }
 }
 
@@ -497,7 +506,7 @@ mod tests {
         let name = CheckpointName { slot: Slot(5), digest: Digest::of(b"state") };
         file.update(&mut disk, |superblock| {
             superblock.running = Some([9; 16]);
-            superblock.boot = Some(BootId { number: 3, nonce: [8; 16] });
+            superblock.boots = vec![BootId { number: 3, nonce: [8; 16] }; BOOTS];
             superblock.checkpoints = vec![name; CHECKPOINTS];
             let link = Link { checkpoint: Slot(5), file: Slot(4) };
             superblock.links = vec![link; CHECKPOINTS * MOST_FILES];

@@ -28,7 +28,9 @@ pub use asked::{Asked, Call, ServicePanic, Shown, panic_is_expected};
 pub use footprint::{Footprint, KeyMark, KeyRange};
 pub use genesis::{Genesis, GenesisError};
 pub use machine::{Executed, Machine, Reply, newest_versions};
-pub use manifest::{Entry, Manifest, ManifestError, PIECES, TooLarge};
+pub use manifest::{Entry, Manifest, ManifestError, PIECES, SEGMENTS, TooLarge};
 pub use restore::RestoreError;
-pub use service::{ExecutionContext, FailingMemory, Progress, Release, Service, Snapshot};
+pub use service::{
+    ExecutionContext, FailingMemory, Progress, Release, Service, Snapshot, StateLimit,
+};
 pub use snapshot::StateSnapshot;

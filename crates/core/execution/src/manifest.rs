@@ -111,11 +111,16 @@ pub enum TooLarge {
 /// Pieces of a state at most, with its core: the manifest has room for so many.
 pub const PIECES: usize = (limits::MANIFEST_BYTES - Manifest::HEADER_BYTES) / ENTRY_BYTES;
 
-/// Segments that a service may count on, however many sessions there are.
-const SEGMENTS: usize = 400_000;
+/// Segments that a service may have, however many sessions there are: what it is told ([`crate::StateLimit`]).
+pub const SEGMENTS: usize = 400_000;
+
+/// What one command may add to them, of a service that looks before.
+const SEGMENTS_AT_ONCE: usize = 30_000;
 
 /// Clients alone cannot bring a state beyond what is read back: whoever raises their bounds has to bound sessions otherwise.
-const _: () = assert!(1 + (limits::CLIENTS + 1) * limits::SESSIONS_PER_CLIENT + SEGMENTS <= PIECES);
+const _: () = assert!(
+    1 + (limits::CLIENTS + 1) * limits::SESSIONS_PER_CLIENT + SEGMENTS + SEGMENTS_AT_ONCE <= PIECES
+);
 
 /// In place of a slot: fields by name follow.
 const FIELDS_FOLLOW: Slot = Slot(u64::MAX);
@@ -212,7 +217,7 @@ impl Manifest {
     /// Whether so many of the pieces that there may be are there that somebody should know.
     #[must_use]
     pub fn is_crowded(&self) -> bool {
-        self.entries.len() > PIECES / 4 * 3
+        self.entries.len() > PIECES / 4 * 3 || self.segments() > SEGMENTS / 5 * 4
     }
 
     /// Number of session pieces; they come after the core, piece 0.

@@ -46,6 +46,24 @@ impl ExecutionContext {
     }
 }
 
+/// How large the state of a service may become.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StateLimit {
+    /// As [`Service::state_bytes`] counts them, or as the service says.
+    pub bytes: u64,
+    /// Segments of a [`Snapshot`]: whoever refuses what would grow the state once there are so many leaves room for what
+    /// one command of up to 1,024 writes adds.
+    pub segments: usize,
+}
+
+impl StateLimit {
+    /// With no bound on the number of segments, as it was in 0.1.0.
+    #[must_use]
+    pub const fn of_bytes(bytes: u64) -> StateLimit {
+        StateLimit { bytes, segments: usize::MAX }
+    }
+}
+
 /// What became of a command, in a service whose commands may wait.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Progress {
@@ -174,10 +192,10 @@ pub trait Service: Send + 'static {
         let _ = version;
     }
 
-    /// How large the state may become, bytes, told at the same times. It is only raised. A service refuses what would
-    /// make its state larger, or has no such limit.
-    fn set_state_limit(&mut self, bytes: u64) {
-        let _ = bytes;
+    /// How large the state may become, told at the same times. It is only raised, but for the number of segments, which is bounded
+    /// from version 1 of the core's rules on. A service refuses what would make its state larger, or has no such limit.
+    fn set_state_limit(&mut self, limit: StateLimit) {
+        let _ = limit;
     }
 }
 

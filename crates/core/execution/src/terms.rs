@@ -7,7 +7,8 @@
 //! - ordering what holds already is answered as the first time and changes nothing.
 
 use crate::asked::{self, Call};
-use crate::service::Service;
+use crate::manifest::SEGMENTS;
+use crate::service::{Service, StateLimit};
 use perdura_protocol::configuration::Parameters;
 use perdura_protocol::{Slot, Versions, limits};
 
@@ -53,7 +54,9 @@ impl Terms {
         let Terms { versions, state_limit_bytes } = *self;
         asked::named(Call::SetVersion, slot, None, || service.set_version(versions.service));
         asked::named(Call::SetStateLimit, slot, None, || {
-            service.set_state_limit(state_limit_bytes)
+            // Programs of 0.1.0 know no bound, and may run beside this one.
+            let segments = if versions.rules == 0 { usize::MAX } else { SEGMENTS };
+            service.set_state_limit(StateLimit { bytes: state_limit_bytes, segments })
         });
     }
 }

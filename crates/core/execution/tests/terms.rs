@@ -3,7 +3,7 @@
 use crate::support::*;
 use bytes::Bytes;
 use perdura_execution::{
-    ExecutionContext, Machine, Manifest, RestoreError, Service, Snapshot, StateSnapshot,
+    ExecutionContext, Machine, Manifest, RestoreError, Service, Snapshot, StateLimit, StateSnapshot,
 };
 use perdura_protocol::configuration::{Parameters, Schedule};
 use perdura_protocol::versions::VersionError;
@@ -18,11 +18,13 @@ struct Versioned {
     newest: u16,
     told: (u16, u64),
     count: u64,
+    // As it was told.
+    segments: usize,
 }
 
 impl Versioned {
     fn new(newest: u16) -> Versioned {
-        Versioned { newest, told: (0, 0), count: 0 }
+        Versioned { newest, told: (0, 0), count: 0, segments: 0 }
     }
 }
 
@@ -63,8 +65,9 @@ impl Service for Versioned {
         self.told.0 = version;
     }
 
-    fn set_state_limit(&mut self, bytes: u64) {
-        self.told.1 = bytes;
+    fn set_state_limit(&mut self, limit: StateLimit) {
+        self.told.1 = limit.bytes;
+        self.segments = limit.segments;
     }
 }
 
@@ -304,7 +307,9 @@ fn under_the_first_rules_only_the_administrator_raises_them() {
     assert_eq!(replica.one(alice, 4, &raise(1, 1)), MALFORMED);
     assert_eq!(pieces(&replica.0.snapshot())[0], before);
     assert_eq!(replica.0.state_limit_bytes(), LIMIT);
+    assert_eq!(replica.0.service().segments, usize::MAX, "0.1.0 knows no bound");
     assert_eq!(replica.one(root, 4, &raise(1, 2)), DONE);
+    assert_eq!(replica.0.service().segments, 400_000);
     let after = replica.0.snapshot();
     assert_eq!(after.manifest().versions, Versions { rules: 1, service: 2 });
     assert_ne!(pieces(&after)[0], before);

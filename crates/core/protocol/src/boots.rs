@@ -12,7 +12,7 @@ impl BootId {
     }
 }
 
-/// "This is the boot in which I am."
+/// "This is the boot in which I take part." Said once others have compared what they held before with it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Announcement {
     /// The boot.
@@ -50,6 +50,8 @@ pub struct HeldVote {
     pub slot: Slot,
     /// The batch.
     pub digest: Digest,
+    /// Number of the configuration in which it was signed.
+    pub configuration: u64,
     /// Over (Accept, view, slot, digest), by whom it is of; not verified by who holds it.
     pub signature: Signature,
 }
@@ -59,6 +61,7 @@ impl Encode for HeldVote {
         self.view.encode(out);
         self.slot.encode(out);
         self.digest.encode(out);
+        self.configuration.encode(out);
         self.signature.encode(out);
     }
 }
@@ -69,6 +72,7 @@ impl Decode for HeldVote {
             view: Decode::decode(reader)?,
             slot: Decode::decode(reader)?,
             digest: Decode::decode(reader)?,
+            configuration: Decode::decode(reader)?,
             signature: Decode::decode(reader)?,
         })
     }
@@ -77,14 +81,17 @@ impl Decode for HeldVote {
 /// What is held of a replica, for that one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Recalled {
-    /// Its newest announcement, on the disk of whom holds it.
-    pub announcement: Announcement,
+    /// In which boot it asked.
+    pub asked: BootId,
+    /// Its newest announcement, on the disk of whom holds it; none if there was none.
+    pub announcement: Option<Announcement>,
     /// The newest vote that was heard of it; none if none was.
     pub vote: Option<HeldVote>,
 }
 
 impl Encode for Recalled {
     fn encode(&self, out: &mut Vec<u8>) {
+        self.asked.encode(out);
         self.announcement.encode(out);
         self.vote.encode(out);
     }
@@ -92,6 +99,10 @@ impl Encode for Recalled {
 
 impl Decode for Recalled {
     fn decode(reader: &mut Reader) -> Result<Recalled, DecodeError> {
-        Ok(Recalled { announcement: Decode::decode(reader)?, vote: Decode::decode(reader)? })
+        Ok(Recalled {
+            asked: Decode::decode(reader)?,
+            announcement: Decode::decode(reader)?,
+            vote: Decode::decode(reader)?,
+        })
     }
 }

@@ -4,6 +4,7 @@
 //! from the link, whose TLS handshake proved the sender's key; what others must be able to believe
 //! later carries signatures of its own.
 
+use crate::BootId;
 use crate::batch::Batch;
 use crate::boots::{Announcement, Recalled};
 use crate::codec::{Decode, DecodeError, Encode, Reader, encode_bytes, encode_list};
@@ -232,9 +233,11 @@ pub enum Message {
     },
     /// All to all, once a second: how the sender is.
     Vitals(Box<Vitals>),
-    /// On each link to a replica: in which boot the sender is.
+    /// On each link to a replica: "in this boot I am; what do you hold of me?"
+    Compare(BootId),
+    /// In which boot the sender takes part, once enough have compared.
     Announce(Announcement),
-    /// Answer to Announce: what the sender holds of that replica.
+    /// Answer to both: what the sender holds of that replica.
     Recall(Box<Recalled>),
     /// Client to all: "replies of this session of mine go to this connection".
     Attach {
@@ -404,6 +407,7 @@ impl Encode for Message {
             }
             Message::Overdue(frame) => put!(out, 23, frame),
             Message::Vitals(vitals) => put!(out, 24, vitals),
+            Message::Compare(boot) => put!(out, 40, boot),
             Message::Announce(announcement) => put!(out, 25, announcement),
             Message::Recall(recalled) => put!(out, 26, recalled),
             Message::Attach { nonce } => put!(out, 32, nonce),
@@ -471,6 +475,7 @@ impl Decode for Message {
             },
             23 => Message::Overdue(Decode::decode(reader)?),
             24 => Message::Vitals(Box::new(Decode::decode(reader)?)),
+            40 => Message::Compare(Decode::decode(reader)?),
             25 => Message::Announce(Decode::decode(reader)?),
             26 => Message::Recall(Box::new(Decode::decode(reader)?)),
             32 => get!(reader, Attach { nonce }),

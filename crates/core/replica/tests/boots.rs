@@ -66,7 +66,7 @@ fn outputs(node: &mut Node<Store>, ms: u64, durable: bool) -> (Vec<(u8, Message)
                 node.handle(now(ms), Input::Persisted(mark));
                 node.flush(now(ms));
             }
-            Output::Halt(why) => halted = Some(why),
+            Output::TakenBack(why) => halted = Some(why),
             _ => {}
         }
     }
@@ -78,8 +78,9 @@ fn tell(node: &mut Node<Store>, ms: u64, from: u8, message: &Message) {
     node.handle(now(ms), Input::Message { peer, bytes: message.to_bytes() });
 }
 
-fn recall(announcement: Announcement, vote: Option<HeldVote>) -> Message {
-    Message::Recall(Box::new(Recalled { announcement, vote }))
+/// Of whoever asks in this boot, the announcement of another one, or of none.
+fn recall(asked: BootId, announcement: Option<Announcement>, vote: Option<HeldVote>) -> Message {
+    Message::Recall(Box::new(Recalled { asked, announcement, vote }))
 }
 
 /// Others are there and say where they are.
@@ -93,82 +94,173 @@ fn beside_others(node: &mut Node<Store>, ms: u64) -> State {
 }
 
 #[test]
-fn it_takes_part_once_n_less_u_have_compared_and_asks_until_then() {
-    let mut node = replica(boot_id(1), Vec::new());
-    let own = announcement(0, boot_id(1));
-    let announces = |said: &[(u8, Message)]| -> Vec<u8> {
-        let own = Message::Announce(own.clone());
-        said.iter().filter(|(_, message)| *message == own).map(|(to, _)| *to).collect()
+fn it_takes_part_once_n_less_u_have_compared_and_then_kept_its_boot() {
+    let mut node = replica(boot_id(2), Vec::new());
+    let own = boot_id(2);
+    let announced = || Some(announcement(0, boot_id(2)));
+    // Whom it asks what they hold, and whom it tells to keep its boot.
+    let said = |said: &[(u8, Message)]| -> [Vec<u8>; 2] {
+        let to = |wanted: &Message| -> Vec<u8> {
+            said.iter().filter(|(_, message)| message == wanted).map(|(to, _)| *to).collect()
+        };
+        [to(&Message::Compare(own)), to(&Message::Announce(announcement(0, own)))]
     };
-    assert_eq!(announces(&outputs(&mut node, 20, true).0), [1, 2, 3]);
+    assert_eq!(said(&outputs(&mut node, 20, true).0), [vec![1, 2, 3], vec![]]);
     assert_eq!(beside_others(&mut node, 100), State::Recovering);
-    tell(&mut node, 100, 1, &recall(own.clone(), None));
-    // Of the boot before, late, and a copy of the same answer: neither is another voice.
-    tell(&mut node, 100, 2, &recall(announcement(0, boot_id(0)), None));
-    tell(&mut node, 100, 1, &recall(own.clone(), None));
-    assert_eq!(beside_others(&mut node, 200), State::Recovering);
-    assert_eq!(announces(&outputs(&mut node, 700, true).0), [2, 3], "once more to who was silent");
-    tell(&mut node, 800, 3, &recall(own.clone(), None));
-    assert_eq!(beside_others(&mut node, 900), State::Active);
-    assert!(announces(&outputs(&mut node, 2_000, true).0).is_empty());
+    assert_eq!(node.report().boot_awaits, [1, 2, 3].map(ReplicaId));
+    tell(&mut node, 100, 1, &recall(own, None, None));
+    // To a question of a former boot, and one more answer of one question: neither is another voice.
+    tell(&mut node, 100, 2, &recall(boot_id(1), None, None));
+    tell(&mut node, 100, 1, &recall(own, None, None));
+    let nobody: [Vec<u8>; 2] = Default::default();
+    assert_eq!(said(&outputs(&mut node, 100, true).0), nobody);
+    assert_eq!(said(&outputs(&mut node, 700, true).0), [vec![2, 3], vec![]], "who was silent");
+    // What it announced before is known to it.
+    tell(&mut node, 800, 3, &recall(own, Some(announcement(0, boot_id(1))), None));
+    assert_eq!(said(&outputs(&mut node, 800, true).0), [vec![], vec![1, 2, 3]]);
+    assert_eq!(beside_others(&mut node, 900), State::Recovering);
+    tell(&mut node, 910, 1, &recall(own, announced(), None));
+    assert_eq!(beside_others(&mut node, 920), State::Recovering);
+    assert_eq!(node.report().boot_awaits, [2, 3].map(ReplicaId));
+    assert_eq!(said(&outputs(&mut node, 1_400, true).0), [vec![], vec![2, 3]]);
+    tell(&mut node, 1_500, 2, &recall(own, announced(), None));
+    assert_eq!(beside_others(&mut node, 1_600), State::Active);
+    assert!(node.report().boot_awaits.is_empty());
+    assert_eq!(said(&outputs(&mut node, 3_000, true).0), nobody);
+    // Who comes later is told to keep it, and may still know better.
+    node.handle(now(3_000), Input::LinkUp(Peer::Replica(ReplicaId(3))));
+    assert_eq!(said(&outputs(&mut node, 3_000, true).0), [vec![], vec![3]]);
+    tell(&mut node, 3_010, 3, &recall(own, Some(announcement(0, boot_id(5))), None));
+    assert!(outputs(&mut node, 3_010, true).1.is_some());
+}
+
+#[test]
+fn it_says_whom_it_waits_for() {
+    let mut node = replica(boot_id(2), Vec::new());
+    let mut notices = Vec::new();
+    for ms in (0..20_000).step_by(20) {
+        node.flush(now(ms));
+        while let Some(output) = node.next_output() {
+            if let Output::Notice(text) = output
+                && text.contains("takes part")
+            {
+                notices.push((ms, text));
+            }
+        }
+        if ms == 1_000 {
+            tell(&mut node, ms, 2, &recall(boot_id(2), None, None));
+        }
+    }
+    let [(ms, text)] = &notices[..] else { panic!("{notices:?}") };
+    assert!(
+        (5_000..6_000).contains(ms) && text.contains("nothing came of replicas 1, 3"),
+        "{text}"
+    );
 }
 
 #[test]
 fn its_own_signature_over_another_boot_keeps_it_out_and_nobody_elses_does() {
-    let newer = [boot_id(9), boot_id(4), BootId { nonce: [7; 16], ..boot_id(3) }];
-    for boot in newer {
-        let mut node = replica(boot_id(3), Vec::new());
+    let (own, other) = (boot_id(3), |number| BootId { nonce: [70; 16], ..boot_id(number) });
+    // Later ones; others of its number, and of one before; one from between those that it had.
+    let foreign = [boot_id(9), boot_id(4), other(3), other(2), boot_id(1)];
+    for (boot, first) in foreign.into_iter().flat_map(|boot| [(boot, 1), (boot, 2)]) {
+        let mut found = Found { boot: Some(own), ..Found::default() };
+        found.former_boots = vec![boot_id(2), boot_id(0)];
+        let mut node =
+            Node::<Store>::boot(Boot { found, ..common::boot(0, SCHEME, (1, 1), vec![]) }, now(0))
+                .unwrap();
+        for id in 1..4 {
+            node.handle(now(0), Input::LinkUp(Peer::Replica(ReplicaId(id))));
+        }
         // Liars sign with what they have.
-        tell(&mut node, 50, 1, &recall(announcement(1, boot), None));
+        let liar = if first == 1 { 2 } else { 1 };
+        tell(&mut node, 50, liar, &recall(own, Some(announcement(liar, boot)), None));
         assert_eq!(outputs(&mut node, 50, true).1, None, "{boot:?}");
-        tell(&mut node, 60, 2, &recall(announcement(0, boot), None));
-        let why = outputs(&mut node, 60, true).1.unwrap();
+        tell(&mut node, 60, first, &recall(own, Some(announcement(0, boot)), None));
+        let why = outputs(&mut node, 60, true).1.expect("it stays out");
         assert!(why.contains("older than what it said") && why.contains("reinit"), "{why}");
+        outputs(&mut node, 700, true);
+        assert!(outputs(&mut node, 1_400, true).0.is_empty(), "and says nothing any more");
     }
-    let mut node = replica(boot_id(3), Vec::new());
-    tell(&mut node, 60, 2, &recall(announcement(0, boot_id(2)), None));
-    assert_eq!(outputs(&mut node, 60, true).1, None, "an older one of its own");
+    // One that it had, and one from before those that it still knows.
+    for boot in [boot_id(3), boot_id(2)] {
+        let found =
+            Found { boot: Some(boot_id(4)), former_boots: vec![boot_id(3)], ..Found::default() };
+        let boots = Boot { found, ..common::boot(0, SCHEME, (1, 1), vec![]) };
+        let mut node = Node::<Store>::boot(boots, now(0)).unwrap();
+        node.handle(now(0), Input::LinkUp(Peer::Replica(ReplicaId(2))));
+        tell(&mut node, 60, 2, &recall(boot_id(4), Some(announcement(0, boot)), None));
+        assert_eq!(outputs(&mut node, 60, true).1, None, "{boot:?}");
+    }
+}
+
+/// A copy of a directory starts as the next boot, and is found out; the directory itself has another next boot.
+#[test]
+fn what_was_found_out_has_announced_nothing() {
+    let mut peer = replica(boot_id(1), Vec::new());
+    let (copy, itself) = (BootId { nonce: [70; 16], ..boot_id(11) }, boot_id(11));
+    let asks = |peer: &mut Node<Store>, ms, boot| {
+        tell(peer, ms, 2, &Message::Compare(boot));
+        recalled(&outputs(peer, ms, true).0)
+    };
+    tell(&mut peer, 50, 2, &Message::Announce(announcement(2, boot_id(10))));
+    assert_eq!(recalled(&outputs(&mut peer, 50, true).0), [Some(boot_id(10))]);
+    assert_eq!(asks(&mut peer, 60, copy), [Some(boot_id(10))]);
+    assert_eq!(asks(&mut peer, 70, itself), [Some(boot_id(10))], "the copy left no trace");
 }
 
 #[test]
 fn its_own_vote_that_its_log_lacks_keeps_it_out_and_a_false_one_does_not() {
     let (view, slot, digest) = (View(0), Slot(7), Digest::of(b"batch"));
-    let vote = |by: u8| {
-        Some(HeldVote { view, slot, digest, signature: sign(by, Kind::Accept, view, slot, digest) })
+    let signed = |by: u8, configuration| {
+        let key = SecretKey::from_seed(SCHEME, [10 + by; 32]);
+        let context = Context { cluster: common::CLUSTER, configuration };
+        let signature = key.sign(&context.statement(Kind::Accept, view, slot, digest));
+        Some(HeldVote { view, slot, digest, configuration, signature })
     };
-    let own = announcement(0, boot_id(2));
-    let mut node = replica(boot_id(2), Vec::new());
-    for id in [1, 2] {
-        tell(&mut node, 50, id, &recall(own.clone(), vote(id)));
+    let (own, announced) = (boot_id(2), || Some(announcement(0, boot_id(2))));
+    // In a configuration that a directory from before it knows nothing of, too.
+    for configuration in [0, 3] {
+        let mut node = replica(own, Vec::new());
+        for id in [1, 2] {
+            tell(&mut node, 50, id, &recall(own, None, signed(id, configuration)));
+        }
+        assert_eq!(outputs(&mut node, 50, true).1, None);
+        for id in [1, 2] {
+            tell(&mut node, 50, id, &recall(own, announced(), signed(id, configuration)));
+        }
+        assert_eq!(beside_others(&mut node, 100), State::Active);
+        tell(&mut node, 110, 3, &recall(own, announced(), signed(0, configuration)));
+        let why = outputs(&mut node, 110, true).1.unwrap();
+        assert!(why.contains("it voted on slot 7 in view 0"), "{why}");
     }
-    assert_eq!(outputs(&mut node, 50, true).1, None);
-    assert_eq!(beside_others(&mut node, 100), State::Active);
-    tell(&mut node, 110, 3, &recall(own, vote(0)));
-    let why = outputs(&mut node, 110, true).1.unwrap();
-    assert!(why.contains("it voted on slot 7 in view 0"), "{why}");
+}
+
+/// The boots that it gives back.
+fn recalled(said: &[(u8, Message)]) -> Vec<Option<BootId>> {
+    let boot = |(_, message): &(u8, Message)| match message {
+        Message::Recall(recalled) => Some(recalled.announcement.as_ref().map(|held| held.boot)),
+        _ => None,
+    };
+    said.iter().filter_map(boot).collect()
 }
 
 #[test]
 fn a_boot_is_on_disk_before_it_is_given_back_and_the_newest_one_stays() {
     let mut node = replica(boot_id(1), Vec::new());
-    let recalled = |said: &[(u8, Message)]| -> Vec<BootId> {
-        let boot = |(_, message): &(u8, Message)| match message {
-            Message::Recall(recalled) => Some(recalled.announcement.boot),
-            _ => None,
-        };
-        said.iter().filter_map(boot).collect()
-    };
     tell(&mut node, 50, 2, &Message::Announce(announcement(2, boot_id(5))));
     assert!(recalled(&outputs(&mut node, 50, false).0).is_empty());
     // Said again while it is on its way to the disk.
     tell(&mut node, 60, 2, &Message::Announce(announcement(2, boot_id(5))));
     assert!(recalled(&outputs(&mut node, 60, false).0).is_empty());
     node.handle(now(70), Input::Persisted(1));
-    assert_eq!(recalled(&outputs(&mut node, 70, true).0), [boot_id(5)]);
+    assert_eq!(recalled(&outputs(&mut node, 70, true).0), [Some(boot_id(5))]);
     // A directory that was taken back, or its copy, is told what is known.
     for other in [boot_id(4), BootId { nonce: [8; 16], ..boot_id(5) }] {
-        tell(&mut node, 80, 2, &Message::Announce(announcement(2, other)));
-        assert_eq!(recalled(&outputs(&mut node, 80, true).0), [boot_id(5)]);
+        for message in [Message::Compare(other), Message::Announce(announcement(2, other))] {
+            tell(&mut node, 80, 2, &message);
+            assert_eq!(recalled(&outputs(&mut node, 80, true).0), [Some(boot_id(5))]);
+        }
     }
     // Nobody announces for another one.
     tell(&mut node, 90, 2, &Message::Announce(announcement(1, boot_id(6))));
@@ -179,7 +271,33 @@ fn a_boot_is_on_disk_before_it_is_given_back_and_the_newest_one_stays() {
     let record = Record::Boot { replica: ReplicaId(2), key, announcement: announced };
     let mut node = replica(boot_id(2), vec![Record::View(View(0)), record]);
     tell(&mut node, 50, 2, &Message::Announce(announcement(2, boot_id(4))));
-    assert_eq!(recalled(&outputs(&mut node, 50, true).0), [boot_id(5)]);
+    assert_eq!(recalled(&outputs(&mut node, 50, true).0), [Some(boot_id(5))]);
+}
+
+/// Each is a record and a signature to verify, and nothing in an idle group would ever cut the log.
+#[test]
+fn who_announces_boots_without_end_has_few_of_them_written() {
+    let mut node = replica(boot_id(1), Vec::new());
+    let mut written = 0;
+    for ms in 0..40_000 {
+        tell(&mut node, ms, 2, &Message::Announce(announcement(2, boot_id(ms + 1))));
+        let records = appended(&mut node, ms);
+        written += records.iter().filter(|record| matches!(record, Record::Boot { .. })).count();
+    }
+    assert!((16..=16 + 5).contains(&written), "{written}");
+    tell(&mut node, 40_000, 3, &Message::Announce(announcement(3, boot_id(1))));
+    assert_eq!(appended(&mut node, 40_000).len(), 1, "another one's share is its own");
+}
+
+#[test]
+fn answers_that_nobody_asked_for_are_not_verified() {
+    let mut node = replica(boot_id(2), Vec::new());
+    outputs(&mut node, 20, true);
+    for _ in 0..2 {
+        tell(&mut node, 20, 1, &recall(boot_id(2), None, None));
+    }
+    tell(&mut node, 20, 1, &recall(boot_id(2), Some(announcement(0, boot_id(7))), None));
+    assert_eq!(outputs(&mut node, 20, true).1, None);
 }
 
 /// The records of its appends until it wants nothing more, each durable at once.
@@ -212,9 +330,10 @@ fn given_back(records: Vec<Record>, announced: &Announcement) -> Option<HeldVote
 fn the_newest_vote_that_was_heard_is_given_back_after_a_restart_too() {
     let vote = |slot: u64| {
         let (view, slot, digest) = (View(0), Slot(slot), Digest::of(&slot.to_le_bytes()));
-        HeldVote { view, slot, digest, signature: sign(2, Kind::Accept, view, slot, digest) }
+        let signature = sign(2, Kind::Accept, view, slot, digest);
+        HeldVote { view, slot, digest, configuration: 0, signature }
     };
-    let says = |node: &mut Node<Store>, ms, HeldVote { view, slot, digest, signature }| {
+    let says = |node: &mut Node<Store>, ms, HeldVote { view, slot, digest, signature, .. }| {
         tell(node, ms, 2, &Message::Accept { view, slot, digest, signature });
     };
     let mut node = replica(boot_id(1), Vec::new());
@@ -236,6 +355,9 @@ fn the_newest_vote_that_was_heard_is_given_back_after_a_restart_too() {
     records.extend(heard);
     records.extend(appended(&mut node, 500));
     assert_eq!(given_back(records.clone(), &announced), Some(vote(4)));
+    // Nor is what nobody can decide any more, or yet: it would be written without end.
+    says(&mut node, 600, vote(100_000));
+    assert!(appended(&mut node, 900).is_empty());
     // Those of another key are another replica's.
     let other = SecretKey::from_seed(SCHEME, [22; 32]).public();
     let boot = Record::Boot { replica: ReplicaId(2), key: other, announcement: announced.clone() };
@@ -249,17 +371,18 @@ fn with_r_0_the_word_of_who_led_is_enough() {
         view: View(0),
         slot: Slot(7),
         digest: Digest::of(b"batch"),
+        configuration: 0,
         signature: Signature::NONE,
     };
     for (faults, stays_out) in [((1, 0), true), ((1, 1), false)] {
         let mut node = replica_among(faults, boot_id(2), Vec::new());
-        tell(&mut node, 50, 1, &recall(announcement(0, boot_id(2)), Some(unsigned.clone())));
+        tell(&mut node, 50, 1, &recall(boot_id(2), None, Some(unsigned.clone())));
         assert_eq!(outputs(&mut node, 50, true).1.is_some(), stays_out, "{faults:?}");
         // And who led keeps it.
         let mut node = replica_among(faults, boot_id(2), Vec::new());
         tell(&mut node, 50, 2, &Message::Announce(announcement(2, boot_id(5))));
         appended(&mut node, 50);
-        let HeldVote { view, slot, digest, signature } = unsigned.clone();
+        let HeldVote { view, slot, digest, signature, .. } = unsigned.clone();
         tell(&mut node, 60, 2, &Message::Accept { view, slot, digest, signature });
         assert!(appended(&mut node, 60).is_empty());
         let kept = appended(&mut node, 300);

@@ -10,16 +10,11 @@ pub struct Upgrade {
     pub in_force: Versions,
     /// The highest that all who say anything can run; at least those in force.
     pub common: Versions,
+    /// The highest that all but r of them can run: more than those that are in common only if a replica has an older
+    /// program, or says so and lies.
+    pub of_most: Versions,
     /// Of whom it is not known that they can run these, and why.
     pub doubtful: Vec<(ReplicaId, String)>,
-}
-
-impl Upgrade {
-    /// Whether there is anything to raise.
-    #[must_use]
-    pub fn is_due(&self) -> bool {
-        self.common != self.in_force
-    }
 }
 
 impl RollCall {
@@ -29,7 +24,7 @@ impl RollCall {
         let mut doubtful = self.missing();
         doubtful.retain(|(id, _)| self.vitals().all(|(other, _)| other != *id));
         let mut in_force = Vec::new();
-        let mut common: Option<Versions> = None;
+        let (mut rules, mut services) = (Vec::new(), Vec::new());
         for (id, vitals) in self.vitals() {
             match &vitals.runs {
                 None => {
@@ -41,17 +36,26 @@ impl RollCall {
                 }
                 Some(runs) => {
                     in_force.push(runs.versions);
-                    let newest = common.unwrap_or(runs.newest);
-                    common = Some(newest.common(runs.newest));
+                    rules.push(runs.newest.rules);
+                    services.push(runs.newest.service);
                 }
             }
         }
         doubtful.sort();
         in_force.sort_unstable_by(|a, b| b.cmp(a));
         let in_force = *in_force.get(self.faults.r())?;
-        let common = common?;
-        let common = if common.reach(in_force) { common } else { in_force };
-        Some(Upgrade { in_force, common, doubtful })
+        rules.sort_unstable();
+        services.sort_unstable();
+        let all_but = |few: usize| {
+            let newest = Versions { rules: *rules.get(few)?, service: *services.get(few)? };
+            Some(if newest.reach(in_force) { newest } else { in_force })
+        };
+        Some(Upgrade {
+            in_force,
+            common: all_but(0)?,
+            of_most: all_but(self.faults.r())?,
+            doubtful,
+        })
     }
 }
 
@@ -89,17 +93,34 @@ mod tests {
         let all = roll(0, &[Some((old, of(1, 3))), Some((old, of(1, 2))), Some((old, of(2, 4)))]);
         let upgrade = all.upgrade(&KV).unwrap();
         assert_eq!((upgrade.in_force, upgrade.common), (old, of(1, 2)));
-        assert!(upgrade.is_due() && upgrade.doubtful.is_empty());
+        assert!(upgrade.doubtful.is_empty());
         let done = roll(0, &[Some((new, new)), Some((new, new)), Some((new, of(1, 2)))]);
-        assert!(!done.upgrade(&KV).unwrap().is_due());
+        let done = done.upgrade(&KV).unwrap();
+        assert_eq!((done.in_force, done.common), (new, new));
         // One is behind: what is in force is what one that can be believed says.
         let behind =
             roll(1, &[Some((old, new)), Some((new, new)), Some((new, new)), Some((old, new))]);
-        assert!(!behind.upgrade(&KV).unwrap().is_due());
+        let behind = behind.upgrade(&KV).unwrap();
+        assert_eq!((behind.in_force, behind.common, behind.of_most), (new, new, new));
         let liar =
             roll(1, &[Some((old, new)), Some((of(9, 9), new)), Some((old, new)), Some((old, new))]);
         let upgrade = liar.upgrade(&KV).unwrap();
         assert_eq!((upgrade.in_force, upgrade.common), (old, new));
+    }
+
+    /// Whether it lies, or has an older program, nobody else can know.
+    #[test]
+    fn r_that_claim_older_programs_do_not_keep_the_others_from_what_they_can_run() {
+        let (old, new) = (of(0, 1), of(1, 2));
+        let claims = |newest| Some((old, newest));
+        let group = roll(1, &[claims(new), claims(new), claims(old), claims(new)]);
+        let upgrade = group.upgrade(&KV).unwrap();
+        assert_eq!((upgrade.common, upgrade.of_most), (old, new));
+        let two = roll(1, &[claims(new), claims(old), claims(old), claims(new)]);
+        assert_eq!(two.upgrade(&KV).unwrap().of_most, old);
+        // Where nobody lies it has an older program.
+        let crash = roll(0, &[claims(new), claims(old), claims(new)]);
+        assert_eq!(crash.upgrade(&KV).unwrap().of_most, old);
     }
 
     #[test]

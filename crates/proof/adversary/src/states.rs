@@ -156,13 +156,16 @@ impl Liar {
                 announcement.boot.number = announcement.boot.number.wrapping_add(far);
             }
             Message::Recall(recalled) => match self.random.below(3) {
-                0 => recalled.announcement.boot.number += far,
-                1 => recalled.announcement.boot.nonce = [7; 16],
+                0 => {
+                    recalled.announcement.iter_mut().for_each(|held| held.boot.number += far);
+                }
+                1 => recalled.announcement.iter_mut().for_each(|held| held.boot.nonce = [7; 16]),
                 // A vote that was never given.
                 _ => {
                     let (view, slot) = (View(far), Slot(far));
                     let (digest, signature) = (Digest(self.random.bytes32()), self.noise());
-                    recalled.vote = Some(HeldVote { view, slot, digest, signature });
+                    let configuration = 0;
+                    recalled.vote = Some(HeldVote { view, slot, digest, configuration, signature });
                 }
             },
             Message::TooOld { checkpoint } => checkpoint.0 += far,

@@ -65,7 +65,8 @@ impl<S: Service> Twin<S> {
                     | Output::Diverged { .. }
                     | Output::Notice(_)
                     | Output::Alarm(_)
-                    | Output::Halt(_) => {}
+                    | Output::Halt(_)
+                    | Output::TakenBack(_) => {}
                 }
             }
             let Some(input) = inputs.pop_front() else { return said };

@@ -190,6 +190,7 @@ fn replica_messages() -> Vec<Seed> {
         seed("fetch_piece", &Message::FetchPiece { slot, index: 3 }),
         seed("piece", &Message::Piece { slot, index: 3, piece }),
         seed("vitals", &Message::Vitals(Box::new(vitals()))),
+        seed("compare", &Message::Compare(announcement().boot)),
         seed("announce", &Message::Announce(announcement())),
         seed("recall", &Message::Recall(Box::new(recalled()))),
         seed("roll_call", &Message::RollCall { nonce: [9; 16] }),
@@ -225,12 +226,14 @@ fn announcement() -> Announcement {
 }
 
 fn recalled() -> Recalled {
-    Recalled { announcement: announcement(), vote: Some(held_vote()) }
+    let announcement = announcement();
+    Recalled { asked: announcement.boot, announcement: Some(announcement), vote: Some(held_vote()) }
 }
 
 fn held_vote() -> HeldVote {
     let (view, slot) = (View(2), Slot(40));
-    HeldVote { view, slot, digest: Digest([1; 32]), signature: Signature([2; 64]) }
+    let (digest, signature) = (Digest([1; 32]), Signature([2; 64]));
+    HeldVote { view, slot, digest, configuration: 1, signature }
 }
 
 fn presence() -> Presence {

@@ -227,6 +227,8 @@ pub enum Mark {
     GapRepaired,
     /// A replica found that its disk was taken back to an older state.
     OldDiskNoticed,
+    /// That was before it took part, and it goes on with the newer disk.
+    NewerDiskAgain,
     /// A state was stored that links to files of older ones.
     StateLinked,
     /// A state was written over the file of an old one.
@@ -333,10 +335,11 @@ pub enum Mark {
 
 impl Mark {
     /// All of them.
-    pub const ALL: [Mark; 54] = [
+    pub const ALL: [Mark; 55] = [
         Mark::TornTailCut,
         Mark::GapRepaired,
         Mark::OldDiskNoticed,
+        Mark::NewerDiskAgain,
         Mark::StateLinked,
         Mark::StateWrittenOver,
         Mark::OldStateCutDown,

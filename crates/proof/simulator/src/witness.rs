@@ -6,7 +6,7 @@ use crate::options::ServiceKind;
 use bytes::Bytes;
 use perdura_execution::{
     Entry, ExecutionContext, FailingMemory, Footprint, Progress, Release, RestoreError, Service,
-    Snapshot,
+    Snapshot, StateLimit,
 };
 use perdura_protocol::{Decode, Digest, Encode, PublicKey, SessionId, Slot, Time};
 use perdura_store::Store;
@@ -289,8 +289,8 @@ impl Service for Witnessed {
         self.version = version;
     }
 
-    fn set_state_limit(&mut self, bytes: u64) {
-        self.inner.service_mut().set_state_limit(bytes);
+    fn set_state_limit(&mut self, limit: StateLimit) {
+        self.inner.service_mut().set_state_limit(limit);
     }
 
     fn state_bytes(&self) -> u64 {

@@ -14,7 +14,7 @@ use crate::directory::{Directory, Place};
 use crate::limits;
 use crate::segment::{Segment, entry_bytes};
 use bytes::Bytes;
-use perdura_execution::{Entry, RestoreError, Snapshot};
+use perdura_execution::{Entry, RestoreError, Snapshot, StateLimit};
 use std::sync::{Arc, OnceLock};
 
 /// Keys that are looked ahead for at once: what they need fits a second-level cache.
@@ -64,6 +64,13 @@ impl SegmentMap {
     #[must_use]
     pub fn segments(&self) -> usize {
         self.segments.len()
+    }
+
+    /// The bytes that a change which grows the state may leave: none if there are too many segments already, and
+    /// [`StateLimit::bytes`] otherwise.
+    #[must_use]
+    pub fn room(&self, limit: StateLimit) -> u64 {
+        if self.segments() < limit.segments { limit.bytes } else { 0 }
     }
 
     /// The value of a key.

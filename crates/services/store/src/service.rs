@@ -7,7 +7,7 @@ use crate::prefetch::CAN_PREFETCH;
 use crate::reply::StoreReply;
 use bytes::Bytes;
 use perdura_execution::{
-    ExecutionContext, FailingMemory, Footprint, RestoreError, Service, Snapshot,
+    ExecutionContext, FailingMemory, Footprint, RestoreError, Service, Snapshot, StateLimit,
 };
 use perdura_protocol::{Encode, seeded};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ const LARGE_BYTES: u64 = 8 * 1024 * 1024;
 #[derive(Debug)]
 pub struct Store {
     map: SegmentMap,
-    limit_bytes: u64,
+    limit: StateLimit,
 }
 
 impl Store {
@@ -28,7 +28,7 @@ impl Store {
     /// `state_limit_bytes` is refused, the same way on every replica. Deletes never are.
     #[must_use]
     pub fn new(state_limit_bytes: u64) -> Store {
-        Store { map: SegmentMap::new(), limit_bytes: state_limit_bytes }
+        Store { map: SegmentMap::new(), limit: StateLimit::of_bytes(state_limit_bytes) }
     }
 
     /// What the entries count for, bytes.
@@ -50,15 +50,21 @@ impl Store {
     }
 
     fn full(&self) -> String {
-        format!(
-            "the store is full: it would exceed its limit of {} bytes (state_limit_mib of the cluster); delete something first",
-            self.limit_bytes
-        )
+        let StateLimit { bytes, segments } = self.limit;
+        if self.map.segments() < segments {
+            format!(
+                "the store is full: it would exceed its limit of {bytes} bytes (state_limit_mib of the cluster); delete something first"
+            )
+        } else {
+            format!(
+                "the store is full: it may grow only while it has fewer than {segments} segments; delete something first"
+            )
+        }
     }
 
     fn transact(&mut self, transaction: &Transaction) -> Result<Bytes, String> {
         let plan = Plan::of(&self.map, transaction)?;
-        if plan.exceeds(&self.map, self.limit_bytes) {
+        if plan.exceeds(&self.map, self.map.room(self.limit)) {
             return Err(self.full());
         }
         for (key, value) in &plan.changes {
@@ -124,10 +130,12 @@ impl Service for Store {
     fn execute(&mut self, _: &ExecutionContext, command: &[u8]) -> Result<Bytes, String> {
         match Request::decode(command).map_err(|error| error.to_string())? {
             Request::Get { key } => Ok(found(self.map.get(key))),
-            Request::Put { key, value } => match self.map.put(key, value, self.limit_bytes) {
-                Ok(()) => Ok(Bytes::from_static(&[StoreReply::PUT])),
-                Err(Full) => Err(self.full()),
-            },
+            Request::Put { key, value } => {
+                match self.map.put(key, value, self.map.room(self.limit)) {
+                    Ok(()) => Ok(Bytes::from_static(&[StoreReply::PUT])),
+                    Err(Full) => Err(self.full()),
+                }
+            }
             Request::Delete { key } => Ok(deleted(self.map.remove(key))),
             Request::Transaction(transaction) => self.transact(&transaction),
         }
@@ -149,8 +157,8 @@ impl Service for Store {
         self.map.bytes()
     }
 
-    fn set_state_limit(&mut self, bytes: u64) {
-        self.limit_bytes = bytes;
+    fn set_state_limit(&mut self, limit: StateLimit) {
+        self.limit = limit;
     }
 
     fn snapshot(&self) -> Arc<dyn Snapshot> {
@@ -159,7 +167,7 @@ impl Service for Store {
 
     fn restore(&mut self, segments: Vec<Bytes>) -> Result<(), RestoreError> {
         let map = SegmentMap::restore(segments)?;
-        if map.bytes() > self.limit_bytes {
+        if map.bytes() > self.limit.bytes {
             return Err(RestoreError::Contradiction("the store exceeds its limit"));
         }
         self.map = map;

@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use bytes::Bytes;
-use perdura_execution::Service;
+use perdura_execution::{Service, StateLimit};
 use perdura_protocol::Encode;
 use perdura_store::{
     CommandError, Operation, OperationResult, Store, StoreCommand, StoreReply, Transaction,
@@ -263,7 +263,7 @@ fn a_limit_that_was_raised_holds_for_what_is_restored_too() {
     put(&mut store, "a", vec![1; 935]);
     let more = StoreCommand::Put { key: bytes("b"), value: Bytes::new() };
     assert!(execute(&mut store, &more).is_err());
-    store.set_state_limit(1065);
+    store.set_state_limit(StateLimit::of_bytes(1065));
     assert_eq!(execute(&mut store, &more), Ok(StoreReply::Put));
     let refusal = execute(&mut store, &StoreCommand::Put { key: bytes("c"), value: Bytes::new() });
     assert!(refusal.unwrap_err().contains("1065 bytes"));
@@ -271,9 +271,46 @@ fn a_limit_that_was_raised_holds_for_what_is_restored_too() {
     let segments = || (0..snapshot.segments()).map(|index| snapshot.segment(index)).collect();
     assert!(Store::new(1000).restore(segments()).is_err());
     let mut copy = Store::new(1000);
-    copy.set_state_limit(1065);
+    copy.set_state_limit(StateLimit::of_bytes(1065));
     assert_eq!(copy.restore(segments()), Ok(()));
     assert_eq!(copy.bytes(), 1065);
+}
+
+#[test]
+fn a_state_with_as_many_segments_as_it_may_have_does_not_grow() {
+    let mut store = Store::new(u64::MAX);
+    store.set_state_limit(StateLimit { bytes: u64::MAX, segments: 4 });
+    let value = || bytes(vec![7; 20_000]);
+    let put = |store: &mut Store, key: u32, value: Bytes| {
+        execute(store, &StoreCommand::Put { key: bytes(key.to_be_bytes().to_vec()), value })
+    };
+    let full = (0..100).find_map(|key| put(&mut store, key, value()).err()).expect("it is full");
+    assert_eq!(
+        full,
+        "the store is full: it may grow only while it has fewer than 4 segments; delete something first"
+    );
+    assert_eq!(store.segments(), 4);
+    let refusal = transact(&mut store, vec![write("x", "", false)]).unwrap_err();
+    assert_eq!(refusal, full);
+    assert!(put(&mut store, 1, bytes(vec![7; 20_001])).is_err(), "longer");
+    assert!(put(&mut store, 1, value()).is_ok(), "as long");
+    assert!(put(&mut store, 1, Bytes::new()).is_ok(), "shorter");
+    // One command may go beyond, by what it writes; the next ones do not.
+    let key = |key: u32| bytes(key.to_be_bytes().to_vec());
+    (2..8).for_each(|number| {
+        execute(&mut store, &StoreCommand::Delete { key: key(number) }).unwrap();
+    });
+    assert!(store.segments() < 4);
+    let many = (0..100u32).map(|number| Operation::Write {
+        key: bytes(number.to_le_bytes().to_vec()),
+        value: value(),
+        only_if_present: false,
+    });
+    assert!(transact(&mut store, many.collect()).unwrap().committed);
+    let beyond = store.segments();
+    assert!(beyond > 20, "{beyond}");
+    assert_eq!(put(&mut store, 77, value()).unwrap_err(), full);
+    assert_eq!(store.segments(), beyond);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::space::{Space, cost, end_of, lease_cost, put};
 use crate::tuple::Template;
 use crate::waiting::{self, Head, Waiter};
 use bytes::Bytes;
-use perdura_execution::Release;
+use perdura_execution::{Release, StateLimit};
 use perdura_protocol::{Decode, Encode, PublicKey, SessionId, Time, seeded};
 use perdura_store::SegmentMap;
 
@@ -18,7 +18,7 @@ use perdura_store::SegmentMap;
 #[derive(Debug)]
 pub(crate) struct Spaces {
     pub map: SegmentMap,
-    pub limit_bytes: u64,
+    pub limit: StateLimit,
 }
 
 /// Who asks, and when.
@@ -64,13 +64,17 @@ fn being_deleted(name: &str) -> String {
     format!("the space {name:?} is being deleted; delete it again until nothing is left")
 }
 
-fn check_room(held: u64, limit: u64, added: u64, removed: u64) -> Result<(), String> {
-    if added > removed && held - removed + added > limit {
-        return Err(format!(
-            "the tuple spaces are full: they would exceed their limit of {limit} bytes (state_limit_mib of the cluster); take something first"
-        ));
+fn full(map: &SegmentMap, limit: StateLimit) -> String {
+    let StateLimit { bytes, segments } = limit;
+    if map.segments() < segments {
+        format!(
+            "the tuple spaces are full: they would exceed their limit of {bytes} bytes (state_limit_mib of the cluster); take something first"
+        )
+    } else {
+        format!(
+            "the tuple spaces are full: they may grow only while they have fewer than {segments} segments; take something first"
+        )
     }
-    Ok(())
 }
 
 impl Spaces {
@@ -80,7 +84,10 @@ impl Spaces {
     }
 
     fn check_room(&self, added: u64, removed: u64) -> Result<(), String> {
-        check_room(self.map.bytes(), self.limit_bytes, added, removed)
+        if added > removed && self.map.bytes() - removed + added > self.map.room(self.limit) {
+            return Err(full(&self.map, self.limit));
+        }
+        Ok(())
     }
 
     /// Names above `after`, ascending.
@@ -276,8 +283,11 @@ impl Spaces {
         let deadline = now.0.saturating_add(wait_ms);
         let head = Head { session, number, purpose, deadline };
         let waiter = Waiter { head, template: template.clone() };
-        let (held, limit) = (self.map.bytes(), self.limit_bytes);
-        waiting::wait(&mut self.map, space, &waiter, |added| check_room(held, limit, added, 0))?;
+        let limit = self.limit;
+        let most = self.map.room(limit);
+        waiting::wait(&mut self.map, space, &waiter, |map, added| {
+            if map.bytes() + added > most { Err(full(map, limit)) } else { Ok(()) }
+        })?;
         Ok(None)
     }
 

@@ -8,6 +8,7 @@ use crate::waiting;
 use bytes::Bytes;
 use perdura_execution::{
     ExecutionContext, FailingMemory, Footprint, Progress, Release, RestoreError, Service, Snapshot,
+    StateLimit,
 };
 use perdura_protocol::{Encode, PublicKey, SessionId, Time};
 use perdura_store::SegmentMap;
@@ -26,7 +27,8 @@ impl TupleSpaces {
     /// Taking and deleting never is.
     #[must_use]
     pub fn new(state_limit_bytes: u64) -> TupleSpaces {
-        TupleSpaces { spaces: Spaces { map: SegmentMap::new(), limit_bytes: state_limit_bytes } }
+        let limit = StateLimit::of_bytes(state_limit_bytes);
+        TupleSpaces { spaces: Spaces { map: SegmentMap::new(), limit } }
     }
 
     /// What everything counts for, bytes.
@@ -146,8 +148,8 @@ impl Service for TupleSpaces {
         self.spaces.map.bytes()
     }
 
-    fn set_state_limit(&mut self, bytes: u64) {
-        self.spaces.limit_bytes = bytes;
+    fn set_state_limit(&mut self, limit: StateLimit) {
+        self.spaces.limit = limit;
     }
 
     fn snapshot(&self) -> Arc<dyn Snapshot> {
@@ -156,7 +158,7 @@ impl Service for TupleSpaces {
 
     fn restore(&mut self, segments: Vec<Bytes>) -> Result<(), RestoreError> {
         let map = SegmentMap::restore(segments)?;
-        if map.bytes() > self.spaces.limit_bytes {
+        if map.bytes() > self.spaces.limit.bytes {
             return Err(RestoreError::Contradiction("the spaces exceed their limit"));
         }
         crate::restore::check(&map)?;

@@ -100,7 +100,7 @@ pub(crate) fn wait(
     map: &mut SegmentMap,
     space: &mut Space,
     waiter: &Waiter,
-    check_room: impl FnOnce(u64) -> Result<(), String>,
+    check_room: impl FnOnce(&SegmentMap, u64) -> Result<(), String>,
 ) -> Result<(), String> {
     if space.counters.waiters >= limits::WAITERS_PER_SPACE {
         return Err(format!(
@@ -122,6 +122,7 @@ pub(crate) fn wait(
     let value = waiter.to_bytes();
     let deadline = deadline_key(head.deadline, &locator);
     check_room(
+        map,
         cost(waiter_key(&locator).len(), value.len())
             + cost(deadline.len(), 0)
             + cost(own.len(), locator.len()),

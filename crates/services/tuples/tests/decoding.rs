@@ -3,7 +3,7 @@
 
 use crate::support::*;
 use bytes::Bytes;
-use perdura_execution::Service;
+use perdura_execution::{Service, StateLimit};
 use perdura_protocol::{Decode, Encode};
 use perdura_tuples::{Operation, TupleCommand, TupleReply, TupleSpaces};
 
@@ -141,6 +141,6 @@ fn damaged_segments_are_refused() {
     }
     assert!(TupleSpaces::new(1000).restore(whole.clone()).is_err(), "more than the limit");
     let mut raised = TupleSpaces::new(1000);
-    raised.set_state_limit(LIMIT);
+    raised.set_state_limit(StateLimit::of_bytes(LIMIT));
     assert_eq!(raised.restore(whole), Ok(()));
 }

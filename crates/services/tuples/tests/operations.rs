@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use bytes::Bytes;
-use perdura_execution::Service;
+use perdura_execution::{Service, StateLimit};
 use perdura_protocol::{Encode, Time};
 use perdura_tuples::{
     Access, Entry, Field, Operation, Pattern, SpaceOptions, Template, Tuple, TupleCommand,
@@ -257,6 +257,24 @@ fn a_large_space_is_deleted_bit_by_bit() {
     assert!(desk.run(Operation::Delete).is_err());
     desk.run(Operation::Create(width(1))).unwrap();
     assert_eq!(desk.spaces.bytes(), before);
+}
+
+#[test]
+fn spaces_with_as_many_segments_as_they_may_have_do_not_grow() {
+    let mut desk = Desk::new(SpaceOptions::default());
+    desk.spaces.set_state_limit(StateLimit { bytes: u64::MAX, segments: 4 });
+    let large = || {
+        Entry::new(Tuple::new(&["job".into(), Field::from("x".repeat(20_000).as_str())]).unwrap())
+    };
+    let full = (0..100).find_map(|_| desk.run(Operation::Out(large())).err()).expect("it is full");
+    let most = "the tuple spaces are full: they may grow only while they have fewer than 4 segments; take something first";
+    assert_eq!((full.as_str(), desk.spaces.segments()), (most, 4));
+    assert!(desk.run(Operation::OutAll(vec![entry("job", 0); 2])).is_err());
+    assert!(desk.run(Operation::In { template: named("no"), wait_ms: 1000 }).is_err(), "a waiter");
+    while desk.spaces.segments() == 4 {
+        desk.run(Operation::Inp(named("job"))).unwrap();
+    }
+    desk.run(Operation::Out(large())).unwrap();
 }
 
 #[test]

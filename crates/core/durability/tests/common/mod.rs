@@ -177,7 +177,7 @@ pub fn boot(replica: u8, number: u64) -> Record {
 pub fn heard(replica: u8, slot: u64) -> Record {
     let digest = Digest::of(&slot.to_le_bytes());
     let signature = Signature([slot as u8; 64]);
-    let vote = HeldVote { view: View(0), slot: Slot(slot), digest, signature };
+    let vote = HeldVote { view: View(0), slot: Slot(slot), digest, configuration: 0, signature };
     Record::Heard { replica: ReplicaId(replica), key: PublicKey([replica; 32]), vote }
 }
 

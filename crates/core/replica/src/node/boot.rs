@@ -1,7 +1,7 @@
 //! From what is on disk to a node that takes part: checkpoint, then the decided part of the log,
 //! then the promises (DESIGN.md section 6, steps 1 and 5).
 
-use super::boots::Boots;
+use super::boots::{Boots, OwnBoots};
 use super::checkpoints::{Boundary, Checkpointing, DIGESTING, Stored, is_turn_of, least};
 use super::company::Company;
 use super::differences::Differences;
@@ -42,6 +42,8 @@ pub struct Found {
     pub records: Vec<Record>,
     /// In which boot it is; none if it is no directory of a replica, and nothing is compared.
     pub boot: Option<BootId>,
+    /// The boots before it, the newest first: all, or the last few.
+    pub former_boots: Vec<BootId>,
     /// Votes need a certified prefix up to here (a new incarnation, or lost state); 0 otherwise.
     pub vote_after: Slot,
     /// No state below this is enough: that of a new incarnation's configuration, or a lost one.
@@ -252,7 +254,10 @@ impl<S: Service> Node<S> {
         agreement.set_due(machine.due());
         let latest = newest.id.max(agreement.configurations().latest().id);
         let context = Context { cluster: parameters.cluster, configuration: latest };
-        let own = found.boot.map(|boot| Self::announce(&key, context, boot));
+        let own = found.boot.map(|boot| OwnBoots {
+            announcement: Self::announce(&key, context, boot),
+            before: found.former_boots,
+        });
         if own.is_some() {
             agreement.compare_first();
         }
@@ -431,8 +436,16 @@ pub fn recover<D: Disk>(opened: Opened<D>) -> Result<Recovered<D>, Box<Unusable<
     let incarnation_from = superblock.identity.must_recover.map_or(Slot(0), Slot::previous);
     // What the log lost comes back batch by batch, above whatever state there is.
     let state_from = incarnation_from.max(lost.unwrap_or_default());
-    let boot = Some(boot);
-    let found = Found { checkpoint, proven, records, boot, vote_after, state_from, lost };
+    let found = Found {
+        checkpoint,
+        proven,
+        records,
+        boot: Some(boot),
+        former_boots: superblock.boots,
+        vote_after,
+        state_from,
+        lost,
+    };
     Ok(Recovered { found, log, checkpoints, warnings })
 }
 

@@ -1,13 +1,16 @@
 //! Boots: whether the data directory that a replica started on is the newest one that it ever had (DESIGN.md section 12).
 //!
-//! Each start has a number and a random part, durable before the first word. A replica announces its boot, signed, on each link.
-//! The others keep the newest announcement of each and the newest Accept that they heard of it, both on disk, and give them
-//! back. It says nothing that restricts later votes before n - u members, itself included, have compared. It stays out on its *own* signature only:
-//! over a higher boot, over another boot of the same number, or over a vote that its log lacks. So a liar sends nobody away, and a directory
-//! that was taken back to an earlier state shows, unless nobody who answers has heard of what it lacks. (With r = 0 votes are not signed, and go
+//! Each start has a number and a random part, durable before the first word. A replica first asks the others what they hold of it
+//! (`Compare`): the newest boot that it announced, and the newest Accept that they heard of it. When n - u members, itself included,
+//! have compared, it announces its boot, signed; they keep that on disk, and so the votes that they hear. When n - u have
+//! it there, it may say what restricts later votes: of any two such sets r + 1 members are in both, so one that does not
+//! lie tells a directory that was taken back of the boots after it. It stays out on its *own* signature only: over a boot that is not
+//! one of its directory's, or over a vote that its log lacks. So a liar sends nobody away. What stays out has announced nothing, and the
+//! newer directory, if it is still there, goes on. A vote is known to whoever heard it, which may be one that does not answer: that a
+//! directory was taken back within one boot shows as far as that goes. (With r = 0 votes are not signed, and go
 //! to the leader only: there its word is believed, and whoever voted for others' proposals is found out.)
 
-use super::{Node, Now, Peer};
+use super::{Node, Now, Output, Peer};
 use perdura_execution::Service;
 use perdura_protocol::boots::{Announcement, HeldVote, Recalled};
 use perdura_protocol::message::Message;
@@ -17,8 +20,16 @@ use perdura_protocol::{
 };
 use std::collections::{BTreeSet, VecDeque};
 
-/// Those who have not answered are told again after this time.
+/// Those who have not answered are asked, or told, again after this time.
 const AGAIN_MS: u64 = 500;
+
+/// So many new boots of one replica are written at once, and one more each time this has passed: it is a signature to verify and a record
+/// in the log, of which a liar could have any number.
+const ANNOUNCED_AT_ONCE: u64 = 16;
+const ANNOUNCED_EACH_MS: u64 = 10_000;
+
+/// After this time without enough answers somebody should know.
+const NOTICED_MS: u64 = 5_000;
 
 /// What is held of another member.
 #[derive(Clone, Default)]
@@ -28,6 +39,8 @@ struct Held {
     vote: Option<HeldVote>,
     // The vote is in no record yet.
     unwritten: bool,
+    // When all that it announced would have come, had it come at the pace that is allowed.
+    paid_ms: u64,
 }
 
 impl Held {
@@ -51,24 +64,61 @@ impl Held {
             self.unwritten = true;
         }
     }
+
+    /// Whether one more announcement is within its share.
+    fn pays(&mut self, now_ms: u64) -> bool {
+        let paid_ms = self.paid_ms.max(now_ms);
+        let within = paid_ms < now_ms + ANNOUNCED_AT_ONCE * ANNOUNCED_EACH_MS;
+        if within {
+            self.paid_ms = paid_ms + ANNOUNCED_EACH_MS;
+        }
+        within
+    }
+}
+
+/// The boots of a data directory.
+pub(super) struct OwnBoots {
+    /// That in which it is, signed.
+    pub announcement: Announcement,
+    /// Those before it, the newest first; all that there were, or the last few.
+    pub before: Vec<BootId>,
+}
+
+impl OwnBoots {
+    fn id(&self) -> BootId {
+        self.announcement.boot
+    }
+
+    /// Whether this was never a boot of the directory.
+    fn lacks(&self, boot: BootId) -> bool {
+        let mut own = std::iter::once(self.id()).chain(self.before.iter().copied());
+        let oldest = self.before.last().map_or(self.id().number, |boot| boot.number);
+        boot.number >= oldest && own.all(|own| own != boot)
+    }
 }
 
 /// What a replica knows of boots.
 pub(super) struct Boots {
     // None: it has no directory that could be an old one.
-    own: Option<Announcement>,
+    own: Option<OwnBoots>,
     held: Vec<Held>,
     // Nobody signs votes, and nobody lies (r = 0).
     unsigned: bool,
     compared: BTreeSet<ReplicaId>,
-    told_ms: Option<u64>,
-    // Who is to be answered once everything up to a mark is durable.
-    answers: VecDeque<(u64, ReplicaId)>,
+    // Who has the announcement on disk.
+    kept: BTreeSet<ReplicaId>,
+    // How many answers of each are still to come over its link.
+    asked: Vec<u32>,
+    begun_ms: Option<u64>,
+    asked_ms: u64,
+    noticed: bool,
+    // Who is to be answered, each once, when everything up to a mark is durable: with the boot in which it asked.
+    answers: VecDeque<(u64, ReplicaId, BootId)>,
 }
 
 impl Boots {
     /// With what the log says of others.
-    pub fn new(faults: Faults, own: Option<Announcement>, records: &[Record]) -> Boots {
+    pub fn new(faults: Faults, own: Option<OwnBoots>, records: &[Record]) -> Boots {
         let mut held = vec![Held::default(); faults.n()];
         for record in records {
             match record {
@@ -88,16 +138,41 @@ impl Boots {
             }
         }
         held.iter_mut().for_each(|of| of.unwritten = false);
-        let (unsigned, answers) = (faults.r() == 0, VecDeque::new());
-        Boots { own, held, unsigned, compared: BTreeSet::new(), told_ms: None, answers }
+        Boots {
+            own,
+            held,
+            unsigned: faults.r() == 0,
+            compared: BTreeSet::new(),
+            kept: BTreeSet::new(),
+            asked: vec![0; faults.n()],
+            begun_ms: None,
+            asked_ms: 0,
+            noticed: false,
+            answers: VecDeque::new(),
+        }
+    }
+
+    /// Whether enough hold nothing that its directory lacks.
+    fn has_compared(&self, quorum: usize) -> bool {
+        1 + self.compared.len() >= quorum
     }
 
     /// Whether something that restricts votes may be said.
     fn is_done(&self, quorum: usize) -> bool {
-        self.own.is_none() || 1 + self.compared.len() >= quorum
+        self.own.is_none() || (self.has_compared(quorum) && 1 + self.kept.len() >= quorum)
     }
 
-    /// An Accept of this member came; the newest is kept.
+    /// Of whom it waits for an answer before it takes part; nobody if it does not wait.
+    fn awaited(&self, me: ReplicaId, quorum: usize) -> Vec<ReplicaId> {
+        if self.is_done(quorum) {
+            return Vec::new();
+        }
+        let answered = if self.has_compared(quorum) { &self.kept } else { &self.compared };
+        let all = (0..self.held.len() as u8).map(ReplicaId);
+        all.filter(|id| *id != me && !answered.contains(id)).collect()
+    }
+
+    /// An Accept of this member came, within what may still be decided; the newest is kept.
     pub fn note_vote(&mut self, from: ReplicaId, vote: HeldVote) {
         let Some(held) = self.held.get_mut(from.index()) else { return };
         if self.unsigned || vote.signature != Signature::NONE {
@@ -106,12 +181,12 @@ impl Boots {
     }
 
     /// Whether votes were heard that are in no record yet.
-    pub fn has_unwritten(&self) -> bool {
+    fn has_unwritten(&self) -> bool {
         self.held.iter().any(|held| held.unwritten && held.announcement.is_some())
     }
 
     /// The newest votes that are in no record yet. From here on they are.
-    pub fn heard(&mut self) -> impl Iterator<Item = Record> {
+    fn heard(&mut self) -> impl Iterator<Item = Record> {
         (0..).map(ReplicaId).zip(&mut self.held).filter_map(|(replica, held)| {
             let (key, vote) = (held.announcement.as_ref()?.0, held.vote.clone()?);
             let unwritten = std::mem::take(&mut held.unwritten);
@@ -135,26 +210,55 @@ impl<S: Service> Node<S> {
         self.parameters.faults.responsive()
     }
 
-    /// Tells a member which boot this is.
-    pub(super) fn tell_boot(&mut self, to: ReplicaId) {
-        if let Some(own) = self.boots.own.clone() {
-            self.send(&[Peer::Replica(to)], &Message::Announce(own));
+    /// Who has to answer before this replica takes part, itself not counted.
+    pub(super) fn awaits_of_boot(&self) -> Vec<ReplicaId> {
+        self.boots.awaited(self.me, self.boot_quorum())
+    }
+
+    /// A link: nothing comes any more of what was asked over the one before.
+    pub(super) fn on_boots_link(&mut self, id: ReplicaId) {
+        if let Some(asked) = self.boots.asked.get_mut(id.index()) {
+            *asked = 0;
+        }
+        self.ask_or_tell(id);
+    }
+
+    /// Asks a member what it holds, or tells it what it is to keep.
+    fn ask_or_tell(&mut self, id: ReplicaId) {
+        let compared = self.boots.has_compared(self.boot_quorum());
+        let Some(own) = &self.boots.own else { return };
+        let message = if compared {
+            Message::Announce(own.announcement.clone())
+        } else {
+            Message::Compare(own.id())
+        };
+        if let Some(asked) = self.boots.asked.get_mut(id.index()) {
+            *asked = asked.saturating_add(1);
+            self.send(&[Peer::Replica(id)], &message);
         }
     }
 
     pub(super) fn tick_boots(&mut self, now: Now) {
-        let quorum = self.boot_quorum();
         // Each link began with it.
-        let told_ms = *self.boots.told_ms.get_or_insert(now.monotonic_ms);
-        if self.boots.is_done(quorum) || now.monotonic_ms < told_ms + AGAIN_MS {
+        let begun_ms = *self.boots.begun_ms.get_or_insert(now.monotonic_ms);
+        if now.monotonic_ms < self.boots.asked_ms.max(begun_ms) + AGAIN_MS {
             return;
         }
-        self.boots.told_ms = Some(now.monotonic_ms);
-        let (me, n) = (self.me, self.parameters.faults.n() as u8);
-        for id in (0..n).map(ReplicaId).filter(|id| *id != me) {
-            if !self.boots.compared.contains(&id) {
-                self.tell_boot(id);
-            }
+        let awaited = self.awaits_of_boot();
+        if awaited.is_empty() {
+            return;
+        }
+        self.boots.asked_ms = now.monotonic_ms;
+        awaited.iter().for_each(|id| self.ask_or_tell(*id));
+        if now.monotonic_ms >= begun_ms + NOTICED_MS
+            && !std::mem::replace(&mut self.boots.noticed, true)
+        {
+            let ids: Vec<String> = awaited.iter().map(ToString::to_string).collect();
+            self.outputs.push_back(Output::Notice(format!(
+                "it takes part once {} members with itself have compared what they heard of it with its data directory; nothing came of replicas {} yet",
+                self.boot_quorum(),
+                ids.join(", ")
+            )));
         }
     }
 
@@ -166,31 +270,40 @@ impl<S: Service> Node<S> {
         self.scheme.verify(key, &statement, announcement.signature)
     }
 
-    /// A member says which boot it is. It is answered when that is on disk here.
+    fn member_key(&self, id: ReplicaId) -> Option<PublicKey> {
+        self.linked(self.agreement.configurations().latest()).key(id)
+    }
+
+    /// A member asks what is held of it.
+    pub(super) fn on_compare(&mut self, from: ReplicaId, boot: BootId) {
+        self.answer_boot(from, boot);
+    }
+
+    /// A member says in which boot it takes part. It is answered when that is on disk here.
     pub(super) fn on_announce(&mut self, now: Now, from: ReplicaId, announcement: Announcement) {
-        let members = self.linked(self.agreement.configurations().latest());
-        let Some(key) = members.key(from) else { return };
+        let Some(key) = self.member_key(from) else { return };
+        let boot = announcement.boot;
         let held = self.boots.held.get(from.index()).and_then(|held| held.announcement.as_ref());
         let known = held.filter(|(of, _)| *of == key).map(|(_, known)| known.boot);
-        if known == Some(announcement.boot) {
-            // Unless that is on its way to the disk.
-            if self.boots.answers.iter().all(|(_, waits)| *waits != from) {
-                self.answer_boot(from);
-            }
+        if self.boots.answers.iter().any(|(_, waits, _)| *waits == from) {
+            return; // It is on its way to the disk, or says too much.
+        }
+        if known.is_some_and(|known| known == boot || known.number >= boot.number) {
+            self.answer_boot(from, boot);
             return;
+        }
+        if !self.boots.held[from.index()].pays(now.monotonic_ms) {
+            return; // It says so again.
         }
         self.counters.statements_verified += 1;
         if !self.is_announced_by(key, &announcement) {
             self.misbehaved(Peer::Replica(from), "announces a boot that it did not sign".into());
             return;
         }
-        let older = known.is_some_and(|known| known.number >= announcement.boot.number);
-        if !older {
-            self.boots.held[from.index()].take(key, announcement.clone());
-            self.note(now, Record::Boot { replica: from, key, announcement });
-        }
+        self.boots.held[from.index()].take(key, announcement.clone());
+        self.note(now, Record::Boot { replica: from, key, announcement });
         let mark = self.log_all();
-        self.boots.answers.push_back((mark, from));
+        self.boots.answers.push_back((mark, from, boot));
         self.answer_boots();
     }
 
@@ -210,37 +323,41 @@ impl<S: Service> Node<S> {
 
     /// Answers those whose announcement is durable.
     pub(super) fn answer_boots(&mut self) {
-        while let Some((_, to)) = self.boots.answers.pop_front_if(|(mark, _)| *mark <= self.durable)
+        while let Some((_, to, boot)) =
+            self.boots.answers.pop_front_if(|(mark, _, _)| *mark <= self.durable)
         {
-            self.answer_boot(to);
+            self.answer_boot(to, boot);
         }
     }
 
-    fn answer_boot(&mut self, to: ReplicaId) {
-        let held = &self.boots.held[to.index()];
-        let Some((_, announcement)) = held.announcement.clone() else { return };
-        let vote = held.vote.clone();
-        let recalled = Box::new(Recalled { announcement, vote });
+    fn answer_boot(&mut self, to: ReplicaId, asked: BootId) {
+        let (key, held) = (self.member_key(to), self.boots.held.get(to.index()));
+        let held = held.filter(|held| held.announcement.as_ref().map(|(of, _)| *of) == key);
+        let announcement = held.and_then(|held| held.announcement.clone()).map(|(_, held)| held);
+        let vote = held.and_then(|held| held.vote.clone());
+        let recalled = Box::new(Recalled { asked, announcement, vote });
         self.send(&[Peer::Replica(to)], &Message::Recall(recalled));
     }
 
     /// What a member holds of this replica.
-    pub(super) fn on_recall(&mut self, from: ReplicaId, recalled: Recalled) {
-        let Recalled { announcement, vote } = recalled;
-        let Some(own) = self.boots.own.as_ref().map(|own| own.boot) else { return };
-        let boot = announcement.boot;
-        if boot != own {
-            let newer = boot.number >= own.number;
-            if newer && self.is_announced_by(self.key.public(), &announcement) {
-                self.is_old(&format!(
-                    "it was boot {} here once, and this is boot {}",
-                    boot.number, own.number
-                ));
-            }
+    pub(super) fn on_recall(&mut self, now: Now, from: ReplicaId, recalled: Recalled) {
+        let Recalled { asked, announcement, vote } = recalled;
+        let Some(own) = self.boots.own.as_ref().filter(|own| own.id() == asked) else { return };
+        // What nobody asked for may come without end.
+        match self.boots.asked.get_mut(from.index()) {
+            None | Some(0) => return,
+            Some(open) => *open -= 1,
+        }
+        let boot = announcement.as_ref().map(|announcement| announcement.boot);
+        if let Some(announcement) = announcement.filter(|held| own.lacks(held.boot))
+            && self.is_announced_by(self.key.public(), &announcement)
+        {
+            let (was, is) = (announcement.boot.number, asked.number);
+            self.is_old(&format!("it took part in another boot {was} once, and this is boot {is}"));
             return;
         }
-        if let Some(HeldVote { view, slot, digest, signature }) = vote {
-            let context = self.agreement.configurations().context_at(slot);
+        if let Some(HeldVote { view, slot, digest, configuration, signature }) = vote {
+            let context = Context { cluster: self.parameters.cluster, configuration };
             let statement = context.statement(Kind::Accept, view, slot, digest);
             let own = |key| self.scheme.verify(key, &statement, signature);
             if self.agreement.has_forgotten(view, slot, digest)
@@ -252,18 +369,31 @@ impl<S: Service> Node<S> {
                 return;
             }
         }
+        let quorum = self.boot_quorum();
+        let before = (self.boots.has_compared(quorum), self.boots.is_done(quorum));
         self.boots.compared.insert(from);
-        if self.boots.is_done(self.boot_quorum()) {
-            self.agreement.compared();
+        if boot == Some(asked) {
+            self.boots.kept.insert(from);
+        }
+        if self.boots.has_compared(quorum) && !before.0 {
+            self.boots.asked_ms = now.monotonic_ms;
+            let (me, n) = (self.me, self.parameters.faults.n() as u8);
+            for id in (0..n).map(ReplicaId).filter(|id| *id != me) {
+                self.ask_or_tell(id);
+            }
+        }
+        if self.boots.is_done(quorum) && !before.1 {
+            self.agreement.compared(now);
         }
     }
 
     fn is_old(&mut self, what: &str) {
-        self.halt(format!(
+        self.halted = true;
+        self.outputs.push_back(Output::TakenBack(format!(
             "the data directory of this replica is older than what it said: {what} (replica {} has its signature). It was restored from a \
              copy, or two processes had copies of it. It must not vote again: if the newer directory is still there, start on that; \
              else replace the replica with `perdura replica reinit`",
             self.me
-        ));
+        )));
     }
 }

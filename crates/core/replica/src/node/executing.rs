@@ -247,7 +247,7 @@ impl<S: Service> Node<S> {
         match peer {
             Peer::Replica(id) => {
                 self.agreement.on_link(now, id, true);
-                self.tell_boot(id);
+                self.on_boots_link(id);
                 self.repeat_checkpoint_votes(id);
                 self.ask_for_state_again(id);
                 self.on_seeders_link(now, id, true);

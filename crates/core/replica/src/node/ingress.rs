@@ -151,11 +151,16 @@ impl<S: Service> Node<S> {
                     self.company.on_status(now, from);
                     self.agreement.on_message(now, from, message);
                 }
+                Message::Compare(boot) => self.on_compare(from, boot),
                 Message::Announce(announcement) => self.on_announce(now, from, announcement),
-                Message::Recall(recalled) => self.on_recall(from, *recalled),
+                Message::Recall(recalled) => self.on_recall(now, from, *recalled),
                 Message::Accept { view, slot, digest, signature } => {
-                    let vote = HeldVote { view, slot, digest, signature };
-                    self.boots.note_vote(from, vote);
+                    if self.agreement.is_open(view, slot) {
+                        let context = self.agreement.configurations().context_at(slot);
+                        let configuration = context.configuration;
+                        let vote = HeldVote { view, slot, digest, configuration, signature };
+                        self.boots.note_vote(from, vote);
+                    }
                     self.agreement.on_message(now, from, message);
                 }
                 Message::Vitals(vitals) => self.company.on_vitals(now, from, *vitals),

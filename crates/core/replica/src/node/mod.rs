@@ -239,6 +239,8 @@ pub enum Output {
     Alarm(String),
     /// Stop the process: going on would not be safe. In words what to do.
     Halt(String),
+    /// Stop for good: the data directory is an older state of one that others heard of. Nothing is ever said from it again.
+    TakenBack(String),
 }
 
 /// A replica.

@@ -151,6 +151,8 @@ pub struct Report {
     pub boundary: Option<(Slot, Digest)>,
     /// Whether it takes part.
     pub state: State,
+    /// Who has to compare what it holds with the boot of this replica before it takes part, if that is what it waits for.
+    pub boot_awaits: Vec<ReplicaId>,
     /// The versions under which the next slot is executed.
     pub versions: Versions,
     /// Size of the service's state, as it says.
@@ -192,6 +194,7 @@ impl<S: Service> Node<S> {
             checkpoint,
             boundary,
             state: self.state(),
+            boot_awaits: self.awaits_of_boot(),
             versions: self.machine.versions(),
             state_bytes: self.machine.state_bytes(),
             state_limit_bytes: self.machine.state_limit_bytes(),

@@ -286,7 +286,10 @@ impl<S: Service> EventLoop<S> {
         self.publish(Report { state, leader: false, ..report }, [Stats::default(); 2]);
         drop(self.hub);
         drop(self.courier);
-        let lasts = matches!(error, RunError::Halted(_) | RunError::Diverged { .. });
+        let lasts = matches!(
+            error,
+            RunError::Halted(_) | RunError::TakenBack(_) | RunError::Diverged { .. }
+        );
         while lasts && !shutdown.requested() {
             std::thread::sleep(Duration::from_millis(REPORT_MS));
         }
@@ -511,6 +514,10 @@ impl<S: Service> EventLoop<S> {
                 Output::Halt(reason) => {
                     tracing::error!("{reason}");
                     return Err(RunError::Halted(reason));
+                }
+                Output::TakenBack(reason) => {
+                    tracing::error!("{reason}");
+                    return Err(RunError::TakenBack(reason));
                 }
             }
         }

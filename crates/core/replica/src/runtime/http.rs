@@ -218,13 +218,18 @@ fn state_of(snapshot: &Snapshot) -> &'static str {
 
 /// Why nothing should be sent here, in words; none if it is ready.
 fn why_not_ready(snapshot: &Snapshot) -> Option<String> {
-    let company = &snapshot.report.company;
+    let (company, awaits) = (&snapshot.report.company, &snapshot.report.boot_awaits);
     match state_of(snapshot) {
         state if state == State::Waiting.as_str() => Some(format!(
             "waiting: it hears of {} members with itself, and {} are needed; nothing is heard of {}",
             company.hears,
             company.needs,
             company.unheard()
+        )),
+        state if state == State::Recovering.as_str() && !awaits.is_empty() => Some(format!(
+            "recovering: {} of replicas {} have to compare what they heard of it with its data directory",
+            company.needs.saturating_sub(1),
+            awaits.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
         )),
         state if state != State::Active.as_str() => Some(state.to_owned()),
         _ if company.is_clock_wrong() => Some(format!(

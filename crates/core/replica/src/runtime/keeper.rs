@@ -112,11 +112,13 @@ impl Completions {
         let checked = manifest.check();
         if checked.is_ok() && manifest.is_crowded() {
             tracing::warn!(
-                "the state at slot {} has {} segments and {} sessions, and more than {} together cannot be read back: \
-                 all replicas stop before they store that. Delete what is not needed",
+                "the state at slot {} has {} segments and {} sessions. From {} segments on the store and the tuple spaces refuse what \
+                 would grow it, and more than {} segments and sessions of any service cannot be read back: all replicas stop before \
+                 they store that. Delete what is not needed",
                 manifest.slot,
                 manifest.segments(),
                 manifest.sessions(),
+                perdura_execution::SEGMENTS,
                 perdura_execution::PIECES - 1
             );
         }

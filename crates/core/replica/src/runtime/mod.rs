@@ -21,6 +21,7 @@ mod reaper;
 mod repairs;
 mod reread;
 mod slowness;
+mod taken_back;
 mod worker;
 
 pub use device::LogDevice;
@@ -158,6 +159,17 @@ pub enum RunError {
     /// The node refuses to go on.
     #[error("stopped: {0}")]
     Halted(String),
+    /// Its data directory is an older state of one that others heard of. None is started on it any more.
+    #[error("stopped for good: {0}")]
+    TakenBack(String),
+    /// It is not started: its data directory was found to be an older state of one that others heard of.
+    #[error("not started: {what} (this was found out before, and stands in {})", note.display())]
+    Barred {
+        /// How that was found out.
+        what: String,
+        /// The file that says so.
+        note: PathBuf,
+    },
     /// Its state is not the certified one. [`run`] begins anew from what is certified, and gives that
     /// up only when it happens again and again.
     #[error(
@@ -331,12 +343,16 @@ fn live<S: Service>(
     let mut shared = None;
     let mut repairs = Repairs::default();
     panicked::check(&config.data)?;
+    taken_back::check(&config.data)?;
     loop {
         let start = |shared: &mut _| {
             begin(&config, &make_service, shared, (repairs.clone(), shutdown.0.asked.clone()))
         };
         let lived = start(&mut shared).and_then(|life| born(life).run(shutdown));
-        let lived = lived.map_err(|error| panicked::note(&config.data, error));
+        let lived = lived.map_err(|error| {
+            taken_back::note(&config.data, &error);
+            panicked::note(&config.data, error)
+        });
         match lived? {
             Ended::Diverged if !shutdown.requested() => repairs.begin(Instant::now()),
             Ended::Diverged | Ended::Stopped => return Ok(()),

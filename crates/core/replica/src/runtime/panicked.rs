@@ -130,14 +130,18 @@ fn add(data: &Path, panic: &ServicePanic) -> io::Result<(u32, PathBuf)> {
     let before = before.filter(|note| note.slot == slot && note.program == program);
     let times = before.map_or(0, |note| note.times).saturating_add(1);
     let note = Note { slot, times, program, what: panic.to_string() };
-    // As all that replaces something here: it is whole on disk before it does (rule D3).
-    let new = data.join(format!("{NOTE_NAME}.new"));
-    let mut file = File::create(&new)?;
-    file.write_all(note.text().as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&new, &path)?;
-    File::open(data)?.sync_all()?;
+    write_note(data, NOTE_NAME, &note.text())?;
     Ok((times, path))
+}
+
+/// Writes a note into a data directory. As all that replaces something there: it is whole on disk before it does (rule D3).
+pub(super) fn write_note(data: &Path, name: &str, text: &str) -> io::Result<()> {
+    let new = data.join(format!("{name}.new"));
+    let mut file = File::create(&new)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&new, data.join(name))?;
+    File::open(data)?.sync_all()
 }
 
 #[cfg(test)]

@@ -470,11 +470,18 @@ impl World {
             self.wipe(replica);
             return;
         }
+        // What was found out before it took part has said nothing that could stand against the newer disk.
+        let process = self.replicas[replica].process.as_ref();
+        let silent = process.is_some_and(|process| !process.node.report().boot_awaits.is_empty());
         self.crash_process(replica);
         if let Some((_, disk)) = newer {
             let here = &mut self.replicas[replica];
             here.disk = disk;
             here.just_forgot = true;
+            if silent {
+                here.forgot = false;
+                self.mark(Mark::NewerDiskAgain);
+            }
         }
     }
 }

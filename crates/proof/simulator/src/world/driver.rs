@@ -136,11 +136,18 @@ impl World {
                     self.crash_process(replica);
                     return;
                 }
-                Output::Halt(why) if self.forgot(replica) => {
+                Output::TakenBack(why) if self.is_liar(replica) => {
+                    self.stumbles(replica, &why);
+                    return;
+                }
+                // Of a disk that was damaged otherwise, too: nothing that it still holds may look so.
+                Output::TakenBack(why) if self.forgot(replica) => {
                     self.notice_old_disk(replica, &why);
                     return;
                 }
-                Output::Halt(why) => self.fail(progress::halted(replica, &why)),
+                Output::Halt(why) | Output::TakenBack(why) => {
+                    self.fail(progress::halted(replica, &why))
+                }
             }
             if self.dies_now(replica) {
                 return;

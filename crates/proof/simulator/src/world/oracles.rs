@@ -144,6 +144,7 @@ impl World {
             | Message::FetchPiece { .. }
             | Message::Piece { .. }
             | Message::Vitals(_)
+            | Message::Compare(_)
             | Message::Announce(_)
             | Message::Recall(_)
             | Message::RollCall { .. }
