@@ -240,10 +240,13 @@ impl Fetches {
         self.peers.iter_mut().for_each(|peer| peer.failures = 0);
     }
 
-    /// What was on the link to this one is lost.
-    pub fn on_link_down(&mut self, peer: ReplicaId) {
-        let peer = &mut self.peers[peer.index()];
-        (peer.asked, peer.late) = (None, None);
+    /// What was on the link to this one is lost, and costs it as [`Fetches::on_lost`] says: who comes back for each question, and is gone
+    /// before the answer, would else be asked for ever.
+    pub fn on_link_down(&mut self, now_ms: u64, peer: ReplicaId) {
+        if self.on_lost(now_ms, peer) {
+            let peer = &mut self.peers[peer.index()];
+            peer.failures = peer.failures.saturating_add(1);
+        }
     }
 
     /// What it was asked for, or what it answered, got lost, though it is there. It is charged the time

@@ -462,7 +462,7 @@ impl Agreement {
         let Some(peer) = self.peers.get_mut(replica.index()) else { return };
         let was = std::mem::replace(&mut peer.connected, up);
         if !up {
-            self.fetches.on_link_down(replica);
+            self.fetches.on_link_down(now.monotonic_ms, replica);
         }
         if replica == leader {
             self.leader_lost_ms = match (was, up) {

@@ -228,3 +228,17 @@ fn a_question_ends_where_a_prefix_may() {
     let asked: Vec<(u64, u64)> = asks.iter().map(|ask| (ask.first.0, ask.last.0)).collect();
     assert_eq!(asked, [(11, 16), (17, 24), (25, 32)]);
 }
+
+/// Its link is up again at once, each time, and it says that it is ahead.
+#[test]
+fn who_is_gone_before_each_answer_is_not_asked_for_ever() {
+    for one_seeder in [false, true] {
+        let peers = vec![Slot(100), Slot(100), Slot(100), Slot(0)];
+        let ahead = ahead(&peers, 0, None);
+        let mut fetches = Fetches::new(4, ME, 8, one_seeder);
+        let first = fetches.next_ask(0, &ahead).unwrap().of;
+        fetches.on_link_down(7, first);
+        let second = fetches.next_ask(8, &ahead).unwrap().of;
+        assert_ne!(first, second, "one seeder: {one_seeder}");
+    }
+}
