@@ -136,6 +136,10 @@ impl World {
         if here.process.is_some() || here.replaced || here.memory.down || here.away {
             return;
         }
+        if here.barred {
+            self.replace_old_disk(replica);
+            return;
+        }
         match here.armed.wrong_disk.take() {
             Some(FaultKind::OlderFormat) => self.go_back_to_older_format(replica),
             Some(kind) => {

@@ -459,17 +459,13 @@ impl World {
 
 impl World {
     /// It noticed that its disk was taken back. As an operator does: it is started on the newer one, if that is still there; else
-    /// it is replaced, if the group can order that.
+    /// it is replaced, as soon as the group can order that.
     pub(crate) fn notice_old_disk(&mut self, replica: usize, why: &str) {
         self.mark(Mark::OldDiskNoticed);
         self.tell(format_args!("r{replica} halts: {why}"));
-        let room = self.replacement.is_none() && self.others_hurt(replica) < self.plan.faults.u();
         let here = &mut self.replicas[replica];
         let newer = here.newer.take().filter(|(incarnation, _)| *incarnation == here.incarnation);
-        if newer.is_none() && room {
-            self.wipe(replica);
-            return;
-        }
+        here.barred = newer.is_none();
         // What was found out before it took part has said nothing that could stand against the newer disk.
         let process = self.replicas[replica].process.as_ref();
         let silent = process.is_some_and(|process| !process.node.report().boot_awaits.is_empty());
@@ -482,6 +478,15 @@ impl World {
                 here.forgot = false;
                 self.mark(Mark::NewerDiskAgain);
             }
+        }
+    }
+
+    /// It is not started on its old disk.
+    pub(crate) fn replace_old_disk(&mut self, replica: usize) {
+        if self.replacement.is_none() && self.others_hurt(replica) < self.plan.faults.u() {
+            self.wipe(replica);
+        } else {
+            self.start_later(replica);
         }
     }
 }

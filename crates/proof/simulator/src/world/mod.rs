@@ -291,6 +291,7 @@ impl World {
                 copied_gaps: Vec::new(),
                 forgot: false,
                 just_forgot: false,
+                barred: false,
                 has_boots: true,
                 newer: None,
             })

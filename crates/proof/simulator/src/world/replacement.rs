@@ -20,7 +20,7 @@ pub struct Replacement {
 impl World {
     /// The disk of a replica is lost.
     pub(crate) fn wipe(&mut self, replica: usize) {
-        self.replicas[replica].replaced = true;
+        (self.replicas[replica].replaced, self.replicas[replica].barred) = (true, false);
         if self.replicas[replica].process.is_some() {
             self.crash_machine(replica);
         }

@@ -175,6 +175,8 @@ pub struct Replica {
     pub forgot: bool,
     /// Its disk was taken back, and it has not been started since.
     pub just_forgot: bool,
+    /// It noticed that, and is not started on that disk any more.
+    pub barred: bool,
     /// Whether its directory is of programs that announce their boots.
     pub has_boots: bool,
     /// Its incarnation, and its disk as it was before it was taken back.
