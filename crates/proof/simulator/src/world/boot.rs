@@ -289,8 +289,10 @@ impl World {
         let (kind, limit) = (self.plan.service, self.parameters.state_limit_bytes);
         let service_notes = notes.clone();
         let entropy = self.random.bytes32();
+        // A liar that goes on honestly has signed what its log lacks, and is needed all the same.
+        let repents = self.is_liar(replica) && self.ending.repented();
         let here = &self.replicas[replica];
-        let found = match here.has_boots {
+        let found = match here.has_boots && !repents {
             true => found,
             false => Found { boot: None, ..found },
         };
