@@ -9,15 +9,16 @@
 //! A second run cannot sign with the former key what was ordered already. So it asks first who takes part, as the new one: whom r + 1
 //! replicas answer is registered with one of them that does not lie.
 
-use crate::administer::{How, administer_as, is_contradiction};
+use crate::administer::{How, administer_as, is_refused};
 use crate::client_keys::alone;
-use crate::connect::{administrator, load};
+use crate::connect::load;
 use crate::health;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use perdura::Cluster;
 use perdura::config::keys::fresh_key;
 use perdura::config::{ADMIN_FILE, KeyFile, PENDING_ADMIN_FILE, files};
+use perdura::connect::administrator_in;
 use perdura_protocol::AdminCommand;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -53,22 +54,16 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let goes_on = pending.exists();
     if !goes_on {
         // The key that is void afterwards has to be there first.
-        administrator(dir, &cluster)?;
+        administrator_in(&path, &cluster)?;
         KeyFile::write_administrator(&pending, &fresh_key()?, cluster.parameters.cluster)?;
     }
-    let new = perdura::connect::key(&pending, &cluster)?;
-    let of = new.administrator_of;
-    ensure!(
-        of == Some(cluster.parameters.cluster),
-        "{} is not a key for the administrator of this cluster; remove it",
-        pending.display()
-    );
+    let new = administrator_in(&pending, &cluster)?;
     if !goes_on || !is_in_force(&cluster, &new, how)? {
-        let former = administrator(dir, &cluster)?;
+        let former = administrator_in(&path, &cluster)?;
         let command = AdminCommand::ReplaceAdministrator { key: new.key.public() };
         if let Err(error) = administer_as(&former, &cluster, how, command) {
-            if is_contradiction(&error) {
-                // Certain, so the new key is of no use.
+            if is_refused(&error) {
+                // For certain, so the new key is of no use.
                 let _ = std::fs::remove_file(&pending);
                 return Err(error).context("the administrator's key is not replaced");
             }

@@ -1,12 +1,13 @@
 //! What all commands of the administrator share: which cluster, and ordering something there.
 
 use crate::connect::{administrator, connect, parse_duration, runtime};
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use perdura::Cluster;
 use perdura::config::KeyFile;
 use perdura_client::{CallError, Options, Refusal, Reply};
 use perdura_protocol::{AdminCommand, RefusalReason};
+use std::io::{BufRead, IsTerminal};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -46,19 +47,46 @@ pub fn administer_as(
         Err(CallError::Refused { reason: Refusal::Ordered(RefusalReason::Malformed), .. })
             if newer =>
         {
-            bail!(
-                "the cluster runs under version 0 of the rules, which does not know this; raise the versions first, with \
-                 `perdura upgrade`"
-            )
+            bail!(OlderRules)
         }
         result => Ok(result?),
     }
 }
 
-/// Whether the replicas say that the command contradicts what they hold.
-pub fn is_contradiction(error: &anyhow::Error) -> bool {
-    matches!(
+/// The command is not known under the rules that are in force.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the cluster runs under version 0 of the rules, which does not know this; raise the versions first, with `perdura upgrade`"
+)]
+struct OlderRules;
+
+/// Whether the replicas say that the command contradicts what they hold, or that they do not know it: it is not carried out, for certain,
+/// and would not be if it were sent again.
+pub fn is_refused(error: &anyhow::Error) -> bool {
+    let contradiction = matches!(
         error.downcast_ref(),
         Some(CallError::Refused { reason: Refusal::Ordered(RefusalReason::Contradiction(_)), .. })
-    )
+    );
+    contradiction || error.is::<OlderRules>()
+}
+
+/// Says what may have become of an order, named by `what` it does, that failed.
+pub fn uncertain(error: anyhow::Error, what: &str) -> anyhow::Error {
+    if is_refused(&error) {
+        error.context(format!("{what} is refused; nothing was changed"))
+    } else {
+        error.context(format!("{what} may have been ordered or not; run the command again"))
+    }
+}
+
+/// Whether whoever sits there means what cannot be undone; who does not sit at a terminal does not say.
+pub fn confirmed(question: &str) -> Result<bool> {
+    let mut input = std::io::stdin().lock();
+    if !input.is_terminal() {
+        return Ok(false);
+    }
+    say!("{question}");
+    let mut line = String::new();
+    input.read_line(&mut line).context("cannot read the answer")?;
+    Ok(line.trim() == "yes")
 }

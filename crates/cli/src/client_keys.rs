@@ -4,7 +4,7 @@
 //! run that was interrupted can be repeated and nothing is registered whose key is lost.
 
 use crate::Usage;
-use crate::administer::{How, administer, is_contradiction};
+use crate::administer::{How, administer, is_refused};
 use crate::connect::load;
 use crate::status::aligned;
 use anyhow::{Context, Result, bail};
@@ -117,7 +117,7 @@ fn register(name: &str, key: PublicKey, how: &How) -> Result<()> {
     let cluster = load(&how.cluster)?;
     let command = AdminCommand::AddClient { name: name.to_owned(), key };
     administer(&cluster, how, command).map_err(|error| {
-        let said = match is_contradiction(&error) {
+        let said = match is_refused(&error) {
             true => format!("client {name} is not registered"),
             false => format!("client {name} may not be registered; run the command again"),
         };
@@ -168,7 +168,7 @@ fn add(name: &str, key_out: Option<&Path>, how: &How) -> Result<()> {
     let command = AdminCommand::AddClient { name: name.to_owned(), key: key.public() };
     match administer(&cluster, how, command) {
         Ok(_) => {}
-        Err(error) if is_contradiction(&error) => {
+        Err(error) if is_refused(&error) => {
             // Certain, so the key is of no use.
             let _ = std::fs::remove_file(&pending);
             return Err(error).with_context(|| format!("client {name} is not registered"));

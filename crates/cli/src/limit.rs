@@ -1,8 +1,8 @@
 //! `perdura limit`: raises the limit of the service's state.
 
-use crate::administer::{How, administer};
-use crate::connect::load;
-use anyhow::{Context, Result};
+use crate::administer::{How, administer, confirmed, uncertain};
+use crate::connect::{administrator, load};
+use anyhow::{Result, bail};
 use clap::Args;
 use perdura_protocol::{AdminCommand, limits};
 use std::process::ExitCode;
@@ -20,15 +20,32 @@ pub struct Arguments {
     /// The limit, MiB
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=(limits::STATE_LIMIT_BYTES / MIB)))]
     state_mib: u64,
+    /// Say what would happen, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Raise it without being asked again
+    #[arg(long)]
+    yes: bool,
 }
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (how, mib) = (&arguments.how, arguments.state_mib);
     let cluster = load(&how.cluster)?;
-    let command = AdminCommand::RaiseStateLimit { bytes: mib * MIB };
-    administer(&cluster, how, command).context("the limit was not raised for certain")?;
-    say!("the state may take {mib} MiB from now on");
+    administrator(&how.cluster, &cluster)?;
     say!("with a full state each replica's machine needs {} MiB of memory", 3 * mib + 2048);
+    if arguments.dry_run {
+        say!("nothing was changed: --dry-run");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let question = format!(
+        "The state may take {mib} MiB then, which is never lowered again. Type yes to raise the limit:"
+    );
+    if !arguments.yes && !confirmed(&question)? {
+        bail!("nothing was changed: a limit is never lowered again. If that is meant, give --yes");
+    }
+    let command = AdminCommand::RaiseStateLimit { bytes: mib * MIB };
+    administer(&cluster, how, command).map_err(|error| uncertain(error, "raising the limit"))?;
+    say!("the state may take {mib} MiB from now on");
     Ok(ExitCode::SUCCESS)
 }

@@ -1,13 +1,12 @@
 //! `perdura upgrade`: raises the versions of the rules under which all replicas execute.
 
-use crate::administer::{How, administer};
+use crate::administer::{How, administer, confirmed, uncertain};
 use crate::connect::{administrator, load};
 use crate::health;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use perdura::health::RollCall;
-use perdura_protocol::{AdminCommand, Versions};
-use std::io::{BufRead, IsTerminal};
+use perdura_protocol::AdminCommand;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -71,13 +70,15 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         say!("nothing was changed: --dry-run");
         return Ok(ExitCode::SUCCESS);
     }
-    if !arguments.yes && !confirmed(to)? {
+    let question =
+        format!("The versions will be {to}, and are never lowered again. Type yes to raise them:");
+    if !arguments.yes && !confirmed(&question)? {
         bail!(
             "nothing was changed: versions are never lowered again. If that is meant, give --yes"
         );
     }
     administer(&cluster, how, AdminCommand::RaiseVersions(to))
-        .context("the versions may not be raised; run the command again")?;
+        .map_err(|error| uncertain(error, "raising the versions"))?;
     say!("the versions are raised to: {to}");
     Ok(ExitCode::SUCCESS)
 }
@@ -92,16 +93,4 @@ fn show(roll: &RollCall) {
             say!("replica {id}: program {program}, {service}; runs {versions}; can run {newest}");
         }
     }
-}
-
-/// Whether whoever sits there means it.
-fn confirmed(versions: Versions) -> Result<bool> {
-    let mut input = std::io::stdin().lock();
-    if !input.is_terminal() {
-        return Ok(false);
-    }
-    say!("The versions will be {versions}, and are never lowered again. Type yes to raise them:");
-    let mut line = String::new();
-    input.read_line(&mut line).context("cannot read the answer")?;
-    Ok(line.trim() == "yes")
 }

@@ -15,10 +15,16 @@ fn the_limit_of_the_state_is_raised_while_the_cluster_runs() {
     wait_for("a warning", || cluster.log(0).contains("of the 1048576 that it may").then_some(()));
     let lower = cluster.run(&["limit", "--state-mib", "0"]);
     lower.failed(2, &["0 is not in 1..=1048576"]);
-    let out = cluster.run(&["limit", "--state-mib", "2"]).ok();
+    // Nobody is asked where nobody sits.
+    cluster.run(&["limit", "--state-mib", "2"]).failed(1, &["nothing was changed", "--yes"]);
+    let out = cluster.run(&["limit", "--state-mib", "2", "--dry-run"]).ok();
+    assert!(out.contains("nothing was changed"), "{out}");
+    put(&cluster, 8).failed(1, &["the store is full"]);
+    let out = cluster.run(&["limit", "--state-mib", "2", "--yes"]).ok();
     assert!(out.contains("2 MiB from now on") && out.contains("2054 MiB of memory"), "{out}");
     put(&cluster, 8).ok();
-    cluster.run(&["limit", "--state-mib", "1"]).failed(1, &["2097152 bytes already"]);
+    let lower = cluster.run(&["limit", "--state-mib", "1", "--yes"]);
+    lower.failed(1, &["2097152 bytes already", "nothing was changed"]);
     cluster.kill_all();
     for id in 0..3 {
         cluster.start(id);
@@ -74,6 +80,8 @@ fn the_administrators_key_is_replaced_and_the_former_one_is_void() {
     cluster.kill_all();
     cluster.run(&["admin", "rotate", "--timeout", "300ms"]).failed(1, &["goes on with the key"]);
     let third = std::fs::read(&pending).unwrap();
+    // Which key is in force nobody knows before.
+    cluster.run(&["client", "add", "erin"]).failed(1, &["was interrupted", "admin rotate"]);
     for id in 0..3 {
         cluster.start(id);
     }

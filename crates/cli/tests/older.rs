@@ -61,7 +61,7 @@ fn a_cluster_of_0_1_0_is_upgraded_once_all_replicas_can_run_it() {
     }
     let wait = ["--timeout", "60s"];
     cluster.run(&[&["kv", "put", "key7", "before"], &wait[..]].concat()).ok();
-    let limit = ["limit", "--state-mib", "9000"];
+    let limit = ["limit", "--state-mib", "9000", "--yes"];
     cluster.run(&limit).failed(1, &["raise the versions first", "perdura upgrade"]);
     cluster.run(&["client", "list"]).failed(1, &["raise the versions first"]);
     let one_is_away = cluster.run(&["upgrade", "--yes", "--timeout", "1s"]);

@@ -1,6 +1,6 @@
 //! From a cluster's files to a client.
 
-use crate::config::{ADMIN_FILE, CLUSTER_FILE, Cluster, KeyFile, ReadError};
+use crate::config::{ADMIN_FILE, CLUSTER_FILE, Cluster, KeyFile, PENDING_ADMIN_FILE, ReadError};
 use perdura_client::Client;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -31,6 +31,16 @@ pub enum KeyError {
         /// Its mode.
         mode: u32,
     },
+    /// It was to be replaced, and whether that was ordered is not known.
+    #[error(
+        "`perdura admin rotate` was interrupted: run `perdura admin rotate --cluster {dir}` first, which goes on with the key in {pending}"
+    )]
+    Rotating {
+        /// The directory of the cluster's files.
+        dir: String,
+        /// The new key's file.
+        pending: String,
+    },
     /// It is not the administrator's.
     #[error(
         "{file}: secret_key is not that of the administrator in {cluster}; take the admin.toml that was made \
@@ -59,16 +69,25 @@ pub fn load(dir: &Path) -> Result<Cluster, ReadError> {
     Cluster::load(&dir.join(CLUSTER_FILE))
 }
 
-/// The administrator's key.
+/// The administrator's key. While one is being put in its place, nobody knows which of the two is void.
 pub fn administrator(dir: &Path, cluster: &Cluster) -> Result<KeyFile, KeyError> {
-    let path = dir.join(ADMIN_FILE);
-    if let Ok(found) = std::fs::metadata(&path)
+    let pending = dir.join(PENDING_ADMIN_FILE);
+    if pending.exists() {
+        let (dir, pending) = (dir.display().to_string(), pending.display().to_string());
+        return Err(KeyError::Rotating { dir, pending });
+    }
+    administrator_in(&dir.join(ADMIN_FILE), cluster)
+}
+
+/// The administrator's key in this file.
+pub fn administrator_in(path: &Path, cluster: &Cluster) -> Result<KeyFile, KeyError> {
+    if let Ok(found) = std::fs::metadata(path)
         && found.mode() & 0o077 != 0
     {
         let (file, mode) = (path.display().to_string(), found.mode() & 0o777);
         return Err(KeyError::Exposed { file, mode });
     }
-    let file = key(&path, cluster)?;
+    let file = key(path, cluster)?;
     if !is_administrators(&file, cluster) {
         let (file, cluster) = (path.display().to_string(), cluster.path.display().to_string());
         return Err(KeyError::NotAdministrator { file, cluster });
