@@ -12,7 +12,7 @@ use clap::{Args, Subcommand};
 use perdura::config::keys::fresh_key;
 use perdura::config::{CLUSTER_FILE, KeyFile, files};
 use perdura_client::Reply;
-use perdura_protocol::text::Printable;
+use perdura_protocol::text::{Printable, is_printable};
 use perdura_protocol::{AdminCommand, ClientList, Decode, PublicKey, limits};
 use std::fs::File;
 use std::io::Write;
@@ -106,7 +106,7 @@ fn check_name(name: &str) -> Result<()> {
     if name.is_empty() || name.len() > most {
         bail!(Usage(format!("a client's name has 1 to {most} bytes")));
     }
-    if Printable(name).to_string() != name {
+    if !is_printable(name) {
         bail!(Usage(format!("a client's name has no control characters: {}", Printable(name))));
     }
     Ok(())
