@@ -60,6 +60,9 @@ enum Command {
     },
     /// Show the registered clients, as replicas agree on them: name and public key
     List {
+        /// A JSON object for each client, one a line: {"name":...,"public_key":...}
+        #[arg(long)]
+        json: bool,
         #[command(flatten)]
         how: How,
     },
@@ -78,19 +81,27 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             administer(&cluster, how, AdminCommand::RevokeClient { name: name.clone() })?;
             say!("client {name} is revoked, and its sessions are closed");
         }
-        Command::List { how } => list(how)?,
+        Command::List { json, how } => list(*json, how)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn list(how: &How) -> Result<()> {
+fn list(json: bool, how: &How) -> Result<()> {
     let cluster = load(&how.cluster)?;
     let reply = administer(&cluster, how, AdminCommand::ListClients)?;
     let Reply::Told(told) = reply else { bail!("the cluster gave an answer that is no list") };
     let ClientList(clients) = ClientList::from_bytes(told).context("the list is malformed")?;
+    let mut out = std::io::stdout().lock();
+    if json {
+        for (name, key) in &clients {
+            let line = serde_json::json!({"name": name, "public_key": key.to_string()});
+            writeln!(out, "{line}")?;
+        }
+        return Ok(());
+    }
     let mut rows = vec![["NAME".to_owned(), "PUBLIC KEY".to_owned()]];
     rows.extend(clients.iter().map(|(name, key)| [Printable(name).to_string(), key.to_string()]));
-    std::io::stdout().lock().write_all(aligned(&rows).as_bytes())?;
+    out.write_all(aligned(&rows).as_bytes())?;
     Ok(())
 }
 

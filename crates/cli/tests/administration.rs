@@ -1,6 +1,7 @@
 //! What the administrator orders while a cluster runs: the state's limit, clients, his own key.
 
 use crate::common::{Cluster, Ran, wait_for};
+use serde_json::{Value, json};
 
 #[test]
 fn the_limit_of_the_state_is_raised_while_the_cluster_runs() {
@@ -55,6 +56,16 @@ fn clients_are_listed_with_their_keys() {
     let expected =
         format!("NAME     PUBLIC KEY\nbob      {bob}\ncarol    {carol}\ndefault  {first}\n");
     assert_eq!(cluster.run(&["client", "list"]).ok(), expected);
+    // A backslash in a name is shown in a way that is nothing else's, and is itself in JSON.
+    let odd = r#"a\n"b"#;
+    cluster.run(&["client", "add", odd, "--public-key", &"5a".repeat(32)]).ok();
+    let table = cluster.run(&["client", "list"]).ok();
+    assert!(table.contains("\na\\\\n\"b"), "{table}");
+    let all = [(odd, "5a".repeat(32)), ("bob", bob), ("carol", carol), ("default", first)];
+    let all = all.map(|(name, key)| json!({"name": name, "public_key": key}));
+    let lines = cluster.run(&["client", "list", "--json"]).ok();
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines, all);
     cluster.run(&["client", "revoke", "carol"]).ok();
     assert!(!cluster.run(&["client", "list"]).ok().contains("carol"));
 }
