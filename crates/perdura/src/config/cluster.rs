@@ -17,6 +17,7 @@ use perdura_protocol::{
 };
 use serde::Deserialize;
 use std::fmt::Write;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use toml::Table;
 
@@ -447,16 +448,58 @@ fn replicas(raw: Vec<RawReplica>, faults: Faults, file: &str) -> Result<Vec<Repl
     };
     let entries: Vec<ReplicaEntry> =
         raw.into_iter().enumerate().map(entry).collect::<Result<_>>()?;
+    each_has_its_own(&entries, file)?;
+    Ok(entries)
+}
+
+/// Where replicas listen, each has a place of its own; so has its HTTP port, beside its protocol's too. An HTTP address that means
+/// the machine itself is another one on each: `http = "127.0.0.1:7401"` of replicas on several machines is no mistake.
+fn each_has_its_own(entries: &[ReplicaEntry], file: &str) -> Result<()> {
     for (id, one) in entries.iter().enumerate() {
-        let other = entries[..id].iter().position(|other| other.address == one.address);
-        if let Some(other) = other {
+        if let Some(other) = entries[..id].iter().position(|other| other.address == one.address) {
             bail!(
                 "{file}: replicas {other} and {id} have the same address, {}: each needs its own",
                 one.address
             );
         }
+        let on_one_machine = |other: &ReplicaEntry| {
+            !is_own(&one.http) || machine(&other.address) == machine(&one.address)
+        };
+        for (other, with) in entries.iter().enumerate().filter(|(_, with)| on_one_machine(with)) {
+            if other < id && with.http == one.http {
+                bail!(
+                    "{file}: replicas {other} and {id} have the same http address, {}: each needs its own, or \
+                     one of them does not start",
+                    one.http
+                );
+            }
+            if with.address == one.http {
+                bail!(
+                    "{file}: the http address of replica {id} is the address of replica {other}, {}: HTTP needs a port \
+                     of its own",
+                    one.http
+                );
+            }
+        }
     }
-    Ok(entries)
+    Ok(())
+}
+
+/// Whether an address means the machine on which it is used.
+fn is_own(address: &str) -> bool {
+    machine(address).is_empty()
+}
+
+/// The host of an address; of all that mean the machine itself the same one.
+fn machine(address: &str) -> &str {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    let own = |ip: IpAddr| ip.to_canonical().is_loopback() || ip.is_unspecified();
+    match bare.parse::<IpAddr>() {
+        Ok(ip) if own(ip) => "",
+        Err(_) if bare == "localhost" => "",
+        _ => bare,
+    }
 }
 
 /// The durability that `text` names.

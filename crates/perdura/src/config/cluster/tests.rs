@@ -167,6 +167,18 @@ fn each_wrong_field_is_named_with_its_file() {
         ("id = 1", "id = 3", "replica[1].id"),
         ("127.0.0.1:7402", "127.0.0.1", "replica[2].address"),
         ("127.0.0.1:7503", ":1", "replica[3].http"),
+        ("127.0.0.1:7403", "127.0.0.1:7401", "replicas 1 and 3 have the same address"),
+        ("127.0.0.1:7503", "127.0.0.1:7501", "replicas 1 and 3 have the same http address"),
+        (
+            "127.0.0.1:7502",
+            "127.0.0.1:7402",
+            "http address of replica 2 is the address of replica 2",
+        ),
+        (
+            "127.0.0.1:7501",
+            "127.0.0.1:7403",
+            "http address of replica 1 is the address of replica 3",
+        ),
         ("incarnation = 1\n", "incarnation = 0\n", "replica[2].incarnation"),
         (&"08".repeat(32), "08", "client[0].public_key"),
         (&"07".repeat(16), "zz", "cluster must be"),
@@ -177,4 +189,25 @@ fn each_wrong_field_is_named_with_its_file() {
         let error = format!("{:#}", Cluster::load(&cluster.path).unwrap_err());
         assert!(error.contains("cluster.toml") && error.contains(named), "{named}: {error}");
     }
+}
+
+/// On machines of their own replicas may have the same address for HTTP, if it means the machine it is used on.
+#[test]
+fn the_same_http_address_is_refused_where_it_is_the_same_place() {
+    let mut cluster = sample(Path::new("cluster.toml"));
+    let mut read = |hosts: [&str; 4], http: &str| {
+        for (entry, host) in cluster.replicas.iter_mut().zip(hosts) {
+            entry.address = format!("{host}:7400");
+            entry.http = http.to_owned();
+        }
+        Cluster::parse(&cluster.path, &cluster.render()).map_err(|error| format!("{error:#}"))
+    };
+    let apart = ["10.0.0.1", "10.0.0.2", "c.example", "[fe80::1]"];
+    for own in ["127.0.0.1:7401", "localhost:7401", "[::1]:7401", "0.0.0.0:7401", "[::]:7401"] {
+        assert!(read(apart, own).is_ok(), "{own}");
+    }
+    assert!(read(apart, "10.0.0.1:7401").unwrap_err().contains("same http address, 10.0.0.1:7401"));
+    // Four names of one machine.
+    let here = ["127.0.0.1", "127.0.0.2", "localhost", "[::1]"];
+    assert!(read(here, "127.0.0.1:7401").unwrap_err().contains("replicas 0 and 1"));
 }
