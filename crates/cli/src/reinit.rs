@@ -18,7 +18,9 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use perdura::config::keys::fresh_key;
 use perdura::config::replica::SCRUB_INTERVAL_S;
-use perdura::config::{Cluster, PENDING_REPLICA_FILE, REPLICA_FILE, ReplicaFile, files};
+use perdura::config::{
+    Cluster, PENDING_REPLICA_FILE, REPLICA_FILE, ReplicaEntry, ReplicaFile, files,
+};
 use perdura_client::{CallError, Options, Refusal, Reply};
 use perdura_durability::FileDisk;
 use perdura_protocol::{AdminCommand, RefusalReason, ReplicaId, Slot};
@@ -76,12 +78,13 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         let last = cluster.replicas.len() - 1;
         bail!(Usage(format!("--id {id}: the replicas of this cluster are 0 to {last}")));
     }
-    look_first(arguments, &cluster, id)?;
+    let own = dir.join(format!("replica-{id}"));
+    let earlier = Earlier::of(&own, id, &cluster);
+    look_first(arguments, &cluster, id, earlier)?;
     if arguments.dry_run {
-        say!("nothing was changed: --dry-run");
+        say!("{}: --dry-run", earlier.unchanged());
         return Ok(ExitCode::SUCCESS);
     }
-    let own = dir.join(format!("replica-{id}"));
     let new = pending(&own, id, &cluster)?;
     // Held until the end: an old incarnation that still runs would lose its files under its feet.
     let lock = match FileDisk::open(&new.data()) {
@@ -115,9 +118,59 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// What is known of a run before this one that was interrupted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Earlier {
+    /// There was none.
+    None,
+    /// It has made the key, and may have ordered the replacement.
+    MayHaveOrdered,
+    /// It has ordered it.
+    Ordered,
+}
+
+impl Earlier {
+    fn of(own: &Path, id: ReplicaId, cluster: &Cluster) -> Earlier {
+        let path = own.join(PENDING_REPLICA_FILE);
+        if !path.exists() {
+            return Earlier::None;
+        }
+        // One that does not read is told of when it is needed.
+        match ReplicaFile::load(&path) {
+            Ok(file) if is_ordered(&file, &cluster.replicas[id.index()]) => Earlier::Ordered,
+            _ => Earlier::MayHaveOrdered,
+        }
+    }
+
+    /// What a run that ends here has changed, in words.
+    fn unchanged(self) -> &'static str {
+        match self {
+            Earlier::None => "nothing was changed",
+            Earlier::MayHaveOrdered => {
+                "this run changed nothing, but an earlier run was interrupted and may have replaced the replica already; \
+                 the command goes on where that one stopped"
+            }
+            Earlier::Ordered => {
+                "this run changed nothing, but an earlier run was interrupted that has replaced the replica already; \
+                 the command goes on where that one stopped"
+            }
+        }
+    }
+}
+
+/// Whether the replica's next file is that of a replacement which cluster.toml has already.
+fn is_ordered(file: &ReplicaFile, entry: &ReplicaEntry) -> bool {
+    file.incarnation == entry.incarnation && file.key.public() == entry.key
+}
+
 /// Who is there, and what the replacement would do; refused where it would end the group, or where a replica that runs is
 /// not meant.
-fn look_first(arguments: &Arguments, cluster: &Cluster, id: ReplicaId) -> Result<()> {
+fn look_first(
+    arguments: &Arguments,
+    cluster: &Cluster,
+    id: ReplicaId,
+    earlier: Earlier,
+) -> Result<()> {
     let key = administrator(&arguments.cluster, cluster)?;
     let begun = Instant::now();
     let mut told = false;
@@ -146,17 +199,19 @@ fn look_first(arguments: &Arguments, cluster: &Cluster, id: ReplicaId) -> Result
         let others = others.join(", ");
         if !arguments.force {
             bail!(
-                "replica {id} is not replaced, and this changed nothing: the group would not go on. Start or mend replica \
-                 {others} first. With --force it is replaced all the same: then nothing is ordered before enough of them are \
-                 back, and if they do not come back the data is lost"
+                "replica {id} is not replaced now, for the group would not go on; {}. Start or mend replica {others} first. With \
+                 --force it is replaced all the same: then nothing is ordered before enough of them are back, and if they do \
+                 not come back the data is lost",
+                earlier.unchanged()
             );
         }
         say!("--force: nothing will be ordered before enough of replica {others} are back");
     }
     if replacement.answers && !arguments.yes && !arguments.dry_run && !confirmed(id)? {
         bail!(
-            "replica {id} runs; nothing was changed. If it is the one that is meant (it lies, or another process has its \
-             key), give --yes"
+            "replica {id} runs; {}. If it is the one that is meant (it lies, or another process has its \
+             key), give --yes",
+            earlier.unchanged()
         );
     }
     Ok(())
@@ -181,9 +236,8 @@ fn pending(own: &Path, id: ReplicaId, cluster: &Cluster) -> Result<ReplicaFile> 
     if path.exists() {
         let file = ReplicaFile::load(&path)?;
         let next = entry.incarnation.saturating_add(1);
-        let ordered = file.incarnation == entry.incarnation && file.key.public() == entry.key;
         ensure!(
-            ordered || file.incarnation == next,
+            is_ordered(&file, entry) || file.incarnation == next,
             "{} is for incarnation {}, and replica {id} is in incarnation {}; remove the file",
             path.display(),
             file.incarnation,
@@ -247,7 +301,7 @@ fn order(
             reason: Refusal::Ordered(RefusalReason::Contradiction(why)),
             ..
         }) => bail!(
-            "the cluster does not replace replica {id}: {why}. Nothing was changed. If the \
+            "the cluster does not replace replica {id}: {why}. This run changed nothing there. If the \
              incarnation is the reason, {} is older than the replica's last replacement: take the \
              newer one, and remove {}",
             cluster.path.display(),

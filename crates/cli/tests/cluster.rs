@@ -231,6 +231,9 @@ fn a_replica_that_lost_its_disk_is_replaced() {
     let interrupted = [&reinit[..], &["--timeout", "200ms", "--force"]].concat();
     run(&interrupted).failed(1, &["not replaced yet", "run the command again"]);
     let pending = std::fs::read_to_string(cluster.path("replica-3/replica.toml.pending")).unwrap();
+    // What comes after it knows only what it did itself.
+    let refused = run(&[&reinit[..], &["--timeout", "200ms"]].concat());
+    refused.failed(1, &["this run changed nothing", "may have replaced the replica already"]);
     for id in 0..3 {
         cluster.start(id);
     }
