@@ -5,7 +5,7 @@
 //! pieces again.
 
 use crate::administration::Registry;
-use crate::asked::{self, Asked, Call};
+use crate::asked::{Asked, Call};
 use crate::machine::{Machine, newest_versions};
 use crate::manifest::Manifest;
 use crate::service::Service;
@@ -62,8 +62,22 @@ impl<S: Service> Machine<S> {
     pub fn restore(
         parameters: &Parameters,
         manifest: &Manifest,
+        pieces: Vec<Bytes>,
+        service: S,
+    ) -> Result<Machine<S>, RestoreError> {
+        Machine::restore_telling(parameters, manifest, pieces, service, Asked::default())
+    }
+
+    /// The same, which tells there what its service is being asked.
+    ///
+    /// # Errors
+    /// As [`Machine::restore`].
+    pub fn restore_telling(
+        parameters: &Parameters,
+        manifest: &Manifest,
         mut pieces: Vec<Bytes>,
         mut service: S,
+        asked: Asked,
     ) -> Result<Machine<S>, RestoreError> {
         manifest.versions.check(newest_versions(&service))?;
         let expected = manifest.entries().len();
@@ -84,7 +98,7 @@ impl<S: Service> Machine<S> {
             Terms { versions: manifest.versions, state_limit_bytes: head.state_limit_bytes };
         terms.tell(&mut service, manifest.slot);
         let sessions = restore_sessions(manifest, core.sessions, &pieces)?;
-        asked::named(Call::Restore, manifest.slot, None, || service.restore(segments))?;
+        asked.about(Call::Restore, manifest.slot, || service.restore(segments))?;
         terms.tell(&mut service, manifest.slot);
         Ok(Machine {
             cluster: parameters.cluster,
@@ -97,7 +111,7 @@ impl<S: Service> Machine<S> {
             registry: core.registry,
             sessions,
             service,
-            asked: Asked::default(),
+            asked,
         })
     }
 }

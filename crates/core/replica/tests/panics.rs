@@ -3,6 +3,8 @@
 use crate::real::{Group, Running};
 use bytes::Bytes;
 use perdura_client::{Client, Options, Reply};
+use perdura_durability::FileDisk;
+use perdura_durability::inspect::read_superblock;
 use perdura_execution::{ExecutionContext, RestoreError, Service, Snapshot};
 use perdura_protocol::configuration::Durability;
 use perdura_replica::runtime::RunError;
@@ -14,6 +16,7 @@ use std::time::Duration;
 static PANICS: AtomicBool = AtomicBool::new(false);
 static BAD_SEGMENTS: AtomicBool = AtomicBool::new(false);
 static HANGS: Mutex<()> = Mutex::new(());
+static RESTORES: Mutex<()> = Mutex::new(());
 
 /// One group after the other: they share what is wrong.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -50,6 +53,7 @@ impl Service for Last {
     }
 
     fn restore(&mut self, mut segments: Vec<Bytes>) -> Result<(), RestoreError> {
+        drop(RESTORES.lock().unwrap_or_else(PoisonError::into_inner));
         self.0 = segments.pop().unwrap_or_default();
         Ok(())
     }
@@ -204,10 +208,62 @@ fn a_segment_that_panics_is_the_services_fault_and_not_the_disks() {
             assert!(words.contains(part), "{words}");
         }
     }
+    // The thread that panicked had the checkpoints, and they are closed all the same.
+    let open = (0..3).filter(|i| running(&group, *i)).count();
+    assert_eq!(open, 0, "data directories that look as if their replicas ran");
+    // What is stored and digested again at a start may be asked for by either thread first, so at either's slot.
+    let barred = (0..8).any(|_| {
+        group.start(0);
+        matches!(group.failure(0), RunError::ServiceBarred { .. })
+    });
+    assert!(barred && !running(&group, 0));
     BAD_SEGMENTS.store(false, Ordering::SeqCst);
-    (0..3).for_each(|i| group.start(i));
+    for i in 0..3 {
+        let _ = std::fs::remove_file(group.data(i).join("service-panicked"));
+        group.start(i);
+    }
     runtime.block_on(async { called.await.unwrap() });
     (0..3).for_each(|i| group.stop(i));
+}
+
+/// Whether a data directory says that its replica runs, or ended otherwise than in order.
+fn running(group: &Group<Last>, i: usize) -> bool {
+    let superblock = read_superblock(&mut FileDisk::read_only(&group.data(i))).unwrap();
+    superblock.unwrap().running.is_some()
+}
+
+#[test]
+fn a_state_that_is_restored_without_end_is_named_with_its_slot() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (mut group, runtime) = (group(), runtime());
+    runtime.block_on(async {
+        let client = group.connect();
+        // Past a boundary, so that there is a state.
+        for _ in 0..70 {
+            order(&client, "kept").await;
+        }
+    });
+    let stored = || {
+        let superblock = read_superblock(&mut FileDisk::read_only(&group.data(0))).unwrap();
+        superblock.unwrap().checkpoint().map(|checkpoint| checkpoint.slot)
+    };
+    let slot = loop {
+        match stored() {
+            Some(slot) => break slot,
+            None => std::thread::yield_now(),
+        }
+    };
+    (0..3).for_each(|i| group.stop(i));
+    let stuck = RESTORES.lock().unwrap_or_else(PoisonError::into_inner);
+    group.start(0);
+    let shutdown = group.running[0].as_ref().unwrap().0.clone();
+    shutdown.request();
+    let named = format!("restoring the state of slot {slot}");
+    while !shutdown.hindrance().contains(&named) {
+        std::thread::yield_now();
+    }
+    drop(stuck);
+    group.stop(0);
 }
 
 #[test]

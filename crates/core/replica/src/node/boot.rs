@@ -153,19 +153,24 @@ impl<S: Service> Node<S> {
         let mut checkpointing = Checkpointing::new(&parameters, Slot(0));
         checkpointing.store_from = found.lost.unwrap_or_default();
         let mut machine = match found.checkpoint {
-            None => Machine::new(&parameters, genesis_of_zero(genesis), make_service())?,
+            None => {
+                let genesis = genesis_of_zero(genesis);
+                Machine::new(&parameters, genesis, make_service())?.telling(asked.clone())
+            }
             Some((manifest, pieces)) => {
-                let machine = Machine::restore(&parameters, &manifest, pieces, make_service())?;
+                let (service, asked) = (make_service(), asked.clone());
+                let machine =
+                    Machine::restore_telling(&parameters, &manifest, pieces, service, asked)?;
                 checkpointing.kept = manifest.slot;
                 let state_bytes = if seeded!(StretchForgotten) { 0 } else { machine.state_bytes() };
                 checkpointing.count_from(machine.slot(), parameters.boundary(state_bytes));
                 checkpointing.add_stored(Stored::new(machine.snapshot(), manifest), 0);
                 machine
             }
-        }
-        .telling(asked);
+        };
         if let Some((manifest, pieces)) = found.proven
-            && let Ok(older) = Machine::restore(&parameters, &manifest, pieces, make_service())
+            && let Ok(older) =
+                Machine::restore_telling(&parameters, &manifest, pieces, make_service(), asked)
         {
             let stored = Stored { apart: true, ..Stored::new(older.snapshot(), manifest) };
             // What comes after it is served from the log.

@@ -6,10 +6,13 @@
 //! is stored. When the replica stops, a checkpoint
 //! is written without pauses, and given up if it takes longer than [`LAST_WRITES`]: then the next
 //! start replays more of the log. While nothing is to be stored, what was is read again (`reread`).
+//!
+//! A panic of the service in a snapshot ends the thread and not its checkpoints: they are given back to be closed.
 
 use super::DataDisk;
 use super::keeper::{Completion, Completions};
 use super::pace::{FlushWatch, Pacer, Rhythm};
+use super::panicked;
 use super::reread::Reread;
 use super::worker;
 use crate::node::piece_names;
@@ -281,16 +284,31 @@ fn work(
         let mut begun = Instant::now();
         let (manifest, stored) = match job {
             Job::Store { snapshot, keep } => {
-                let manifest = pace.digest(&snapshot);
+                let manifest = match panicked::asking(|| pace.digest(&snapshot)) {
+                    Ok(manifest) => manifest,
+                    Err(panic) => {
+                        completions.push(Completion::Service(panic));
+                        break;
+                    }
+                };
                 if !completions.takes(&manifest) {
                     break;
                 }
                 begun = Instant::now();
+                let mut panic = None;
                 let content = &mut |index| {
                     worker::give_way();
-                    snapshot.piece(index)
+                    // Nothing is no piece of a state: the checkpoint is refused, and what is on disk stays as it was.
+                    panicked::asking(|| snapshot.piece(index)).unwrap_or_else(|said| {
+                        panic.get_or_insert(said);
+                        Bytes::new()
+                    })
                 };
                 let stored = pace.store(&mut checkpoints, &manifest, content, keep);
+                if let Some(panic) = panic {
+                    completions.push(Completion::Service(panic));
+                    break;
+                }
                 (manifest, stored)
             }
             Job::Install { manifest, pieces, keep } => {

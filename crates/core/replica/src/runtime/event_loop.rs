@@ -228,19 +228,15 @@ impl<S: Service> EventLoop<S> {
         let EventLoop { hub, courier, .. } = self;
         drop((hub, courier));
         workers.digester.stop();
-        let (keeper, checkpointer) = (workers.keeper.stop(), workers.checkpointer.stop());
-        if let (Some(log), Some(checkpoints)) = (keeper, checkpointer)
-            && let Err(error) = storage::close(log, checkpoints)
-        {
-            tracing::error!("the data directory was not closed in order: {error}");
-        }
-        error
+        panicked::close(error, workers.keeper.stop(), workers.checkpointer.stop())
     }
 
     fn close(self, workers: Workers) -> Result<Ended, RunError> {
         workers.digester.stop();
         let (keeper, checkpointer) = (workers.keeper.stop(), workers.checkpointer.stop());
-        failure(&self.completions.take())?;
+        if let Err(error) = failure(&self.completions.take()) {
+            return Err(panicked::close(error, keeper, checkpointer));
+        }
         if let (Some(log), Some(checkpoints)) = (keeper, checkpointer) {
             storage::close(log, checkpoints)?;
         }
@@ -261,7 +257,9 @@ impl<S: Service> EventLoop<S> {
         self.publish(report, [Stats::default(); 2]);
         workers.digester.stop();
         let (keeper, checkpointer) = (workers.keeper.stop(), workers.checkpointer.stop());
-        failure(&self.completions.take())?;
+        if let Err(error) = failure(&self.completions.take()) {
+            return Err(panicked::close(error, keeper, checkpointer));
+        }
         let (Some(mut log), Some(checkpoints)) = (keeper, checkpointer) else { return Ok(false) };
         log.flush().map_err(|error| RunError::Disk(error.to_string()))?;
         let trusted = self.trusted;

@@ -35,7 +35,7 @@ use perdura_durability::{
     CheckpointError, Checkpoints, Expectation, FileDisk, Log, OpenError, Options, storage,
 };
 pub use perdura_execution::panic_is_expected;
-use perdura_execution::{Asked, Genesis, Service, ServicePanic};
+use perdura_execution::{Asked, Call, Genesis, Service, ServicePanic};
 use perdura_protocol::configuration::{Durability, Parameters, Schedule};
 use perdura_protocol::{Configuration, ReplicaId, Scheme, SecretKey, Slot, Time};
 use perdura_transport::{BindError, Hub, HubConfig, Lane};
@@ -240,6 +240,10 @@ impl Shutdown {
     pub fn hindrance(&self) -> String {
         let logged = "what it had said of itself is in its log, as after a crash";
         match self.0.asked.now() {
+            Some((call @ Call::Restore, slot)) => format!(
+                "it is restoring the state of slot {slot}, and the service has not returned from {call}: a bug of the \
+                 service, or a state that takes it longer; nothing else was begun"
+            ),
             Some((call, slot)) => format!(
                 "the service has not returned from {call} at slot {slot}: a bug of the service, which will run \
                  again when the replica is started; {logged}"

@@ -6,7 +6,8 @@
 //! surely changes when it is mended. After the second time at one slot that program is not started there any more. Another
 //! one is, and so is the same one when somebody removes the note.
 
-use super::RunError;
+use super::{DataDisk, RunError, give_up};
+use perdura_durability::{Checkpoints, Log};
 use perdura_execution::ServicePanic;
 use perdura_protocol::{Digest, Slot};
 use std::any::Any;
@@ -28,12 +29,27 @@ pub(super) fn of_service(payload: &(dyn Any + Send)) -> Option<Box<ServicePanic>
 
 /// Does something of which a panic of the service is an error, and any other goes on.
 pub(super) fn catching<T>(work: impl FnOnce() -> Result<T, RunError>) -> Result<T, RunError> {
-    match catch_unwind(AssertUnwindSafe(work)) {
-        Ok(done) => done,
-        Err(payload) => match of_service(&*payload) {
-            Some(panic) => Err(RunError::Service(panic)),
-            None => resume_unwind(payload),
-        },
+    asking(work).unwrap_or_else(|panic| Err(RunError::Service(panic)))
+}
+
+/// Asks the service something, for who has to go on after its panic.
+pub(super) fn asking<T>(work: impl FnOnce() -> T) -> Result<T, Box<ServicePanic>> {
+    catch_unwind(AssertUnwindSafe(work))
+        .map_err(|payload| of_service(&*payload).unwrap_or_else(|| resume_unwind(payload)))
+}
+
+/// Closes the data directory of a run that ends for this, if neither disk nor threads are at fault: as after any other run. What
+/// the threads gave back is here.
+pub(super) fn close(
+    error: RunError,
+    log: Option<Log<DataDisk>>,
+    checkpoints: Option<Checkpoints<DataDisk>>,
+) -> RunError {
+    match (log, checkpoints) {
+        (Some(log), Some(checkpoints)) if matches!(error, RunError::Service(_)) => {
+            give_up(log, checkpoints, error)
+        }
+        _ => error,
     }
 }
 
@@ -43,18 +59,40 @@ struct Note {
     slot: Slot,
     times: u32,
     program: Digest,
-    // For whoever reads it.
+    // At which other slots this program panicked before, and how often: while a state is stored, at one slot or the
+    // other, whichever thread asks first.
+    earlier: Vec<(Slot, u32)>,
+    // For whoever reads it; in one line, for a panic is shown so.
     what: String,
 }
 
+/// So many other slots a note names.
+const EARLIER: usize = 8;
+
 impl Note {
+    /// What is to be noted of a panic, after what was noted before.
+    fn after(before: Option<Note>, panic: &ServicePanic, program: Digest) -> Note {
+        let before = before.filter(|note| note.program == program);
+        let mut earlier =
+            before.map_or_else(Vec::new, |Note { slot, times, mut earlier, .. }| {
+                earlier.push((slot, times));
+                earlier
+            });
+        let slot = panic.slot;
+        let here = earlier.iter().position(|(at, _)| *at == slot).map(|at| earlier.remove(at));
+        let times = here.map_or(0, |(_, times)| times).saturating_add(1);
+        earlier.drain(..earlier.len().saturating_sub(EARLIER));
+        Note { slot, times, program, earlier, what: panic.to_string() }
+    }
+
     fn text(&self) -> String {
-        let Note { slot, times, program, what } = self;
-        // All in one line.
-        let what = what.escape_debug();
+        let Note { slot, times, program, earlier, what } = self;
+        let earlier: Vec<String> =
+            earlier.iter().map(|(slot, times)| format!("{slot}:{times}")).collect();
+        let earlier = earlier.join(" ");
         format!(
             "# The service of this replica panicked. Remove this file to let the same program try again.\n\
-             slot = {slot}\ntimes = {times}\nprogram = {program}\nwhat = {what}\n"
+             slot = {slot}\ntimes = {times}\nprogram = {program}\nearlier = {earlier}\nwhat = {what}\n"
         )
     }
 
@@ -66,10 +104,17 @@ impl Note {
             };
             text.lines().find_map(of)
         };
+        let pair = |text: &str| -> Option<(Slot, u32)> {
+            let (slot, times) = text.split_once(':')?;
+            Some((Slot(slot.parse().ok()?), times.parse().ok()?))
+        };
+        // Notes of 0.1.0 have none.
+        let earlier = field("earlier").unwrap_or_default();
         Some(Note {
             slot: Slot(field("slot")?.parse().ok()?),
             times: field("times")?.parse().ok()?,
             program: Digest(perdura_protocol::ids::from_hex(&field("program")?)?),
+            earlier: earlier.split_whitespace().filter_map(pair).collect(),
             what: field("what")?,
         })
     }
@@ -102,7 +147,9 @@ fn program() -> io::Result<Digest> {
 pub(super) fn check(data: &Path) -> Result<(), RunError> {
     let (path, note) = found(data)?;
     match note {
-        Some(Note { slot, times, program: of, what }) if times >= TIMES && of == program()? => {
+        Some(Note { slot, times, program: of, what, earlier: _ })
+            if times >= TIMES && of == program()? =>
+        {
             Err(RunError::ServiceBarred { slot, what, note: path })
         }
         _ => Ok(()),
@@ -126,10 +173,8 @@ pub(super) fn note(data: &Path, error: RunError) -> RunError {
 
 fn add(data: &Path, panic: &ServicePanic) -> io::Result<(u32, PathBuf)> {
     let (path, before) = found(data)?;
-    let (slot, program) = (panic.slot, program()?);
-    let before = before.filter(|note| note.slot == slot && note.program == program);
-    let times = before.map_or(0, |note| note.times).saturating_add(1);
-    let note = Note { slot, times, program, what: panic.to_string() };
+    let note = Note::after(before, panic, program()?);
+    let times = note.times;
     write_note(data, NOTE_NAME, &note.text())?;
     Ok((times, path))
 }
@@ -180,6 +225,19 @@ mod tests {
         assert!(barred().is_ok() && !again(data, 8) && barred().is_ok() && again(data, 8));
         fs::remove_file(&path).unwrap();
         assert!(barred().is_ok() && !again(data, 8));
+    }
+
+    #[test]
+    fn panics_at_other_slots_in_between_are_not_forgotten_and_not_kept_without_end() {
+        let program = Digest::of(b"this");
+        let after = |slots: &[u64]| {
+            let next = |note, slot: &u64| Some(Note::after(note, &panic_at(*slot), program));
+            slots.iter().fold(None, next).unwrap()
+        };
+        assert_eq!((after(&[7, 8]).times, after(&[7, 8, 9, 8]).times), (1, 2));
+        let many = after(&(10..30).collect::<Vec<u64>>());
+        assert_eq!((many.times, many.earlier.len()), (1, EARLIER));
+        assert_eq!(Note::read(&many.text()), Some(many));
     }
 
     #[test]
