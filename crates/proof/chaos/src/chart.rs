@@ -47,7 +47,8 @@ fn colour(kind: Kind) -> &'static str {
         | Kind::LogRot
         | Kind::CheckpointRot
         | Kind::RunningRot
-        | Kind::LostDisk => "#2e7d4f",
+        | Kind::LostDisk
+        | Kind::TakenBack => "#2e7d4f",
         Kind::ClockJump => "#8a6d1d",
         _ => "#50788c",
     }

@@ -216,15 +216,19 @@ impl Host {
         log.lines().last().unwrap_or_default().to_owned()
     }
 
-    /// SIGTERM; it has to end in order.
-    pub fn stop(&self, course: &Course) -> Result<()> {
+    /// SIGTERM; how it ends, if it does in time.
+    pub fn ask_to_end(&self, course: &Course) -> Result<Option<ExitStatus>> {
         self.expect_end();
         self.signal(Signal::TERM)?;
-        let status = course.poll(STOP, || {
+        Ok(course.poll(STOP, || {
             self.look(course);
             self.ended()
-        });
-        match status {
+        }))
+    }
+
+    /// SIGTERM; it has to end in order.
+    pub fn stop(&self, course: &Course) -> Result<()> {
+        match self.ask_to_end(course)? {
             Some(status) if status.success() => {}
             Some(status) => course.violation(format!(
                 "replica {} was asked to stop and ended with {status}: {}",

@@ -31,6 +31,8 @@ pub enum Kind {
     MemoryRot,
     /// The data directory is lost; the replica is replaced
     LostDisk,
+    /// The data directory is taken back to a copy of itself
+    TakenBack,
     /// The wall clock of a replica jumps by up to eight hours, both ways
     ClockJump,
     /// Nobody takes what a replica logs: its standard error is closed, full, or never read
@@ -104,6 +106,12 @@ impl Kind {
     /// Whether more than u replicas are failed while it lasts.
     pub fn is_disaster(self) -> bool {
         matches!(self, Kind::KillAll | Kind::KillMajority | Kind::CutMajority | Kind::PauseAll)
+    }
+
+    /// Whether nothing else is struck while it lasts: more than u replicas are failed, or one has forgotten what
+    /// it said, beside which no other may.
+    pub fn stands_alone(self) -> bool {
+        self.is_disaster() || self == Kind::TakenBack
     }
 
     /// Whether it strikes the leader, whoever that is.

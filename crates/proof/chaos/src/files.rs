@@ -6,6 +6,7 @@ use perdura_client::{ClusterConfig, ReplicaAddress};
 use perdura_protocol::{ClusterId, Faults, PublicKey, ReplicaId, SecretKey};
 use serde::Deserialize;
 use std::fs;
+use std::io::{self, ErrorKind};
 use std::path::Path;
 
 #[derive(Deserialize)]
@@ -126,15 +127,28 @@ pub fn secret_key(path: &Path) -> Result<SecretKey> {
 
 /// Copies a directory's files and directories to where there may be some already.
 pub fn copy_tree(from: &Path, to: &Path) -> Result<()> {
+    copy_all(from, to, &|_| false)
+}
+
+/// The same while somebody works in it: what is gone before it is copied is left out.
+pub fn copy_moving_tree(from: &Path, to: &Path) -> Result<()> {
+    copy_all(from, to, &|error| error.kind() == ErrorKind::NotFound)
+}
+
+fn copy_all(from: &Path, to: &Path, passes: &dyn Fn(&io::Error) -> bool) -> Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))? {
         let entry = entry?;
         let target = to.join(entry.file_name());
         if entry.file_type()?.is_dir() {
-            copy_tree(&entry.path(), &target)?;
-        } else {
-            fs::copy(entry.path(), &target)
-                .with_context(|| format!("cannot copy to {}", target.display()))?;
+            copy_all(&entry.path(), &target, passes)?;
+            continue;
+        }
+        match fs::copy(entry.path(), &target) {
+            Err(error) if !passes(&error) => {
+                return Err(error).with_context(|| format!("cannot copy to {}", target.display()));
+            }
+            Ok(_) | Err(_) => {}
         }
     }
     Ok(())
@@ -158,6 +172,20 @@ pub fn empty_directory(path: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_gone_before_it_is_copied_is_left_out_only_where_somebody_works() {
+        let directory = tempfile::tempdir().unwrap();
+        let [from, to] = ["from", "to"].map(|name| directory.path().join(name));
+        fs::create_dir_all(from.join("log")).unwrap();
+        fs::write(from.join("log/2"), "two").unwrap();
+        // To a reader it is as a file that is gone.
+        std::os::unix::fs::symlink("nowhere", from.join("log/1")).unwrap();
+        assert!(copy_tree(&from, &to).is_err());
+        copy_moving_tree(&from, &to).unwrap();
+        assert_eq!(fs::read_to_string(to.join("log/2")).unwrap(), "two");
+        assert!(!to.join("log/1").exists());
+    }
 
     #[test]
     fn addresses_are_replaced_in_their_order_and_nothing_else_is() {

@@ -1,5 +1,5 @@
-//! Who draws the faults. One round after the other: one fault that strikes more than u replicas, or
-//! faults of up to u replicas at once; then everything has to become well again before the next.
+//! Who draws the faults. One round after the other: one fault that stands alone, as those that strike more
+//! than u replicas do, or faults of up to u replicas at once; then everything has to become well again before the next.
 
 use crate::course::Course;
 use crate::faults::Kind;
@@ -42,10 +42,10 @@ pub fn strike(scene: &Scene, kinds: &[Kind], random: &mut Random, until: u64) {
             return;
         };
         let mut strikes = vec![(kind, first)];
-        while !kind.is_disaster() && strikes.len() < scene.cluster.faults.u() && random.percent(50)
+        while !kind.stands_alone() && strikes.len() < scene.cluster.faults.u() && random.percent(50)
         {
             let more = bag.next(random);
-            if more.is_disaster() || more.strikes_leader() {
+            if more.stands_alone() || more.strikes_leader() {
                 bag.left.push(more);
                 break;
             }

@@ -6,7 +6,7 @@ use crate::cluster::{Cluster, faketime, lab_beside};
 use crate::course::{Course, End, lock};
 use crate::faults::{Kind, Need};
 use crate::history::{Book, Judged, ShardId};
-use crate::inject::{DAMAGED, FLIP, Scene};
+use crate::inject::{DAMAGED, FLIP, OLDER, Scene};
 use crate::load::{self, Load};
 use crate::nemesis::{self, RECOVERY};
 use crate::network::Network;
@@ -194,7 +194,7 @@ fn carry_out(
     if course.ends() == Some(End::Interrupted) {
         return Ok(None);
     }
-    look_at_logs(&scene.cluster, course);
+    look_at_logs(&scene, course);
     let report = Report::new(&scene, (from, to), &samples, &lock(&verdicts), make);
     if !report.violations.is_empty() || options.keep {
         keep_data(&scene.cluster, out);
@@ -296,18 +296,24 @@ fn read_everything_back(scene: &Scene, book: &Book, verdicts: &Verdicts) -> Resu
 
 /// What no log may say: no replica lies here, so none may say that another one did; and an error
 /// stops a replica, but for a rotten batch that others have too.
-fn look_at_logs(cluster: &Cluster, course: &Course) {
-    let harmless = |line: &str, rotten: bool| {
-        line.contains("left for other replicas to send") || (rotten && line.contains(DAMAGED))
-    };
-    for host in &cluster.hosts {
+fn look_at_logs(scene: &Scene, course: &Course) {
+    let events = scene.timeline.events();
+    for host in &scene.cluster.hosts {
         let log = host.log_since(0);
         // Memory that was made to rot.
         let rotten = log.contains(FLIP);
+        let taken_back = events
+            .iter()
+            .any(|event| event.kind == Kind::TakenBack && event.replicas.contains(&host.id));
+        let harmless = |line: &str| {
+            line.contains("left for other replicas to send")
+                || (rotten && line.contains(DAMAGED))
+                || (taken_back && line.contains(OLDER))
+        };
         let wrong = |line: &&str| {
             line.contains("misbehaves:")
                 || line.contains("panicked")
-                || (line.contains(" ERROR ") && !harmless(line, rotten))
+                || (line.contains(" ERROR ") && !harmless(line))
         };
         if let Some(line) = log.lines().find(wrong) {
             course.violation(format!("the log of replica {} says: {line}", host.id));

@@ -124,7 +124,8 @@ pub(super) fn start_or_replace(scene: &Scene, victim: usize) -> Result<String> {
     }
 }
 
-fn replace(scene: &Scene, victim: usize) -> Result<()> {
+/// Replaces a replica that does not run, or must not.
+pub(super) fn replace(scene: &Scene, victim: usize) -> Result<()> {
     scene.cluster.replace(victim, &scene.network)?;
     scene.cluster.start(victim)?;
     scene.load.reconnect(&scene.network, &scene.cluster.file()?, &scene.cluster.client_key())

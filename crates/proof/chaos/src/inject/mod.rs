@@ -9,8 +9,10 @@ mod network;
 mod process;
 mod rot;
 mod surroundings;
+mod taken_back;
 
 pub use memory::{DAMAGED, FLIP};
+pub use taken_back::OLDER;
 
 use crate::cluster::{Cluster, Host};
 use crate::course::Course;
@@ -88,6 +90,7 @@ impl Scene {
             Kind::RunningRot => rot::under_running(self, victim, random),
             Kind::MemoryRot => memory::rot(self, victim),
             Kind::LostDisk => disk::lost(self, victim),
+            Kind::TakenBack => taken_back::taken_back(self, victim, random),
             Kind::ClockJump => clock::jump(self, victim, random),
             Kind::Unheard => surroundings::unheard(self, victim, random),
             Kind::FewFiles => surroundings::few_files(self, victim, random),

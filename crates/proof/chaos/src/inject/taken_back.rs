@@ -1,0 +1,191 @@
+//! A data directory that is taken back to a copy of itself, as happens to whoever restores a snapshot of a machine.
+//!
+//! A replica that starts on it does not know what it said since the copy. What others can know of that they tell it
+//! before it votes (`crates/core/replica/src/node/boots.rs`), and it stands still for good. Certain is this where it was
+//! started once more between copy and end: every other one has kept that boot. Else only votes show it, which it may
+//! have caught up with before it is told of them; and where r = 0 they are not signed, so that nothing does.
+
+use super::disk::{STARTED, replace};
+use super::{Injected, Scene};
+use crate::files::{copy_moving_tree, copy_tree, empty_directory};
+use anyhow::{Result, bail};
+use perdura_adversary::Random;
+use std::fs;
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+/// What a replica says of such a directory.
+pub const OLDER: &str = "is older than what it said";
+
+/// Slots that it takes part in after the copy, at least.
+const SAID: u64 = 20;
+
+/// The same where the others are to have cut their logs meanwhile, so that what the copy lacks is a state: two boundaries and more.
+const SAID_LONG: u64 = 1_500;
+
+/// Of a hundred times, those with that.
+const LONG_AGO: u64 = 25;
+
+/// All have told what they know of a replica within this time after it takes part.
+const TOLD: Duration = Duration::from_secs(2);
+
+/// When the directory is copied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Copied {
+    /// While it does not run; then it is started.
+    Stopped,
+    /// While it runs; then it is started once more.
+    RunningBefore,
+    /// While it runs, in the same run whose end it is taken back from.
+    Running,
+}
+
+/// Whether a copy is of one moment, as a snapshot of a machine is. Else files change while they are copied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Moment {
+    One,
+    Many,
+}
+
+/// Of a hundred copies of a running replica, those of one moment.
+const SNAPSHOTS: u64 = 70;
+
+/// What becomes of the replica.
+enum Outcome {
+    StandsStill,
+    Ends(ExitStatus),
+    TakesPart,
+}
+
+/// Copies the directory of a replica, lets it go on, and starts it on the copy.
+pub(super) fn taken_back(scene: &Scene, victim: usize, random: &mut Random) -> Result<Injected> {
+    let host = scene.host(victim);
+    let copied = match scene.cluster.faults.r() {
+        0 => *random.pick(&[Copied::Stopped, Copied::RunningBefore]),
+        _ => *random.pick(&[Copied::Stopped, Copied::RunningBefore, Copied::Running]),
+    };
+    let copy = scene.cluster.path(&format!("copy-{victim}"));
+    let moment = match copied {
+        Copied::Stopped => {
+            host.stop(&scene.course)?;
+            copy_tree(&host.data(), &copy)?;
+            Moment::One
+        }
+        _ if random.percent(SNAPSHOTS) => {
+            host.pause()?;
+            let done = copy_tree(&host.data(), &copy);
+            host.resume()?;
+            done?;
+            Moment::One
+        }
+        _ => {
+            copy_moving_tree(&host.data(), &copy)?;
+            Moment::Many
+        }
+    };
+    if copied == Copied::RunningBefore {
+        host.kill();
+    }
+    if copied != Copied::Running {
+        scene.cluster.start(victim)?;
+    }
+    let slots = if random.percent(LONG_AGO) { SAID_LONG } else { SAID };
+    if !goes_on(scene, victim, slots) {
+        scene
+            .course
+            .violation(format!("replica {victim} does not go on beside a copy of its data"));
+        bail!("replica {victim} does not go on");
+    }
+    let time = scene.hold(200, 10_000, random);
+    if random.percent(50) {
+        host.kill();
+    } else {
+        host.stop(&scene.course)?;
+    }
+    empty_directory(&host.data())?;
+    copy_tree(&copy, &host.data())?;
+    fs::remove_dir_all(&copy)?;
+    let of = if moment == Moment::One { "" } else { " and changing" };
+    let seconds = time.as_secs_f64();
+    let what = format!("copied {copied:?}{of}, {slots} slots and {seconds:.1} s before");
+    let (length, since) = (host.log_length(), Instant::now());
+    scene.cluster.start_doubtful(victim)?;
+    judge(scene, victim, (copied, moment), (length, since), &what)
+}
+
+/// Whether the replica takes part, and does so for so many slots more.
+fn goes_on(scene: &Scene, victim: usize, slots: u64) -> bool {
+    let active = |since| scene.watch.report(victim, since).filter(|said| said.state == "active");
+    let began = Instant::now();
+    let Some(first) = scene.course.poll(STARTED, || active(began)) else { return false };
+    let further = || active(began).filter(|said| said.executed >= first.executed + slots);
+    scene.course.poll(STARTED, further).is_some()
+}
+
+/// Holds what the replica does on the copy against what it may do, and replaces it if it has to be.
+fn judge(
+    scene: &Scene,
+    victim: usize,
+    (copied, moment): (Copied, Moment),
+    (length, since): (u64, Instant),
+    what: &str,
+) -> Result<Injected> {
+    let (host, course) = (scene.host(victim), &scene.course);
+    let state = || {
+        if let Some(status) = host.ended() {
+            return Some(Outcome::Ends(status));
+        }
+        match scene.watch.report(victim, since)?.state.as_str() {
+            "stopped" => Some(Outcome::StandsStill),
+            "active" => Some(Outcome::TakesPart),
+            _ => None,
+        }
+    };
+    let mut outcome = course.poll(STARTED, state);
+    if matches!(outcome, Some(Outcome::TakesPart)) {
+        if copied != Copied::Running {
+            course.violation(format!(
+                "replica {victim} takes part on a directory that was taken back over a start that all others have kept"
+            ));
+        }
+        course.sleep(TOLD);
+        outcome = state().or(outcome);
+    }
+    let log = host.log_since(length);
+    let told = log.lines().find(|line| line.contains(OLDER) && line.contains("reinit"));
+    let how = match outcome {
+        Some(Outcome::StandsStill) if told.is_some() => {
+            let status = host.ask_to_end(course)?;
+            if status.is_none_or(|status| status.code() != Some(1)) {
+                course
+                    .violation(format!("replica {victim} must not vote, and ends with {status:?}"));
+            }
+            let told = told.unwrap_or_default();
+            let told = told.split("what it said: ").nth(1).unwrap_or(told);
+            told.split(". It was").next().unwrap_or(told).to_owned()
+        }
+        // It may be no directory that opens.
+        Some(Outcome::Ends(status))
+            if moment == Moment::Many
+                && status.code() == Some(1)
+                && host.last_line().contains("reinit") =>
+        {
+            host.last_line()
+        }
+        Some(Outcome::TakesPart) => {
+            host.survived();
+            let back = format!("{what}; it had caught up with all that others knew of it");
+            return Ok(Injected::new(back, false));
+        }
+        Some(Outcome::StandsStill | Outcome::Ends(_)) => {
+            let last = host.last_line();
+            course.violation(format!(
+                "replica {victim} stops on a directory that was taken back, and not for that: {last}"
+            ));
+            bail!("replica {victim} is lost");
+        }
+        None => bail!("replica {victim} neither takes part nor stops: {}", host.last_line()),
+    };
+    replace(scene, victim)?;
+    Injected::fired(format!("{what}; replaced, since {how}"))
+}
