@@ -351,6 +351,7 @@ mod tests {
             state_limit_bytes: 10,
             request_timeout_ms: 1_000,
             company: CompanyReport::default(),
+            boot_awaits: Vec::new(),
             difference: None,
             held: Held::default(),
             counters: Counters::default(),
