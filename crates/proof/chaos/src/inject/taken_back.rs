@@ -122,6 +122,21 @@ fn goes_on(scene: &Scene, victim: usize, slots: u64) -> bool {
     scene.course.poll(STARTED, further).is_some()
 }
 
+/// What was found out once is found at each further start, and before anything is said.
+fn starts_no_more(scene: &Scene, victim: usize) -> Result<()> {
+    let host = scene.host(victim);
+    scene.cluster.start_doubtful(victim)?;
+    let status = scene.course.poll(STARTED, || host.ended());
+    let last = host.last_line();
+    if status.is_none_or(|status| status.code() != Some(1)) || !last.contains(OLDER) {
+        scene.course.violation(format!(
+            "replica {victim} is started again on a directory that was found to be taken back, and does not end for that \
+             ({status:?}): {last}"
+        ));
+    }
+    Ok(())
+}
+
 /// Holds what the replica does on the copy against what it may do, and replaces it if it has to be.
 fn judge(
     scene: &Scene,
@@ -160,6 +175,7 @@ fn judge(
                 course
                     .violation(format!("replica {victim} must not vote, and ends with {status:?}"));
             }
+            starts_no_more(scene, victim)?;
             let told = told.unwrap_or_default();
             let told = told.split("what it said: ").nth(1).unwrap_or(told);
             told.split(". It was").next().unwrap_or(told).to_owned()
