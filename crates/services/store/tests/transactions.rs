@@ -282,7 +282,10 @@ fn a_state_with_as_many_segments_as_it_may_have_does_not_grow() {
     store.set_state_limit(StateLimit { bytes: u64::MAX, segments: 4 });
     let value = || bytes(vec![7; 20_000]);
     let put = |store: &mut Store, key: u32, value: Bytes| {
-        execute(store, &StoreCommand::Put { key: bytes(key.to_be_bytes().to_vec()), value })
+        execute(
+            store,
+            &StoreCommand::Put { key: Bytes::copy_from_slice(&key.to_be_bytes()), value },
+        )
     };
     let full = (0..100).find_map(|key| put(&mut store, key, value()).err()).expect("it is full");
     assert_eq!(
@@ -296,13 +299,13 @@ fn a_state_with_as_many_segments_as_it_may_have_does_not_grow() {
     assert!(put(&mut store, 1, value()).is_ok(), "as long");
     assert!(put(&mut store, 1, Bytes::new()).is_ok(), "shorter");
     // One command may go beyond, by what it writes; the next ones do not.
-    let key = |key: u32| bytes(key.to_be_bytes().to_vec());
+    let key = |key: u32| Bytes::copy_from_slice(&key.to_be_bytes());
     (2..8).for_each(|number| {
         execute(&mut store, &StoreCommand::Delete { key: key(number) }).unwrap();
     });
     assert!(store.segments() < 4);
     let many = (0..100u32).map(|number| Operation::Write {
-        key: bytes(number.to_le_bytes().to_vec()),
+        key: Bytes::copy_from_slice(&number.to_le_bytes()),
         value: value(),
         only_if_present: false,
     });
