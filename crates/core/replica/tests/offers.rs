@@ -329,9 +329,8 @@ fn own_stored(output: &Output) -> Option<Slot> {
     }
 }
 
-/// It is given the state after slot 2, certified by `signers`, which is on its way to its disk then, once the log is there.
-/// Gives what of its own goes there.
-fn transfer(node: &mut Node<Store>, signers: &[u8]) -> Vec<Slot> {
+/// It is given the state after slot 2, certified by `signers`, and has made a machine of it.
+fn take_over(node: &mut Node<Store>, signers: &[u8]) {
     let ([_, state], history) = states();
     let (manifest, pieces) = stored(&state);
     let (slot, digest) = (manifest.slot, manifest.digest());
@@ -351,14 +350,16 @@ fn transfer(node: &mut Node<Store>, signers: &[u8]) -> Vec<Slot> {
         tell(node, 10_030, seeder, &Message::Piece { slot, index, piece });
     }
     restore(node, 10_030);
+}
+
+/// The same, and the state is on its way to its disk then, once the log is there. Gives what of its own goes there.
+fn transfer(node: &mut Node<Store>, signers: &[u8]) -> Vec<Slot> {
+    take_over(node, signers);
     node.flush(now(10_030));
     let outputs: Vec<Output> = std::iter::from_fn(|| node.next_output()).collect();
     let installs = |output: &Output| matches!(output, Output::InstallCheckpoint { .. });
     assert!(!outputs.iter().any(installs), "its certificate is in the log first");
-    let marks = outputs.iter().filter_map(|output| match output {
-        Output::Append { mark, .. } => Some(*mark),
-        _ => None,
-    });
+    let marks = outputs.iter().filter_map(appended);
     node.handle(now(10_040), Input::Persisted(marks.last().expect("it logs the certificate")));
     let outputs: Vec<Output> = std::iter::from_fn(|| node.next_output()).collect();
     assert!(outputs.iter().any(installs));
@@ -370,6 +371,45 @@ fn transfer(node: &mut Node<Store>, signers: &[u8]) -> Vec<Slot> {
 fn a_state_that_waited_for_the_log_gives_way_to_a_newer_one_on_its_way_to_the_disk() {
     assert_eq!(stored_late(false), [Slot(1)]);
     assert_eq!(stored_late(true), []);
+}
+
+/// Behind the newer one the older one would stop the replica.
+#[test]
+fn a_state_taken_over_goes_to_disk_before_a_later_own_one_that_waits_for_the_same_flush() {
+    let Boot { mut parameters, .. } = boot();
+    (parameters.checkpoint_interval, parameters.schedule) = (3, Schedule::Coordinated);
+    let found = Found { vote_after: Slot(2), state_from: Slot(2), ..Found::default() };
+    let mut node = Node::boot(Boot { found, parameters, ..boot() }, now(10_000)).unwrap();
+    for id in 1..4 {
+        node.handle(now(10_000), Input::LinkUp(Peer::Replica(ReplicaId(id))));
+    }
+    said(&mut node, 10_005);
+    take_over(&mut node, &[1, 2, 3]);
+    (1..4).for_each(|slot| tell(&mut node, 10_035, 1, &decision(slot)));
+    node.flush(now(10_035));
+    let outputs: Vec<Output> = std::iter::from_fn(|| node.next_output()).collect();
+    let marks: Vec<u64> = outputs.iter().filter_map(appended).collect();
+    assert!(outputs.iter().filter_map(to_disk).next().is_none(), "the log is not there");
+    node.handle(now(10_040), Input::Persisted(*marks.last().expect("it logs the slots")));
+    node.flush(now(10_040));
+    let stored: Vec<Slot> =
+        std::iter::from_fn(|| node.next_output()).filter_map(|output| to_disk(&output)).collect();
+    assert_eq!(stored, [Slot(2), Slot(3)]);
+}
+
+fn appended(output: &Output) -> Option<u64> {
+    match output {
+        Output::Append { mark, .. } => Some(*mark),
+        _ => None,
+    }
+}
+
+/// The slot of a state that goes to disk, its own or one taken over.
+fn to_disk(output: &Output) -> Option<Slot> {
+    match output {
+        Output::InstallCheckpoint { manifest, .. } => Some(manifest.slot),
+        other => own_stored(other),
+    }
 }
 
 /// A replica gets to a state by itself while it stores what was transferred: the signatures that it has

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 /// What was wrong, whether something of its own keeps it, and what and where that is, from the
 /// repository's root.
-const KEPT: [(&str, Kept, &str, &str); 37] = [
+const KEPT: [(&str, Kept, &str, &str); 38] = [
     (
         "slots before a transferred state that no prefix reaches were held beside a window above it (789221675937)",
         Kept::Test,
@@ -39,6 +39,12 @@ const KEPT: [(&str, Kept, &str, &str); 37] = [
         Kept::Test,
         "crates/core/replica/tests/offers.rs",
         "a_state_that_waited_for_the_log_gives_way_to_a_newer_one_on_its_way_to_the_disk",
+    ),
+    (
+        "a state taken over went to disk behind a later own one that waited for the same flush (258)",
+        Kept::Test,
+        "crates/core/replica/tests/offers.rs",
+        "a_state_taken_over_goes_to_disk_before_a_later_own_one_that_waits_for_the_same_flush",
     ),
     (
         "a leader withheld one frame of a client that it served otherwise (83025164)",
