@@ -31,6 +31,10 @@ impl Patience {
         self.pace_ms = pace_ms;
     }
 
+    pub fn pace_ms(self) -> u64 {
+        self.pace_ms
+    }
+
     fn backed_off(self, base_ms: u64) -> u64 {
         base_ms << self.failed_views.saturating_sub(1).min(timing::BACKOFF_LIMIT)
     }

@@ -74,6 +74,12 @@ impl Agreement {
         self.patience.set_pace(pace_ms);
     }
 
+    /// What time-outs follow, milliseconds.
+    #[must_use]
+    pub fn pace_ms(&self) -> u64 {
+        self.patience.pace_ms()
+    }
+
     /// How long a request may make no progress before the leader is suspected, milliseconds.
     #[must_use]
     pub fn request_timeout_ms(&self) -> u64 {

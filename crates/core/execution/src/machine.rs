@@ -149,6 +149,9 @@ impl<S: Service> Machine<S> {
             } else {
                 self.execute_frame(batch.digest(), frame, &mut executed);
             }
+            if seeded!(VersionAtOnce) && self.next_terms != self.terms {
+                executed.outdated = self.go_on_under(self.next_terms).err();
+            }
         }
         if self.next_terms != self.terms {
             executed.outdated = self.go_on_under(self.next_terms).err();

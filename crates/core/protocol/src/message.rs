@@ -506,6 +506,24 @@ impl Message {
         matches!(bytes.first(), Some(2 | 10 | 12 | 14))
     }
 
+    /// Whether these bytes, if they are a message, say where a replica is (Status): what their tag says.
+    #[must_use]
+    pub fn is_status(bytes: &[u8]) -> bool {
+        bytes.first() == Some(&7)
+    }
+
+    /// Whether they are a vote (Accept).
+    #[must_use]
+    pub fn is_accept(bytes: &[u8]) -> bool {
+        bytes.first() == Some(&4)
+    }
+
+    /// Whether they say what is held of a replica (Recall).
+    #[must_use]
+    pub fn is_recall(bytes: &[u8]) -> bool {
+        bytes.first() == Some(&26)
+    }
+
     /// Whether a client may send this.
     #[must_use]
     pub fn from_client(&self) -> bool {
@@ -531,6 +549,9 @@ mod tests {
         let decision = Decision { slot, view, accepts: Certificate::default(), batch: batch() };
         let (sender, changes, signature) = (ReplicaId(0), Vec::new(), Signature::NONE);
         let new_view = NewView { view, sender, configuration: 0, changes, signature };
+        let boot = crate::BootId { number: 1, nonce: [0; 16] };
+        let announcement = Announcement { boot, configuration: 0, signature };
+        let recalled = Recalled { announcement, vote: None };
         let messages = [
             (Message::Propose { view, slot, batch: batch(), decided: slot, history: digest }, true),
             (Message::NewView(Box::new(new_view)), true),
@@ -542,10 +563,17 @@ mod tests {
             (Message::Prefix { slot, history: digest, signature }, false),
             (Message::Status { view, changing: false, delivered: slot }, false),
             (Message::StateQuery, false),
+            (Message::Recall(Box::new(recalled)), false),
         ];
         for (message, brings) in messages {
             let bytes = message.to_bytes();
             assert_eq!(Message::brings_batches_or_view(&bytes), brings, "{message:?}");
+            let is_status = matches!(message, Message::Status { .. });
+            assert_eq!(Message::is_status(&bytes), is_status, "{message:?}");
+            let is_accept = matches!(message, Message::Accept { .. });
+            assert_eq!(Message::is_accept(&bytes), is_accept, "{message:?}");
+            let is_recall = matches!(message, Message::Recall(_));
+            assert_eq!(Message::is_recall(&bytes), is_recall, "{message:?}");
         }
         assert!(!Message::brings_batches_or_view(&[]));
     }

@@ -28,7 +28,7 @@ macro_rules! bugs {
                 match self { $(Bug::$bug => $name,)* }
             }
 
-            /// The rule of DESIGN.md that it breaks, or `tuples`: the contract of `docs/tuples.md`.
+            /// The rule of DESIGN.md that it breaks, `12`: its section on who is there, boots and versions, or `tuples`: the contract of `docs/tuples.md`.
             #[must_use]
             pub fn rule(self) -> &'static str {
                 match self { $(Bug::$bug => $rule,)* }
@@ -214,6 +214,41 @@ bugs! {
     FastReadAtOnce "fast-read-at-once" "C2"
         "A replica answers a fast read at once, whatever it has accepted and not executed."
 
+    LeaderPaces "leader-paces" "12"
+        "Time-outs follow what the leader says of its own flushes and links, too."
+    PacedByOneLess "paced-by-one-less" "12"
+        "Time-outs follow what r replicas say, not r + 1."
+    PacedByOneMore "paced-by-one-more" "12"
+        "Time-outs follow what r + 2 replicas say, not r + 1."
+    ClockOnOneVoice "clock-on-one-voice" "12"
+        "A clock is taken for wrong when a single other replica's differs."
+    NeverMissed "never-missed" "12"
+        "Who was heard of once counts as there for ever."
+    ReadyByOneLess "ready-by-one-less" "12"
+        "A replica is ready that hears of one member too few."
+    BootNotLogged "boot-not-logged" "12"
+        "What others announce of their boots is kept in memory only."
+    BootAnsweredEarly "boot-answered-early" "12"
+        "A boot is given back before it is on disk."
+    BootsNotCarried "boots-not-carried" "12"
+        "Boots of others go with the file of the log in which they were noted."
+    ComparedByOneLess "compared-by-one-less" "12"
+    /// Boots: votes as soon as enough have compared, before its boot is on any disk.
+    BootNotAwaited "boot-not-awaited" "12"
+        "A replica votes when one member too few has compared."
+    SameNumberPasses "same-number-passes" "12"
+        "Of two boots of one number neither is taken for older."
+    RecallUnverified "recall-unverified" "12"
+        "What others give back of a replica's past is believed without its signature."
+    BootOverwritten "boot-overwritten" "12"
+        "What is kept of another's boots is its last announcement, not its newest."
+    FirstVoteHeld "first-vote-held" "12"
+        "Of the votes that are heard of a replica the first is kept and given back, not the newest."
+    VersionAtOnce "version-at-once" "12"
+        "A version that is raised holds from the next frame on, not from the next slot."
+    FormerAdministrator "former-administrator" "12"
+        "Who was the administrator goes on administering."
+
     NewestWaiterFirst "newest-waiter-first" "tuples"
         "Of those who wait for a tuple the one who came last is served first."
     RenewedFromItsEnd "renewed-from-its-end" "tuples"
@@ -253,9 +288,9 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    const RULES: [&str; 21] = [
+    const RULES: [&str; 22] = [
         "A1", "A2", "A3", "A4", "A5", "A6", "D1", "D2", "D3", "D4", "D5", "D6", "D7", "D8", "E1",
-        "E2", "E3", "E4", "C1", "C2", "tuples",
+        "E2", "E3", "E4", "C1", "C2", "12", "tuples",
     ];
 
     #[test]

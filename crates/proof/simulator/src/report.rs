@@ -229,6 +229,8 @@ pub enum Mark {
     OldDiskNoticed,
     /// That was before it took part, and it goes on with the newer disk.
     NewerDiskAgain,
+    /// A clock was wrong for so long that its replica had to say so, and said so.
+    WrongClockNamed,
     /// A state was stored that links to files of older ones.
     StateLinked,
     /// A state was written over the file of an old one.
@@ -335,11 +337,12 @@ pub enum Mark {
 
 impl Mark {
     /// All of them.
-    pub const ALL: [Mark; 55] = [
+    pub const ALL: [Mark; 56] = [
         Mark::TornTailCut,
         Mark::GapRepaired,
         Mark::OldDiskNoticed,
         Mark::NewerDiskAgain,
+        Mark::WrongClockNamed,
         Mark::StateLinked,
         Mark::StateWrittenOver,
         Mark::OldStateCutDown,

@@ -4,7 +4,7 @@
 use perdura_protocol::configuration::Configuration;
 use perdura_protocol::message::StateCertificate;
 use perdura_protocol::viewchange::PrefixCertificate;
-use perdura_protocol::{Digest, Record, ReplicaId, Slot, View};
+use perdura_protocol::{Digest, Record, ReplicaId, Slot, View, seeded};
 use std::collections::BTreeMap;
 
 /// The newest records of the kinds that are not bound to a slot's agreement.
@@ -49,6 +49,7 @@ impl Carry {
                 }
             }
             // They come in their order.
+            Record::Boot { .. } if seeded!(BootsNotCarried) => {}
             Record::Boot { replica, .. } => {
                 self.boots.insert(*replica, record.clone());
             }

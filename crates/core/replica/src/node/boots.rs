@@ -16,7 +16,7 @@ use perdura_protocol::boots::{Announcement, HeldVote, Recalled};
 use perdura_protocol::message::Message;
 use perdura_protocol::statement::Kind;
 use perdura_protocol::{
-    BootId, Context, Faults, PublicKey, Record, ReplicaId, Signature, Slot, View,
+    BootId, Context, Faults, PublicKey, Record, ReplicaId, Signature, Slot, View, seeded,
 };
 use std::collections::{BTreeSet, VecDeque};
 
@@ -48,7 +48,8 @@ impl Held {
     fn take(&mut self, key: PublicKey, announcement: Announcement) {
         let known = self.announcement.as_ref();
         let same = known.is_some_and(|(known, _)| *known == key);
-        if same && known.is_some_and(|(_, known)| known.boot.number > announcement.boot.number) {
+        let older = known.is_some_and(|(_, known)| known.boot.number > announcement.boot.number);
+        if same && older && !seeded!(BootOverwritten) {
             return;
         }
         if !same {
@@ -59,7 +60,8 @@ impl Held {
 
     fn hear(&mut self, vote: HeldVote) {
         let place = |vote: &HeldVote| (vote.view, vote.slot);
-        if self.vote.as_ref().is_none_or(|old| place(old) < place(&vote)) {
+        let newer = |old| place(old) < place(&vote) && !seeded!(FirstVoteHeld);
+        if self.vote.as_ref().is_none_or(newer) {
             self.vote = Some(vote);
             self.unwritten = true;
         }
@@ -91,6 +93,9 @@ impl OwnBoots {
 
     /// Whether this was never a boot of the directory.
     fn lacks(&self, boot: BootId) -> bool {
+        if seeded!(SameNumberPasses) {
+            return boot.number > self.id().number;
+        }
         let mut own = std::iter::once(self.id()).chain(self.before.iter().copied());
         let oldest = self.before.last().map_or(self.id().number, |boot| boot.number);
         boot.number >= oldest && own.all(|own| own != boot)
@@ -159,7 +164,8 @@ impl Boots {
 
     /// Whether something that restricts votes may be said.
     fn is_done(&self, quorum: usize) -> bool {
-        self.own.is_none() || (self.has_compared(quorum) && 1 + self.kept.len() >= quorum)
+        let kept = 1 + self.kept.len() >= quorum || seeded!(BootNotAwaited);
+        self.own.is_none() || (self.has_compared(quorum) && kept)
     }
 
     /// Of whom it waits for an answer before it takes part; nobody if it does not wait.
@@ -207,7 +213,7 @@ impl<S: Service> Node<S> {
     }
 
     fn boot_quorum(&self) -> usize {
-        self.parameters.faults.responsive()
+        self.parameters.faults.responsive() - usize::from(seeded!(ComparedByOneLess))
     }
 
     /// Who has to answer before this replica takes part, itself not counted.
@@ -288,7 +294,8 @@ impl<S: Service> Node<S> {
         if self.boots.answers.iter().any(|(_, waits, _)| *waits == from) {
             return; // It is on its way to the disk, or says too much.
         }
-        if known.is_some_and(|known| known == boot || known.number >= boot.number) {
+        let overwritten = |known| known != boot && seeded!(BootOverwritten);
+        if known.is_some_and(|known| known.number >= boot.number && !overwritten(known)) {
             self.answer_boot(from, boot);
             return;
         }
@@ -301,10 +308,18 @@ impl<S: Service> Node<S> {
             return;
         }
         self.boots.held[from.index()].take(key, announcement.clone());
-        self.note(now, Record::Boot { replica: from, key, announcement });
-        let mark = self.log_all();
+        if !seeded!(BootNotLogged) {
+            self.note(now, Record::Boot { replica: from, key, announcement });
+        }
+        let mark = if seeded!(BootAnsweredEarly) { 0 } else { self.log_all() };
         self.boots.answers.push_back((mark, from, boot));
         self.answer_boots();
+    }
+
+    /// Whether a vote in this view on this slot may still count for something here: the newest of each member is kept.
+    #[must_use]
+    pub fn counts_vote(&self, view: View, slot: Slot) -> bool {
+        self.agreement.is_open(view, slot)
     }
 
     /// Votes that were heard go to the log with whatever does next, or soon.
@@ -350,7 +365,7 @@ impl<S: Service> Node<S> {
         }
         let boot = announcement.as_ref().map(|announcement| announcement.boot);
         if let Some(announcement) = announcement.filter(|held| own.lacks(held.boot))
-            && self.is_announced_by(self.key.public(), &announcement)
+            && (seeded!(RecallUnverified) || self.is_announced_by(self.key.public(), &announcement))
         {
             let (was, is) = (announcement.boot.number, asked.number);
             self.is_old(&format!("it took part in another boot {was} once, and this is boot {is}"));
@@ -361,7 +376,7 @@ impl<S: Service> Node<S> {
             let statement = context.statement(Kind::Accept, view, slot, digest);
             let own = |key| self.scheme.verify(key, &statement, signature);
             if self.agreement.has_forgotten(view, slot, digest)
-                && (self.boots.unsigned || own(self.key.public()))
+                && (self.boots.unsigned || seeded!(RecallUnverified) || own(self.key.public()))
             {
                 self.is_old(&format!(
                     "it voted on slot {slot} in view {view}, and its log does not have that"

@@ -12,7 +12,7 @@ use perdura_execution::{Service, newest_versions};
 use perdura_protocol::message::Message;
 use perdura_protocol::statement::Kind;
 use perdura_protocol::vitals::{Condition, Echo, Presence, Program, Runs, Vitals};
-use perdura_protocol::{Encode, Faults, PublicKey, ReplicaId, Slot, View, limits};
+use perdura_protocol::{Encode, Faults, PublicKey, ReplicaId, Slot, View, limits, seeded};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
@@ -60,7 +60,8 @@ impl Member {
     }
 
     fn is_heard(&self, now_ms: u64) -> bool {
-        self.heard_ms.is_some_and(|heard| now_ms <= heard + self.patience_ms())
+        let patience_ms = if seeded!(NeverMissed) { u64::MAX / 2 } else { self.patience_ms() };
+        self.heard_ms.is_some_and(|heard| now_ms <= heard + patience_ms)
     }
 }
 
@@ -120,6 +121,10 @@ pub struct CompanyReport {
     pub hears: usize,
     /// How many it needs to be ready: r + m + 1.
     pub needs: usize,
+    /// How long records take to its own disk, milliseconds.
+    pub flush_ms: u32,
+    /// A round trip to as many others as it takes to decide anything, milliseconds.
+    pub trip_ms: u32,
     /// How far its own clock is ahead of those of more than u others, milliseconds, or behind them; 0 where
     /// they do not say so.
     pub clock_ahead_ms: i64,
@@ -173,8 +178,9 @@ pub(super) struct Company {
     told: Told,
     // As it was measured last.
     ahead_ms: i64,
-    // How long records take to the disk here.
+    // How long records take to the disk here, and a round trip, as of the last tick.
     flush_ms: u32,
+    trip_ms: u32,
 }
 
 impl Company {
@@ -191,6 +197,7 @@ impl Company {
             told: Told::default(),
             ahead_ms: 0,
             flush_ms: 0,
+            trip_ms: 0,
         }
     }
 
@@ -236,7 +243,7 @@ impl Company {
     }
 
     /// A round trip to as many others as it takes to decide anything, the nearest ones, milliseconds.
-    fn trip_ms(&self, now_ms: u64) -> u32 {
+    fn measured_trip_ms(&self, now_ms: u64) -> u32 {
         let trips = Few::sorted(self.heard(now_ms).filter_map(|(_, one)| one.trip_ms));
         let needed = self.faults.agreement_quorum().saturating_sub(2);
         let trips = trips.all();
@@ -248,12 +255,14 @@ impl Company {
     /// leader's word counts for nothing, for it would be given more time by it.
     fn pace_ms(&self, now_ms: u64, leader: ReplicaId) -> u64 {
         let pace = |flush: u32, trip: u32| u64::from(flush) + u64::from(trip);
-        let others = self.heard(now_ms).filter(|(id, _)| *id != leader);
+        let others = self.heard(now_ms).filter(|(id, _)| *id != leader || seeded!(LeaderPaces));
         let said = others.filter_map(|(_, one)| one.vitals.as_ref());
         let said = said.map(|(it, _)| pace(it.flush_ms, it.trip_ms));
-        let own = (self.me != leader).then(|| pace(self.flush_ms, self.trip_ms(now_ms)));
+        let own = (self.me != leader).then(|| pace(self.flush_ms, self.trip_ms));
         let paces = Few::sorted(said.chain(own));
-        paces.all().iter().rev().nth(self.faults.r()).copied().unwrap_or_default()
+        let liars = self.faults.r() + usize::from(seeded!(PacedByOneMore));
+        let liars = liars.saturating_sub(seeded!(PacedByOneLess).into());
+        paces.all().iter().rev().nth(liars).copied().unwrap_or_default()
     }
 
     /// By how much this clock is ahead of those of more than u others, or behind; 0 if they do not say so. What they said once
@@ -271,7 +280,7 @@ impl Company {
         let offsets = self.heard(now_ms).filter_map(|(_, member)| member.certain_offset_ms());
         let offsets = Few::sorted(offsets);
         let offsets = offsets.all();
-        let u = self.faults.u();
+        let u = if seeded!(ClockOnOneVoice) { 0 } else { self.faults.u() };
         let least = offsets.len().checked_sub(u + 1)?;
         // u others at most are wrong, whichever way.
         let (behind_us, ahead_of_us) = (offsets[u], offsets[least]);
@@ -291,6 +300,8 @@ impl Company {
             members: self.others().map(member).collect(),
             hears: 1 + self.heard(now_ms).count(),
             needs: self.faults.responsive(),
+            flush_ms: self.flush_ms,
+            trip_ms: self.trip_ms,
             clock_ahead_ms: self.clock_ahead_ms(now_ms),
             max_skew_ms: self.max_skew_ms,
         }
@@ -302,7 +313,8 @@ impl Company {
 
     /// Whether it hears of enough members to have anything decided.
     pub fn is_enough(&self, now_ms: u64) -> bool {
-        1 + self.heard(now_ms).count() >= self.faults.responsive()
+        let needed = self.faults.responsive() - usize::from(seeded!(ReadyByOneLess));
+        1 + self.heard(now_ms).count() >= needed
     }
 
     fn hears(&self, now_ms: u64) -> u32 {
@@ -379,6 +391,7 @@ impl<S: Service> Node<S> {
         let company = &mut self.company;
         company.answered.clear();
         company.flush_ms = u32::try_from(longest).unwrap_or(u32::MAX);
+        company.trip_ms = company.measured_trip_ms(now_ms);
         self.agreement.set_pace(company.pace_ms(now_ms, self.agreement.leader()));
         // A disk that gets slow is told of at once, for the others' time-outs run.
         let slower = longest >= SLOW_MS && longest >= 2 * u64::from(company.told_flush_ms);
@@ -422,7 +435,7 @@ impl<S: Service> Node<S> {
             decided,
             hears: self.company.hears(now.monotonic_ms),
             flush_ms: self.company.flush_ms,
-            trip_ms: self.company.trip_ms(now.monotonic_ms),
+            trip_ms: self.company.trip_ms,
             program: Program::new(env!("CARGO_PKG_VERSION")),
             clock_wrong: self.company.is_clock_wrong(now.monotonic_ms),
             differing: self.difference().map(|found| found.certifiable),

@@ -155,7 +155,7 @@ impl<S: Service> Node<S> {
                 Message::Announce(announcement) => self.on_announce(now, from, announcement),
                 Message::Recall(recalled) => self.on_recall(now, from, *recalled),
                 Message::Accept { view, slot, digest, signature } => {
-                    if self.agreement.is_open(view, slot) {
+                    if self.counts_vote(view, slot) {
                         let context = self.agreement.configurations().context_at(slot);
                         let configuration = context.configuration;
                         let vote = HeldVote { view, slot, digest, configuration, signature };

@@ -161,6 +161,8 @@ pub struct Report {
     pub state_limit_bytes: u64,
     /// How long a request may make no progress before the leader is suspected, milliseconds.
     pub request_timeout_ms: u64,
+    /// What time-outs follow: how long a flush and a round trip take, as r + 1 members say that do not lead, milliseconds.
+    pub pace_ms: u64,
     /// The other members, as it sees them.
     pub company: CompanyReport,
     /// Different states that replicas signed, if no later one was certified since.
@@ -199,6 +201,7 @@ impl<S: Service> Node<S> {
             state_bytes: self.machine.state_bytes(),
             state_limit_bytes: self.machine.state_limit_bytes(),
             request_timeout_ms: self.agreement.request_timeout_ms(),
+            pace_ms: self.agreement.pace_ms(),
             company: self.company.report(self.ticked_ms),
             difference: self.difference().cloned(),
             held: self.held(),

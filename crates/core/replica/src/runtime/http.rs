@@ -350,6 +350,7 @@ mod tests {
             state_bytes: 5,
             state_limit_bytes: 10,
             request_timeout_ms: 1_000,
+            pace_ms: 0,
             company: CompanyReport::default(),
             boot_awaits: Vec::new(),
             difference: None,

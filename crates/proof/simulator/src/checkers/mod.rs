@@ -3,6 +3,7 @@
 
 pub mod agreed_time;
 pub mod agreement;
+pub mod boots;
 pub mod boundaries;
 pub mod bounded_answers;
 pub mod bounded_memory;
@@ -14,6 +15,7 @@ pub mod exactly_once;
 pub mod fairness;
 pub mod fencing;
 pub mod footprints;
+pub mod pace;
 pub mod persist_before_speak;
 pub mod progress;
 mod real_time;
@@ -29,6 +31,7 @@ pub mod waits;
 
 pub use agreed_time::AgreedTime;
 pub use agreement::Agreement;
+pub use boots::Boots;
 pub use boundaries::Boundaries;
 pub use bounded_answers::BoundedAnswers;
 pub use bounded_memory::BoundedMemory;
@@ -38,8 +41,10 @@ pub use evidence::Evidence;
 pub use exactly_once::ExactlyOnce;
 pub use fairness::Fairness;
 pub use fencing::Fencing;
+pub use pace::Pace;
 pub use persist_before_speak::PersistBeforeSpeak;
 pub use revocation::Revocation;
+pub use sight::Sight;
 pub use standstill::Standstill;
 pub use terms::Terms;
 pub use validity::Validity;
@@ -86,6 +91,12 @@ pub struct Checkers {
     pub fairness: Fairness,
     /// A4.
     pub standstill: Standstill,
+    /// Section 12: boots.
+    pub boots: Boots,
+    /// Section 12: company and clocks.
+    pub sight: Sight,
+    /// Section 12: time-outs.
+    pub pace: Pace,
     /// E1.
     pub terms: Terms,
     /// A5.
@@ -129,6 +140,9 @@ impl Checkers {
                 plan.workload.callers as u64,
             ),
             standstill: Standstill::new(n),
+            boots: Boots::new(plan.faults),
+            sight: Sight::new(plan.faults),
+            pace: Pace::new(n, plan.faults.r()),
             terms: Terms::new(parameters.administrator),
             validity: Validity::new(genesis),
             waits: Waits::default(),

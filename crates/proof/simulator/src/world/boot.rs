@@ -278,13 +278,20 @@ impl World {
             .map(|name| (name.slot, name.digest))
             .collect();
         if trusted {
-            let check = self.checkers.persist_before_speak.reopened(replica, records, &states);
+            let checkers = &mut self.checkers;
+            let check = checkers
+                .persist_before_speak
+                .reopened(replica, records, &states)
+                .and_then(|()| checkers.boots.reopened(replica, records));
             self.check(check);
         } else {
             self.replicas[replica].just_forgot = false;
             self.checkers.persist_before_speak.reread(replica, records, &states);
+            self.checkers.boots.reread(replica, records);
         }
         self.checkers.votes.restarted(replica, records);
+        self.checkers.sight.started(replica);
+        self.checkers.pace.started(replica, self.now_us);
         let notes = Notes::default();
         let (kind, limit) = (self.plan.service, self.parameters.state_limit_bytes);
         let service_notes = notes.clone();
@@ -296,6 +303,7 @@ impl World {
             true => found,
             false => Found { boot: None, ..found },
         };
+        self.checkers.boots.started(replica, found.boot, found.former_boots.clone());
         let boot = Boot {
             me: ReplicaId(replica as u8),
             key: here.key.clone(),

@@ -146,6 +146,24 @@ impl Clock {
         self.set_pace(at_us, self.drift);
     }
 
+    /// By how much the wall clock is off, milliseconds.
+    #[must_use]
+    pub fn off_ms(&self, at_us: u64) -> u64 {
+        self.now(at_us).wall.0.abs_diff(EPOCH_MS + at_us / 1000)
+    }
+
+    /// Whether the wall clock is in order.
+    #[must_use]
+    pub fn shows_right(&self) -> bool {
+        self.wall == Wall::InOrder
+    }
+
+    /// Whether the monotonic clock is in order.
+    #[must_use]
+    pub fn runs_right(&self) -> bool {
+        self.pace == self.drift
+    }
+
     /// Whether it is not in order.
     #[must_use]
     pub fn is_wrong(&self) -> bool {

@@ -2,7 +2,7 @@
 //! `perdura_replica::node` lists them), and every output shown to the checkers first.
 
 use super::{Event, TICK_US, World};
-use crate::checkers::progress;
+use crate::checkers::{boots, progress};
 use crate::report::FaultKind;
 use crate::world::replica::StateJob;
 use bytes::Bytes;
@@ -22,8 +22,8 @@ impl World {
         if !self.liar_hears(replica, now, &input) {
             return;
         }
-        if let Input::Message { bytes, .. } = &input {
-            self.note_hearing(replica, bytes);
+        if let Input::Message { peer, bytes } = &input {
+            self.note_hearing(replica, peer, bytes);
         }
         self.work(replica, |node| node.handle(now, input));
         let Some(process) = &mut self.replicas[replica].process else { return };
@@ -76,6 +76,7 @@ impl World {
         }
         self.check_memory(replica);
         self.check_standstill(replica);
+        self.check_sight(replica);
     }
 
     /// Carries out what a node wants, oldest first; the process may die on the way.
@@ -116,6 +117,7 @@ impl World {
                 Output::Misbehaved { peer, what } => self.on_accusation(replica, peer, &what),
                 Output::Notice(text) => {
                     self.tell(format_args!("r{replica} notes: {text}"));
+                    self.checkers.sight.notes(replica, &text);
                     self.check_own_clock(replica);
                 }
                 Output::Alarm(text) => self.on_alarm(replica, &text),
@@ -145,13 +147,16 @@ impl World {
                     self.notice_old_disk(replica, &why);
                     return;
                 }
-                Output::Halt(why) | Output::TakenBack(why) => {
-                    self.fail(progress::halted(replica, &why))
-                }
+                Output::TakenBack(why) => self.fail(boots::sent_away(replica, &why)),
+                Output::Halt(why) => self.fail(progress::halted(replica, &why)),
             }
             if self.dies_now(replica) {
                 return;
             }
+        }
+        if !self.is_liar(replica) {
+            let check = self.checkers.boots.goes_on(replica);
+            self.check(check);
         }
         self.keep(replica);
     }

@@ -101,6 +101,8 @@ impl World {
                     self.checkers.agreed_time.logged(&records);
                 }
                 self.checkers.boundaries.appended(&records);
+                let check = self.checkers.boots.appended(replica, &records);
+                self.check(check);
                 if armed.is_some() {
                     // The disk was done; the process dies before it learns of it.
                     self.replicas[replica].armed.disk = None;

@@ -62,7 +62,7 @@ use orders::Orders;
 use perdura_execution::{Genesis, Manifest, ServicePanic};
 use perdura_protocol::configuration::{Configuration, Member, Parameters};
 use perdura_protocol::message::Lane;
-use perdura_protocol::{ClusterId, Digest, Message, PublicKey, ReplicaId, SecretKey, Slot};
+use perdura_protocol::{ClusterId, Digest, Message, PublicKey, ReplicaId, SecretKey, Slot, View};
 use queue::Queue;
 use replacement::Replacement;
 use replica::{Armed, Memory, Replica};
@@ -279,6 +279,8 @@ impl World {
                 cuts: 0,
                 armed: Armed::default(),
                 liar: None,
+                looked_us: 0,
+                looked_view: View(u64::MAX),
                 memory: Memory::default(),
                 sick: None,
                 hurt: None,

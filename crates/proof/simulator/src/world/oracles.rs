@@ -20,7 +20,7 @@ const SPOKEN: usize = 8;
 
 impl World {
     /// Whether a replica lies, or forgot without being able to know it, which counts as lying.
-    fn is_trusted(&self, replica: usize) -> bool {
+    pub(crate) fn is_trusted(&self, replica: usize) -> bool {
         !self.is_liar(replica) && !self.forgot(replica)
     }
 
@@ -42,8 +42,14 @@ impl World {
         self.check(check);
         if let Some(Peer::Replica(peer)) = peers.first() {
             let bounds = &mut self.checkers.bounded_answers;
-            let check = bounds.answers(replica, peer.index(), &message, self.now_us);
+            let check = bounds
+                .answers(replica, peer.index(), &message, self.now_us)
+                .and_then(|()| self.checkers.boots.speaks(replica, peer.index(), &message));
             self.check(check);
+            if let Message::Vitals(vitals) = &message {
+                let pace_ms = u64::from(vitals.flush_ms) + u64::from(vitals.trip_ms);
+                self.checkers.pace.says(replica, self.now_us, pace_ms);
+            }
             self.check_statements(replica, &message);
         }
         if Message::brings_batches_or_view(bytes) {
@@ -96,7 +102,10 @@ impl World {
     }
 
     /// What a correct replica hears.
-    pub(crate) fn note_hearing(&mut self, replica: usize, bytes: &Bytes) {
+    pub(crate) fn note_hearing(&mut self, replica: usize, peer: &Peer, bytes: &Bytes) {
+        if let Peer::Replica(from) = peer {
+            self.note_company(replica, from.index(), bytes);
+        }
         if !self.is_trusted(replica) {
             return;
         }
@@ -155,6 +164,29 @@ impl World {
             | Message::ReadReply { .. }
             | Message::Replies { .. }
             | Message::Busy { .. } => {}
+        }
+    }
+
+    /// Word of where another replica is, or of what it holds of this one.
+    fn note_company(&mut self, replica: usize, from: usize, bytes: &Bytes) {
+        if self.is_liar(replica) {
+            return;
+        }
+        if Message::is_status(bytes) {
+            self.checkers.sight.status(replica, from, self.now_us);
+        } else if Message::is_recall(bytes)
+            && let Ok(Message::Recall(recalled)) = Message::from_bytes(bytes.clone())
+        {
+            let key = self.replicas[replica].key.public();
+            let from = (from, self.is_trusted(from));
+            self.checkers.boots.hears(replica, key, from, &recalled);
+        } else if Message::is_accept(bytes)
+            && self.is_trusted(from)
+            && let Ok(Message::Accept { view, slot, .. }) = Message::from_bytes(bytes.clone())
+            && let Some(process) = &self.replicas[replica].process
+            && process.node.counts_vote(view, slot)
+        {
+            self.checkers.boots.hears_accept(replica, from, (view, slot));
         }
     }
 

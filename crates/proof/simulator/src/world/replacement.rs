@@ -25,6 +25,7 @@ impl World {
             self.crash_machine(replica);
         }
         self.checkers.persist_before_speak.wiped(replica);
+        self.checkers.boots.wiped(replica);
         self.replicas[replica].rot = None;
         self.undamaged(replica);
         let incarnation = self.replicas[replica].incarnation + 1;

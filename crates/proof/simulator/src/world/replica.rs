@@ -8,7 +8,7 @@ use bytes::Bytes;
 use perdura_adversary::Liar;
 use perdura_durability::{Checkpoints, Log, MemoryDisk};
 use perdura_execution::{Genesis, Manifest, StateSnapshot};
-use perdura_protocol::{Configuration, Record, SecretKey, Slot};
+use perdura_protocol::{Configuration, Record, SecretKey, Slot, View};
 use perdura_replica::node::Node;
 use std::collections::VecDeque;
 
@@ -151,6 +151,10 @@ pub struct Replica {
     pub armed: Armed,
     /// What stands between it and its links, if it lies.
     pub liar: Option<Liar>,
+    /// When it was looked at last what it says of its surroundings, and in which view it was then.
+    pub looked_us: u64,
+    /// See there.
+    pub looked_view: View,
     /// What became of its memory.
     pub memory: Memory,
     /// Its disk fails, and goes on failing until it is repaired.

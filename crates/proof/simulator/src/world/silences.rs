@@ -49,6 +49,11 @@ pub(crate) enum Hushed {
 }
 
 impl Silence {
+    /// Whether it has not ended.
+    pub fn lasts(&self, now_us: u64) -> bool {
+        self.until_us > now_us
+    }
+
     /// One kind, on the links of `pairs`, for so long.
     pub fn draw(random: &mut Random, pairs: Vec<(usize, usize)>, until_us: u64) -> Silence {
         let total = KINDS.iter().map(|(_, weight)| weight).sum();
