@@ -233,9 +233,9 @@ bugs! {
     BootsNotCarried "boots-not-carried" "12"
         "Boots of others go with the file of the log in which they were noted."
     ComparedByOneLess "compared-by-one-less" "12"
-    /// Boots: votes as soon as enough have compared, before its boot is on any disk.
-    BootNotAwaited "boot-not-awaited" "12"
         "A replica votes when one member too few has compared."
+    BootNotAwaited "boot-not-awaited" "12"
+        "A replica votes when enough have compared, before any has its boot on disk."
     SameNumberPasses "same-number-passes" "12"
         "Of two boots of one number neither is taken for older."
     RecallUnverified "recall-unverified" "12"

@@ -4,7 +4,7 @@
 use perdura_protocol::configuration::Configuration;
 use perdura_protocol::message::StateCertificate;
 use perdura_protocol::viewchange::PrefixCertificate;
-use perdura_protocol::{Digest, Record, ReplicaId, Slot, View, seeded};
+use perdura_protocol::{Digest, PublicKey, Record, ReplicaId, Slot, View, seeded};
 use std::collections::BTreeMap;
 
 /// The newest records of the kinds that are not bound to a slot's agreement.
@@ -15,8 +15,8 @@ pub(crate) struct Carry {
     prefix: Option<PrefixCertificate>,
     delivered: Option<(Slot, Digest)>,
     state: Option<StateCertificate>,
-    boots: BTreeMap<ReplicaId, Record>,
-    heard: BTreeMap<ReplicaId, Record>,
+    boots: BTreeMap<ReplicaId, (PublicKey, Record)>,
+    heard: BTreeMap<ReplicaId, (PublicKey, Record)>,
 }
 
 impl Carry {
@@ -48,13 +48,15 @@ impl Carry {
                     self.state = Some(state.clone());
                 }
             }
-            // They come in their order.
+            // They come in their order, and what another key signed is an incarnation's that was replaced.
             Record::Boot { .. } if seeded!(BootsNotCarried) => {}
-            Record::Boot { replica, .. } => {
-                self.boots.insert(*replica, record.clone());
+            Record::Boot { replica, key, .. } => {
+                self.heard.retain(|of, (by, _)| of != replica || by == key);
+                self.boots.insert(*replica, (*key, record.clone()));
             }
-            Record::Heard { replica, .. } => {
-                self.heard.insert(*replica, record.clone());
+            Record::Heard { replica, key, .. } => {
+                self.boots.retain(|of, (by, _)| of != replica || by == key);
+                self.heard.insert(*replica, (*key, record.clone()));
             }
             Record::Vote { .. } | Record::Decision { .. } | Record::Accepts { .. } => {}
         }
@@ -67,8 +69,8 @@ impl Carry {
         records.extend(self.prefix.clone().map(Record::Prefix));
         records.extend(self.delivered.map(|(slot, history)| Record::Delivered { slot, history }));
         records.extend(self.state.clone().map(Record::State));
-        records.extend(self.boots.values().cloned());
-        records.extend(self.heard.values().cloned());
+        let of_others = self.boots.values().chain(self.heard.values());
+        records.extend(of_others.map(|(_, record)| record.clone()));
         records
     }
 }

@@ -167,18 +167,23 @@ pub fn configuration(id: u64) -> Record {
     Record::Configuration(Configuration { id, from_slot: Slot(id), members: vec![member; 4] })
 }
 
+/// It is replaced at each 64th number.
+fn key_of(replica: u8, number: u64) -> PublicKey {
+    PublicKey([replica ^ ((number / 64) as u8) << 3; 32])
+}
+
 pub fn boot(replica: u8, number: u64) -> Record {
     let boot = BootId { number, nonce: [7; 16] };
     let announcement =
         Announcement { boot, configuration: 0, signature: Signature([number as u8; 64]) };
-    Record::Boot { replica: ReplicaId(replica), key: PublicKey([replica; 32]), announcement }
+    Record::Boot { replica: ReplicaId(replica), key: key_of(replica, number), announcement }
 }
 
 pub fn heard(replica: u8, slot: u64) -> Record {
     let digest = Digest::of(&slot.to_le_bytes());
     let signature = Signature([slot as u8; 64]);
     let vote = HeldVote { view: View(0), slot: Slot(slot), digest, configuration: 0, signature };
-    Record::Heard { replica: ReplicaId(replica), key: PublicKey([replica; 32]), vote }
+    Record::Heard { replica: ReplicaId(replica), key: key_of(replica, slot), vote }
 }
 
 pub fn state_digest(slot: u64) -> Digest {

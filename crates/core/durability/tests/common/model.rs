@@ -35,7 +35,7 @@ struct Standing {
     prefix: Option<Slot>,
     delivered: Option<Slot>,
     // By replica, and whether it is a vote.
-    of_others: BTreeMap<(ReplicaId, bool), Record>,
+    of_others: BTreeMap<(ReplicaId, bool), (PublicKey, Record)>,
 }
 
 fn standing(records: &[Record]) -> Standing {
@@ -52,17 +52,23 @@ fn standing(records: &[Record]) -> Standing {
     let delivered = records
         .iter()
         .filter_map(|r| if let Record::Delivered { slot, .. } = r { Some(*slot) } else { None });
-    let of_others = records.iter().filter_map(|record| match record {
-        Record::Boot { replica, .. } => Some(((*replica, false), record.clone())),
-        Record::Heard { replica, .. } => Some(((*replica, true), record.clone())),
-        _ => None,
-    });
+    let mut of_others = BTreeMap::new();
+    for record in records {
+        let (Record::Boot { replica, key, .. } | Record::Heard { replica, key, .. }) = record
+        else {
+            continue;
+        };
+        let is_vote = matches!(record, Record::Heard { .. });
+        of_others.insert((*replica, is_vote), (*key, record.clone()));
+        // What another key signed is an incarnation's that was replaced.
+        of_others.retain(|(of, _), (by, _)| of != replica || by == key);
+    }
     Standing {
         view: view.max(),
         configurations: configurations.split_off(kept),
         prefix: prefix.max(),
         delivered: delivered.max(),
-        of_others: of_others.collect(),
+        of_others,
     }
 }
 

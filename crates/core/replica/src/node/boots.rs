@@ -16,7 +16,7 @@ use perdura_protocol::boots::{Announcement, HeldVote, Recalled};
 use perdura_protocol::message::Message;
 use perdura_protocol::statement::Kind;
 use perdura_protocol::{
-    BootId, Context, Faults, PublicKey, Record, ReplicaId, Signature, Slot, View, seeded,
+    BootId, Context, Digest, Faults, PublicKey, Record, ReplicaId, Signature, Slot, View, seeded,
 };
 use std::collections::{BTreeSet, VecDeque};
 
@@ -34,8 +34,9 @@ const NOTICED_MS: u64 = 5_000;
 /// What is held of another member.
 #[derive(Clone, Default)]
 struct Held {
-    // With the key that signed it: a new incarnation has another past.
-    announcement: Option<(PublicKey, Announcement)>,
+    // Who signed it: a new incarnation has another past.
+    key: Option<PublicKey>,
+    announcement: Option<Announcement>,
     vote: Option<HeldVote>,
     // The vote is in no record yet.
     unwritten: bool,
@@ -44,21 +45,25 @@ struct Held {
 }
 
 impl Held {
-    /// What was announced; of one key the highest number stays, and another key has other votes.
-    fn take(&mut self, key: PublicKey, announcement: Announcement) {
-        let known = self.announcement.as_ref();
-        let same = known.is_some_and(|(known, _)| *known == key);
-        let older = known.is_some_and(|(_, known)| known.boot.number > announcement.boot.number);
-        if same && older && !seeded!(BootOverwritten) {
-            return;
+    fn is_of(&mut self, key: PublicKey) {
+        if self.key != Some(key) {
+            *self = Held { key: Some(key), paid_ms: self.paid_ms, ..Held::default() };
         }
-        if !same {
-            (self.vote, self.unwritten) = (None, false);
-        }
-        self.announcement = Some((key, announcement));
     }
 
-    fn hear(&mut self, vote: HeldVote) {
+    /// What was announced; the highest number stays.
+    fn take(&mut self, key: PublicKey, announcement: Announcement) {
+        self.is_of(key);
+        let older = |known: &Announcement| {
+            known.boot.number > announcement.boot.number && !seeded!(BootOverwritten)
+        };
+        if !self.announcement.as_ref().is_some_and(older) {
+            self.announcement = Some(announcement);
+        }
+    }
+
+    fn hear(&mut self, key: PublicKey, vote: HeldVote) {
+        self.is_of(key);
         let place = |vote: &HeldVote| (vote.view, vote.slot);
         let newer = |old| place(old) < place(&vote) && !seeded!(FirstVoteHeld);
         if self.vote.as_ref().is_none_or(newer) {
@@ -133,10 +138,8 @@ impl Boots {
                     }
                 }
                 Record::Heard { replica, key, vote } => {
-                    if let Some(of) = held.get_mut(replica.index())
-                        && of.announcement.as_ref().is_some_and(|(signer, _)| signer == key)
-                    {
-                        of.hear(vote.clone());
+                    if let Some(of) = held.get_mut(replica.index()) {
+                        of.hear(*key, vote.clone());
                     }
                 }
                 _ => {}
@@ -178,23 +181,22 @@ impl Boots {
         all.filter(|id| *id != me && !answered.contains(id)).collect()
     }
 
-    /// An Accept of this member came, within what may still be decided; the newest is kept.
-    pub fn note_vote(&mut self, from: ReplicaId, vote: HeldVote) {
+    fn note_vote(&mut self, from: ReplicaId, key: PublicKey, vote: HeldVote) {
         let Some(held) = self.held.get_mut(from.index()) else { return };
         if self.unsigned || vote.signature != Signature::NONE {
-            held.hear(vote);
+            held.hear(key, vote);
         }
     }
 
     /// Whether votes were heard that are in no record yet.
     fn has_unwritten(&self) -> bool {
-        self.held.iter().any(|held| held.unwritten && held.announcement.is_some())
+        self.held.iter().any(|held| held.unwritten)
     }
 
     /// The newest votes that are in no record yet. From here on they are.
     fn heard(&mut self) -> impl Iterator<Item = Record> {
         (0..).map(ReplicaId).zip(&mut self.held).filter_map(|(replica, held)| {
-            let (key, vote) = (held.announcement.as_ref()?.0, held.vote.clone()?);
+            let (key, vote) = (held.key?, held.vote.clone()?);
             let unwritten = std::mem::take(&mut held.unwritten);
             unwritten.then_some(Record::Heard { replica, key, vote })
         })
@@ -277,21 +279,30 @@ impl<S: Service> Node<S> {
     }
 
     fn member_key(&self, id: ReplicaId) -> Option<PublicKey> {
-        self.linked(self.agreement.configurations().latest()).key(id)
+        let latest = self.agreement.configurations().latest();
+        let members = if self.newest.id > latest.id { &self.newest } else { latest };
+        members.key(id)
     }
 
     /// A member asks what is held of it.
     pub(super) fn on_compare(&mut self, from: ReplicaId, boot: BootId) {
-        self.answer_boot(from, boot);
+        if !self.is_owed(from) {
+            self.answer_boot(from, boot);
+        }
+    }
+
+    /// Whether a member is answered when what it announced is on disk: not before, for it would take that for done.
+    fn is_owed(&self, to: ReplicaId) -> bool {
+        self.boots.answers.iter().any(|(_, waits, _)| *waits == to)
     }
 
     /// A member says in which boot it takes part. It is answered when that is on disk here.
     pub(super) fn on_announce(&mut self, now: Now, from: ReplicaId, announcement: Announcement) {
         let Some(key) = self.member_key(from) else { return };
         let boot = announcement.boot;
-        let held = self.boots.held.get(from.index()).and_then(|held| held.announcement.as_ref());
-        let known = held.filter(|(of, _)| *of == key).map(|(_, known)| known.boot);
-        if self.boots.answers.iter().any(|(_, waits, _)| *waits == from) {
+        let held = self.boots.held.get(from.index()).filter(|held| held.key == Some(key));
+        let known = held.and_then(|held| Some(held.announcement.as_ref()?.boot));
+        if self.is_owed(from) {
             return; // It is on its way to the disk, or says too much.
         }
         let overwritten = |known| known != boot && seeded!(BootOverwritten);
@@ -322,6 +333,23 @@ impl<S: Service> Node<S> {
         self.agreement.is_open(view, slot)
     }
 
+    /// An Accept of this member came: the newest is kept, of what may still be decided.
+    pub(super) fn hear_vote(
+        &mut self,
+        from: ReplicaId,
+        (view, slot): (View, Slot),
+        digest: Digest,
+        signature: Signature,
+    ) {
+        if let Some(key) = self.member_key(from)
+            && self.counts_vote(view, slot)
+        {
+            let configuration = self.agreement.configurations().context_at(slot).configuration;
+            let vote = HeldVote { view, slot, digest, configuration, signature };
+            self.boots.note_vote(from, key, vote);
+        }
+    }
+
     /// Votes that were heard go to the log with whatever does next, or soon.
     pub(super) fn note_heard(&mut self, now: Now) {
         if !self.boots.has_unwritten() {
@@ -347,8 +375,8 @@ impl<S: Service> Node<S> {
 
     fn answer_boot(&mut self, to: ReplicaId, asked: BootId) {
         let (key, held) = (self.member_key(to), self.boots.held.get(to.index()));
-        let held = held.filter(|held| held.announcement.as_ref().map(|(of, _)| *of) == key);
-        let announcement = held.and_then(|held| held.announcement.clone()).map(|(_, held)| held);
+        let held = held.filter(|held| held.key == key);
+        let announcement = held.and_then(|held| held.announcement.clone());
         let vote = held.and_then(|held| held.vote.clone());
         let recalled = Box::new(Recalled { asked, announcement, vote });
         self.send(&[Peer::Replica(to)], &Message::Recall(recalled));

@@ -13,7 +13,6 @@ use bytes::Bytes;
 use perdura_agreement::pool::{Admission, Source};
 use perdura_agreement::{Now, Penalty};
 use perdura_execution::{Machine, Service};
-use perdura_protocol::boots::HeldVote;
 use perdura_protocol::keys::Claim;
 use perdura_protocol::message::Message;
 use perdura_protocol::statement::STATEMENT_BYTES;
@@ -155,12 +154,7 @@ impl<S: Service> Node<S> {
                 Message::Announce(announcement) => self.on_announce(now, from, announcement),
                 Message::Recall(recalled) => self.on_recall(now, from, *recalled),
                 Message::Accept { view, slot, digest, signature } => {
-                    if self.counts_vote(view, slot) {
-                        let context = self.agreement.configurations().context_at(slot);
-                        let configuration = context.configuration;
-                        let vote = HeldVote { view, slot, digest, configuration, signature };
-                        self.boots.note_vote(from, vote);
-                    }
+                    self.hear_vote(from, (view, slot), digest, signature);
                     self.agreement.on_message(now, from, message);
                 }
                 Message::Vitals(vitals) => self.company.on_vitals(now, from, *vitals),

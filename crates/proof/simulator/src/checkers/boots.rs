@@ -55,7 +55,6 @@ impl Kept {
                 {
                     self.votes.remove(replica);
                 }
-                self.replaced.remove(replica);
             }
             Record::Heard { replica, key, vote } => {
                 self.votes.insert(*replica, (*key, (vote.view, vote.slot)));
@@ -122,8 +121,14 @@ impl Boots {
         self.replicas[replica].fresh.push((from, place));
     }
 
-    /// A process starts in this boot, if its directory could be an old one, and had these before.
-    pub fn started(&mut self, replica: usize, own: Option<BootId>, former: Vec<BootId>) {
+    /// A process starts in this boot, if its directory could be an old one, and had these before; all have these keys.
+    pub fn started(
+        &mut self,
+        replica: usize,
+        own: Option<BootId>,
+        former: Vec<BootId>,
+        keys: &[PublicKey],
+    ) {
         let here = &mut self.replicas[replica];
         (here.compares, here.own, here.former) = (own.is_some(), own, former);
         here.outdated = None;
@@ -131,8 +136,7 @@ impl Boots {
         here.keep.clear();
         here.fresh.clear();
         let of = |(id, (key, place)): (&ReplicaId, &(PublicKey, (View, Slot)))| {
-            let known = here.held.get(id).is_some_and(|(by, _)| by == key);
-            known.then_some((id.index(), *place))
+            (keys[id.index()] == *key).then_some((id.index(), *place))
         };
         here.accepts = here.votes.iter().filter_map(of).collect();
     }
@@ -209,16 +213,21 @@ impl Boots {
         }
     }
 
-    /// `replica` sends this to another one, or to some.
-    pub fn speaks(&mut self, replica: usize, to: usize, message: &Message) -> Check {
+    /// `replica` sends this to another one, whose key is this.
+    pub fn speaks(
+        &mut self,
+        replica: usize,
+        (to, key): (usize, PublicKey),
+        message: &Message,
+    ) -> Check {
         let here = &mut self.replicas[replica];
         match message {
             Message::Recall(recalled) => {
                 let id = ReplicaId(to as u8);
-                if here.replaced.contains(&id) {
+                let held = here.held.get(&id).filter(|(by, _)| *by == key);
+                if held.is_none() && here.replaced.contains(&id) {
                     return Ok(()); // Of the former one, or nothing.
                 }
-                let held = here.held.get(&id);
                 gives_back(replica, to, recalled, held, here.accepts.get(&to))
             }
             Message::Announce(_) => here.enough(replica, message, &here.compared, self.faults),
@@ -314,7 +323,7 @@ mod tests {
     fn what_is_given_back_is_on_disk_and_stays_there() {
         let mut checker = checker();
         let gives = |checker: &mut Boots, number| {
-            checker.speaks(0, 2, &Message::Recall(Box::new(recalled(number, 0))))
+            checker.speaks(0, (2, KEY), &Message::Recall(Box::new(recalled(number, 0))))
         };
         assert!(gives(&mut checker, 4).is_err() && gives(&mut checker, 0).is_ok());
         checker.appended(0, &[record(2, 4)]).unwrap();
@@ -340,7 +349,7 @@ mod tests {
         let gives = |checker: &mut Boots, vote: Option<(u64, u64)>| {
             let vote = vote.map(|(view, slot)| held(view, slot));
             let recalled = Recalled { vote, ..recalled(5, 0) };
-            checker.speaks(0, 2, &Message::Recall(Box::new(recalled))).is_ok()
+            checker.speaks(0, (2, KEY), &Message::Recall(Box::new(recalled))).is_ok()
         };
         assert!(gives(&mut checker, None));
         for (view, slot) in [(1, 3), (0, 9)] {
@@ -353,11 +362,12 @@ mod tests {
         // What is on disk it remembers, and no more has to.
         let heard = Record::Heard { replica: ReplicaId(2), key: KEY, vote: held(1, 2) };
         checker.appended(0, &[heard]).unwrap();
-        checker.started(0, Some(boot(3, 0)), vec![]);
+        checker.started(0, Some(boot(3, 0)), vec![], &[KEY; 4]);
         assert!(gives(&mut checker, Some((1, 2))) && !gives(&mut checker, Some((1, 1))));
         assert!(checker.appended(0, &[record(2, 4)]).is_err());
         checker.wiped(2);
-        assert!(gives(&mut checker, None), "of the former one, or nothing");
+        let nothing = Message::Recall(Box::new(recalled(0, 0)));
+        assert!(checker.speaks(0, (2, PublicKey([9; 32])), &nothing).is_ok(), "of a new one");
     }
 
     #[test]
@@ -378,22 +388,25 @@ mod tests {
         };
         let writes = Certificate::default();
         checker.reread(0, &[Record::Vote { view: View(0), slot: Slot(9), batch, writes }]);
-        checker.started(0, Some(boot(7, 0)), vec![boot(6, 0)]);
+        checker.started(0, Some(boot(7, 0)), vec![boot(6, 0)], &[KEY; 4]);
         let announces = Message::Announce(announcement(7, 0));
-        assert!(checker.speaks(0, 1, &again).is_ok(), "it voted so before");
+        assert!(checker.speaks(0, (1, KEY), &again).is_ok(), "it voted so before");
         for from in [1, 1, 2] {
-            assert!(checker.speaks(0, 1, &announces).is_err());
+            assert!(checker.speaks(0, (1, KEY), &announces).is_err());
             checker.hears(0, KEY, (from, true), &recalled(6, 0));
-            assert!(checker.speaks(0, 1, &accept).is_err(), "that was asked before it announced");
+            assert!(
+                checker.speaks(0, (1, KEY), &accept).is_err(),
+                "that was asked before it announced"
+            );
         }
-        assert!(checker.speaks(0, 1, &announces).is_ok());
+        assert!(checker.speaks(0, (1, KEY), &announces).is_ok());
         for from in [1, 1, 2] {
-            assert!(checker.speaks(0, 1, &accept).is_err());
+            assert!(checker.speaks(0, (1, KEY), &accept).is_err());
             checker.hears(0, KEY, (from, true), &recalled(7, 0));
         }
-        assert!(checker.speaks(0, 1, &accept).is_ok());
-        checker.started(0, None, vec![]);
-        assert!(checker.speaks(0, 1, &accept).is_ok());
+        assert!(checker.speaks(0, (1, KEY), &accept).is_ok());
+        checker.started(0, None, vec![], &[KEY; 4]);
+        assert!(checker.speaks(0, (1, KEY), &accept).is_ok());
     }
 
     #[test]
@@ -409,7 +422,7 @@ mod tests {
             (7, 0, true, true),
         ] {
             let mut checker = checker();
-            checker.started(0, Some(boot(7, 0)), vec![boot(6, 0), boot(5, 0)]);
+            checker.started(0, Some(boot(7, 0)), vec![boot(6, 0), boot(5, 0)], &[KEY; 4]);
             let announcement = announcement(number, nonce);
             let record = Record::Boot { replica: ReplicaId(0), key: KEY, announcement };
             checker.appended(1, &[record]).unwrap();

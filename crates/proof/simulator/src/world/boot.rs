@@ -9,7 +9,7 @@ use crate::witness::{Notes, Witnessed};
 use crate::world::replica::Process;
 use perdura_durability::memory_disk::{Errors, Losses, Operation};
 use perdura_durability::{Disk, Expectation, Identity, MemoryDisk, OpenError, Opened, storage};
-use perdura_protocol::{Configuration, Digest, ReplicaId, Slot};
+use perdura_protocol::{Configuration, Digest, PublicKey, ReplicaId, Slot};
 use perdura_replica::node::{Boot, Found, Interceptor, Node, Recovered, recover};
 use std::collections::VecDeque;
 
@@ -303,7 +303,9 @@ impl World {
             true => found,
             false => Found { boot: None, ..found },
         };
-        self.checkers.boots.started(replica, found.boot, found.former_boots.clone());
+        let keys: Vec<PublicKey> =
+            self.replicas.iter().map(|replica| replica.key.public()).collect();
+        self.checkers.boots.started(replica, found.boot, found.former_boots.clone(), &keys);
         let boot = Boot {
             me: ReplicaId(replica as u8),
             key: here.key.clone(),

@@ -41,10 +41,11 @@ impl World {
         };
         self.check(check);
         if let Some(Peer::Replica(peer)) = peers.first() {
+            let to = (peer.index(), self.replicas[peer.index()].key.public());
             let bounds = &mut self.checkers.bounded_answers;
             let check = bounds
                 .answers(replica, peer.index(), &message, self.now_us)
-                .and_then(|()| self.checkers.boots.speaks(replica, peer.index(), &message));
+                .and_then(|()| self.checkers.boots.speaks(replica, to, &message));
             self.check(check);
             if let Message::Vitals(vitals) = &message {
                 let pace_ms = u64::from(vitals.flush_ms) + u64::from(vitals.trip_ms);

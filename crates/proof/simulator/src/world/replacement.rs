@@ -83,6 +83,8 @@ impl World {
         here.incarnation = incarnation;
         here.key = key;
         here.genesis.configuration = configuration;
+        // What others heard of the former one is nothing of this one's.
+        self.checkers.boots.wiped(replica);
         self.format(replica, Some(from_slot));
         self.start(replica);
     }
