@@ -1,5 +1,6 @@
 //! What a liar knows: its own key, those of its accomplices, and the configurations.
 
+use perdura_protocol::boots::Announcement;
 use perdura_protocol::message::Message;
 use perdura_protocol::statement::Kind;
 use perdura_protocol::{
@@ -95,6 +96,9 @@ impl Insider {
             Message::Checkpoint { slot, digest, signature } => {
                 let configuration = self.configuration_at(*slot);
                 *signature = sign(configuration, Kind::Checkpoint, View(0), *slot, *digest);
+            }
+            Message::Announce(Announcement { boot, configuration, signature }) => {
+                *signature = sign(*configuration, Kind::Boot, View(0), Slot(0), boot.digest());
             }
             Message::ViewChange(change) => {
                 let body = change.body_digest();

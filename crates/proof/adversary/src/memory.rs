@@ -1,6 +1,7 @@
 //! What a liar remembers of what it heard and said. Bounded: it runs beside others.
 
 use bytes::Bytes;
+use perdura_protocol::boots::Recalled;
 use perdura_protocol::message::Message;
 use perdura_protocol::viewchange::{PrefixCertificate, ViewChange};
 use perdura_protocol::{Batch, Digest, Frame, Outcome, ReplicaId, Signature, Slot, View};
@@ -33,6 +34,8 @@ pub struct Memory {
     pub changes: BTreeMap<(View, ReplicaId), ViewChange>,
     /// Reads that wait for their answer, by the client's number for them.
     pub asked: BTreeMap<u64, Bytes>,
+    /// What it first gave back to each of its boots and votes.
+    pub recalled: BTreeMap<ReplicaId, Recalled>,
     /// First answers to reads.
     pub answers: BTreeMap<Bytes, Outcome>,
     /// Outcomes that clients were told.

@@ -4,7 +4,7 @@ use crate::liar::{Liar, Speech};
 use crate::memory::variant;
 use bytes::Bytes;
 use perdura_execution::{Entry, Manifest};
-use perdura_protocol::boots::HeldVote;
+use perdura_protocol::boots::{HeldVote, Recalled};
 use perdura_protocol::fields::Fields;
 use perdura_protocol::message::{Message, StateCertificate};
 use perdura_protocol::statement::Kind;
@@ -12,6 +12,7 @@ use perdura_protocol::vitals::{Condition, Echo, Vitals};
 use perdura_protocol::{
     Certificate, Decode, Digest, Encode, Outcome, Reader, RefusalReason, Slot, Time, View,
 };
+use perdura_replica::node::Peer;
 
 /// Just below what others wait for decisions, and the next piece of a state.
 const TRICKLE_DECISIONS_MS: u64 = 440;
@@ -154,8 +155,19 @@ impl Liar {
             Message::Vitals(vitals) => self.misreport(vitals),
             Message::Announce(announcement) => {
                 announcement.boot.number = announcement.boot.number.wrapping_add(far);
+                if self.random.percent(50) {
+                    message = self.insider.resign(message);
+                }
             }
-            Message::Recall(recalled) => match self.random.below(3) {
+            Message::Recall(recalled) => match self.random.below(4) {
+                // What was genuine once.
+                3 => {
+                    if let Peer::Replica(to) = speech.peer {
+                        let first = self.memory.recalled.entry(to);
+                        let first = first.or_insert_with(|| (**recalled).clone()).clone();
+                        **recalled = Recalled { asked: recalled.asked, ..first };
+                    }
+                }
                 0 => {
                     recalled.announcement.iter_mut().for_each(|held| held.boot.number += far);
                 }

@@ -152,9 +152,11 @@ impl Boots {
     pub fn reopened(&mut self, replica: usize, records: &[Record]) -> Check {
         let before = self.replicas[replica].held.clone();
         self.reread(replica, records);
-        let now = &self.replicas[replica].held;
+        let here = &self.replicas[replica];
+        let now = &here.held;
         let is_there = |of: &ReplicaId, (key, boot): &(PublicKey, BootId)| {
             now.get(of).is_some_and(|(by, found)| by != key || found.number >= boot.number)
+                || here.replaced.contains(of)
         };
         match before.iter().find(|(of, known)| !is_there(of, known)) {
             None => Ok(()),

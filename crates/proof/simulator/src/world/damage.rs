@@ -428,6 +428,10 @@ impl World {
         let trouble = Trouble { ill: Some(Ill::OldDisk(victim)), ..Trouble::default() };
         let for_us = self.chaos.downtime_us(&self.plan);
         self.begin_trouble(trouble, for_us);
+        // It has another boot then before it is taken back.
+        if self.random.percent(50) {
+            self.crash_machine(victim);
+        }
     }
 
     /// Whether a replica no longer knows what it promised, and does not know that.
@@ -450,7 +454,11 @@ impl World {
         }
         let here = &mut self.replicas[victim];
         here.rot = None;
-        here.newer = Some((here.incarnation, std::mem::replace(&mut here.disk, old)));
+        // What failed was in the machine.
+        here.sick = None;
+        here.disk.repair();
+        let newer = std::mem::replace(&mut here.disk, old);
+        here.newer = self.random.percent(60).then_some((here.incarnation, newer));
         here.gaps = here.copied_gaps.clone();
         here.forgot = true;
         here.just_forgot = true;
@@ -473,6 +481,7 @@ impl World {
         if let Some((_, disk)) = newer {
             let here = &mut self.replicas[replica];
             here.disk = disk;
+            here.sick = None;
             here.just_forgot = true;
             if silent {
                 here.forgot = false;
