@@ -63,7 +63,7 @@ fn a_replacement_that_would_end_the_group_is_refused() {
         cluster.run(&[&["replica", "reinit"], more].concat())
     };
     // Replica 2 was meant.
-    let wrong = reinit(&cluster, &["--id", "0"]);
+    let wrong = reinit(&cluster, &["--id", "0", "--timeout", "1s"]);
     let words =
         ["replica 0 is not replaced", "nothing was changed", "mend replica 2 first", "--force"];
     wrong.failed(1, &words);
@@ -71,7 +71,7 @@ fn a_replacement_that_would_end_the_group_is_refused() {
         wrong.out.contains("1 of 3 replicas take part, and 2 are needed: nothing will"),
         "{wrong:?}"
     );
-    reinit(&cluster, &["--id", "0", "--dry-run"]).failed(1, &["not replaced"]);
+    reinit(&cluster, &["--id", "0", "--dry-run", "--timeout", "1s"]).failed(1, &["not replaced"]);
     assert_eq!(files(&cluster), before);
     assert!(!cluster.path("replica-0/replica.toml.pending").exists());
     cluster.run(&["kv", "put", "key", "still", "--timeout", "30s"]).ok();
@@ -82,12 +82,16 @@ fn a_replacement_that_would_end_the_group_is_refused() {
     let replaced = reinit(&cluster, &["--id", "2", "--timeout", "60s"]).ok();
     assert!(replaced.contains("replica 2 is in incarnation 1"), "{replaced}");
     // One after the other, before the first is back.
-    reinit(&cluster, &["--id", "1"]).failed(1, &["mend replica 2 first"]);
+    let early = wait_for("company", || {
+        let ran = reinit(&cluster, &["--id", "1", "--timeout", "1s"]);
+        (!ran.error.contains("replica 0")).then_some(ran)
+    });
+    early.failed(1, &["mend replica 2 first"]);
     cluster.start(2);
     cluster.wait_until_active();
     // All are there: one that runs is replaced only by who says that it is meant.
     let unsure = wait_for("company", || {
-        let ran = reinit(&cluster, &["--id", "1"]);
+        let ran = reinit(&cluster, &["--id", "1", "--timeout", "1s"]);
         (!ran.error.contains("mend replica")).then_some(ran)
     });
     unsure.failed(1, &["replica 1 runs", "--yes"]);

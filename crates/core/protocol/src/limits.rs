@@ -55,7 +55,8 @@ pub const NONCES_PER_CLIENT: usize = 256;
 /// Registered client keys.
 pub const CLIENTS: usize = 4096;
 
-/// Largest limit that the state of a service may have: what one machine's memory holds.
+/// Largest limit that the state of a service may have: what one machine's memory holds. What is ordered is answered by it, so it changes with
+/// the version of the rules only.
 pub const STATE_LIMIT_BYTES: u64 = 1 << 40;
 
 /// Replicas of a group: u + r + max(u, r) + 1 with both at most 8.

@@ -551,7 +551,8 @@ mod tests {
         let new_view = NewView { view, sender, configuration: 0, changes, signature };
         let boot = crate::BootId { number: 1, nonce: [0; 16] };
         let announcement = Announcement { boot, configuration: 0, signature };
-        let recalled = Recalled { announcement, vote: None };
+        let asked = announcement.boot;
+        let recalled = Recalled { asked, announcement: Some(announcement), vote: None };
         let messages = [
             (Message::Propose { view, slot, batch: batch(), decided: slot, history: digest }, true),
             (Message::NewView(Box::new(new_view)), true),

@@ -343,21 +343,23 @@ fn the_newest_vote_that_was_heard_is_given_back_after_a_restart_too() {
     for slot in [3, 1, 2] {
         says(&mut node, 60, vote(slot));
     }
-    // By itself it causes no write at once, and one a little later.
-    assert!(appended(&mut node, 60).is_empty());
-    let heard = appended(&mut node, 200);
+    // It causes no write at once, and one a little later.
+    assert!(appended(&mut node, 60).is_empty() && appended(&mut node, 170).is_empty());
+    let heard = appended(&mut node, 280);
     let key = SecretKey::from_seed(SCHEME, [12; 32]).public();
     assert_eq!(heard, [Record::Heard { replica: ReplicaId(2), key, vote: vote(3) }]);
     assert!(appended(&mut node, 400).is_empty(), "once");
-    // With what is written anyway it goes along.
-    says(&mut node, 500, vote(4));
-    tell(&mut node, 500, 1, &Message::Announce(announcement(1, boot_id(7))));
+    assert!(appended(&mut node, 700).is_empty());
+    // With what is written anyway it goes along, if it has waited.
+    says(&mut node, 800, vote(4));
+    assert!(appended(&mut node, 800).is_empty());
+    tell(&mut node, 900, 1, &Message::Announce(announcement(1, boot_id(7))));
     records.extend(heard);
-    records.extend(appended(&mut node, 500));
+    records.extend(appended(&mut node, 900));
     assert_eq!(given_back(records.clone(), &announced), Some(vote(4)));
     // Nor is what nobody can decide any more, or yet: it would be written without end.
-    says(&mut node, 600, vote(100_000));
-    assert!(appended(&mut node, 900).is_empty());
+    says(&mut node, 1_000, vote(100_000));
+    assert!(appended(&mut node, 1_000).is_empty() && appended(&mut node, 1_300).is_empty());
     // Those of another key are another replica's.
     let other = SecretKey::from_seed(SCHEME, [22; 32]).public();
     let boot = Record::Boot { replica: ReplicaId(2), key: other, announcement: announced.clone() };
@@ -384,8 +386,8 @@ fn with_r_0_the_word_of_who_led_is_enough() {
         appended(&mut node, 50);
         let HeldVote { view, slot, digest, signature, .. } = unsigned.clone();
         tell(&mut node, 60, 2, &Message::Accept { view, slot, digest, signature });
-        assert!(appended(&mut node, 60).is_empty());
-        let kept = appended(&mut node, 300);
+        assert!(appended(&mut node, 60).is_empty() && appended(&mut node, 170).is_empty());
+        let kept = appended(&mut node, 280);
         assert_eq!(kept.iter().any(|record| matches!(record, Record::Heard { .. })), stays_out);
     }
 }

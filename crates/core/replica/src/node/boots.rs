@@ -10,7 +10,7 @@
 //! directory was taken back within one boot shows as far as that goes. (With r = 0 votes are not signed, and go
 //! to the leader only: there its word is believed, and whoever voted for others' proposals is found out.)
 
-use super::{Node, Now, Output, Peer};
+use super::{NOTE_MS, Node, Now, Output, Peer};
 use perdura_execution::Service;
 use perdura_protocol::boots::{Announcement, HeldVote, Recalled};
 use perdura_protocol::message::Message;
@@ -122,6 +122,8 @@ pub(super) struct Boots {
     begun_ms: Option<u64>,
     asked_ms: u64,
     noticed: bool,
+    // When the oldest of the votes was heard that are in no record.
+    heard_ms: Option<u64>,
     // Who is to be answered, each once, when everything up to a mark is durable: with the boot in which it asked.
     answers: VecDeque<(u64, ReplicaId, BootId)>,
 }
@@ -156,6 +158,7 @@ impl Boots {
             begun_ms: None,
             asked_ms: 0,
             noticed: false,
+            heard_ms: None,
             answers: VecDeque::new(),
         }
     }
@@ -350,16 +353,17 @@ impl<S: Service> Node<S> {
         }
     }
 
-    /// Votes that were heard go to the log with whatever does next, or soon.
+    /// The newest of the votes that were heard go to the log after a while: there are more of them than slots, and each counts only until
+    /// the next one is heard.
     pub(super) fn note_heard(&mut self, now: Now) {
         if !self.boots.has_unwritten() {
             return;
         }
-        self.noted_ms.get_or_insert(now.monotonic_ms);
-        if self.is_due(now) && !self.backlog.is_busy() {
-            for record in self.boots.heard() {
-                self.backlog.add(&record);
-                self.records.push(record);
+        let heard_ms = *self.boots.heard_ms.get_or_insert(now.monotonic_ms);
+        if now.monotonic_ms >= heard_ms + NOTE_MS {
+            self.boots.heard_ms = None;
+            for record in self.boots.heard().collect::<Vec<_>>() {
+                self.note(now, record);
             }
         }
     }

@@ -482,15 +482,11 @@ impl<S: Service> Node<S> {
         self.noted_ms.get_or_insert(now.monotonic_ms);
     }
 
-    /// Whether something waits for records, or they waited for long enough.
-    fn is_due(&self, now: Now) -> bool {
-        let old = self.noted_ms.is_some_and(|since| now.monotonic_ms >= since + NOTE_MS);
-        self.forced || old || self.records.len() >= NOTES
-    }
-
     fn append(&mut self, now: Now) {
         self.note_heard(now);
-        if self.records.is_empty() || !self.is_due(now) || self.backlog.is_busy() {
+        let due = self.noted_ms.is_some_and(|since| now.monotonic_ms >= since + NOTE_MS)
+            || self.records.len() >= NOTES;
+        if self.records.is_empty() || !(self.forced || due) || self.backlog.is_busy() {
             return;
         }
         let before = self.stages.enter(Stage::Log);
