@@ -48,13 +48,9 @@ impl Kept {
     fn take(&mut self, record: &Record) {
         match record {
             Record::Boot { replica, key, announcement } => {
-                if self
-                    .held
-                    .insert(*replica, (*key, announcement.boot))
-                    .is_some_and(|(by, _)| by != *key)
-                {
-                    self.votes.remove(replica);
-                }
+                let before = self.held.insert(*replica, (*key, announcement.boot));
+                let of_another = before.is_some_and(|(by, _)| by != *key);
+                self.votes.retain(|of, _| of != replica || !of_another);
             }
             Record::Heard { replica, key, vote } => {
                 self.votes.insert(*replica, (*key, (vote.view, vote.slot)));
