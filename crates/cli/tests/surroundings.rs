@@ -138,9 +138,10 @@ fn a_wrong_clock_is_named_by_all_and_makes_its_replica_not_ready() {
         wait_for("the others' logs", || {
             cluster.log(id).contains("the clock of replica 2 is 3").then_some(())
         });
-        let metrics = cluster.http(id, "/metrics").unwrap();
         let offset = "perdura_member_clock_offset_milliseconds{replica=\"2\"} 3";
-        assert!(metrics.contains(offset), "{metrics}");
+        wait_for("the others' metrics", || {
+            cluster.http(id, "/metrics")?.contains(offset).then_some(())
+        });
         assert!(!cluster.log(id).contains("the clock of this replica"));
     }
     let health = cluster.run(&["health"]).ok();

@@ -32,7 +32,8 @@ impl Agreement {
     /// Whether a vote in this view on this slot may still count for something here.
     #[must_use]
     pub fn is_open(&self, view: View, slot: Slot) -> bool {
-        view <= self.view && slot <= self.window_end()
+        let near = view <= self.view && view.0 + 1 >= self.view.0;
+        near && slot > self.prefix.slot && slot <= self.window_end()
     }
 
     /// Whether it voted for this batch once, as its signature shows, and knows nothing of that: of what was neither

@@ -358,9 +358,17 @@ pub fn open<D: Disk>(
     let mut file = file;
     let number = superblock.boots.first().map_or(0, |boot| boot.number).saturating_add(1);
     let boot = BootId { number, nonce: expected.nonce };
+    // Nobody can hold one that was never announced, and few are remembered.
+    let announced = superblock.boots.first().is_some_and(|last| {
+        !judgement.gaps.is_empty() || announces(&scan, &judgement, identity.replica, *last)
+    });
     let begin_run = |superblock: &mut Superblock| {
         superblock.opened = true;
-        superblock.boots.insert(0, boot);
+        if announced || superblock.boots.is_empty() {
+            superblock.boots.insert(0, boot);
+        } else {
+            superblock.boots[0] = boot;
+        }
         superblock.boots.truncate(BOOTS);
         superblock.running = Some(expected.boot_id);
     };
@@ -387,6 +395,16 @@ pub fn open<D: Disk>(
         torn_tail: judgement.torn,
         log,
         checkpoints: Checkpoints::new(disk, file, *options, lost),
+    })
+}
+
+/// Whether the log says that a replica announced this boot of its own: that is on disk before it does.
+fn announces(scan: &LogScan, judgement: &Judgement, replica: ReplicaId, boot: BootId) -> bool {
+    let groups = judgement.groups.iter().map(|(file, index)| &scan.files[*file].groups[*index]);
+    let mut records = groups.flat_map(|group| &group.records);
+    records.any(|placed| {
+        matches!(&placed.record, Record::Boot { replica: of, announcement, .. }
+            if *of == replica && announcement.boot == boot)
     })
 }
 

@@ -145,6 +145,35 @@ fn runs_are_counted_and_told_apart() {
     }
 }
 
+/// However often it starts in vain, it knows those of its boots that others may hold.
+#[test]
+fn boots_that_were_never_announced_take_the_place_of_none_that_was() {
+    let disk = formatted(Durability::Sync);
+    let start = |nonce: u8, announces: bool| {
+        let expected = Expectation { nonce: [nonce; 16], ..expectation() };
+        let mut opened = open(disk.handle(), &expected, &options()).unwrap();
+        if announces {
+            opened.log.append(&[boot_of(expected.replica.0, opened.boot)]).unwrap();
+        }
+        (opened.superblock.boots, opened.boot)
+    };
+    let first = start(1, true).1;
+    let mut last = first;
+    for nonce in 2..60 {
+        let (before, boot) = start(nonce, false);
+        assert!(boot.number == last.number + 1 && before.contains(&first), "{before:?}");
+        assert!(before.len() <= 2, "{before:?}");
+        last = boot;
+    }
+    let second = start(60, true).1;
+    let (before, _) = start(61, false);
+    assert_eq!(before, [second, first]);
+    for nonce in 62..100 {
+        start(nonce, true);
+    }
+    assert_eq!(start(100, false).0.len(), 16);
+}
+
 #[test]
 fn async_survives_the_process_but_not_the_machine() {
     let mut disk = formatted(Durability::Async);

@@ -85,6 +85,8 @@ pub struct Recalled {
     pub asked: BootId,
     /// Its newest announcement, on the disk of whom holds it; none if there was none.
     pub announcement: Option<Announcement>,
+    /// In answer to an announcement: the one in whose place it came, if there was another.
+    pub replaced: Option<Announcement>,
     /// The newest vote that was heard of it; none if none was.
     pub vote: Option<HeldVote>,
 }
@@ -93,6 +95,7 @@ impl Encode for Recalled {
     fn encode(&self, out: &mut Vec<u8>) {
         self.asked.encode(out);
         self.announcement.encode(out);
+        self.replaced.encode(out);
         self.vote.encode(out);
     }
 }
@@ -102,6 +105,7 @@ impl Decode for Recalled {
         Ok(Recalled {
             asked: Decode::decode(reader)?,
             announcement: Decode::decode(reader)?,
+            replaced: Decode::decode(reader)?,
             vote: Decode::decode(reader)?,
         })
     }

@@ -552,7 +552,8 @@ mod tests {
         let boot = crate::BootId { number: 1, nonce: [0; 16] };
         let announcement = Announcement { boot, configuration: 0, signature };
         let asked = announcement.boot;
-        let recalled = Recalled { asked, announcement: Some(announcement), vote: None };
+        let recalled =
+            Recalled { asked, announcement: Some(announcement), replaced: None, vote: None };
         let messages = [
             (Message::Propose { view, slot, batch: batch(), decided: slot, history: digest }, true),
             (Message::NewView(Box::new(new_view)), true),

@@ -64,7 +64,7 @@ pub enum Record {
     /// A certified state. Written lazily; whoever stores that state can prove it to others by
     /// itself, also when those who certified it have lost it.
     State(StateCertificate),
-    /// The newest boot that another replica announced, on disk before that is told so.
+    /// The newest boot that a replica announced, on disk before it is told so; its own before it announces it.
     Boot {
         /// Which replica.
         replica: ReplicaId,

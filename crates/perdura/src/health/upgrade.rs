@@ -10,8 +10,8 @@ pub struct Upgrade {
     pub in_force: Versions,
     /// The highest that all who say anything can run; at least those in force.
     pub common: Versions,
-    /// The highest that all but r of them can run: more than those that are in common only if a replica has an older
-    /// program, or says so and lies.
+    /// The highest that all but r of them can run, if so many say anything that some replica that does not lie can: more than those in
+    /// common only if one has an older program, or says so and lies.
     pub of_most: Versions,
     /// Of whom it is not known that they can run these, and why.
     pub doubtful: Vec<(ReplicaId, String)>,
@@ -46,16 +46,14 @@ impl RollCall {
         let in_force = *in_force.get(self.faults.r())?;
         rules.sort_unstable();
         services.sort_unstable();
+        // With fewer it could be the word of a liar, for something that nobody runs.
+        let r = self.faults.r();
+        let few = if rules.len() > 2 * r { r } else { 0 };
         let all_but = |few: usize| {
             let newest = Versions { rules: *rules.get(few)?, service: *services.get(few)? };
             Some(if newest.reach(in_force) { newest } else { in_force })
         };
-        Some(Upgrade {
-            in_force,
-            common: all_but(0)?,
-            of_most: all_but(self.faults.r())?,
-            doubtful,
-        })
+        Some(Upgrade { in_force, common: all_but(0)?, of_most: all_but(few)?, doubtful })
     }
 }
 
@@ -118,6 +116,11 @@ mod tests {
         assert_eq!((upgrade.common, upgrade.of_most), (old, new));
         let two = roll(1, &[claims(new), claims(old), claims(old), claims(new)]);
         assert_eq!(two.upgrade(&KV).unwrap().of_most, old);
+        // Of two one may lie, and nothing is ever lowered.
+        let few = roll(1, &[claims(of(1, 1)), claims(of(9, 9)), None, None]);
+        assert_eq!(few.upgrade(&KV).unwrap().of_most, of(1, 1));
+        let enough = roll(1, &[claims(of(1, 1)), claims(of(9, 9)), claims(of(1, 2)), None]);
+        assert_eq!(enough.upgrade(&KV).unwrap().of_most, of(1, 2));
         // Where nobody lies it has an older program.
         let crash = roll(0, &[claims(new), claims(old), claims(new)]);
         assert_eq!(crash.upgrade(&KV).unwrap().of_most, old);

@@ -227,7 +227,8 @@ fn announcement() -> Announcement {
 
 fn recalled() -> Recalled {
     let announcement = announcement();
-    Recalled { asked: announcement.boot, announcement: Some(announcement), vote: Some(held_vote()) }
+    let (asked, replaced) = (announcement.boot, Some(announcement.clone()));
+    Recalled { asked, announcement: Some(announcement), replaced, vote: Some(held_vote()) }
 }
 
 fn held_vote() -> HeldVote {

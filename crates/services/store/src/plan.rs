@@ -9,6 +9,7 @@ use crate::map::SegmentMap;
 use crate::reply::{OperationResult, TransactionResult};
 use crate::segment::entry_bytes;
 use bytes::Bytes;
+use perdura_execution::StateLimit;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
@@ -59,14 +60,22 @@ impl Plan {
         Plan { result: TransactionResult::failed(index), changes: BTreeMap::new() }
     }
 
-    /// Whether the changes make the state grow beyond `limit` bytes.
-    pub(crate) fn exceeds(&self, map: &SegmentMap, limit: u64) -> bool {
+    /// Whether the changes make the state grow beyond its limit: by bytes, or where it has all its segments by any entry that
+    /// is new or longer, whatever else goes.
+    pub(crate) fn exceeds(&self, map: &SegmentMap, limit: StateLimit) -> bool {
+        if map.segments() >= limit.segments {
+            let grows = |(key, value): (&Bytes, &Option<Bytes>)| {
+                let old = map.get(key).map(<[u8]>::len);
+                value.as_ref().is_some_and(|value| old.is_none_or(|old| value.len() > old))
+            };
+            return self.changes.iter().any(grows);
+        }
         let (mut removed, mut added) = (0, 0);
         for (key, value) in &self.changes {
             removed += map.get(key).map_or(0, |old| entry_bytes(key, old) as u64);
             added += value.as_ref().map_or(0, |value| entry_bytes(key, value) as u64);
         }
-        added > removed && map.bytes() - removed + added > limit
+        added > removed && map.bytes() - removed + added > limit.bytes
     }
 }
 

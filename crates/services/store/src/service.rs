@@ -64,7 +64,7 @@ impl Store {
 
     fn transact(&mut self, transaction: &Transaction) -> Result<Bytes, String> {
         let plan = Plan::of(&self.map, transaction)?;
-        if plan.exceeds(&self.map, self.map.room(self.limit)) {
+        if plan.exceeds(&self.map, self.limit) {
             return Err(self.full());
         }
         for (key, value) in &plan.changes {

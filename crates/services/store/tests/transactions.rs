@@ -313,6 +313,11 @@ fn a_state_with_as_many_segments_as_it_may_have_does_not_grow() {
     let beyond = store.segments();
     assert!(beyond > 20, "{beyond}");
     assert_eq!(put(&mut store, 77, value()).unwrap_err(), full);
+    // Nor by many small ones for a few large ones.
+    let gone = (0..10u32)
+        .map(|number| Operation::Delete { key: Bytes::copy_from_slice(&number.to_le_bytes()) });
+    let exchange = gone.chain([write("x", "", false)]).collect();
+    assert_eq!(transact(&mut store, exchange).unwrap_err(), full);
     assert_eq!(store.segments(), beyond);
 }
 

@@ -179,6 +179,12 @@ pub fn boot(replica: u8, number: u64) -> Record {
     Record::Boot { replica: ReplicaId(replica), key: key_of(replica, number), announcement }
 }
 
+/// As a replica writes it of itself.
+pub fn boot_of(replica: u8, boot: BootId) -> Record {
+    let announcement = Announcement { boot, configuration: 0, signature: Signature([1; 64]) };
+    Record::Boot { replica: ReplicaId(replica), key: PublicKey([replica; 32]), announcement }
+}
+
 pub fn heard(replica: u8, slot: u64) -> Record {
     let digest = Digest::of(&slot.to_le_bytes());
     let signature = Signature([slot as u8; 64]);

@@ -2,13 +2,15 @@
 //!
 //! Each start has a number and a random part, durable before the first word. A replica first asks the others what they hold of it
 //! (`Compare`): the newest boot that it announced, and the newest Accept that they heard of it. When n - u members, itself included,
-//! have compared, it announces its boot, signed; they keep that on disk, and so the votes that they hear. When n - u have
-//! it there, it may say what restricts later votes: of any two such sets r + 1 members are in both, so one that does not
-//! lie tells a directory that was taken back of the boots after it. It stays out on its *own* signature only: over a boot that is not
-//! one of its directory's, or over a vote that its log lacks. So a liar sends nobody away. What stays out has announced nothing, and the
-//! newer directory, if it is still there, goes on. A vote is known to whoever heard it, which may be one that does not answer: that a
-//! directory was taken back within one boot shows as far as that goes. (With r = 0 votes are not signed, and go
-//! to the leader only: there its word is believed, and whoever voted for others' proposals is found out.)
+//! have compared, it announces its boot, signed, once that is in its own log; they keep that on disk, and so the votes that they hear. When n - u
+//! have it there, it may say what restricts later votes. It stays out on its *own* signature only: over a boot that is not
+//! one of its directory's, or over a vote that its log lacks. So a liar sends nobody away. What stays out before it took part has
+//! announced nothing, and the newer directory, if it is still there, goes on.
+//!
+//! Of any two sets of n - u members r others than this replica are in both. So a directory that was taken back over a start is found out
+//! unless all of those lie, or (r = 0, or members were replaced since, or lost their logs) none of them is left. Within one start
+//! it is found out as far as somebody who answers has heard a later Accept: what it said otherwise, view changes above all, nobody holds. (With r = 0
+//! votes are not signed, and go to the leader only: its word is believed.) `docs/deploy.md` tells operators so.
 
 use super::{NOTE_MS, Node, Now, Output, Peer};
 use perdura_execution::Service;
@@ -27,6 +29,9 @@ const AGAIN_MS: u64 = 500;
 /// in the log, of which a liar could have any number.
 const ANNOUNCED_AT_ONCE: u64 = 16;
 const ANNOUNCED_EACH_MS: u64 = 10_000;
+
+/// Votes that were heard are written by themselves after this time only: nothing would ever cut the log of a group that orders nothing.
+const HEARD_ALONE_MS: u64 = 10_000;
 
 /// After this time without enough answers somebody should know.
 const NOTICED_MS: u64 = 5_000;
@@ -107,6 +112,12 @@ impl OwnBoots {
     }
 }
 
+/// What a member is told when what it announced is durable.
+struct Answer {
+    asked: BootId,
+    replaced: Option<Announcement>,
+}
+
 /// What a replica knows of boots.
 pub(super) struct Boots {
     // None: it has no directory that could be an old one.
@@ -115,6 +126,9 @@ pub(super) struct Boots {
     // Nobody signs votes, and nobody lies (r = 0).
     unsigned: bool,
     compared: BTreeSet<ReplicaId>,
+    // With which mark of the log its announcement is durable here.
+    logged: Option<u64>,
+    announced: bool,
     // Who has the announcement on disk.
     kept: BTreeSet<ReplicaId>,
     // How many answers of each are still to come over its link.
@@ -124,8 +138,8 @@ pub(super) struct Boots {
     noticed: bool,
     // When the oldest of the votes was heard that are in no record.
     heard_ms: Option<u64>,
-    // Who is to be answered, each once, when everything up to a mark is durable: with the boot in which it asked.
-    answers: VecDeque<(u64, ReplicaId, BootId)>,
+    // Who is to be answered, each once, when everything up to a mark is durable.
+    answers: VecDeque<(u64, ReplicaId, Answer)>,
 }
 
 impl Boots {
@@ -153,6 +167,8 @@ impl Boots {
             held,
             unsigned: faults.r() == 0,
             compared: BTreeSet::new(),
+            logged: None,
+            announced: false,
             kept: BTreeSet::new(),
             asked: vec![0; faults.n()],
             begun_ms: None,
@@ -236,9 +252,8 @@ impl<S: Service> Node<S> {
 
     /// Asks a member what it holds, or tells it what it is to keep.
     fn ask_or_tell(&mut self, id: ReplicaId) {
-        let compared = self.boots.has_compared(self.boot_quorum());
         let Some(own) = &self.boots.own else { return };
-        let message = if compared {
+        let message = if self.boots.announced {
             Message::Announce(own.announcement.clone())
         } else {
             Message::Compare(own.id())
@@ -266,7 +281,7 @@ impl<S: Service> Node<S> {
         {
             let ids: Vec<String> = awaited.iter().map(ToString::to_string).collect();
             self.outputs.push_back(Output::Notice(format!(
-                "it takes part once {} members with itself have compared what they heard of it with its data directory; nothing came of replicas {} yet",
+                "it takes part once {} members with itself have compared what they heard of it with its data directory, and keep its start; replicas {} have not",
                 self.boot_quorum(),
                 ids.join(", ")
             )));
@@ -290,7 +305,7 @@ impl<S: Service> Node<S> {
     /// A member asks what is held of it.
     pub(super) fn on_compare(&mut self, from: ReplicaId, boot: BootId) {
         if !self.is_owed(from) {
-            self.answer_boot(from, boot);
+            self.answer_boot(from, Answer { asked: boot, replaced: None });
         }
     }
 
@@ -310,7 +325,7 @@ impl<S: Service> Node<S> {
         }
         let overwritten = |known| known != boot && seeded!(BootOverwritten);
         if known.is_some_and(|known| known.number >= boot.number && !overwritten(known)) {
-            self.answer_boot(from, boot);
+            self.answer_boot(from, Answer { asked: boot, replaced: None });
             return;
         }
         if !self.boots.held[from.index()].pays(now.monotonic_ms) {
@@ -318,15 +333,21 @@ impl<S: Service> Node<S> {
         }
         self.counters.statements_verified += 1;
         if !self.is_announced_by(key, &announcement) {
-            self.misbehaved(Peer::Replica(from), "announces a boot that it did not sign".into());
+            // The last words of an incarnation that has just been replaced are no lie of the next one.
+            if known.is_some() {
+                let what = "announces a boot that it did not sign".into();
+                self.misbehaved(Peer::Replica(from), what);
+            }
             return;
         }
-        self.boots.held[from.index()].take(key, announcement.clone());
+        let held = &mut self.boots.held[from.index()];
+        let replaced = held.announcement.clone().filter(|_| known.is_some());
+        held.take(key, announcement.clone());
         if !seeded!(BootNotLogged) {
             self.note(now, Record::Boot { replica: from, key, announcement });
         }
         let mark = if seeded!(BootAnsweredEarly) { 0 } else { self.log_all() };
-        self.boots.answers.push_back((mark, from, boot));
+        self.boots.answers.push_back((mark, from, Answer { asked: boot, replaced }));
         self.answer_boots();
     }
 
@@ -353,14 +374,15 @@ impl<S: Service> Node<S> {
         }
     }
 
-    /// The newest of the votes that were heard go to the log after a while: there are more of them than slots, and each counts only until
-    /// the next one is heard.
+    /// The newest of the votes that were heard go to the log after a while, with what does anyway: there are more of them than slots, and each
+    /// counts only until the next one is heard.
     pub(super) fn note_heard(&mut self, now: Now) {
         if !self.boots.has_unwritten() {
             return;
         }
         let heard_ms = *self.boots.heard_ms.get_or_insert(now.monotonic_ms);
-        if now.monotonic_ms >= heard_ms + NOTE_MS {
+        let waits_ms = if self.forced { NOTE_MS } else { HEARD_ALONE_MS };
+        if now.monotonic_ms >= heard_ms + waits_ms {
             self.boots.heard_ms = None;
             for record in self.boots.heard().collect::<Vec<_>>() {
                 self.note(now, record);
@@ -368,27 +390,44 @@ impl<S: Service> Node<S> {
         }
     }
 
-    /// Answers those whose announcement is durable.
+    /// Answers those whose announcement is durable, and announces the own one when it is.
     pub(super) fn answer_boots(&mut self) {
-        while let Some((_, to, boot)) =
+        while let Some((_, to, answer)) =
             self.boots.answers.pop_front_if(|(mark, _, _)| *mark <= self.durable)
         {
-            self.answer_boot(to, boot);
+            self.answer_boot(to, answer);
+        }
+        if self.boots.logged.is_some_and(|mark| mark <= self.durable) && !self.boots.announced {
+            self.boots.announced = true;
+            let (me, n) = (self.me, self.parameters.faults.n() as u8);
+            for id in (0..n).map(ReplicaId).filter(|id| *id != me) {
+                self.ask_or_tell(id);
+            }
         }
     }
 
-    fn answer_boot(&mut self, to: ReplicaId, asked: BootId) {
+    /// Its directory holds nothing less than what others do: its boot goes to the log, and then to them.
+    fn log_own_boot(&mut self, now: Now) {
+        let Some(own) = &self.boots.own else { return };
+        let (announcement, key) = (own.announcement.clone(), self.key.public());
+        self.note(now, Record::Boot { replica: self.me, key, announcement });
+        self.boots.logged = Some(self.log_all());
+        self.boots.asked_ms = now.monotonic_ms;
+        self.answer_boots();
+    }
+
+    fn answer_boot(&mut self, to: ReplicaId, Answer { asked, replaced }: Answer) {
         let (key, held) = (self.member_key(to), self.boots.held.get(to.index()));
         let held = held.filter(|held| held.key == key);
         let announcement = held.and_then(|held| held.announcement.clone());
         let vote = held.and_then(|held| held.vote.clone());
-        let recalled = Box::new(Recalled { asked, announcement, vote });
+        let recalled = Box::new(Recalled { asked, announcement, replaced, vote });
         self.send(&[Peer::Replica(to)], &Message::Recall(recalled));
     }
 
     /// What a member holds of this replica.
     pub(super) fn on_recall(&mut self, now: Now, from: ReplicaId, recalled: Recalled) {
-        let Recalled { asked, announcement, vote } = recalled;
+        let Recalled { asked, announcement, replaced, vote } = recalled;
         let Some(own) = self.boots.own.as_ref().filter(|own| own.id() == asked) else { return };
         // What nobody asked for may come without end.
         match self.boots.asked.get_mut(from.index()) {
@@ -396,11 +435,16 @@ impl<S: Service> Node<S> {
             Some(open) => *open -= 1,
         }
         let boot = announcement.as_ref().map(|announcement| announcement.boot);
-        if let Some(announcement) = announcement.filter(|held| own.lacks(held.boot))
-            && (seeded!(RecallUnverified) || self.is_announced_by(self.key.public(), &announcement))
-        {
-            let (was, is) = (announcement.boot.number, asked.number);
-            self.is_old(&format!("it took part in another boot {was} once, and this is boot {is}"));
+        let held: Vec<Announcement> = announcement.into_iter().chain(replaced).collect();
+        let foreign = held.iter().find(|held| {
+            let own_key = self.key.public();
+            own.lacks(held.boot)
+                && (seeded!(RecallUnverified) || self.is_announced_by(own_key, held))
+        });
+        if let Some(Announcement { boot: BootId { number, .. }, .. }) = foreign {
+            let is = asked.number;
+            let what = format!("it took part in another boot {number} once, and this is boot {is}");
+            self.is_old(from, &what);
             return;
         }
         if let Some(HeldVote { view, slot, digest, configuration, signature }) = vote {
@@ -410,9 +454,10 @@ impl<S: Service> Node<S> {
             if self.agreement.has_forgotten(view, slot, digest)
                 && (self.boots.unsigned || seeded!(RecallUnverified) || own(self.key.public()))
             {
-                self.is_old(&format!(
+                let what = format!(
                     "it voted on slot {slot} in view {view}, and its log does not have that"
-                ));
+                );
+                self.is_old(from, &what);
                 return;
             }
         }
@@ -423,24 +468,25 @@ impl<S: Service> Node<S> {
             self.boots.kept.insert(from);
         }
         if self.boots.has_compared(quorum) && !before.0 {
-            self.boots.asked_ms = now.monotonic_ms;
-            let (me, n) = (self.me, self.parameters.faults.n() as u8);
-            for id in (0..n).map(ReplicaId).filter(|id| *id != me) {
-                self.ask_or_tell(id);
-            }
+            self.log_own_boot(now);
         }
         if self.boots.is_done(quorum) && !before.1 {
             self.agreement.compared(now);
         }
     }
 
-    fn is_old(&mut self, what: &str) {
+    fn is_old(&mut self, from: ReplicaId, what: &str) {
+        let signed = if self.boots.unsigned { "says so" } else { "has its signature" };
+        let took_part = self.boots.is_done(self.boot_quorum());
+        let todo = if took_part {
+            "It took part before that was found out: replace the replica with `perdura replica reinit`"
+        } else {
+            "If the newer directory is still there, start on that; else replace the replica with `perdura replica reinit`"
+        };
         self.halted = true;
         self.outputs.push_back(Output::TakenBack(format!(
-            "the data directory of this replica is older than what it said: {what} (replica {} has its signature). It was restored from a \
-             copy, or two processes had copies of it. It must not vote again: if the newer directory is still there, start on that; \
-             else replace the replica with `perdura replica reinit`",
-            self.me
+            "the data directory of this replica is older than what it said: {what} (replica {from} {signed}). It was restored from a copy, \
+             or two processes had copies of it, and must not vote again. {todo}"
         )));
     }
 }

@@ -15,8 +15,8 @@ use super::panicked;
 use super::reaper::Reaper;
 use super::repairs::Repairs;
 use super::slowness::Slowness;
-use super::worker;
 use super::{Clock, Ended, ReplicaConfig, RunError, Shutdown, experiments};
+use super::{taken_back, worker};
 use crate::node::{Input, Node, NotAdmitted, Now, Output, Peer, Report, Restoration, Stage, State};
 use bytes::Bytes;
 use perdura_agreement::timing::TICK_MS;
@@ -513,10 +513,7 @@ impl<S: Service> EventLoop<S> {
                     tracing::error!("{reason}");
                     return Err(RunError::Halted(reason));
                 }
-                Output::TakenBack(reason) => {
-                    tracing::error!("{reason}");
-                    return Err(RunError::TakenBack(reason));
-                }
+                Output::TakenBack(why) => return Err(taken_back::found(&self.config.data, why)),
             }
         }
         Ok(again)

@@ -211,7 +211,7 @@ fn respond(request: &Request<Incoming>, shared: &Shared, hosts: &Hosts) -> Respo
 /// stay.
 fn state_of(snapshot: &Snapshot) -> &'static str {
     let state = snapshot.report.state;
-    let lasts = matches!(state, State::Diverged | State::Repairing);
+    let lasts = matches!(state, State::Diverged | State::Repairing | State::Stopped);
     let stalled = snapshot.at.elapsed() >= STANDSTILL && !lasts;
     if stalled { "stalled" } else { state.as_str() }
 }
@@ -227,8 +227,7 @@ fn why_not_ready(snapshot: &Snapshot) -> Option<String> {
             company.unheard()
         )),
         state if state == State::Recovering.as_str() && !awaits.is_empty() => Some(format!(
-            "recovering: {} of replicas {} have to compare what they heard of it with its data directory",
-            company.needs.saturating_sub(1),
+            "recovering: too few members have compared what they heard of it with its data directory, and keep its start; replicas {} have not",
             awaits.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
         )),
         state if state != State::Active.as_str() => Some(state.to_owned()),

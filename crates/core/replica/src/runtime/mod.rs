@@ -163,7 +163,10 @@ pub enum RunError {
     #[error("stopped for good: {0}")]
     TakenBack(String),
     /// It is not started: its data directory was found to be an older state of one that others heard of.
-    #[error("not started: {what} (this was found out before, and stands in {})", note.display())]
+    #[error(
+        "not started: {what} (this was found out before, and stands in {}; remove that file only when the newer files are in its place)",
+        note.display()
+    )]
     Barred {
         /// How that was found out.
         what: String,
@@ -353,10 +356,7 @@ fn live<S: Service>(
             begin(&config, &make_service, shared, (repairs.clone(), shutdown.0.asked.clone()))
         };
         let lived = start(&mut shared).and_then(|life| born(life).run(shutdown));
-        let lived = lived.map_err(|error| {
-            taken_back::note(&config.data, &error);
-            panicked::note(&config.data, error)
-        });
+        let lived = lived.map_err(|error| panicked::note(&config.data, error));
         match lived? {
             Ended::Diverged if !shutdown.requested() => repairs.begin(Instant::now()),
             Ended::Diverged | Ended::Stopped => return Ok(()),

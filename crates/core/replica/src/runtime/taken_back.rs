@@ -19,12 +19,13 @@ pub(super) fn check(data: &Path) -> Result<(), RunError> {
     }
 }
 
-/// Takes a note of how a run ended, if that was it.
-pub(super) fn note(data: &Path, error: &RunError) {
-    let RunError::TakenBack(what) = error else { return };
+/// It was found out: this is noted at once, for the process may be killed where it stands.
+pub(super) fn found(data: &Path, what: String) -> RunError {
+    tracing::error!("{what}");
     if let Err(error) = panicked::write_note(data, NOTE_NAME, &format!("{what}\n")) {
         tracing::error!("that it was taken back cannot be noted in the data directory: {error}");
     }
+    RunError::TakenBack(what)
 }
 
 #[cfg(test)]
@@ -35,9 +36,9 @@ mod tests {
     fn what_was_taken_back_is_not_started_again() {
         let root = tempfile::tempdir().unwrap();
         let data = root.path();
-        note(data, &RunError::Halted("for another reason".into()));
         assert!(check(data).is_ok());
-        note(data, &RunError::TakenBack("it is older than what it said".into()));
+        let ended = found(data, "it is older than what it said".into());
+        assert!(ended.to_string().contains("stopped for good"), "{ended}");
         let words = check(data).unwrap_err().to_string();
         for told in ["it is older than what it said", &data.join(NOTE_NAME).display().to_string()] {
             assert!(words.contains(told), "{words}");

@@ -110,7 +110,8 @@ pub(super) fn taken_back(scene: &Scene, victim: usize, random: &mut Random) -> R
     let what = format!("copied {copied:?}{of}, {slots} slots and {seconds:.1} s before");
     let (length, since) = (host.log_length(), Instant::now());
     scene.cluster.start_doubtful(victim)?;
-    judge(scene, victim, (copied, moment), (length, since), &what)
+    let killed = random.percent(50);
+    judge(scene, victim, (copied, moment, killed), (length, since), &what)
 }
 
 /// Whether the replica takes part, and does so for so many slots more.
@@ -141,7 +142,7 @@ fn starts_no_more(scene: &Scene, victim: usize) -> Result<()> {
 fn judge(
     scene: &Scene,
     victim: usize,
-    (copied, moment): (Copied, Moment),
+    (copied, moment, killed): (Copied, Moment, bool),
     (length, since): (u64, Instant),
     what: &str,
 ) -> Result<Injected> {
@@ -170,8 +171,13 @@ fn judge(
     let told = log.lines().find(|line| line.contains(OLDER) && line.contains("reinit"));
     let how = match outcome {
         Some(Outcome::StandsStill) if told.is_some() => {
-            let status = host.ask_to_end(course)?;
-            if status.is_none_or(|status| status.code() != Some(1)) {
+            // It has taken a note before it stands still: how it ends does not matter.
+            if killed {
+                host.expect_end();
+                host.kill();
+            }
+            let status = if killed { None } else { host.ask_to_end(course)? };
+            if !killed && status.is_none_or(|status| status.code() != Some(1)) {
                 course
                     .violation(format!("replica {victim} must not vote, and ends with {status:?}"));
             }

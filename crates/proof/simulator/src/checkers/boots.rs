@@ -180,10 +180,12 @@ impl Boots {
         let Some(own) = here.own.filter(|own| recalled.asked == *own) else { return };
         here.compared.insert(from);
         let Some(boot) = boot else { return };
-        let oldest = here.former.last().unwrap_or(&own).number;
         if boot == own {
             here.keep.insert(from);
-        } else if correct
+        }
+        let oldest = here.former.last().unwrap_or(&own).number;
+        if correct
+            && boot != own
             && holds == Some((key, boot))
             && boot.number >= oldest
             && !here.former.contains(&boot)
@@ -228,7 +230,14 @@ impl Boots {
                 }
                 gives_back(replica, to, recalled, held, here.accepts.get(&to))
             }
-            Message::Announce(_) => here.enough(replica, message, &here.compared, self.faults),
+            Message::Announce(announcement) => {
+                let logged = here.held.get(&ReplicaId(replica as u8)).map(|(_, boot)| *boot);
+                if logged != Some(announcement.boot) {
+                    let what = format!("replica {replica} announces a boot that its log lacks");
+                    return Err(Broken::new(RULE, what));
+                }
+                here.enough(replica, message, &here.compared, self.faults)
+            }
             Message::Write { view, slot, digest, .. }
             | Message::Accept { view, slot, digest, .. }
                 if here.voted.contains(&(*view, *slot, *digest)) =>
@@ -310,7 +319,7 @@ mod tests {
     /// Asked in boot 7.
     fn recalled(number: u64, nonce: u8) -> Recalled {
         let announcement = (number > 0).then(|| announcement(number, nonce));
-        Recalled { asked: boot(7, 0), announcement, vote: None }
+        Recalled { asked: boot(7, 0), announcement, replaced: None, vote: None }
     }
 
     fn checker() -> Boots {
@@ -397,6 +406,8 @@ mod tests {
                 "that was asked before it announced"
             );
         }
+        assert!(checker.speaks(0, (1, KEY), &announces).is_err(), "it is not in its log");
+        checker.appended(0, &[record(0, 7)]).unwrap();
         assert!(checker.speaks(0, (1, KEY), &announces).is_ok());
         for from in [1, 1, 2] {
             assert!(checker.speaks(0, (1, KEY), &accept).is_err());
