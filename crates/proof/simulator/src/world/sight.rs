@@ -103,7 +103,10 @@ impl World {
     pub(crate) fn check_own_clock(&mut self, replica: usize) {
         let here = &self.replicas[replica];
         let Some(process) = &here.process else { return };
-        let stale = self.now_us < self.clock_mended_us + STALE_US;
+        // What it knows stands until others say otherwise, who may be gone, or it was paused.
+        let others = self.checkers.sight.near(replica, STALE_US, self.now_us);
+        let stale = self.now_us < self.clock_mended_us.max(here.paused_until_us) + STALE_US
+            || others.len() <= self.plan.faults.u();
         if here.clock.is_wrong() || here.liar.is_some() || self.plan.mode != Mode::Liveness || stale
         {
             return;
