@@ -22,7 +22,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 /// Longest line: a largest command in Base64, with its JSON.
-const LINE_BYTES: usize = 16 * 1024 * 1024;
+pub(crate) const LINE_BYTES: usize = 16 * 1024 * 1024;
 
 /// How lines are carried out.
 #[derive(Args)]
@@ -85,7 +85,8 @@ struct Line {
     place: OwnedSemaphorePermit,
 }
 
-enum Content {
+/// What stands in a line.
+pub(crate) enum Content {
     Text(Vec<u8>),
     TooLong,
 }
@@ -172,7 +173,7 @@ fn read_lines(
 }
 
 /// The next line without its end; of one that is too long, only that.
-fn read_line(input: &mut impl BufRead) -> std::io::Result<Option<Content>> {
+pub(crate) fn read_line(input: &mut impl BufRead) -> std::io::Result<Option<Content>> {
     let mut text = Vec::new();
     let most = LINE_BYTES as u64 + 1;
     if input.take(most).read_until(b'\n', &mut text)? == 0 {

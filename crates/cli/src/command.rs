@@ -11,7 +11,7 @@ use std::process::ExitCode;
 #[command(name = "perdura", version, max_term_width = 100)]
 #[command(
     after_help = "Start with `perdura dev`: it makes a cluster, runs it, and says what to try.\n\
-                        Exit codes: 0 done, 1 failed, 2 used wrongly."
+                        Exit codes: 0 done, 1 failed, 2 used wrongly; kv, space, status and health tell more (see their --help)."
 )]
 struct Arguments {
     #[command(subcommand)]

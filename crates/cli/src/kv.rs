@@ -2,8 +2,9 @@
 
 use crate::Usage;
 use crate::connect::{ClusterArguments, connect, parse_duration, runtime};
-use crate::kv_batch;
+use crate::ending::{OF_ONE, carried_out, unanswered};
 use crate::kv_json::{Parsed, SCAN_LIMIT, from_base64, to_base64};
+use crate::{kv_batch, kv_export};
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use clap::{Args, Subcommand};
@@ -18,6 +19,7 @@ use std::time::Duration;
 
 /// Reads and writes the store.
 #[derive(Args)]
+#[command(after_help = OF_ONE)]
 pub struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -26,6 +28,7 @@ pub struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Write a key
+    #[command(after_help = OF_ONE)]
     Put {
         /// The key, 1 to 4096 bytes
         key: String,
@@ -35,7 +38,8 @@ enum Command {
         #[command(flatten)]
         how: How,
     },
-    /// Read a key; exit code 1 if it is absent
+    /// Read a key; exit code 3 if it is absent
+    #[command(after_help = OF_ONE)]
     Get {
         /// The key
         key: String,
@@ -46,6 +50,7 @@ enum Command {
         how: How,
     },
     /// Remove a key, present or not
+    #[command(after_help = OF_ONE)]
     Del {
         /// The key
         key: String,
@@ -53,6 +58,7 @@ enum Command {
         how: How,
     },
     /// List keys and values of a range, in order, separated by a tab
+    #[command(after_help = OF_ONE)]
     Scan {
         /// First key
         #[arg(long, value_name = "KEY", default_value = "")]
@@ -60,6 +66,9 @@ enum Command {
         /// The key after the last
         #[arg(long, value_name = "KEY")]
         end: Option<String>,
+        /// Go on behind this key, the last one of the page before
+        #[arg(long, value_name = "KEY", conflicts_with = "start")]
+        after: Option<String>,
         /// Entries at most, 1 to 10000
         #[arg(long, value_name = "N", default_value_t = SCAN_LIMIT)]
         limit: u32,
@@ -72,10 +81,11 @@ enum Command {
         #[command(flatten)]
         how: How,
     },
-    /// Write a key if it has an expected value; exit code 1 if it has not
+    /// Write a key if it has an expected value; exit code 3 if it has not
+    #[command(after_help = OF_ONE)]
     Cas(Cas),
-    /// Carry out a transaction; exit code 1 if it does not commit
-    #[command(after_help = TXN_HELP)]
+    /// Carry out a transaction; exit code 3 if it does not commit
+    #[command(after_help = format!("{TXN_HELP}\n\n{OF_ONE}"))]
     Txn {
         /// A list of operations in JSON; `-` reads it from standard input
         ops: String,
@@ -84,6 +94,10 @@ enum Command {
     },
     /// Carry out operations from standard input, many at once, in JSON lines
     Batch(kv_batch::Arguments),
+    /// Write all entries, or those of a prefix, as JSON lines
+    Export(kv_export::Export),
+    /// Write the entries in JSON lines to the store
+    Import(kv_export::Import),
 }
 
 const TXN_HELP: &str = r#"Operations, of which all comparisons come first, on the state before:
@@ -167,6 +181,8 @@ pub fn run(arguments: Arguments) -> Result<ExitCode> {
     let plain = |command| Parsed { command, kind: crate::kv_json::Kind::Plain };
     let (parsed, fast, how) = match arguments.command {
         Command::Batch(arguments) => return kv_batch::run(&arguments),
+        Command::Export(arguments) => return kv_export::export(&arguments),
+        Command::Import(arguments) => return kv_export::import(&arguments),
         Command::Put { key, value, how } => {
             let (key, value) = (how.bytes(&key)?, how.value(&value)?);
             (plain(StoreCommand::Put { key, value }), false, how)
@@ -177,9 +193,21 @@ pub fn run(arguments: Arguments) -> Result<ExitCode> {
         Command::Del { key, how } => {
             (plain(StoreCommand::Delete { key: how.bytes(&key)? }), false, how)
         }
-        Command::Scan { start, end, limit, reverse, fast, how } => {
-            let end = end.map(|end| how.bytes(&end)).transpose()?;
-            (Parsed::scan(how.bytes(&start)?, end, limit, reverse), fast, how)
+        Command::Scan { start, end, after, limit, reverse, fast, how } => {
+            let (mut start, mut end) =
+                (how.bytes(&start)?, end.map(|end| how.bytes(&end)).transpose()?);
+            match after.map(|after| how.bytes(&after)).transpose()? {
+                // In the order of the page: the end stays what it is at the other side.
+                Some(after) if reverse => {
+                    end = Some(end.map_or(after.clone(), |end| end.min(after)));
+                }
+                Some(after) => match behind(&after) {
+                    Some(next) => start = next,
+                    None => bail!(Usage("there is no key behind the one after --after".into())),
+                },
+                None => {}
+            }
+            (Parsed::scan(start, end, limit, reverse), fast, how)
         }
         Command::Cas(Cas { key, value, expect, how, .. }) => {
             let expect = expect.map(|expect| how.bytes(&expect)).transpose()?;
@@ -188,14 +216,30 @@ pub fn run(arguments: Arguments) -> Result<ExitCode> {
         }
         Command::Txn { ops, how } => {
             let text = if ops == "-" { how_text()? } else { ops };
-            let ops: Value = serde_json::from_str(&text)
-                .map_err(|error| Usage(format!("the operations are not JSON: {error}")))?;
+            let ops = crate::json::read(text.as_bytes())
+                .map_err(|error| Usage(format!("the operations are no JSON to go by: {error}")))?;
             let parsed = Parsed::from_json(json!({"op": "txn", "ops": ops})).map_err(Usage)?;
             (parsed, false, how)
         }
     };
     parsed.command.validate().map_err(|error| Usage(error.to_string()))?;
     one(&parsed, fast, &how)
+}
+
+/// The first key behind another one; none behind the last of all.
+pub(crate) fn behind(key: &Bytes) -> Option<Bytes> {
+    let mut next = key.to_vec();
+    if next.len() < perdura_store::limits::KEY_BYTES {
+        next.push(0);
+        return Some(next.into());
+    }
+    while let Some(last) = next.pop() {
+        if last < u8::MAX {
+            next.push(last + 1);
+            return Some(next.into());
+        }
+    }
+    None
 }
 
 fn how_text() -> Result<String> {
@@ -210,9 +254,12 @@ fn one(parsed: &Parsed, fast: bool, how: &How) -> Result<ExitCode> {
         let client = connect(&cluster, &key)?;
         let reply = call(&client, &parsed.command, fast, &options).await;
         client.close().await;
-        anyhow::Ok(reply?)
+        anyhow::Ok(reply)
     })?;
-    print(parsed, reply, how)
+    match reply {
+        Ok(reply) => print(parsed, reply, how),
+        Err(error) => Ok(unanswered(&error, error.is_refusal(), how.json)),
+    }
 }
 
 /// Why a call brought no reply of the store.
@@ -224,6 +271,13 @@ pub enum StoreError {
     /// The reply makes no sense; more than r replicas lie, or run another service.
     #[error("indeterminate: the cluster gave an answer that fits no command of the store")]
     Nonsense,
+}
+
+impl StoreError {
+    /// Whether it is certain that nothing happened.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, StoreError::Call(error) if error.is_refusal())
+    }
 }
 
 /// One command of the store.
@@ -250,7 +304,7 @@ fn print(parsed: &Parsed, reply: StoreReply, how: &How) -> Result<ExitCode> {
         StoreReply::Transaction(result) => result.committed,
         StoreReply::Put | StoreReply::Deleted { .. } => true,
     };
-    let code = if success { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    let code = carried_out(success);
     let mut out = std::io::stdout().lock();
     let plain_value = match &reply {
         StoreReply::Value(value) if !how.json => Some(value.clone()),
@@ -275,7 +329,8 @@ fn print(parsed: &Parsed, reply: StoreReply, how: &How) -> Result<ExitCode> {
                 writeln!(out, "{}\t{}", shown(&entry["key"], how), shown(&entry["value"], how))?;
             }
             if result["more"] == Value::Bool(true) {
-                tell!("perdura: there is more; go on with --start, or raise --limit");
+                let last = entries.last().map(|entry| shown(&entry["key"], how));
+                tell!("perdura: there is more; go on with --after {}", last.unwrap_or_default());
             }
         }
         (_, Value::Bool(deleted), _) => {
@@ -304,5 +359,21 @@ fn shown(value: &Value, how: &How) -> String {
             let text = other["b64"].as_str().unwrap_or_default();
             if how.base64 { text.to_owned() } else { format!("base64:{text}") }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use perdura_store::limits::KEY_BYTES;
+
+    #[test]
+    fn nothing_lies_between_a_key_and_what_is_behind_it() {
+        let next = |key: &[u8]| behind(&Bytes::copy_from_slice(key));
+        assert_eq!(next(b"a").as_deref(), Some(&b"a\0"[..]));
+        assert_eq!(next(b"").as_deref(), Some(&b"\0"[..]));
+        let longest = [&vec![7; KEY_BYTES - 2][..], &[9, 255]].concat();
+        assert_eq!(next(&longest).unwrap(), [&vec![7; KEY_BYTES - 2][..], &[10]].concat());
+        assert_eq!(next(&[255; KEY_BYTES]), None);
     }
 }

@@ -228,7 +228,7 @@ impl Parsed {
     /// is wrong.
     pub fn from_line(line: &[u8]) -> Result<(Value, Parsed), (Value, String)> {
         let none = |error: String| (Value::Null, error);
-        let value: Value = serde_json::from_slice(line).map_err(|error| none(error.to_string()))?;
+        let value = crate::json::read(line).map_err(none)?;
         let Value::Object(mut fields) = value else {
             return Err(none("it is no JSON object".to_owned()));
         };
@@ -310,7 +310,8 @@ fn operation_result(result: &OperationResult) -> Value {
     }
 }
 
-fn text(bytes: &Bytes) -> Value {
+/// A key or value.
+pub(crate) fn text(bytes: &Bytes) -> Value {
     match std::str::from_utf8(bytes) {
         Ok(text) => Value::from(text),
         Err(_) => json!({"b64": to_base64(bytes)}),

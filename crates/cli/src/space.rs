@@ -3,6 +3,7 @@
 use crate::Usage;
 use crate::batch::{self, Clients, Failed};
 use crate::connect::{ClusterArguments, connect, parse_any_duration, parse_duration, runtime};
+use crate::ending::{OF_ONE, carried_out, unanswered};
 use crate::space_json::{self, LIMIT};
 use anyhow::Result;
 use clap::{Args, Subcommand};
@@ -26,7 +27,7 @@ exponent), true, false, and {"b64":"..."} for bytes. In a template, null matches
 
 /// Reads, writes, and waits for tuples.
 #[derive(Args)]
-#[command(after_help = AFTER_HELP)]
+#[command(after_help = format!("{AFTER_HELP}\n\n{OF_ONE}"))]
 pub struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -216,7 +217,8 @@ struct Conditional {
 }
 
 fn json(text: &str, what: &str) -> Result<Value, Usage> {
-    serde_json::from_str(text).map_err(|error| Usage(format!("the {what} is not JSON: {error}")))
+    let refused = |error| Usage(format!("the {what} is no JSON to go by: {error}"));
+    crate::json::read(text.as_bytes()).map_err(refused)
 }
 
 fn template(text: &str) -> Result<Template, Usage> {
@@ -341,9 +343,12 @@ pub fn run(arguments: Arguments) -> Result<ExitCode> {
             reply = call(&client, &command, &options).await;
         }
         client.close().await;
-        anyhow::Ok(reply?)
+        anyhow::Ok(reply)
     })?;
-    print(&command, &reply, how.json)
+    match reply {
+        Ok(reply) => print(&command, &reply, how.json),
+        Err(error) => Ok(unanswered(&error, error.is_refusal(), how.json)),
+    }
 }
 
 /// Why a call brought no reply of the tuple spaces.
@@ -401,7 +406,7 @@ fn print(command: &TupleCommand, reply: &TupleReply, json: bool) -> Result<ExitC
         TupleReply::Renewed { renewed, .. } => *renewed,
         _ => true,
     };
-    let code = if success { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    let code = carried_out(success);
     let mut out = std::io::stdout().lock();
     if json {
         writeln!(out, "{}", space_json::result(reply))?;

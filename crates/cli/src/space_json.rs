@@ -245,7 +245,7 @@ pub fn command(value: Value) -> Result<TupleCommand, String> {
 /// what is wrong.
 pub fn from_line(line: &[u8]) -> Result<(Value, TupleCommand), (Value, String)> {
     let none = |error: String| (Value::Null, error);
-    let value: Value = serde_json::from_slice(line).map_err(|error| none(error.to_string()))?;
+    let value = crate::json::read(line).map_err(none)?;
     let Value::Object(mut fields) = value else {
         return Err(none("it is no JSON object".to_owned()));
     };

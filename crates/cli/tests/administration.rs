@@ -12,7 +12,7 @@ fn the_limit_of_the_state_is_raised_while_the_cluster_runs() {
         cluster.run(&["kv", "put", &key.to_string(), &value, "--timeout", "30s"])
     };
     (0..8).for_each(|key| drop(put(&cluster, key).ok()));
-    put(&cluster, 8).failed(1, &["the store is full"]);
+    put(&cluster, 8).failed(4, &["the store is full"]);
     wait_for("a warning", || cluster.log(0).contains("of the 1048576 that it may").then_some(()));
     let lower = cluster.run(&["limit", "--state-mib", "0"]);
     lower.failed(2, &["0 is not in 1..=1048576"]);
@@ -20,7 +20,7 @@ fn the_limit_of_the_state_is_raised_while_the_cluster_runs() {
     cluster.run(&["limit", "--state-mib", "2"]).failed(1, &["nothing was changed", "--yes"]);
     let out = cluster.run(&["limit", "--state-mib", "2", "--dry-run"]).ok();
     assert!(out.contains("nothing was changed"), "{out}");
-    put(&cluster, 8).failed(1, &["the store is full"]);
+    put(&cluster, 8).failed(4, &["the store is full"]);
     let out = cluster.run(&["limit", "--state-mib", "2", "--yes"]).ok();
     assert!(out.contains("2 MiB from now on") && out.contains("2054 MiB of memory"), "{out}");
     put(&cluster, 8).ok();
@@ -32,7 +32,7 @@ fn the_limit_of_the_state_is_raised_while_the_cluster_runs() {
     }
     cluster.wait_until_active();
     (9..17).for_each(|key| drop(put(&cluster, key).ok()));
-    put(&cluster, 17).failed(1, &["limit of 2097152 bytes"]);
+    put(&cluster, 17).failed(4, &["limit of 2097152 bytes"]);
     wait_for("all replicas to say how full they are", || {
         let lines = cluster.status();
         assert!(lines.iter().all(|line| line["state_limit_bytes"] == 2_097_152), "{lines:?}");

@@ -84,21 +84,93 @@ fn the_tour_write_kill_the_leader_write_on_and_restart_it() {
 }
 
 #[test]
+fn scripts_can_tell_outcomes_apart() {
+    let mut cluster = Cluster::start_all(&["--crash", "1"]);
+    cluster.run(&["kv", "put", "a", "1", "--timeout", "30s"]).ok();
+    let said = |ran: &Ran| ran.out.trim().to_owned();
+    // It was carried out, and the answer is no.
+    let absent = cluster.run(&["kv", "get", "nokey", "--json"]);
+    assert_eq!((absent.code, said(&absent).as_str()), (Some(3), r#"{"value":null}"#));
+    let lost = cluster.run(&["kv", "cas", "a", "2", "--expect", "9", "--json"]);
+    assert_eq!((lost.code, said(&lost).as_str()), (Some(3), r#"{"committed":false}"#));
+    // Whatever would not count is not passed over.
+    let twice = r#"[{"write":{"key":"a","value":"2"},"write":{"key":"b","value":"2"}}]"#;
+    cluster.run(&["kv", "txn", twice]).failed(2, &["\"write\" stands there twice"]);
+    // It was not sent, for certain.
+    cluster.kill_all();
+    for command in [&["kv", "put", "a", "3"][..], &["kv", "get", "a"]] {
+        let refused = cluster.run(&[command, &["--timeout", "500ms", "--json"]].concat());
+        refused.failed(4, &["no replica reachable"]);
+        assert!(said(&refused).starts_with(r#"{"error":"refused"#), "{refused:?}");
+        assert!(said(&refused).ends_with(r#""outcome":"refused"}"#), "{refused:?}");
+    }
+}
+
+#[test]
+fn what_is_exported_is_imported() {
+    let cluster = Cluster::start_all(&["--crash", "1"]);
+    // More than one page of bytes, and keys and values of any bytes.
+    for key in ["a", "b", "c"] {
+        let file = cluster.path(key).display().to_string();
+        std::fs::write(&file, key.repeat(600_000)).unwrap();
+        let text = std::fs::File::open(&file).unwrap();
+        let mut put = program();
+        put.args(["kv", "put", key, "-", "--timeout", "30s", "--cluster"]).arg(cluster.dir());
+        assert!(put.stdin(text).status().unwrap().success());
+    }
+    cluster.run(&["kv", "put", "--base64", "/w==", "/v8="]).ok();
+    let (all, other) = (cluster.path("all.jsonl"), cluster.path("other.jsonl"));
+    let (out, again) = (all.display().to_string(), other.display().to_string());
+    let done = cluster.run(&["kv", "export", "--out", &out]);
+    assert!(done.error.contains("4 entries exported, 1.7 MiB"), "{done:?}");
+    let text = std::fs::read_to_string(&all).unwrap();
+    assert_eq!(text.lines().count(), 4);
+    let last = r#"{"key":{"b64":"/w=="},"op":"put","value":{"b64":"/v8="}}"#;
+    assert_eq!(text.lines().last(), Some(last));
+    assert_eq!(cluster.run(&["kv", "export"]).ok(), text);
+    let b: String = text.lines().filter(|line| line.contains(r#""key":"b""#)).collect();
+    assert_eq!(cluster.run(&["kv", "export", "--prefix", "b"]).ok(), b + "\n");
+    // Interrupted, it goes on, and overwrites nothing unasked.
+    cluster.run(&["kv", "export", "--out", &out]).failed(1, &["nothing is overwritten"]);
+    std::fs::write(&other, &text[..text.len() - 700_000]).unwrap();
+    cluster.run(&["kv", "export", "--out", &again, "--resume"]).ok();
+    assert_eq!(std::fs::read_to_string(&other).unwrap(), text);
+
+    for key in ["a", "b", "c"] {
+        cluster.run(&["kv", "del", key]).ok();
+    }
+    // Line 3 is none: those before it are written, and it goes on from there.
+    let broken = text.replacen(r#""op":"put","value":"c"#, r#""op":"set","value":"c"#, 1);
+    std::fs::write(&other, broken).unwrap();
+    let import = cluster.run(&["kv", "import", &again]);
+    import.failed(1, &["line 3 is not written", "set", "--from-line 3 goes on"]);
+    assert_eq!(cluster.run(&["kv", "get", "b"]).ok().len(), 600_001);
+    cluster.run(&["kv", "get", "c"]).failed(3, &[]);
+    let done = cluster.run(&["kv", "import", &out, "--from-line", "3"]);
+    assert!(done.error.contains("2 entries imported"), "{done:?}");
+    done.ok();
+    assert_eq!(cluster.run(&["kv", "export"]).ok(), text);
+}
+
+#[test]
 fn every_operation_of_the_store_works_from_the_command_line() {
     let cluster = Cluster::start_all(&["--crash", "1"]);
-    cluster.run(&["kv", "get", "a"]).failed(1, &["no such key"]);
+    cluster.run(&["kv", "get", "a"]).failed(3, &["no such key"]);
     cluster.run(&["kv", "cas", "a", "1", "--absent"]).ok();
-    cluster.run(&["kv", "cas", "a", "2", "--absent"]).failed(1, &["not committed"]);
+    cluster.run(&["kv", "cas", "a", "2", "--absent"]).failed(3, &["not committed"]);
     cluster.run(&["kv", "cas", "a", "2", "--expect", "1"]).ok();
     cluster.run(&["kv", "put", "b", "-1"]).ok();
     assert_eq!(cluster.run(&["kv", "scan"]).ok(), "a\t2\nb\t-1\n");
     let scan = cluster.run(&["kv", "scan", "--limit", "1", "--reverse", "--fast"]);
-    assert!(scan.error.contains("there is more"), "{scan:?}");
+    assert!(scan.error.contains("there is more; go on with --after b"), "{scan:?}");
     assert_eq!(scan.ok(), "b\t-1\n");
+    assert_eq!(cluster.run(&["kv", "scan", "--after", "a"]).ok(), "b\t-1\n");
+    assert_eq!(cluster.run(&["kv", "scan", "--after", "b", "--reverse"]).ok(), "a\t2\n");
+    cluster.run(&["kv", "scan", "--after", "a", "--start", "a"]).failed(2, &["--start"]);
     let txn = r#"[{"cmp":{"key":"a","value":"2"}},{"delete":"a"},{"read":"b"}]"#;
     let results = r#"{"committed":true,"results":[{},{"deleted":true},{"value":"-1"}]}"#;
     assert_eq!(cluster.run(&["kv", "txn", txn]).ok().trim(), results);
-    cluster.run(&["kv", "txn", txn]).failed(1, &["operation 0"]);
+    cluster.run(&["kv", "txn", txn]).failed(3, &["operation 0"]);
     assert_eq!(cluster.run(&["kv", "del", "b"]).ok(), "deleted\n");
     assert_eq!(cluster.run(&["kv", "del", "b", "--json"]).ok(), "{\"deleted\":false}\n");
     cluster.run(&["kv", "put", "--base64", "/w==", "/v8="]).ok();
@@ -326,7 +398,7 @@ fn client_keys_come_and_go_without_a_restart() {
     cluster.run(&["client", "revoke", "bob"]).ok();
     cluster.run(&["client", "revoke", "bob"]).failed(1, &["no client named \"bob\""]);
     let put = cluster.run(&["kv", "put", "a", "y", "--client", &bob, "--timeout", "2s"]);
-    put.failed(1, &["refused", "not registered"]);
+    put.failed(4, &["refused", "not registered"]);
     assert_eq!(cluster.run(&["kv", "get", "a"]).ok(), "x\n");
 }
 
@@ -341,7 +413,7 @@ fn a_client_of_another_cluster_is_told_so_by_the_replicas() {
     let id = id.trim_end_matches('"');
     edit(&cluster.path("cluster.toml"), id, &id[..32]);
     let put = cluster.run(&["kv", "put", "a", "x", "--timeout", "2s"]);
-    put.failed(1, &["refused", "cluster"]);
+    put.failed(4, &["refused", "cluster"]);
     assert!(put.error.contains(&id[..32]) || put.error.contains("another cluster"), "{put:?}");
 }
 

@@ -12,7 +12,7 @@ fn every_operation_works_from_the_command_line() {
     let cluster = Cluster::start_all(TUPLES);
     let space = |arguments: &[&str]| cluster.run(&[&["space"], arguments].concat());
     assert_eq!(space(&["create", "s", "--index", "2"]).ok(), "ok\n");
-    space(&["create", "s"]).failed(1, &["there is a space named \"s\" already"]);
+    space(&["create", "s"]).failed(4, &["there is a space named \"s\" already"]);
     assert_eq!(space(&["list"]).ok(), "s\n");
     assert_eq!(space(&["out", "s", r#"["job", 1, true]"#]).ok(), "1\n");
     assert_eq!(space(&["out", "s", r#"["job",2.0,{"b64":"/w=="}]"#]).ok(), "2\n");
@@ -22,14 +22,14 @@ fn every_operation_works_from_the_command_line() {
     assert_eq!(space(&["rd", "s", floats]).ok(), "[\"job\",2.0,{\"b64\":\"/w==\"}]\n");
     assert_eq!(space(&["rdall", "s", any, "--after", "1"]).ok().lines().count(), 1);
     assert_eq!(space(&["inp", "s", floats]).ok(), "[\"job\",2.0,{\"b64\":\"/w==\"}]\n");
-    space(&["inp", "s", floats]).failed(1, &["no tuple matches"]);
+    space(&["inp", "s", floats]).failed(3, &["no tuple matches"]);
     // Nobody inserts one.
-    space(&["in", "s", floats, "--wait", "200ms"]).failed(1, &["no tuple matches"]);
+    space(&["in", "s", floats, "--wait", "200ms"]).failed(3, &["no tuple matches"]);
     let cas = space(&["cas", "s", any, r#"["job",3,false]"#]);
-    assert_eq!((cas.code, cas.out.as_str()), (Some(1), "[\"job\",1,true]\n"));
+    assert_eq!((cas.code, cas.out.as_str()), (Some(3), "[\"job\",1,true]\n"));
     assert_eq!(space(&["cas", "s", r#"["x"]"#, r#"["x"]"#, "--lease", "1h"]).ok(), "3\n");
     assert_eq!(space(&["renew", "s", "3", "--lease", "2h"]).ok(), "ok\n");
-    space(&["renew", "s", "99"]).failed(1, &["no such tuple"]);
+    space(&["renew", "s", "99"]).failed(3, &["no such tuple"]);
     assert_eq!(space(&["replace", "s", r#"["x"]"#, r#"["y"]"#]).ok(), "[\"x\"]\n");
     let all = space(&["inall", "s", r#"["y"]"#, "--json"]).ok();
     let expected =
@@ -47,10 +47,10 @@ fn every_operation_works_from_the_command_line() {
     space(&["in", "s", r#"["z", 1]"#, "--wait", "2d"]).failed(2, &["a day is the most"]);
     let nobody = "00".repeat(32);
     assert_eq!(space(&["create", "closed", "--insert", &nobody]).ok(), "ok\n");
-    space(&["out", "closed", "[1]"]).failed(1, &["refused", "access denied"]);
+    space(&["out", "closed", "[1]"]).failed(4, &["refused", "access denied"]);
     assert_eq!(space(&["delete", "s"]).ok(), "ok\n");
-    space(&["rdp", "s", any]).failed(1, &["refused", "no space named"]);
-    space(&["out", "s", "[1"]).failed(2, &["the tuple is not JSON"]);
+    space(&["rdp", "s", any]).failed(4, &["refused", "no space named"]);
+    space(&["out", "s", "[1"]).failed(2, &["the tuple is no JSON to go by"]);
     space(&["rdp", "s", "[[]]"]).failed(2, &["no field"]);
     space(&["out", "closed", "[1]", "--read", "me"]).failed(2, &["no public key"]);
     // The other service's commands say so.

@@ -191,7 +191,7 @@ fn a_client_is_registered_by_its_public_key_alone() {
     let file = cluster.path("bob.toml").display().to_string();
     let key = cluster.run(&["client", "key", "--key-out", &file]).ok();
     let bob = |arguments: &[&str]| cluster.run(&[arguments, &["--client", &file]].concat());
-    bob(&["kv", "put", "key", "value", "--timeout", "2s"]).failed(1, &["not registered"]);
+    bob(&["kv", "put", "key", "value", "--timeout", "2s"]).failed(4, &["not registered"]);
     let add = |name: &str| cluster.run(&["client", "add", name, "--public-key", key.trim()]);
     assert!(add("bob").ok().contains("client bob is registered with the public key"));
     bob(&["kv", "put", "key", "value", "--timeout", "30s"]).ok();

@@ -1,0 +1,361 @@
+//! `perdura kv export` and `perdura kv import`: the store as JSON lines, which `perdura kv batch` takes too.
+//!
+//! Either can be interrupted and goes on: an export behind the last whole line of its file, an import from the first line that was not
+//! written. Writing a line twice is as writing it once.
+
+use crate::Usage;
+use crate::batch::{self, Content};
+use crate::connect::{ClusterArguments, connect, parse_duration, runtime};
+use crate::kv::{behind, call};
+use crate::kv_json::{self, Parsed};
+use anyhow::{Context, Result, bail};
+use bytes::Bytes;
+use clap::Args;
+use perdura::ServiceKind;
+use perdura_client::{Client, Options};
+use perdura_store::{OperationResult, StoreCommand, StoreReply};
+use serde_json::json;
+use std::cell::RefCell;
+use std::fs::File;
+use std::io::{BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::{Semaphore, mpsc};
+
+/// Entries of one read; it ends after 1 MiB, too.
+const PAGE: u32 = 10_000;
+
+/// How often it is said how far it is.
+const PROGRESS: Duration = Duration::from_secs(5);
+
+/// Writes all entries, or those of a prefix, as JSON lines.
+///
+/// Each page of up to 10000 entries or 1 MiB is one moment of the store; pages one after the other are not: what is written meanwhile
+/// may be there or not. Stop the writers for a copy of one moment.
+#[derive(Args)]
+pub struct Export {
+    #[command(flatten)]
+    cluster: ClusterArguments,
+    /// Only keys that begin so
+    #[arg(long, value_name = "KEY", default_value = "")]
+    prefix: String,
+    /// A new file to write, in place of standard output
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Go on behind the last whole line of the file, which an interrupted export left
+    #[arg(long, requires = "out")]
+    resume: bool,
+    /// How long to wait for each page
+    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = parse_duration)]
+    timeout: Duration,
+}
+
+/// Writes the entries in JSON lines, as `perdura kv export` makes them, to the store.
+///
+/// An entry that is there is overwritten, and none is removed. Of lines with one key any may be the last. Exit code 0 if all lines are written; else it says from which line to go on.
+#[derive(Args)]
+pub struct Import {
+    #[command(flatten)]
+    cluster: ClusterArguments,
+    /// The file; `-` is standard input
+    file: PathBuf,
+    /// Begin with this line, the first one that an interrupted import did not write
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    from_line: u64,
+    /// Writes at once
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    in_flight: u32,
+    /// How long to wait for each write
+    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = parse_duration)]
+    timeout: Duration,
+}
+
+/// How far it is.
+struct Progress {
+    done: &'static str,
+    entries: u64,
+    bytes: u64,
+    begun: Instant,
+    told: Instant,
+}
+
+impl Progress {
+    fn new(done: &'static str) -> Progress {
+        let now = Instant::now();
+        Progress { done, entries: 0, bytes: 0, begun: now, told: now }
+    }
+
+    fn add(&mut self, entries: u64, bytes: usize) {
+        self.entries += entries;
+        self.bytes += bytes as u64;
+        if self.told.elapsed() >= PROGRESS {
+            self.told = Instant::now();
+            tell!("perdura: {}", self.text());
+        }
+    }
+
+    fn text(&self) -> String {
+        let (entries, mib) = (self.entries, self.bytes as f64 / f64::from(1 << 20));
+        let seconds = self.begun.elapsed().as_secs_f64();
+        format!("{entries} entries {}, {mib:.1} MiB, {seconds:.0} s", self.done)
+    }
+}
+
+/// Runs `perdura kv export`.
+pub fn export(arguments: &Export) -> Result<ExitCode> {
+    let cluster = arguments.cluster.load_of(ServiceKind::KeyValue)?;
+    let key = arguments.cluster.key(&cluster)?;
+    let prefix = Bytes::copy_from_slice(arguments.prefix.as_bytes());
+    let (mut out, last): (Box<dyn Write>, _) = match &arguments.out {
+        None => (Box::new(std::io::stdout()), None),
+        Some(path) => {
+            let (file, last) = open(path, arguments.resume)?;
+            (Box::new(file), last)
+        }
+    };
+    let start = match last {
+        None => Some(prefix.clone()),
+        Some(last) if !last.starts_with(&prefix) => {
+            bail!(Usage("the file's last key does not begin with --prefix".into()))
+        }
+        Some(last) => behind(&last),
+    };
+    let options = Options { timeout: arguments.timeout, reply_quorum: None };
+    let mut progress = Progress::new("exported");
+    let written = runtime()?.block_on(async {
+        let client = connect(&cluster, &key)?;
+        let written = pages(&client, &options, start, &prefix, &mut out, &mut progress).await;
+        client.close().await;
+        written
+    });
+    let flushed = out.flush().context("cannot write the export");
+    written.and(flushed).with_context(|| {
+        let goes_on = if arguments.out.is_some() { "; --resume goes on from there" } else { "" };
+        format!("the export is not whole: {}{goes_on}", progress.text())
+    })?;
+    tell!(
+        "perdura: {}; of what was written meanwhile some may be there and some not",
+        progress.text()
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+/// All pages from `start` on.
+async fn pages(
+    client: &Client,
+    options: &Options,
+    mut start: Option<Bytes>,
+    prefix: &Bytes,
+    out: &mut dyn Write,
+    progress: &mut Progress,
+) -> Result<()> {
+    while let Some(from) = start {
+        let end = beyond(prefix);
+        let page = Parsed::scan(from, end, PAGE, false);
+        let reply = call(client, &page.command, true, options).await?;
+        let (entries, more) =
+            entries(reply).context("the cluster gave an answer that fits no scan")?;
+        let mut text = Vec::new();
+        for (key, value) in &entries {
+            let line =
+                json!({"op": "put", "key": kv_json::text(key), "value": kv_json::text(value)});
+            serde_json::to_writer(&mut text, &line)?;
+            text.push(b'\n');
+        }
+        out.write_all(&text).context("cannot write the export")?;
+        progress.add(entries.len() as u64, text.len());
+        let last = entries.last().map(|(key, _)| key.clone());
+        start = if more { last.as_ref().and_then(behind) } else { None };
+    }
+    Ok(())
+}
+
+fn entries(reply: StoreReply) -> Option<(Vec<(Bytes, Bytes)>, bool)> {
+    let StoreReply::Transaction(mut result) = reply else { return None };
+    match result.results.pop()? {
+        OperationResult::Entries { entries, more } => Some((entries.iter().collect(), more)),
+        _ => None,
+    }
+}
+
+/// The first key that is behind all with this prefix; none if there is none.
+fn beyond(prefix: &Bytes) -> Option<Bytes> {
+    let mut end = prefix.to_vec();
+    while let Some(last) = end.pop() {
+        if last < u8::MAX {
+            end.push(last + 1);
+            return Some(end.into());
+        }
+    }
+    None
+}
+
+/// The file to write to, and the key of its last whole line if it is to go on.
+fn open(path: &Path, resume: bool) -> Result<(BufWriter<File>, Option<Bytes>)> {
+    let name = path.display();
+    let mut options = File::options();
+    options.read(true).write(true);
+    if !resume {
+        let made = options.create_new(true).open(path);
+        let file = made.with_context(|| {
+            format!("cannot make {name}, and nothing is overwritten; --resume goes on with it")
+        })?;
+        return Ok((BufWriter::new(file), None));
+    }
+    let mut file = options.open(path).with_context(|| format!("cannot go on with {name}"))?;
+    let length = file.metadata()?.len();
+    // The longest line that an entry makes, and the line before it.
+    let from = length.saturating_sub(2 * batch::LINE_BYTES as u64);
+    file.seek(SeekFrom::Start(from))?;
+    let mut tail = Vec::new();
+    file.read_to_end(&mut tail)?;
+    let whole = tail.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    let last = tail[..whole].trim_ascii_end();
+    let last = &last[last.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1)..];
+    let key = match Parsed::from_line(last) {
+        _ if last.is_empty() && from == 0 => None,
+        Ok((_, Parsed { command: StoreCommand::Put { key, .. }, .. })) => Some(key),
+        _ => bail!("{name} does not end as an export does: nothing was changed"),
+    };
+    let end = from + whole as u64;
+    file.set_len(end)?;
+    file.seek(SeekFrom::Start(end))?;
+    Ok((BufWriter::new(file), key))
+}
+
+/// Lines that were read, and what became of them.
+struct State {
+    progress: Progress,
+    // The first line that was not written, and why.
+    failed: Option<(u64, String)>,
+}
+
+/// Runs `perdura kv import`.
+pub fn import(arguments: &Import) -> Result<ExitCode> {
+    let cluster = arguments.cluster.load_of(ServiceKind::KeyValue)?;
+    let key = arguments.cluster.key(&cluster)?;
+    let input: Box<dyn Read + Send> = if arguments.file.as_os_str() == "-" {
+        Box::new(std::io::stdin())
+    } else {
+        let file = File::open(&arguments.file);
+        Box::new(file.with_context(|| format!("cannot read {}", arguments.file.display()))?)
+    };
+    let (lines_in, mut lines) = mpsc::channel(1);
+    let from_line = arguments.from_line;
+    let reader = std::thread::Builder::new()
+        .name("input".into())
+        .spawn(move || read_lines(&mut BufReader::new(input), from_line, &lines_in))?;
+    let places = Arc::new(Semaphore::new(arguments.in_flight as usize));
+    let options = Rc::new(Options { timeout: arguments.timeout, reply_quorum: None });
+    let state = Rc::new(RefCell::new(State { progress: Progress::new("imported"), failed: None }));
+    let (runtime, local) = (runtime()?, tokio::task::LocalSet::new());
+    let client = local.block_on(&runtime, async { connect(&cluster, &key) })?;
+    let (main, counted) = (client.clone(), Rc::clone(&state));
+    local.spawn_local(async move {
+        while let Ok(place) = Arc::clone(&places).acquire_owned().await {
+            // What is behind a line that was not written comes with the next run.
+            if counted.borrow().failed.is_some() {
+                return;
+            }
+            let Some((number, content)) = lines.recv().await else { return };
+            let (client, options, state) = (main.clone(), Rc::clone(&options), Rc::clone(&counted));
+            tokio::task::spawn_local(async move {
+                let written = write_line(&client, &options, content).await;
+                let mut state = state.borrow_mut();
+                match written {
+                    Ok(bytes) => state.progress.add(1, bytes),
+                    Err(why) if state.failed.as_ref().is_none_or(|(first, _)| number < *first) => {
+                        state.failed = Some((number, why));
+                    }
+                    Err(_) => {}
+                }
+                drop(place);
+            });
+        }
+    });
+    runtime.block_on(local);
+    runtime.block_on(client.close());
+    let state = state.borrow();
+    let so_far = state.progress.text();
+    if let Some((number, why)) = &state.failed {
+        bail!(
+            "line {number} is not written: {why}. {so_far}; --from-line {number} goes on from there"
+        );
+    }
+    // The thread has ended, unless nobody took its lines any more.
+    let read = reader.join().map_err(|_| anyhow::anyhow!("reading lines failed"))?;
+    read.with_context(|| format!("cannot read on; {so_far}"))?;
+    tell!("perdura: {so_far}");
+    Ok(ExitCode::SUCCESS)
+}
+
+fn read_lines(
+    input: &mut impl BufRead,
+    from_line: u64,
+    lines: &mpsc::Sender<(u64, Content)>,
+) -> std::io::Result<()> {
+    for number in 1.. {
+        let Some(content) = batch::read_line(input)? else { break };
+        let empty = matches!(&content, Content::Text(text) if text.trim_ascii().is_empty());
+        if number >= from_line && !empty && lines.blocking_send((number, content)).is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Writes what a line says; gives its length.
+async fn write_line(client: &Client, options: &Options, content: Content) -> Result<usize, String> {
+    let Content::Text(text) = content else { return Err("it is too long".into()) };
+    let (_, parsed) = Parsed::from_line(&text).map_err(|(_, error)| error)?;
+    if !matches!(parsed.command, StoreCommand::Put { .. }) {
+        return Err("it is no put; `perdura kv batch` takes the others".into());
+    }
+    let reply = call(client, &parsed.command, false, options).await;
+    reply.map_err(|error| error.to_string())?;
+    Ok(text.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(text: &[u8]) -> Bytes {
+        Bytes::copy_from_slice(text)
+    }
+
+    #[test]
+    fn a_prefix_ends_where_the_next_one_begins() {
+        assert_eq!(beyond(&bytes(b"a")), Some(bytes(b"b")));
+        assert_eq!(beyond(&bytes(b"a\xff\xff")), Some(bytes(b"b")));
+        assert_eq!(beyond(&bytes(b"\xff")), None);
+        assert_eq!(beyond(&bytes(b"")), None);
+    }
+
+    #[test]
+    fn an_export_goes_on_behind_its_last_whole_line() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("out");
+        let whole = "{\"key\":\"a\",\"op\":\"put\",\"value\":\"1\"}\n{\"key\":\"b\",\"op\":\"put\",\"value\":\"2\"}\n";
+        for (text, key, kept) in [
+            (String::new(), None, ""),
+            ("{\"key\":\"a\"".to_owned(), None, ""),
+            (whole.to_owned(), Some("b"), whole),
+            (format!("{whole}{{\"key\":\"c\",\"op"), Some("b"), whole),
+        ] {
+            std::fs::write(&path, &text).unwrap();
+            let (mut file, last) = open(&path, true).unwrap();
+            assert_eq!(last, key.map(|key| bytes(key.as_bytes())), "{text}");
+            file.write_all(b"x").unwrap();
+            drop(file);
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), format!("{kept}x"));
+        }
+        assert!(open(&path, false).is_err(), "nothing is overwritten");
+        std::fs::write(&path, "another file\n").unwrap();
+        assert!(open(&path, true).is_err());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "another file\n");
+    }
+}
