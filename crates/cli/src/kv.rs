@@ -4,16 +4,17 @@ use crate::Usage;
 use crate::connect::{ClusterArguments, connect, parse_duration, runtime};
 use crate::ending::{OF_ONE, carried_out, unanswered};
 use crate::kv_json::{Parsed, SCAN_LIMIT, from_base64, to_base64};
-use crate::{kv_batch, kv_export};
+use crate::{kv_batch, kv_export, kv_range};
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use clap::{Args, Subcommand};
 use perdura::ServiceKind;
 use perdura_client::{CallError, Client, Options, Reply};
+use perdura_protocol::text::Printable;
 use perdura_protocol::{Decode, Encode};
 use perdura_store::{StoreCommand, StoreReply};
 use serde_json::{Value, json};
-use std::io::{Read, Write};
+use std::io::{IsTerminal, Read, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -46,6 +47,9 @@ enum Command {
         /// Read without ordering, where enough replicas answer alike; as consistent, and faster
         #[arg(long)]
         fast: bool,
+        /// Print the value as it is, without the end of a line, to a terminal too
+        #[arg(long, conflicts_with = "json")]
+        raw: bool,
         #[command(flatten)]
         how: How,
     },
@@ -72,6 +76,12 @@ enum Command {
         /// Entries at most, 1 to 10000
         #[arg(long, value_name = "N", default_value_t = SCAN_LIMIT)]
         limit: u32,
+        /// Keys that begin so, in place of --start and --end
+        #[arg(long, value_name = "KEY", conflicts_with_all = ["start", "end"])]
+        prefix: Option<String>,
+        /// Print no values
+        #[arg(long, conflicts_with = "json")]
+        keys_only: bool,
         /// From the last to the first
         #[arg(long)]
         reverse: bool,
@@ -94,6 +104,10 @@ enum Command {
     },
     /// Carry out operations from standard input, many at once, in JSON lines
     Batch(kv_batch::Arguments),
+    /// Count the entries of a range
+    Count(kv_range::Count),
+    /// Remove the entries of a range
+    DeleteRange(kv_range::DeleteRange),
     /// Write all entries, or those of a prefix, as JSON lines
     Export(kv_export::Export),
     /// Write the entries in JSON lines to the store
@@ -148,6 +162,12 @@ struct How {
     /// Print the result in JSON, as `perdura kv batch` does
     #[arg(long)]
     json: bool,
+    /// Print keys alone
+    #[arg(skip)]
+    keys_only: bool,
+    /// Print the value alone, without the end of a line
+    #[arg(skip)]
+    raw: bool,
 }
 
 impl How {
@@ -181,28 +201,36 @@ pub fn run(arguments: Arguments) -> Result<ExitCode> {
     let plain = |command| Parsed { command, kind: crate::kv_json::Kind::Plain };
     let (parsed, fast, how) = match arguments.command {
         Command::Batch(arguments) => return kv_batch::run(&arguments),
+        Command::Count(arguments) => return kv_range::count(&arguments),
+        Command::DeleteRange(arguments) => return kv_range::delete_range(&arguments),
         Command::Export(arguments) => return kv_export::export(&arguments),
         Command::Import(arguments) => return kv_export::import(&arguments),
         Command::Put { key, value, how } => {
             let (key, value) = (how.bytes(&key)?, how.value(&value)?);
             (plain(StoreCommand::Put { key, value }), false, how)
         }
-        Command::Get { key, fast, how } => {
+        Command::Get { key, fast, raw, how } => {
+            let how = How { raw, ..how };
             (plain(StoreCommand::Get { key: how.bytes(&key)? }), fast, how)
         }
         Command::Del { key, how } => {
             (plain(StoreCommand::Delete { key: how.bytes(&key)? }), false, how)
         }
-        Command::Scan { start, end, after, limit, reverse, fast, how } => {
+        Command::Scan { start, end, after, limit, prefix, keys_only, reverse, fast, how } => {
             let (mut start, mut end) =
                 (how.bytes(&start)?, end.map(|end| how.bytes(&end)).transpose()?);
+            if let Some(prefix) = prefix {
+                start = how.bytes(&prefix)?;
+                end = kv_range::beyond(&start);
+            }
+            let how = How { keys_only, ..how };
             match after.map(|after| how.bytes(&after)).transpose()? {
                 // In the order of the page: the end stays what it is at the other side.
                 Some(after) if reverse => {
                     end = Some(end.map_or(after.clone(), |end| end.min(after)));
                 }
                 Some(after) => match behind(&after) {
-                    Some(next) => start = next,
+                    Some(next) => start = start.max(next),
                     None => bail!(Usage("there is no key behind the one after --after".into())),
                 },
                 None => {}
@@ -313,6 +341,14 @@ fn print(parsed: &Parsed, reply: StoreReply, how: &How) -> Result<ExitCode> {
     if let Some(value) = plain_value {
         match value {
             Some(value) if how.base64 => writeln!(out, "{}", to_base64(&value))?,
+            Some(value) if how.raw => {
+                out.write_all(&value)?;
+                out.flush()?;
+            }
+            // Whoever wrote it may have meant the terminal.
+            Some(value) if out.is_terminal() => {
+                writeln!(out, "{}", Printable(&String::from_utf8_lossy(&value)))?;
+            }
             Some(value) => {
                 out.write_all(&value)?;
                 out.write_all(b"\n")?;
@@ -326,7 +362,14 @@ fn print(parsed: &Parsed, reply: StoreReply, how: &How) -> Result<ExitCode> {
         _ if how.json => writeln!(out, "{result}")?,
         (Value::Array(entries), _, _) => {
             for entry in entries {
-                writeln!(out, "{}\t{}", shown(&entry["key"], how), shown(&entry["value"], how))?;
+                let (key, value) = (shown(&entry["key"], how), shown(&entry["value"], how));
+                let quoted = out.is_terminal() && !how.base64;
+                match (how.keys_only, quoted) {
+                    (true, false) => writeln!(out, "{key}")?,
+                    (true, true) => writeln!(out, "{}", Printable(&key))?,
+                    (false, false) => writeln!(out, "{key}\t{value}")?,
+                    (false, true) => writeln!(out, "{}\t{}", Printable(&key), Printable(&value))?,
+                }
             }
             if result["more"] == Value::Bool(true) {
                 let last = entries.last().map(|entry| shown(&entry["key"], how));

@@ -8,12 +8,13 @@ use crate::batch::{self, Content};
 use crate::connect::{ClusterArguments, connect, parse_duration, runtime};
 use crate::kv::{behind, call};
 use crate::kv_json::{self, Parsed};
+use crate::kv_range::{beyond, page};
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use clap::Args;
 use perdura::ServiceKind;
 use perdura_client::{Client, Options};
-use perdura_store::{OperationResult, StoreCommand, StoreReply};
+use perdura_store::StoreCommand;
 use serde_json::json;
 use std::cell::RefCell;
 use std::fs::File;
@@ -24,9 +25,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, mpsc};
-
-/// Entries of one read; it ends after 1 MiB, too.
-const PAGE: u32 = 10_000;
 
 /// How often it is said how far it is.
 const PROGRESS: Duration = Duration::from_secs(5);
@@ -153,11 +151,7 @@ async fn pages(
     progress: &mut Progress,
 ) -> Result<()> {
     while let Some(from) = start {
-        let end = beyond(prefix);
-        let page = Parsed::scan(from, end, PAGE, false);
-        let reply = call(client, &page.command, true, options).await?;
-        let (entries, more) =
-            entries(reply).context("the cluster gave an answer that fits no scan")?;
+        let (entries, next) = page(client, options, from, beyond(prefix)).await?;
         let mut text = Vec::new();
         for (key, value) in &entries {
             let line =
@@ -167,30 +161,9 @@ async fn pages(
         }
         out.write_all(&text).context("cannot write the export")?;
         progress.add(entries.len() as u64, text.len());
-        let last = entries.last().map(|(key, _)| key.clone());
-        start = if more { last.as_ref().and_then(behind) } else { None };
+        start = next;
     }
     Ok(())
-}
-
-fn entries(reply: StoreReply) -> Option<(Vec<(Bytes, Bytes)>, bool)> {
-    let StoreReply::Transaction(mut result) = reply else { return None };
-    match result.results.pop()? {
-        OperationResult::Entries { entries, more } => Some((entries.iter().collect(), more)),
-        _ => None,
-    }
-}
-
-/// The first key that is behind all with this prefix; none if there is none.
-fn beyond(prefix: &Bytes) -> Option<Bytes> {
-    let mut end = prefix.to_vec();
-    while let Some(last) = end.pop() {
-        if last < u8::MAX {
-            end.push(last + 1);
-            return Some(end.into());
-        }
-    }
-    None
 }
 
 /// The file to write to, and the key of its last whole line if it is to go on.
@@ -325,14 +298,6 @@ mod tests {
 
     fn bytes(text: &[u8]) -> Bytes {
         Bytes::copy_from_slice(text)
-    }
-
-    #[test]
-    fn a_prefix_ends_where_the_next_one_begins() {
-        assert_eq!(beyond(&bytes(b"a")), Some(bytes(b"b")));
-        assert_eq!(beyond(&bytes(b"a\xff\xff")), Some(bytes(b"b")));
-        assert_eq!(beyond(&bytes(b"\xff")), None);
-        assert_eq!(beyond(&bytes(b"")), None);
     }
 
     #[test]

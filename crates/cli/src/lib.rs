@@ -44,6 +44,7 @@ mod kv;
 mod kv_batch;
 mod kv_export;
 pub mod kv_json;
+mod kv_range;
 mod limit;
 pub mod local;
 mod logging;

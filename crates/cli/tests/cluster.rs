@@ -130,15 +130,21 @@ fn what_is_exported_is_imported() {
     assert_eq!(cluster.run(&["kv", "export"]).ok(), text);
     let b: String = text.lines().filter(|line| line.contains(r#""key":"b""#)).collect();
     assert_eq!(cluster.run(&["kv", "export", "--prefix", "b"]).ok(), b + "\n");
+    assert_eq!(cluster.run(&["kv", "count"]).ok(), "4\n");
+    assert_eq!(cluster.run(&["kv", "count", "--start", "b", "--end", "c"]).ok(), "1\n");
+    assert_eq!(cluster.run(&["kv", "scan", "--prefix", "b", "--keys-only"]).ok(), "b\n");
+    assert_eq!(cluster.run(&["kv", "get", "a", "--raw"]).ok().len(), 600_000);
     // Interrupted, it goes on, and overwrites nothing unasked.
     cluster.run(&["kv", "export", "--out", &out]).failed(1, &["nothing is overwritten"]);
     std::fs::write(&other, &text[..text.len() - 700_000]).unwrap();
     cluster.run(&["kv", "export", "--out", &again, "--resume"]).ok();
     assert_eq!(std::fs::read_to_string(&other).unwrap(), text);
 
-    for key in ["a", "b", "c"] {
-        cluster.run(&["kv", "del", key]).ok();
-    }
+    let delete = |more: &[&str]| cluster.run(&[&["kv", "delete-range"], more].concat());
+    delete(&["--end", "z"]).failed(1, &["nothing was changed: there are 3 entries", "--yes"]);
+    assert!(delete(&["--end", "z", "--dry-run"]).ok().contains("3 entries would be removed"));
+    assert_eq!(delete(&["--end", "z", "--yes"]).ok(), "3 entries are removed\n");
+    assert_eq!(cluster.run(&["kv", "count"]).ok(), "1\n");
     // Line 3 is none: those before it are written, and it goes on from there.
     let broken = text.replacen(r#""op":"put","value":"c"#, r#""op":"set","value":"c"#, 1);
     std::fs::write(&other, broken).unwrap();

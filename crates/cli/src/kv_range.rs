@@ -1,0 +1,219 @@
+//! `perdura kv count` and `perdura kv delete-range`: what lies in a range, page by page.
+
+use crate::Usage;
+use crate::administer::confirmed;
+use crate::connect::{ClusterArguments, connect, parse_duration, runtime};
+use crate::kv::{behind, call};
+use crate::kv_json::{Parsed, from_base64};
+use anyhow::{Context, Result, bail};
+use bytes::Bytes;
+use clap::Args;
+use perdura::ServiceKind;
+use perdura_client::{Client, Options};
+use perdura_store::{Operation, OperationResult, StoreCommand, StoreReply, Transaction, limits};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Entries of one read; it ends after 1 MiB, too.
+pub const PAGE: u32 = 10_000;
+
+/// Which keys are meant: all, if nothing is given.
+#[derive(Args)]
+pub struct Range {
+    /// Keys that begin so
+    #[arg(long, value_name = "KEY", conflicts_with_all = ["start", "end"])]
+    prefix: Option<String>,
+    /// First key
+    #[arg(long, value_name = "KEY")]
+    start: Option<String>,
+    /// The key after the last
+    #[arg(long, value_name = "KEY")]
+    end: Option<String>,
+    /// Keys are in Base64
+    #[arg(long)]
+    base64: bool,
+}
+
+/// Counts the entries of a range.
+///
+/// Page by page, so that it is not one moment of the store: what is written meanwhile may be counted or not.
+#[derive(Args)]
+pub struct Count {
+    #[command(flatten)]
+    cluster: ClusterArguments,
+    #[command(flatten)]
+    range: Range,
+    /// How long to wait for each page
+    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = parse_duration)]
+    timeout: Duration,
+}
+
+/// Removes the entries of a range, up to 1000 in a transaction.
+///
+/// Not in one moment: what is written meanwhile may stay. Interrupted, it may be run again.
+#[derive(Args)]
+pub struct DeleteRange {
+    #[command(flatten)]
+    cluster: ClusterArguments,
+    #[command(flatten)]
+    range: Range,
+    /// Say how many entries there are, and remove none
+    #[arg(long)]
+    dry_run: bool,
+    /// Remove them without being asked again
+    #[arg(long)]
+    yes: bool,
+    /// How long to wait for each page
+    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = parse_duration)]
+    timeout: Duration,
+}
+
+/// From a key up to another one; `None`: up to the last.
+type Bounds = (Bytes, Option<Bytes>);
+
+impl Range {
+    fn bounds(&self) -> Result<Bounds> {
+        let key = |text: &str| match self.base64 {
+            true => from_base64(text).map_err(Usage),
+            false => Ok(Bytes::copy_from_slice(text.as_bytes())),
+        };
+        if let Some(prefix) = &self.prefix {
+            let prefix = key(prefix)?;
+            let end = beyond(&prefix);
+            return Ok((prefix, end));
+        }
+        let start = self.start.as_deref().map_or(Ok(Bytes::new()), key)?;
+        Ok((start, self.end.as_deref().map(key).transpose()?))
+    }
+
+    fn is_all(&self) -> bool {
+        self.prefix.as_deref().is_none_or(str::is_empty)
+            && self.start.is_none()
+            && self.end.is_none()
+    }
+}
+
+/// The first key that is behind all with this prefix; none if there is none.
+pub fn beyond(prefix: &Bytes) -> Option<Bytes> {
+    let mut end = prefix.to_vec();
+    while let Some(last) = end.pop() {
+        if last < u8::MAX {
+            end.push(last + 1);
+            return Some(end.into());
+        }
+    }
+    None
+}
+
+/// One page from `start` on, and where the next one begins, if there is more.
+pub async fn page(
+    client: &Client,
+    options: &Options,
+    start: Bytes,
+    end: Option<Bytes>,
+) -> Result<(Vec<(Bytes, Bytes)>, Option<Bytes>)> {
+    let page = Parsed::scan(start, end, PAGE, false);
+    let reply = call(client, &page.command, true, options).await?;
+    let (entries, more) = entries(reply).context("the cluster gave an answer that fits no scan")?;
+    let last = entries.last().filter(|_| more).map(|(key, _)| key.clone());
+    Ok((entries, last.as_ref().and_then(behind)))
+}
+
+fn entries(reply: StoreReply) -> Option<(Vec<(Bytes, Bytes)>, bool)> {
+    let StoreReply::Transaction(mut result) = reply else { return None };
+    match result.results.pop()? {
+        OperationResult::Entries { entries, more } => Some((entries.iter().collect(), more)),
+        _ => None,
+    }
+}
+
+/// Runs `perdura kv count`.
+pub fn count(arguments: &Count) -> Result<ExitCode> {
+    let cluster = arguments.cluster.load_of(ServiceKind::KeyValue)?;
+    let key = arguments.cluster.key(&cluster)?;
+    let bounds = arguments.range.bounds()?;
+    let options = Options { timeout: arguments.timeout, reply_quorum: None };
+    let counted = runtime()?.block_on(async {
+        let client = connect(&cluster, &key)?;
+        let counted = count_all(&client, &options, bounds).await;
+        client.close().await;
+        counted
+    })?;
+    say!("{counted}");
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn count_all(client: &Client, options: &Options, (start, end): Bounds) -> Result<u64> {
+    let (mut start, mut count) = (Some(start), 0);
+    while let Some(from) = start {
+        let (entries, next) = page(client, options, from, end.clone()).await?;
+        count += entries.len() as u64;
+        start = next;
+    }
+    Ok(count)
+}
+
+/// Runs `perdura kv delete-range`.
+pub fn delete_range(arguments: &DeleteRange) -> Result<ExitCode> {
+    let cluster = arguments.cluster.load_of(ServiceKind::KeyValue)?;
+    let key = arguments.cluster.key(&cluster)?;
+    let bounds = arguments.range.bounds()?;
+    let options = Options { timeout: arguments.timeout, reply_quorum: None };
+    runtime()?.block_on(async {
+        let client = connect(&cluster, &key)?;
+        let done = delete(&client, &options, bounds, arguments).await;
+        client.close().await;
+        done
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn delete(
+    client: &Client,
+    options: &Options,
+    bounds: Bounds,
+    arguments: &DeleteRange,
+) -> Result<()> {
+    let there = count_all(client, options, bounds.clone()).await?;
+    let what = if arguments.range.is_all() { "all entries of the store" } else { "entries" };
+    if arguments.dry_run || there == 0 {
+        say!("{there} {what} would be removed; nothing was changed");
+        return Ok(());
+    }
+    if !arguments.yes && !confirmed(&format!("Remove {there} {what}? Type yes to do so:"))? {
+        bail!("nothing was changed: there are {there} {what}. If they are meant, give --yes");
+    }
+    let ((start, end), mut removed) = (bounds, 0);
+    let mut start = Some(start);
+    while let Some(from) = start {
+        let (entries, next) = page(client, options, from, end.clone()).await?;
+        for some in entries.chunks(limits::OPERATIONS) {
+            let operation = |(key, _): &(Bytes, Bytes)| Operation::Delete { key: key.clone() };
+            let operations = some.iter().map(operation).collect();
+            let command = StoreCommand::Transaction(Transaction { operations });
+            call(client, &command, false, options).await.with_context(|| {
+                format!(
+                    "{removed} of {there} entries are removed, and perhaps some more; run it again"
+                )
+            })?;
+            removed += some.len();
+        }
+        start = next;
+    }
+    say!("{removed} entries are removed");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_ends_where_the_next_one_begins() {
+        let bytes = |text: &[u8]| Bytes::copy_from_slice(text);
+        assert_eq!(beyond(&bytes(b"a")), Some(bytes(b"b")));
+        assert_eq!(beyond(&bytes(b"a\xff\xff")), Some(bytes(b"b")));
+        assert_eq!(beyond(&bytes(b"\xff")), None);
+        assert_eq!(beyond(&bytes(b"")), None);
+    }
+}
