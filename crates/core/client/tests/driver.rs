@@ -386,11 +386,23 @@ async fn large_commands_and_replies_pass() {
     assert!(matches!(error, CallError::Refused { reason: Refusal::TooLarge(_), .. }), "{error}");
 }
 
+#[tokio::test]
+async fn a_call_may_wait_as_long_as_there_is_time() {
+    let cluster = Cluster::start(1, 0);
+    let client = cluster.client(50);
+    let options = Options { timeout: Duration::MAX, reply_quorum: None };
+    let command = Bytes::from_static(b"x");
+    assert_eq!(client.call(command.clone(), &options).await, Ok(Reply::Service(command)));
+}
+
 #[test]
 fn a_configuration_that_contradicts_itself_is_refused() {
     let cluster = Cluster::start(1, 0);
     let config = cluster.config.clone();
     let error = Client::connect(config.clone(), key(50)).unwrap_err();
+    assert_eq!(error, ConnectError::NoRuntime);
+    let timeless = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+    let error = timeless.block_on(async { Client::connect(config.clone(), key(50)).unwrap_err() });
     assert_eq!(error, ConnectError::NoRuntime);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let _entered = runtime.enter();

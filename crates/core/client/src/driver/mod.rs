@@ -27,6 +27,9 @@ use tokio::time::{Instant, timeout_at};
 /// are taken in one of its turns.
 const REQUESTS: usize = 1024;
 
+/// Longest time that a call waits: ten years.
+const LONGEST: Duration = Duration::from_secs(10 * 365 * 86_400);
+
 /// Where a replica is, and how it proves itself.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReplicaAddress {
@@ -67,7 +70,7 @@ pub enum ConnectError {
     /// The key cannot be used.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// Called outside of a tokio runtime.
+    /// Called outside of a tokio runtime, or in one without time.
     #[error("a client is made inside of a tokio runtime, with its time and io enabled")]
     NoRuntime,
 }
@@ -75,7 +78,7 @@ pub enum ConnectError {
 /// How a call is carried out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// The call ends after this time at the latest.
+    /// The call ends after this time at the latest, and after ten years in any case.
     pub timeout: Duration,
     /// Matching replies that are wanted; none means r + 1, and less is raised to that. At most n.
     pub reply_quorum: Option<usize>,
@@ -162,6 +165,9 @@ impl Client {
     /// runtime.
     pub fn connect(cluster: ClusterConfig, key: SecretKey) -> Result<Client, ConnectError> {
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| ConnectError::NoRuntime)?;
+        // Nothing else tells whether it has timers. Without them the task would end where nobody sees it.
+        let timer = || drop(tokio::time::sleep(Duration::ZERO));
+        std::panic::catch_unwind(timer).map_err(|_| ConnectError::NoRuntime)?;
         let mut replicas = cluster.replicas;
         replicas.sort_by_key(|replica| replica.id);
         let ids: Vec<u8> = replicas.iter().map(|replica| replica.id.0).collect();
@@ -221,7 +227,7 @@ impl Client {
         options: &Options,
     ) -> Result<Reply, CallError> {
         let (answer, result) = oneshot::channel();
-        let deadline = Instant::now() + options.timeout;
+        let deadline = after(options.timeout);
         let reply_quorum = options.reply_quorum;
         let call = CallRequest { command, mode, deadline, reply_quorum, answer };
         match self.requests.try_send(Request::Call(call)) {
@@ -250,7 +256,7 @@ impl Client {
         let mut nonce = [0; 16];
         nonce[..8].copy_from_slice(&half());
         nonce[8..].copy_from_slice(&half());
-        let deadline = Instant::now() + timeout;
+        let deadline = after(timeout);
         self.requests.send(Request::Roll { nonce, deadline, answer }).await.ok()?;
         attendance.await.ok()
     }
@@ -269,6 +275,11 @@ impl Client {
             let _ = closed.await;
         }
     }
+}
+
+/// The end of a time from now on; one that nobody lives to see is cut, for clocks have an end.
+fn after(time: Duration) -> Instant {
+    Instant::now() + time.min(LONGEST)
 }
 
 /// A session number by the clock, larger than all before in this process; see
