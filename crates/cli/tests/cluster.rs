@@ -592,6 +592,7 @@ fn bench_reports_what_it_promises() {
                 .concat();
         let out = cluster.run(&[&arguments[..], &["--json", &file]].concat()).ok();
         assert!(out.contains("ops/s"), "{out}");
+        assert_eq!(cluster.run(&["kv", "count"]).ok(), "0\n", "it removes what it wrote");
         let text = std::fs::read_to_string(&file).unwrap();
         let result: Value = serde_json::from_str(&text).unwrap();
         for key in [

@@ -1,11 +1,12 @@
 //! The callers.
 
-use super::workload::Workload;
+use super::workload::{self, Workload};
 use crate::kv::call;
 use anyhow::{Context, Result, anyhow};
 use hdrhistogram::Histogram;
 use indicatif::{ProgressBar, ProgressStyle};
 use perdura_client::{Client, Options};
+use perdura_store::StoreCommand;
 use std::cell::{Cell, RefCell};
 use std::io::IsTerminal;
 use std::rc::Rc;
@@ -104,7 +105,24 @@ pub async fn preload(clients: &[Client], workload: &Rc<Workload>, timeout: Durat
     if !workload.prepare(&clients[0], &options).await? {
         return Ok(());
     }
-    let bar = progress(workload.keys, "loading {wide_bar} {pos}/{len} keys")?;
+    let load = |workload: &Workload, from, to| workload.load(from, to);
+    over_keys(clients, workload, timeout, "loading", load).await.context("cannot load the keys")
+}
+
+/// Removes the keys again.
+pub async fn clean(clients: &[Client], workload: &Rc<Workload>, timeout: Duration) -> Result<()> {
+    over_keys(clients, workload, timeout, "removing", |_, from, to| workload::clean(from, to)).await
+}
+
+/// Does something with all keys, in transactions, several at once.
+async fn over_keys(
+    clients: &[Client],
+    workload: &Rc<Workload>,
+    timeout: Duration,
+    doing: &str,
+    transaction: fn(&Workload, u64, u64) -> StoreCommand,
+) -> Result<()> {
+    let bar = progress(workload.keys, &format!("{doing} {{wide_bar}} {{pos}}/{{len}} keys"))?;
     let next = Rc::new(Cell::new(0));
     let mut tasks = Vec::new();
     for number in 0..LOADS {
@@ -119,8 +137,8 @@ pub async fn preload(clients: &[Client], workload: &Rc<Workload>, timeout: Durat
                     return anyhow::Ok(());
                 }
                 next.set(to);
-                let command = workload.load(from, to);
-                call(&client, &command, false, &options).await.context("cannot load the keys")?;
+                let command = transaction(&workload, from, to);
+                call(&client, &command, false, &options).await?;
                 bar.inc(to - from);
             }
         }));

@@ -33,7 +33,7 @@ const INTERRUPTED: u8 = 130;
 
 const AFTER_HELP: &str = "\
 Writes --keys keys first, through the same sessions, and does not measure that. Keys are 16 bytes, \
-chosen uniformly; values are random bytes, which do not compress.
+chosen uniformly; values are random bytes, which do not compress. They are removed at the end.
 
 Without --rate, each client sends its next operation when the last is answered. With --rate, \
 operations are due at fixed times and latency counts from those, to 1 ms; it includes waiting for a \
@@ -109,6 +109,9 @@ struct Load {
     /// Print what the processor time of replicas on this machine goes to; they have to be started with --profile too
     #[arg(long)]
     profile: bool,
+    /// Leave the keys in the store
+    #[arg(long)]
+    keep: bool,
     /// Write the result to a file; `-` is standard output, instead of the table
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -221,6 +224,12 @@ fn run_load(operation: Operation, arguments: &Load) -> Result<ExitCode> {
             tell!("perdura: no profile: {error:#}");
             None
         });
+        if !arguments.keep
+            && let Err(error) = load::clean(&clients, &workload, arguments.timeout).await
+        {
+            let keys = arguments.keys;
+            tell!("perdura: of the {keys} keys that were written some are left: {error:#}");
+        }
         for client in &clients {
             client.close().await;
         }

@@ -128,6 +128,12 @@ impl Workload {
     }
 }
 
+/// Removes keys `from..to`.
+pub fn clean(from: u64, to: u64) -> StoreCommand {
+    let delete = |index| Operation::Delete { key: key(index) };
+    StoreCommand::Transaction(Transaction { operations: (from..to).map(delete).collect() })
+}
+
 fn on_space(operation: perdura_tuples::Operation) -> TupleCommand {
     TupleCommand::On { space: SPACE.into(), operation }
 }
@@ -163,6 +169,7 @@ mod tests {
                 assert!(reads == 50 || operation.is_read() == (reads == 100));
             }
             workload.load(0, workload.keys_per_load().min(100)).validate().unwrap();
+            clean(0, workload.keys_per_load()).validate().unwrap();
         }
         assert_ne!(key(1), key(2));
     }
