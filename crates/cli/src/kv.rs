@@ -9,14 +9,14 @@ use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use clap::{Args, Subcommand};
 use perdura::ServiceKind;
-use perdura_client::{CallError, Client, Options, Reply};
+use perdura_client::{CallError, Client, Indeterminacy, Options, Reply};
 use perdura_protocol::text::Printable;
 use perdura_protocol::{Decode, Encode};
 use perdura_store::{StoreCommand, StoreReply};
 use serde_json::{Value, json};
 use std::io::{IsTerminal, Read, Write};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Reads and writes the store.
 #[derive(Args)]
@@ -308,7 +308,7 @@ impl StoreError {
     }
 }
 
-/// One command of the store.
+/// One command of the store. A read whose reply the replicas do not keep any more, for others took its place, is read again.
 pub async fn call(
     client: &Client,
     command: &StoreCommand,
@@ -316,9 +316,21 @@ pub async fn call(
     options: &Options,
 ) -> Result<StoreReply, StoreError> {
     let content = command.to_bytes();
-    let reply = match fast && command.is_read() {
-        true => client.read(content, options).await?,
-        false => client.call(content, options).await?,
+    let (reads, begun) = (command.is_read(), Instant::now());
+    let reply = loop {
+        let timeout = options.timeout.saturating_sub(begun.elapsed());
+        let options = Options { timeout, ..*options };
+        let reply = match fast && reads {
+            true => client.read(content.clone(), &options).await,
+            false => client.call(content.clone(), &options).await,
+        };
+        match reply {
+            Err(CallError::Indeterminate {
+                reason: Indeterminacy::TooOld | Indeterminacy::NoSession,
+                ..
+            }) if reads => {}
+            reply => break reply?,
+        }
     };
     match reply {
         Reply::Service(bytes) => StoreReply::from_bytes(bytes).map_err(|_| StoreError::Nonsense),

@@ -50,7 +50,8 @@ impl batch::Operation for Parsed {
     }
 
     async fn carry_out(self, clients: &Clients, options: &Options) -> Result<Value, Failed> {
-        let reply = call(&clients.calls, &self.command, false, options).await;
+        // Reads need no order, and their replies no place among those that replicas keep.
+        let reply = call(&clients.calls, &self.command, true, options).await;
         let result = reply.and_then(|reply| self.result(reply).ok_or(StoreError::Nonsense));
         result.map_err(|error| match &error {
             StoreError::Call(call) => Failed::of(&error, Some(call)),

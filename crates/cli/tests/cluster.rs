@@ -156,6 +156,15 @@ fn what_is_exported_is_imported() {
     assert!(done.error.contains("2 entries imported"), "{done:?}");
     done.ok();
     assert_eq!(cluster.run(&["kv", "export"]).ok(), text);
+
+    // More bytes at once than replicas keep of replies.
+    let mut batch = Batch::start(&cluster, &[]);
+    for id in 0..64 {
+        batch.send(&json!({"id": id, "op": "get", "key": "a"}));
+    }
+    for _ in 0..64 {
+        assert_eq!(batch.receive()["outcome"], "ok");
+    }
 }
 
 #[test]
