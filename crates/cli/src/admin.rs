@@ -23,7 +23,7 @@ use perdura_protocol::AdminCommand;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// The administrator's key.
+/// Replace the administrator's key
 #[derive(Args)]
 pub struct Arguments {
     #[command(subcommand)]

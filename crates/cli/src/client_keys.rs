@@ -19,7 +19,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Certifies and revokes client keys with the administrator's key, without a restart.
+/// Certify, revoke and list client keys, while the cluster runs
+///
+/// With the administrator's key, and without a restart.
 #[derive(Args)]
 pub struct Arguments {
     #[command(subcommand)]

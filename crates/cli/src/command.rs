@@ -20,31 +20,19 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Make the files of a new cluster: keys, configuration, formatted data directories
+    // What each is stands with its arguments, the long text too: a comment here would take its place.
     Init(init::Arguments),
-    /// Run a whole cluster on this machine, for trying out
     Dev(dev::Arguments),
-    /// Run one replica, or replace one that lost its disk
     Replica(replica::Arguments),
-    /// Certify, revoke and list client keys, while the cluster runs
     Client(client_keys::Arguments),
-    /// Replace the administrator's key
     Admin(admin::Arguments),
-    /// Raise the versions under which all replicas execute
     Upgrade(upgrade::Arguments),
-    /// Raise the limit of the state
     Limit(limit::Arguments),
-    /// Read and write the store
     Kv(kv::Arguments),
-    /// Read, write, and wait for tuples
     Space(space::Arguments),
-    /// How each replica stands
     Status(status::Arguments),
-    /// Whether the cluster can be written to, as an exit code
     Health(health::Arguments),
-    /// Measure throughput, latency and CPU per operation
     Bench(bench::Arguments),
-    /// What is on a replica's disk, record by record, verifying checksums
     Inspect(inspect::Arguments),
 }
 

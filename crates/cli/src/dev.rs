@@ -31,11 +31,10 @@ const LOOK: Duration = Duration::from_millis(50);
 /// The cluster has to answer within this time after its start.
 const START: Duration = Duration::from_secs(60);
 
-/// Runs a whole cluster on loopback, as child processes, until Ctrl-C; makes its files if they are
-/// not there, and goes on from them if they are.
+/// Run a whole cluster on this machine, for trying out
 ///
-/// Writes a key and reads it back through the real client, then says where the replicas are and
-/// what to try. Restarts no replica by itself. A replica's log is in DIR/replica-I/log.txt.
+/// As child processes on loopback, until Ctrl-C. Makes its files if they are not there, and goes on from them if they are. Writes
+/// a key and reads it back through the real client, then says where the replicas are and what to try. Restarts no replica by itself. A replica's log is in DIR/replica-I/log.txt.
 #[derive(Args)]
 pub struct Arguments {
     /// The directory of the cluster's files and data

@@ -11,7 +11,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Whether the cluster can be written to, for scripts and probes.
+/// Whether the cluster can be written to, as an exit code
 ///
 /// Asks every replica over the protocol port and waits for those that do not answer until the time is over. Nothing is ordered.
 ///

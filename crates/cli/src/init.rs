@@ -23,7 +23,7 @@ A group has u + r + max(u, r) + 1 replicas: 3 for --crash 1, 4 for --byzantine 1
 With --hosts, take cluster.toml and replica-I/ to host I, client.toml (and cluster.toml) to where \
 clients run, and keep admin.toml to yourself.";
 
-/// Makes the files of a new cluster: keys, configuration, formatted data directories.
+/// Make the files of a new cluster: keys, configuration, formatted data directories
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Arguments {

@@ -35,7 +35,7 @@ cut when the replica starts.
 A replica that runs writes to its files and replaces them meanwhile, and that can be the cause, too.
 For a verdict stop it first, or inspect a copy that was made while it was stopped.";
 
-/// What is on a replica's disk.
+/// What is on a replica's disk, record by record, verifying checksums
 #[derive(Args)]
 #[command(after_help = EXIT_CODES)]
 pub struct Arguments {

@@ -18,7 +18,7 @@ use std::io::{IsTerminal, Read, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Reads and writes the store.
+/// Read and write the store
 #[derive(Args)]
 #[command(after_help = OF_ONE)]
 pub struct Arguments {
@@ -102,15 +102,10 @@ enum Command {
         #[command(flatten)]
         how: How,
     },
-    /// Carry out operations from standard input, many at once, in JSON lines
     Batch(kv_batch::Arguments),
-    /// Count the entries of a range
     Count(kv_range::Count),
-    /// Remove the entries of a range
     DeleteRange(kv_range::DeleteRange),
-    /// Write all entries, or those of a prefix, as JSON lines
     Export(kv_export::Export),
-    /// Write the entries in JSON lines to the store
     Import(kv_export::Import),
 }
 

@@ -29,7 +29,7 @@ happened, or may yet happen); for the last two, error says why. A failed compari
 
 The exit code is 0 when every line is answered, whatever the answers are."#;
 
-/// Carries out operations from standard input, many at once, in JSON lines.
+/// Carry out operations from standard input, many at once, in JSON lines
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Arguments {

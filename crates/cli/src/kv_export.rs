@@ -29,7 +29,7 @@ use tokio::sync::{Semaphore, mpsc};
 /// How often it is said how far it is.
 const PROGRESS: Duration = Duration::from_secs(5);
 
-/// Writes all entries, or those of a prefix, as JSON lines.
+/// Write all entries, or those of a prefix, as JSON lines
 ///
 /// Each page of up to 10000 entries or 1 MiB is one moment of the store; pages one after the other are not: what is written meanwhile
 /// may be there or not. Stop the writers for a copy of one moment.
@@ -51,9 +51,9 @@ pub struct Export {
     timeout: Duration,
 }
 
-/// Writes the entries in JSON lines, as `perdura kv export` makes them, to the store.
+/// Write the entries in JSON lines to the store
 ///
-/// An entry that is there is overwritten, and none is removed. Of lines with one key any may be the last. Exit code 0 if all lines are written; else it says from which line to go on.
+/// They are as `perdura kv export` makes them. /// An entry that is there is overwritten, and none is removed. Of lines with one key any may be the last. Exit code 0 if all lines are written; else it says from which line to go on.
 #[derive(Args)]
 pub struct Import {
     #[command(flatten)]

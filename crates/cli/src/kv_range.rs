@@ -34,7 +34,7 @@ pub struct Range {
     base64: bool,
 }
 
-/// Counts the entries of a range.
+/// Count the entries of a range
 ///
 /// Page by page, so that it is not one moment of the store: what is written meanwhile may be counted or not.
 #[derive(Args)]
@@ -48,9 +48,9 @@ pub struct Count {
     timeout: Duration,
 }
 
-/// Removes the entries of a range, up to 1000 in a transaction.
+/// Remove the entries of a range
 ///
-/// Not in one moment: what is written meanwhile may stay. Interrupted, it may be run again.
+/// Up to 1024 in a transaction, and not in one moment: what is written meanwhile may stay. Interrupted, it may be run again.
 #[derive(Args)]
 pub struct DeleteRange {
     #[command(flatten)]

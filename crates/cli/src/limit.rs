@@ -9,8 +9,9 @@ use std::process::ExitCode;
 
 const MIB: u64 = 1024 * 1024;
 
-/// Raises the limit beyond which commands that would make the state larger are refused. It holds from the next batch on, and is never
-/// lowered; the one in cluster.toml is that with which the cluster began.
+/// Raise the limit of the state
+///
+/// Commands that would make the state larger than its limit are refused. The limit holds from the next batch on, and is never lowered; the one in cluster.toml is that with which the cluster began.
 ///
 /// The state lives in memory: every machine needs room for three times the limit, and 2 GiB more (docs/deploy.md).
 #[derive(Args)]

@@ -31,8 +31,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Replaces a replica that lost its disk, or its memory. The others must be running; what it has
-/// of data is moved aside, not deleted. Interrupted, it may be run again.
+/// Replace a replica that lost its disk, or its memory
+///
+/// Orders a new incarnation with the administrator's key, makes the replica a new key, and formats its data directory. The others must be
+/// running; what it has of data is moved aside, not deleted. Interrupted, it may be run again.
 ///
 /// First asks all replicas how they are, and says what the replacement does to the group: until the new replica has caught up it
 /// counts as failed. Where too few would be left to order anything it is refused. A replica that runs is replaced after a

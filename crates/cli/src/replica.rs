@@ -10,8 +10,9 @@ use perdura_replica::runtime::{LogDevice, Shutdown};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Runs one replica, in the foreground, with its logs on standard error. SIGTERM, SIGINT or SIGHUP
-/// stops it in order.
+/// Run one replica, or replace one that lost its disk
+///
+/// It runs in the foreground, with its logs on standard error. SIGTERM, SIGINT or SIGHUP stops it in order.
 #[derive(Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Arguments {
@@ -38,8 +39,6 @@ pub struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Replace a replica that lost its disk, or its memory: orders a new incarnation with the
-    /// administrator's key, rotates the replica's key, formats its data directory
     Reinit(reinit::Arguments),
 }
 

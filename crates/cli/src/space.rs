@@ -25,7 +25,7 @@ exponent), true, false, and {"b64":"..."} for bytes. In a template, null matches
   perdura space out --cluster DIR jobs '["job", 7, true]'
   perdura space in --cluster DIR jobs '["job", null, {"type":"bool"}]' --wait 1m"#;
 
-/// Reads, writes, and waits for tuples.
+/// Read, write, and wait for tuples
 #[derive(Args)]
 #[command(after_help = format!("{AFTER_HELP}\n\n{OF_ONE}"))]
 pub struct Arguments {

@@ -32,8 +32,9 @@ const NOTABLE_MS: u64 = 250;
 /// Largest answer that is read.
 const ANSWER_BYTES: u64 = 1024 * 1024;
 
-/// Shows how each replica stands: role, view, how far it has decided, executed and logged, its last
-/// checkpoint.
+/// How each replica stands
+///
+/// Its role, its view, how far it has decided, executed and logged, its last checkpoint.
 ///
 /// Asks the HTTP ports; `perdura health` asks over the protocol port. Exit code, by what the replicas say: 0 the cluster can be
 /// written to, 3 it can be read only, 4 neither, 1 it could not be asked, 2 used wrongly.

@@ -10,7 +10,9 @@ use perdura_protocol::AdminCommand;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Raises the versions of the core's rules and of the service, once all replicas run a program that knows them.
+/// Raise the versions under which all replicas execute
+///
+/// Those of the core's rules and of the service, once all replicas run a program that knows them.
 ///
 /// First asks all replicas what they run and could run, and says so; then orders the highest versions that all know. They hold from the
 /// next batch on, and are never lowered: older programs cannot run the replicas afterwards. Refused where it is not known of a

@@ -96,6 +96,25 @@ fn help_is_there_for_everything() {
         assert!(run(command).ok().contains("Usage"), "{command:?}");
     }
     assert!(run(&["--version"]).ok().starts_with("perdura "));
+    // What stands behind the first line is shown, too, and that line in the list of commands.
+    let list = run(&["--help"]).ok();
+    for (command, first, told) in [
+        (&["status"][..], "How each replica stands", "Exit code, by what the replicas say"),
+        (&["health"], "Whether the cluster can be written to", "Exit code: 0 writes and reads"),
+        (&["upgrade"], "Raise the versions", "never lowered"),
+        (&["limit"], "Raise the limit of the state", "three times the limit"),
+        (&["dev"], "Run a whole cluster on this machine", "DIR/replica-I/log.txt"),
+        (&["replica", "reinit"], "Run one replica", "moved aside, not deleted"),
+        (&["kv", "export"], "Read and write the store", "one moment of the store"),
+        (&["kv", "import"], "Read and write the store", "any may be the last"),
+        (&["kv", "delete-range"], "Read and write the store", "it may be run again"),
+    ] {
+        let help = run(&[command, &["--help"]].concat()).ok();
+        // Lines are broken where they are too long.
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(list.contains(first), "no {first:?} in {list}");
+        assert!(help.contains(told), "no {told:?} in {help}");
+    }
     for what in [&["log"][..], &["checkpoint"], &[]] {
         let help = run(&[&["inspect"], what, &["--help"]].concat()).ok();
         assert!(help.contains("Exit code 1") && help.contains("stop it first"), "{help}");

@@ -44,7 +44,7 @@ for client_cpu), over the operations that ended ok.
 
 Ctrl-C prints what was measured until then.";
 
-/// Measures throughput, latency and CPU per operation.
+/// Measure throughput, latency and CPU per operation
 #[derive(Args)]
 pub struct Arguments {
     #[command(subcommand)]
