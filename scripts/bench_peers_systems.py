@@ -347,7 +347,8 @@ class Perdura(System):
         result = self.data / "result.json"
         client = self.processes.start(
             [self.binary, "bench", "put", "--cluster", self.cluster, "--clients", load.callers, "--connections", load.choice.connections,
-             "--keys", load.keys, "--value-size", load.value_size, "--seconds", f"{seconds:g}", "--json", result],
+             "--keys", load.keys, "--value-size", load.value_size, "--seconds", f"{seconds:g}", "--keep",
+             "--json", result],
             stdout=self.log, stderr=self.log)
         try:
             with within(replace(load, warm_up=0, seconds=seconds, fill=True).limit_s(), "perdura bench put"):
