@@ -79,8 +79,8 @@ pub fn uncertain(error: anyhow::Error, what: &str) -> anyhow::Error {
     }
 }
 
-/// Whether whoever sits there means what cannot be undone; who does not sit at a terminal does not say.
-pub fn confirmed(question: &str) -> Result<bool> {
+/// Whether whoever sits there means what cannot be undone, and gives this answer; who does not sit at a terminal gives none.
+pub fn confirmed(question: &str, answer: &str) -> Result<bool> {
     let mut input = std::io::stdin().lock();
     if !input.is_terminal() {
         return Ok(false);
@@ -88,5 +88,5 @@ pub fn confirmed(question: &str) -> Result<bool> {
     say!("{question}");
     let mut line = String::new();
     input.read_line(&mut line).context("cannot read the answer")?;
-    Ok(line.trim() == "yes")
+    Ok(line.trim() == answer)
 }

@@ -180,7 +180,7 @@ async fn delete(
         say!("{there} {what} would be removed; nothing was changed");
         return Ok(());
     }
-    if !arguments.yes && !confirmed(&format!("Remove {there} {what}? Type yes to do so:"))? {
+    if !arguments.yes && !confirmed(&format!("Remove {there} {what}? Type yes to do so:"), "yes")? {
         bail!("nothing was changed: there are {there} {what}. If they are meant, give --yes");
     }
     let ((start, end), mut removed) = (bounds, 0);

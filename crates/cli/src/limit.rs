@@ -42,7 +42,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let question = format!(
         "The state may take {mib} MiB then, which is never lowered again. Type yes to raise the limit:"
     );
-    if !arguments.yes && !confirmed(&question)? {
+    if !arguments.yes && !confirmed(&question, "yes")? {
         bail!("nothing was changed: a limit is never lowered again. If that is meant, give --yes");
     }
     let command = AdminCommand::RaiseStateLimit { bytes: mib * MIB };

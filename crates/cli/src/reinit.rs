@@ -11,6 +11,7 @@
 //! 5. `replica.toml.pending` becomes `replica.toml`.
 
 use crate::Usage;
+use crate::administer::confirmed;
 use crate::client_keys::alone;
 use crate::connect::{administrator, connect, load, parse_duration, runtime};
 use crate::health;
@@ -26,7 +27,7 @@ use perdura_durability::FileDisk;
 use perdura_protocol::{AdminCommand, RefusalReason, ReplicaId, Slot};
 use perdura_replica::node::StateTransfer;
 use std::fs;
-use std::io::{BufRead, ErrorKind, IsTerminal};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -209,7 +210,9 @@ fn look_first(
         }
         say!("--force: nothing will be ordered before enough of replica {others} are back");
     }
-    if replacement.answers && !arguments.yes && !arguments.dry_run && !confirmed(id)? {
+    let question = format!("replica {id} runs. Type its number to replace it:");
+    let asks = replacement.answers && !arguments.yes && !arguments.dry_run;
+    if asks && !confirmed(&question, &id.to_string())? {
         bail!(
             "replica {id} runs; {}. If it is the one that is meant (it lies, or another process has its \
              key), give --yes",
@@ -217,18 +220,6 @@ fn look_first(
         );
     }
     Ok(())
-}
-
-/// Whether whoever sits there means that replica.
-fn confirmed(id: ReplicaId) -> Result<bool> {
-    let mut input = std::io::stdin().lock();
-    if !input.is_terminal() {
-        return Ok(false);
-    }
-    say!("replica {id} runs. Type its number to replace it:");
-    let mut line = String::new();
-    input.read_line(&mut line).context("cannot read the answer")?;
-    Ok(line.trim() == id.to_string())
 }
 
 /// The replica's next file: the one of an interrupted run, or a fresh one, stored.

@@ -74,7 +74,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let question =
         format!("The versions will be {to}, and are never lowered again. Type yes to raise them:");
-    if !arguments.yes && !confirmed(&question)? {
+    if !arguments.yes && !confirmed(&question, "yes")? {
         bail!(
             "nothing was changed: versions are never lowered again. If that is meant, give --yes"
         );
