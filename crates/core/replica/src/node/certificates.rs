@@ -7,7 +7,7 @@
 //! signatures of all who vote, also later: who was away while members were replaced knows the keys of
 //! some signers only, and has to find m + 1 among those.
 
-use super::checkpoints::Checkpointing;
+use super::checkpoints::{Checkpointing, Stored};
 use super::ingress::Origin;
 use super::{Node, Now, Output, Peer};
 use perdura_execution::Service;
@@ -31,7 +31,8 @@ type Vote = (Slot, Digest, Signature);
 
 /// What is signed and certified.
 pub(super) struct Certificates {
-    // The latest of each replica, ascending by slot; so many, so that a liar takes no memory.
+    // The latest of each replica, ascending by slot; so many, so that a liar takes no memory, and beside them those
+    // for states that are digested here.
     votes: Vec<Vec<Vote>>,
     most: usize,
     // The newest of a state that is stored here.
@@ -71,21 +72,21 @@ impl Certificates {
         newest.or_else(|| self.ahead.get_mut(&slot))
     }
 
-    /// Whether the vote is news.
-    fn add_vote(&mut self, from: ReplicaId, vote: Vote) -> bool {
+    /// Whether the vote is news. Those for states that are digested here, at the slots `own`, stay whatever comes: where
+    /// digesting falls behind the turns to store, the newest votes are for states that one replica each knows.
+    fn add_vote(&mut self, from: ReplicaId, vote: Vote, own: &[Slot]) -> bool {
         let Some(held) = self.votes.get_mut(from.index()) else { return false };
         match held.binary_search_by_key(&vote.0, |old| old.0) {
             Ok(place) if held[place] == vote => return false,
             Ok(place) => held[place] = vote,
-            Err(0) if held.len() >= self.most => return false,
-            Err(place) => {
-                held.insert(place, vote);
-                if held.len() > self.most {
-                    held.remove(0);
-                }
-            }
+            Err(place) => held.insert(place, vote),
         }
-        true
+        while held.len() > self.most
+            && let Some(oldest) = held.iter().position(|vote| !own.contains(&vote.0))
+        {
+            held.remove(oldest);
+        }
+        held.contains(&vote)
     }
 
     pub fn votes(&self, slot: Slot) -> Vec<(ReplicaId, Digest, Signature)> {
@@ -106,6 +107,12 @@ impl Certificates {
 }
 
 impl Checkpointing {
+    fn add_vote(&mut self, from: ReplicaId, vote: Vote) -> bool {
+        let stored = self.stored.iter().map(Stored::slot);
+        let own: Vec<Slot> = stored.chain(self.digests.iter().map(|digest| digest.0)).collect();
+        self.certificates.add_vote(from, vote, &own)
+    }
+
     /// Keeps a certificate for when the state is stored here, that of one that is being stored in any
     /// case.
     fn add_ahead(&mut self, state: StateCertificate) {
@@ -124,7 +131,7 @@ impl<S: Service> Node<S> {
         if let Some(signature) = self.sign_state(slot, digest) {
             let me = self.me;
             self.broadcast(&Message::Checkpoint { slot, digest, signature });
-            if self.checkpointing.certificates.add_vote(me, (slot, digest, signature)) {
+            if self.checkpointing.add_vote(me, (slot, digest, signature)) {
                 self.compare_votes(slot, me);
             }
         }
@@ -164,7 +171,7 @@ impl<S: Service> Node<S> {
         for (slot, digest) in states {
             if let Some(signature) = self.sign_state(slot, digest) {
                 let me = self.me;
-                self.checkpointing.certificates.add_vote(me, (slot, digest, signature));
+                self.checkpointing.add_vote(me, (slot, digest, signature));
                 self.certify_state(slot);
             }
         }
@@ -217,7 +224,7 @@ impl<S: Service> Node<S> {
         if penalised.is_some_and(|penalty| penalty.holds(now.monotonic_ms)) {
             return;
         }
-        if self.checkpointing.certificates.add_vote(from, (slot, digest, signature)) {
+        if self.checkpointing.add_vote(from, (slot, digest, signature)) {
             self.compare_votes(slot, from);
             self.certify_state(slot);
         }
@@ -456,5 +463,38 @@ impl<S: Service> Node<S> {
         let genuine = self.genuine_signatures(&state, members);
         let enough = genuine.len() >= self.parameters.faults.state_certificate();
         enough.then(|| StateCertificate { certificate: Certificate::new(genuine), ..state })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vote(slot: u64) -> Vote {
+        (Slot(slot), Digest::of(&slot.to_le_bytes()), Signature([0; 64]))
+    }
+
+    #[test]
+    fn a_late_vote_for_a_state_that_is_digested_here_takes_no_place_and_loses_none() {
+        let (own, liar) = ([Slot(10), Slot(20)], ReplicaId(1));
+        let mut certificates = Certificates::new(3, 5);
+        for slot in 30..80 {
+            assert!(certificates.add_vote(liar, vote(slot), &own));
+        }
+        assert!(certificates.add_vote(liar, vote(20), &own), "it is digested here");
+        assert!(!certificates.add_vote(liar, vote(20), &own), "it is no news");
+        assert!(!certificates.add_vote(liar, vote(11), &own), "it is not");
+        for slot in 80..90 {
+            certificates.add_vote(liar, vote(slot), &own);
+        }
+        assert_eq!(certificates.votes(Slot(20)).len(), 1);
+        assert_eq!(certificates.votes[1].len(), 5);
+        certificates.add_vote(liar, vote(10), &own);
+        assert_eq!(
+            certificates.votes[1].iter().map(|vote| vote.0.0).collect::<Vec<_>>(),
+            [10, 20, 87, 88, 89]
+        );
+        certificates.add_vote(liar, vote(90), &[Slot(90)]);
+        assert_eq!(certificates.votes[1].len(), 5, "what is no longer known here goes");
     }
 }
