@@ -99,21 +99,37 @@ fn a_replacement_that_would_end_the_group_is_refused() {
     cluster.run(&["kv", "put", "key", "after", "--timeout", "30s"]).ok();
 }
 
-/// A library that has the wall clock an hour ahead.
+/// A library that has the wall clock ahead by what stands in `CLOCK_OFF_S`.
 fn wrong_clock(directory: &Path) -> PathBuf {
     let (source, library) = (directory.join("clock.c"), directory.join("clock.so"));
-    let text = "#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <time.h>\n\
+    let text = "#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <stdlib.h>\n#include <time.h>\n\
         int clock_gettime(clockid_t id, struct timespec *t) {\n\
         static int (*real)(clockid_t, struct timespec *);\n\
         if (!real) real = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, \"clock_gettime\");\n\
         int result = real(id, t);\n\
-        if (id == CLOCK_REALTIME) t->tv_sec += 3600;\n\
+        if (id == CLOCK_REALTIME) t->tv_sec += atoll(getenv(\"CLOCK_OFF_S\"));\n\
         return result;\n}\n";
     std::fs::write(&source, text).unwrap();
     let mut compiler = Command::new("cc");
     compiler.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).arg("-ldl");
     assert!(compiler.status().unwrap().success());
     library
+}
+
+/// Days ahead, days behind, before 1970: each is served at once, and burns nothing for who comes after it.
+#[test]
+fn a_client_is_served_whatever_its_clock_shows() {
+    let cluster = Cluster::start_all(&["--crash", "1"]);
+    let library = wrong_clock(&cluster.dir());
+    for (off_s, key) in
+        [("86400", "ahead"), ("-86400", "behind"), ("-3000000000", "1931"), ("0", "right")]
+    {
+        let mut command = cluster.command(&["kv", "put", key, off_s]);
+        command.env("LD_PRELOAD", &library).env("CLOCK_OFF_S", off_s);
+        let out = command.output().unwrap();
+        let error = String::from_utf8_lossy(&out.stderr);
+        assert!(out.status.success() && out.stdout == b"ok\n", "{off_s}: {error}");
+    }
 }
 
 #[test]
@@ -124,7 +140,7 @@ fn a_wrong_clock_is_named_by_all_and_makes_its_replica_not_ready() {
         cluster.start(id);
     }
     let mut command = cluster.replica(2);
-    command.env("LD_PRELOAD", &library);
+    command.env("LD_PRELOAD", &library).env("CLOCK_OFF_S", "3600");
     cluster.start_as(2, command);
     let why = wait_for("a word of its clock", || {
         why_not_ready(&cluster, 2).filter(|why| why.contains("clock"))

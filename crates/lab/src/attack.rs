@@ -8,7 +8,7 @@ use perdura_adversary::{Arms, Attack, Attacker};
 use perdura_cli::connect::{ClusterArguments, parse_duration};
 use perdura_cli::process::on_stop;
 use perdura_cli::say;
-use perdura_protocol::{ClusterId, Digest, Encode, PublicKey, ReplicaId};
+use perdura_protocol::{ClusterId, Digest, Encode, PublicKey, ReplicaId, Time};
 use perdura_simulator::world::writing;
 use perdura_store::limits;
 use perdura_transport::{Bounds, Hello, Identity, Link, Received, Role, connect_address};
@@ -128,7 +128,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             trouble: None,
         })
         .collect();
-    let nonce = SystemTime::now().duration_since(UNIX_EPOCH)?.as_micros() as u64;
+    let now = || {
+        let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Time(elapsed.as_millis() as u64)
+    };
     let make = Box::new(|number: u64, bytes: usize| {
         let digest = Digest::of(&number.to_le_bytes());
         let value = Bytes::from(vec![digest.0[0]; bytes]);
@@ -142,7 +145,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let largest = limits::TRANSACTION_BYTES;
     let n = targets.len();
     let arms = Arms { key, cluster: id, n, victims, large: largest, largest, make };
-    let mut attacker = Attacker::new(arms, arguments.attack, nonce, nonce);
+    let mut attacker = Attacker::new(arms, arguments.attack, now().0);
     let end = Instant::now() + arguments.duration;
     let stopping = Arc::new(AtomicBool::new(false));
     let stop = Arc::clone(&stopping);
@@ -157,7 +160,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
                 .is_some_and(|(_, link)| link.is_up() && link.queued_bytes() < 1 << 20)
         });
         if room {
-            for (replica, bytes) in attacker.tick() {
+            for (replica, bytes) in attacker.tick(now()) {
                 out[replica.index()].push(bytes);
             }
         }

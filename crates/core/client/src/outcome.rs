@@ -52,7 +52,7 @@ pub enum Indeterminacy {
     /// The replicas no longer keep the reply.
     #[error("the replicas no longer keep its reply")]
     TooOld,
-    /// The session ended: it was evicted, or its key revoked. An earlier try may have executed.
+    /// The session ended: its key was revoked, or nothing was ordered in it for a minute. An earlier try may have executed.
     #[error("its session ended")]
     NoSession,
     /// The replicas say that too many numbers of the session are open; it may execute later.

@@ -21,9 +21,14 @@ pub(crate) fn is_final(outcome: &Outcome) -> bool {
             | RefusalReason::Service(_),
         ) => true,
         // Not recorded by replicas: the number may execute when its frame is ordered again.
-        Outcome::Refused(RefusalReason::WindowExceeded) => false,
+        Outcome::Refused(RefusalReason::WindowExceeded | RefusalReason::NotNow { .. }) => false,
         Outcome::TooOld | Outcome::NoSession => false,
     }
+}
+
+/// Whether an outcome is about now, so that the next one of its kind is another.
+fn tells_time(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Refused(RefusalReason::NotNow { .. }))
 }
 
 /// Votes on one outcome.
@@ -50,7 +55,9 @@ impl Votes {
         match self.votes.iter_mut().find(|(replica, _)| *replica == from) {
             None => self.votes.push((from, outcome.clone())),
             Some((_, own)) if own == outcome => {}
-            Some((_, own)) if is_final_now && !is_final(own) => *own = outcome.clone(),
+            Some((_, own)) if !is_final(own) && (is_final_now || tells_time(outcome)) => {
+                *own = outcome.clone();
+            }
             Some(_) => return Added { support: 0, disagrees },
         }
         let support = self.votes.iter().filter(|(_, other)| other == outcome).count();
@@ -68,6 +75,7 @@ impl Votes {
 mod tests {
     use super::*;
     use bytes::Bytes;
+    use perdura_protocol::Time;
 
     fn reply(text: &'static str) -> Outcome {
         Outcome::Service(Bytes::from_static(text.as_bytes()))
@@ -87,5 +95,18 @@ mod tests {
         let other = votes.add(ReplicaId(2), &reply("b"));
         assert_eq!(other, Added { support: 1, disagrees: true });
         assert_eq!(votes.best(), 2);
+    }
+
+    #[test]
+    fn who_tells_the_time_again_has_its_latest_word_counted() {
+        let mut votes = Votes::default();
+        let at = |ms| Outcome::Refused(RefusalReason::NotNow { time: Time(ms), from: 7 });
+        let supports = [(0, 5, 1), (1, 6, 1), (0, 6, 2), (2, 5, 1), (2, 6, 3)];
+        for (replica, ms, support) in supports {
+            let counted = Added { support, disagrees: false };
+            assert_eq!(votes.add(ReplicaId(replica), &at(ms)), counted);
+        }
+        assert_eq!(votes.add(ReplicaId(0), &Outcome::Opened).support, 1);
+        assert_eq!(votes.add(ReplicaId(0), &at(9)).support, 0, "it had opened");
     }
 }

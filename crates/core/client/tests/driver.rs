@@ -129,9 +129,12 @@ impl Replicas {
         let session = shared.outcomes.entry((key, nonce)).or_default();
         let executed = &mut shared.executed;
         let outcome = session.entry(number).or_insert_with(|| {
-            *executed += 1;
-            match Command::from_bytes(command.clone()).unwrap() {
-                Command::Open => Outcome::Opened,
+            let command = Command::from_bytes(command.clone()).unwrap();
+            // Nobody waits for a session's end to arrive.
+            *executed += u64::from(command != Command::Close);
+            match command {
+                Command::Open | Command::Renew => Outcome::Opened,
+                Command::Close => Outcome::NoSession,
                 Command::Service(content) => Outcome::Service(content),
                 Command::Admin(_) if administrator => {
                     Outcome::Administered { configuration: 1, from_slot: 7 }

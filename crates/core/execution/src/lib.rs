@@ -21,6 +21,7 @@ mod manifest;
 mod restore;
 mod service;
 mod session;
+mod sessions;
 mod snapshot;
 mod terms;
 

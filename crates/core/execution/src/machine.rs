@@ -12,11 +12,11 @@ use crate::asked::{Asked, Call};
 use crate::footprint::Footprint;
 use crate::genesis::{Genesis, GenesisError};
 use crate::service::{ExecutionContext, Progress, Release, Service};
-use crate::session::{Admission, ClientSessions, Session};
+use crate::session::{Admission, Session};
+use crate::sessions::Sessions;
 use crate::snapshot::StateSnapshot;
 use crate::terms::Terms;
 use bytes::Bytes;
-use imbl::OrdMap;
 use perdura_protocol::configuration::{Parameters, Schedule};
 use perdura_protocol::versions::VersionError;
 use perdura_protocol::{
@@ -40,7 +40,7 @@ pub struct Machine<S> {
     pub(crate) turn: Option<u64>,
     pub(crate) terms: Terms,
     pub(crate) registry: Registry,
-    pub(crate) sessions: OrdMap<PublicKey, Arc<ClientSessions>>,
+    pub(crate) sessions: Sessions,
     pub(crate) service: S,
     // Not part of the state.
     pub(crate) asked: Asked,
@@ -95,7 +95,7 @@ impl<S: Service> Machine<S> {
             terms,
             next_terms: terms,
             registry,
-            sessions: OrdMap::new(),
+            sessions: Sessions::new(terms.versions.rules > 0),
             service,
             asked: Asked::default(),
         })
@@ -127,11 +127,15 @@ impl<S: Service> Machine<S> {
 
     fn execute_batch(&mut self, slot: Slot, batch: &Batch) -> Executed {
         self.slot = slot;
+        let due = self.due();
         let earlier = if seeded!(TimeGoesBack) { Time(0) } else { self.time };
         self.time = earlier.max(batch.time());
         self.history = self.history.chain(slot, batch.digest());
         let mut executed = Executed::default();
         let mut released = Vec::new();
+        for (id, session) in self.sessions.pass(earlier, self.time, due) {
+            forget_all(&mut self.service, &self.asked, id, &session);
+        }
         let told = if seeded!(ServiceTimeOfBatch) { batch.time() } else { self.time };
         self.asked.ask(Call::OnTime, 0);
         self.service.on_time(told, &mut released);
@@ -143,11 +147,17 @@ impl<S: Service> Machine<S> {
         });
         for (index, frame) in batch.frames().iter().enumerate() {
             self.asked.frame(index);
-            if is_opening(frame) {
-                let outcome = self.open(frame.session);
-                executed.replies.push(Reply { session: frame.session, number: 0, outcome });
-            } else {
-                self.execute_frame(batch.digest(), frame, &mut executed);
+            let timed = self.rules() > 0;
+            let outcome = match about_session(frame) {
+                Some(Command::Open) if frame.first_number == 0 => Some(self.open(frame.session)),
+                Some(Command::Renew) if timed => Some(self.renew(frame)),
+                Some(Command::Close) if timed => Some(self.close(frame)),
+                _ => None,
+            };
+            let (session, number) = (frame.session, frame.first_number);
+            match outcome {
+                Some(outcome) => executed.replies.push(Reply { session, number, outcome }),
+                None => self.execute_frame(batch.digest(), frame, &mut executed),
             }
             if seeded!(VersionAtOnce) && self.next_terms != self.terms {
                 executed.outdated = self.go_on_under(self.next_terms).err();
@@ -163,6 +173,9 @@ impl<S: Service> Machine<S> {
     fn go_on_under(&mut self, terms: Terms) -> Result<(), VersionError> {
         terms.versions.check(newest_versions(&self.service))?;
         self.terms = terms;
+        if self.rules() > 0 {
+            self.sessions.start_timing(self.time);
+        }
         self.asked.ask(Call::SetVersion, 0);
         terms.tell(&mut self.service, self.slot);
         self.asked.answered();
@@ -188,27 +201,62 @@ impl<S: Service> Machine<S> {
         if !self.registry.is_client(session.client) {
             return Outcome::Refused(RefusalReason::UnknownClient);
         }
-        let sessions = self.sessions.entry(session.client).or_default();
-        let (outcome, evicted) = Arc::make_mut(sessions).open(self.slot, session.nonce);
-        if let Some((nonce, ended)) = evicted {
-            let id = SessionId { client: session.client, nonce };
+        let (outcome, evicted) = self.sessions.open(self.slot, self.time, session);
+        if let Some((id, ended)) = evicted {
             forget_all(&mut self.service, &self.asked, id, &ended);
         }
         outcome
     }
 
+    fn rules(&self) -> u16 {
+        self.terms.versions.rules
+    }
+
+    /// The client of a session is there.
+    fn renew(&mut self, frame: &Frame) -> Outcome {
+        let (id, number) = (frame.session, frame.first_number);
+        if number < limits::FIRST_RENEWAL {
+            return Outcome::Refused(RefusalReason::Malformed);
+        }
+        let Some(clock) = self.sessions.clock(self.time) else { return Outcome::NoSession };
+        let Some(session) = self.sessions.get_mut(id) else { return Outcome::NoSession };
+        let before = session.held();
+        let outcome = session.renew(clock, number);
+        let passed_over = session.acknowledge(frame.acked_below);
+        let now = session.held();
+        self.sessions.settle(id, before, now);
+        for number in passed_over {
+            self.asked.forget(id, number, || self.service.forget(id, number));
+        }
+        outcome
+    }
+
+    /// The client of a session goes.
+    fn close(&mut self, frame: &Frame) -> Outcome {
+        let session = self.sessions.get(frame.session);
+        match session.map(|session| session.admit(frame.first_number)) {
+            Some(Admission::Fresh) => self.end_session(frame.session),
+            Some(Admission::Answered(outcome)) => return outcome,
+            Some(Admission::Waits) | None => {}
+        }
+        Outcome::NoSession
+    }
+
+    fn end_session(&mut self, id: SessionId) {
+        if let Some(ended) = self.sessions.end(id) {
+            forget_all(&mut self.service, &self.asked, id, &ended);
+        }
+    }
+
     /// Records the replies to commands that had waited.
     fn release(&mut self, released: Vec<Release>, executed: &mut Executed) {
         for Release { session: id, number, result } in released {
-            let Some(sessions) = self.sessions.get_mut(&id.client).map(Arc::make_mut) else {
-                continue;
-            };
-            let outcome = service_outcome(result);
-            let waited = sessions
-                .get_mut(id.nonce)
-                .is_some_and(|session| session.release(self.slot, number, outcome.clone()));
+            let Some(session) = self.sessions.get_mut(id) else { continue };
+            let (before, outcome) = (session.held(), service_outcome(result));
+            let waited = session.release(self.slot, number, outcome.clone());
+            let now = session.held();
+            self.sessions.settle(id, before, now);
             if waited {
-                sessions.bound_replies();
                 executed.replies.push(Reply { session: id, number, outcome });
             }
         }
@@ -220,13 +268,12 @@ impl<S: Service> Machine<S> {
         let id = frame.session;
         let numbered = frame.command_slices().zip(frame.first_number..);
         let reply = |number, outcome| Reply { session: id, number, outcome };
-        let session = sessions
-            .get_mut(&id.client)
-            .and_then(|sessions| Arc::make_mut(sessions).get_mut(id.nonce));
-        let Some(session) = session else {
+        let clock = sessions.clock(*time);
+        let Some(session) = sessions.get_mut(id) else {
             executed.replies.extend(numbered.map(|(_, n)| reply(n, Outcome::NoSession)));
             return;
         };
+        let before = session.held();
         for number in session.acknowledge(frame.acked_below) {
             if !seeded!(AcknowledgedWaitStays) {
                 asked.forget(id, number, || service.forget(id, number));
@@ -245,10 +292,10 @@ impl<S: Service> Machine<S> {
                     let admin = Administration { rules, registry, next_terms };
                     let ran = run(of, admin, &context, command, &mut released);
                     let Some((outcome, change)) = ran else {
-                        session.wait(slot, number);
+                        session.wait(slot, clock, number);
                         continue;
                     };
-                    session.record(slot, number, outcome.clone());
+                    session.record(slot, clock, number, outcome.clone());
                     match change {
                         Change::None => {}
                         Change::Ended(key) => ended.push(key),
@@ -261,9 +308,8 @@ impl<S: Service> Machine<S> {
             };
             executed.replies.push(reply(number, outcome));
         }
-        if let Some(client) = sessions.get_mut(&id.client) {
-            Arc::make_mut(client).bound_replies();
-        }
+        let now = session.held();
+        sessions.settle(id, before, now);
         self.release(released, executed);
         for key in ended.into_iter().filter(|_| !seeded!(RevokedSessionsStay)) {
             self.end_sessions(key);
@@ -272,31 +318,30 @@ impl<S: Service> Machine<S> {
 
     /// Ends the sessions of a client that was revoked, or of a former administrator.
     fn end_sessions(&mut self, client: PublicKey) {
-        let Some(ended) = self.sessions.remove(&client) else { return };
-        for (nonce, session) in ended.live() {
-            forget_all(&mut self.service, &self.asked, SessionId { client, nonce }, session);
+        for (id, session) in self.sessions.end_client(client) {
+            forget_all(&mut self.service, &self.asked, id, &session);
         }
     }
 
     /// The answer to a retry, if it is known without ordering the command again.
     #[must_use]
     pub fn cached(&self, session: SessionId, number: u64) -> Option<Outcome> {
-        self.sessions.get(&session.client)?.get(session.nonce)?.answer(number)
+        self.sessions.get(session)?.answer(number)
     }
 
     /// Whether ordering the command again would change nothing: its answer is known, or it waits and
     /// its answer comes by itself.
     #[must_use]
     pub fn is_settled(&self, session: SessionId, number: u64) -> bool {
-        let live = self.sessions.get(&session.client).and_then(|held| held.get(session.nonce));
-        live.is_some_and(|live| live.is_settled(number))
+        self.sessions.get(session).is_some_and(|live| live.is_settled(number))
     }
 
-    /// The agreed time for which the first command waits: a batch has to come then, a tick if there
+    /// The agreed time for which the first command waits, or at which the first session ends: a batch has to come then, a tick if there
     /// is nothing else to order (rule E3).
     #[must_use]
     pub fn due(&self) -> Option<Time> {
-        self.asked.about(Call::Due, self.slot, || self.service.due())
+        let service = self.asked.about(Call::Due, self.slot, || self.service.due());
+        service.into_iter().chain(self.sessions.due()).min()
     }
 
     /// The versions under which the next slot is executed.
@@ -336,7 +381,7 @@ impl<S: Service> Machine<S> {
                 let answer = self.asked.reading((Call::Query, self.slot), Some(&content), ask);
                 answer.flatten().map(service_outcome)
             }
-            Ok(Command::Open | Command::Admin(_)) => None,
+            Ok(Command::Open | Command::Admin(_) | Command::Renew | Command::Close) => None,
             Err(_) => Some(Outcome::Refused(RefusalReason::Malformed)),
         }
     }
@@ -350,8 +395,10 @@ impl<S: Service> Machine<S> {
                 let marks = self.asked.reading((Call::Footprint, self.slot), Some(&content), ask);
                 marks.unwrap_or_else(Footprint::everything).of_session(session)
             }
-            Ok(Command::Open | Command::Admin(_)) => Footprint::everything().of_session(session),
-            Err(_) => Footprint::new().of_session(session),
+            Ok(Command::Open | Command::Admin(_) | Command::Close) => {
+                Footprint::everything().of_session(session)
+            }
+            Ok(Command::Renew) | Err(_) => Footprint::new().of_session(session),
         }
     }
 
@@ -386,25 +433,28 @@ impl<S: Service> Machine<S> {
 
     /// The live sessions.
     pub fn sessions(&self) -> impl Iterator<Item = SessionId> + '_ {
-        let of = |(client, sessions): (&PublicKey, &Arc<ClientSessions>)| {
-            let client = *client;
-            let nonces: Vec<u64> = sessions.live().map(|(nonce, _)| nonce).collect();
-            nonces.into_iter().map(move |nonce| SessionId { client, nonce })
-        };
-        self.sessions.iter().flat_map(of)
+        self.sessions.tables().iter().flat_map(|(client, table)| {
+            table.live().map(|(nonce, _)| SessionId { client: *client, nonce })
+        })
+    }
+
+    /// How many that are.
+    #[must_use]
+    pub fn session_count(&self) -> usize {
+        self.sessions.tables().values().map(|table| table.sessions()).sum()
     }
 
     /// Below this number the client of a live session asks for nothing any more; `None` if the session
     /// is not live.
     #[must_use]
     pub fn acknowledged(&self, session: SessionId) -> Option<u64> {
-        Some(self.sessions.get(&session.client)?.get(session.nonce)?.acked_below())
+        Some(self.sessions.get(session)?.acked_below())
     }
 
     /// Commands that wait for their replies, those of live sessions.
     pub fn waiting(&self) -> impl Iterator<Item = (SessionId, u64)> + '_ {
-        self.sessions.iter().flat_map(|(client, sessions)| {
-            sessions.live().flat_map(|(nonce, session)| {
+        self.sessions.tables().iter().flat_map(|(client, table)| {
+            table.live().flat_map(|(nonce, session)| {
                 let id = SessionId { client: *client, nonce };
                 session.waiting().map(move |number| (id, number))
             })
@@ -414,8 +464,9 @@ impl<S: Service> Machine<S> {
     /// The most live sessions and the most session numbers ever used of one client, as remembered.
     #[must_use]
     pub fn most_sessions(&self) -> (usize, usize) {
-        let live = self.sessions.values().map(|sessions| sessions.live().count()).max();
-        let nonces = self.sessions.values().map(|sessions| sessions.nonces()).max();
+        let tables = self.sessions.tables();
+        let live = tables.values().map(|table| table.sessions()).max();
+        let nonces = tables.values().map(|table| table.nonces()).max();
         (live.unwrap_or(0), nonces.unwrap_or(0))
     }
 
@@ -423,8 +474,9 @@ impl<S: Service> Machine<S> {
     #[must_use]
     pub fn most_cached(&self) -> (usize, usize) {
         let of_session = |(_, session): (u64, &Arc<Session>)| session.reply_bytes();
-        let largest = self.sessions.values().flat_map(|one| one.live().map(of_session)).max();
-        let sum = self.sessions.values().map(|one| one.live().map(of_session).sum()).max();
+        let tables = self.sessions.tables();
+        let largest = tables.values().flat_map(|one| one.live().map(of_session)).max();
+        let sum = tables.values().map(|one| one.live().map(of_session).sum()).max();
         (largest.unwrap_or(0), sum.unwrap_or(0))
     }
 
@@ -447,12 +499,12 @@ impl<S: Service> Machine<S> {
     }
 }
 
-/// Whether a frame opens its session: number 0, by itself.
-fn is_opening(frame: &Frame) -> bool {
-    let mut commands = frame.commands();
-    frame.first_number == 0
-        && commands.len() == 1
-        && commands.next().is_some_and(|one| Command::from_bytes(one) == Ok(Command::Open))
+/// The command of a frame that has no other and is about its session.
+fn about_session(frame: &Frame) -> Option<Command> {
+    let mut commands = frame.command_slices();
+    let command = commands.next().filter(|command| command.len() == 1)?;
+    let command = Command::from_bytes(Bytes::copy_from_slice(command)).ok()?;
+    commands.next().is_none().then_some(command)
 }
 
 /// The commands of a session that ended wait no longer.
@@ -537,7 +589,9 @@ fn run<S: Service>(
             carried_out.unwrap_or_else(|text| refused(RefusalReason::Contradiction(text)))
         }
         Ok(Command::Admin(_)) => refused(RefusalReason::NotAdministrator),
-        Ok(Command::Open | Command::Service(_)) | Err(_) => refused(RefusalReason::Malformed),
+        Ok(Command::Open | Command::Service(_) | Command::Renew | Command::Close) | Err(_) => {
+            refused(RefusalReason::Malformed)
+        }
     })
 }
 

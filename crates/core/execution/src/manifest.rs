@@ -117,9 +117,13 @@ pub const SEGMENTS: usize = 400_000;
 /// What one command may add to them, of a service that looks before.
 const SEGMENTS_AT_ONCE: usize = 30_000;
 
-/// Clients alone cannot bring a state beyond what is read back: whoever raises their bounds has to bound sessions otherwise.
+/// Clients alone cannot bring a state beyond what is read back.
 const _: () = assert!(
-    1 + (limits::CLIENTS + 1) * limits::SESSIONS_PER_CLIENT + SEGMENTS + SEGMENTS_AT_ONCE <= PIECES
+    1 + (limits::CLIENTS + 1) * limits::SESSIONS_OWN
+        + limits::SESSIONS_SHARED
+        + SEGMENTS
+        + SEGMENTS_AT_ONCE
+        <= PIECES
 );
 
 /// In place of a slot: fields by name follow.

@@ -9,15 +9,14 @@ use crate::asked::{Asked, Call};
 use crate::machine::{Machine, newest_versions};
 use crate::manifest::Manifest;
 use crate::service::Service;
-use crate::session::{ClientSessions, Session};
+use crate::session::Session;
+use crate::sessions::{Sessions, Table};
 use crate::terms::Terms;
 use bytes::Bytes;
-use imbl::OrdMap;
 use perdura_protocol::configuration::{Parameters, Schedule};
 use perdura_protocol::fields::{FieldError, Fields};
 use perdura_protocol::versions::VersionError;
 use perdura_protocol::{Decode, DecodeError, PublicKey, Reader, SessionId, Time, Versions, limits};
-use std::sync::Arc;
 
 /// Why pieces are not a state. Nothing was replaced; fetch them again, or from another replica.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -91,13 +90,15 @@ impl<S: Service> Machine<S> {
         let mut reader = Reader::new(pieces[0].clone());
         let malformed = |reason| RestoreError::Malformed { index: 0, reason };
         let head = Head::decode(&mut reader, parameters, manifest.versions)?;
-        let core = Core::decode(&mut reader, parameters, head.administrator)
+        let timed = head.stood_ms.is_some();
+        let core = Core::decode(&mut reader, parameters, head.administrator, timed)
             .and_then(|core| reader.finish().map(|()| core))
             .map_err(malformed)?;
         let terms =
             Terms { versions: manifest.versions, state_limit_bytes: head.state_limit_bytes };
         terms.tell(&mut service, manifest.slot);
-        let sessions = restore_sessions(manifest, core.sessions, &pieces)?;
+        let sessions = Sessions::restored(core.tables, head.stood_ms);
+        let sessions = restore_sessions(manifest, head.time, sessions, &pieces)?;
         asked.about(Call::Restore, manifest.slot, || service.restore(segments))?;
         terms.tell(&mut service, manifest.slot);
         Ok(Machine {
@@ -122,6 +123,7 @@ struct Head {
     turn: Option<u64>,
     state_limit_bytes: u64,
     administrator: PublicKey,
+    stood_ms: Option<u64>,
 }
 
 impl Head {
@@ -140,7 +142,7 @@ impl Head {
             };
             let (time, turn) = first(reader).map_err(malformed)?;
             let Parameters { state_limit_bytes, administrator, .. } = *parameters;
-            return Ok(Head { time, turn, state_limit_bytes, administrator });
+            return Ok(Head { time, turn, state_limit_bytes, administrator, stood_ms: None });
         }
         let mut fields = Fields::decode(reader).map_err(malformed)?;
         let head = Head {
@@ -148,6 +150,7 @@ impl Head {
             turn: if turns { Some(fields.need("turn")?) } else { None },
             state_limit_bytes: fields.need("state-limit-bytes")?,
             administrator: fields.need("administrator")?,
+            stood_ms: Some(fields.need("stood-ms")?),
         };
         fields.pass_over()?;
         // A state has one encoding, so nothing is in it that may be passed over.
@@ -164,7 +167,7 @@ impl Head {
 struct Core {
     registry: Registry,
     // Ascending by key; without their live sessions.
-    sessions: Vec<(PublicKey, ClientSessions)>,
+    tables: Vec<(PublicKey, Table)>,
 }
 
 impl Core {
@@ -172,41 +175,46 @@ impl Core {
         reader: &mut Reader,
         parameters: &Parameters,
         administrator: PublicKey,
+        timed: bool,
     ) -> Result<Core, DecodeError> {
         let registry = Registry::decode(reader, parameters, administrator)?;
-        let mut sessions: Vec<(PublicKey, ClientSessions)> = Vec::new();
+        let mut tables: Vec<(PublicKey, Table)> = Vec::new();
         for _ in 0..reader.count("clients with sessions", limits::CLIENTS + 1, 44)? {
             let key = PublicKey::decode(reader)?;
-            let ascending = sessions.last().is_none_or(|(last, _)| *last < key);
+            let ascending = tables.last().is_none_or(|(last, _)| *last < key);
             if !ascending || !registry.is_client(key) {
                 return Err(DecodeError::NotCanonical("clients with sessions"));
             }
-            sessions.push((key, ClientSessions::decode(reader)?));
+            tables.push((key, Table::decode(reader, timed)?));
         }
-        Ok(Core { registry, sessions })
+        Ok(Core { registry, tables })
     }
 }
 
 /// Puts the session pieces (all but the first of `pieces`) back under their clients.
 fn restore_sessions(
     manifest: &Manifest,
-    mut clients: Vec<(PublicKey, ClientSessions)>,
+    now: Time,
+    mut sessions: Sessions,
     pieces: &[Bytes],
-) -> Result<OrdMap<PublicKey, Arc<ClientSessions>>, RestoreError> {
+) -> Result<Sessions, RestoreError> {
+    let clock = sessions.clock(now);
     let mut last: Option<SessionId> = None;
     for (index, piece) in pieces.iter().enumerate().skip(1) {
-        let (id, session) = Session::from_piece(piece.clone())
+        let (id, session) = Session::from_piece(piece.clone(), clock.is_some())
             .map_err(|reason| RestoreError::Malformed { index, reason })?;
-        if last.is_some_and(|last| last >= id) || session.last_used() > manifest.slot {
-            return Err(RestoreError::Contradiction("order or slots of sessions"));
+        let held = session.held();
+        let later = held.last_used > manifest.slot || held.renewed > clock;
+        if last.is_some_and(|last| last >= id) || later {
+            return Err(RestoreError::Contradiction("order, slots or times of sessions"));
         }
         last = Some(id);
-        let fits = clients
-            .binary_search_by_key(&id.client, |(key, _)| *key)
-            .is_ok_and(|client| clients[client].1.put_back(id.nonce, session));
-        if !fits {
+        if !sessions.put_back(now, id, session) {
             return Err(RestoreError::Contradiction("a session that was not opened"));
         }
     }
-    Ok(clients.into_iter().map(|(key, sessions)| (key, Arc::new(sessions))).collect())
+    if !sessions.are_complete() {
+        return Err(RestoreError::Contradiction("more sessions than there may be"));
+    }
+    Ok(sessions)
 }

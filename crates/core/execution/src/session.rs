@@ -11,9 +11,9 @@
 //! reply is recorded for it; executing it records one, in the same step. A recorded reply leaves
 //! only when `acked_below` rises above its number (its body may be dropped earlier, its mark stays),
 //! and `acked_below` never falls. So a number executes at most once in the life of its session, and
-//! no session lives twice: a nonce opens one only if it is not below [`ClientSessions::lowest`] and not among the
-//! remembered nonces, every opened nonce is remembered until `lowest` rises above it, and `lowest`
-//! never falls. A revoked client's table goes, but its key is never registered again. All of this
+//! no session lives twice: a nonce opens one only within a minute of agreed time, and every nonce that opened one is remembered until that
+//! minute has passed (under the first version of the rules: until [`Tables`](crate::sessions) `lowest` rises above it, which never falls).
+//! A revoked client's table goes, but its key is never registered again. All of this
 //! is in the snapshot, so it survives restarts and state transfer.
 //!
 //! A client that signs different commands under one number gets one of them executed.
@@ -24,15 +24,21 @@
 //! answer until the service releases its reply, which is recorded in the place of the mark. The mark
 //! leaves like a reply, when `acked_below` rises above the number, or with the session; then the
 //! service is told to forget the command. Marks are in the snapshot.
+//!
+//! # Renewals
+//!
+//! What executes renews its session, and so does [`Command::Renew`](perdura_protocol::Command::Renew), under a number of its own range that has to
+//! be larger than all before: what is proposed again keeps no session alive.
 
 use crate::manifest::Entry;
 use bytes::Bytes;
 use perdura_protocol::codec::{encode_count, encode_list};
 use perdura_protocol::{
-    Decode, DecodeError, Encode, Outcome, Reader, RefusalReason, SessionId, Slot, limits, seeded,
+    Decode, DecodeError, Encode, Outcome, Reader, RefusalReason, SessionId, Slot, Time, limits,
+    seeded,
 };
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 /// A live session.
 #[derive(Clone, Debug)]
@@ -40,6 +46,10 @@ pub(crate) struct Session {
     // The last slot in which it executed something. Replayed frames do not move it: they must not
     // decide which session is evicted.
     last_used: Slot,
+    // When it last executed something or was renewed, up to a second before; from version 1 of the rules on.
+    renewed: Option<Time>,
+    // The largest number that renewed it, or 0.
+    renewal: u64,
     acked_below: u64,
     // Numbers at or above `acked_below` that executed. `Outcome::TooOld` marks a dropped body.
     replies: BTreeMap<u64, Outcome>,
@@ -63,6 +73,17 @@ pub(crate) enum Admission {
     Waits,
 }
 
+/// What the tables of sessions know of one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Held {
+    pub(crate) reply_bytes: usize,
+    pub(crate) last_used: Slot,
+    pub(crate) renewed: Option<Time>,
+}
+
+/// What is executed within this time of a renewal counts as done with it, so that not every frame moves the session's end.
+const RENEWED_MS: u64 = 1_000;
+
 fn body_bytes(outcome: &Outcome) -> usize {
     match outcome {
         Outcome::Service(reply) | Outcome::Told(reply) => reply.len(),
@@ -79,9 +100,11 @@ impl Session {
         self.reply_bytes
     }
 
-    fn new(slot: Slot) -> Session {
+    pub(super) fn new(slot: Slot, renewed: Option<Time>) -> Session {
         Session {
             last_used: slot,
+            renewed,
+            renewal: 0,
             acked_below: 0,
             replies: BTreeMap::new(),
             waiting: BTreeSet::new(),
@@ -92,7 +115,7 @@ impl Session {
 
     /// The answer to a number that needs no execution any more; number 0 opened the session.
     pub(crate) fn answer(&self, number: u64) -> Option<Outcome> {
-        if number == 0 {
+        if number == 0 || self.has_renewed(number) {
             Some(Outcome::Opened)
         } else if number < self.acked_below {
             Some(Outcome::TooOld)
@@ -104,8 +127,43 @@ impl Session {
     /// Whether `number` needs no execution any more: it has an answer, or waits for one.
     pub(crate) fn is_settled(&self, number: u64) -> bool {
         number < self.acked_below.max(1)
+            || self.has_renewed(number)
             || self.replies.contains_key(&number)
             || self.waiting.contains(&number)
+    }
+
+    fn has_renewed(&self, number: u64) -> bool {
+        (limits::FIRST_RENEWAL..=self.renewal).contains(&number)
+    }
+
+    /// [`Command::Renew`](perdura_protocol::Command::Renew) under this number, and what it is answered.
+    pub(crate) fn renew(&mut self, clock: Time, number: u64) -> Outcome {
+        if number > self.renewal || seeded!(RenewedAgain) {
+            self.renewal = number.max(self.renewal);
+            self.touch(Some(clock));
+            self.entry.take();
+        }
+        Outcome::Opened
+    }
+
+    /// Something was executed, or the client is there.
+    fn touch(&mut self, clock: Option<Time>) {
+        if let (Some(clock), Some(renewed)) = (clock, self.renewed)
+            && clock.0 >= renewed.0 + RENEWED_MS
+        {
+            self.renewed = Some(clock);
+        }
+    }
+
+    /// The rules have sessions end by time from now on.
+    pub(super) fn start_timing(&mut self, clock: Time) {
+        self.renewed = Some(clock);
+        self.entry.take();
+    }
+
+    pub(crate) fn held(&self) -> Held {
+        let Session { reply_bytes, last_used, renewed, .. } = *self;
+        Held { reply_bytes, last_used, renewed }
     }
 
     /// Whether `number` is to be executed. A number beyond the window is refused for now: it is not
@@ -155,8 +213,9 @@ impl Session {
     }
 
     /// Marks a number that was [`Admission::Fresh`], and whose command waits.
-    pub(crate) fn wait(&mut self, slot: Slot, number: u64) {
+    pub(crate) fn wait(&mut self, slot: Slot, clock: Option<Time>, number: u64) {
         self.last_used = slot;
+        self.touch(clock);
         let marked = self.waiting.insert(number);
         assert!(marked && !self.replies.contains_key(&number), "a command executed twice");
         self.entry.take();
@@ -166,14 +225,21 @@ impl Session {
     pub(crate) fn release(&mut self, slot: Slot, number: u64, outcome: Outcome) -> bool {
         let waited = self.waiting.remove(&number);
         if waited {
-            self.record(slot, number, outcome);
+            self.record(slot, None, number, outcome);
         }
         waited
     }
 
     /// Records the outcome of a number that was [`Admission::Fresh`].
-    pub(crate) fn record(&mut self, slot: Slot, number: u64, outcome: Outcome) {
+    pub(crate) fn record(
+        &mut self,
+        slot: Slot,
+        clock: Option<Time>,
+        number: u64,
+        outcome: Outcome,
+    ) {
         self.last_used = slot;
+        self.touch(clock);
         self.reply_bytes += body_bytes(&outcome);
         let previous = self.replies.insert(number, outcome);
         assert!(previous.is_none(), "a command executed twice");
@@ -181,7 +247,7 @@ impl Session {
     }
 
     /// Drops the oldest bodies until at most `most` bytes are left.
-    fn drop_bodies(&mut self, most: usize) {
+    pub(super) fn drop_bodies(&mut self, most: usize) {
         self.entry.take();
         for outcome in self.replies.values_mut() {
             if self.reply_bytes <= most {
@@ -199,6 +265,10 @@ impl Session {
         let mut out = Vec::with_capacity(64 + self.replies.len() * 16 + self.reply_bytes);
         id.encode(&mut out);
         self.last_used.encode(&mut out);
+        if let Some(renewed) = self.renewed {
+            renewed.encode(&mut out);
+            self.renewal.encode(&mut out);
+        }
         self.acked_below.encode(&mut out);
         encode_count(self.replies.len(), &mut out);
         for (number, outcome) in &self.replies {
@@ -216,10 +286,22 @@ impl Session {
         *self.entry.get_or_init(|| Entry::of(&self.piece(id)))
     }
 
-    pub(crate) fn from_piece(piece: Bytes) -> Result<(SessionId, Session), DecodeError> {
+    /// What [`Session::piece`] gave, under rules by which sessions end by time or not.
+    pub(crate) fn from_piece(
+        piece: Bytes,
+        timed: bool,
+    ) -> Result<(SessionId, Session), DecodeError> {
         let mut reader = Reader::new(piece);
         let id = SessionId::decode(&mut reader)?;
-        let mut session = Session::new(Slot::decode(&mut reader)?);
+        let slot = Slot::decode(&mut reader)?;
+        let renewed = if timed { Some(Time::decode(&mut reader)?) } else { None };
+        let mut session = Session::new(slot, renewed);
+        if timed {
+            session.renewal = Decode::decode(&mut reader)?;
+            if !matches!(session.renewal, 0 | limits::FIRST_RENEWAL..) {
+                return Err(DecodeError::NotCanonical("the renewal of a session"));
+            }
+        }
         session.acked_below = Decode::decode(&mut reader)?;
         let most = limits::SESSION_WINDOW as usize;
         for _ in 0..reader.count("replies of a session", most, 9)? {
@@ -248,8 +330,8 @@ impl Session {
         Ok((id, session))
     }
 
-    pub(crate) fn last_used(&self) -> Slot {
-        self.last_used
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
     }
 }
 
@@ -259,131 +341,6 @@ fn owned(outcome: Outcome) -> Outcome {
         Outcome::Service(reply) => Outcome::Service(Bytes::copy_from_slice(&reply)),
         Outcome::Told(answer) => Outcome::Told(Bytes::copy_from_slice(&answer)),
         other => other,
-    }
-}
-
-/// A session that ended, with its nonce.
-pub(crate) type Evicted = (u64, Arc<Session>);
-
-/// The sessions of one client key, live and past.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct ClientSessions {
-    // Nonces below it open nothing any more.
-    lowest: u64,
-    // The largest nonces that were opened, all at or above `lowest`; at most
-    // `limits::NONCES_PER_CLIENT`.
-    nonces: BTreeSet<u64>,
-    // At most `limits::SESSIONS_PER_CLIENT`.
-    live: BTreeMap<u64, Arc<Session>>,
-}
-
-impl ClientSessions {
-    pub(crate) fn get(&self, nonce: u64) -> Option<&Session> {
-        self.live.get(&nonce).map(Arc::as_ref)
-    }
-
-    pub(crate) fn get_mut(&mut self, nonce: u64) -> Option<&mut Session> {
-        self.live.get_mut(&nonce).map(Arc::make_mut)
-    }
-
-    pub(crate) fn nonces(&self) -> usize {
-        self.nonces.len()
-    }
-
-    pub(crate) fn live(&self) -> impl Iterator<Item = (u64, &Arc<Session>)> {
-        self.live.iter().map(|(nonce, session)| (*nonce, session))
-    }
-
-    /// Opens a session, or says why not. Opening a live one again changes nothing. Gives the session
-    /// that had to end for it, too.
-    pub(crate) fn open(&mut self, slot: Slot, nonce: u64) -> (Outcome, Option<Evicted>) {
-        if self.live.contains_key(&nonce) {
-            return (Outcome::Opened, None);
-        }
-        if self.nonces.contains(&nonce) && !seeded!(ReopenedSession) {
-            return (Outcome::NoSession, None);
-        }
-        if nonce < self.lowest {
-            let refused = Outcome::Refused(RefusalReason::Contradiction(format!(
-                "session numbers of this client below {} are used up (this is {nonce}); \
-                 is its clock right?",
-                self.lowest
-            )));
-            return (refused, None);
-        }
-        self.nonces.insert(nonce);
-        if self.nonces.len() > limits::NONCES_PER_CLIENT
-            && let Some(smallest) = self.nonces.pop_first()
-        {
-            // It has larger ones beside it, so it is not the largest number there is.
-            self.lowest = smallest + 1;
-        }
-        let full = self.live.len() >= limits::SESSIONS_PER_CLIENT && !seeded!(SessionsUncapped);
-        let evicted = if full { self.evict() } else { None };
-        self.live.insert(nonce, Arc::new(Session::new(slot)));
-        (Outcome::Opened, evicted)
-    }
-
-    /// Holds the cached replies of all sessions together against their bound: the bodies of the
-    /// session that was idle for longest go first, of equals those of the smallest nonce.
-    pub(crate) fn bound_replies(&mut self) {
-        if self.excess_bytes() == 0 {
-            return;
-        }
-        let holding = self.live.iter().filter(|(_, session)| session.reply_bytes != 0);
-        let mut idle: Vec<(Slot, u64)> =
-            holding.map(|(nonce, session)| (session.last_used, *nonce)).collect();
-        idle.sort_unstable();
-        for (_, nonce) in idle {
-            let excess = self.excess_bytes();
-            if excess == 0 {
-                return;
-            }
-            if let Some(session) = self.get_mut(nonce) {
-                session.drop_bodies(session.reply_bytes.saturating_sub(excess));
-            }
-        }
-    }
-
-    /// Bytes of cached replies above their bound.
-    fn excess_bytes(&self) -> usize {
-        let held: usize = self.live.values().map(|session| session.reply_bytes).sum();
-        held.saturating_sub(limits::CLIENT_REPLY_BYTES)
-    }
-
-    /// Ends the session that was idle for longest; of equals the one with the smallest nonce. One
-    /// whose commands wait is not idle, however long they do: it goes only if all of them wait.
-    fn evict(&mut self) -> Option<Evicted> {
-        let order = |(nonce, session): &(&u64, &Arc<Session>)| {
-            (!session.waiting.is_empty(), session.last_used, **nonce)
-        };
-        let nonce = self.live.iter().min_by_key(order).map(|(nonce, _)| *nonce)?;
-        self.live.remove(&nonce).map(|session| (nonce, session))
-    }
-
-    /// Encodes all but the live sessions, which are pieces of their own.
-    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
-        self.lowest.encode(out);
-        let nonces: Vec<u64> = self.nonces.iter().copied().collect();
-        encode_list(&nonces, out);
-    }
-
-    pub(crate) fn decode(reader: &mut Reader) -> Result<ClientSessions, DecodeError> {
-        let lowest = Decode::decode(reader)?;
-        let nonces: Vec<u64> = reader.list("nonces", limits::NONCES_PER_CLIENT, 8)?;
-        let ascending = nonces.windows(2).all(|pair| pair[0] < pair[1]);
-        if nonces.first().is_none_or(|first| *first < lowest) || !ascending {
-            return Err(DecodeError::NotCanonical("nonces of a client"));
-        }
-        let nonces = nonces.into_iter().collect();
-        Ok(ClientSessions { lowest, nonces, live: BTreeMap::new() })
-    }
-
-    /// Puts a restored session back; whether it was opened once and fits.
-    pub(crate) fn put_back(&mut self, nonce: u64, session: Session) -> bool {
-        let opened = nonce < self.lowest || self.nonces.contains(&nonce);
-        let fits = self.live.len() < limits::SESSIONS_PER_CLIENT;
-        opened && fits && self.live.insert(nonce, Arc::new(session)).is_none()
     }
 }
 

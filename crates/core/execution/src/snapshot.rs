@@ -13,7 +13,8 @@ use crate::asked::{self, Call};
 use crate::machine::Machine;
 use crate::manifest::{Entry, Manifest};
 use crate::service::{Service, Snapshot};
-use crate::session::{ClientSessions, Session};
+use crate::session::Session;
+use crate::sessions::Table;
 use crate::terms::Terms;
 use bytes::Bytes;
 use imbl::OrdMap;
@@ -34,7 +35,9 @@ struct State {
     turn: Option<u64>,
     terms: Terms,
     registry: Registry,
-    sessions: OrdMap<PublicKey, Arc<ClientSessions>>,
+    sessions: OrdMap<PublicKey, Arc<Table>>,
+    // How long the group stood still, from version 1 of the rules on.
+    stood_ms: Option<u64>,
     service: Arc<dyn Snapshot>,
     // Filled at first need, off the event loop.
     session_pieces: OnceLock<Vec<(SessionId, Arc<Session>)>>,
@@ -49,7 +52,8 @@ impl StateSnapshot {
             turn: machine.turn,
             terms: machine.terms,
             registry: machine.registry.clone(),
-            sessions: machine.sessions.clone(),
+            sessions: machine.sessions.tables().clone(),
+            stood_ms: machine.sessions.stood_ms(),
             service: {
                 let ask = || machine.service.snapshot();
                 machine.asked.about(Call::Snapshot, machine.slot, ask)
@@ -141,8 +145,8 @@ impl State {
         })
     }
 
-    /// Time, number of boundaries (where checkpoints go round), the state's limit and the administrator's key, by name (under the
-    /// first rules the former two alone, one after the other); registry, and for each client key the nonces that it used.
+    /// Time, number of boundaries (where checkpoints go round), the state's limit, the administrator's key and how long the group stood
+    /// still, by name (under the first rules the former two alone, one after the other); registry, and for each client key the nonces that it used.
     fn core(&self) -> Bytes {
         let mut out = Vec::new();
         let time = if seeded!(TimeNotInCheckpoint) { Time(0) } else { self.time };
@@ -159,6 +163,7 @@ impl State {
             }
             fields.require("state-limit-bytes", &self.terms.state_limit_bytes);
             fields.require("administrator", &self.registry.administrator());
+            fields.require("stood-ms", &self.stood_ms.unwrap_or(0));
             fields.encode(&mut out);
         }
         self.registry.encode(&mut out);

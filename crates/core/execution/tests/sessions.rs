@@ -4,7 +4,8 @@ use crate::support::*;
 use bytes::Bytes;
 use perdura_execution::{ExecutionContext, RestoreError, Service, Snapshot};
 use perdura_protocol::{
-    AdminCommand, Batch, Command, Encode, Outcome, PublicKey, RefusalReason, Time, limits,
+    AdminCommand, Batch, Command, Encode, Frame, Outcome, PublicKey, RefusalReason, SessionId,
+    Time, limits,
 };
 use std::sync::Arc;
 
@@ -107,8 +108,8 @@ fn without_a_session_nothing_runs() {
 
 #[test]
 fn the_session_idle_for_longest_is_evicted_and_never_opens_again() {
-    let mut replica = Replica::new();
-    let cap = limits::SESSIONS_PER_CLIENT as u64;
+    let mut replica = Replica::of_first_rules(Counter::default());
+    let cap = limits::FIRST_SESSIONS_PER_CLIENT as u64;
     for nonce in 1..=cap {
         assert_eq!(replica.open(session(ALICE, nonce)), OPEN);
     }
@@ -124,8 +125,8 @@ fn the_session_idle_for_longest_is_evicted_and_never_opens_again() {
 
 #[test]
 fn of_equally_idle_sessions_the_smallest_nonce_goes() {
-    let mut replica = Replica::new();
-    let cap = limits::SESSIONS_PER_CLIENT as u64;
+    let mut replica = Replica::of_first_rules(Counter::default());
+    let cap = limits::FIRST_SESSIONS_PER_CLIENT as u64;
     let opens = (1..=cap).rev().map(|nonce| opening(session(ALICE, nonce))).collect();
     replica.execute(&Batch::requests(Time(1), opens));
     replica.open(session(ALICE, cap + 1));
@@ -135,8 +136,8 @@ fn of_equally_idle_sessions_the_smallest_nonce_goes() {
 
 #[test]
 fn forgotten_nonces_stay_closed() {
-    let mut replica = Replica::new();
-    let kept = limits::NONCES_PER_CLIENT as u64;
+    let mut replica = Replica::of_first_rules(Counter::default());
+    let kept = limits::FIRST_NONCES_PER_CLIENT as u64;
     // An active session stays live though its nonce is forgotten.
     let active = session(ALICE, 10);
     replica.open(active);
@@ -153,6 +154,90 @@ fn forgotten_nonces_stay_closed() {
     assert_eq!(replica.open(session(ALICE, 11)), OPEN);
     assert_eq!(replica.open(session(ALICE, 500)), OPEN);
     assert!(replica.restored(Counter::default()).is_ok());
+}
+
+fn renewal(of: SessionId, count: u64) -> Frame {
+    frame(of, 0, limits::FIRST_RENEWAL + count, &[Command::Renew.to_bytes()])
+}
+
+fn closing(of: SessionId, number: u64) -> Frame {
+    frame(of, 0, number, &[Command::Close.to_bytes()])
+}
+
+fn order_at(replica: &mut Replica<Counter>, ms: u64, frame: &Frame) -> Outcome {
+    let batch = Batch::requests(Time(ms), vec![frame.clone()]);
+    replica.execute(&batch).replies.remove(0).outcome
+}
+
+#[test]
+fn a_session_that_is_closed_is_gone_and_never_opens_again() {
+    let mut replica = Replica::new();
+    let alice = session(ALICE, 5);
+    replica.open(alice);
+    replica.one(alice, 1, &add(1));
+    // Not for a number that is another command's, nor beside others, nor as a renewal.
+    assert_eq!(replica.order(&closing(alice, 1)), [reply("1")]);
+    let close = Command::Close.to_bytes();
+    let malformed = Outcome::Refused(RefusalReason::Malformed);
+    let both = frame(alice, 0, 2, &[close, add(1)]);
+    assert_eq!(replica.order(&both), [malformed.clone(), reply("2")]);
+    assert_eq!(replica.order(&frame(alice, 0, 4, &[Command::Renew.to_bytes()])), [malformed]);
+    assert_eq!(replica.order(&closing(alice, 5)), [Outcome::NoSession]);
+    assert_eq!(replica.0.sessions().count(), 0);
+    for frame in
+        [closing(alice, 5), frame(alice, 0, 1, &[add(1)]), opening(alice), renewal(alice, 0)]
+    {
+        assert_eq!(replica.order(&frame), [Outcome::NoSession]);
+    }
+    assert_eq!(replica.open(session(ALICE, 6)), OPEN);
+    assert_eq!(replica.one(session(ALICE, 6), 1, &service("get")), reply("2"));
+}
+
+#[test]
+fn a_session_ends_by_agreed_time_and_a_renewal_counts_once() {
+    let mut replica = Replica::new();
+    let (alice, bob) = (session(ALICE, 5), session(BOB, 5));
+    replica.open(alice);
+    replica.open(bob);
+    assert_eq!(replica.0.due(), Some(Time(61_000)));
+    assert_eq!(order_at(&mut replica, 50_000, &renewal(alice, 1)), OPEN);
+    assert!(replica.0.is_settled(alice, limits::FIRST_RENEWAL));
+    assert!(!replica.0.is_settled(alice, limits::FIRST_RENEWAL + 2));
+    replica.execute(&Batch::tick(Time(61_000)));
+    assert_eq!(replica.0.sessions().collect::<Vec<_>>(), [alice]);
+    assert_eq!(order_at(&mut replica, 61_001, &frame(bob, 0, 1, &[add(1)])), Outcome::NoSession);
+    // What is proposed again renews nothing, whether it renewed or executed something once.
+    assert_eq!(order_at(&mut replica, 90_000, &renewal(alice, 1)), OPEN);
+    assert_eq!(order_at(&mut replica, 90_000, &renewal(alice, 0)), OPEN);
+    assert_eq!(replica.0.due(), Some(Time(110_000)));
+    assert_eq!(order_at(&mut replica, 95_000, &frame(alice, 0, 1, &[add(1)])), reply("1"));
+    assert_eq!(replica.0.due(), Some(Time(155_000)));
+    assert_eq!(order_at(&mut replica, 100_000, &frame(alice, 0, 1, &[add(1)])), reply("1"));
+    assert_eq!(replica.0.due(), Some(Time(155_000)));
+    let mut copy = replica.restored(Counter::default()).unwrap();
+    assert_eq!(copy.0.due(), replica.0.due());
+    // Nothing is ordered for a while, and the copy knows as much as the original.
+    for replica in [&mut replica, &mut copy] {
+        let late = replica.execute(&Batch::tick(Time(200_000)));
+        assert_eq!((late.replies.len(), replica.0.sessions().count()), (0, 1));
+        assert_eq!(replica.0.due(), Some(Time(202_000)));
+        replica.execute(&Batch::tick(Time(202_000)));
+        assert_eq!((replica.0.sessions().count(), replica.0.due()), (0, None));
+    }
+    assert_eq!(copy.0.snapshot().manifest(), replica.0.snapshot().manifest());
+}
+
+#[test]
+fn under_the_first_rules_nothing_renews_or_closes_a_session_nor_ends_it() {
+    let mut replica = Replica::of_first_rules(Counter::default());
+    let alice = session(ALICE, 5);
+    replica.open(alice);
+    let refused = |reason| [Outcome::Refused(reason)];
+    assert_eq!(replica.order(&renewal(alice, 0)), refused(RefusalReason::WindowExceeded));
+    assert_eq!(replica.order(&closing(alice, 1)), refused(RefusalReason::Malformed));
+    replica.execute(&Batch::tick(Time(1_000_000)));
+    assert_eq!((replica.0.sessions().count(), replica.0.due()), (1, None));
+    assert_eq!(replica.open(session(ALICE, u64::MAX)), OPEN);
 }
 
 #[test]

@@ -3,7 +3,9 @@
 use crate::support::*;
 use bytes::Bytes;
 use perdura_execution::{ExecutionContext, Progress, Release, RestoreError, Service, Snapshot};
-use perdura_protocol::{AdminCommand, Batch, Outcome, RefusalReason, SessionId, Time, limits};
+use perdura_protocol::{
+    AdminCommand, Batch, Command, Encode, Outcome, RefusalReason, SessionId, Time, limits,
+};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -103,7 +105,10 @@ impl Service for Bell {
 }
 
 fn two() -> (Replica<Bell>, SessionId, SessionId) {
-    let mut replica = Replica::around(Bell::default());
+    two_of(Replica::around(Bell::default()))
+}
+
+fn two_of(mut replica: Replica<Bell>) -> (Replica<Bell>, SessionId, SessionId) {
     let (alice, bob) = (session(ALICE, 5), session(BOB, 5));
     replica.open(alice);
     replica.open(bob);
@@ -131,7 +136,7 @@ fn a_reply_comes_when_it_is_released() {
     assert_eq!(replies(&mut replica, &ring), expected);
     assert_eq!(replica.0.cached(alice, 1), Some(reply("rung")));
     assert_eq!(replica.order(&wait), [reply("rung"), reply("1")]);
-    assert_eq!(replica.0.due(), None);
+    assert_eq!(replica.0.due(), Some(Time(61_000)), "sessions end then");
 }
 
 #[test]
@@ -168,8 +173,8 @@ fn who_goes_on_without_a_reply_is_forgotten() {
 /// Who waits is not idle: its session is the last to make room for another of its client.
 #[test]
 fn sessions_that_wait_are_evicted_last() {
-    let (mut replica, alice, bob) = two();
-    let cap = limits::SESSIONS_PER_CLIENT as u64;
+    let (mut replica, alice, bob) = two_of(Replica::of_first_rules(Bell::default()));
+    let cap = limits::FIRST_SESSIONS_PER_CLIENT as u64;
     replica.one_waits(alice, 1);
     for nonce in 6..=6 + cap {
         assert_eq!(replica.open(session(ALICE, nonce)), Outcome::Opened);
@@ -189,13 +194,13 @@ fn sessions_that_wait_are_evicted_last() {
 
 #[test]
 fn sessions_that_end_are_forgotten() {
-    let (mut replica, alice, bob) = two();
+    let (mut replica, alice, bob) = two_of(Replica::of_first_rules(Bell::default()));
     let administrator = session(ADMINISTRATOR, 1);
     replica.open(administrator);
     replica.one_waits(bob, 1);
     replica.one_waits(alice, 1);
     // Evicted by others of its client, which wait as well, and then revoked.
-    let others = limits::SESSIONS_PER_CLIENT as u64;
+    let others = limits::FIRST_SESSIONS_PER_CLIENT as u64;
     for nonce in 6..6 + others {
         assert_eq!(replica.open(session(ALICE, nonce)), Outcome::Opened);
         replica.one_waits(session(ALICE, nonce), 1);
@@ -206,6 +211,23 @@ fn sessions_that_end_are_forgotten() {
     let revoke = admin(AdminCommand::RevokeClient { name: "bob".into() });
     replica.one(administrator, 2, &revoke);
     assert_eq!(replica.one(administrator, 3, &service("count")), reply(&others.to_string()));
+}
+
+#[test]
+fn what_waits_is_forgotten_with_a_session_that_nothing_renews_or_that_is_closed() {
+    let (mut replica, alice, bob) = two();
+    replica.one_waits(alice, 1);
+    let close = frame(alice, 0, 2, &[Command::Close.to_bytes()]);
+    assert_eq!(replica.order(&close), [Outcome::NoSession]);
+    assert_eq!(replica.one(bob, 1, &service("count")), reply("0"));
+    let third = session(ALICE, 6);
+    replica.open(third);
+    replica.order(&frame(third, 0, 1, &[service("wait 99000")]));
+    let renewed = frame(bob, 0, 2, &[service("count")]);
+    let batch = Batch::requests(Time(30_000), vec![renewed]);
+    assert_eq!(replies(&mut replica, &batch), [(bob, 2, reply("1"))]);
+    assert_eq!(replies(&mut replica, &Batch::tick(Time(61_000))), []);
+    assert_eq!(replica.one(bob, 3, &service("count")), reply("0"));
 }
 
 impl Replica<Bell> {

@@ -4,7 +4,7 @@
 //! sessions and administration are the execution layer's own.
 
 use crate::codec::{Decode, DecodeError, Encode, Reader, encode_bytes, encode_count};
-use crate::ids::ReplicaId;
+use crate::ids::{ReplicaId, Time};
 use crate::keys::PublicKey;
 use crate::limits;
 use crate::text::Printable;
@@ -20,6 +20,11 @@ pub enum Command {
     Service(Bytes),
     /// Administration; refused unless the session's client is the administrator.
     Admin(AdminCommand),
+    /// The session's client is there: what waits in it goes on waiting. In a frame by itself, with a number from [`limits::FIRST_RENEWAL`]
+    /// on that is larger than those before. Known from version 1 of the rules on.
+    Renew,
+    /// Ends the session, in order, with a number as any command; in a frame by itself. Known from version 1 of the rules on.
+    Close,
 }
 
 /// What only the administrator may order.
@@ -116,7 +121,7 @@ impl Decode for ClientList {
 /// The result of a command as its session remembers it. Equal on all correct replicas.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// The session is open.
+    /// The session is open; the answer to what opens it, and to what renews it.
     Opened,
     /// The service's reply.
     Service(Bytes),
@@ -135,8 +140,8 @@ pub enum Outcome {
     /// The reply is gone: the number lies below what the client acknowledged, or was evicted. It
     /// may have executed.
     TooOld,
-    /// There is no such session: it was evicted, revoked, or never opened. An earlier try of the
-    /// command may have executed.
+    /// There is no such session: it ended, was revoked, or never opened. An earlier try of the
+    /// command may have executed. Also the answer to what closes a session.
     NoSession,
 }
 
@@ -162,6 +167,17 @@ pub enum RefusalReason {
     /// The service refused, in words.
     #[error("{}", Printable(.0))]
     Service(String),
+    /// The number of the session that was to be opened is more than [`limits::NONCE_MS`] from agreed time, or lies below what may be opened.
+    /// Nothing was remembered of it; a client whose clock is wrong numbers its sessions by this one.
+    #[error(
+        "no session with this number can be opened now: the group's clock shows {time} ms since 1970, and numbers start at {from}"
+    )]
+    NotNow {
+        /// Agreed time.
+        time: Time,
+        /// The lowest number that can open a session now.
+        from: u64,
+    },
 }
 
 impl Command {
@@ -185,6 +201,8 @@ impl Encode for Command {
                 out.push(2);
                 command.encode(out);
             }
+            Command::Renew => out.push(3),
+            Command::Close => out.push(4),
         }
     }
 }
@@ -195,6 +213,8 @@ impl Decode for Command {
             0 => Ok(Command::Open),
             1 => Ok(Command::Service(reader.take(reader.remaining())?)),
             2 => Ok(Command::Admin(AdminCommand::decode(reader)?)),
+            3 => Ok(Command::Renew),
+            4 => Ok(Command::Close),
             tag => Err(DecodeError::UnknownTag(tag)),
         }
     }
@@ -329,6 +349,11 @@ impl Encode for RefusalReason {
                 out.push(5);
                 encode_bytes(text.as_bytes(), out);
             }
+            RefusalReason::NotNow { time, from } => {
+                out.push(6);
+                time.encode(out);
+                from.encode(out);
+            }
         }
     }
 }
@@ -342,6 +367,10 @@ impl Decode for RefusalReason {
             3 => RefusalReason::Malformed,
             4 => RefusalReason::Contradiction(decode_text(reader, "reason", 4096)?),
             5 => RefusalReason::Service(decode_text(reader, "reason", 4096)?),
+            6 => RefusalReason::NotNow {
+                time: Decode::decode(reader)?,
+                from: Decode::decode(reader)?,
+            },
             tag => return Err(DecodeError::UnknownTag(tag)),
         })
     }

@@ -45,12 +45,51 @@ pub const SESSION_REPLY_BYTES: usize = 8 * 1024 * 1024;
 /// bodies of the session that was idle for longest go, as above.
 pub const CLIENT_REPLY_BYTES: usize = 64 * 1024 * 1024;
 
-/// Sessions of one client key; opening another evicts the one that was idle for longest, of those
-/// without commands that wait if there are any.
-pub const SESSIONS_PER_CLIENT: usize = 64;
+/// A session that orders nothing for this time, milliseconds, ends. Its client is gone, or does not mind: it opens another one unnoticed.
+pub const SESSION_MS: u64 = 60_000;
 
-/// Nonces remembered per client key, so that an old signed `Open` opens nothing again.
-pub const NONCES_PER_CLIENT: usize = 256;
+/// A session is opened within this time, milliseconds, of the one in its number, by agreed time. For twice as long its number is remembered,
+/// and no frame can open it again after that.
+pub const NONCE_MS: u64 = 60_000;
+
+/// Session numbers that pass in a millisecond when sessions are numbered by the clock: 1,024 to the microsecond, so that clients that share
+/// a key and start together differ in the low bits.
+pub const NONCES_PER_MS: u64 = 1024 * 1000;
+
+/// Numbers from here on renew a session and execute nothing; far above what a session's commands reach.
+pub const FIRST_RENEWAL: u64 = 1 << 63;
+
+/// Sessions of one client key: a fleet of processes.
+pub const SESSIONS_PER_CLIENT: usize = 4096;
+
+/// Sessions that each client key can have, however many others there are.
+pub const SESSIONS_OWN: usize = 16;
+
+/// Sessions that all client keys together can have beyond that: so many that a state of as many segments as a service may have can still be
+/// read back.
+pub const SESSIONS_SHARED: usize = (CLIENTS + 1) * (FIRST_SESSIONS_PER_CLIENT - SESSIONS_OWN);
+
+/// Session numbers remembered of one client key: five hundred processes in a second that run one command each.
+pub const NONCES_PER_CLIENT: usize = 65_536;
+
+/// Session numbers that each client key can use within the time that they are remembered, however many others use.
+pub const NONCES_OWN: usize = 256;
+
+/// Session numbers of all client keys together beyond that.
+pub const NONCES_SHARED: usize = 1 << 20;
+
+/// All session numbers that may be remembered and the registered clients fit into one piece of a state.
+const _: () = assert!(
+    (CLIENTS + 1) * (NONCES_OWN * 8 + 256) + NONCES_SHARED * 8 + REPLICAS * 64 * 1024
+        <= PIECE_BYTES
+);
+
+/// Under the first version of the rules, sessions of one client key; opening another evicts the one that was idle for longest, of those
+/// without commands that wait if there are any.
+pub const FIRST_SESSIONS_PER_CLIENT: usize = 64;
+
+/// Under the first version of the rules, session numbers remembered of one client key, the largest ones.
+pub const FIRST_NONCES_PER_CLIENT: usize = 256;
 
 /// Registered client keys.
 pub const CLIENTS: usize = 4096;

@@ -34,7 +34,8 @@ fn replica(id: u8) -> Peer {
 }
 
 fn frame(seed: u8, number: u64, genuine: bool) -> Frame {
-    let session = SessionId { client: key(seed).public(), nonce: 1 };
+    let session =
+        SessionId { client: key(seed).public(), nonce: 1_000_000 * limits::NONCES_PER_MS };
     let signer = if genuine { key(seed) } else { key(99) };
     Frame::build(CLUSTER, session, 0, number, &[Command::Open.to_bytes()], Some(&signer))
 }
@@ -347,7 +348,8 @@ fn frames_that_would_not_be_kept_are_not_verified() {
 fn an_overdue_frame_is_taken_whatever_else_its_client_sends() {
     let mut leader = Single::new(0);
     let packed = |number| {
-        let session = SessionId { client: key(52).public(), nonce: 1 };
+        let session =
+            SessionId { client: key(52).public(), nonce: 1_000_000 * limits::NONCES_PER_MS };
         let commands = vec![Command::Open.to_bytes(); 32];
         Frame::build(CLUSTER, session, 0, number, &commands, Some(&key(52)))
     };

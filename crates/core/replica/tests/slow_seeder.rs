@@ -10,7 +10,7 @@ use perdura_protocol::statement::Kind;
 use perdura_protocol::viewchange::PrefixCertificate;
 use perdura_protocol::{
     Batch, Certificate, Command, Context, Decode, Digest, Encode, Frame, Message, PublicKey,
-    ReplicaId, Scheme, SecretKey, SessionId, Slot, Time, View,
+    ReplicaId, Scheme, SecretKey, SessionId, Slot, Time, View, limits,
 };
 use perdura_replica::node::{Boot, Found, Input, Node, Now, Output, Peer, StateTransfer};
 use perdura_store::Store;
@@ -58,7 +58,8 @@ impl Known {
         let Boot { parameters, genesis, .. } = boot(schedule);
         let mut machine = Machine::new(&parameters, genesis, Store::new(1 << 30)).unwrap();
         let open = |number| {
-            let session = SessionId { client: client(number), nonce: 1 };
+            let nonce = 1_000_000 * limits::NONCES_PER_MS;
+            let session = SessionId { client: client(number), nonce };
             Frame::build(CLUSTER, session, 0, 0, &[Command::Open.to_bytes()], None)
         };
         let frames = (0..CLIENTS).map(open).collect();

@@ -37,8 +37,8 @@ impl Bounds {
         receive_bytes: limits::CLIENT_MESSAGE_BYTES,
         send_bytes: limits::MESSAGE_BYTES,
         queue_bytes: limits::SESSION_REPLY_BYTES + limits::MESSAGE_BYTES,
-        // A usual frame; 128 MiB for both directions of all links.
-        buffer_bytes: CLIENT_ROUND_BYTES,
+        // A frame of hundreds of small commands; 256 MiB for both directions of all links.
+        buffer_bytes: 32 * 1024,
         eager_bytes: CLIENT_FAIR_BYTES,
     };
 
@@ -100,10 +100,11 @@ pub const CLIENT_ROUND_BYTES: usize = 64 * 1024;
 pub const CLIENTS_ROUND_BYTES: usize = 1024 * 1024;
 
 /// Client links at once: bounds file descriptors, and with the bounds per link, memory.
-pub const CLIENT_LINKS: usize = 1024;
+pub const CLIENT_LINKS: usize = 4096;
 
-/// Links of one client key at once, so that no client takes the places of all others.
-pub const LINKS_PER_CLIENT: usize = 256;
+/// Links of one client key at once: a fleet of processes, each with a session. When all places are taken the key that has most gives
+/// one up for another key.
+pub const LINKS_PER_CLIENT: usize = limits::SESSIONS_PER_CLIENT;
 
 /// Bytes waiting for all clients together. Beyond it, the link that wants more of it while it has
 /// more than [`CLIENT_FAIR_BYTES`] is closed.

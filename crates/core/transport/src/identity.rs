@@ -15,6 +15,7 @@ use rustls::pki_types::{
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{AlwaysResolvesServerRawPublicKeys, NoServerSessionStorage};
 use rustls::sign::CertifiedKey;
+use rustls::time_provider::TimeProvider;
 use rustls::{
     ClientConfig, ClientConnection, DigitallySignedStruct, DistinguishedName, Error, ServerConfig,
     ServerConnection, SignatureScheme,
@@ -22,6 +23,7 @@ use rustls::{
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// RFC 8410: `SubjectPublicKeyInfo` of an Ed25519 key, up to the key itself.
 const PUBLIC_PREFIX: [u8; 12] =
@@ -97,13 +99,17 @@ impl Identity {
     }
 
     pub(crate) fn dial(&self, expected: PublicKey) -> Result<ClientConnection, Error> {
-        let mut config = ClientConfig::builder_with_provider(Arc::clone(&self.provider))
-            .with_protocol_versions(&[&rustls::version::TLS13])?
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Expect { expected, verify: Verify::new() }))
-            .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(
-                Arc::clone(&self.certified),
-            )));
+        let mut config =
+            ClientConfig::builder_with_details(Arc::clone(&self.provider), Arc::new(NoTime))
+                .with_protocol_versions(&[&rustls::version::TLS13])?
+                .dangerous()
+                .with_custom_certificate_verifier(Arc::new(Expect {
+                    expected,
+                    verify: Verify::new(),
+                }))
+                .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(
+                    Arc::clone(&self.certified),
+                )));
         config.resumption = rustls::client::Resumption::disabled();
         config.enable_sni = false;
         // Names play no part: the key is the name. The library asks for one nevertheless.
@@ -116,7 +122,7 @@ fn server_config(
     provider: &Arc<CryptoProvider>,
     certified: &Arc<CertifiedKey>,
 ) -> Result<ServerConfig, IdentityError> {
-    let mut config = ServerConfig::builder_with_provider(Arc::clone(provider))
+    let mut config = ServerConfig::builder_with_details(Arc::clone(provider), Arc::new(NoTime))
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(|error| IdentityError::Configuration(error.to_string()))?
         .with_client_cert_verifier(Arc::new(AnyProven(Verify::new())))
@@ -126,6 +132,17 @@ fn server_config(
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     Ok(config)
+}
+
+/// Keys do not expire, so that the time plays no part: a clock may show whatever it likes, also a time before 1970, over which the library
+/// would panic.
+#[derive(Debug)]
+struct NoTime;
+
+impl TimeProvider for NoTime {
+    fn current_time(&self) -> Option<UnixTime> {
+        Some(UnixTime::since_unix_epoch(Duration::ZERO))
+    }
 }
 
 /// One key exchange, and two ciphers: AES where the dialler's processor has it, ChaCha20 where it has not. The

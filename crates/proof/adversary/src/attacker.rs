@@ -6,7 +6,7 @@ use bytes::Bytes;
 use perdura_protocol::message::Message;
 use perdura_protocol::{
     AdminCommand, ClusterId, Command, Encode, Frame, PublicKey, ReplicaId, SecretKey, SessionId,
-    Versions, limits,
+    Time, Versions, limits,
 };
 use std::collections::VecDeque;
 
@@ -95,6 +95,7 @@ pub struct Attacker {
     make: MakeCommand,
     random: Random,
     session: SessionId,
+    now: Time,
     number: u64,
     made: u64,
     frames: VecDeque<Frame>,
@@ -121,13 +122,14 @@ pub struct Arms {
 }
 
 impl Attacker {
-    /// One that has not begun. `nonce` starts its first session.
+    /// One that has not begun.
     #[must_use]
-    pub fn new(arms: Arms, attack: Attack, nonce: u64, seed: u64) -> Attacker {
+    pub fn new(arms: Arms, attack: Attack, seed: u64) -> Attacker {
         let Arms { key, cluster, n, victims, large, largest, make } = arms;
         Attacker {
             attack,
-            session: SessionId { client: key.public(), nonce },
+            session: SessionId { client: key.public(), nonce: 0 },
+            now: Time(0),
             key,
             cluster,
             n,
@@ -156,8 +158,9 @@ impl Attacker {
     }
 
     /// What it sends now, to whom.
-    pub fn tick(&mut self) -> Vec<(ReplicaId, Bytes)> {
+    pub fn tick(&mut self, now: Time) -> Vec<(ReplicaId, Bytes)> {
         let mut out = Vec::new();
+        self.now = now;
         if self.number == 0 || self.random.percent(2) {
             self.open(&mut out);
             return out;
@@ -177,6 +180,8 @@ impl Attacker {
                     self.open(&mut out);
                     self.plain(&mut out);
                 }
+                self.live_on(&mut out);
+                self.open_at_another_time(&mut out);
                 self.revive(&mut out);
             }
             Attack::HugeCommands => self.huge(&mut out),
@@ -214,7 +219,8 @@ impl Attacker {
     }
 
     fn opening(&mut self) -> Frame {
-        self.session.nonce += 1 + self.random.below(3);
+        let by_time = self.now.0.saturating_mul(limits::NONCES_PER_MS) + self.random.below(1000);
+        self.session.nonce = by_time.max(self.session.nonce + 1 + self.random.below(3));
         self.number = 1;
         let frame = self.build(self.session, 0, 0, &[Command::Open.to_bytes()]);
         self.remember(&frame);
@@ -316,8 +322,46 @@ impl Attacker {
         } else {
             self.to_all(&Message::Frame(again), out);
         }
-        let fresh = if self.random.percent(25) { self.opening() } else { self.next(32) };
+        let fresh = match self.random.below(20) {
+            0..5 => self.opening(),
+            5..8 => self.renewal(),
+            _ => self.next(32),
+        };
         out.push((self.somebody(), Message::Frame(fresh).to_bytes()));
+    }
+
+    /// Renews its session and closes it, in whatever order they come: a renewal that came before counts no more, and one that comes after
+    /// is too late.
+    fn live_on(&mut self, out: &mut Vec<(ReplicaId, Bytes)>) {
+        let close = self.build(self.session, 0, self.number, &[Command::Close.to_bytes()]);
+        for frame in [self.renewal(), close] {
+            if self.random.percent(40) {
+                self.remember(&frame);
+                self.to_all(&Message::Frame(frame), out);
+            }
+        }
+    }
+
+    fn renewal(&mut self) -> Frame {
+        let number = limits::FIRST_RENEWAL + self.random.below(4);
+        let frame = self.build(self.session, 0, number, &[Command::Renew.to_bytes()]);
+        self.remember(&frame);
+        frame
+    }
+
+    /// A session number of yesterday or tomorrow, or at the end of numbers.
+    fn open_at_another_time(&mut self, out: &mut Vec<(ReplicaId, Bytes)>) {
+        let day = 86_400_000 * limits::NONCES_PER_MS;
+        let session = self.session.nonce;
+        let nonce = match self.random.below(8) {
+            0 => session.saturating_sub(day),
+            1 => session.saturating_add(day),
+            2 => u64::MAX - self.random.below(2),
+            _ => return,
+        };
+        let session = SessionId { nonce, ..self.session };
+        let frame = self.build(session, 0, 0, &[Command::Open.to_bytes()]);
+        self.to_all(&Message::Frame(frame), out);
     }
 
     /// Opens its oldest session again, which has been evicted if it can be, and sends what it sent
@@ -443,10 +487,10 @@ mod tests {
             largest,
             make: Box::new(|_, bytes| vec![7; bytes].into()),
         };
-        let mut attacker = Attacker::new(arms, Attack::HugeCommands, 1, 1);
+        let mut attacker = Attacker::new(arms, Attack::HugeCommands, 1);
         let mut sizes = Vec::new();
         for _ in 0..300 {
-            for (_, bytes) in attacker.tick() {
+            for (_, bytes) in attacker.tick(Time(1)) {
                 sizes.push(match Message::from_bytes(bytes.clone()) {
                     Ok(Message::Frame(frame)) => frame.commands().map(|one| one.len()).sum(),
                     Ok(_) => 0,

@@ -64,7 +64,7 @@ impl Simpler {
     fn apply(self, plan: &mut Plan) {
         match self {
             Simpler::Network => plan.network = NetworkPlan::CALM,
-            Simpler::Clocks => plan.drift = 0,
+            Simpler::Clocks => (plan.drift, plan.astray) = (0, false),
             Simpler::Disks => (plan.flush_us, plan.slow_digests) = (300, 1),
             Simpler::Rounds => plan.long_rounds = false,
             Simpler::Reads => plan.workload.fast_reads = 0,

@@ -125,6 +125,8 @@ pub struct Plan {
     pub flush_us: u64,
     /// How much longer than on an idle machine the digest of a state takes; some spread it over seconds.
     pub slow_digests: u64,
+    /// Whether clients number their sessions by clocks that are wrong.
+    pub astray: bool,
     /// Whether an event loop takes several inputs in a round.
     pub long_rounds: bool,
     /// Largest drift of a replica's monotonic clock, in a million.
@@ -166,6 +168,12 @@ fn draw_versions(seed: u64) -> Versions {
 /// In one run of four. From a stream of its own too.
 fn draw_slow_digests(seed: u64) -> u64 {
     *Random::new(seed).fork("slow digests").pick(&[1, 1, 1, 50])
+}
+
+/// In one run of three the first clients number their sessions by clocks that are a day ahead, a day behind, and at 1970. From a stream of
+/// its own too.
+fn draw_astray(seed: u64) -> bool {
+    *Random::new(seed).fork("astray").pick(&[true, false, false])
 }
 
 /// In one run of four checkpoints follow the size of the state: bytes between them, and how much rarer they may be.
@@ -415,6 +423,7 @@ impl Plan {
             log_file_bytes: *random.pick(&[16 * 1024, 64 * 1024, 256 * 1024]),
             flush_us: *random.pick(&[300, 1_000, 4_000]),
             slow_digests: draw_slow_digests(options.seed),
+            astray: draw_astray(options.seed),
             long_rounds: random.percent(50),
             drift: *random.pick(&[0, 1_000, 50_000]),
             network: match tempo {

@@ -229,6 +229,16 @@ pub enum Mark {
     OldDiskNoticed,
     /// That was before it took part, and it goes on with the newer disk.
     NewerDiskAgain,
+    /// A session that nothing renewed ended.
+    SessionEnded,
+    /// A client closed its session.
+    SessionClosed,
+    /// A client that waits for an outcome renewed its session.
+    SessionRenewed,
+    /// A session did not open, for its number is of another time.
+    SessionAstray,
+    /// The ends of sessions moved, for the group had stood still.
+    SessionsOutlivedOutage,
     /// A clock was wrong for so long that its replica had to say so, and said so.
     WrongClockNamed,
     /// A state was stored that links to files of older ones.
@@ -337,11 +347,16 @@ pub enum Mark {
 
 impl Mark {
     /// All of them.
-    pub const ALL: [Mark; 56] = [
+    pub const ALL: [Mark; 61] = [
         Mark::TornTailCut,
         Mark::GapRepaired,
         Mark::OldDiskNoticed,
         Mark::NewerDiskAgain,
+        Mark::SessionEnded,
+        Mark::SessionClosed,
+        Mark::SessionRenewed,
+        Mark::SessionAstray,
+        Mark::SessionsOutlivedOutage,
         Mark::WrongClockNamed,
         Mark::StateLinked,
         Mark::StateWrittenOver,

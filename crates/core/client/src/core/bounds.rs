@@ -19,9 +19,13 @@ pub const FAST_READS: usize = 1024;
 /// Largest command: it has to fit into a frame.
 pub const COMMAND_BYTES: usize = limits::COMMAND_BYTES;
 
-/// Session numbers that pass in a millisecond when sessions are numbered by the clock: 1,024 to
-/// the microsecond, so that clients that share a key and start together differ in the low bits.
-pub const NONCES_PER_MS: u64 = 1024 * 1000;
+/// A session is renewed when a call is under way and nothing was sent in it for this time, milliseconds: three times before replicas take
+/// its client for gone.
+pub const RENEW_MS: u64 = 3_000;
+
+/// A session in which nothing was sent for this time, milliseconds, is left for another one: half of what replicas give it, for their clock
+/// and this one differ.
+pub const IDLE_MS: u64 = limits::SESSION_MS / 2;
 
 /// Session numbers tried before the calls that wait for a session are refused.
 pub const OPEN_ATTEMPTS: u32 = 8;

@@ -18,6 +18,7 @@
 
 pub mod bounds;
 mod calls;
+mod lifetime;
 mod reads;
 mod receiving;
 mod roll_call;
@@ -198,8 +199,8 @@ pub struct ClientCore {
 
 impl ClientCore {
     /// A client without links. `nonce` numbers its first session and must be larger than any that
-    /// this key used before, and differ from any used at the same time: the clock, see
-    /// [`bounds::NONCES_PER_MS`]. `now_ms` is the time.
+    /// this key used before, and differ from any used at the same time: the wall clock, see
+    /// [`limits::NONCES_PER_MS`](perdura_protocol::limits::NONCES_PER_MS). `now_ms` is the time.
     #[must_use]
     pub fn new(config: ClientConfig, nonce: u64, now_ms: u64) -> ClientCore {
         let faults = config.faults;
@@ -235,7 +236,9 @@ impl ClientCore {
     pub fn next_deadline(&self) -> Option<u64> {
         let timer = self.timers.first().map(|(at, _)| *at);
         let frames = self.session.as_ref().and_then(Session::next_resend);
-        timer.into_iter().chain(frames).chain(self.next_roll_call()).min()
+        let session = self.session.as_ref().filter(|_| self.any_link());
+        let renewal = session.and_then(Session::renewal_due);
+        timer.into_iter().chain(frames).chain(renewal).chain(self.next_roll_call()).min()
     }
 
     /// The time has come, or passed.
@@ -251,6 +254,9 @@ impl ClientCore {
         }
         self.tick_roll_calls(now_ms);
         self.resend_due(now_ms);
+        if self.any_link() {
+            self.renew_session(now_ms);
+        }
     }
 
     /// A link came up, with the replica's key proven and the client admitted, or went down.
@@ -286,13 +292,14 @@ impl ClientCore {
         self.stats
     }
 
-    /// Ends all calls: refused if they were not sent, else indeterminate.
+    /// Ends all calls: refused if they were not sent, else indeterminate. Then the session, as far as messages still go out.
     pub fn close(&mut self) {
         let ids: Vec<CallId> = self.calls.keys().copied().collect();
         for id in ids {
             self.give_up(id, crate::Refusal::Closed, crate::Indeterminacy::Closed);
         }
         self.end_roll_calls();
+        self.close_session();
     }
 
     fn any_link(&self) -> bool {

@@ -5,7 +5,7 @@ use super::calls::Stage;
 use super::{CallId, ClientCore};
 use crate::outcome::{CallResult, Indeterminacy, Refusal, Reply};
 use crate::votes::is_final;
-use perdura_protocol::{Message, Outcome, RefusalReason, ReplicaId, seeded};
+use perdura_protocol::{Message, Outcome, RefusalReason, ReplicaId, limits, seeded};
 
 impl ClientCore {
     /// A message arrived by the link of `from`.
@@ -53,6 +53,10 @@ impl ClientCore {
             }
             return;
         }
+        if number >= limits::FIRST_RENEWAL {
+            self.renewal_answered(now_ms, from, number, outcome);
+            return;
+        }
         let Some(pending) = session.pending(number) else { return };
         let id = pending.call;
         let added = pending.votes.add(from, outcome);
@@ -79,6 +83,9 @@ impl ClientCore {
                 self.note_round_trip(now_ms, &flight);
             }
             return;
+        }
+        if let Outcome::Refused(RefusalReason::NotNow { time, from }) = outcome {
+            self.renumber(now_ms, *time, *from);
         }
         // This number was used before; another may do, unless the key itself is unknown.
         let reason = match outcome {
@@ -114,11 +121,15 @@ impl ClientCore {
         let ended = result == CallResult::Indeterminate(Indeterminacy::NoSession);
         self.end_call(id, result);
         if ended {
-            // The other numbers were sent, once or more: whether an earlier try of theirs executed
-            // while the session lived, its end does not tell.
-            for id in self.drop_session() {
-                self.end_call(id, CallResult::Indeterminate(Indeterminacy::NoSession));
-            }
+            self.session_ended();
+        }
+    }
+
+    /// All numbers that are in flight were sent, once or more: whether an earlier try of theirs executed
+    /// while the session lived, its end does not tell.
+    pub(super) fn session_ended(&mut self) {
+        for id in self.drop_session() {
+            self.end_call(id, CallResult::Indeterminate(Indeterminacy::NoSession));
         }
     }
 }

@@ -3,7 +3,7 @@
 //! There is no delay for packing. While fewer frames are in flight than allowed, whatever waits
 //! leaves at once; while there are as many, what comes gathers, so that frames grow with the load.
 
-use super::bounds::{FRAME_TARGET_BYTES, NONCES_PER_MS};
+use super::bounds::FRAME_TARGET_BYTES;
 use super::calls::Stage;
 use super::session::{InFlight, Session};
 use super::{CallId, ClientCore};
@@ -17,12 +17,16 @@ impl ClientCore {
             // What was never sent can still be refused for certain.
             return;
         }
+        self.leave_idle_session(now_ms);
         if self.session.is_none() && self.waiting_calls > 0 {
             self.open_session(now_ms);
         }
         while self.waiting_calls > 0 && self.has_room() {
             let Some(frame) = self.next_frame() else { break };
             self.send_new(now_ms, frame);
+            if let Some(session) = &mut self.session {
+                session.renewals.sent_fresh(now_ms);
+            }
         }
     }
 
@@ -55,7 +59,13 @@ impl ClientCore {
         frame
     }
 
-    fn build(&mut self, nonce: u64, acked_below: u64, first: u64, commands: &[Bytes]) -> Frame {
+    pub(super) fn build(
+        &mut self,
+        nonce: u64,
+        acked_below: u64,
+        first: u64,
+        commands: &[Bytes],
+    ) -> Frame {
         let config = &self.config;
         let session = SessionId { client: config.key.public(), nonce };
         let key = config.signs().then_some(&config.key);
@@ -70,7 +80,7 @@ impl ClientCore {
         for replica in self.linked() {
             self.send(replica, Message::Attach { nonce });
         }
-        self.session = Some(Session::new(nonce));
+        self.session = Some(Session::new(nonce, now_ms));
         let frame = self.build(nonce, 0, 0, &[Command::Open.to_bytes()]);
         self.send_new(now_ms, frame);
     }
@@ -79,7 +89,7 @@ impl ClientCore {
     /// that fails skips further ahead.
     fn next_nonce(&mut self, now_ms: u64) -> u64 {
         let (last, at) = self.last_nonce;
-        let elapsed = now_ms.saturating_sub(at).saturating_mul(NONCES_PER_MS);
+        let elapsed = now_ms.saturating_sub(at).saturating_mul(limits::NONCES_PER_MS);
         let skip =
             if self.open_attempts == 0 { 0 } else { 1 << (10 + 4 * self.open_attempts.min(8)) };
         let nonce = if self.nonce_used {
@@ -92,7 +102,7 @@ impl ClientCore {
         nonce
     }
 
-    fn send_new(&mut self, now_ms: u64, frame: Frame) {
+    pub(super) fn send_new(&mut self, now_ms: u64, frame: Frame) {
         let (pause, busy) = (self.first_pause_ms(), self.config.busy_first_ms.max(1));
         let mut flight = InFlight::new(frame, now_ms, pause, busy);
         for replica in flight.first_targets(self.views.leader(), self.linked()) {

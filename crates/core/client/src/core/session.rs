@@ -1,6 +1,7 @@
 //! The current session: its numbers in flight, and the frames that carry them.
 
 use super::CallId;
+use super::lifetime::Renewals;
 use crate::votes::Votes;
 use perdura_protocol::{Frame, ReplicaId, limits};
 use std::collections::VecDeque;
@@ -45,10 +46,11 @@ pub(super) struct Session {
     /// From `base` on; `None` where nobody waits any more. The first is never `None`.
     pending: VecDeque<Option<Pending>>,
     pub(super) frames: VecDeque<InFlight>,
+    pub(super) renewals: Renewals,
 }
 
 impl Session {
-    pub(super) fn new(nonce: u64) -> Session {
+    pub(super) fn new(nonce: u64, now_ms: u64) -> Session {
         Session {
             nonce,
             opening: Some(Votes::default()),
@@ -56,7 +58,13 @@ impl Session {
             base: 1,
             pending: VecDeque::new(),
             frames: VecDeque::new(),
+            renewals: Renewals::new(now_ms),
         }
+    }
+
+    /// Whether somebody waits for an outcome.
+    pub(super) fn in_flight(&self) -> bool {
+        !self.pending.is_empty()
     }
 
     /// The lowest number that somebody waits for.
@@ -98,6 +106,9 @@ impl Session {
         while let Some(None) = self.pending.front() {
             self.pending.pop_front();
             self.base += 1;
+        }
+        if self.pending.is_empty() {
+            self.stop_renewing();
         }
         self.settle(number)
     }

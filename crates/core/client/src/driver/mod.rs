@@ -7,12 +7,12 @@
 mod connection;
 mod task;
 
-use crate::core::{ClientConfig, ClientCore, ClientStats, Mode, bounds};
+use crate::core::{ClientConfig, ClientCore, ClientStats, Mode};
 use crate::outcome::{Indeterminacy, Refusal, Reply};
 use bytes::Bytes;
 use perdura_protocol::vitals::Vitals;
 use perdura_protocol::{
-    AdminCommand, ClusterId, Command, Encode, Faults, PublicKey, ReplicaId, SecretKey, View,
+    AdminCommand, ClusterId, Command, Encode, Faults, PublicKey, ReplicaId, SecretKey, View, limits,
 };
 use perdura_transport::{Identity, IdentityError};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -283,11 +283,11 @@ fn after(time: Duration) -> Instant {
 }
 
 /// A session number by the clock, larger than all before in this process; see
-/// [`bounds::NONCES_PER_MS`].
+/// [`limits::NONCES_PER_MS`]. Where the clock is wrong, by however much, replicas tell the right one.
 fn fresh_nonce() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let per_microsecond = bounds::NONCES_PER_MS / 1000;
+    let per_microsecond = limits::NONCES_PER_MS / 1000;
     let micros = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
     let chance = RandomState::new().build_hasher().finish() % per_microsecond;
     let by_clock = micros.saturating_mul(per_microsecond).saturating_add(chance);

@@ -300,7 +300,11 @@ impl Task {
             match output {
                 Output::Done { id, result } => self.answer(id, result),
                 Output::Roll { id, answers } => self.answer_roll(id, &answers),
-                Output::Send { .. } => {}
+                Output::Send { to, message } => {
+                    if let Some(connection) = self.connections.get_mut(to.index()) {
+                        connection.send(&message);
+                    }
+                }
             }
         }
         for connection in &mut self.connections {

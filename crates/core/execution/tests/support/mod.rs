@@ -11,7 +11,7 @@ use perdura_execution::{Executed, Genesis, Machine, RestoreError, Service, State
 use perdura_protocol::configuration::{Durability, Member, Parameters};
 use perdura_protocol::{
     AdminCommand, Batch, ClusterId, Command, Configuration, Encode, Faults, Frame, Outcome,
-    PublicKey, SessionId, Slot, Time,
+    PublicKey, SessionId, Slot, Time, Versions,
 };
 
 pub const ADMINISTRATOR: PublicKey = PublicKey([200; 32]);
@@ -32,7 +32,7 @@ pub fn parameters() -> Parameters {
         state_limit_bytes: 1 << 30,
         schedule: Default::default(),
         service: perdura_protocol::ServiceName::literal("kv"),
-        versions: perdura_protocol::Versions::NEW,
+        versions: Versions::NEW,
         administrator: ADMINISTRATOR,
     }
 }
@@ -85,6 +85,12 @@ impl Replica<Counter> {
 impl<S: Service> Replica<S> {
     pub fn around(service: S) -> Replica<S> {
         Replica(Machine::new(&parameters(), genesis(), service).unwrap())
+    }
+
+    /// Under the rules of 0.1.0.
+    pub fn of_first_rules(service: S) -> Replica<S> {
+        let parameters = Parameters { versions: Versions::FIRST, ..parameters() };
+        Replica(Machine::new(&parameters, genesis(), service).unwrap())
     }
 
     pub fn execute(&mut self, batch: &Batch) -> Executed {

@@ -157,6 +157,8 @@ pub struct Report {
     pub versions: Versions,
     /// Size of the service's state, as it says.
     pub state_bytes: u64,
+    /// Sessions of clients that are live.
+    pub sessions: usize,
     /// What that may become.
     pub state_limit_bytes: u64,
     /// How long a request may make no progress before the leader is suspected, milliseconds.
@@ -199,6 +201,7 @@ impl<S: Service> Node<S> {
             boot_awaits: self.awaits_of_boot(),
             versions: self.machine.versions(),
             state_bytes: self.machine.state_bytes(),
+            sessions: self.machine.session_count(),
             state_limit_bytes: self.machine.state_limit_bytes(),
             request_timeout_ms: self.agreement.request_timeout_ms(),
             pace_ms: self.agreement.pace_ms(),

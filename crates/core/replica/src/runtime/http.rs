@@ -310,6 +310,7 @@ fn status(snapshot: &Snapshot) -> String {
         "disk_format": perdura_durability::FORMAT_VERSION,
         "rules_version": report.versions.rules,
         "service_version": report.versions.service,
+        "sessions": report.sessions,
         "state_bytes": report.state_bytes,
         "state_limit_bytes": report.state_limit_bytes,
     });
@@ -346,6 +347,7 @@ mod tests {
             boundary: None,
             state,
             versions: perdura_protocol::Versions::NEW,
+            sessions: 3,
             state_bytes: 5,
             state_limit_bytes: 10,
             request_timeout_ms: 1_000,

@@ -190,6 +190,7 @@ pub(super) fn text(snapshot: &Snapshot) -> prometheus::Result<Vec<u8>> {
             "Version of the service in force.",
             u64::from(report.versions.service),
         ),
+        ("perdura_sessions", "Sessions of clients that are live.", report.sessions as u64),
         ("perdura_state_bytes", "Size of the service's state, as it says.", report.state_bytes),
         ("perdura_state_limit_bytes", "What that may become.", report.state_limit_bytes),
         ("perdura_slots_held", "Slots held in memory.", held.agreement.slots as u64),

@@ -8,7 +8,7 @@ use perdura_execution::StateSnapshot;
 use perdura_protocol::configuration::Parameters;
 use perdura_protocol::{
     Batch, Command, Decode, Digest, Encode, Frame, Message, PublicKey, ReplicaId, Scheme,
-    SecretKey, SessionId, Slot, Time, View,
+    SecretKey, SessionId, Slot, Time, View, limits,
 };
 use perdura_replica::node::{Boot, Input, Node, Now, Output, Peer};
 use perdura_store::{Store, StoreCommand};
@@ -84,7 +84,7 @@ impl Follower {
         follower.node.handle(now(10_000), Input::LinkUp(LEADER));
         let peer = Peer::Client { connection: 1, key: client() };
         follower.node.handle(now(10_000), Input::LinkUp(peer));
-        let attach = Message::Attach { nonce: 1 };
+        let attach = Message::Attach { nonce: 1_000_000 * limits::NONCES_PER_MS };
         follower.node.handle_message(now(10_000), peer, attach.to_bytes());
         follower.end_round();
         follower.persist();
@@ -140,7 +140,7 @@ impl Follower {
     }
 
     fn batch(&self, command: Command, number: u64) -> Batch {
-        let session = SessionId { client: client(), nonce: 1 };
+        let session = SessionId { client: client(), nonce: 1_000_000 * limits::NONCES_PER_MS };
         let frame = Frame::build(CLUSTER, session, number, number, &[command.to_bytes()], None);
         Batch::requests(Time(1_000_000 + self.now_ms), vec![frame])
     }

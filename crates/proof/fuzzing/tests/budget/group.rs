@@ -12,7 +12,7 @@ use perdura_fuzzing::memory::allocations_of;
 use perdura_protocol::configuration::{Configuration, Durability, Member, Parameters, Schedule};
 use perdura_protocol::{
     ClusterId, Command, Decode, Encode, Faults, Message, ReplicaId, Scheme, SecretKey, Signature,
-    Slot, Time,
+    Slot, Time, limits,
 };
 use perdura_replica::node::{BACKLOG_BYTES, Boot, Found, Input, Node, Now, Output, Peer};
 use perdura_store::{Store, StoreCommand};
@@ -193,7 +193,8 @@ impl Group {
         let n = faults.n() as u8;
         let client = |number: u8| {
             let config = ClientConfig::new(CLUSTER, faults, client_key(number));
-            ClientCore::new(config, 7, at(0).monotonic_ms)
+            let nonce = at(0).wall.0 * limits::NONCES_PER_MS + u64::from(number);
+            ClientCore::new(config, nonce, at(0).monotonic_ms)
         };
         let parties = usize::from(n + CLIENTS);
         let mut group = Group {

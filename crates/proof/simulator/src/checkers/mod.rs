@@ -15,6 +15,7 @@ pub mod exactly_once;
 pub mod fairness;
 pub mod fencing;
 pub mod footprints;
+pub mod lifetimes;
 pub mod pace;
 pub mod persist_before_speak;
 pub mod progress;
@@ -41,6 +42,7 @@ pub use evidence::Evidence;
 pub use exactly_once::ExactlyOnce;
 pub use fairness::Fairness;
 pub use fencing::Fencing;
+pub use lifetimes::Lifetimes;
 pub use pace::Pace;
 pub use persist_before_speak::PersistBeforeSpeak;
 pub use revocation::Revocation;
@@ -52,6 +54,7 @@ pub use view_grounds::ViewGrounds;
 pub use votes::Votes;
 pub use waits::Waits;
 
+use crate::options::ServiceKind;
 use crate::plan::Plan;
 use crate::violation::Check;
 use perdura_execution::Genesis;
@@ -97,6 +100,8 @@ pub struct Checkers {
     pub sight: Sight,
     /// Section 12: time-outs.
     pub pace: Pace,
+    /// Section 12: sessions.
+    pub lifetimes: Lifetimes,
     /// E1.
     pub terms: Terms,
     /// A5.
@@ -115,6 +120,7 @@ impl Checkers {
         let n = plan.faults.n();
         let cluster = parameters.cluster;
         let least = parameters.boundary(0);
+        let timed = parameters.versions.rules > 0 && plan.service == ServiceKind::KeyValue;
         Checkers {
             agreement: Agreement::default(),
             exactly_once: ExactlyOnce::default(),
@@ -143,6 +149,7 @@ impl Checkers {
             boots: Boots::new(plan.faults),
             sight: Sight::new(plan.faults),
             pace: Pace::new(n, plan.faults.r()),
+            lifetimes: Lifetimes::new(timed),
             terms: Terms::new(parameters.administrator),
             validity: Validity::new(genesis),
             waits: Waits::default(),

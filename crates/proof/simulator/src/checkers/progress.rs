@@ -57,6 +57,17 @@ pub fn ended_in_time(client: usize, record: usize, now_ms: u64, deadline_ms: u64
     Err(Broken::new("Deadline (C1)", what))
 }
 
+/// When a client was woken at `now_ms`, it next wants to be at `next_ms`.
+pub fn sleeps(client: usize, now_ms: u64, next_ms: Option<u64>) -> Check {
+    if next_ms.is_none_or(|next| next > now_ms) {
+        return Ok(());
+    }
+    Err(Broken::new(
+        RULE,
+        format!("client {client} is woken at {now_ms} ms and wants to be again at once"),
+    ))
+}
+
 /// The group does not come to rest.
 #[must_use]
 pub fn no_convergence(how: &str) -> Broken {

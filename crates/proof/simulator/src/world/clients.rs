@@ -19,13 +19,16 @@ use perdura_protocol::configuration::Parameters;
 use perdura_protocol::message::Lane;
 use perdura_protocol::{
     AdminCommand, Command, Decode, Encode, Frame, Message, PublicKey, ReplicaId, SecretKey,
-    SessionId,
+    SessionId, limits,
 };
 use perdura_tuples::TupleReply;
 use std::collections::BTreeMap;
 
 /// Longest pause before a call that follows at once, microseconds.
 const AT_ONCE_US: u64 = 500;
+
+/// By how much the clocks are wrong by which the first clients number their sessions, milliseconds: at 1970, a day ahead, a day behind.
+const ASTRAY_MS: [i64; 3] = [i64::MIN, 86_400_000, -86_400_000];
 
 /// A call of a client, from its beginning to its end.
 #[derive(Clone, Debug)]
@@ -62,6 +65,8 @@ pub struct Client {
     pub life: u64,
     /// Its clock.
     pub clock: Clock,
+    // By how much the time is wrong by which it numbers its sessions.
+    astray_ms: i64,
     /// It does nothing before this time.
     pub paused_until_us: u64,
     /// Until then it paused, or its clock jumped: nobody else made its calls late.
@@ -96,6 +101,7 @@ impl Client {
             key,
             life: 0,
             clock: Clock::draw(&mut random.fork(&format!("clock {index}")), plan.drift),
+            astray_ms: if plan.astray { ASTRAY_MS.get(index).copied().unwrap_or(0) } else { 0 },
             paused_until_us: 0,
             excused_us: 0,
             config,
@@ -149,7 +155,9 @@ impl World {
         here.tick_us = None;
         here.spaces.restart();
         here.paused_until_us = 0;
-        let nonce = self.now_us * 1024;
+        // Microseconds are the same on all clocks, so that no two starts have one number.
+        let wall_ms = here.clock.now(self.now_us).wall.0.saturating_add_signed(here.astray_ms);
+        let nonce = (wall_ms * 1000 + self.now_us % 1000) * (limits::NONCES_PER_MS / 1000);
         here.core = Some(ClientCore::new(here.config.clone(), nonce, now_ms));
         let (life, station) = (here.life, self.n() + client);
         self.dial_all(station);
@@ -164,7 +172,7 @@ impl World {
     /// A client process ends; what becomes of its calls nobody will know.
     pub(crate) fn end_client(&mut self, client: usize) {
         let here = &mut self.clients[client];
-        here.core = None;
+        let core = here.core.take();
         if here.administered.take().is_some() {
             self.revoking = None; // What becomes of it the next administrator does not know.
             self.orders.forget();
@@ -174,7 +182,21 @@ impl World {
         here.open.clear();
         self.checkers.fairness.leaves(client);
         self.trace.line(self.now_us, format_args!("c{client} ends"));
+        if let Some(core) = core.filter(|_| self.client_random.percent(50)) {
+            self.close_client(client, core);
+        }
         self.drop_links(self.n() + client, 5_000);
+    }
+
+    /// A client ends in order: it says so, and nobody hears what became of its calls.
+    fn close_client(&mut self, client: usize, mut core: ClientCore) {
+        core.close();
+        while let Some(output) = core.next_output() {
+            if let Output::Send { to, message } = output {
+                let station = self.n() + client;
+                self.send(station, to.index(), Lane::Agreement, &message.to_bytes());
+            }
+        }
     }
 
     /// Calls of clients, the administrator's aside, that have not ended.
@@ -331,6 +353,8 @@ impl World {
             core.on_tick(now_ms);
             self.step();
             self.client_round(client);
+            let next_ms = self.clients[client].core.as_ref().and_then(ClientCore::next_deadline);
+            self.check(progress::sleeps(client, now_ms, next_ms));
         }
     }
 
@@ -382,7 +406,7 @@ impl World {
                     self.checkers.validity.opens(session);
                     continue;
                 }
-                Ok(Command::Admin(_)) | Err(_) => continue,
+                Ok(Command::Admin(_) | Command::Renew | Command::Close) | Err(_) => continue,
             };
             // A frame that is sent again may hold commands of calls that have ended, and equal ones
             // may have been called since.

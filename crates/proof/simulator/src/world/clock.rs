@@ -171,6 +171,12 @@ impl Clock {
     }
 }
 
+/// What wall clocks in order show, or nearly.
+#[must_use]
+pub fn wall_in_order(at_us: u64) -> Time {
+    Time(EPOCH_MS + at_us / 1000)
+}
+
 /// When all wall clocks in order show this time, by more than others may be behind, microseconds.
 #[must_use]
 pub fn all_show_us(time: Time, max_skew_ms: u64) -> u64 {

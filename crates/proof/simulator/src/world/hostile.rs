@@ -1,6 +1,7 @@
 //! Clients that attack. They know no client core; what they send is noted, so that nothing else is
 //! taken for theirs.
 
+use super::clock::wall_in_order;
 use super::{Event, World};
 use crate::options::ServiceKind;
 use crate::plan::Plan;
@@ -75,8 +76,7 @@ pub fn arm(
                 ServiceKind::TupleSpaces => perdura_tuples::limits::TUPLE_BYTES - TUPLE_FRAME,
             };
             let arms = Arms { key, cluster, n, victims, large: LARGE, largest, make };
-            let nonce = 1 + random.below(1_000);
-            Hostile { attacker: Attacker::new(arms, *attack, nonce, random.next()), key: public }
+            Hostile { attacker: Attacker::new(arms, *attack, random.next()), key: public }
         })
         .collect()
 }
@@ -158,7 +158,8 @@ impl World {
         };
         self.push(pause, Event::Attack { hostile });
         let station = self.hostile_station(hostile);
-        for (replica, bytes) in self.hostile[hostile].attacker.tick() {
+        let now = wall_in_order(self.now_us);
+        for (replica, bytes) in self.hostile[hostile].attacker.tick(now) {
             self.note_hostile(hostile, &bytes);
             self.send(station, replica.index(), Lane::Agreement, &bytes);
         }
@@ -210,7 +211,7 @@ impl World {
                     self.checkers.exactly_once.may_be_sent(frame.session, number, content);
                 }
                 Ok(Command::Open) => self.checkers.validity.opens(frame.session),
-                Ok(Command::Admin(_)) | Err(_) => {}
+                Ok(Command::Admin(_) | Command::Renew | Command::Close) | Err(_) => {}
             }
         }
     }

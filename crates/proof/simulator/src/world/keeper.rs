@@ -100,6 +100,7 @@ impl World {
                 if self.plan.service == ServiceKind::TupleSpaces {
                     self.checkers.agreed_time.logged(&records);
                 }
+                self.checkers.lifetimes.logged(&records);
                 self.checkers.boundaries.appended(&records);
                 let check = self.checkers.boots.appended(replica, &records);
                 self.check(check);

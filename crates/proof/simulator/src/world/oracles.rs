@@ -191,6 +191,21 @@ impl World {
         }
     }
 
+    /// Counts how sessions ended.
+    fn mark_lifetimes(&mut self) {
+        let ends = self.checkers.lifetimes.ends();
+        let marks = [
+            (Mark::SessionEnded, ends.by_time),
+            (Mark::SessionClosed, ends.closed),
+            (Mark::SessionRenewed, ends.renewed),
+            (Mark::SessionAstray, ends.astray),
+            (Mark::SessionsOutlivedOutage, ends.outages),
+        ];
+        for (mark, count) in marks.into_iter().filter(|(_, count)| *count > 0) {
+            self.report.marks.insert(mark, count);
+        }
+    }
+
     /// What was executed.
     pub(crate) fn witness(&mut self, replica: usize) {
         self.look_at_clock(replica);
@@ -250,6 +265,7 @@ impl World {
             })
             .and_then(|()| checkers.agreement.executed(replica, slot, history))
             .and_then(|()| checkers.agreed_time.executed(replica, slot, time))
+            .and_then(|()| checkers.lifetimes.executed(replica, machine))
             .and_then(|()| terms.holds(replica, slot, in_force))
             .and_then(|()| versions.try_for_each(|(at, one)| terms.executed(replica, at, one)));
         for execution in executions {
@@ -258,6 +274,7 @@ impl World {
                 .and_then(|()| checkers.exactly_once.executed(replica, execution));
         }
         self.check(check);
+        self.mark_lifetimes();
         if self.has_spaces() {
             let steps = steps.into_iter().map(|(slot, _, step)| (slot, step)).collect();
             self.witness_spaces(replica, steps);

@@ -1,0 +1,169 @@
+//! Sessions are renewed while something is under way, left when they were idle, closed at the end, and numbered by the replicas' clock.
+
+use super::*;
+use crate::core::bounds::{IDLE_MS, RENEW_MS};
+use perdura_protocol::{Time, limits};
+
+/// The numbers of the frames that hold this command, sent to any replica since the last look.
+fn numbers_of(script: &mut Script, command: &Command) -> Vec<u64> {
+    let frames = script.frames().into_iter();
+    let holds = |frame: &Frame| frame.commands().eq([command.to_bytes()]);
+    let mut numbers: Vec<u64> =
+        frames.filter(|(_, one)| holds(one)).map(|(_, one)| one.first_number).collect();
+    numbers.dedup();
+    numbers
+}
+
+fn wait(script: &mut Script) -> CallId {
+    let command = Command::Service(Bytes::from_static(b"wait")).to_bytes();
+    let options = CallOptions { deadline_ms: script.now_ms + 3_600_000, ..script.options() };
+    let id = script.enter(command, options);
+    script.pump();
+    id
+}
+
+#[test]
+fn a_session_is_renewed_while_a_call_is_under_way() {
+    let mut script = Script::open(1, 1);
+    script.pass(RENEW_MS);
+    assert_eq!(numbers_of(&mut script, &Command::Renew), [], "nobody waits");
+    let id = wait(&mut script);
+    for count in 0..5 {
+        script.pass(RENEW_MS - 1);
+        assert_eq!(numbers_of(&mut script, &Command::Renew), []);
+        script.pass(1);
+        let number = limits::FIRST_RENEWAL + count;
+        assert_eq!(numbers_of(&mut script, &Command::Renew), [number]);
+        script.answer_all(number, &Outcome::Opened);
+    }
+    // Without an answer the same one is sent again.
+    script.pass(3 * RENEW_MS);
+    assert_eq!(numbers_of(&mut script, &Command::Renew), [limits::FIRST_RENEWAL + 5]);
+    script.answer_all(limits::FIRST_RENEWAL + 4, &Outcome::Opened);
+    script.pass(3 * RENEW_MS);
+    assert_eq!(numbers_of(&mut script, &Command::Renew), [limits::FIRST_RENEWAL + 5]);
+    script.answer_all(limits::FIRST_RENEWAL + 5, &Outcome::Opened);
+    script.answer_all(2, &reply("served"));
+    assert_eq!(script.done(), [(id, completed("served"))]);
+    script.pass(10 * RENEW_MS);
+    assert_eq!(numbers_of(&mut script, &Command::Renew), []);
+    assert_eq!(script.core.stats().disagreements, 0);
+}
+
+#[test]
+fn without_a_link_nothing_is_renewed_and_no_time_is_asked_for() {
+    let mut script = Script::open(1, 1);
+    wait(&mut script);
+    for replica in 0..4 {
+        script.core.on_link(script.now_ms, ReplicaId(replica), false);
+    }
+    script.pump();
+    script.pass(2 * RENEW_MS);
+    script.core.on_tick(script.now_ms);
+    assert!(script.core.next_deadline().is_some_and(|next| next > script.now_ms));
+    assert_eq!(numbers_of(&mut script, &Command::Renew), []);
+    script.link_all();
+    script.core.on_tick(script.now_ms);
+    script.pump();
+    assert_eq!(numbers_of(&mut script, &Command::Renew), [limits::FIRST_RENEWAL]);
+}
+
+#[test]
+fn a_renewal_that_comes_too_late_ends_what_was_under_way() {
+    let mut script = Script::open(1, 1);
+    let id = wait(&mut script);
+    script.pass(RENEW_MS);
+    script.answer(0, limits::FIRST_RENEWAL, &Outcome::NoSession);
+    assert_eq!(script.done(), [], "one replica may lie");
+    script.answer(1, limits::FIRST_RENEWAL, &Outcome::NoSession);
+    assert_eq!(script.done(), [(id, CallResult::Indeterminate(Indeterminacy::NoSession))]);
+}
+
+#[test]
+fn replicas_that_know_no_renewals_are_not_asked_again() {
+    let mut script = Script::open(1, 1);
+    wait(&mut script);
+    script.pass(RENEW_MS);
+    script.answer_all(limits::FIRST_RENEWAL, &Outcome::Refused(RefusalReason::WindowExceeded));
+    script.frames();
+    script.pass(10 * RENEW_MS);
+    assert_eq!(numbers_of(&mut script, &Command::Renew), []);
+    script.answer_all(2, &reply("served"));
+    script.pass(10 * IDLE_MS);
+    let nonce = script.nonce();
+    script.call("next");
+    assert_eq!(script.nonce(), nonce, "nor do sessions end there");
+}
+
+#[test]
+fn after_a_pause_a_call_opens_another_session_and_closes_the_old_one() {
+    let mut script = Script::open(1, 1);
+    let first = script.nonce();
+    script.pass(IDLE_MS - 1);
+    script.call("put");
+    assert_eq!(script.nonce(), first);
+    script.answer_all(2, &reply("x"));
+    script.done();
+    script.sent();
+    script.pass(IDLE_MS);
+    let id = script.call("put");
+    assert!(script.nonce() > first);
+    let frames = script.frames();
+    let closing = frames.iter().find(|(_, frame)| frame.session.nonce == first);
+    let (to, closing) = closing.unwrap();
+    assert_eq!((*to, closing.first_number, closing.acked_below), (0, 3, 3), "to the leader");
+    assert!(closing.commands().eq([Command::Close.to_bytes()]));
+    script.answer_all(0, &Outcome::Opened);
+    script.answer_all(1, &reply("y"));
+    assert_eq!(script.done(), [(id, completed("y"))]);
+}
+
+#[test]
+fn a_client_that_closes_ends_its_session() {
+    let mut script = Script::open(1, 1);
+    let id = script.call("put");
+    script.frames();
+    script.core.close();
+    script.pump();
+    assert_eq!(script.done(), [(id, CallResult::Indeterminate(Indeterminacy::Closed))]);
+    assert_eq!(numbers_of(&mut script, &Command::Close), [3]);
+    // One that never opened has nothing to end.
+    let mut script = Script::new(config(1, 1));
+    script.link_all();
+    script.call("put");
+    script.frames();
+    script.core.close();
+    script.pump();
+    assert_eq!(numbers_of(&mut script, &Command::Close), []);
+}
+
+#[test]
+fn a_client_whose_clock_is_wrong_numbers_its_sessions_by_the_replicas() {
+    let mut script = Script::new(config(1, 1));
+    script.link_all();
+    let id = script.call("put");
+    let (time, from) = (Time(1_700_000_000_000), 1_699_999_940_000 * limits::NONCES_PER_MS);
+    let not_now = Outcome::Refused(RefusalReason::NotNow { time, from });
+    script.answer(2, 0, &not_now);
+    assert_eq!(script.nonce(), NONCE, "one replica may lie");
+    script.answer(0, 0, &not_now);
+    assert_eq!(script.nonce(), time.0 * limits::NONCES_PER_MS + NONCE % limits::NONCES_PER_MS);
+    script.answer_all(0, &Outcome::Opened);
+    script.answer_all(1, &reply("x"));
+    assert_eq!(script.done(), [(id, completed("x"))]);
+    // The next one goes by the time that has passed since then.
+    script.pass(2 * IDLE_MS);
+    script.call("put");
+    let passed = script.nonce() - time.0 * limits::NONCES_PER_MS;
+    assert_eq!(passed / limits::NONCES_PER_MS, 2 * IDLE_MS);
+}
+
+#[test]
+fn numbers_that_were_used_up_are_left_behind() {
+    let mut script = Script::new(config(1, 1));
+    script.link_all();
+    script.call("put");
+    let (time, from) = (Time(1_000), u64::MAX - 7);
+    script.answer_all(0, &Outcome::Refused(RefusalReason::NotNow { time, from }));
+    assert!(script.nonce() >= from);
+}
