@@ -52,6 +52,9 @@ pub enum Indeterminacy {
     /// The replicas no longer keep the reply.
     #[error("the replicas no longer keep its reply")]
     TooOld,
+    /// It was carried out, and its reply has so many bytes, more than replicas send.
+    #[error("it was carried out, and its reply of {0} bytes is more than replicas send")]
+    ReplyTooLarge(u64),
     /// The session ended: its key was revoked, or nothing was ordered in it for a minute. An earlier try may have executed.
     #[error("its session ended")]
     NoSession,

@@ -13,6 +13,7 @@ pub(crate) fn is_final(outcome: &Outcome) -> bool {
         | Outcome::Service(_)
         | Outcome::Administered { .. }
         | Outcome::Told(_)
+        | Outcome::TooLarge { .. }
         | Outcome::Refused(
             RefusalReason::UnknownClient
             | RefusalReason::NotAdministrator

@@ -252,7 +252,8 @@ impl<S: Service> Machine<S> {
     fn release(&mut self, released: Vec<Release>, executed: &mut Executed) {
         for Release { session: id, number, result } in released {
             let Some(session) = self.sessions.get_mut(id) else { continue };
-            let (before, outcome) = (session.held(), service_outcome(result));
+            let rules = self.terms.versions.rules;
+            let (before, outcome) = (session.held(), service_outcome(rules, result));
             let waited = session.release(self.slot, number, outcome.clone());
             let now = session.held();
             self.sessions.settle(id, before, now);
@@ -379,7 +380,7 @@ impl<S: Service> Machine<S> {
             Ok(Command::Service(content)) => {
                 let ask = || self.service.query_by(client, &content);
                 let answer = self.asked.reading((Call::Query, self.slot), Some(&content), ask);
-                answer.flatten().map(service_outcome)
+                answer.flatten().map(|result| service_outcome(u16::MAX, result)).map(sent_back)
             }
             Ok(Command::Open | Command::Admin(_) | Command::Renew | Command::Close) => None,
             Err(_) => Some(Outcome::Refused(RefusalReason::Malformed)),
@@ -571,12 +572,13 @@ fn run<S: Service>(
     released: &mut Vec<Release>,
 ) -> Option<(Outcome, Change)> {
     let refused = |reason| (Outcome::Refused(reason), Change::None);
+    let rules = admin.rules;
     if let Some(content) = Command::service_content(command) {
         asked.ask(Call::Execute, context.number);
         let progress = service.execute_or_wait(context, content, released);
         asked.answered();
         return match progress {
-            Progress::Done(result) => Some((service_outcome(result), Change::None)),
+            Progress::Done(result) => Some((service_outcome(rules, result), Change::None)),
             Progress::Waits => None,
         };
     }
@@ -601,14 +603,24 @@ pub fn newest_versions(service: &impl Service) -> Versions {
     Versions { rules: versions::RULES, service: service.newest_version() }
 }
 
-/// A service's result within the bounds of the codec.
-fn service_outcome(result: Result<Bytes, String>) -> Outcome {
+/// A service's result within the bounds of the codec, under a version of the core's rules.
+fn service_outcome(rules: u16, result: Result<Bytes, String>) -> Outcome {
     match result {
         Ok(reply) if reply.len() <= limits::FRAME_BYTES => Outcome::Service(reply),
-        Ok(_) => Outcome::TooOld,
+        Ok(_) if rules == 0 => Outcome::TooOld,
+        Ok(reply) => Outcome::TooLarge { bytes: reply.len() as u64 },
         Err(mut text) => {
             text.truncate(text.floor_char_boundary(REFUSAL_BYTES));
             Outcome::Refused(RefusalReason::Service(text))
         }
     }
+}
+
+/// The answer to a read. It changed nothing, so that one which is too large is refused.
+fn sent_back(answer: Outcome) -> Outcome {
+    let Outcome::TooLarge { bytes } = answer else { return answer };
+    let most = limits::FRAME_BYTES;
+    Outcome::Refused(RefusalReason::Service(format!(
+        "the answer has {bytes} bytes, more than the {most} that replicas send; ask for less at a time"
+    )))
 }

@@ -270,6 +270,10 @@ impl Service for Echo {
         if *refuse == 0 { Ok(vec![7; size].into()) } else { Err("ü".repeat(size / 2)) }
     }
 
+    fn query(&self, command: &[u8]) -> Option<Result<Bytes, String>> {
+        (command == b"large").then(|| Ok(vec![7; 8 << 20].into()))
+    }
+
     fn snapshot(&self) -> Arc<dyn Snapshot> {
         Arc::new(Nothing)
     }
@@ -416,7 +420,18 @@ fn replies_and_refusals_fit_the_codec() {
     let mut replica = Replica::around(Echo);
     let alice = session(ALICE, 5);
     replica.open(alice);
-    assert_eq!(replica.one(alice, 1, &echo(0, 8192)), Outcome::TooOld);
+    let large = Outcome::TooLarge { bytes: 8192 * 1024 };
+    assert_eq!(replica.one(alice, 1, &echo(0, 8192)), large);
+    assert_eq!(replica.0.cached(alice, 1), Some(large), "it ran once");
+    let read = Command::Service(Bytes::from_static(b"large")).to_bytes();
+    let refused = replica.0.query(ALICE, &read);
+    assert!(
+        matches!(&refused, Some(Outcome::Refused(RefusalReason::Service(text))) if text.contains("bytes")),
+        "{refused:?}"
+    );
+    let mut old = Replica::of_first_rules(Echo);
+    old.open(alice);
+    assert_eq!(old.one(alice, 1, &echo(0, 8192)), Outcome::TooOld);
     let Outcome::Refused(RefusalReason::Service(text)) = replica.one(alice, 2, &echo(1, 5)) else {
         panic!("the service refuses");
     };
@@ -424,38 +439,52 @@ fn replies_and_refusals_fit_the_codec() {
     assert!(replica.restored(Echo).is_ok());
 }
 
-/// Frames of more sessions than nonces are remembered, replayed at random for a long time.
+/// Frames of more sessions than there are at a time, replayed at random for a long time: under the first rules more than nonces are
+/// remembered, under later ones in an hour of agreed time, in which the group stands still now and then.
 #[test]
 fn nothing_runs_twice_under_replay() {
-    let mut replica = Replica::new();
-    let mut seed = 1u64;
-    let mut random = move |below: u64| {
-        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (seed >> 33) % below
-    };
-    let mut frames = Vec::new();
-    let mut commands = 0;
-    for nonce in 1..600u64 {
-        let id = session(ALICE, nonce);
-        frames.push(opening(id));
-        for number in 1..5 {
-            frames.push(frame(id, random(number + 1), number, &[add(1)]));
-            commands += 1;
+    for timed in [false, true] {
+        let counter = Counter::default();
+        let mut replica =
+            if timed { Replica::around(counter) } else { Replica::of_first_rules(counter) };
+        let mut seed = 1u64;
+        let mut random = move |below: u64| {
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % below
+        };
+        let mut frames = Vec::new();
+        for index in 1..600u64 {
+            let nonce = if timed { 6_000 * index * limits::NONCES_PER_MS } else { index };
+            let id = session(ALICE, nonce);
+            frames.push(opening(id));
+            for number in 1..5 {
+                frames.push(frame(id, random(number + 1), number, &[add(1)]));
+            }
+            frames.push(if random(3) == 0 { closing(id, 5) } else { renewal(id, random(3)) });
         }
-    }
-    let mut ran = std::collections::BTreeSet::new();
-    for round in 0..120_000 {
-        let near = (round as usize / 40).min(frames.len() - 1);
-        let pick = if random(2) == 0 { random(frames.len() as u64) as usize } else { near };
-        let frame = &frames[pick];
-        let before = replica.0.query(ALICE, &service("get"));
-        let outcome = replica.order(frame).remove(0);
-        let after = replica.0.query(ALICE, &service("get"));
-        if before != after {
-            assert!(ran.insert((frame.session, frame.first_number)), "{frame:?} ran twice");
-            assert_eq!(Some(outcome), after);
+        let mut ran = std::collections::BTreeSet::new();
+        let (mut ended, mut now) = (0, 0);
+        for round in 0..120_000 {
+            let near = (round as usize / 40).min(frames.len() - 1);
+            let pick = if random(2) == 0 { random(frames.len() as u64) as usize } else { near };
+            let frame = &frames[pick];
+            // As fast as the sessions come; now and then with a leap.
+            now = (25 * round).max(now) + if random(5_000) == 0 { random(90_000) } else { 0 };
+            let (before, sessions) =
+                (replica.0.query(ALICE, &service("get")), replica.0.session_count());
+            let outcome = order_at(&mut replica, now, frame);
+            let after = replica.0.query(ALICE, &service("get"));
+            ended += usize::from(replica.0.session_count() < sessions);
+            if before != after {
+                assert!(ran.insert((frame.session, frame.first_number)), "{frame:?} ran twice");
+                assert_eq!(Some(outcome), after);
+            }
         }
+        assert_eq!(replica.0.query(ALICE, &service("get")), Some(reply(&ran.len().to_string())));
+        assert!(ran.len() > 100 && ran.len() <= 4 * 599, "{} ran", ran.len());
+        assert!(ended > 100 || !timed, "{ended} sessions ended");
+        assert!(replica.restored(Counter::default()).is_ok());
     }
-    assert_eq!(replica.0.query(ALICE, &service("get")), Some(reply(&ran.len().to_string())));
-    assert!(ran.len() > 100 && ran.len() <= commands);
 }

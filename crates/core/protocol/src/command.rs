@@ -135,6 +135,12 @@ pub enum Outcome {
     },
     /// What the administrator asked for, as the command says.
     Told(Bytes),
+    /// The command was carried out, and its reply is larger than replicas send ([`limits::FRAME_BYTES`]). From version 1 of the rules on;
+    /// before, that is [`Outcome::TooOld`].
+    TooLarge {
+        /// The reply's length.
+        bytes: u64,
+    },
     /// The command was ordered and changed nothing.
     Refused(RefusalReason),
     /// The reply is gone: the number lies below what the client acknowledged, or was evicted. It
@@ -312,6 +318,10 @@ impl Encode for Outcome {
                 out.push(6);
                 encode_bytes(answer, out);
             }
+            Outcome::TooLarge { bytes } => {
+                out.push(7);
+                bytes.encode(out);
+            }
         }
     }
 }
@@ -329,6 +339,7 @@ impl Decode for Outcome {
             4 => Ok(Outcome::TooOld),
             5 => Ok(Outcome::NoSession),
             6 => Ok(Outcome::Told(reader.bytes("answer", limits::FRAME_BYTES)?)),
+            7 => Ok(Outcome::TooLarge { bytes: Decode::decode(reader)? }),
             tag => Err(DecodeError::UnknownTag(tag)),
         }
     }

@@ -154,6 +154,9 @@ fn result_of(outcome: &Outcome) -> CallResult {
         }
         Outcome::Refused(reason) => CallResult::Refused(Refusal::Ordered(reason.clone())),
         Outcome::TooOld => CallResult::Indeterminate(Indeterminacy::TooOld),
+        Outcome::TooLarge { bytes } => {
+            CallResult::Indeterminate(Indeterminacy::ReplyTooLarge(*bytes))
+        }
         Outcome::NoSession => CallResult::Indeterminate(Indeterminacy::NoSession),
         Outcome::Opened => CallResult::Indeterminate(Indeterminacy::Nonsense),
     }

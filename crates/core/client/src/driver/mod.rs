@@ -198,7 +198,8 @@ impl Client {
     }
 
     /// Carries out a service command that only reads, without ordering where n - u replicas answer
-    /// alike, else ordered (rule C2).
+    /// alike, else ordered (rule C2). What the service answers in order only, such as a command that writes, is carried out as by
+    /// [`Client::call`], once.
     ///
     /// # Errors
     /// As [`Client::call`].
