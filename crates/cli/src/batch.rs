@@ -7,6 +7,7 @@
 //! every call ends by its deadline: every line is answered.
 
 use crate::connect::{ClusterArguments, connect, parse_duration, runtime};
+use crate::process::on_stop;
 use anyhow::{Context, Result};
 use clap::Args;
 use perdura::ServiceKind;
@@ -19,10 +20,14 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 /// Longest line: a largest command in Base64, with its JSON.
 pub(crate) const LINE_BYTES: usize = 16 * 1024 * 1024;
+
+/// So long a process that is told to stop writes answers, to whoever may not read them.
+const WRITTEN_WITHIN: Duration = Duration::from_secs(1);
 
 /// How lines are carried out.
 #[derive(Args)]
@@ -125,6 +130,7 @@ pub fn run<O: Operation>(how: &How) -> Result<ExitCode> {
         };
         anyhow::Ok(Clients { calls, waits })
     })?;
+    stop_in_order(runtime.handle(), &clients, &places, how.in_flight)?;
     let main = clients.clone();
     local.spawn_local(async move {
         while let Some(line) = lines.recv().await {
@@ -151,6 +157,28 @@ pub fn run<O: Operation>(how: &How) -> Result<ExitCode> {
     let read = reader.join().map_err(|_| anyhow::anyhow!("reading lines failed"))?;
     read.context("cannot read standard input")?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// A signal closes the clients, so that their sessions end with all that waits in them; the process ends when the lines that were under
+/// way are answered, indeterminate.
+fn stop_in_order(
+    handle: &Handle,
+    clients: &Clients,
+    places: &Arc<Semaphore>,
+    in_flight: u32,
+) -> Result<()> {
+    let (handle, clients, places) = (handle.clone(), clients.clone(), Arc::clone(places));
+    on_stop(move |name| {
+        let code = if name == "SIGINT" { 130 } else { 143 };
+        handle.block_on(async {
+            clients.calls.close().await;
+            clients.waits.close().await;
+            // Each line gives its place back when its answer is written.
+            let written = places.acquire_many(in_flight);
+            let _ = tokio::time::timeout(WRITTEN_WITHIN, written).await;
+        });
+        std::process::exit(code);
+    })
 }
 
 fn read_lines(

@@ -4,6 +4,7 @@ use crate::Usage;
 use crate::connect::{ClusterArguments, connect, parse_duration, runtime};
 use crate::ending::{OF_ONE, carried_out, unanswered};
 use crate::kv_json::{Parsed, SCAN_LIMIT, from_base64, to_base64};
+use crate::process::closed_by_signals;
 use crate::{kv_batch, kv_export, kv_range};
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
@@ -275,7 +276,8 @@ fn one(parsed: &Parsed, fast: bool, how: &How) -> Result<ExitCode> {
     let options = Options { timeout: how.timeout, reply_quorum: None };
     let reply = runtime()?.block_on(async {
         let client = connect(&cluster, &key)?;
-        let reply = call(&client, &parsed.command, fast, &options).await;
+        let reply = call(&client, &parsed.command, fast, &options);
+        let reply = closed_by_signals(&client, reply).await?;
         client.close().await;
         anyhow::Ok(reply)
     })?;

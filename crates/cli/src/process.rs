@@ -2,10 +2,13 @@
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
+use perdura_client::Client;
 use rustix::process::{Pid, Signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::process::Child;
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::Notify;
 
 /// How much is logged.
 #[derive(Clone, Copy, ValueEnum)]
@@ -49,6 +52,22 @@ pub fn on_stop(stop: impl FnOnce(&'static str) + Send + 'static) -> Result<()> {
         })
         .context("cannot start a thread for signals")?;
     Ok(())
+}
+
+/// Carries out calls of a client; a signal closes it, so that its session ends, with all that waits in it, and the calls end
+/// indeterminate. A second one ends the process.
+pub async fn closed_by_signals<T>(client: &Client, calls: impl Future<Output = T>) -> Result<T> {
+    let stop = Arc::new(Notify::new());
+    let told = Arc::clone(&stop);
+    on_stop(move |_| told.notify_one())?;
+    let mut calls = std::pin::pin!(calls);
+    tokio::select! {
+        done = &mut calls => Ok(done),
+        () = stop.notified() => {
+            client.close().await;
+            Ok(calls.await)
+        }
+    }
 }
 
 /// So long a replica may take to stop. It needs milliseconds, or the seconds that a slow disk takes for what was taken on.

@@ -4,6 +4,7 @@ use crate::Usage;
 use crate::batch::{self, Clients, Failed};
 use crate::connect::{ClusterArguments, connect, parse_any_duration, parse_duration, runtime};
 use crate::ending::{OF_ONE, carried_out, unanswered};
+use crate::process::closed_by_signals;
 use crate::space_json::{self, LIMIT};
 use anyhow::Result;
 use clap::{Args, Subcommand};
@@ -337,11 +338,15 @@ pub fn run(arguments: Arguments) -> Result<ExitCode> {
     let options = Options { timeout: how.timeout, reply_quorum: None };
     let reply = runtime()?.block_on(async {
         let client = connect(&cluster, &key)?;
-        let mut reply = call(&client, &command, &options).await;
-        // A large space goes bit by bit.
-        while let Ok(TupleReply::Deleted { remaining: 1.. }) = reply {
-            reply = call(&client, &command, &options).await;
-        }
+        let reply = closed_by_signals(&client, async {
+            let mut reply = call(&client, &command, &options).await;
+            // A large space goes bit by bit.
+            while let Ok(TupleReply::Deleted { remaining: 1.. }) = reply {
+                reply = call(&client, &command, &options).await;
+            }
+            reply
+        });
+        let reply = reply.await?;
         client.close().await;
         anyhow::Ok(reply)
     })?;

@@ -1,8 +1,8 @@
 //! Tuple spaces from the command line, on clusters of real processes.
 
-use crate::common::{Cluster, Ran, edit, program, wait_for, wait_for_end};
+use crate::common::{Cluster, Ran, edit, program, send_signal, wait_for, wait_for_end};
 use serde_json::{Value, json};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Stdio;
 
 const TUPLES: &[&str] = &["--crash", "1", "--service", "tuples"];
@@ -97,6 +97,39 @@ fn a_batch_waits_and_wakes() {
     }
     drop(input);
     assert_eq!(wait_for_end(&mut child).code(), Some(0));
+}
+
+/// A wait that is told to stop is withdrawn, and takes nothing any more: one of a single command, and those of a batch.
+#[test]
+fn a_wait_ends_with_a_signal_and_takes_nothing() {
+    let cluster = Cluster::start_all(TUPLES);
+    let space = |arguments: &[&str]| cluster.run(&[&["space"], arguments].concat());
+    space(&["create", "s"]).ok();
+    let until_waiting = |count: u64| {
+        wait_for("those who wait", || {
+            let shown: Value = serde_json::from_str(&space(&["show", "s"]).ok()).unwrap();
+            (shown["waiters"] == json!(count)).then_some(())
+        });
+    };
+    let wait = ["space", "in", "s", r#"["job", null]"#, "--wait", "1h"];
+    let mut one = cluster.command(&wait);
+    let mut one = one.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut batch = cluster.command(&["space", "batch"]);
+    let mut batch = batch.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let line = r#"{"id":1,"op":"in","space":"s","template":["job",null],"wait_ms":3600000}"#;
+    writeln!(batch.stdin.as_mut().unwrap(), "{line}").unwrap();
+    until_waiting(2);
+    send_signal(&one, "-TERM");
+    assert_eq!(wait_for_end(&mut one).code(), Some(5), "indeterminate");
+    until_waiting(1);
+    send_signal(&batch, "-INT");
+    assert_eq!(wait_for_end(&mut batch).code(), Some(130));
+    let mut said = String::new();
+    batch.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(said.contains("indeterminate") && said.lines().count() == 1, "{said}");
+    until_waiting(0);
+    space(&["out", "s", r#"["job", 7]"#]).ok();
+    assert!(space(&["inp", "s", r#"["job", null]"#]).ok().contains('7'));
 }
 
 #[test]

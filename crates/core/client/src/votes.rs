@@ -1,7 +1,7 @@
 //! The answers of replicas to one command or read, one vote each.
 //!
 //! Invariants: a replica has one vote; a vote that says "I know the outcome" is never replaced, one
-//! that says "I no longer know" is replaced by one that does. So a liar counts once, and a replica
+//! that says "I no longer know", or "not yet", is replaced by the next. So a liar counts once, and a replica
 //! that forgot is not held against those who remember.
 
 use perdura_protocol::{Outcome, RefusalReason, ReplicaId};
@@ -23,13 +23,8 @@ pub(crate) fn is_final(outcome: &Outcome) -> bool {
         ) => true,
         // Not recorded by replicas: the number may execute when its frame is ordered again.
         Outcome::Refused(RefusalReason::WindowExceeded | RefusalReason::NotNow { .. }) => false,
-        Outcome::TooOld | Outcome::NoSession => false,
+        Outcome::TooOld | Outcome::NoSession | Outcome::Waits => false,
     }
-}
-
-/// Whether an outcome is about now, so that the next one of its kind is another.
-fn tells_time(outcome: &Outcome) -> bool {
-    matches!(outcome, Outcome::Refused(RefusalReason::NotNow { .. }))
 }
 
 /// Votes on one outcome.
@@ -56,9 +51,7 @@ impl Votes {
         match self.votes.iter_mut().find(|(replica, _)| *replica == from) {
             None => self.votes.push((from, outcome.clone())),
             Some((_, own)) if own == outcome => {}
-            Some((_, own)) if !is_final(own) && (is_final_now || tells_time(outcome)) => {
-                *own = outcome.clone();
-            }
+            Some((_, own)) if !is_final(own) => *own = outcome.clone(),
             Some(_) => return Added { support: 0, disagrees },
         }
         let support = self.votes.iter().filter(|(_, other)| other == outcome).count();

@@ -62,8 +62,8 @@ pub struct Reply {
 /// What executing a slot gave.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Executed {
-    /// A reply for each command of the batch that does not wait, in order, retries included; and one
-    /// for each command that had waited until this batch.
+    /// A reply for each command of the batch, in order, retries included ([`Outcome::Waits`] for those that wait; under the first rules
+    /// they have none); and one for each command that had waited until this batch.
     pub replies: Vec<Reply>,
     /// The configuration that the batch ordered.
     pub new_configuration: Option<Configuration>,
@@ -237,7 +237,8 @@ impl<S: Service> Machine<S> {
         match session.map(|session| session.admit(frame.first_number)) {
             Some(Admission::Fresh) => self.end_session(frame.session),
             Some(Admission::Answered(outcome)) => return outcome,
-            Some(Admission::Waits) | None => {}
+            Some(Admission::Waits) => return Outcome::Waits,
+            None => {}
         }
         Outcome::NoSession
     }
@@ -285,6 +286,7 @@ impl<S: Service> Machine<S> {
         for (command, number) in numbered {
             let outcome = match session.admit(number) {
                 Admission::Answered(outcome) => outcome,
+                Admission::Waits if rules > 0 => Outcome::Waits,
                 Admission::Waits => continue,
                 Admission::Fresh => {
                     let context =
@@ -294,6 +296,9 @@ impl<S: Service> Machine<S> {
                     let ran = run(of, admin, &context, command, &mut released);
                     let Some((outcome, change)) = ran else {
                         session.wait(slot, clock, number);
+                        if rules > 0 {
+                            executed.replies.push(reply(number, Outcome::Waits));
+                        }
                         continue;
                     };
                     session.record(slot, clock, number, outcome.clone());
@@ -327,7 +332,9 @@ impl<S: Service> Machine<S> {
     /// The answer to a retry, if it is known without ordering the command again.
     #[must_use]
     pub fn cached(&self, session: SessionId, number: u64) -> Option<Outcome> {
-        self.sessions.get(session)?.answer(number)
+        let live = self.sessions.get(session)?;
+        let waits = || (self.rules() > 0 && live.waits(number)).then_some(Outcome::Waits);
+        live.answer(number).or_else(waits)
     }
 
     /// Whether ordering the command again would change nothing: its answer is known, or it waits and

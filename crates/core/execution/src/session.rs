@@ -308,7 +308,8 @@ impl Session {
             let number = u64::decode(&mut reader)?;
             let outcome = owned(Outcome::decode(&mut reader)?);
             let ascending = session.replies.last_key_value().is_none_or(|(last, _)| *last < number);
-            if !ascending || session.admit(number) != Admission::Fresh {
+            if !ascending || outcome == Outcome::Waits || session.admit(number) != Admission::Fresh
+            {
                 return Err(DecodeError::NotCanonical("numbers of a session"));
             }
             session.reply_bytes += body_bytes(&outcome);
@@ -332,6 +333,11 @@ impl Session {
 
     pub(super) fn is_waiting(&self) -> bool {
         !self.waiting.is_empty()
+    }
+
+    /// Whether the command with this number waits.
+    pub(crate) fn waits(&self, number: u64) -> bool {
+        self.waiting.contains(&number)
     }
 }
 

@@ -141,6 +141,8 @@ pub enum Outcome {
         /// The reply's length.
         bytes: u64,
     },
+    /// It waits: its outcome comes by itself. Told at once, and to who asks again, from version 1 of the rules on.
+    Waits,
     /// The command was ordered and changed nothing.
     Refused(RefusalReason),
     /// The reply is gone: the number lies below what the client acknowledged, or was evicted. It
@@ -322,6 +324,7 @@ impl Encode for Outcome {
                 out.push(7);
                 bytes.encode(out);
             }
+            Outcome::Waits => out.push(8),
         }
     }
 }
@@ -340,6 +343,7 @@ impl Decode for Outcome {
             5 => Ok(Outcome::NoSession),
             6 => Ok(Outcome::Told(reader.bytes("answer", limits::FRAME_BYTES)?)),
             7 => Ok(Outcome::TooLarge { bytes: Decode::decode(reader)? }),
+            8 => Ok(Outcome::Waits),
             tag => Err(DecodeError::UnknownTag(tag)),
         }
     }

@@ -105,6 +105,40 @@ fn course(u: u8, r: u8) {
     }
 }
 
+/// One client with one session: what waits in it holds nothing else up, however much it is.
+#[test]
+fn hundreds_of_waits_of_one_client_are_in_nobodys_way() {
+    let mut group = Group::new(1, 1, Durability::Sync, TupleSpaces::new);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let client = group.connect();
+        on(&client, Operation::Create(SpaceOptions::default())).await;
+        let other = group.connect_as(&group.other);
+        let mut waits = tokio::task::JoinSet::new();
+        // A session has 64 of them at most.
+        for of in [&client, &other] {
+            for _ in 0..60 {
+                let (client, template) = (of.clone(), jobs());
+                let operation = Operation::In { template, wait_ms: 3_600_000 };
+                waits.spawn(async move { on(&client, operation).await });
+            }
+        }
+        until_waiting(&client, 120).await;
+        for number in 0..120 {
+            on(&other, Operation::Out(job(number))).await;
+        }
+        let mut served = std::collections::BTreeSet::new();
+        while let Some(reply) = waits.join_next().await {
+            let Some(Field::Integer(number)) = taken(reply.unwrap()) else { panic!("in vain") };
+            assert!(served.insert(number), "{number} twice");
+        }
+        assert_eq!(served.len(), 120);
+    });
+    for i in 0..group.keys.len() {
+        group.stop(i);
+    }
+}
+
 #[test]
 fn a_byzantine_group_serves_those_who_wait() {
     course(1, 1);

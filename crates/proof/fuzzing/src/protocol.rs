@@ -278,6 +278,7 @@ fn outcomes() -> Vec<(&'static str, Outcome)> {
         ("contradiction", refused(RefusalReason::Contradiction("no client \u{e9}".into()))),
         ("refused_by_the_service", refused(RefusalReason::Service("too large".into()))),
         ("too_old", Outcome::TooOld),
+        ("waits", Outcome::Waits),
         ("too_large", Outcome::TooLarge { bytes: 7 << 20 }),
         ("no_session", Outcome::NoSession),
         ("told", Outcome::Told(clients().to_bytes())),

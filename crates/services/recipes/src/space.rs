@@ -55,9 +55,8 @@ pub struct Replaced {
 
 /// A space of the tuple service. Cloning shares the connections.
 ///
-/// Operations that wait go by a client of their own, so that the others do not wait behind them: a
-/// call that waits holds one of the four frames that a client has in flight. More than that wait in
-/// line; connect another `Space` for them. While the oldest of a client's calls waits, at most 1023
+/// Operations that wait hold nothing else up. Up to 64 of them wait at a time ([`perdura_tuples::limits::WAITERS_PER_SESSION`]); one more
+/// is refused: connect another `Space` for them. They go by a client of their own, for while the oldest of a client's calls waits, at most 1023
 /// later ones of it run ([`perdura_protocol::limits::SESSION_WINDOW`]).
 #[derive(Clone, Debug)]
 pub struct Space {

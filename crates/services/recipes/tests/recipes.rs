@@ -159,6 +159,35 @@ fn a_barrier_opens_when_all_have_come() {
     });
 }
 
+/// Those who wait for what is not there hold up nobody who waits for what is.
+#[test]
+fn waits_on_one_space_are_not_in_each_others_way() {
+    with_spaces(1, 0, |one, other| async move {
+        let mut waits = tokio::task::JoinSet::new();
+        for number in 0..40 {
+            let empty = Queue::new(&one, format!("empty {number}"));
+            waits.spawn(async move { empty.pop(LONG).await });
+        }
+        until_waiting(&other, 40).await;
+        let queue = Queue::new(&one, "q");
+        queue.push(text("item")).await.unwrap();
+        assert_eq!(queue.pop(LONG).await.unwrap(), Some(text("item")));
+        let late = queue.clone();
+        waits.spawn(async move { late.pop(LONG).await });
+        until_waiting(&other, 41).await;
+        for number in 0..40 {
+            let name = format!("empty {number}");
+            Queue::new(&other, &name).push(text(&name)).await.unwrap();
+        }
+        queue.push(text("late")).await.unwrap();
+        let mut served = BTreeSet::new();
+        while let Some(item) = waits.join_next().await {
+            served.insert(item.unwrap().unwrap().unwrap());
+        }
+        assert_eq!(served.len(), 41);
+    });
+}
+
 #[test]
 fn a_queue_is_first_in_first_out() {
     with_spaces(1, 0, |one, other| async move {

@@ -23,6 +23,10 @@ pub const COMMAND_BYTES: usize = limits::COMMAND_BYTES;
 /// its client for gone.
 pub const RENEW_MS: u64 = 3_000;
 
+/// What waits at the replicas is asked for again in this time, milliseconds: its reply comes by itself, unless the link over which it came
+/// broke just then.
+pub const PARKED_MS: u64 = 5_000;
+
 /// A session in which nothing was sent for this time, milliseconds, is left for another one: half of what replicas give it, for their clock
 /// and this one differ.
 pub const IDLE_MS: u64 = limits::SESSION_MS / 2;

@@ -61,6 +61,12 @@ impl ClientCore {
         let id = pending.call;
         let added = pending.votes.add(from, outcome);
         self.stats.disagreements += u64::from(added.disagrees);
+        if *outcome == Outcome::Waits {
+            if added.support >= witnesses {
+                session.park(number);
+            }
+            return;
+        }
         // What one correct replica no longer knows will not become known by asking on.
         let wanted = if is_final(outcome) {
             self.calls.get(&id).map_or(witnesses, |call| call.quorum)
@@ -158,7 +164,7 @@ fn result_of(outcome: &Outcome) -> CallResult {
             CallResult::Indeterminate(Indeterminacy::ReplyTooLarge(*bytes))
         }
         Outcome::NoSession => CallResult::Indeterminate(Indeterminacy::NoSession),
-        Outcome::Opened => CallResult::Indeterminate(Indeterminacy::Nonsense),
+        Outcome::Opened | Outcome::Waits => CallResult::Indeterminate(Indeterminacy::Nonsense),
     }
 }
 

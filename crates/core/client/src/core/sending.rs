@@ -3,7 +3,7 @@
 //! There is no delay for packing. While fewer frames are in flight than allowed, whatever waits
 //! leaves at once; while there are as many, what comes gathers, so that frames grow with the load.
 
-use super::bounds::FRAME_TARGET_BYTES;
+use super::bounds::{FRAME_TARGET_BYTES, PARKED_MS};
 use super::calls::Stage;
 use super::session::{InFlight, Session};
 use super::{CallId, ClientCore};
@@ -33,7 +33,7 @@ impl ClientCore {
     fn has_room(&self) -> bool {
         self.session.as_ref().is_some_and(|session| {
             session.opening.is_none()
-                && session.frames.len() < self.config.frames_in_flight.max(1)
+                && session.under_way() < self.config.frames_in_flight.max(1)
                 && session.room() > 0
         })
     }
@@ -196,7 +196,8 @@ impl ClientCore {
             if flight.resend_ms <= now_ms {
                 (flight.to_all, flight.resent) = (true, true);
                 flight.pause_ms = (flight.pause_ms * 2).min(longest);
-                flight.resend_ms = now_ms + flight.pause_ms;
+                let pause_ms = if flight.is_parked() { PARKED_MS } else { flight.pause_ms };
+                flight.resend_ms = now_ms + pause_ms;
                 flight.busy_resend_ms = None;
                 to_all.push(flight.frame.clone());
             } else if flight.busy_resend_ms.is_some_and(|at| at <= now_ms) {

@@ -11,6 +11,8 @@ use std::collections::VecDeque;
 pub(super) struct Pending {
     pub(super) call: CallId,
     pub(super) votes: Votes,
+    /// Replicas said that it waits.
+    parked: bool,
 }
 
 /// A frame in flight.
@@ -19,6 +21,8 @@ pub(super) struct InFlight {
     pub(super) frame: Frame,
     /// Its commands whose outcome somebody waits for.
     pub(super) open: usize,
+    /// Those of them that wait at the replicas, as these have said.
+    parked: usize,
     pub(super) sent_ms: u64,
     /// When it is sent to all replicas (again).
     pub(super) resend_ms: u64,
@@ -85,7 +89,7 @@ impl Session {
     pub(super) fn assign(&mut self, call: CallId) -> u64 {
         let number = self.next;
         self.next += 1;
-        self.pending.push_back(Some(Pending { call, votes: Votes::default() }));
+        self.pending.push_back(Some(Pending { call, votes: Votes::default(), parked: false }));
         number
     }
 
@@ -102,7 +106,12 @@ impl Session {
     /// Nobody waits for this number any more; returns its frame when it was the frame's last.
     pub(super) fn forget(&mut self, number: u64) -> Option<InFlight> {
         let index = usize::try_from(number.checked_sub(self.base)?).ok()?;
-        self.pending.get_mut(index)?.take()?;
+        let forgotten = self.pending.get_mut(index)?.take()?;
+        if forgotten.parked
+            && let Some(flight) = self.frame_of(number)
+        {
+            flight.parked -= 1;
+        }
         while let Some(None) = self.pending.front() {
             self.pending.pop_front();
             self.base += 1;
@@ -113,11 +122,27 @@ impl Session {
         self.settle(number)
     }
 
+    fn frame_of(&mut self, number: u64) -> Option<&mut InFlight> {
+        self.frames.iter_mut().find(|one| one.holds(number))
+    }
+
+    /// Enough replicas say that this number waits: its frame holds no others up any more.
+    pub(super) fn park(&mut self, number: u64) {
+        let Some(pending) = self.pending(number).filter(|pending| !pending.parked) else { return };
+        pending.parked = true;
+        if let Some(flight) = self.frame_of(number) {
+            flight.parked += 1;
+        }
+    }
+
+    /// Frames that are under way; those of which all that is left waits at the replicas are not.
+    pub(super) fn under_way(&self) -> usize {
+        self.frames.iter().filter(|one| !one.is_parked()).count()
+    }
+
     /// One command less to wait for in the frame with this number.
     pub(super) fn settle(&mut self, number: u64) -> Option<InFlight> {
-        let holds =
-            |one: &InFlight| (one.frame.first_number..one.frame.end_number()).contains(&number);
-        let index = self.frames.iter().position(holds)?;
+        let index = self.frames.iter().position(|one| one.holds(number))?;
         self.frames[index].open -= 1;
         if self.frames[index].open > 0 {
             return None;
@@ -136,6 +161,7 @@ impl InFlight {
     pub(super) fn new(frame: Frame, now_ms: u64, pause_ms: u64, busy_pause_ms: u64) -> InFlight {
         InFlight {
             open: frame.commands().len(),
+            parked: 0,
             frame,
             sent_ms: now_ms,
             resend_ms: now_ms + pause_ms,
@@ -145,6 +171,15 @@ impl InFlight {
             to_all: false,
             resent: false,
         }
+    }
+
+    fn holds(&self, number: u64) -> bool {
+        (self.frame.first_number..self.frame.end_number()).contains(&number)
+    }
+
+    /// Whether all of its commands that somebody waits for wait at the replicas.
+    pub(super) fn is_parked(&self) -> bool {
+        self.parked > 0 && self.parked == self.open
     }
 
     /// To whom it goes at first: the leader, or all that can be reached when he cannot.

@@ -172,6 +172,14 @@ impl Checkers {
                 Some(answered) => (answered.slot, self.agreement.decided(answered.slot)),
             })
         };
-        self.persist_before_speak.replies(replica, outcomes, place)
+        // That it waits is so from its own batch on, also where it is answered by now.
+        let began = |number: u64| {
+            let executed = self.exactly_once.place_of(session, number)?;
+            Some((executed.0, Some(executed.1)))
+        };
+        let (waits, replies): (Vec<_>, Vec<_>) =
+            outcomes.iter().cloned().partition(|(_, outcome)| *outcome == Outcome::Waits);
+        self.persist_before_speak.replies(replica, &waits, began)?;
+        self.persist_before_speak.replies(replica, &replies, place)
     }
 }

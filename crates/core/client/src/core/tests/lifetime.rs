@@ -68,6 +68,34 @@ fn without_a_link_nothing_is_renewed_and_no_time_is_asked_for() {
     assert_eq!(numbers_of(&mut script, &Command::Renew), [limits::FIRST_RENEWAL]);
 }
 
+/// Four frames may be in flight; those that wait at the replicas are not.
+#[test]
+fn what_waits_holds_nothing_up_and_is_seldom_asked_for_again() {
+    let mut script = Script::open(1, 1);
+    let waits: Vec<CallId> = (0..20).map(|_| wait(&mut script)).collect();
+    assert_eq!(script.frames().len(), 4);
+    script.answer(3, 2, &Outcome::Waits);
+    assert_eq!(script.frames().len(), 0, "one replica may lie");
+    for number in 2..22 {
+        script.answer(0, number, &Outcome::Waits);
+        script.answer(1, number, &Outcome::Waits);
+    }
+    script.frames();
+    let id = script.call("put");
+    assert_eq!(script.frames().len(), 1, "to the leader, at once");
+    script.answer_all(22, &reply("x"));
+    assert_eq!(script.done(), [(id, completed("x"))]);
+    script.pass(10_000);
+    let asked = script.frames().into_iter().filter(|(to, one)| *to == 2 && one.first_number == 2);
+    assert!((1..=6).contains(&asked.count()), "it is asked for again, now and then");
+    // It is served in whatever order, and one that a replica no longer knows ends as ever.
+    script.answer_all(7, &reply("y"));
+    script.answer(0, 2, &Outcome::TooOld);
+    script.answer(2, 2, &Outcome::TooOld);
+    let too_old = CallResult::Indeterminate(Indeterminacy::TooOld);
+    assert_eq!(script.done(), [(waits[5], completed("y")), (waits[0], too_old)]);
+}
+
 #[test]
 fn a_renewal_that_comes_too_late_ends_what_was_under_way() {
     let mut script = Script::open(1, 1);
