@@ -19,7 +19,8 @@ pub(crate) fn is_final(outcome: &Outcome) -> bool {
             | RefusalReason::NotAdministrator
             | RefusalReason::Malformed
             | RefusalReason::Contradiction(_)
-            | RefusalReason::Service(_),
+            | RefusalReason::Service(_)
+            | RefusalReason::Withdrawn,
         ) => true,
         // Not recorded by replicas: the number may execute when its frame is ordered again.
         Outcome::Refused(RefusalReason::WindowExceeded | RefusalReason::NotNow { .. }) => false,

@@ -134,7 +134,7 @@ impl Replicas {
             *executed += u64::from(command != Command::Close);
             match command {
                 Command::Open | Command::Renew => Outcome::Opened,
-                Command::Close => Outcome::NoSession,
+                Command::Close | Command::Withdraw { .. } => Outcome::NoSession,
                 Command::Service(content) => Outcome::Service(content),
                 Command::Admin(_) if administrator => {
                     Outcome::Administered { configuration: 1, from_slot: 7 }

@@ -133,14 +133,18 @@ impl<S: Service> Machine<S> {
         self.history = self.history.chain(slot, batch.digest());
         let mut executed = Executed::default();
         let mut released = Vec::new();
-        for (id, session) in self.sessions.pass(earlier, self.time, due) {
-            forget_all(&mut self.service, &self.asked, id, &session);
-        }
         let told = if seeded!(ServiceTimeOfBatch) { batch.time() } else { self.time };
         self.asked.ask(Call::OnTime, 0);
         self.service.on_time(told, &mut released);
         self.asked.answered();
         self.release(released, &mut executed);
+        let passed = self.sessions.pass(earlier, self.time, due);
+        for (id, session) in passed.ended {
+            forget_all(&mut self.service, &self.asked, id, &session);
+        }
+        for id in passed.unattended {
+            self.withdraw_all(id, &mut executed);
+        }
         let encoded = batch.frames().iter().flat_map(Frame::command_slices);
         self.asked.reading((Call::Anticipate, slot), None, || {
             self.service.anticipate(&mut encoded.filter_map(Command::service_content));
@@ -249,6 +253,21 @@ impl<S: Service> Machine<S> {
         }
     }
 
+    /// The client of a session is gone: what waits there gets nothing.
+    fn withdraw_all(&mut self, id: SessionId, executed: &mut Executed) {
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        let before = session.held();
+        let numbers: Vec<u64> = session.waiting().collect();
+        for number in numbers {
+            let (_, outcome) = session.withdraw(self.slot, number);
+            self.asked.forget(id, number, || self.service.forget(id, number));
+            let reply = |outcome| Reply { session: id, number, outcome };
+            executed.replies.extend(outcome.map(reply));
+        }
+        let now = session.held();
+        self.sessions.settle(id, before, now);
+    }
+
     /// Records the replies to commands that had waited.
     fn release(&mut self, released: Vec<Release>, executed: &mut Executed) {
         for Release { session: id, number, result } in released {
@@ -288,6 +307,15 @@ impl<S: Service> Machine<S> {
                 Admission::Answered(outcome) => outcome,
                 Admission::Waits if rules > 0 => Outcome::Waits,
                 Admission::Waits => continue,
+                Admission::Fresh if let Some(of) = withdrawn(rules, command, number) => {
+                    let (waited, outcome) = session.withdraw(slot, of);
+                    if waited && !seeded!(WithdrawnStays) {
+                        asked.forget(id, of, || service.forget(id, of));
+                    }
+                    executed.replies.extend(outcome.map(|outcome| reply(of, outcome)));
+                    session.record(slot, clock, number, Outcome::Opened);
+                    Outcome::Opened
+                }
                 Admission::Fresh => {
                     let context =
                         ExecutionContext { slot, time, session: id, number, cluster, batch };
@@ -389,7 +417,13 @@ impl<S: Service> Machine<S> {
                 let answer = self.asked.reading((Call::Query, self.slot), Some(&content), ask);
                 answer.flatten().map(|result| service_outcome(u16::MAX, result)).map(sent_back)
             }
-            Ok(Command::Open | Command::Admin(_) | Command::Renew | Command::Close) => None,
+            Ok(
+                Command::Open
+                | Command::Admin(_)
+                | Command::Renew
+                | Command::Close
+                | Command::Withdraw { .. },
+            ) => None,
             Err(_) => Some(Outcome::Refused(RefusalReason::Malformed)),
         }
     }
@@ -403,7 +437,7 @@ impl<S: Service> Machine<S> {
                 let marks = self.asked.reading((Call::Footprint, self.slot), Some(&content), ask);
                 marks.unwrap_or_else(Footprint::everything).of_session(session)
             }
-            Ok(Command::Open | Command::Admin(_) | Command::Close) => {
+            Ok(Command::Open | Command::Admin(_) | Command::Close | Command::Withdraw { .. }) => {
                 Footprint::everything().of_session(session)
             }
             Ok(Command::Renew) | Err(_) => Footprint::new().of_session(session),
@@ -515,6 +549,15 @@ fn about_session(frame: &Frame) -> Option<Command> {
     commands.next().is_none().then_some(command)
 }
 
+/// The number that the command with another number withdraws, where the rules know that.
+fn withdrawn(rules: u16, command: &[u8], own: u64) -> Option<u64> {
+    let known = rules > 0 && command.first() == Some(&5);
+    match Command::from_bytes(Bytes::copy_from_slice(known.then_some(command)?)) {
+        Ok(Command::Withdraw { number }) => Some(number).filter(|number| *number != own),
+        _ => None,
+    }
+}
+
 /// The commands of a session that ended wait no longer.
 fn forget_all<S: Service>(service: &mut S, asked: &Asked, id: SessionId, session: &Session) {
     for number in session.waiting().filter(|_| !seeded!(WaitOutlivesSession)) {
@@ -598,9 +641,14 @@ fn run<S: Service>(
             carried_out.unwrap_or_else(|text| refused(RefusalReason::Contradiction(text)))
         }
         Ok(Command::Admin(_)) => refused(RefusalReason::NotAdministrator),
-        Ok(Command::Open | Command::Service(_) | Command::Renew | Command::Close) | Err(_) => {
-            refused(RefusalReason::Malformed)
-        }
+        Ok(
+            Command::Open
+            | Command::Service(_)
+            | Command::Renew
+            | Command::Close
+            | Command::Withdraw { .. },
+        )
+        | Err(_) => refused(RefusalReason::Malformed),
     })
 }
 

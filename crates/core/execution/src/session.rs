@@ -79,6 +79,8 @@ pub(crate) struct Held {
     pub(crate) reply_bytes: usize,
     pub(crate) last_used: Slot,
     pub(crate) renewed: Option<Time>,
+    /// Whether something waits in it.
+    pub(crate) waits: bool,
 }
 
 /// What is executed within this time of a renewal counts as done with it, so that not every frame moves the session's end.
@@ -163,7 +165,7 @@ impl Session {
 
     pub(crate) fn held(&self) -> Held {
         let Session { reply_bytes, last_used, renewed, .. } = *self;
-        Held { reply_bytes, last_used, renewed }
+        Held { reply_bytes, last_used, renewed, waits: !self.waiting.is_empty() }
     }
 
     /// Whether `number` is to be executed. A number beyond the window is refused for now: it is not
@@ -228,6 +230,19 @@ impl Session {
             self.record(slot, None, number, outcome);
         }
         waited
+    }
+
+    /// Nobody asks for `number` any more: it gets nothing if it waits, and is never executed if it was not. Whether it waited, and
+    /// what it came to; none if it is none of this session's window.
+    pub(crate) fn withdraw(&mut self, slot: Slot, number: u64) -> (bool, Option<Outcome>) {
+        let outcome = Outcome::Refused(RefusalReason::Withdrawn);
+        if self.release(slot, number, outcome.clone()) {
+            return (true, Some(outcome));
+        }
+        if self.admit(number) == Admission::Fresh {
+            self.record(slot, None, number, outcome);
+        }
+        (false, self.answer(number))
     }
 
     /// Records the outcome of a number that was [`Admission::Fresh`].
@@ -329,10 +344,6 @@ impl Session {
         }
         reader.finish()?;
         Ok((id, session))
-    }
-
-    pub(super) fn is_waiting(&self) -> bool {
-        !self.waiting.is_empty()
     }
 
     /// Whether the command with this number waits.

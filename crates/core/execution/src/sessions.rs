@@ -4,7 +4,7 @@
 //!
 //! A session's number holds the time at which its client opened it, and opens it only within [`limits::NONCE_MS`] of agreed time; a client
 //! whose clock is further off is told the time, and nothing is remembered of its try. A session ends when its client closes it, and when
-//! nothing renewed it for [`limits::SESSION_MS`], at the next whole second. None ends for a new one: where a key, or all of them, have as many as they may, the new one
+//! nothing renewed it for [`limits::SESSION_MS`], at the next whole second; what waits in it is withdrawn after [`limits::ATTENDED_MS`]. None ends for a new one: where a key, or all of them, have as many as they may, the new one
 //! is refused. Each key has some places of its own, and takes further ones from those that all share.
 //!
 //! The time by which sessions end stands still while the group does: when a batch comes more than [`OUTAGE_MS`] after something was due,
@@ -15,7 +15,7 @@
 //!
 //! # Invariants
 //!
-//! - `by_end`, `by_nonce` and the shared counts follow from the tables, and are made anew from them at a restart.
+//! - `by_end`, `by_wait`, `by_nonce` and the shared counts follow from the tables, and are made anew from them at a restart.
 //! - What a frame costs does not grow with the number of sessions, of its key or of all.
 
 use crate::session::{Held, Session};
@@ -171,7 +171,8 @@ impl Table {
     /// whose commands wait is not idle, however long they do: it goes only if all of them wait.
     fn evict(&mut self) -> Option<(u64, Arc<Session>)> {
         let order = |(nonce, session): &(&u64, &Arc<Session>)| {
-            (session.is_waiting(), session.held().last_used, **nonce)
+            let held = session.held();
+            (held.waits, held.last_used, **nonce)
         };
         let nonce = self.live.iter().min_by_key(order).map(|(nonce, _)| *nonce)?;
         self.remove(nonce).map(|session| (nonce, session))
@@ -185,6 +186,8 @@ struct Timed {
     stood_ms: u64,
     // By the clock of sessions.
     by_end: BTreeSet<(Time, SessionId)>,
+    // When what waits in a session is withdrawn, of those in which something does.
+    by_wait: BTreeSet<(Time, SessionId)>,
     // The smallest nonce that is remembered of each key.
     by_nonce: BTreeSet<(u64, PublicKey)>,
     // Those beyond each key's own.
@@ -192,7 +195,34 @@ struct Timed {
     shared_nonces: usize,
 }
 
+/// What ends when time passes.
+#[derive(Default)]
+pub(crate) struct Passed {
+    /// Sessions.
+    pub(crate) ended: Vec<Ended>,
+    /// Sessions that go on, and in which nothing waits any longer.
+    pub(crate) unattended: Vec<SessionId>,
+}
+
 impl Timed {
+    /// A session held that before, or was not there, and holds this now, or is gone.
+    fn account(&mut self, id: SessionId, before: Option<Held>, now: Option<Held>) {
+        let end =
+            |held: Option<Held>| held.and_then(|held| held.renewed).map(|at| (end_of(at), id));
+        let wait = |held: Option<Held>| {
+            held.filter(|held| held.waits)?.renewed.map(|at| (unattended_from(at), id))
+        };
+        type Key = Option<(Time, SessionId)>;
+        let moved = |set: &mut BTreeSet<(Time, SessionId)>, old: Key, new: Key| {
+            if old != new {
+                old.map(|old| set.remove(&old));
+                set.extend(new);
+            }
+        };
+        moved(&mut self.by_end, end(before), end(now));
+        moved(&mut self.by_wait, wait(before), wait(now));
+    }
+
     fn clock(&self, now: Time) -> Time {
         Time(now.0.saturating_sub(self.stood_ms))
     }
@@ -200,7 +230,15 @@ impl Timed {
 
 /// Sessions end at whole seconds, together: each time that somebody has to be told of costs an idle group a batch.
 fn end_of(renewed: Time) -> Time {
-    let end = renewed.0.saturating_add(limits::SESSION_MS);
+    together(renewed.0.saturating_add(limits::SESSION_MS))
+}
+
+/// When what waits in a session is withdrawn.
+fn unattended_from(renewed: Time) -> Time {
+    together(renewed.0.saturating_add(limits::ATTENDED_MS))
+}
+
+fn together(end: u64) -> Time {
     Time(end.checked_next_multiple_of(TOGETHER_MS).unwrap_or(end))
 }
 
@@ -256,8 +294,7 @@ impl Sessions {
             timed.shared_nonces += table.nonces.len().saturating_sub(limits::NONCES_OWN);
             timed.by_nonce.extend(table.nonces.get_min().map(|first| (*first, *client)));
             for (nonce, session) in table.live() {
-                let id = SessionId { client: *client, nonce };
-                timed.by_end.extend(session.held().renewed.map(|at| (end_of(at), id)));
+                timed.account(SessionId { client: *client, nonce }, None, Some(session.held()));
             }
         }
         timed.shared_sessions <= limits::SESSIONS_SHARED
@@ -295,24 +332,21 @@ impl Sessions {
         let Some(table) = self.tables.get_mut(&id.client).map(Arc::make_mut) else { return };
         table.account(id.nonce, Some(before), Some(now));
         table.bound_replies();
-        if let (Some(timed), Some(old), Some(new)) = (&mut self.timed, before.renewed, now.renewed)
-            && old != new
-        {
-            timed.by_end.remove(&(end_of(old), id));
-            timed.by_end.insert((end_of(new), id));
+        if let Some(timed) = &mut self.timed {
+            timed.account(id, Some(before), Some(now));
         }
     }
 
-    /// Agreed time at which the next session ends.
+    /// Agreed time at which the next session, or what waits in one, ends.
     pub(crate) fn due(&self) -> Option<Time> {
         let timed = self.timed.as_ref()?;
-        let (end, _) = timed.by_end.first()?;
+        let (end, _) = timed.by_end.first().into_iter().chain(timed.by_wait.first()).min()?;
         Some(Time(end.0.saturating_add(timed.stood_ms)))
     }
 
-    /// Agreed time goes on, and `due` was the first thing that was due. Gives the sessions that end.
-    pub(crate) fn pass(&mut self, before: Time, now: Time, due: Option<Time>) -> Vec<Ended> {
-        let Some(timed) = &mut self.timed else { return Vec::new() };
+    /// Agreed time goes on, and `due` was the first thing that was due. Gives what ends.
+    pub(crate) fn pass(&mut self, before: Time, now: Time, due: Option<Time>) -> Passed {
+        let Some(timed) = &mut self.timed else { return Passed::default() };
         if let Some(due) = due
             && now.0 > due.0.saturating_add(OUTAGE_MS)
             && !seeded!(OutageCounts)
@@ -342,7 +376,13 @@ impl Sessions {
             timed.by_end.pop_first();
             over.push(id);
         }
-        over.into_iter().filter_map(|id| Some((id, self.end(id)?))).collect()
+        let mut unattended = Vec::new();
+        // The index follows when they have been withdrawn.
+        unattended.extend(timed.by_wait.range(..=(clock, SessionId::LAST)).map(|(_, id)| *id));
+        let ended: Vec<Ended> =
+            over.into_iter().filter_map(|id| Some((id, self.end(id)?))).collect();
+        unattended.retain(|id| self.get(*id).is_some() && !seeded!(WaitsUnattended));
+        Passed { ended, unattended }
     }
 
     /// Opens a session of a registered client, or says why not. Opening a live one again changes nothing. Gives the session
@@ -406,8 +446,9 @@ impl Sessions {
             timed.by_nonce.insert((nonce, client));
         }
         let clock = timed.clock(now);
-        timed.by_end.insert((end_of(clock), id));
-        table.insert(nonce, Session::new(slot, Some(clock)));
+        let session = Session::new(slot, Some(clock));
+        timed.account(id, None, Some(session.held()));
+        table.insert(nonce, session);
         (Outcome::Opened, None)
     }
 
@@ -423,9 +464,7 @@ impl Sessions {
     fn has_ended(&mut self, id: SessionId, ended: &Session, left: usize) {
         let Some(timed) = &mut self.timed else { return };
         timed.shared_sessions -= usize::from(left >= limits::SESSIONS_OWN);
-        if let Some(renewed) = ended.held().renewed {
-            timed.by_end.remove(&(end_of(renewed), id));
-        }
+        timed.account(id, Some(ended.held()), None);
     }
 
     /// Ends the sessions of a client that was revoked, or of a former administrator. Its key is never registered again.

@@ -4,7 +4,7 @@ use crate::support::*;
 use bytes::Bytes;
 use perdura_execution::{ExecutionContext, Progress, Release, RestoreError, Service, Snapshot};
 use perdura_protocol::{
-    AdminCommand, Batch, Command, Encode, Outcome, RefusalReason, SessionId, Time, limits,
+    AdminCommand, Batch, Command, Encode, Frame, Outcome, RefusalReason, SessionId, Time, limits,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -215,20 +215,12 @@ fn sessions_that_end_are_forgotten() {
 }
 
 #[test]
-fn what_waits_is_forgotten_with_a_session_that_nothing_renews_or_that_is_closed() {
+fn what_waits_is_forgotten_with_a_session_that_is_closed() {
     let (mut replica, alice, bob) = two();
     replica.one_waits(alice, 1);
     let close = frame(alice, 0, 2, &[Command::Close.to_bytes()]);
     assert_eq!(replica.order(&close), [Outcome::NoSession]);
     assert_eq!(replica.one(bob, 1, &service("count")), reply("0"));
-    let third = session(ALICE, 6);
-    replica.open(third);
-    replica.order(&frame(third, 0, 1, &[service("wait 99000")]));
-    let renewed = frame(bob, 0, 2, &[service("count")]);
-    let batch = Batch::requests(Time(30_000), vec![renewed]);
-    assert_eq!(replies(&mut replica, &batch), [(bob, 2, reply("1"))]);
-    assert_eq!(replies(&mut replica, &Batch::tick(Time(61_000))), []);
-    assert_eq!(replica.one(bob, 3, &service("count")), reply("0"));
 }
 
 impl Replica<Bell> {
@@ -236,6 +228,67 @@ impl Replica<Bell> {
         let outcomes = self.order(&frame(session, 0, number, &[service("wait 999")]));
         let timed = self.0.versions().rules > 0;
         assert_eq!(outcomes, if timed { vec![Outcome::Waits] } else { vec![] });
+    }
+}
+
+fn withdrawal(of: SessionId, number: u64, withdrawn: u64) -> Frame {
+    frame(of, 0, number, &[Command::Withdraw { number: withdrawn }.to_bytes()])
+}
+
+#[test]
+fn what_is_withdrawn_waits_no_longer_and_never_executes() {
+    let (mut replica, alice, bob) = two();
+    let withdrawn = Outcome::Refused(RefusalReason::Withdrawn);
+    replica.one_waits(alice, 1);
+    replica.one_waits(alice, 2);
+    assert_eq!(replica.order(&withdrawal(alice, 3, 2)), [withdrawn.clone(), Outcome::Opened]);
+    assert_eq!(replica.one(bob, 1, &service("count")), reply("1"));
+    // Again, and its own command again.
+    assert_eq!(replica.order(&withdrawal(alice, 3, 2)), [Outcome::Opened]);
+    assert_eq!(replica.one(alice, 2, &service("wait 999")), withdrawn);
+    // One that has not come yet never does anything; one that has is answered as it was.
+    assert_eq!(replica.order(&withdrawal(alice, 4, 9)).len(), 2);
+    assert_eq!(replica.one(alice, 9, &service("ring")), withdrawn);
+    assert_eq!(replica.one(bob, 2, &service("ring")), reply("done"));
+    let served = replica.order(&withdrawal(alice, 5, 1));
+    assert_eq!(served, [reply("rung"), Outcome::Opened]);
+    // What is no number of the window, and itself, is nothing to withdraw.
+    assert_eq!(replica.order(&withdrawal(alice, 6, 1 << 40)), [Outcome::Opened]);
+    let malformed = Outcome::Refused(RefusalReason::Malformed);
+    assert_eq!(replica.order(&withdrawal(alice, 7, 7)), std::slice::from_ref(&malformed));
+    let mut first = two_of(Replica::of_first_rules(Bell::default())).0;
+    assert_eq!(first.order(&withdrawal(alice, 3, 2)), [malformed]);
+    let bell = Bell::default();
+    assert_eq!(restore(&replica.0.snapshot(), bell).unwrap().0.due(), replica.0.due());
+}
+
+#[test]
+fn what_waits_for_a_client_that_is_gone_is_withdrawn_before_its_session_ends() {
+    let (mut replica, alice, bob) = two();
+    let withdrawn = Outcome::Refused(RefusalReason::Withdrawn);
+    replica.order(&frame(alice, 0, 1, &[service("wait 99000"), service("wait 99000")]));
+    replica.order(&frame(bob, 0, 1, &[service("wait 99000")]));
+    assert_eq!(replica.0.due(), Some(Time(11_000)));
+    let renewal = frame(bob, 0, limits::FIRST_RENEWAL, &[Command::Renew.to_bytes()]);
+    replica.execute(&Batch::requests(Time(9_000), vec![renewal]));
+    let gone = replies(&mut replica, &Batch::tick(Time(11_000)));
+    assert_eq!(gone, [(alice, 1, withdrawn.clone()), (alice, 2, withdrawn.clone())]);
+    assert_eq!(replica.0.waiting().collect::<Vec<_>>(), [(bob, 1)]);
+    let mut bell = Bell::default();
+    bell.waits.insert((bob, 1), 99_000);
+    let mut copy = restore(&replica.0.snapshot(), bell).unwrap();
+    for replica in [&mut replica, &mut copy] {
+        assert_eq!(replica.0.due(), Some(Time(19_000)));
+        // The group stands still: nobody could renew anything.
+        assert_eq!(replies(replica, &Batch::tick(Time(50_000))), []);
+        assert_eq!(replica.0.due(), Some(Time(52_000)));
+        let gone = replies(replica, &Batch::tick(Time(52_000)));
+        assert_eq!(gone, [(bob, 1, withdrawn.clone())]);
+        // Who comes back is told, and goes on.
+        let retry = frame(alice, 0, 2, &[service("wait 99000"), service("count")]);
+        let batch = Batch::requests(Time(52_001), vec![retry]);
+        let told = replies(replica, &batch);
+        assert_eq!(told, [(alice, 2, withdrawn.clone()), (alice, 3, reply("0"))]);
     }
 }
 

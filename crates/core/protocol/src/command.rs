@@ -25,6 +25,12 @@ pub enum Command {
     Renew,
     /// Ends the session, in order, with a number as any command; in a frame by itself. Known from version 1 of the rules on.
     Close,
+    /// Nobody asks for the outcome of another number of the session any more: if it waits, it gets nothing; if it was not executed, it never
+    /// is. What it came to is told again. Known from version 1 of the rules on.
+    Withdraw {
+        /// Which.
+        number: u64,
+    },
 }
 
 /// What only the administrator may order.
@@ -121,7 +127,7 @@ impl Decode for ClientList {
 /// The result of a command as its session remembers it. Equal on all correct replicas.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// The session is open; the answer to what opens it, and to what renews it.
+    /// The session is open; the answer to what opens and renews it, and to what withdraws one of its numbers.
     Opened,
     /// The service's reply.
     Service(Bytes),
@@ -186,6 +192,11 @@ pub enum RefusalReason {
         /// The lowest number that can open a session now.
         from: u64,
     },
+    /// It waited, and does so no longer: its client withdrew it, or was not heard of for [`limits::ATTENDED_MS`]. It got nothing.
+    #[error(
+        "it was withdrawn while it waited: its client gave it up, or was not heard of for 10 s"
+    )]
+    Withdrawn,
 }
 
 impl Command {
@@ -211,6 +222,10 @@ impl Encode for Command {
             }
             Command::Renew => out.push(3),
             Command::Close => out.push(4),
+            Command::Withdraw { number } => {
+                out.push(5);
+                number.encode(out);
+            }
         }
     }
 }
@@ -223,6 +238,7 @@ impl Decode for Command {
             2 => Ok(Command::Admin(AdminCommand::decode(reader)?)),
             3 => Ok(Command::Renew),
             4 => Ok(Command::Close),
+            5 => Ok(Command::Withdraw { number: Decode::decode(reader)? }),
             tag => Err(DecodeError::UnknownTag(tag)),
         }
     }
@@ -369,6 +385,7 @@ impl Encode for RefusalReason {
                 time.encode(out);
                 from.encode(out);
             }
+            RefusalReason::Withdrawn => out.push(7),
         }
     }
 }
@@ -386,6 +403,7 @@ impl Decode for RefusalReason {
                 time: Decode::decode(reader)?,
                 from: Decode::decode(reader)?,
             },
+            7 => RefusalReason::Withdrawn,
             tag => return Err(DecodeError::UnknownTag(tag)),
         })
     }

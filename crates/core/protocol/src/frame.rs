@@ -22,6 +22,11 @@ pub struct SessionId {
     pub nonce: u64,
 }
 
+impl SessionId {
+    /// The last one, in their order.
+    pub const LAST: SessionId = SessionId { client: PublicKey([u8::MAX; 32]), nonce: u64::MAX };
+}
+
 impl Encode for SessionId {
     fn encode(&self, out: &mut Vec<u8>) {
         self.client.encode(out);

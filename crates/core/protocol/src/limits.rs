@@ -48,6 +48,9 @@ pub const CLIENT_REPLY_BYTES: usize = 64 * 1024 * 1024;
 /// A session that orders nothing for this time, milliseconds, ends. Its client is gone, or does not mind: it opens another one unnoticed.
 pub const SESSION_MS: u64 = 60_000;
 
+/// What waits in a session that nothing renews for this time, milliseconds, is withdrawn: its client is gone.
+pub const ATTENDED_MS: u64 = 10_000;
+
 /// A session is opened within this time, milliseconds, of the one in its number, by agreed time. For twice as long its number is remembered,
 /// and no frame can open it again after that.
 pub const NONCE_MS: u64 = 60_000;

@@ -124,6 +124,13 @@ fn hundreds_of_waits_of_one_client_are_in_nobodys_way() {
             }
         }
         until_waiting(&client, 120).await;
+        // A future that is dropped, in the middle of others, is withdrawn and gets nothing.
+        let (client_, template) = (client.clone(), jobs());
+        let operation = Operation::In { template, wait_ms: 3_600_000 };
+        let dropped = tokio::spawn(async move { on(&client_, operation).await });
+        until_waiting(&client, 121).await;
+        dropped.abort();
+        until_waiting(&client, 120).await;
         for number in 0..120 {
             on(&other, Operation::Out(job(number))).await;
         }

@@ -343,11 +343,15 @@ pub enum Mark {
     SpaceDeletedInParts,
     /// More leases had ended than one batch removes the tuples of.
     EndedLeasesLeft,
+    /// A client withdrew what waited.
+    WaitWithdrawn,
+    /// What waited for a client of which nothing was heard was withdrawn.
+    WaitUnattended,
 }
 
 impl Mark {
     /// All of them.
-    pub const ALL: [Mark; 61] = [
+    pub const ALL: [Mark; 63] = [
         Mark::TornTailCut,
         Mark::GapRepaired,
         Mark::OldDiskNoticed,
@@ -409,6 +413,8 @@ impl Mark {
         Mark::StaleWriteRefused,
         Mark::SpaceDeletedInParts,
         Mark::EndedLeasesLeft,
+        Mark::WaitWithdrawn,
+        Mark::WaitUnattended,
     ];
 
     /// Whether only runs of tuple spaces come to it.

@@ -110,6 +110,21 @@ impl ClientCore {
         }
     }
 
+    /// The caller of a call is gone. What was not sent is not, what waits at the replicas is withdrawn there; the call ends as ever.
+    pub fn abandon(&mut self, id: CallId) {
+        match self.calls.get(&id).map(|call| call.stage) {
+            Some(Stage::Sent(number)) => {
+                if let Some(session) = &mut self.session {
+                    session.abandon(number);
+                }
+            }
+            Some(Stage::Waiting | Stage::Reading(_)) => {
+                self.give_up(id, Refusal::Closed, Indeterminacy::Closed);
+            }
+            None => {}
+        }
+    }
+
     pub(super) fn deadline_passed(&mut self, id: CallId) {
         self.give_up(id, Refusal::DeadlinePassed, Indeterminacy::DeadlinePassed);
     }

@@ -10,6 +10,9 @@ use super::{CallId, ClientCore};
 use bytes::Bytes;
 use perdura_protocol::{Command, Encode, Frame, Message, ReplicaId, SessionId, limits, seeded};
 
+/// The call of a command that the client sends by itself.
+const NOBODYS: CallId = CallId(u64::MAX);
+
 impl ClientCore {
     /// Packs what waits into frames, as far as the pipeline allows, and sends them.
     pub fn flush(&mut self, now_ms: u64) {
@@ -21,7 +24,7 @@ impl ClientCore {
         if self.session.is_none() && self.waiting_calls > 0 {
             self.open_session(now_ms);
         }
-        while self.waiting_calls > 0 && self.has_room() {
+        while (self.waiting_calls > 0 || self.has_withdrawn()) && self.has_room() {
             let Some(frame) = self.next_frame() else { break };
             self.send_new(now_ms, frame);
             if let Some(session) = &mut self.session {
@@ -38,6 +41,10 @@ impl ClientCore {
         })
     }
 
+    fn has_withdrawn(&self) -> bool {
+        self.session.as_ref().is_some_and(Session::has_withdrawn)
+    }
+
     fn next_frame(&mut self) -> Option<Frame> {
         let mut session = self.session.take()?;
         let room = session.room().min(limits::FRAME_COMMANDS);
@@ -52,6 +59,13 @@ impl ClientCore {
             bytes += call.command.len() + 4;
             commands.push(call.command.clone());
             call.stage = Stage::Sent(session.assign(id));
+        }
+        while commands.len() < room
+            && let Some(number) = session.next_withdrawn()
+        {
+            commands.push(Command::Withdraw { number }.to_bytes());
+            // Of its outcome nobody has to be told.
+            session.assign(NOBODYS);
         }
         let frame = (!commands.is_empty())
             .then(|| self.build(session.nonce, session.acked_below(), first, &commands));

@@ -13,6 +13,8 @@ pub(super) struct Pending {
     pub(super) votes: Votes,
     /// Replicas said that it waits.
     parked: bool,
+    /// Its caller is gone.
+    abandoned: bool,
 }
 
 /// A frame in flight.
@@ -51,6 +53,8 @@ pub(super) struct Session {
     pending: VecDeque<Option<Pending>>,
     pub(super) frames: VecDeque<InFlight>,
     pub(super) renewals: Renewals,
+    /// Numbers that wait at the replicas, and for which nobody waits here.
+    withdrawn: VecDeque<u64>,
 }
 
 impl Session {
@@ -63,6 +67,7 @@ impl Session {
             pending: VecDeque::new(),
             frames: VecDeque::new(),
             renewals: Renewals::new(now_ms),
+            withdrawn: VecDeque::new(),
         }
     }
 
@@ -89,7 +94,12 @@ impl Session {
     pub(super) fn assign(&mut self, call: CallId) -> u64 {
         let number = self.next;
         self.next += 1;
-        self.pending.push_back(Some(Pending { call, votes: Votes::default(), parked: false }));
+        self.pending.push_back(Some(Pending {
+            call,
+            votes: Votes::default(),
+            parked: false,
+            abandoned: false,
+        }));
         number
     }
 
@@ -130,9 +140,37 @@ impl Session {
     pub(super) fn park(&mut self, number: u64) {
         let Some(pending) = self.pending(number).filter(|pending| !pending.parked) else { return };
         pending.parked = true;
+        if pending.abandoned {
+            self.withdrawn.push_back(number);
+        }
         if let Some(flight) = self.frame_of(number) {
             flight.parked += 1;
         }
+    }
+
+    /// The caller of this number is gone. If it waits at the replicas, now or later, they are told.
+    pub(super) fn abandon(&mut self, number: u64) {
+        let Some(pending) = self.pending(number).filter(|pending| !pending.abandoned) else {
+            return;
+        };
+        pending.abandoned = true;
+        if pending.parked {
+            self.withdrawn.push_back(number);
+        }
+    }
+
+    /// The next number of which the replicas are to be told that nobody waits for it, if it still waits.
+    pub(super) fn next_withdrawn(&mut self) -> Option<u64> {
+        while let Some(number) = self.withdrawn.pop_front() {
+            if self.pending(number).is_some() {
+                return Some(number);
+            }
+        }
+        None
+    }
+
+    pub(super) fn has_withdrawn(&self) -> bool {
+        !self.withdrawn.is_empty()
     }
 
     /// Frames that are under way; those of which all that is left waits at the replicas are not.

@@ -14,8 +14,12 @@ use std::future::Future;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, Sleep, sleep_until};
+
+/// Callers that are gone are looked for this often.
+const SWEEP: Duration = Duration::from_millis(500);
 
 /// A call on its way to the task.
 #[derive(Debug)]
@@ -57,6 +61,8 @@ pub(super) struct Task {
     callers: HashMap<CallId, oneshot::Sender<Result<Reply, CallError>>>,
     roll_callers: HashMap<CallId, oneshot::Sender<Vec<Attendance>>>,
     next_call: u64,
+    /// When callers that are gone are looked for next.
+    sweep: Instant,
     /// The core's time is measured from here.
     start: Instant,
     alarm: Pin<Box<Sleep>>,
@@ -91,6 +97,7 @@ impl Task {
             callers: HashMap::new(),
             roll_callers: HashMap::new(),
             next_call: 0,
+            sweep: start,
             start,
             alarm: Box::pin(sleep_until(start)),
             scratch: vec![0; bounds::READ_BYTES],
@@ -116,6 +123,7 @@ impl Task {
             }
             self.poll_connections(context, now);
             self.core.on_tick(self.core_time(now));
+            self.look_for_callers(now);
             self.core.flush(self.core_time(now));
             self.carry_out(context, now);
             if self.wait(context).is_pending() {
@@ -170,6 +178,19 @@ impl Task {
                 self.core.roll_call(self.core_time(now), id, nonce, self.core_time(deadline));
             }
             Request::Close(answer) => self.closed = Some(answer),
+        }
+    }
+
+    /// A future that was dropped asks for nothing any more.
+    fn look_for_callers(&mut self, now: Instant) {
+        if now < self.sweep {
+            return;
+        }
+        self.sweep = now + SWEEP;
+        let gone = self.callers.iter().filter(|(_, caller)| caller.is_closed());
+        let gone: Vec<CallId> = gone.map(|(id, _)| *id).collect();
+        for id in gone {
+            self.core.abandon(id);
         }
     }
 
@@ -287,7 +308,8 @@ impl Task {
         let core =
             self.core.next_deadline().map(|at| self.start + std::time::Duration::from_millis(at));
         let connections = self.connections.iter().filter_map(Connection::deadline);
-        let Some(next) = connections.chain(core).min() else { return Poll::Pending };
+        let sweep = (!self.callers.is_empty()).then_some(self.sweep);
+        let Some(next) = connections.chain(core).chain(sweep).min() else { return Poll::Pending };
         if self.alarm.deadline() != next {
             self.alarm.as_mut().reset(next);
         }

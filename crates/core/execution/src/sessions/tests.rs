@@ -28,6 +28,7 @@ fn consistent(sessions: &Sessions) {
     assert!(anew.are_complete());
     let (kept, anew) = (sessions.timed.as_ref().unwrap(), anew.timed.as_ref().unwrap());
     assert_eq!(kept.by_end, anew.by_end);
+    assert_eq!(kept.by_wait, anew.by_wait);
     assert_eq!(kept.by_nonce, anew.by_nonce);
     let shared = |timed: &Timed| (timed.shared_sessions, timed.shared_nonces);
     assert_eq!(shared(kept), shared(anew));
@@ -48,9 +49,9 @@ fn opened(sessions: &mut Sessions, now: Time, id: SessionId) {
 
 fn ended(sessions: &mut Sessions, before: Time, now: Time) -> Vec<SessionId> {
     let due = sessions.due();
-    let ended = sessions.pass(before, now, due);
+    let passed = sessions.pass(before, now, due);
     consistent(sessions);
-    ended.into_iter().map(|(id, _)| id).collect()
+    passed.ended.into_iter().map(|(id, _)| id).collect()
 }
 
 fn decoded(lowest: u64, nonces: &[u64], timed: bool) -> Option<Table> {
@@ -201,7 +202,7 @@ fn what_lived_under_the_first_rules_counts_as_renewed_when_they_are_raised() {
         assert_eq!(sessions.open(Slot(1), NOW, id(ALICE, nonce)).0, Outcome::Opened);
     }
     assert_eq!((sessions.due(), sessions.clock(NOW)), (None, None));
-    assert!(sessions.pass(NOW, later(1_000_000), None).is_empty());
+    assert!(sessions.pass(NOW, later(1_000_000), None).ended.is_empty());
     sessions.start_timing(later(1_000_000));
     consistent(&sessions);
     sessions.start_timing(later(1_500_000));

@@ -28,6 +28,10 @@ const PATIENCE_MS: u64 = 2_000;
 /// Between two lines about the clock of one member.
 const BLAME_MS: u64 = 60_000;
 
+/// For so long what a member said of its disk and links counts, milliseconds: who was cut off for longer, and comes back on the same link,
+/// says it anew within a second.
+const PACE_KEPT_MS: u64 = 50_000;
+
 /// No round trip is taken for longer: who claims more only delays being missed.
 const LONGEST_TRIP_MS: u64 = 10_000;
 
@@ -257,6 +261,7 @@ impl Company {
         let pace = |flush: u32, trip: u32| u64::from(flush) + u64::from(trip);
         let others = self.heard(now_ms).filter(|(id, _)| *id != leader || seeded!(LeaderPaces));
         let said = others.filter_map(|(_, one)| one.vitals.as_ref());
+        let said = said.filter(|(_, came_ms)| now_ms <= came_ms + PACE_KEPT_MS);
         let said = said.map(|(it, _)| pace(it.flush_ms, it.trip_ms));
         let own = (self.me != leader).then(|| pace(self.flush_ms, self.trip_ms));
         let paces = Few::sorted(said.chain(own));
@@ -626,6 +631,19 @@ mod tests {
         assert_eq!(said(&[(1, 900), (2, 300)], (1, 0)), 301);
         assert_eq!(said(&[(1, 900), (2, u32::MAX)], (1, 1)), 0, "one may lie");
         assert_eq!(said(&[(1, 900), (2, u32::MAX), (3, 300)], (1, 1)), 301);
+    }
+
+    /// It was cut off, and comes back on the same link: what it said then tells nothing of now.
+    #[test]
+    fn what_a_member_said_long_ago_lengthens_nothing() {
+        let mut company = company(1, 0);
+        let vitals = Vitals { flush_ms: 300, ..Vitals::default() };
+        company.on_vitals(NOW, ReplicaId(2), vitals);
+        for (ms, pace_ms) in [(0, 300), (PACE_KEPT_MS, 300), (PACE_KEPT_MS + 1, 0)] {
+            let now = Now { monotonic_ms: NOW.monotonic_ms + ms, ..NOW };
+            company.on_status(now, ReplicaId(2));
+            assert_eq!(company.pace_ms(now.monotonic_ms, ReplicaId(1)), pace_ms, "{ms} ms");
+        }
     }
 
     #[test]

@@ -104,9 +104,13 @@ impl BoundedMemory {
         Ok(())
     }
 
-    /// The client with most has so many live sessions, and so many remembered numbers of them.
-    pub fn sessions(&self, replica: usize, (live, nonces): (usize, usize)) -> Check {
-        if live <= limits::SESSIONS_PER_CLIENT && nonces <= limits::NONCES_PER_CLIENT {
+    /// The client with most has so many live sessions, and so many remembered numbers of them, under a version of the core's rules.
+    pub fn sessions(&self, replica: usize, rules: u16, (live, nonces): (usize, usize)) -> Check {
+        let (most, remembered) = match rules {
+            0 => (limits::FIRST_SESSIONS_PER_CLIENT, limits::FIRST_NONCES_PER_CLIENT),
+            _ => (limits::SESSIONS_PER_CLIENT, limits::NONCES_PER_CLIENT),
+        };
+        if live <= most && nonces <= remembered {
             return Ok(());
         }
         let what = format!("replica {replica} keeps {live} sessions of a client, {nonces} numbers");
@@ -170,7 +174,11 @@ mod tests {
         assert!(checker.cached(0, (limits::SESSION_REPLY_BYTES, 0)).is_ok());
         assert!(checker.cached(0, (limits::SESSION_REPLY_BYTES + 1, 0)).is_err());
         assert!(checker.cached(0, (0, limits::CLIENT_REPLY_BYTES + 1)).is_err());
-        assert!(checker.sessions(0, (limits::SESSIONS_PER_CLIENT, 1)).is_ok());
-        assert!(checker.sessions(0, (limits::SESSIONS_PER_CLIENT + 1, 1)).is_err());
+        for (rules, most) in
+            [(0, limits::FIRST_SESSIONS_PER_CLIENT), (1, limits::SESSIONS_PER_CLIENT)]
+        {
+            assert!(checker.sessions(0, rules, (most, 1)).is_ok());
+            assert!(checker.sessions(0, rules, (most + 1, 1)).is_err());
+        }
     }
 }

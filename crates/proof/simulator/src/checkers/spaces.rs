@@ -11,7 +11,7 @@ use crate::witness::{Execution, Step};
 use perdura_execution::{Footprint, Release};
 use perdura_protocol::{Decode, PublicKey, SessionId, Slot};
 use perdura_tuples::{TupleCommand, TupleReply};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 mod model;
 use model::{Answer, Caller, Late, Model};
@@ -72,6 +72,8 @@ struct Walk {
     // Where each number was executed, and where it was answered.
     places: BTreeMap<(SessionId, u64), (usize, usize)>,
     answers: BTreeMap<(SessionId, u64), Answer>,
+    // What waited and was given up.
+    forgotten: BTreeSet<(SessionId, u64)>,
     // Answers that the model gave to those who waited, and the service has not been seen to give.
     awaited: Vec<Late>,
     judged: Judged,
@@ -104,6 +106,7 @@ impl Walk {
             Step::Released(release) => self.release(slot, release)?,
             Step::Forgotten { session, number } => {
                 self.model.forget(Caller { session: *session, number: *number });
+                self.forgotten.insert((*session, *number));
                 self.before = None;
             }
         }
@@ -204,6 +207,7 @@ pub fn check<'a>(
         states: vec![Model::default()],
         places: BTreeMap::new(),
         answers: BTreeMap::new(),
+        forgotten: BTreeSet::new(),
         awaited: Vec::new(),
         judged: Judged::default(),
         before: None,
@@ -234,6 +238,8 @@ fn told(call: &Told, walk: &Walk) -> Check {
     let given = walk.answers.get(&number);
     let fits = match &call.seen {
         Seen::Ok(seen) => given == Some(&Ok(seen.clone())),
+        // What its client withdrew got nothing, and may not even have begun to wait.
+        Seen::RefusedInOrder if given.is_none() => !executed || walk.forgotten.contains(&number),
         Seen::RefusedInOrder => given == Some(&Err(())),
         Seen::NotSent => !executed,
         Seen::Unknown => true,

@@ -16,7 +16,7 @@ use crate::violation::{Broken, Check};
 use crate::witness::{Execution, Step};
 use bytes::Bytes;
 use perdura_execution::Release;
-use perdura_protocol::{Decode, SessionId, Slot, Time};
+use perdura_protocol::{Decode, PublicKey, SessionId, Slot, Time, limits};
 use perdura_tuples::{Found, Operation, TupleCommand, TupleReply};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -53,9 +53,19 @@ pub struct Waits {
     answered: BTreeMap<Number, Answered>,
     // The least that a frame with this number acknowledged.
     carried: BTreeMap<Number, u64>,
+    // Of a session: when it last executed something, and when its client ended.
+    executed: BTreeMap<SessionId, Time>,
+    gone: BTreeMap<SessionId, Time>,
+    withdrawn: BTreeSet<Number>,
     restarts: u64,
     reached: Vec<Mark>,
 }
+
+/// What waits for a client of which nothing was executed for this time is withdrawn, milliseconds: within a second nothing is noted.
+const UNATTENDED_MS: u64 = limits::ATTENDED_MS - 1_000;
+
+/// What waits for a client that ended is withdrawn after this time, milliseconds: at a whole second.
+const GONE_MS: u64 = limits::ATTENDED_MS + 1_000;
 
 fn fail(what: String) -> Check {
     Err(Broken::new(RULE, what))
@@ -82,6 +92,18 @@ impl Waits {
     pub fn sent(&mut self, session: SessionId, number: u64, below: u64) {
         let known = self.carried.entry((session, number)).or_insert(below);
         *known = below.min(*known);
+    }
+
+    /// A client sends that it asks for this number no more.
+    pub fn withdraws(&mut self, session: SessionId, number: u64) {
+        self.withdrawn.insert((session, number));
+    }
+
+    /// A client ends at this time.
+    pub fn client_ends(&mut self, client: PublicKey, now: Time) {
+        for (session, _) in self.waiting.keys().filter(|(session, _)| session.client == client) {
+            self.gone.entry(*session).or_insert(now);
+        }
     }
 
     /// `replica` took these steps in `slot`. `may_forget` says whether the client of a number may have
@@ -138,12 +160,20 @@ impl Waits {
                             "number {number} of {session:?} is forgotten, and does not wait"
                         ));
                     }
-                    if !may_forget(*session, *number) {
+                    let last = self.executed.get(session).map_or(0, |at| at.0);
+                    let unattended = time.0 >= last + UNATTENDED_MS;
+                    let withdrawn = self.withdrawn.contains(&(*session, *number));
+                    if withdrawn {
+                        self.reached.push(Mark::WaitWithdrawn);
+                    } else if may_forget(*session, *number) {
+                        self.reached.push(Mark::WaitForgotten);
+                    } else if unattended {
+                        self.reached.push(Mark::WaitUnattended);
+                    } else {
                         return fail(format!(
                             "number {number} of {session:?} waits no longer, and its client asks for it"
                         ));
                     }
-                    self.reached.push(Mark::WaitForgotten);
                 }
             }
         }
@@ -165,6 +195,7 @@ impl Waits {
 
     fn begins(&mut self, execution: &Execution, time: Time) -> Check {
         let Execution { session, number, .. } = *execution;
+        self.executed.insert(session, time);
         let below = self.carried.get(&(session, number)).copied().unwrap_or_default();
         let left = self.waiting.range((session, 0)..(session, below)).next();
         if let Some(((_, left), _)) = left {
@@ -275,10 +306,14 @@ impl Waits {
         self.waiting.get(&(session, number)).map(|waiting| waiting.deadline)
     }
 
-    /// The first such time.
+    /// The first such time, or one by which what waits for a client that ended has to be withdrawn.
     #[must_use]
     pub fn due(&self) -> Option<Time> {
-        self.waiting.values().map(|waiting| waiting.deadline).min()
+        let ends = |((session, _), waiting): (&Number, &Waiting)| {
+            let gone = self.gone.get(session).map(|at| Time(at.0 + GONE_MS));
+            gone.into_iter().chain([waiting.deadline]).min()
+        };
+        self.waiting.iter().filter_map(ends).min()
     }
 
     /// Rare branches that were taken since this was last asked.

@@ -1,7 +1,7 @@
 //! Drives client cores, keeps the record of every call, and shows the checkers what was sent and
 //! what came of it.
 
-use super::clock::Clock;
+use super::clock::{Clock, wall_in_order};
 use super::lockers::Move;
 use super::spaces::SpaceWorkload;
 use super::workload::{Asked, Request, Workload};
@@ -182,6 +182,10 @@ impl World {
         here.open.clear();
         self.checkers.fairness.leaves(client);
         self.trace.line(self.now_us, format_args!("c{client} ends"));
+        if self.plan.versions.rules > 0 {
+            let key = self.clients[client].key.public();
+            self.checkers.waits.client_ends(key, wall_in_order(self.now_us));
+        }
         if let Some(core) = core.filter(|_| self.client_random.percent(50)) {
             self.close_client(client, core);
         }
@@ -225,6 +229,9 @@ impl World {
             self.push_at(until_us, Event::Call { client, life, caller });
             return;
         }
+        if self.has_spaces() && self.client_random.percent(10) {
+            self.abandon_wait(client);
+        }
         let request = match self.draw(client, caller) {
             Move::Call(request) => request,
             Move::Write { lock, token, way_us } => {
@@ -235,6 +242,20 @@ impl World {
         if !self.call(client, caller, request) {
             // The same is under way already; later something else.
             self.push(1_000, Event::Call { client, life, caller });
+        }
+    }
+
+    /// Nobody in the client's process waits for the first of its calls that wait any longer.
+    fn abandon_wait(&mut self, client: usize) {
+        let here = &mut self.clients[client];
+        let waits = |(_, (record, _)): &(&CallId, &(usize, usize))| {
+            self.calls[*record].command.wait_ms().is_some()
+        };
+        let first = here.open.iter().find(waits).map(|(id, (record, _))| (*id, *record));
+        if let (Some((id, record)), Some(core)) = (first, &mut here.core) {
+            core.abandon(id);
+            self.calls[record].patient = false;
+            self.client_round(client);
         }
     }
 
@@ -404,6 +425,10 @@ impl World {
                 Ok(Command::Service(content)) => content,
                 Ok(Command::Open) => {
                     self.checkers.validity.opens(session);
+                    continue;
+                }
+                Ok(Command::Withdraw { number: of }) => {
+                    self.checkers.waits.withdraws(session, of);
                     continue;
                 }
                 Ok(Command::Admin(_) | Command::Renew | Command::Close) | Err(_) => continue,

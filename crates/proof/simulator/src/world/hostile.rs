@@ -211,6 +211,9 @@ impl World {
                     self.checkers.exactly_once.may_be_sent(frame.session, number, content);
                 }
                 Ok(Command::Open) => self.checkers.validity.opens(frame.session),
+                Ok(Command::Withdraw { number: of }) => {
+                    self.checkers.waits.withdraws(frame.session, of);
+                }
                 Ok(Command::Admin(_) | Command::Renew | Command::Close) | Err(_) => {}
             }
         }

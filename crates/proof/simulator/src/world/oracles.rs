@@ -239,7 +239,9 @@ impl World {
             true => checkers
                 .validity
                 .holds(replica, machine)
-                .and_then(|()| memory.sessions(replica, machine.most_sessions()))
+                .and_then(|()| {
+                    memory.sessions(replica, machine.versions().rules, machine.most_sessions())
+                })
                 .and_then(|()| memory.cached(replica, machine.most_cached()))
                 .and_then(|()| checkers.revocation.holds(replica, slot, machine.sessions())),
             false => Ok(()),

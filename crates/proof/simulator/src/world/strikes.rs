@@ -36,6 +36,8 @@ impl World {
                 self.trace.line(self.now_us, format_args!("r{victim} pauses"));
                 let down_us = self.chaos.downtime_us(&self.plan);
                 self.replicas[victim].paused_until_us = self.now_us + down_us;
+                // It may not be looked at before the next one.
+                self.checkers.standstill.excused(victim);
                 self.disturbed(victim);
             }
             FaultKind::Wipe if self.may_wipe(victim) => {

@@ -97,6 +97,39 @@ fn what_waits_holds_nothing_up_and_is_seldom_asked_for_again() {
 }
 
 #[test]
+fn a_wait_whose_caller_is_gone_is_withdrawn_once_it_is_known_to_wait() {
+    let mut script = Script::open(1, 1);
+    let (first, second) = (wait(&mut script), wait(&mut script));
+    script.frames();
+    script.core.abandon(second);
+    script.pump();
+    let withdrawal = Command::Withdraw { number: 3 };
+    assert_eq!(numbers_of(&mut script, &withdrawal), [], "it may be any command");
+    for number in [2, 3] {
+        script.answer_all(number, &Outcome::Waits);
+    }
+    assert_eq!(numbers_of(&mut script, &withdrawal), [4]);
+    script.core.abandon(second);
+    script.pump();
+    assert_eq!(numbers_of(&mut script, &withdrawal), []);
+    let withdrawn = Outcome::Refused(RefusalReason::Withdrawn);
+    script.answer_all(3, &withdrawn);
+    script.answer_all(4, &Outcome::Opened);
+    let refused = CallResult::Refused(Refusal::Ordered(RefusalReason::Withdrawn));
+    assert_eq!(script.done(), [(second, refused)]);
+    // What was not sent never is.
+    for _ in 0..4 {
+        script.call("put");
+    }
+    let id = script.call("in line");
+    script.core.abandon(id);
+    script.pump();
+    assert_eq!(script.done(), [(id, CallResult::Refused(Refusal::Closed))]);
+    script.answer_all(2, &reply("served"));
+    assert_eq!(script.done(), [(first, completed("served"))]);
+}
+
+#[test]
 fn a_renewal_that_comes_too_late_ends_what_was_under_way() {
     let mut script = Script::open(1, 1);
     let id = wait(&mut script);
