@@ -133,7 +133,7 @@ impl Replicas {
             // Nobody waits for a session's end to arrive.
             *executed += u64::from(command != Command::Close);
             match command {
-                Command::Open | Command::Renew => Outcome::Opened,
+                Command::Open | Command::OpenBy { .. } | Command::Renew => Outcome::Opened,
                 Command::Close | Command::Withdraw { .. } => Outcome::NoSession,
                 Command::Service(content) => Outcome::Service(content),
                 Command::Admin(_) if administrator => {

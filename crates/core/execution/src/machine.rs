@@ -12,7 +12,7 @@ use crate::asked::{Asked, Call};
 use crate::footprint::Footprint;
 use crate::genesis::{Genesis, GenesisError};
 use crate::service::{ExecutionContext, Progress, Release, Service};
-use crate::session::{Admission, Session};
+use crate::session::{Admission, Session, Token};
 use crate::sessions::Sessions;
 use crate::snapshot::StateSnapshot;
 use crate::terms::Terms;
@@ -153,7 +153,12 @@ impl<S: Service> Machine<S> {
             self.asked.frame(index);
             let timed = self.rules() > 0;
             let outcome = match about_session(frame) {
-                Some(Command::Open) if frame.first_number == 0 => Some(self.open(frame.session)),
+                Some(Command::Open) if frame.first_number == 0 => {
+                    Some(self.open(frame.session, Token::default()))
+                }
+                Some(Command::OpenBy { token }) if timed && frame.first_number == 0 => {
+                    Some(self.open(frame.session, token))
+                }
                 Some(Command::Renew) if timed => Some(self.renew(frame)),
                 Some(Command::Close) if timed => Some(self.close(frame)),
                 _ => None,
@@ -201,11 +206,11 @@ impl<S: Service> Machine<S> {
         self.asked.about(Call::StateBytes, self.slot, || self.service.state_bytes())
     }
 
-    fn open(&mut self, session: SessionId) -> Outcome {
+    fn open(&mut self, session: SessionId, token: Token) -> Outcome {
         if !self.registry.is_client(session.client) {
             return Outcome::Refused(RefusalReason::UnknownClient);
         }
-        let (outcome, evicted) = self.sessions.open(self.slot, self.time, session);
+        let (outcome, evicted) = self.sessions.open(self.slot, self.time, session, token);
         if let Some((id, ended)) = evicted {
             forget_all(&mut self.service, &self.asked, id, &ended);
         }
@@ -239,7 +244,11 @@ impl<S: Service> Machine<S> {
     fn close(&mut self, frame: &Frame) -> Outcome {
         let session = self.sessions.get(frame.session);
         match session.map(|session| session.admit(frame.first_number)) {
-            Some(Admission::Fresh) => self.end_session(frame.session),
+            // What its client acknowledges in the same frame need not be known yet.
+            Some(
+                Admission::Fresh
+                | Admission::Answered(Outcome::Refused(RefusalReason::WindowExceeded)),
+            ) => self.end_session(frame.session),
             Some(Admission::Answered(outcome)) => return outcome,
             Some(Admission::Waits) => return Outcome::Waits,
             None => {}
@@ -308,11 +317,21 @@ impl<S: Service> Machine<S> {
                 Admission::Waits if rules > 0 => Outcome::Waits,
                 Admission::Waits => continue,
                 Admission::Fresh if let Some(of) = withdrawn(rules, command, number) => {
-                    let (waited, outcome) = session.withdraw(slot, of);
+                    // One that was served just now has got what it waited for.
+                    let served = released
+                        .iter()
+                        .position(|one: &Release| (one.session, one.number) == (id, of));
+                    if let Some(at) = served {
+                        let outcome = service_outcome(rules, released.remove(at).result);
+                        if session.release(slot, of, outcome.clone()) {
+                            executed.replies.push(reply(of, outcome));
+                        }
+                    }
+                    let (waited, withdrawn) = session.withdraw(slot, of);
                     if waited && !seeded!(WithdrawnStays) {
                         asked.forget(id, of, || service.forget(id, of));
                     }
-                    executed.replies.extend(outcome.map(|outcome| reply(of, outcome)));
+                    executed.replies.extend(withdrawn.map(|outcome| reply(of, outcome)));
                     session.record(slot, clock, number, Outcome::Opened);
                     Outcome::Opened
                 }
@@ -354,6 +373,17 @@ impl<S: Service> Machine<S> {
     fn end_sessions(&mut self, client: PublicKey) {
         for (id, session) in self.sessions.end_client(client) {
             forget_all(&mut self.service, &self.asked, id, &session);
+        }
+    }
+
+    /// The answer to a frame that opens a session which is live.
+    #[must_use]
+    pub fn opened_again(&self, frame: &Frame) -> Option<Outcome> {
+        let live = self.sessions.get(frame.session)?;
+        match about_session(frame)? {
+            Command::Open => Some(live.opened_again(Token::default())),
+            Command::OpenBy { token } if self.rules() > 0 => Some(live.opened_again(token)),
+            _ => None,
         }
     }
 
@@ -422,7 +452,8 @@ impl<S: Service> Machine<S> {
                 | Command::Admin(_)
                 | Command::Renew
                 | Command::Close
-                | Command::Withdraw { .. },
+                | Command::Withdraw { .. }
+                | Command::OpenBy { .. },
             ) => None,
             Err(_) => Some(Outcome::Refused(RefusalReason::Malformed)),
         }
@@ -437,9 +468,13 @@ impl<S: Service> Machine<S> {
                 let marks = self.asked.reading((Call::Footprint, self.slot), Some(&content), ask);
                 marks.unwrap_or_else(Footprint::everything).of_session(session)
             }
-            Ok(Command::Open | Command::Admin(_) | Command::Close | Command::Withdraw { .. }) => {
-                Footprint::everything().of_session(session)
-            }
+            Ok(
+                Command::Open
+                | Command::OpenBy { .. }
+                | Command::Admin(_)
+                | Command::Close
+                | Command::Withdraw { .. },
+            ) => Footprint::everything().of_session(session),
             Ok(Command::Renew) | Err(_) => Footprint::new().of_session(session),
         }
     }
@@ -544,7 +579,7 @@ impl<S: Service> Machine<S> {
 /// The command of a frame that has no other and is about its session.
 fn about_session(frame: &Frame) -> Option<Command> {
     let mut commands = frame.command_slices();
-    let command = commands.next().filter(|command| command.len() == 1)?;
+    let command = commands.next().filter(|command| matches!(command.len(), 1 | 17))?;
     let command = Command::from_bytes(Bytes::copy_from_slice(command)).ok()?;
     commands.next().is_none().then_some(command)
 }
@@ -646,7 +681,8 @@ fn run<S: Service>(
             | Command::Service(_)
             | Command::Renew
             | Command::Close
-            | Command::Withdraw { .. },
+            | Command::Withdraw { .. }
+            | Command::OpenBy { .. },
         )
         | Err(_) => refused(RefusalReason::Malformed),
     })

@@ -50,6 +50,8 @@ pub(crate) struct Session {
     renewed: Option<Time>,
     // The largest number that renewed it, or 0.
     renewal: u64,
+    // Of the process that opened it; zeros if it gave none.
+    token: Token,
     acked_below: u64,
     // Numbers at or above `acked_below` that executed. `Outcome::TooOld` marks a dropped body.
     replies: BTreeMap<u64, Outcome>,
@@ -72,6 +74,9 @@ pub(crate) enum Admission {
     /// It is not; the answer comes by itself.
     Waits,
 }
+
+/// What tells processes that open a session of one number from each other.
+pub(crate) type Token = [u8; 16];
 
 /// What the tables of sessions know of one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -107,6 +112,7 @@ impl Session {
             last_used: slot,
             renewed,
             renewal: 0,
+            token: Token::default(),
             acked_below: 0,
             replies: BTreeMap::new(),
             waiting: BTreeSet::new(),
@@ -132,6 +138,16 @@ impl Session {
             || self.has_renewed(number)
             || self.replies.contains_key(&number)
             || self.waiting.contains(&number)
+    }
+
+    /// As one that a process with this token opened.
+    pub(super) fn opened_by(self, token: Token) -> Session {
+        Session { token, ..self }
+    }
+
+    /// What a process that opens it again is told.
+    pub(crate) fn opened_again(&self, token: Token) -> Outcome {
+        if self.token == token { Outcome::Opened } else { Outcome::NoSession }
     }
 
     fn has_renewed(&self, number: u64) -> bool {
@@ -177,11 +193,22 @@ impl Session {
         if self.waiting.contains(&number) {
             return Admission::Waits;
         }
+        if self.renewed.is_some() && number >= limits::FIRST_RENEWAL {
+            return Admission::Answered(Outcome::Refused(RefusalReason::Malformed));
+        }
         let ahead = number - self.acked_below;
         if ahead >= limits::SESSION_WINDOW && !seeded!(SessionWindowUnchecked) {
             return Admission::Answered(Outcome::Refused(RefusalReason::WindowExceeded));
         }
         Admission::Fresh
+    }
+
+    /// Whether a number of the window has no outcome and does not wait.
+    fn is_open(&self, number: u64) -> bool {
+        number >= self.acked_below.max(1)
+            && number - self.acked_below < limits::SESSION_WINDOW
+            && !self.replies.contains_key(&number)
+            && !self.waiting.contains(&number)
     }
 
     /// Below this number the client asks for nothing any more.
@@ -233,16 +260,17 @@ impl Session {
     }
 
     /// Nobody asks for `number` any more: it gets nothing if it waits, and is never executed if it was not. Whether it waited, and
-    /// what it came to; none if it is none of this session's window.
+    /// what it comes to by this; none if that was settled before, or is none of this session's window.
     pub(crate) fn withdraw(&mut self, slot: Slot, number: u64) -> (bool, Option<Outcome>) {
         let outcome = Outcome::Refused(RefusalReason::Withdrawn);
         if self.release(slot, number, outcome.clone()) {
             return (true, Some(outcome));
         }
-        if self.admit(number) == Admission::Fresh {
-            self.record(slot, None, number, outcome);
+        let fresh = self.admit(number) == Admission::Fresh;
+        if fresh {
+            self.record(slot, None, number, outcome.clone());
         }
-        (false, self.answer(number))
+        (false, fresh.then_some(outcome))
     }
 
     /// Records the outcome of a number that was [`Admission::Fresh`].
@@ -283,6 +311,7 @@ impl Session {
         if let Some(renewed) = self.renewed {
             renewed.encode(&mut out);
             self.renewal.encode(&mut out);
+            self.token.encode(&mut out);
         }
         self.acked_below.encode(&mut out);
         encode_count(self.replies.len(), &mut out);
@@ -311,9 +340,11 @@ impl Session {
         let slot = Slot::decode(&mut reader)?;
         let renewed = if timed { Some(Time::decode(&mut reader)?) } else { None };
         let mut session = Session::new(slot, renewed);
+        let mut renewal = 0;
         if timed {
-            session.renewal = Decode::decode(&mut reader)?;
-            if !matches!(session.renewal, 0 | limits::FIRST_RENEWAL..) {
+            renewal = Decode::decode(&mut reader)?;
+            session.token = Decode::decode(&mut reader)?;
+            if !matches!(renewal, 0 | limits::FIRST_RENEWAL..) {
                 return Err(DecodeError::NotCanonical("the renewal of a session"));
             }
         }
@@ -323,8 +354,7 @@ impl Session {
             let number = u64::decode(&mut reader)?;
             let outcome = owned(Outcome::decode(&mut reader)?);
             let ascending = session.replies.last_key_value().is_none_or(|(last, _)| *last < number);
-            if !ascending || outcome == Outcome::Waits || session.admit(number) != Admission::Fresh
-            {
+            if !ascending || outcome == Outcome::Waits || !session.is_open(number) {
                 return Err(DecodeError::NotCanonical("numbers of a session"));
             }
             session.reply_bytes += body_bytes(&outcome);
@@ -336,12 +366,14 @@ impl Session {
         if reader.remaining() > 0 {
             let waiting: Vec<u64> = reader.list("numbers that wait", most, 8)?;
             let ascending = waiting.windows(2).all(|pair| pair[0] < pair[1]);
-            let fresh = waiting.iter().all(|number| session.admit(*number) == Admission::Fresh);
+            let fresh = waiting.iter().all(|number| session.is_open(*number));
             if waiting.is_empty() || !ascending || !fresh {
                 return Err(DecodeError::NotCanonical("numbers that wait"));
             }
             session.waiting = waiting.into_iter().collect();
         }
+        // Numbers of the first rules may lie among those of renewals, and are what they were.
+        session.renewal = renewal;
         reader.finish()?;
         Ok((id, session))
     }

@@ -18,7 +18,7 @@
 //! - `by_end`, `by_wait`, `by_nonce` and the shared counts follow from the tables, and are made anew from them at a restart.
 //! - What a frame costs does not grow with the number of sessions, of its key or of all.
 
-use crate::session::{Held, Session};
+use crate::session::{Held, Session, Token};
 use imbl::{OrdMap, OrdSet};
 use perdura_protocol::codec::encode_list;
 use perdura_protocol::{
@@ -385,18 +385,20 @@ impl Sessions {
         Passed { ended, unattended }
     }
 
-    /// Opens a session of a registered client, or says why not. Opening a live one again changes nothing. Gives the session
+    /// Opens a session of a registered client, or says why not. Opening a live one again changes nothing; another process gets no part
+    /// of it. Gives the session
     /// that had to end for it, too.
     pub(crate) fn open(
         &mut self,
         slot: Slot,
         now: Time,
         id: SessionId,
+        token: Token,
     ) -> (Outcome, Option<Ended>) {
         let SessionId { client, nonce } = id;
         let table = Arc::make_mut(self.tables.entry(client).or_default());
-        if table.live.contains_key(&nonce) {
-            return (Outcome::Opened, None);
+        if let Some(session) = table.live.get(&nonce) {
+            return (session.opened_again(token), None);
         }
         if table.nonces.contains(&nonce) && !seeded!(ReopenedSession) {
             return (Outcome::NoSession, None);
@@ -446,7 +448,7 @@ impl Sessions {
             timed.by_nonce.insert((nonce, client));
         }
         let clock = timed.clock(now);
-        let session = Session::new(slot, Some(clock));
+        let session = Session::new(slot, Some(clock)).opened_by(token);
         timed.account(id, None, Some(session.held()));
         table.insert(nonce, session);
         (Outcome::Opened, None)

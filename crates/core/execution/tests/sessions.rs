@@ -5,7 +5,7 @@ use bytes::Bytes;
 use perdura_execution::{ExecutionContext, RestoreError, Service, Snapshot};
 use perdura_protocol::{
     AdminCommand, Batch, Command, Encode, Frame, Outcome, PublicKey, RefusalReason, SessionId,
-    Time, limits,
+    Time, Versions, limits,
 };
 use std::sync::Arc;
 
@@ -49,7 +49,8 @@ fn numbers_come_in_any_order_inside_the_window() {
     assert_eq!(replica.one(alice, last, &add(1)), reply("3"));
     let exceeded = Outcome::Refused(RefusalReason::WindowExceeded);
     assert_eq!(replica.one(alice, last + 1, &add(1)), exceeded);
-    assert_eq!(replica.one(alice, u64::MAX - 1, &add(1)), exceeded);
+    let malformed = Outcome::Refused(RefusalReason::Malformed);
+    assert_eq!(replica.one(alice, u64::MAX - 1, &add(1)), malformed, "that is for renewals");
     // Not recorded: it runs once the window has moved.
     let later = frame(alice, 2, last + 1, &[add(1)]);
     assert_eq!(replica.order(&later), [reply("4")]);
@@ -74,7 +75,7 @@ fn acknowledged_numbers_are_too_old_for_good() {
 
 #[test]
 fn numbers_at_the_end_of_their_range_do_not_overflow() {
-    let mut replica = Replica::new();
+    let mut replica = Replica::of_first_rules(Counter::default());
     let alice = session(ALICE, 5);
     replica.open(alice);
     let end = u64::MAX - 1;
@@ -191,6 +192,79 @@ fn a_session_that_is_closed_is_gone_and_never_opens_again() {
     }
     assert_eq!(replica.open(session(ALICE, 6)), OPEN);
     assert_eq!(replica.one(session(ALICE, 6), 1, &service("get")), reply("2"));
+}
+
+/// Commands with numbers of renewals: nothing of them is kept that a restart could not read. Under the first rules they are numbers as any.
+#[test]
+fn a_state_with_numbers_near_those_of_renewals_can_be_read_back() {
+    let first = limits::FIRST_RENEWAL;
+    let malformed = Outcome::Refused(RefusalReason::Malformed);
+    let mut replica = Replica::new();
+    let (alice, administrator) = (session(ALICE, 5), session(ADMINISTRATOR, 5));
+    replica.open(alice);
+    assert_eq!(replica.order(&frame(alice, first - 2, first - 2, &[add(1), add(1)])).len(), 2);
+    assert_eq!(
+        replica.order(&frame(alice, first - 1, first - 1, &[add(1), add(1)])),
+        [reply("2"), malformed.clone()]
+    );
+    assert_eq!(replica.order(&frame(alice, first + 1, first + 1, &[add(1)])), [malformed]);
+    let withdraw = Command::Withdraw { number: first + 3 }.to_bytes();
+    replica.order(&frame(alice, 0, first - 1, &[withdraw]));
+    for frame in [renewal(alice, 2), renewal(alice, u64::MAX - first - 1), closing(alice, first)] {
+        replica.order(&frame);
+        assert!(replica.restored(Counter::default()).is_ok());
+    }
+    let mut old = Replica::of_first_rules(Counter::default());
+    old.open(alice);
+    old.open(administrator);
+    assert_eq!(old.order(&frame(alice, first + 1, first + 1, &[add(1)])), [reply("1")]);
+    let raise = admin(AdminCommand::RaiseVersions(Versions::NEW));
+    assert!(matches!(old.one(administrator, 1, &raise), Outcome::Administered { .. }));
+    assert_eq!(old.order(&renewal(alice, 7)), [OPEN]);
+    assert!(old.restored(Counter::default()).is_ok(), "what was numbered so before is kept");
+}
+
+/// All numbers of the window are answered, and the replica learns of that by the frame that closes.
+#[test]
+fn a_session_can_be_closed_after_a_full_window() {
+    let mut replica = Replica::new();
+    let alice = session(ALICE, 5);
+    replica.open(alice);
+    let all = vec![add(1); limits::SESSION_WINDOW as usize - 1];
+    assert_eq!(replica.order(&frame(alice, 0, 1, &all)).len(), all.len());
+    let last = limits::SESSION_WINDOW;
+    assert_eq!(
+        replica.order(&frame(alice, last, last, &[Command::Close.to_bytes()])),
+        [Outcome::NoSession]
+    );
+    assert_eq!(replica.0.session_count(), 0);
+}
+
+/// Their clocks showed the same, and they drew the same: one of them gets the session.
+#[test]
+fn two_processes_that_come_upon_one_number_do_not_share_a_session() {
+    let mut replica = Replica::new();
+    let alice = session(ALICE, 5);
+    let open = |token: u8| frame(alice, 0, 0, &[Command::OpenBy { token: [token; 16] }.to_bytes()]);
+    for (frame, outcome) in [
+        (open(1), OPEN),
+        (open(2), Outcome::NoSession),
+        (open(1), OPEN),
+        (opening(alice), Outcome::NoSession),
+    ] {
+        assert_eq!(replica.order(&frame), std::slice::from_ref(&outcome));
+        assert_eq!(
+            replica.0.opened_again(&frame),
+            Some(outcome),
+            "and without being ordered again"
+        );
+    }
+    let mut copy = replica.restored(Counter::default()).unwrap();
+    assert_eq!(copy.order(&open(2)), [Outcome::NoSession]);
+    assert_eq!(copy.order(&open(1)), [OPEN]);
+    let mut old = Replica::of_first_rules(Counter::default());
+    assert_eq!(old.order(&open(1)), [Outcome::NoSession], "to which it is no opening");
+    assert_eq!(old.order(&opening(alice)), [OPEN]);
 }
 
 #[test]

@@ -250,8 +250,8 @@ fn what_is_withdrawn_waits_no_longer_and_never_executes() {
     assert_eq!(replica.order(&withdrawal(alice, 4, 9)).len(), 2);
     assert_eq!(replica.one(alice, 9, &service("ring")), withdrawn);
     assert_eq!(replica.one(bob, 2, &service("ring")), reply("done"));
-    let served = replica.order(&withdrawal(alice, 5, 1));
-    assert_eq!(served, [reply("rung"), Outcome::Opened]);
+    assert_eq!(replica.order(&withdrawal(alice, 5, 1)), [Outcome::Opened]);
+    assert_eq!(replica.0.cached(alice, 1), Some(reply("rung")));
     // What is no number of the window, and itself, is nothing to withdraw.
     assert_eq!(replica.order(&withdrawal(alice, 6, 1 << 40)), [Outcome::Opened]);
     let malformed = Outcome::Refused(RefusalReason::Malformed);
@@ -260,6 +260,28 @@ fn what_is_withdrawn_waits_no_longer_and_never_executes() {
     assert_eq!(first.order(&withdrawal(alice, 3, 2)), [malformed]);
     let bell = Bell::default();
     assert_eq!(restore(&replica.0.snapshot(), bell).unwrap().0.due(), replica.0.due());
+}
+
+/// It was served by a command before it in the same frame, and is told so: it did get what it waited for.
+#[test]
+fn what_is_withdrawn_just_after_it_was_served_was_served() {
+    let (mut replica, alice, _) = two();
+    replica.one_waits(alice, 1);
+    let withdraw = Command::Withdraw { number: 1 }.to_bytes();
+    let both = frame(alice, 0, 2, &[service("ring"), withdraw.clone(), withdraw]);
+    let expected = [reply("done"), reply("rung"), Outcome::Opened, Outcome::Opened];
+    assert_eq!(replica.order(&both), expected);
+    assert_eq!(replica.0.cached(alice, 1), Some(reply("rung")));
+}
+
+/// Nor does it have what is known told again and again: replies may be large.
+#[test]
+fn a_withdrawal_of_what_is_settled_tells_nothing() {
+    let (mut replica, alice, _) = two();
+    replica.one(alice, 1, &service("count"));
+    let withdraw = Command::Withdraw { number: 1 }.to_bytes();
+    let many = frame(alice, 1, 2, &vec![withdraw; 500]);
+    assert_eq!(replica.order(&many), vec![Outcome::Opened; 500]);
 }
 
 #[test]

@@ -16,6 +16,12 @@ use bytes::Bytes;
 pub enum Command {
     /// Opens the session; always its number 0, in a frame by itself.
     Open,
+    /// The same, by a process that drew `token` at random: two that come upon one session number do not share a session. Known from version 1
+    /// of the rules on.
+    OpenBy {
+        /// Of this process and session.
+        token: [u8; 16],
+    },
     /// A command of the replicated service.
     Service(Bytes),
     /// Administration; refused unless the session's client is the administrator.
@@ -226,6 +232,10 @@ impl Encode for Command {
                 out.push(5);
                 number.encode(out);
             }
+            Command::OpenBy { token } => {
+                out.push(6);
+                out.extend_from_slice(token);
+            }
         }
     }
 }
@@ -239,6 +249,7 @@ impl Decode for Command {
             3 => Ok(Command::Renew),
             4 => Ok(Command::Close),
             5 => Ok(Command::Withdraw { number: Decode::decode(reader)? }),
+            6 => Ok(Command::OpenBy { token: Decode::decode(reader)? }),
             tag => Err(DecodeError::UnknownTag(tag)),
         }
     }

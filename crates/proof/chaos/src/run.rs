@@ -6,7 +6,7 @@ use crate::cluster::{Cluster, faketime, lab_beside};
 use crate::course::{Course, End, lock};
 use crate::faults::{Kind, Need};
 use crate::history::{Book, Judged, ShardId};
-use crate::inject::{DAMAGED, FLIP, OLDER, Scene};
+use crate::inject::{DAMAGED, DIFFERENT, FLIP, OLDER, Scene};
 use crate::load::{self, Load};
 use crate::nemesis::{self, RECOVERY};
 use crate::network::Network;
@@ -298,6 +298,8 @@ fn read_everything_back(scene: &Scene, book: &Book, verdicts: &Verdicts) -> Resu
 /// stops a replica, but for a rotten batch that others have too.
 fn look_at_logs(scene: &Scene, course: &Course) {
     let events = scene.timeline.events();
+    // Whoever holds the digests of one with rotten memory against others says so.
+    let any_rotten = scene.cluster.hosts.iter().any(|host| host.log_since(0).contains(FLIP));
     for host in &scene.cluster.hosts {
         let log = host.log_since(0);
         // Memory that was made to rot.
@@ -308,6 +310,7 @@ fn look_at_logs(scene: &Scene, course: &Course) {
         let harmless = |line: &str| {
             line.contains("left for other replicas to send")
                 || (rotten && line.contains(DAMAGED))
+                || (any_rotten && line.contains(DIFFERENT))
                 || (taken_back && line.contains(OLDER))
         };
         let wrong = |line: &&str| {

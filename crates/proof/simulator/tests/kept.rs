@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 /// What was wrong, whether something of its own keeps it, and what and where that is, from the
 /// repository's root.
-const KEPT: [(&str, Kept, &str, &str); 39] = [
+const KEPT: [(&str, Kept, &str, &str); 41] = [
     (
         "slots before a transferred state that no prefix reaches were held beside a window above it (789221675937)",
         Kept::Test,
@@ -243,6 +243,18 @@ const KEPT: [(&str, Kept, &str, &str); 39] = [
         Kept::Test,
         "crates/core/replica/src/node/certificates.rs",
         "a_late_vote_for_a_state_that_is_digested_here_takes_no_place_and_loses_none",
+    ),
+    (
+        "a client gave two of its sessions one number while agreed time stood (3079)",
+        Kept::Test,
+        "crates/core/client/src/core/tests/lifetime.rs",
+        "one_time_that_is_told_twice_gives_two_numbers",
+    ),
+    (
+        "what a member had said of its disk a minute before lengthened time-outs when it came back (1704)",
+        Kept::Test,
+        "crates/core/replica/src/node/company.rs",
+        "what_a_member_said_long_ago_lengthens_nothing",
     ),
 ];
 

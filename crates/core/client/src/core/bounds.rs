@@ -23,6 +23,9 @@ pub const COMMAND_BYTES: usize = limits::COMMAND_BYTES;
 /// its client for gone.
 pub const RENEW_MS: u64 = 3_000;
 
+/// Numbers of the window that are kept for withdrawals: what fills it may be what is to be withdrawn.
+pub const WITHDRAWALS: usize = 16;
+
 /// What waits at the replicas is asked for again in this time, milliseconds: its reply comes by itself, unless the link over which it came
 /// broke just then.
 pub const PARKED_MS: u64 = 5_000;

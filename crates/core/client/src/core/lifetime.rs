@@ -1,7 +1,7 @@
 //! The life of a session: it is renewed while a call is under way, left before it would end, and closed at the end.
 //!
 //! The replicas end a session that orders nothing for a minute of agreed time. Nobody notices that: a call after a long pause opens
-//! another one. Under the first version of the rules there are no renewals; replicas say so, and it stays at that.
+//! another one. Under the first version of the rules there are no renewals; replicas say so, and are asked again in case that the rules were raised.
 
 use super::ClientCore;
 use super::bounds::{IDLE_MS, RENEW_MS};
@@ -16,7 +16,7 @@ pub(super) struct Renewals {
     sent: u64,
     // The answers to the last one, until there are enough.
     asked: Option<Votes>,
-    // Replicas know none.
+    // Replicas knew none when they were asked last.
     unknown: bool,
     // When something was sent last that renews the session, too.
     fresh_ms: u64,
@@ -33,8 +33,7 @@ impl Renewals {
     }
 
     fn due(&self) -> Option<u64> {
-        let free = self.asked.is_none() && !self.unknown;
-        free.then(|| self.fresh_ms.saturating_add(RENEW_MS))
+        self.asked.is_none().then(|| self.fresh_ms.saturating_add(RENEW_MS))
     }
 }
 
@@ -85,7 +84,8 @@ impl ClientCore {
     ) {
         let witnesses = self.config.faults.witnesses();
         let Some(session) = &mut self.session else { return };
-        if number + 1 != limits::FIRST_RENEWAL + session.renewals.sent {
+        let count = number.saturating_sub(limits::FIRST_RENEWAL).saturating_add(1);
+        if count != session.renewals.sent {
             return;
         }
         let Some(votes) = &mut session.renewals.asked else { return };
@@ -95,7 +95,7 @@ impl ClientCore {
             return;
         }
         session.renewals.asked = None;
-        session.renewals.unknown |= matches!(outcome, Outcome::Refused(_));
+        session.renewals.unknown = matches!(outcome, Outcome::Refused(_));
         if let Some(flight) = session.settle(number) {
             self.note_round_trip(now_ms, &flight);
         }
@@ -130,10 +130,11 @@ impl ClientCore {
     }
 
     /// The replicas' clock shows `time`, and that is too far from where this client's sessions are numbered: from now on they are by
-    /// that one. What a millisecond holds of different numbers stays as it was drawn.
+    /// that one. What a millisecond holds of different numbers stays as it was drawn, but for one more each time: agreed time may stand, and a number
+    /// that opened a session before is never another one's.
     pub(super) fn renumber(&mut self, now_ms: u64, time: Time, from: u64) {
         let per_ms = limits::NONCES_PER_MS;
-        let drawn = self.last_nonce.0 % per_ms;
+        let drawn = self.last_nonce.0.wrapping_add(1) % per_ms;
         let by_time = time.0.saturating_mul(per_ms).saturating_add(drawn);
         self.last_nonce = (by_time.max(from.saturating_add(drawn)), now_ms);
         self.nonce_used = false;

@@ -182,6 +182,10 @@ pub struct ClientCore {
     nonce_used: bool,
     session: Option<Session>,
     open_attempts: u32,
+    /// What tells the next session from others that come upon the same number, of this process or another; and whether it is said, which
+    /// replicas under the first rules do not understand.
+    token: [u8; 16],
+    says_token: bool,
     calls: BTreeMap<CallId, Call>,
     /// Calls to be sent; those that ended meanwhile are passed over.
     waiting: VecDeque<CallId>,
@@ -200,9 +204,9 @@ pub struct ClientCore {
 impl ClientCore {
     /// A client without links. `nonce` numbers its first session and must be larger than any that
     /// this key used before, and differ from any used at the same time: the wall clock, see
-    /// [`limits::NONCES_PER_MS`](perdura_protocol::limits::NONCES_PER_MS). `now_ms` is the time.
+    /// [`limits::NONCES_PER_MS`](perdura_protocol::limits::NONCES_PER_MS). `token` is drawn at random. `now_ms` is the time.
     #[must_use]
-    pub fn new(config: ClientConfig, nonce: u64, now_ms: u64) -> ClientCore {
+    pub fn new(config: ClientConfig, nonce: u64, token: [u8; 16], now_ms: u64) -> ClientCore {
         let faults = config.faults;
         ClientCore {
             config,
@@ -212,6 +216,8 @@ impl ClientCore {
             nonce_used: false,
             session: None,
             open_attempts: 0,
+            token,
+            says_token: true,
             calls: BTreeMap::new(),
             waiting: VecDeque::new(),
             waiting_calls: 0,

@@ -85,6 +85,7 @@ impl ClientCore {
             self.stats.sessions += 1;
             let Some(session) = &mut self.session else { return };
             session.opening = None;
+            session.renewals.sent_fresh(now_ms);
             if let Some(flight) = session.settle(0) {
                 self.note_round_trip(now_ms, &flight);
             }
@@ -92,6 +93,10 @@ impl ClientCore {
         }
         if let Outcome::Refused(RefusalReason::NotNow { time, from }) = outcome {
             self.renumber(now_ms, *time, *from);
+        }
+        if *outcome == Outcome::NoSession {
+            // Another process has it; or these replicas know no tokens.
+            self.says_token = !self.says_token;
         }
         // This number was used before; another may do, unless the key itself is unknown.
         let reason = match outcome {

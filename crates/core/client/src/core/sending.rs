@@ -3,7 +3,7 @@
 //! There is no delay for packing. While fewer frames are in flight than allowed, whatever waits
 //! leaves at once; while there are as many, what comes gathers, so that frames grow with the load.
 
-use super::bounds::{FRAME_TARGET_BYTES, PARKED_MS};
+use super::bounds::{FRAME_TARGET_BYTES, PARKED_MS, WITHDRAWALS};
 use super::calls::Stage;
 use super::session::{InFlight, Session};
 use super::{CallId, ClientCore};
@@ -24,7 +24,9 @@ impl ClientCore {
         if self.session.is_none() && self.waiting_calls > 0 {
             self.open_session(now_ms);
         }
-        while (self.waiting_calls > 0 || self.has_withdrawn()) && self.has_room() {
+        while (self.waiting_calls > 0 && self.has_room(WITHDRAWALS))
+            || (self.has_withdrawn() && self.has_room(0))
+        {
             let Some(frame) = self.next_frame() else { break };
             self.send_new(now_ms, frame);
             if let Some(session) = &mut self.session {
@@ -33,11 +35,11 @@ impl ClientCore {
         }
     }
 
-    fn has_room(&self) -> bool {
+    fn has_room(&self, kept: usize) -> bool {
         self.session.as_ref().is_some_and(|session| {
             session.opening.is_none()
                 && session.under_way() < self.config.frames_in_flight.max(1)
-                && session.room() > 0
+                && session.room() > kept
         })
     }
 
@@ -47,7 +49,8 @@ impl ClientCore {
 
     fn next_frame(&mut self) -> Option<Frame> {
         let mut session = self.session.take()?;
-        let room = session.room().min(limits::FRAME_COMMANDS);
+        let all = session.room().min(limits::FRAME_COMMANDS);
+        let room = session.room().saturating_sub(WITHDRAWALS).min(all);
         let first = session.next_number();
         let mut commands: Vec<Bytes> = Vec::new();
         let mut bytes = 0;
@@ -60,7 +63,7 @@ impl ClientCore {
             commands.push(call.command.clone());
             call.stage = Stage::Sent(session.assign(id));
         }
-        while commands.len() < room
+        while commands.len() < all
             && let Some(number) = session.next_withdrawn()
         {
             commands.push(Command::Withdraw { number }.to_bytes());
@@ -95,7 +98,10 @@ impl ClientCore {
             self.send(replica, Message::Attach { nonce });
         }
         self.session = Some(Session::new(nonce, now_ms));
-        let frame = self.build(nonce, 0, 0, &[Command::Open.to_bytes()]);
+        let token = self.token;
+        self.token = u128::from_le_bytes(token).wrapping_add(1).to_le_bytes();
+        let open = if self.says_token { Command::OpenBy { token } } else { Command::Open };
+        let frame = self.build(nonce, 0, 0, &[open.to_bytes()]);
         self.send_new(now_ms, frame);
     }
 

@@ -181,7 +181,7 @@ impl Client {
             administrator,
             ..ClientConfig::new(cluster.cluster, cluster.faults, key)
         };
-        let core = ClientCore::new(config, fresh_nonce(), 0);
+        let core = ClientCore::new(config, fresh_nonce(), random_bytes(), 0);
         let (requests, receiver) = mpsc::channel(REQUESTS);
         let task = Task::new(core, identity, cluster.cluster, administrator, replicas, receiver);
         runtime.spawn(task.run());
@@ -253,10 +253,7 @@ impl Client {
     /// those who have; `None` once the client is closed.
     pub async fn roll_call(&self, timeout: Duration) -> Option<Vec<Attendance>> {
         let (answer, attendance) = oneshot::channel();
-        let half = || RandomState::new().build_hasher().finish().to_le_bytes();
-        let mut nonce = [0; 16];
-        nonce[..8].copy_from_slice(&half());
-        nonce[8..].copy_from_slice(&half());
+        let nonce = random_bytes();
         let deadline = after(timeout);
         self.requests.send(Request::Roll { nonce, deadline, answer }).await.ok()?;
         attendance.await.ok()
@@ -276,6 +273,14 @@ impl Client {
             let _ = closed.await;
         }
     }
+}
+
+fn random_bytes() -> [u8; 16] {
+    let half = || RandomState::new().build_hasher().finish().to_le_bytes();
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&half());
+    bytes[8..].copy_from_slice(&half());
+    bytes
 }
 
 /// The end of a time from now on; one that nobody lives to see is cut, for clocks have an end.

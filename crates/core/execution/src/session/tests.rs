@@ -100,8 +100,8 @@ fn what_executes_renews_a_session_and_so_does_a_renewal_once() {
     session.release(Slot(4), 2, Outcome::TooOld);
     assert_eq!(renewed(&session), 21_000, "what others do tells nothing of its client");
     assert_eq!(session.admit(first), Admission::Answered(Outcome::Opened));
-    let exceeded = Outcome::Refused(RefusalReason::WindowExceeded);
-    assert_eq!(session.admit(second + 1), Admission::Answered(exceeded), "it is no command");
+    let malformed = Outcome::Refused(RefusalReason::Malformed);
+    assert_eq!(session.admit(second + 1), Admission::Answered(malformed), "it is no command");
     let id = SessionId { client: PublicKey([1; 32]), nonce: 5 };
     let (again, back) = Session::from_piece(session.piece(id), true).unwrap();
     assert_eq!((again, back.piece(id), back.held()), (id, session.piece(id), session.held()));

@@ -5,6 +5,8 @@ use super::*;
 const ALICE: PublicKey = PublicKey([1; 32]);
 const BOB: PublicKey = PublicKey([2; 32]);
 
+const TOKEN: Token = [7; 16];
+
 /// A time that leaves room before it.
 const NOW: Time = Time(1_000_000);
 
@@ -42,7 +44,7 @@ fn consistent(sessions: &Sessions) {
 }
 
 fn opened(sessions: &mut Sessions, now: Time, id: SessionId) {
-    let (outcome, ended) = sessions.open(Slot(1), now, id);
+    let (outcome, ended) = sessions.open(Slot(1), now, id, TOKEN);
     assert!(outcome == Outcome::Opened && ended.is_none());
     consistent(sessions);
 }
@@ -81,7 +83,7 @@ fn a_number_opens_a_session_within_a_minute_of_agreed_time_and_once() {
     let day = 24 * 3600 * 1000;
     for nonce in [0, from - 1, nonce_at(NOW.0 + limits::NONCE_MS) + 1, nonce_at(NOW.0 + day)] {
         let refused = Outcome::Refused(RefusalReason::NotNow { time: NOW, from });
-        assert_eq!(sessions.open(Slot(1), NOW, id(ALICE, nonce)).0, refused);
+        assert_eq!(sessions.open(Slot(1), NOW, id(ALICE, nonce), TOKEN).0, refused);
         consistent(&sessions);
     }
     assert!(sessions.tables.values().all(|table| table.nonces() == 0), "it burns nothing");
@@ -92,7 +94,7 @@ fn a_number_opens_a_session_within_a_minute_of_agreed_time_and_once() {
     for id in [first, last] {
         assert!(sessions.end(id).is_some() && sessions.end(id).is_none());
         consistent(&sessions);
-        assert_eq!(sessions.open(Slot(2), NOW, id).0, Outcome::NoSession);
+        assert_eq!(sessions.open(Slot(2), NOW, id, TOKEN).0, Outcome::NoSession);
     }
     // The first is forgotten as soon as it could not open a session any more, and the last two minutes later.
     for (ms, left) in [(0, 2), (1, 1), (2 * limits::NONCE_MS, 1), (2 * limits::NONCE_MS + 1, 0)] {
@@ -100,7 +102,11 @@ fn a_number_opens_a_session_within_a_minute_of_agreed_time_and_once() {
         consistent(&sessions);
         assert_eq!(sessions.tables[&ALICE].nonces(), left, "{ms} ms later");
         for id in [first, last] {
-            assert_ne!(sessions.open(Slot(2), later(ms), id).0, Outcome::Opened, "{ms} ms later");
+            assert_ne!(
+                sessions.open(Slot(2), later(ms), id, TOKEN).0,
+                Outcome::Opened,
+                "{ms} ms later"
+            );
         }
     }
 }
@@ -149,7 +155,7 @@ fn a_key_has_so_many_sessions_and_each_some_of_its_own() {
     let mut sessions = Sessions::new(true);
     let first = nonce_at(NOW.0);
     let open = |sessions: &mut Sessions, client, number: usize| {
-        sessions.open(Slot(1), NOW, id(client, first + number as u64)).0
+        sessions.open(Slot(1), NOW, id(client, first + number as u64), TOKEN).0
     };
     for number in 0..limits::SESSIONS_PER_CLIENT {
         assert_eq!(open(&mut sessions, ALICE, number), Outcome::Opened);
@@ -199,7 +205,7 @@ fn a_client_that_goes_leaves_nothing() {
 fn what_lived_under_the_first_rules_counts_as_renewed_when_they_are_raised() {
     let mut sessions = Sessions::new(false);
     for nonce in [5, 6] {
-        assert_eq!(sessions.open(Slot(1), NOW, id(ALICE, nonce)).0, Outcome::Opened);
+        assert_eq!(sessions.open(Slot(1), NOW, id(ALICE, nonce), TOKEN).0, Outcome::Opened);
     }
     assert_eq!((sessions.due(), sessions.clock(NOW)), (None, None));
     assert!(sessions.pass(NOW, later(1_000_000), None).ended.is_empty());
@@ -209,7 +215,7 @@ fn what_lived_under_the_first_rules_counts_as_renewed_when_they_are_raised() {
     assert_eq!(sessions.due(), Some(later(1_000_000 + limits::SESSION_MS)));
     // Their numbers are of no time at all. What they opened cannot be opened again.
     assert_eq!(ended(&mut sessions, later(1_000_000), later(1_060_000)).len(), 2);
-    let outcome = sessions.open(Slot(9), later(1_060_000), id(ALICE, 5)).0;
+    let outcome = sessions.open(Slot(9), later(1_060_000), id(ALICE, 5), TOKEN).0;
     assert!(matches!(outcome, Outcome::Refused(RefusalReason::NotNow { .. })));
 }
 

@@ -434,7 +434,8 @@ impl<S: Service> Node<S> {
         let frame = &waiting.frame;
         let mut outcomes: Vec<(u64, Outcome)> = Vec::new();
         for number in frame.first_number..frame.end_number() {
-            match self.machine.cached(frame.session, number) {
+            let opened = (number == 0).then(|| self.machine.opened_again(frame)).flatten();
+            match opened.or_else(|| self.machine.cached(frame.session, number)) {
                 Some(outcome) => outcomes.push((number, outcome)),
                 None if self.machine.is_settled(frame.session, number) => {}
                 None => return false,

@@ -23,6 +23,9 @@ pub const FLIP: &str = "a bit of the state was flipped";
 /// when it has found that its state is wrong,
 pub const DAMAGED: &str = "memory or disk of this replica is damaged";
 
+/// when it, or another replica, holds what it signed against what others did,
+pub const DIFFERENT: &str = "replicas signed different states after slot";
+
 /// and after that.
 const ANEW: &str = "begins anew from what is certified";
 

@@ -11,7 +11,7 @@ mod rot;
 mod surroundings;
 mod taken_back;
 
-pub use memory::{DAMAGED, FLIP};
+pub use memory::{DAMAGED, DIFFERENT, FLIP};
 pub use taken_back::OLDER;
 
 use crate::cluster::{Cluster, Host};

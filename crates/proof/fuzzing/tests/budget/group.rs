@@ -194,7 +194,7 @@ impl Group {
         let client = |number: u8| {
             let config = ClientConfig::new(CLUSTER, faults, client_key(number));
             let nonce = at(0).wall.0 * limits::NONCES_PER_MS + u64::from(number);
-            ClientCore::new(config, nonce, at(0).monotonic_ms)
+            ClientCore::new(config, nonce, [number; 16], at(0).monotonic_ms)
         };
         let parties = usize::from(n + CLIENTS);
         let mut group = Group {

@@ -76,13 +76,14 @@ impl Model {
     fn take(&mut self, frame: &Frame, clock: u64, ends: &mut Ends) {
         let (session, first) = (frame.session, frame.first_number);
         let commands: Vec<_> = frame.commands().map(Command::from_bytes).collect();
-        if (first, &commands[..]) == (0, &[Ok(Command::Open)]) {
+        let opens = matches!(&commands[..], [Ok(Command::Open | Command::OpenBy { .. })]);
+        if first == 0 && opens {
             self.open(session, clock, ends);
             return;
         }
         let Some(life) = self.live.get_mut(&session) else { return };
         if first < limits::FIRST_RENEWAL && commands == [Ok(Command::Close)] {
-            if life.is_fresh(first) {
+            if first >= life.acked_below.max(1) && !life.executed.contains(&first) {
                 self.live.remove(&session);
                 ends.closed += 1;
             }
@@ -133,6 +134,7 @@ impl Life {
 
     fn is_fresh(&self, number: u64) -> bool {
         number >= self.acked_below.max(1)
+            && number < limits::FIRST_RENEWAL
             && number - self.acked_below < limits::SESSION_WINDOW
             && !self.executed.contains(&number)
     }

@@ -158,7 +158,9 @@ impl World {
         // Microseconds are the same on all clocks, so that no two starts have one number.
         let wall_ms = here.clock.now(self.now_us).wall.0.saturating_add_signed(here.astray_ms);
         let nonce = (wall_ms * 1000 + self.now_us % 1000) * (limits::NONCES_PER_MS / 1000);
-        here.core = Some(ClientCore::new(here.config.clone(), nonce, now_ms));
+        let mut token = [0; 16];
+        token[..8].copy_from_slice(&here.life.to_le_bytes());
+        here.core = Some(ClientCore::new(here.config.clone(), nonce, token, now_ms));
         let (life, station) = (here.life, self.n() + client);
         self.dial_all(station);
         if client + 1 < self.clients.len() && !self.by_hand {
@@ -423,7 +425,7 @@ impl World {
             self.note_carried(session, number, frame.acked_below);
             let content = match Command::from_bytes(command.clone()) {
                 Ok(Command::Service(content)) => content,
-                Ok(Command::Open) => {
+                Ok(Command::Open | Command::OpenBy { .. }) => {
                     self.checkers.validity.opens(session);
                     continue;
                 }

@@ -210,7 +210,9 @@ impl World {
                 Ok(Command::Service(content)) => {
                     self.checkers.exactly_once.may_be_sent(frame.session, number, content);
                 }
-                Ok(Command::Open) => self.checkers.validity.opens(frame.session),
+                Ok(Command::Open | Command::OpenBy { .. }) => {
+                    self.checkers.validity.opens(frame.session)
+                }
                 Ok(Command::Withdraw { number: of }) => {
                     self.checkers.waits.withdraws(frame.session, of);
                 }

@@ -68,6 +68,37 @@ fn without_a_link_nothing_is_renewed_and_no_time_is_asked_for() {
     assert_eq!(numbers_of(&mut script, &Command::Renew), [limits::FIRST_RENEWAL]);
 }
 
+#[test]
+fn a_lie_about_renewals_harms_nobody() {
+    let mut script = Script::open(1, 1);
+    wait(&mut script);
+    script.pass(RENEW_MS);
+    for number in [u64::MAX, limits::FIRST_RENEWAL - 1, limits::FIRST_RENEWAL + 1] {
+        script.answer_all(number, &Outcome::NoSession);
+    }
+    assert_eq!(script.done(), []);
+}
+
+/// A call waits that fills the window: dropping it has to help.
+#[test]
+fn a_full_window_has_room_for_a_withdrawal() {
+    let mut script = Script::open(1, 1);
+    let first = wait(&mut script);
+    script.answer_all(2, &Outcome::Waits);
+    let mut number = 3;
+    while !script.frames().is_empty() || number == 3 {
+        script.call("put");
+        script.answer_all(number, &reply("x"));
+        number += 1;
+    }
+    script.core.abandon(first);
+    script.pump();
+    let withdrawal = Command::Withdraw { number: 2 };
+    let sent = script.frames().into_iter();
+    let holds = |frame: &Frame| frame.commands().any(|one| one == withdrawal.to_bytes());
+    assert!(sent.filter(|(_, frame)| holds(frame)).count() > 0);
+}
+
 /// Four frames may be in flight; those that wait at the replicas are not.
 #[test]
 fn what_waits_holds_nothing_up_and_is_seldom_asked_for_again() {
@@ -141,14 +172,16 @@ fn a_renewal_that_comes_too_late_ends_what_was_under_way() {
 }
 
 #[test]
-fn replicas_that_know_no_renewals_are_not_asked_again() {
+fn replicas_that_know_no_renewals_are_asked_again_and_no_session_is_left_for_that() {
     let mut script = Script::open(1, 1);
     wait(&mut script);
     script.pass(RENEW_MS);
     script.answer_all(limits::FIRST_RENEWAL, &Outcome::Refused(RefusalReason::WindowExceeded));
     script.frames();
-    script.pass(10 * RENEW_MS);
-    assert_eq!(numbers_of(&mut script, &Command::Renew), []);
+    script.pass(RENEW_MS);
+    assert_eq!(numbers_of(&mut script, &Command::Renew), [limits::FIRST_RENEWAL + 1]);
+    let exceeded = Outcome::Refused(RefusalReason::WindowExceeded);
+    script.answer_all(limits::FIRST_RENEWAL + 1, &exceeded);
     script.answer_all(2, &reply("served"));
     script.pass(10 * IDLE_MS);
     let nonce = script.nonce();
@@ -208,7 +241,8 @@ fn a_client_whose_clock_is_wrong_numbers_its_sessions_by_the_replicas() {
     script.answer(2, 0, &not_now);
     assert_eq!(script.nonce(), NONCE, "one replica may lie");
     script.answer(0, 0, &not_now);
-    assert_eq!(script.nonce(), time.0 * limits::NONCES_PER_MS + NONCE % limits::NONCES_PER_MS);
+    let drawn = (NONCE + 1) % limits::NONCES_PER_MS;
+    assert_eq!(script.nonce(), time.0 * limits::NONCES_PER_MS + drawn);
     script.answer_all(0, &Outcome::Opened);
     script.answer_all(1, &reply("x"));
     assert_eq!(script.done(), [(id, completed("x"))]);
@@ -217,6 +251,56 @@ fn a_client_whose_clock_is_wrong_numbers_its_sessions_by_the_replicas() {
     script.call("put");
     let passed = script.nonce() - time.0 * limits::NONCES_PER_MS;
     assert_eq!(passed / limits::NONCES_PER_MS, 2 * IDLE_MS);
+}
+
+/// Its number is another process's; or the replicas are of rules that know no tokens, which looks the same.
+#[test]
+fn a_number_that_is_taken_is_left_and_both_ways_to_open_are_tried() {
+    let mut script = Script::new(config(1, 1));
+    script.link_all();
+    let id = script.call("put");
+    let mut ways = Vec::new();
+    let answer_to_opening = |nonce| {
+        let outcomes = vec![(0, Outcome::NoSession)];
+        Message::Replies { view: View(0), nonce, outcomes }
+    };
+    for _ in 0..4 {
+        ways.extend(script.frames().first().and_then(|(_, frame)| frame.commands().next()));
+        // As many as count.
+        let answer = answer_to_opening(script.nonce());
+        for replica in 0..2 {
+            script.receive(replica, answer.clone());
+        }
+    }
+    let by = |count: u8| {
+        let mut token = [7; 16];
+        token[0] += count;
+        Command::OpenBy { token }.to_bytes()
+    };
+    let plain = Command::Open.to_bytes();
+    assert_eq!(ways, [by(0), plain.clone(), by(2), plain]);
+    script.answer_all(0, &Outcome::Opened);
+    script.answer_all(1, &reply("x"));
+    assert_eq!(script.done(), [(id, completed("x"))]);
+}
+
+/// Agreed time stands, and the client's own clock runs away again and again.
+#[test]
+fn one_time_that_is_told_twice_gives_two_numbers() {
+    let mut script = Script::new(config(1, 1));
+    script.link_all();
+    let not_now = Outcome::Refused(RefusalReason::NotNow { time: Time(1_000_000), from: 0 });
+    let mut nonces = Vec::new();
+    for _ in 0..3 {
+        script.call("put");
+        script.answer(0, 0, &not_now);
+        script.answer(1, 0, &not_now);
+        nonces.push(script.nonce());
+        script.answer_all(0, &Outcome::Opened);
+        script.answer_all(1, &reply("x"));
+        script.pass(2 * IDLE_MS);
+    }
+    assert_eq!((nonces[1], nonces[2]), (nonces[0] + 1, nonces[0] + 2));
 }
 
 #[test]

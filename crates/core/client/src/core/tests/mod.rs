@@ -37,7 +37,7 @@ pub(super) fn config(u: u8, r: u8) -> ClientConfig {
 
 impl Script {
     pub(super) fn new(config: ClientConfig) -> Script {
-        let core = ClientCore::new(config, NONCE, 0);
+        let core = ClientCore::new(config, NONCE, [7; 16], 0);
         Script {
             core,
             now_ms: 0,
@@ -168,7 +168,7 @@ fn one_reply_is_enough_without_liars_and_frames_are_unsigned() {
     assert!((0..3).all(|replica| sent.contains(&(ReplicaId(replica), attach.clone()))));
     let Some((ReplicaId(0), Message::Frame(open))) = sent.last() else { panic!("{sent:?}") };
     assert_eq!(open.first_number, 0);
-    assert!(open.commands().eq([Command::Open.to_bytes()]));
+    assert!(open.commands().eq([Command::OpenBy { token: [7; 16] }.to_bytes()]));
     script.answer(1, 0, &Outcome::Opened);
     let frames = script.frames();
     let [(0, frame)] = &frames[..] else { panic!("{frames:?}") };
