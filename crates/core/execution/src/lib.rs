@@ -18,6 +18,7 @@ mod footprint;
 mod genesis;
 mod machine;
 mod manifest;
+mod outcomes;
 mod restore;
 mod service;
 mod session;

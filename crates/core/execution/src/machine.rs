@@ -11,6 +11,7 @@ use crate::administration::{Change, Registry};
 use crate::asked::{Asked, Call};
 use crate::footprint::Footprint;
 use crate::genesis::{Genesis, GenesisError};
+use crate::outcomes::{sent_back, service_outcome};
 use crate::service::{ExecutionContext, Progress, Release, Service};
 use crate::session::{Admission, Session, Token};
 use crate::sessions::Sessions;
@@ -25,9 +26,6 @@ use perdura_protocol::{
     versions,
 };
 use std::sync::Arc;
-
-/// Bytes of a refusal's text that a client receives, as the codec bounds them.
-const REFUSAL_BYTES: usize = 4096;
 
 /// The state machine. Not `Clone`: a [`StateSnapshot`] is its cheap copy.
 #[derive(Debug)]
@@ -692,26 +690,4 @@ fn run<S: Service>(
 #[must_use]
 pub fn newest_versions(service: &impl Service) -> Versions {
     Versions { rules: versions::RULES, service: service.newest_version() }
-}
-
-/// A service's result within the bounds of the codec, under a version of the core's rules.
-fn service_outcome(rules: u16, result: Result<Bytes, String>) -> Outcome {
-    match result {
-        Ok(reply) if reply.len() <= limits::FRAME_BYTES => Outcome::Service(reply),
-        Ok(_) if rules == 0 => Outcome::TooOld,
-        Ok(reply) => Outcome::TooLarge { bytes: reply.len() as u64 },
-        Err(mut text) => {
-            text.truncate(text.floor_char_boundary(REFUSAL_BYTES));
-            Outcome::Refused(RefusalReason::Service(text))
-        }
-    }
-}
-
-/// The answer to a read. It changed nothing, so that one which is too large is refused.
-fn sent_back(answer: Outcome) -> Outcome {
-    let Outcome::TooLarge { bytes } = answer else { return answer };
-    let most = limits::FRAME_BYTES;
-    Outcome::Refused(RefusalReason::Service(format!(
-        "the answer has {bytes} bytes, more than the {most} that replicas send; ask for less at a time"
-    )))
 }
