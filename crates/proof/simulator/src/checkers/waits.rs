@@ -57,6 +57,8 @@ pub struct Waits {
     executed: BTreeMap<SessionId, Time>,
     gone: BTreeMap<SessionId, Time>,
     withdrawn: BTreeSet<Number>,
+    // Agreed time was ahead of the clocks that are in order: what ends by it ends when they have come so far.
+    ran_ahead: bool,
     restarts: u64,
     reached: Vec<Mark>,
 }
@@ -97,6 +99,11 @@ impl Waits {
     /// A client sends that it asks for this number no more.
     pub fn withdraws(&mut self, session: SessionId, number: u64) {
         self.withdrawn.insert((session, number));
+    }
+
+    /// Agreed time is ahead of the clocks that are in order.
+    pub fn runs_ahead(&mut self) {
+        self.ran_ahead = true;
     }
 
     /// A client ends at this time.
@@ -310,7 +317,8 @@ impl Waits {
     #[must_use]
     pub fn due(&self) -> Option<Time> {
         let ends = |((session, _), waiting): (&Number, &Waiting)| {
-            let gone = self.gone.get(session).map(|at| Time(at.0 + GONE_MS));
+            let gone = self.gone.get(session).filter(|_| !self.ran_ahead);
+            let gone = gone.map(|at| Time(at.0 + GONE_MS));
             gone.into_iter().chain([waiting.deadline]).min()
         };
         self.waiting.iter().filter_map(ends).min()

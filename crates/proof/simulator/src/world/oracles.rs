@@ -1,6 +1,7 @@
 //! Shows the checkers what happens: what is said, what was executed, what is held.
 
 use super::World;
+use super::clock::wall_in_order;
 use crate::checkers::terms::InForce;
 use crate::checkers::{footprints, progress};
 use crate::report::Mark;
@@ -14,6 +15,9 @@ use std::collections::BTreeMap;
 
 /// Slots after which members, clients and sessions are looked at again.
 const VALIDITY_SLOTS: u64 = 8;
+
+/// Agreed time within this of the clocks that are in order, milliseconds, goes with them.
+const AHEAD_MS: u64 = 1_000;
 
 /// Of messages that bring batches or start a view, so many are kept decoded for those who hear them.
 const SPOKEN: usize = 8;
@@ -304,6 +308,9 @@ impl World {
         let check = slots.into_iter().try_for_each(|(slot, steps)| {
             if let Some(Step::Began(time)) = steps.first() {
                 times.began(replica, slot, *time, agreement.decided(slot))?;
+                if time.0 > wall_in_order(self.now_us).0 + AHEAD_MS {
+                    waits.runs_ahead();
+                }
             }
             waits.executed(replica, slot, steps, self.now_us, may_forget)
         });
