@@ -10,11 +10,13 @@
 //!   yet to come), so that a replacement is never decided by a group that is changing already.
 
 use crate::genesis::{Genesis, GenesisError};
+use crate::terms::Terms;
 use imbl::{OrdMap, OrdSet};
 use perdura_protocol::codec::{encode_bytes, encode_count, encode_list};
 use perdura_protocol::configuration::{Member, Parameters};
 use perdura_protocol::{
-    Configuration, DecodeError, Encode, PublicKey, Reader, ReplicaId, Slot, limits, seeded,
+    AdminCommand, ClientList, Configuration, DecodeError, Encode, Outcome, PublicKey, Reader,
+    ReplicaId, Slot, limits, seeded,
 };
 use std::sync::Arc;
 
@@ -278,5 +280,53 @@ impl Registry {
         }
         registry.revoked = revoked.into_iter().collect();
         Ok(registry)
+    }
+}
+
+/// What the administrator's commands are about.
+pub(crate) struct Administration<'a> {
+    // The version of the core's rules in force.
+    pub(crate) rules: u16,
+    pub(crate) registry: &'a mut Registry,
+    pub(crate) next_terms: &'a mut Terms,
+}
+
+impl Administration<'_> {
+    /// Whether the rules in force know a command of this client. To those of 0.1.0 what raises them was malformed too, and still is when
+    /// anybody but the administrator sends it: logs and programs of then may still be about.
+    pub(crate) fn knows(&self, command: &AdminCommand, client: PublicKey) -> bool {
+        let raises = matches!(command, AdminCommand::RaiseVersions(_));
+        self.rules >= command.since()
+            && (self.rules > 0 || !raises || self.registry.is_administrator(client))
+    }
+
+    pub(crate) fn carry_out(
+        &mut self,
+        slot: Slot,
+        command: AdminCommand,
+    ) -> Result<(Outcome, Change), String> {
+        let change = match command {
+            AdminCommand::RaiseVersions(versions) => {
+                self.next_terms.raise_versions(versions).map(|()| Change::None)?
+            }
+            AdminCommand::RaiseStateLimit { bytes } => {
+                self.next_terms.raise_state_limit(bytes).map(|()| Change::None)?
+            }
+            AdminCommand::ListClients => {
+                let list = self.registry.clients().map(|(name, key)| (name.to_owned(), key));
+                return Ok((Outcome::Told(ClientList(list.collect()).to_bytes()), Change::None));
+            }
+            AdminCommand::AddClient { name, key } => self.registry.add_client(name, key)?,
+            AdminCommand::RevokeClient { name } => self.registry.revoke_client(&name)?,
+            AdminCommand::ReplaceReplica { replica, incarnation, key } => {
+                self.registry.replace_replica(slot, replica, incarnation, key)?
+            }
+            AdminCommand::ReplaceAdministrator { key } => {
+                self.registry.replace_administrator(key)?
+            }
+        };
+        let Configuration { id, from_slot, .. } = self.registry.latest();
+        let from_slot = from_slot.0;
+        Ok((Outcome::Administered { configuration: *id, from_slot }, change))
     }
 }

@@ -7,7 +7,7 @@
 //!   is in the snapshot (DESIGN.md section 7), except for the cluster's fixed parameters;
 //! - no command executes twice, whatever is proposed (argument in `session.rs`).
 
-use crate::administration::{Change, Registry};
+use crate::administration::{Administration, Change, Registry};
 use crate::asked::{Asked, Call};
 use crate::footprint::Footprint;
 use crate::genesis::{Genesis, GenesisError};
@@ -21,9 +21,8 @@ use bytes::Bytes;
 use perdura_protocol::configuration::{Parameters, Schedule};
 use perdura_protocol::versions::VersionError;
 use perdura_protocol::{
-    AdminCommand, Batch, ClientList, ClusterId, Command, Configuration, Decode, Digest, Encode,
-    Frame, Outcome, PublicKey, RefusalReason, SessionId, Slot, Time, Versions, limits, seeded,
-    versions,
+    Batch, ClusterId, Command, Configuration, Decode, Digest, Frame, Outcome, PublicKey,
+    RefusalReason, SessionId, Slot, Time, Versions, limits, seeded, versions,
 };
 use std::sync::Arc;
 
@@ -445,14 +444,7 @@ impl<S: Service> Machine<S> {
                 let answer = self.asked.reading((Call::Query, self.slot), Some(&content), ask);
                 answer.flatten().map(|result| service_outcome(u16::MAX, result)).map(sent_back)
             }
-            Ok(
-                Command::Open
-                | Command::Admin(_)
-                | Command::Renew
-                | Command::Close
-                | Command::Withdraw { .. }
-                | Command::OpenBy { .. },
-            ) => None,
+            Ok(_) => None,
             Err(_) => Some(Outcome::Refused(RefusalReason::Malformed)),
         }
     }
@@ -598,54 +590,6 @@ fn forget_all<S: Service>(service: &mut S, asked: &Asked, id: SessionId, session
     }
 }
 
-/// What the administrator's commands are about.
-struct Administration<'a> {
-    // The version of the core's rules in force.
-    rules: u16,
-    registry: &'a mut Registry,
-    next_terms: &'a mut Terms,
-}
-
-impl Administration<'_> {
-    /// Whether the rules in force know a command of this client. To those of 0.1.0 what raises them was malformed too, and still is when
-    /// anybody but the administrator sends it: logs and programs of then may still be about.
-    fn knows(&self, command: &AdminCommand, client: PublicKey) -> bool {
-        let raises = matches!(command, AdminCommand::RaiseVersions(_));
-        self.rules >= command.since()
-            && (self.rules > 0 || !raises || self.registry.is_administrator(client))
-    }
-
-    fn carry_out(
-        &mut self,
-        slot: Slot,
-        command: AdminCommand,
-    ) -> Result<(Outcome, Change), String> {
-        let change = match command {
-            AdminCommand::RaiseVersions(versions) => {
-                self.next_terms.raise_versions(versions).map(|()| Change::None)?
-            }
-            AdminCommand::RaiseStateLimit { bytes } => {
-                self.next_terms.raise_state_limit(bytes).map(|()| Change::None)?
-            }
-            AdminCommand::ListClients => {
-                let list = self.registry.clients().map(|(name, key)| (name.to_owned(), key));
-                return Ok((Outcome::Told(ClientList(list.collect()).to_bytes()), Change::None));
-            }
-            AdminCommand::AddClient { name, key } => self.registry.add_client(name, key)?,
-            AdminCommand::RevokeClient { name } => self.registry.revoke_client(&name)?,
-            AdminCommand::ReplaceReplica { replica, incarnation, key } => {
-                self.registry.replace_replica(slot, replica, incarnation, key)?
-            }
-            AdminCommand::ReplaceAdministrator { key } => {
-                self.registry.replace_administrator(key)?
-            }
-        };
-        let Configuration { id, from_slot, .. } = self.registry.latest();
-        let from_slot = from_slot.0;
-        Ok((Outcome::Administered { configuration: *id, from_slot }, change))
-    }
-}
-
 /// Runs one command, whatever its bytes are; `None` if it waits.
 fn run<S: Service>(
     (service, asked): (&mut S, &Asked),
@@ -674,15 +618,7 @@ fn run<S: Service>(
             carried_out.unwrap_or_else(|text| refused(RefusalReason::Contradiction(text)))
         }
         Ok(Command::Admin(_)) => refused(RefusalReason::NotAdministrator),
-        Ok(
-            Command::Open
-            | Command::Service(_)
-            | Command::Renew
-            | Command::Close
-            | Command::Withdraw { .. }
-            | Command::OpenBy { .. },
-        )
-        | Err(_) => refused(RefusalReason::Malformed),
+        Ok(_) | Err(_) => refused(RefusalReason::Malformed),
     })
 }
 
