@@ -276,7 +276,7 @@ impl<S: Service> Machine<S> {
 
     /// Records the replies to commands that had waited.
     fn release(&mut self, released: Vec<Release>, executed: &mut Executed) {
-        for Release { session: id, number, result } in released {
+        for Release { session: id, number, result, .. } in released {
             let Some(session) = self.sessions.get_mut(id) else { continue };
             let rules = self.terms.versions.rules;
             let (before, outcome) = (session.held(), service_outcome(rules, result));
@@ -333,8 +333,15 @@ impl<S: Service> Machine<S> {
                     Outcome::Opened
                 }
                 Admission::Fresh => {
-                    let context =
-                        ExecutionContext { slot, time, session: id, number, cluster, batch };
+                    let context = ExecutionContext {
+                        slot,
+                        time,
+                        clock: clock.unwrap_or(time),
+                        session: id,
+                        number,
+                        cluster,
+                        batch,
+                    };
                     let of = (&mut *service, &*asked);
                     let admin = Administration { rules, registry, next_terms };
                     let ran = run(of, admin, &context, command, &mut released);

@@ -21,6 +21,9 @@ pub struct ExecutionContext {
     pub slot: Slot,
     /// Agreed time, milliseconds since the Unix epoch; it never goes back.
     pub time: Time,
+    /// Agreed time without those in which the group stood still: what leases and deadlines go by, so that none ends before its holder could
+    /// say a word. The same as `time` under the first version of the core's rules.
+    pub clock: Time,
     /// Whose command it is.
     pub session: SessionId,
     /// Its number in the session, from 1.
@@ -82,6 +85,9 @@ pub struct Release {
     pub number: u64,
     /// As [`Service::execute`] would have given it.
     pub result: Result<Bytes, String>,
+    /// Whether it hands something over, which is the client's when that confirms it ([`Service::confirm`]), and else the next one's
+    /// ([`Service::take_back`]).
+    pub offer: bool,
 }
 
 /// A deterministic service, replicated by running the same commands in the same order everywhere.
@@ -129,13 +135,13 @@ pub trait Service: Send + 'static {
         Progress::Done(self.execute(context, command))
     }
 
-    /// Agreed time is `time` from now on: called at the start of every batch (rule E3), for what
+    /// The clock ([`ExecutionContext::clock`]) shows this from now on: called at the start of every batch (rule E3), for what
     /// waits until then.
-    fn on_time(&mut self, time: Time, released: &mut Vec<Release>) {
-        let _ = (time, released);
+    fn on_time(&mut self, clock: Time, released: &mut Vec<Release>) {
+        let _ = (clock, released);
     }
 
-    /// The agreed time for which the first command waits, so that a batch comes then, though
+    /// The time on the clock for which the first command waits, so that a batch comes then, though
     /// nobody sends any. `on_time` at that time, or later, changes what this gives.
     fn due(&self) -> Option<Time> {
         None
@@ -145,6 +151,24 @@ pub trait Service: Send + 'static {
     /// session ended. The command must leave no trace. No footprint tells of it.
     fn forget(&mut self, session: SessionId, number: u64) {
         let _ = (session, number);
+    }
+
+    /// The client has what the reply to this command, which had waited, offered it: it is the client's from now on, and a lease of it starts.
+    /// Each offer ends once, by this or by [`Service::take_back`].
+    fn confirm(&mut self, clock: Time, session: SessionId, number: u64) {
+        let _ = (clock, session, number);
+    }
+
+    /// The client of this command did not confirm what it was offered, within [`perdura_protocol::limits::OFFER_MS`] of the clock or before its
+    /// session ended, and is told so: it is the next one's, as if it had never been offered. No footprint tells of it.
+    fn take_back(
+        &mut self,
+        clock: Time,
+        session: SessionId,
+        number: u64,
+        released: &mut Vec<Release>,
+    ) {
+        let _ = (clock, session, number, released);
     }
 
     /// Answers a read outside the order of commands, as [`Service::execute`] would at this point;

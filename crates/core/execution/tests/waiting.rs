@@ -32,7 +32,7 @@ impl Bell {
         for ((session, number), time) in &self.waits {
             if which(*time) {
                 let result = Ok(Bytes::copy_from_slice(text.as_bytes()));
-                released.push(Release { session: *session, number: *number, result });
+                released.push(Release { session: *session, number: *number, result, offer: false });
             }
         }
         self.waits.retain(|_, time| !which(*time));
@@ -67,16 +67,26 @@ impl Service for Bell {
                 for release in self.waits.keys() {
                     let result = Ok(vec![1; limits::FRAME_BYTES + 1].into());
                     let (session, number) = *release;
-                    released.push(Release { session, number, result });
+                    released.push(Release { session, number, result, offer: false });
                 }
                 self.waits.clear();
                 text("done".into())
             }
             _ if command == "stray" => {
                 let session = session(BOB, 77);
-                released.push(Release { session, number: 1, result: Ok(Bytes::new()) });
+                released.push(Release {
+                    session,
+                    number: 1,
+                    result: Ok(Bytes::new()),
+                    offer: false,
+                });
                 let session = context.session;
-                released.push(Release { session, number: 500, result: Ok(Bytes::new()) });
+                released.push(Release {
+                    session,
+                    number: 500,
+                    result: Ok(Bytes::new()),
+                    offer: false,
+                });
                 text("done".into())
             }
             _ => text(self.waits.len().to_string()),

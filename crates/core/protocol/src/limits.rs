@@ -51,6 +51,12 @@ pub const SESSION_MS: u64 = 60_000;
 /// What waits in a session that nothing renews for this time, milliseconds, is withdrawn: its client is gone.
 pub const ATTENDED_MS: u64 = 10_000;
 
+/// What is handed over to a client that waited for it is the next one's if it is not confirmed within this time, milliseconds.
+pub const OFFER_MS: u64 = 1_000;
+
+/// Commands of one session that wait, or whose results its client has not acknowledged.
+pub const SESSION_WAITS: usize = 1024;
+
 /// A session is opened within this time, milliseconds, of the one in its number, by agreed time. For twice as long its number is remembered,
 /// and no frame can open it again after that.
 pub const NONCE_MS: u64 = 60_000;

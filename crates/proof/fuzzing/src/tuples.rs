@@ -15,6 +15,7 @@ const CLIENT: PublicKey = PublicKey([1; 32]);
 const CONTEXT: ExecutionContext = ExecutionContext {
     slot: Slot(1),
     time: Time(1000),
+    clock: Time(1000),
     session: SessionId { client: CLIENT, nonce: 1 },
     number: 1,
     cluster: ClusterId([1; 16]),

@@ -273,6 +273,22 @@ impl Service for Witnessed {
         self.write(Step::Forgotten { session, number });
     }
 
+    fn confirm(&mut self, clock: Time, session: SessionId, number: u64) {
+        self.inner.service_mut().confirm(clock, session, number);
+    }
+
+    fn take_back(
+        &mut self,
+        clock: Time,
+        session: SessionId,
+        number: u64,
+        released: &mut Vec<Release>,
+    ) {
+        let before = released.len();
+        self.inner.service_mut().take_back(clock, session, number, released);
+        self.write_released(&released[before..]);
+    }
+
     fn query(&self, command: &[u8]) -> Option<Result<Bytes, String>> {
         self.inner.service().query(command)
     }

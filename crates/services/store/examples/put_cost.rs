@@ -49,6 +49,7 @@ fn store_alone(load: Load, snapshots: bool) {
     let context = ExecutionContext {
         slot: Slot(1),
         time: Time(1),
+        clock: Time(1),
         session: SESSION,
         number: 1,
         cluster: CLUSTER,

@@ -83,7 +83,7 @@ impl Decode for Waiter {
 
 impl Head {
     fn release(self, result: Result<Bytes, String>) -> Release {
-        Release { session: self.session, number: self.number, result }
+        Release { session: self.session, number: self.number, result, offer: false }
     }
 }
 

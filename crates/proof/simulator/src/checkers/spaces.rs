@@ -146,7 +146,7 @@ impl Walk {
     }
 
     fn release(&mut self, slot: Slot, release: &Release) -> Check {
-        let Release { session, number, result } = release;
+        let Release { session, number, result, .. } = release;
         let given = answer(result)?;
         let wanted = (*session, *number, given);
         // Those whose waits end at one time are answered in any order; who is served by one tuple,

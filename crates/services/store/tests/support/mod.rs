@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 pub const CONTEXT: ExecutionContext = ExecutionContext {
     slot: Slot(1),
     time: Time(1),
+    clock: Time(1),
     session: SessionId { client: PublicKey([1; 32]), nonce: 1 },
     number: 1,
     cluster: ClusterId([1; 16]),

@@ -20,6 +20,7 @@ pub fn context(client: u8, time: u64) -> ExecutionContext {
     ExecutionContext {
         slot: Slot(1),
         time: Time(time),
+        clock: Time(time),
         session: SessionId { client: key(client), nonce: 1 },
         number: 1,
         cluster: ClusterId([1; 16]),

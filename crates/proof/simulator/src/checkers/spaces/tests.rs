@@ -52,7 +52,8 @@ impl Run {
             self.numbers += 1;
             let (time, number, batch) = (Time(self.time), self.numbers, Digest::ZERO);
             let (session, cluster) = (session(*client), ClusterId([0; 16]));
-            let context = ExecutionContext { slot, time, session, number, cluster, batch };
+            let context =
+                ExecutionContext { slot, time, clock: time, session, number, cluster, batch };
             let command = command.to_bytes();
             let reply = match self.service.execute_or_wait(&context, &command, &mut released) {
                 Progress::Done(result) => Some(result),

@@ -30,7 +30,7 @@ fn found(expires: Option<Time>) -> Option<Found> {
 
 fn released(number: u64, found: Option<Found>) -> Step {
     let result = Ok(TupleReply::Found(found).to_bytes());
-    Step::Released(Release { session: SESSION, number, result })
+    Step::Released(Release { session: SESSION, number, result, offer: false })
 }
 
 /// Slots from 1 on, each of them the steps at a time.
