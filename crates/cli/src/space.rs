@@ -439,11 +439,11 @@ fn print(command: &TupleCommand, reply: &TupleReply, json: bool) -> Result<ExitC
             (0..u64::from(*count))
                 .try_for_each(|n| writeln!(out, "{}", first.saturating_add(n)))?;
         }
-        TupleReply::Described(_) => writeln!(out, "{:#}", space_json::result(reply))?,
         TupleReply::Renewed { renewed: false, .. } => tell!("perdura: there is no such tuple"),
         TupleReply::Created | TupleReply::Deleted { .. } | TupleReply::Renewed { .. } => {
             writeln!(out, "ok")?
         }
+        described => writeln!(out, "{:#}", space_json::result(described))?,
     }
     Ok(code)
 }

@@ -8,8 +8,8 @@
 use crate::kv_json::{from_base64, to_base64};
 use perdura_protocol::PublicKey;
 use perdura_tuples::{
-    Access, Entry, Field, Float, Found, Kind, Operation, Pattern, SpaceDescription, SpaceOptions,
-    Template, Tuple, TupleCommand, TupleReply, limits,
+    Access, Broken, Entry, Field, Float, Found, Kind, Leased, Operation, Pattern, Purpose,
+    SpaceDescription, SpaceOptions, Template, Tuple, TupleCommand, TupleReply, Waiting, limits,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -317,6 +317,60 @@ pub fn result(reply: &TupleReply) -> Value {
         TupleReply::Renewed { renewed, expires } => {
             json!({"renewed": renewed, "expires_ms": expires.map(|time| time.0)})
         }
+        TupleReply::Leased(one) => json!({"leased": one.as_ref().map(leased)}),
+        TupleReply::Holding { held, until } => {
+            json!({"held": held, "until_ms": until.map(|time| time.0)})
+        }
+        TupleReply::Added { number, value } => json!({"number": number, "value": value}),
+        TupleReply::Waits { waits, more } => {
+            json!({"waits": waits.iter().map(waiting).collect::<Vec<Value>>(), "more": more})
+        }
+        TupleReply::WaitEnded { ended } => json!({"ended": ended}),
+        TupleReply::Broken(broken) => json!({"broken": match broken {
+            Broken::Absent => "absent",
+            Broken::Removed => "removed",
+            Broken::Returned => "returned",
+        }}),
+    }
+}
+
+fn leased(leased: &Leased) -> Value {
+    json!({
+        "number": leased.number,
+        "token": leased.token,
+        "before": leased.before,
+        "until_ms": leased.until.map(|time| time.0),
+        "tuple": shown(&leased.tuple),
+    })
+}
+
+fn waiting(waiting: &Waiting) -> Value {
+    let purpose = match waiting.purpose {
+        Purpose::Read => "read",
+        Purpose::Take => "take",
+        Purpose::Lease => "lease",
+        Purpose::Claim => "claim",
+    };
+    json!({
+        "place": waiting.place,
+        "client": waiting.session.client.to_string(),
+        "session": waiting.session.nonce,
+        "number": waiting.number,
+        "purpose": purpose,
+        "template": waiting.template.fields.iter().map(shown_pattern).collect::<Value>(),
+        "deadline_ms": waiting.deadline.0,
+    })
+}
+
+fn shown_pattern(pattern: &Pattern) -> Value {
+    match pattern {
+        Pattern::Any => Value::Null,
+        Pattern::Kind(Kind::String) => json!({"type": "string"}),
+        Pattern::Kind(Kind::Bytes) => json!({"type": "bytes"}),
+        Pattern::Kind(Kind::Integer) => json!({"type": "integer"}),
+        Pattern::Kind(Kind::Float) => json!({"type": "float"}),
+        Pattern::Kind(Kind::Bool) => json!({"type": "bool"}),
+        Pattern::Value(value) => shown_field(value.clone()),
     }
 }
 

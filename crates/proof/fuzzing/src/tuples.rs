@@ -33,6 +33,7 @@ fn pair(name: &str, value: i64) -> Tuple {
 
 fn spaces() -> TupleSpaces {
     let mut spaces = TupleSpaces::new(1 << 20);
+    spaces.set_version(spaces.newest_version());
     for operation in [
         Operation::Create(SpaceOptions::default()),
         Operation::Out(Entry::new(pair("job", 1))),

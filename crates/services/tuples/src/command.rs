@@ -5,9 +5,10 @@
 
 use crate::access::Access;
 use crate::limits;
-use crate::tuple::{Template, Tuple};
+use crate::operation::{Operation, tag_beyond_version_1};
+use crate::tuple::Tuple;
 use bytes::Bytes;
-use perdura_protocol::codec::{encode_bytes, encode_count, encode_list};
+use perdura_protocol::codec::{encode_bytes, encode_count};
 use perdura_protocol::{Decode, DecodeError, Encode, Reader};
 
 /// A command of the tuple spaces.
@@ -87,80 +88,6 @@ impl Entry {
     }
 }
 
-/// What is done with a space. Of several tuples that match a template, the oldest is meant: the one
-/// with the smallest number. A tuple that the client may not read (or take) matches nothing for it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Operation {
-    /// Creates the space; refused if there is one of its name.
-    Create(SpaceOptions),
-    /// Deletes the space with its tuples, [`limits::DELETED_AT_ONCE`] of them at a time. While some
-    /// are left, the space takes no other operation than this one again.
-    Delete,
-    /// How the space is.
-    Describe,
-    /// Inserts a tuple.
-    Out(Entry),
-    /// Inserts several tuples, all or none, in this order; 1 to [`limits::TUPLES_AT_ONCE`].
-    OutAll(Vec<Entry>),
-    /// Reads the oldest match, if there is one.
-    Rdp(Template),
-    /// Takes the oldest match, if there is one.
-    Inp(Template),
-    /// Reads all matches, oldest first.
-    RdAll {
-        /// What to match.
-        template: Template,
-        /// Only tuples with a number above this; 0 for all.
-        after: u64,
-        /// Tuples at most, 1 to [`limits::TUPLES_AT_ONCE`].
-        limit: u32,
-    },
-    /// Takes all matches, oldest first.
-    InAll {
-        /// What to match.
-        template: Template,
-        /// Tuples at most, 1 to [`limits::TUPLES_AT_ONCE`].
-        limit: u32,
-    },
-    /// Inserts a tuple unless one that the client may read matches the template.
-    Cas {
-        /// What must not be there.
-        template: Template,
-        /// What to insert.
-        entry: Entry,
-    },
-    /// Takes the oldest match and inserts another tuple, which is younger than all; nothing
-    /// without a match.
-    Replace {
-        /// What to take.
-        template: Template,
-        /// What to insert.
-        entry: Entry,
-    },
-    /// Gives a tuple that the client may take another lease, from now on.
-    Renew {
-        /// The tuple's number.
-        number: u64,
-        /// As in [`Entry::lease_ms`]; 0 ends the tuple at once.
-        lease_ms: Option<u64>,
-    },
-    /// Reads the oldest match, or else the first one that is inserted while it waits.
-    Rd {
-        /// What to match.
-        template: Template,
-        /// Milliseconds of agreed time for which it waits, 1 to [`limits::WAIT_MS`].
-        wait_ms: u64,
-    },
-    /// Takes the oldest match, or else the first one that is inserted while it waits and that
-    /// nobody takes who waited before.
-    In {
-        /// What to match.
-        template: Template,
-        /// As in [`Operation::Rd`].
-        wait_ms: u64,
-    },
-}
-
 /// Why a command cannot be sent, or was refused. Change the command.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CommandError {
@@ -188,6 +115,17 @@ pub enum CommandError {
     /// The values of a template that waits are too long together.
     #[error("a template that waits has at most {most} bytes, this one has {0}", most = limits::WAITING_TEMPLATE_BYTES)]
     WaitingTemplateBytes(usize),
+    /// A claim's key has no fields, or more than its tuple.
+    #[error("the key of a claim is the first fields of its tuple, from 1 to all, not {0} of them")]
+    ClaimKey(u8),
+    /// A claim that waits is too long.
+    #[error("a claim that waits has at most {most} bytes, this one has {0}", most = limits::WAITING_CLAIM_BYTES)]
+    WaitingClaimBytes(usize),
+    /// The group executes by rules that do not know the command yet.
+    #[error(
+        "this needs version {0} of the tuple spaces, and the group runs an earlier one: raise it with `perdura upgrade` once all replicas run a program that knows it"
+    )]
+    Version(u16),
     /// Too many keys in an access list.
     #[error("an access list has at most {most} keys, this one has {0}", most = limits::ACCESS_KEYS)]
     AccessKeys(usize),
@@ -209,7 +147,7 @@ fn check_name(name: &str) -> Result<(), CommandError> {
     }
 }
 
-fn check_at_once(count: usize) -> Result<(), CommandError> {
+pub(crate) fn check_at_once(count: usize) -> Result<(), CommandError> {
     match count {
         1..=limits::TUPLES_AT_ONCE => Ok(()),
         count => Err(CommandError::TuplesAtOnce(count)),
@@ -217,7 +155,7 @@ fn check_at_once(count: usize) -> Result<(), CommandError> {
 }
 
 impl SpaceOptions {
-    fn validate(&self) -> Result<(), CommandError> {
+    pub(crate) fn validate(&self) -> Result<(), CommandError> {
         if self.index_fields > limits::INDEX_FIELDS {
             return Err(CommandError::IndexFields(self.index_fields));
         }
@@ -228,7 +166,7 @@ impl SpaceOptions {
 }
 
 impl Entry {
-    fn validate(&self) -> Result<(), CommandError> {
+    pub(crate) fn validate(&self) -> Result<(), CommandError> {
         self.read.validate()?;
         self.take.validate()?;
         match self.lease_ms {
@@ -238,52 +176,9 @@ impl Entry {
     }
 
     /// Bytes of the encoding.
-    fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         let lease = self.lease_ms.map_or(1, |_| 9);
         4 + self.tuple.bytes() + lease + self.read.bytes() + self.take.bytes()
-    }
-}
-
-impl Operation {
-    fn validate(&self) -> Result<(), CommandError> {
-        match self {
-            Operation::Create(options) => options.validate(),
-            Operation::Delete | Operation::Describe => Ok(()),
-            Operation::Out(entry) => entry.validate(),
-            Operation::OutAll(entries) => {
-                check_at_once(entries.len())?;
-                entries.iter().try_for_each(Entry::validate)?;
-                match entries.iter().map(Entry::bytes).sum() {
-                    ..=limits::INSERTED_BYTES => Ok(()),
-                    bytes => Err(CommandError::InsertedBytes(bytes)),
-                }
-            }
-            Operation::Rdp(template) | Operation::Inp(template) => template.validate(),
-            Operation::RdAll { template, limit, .. } | Operation::InAll { template, limit } => {
-                check_at_once(*limit as usize)?;
-                template.validate()
-            }
-            Operation::Cas { template, entry } | Operation::Replace { template, entry } => {
-                template.validate()?;
-                entry.validate()
-            }
-            Operation::Renew { lease_ms: None | Some(..=limits::LEASE_MS), .. } => Ok(()),
-            Operation::Renew { lease_ms: Some(lease), .. } => Err(CommandError::Lease(*lease)),
-            Operation::Rd { template, wait_ms } | Operation::In { template, wait_ms } => {
-                if !(1..=limits::WAIT_MS).contains(wait_ms) {
-                    return Err(CommandError::Wait(*wait_ms));
-                }
-                template.validate()?;
-                match template.bytes() {
-                    ..=limits::WAITING_TEMPLATE_BYTES => Ok(()),
-                    bytes => Err(CommandError::WaitingTemplateBytes(bytes)),
-                }
-            }
-        }
-    }
-
-    pub(crate) fn is_read(&self) -> bool {
-        matches!(self, Operation::Describe | Operation::Rdp(_) | Operation::RdAll { .. })
     }
 }
 
@@ -315,6 +210,16 @@ impl TupleCommand {
             TupleCommand::Spaces { .. } => true,
             TupleCommand::On { operation, .. } => operation.is_read(),
         }
+    }
+
+    /// Why replicas refused the command with this text, if it was because they execute by rules that do not know it yet. Their own
+    /// words are those of a program that does not know it either: replicas whose programs differ give one reply.
+    #[must_use]
+    pub fn refused_by_version(&self, text: &str) -> Option<CommandError> {
+        let TupleCommand::On { operation, .. } = self else { return None };
+        let tag = tag_beyond_version_1(&self.to_bytes())?;
+        let malformed = CommandError::from(DecodeError::UnknownTag(tag));
+        (text == malformed.to_string()).then(|| CommandError::Version(operation.version()))
     }
 
     /// The command that `bytes` encode, within the limits.
@@ -404,121 +309,6 @@ impl Decode for Entry {
             lease_ms: Decode::decode(reader)?,
             read: Decode::decode(reader)?,
             take: Decode::decode(reader)?,
-        })
-    }
-}
-
-/// The encoding of an [`Entry`] whose tuple has one field of 2 bytes.
-const LEAST_ENTRY_BYTES: usize = 4 + 2 + 1 + 1 + 1;
-
-impl Encode for Operation {
-    fn encode(&self, out: &mut Vec<u8>) {
-        match self {
-            Operation::Create(options) => {
-                out.push(0);
-                options.encode(out);
-            }
-            Operation::Delete => out.push(1),
-            Operation::Describe => out.push(2),
-            Operation::Out(entry) => {
-                out.push(3);
-                entry.encode(out);
-            }
-            Operation::OutAll(entries) => {
-                out.push(4);
-                encode_list(entries, out);
-            }
-            Operation::Rdp(template) => {
-                out.push(5);
-                template.encode(out);
-            }
-            Operation::Inp(template) => {
-                out.push(6);
-                template.encode(out);
-            }
-            Operation::RdAll { template, after, limit } => {
-                out.push(7);
-                template.encode(out);
-                after.encode(out);
-                limit.encode(out);
-            }
-            Operation::InAll { template, limit } => {
-                out.push(8);
-                template.encode(out);
-                limit.encode(out);
-            }
-            Operation::Cas { template, entry } => {
-                out.push(9);
-                template.encode(out);
-                entry.encode(out);
-            }
-            Operation::Replace { template, entry } => {
-                out.push(10);
-                template.encode(out);
-                entry.encode(out);
-            }
-            Operation::Renew { number, lease_ms } => {
-                out.push(11);
-                number.encode(out);
-                lease_ms.encode(out);
-            }
-            Operation::Rd { template, wait_ms } => {
-                out.push(12);
-                template.encode(out);
-                wait_ms.encode(out);
-            }
-            Operation::In { template, wait_ms } => {
-                out.push(13);
-                template.encode(out);
-                wait_ms.encode(out);
-            }
-        }
-    }
-}
-
-impl Decode for Operation {
-    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(match u8::decode(reader)? {
-            0 => Operation::Create(Decode::decode(reader)?),
-            1 => Operation::Delete,
-            2 => Operation::Describe,
-            3 => Operation::Out(Decode::decode(reader)?),
-            4 => Operation::OutAll(reader.list(
-                "tuples to insert",
-                limits::TUPLES_AT_ONCE,
-                LEAST_ENTRY_BYTES,
-            )?),
-            5 => Operation::Rdp(Decode::decode(reader)?),
-            6 => Operation::Inp(Decode::decode(reader)?),
-            7 => Operation::RdAll {
-                template: Decode::decode(reader)?,
-                after: Decode::decode(reader)?,
-                limit: Decode::decode(reader)?,
-            },
-            8 => Operation::InAll {
-                template: Decode::decode(reader)?,
-                limit: Decode::decode(reader)?,
-            },
-            9 => {
-                Operation::Cas { template: Decode::decode(reader)?, entry: Decode::decode(reader)? }
-            }
-            10 => Operation::Replace {
-                template: Decode::decode(reader)?,
-                entry: Decode::decode(reader)?,
-            },
-            12 => Operation::Rd {
-                template: Decode::decode(reader)?,
-                wait_ms: Decode::decode(reader)?,
-            },
-            13 => Operation::In {
-                template: Decode::decode(reader)?,
-                wait_ms: Decode::decode(reader)?,
-            },
-            11 => Operation::Renew {
-                number: Decode::decode(reader)?,
-                lease_ms: Decode::decode(reader)?,
-            },
-            tag => return Err(DecodeError::UnknownTag(tag)),
         })
     }
 }

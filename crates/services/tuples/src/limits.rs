@@ -41,6 +41,9 @@ pub const WAITERS_PER_SESSION: usize = 64;
 /// Bytes of the values in a template that waits: each inserted tuple is held against it.
 pub const WAITING_TEMPLATE_BYTES: usize = 4096;
 
+/// Bytes of a claim that waits: its tuple, lease and access lists.
+pub const WAITING_CLAIM_BYTES: usize = 64 * 1024;
+
 /// Commands that wait for tuples of one space: bounds what one inserted tuple is held against.
 pub const WAITERS_PER_SPACE: u64 = 8192;
 

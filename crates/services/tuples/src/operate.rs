@@ -1,9 +1,10 @@
 //! What the operations on a space do.
 
 use crate::access::Access;
-use crate::command::{Entry, Operation, SpaceOptions};
+use crate::command::{CommandError, Entry, SpaceOptions};
 use crate::layout::{HEADER_KEY, Header, Record, SpaceRecord, tuple_key};
 use crate::limits;
+use crate::operation::Operation;
 use crate::reply::{Found, SpaceDescription, TupleReply};
 use crate::search::{Purpose, Search, Stop};
 use crate::space::{Space, cost, end_of, lease_cost, put};
@@ -232,6 +233,7 @@ impl Spaces {
                 self.replace(caller, space, template, entry, released)
             }
             Operation::Renew { number, lease_ms } => self.renew(caller, space, *number, *lease_ms),
+            later => Err(CommandError::Version(later.version()).to_string()),
         }
         .map(Some)
     }

@@ -95,7 +95,7 @@ fn malformed(reason: DecodeError) -> RestoreError {
 /// A name and options are those of a command that could have created the space.
 fn check_name(name: &[u8], record: &SpaceRecord) -> Result<(), RestoreError> {
     let space = std::str::from_utf8(name).map_err(|_| LAYOUT)?.to_owned();
-    let operation = crate::command::Operation::Create(record.options.clone());
+    let operation = crate::operation::Operation::Create(record.options.clone());
     TupleCommand::On { space, operation }.validate().map_err(|_| LAYOUT)
 }
 

@@ -1,7 +1,8 @@
 //! The tuple spaces as a [`Service`].
 
-use crate::command::{Operation, TupleCommand};
+use crate::command::{CommandError, TupleCommand};
 use crate::operate::{Caller, Spaces};
+use crate::operation::{Operation, tag_beyond_version_1};
 use crate::reply::TupleReply;
 use crate::space;
 use crate::waiting;
@@ -10,7 +11,7 @@ use perdura_execution::{
     ExecutionContext, FailingMemory, Footprint, Progress, Release, RestoreError, Service, Snapshot,
     StateLimit,
 };
-use perdura_protocol::{Encode, PublicKey, SessionId, Time};
+use perdura_protocol::{DecodeError, Encode, PublicKey, SessionId, Time};
 use perdura_store::SegmentMap;
 use std::sync::Arc;
 
@@ -18,6 +19,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct TupleSpaces {
     spaces: Spaces,
+    version: u16,
 }
 
 impl TupleSpaces {
@@ -28,7 +30,21 @@ impl TupleSpaces {
     #[must_use]
     pub fn new(state_limit_bytes: u64) -> TupleSpaces {
         let limit = StateLimit::of_bytes(state_limit_bytes);
-        TupleSpaces { spaces: Spaces { map: SegmentMap::new(), limit } }
+        TupleSpaces { spaces: Spaces { map: SegmentMap::new(), limit }, version: 1 }
+    }
+
+    /// A command that the version in force knows.
+    fn decode(&self, command: &[u8]) -> Result<TupleCommand, CommandError> {
+        let decoded = TupleCommand::decode(command);
+        let newer = match &decoded {
+            Ok(TupleCommand::On { operation, .. }) => operation.version() > self.version,
+            Ok(TupleCommand::Spaces { .. }) => false,
+            Err(_) => self.version == 1,
+        };
+        match newer.then(|| tag_beyond_version_1(command)).flatten() {
+            Some(tag) => Err(DecodeError::UnknownTag(tag).into()),
+            None => decoded,
+        }
     }
 
     /// What everything counts for, bytes.
@@ -103,7 +119,7 @@ impl Service for TupleSpaces {
         command: &[u8],
         released: &mut Vec<Release>,
     ) -> Progress {
-        let reply = match TupleCommand::decode(command) {
+        let reply = match self.decode(command) {
             Err(error) => Err(error.to_string()),
             Ok(TupleCommand::Spaces { after, limit }) => Ok(Some(self.spaces.names(&after, limit))),
             Ok(TupleCommand::On { space, operation }) => {
@@ -133,7 +149,7 @@ impl Service for TupleSpaces {
     }
 
     fn query_by(&self, client: PublicKey, command: &[u8]) -> Option<Result<Bytes, String>> {
-        let reply = match TupleCommand::decode(command) {
+        let reply = match self.decode(command) {
             Ok(command) if !command.is_read() => return None,
             Ok(TupleCommand::Spaces { after, limit }) => Ok(self.spaces.names(&after, limit)),
             Ok(TupleCommand::On { space, operation }) => {
@@ -150,6 +166,10 @@ impl Service for TupleSpaces {
 
     fn set_state_limit(&mut self, limit: StateLimit) {
         self.spaces.limit = limit;
+    }
+
+    fn set_version(&mut self, version: u16) {
+        self.version = version;
     }
 
     fn snapshot(&self) -> Arc<dyn Snapshot> {

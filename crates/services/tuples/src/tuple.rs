@@ -162,6 +162,14 @@ impl Template {
         Template { fields: fields.iter().cloned().map(Pattern::Value).collect() }
     }
 
+    /// What matches tuples of as many fields as `tuple` that begin with the same `key` of them.
+    pub(crate) fn of_key(tuple: &Tuple, key: u8) -> Template {
+        let pattern = |(place, field)| {
+            if place < usize::from(key) { Pattern::Value(field) } else { Pattern::Any }
+        };
+        Template { fields: tuple.fields().enumerate().map(pattern).collect() }
+    }
+
     /// Whether it matches `tuple`.
     #[must_use]
     pub fn matches(&self, tuple: &Tuple) -> bool {

@@ -32,6 +32,42 @@ fn commands_and_replies_are_read_back() {
     }
 }
 
+/// Programs that know version 1 alone give one text for whatever begins with a tag of version 2, and so do those that know more.
+#[test]
+fn under_version_1_later_operations_are_refused_as_by_older_programs() {
+    let mut random = Random(31);
+    let mut spaces = TupleSpaces::new(LIMIT);
+    let mut refused = [0; 9];
+    for step in 0..600 {
+        let command = on("jobs", random.later_operation());
+        let whole = command.to_bytes();
+        assert_eq!(TupleCommand::decode(&whole), Ok(command.clone()));
+        // Kind of command, length of the name, name, tag.
+        let tag = whole[1 + 4 + 4];
+        let text = format!("this is not a command of the tuple spaces: unknown tag {tag}");
+        for bytes in [&whole[..], &whole[..whole.len() - 1], &whole[..10]] {
+            let found = spaces.execute(&context(1, step), bytes).unwrap_err();
+            assert_eq!(found, text);
+            assert_eq!(spaces.query_by(key(1), bytes), Some(Err(text.clone())));
+        }
+        let words = command.refused_by_version(&text).unwrap().to_string();
+        assert!(words.contains("version 2") && words.contains("perdura upgrade"), "{words}");
+        assert_eq!(command.refused_by_version("access denied"), None);
+        refused[usize::from(tag) - 14] += 1;
+    }
+    assert!(refused.iter().all(|times| *times > 10), "{refused:?}");
+    let known = on("jobs", Operation::Describe);
+    assert_eq!(
+        known
+            .refused_by_version("this is not a command of the tuple spaces: unknown tag 14")
+            .map(|error| error.to_string()),
+        None
+    );
+    let later = [1, 4, 0, 0, 0, b'j', b'o', b'b', b's', 23];
+    let text = "this is not a command of the tuple spaces: unknown tag 23";
+    assert_eq!(spaces.execute(&context(1, 1), &later), Err(text.into()));
+}
+
 #[test]
 fn damaged_commands_and_replies_are_canonical_or_refused() {
     let mut random = Random(8);

@@ -418,6 +418,7 @@ fn footprints_are_spaces() {
 #[test]
 fn the_limits_of_commands_are_checked_in_words() {
     let mut spaces = TupleSpaces::new(LIMIT);
+    spaces.set_version(2);
     let mut refused = |command: TupleCommand, text: &str| {
         assert!(command.validate().unwrap_err().to_string().contains(text), "{command:?}");
         let found = spaces.execute(&context(1, 1), &command.to_bytes()).unwrap_err();
@@ -445,6 +446,25 @@ fn the_limits_of_commands_are_checked_in_words() {
         "a template that waits has at most 4096 bytes",
     );
     assert_eq!(waits(limits::WAITING_TEMPLATE_BYTES - 5).validate(), Ok(()));
+    let claim = |key, bytes: usize, wait_ms| {
+        let field = Field::Bytes(vec![0; bytes].into());
+        let entry = Entry::new(Tuple::new(&["k".into(), field]).unwrap());
+        on("s", Operation::Claim { key, entry, wait_ms })
+    };
+    refused(claim(0, 1, 0), "the key of a claim");
+    refused(claim(3, 1, 0), "the key of a claim");
+    refused(claim(2, 4096, 1), "a template that waits has at most");
+    refused(claim(1, limits::WAITING_CLAIM_BYTES, 1), "a claim that waits has at most 65536");
+    refused(claim(1, 1, limits::WAIT_MS + 1), "a wait has");
+    assert_eq!(claim(2, limits::WAITING_CLAIM_BYTES, 0).validate(), Ok(()));
+    let leased =
+        |lease_ms, wait_ms| on("s", Operation::Lease { template: any_pair(), lease_ms, wait_ms });
+    refused(leased(0, 1), "a lease has");
+    refused(leased(1, limits::WAIT_MS + 1), "a wait has");
+    refused(on("s", Operation::Extend { number: 1, token: 1, lease_ms: 0 }), "a lease has");
+    refused(on("s", Operation::Waits { after: 0, limit: 0 }), "1 to 512 tuples");
+    let wide = Tuple::new(&vec![Field::Bool(true); limits::FIELDS]).unwrap();
+    refused(on("s", Operation::Add { fields: wide, amount: 1 }), "1 to 32 fields");
     refused(TupleCommand::Spaces { after: String::new(), limit: 513 }, "1 to 512 tuples");
     let large = Tuple::new(&[Field::Bytes(Bytes::from(vec![0; 500_000]))]).unwrap();
     refused(on("s", Operation::OutAll(vec![Entry::new(large); 9])), "bytes of tuples");

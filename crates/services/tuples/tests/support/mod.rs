@@ -308,6 +308,44 @@ impl Random {
         }
     }
 
+    /// One of those that version 2 brings.
+    pub fn later_operation(&mut self) -> Operation {
+        let (number, token) = (self.below(60) + 1, self.below(3) + 1);
+        let (lease_ms, limit) = (self.below(400) + 1, self.below(6) as u32 + 1);
+        let wait_ms = if self.chance(3) { 0 } else { self.below(4000) + 1 };
+        match self.below(14) {
+            0..4 => {
+                let entry = self.short_entry();
+                let key = self.below(entry.tuple.fields().count() as u64) as u8 + 1;
+                Operation::Claim { key, entry, wait_ms }
+            }
+            4..7 => Operation::Lease { template: self.short_template(), lease_ms, wait_ms },
+            7 => Operation::Finish { number, token },
+            8 => Operation::Return { number, token },
+            9 => Operation::Extend { number, token, lease_ms },
+            10 => Operation::Add {
+                fields: Tuple::new(&self.fields()[..1]).unwrap(),
+                amount: if self.chance(9) { i64::MAX } else { self.below(9) as i64 - 4 },
+            },
+            11 => Operation::Waits { after: self.below(9), limit },
+            12 => {
+                let session = SessionId { client: key(self.client()), nonce: self.below(5) };
+                Operation::EndWait { session, number }
+            }
+            _ => Operation::Break { number },
+        }
+    }
+
+    /// One that may be claimed, and waited with.
+    fn short_entry(&mut self) -> Entry {
+        loop {
+            let entry = self.entry();
+            if entry.tuple.bytes() <= limits::WAITING_TEMPLATE_BYTES {
+                return entry;
+            }
+        }
+    }
+
     pub fn command(&mut self) -> TupleCommand {
         if self.chance(40) {
             return TupleCommand::Spaces {
