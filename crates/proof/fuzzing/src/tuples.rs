@@ -3,7 +3,7 @@
 use crate::memory::Memory;
 use crate::{Seed, round_trip, seed};
 use bytes::Bytes;
-use perdura_execution::{ExecutionContext, Service};
+use perdura_execution::{ExecutionContext, Release, Service};
 use perdura_protocol::{ClusterId, Decode, Digest, Encode, PublicKey, SessionId, Slot, Time};
 use perdura_tuples::{
     Access, Entry, Field, Float, Kind, Operation, Pattern, SpaceOptions, Template, Tuple,
@@ -31,9 +31,14 @@ fn pair(name: &str, value: i64) -> Tuple {
     Tuple::new(&[name.into(), value.into()]).expect("two short fields")
 }
 
-fn spaces() -> TupleSpaces {
+fn newest() -> TupleSpaces {
     let mut spaces = TupleSpaces::new(1 << 20);
     spaces.set_version(spaces.newest_version());
+    spaces
+}
+
+fn spaces() -> TupleSpaces {
+    let mut spaces = newest();
     for operation in [
         Operation::Create(SpaceOptions::default()),
         Operation::Out(Entry::new(pair("job", 1))),
@@ -54,7 +59,7 @@ pub fn command(data: &[u8]) -> bool {
     let _ = spaces.footprint(data);
     let queried = spaces.query_by(CLIENT, data);
     let executed = spaces.execute(&CONTEXT, data);
-    assert_eq!(spaces.due(), None, "who does not wait leaves no trace");
+    assert_eq!(spaces.waiters(), [], "who does not wait leaves no trace");
     let Ok(decoded) = decoded else {
         assert!(executed.is_err(), "carried out, and does not decode");
         return false;
@@ -77,7 +82,7 @@ pub fn reply(data: &[u8]) -> bool {
 
 /// A state in one segment: what is restored gives the same segment, and goes on.
 pub fn segment(data: &[u8]) -> bool {
-    let mut spaces = TupleSpaces::new(1 << 20);
+    let mut spaces = newest();
     let piece = Bytes::copy_from_slice(data);
     if spaces.restore(vec![piece.clone()]).is_err() {
         return false;
@@ -93,6 +98,14 @@ pub fn segment(data: &[u8]) -> bool {
     }
     while let Some(due) = spaces.due() {
         spaces.on_time(due, &mut released);
+        // What was offered is had, or not, which may offer more.
+        while let Some(Release { session, number, offer, .. }) = released.pop() {
+            match (offer, number % 2) {
+                (true, 0) => spaces.confirm(due, session, number),
+                (true, _) => spaces.take_back(due, session, number, &mut released),
+                (false, _) => {}
+            }
+        }
     }
     true
 }
@@ -119,6 +132,7 @@ fn all() -> Vec<(&'static str, TupleCommand)> {
     };
     let entry = || Entry::new(pair("job", 4));
     let wild = Template { fields: vec![Pattern::Any; 2] };
+    let counter = Tuple::new(&["n".into()]).expect("one short field");
     let small = Tuple::new(&[Field::Bool(true)]).expect("one short field");
     let tuple = Tuple::new(&every).expect("five short fields");
     vec![
@@ -139,6 +153,20 @@ fn all() -> Vec<(&'static str, TupleCommand)> {
         ("renew_for_good", on("s", Operation::Renew { number: 2, lease_ms: None })),
         ("rd", on("s", Operation::Rd { template: template(), wait_ms: 5 })),
         ("in", on("s", Operation::In { template: Template::of(&every), wait_ms: 500 })),
+        ("claim", on("s", Operation::Claim { key: 2, entry: entry().with_lease(9), wait_ms: 0 })),
+        ("claim_waits", on("s", Operation::Claim { key: 1, entry: entry(), wait_ms: 7 })),
+        ("lease", on("s", Operation::Lease { template: template(), lease_ms: 9, wait_ms: 0 })),
+        (
+            "lease_waits",
+            on("s", Operation::Lease { template: Template::of(&every), lease_ms: 9, wait_ms: 7 }),
+        ),
+        ("extend", on("s", Operation::Extend { number: 1, token: 1, lease_ms: 5 })),
+        ("return", on("s", Operation::Return { number: 1, token: 1 })),
+        ("finish", on("s", Operation::Finish { number: 1, token: 2 })),
+        ("add", on("s", Operation::Add { fields: counter, amount: -3 })),
+        ("waits", on("s", Operation::Waits { after: 0, limit: 9 })),
+        ("end_wait", on("s", Operation::EndWait { session: CONTEXT.session, number: 1 })),
+        ("break", on("s", Operation::Break { number: 2 })),
         ("delete", on("s", Operation::Delete)),
     ]
 }
@@ -173,8 +201,28 @@ pub fn segments() -> Vec<Seed> {
     }
     vec![
         ("waiters", piece(&waited)),
+        ("held", piece(&held())),
         ("empty", piece(&TupleSpaces::new(1 << 20))),
         ("three_tuples", piece(&spaces())),
         ("after_commands", piece(&larger)),
     ]
+}
+
+/// A tuple under a lease, one that is offered, and a claim that waits for one that is there.
+fn held() -> TupleSpaces {
+    let mut held = spaces();
+    let wild = || Template { fields: vec![Pattern::Any; 2] };
+    let one = || Entry::new(pair("one", 1));
+    let operations = [
+        Operation::Lease { template: wild(), lease_ms: 50, wait_ms: 0 },
+        Operation::In { template: Template::of(&["one".into(), 1.into()]), wait_ms: 70 },
+        Operation::Out(one()),
+        Operation::Claim { key: 1, entry: one().with_lease(9), wait_ms: 70 },
+        Operation::Lease { template: Template::of(&["two".into()]), lease_ms: 5, wait_ms: 70 },
+    ];
+    for (number, operation) in (1..).zip(operations) {
+        let context = ExecutionContext { number, ..CONTEXT };
+        held.execute_or_wait(&context, &on("s", operation).to_bytes(), &mut Vec::new());
+    }
+    held
 }

@@ -8,9 +8,16 @@
 //! | 2, id, 1, number | a tuple: end of its lease (0: none), access lists, fields |
 //! | 2, id, 2, prefix length, hash of the prefix, number | nothing: the index |
 //! | 2, id, 4, prefix length, hash of the prefix, waiter | a command that waits; its prefix is that of its template |
+//! | 2, id, 4, 128 + key length, hash of the key, waiter | a claim that waits; its key is the first fields of its tuple |
+//! | 2, id, 5, number | who has the tuple of this number, and how often it was leased: a [`crate::holds::Hold`] |
 //! | 3, deadline, id, prefix length, hash, waiter | nothing: the order in which waits end |
 //! | 4, client, session's nonce, number | the last four parts of the key above: where the command waits |
 //! | 5, end of the lease, id, number | how many fields the space indexes, a byte: the order in which leases end |
+//! | 6, client, session's nonce, number | id, tuple's number, fields that the space indexes: what the command is offered |
+//! | 7, time, id, number | the same byte: a tuple that was confirmed then, for which others wait |
+//!
+//! The lease in the order of leases is the holder's, for a tuple that is leased; a tuple that is offered has none there; for all
+//! others it is the tuple's own. The two kinds of waiters, the holders, 6 and 7 come with version 2 of the rules alone.
 //!
 //! Ids of spaces are never used again.
 
@@ -27,11 +34,17 @@ pub(crate) const SPACE: u8 = 2;
 pub(crate) const DEADLINE: u8 = 3;
 pub(crate) const WAITING: u8 = 4;
 pub(crate) const LEASE: u8 = 5;
+pub(crate) const OFFER: u8 = 6;
+pub(crate) const WAKE: u8 = 7;
 
 pub(crate) const COUNTERS: u8 = 0;
 pub(crate) const TUPLE: u8 = 1;
 pub(crate) const INDEX: u8 = 2;
 pub(crate) const WAITER: u8 = 4;
+pub(crate) const HOLD: u8 = 5;
+
+/// What the length of a claim's key is marked with where those who wait for tuples have that of a prefix.
+pub(crate) const CLAIM: u8 = 0x80;
 
 pub(crate) fn name_key(name: &str) -> Vec<u8> {
     let mut key = vec![NAME];
@@ -57,6 +70,12 @@ pub(crate) fn tuple_key(space: u64, number: u64) -> Vec<u8> {
     key
 }
 
+pub(crate) fn hold_key(space: u64, number: u64) -> Vec<u8> {
+    let mut key = space_key(space, HOLD, 8);
+    key.extend_from_slice(&number.to_be_bytes());
+    key
+}
+
 pub(crate) fn index_key(space: u64, (length, hash): (u8, PrefixHash), number: u64) -> Vec<u8> {
     let mut key = space_key(space, INDEX, 25);
     key.push(length);
@@ -65,16 +84,29 @@ pub(crate) fn index_key(space: u64, (length, hash): (u8, PrefixHash), number: u6
     key
 }
 
-pub(crate) fn lease_key(expires: u64, space: u64, number: u64) -> Vec<u8> {
+fn timed_key(part: u8, time: u64, space: u64, number: u64) -> Vec<u8> {
     let mut key = Vec::with_capacity(25);
-    key.push(LEASE);
-    key.extend_from_slice(&expires.to_be_bytes());
+    key.push(part);
+    key.extend_from_slice(&time.to_be_bytes());
     key.extend_from_slice(&space.to_be_bytes());
     key.extend_from_slice(&number.to_be_bytes());
     key
 }
 
-/// The space and number at the end of a key in the order of leases.
+pub(crate) fn lease_key(expires: u64, space: u64, number: u64) -> Vec<u8> {
+    timed_key(LEASE, expires, space, number)
+}
+
+pub(crate) fn wake_key(time: u64, space: u64, number: u64) -> Vec<u8> {
+    timed_key(WAKE, time, space, number)
+}
+
+/// The time in a key of an order by time.
+pub(crate) fn time_of(key: &[u8]) -> Option<u64> {
+    key.get(1..)?.first_chunk().map(|time| u64::from_be_bytes(*time))
+}
+
+/// The space and number at the end of a key in the order of leases, or of those that were confirmed.
 pub(crate) fn leased(key: &[u8]) -> Option<(u64, u64)> {
     let space = key.get(9..17)?.first_chunk()?;
     Some((u64::from_be_bytes(*space), number_of(key)))
@@ -126,9 +158,29 @@ pub(crate) fn deadline_key(deadline: u64, locator: &Locator) -> Vec<u8> {
     key
 }
 
+/// From the first claim's key of a space to behind the last one's.
+pub(crate) fn claim_range(space: u64) -> (Vec<u8>, Vec<u8>) {
+    let mut start = space_key(space, WAITER, 1);
+    start.push(CLAIM);
+    (start, space_key(space, WAITER + 1, 0))
+}
+
+/// From the first key of who has a tuple of a space to behind the last one's.
+pub(crate) fn hold_range(space: u64) -> (Vec<u8>, Vec<u8>) {
+    (space_key(space, HOLD, 0), space_key(space, HOLD + 1, 0))
+}
+
 pub(crate) fn waiting_key(session: SessionId, number: u64) -> Vec<u8> {
+    numbered_key(WAITING, session, number)
+}
+
+pub(crate) fn offer_key(session: SessionId, number: u64) -> Vec<u8> {
+    numbered_key(OFFER, session, number)
+}
+
+fn numbered_key(part: u8, session: SessionId, number: u64) -> Vec<u8> {
     let mut key = Vec::with_capacity(49);
-    key.push(WAITING);
+    key.push(part);
     key.extend_from_slice(&session.client.0);
     key.extend_from_slice(&session.nonce.to_be_bytes());
     key.extend_from_slice(&number.to_be_bytes());
@@ -252,6 +304,22 @@ impl<'a> Record<'a> {
     pub(crate) fn expires(&self) -> Option<Time> {
         (self.expires != 0).then_some(Time(self.expires))
     }
+}
+
+/// What stands under a command's key among the offers: the space, the tuple's number, and how many fields the space indexes.
+pub(crate) fn offered(space: u64, number: u64, index_fields: u8) -> [u8; 17] {
+    let mut value = [index_fields; 17];
+    value[..8].copy_from_slice(&space.to_be_bytes());
+    value[8..16].copy_from_slice(&number.to_be_bytes());
+    value
+}
+
+/// The same read back.
+pub(crate) fn read_offered(value: &[u8]) -> Option<(u64, u64, u8)> {
+    let value: &[u8; 17] = value.try_into().ok()?;
+    let (space, rest) = value.split_first_chunk()?;
+    let (number, rest) = rest.split_first_chunk()?;
+    Some((u64::from_be_bytes(*space), u64::from_be_bytes(*number), *rest.first()?))
 }
 
 /// The value under a tuple's key.

@@ -22,15 +22,19 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod claims;
 mod command;
 mod field;
+mod holds;
 mod layout;
 pub mod limits;
+mod manage;
 mod operate;
 mod operation;
 mod reply;
 mod restore;
 mod search;
+mod serve;
 mod service;
 mod space;
 mod tuple;

@@ -1,25 +1,48 @@
 //! What the operations on a space do.
 
 use crate::access::Access;
-use crate::command::{CommandError, Entry, SpaceOptions};
-use crate::layout::{HEADER_KEY, Header, Record, SpaceRecord, tuple_key};
+use crate::claims::Gone;
+use crate::command::{Entry, SpaceOptions};
+use crate::holds;
+use crate::layout::{Counters, HEADER_KEY, Header, Record, SpaceRecord, tuple_key};
 use crate::limits;
 use crate::operation::Operation;
-use crate::reply::{Found, SpaceDescription, TupleReply};
-use crate::search::{Purpose, Search, Stop};
-use crate::space::{Space, cost, end_of, lease_cost, put};
+use crate::reply::{Found, Purpose, SpaceDescription, TupleReply};
+use crate::search::{Search, Stop};
+use crate::space::{Contents, Space, cost, end_of, lease_cost, put};
 use crate::tuple::Template;
-use crate::waiting::{self, Head, Waiter};
+use crate::waiting::{self, Sought};
 use bytes::Bytes;
 use perdura_execution::{Release, StateLimit};
 use perdura_protocol::{Decode, Encode, PublicKey, SessionId, Time, seeded};
 use perdura_store::SegmentMap;
 
-/// The state of the service, and the bytes that it may count for.
+/// The state of the service, the bytes that it may count for, and the version of the rules that is in force.
 #[derive(Debug)]
 pub(crate) struct Spaces {
     pub map: SegmentMap,
     pub limit: StateLimit,
+    pub version: u16,
+}
+
+/// When something happens: leases and waits go by a clock that stood still while the group did, clients by agreed time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Now {
+    pub clock: Time,
+    /// Milliseconds by which agreed time is ahead of it.
+    pub ahead: u64,
+}
+
+impl Now {
+    /// Where agreed time is not known, and nothing is shown that goes by it.
+    pub(crate) fn of(clock: Time) -> Now {
+        Now { clock, ahead: 0 }
+    }
+
+    /// A time on the clock as clients know it; none where 0 stands for none.
+    pub(crate) fn shown(self, time: u64) -> Option<Time> {
+        (time != 0).then(|| Time(time.saturating_add(self.ahead)))
+    }
 }
 
 /// Who asks, and when.
@@ -27,17 +50,17 @@ pub(crate) struct Spaces {
 pub(crate) struct Caller {
     pub session: SessionId,
     pub number: u64,
-    pub now: Time,
+    pub now: Now,
 }
 
 impl Caller {
-    fn client(self) -> PublicKey {
+    pub(crate) fn client(self) -> PublicKey {
         self.session.client
     }
 }
 
 impl Stop {
-    fn text(self) -> String {
+    pub(crate) fn text(self) -> String {
         match self {
             Stop::Scanned => format!(
                 "more than {} tuples, or {} bytes of tuples, had to be looked at: begin the template with values, in a space that indexes as many fields",
@@ -49,7 +72,7 @@ impl Stop {
     }
 }
 
-fn admit(access: &Access, client: PublicKey, what: &str) -> Result<(), String> {
+pub(crate) fn admit(access: &Access, client: PublicKey, what: &str) -> Result<(), String> {
     if access.admits(client) {
         Ok(())
     } else {
@@ -84,11 +107,27 @@ impl Spaces {
         Header::from_bytes(Bytes::copy_from_slice(value)).expect("the header was encoded here")
     }
 
-    fn check_room(&self, added: u64, removed: u64) -> Result<(), String> {
-        if added > removed && self.map.bytes() - removed + added > self.map.room(self.limit) {
+    /// Room for what is inserted or waits. From version 2 on a part is left to those who hold what is there: a queue that is full
+    /// can be worked off.
+    pub(crate) fn check_room(&self, added: u64, removed: u64) -> Result<(), String> {
+        let room = self.map.room(self.limit);
+        self.check_within(if self.version == 1 { room } else { room - room / 64 }, added, removed)
+    }
+
+    /// Room for who holds a tuple.
+    pub(crate) fn check_room_to_hold(&self, added: u64, removed: u64) -> Result<(), String> {
+        self.check_within(self.map.room(self.limit), added, removed)
+    }
+
+    fn check_within(&self, room: u64, added: u64, removed: u64) -> Result<(), String> {
+        if added > removed && self.map.bytes() - removed + added > room {
             return Err(full(&self.map, self.limit));
         }
         Ok(())
+    }
+
+    pub(crate) fn has_holds(&self, space: &Contents) -> bool {
+        self.version > 1 && holds::any(&self.map, space.id)
     }
 
     /// Names above `after`, ascending.
@@ -120,22 +159,22 @@ impl Spaces {
         if let Operation::Create(options) = operation {
             return match space {
                 None => self.create(caller.client(), name, options).map(Some),
-                Some(space) if space.counters.deleting => Err(being_deleted(name)),
+                Some(space) if space.contents.counters.deleting => Err(being_deleted(name)),
                 Some(_) => Err(format!("there is a space named {name:?} already")),
             };
         }
         let Some(mut space) = space else { return Err(no_space(name)) };
-        let before = space.counters;
+        let before = space.contents.counters;
         if *operation == Operation::Delete {
             return self.delete(caller.client(), name, space, released).map(Some);
         }
-        let result = if space.counters.deleting && *operation != Operation::Describe {
+        let result = if space.contents.counters.deleting && *operation != Operation::Describe {
             Err(being_deleted(name))
         } else {
             self.run(caller, &mut space, operation, released)
         };
-        if space.counters != before {
-            space.save(&mut self.map);
+        if space.contents.counters != before {
+            space.contents.save(&mut self.map);
         }
         result
     }
@@ -169,17 +208,18 @@ impl Spaces {
         if client != space.creator() {
             admit(&space.options().manage, client, "delete it")?;
         }
-        space.counters.deleting = true;
-        waiting::refuse_all(&mut self.map, &mut space, &being_deleted(name), released);
-        space.clear(&mut self.map);
-        let remaining = space.counters.tuples;
+        let contents = &mut space.contents;
+        contents.counters.deleting = true;
+        waiting::refuse_all(&mut self.map, contents, &being_deleted(name), released);
+        contents.clear(&mut self.map);
+        let Counters { tuples: remaining, next_number, .. } = contents.counters;
         if remaining > 0 {
-            space.save(&mut self.map);
+            contents.save(&mut self.map);
             return Ok(TupleReply::Deleted { remaining });
         }
         space.remove(&mut self.map, name);
         let mut header = self.header();
-        header.first_number = header.first_number.max(space.counters.next_number);
+        header.first_number = header.first_number.max(next_number);
         put(&mut self.map, HEADER_KEY, &header.to_bytes());
         Ok(TupleReply::Deleted { remaining })
     }
@@ -195,12 +235,35 @@ impl Spaces {
         match operation {
             Operation::Create(_) | Operation::Delete => unreachable!("they come before"),
             Operation::Rd { template, wait_ms } => {
-                return self.find_or_wait(caller, space, Purpose::Read, template, *wait_ms);
+                return self.find_or_wait(
+                    caller,
+                    space,
+                    Purpose::Read,
+                    template,
+                    *wait_ms,
+                    released,
+                );
             }
             Operation::In { template, wait_ms } => {
-                return self.find_or_wait(caller, space, Purpose::Take, template, *wait_ms);
+                return self.find_or_wait(
+                    caller,
+                    space,
+                    Purpose::Take,
+                    template,
+                    *wait_ms,
+                    released,
+                );
             }
-            Operation::Describe | Operation::Rdp(_) | Operation::RdAll { .. } => self
+            Operation::Claim { key, entry, wait_ms } => {
+                return self.claim(caller, space, (*key, entry), *wait_ms, released);
+            }
+            Operation::Lease { template, lease_ms, wait_ms } => {
+                return self.lease(caller, space, template, *lease_ms, *wait_ms);
+            }
+            Operation::Describe
+            | Operation::Rdp(_)
+            | Operation::RdAll { .. }
+            | Operation::Waits { .. } => self
                 .read(client, Some(caller.now), space, operation)
                 .map_err(|unread| match unread {
                     Unread::Refused(text) => text,
@@ -208,22 +271,21 @@ impl Spaces {
                 }),
             Operation::Out(entry) => {
                 admit(&space.options().insert, client, "insert")?;
-                self.check_room(space.insertion_cost(entry), 0)?;
-                let number = self.insert(caller, space, entry, released);
+                self.check_room(space.contents.insertion_cost(entry), 0)?;
+                let number = self.insert(caller.now, &mut space.contents, entry, released);
                 Ok(TupleReply::Inserted { number })
             }
             Operation::OutAll(entries) => self.out_all(caller, space, entries, released),
             Operation::Inp(template) => {
-                let found = self.find(caller, space, Purpose::Take, template)?;
+                let found = self.find(caller, space, Purpose::Take, template, released)?;
                 Ok(TupleReply::Found(found))
             }
             Operation::InAll { template, limit } => {
                 admit(&space.options().take, client, "take")?;
-                let search = self.search(caller, space, template, Purpose::Take);
+                let search = self.search(caller, &space.contents, template, Purpose::Take);
                 let several = search.several(0, *limit).map_err(Stop::text)?;
-                for found in &several.tuples {
-                    space.take(&mut self.map, found.number);
-                }
+                let numbers = several.tuples.iter().map(|found| found.number);
+                self.take(caller.now, &mut space.contents, numbers, released);
                 Ok(TupleReply::FoundAll { tuples: several.tuples, more: several.more })
             }
             Operation::Cas { template, entry } => {
@@ -232,23 +294,53 @@ impl Spaces {
             Operation::Replace { template, entry } => {
                 self.replace(caller, space, template, entry, released)
             }
-            Operation::Renew { number, lease_ms } => self.renew(caller, space, *number, *lease_ms),
-            later => Err(CommandError::Version(later.version()).to_string()),
+            Operation::Renew { number, lease_ms } => {
+                self.renew(caller, space, *number, *lease_ms, released)
+            }
+            Operation::Finish { number, token } => {
+                Ok(self.finish(caller, &mut space.contents, *number, *token, released))
+            }
+            Operation::Return { number, token } => {
+                Ok(self.hand_back(caller, &mut space.contents, *number, *token, released))
+            }
+            Operation::Extend { number, token, lease_ms } => {
+                Ok(self.extend(caller, &space.contents, *number, *token, *lease_ms))
+            }
+            Operation::Add { fields, amount } => self.add(caller, space, fields, *amount, released),
+            Operation::EndWait { session, number } => {
+                self.end_wait(client, space, (*session, *number), released)
+            }
+            Operation::Break { number } => self.break_tuple(caller, space, *number, released),
         }
         .map(Some)
     }
 
     /// Inserts a tuple, and serves those who wait for it.
-    fn insert(
+    pub(crate) fn insert(
         &mut self,
-        caller: Caller,
-        space: &mut Space,
+        now: Now,
+        space: &mut Contents,
         entry: &Entry,
         released: &mut Vec<Release>,
     ) -> u64 {
-        let number = space.insert(&mut self.map, entry, caller.now);
-        waiting::serve(&mut self.map, space, number, released);
+        let number = space.insert(&mut self.map, entry, now.clock);
+        self.serve(space, number, now, released);
         number
+    }
+
+    /// Removes tuples, and serves those who wait until they are gone.
+    pub(crate) fn take(
+        &mut self,
+        now: Now,
+        space: &mut Contents,
+        numbers: impl Iterator<Item = u64>,
+        released: &mut Vec<Release>,
+    ) {
+        let mut gone = Gone::new();
+        for number in numbers {
+            self.remove(space, number, &mut gone);
+        }
+        self.serve_claims(space, gone, now.clock, released);
     }
 
     /// The oldest match, which goes if it is to be taken.
@@ -258,15 +350,18 @@ impl Spaces {
         space: &mut Space,
         purpose: Purpose,
         template: &Template,
+        released: &mut Vec<Release>,
     ) -> Result<Option<Found>, String> {
-        match purpose {
-            Purpose::Read => admit(&space.options().read, caller.client(), "read")?,
-            Purpose::Take => admit(&space.options().take, caller.client(), "take")?,
+        if purpose == Purpose::Read {
+            admit(&space.options().read, caller.client(), "read")?;
+        } else {
+            admit(&space.options().take, caller.client(), "take")?;
         }
-        let found = self.search(caller, space, template, purpose).oldest().map_err(Stop::text)?;
-        if let Some(found) = found.as_ref().filter(|_| purpose == Purpose::Take) {
-            space.take(&mut self.map, found.number);
-        }
+        let search = self.search(caller, &space.contents, template, purpose);
+        let found = search.oldest().map_err(Stop::text)?;
+        let taken = found.as_ref().filter(|_| purpose == Purpose::Take);
+        let numbers = taken.map(|found| found.number).into_iter();
+        self.take(caller.now, &mut space.contents, numbers, released);
         Ok(found)
     }
 
@@ -277,31 +372,25 @@ impl Spaces {
         purpose: Purpose,
         template: &Template,
         wait_ms: u64,
+        released: &mut Vec<Release>,
     ) -> Result<Option<TupleReply>, String> {
-        if let Some(found) = self.find(caller, space, purpose, template)? {
+        if let Some(found) = self.find(caller, space, purpose, template, released)? {
             return Ok(Some(TupleReply::Found(Some(found))));
         }
-        let Caller { session, number, now } = caller;
-        let deadline = now.0.saturating_add(wait_ms);
-        let head = Head { session, number, purpose, deadline };
-        let waiter = Waiter { head, template: template.clone() };
-        let limit = self.limit;
-        let most = self.map.room(limit);
-        waiting::wait(&mut self.map, space, &waiter, |map, added| {
-            if map.bytes() + added > most { Err(full(map, limit)) } else { Ok(()) }
-        })?;
-        Ok(None)
+        let sought = Sought::Template(template.clone());
+        self.wait(caller, &mut space.contents, sought, wait_ms, purpose)
     }
 
-    fn search<'a>(
+    pub(crate) fn search<'a>(
         &'a self,
         caller: Caller,
-        space: &'a Space,
+        space: &'a Contents,
         template: &'a Template,
         purpose: Purpose,
     ) -> Search<'a> {
         let (client, now) = (caller.client(), Some(caller.now));
-        Search { map: &self.map, space, template, client, purpose, now }
+        let holds = self.has_holds(space);
+        Search { map: &self.map, space, template, client, purpose, now, holds }
     }
 
     fn out_all(
@@ -312,10 +401,11 @@ impl Spaces {
         released: &mut Vec<Release>,
     ) -> Result<TupleReply, String> {
         admit(&space.options().insert, caller.client(), "insert")?;
-        self.check_room(entries.iter().map(|entry| space.insertion_cost(entry)).sum(), 0)?;
-        let first = space.counters.next_number;
+        let contents = &mut space.contents;
+        self.check_room(entries.iter().map(|entry| contents.insertion_cost(entry)).sum(), 0)?;
+        let first = contents.counters.next_number;
         for entry in entries {
-            self.insert(caller, space, entry, released);
+            self.insert(caller.now, contents, entry, released);
         }
         let count = u32::try_from(entries.len()).expect("a command's tuples are bounded");
         Ok(TupleReply::InsertedAll { first, count })
@@ -331,12 +421,13 @@ impl Spaces {
     ) -> Result<TupleReply, String> {
         admit(&space.options().insert, caller.client(), "insert")?;
         admit(&space.options().read, caller.client(), "read")?;
-        let found = self.search(caller, space, template, Purpose::Read).oldest();
+        let contents = &mut space.contents;
+        let found = self.search(caller, contents, template, Purpose::Read).oldest();
         if let Some(found) = found.map_err(Stop::text)? {
             return Ok(TupleReply::Found(Some(found)));
         }
-        self.check_room(space.insertion_cost(entry), 0)?;
-        Ok(TupleReply::Inserted { number: self.insert(caller, space, entry, released) })
+        self.check_room(contents.insertion_cost(entry), 0)?;
+        Ok(TupleReply::Inserted { number: self.insert(caller.now, contents, entry, released) })
     }
 
     fn replace(
@@ -349,12 +440,15 @@ impl Spaces {
     ) -> Result<TupleReply, String> {
         admit(&space.options().insert, caller.client(), "insert")?;
         admit(&space.options().take, caller.client(), "take")?;
-        let found = self.search(caller, space, template, Purpose::Take).oldest();
+        let contents = &mut space.contents;
+        let found = self.search(caller, contents, template, Purpose::Take).oldest();
         let Some(old) = found.map_err(Stop::text)? else { return Ok(TupleReply::Found(None)) };
-        let removed = space.held_by(&self.map, old.number);
-        self.check_room(space.insertion_cost(entry), removed)?;
-        space.take(&mut self.map, old.number);
-        let number = self.insert(caller, space, entry, released);
+        let removed = contents.held_by(&self.map, old.number);
+        self.check_room(contents.insertion_cost(entry), removed)?;
+        let mut gone = Gone::new();
+        self.remove(contents, old.number, &mut gone);
+        let number = self.insert(caller.now, contents, entry, released);
+        self.serve_claims(contents, gone, caller.now.clock, released);
         Ok(TupleReply::Replaced { old, number })
     }
 
@@ -364,48 +458,52 @@ impl Spaces {
         space: &mut Space,
         number: u64,
         lease_ms: Option<u64>,
+        released: &mut Vec<Release>,
     ) -> Result<TupleReply, String> {
         admit(&space.options().take, caller.client(), "take")?;
+        let (contents, clock) = (&mut space.contents, caller.now.clock);
         let none = Ok(TupleReply::Renewed { renewed: false, expires: None });
-        let Some(value) = self.map.get(&tuple_key(space.id(), number)) else { return none };
+        let Some(value) = self.map.get(&tuple_key(contents.id, number)) else { return none };
         let record = Record::of(value);
-        let ended = record.expires().is_some_and(|expires| expires <= caller.now);
-        if ended || !record.take.admits(caller.client()) {
+        let ended = record.expires().is_some_and(|expires| expires <= clock);
+        let held = self.has_holds(contents) && holds::is_held(&self.map, contents.id, number);
+        if ended || held || !record.take.admits(caller.client()) {
             return none;
         }
         if lease_ms == Some(0) {
-            space.take(&mut self.map, number);
-            return Ok(TupleReply::Renewed { renewed: true, expires: Some(caller.now) });
+            self.take(caller.now, contents, std::iter::once(number), released);
+            return Ok(TupleReply::Renewed { renewed: true, expires: caller.now.shown(clock.0) });
         }
         let from = if seeded!(RenewedFromItsEnd) { record.expires() } else { None };
-        let expires = end_of(lease_ms, from.unwrap_or(caller.now));
+        let expires = end_of(lease_ms, from.unwrap_or(clock));
         if record.expires == 0 && expires != 0 {
             self.check_room(lease_cost(), 0)?;
         }
-        space.renew(&mut self.map, number, expires);
-        let expires = (expires != 0).then_some(Time(expires));
-        Ok(TupleReply::Renewed { renewed: true, expires })
+        contents.renew(&mut self.map, number, expires);
+        Ok(TupleReply::Renewed { renewed: true, expires: caller.now.shown(expires) })
     }
 
     /// Answers an operation that only reads. A read that is not ordered has no time.
     pub(crate) fn read(
         &self,
         client: PublicKey,
-        now: Option<Time>,
+        now: Option<Now>,
         space: &Space,
         operation: &Operation,
     ) -> Result<TupleReply, Unread> {
+        let counters = space.contents.counters;
+        let holds = self.has_holds(&space.contents);
         let search = |template| {
-            let (map, purpose) = (&self.map, Purpose::Read);
-            Search { map, space, template, client, purpose, now }
+            let (map, space, purpose) = (&self.map, &space.contents, Purpose::Read);
+            Search { map, space, template, client, purpose, now, holds }
         };
         match operation {
             Operation::Describe => Ok(TupleReply::Described(SpaceDescription {
                 options: space.options().clone(),
                 creator: space.creator(),
-                tuples: space.counters.tuples,
-                waiters: space.counters.waiters,
-                deleting: space.counters.deleting,
+                tuples: counters.tuples,
+                waiters: counters.waiters,
+                deleting: counters.deleting,
             })),
             Operation::Rdp(template) => {
                 admit(&space.options().read, client, "read")?;
@@ -416,6 +514,7 @@ impl Spaces {
                 let several = search(template).several(*after, *limit)?;
                 Ok(TupleReply::FoundAll { tuples: several.tuples, more: several.more })
             }
+            Operation::Waits { after, limit } => self.waits(client, now, space, *after, *limit),
             _ => unreachable!("the others do more than read"),
         }
     }
@@ -428,7 +527,7 @@ impl Spaces {
         operation: &Operation,
     ) -> Option<Result<TupleReply, String>> {
         let Some(space) = Space::load(&self.map, name) else { return Some(Err(no_space(name))) };
-        if space.counters.deleting && *operation != Operation::Describe {
+        if space.contents.counters.deleting && *operation != Operation::Describe {
             return Some(Err(being_deleted(name)));
         }
         match self.read(client, None, &space, operation) {

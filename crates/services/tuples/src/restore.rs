@@ -3,11 +3,14 @@
 
 use crate::access::Access;
 use crate::command::TupleCommand;
+use crate::holds::{self, Hold, Holder};
 use crate::layout::{
-    COUNTERS, Counters, DEADLINE, HEADER_KEY, Header, INDEX, LEASE, Locator, NAME, Record, SPACE,
-    SpaceRecord, TUPLE, WAITER, WAITING, deadline_key, index_key, lease_key, leased, locator,
-    locator_of, number_of, waiting_key,
+    COUNTERS, Counters, DEADLINE, HEADER_KEY, HOLD, Header, INDEX, LEASE, Locator, NAME, OFFER,
+    Record, SPACE, SpaceRecord, TUPLE, WAITER, WAITING, WAKE, deadline_key, hold_key, index_key,
+    lease_key, leased, locator_of, number_of, offer_key, offered, tuple_key, waiting_key,
 };
+use crate::limits;
+use crate::reply::Purpose;
 use crate::tuple::{check_raw, prefixes};
 use crate::waiting::Waiter;
 use bytes::Bytes;
@@ -24,6 +27,8 @@ struct Checked {
     counters: Option<Counters>,
     tuples: u64,
     waiters: u64,
+    // Tuples that are offered to somebody.
+    offers: u64,
     // Entries of index and leases: those that the tuples ask for, all of which are there, and those
     // that are there.
     expected: u64,
@@ -33,7 +38,7 @@ struct Checked {
 pub(crate) fn check(map: &SegmentMap) -> Result<(), RestoreError> {
     let mut header = None;
     // Deadlines and sessions of waiters.
-    let mut waits = 0;
+    let (mut waits, mut offers) = (0, 0);
     let mut spaces: BTreeMap<u64, Checked> = BTreeMap::new();
     for (key, value) in map.range(&[], None) {
         match key.split_first() {
@@ -47,6 +52,7 @@ pub(crate) fn check(map: &SegmentMap) -> Result<(), RestoreError> {
                     counters: None,
                     tuples: 0,
                     waiters: 0,
+                    offers: 0,
                     expected: 0,
                     found: 0,
                 };
@@ -70,6 +76,15 @@ pub(crate) fn check(map: &SegmentMap) -> Result<(), RestoreError> {
                 }
                 space.found += 1;
             }
+            Some((&OFFER, rest)) if rest.len() == 48 && value.len() == 17 => offers += 1,
+            // The space may have been deleted meanwhile.
+            Some((&WAKE, rest)) if rest.len() == 24 && value.len() == 1 => {
+                let (id, _) = leased(key).ok_or(LAYOUT)?;
+                let space = spaces.get(&id);
+                if space.is_some_and(|space| value[..] != [space.index_fields]) {
+                    return Err(LAYOUT);
+                }
+            }
             _ => return Err(LAYOUT),
         }
     }
@@ -78,9 +93,11 @@ pub(crate) fn check(map: &SegmentMap) -> Result<(), RestoreError> {
         space.counters.map(count) == Some((space.tuples, space.waiters))
             && space.expected == space.found
     };
-    // Each waiter has its two; there are no others if they are as many.
+    // Each waiter has its two, and each offer its one; there are no others if they are as many.
     let waiters: u64 = spaces.values().map(|space| space.waiters).sum();
-    if spaces.values().all(complete) && waits == 2 * waiters { Ok(()) } else { Err(LAYOUT) }
+    let offered: u64 = spaces.values().map(|space| space.offers).sum();
+    let whole = spaces.values().all(complete) && waits == 2 * waiters && offers == offered;
+    if whole { Ok(()) } else { Err(LAYOUT) }
 }
 
 fn decode<T: Decode>(value: &[u8]) -> Result<T, RestoreError> {
@@ -131,16 +148,18 @@ fn check_part(
                 space.expected += 1;
                 map.get(entry).is_some()
             };
-            let leased = record.expires == 0 || belongs(&lease_key(record.expires, id, number));
+            let hold = map.get(&hold_key(id, number)).map(decode::<Hold>).transpose()?;
+            let due = holds::due(record.expires, hold.as_ref());
+            let leased = due == 0 || belongs(&lease_key(due, id, number));
             let indexed = prefixes(record.tuple, space.index_fields)
                 .all(|prefix| belongs(&index_key(id, prefix, number)));
             space.tuples += 1;
             if leased && indexed { Ok(()) } else { Err(LAYOUT) }
         }
         (&[WAITER, ref rest @ ..], Some(counters)) if rest.len() == 25 => {
-            let Waiter { head, template } = decode(value)?;
-            let number = number_of(key);
-            let place = locator(id, template.prefix(space.index_fields), number);
+            let waiter: Waiter = decode(value)?;
+            let (head, number) = (waiter.head, number_of(key));
+            let place = waiter.place(id, space.index_fields, number);
             let held = map.get(&waiting_key(head.session, head.number));
             let located = |held: &Locator| *held == place && locator_of(key) == Some(place);
             let found = held.and_then(|held| held[..].try_into().ok()).is_some_and(|h| located(&h));
@@ -149,12 +168,41 @@ fn check_part(
             let numbered = number != 0 && number < counters.next_waiter;
             if found && timed && numbered { Ok(()) } else { Err(LAYOUT) }
         }
+        (&[HOLD, ref number @ ..], Some(_)) if number.len() == 8 => {
+            let number = number_of(key);
+            let hold: Hold = decode(value)?;
+            let is_there = map.get(&tuple_key(id, number)).is_some();
+            let stands = match hold.holder {
+                Holder::Offered { session, number: command, .. } => {
+                    space.offers += 1;
+                    let value = offered(id, number, space.index_fields);
+                    map.get(&offer_key(session, command)) == Some(&value[..])
+                }
+                Holder::Nobody | Holder::Leased { .. } => true,
+            };
+            if is_there && stands && is_sound(&hold) { Ok(()) } else { Err(LAYOUT) }
+        }
         (&[INDEX, ref rest @ ..], Some(_)) if rest.len() == 25 && value.is_empty() => {
             space.found += 1;
             Ok(())
         }
         _ => Err(LAYOUT),
     }
+}
+
+/// Whether a tuple may have been handed out like this.
+fn is_sound(hold: &Hold) -> bool {
+    let fits = match hold.holder {
+        Holder::Nobody => hold.token > 0,
+        Holder::Offered { purpose, lease_ms, .. } => match purpose {
+            Purpose::Read => false,
+            Purpose::Take => lease_ms == 0,
+            Purpose::Lease => (1..=limits::LEASE_MS).contains(&lease_ms) && hold.token > 0,
+            Purpose::Claim => lease_ms <= limits::LEASE_MS,
+        },
+        Holder::Leased { until, .. } => until > 0 && hold.leases > 0,
+    };
+    fits && hold.leases <= hold.token && hold.token <= MOST_NUMBER
 }
 
 fn check_record(value: &[u8]) -> Result<(), DecodeError> {

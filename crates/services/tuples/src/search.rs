@@ -3,20 +3,15 @@
 //! Where the template begins with values, the index gives the numbers of the tuples that begin with
 //! them, ascending; else all tuples of the space are looked at, in the order of their numbers.
 
+use crate::holds;
 use crate::layout::{Record, index_key, number_of, tuple_key};
 use crate::limits;
-use crate::reply::Found;
-use crate::space::Space;
+use crate::operate::Now;
+use crate::reply::{Found, Purpose};
+use crate::space::Contents;
 use crate::tuple::{Template, Tuple};
-use perdura_protocol::{PublicKey, Time};
+use perdura_protocol::PublicKey;
 use perdura_store::SegmentMap;
-
-/// What a tuple has to admit the client for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Purpose {
-    Read,
-    Take,
-}
 
 /// Why a search did not come to its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,12 +26,33 @@ pub(crate) enum Stop {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Search<'a> {
     pub map: &'a SegmentMap,
-    pub space: &'a Space,
+    pub space: &'a Contents,
     pub template: &'a Template,
     pub client: PublicKey,
+    /// What a tuple has to admit the client for; nothing, for a claim. What somebody has is not taken or leased.
     pub purpose: Purpose,
     /// `None` for a read that is not ordered.
-    pub now: Option<Time>,
+    pub now: Option<Now>,
+    /// Whether somebody has tuples of the space.
+    pub holds: bool,
+}
+
+/// A tuple that was looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Seen<'a> {
+    pub number: u64,
+    pub record: Record<'a>,
+    /// Whether somebody has it.
+    pub held: bool,
+}
+
+/// What a search goes on with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Look {
+    /// This was in vain.
+    InVain,
+    More,
+    Enough,
 }
 
 /// Tuples, up to limits.
@@ -50,48 +66,78 @@ impl Search<'_> {
     /// The oldest match.
     pub(crate) fn oldest(&self) -> Result<Option<Found>, Stop> {
         let mut oldest = None;
-        self.each(0, |number, record| {
-            oldest = Some(found(number, record));
-            false
+        self.each(0, |seen| {
+            if self.is_barred(seen) {
+                return Look::InVain;
+            }
+            oldest = Some(self.found(seen));
+            Look::Enough
         })?;
         Ok(oldest)
+    }
+
+    /// Whether there is a match, whoever has it.
+    pub(crate) fn any(&self) -> Result<bool, Stop> {
+        let mut any = false;
+        self.each(0, |_| {
+            any = true;
+            Look::Enough
+        })?;
+        Ok(any)
     }
 
     /// The matches with numbers above `after`, up to `limit` and [`limits::RESULT_BYTES`].
     pub(crate) fn several(&self, after: u64, limit: u32) -> Result<Several, Stop> {
         let mut several = Several::default();
         let mut bytes = 0;
-        self.each(after, |number, record| {
-            bytes += record.tuple.len();
+        self.each(after, |seen| {
+            if self.is_barred(seen) {
+                return Look::InVain;
+            }
+            bytes += seen.record.tuple.len();
             let count = several.tuples.len();
             if count >= limit as usize || (bytes > limits::RESULT_BYTES && count > 0) {
                 several.more = true;
-                return false;
+                return Look::Enough;
             }
-            several.tuples.push(found(number, record));
-            true
+            several.tuples.push(self.found(seen));
+            Look::More
         })?;
         Ok(several)
     }
 
+    /// Whether somebody else has what is to be taken.
+    fn is_barred(&self, seen: Seen<'_>) -> bool {
+        seen.held && matches!(self.purpose, Purpose::Take | Purpose::Lease)
+    }
+
+    fn found(&self, Seen { number, record, held }: Seen<'_>) -> Found {
+        // Its own lease does not end what somebody has.
+        let now = self.now.filter(|_| !held);
+        let expires = now.and_then(|now| now.shown(record.expires));
+        Found { number, expires, tuple: Tuple::of_raw(record.tuple) }
+    }
+
     /// Gives the matches with numbers above `after` in their order, until told to stop.
-    fn each(&self, after: u64, mut give: impl FnMut(u64, &Record<'_>) -> bool) -> Result<(), Stop> {
-        let (id, first) = (self.space.id(), after.saturating_add(1));
+    fn each(&self, after: u64, mut give: impl FnMut(Seen<'_>) -> Look) -> Result<(), Stop> {
+        let (id, first) = (self.space.id, after.saturating_add(1));
         let (mut tuples, mut bytes) = (0, 0);
         let mut look = |number: u64, value: &[u8]| {
             if tuples == limits::SCANNED_TUPLES || bytes > limits::SCANNED_BYTES {
                 return Err(Stop::Scanned);
             }
-            let record = Record::of(value);
-            if self.is_match(&record)? {
-                return Ok(give(number, &record));
+            let look = match self.matched(number, Record::of(value))? {
+                Some(seen) => give(seen),
+                None => Look::InVain,
+            };
+            if look == Look::InVain {
+                tuples += 1;
+                bytes += value.len();
             }
-            tuples += 1;
-            bytes += value.len();
-            Ok(true)
+            Ok(look != Look::Enough)
         };
         // No tuple has the largest number.
-        if let Some(prefix) = self.template.prefix(self.space.options().index_fields) {
+        if let Some(prefix) = self.template.prefix(self.space.index_fields) {
             let start = index_key(id, prefix, first);
             let end = index_key(id, prefix, u64::MAX);
             for (key, _) in self.map.range(&start, Some(&end)) {
@@ -113,22 +159,21 @@ impl Search<'_> {
         Ok(())
     }
 
-    fn is_match(&self, record: &Record<'_>) -> Result<bool, Stop> {
+    fn matched<'a>(&self, number: u64, record: Record<'a>) -> Result<Option<Seen<'a>>, Stop> {
         let admitted = match self.purpose {
             Purpose::Read => record.read.admits(self.client),
-            Purpose::Take => record.take.admits(self.client),
+            Purpose::Take | Purpose::Lease => record.take.admits(self.client),
+            Purpose::Claim => true,
         };
         if !admitted || !self.template.matches_raw(record.tuple) {
-            return Ok(false);
+            return Ok(None);
         }
+        let held = self.holds && holds::is_held(self.map, self.space.id, number);
+        let seen = Some(Seen { number, record, held });
         match (record.expires(), self.now) {
-            (None, _) => Ok(true),
-            (Some(_), None) => Err(Stop::Timeless),
-            (Some(expires), Some(now)) => Ok(expires > now),
+            (Some(_), None) if !held => Err(Stop::Timeless),
+            (Some(expires), Some(now)) if !held && expires <= now.clock => Ok(None),
+            _ => Ok(seen),
         }
     }
-}
-
-fn found(number: u64, record: &Record<'_>) -> Found {
-    Found { number, expires: record.expires(), tuple: Tuple::of_raw(record.tuple) }
 }

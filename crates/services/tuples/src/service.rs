@@ -1,9 +1,8 @@
 //! The tuple spaces as a [`Service`].
 
 use crate::command::{CommandError, TupleCommand};
-use crate::operate::{Caller, Spaces};
-use crate::operation::{Operation, tag_beyond_version_1};
-use crate::reply::TupleReply;
+use crate::operate::{Caller, Now, Spaces};
+use crate::operation::{Operation, VERSION, tag_beyond_version_1};
 use crate::space;
 use crate::waiting;
 use bytes::Bytes;
@@ -19,7 +18,6 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct TupleSpaces {
     spaces: Spaces,
-    version: u16,
 }
 
 impl TupleSpaces {
@@ -30,16 +28,16 @@ impl TupleSpaces {
     #[must_use]
     pub fn new(state_limit_bytes: u64) -> TupleSpaces {
         let limit = StateLimit::of_bytes(state_limit_bytes);
-        TupleSpaces { spaces: Spaces { map: SegmentMap::new(), limit }, version: 1 }
+        TupleSpaces { spaces: Spaces { map: SegmentMap::new(), limit, version: 1 } }
     }
 
     /// A command that the version in force knows.
     fn decode(&self, command: &[u8]) -> Result<TupleCommand, CommandError> {
         let decoded = TupleCommand::decode(command);
         let newer = match &decoded {
-            Ok(TupleCommand::On { operation, .. }) => operation.version() > self.version,
+            Ok(TupleCommand::On { operation, .. }) => operation.version() > self.spaces.version,
             Ok(TupleCommand::Spaces { .. }) => false,
-            Err(_) => self.version == 1,
+            Err(_) => self.spaces.version == 1,
         };
         match newer.then(|| tag_beyond_version_1(command)).flatten() {
             Some(tag) => Err(DecodeError::UnknownTag(tag).into()),
@@ -107,8 +105,8 @@ impl Service for TupleSpaces {
         match self.execute_or_wait(context, command, &mut Vec::new()) {
             Progress::Done(result) => result,
             Progress::Waits => {
-                self.forget(context.session, context.number);
-                Ok(TupleReply::Found(None).to_bytes())
+                let head = waiting::forget(&mut self.spaces.map, context.session, context.number);
+                Ok(head.expect("it waits").nothing())
             }
         }
     }
@@ -123,8 +121,9 @@ impl Service for TupleSpaces {
             Err(error) => Err(error.to_string()),
             Ok(TupleCommand::Spaces { after, limit }) => Ok(Some(self.spaces.names(&after, limit))),
             Ok(TupleCommand::On { space, operation }) => {
-                let ExecutionContext { session, number, time, .. } = *context;
-                let caller = Caller { session, number, now: time };
+                let ExecutionContext { session, number, time, clock, .. } = *context;
+                let now = Now { clock, ahead: time.0.saturating_sub(clock.0) };
+                let caller = Caller { session, number, now };
                 self.spaces.operate(caller, &space, &operation, released)
             }
         };
@@ -134,18 +133,32 @@ impl Service for TupleSpaces {
         }
     }
 
-    fn on_time(&mut self, time: Time, released: &mut Vec<Release>) {
-        waiting::end_waits(&mut self.spaces.map, time, released);
-        space::expire(&mut self.spaces.map, time);
+    fn on_time(&mut self, clock: Time, released: &mut Vec<Release>) {
+        self.spaces.on_time(clock, released);
     }
 
-    /// The first deadline. An ended lease is seen by nobody, so its removal waits for the next batch.
+    /// The first deadline, and from version 2 on the first end of a lease: somebody may wait for what it was on. Under version 1 an
+    /// ended lease is seen by nobody, and its removal waits for the next batch.
     fn due(&self) -> Option<Time> {
-        waiting::due(&self.spaces.map)
+        self.spaces.due()
     }
 
     fn forget(&mut self, session: SessionId, number: u64) {
         waiting::forget(&mut self.spaces.map, session, number);
+    }
+
+    fn confirm(&mut self, clock: Time, session: SessionId, number: u64) {
+        self.spaces.confirm(clock, session, number);
+    }
+
+    fn take_back(
+        &mut self,
+        clock: Time,
+        session: SessionId,
+        number: u64,
+        released: &mut Vec<Release>,
+    ) {
+        self.spaces.take_back(clock, session, number, released);
     }
 
     fn query_by(&self, client: PublicKey, command: &[u8]) -> Option<Result<Bytes, String>> {
@@ -168,8 +181,12 @@ impl Service for TupleSpaces {
         self.spaces.limit = limit;
     }
 
+    fn newest_version(&self) -> u16 {
+        VERSION
+    }
+
     fn set_version(&mut self, version: u16) {
-        self.version = version;
+        self.spaces.version = version;
     }
 
     fn snapshot(&self) -> Arc<dyn Snapshot> {

@@ -2,13 +2,14 @@
 //!
 //! Invariants of the map, which [`crate::restore`] checks as well: each tuple has an entry in the
 //! index for each prefix of its fields up to the space's width, and one in the order of leases if it
-//! has a lease, and nothing else is there; the counters count the tuples, and the next number is
+//! has a lease and is not offered to anybody, or if it is leased; nothing else is there; the counters count the tuples, and the next number is
 //! above all of them.
 
 use crate::command::{Entry, SpaceOptions};
+use crate::holds::{self, Hold, Holder};
 use crate::layout::{
-    Counters, LEASE, NAME, Record, SPACE, SpaceRecord, counters_key, index_key, lease_key, leased,
-    name_key, number_of, record, tuple_key,
+    Counters, NAME, Record, SPACE, SpaceRecord, counters_key, hold_key, index_key, lease_key,
+    name_key, number_of, offer_key, record, tuple_key,
 };
 use crate::limits;
 use crate::tuple::prefixes;
@@ -16,12 +17,19 @@ use bytes::Bytes;
 use perdura_protocol::{Decode, Encode, PublicKey, Time, seeded};
 use perdura_store::SegmentMap;
 use perdura_store::limits::ENTRY_OVERHEAD_BYTES;
-use std::collections::BTreeMap;
 
 /// A space that is there.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Space {
     record: SpaceRecord,
+    pub contents: Contents,
+}
+
+/// What of a space is known wherever tuples go in and out of it, or are waited for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Contents {
+    pub id: u64,
+    pub index_fields: u8,
     pub counters: Counters,
 }
 
@@ -44,47 +52,9 @@ pub(crate) fn count(map: &mut SegmentMap, space: u64, change: impl FnOnce(&mut C
     put(map, &key, &counters.to_bytes());
 }
 
-/// Removes a tuple of a space that indexes so many fields, if it is there; who takes it off the
-/// counters is the caller.
-fn remove_tuple(map: &mut SegmentMap, space: u64, index_fields: u8, number: u64) -> bool {
-    let key = tuple_key(space, number);
-    let Some(value) = map.get(&key).map(<[u8]>::to_vec) else { return false };
-    let record = Record::of(&value);
-    for prefix in prefixes(record.tuple, index_fields) {
-        map.remove(&index_key(space, prefix, number));
-    }
-    if record.expires != 0 {
-        map.remove(&lease_key(record.expires, space, number));
-    }
-    map.remove(&key);
-    true
-}
-
 /// Ids of all spaces.
 pub(crate) fn ids(map: &SegmentMap) -> impl Iterator<Item = u64> + '_ {
     map.range(&[NAME], Some(&[SPACE])).map(|(_, value)| read::<SpaceRecord>(value).id)
-}
-
-/// Removes tuples whose leases have ended, of all spaces, those that ended first before the others.
-pub(crate) fn expire(map: &mut SegmentMap, now: Time) {
-    let end = lease_key(now.0.saturating_add(1 + u64::from(seeded!(LeaseEndsEarly))), 0, 0);
-    let ended: Vec<(u64, u64, u8)> = map
-        .range(&[LEASE], Some(&end))
-        .take(limits::EXPIRED_AT_ONCE)
-        .filter_map(|(key, width)| {
-            let (space, number) = leased(key)?;
-            Some((space, number, *width.first()?))
-        })
-        .collect();
-    let mut removed: BTreeMap<u64, u64> = BTreeMap::new();
-    for (space, number, index_fields) in ended {
-        if remove_tuple(map, space, index_fields, number) {
-            *removed.entry(space).or_default() += 1;
-        }
-    }
-    for (space, removed) in removed {
-        count(map, space, |counters| counters.tuples -= removed);
-    }
 }
 
 /// What an entry of the map counts for.
@@ -112,18 +82,14 @@ impl Space {
             waiters: 0,
             deleting: false,
         };
-        Space { record, counters }
+        let (id, index_fields) = (record.id, record.options.index_fields);
+        Space { record, contents: Contents { id, index_fields, counters } }
     }
 
     pub(crate) fn load(map: &SegmentMap, name: &str) -> Option<Space> {
         let record: SpaceRecord = read(map.get(&name_key(name))?);
-        let counters = map.get(&counters_key(record.id));
-        let counters = read(counters.expect("a space has counters"));
-        Some(Space { record, counters })
-    }
-
-    pub(crate) fn id(&self) -> u64 {
-        self.record.id
+        let contents = Contents::load(map, record.id, record.options.index_fields);
+        Some(Space { record, contents })
     }
 
     pub(crate) fn creator(&self) -> PublicKey {
@@ -136,104 +102,137 @@ impl Space {
 
     /// Bytes that creating it adds.
     pub(crate) fn creation_cost(&self, name: &str) -> u64 {
+        let Contents { id, counters, .. } = self.contents;
         cost(1 + name.len(), self.record.to_bytes().len())
-            + cost(counters_key(self.id()).len(), self.counters.to_bytes().len())
+            + cost(counters_key(id).len(), counters.to_bytes().len())
     }
 
     pub(crate) fn create(&self, map: &mut SegmentMap, name: &str) {
         put(map, &name_key(name), &self.record.to_bytes());
-        self.save(map);
-    }
-
-    /// Writes the counters back.
-    pub(crate) fn save(&self, map: &mut SegmentMap) {
-        put(map, &counters_key(self.id()), &self.counters.to_bytes());
+        self.contents.save(map);
     }
 
     /// Removes the space, which has no tuples any more.
     pub(crate) fn remove(&self, map: &mut SegmentMap, name: &str) {
-        map.remove(&counters_key(self.id()));
+        map.remove(&counters_key(self.contents.id));
         map.remove(&name_key(name));
+    }
+}
+
+impl Contents {
+    /// Those of a space that is there.
+    pub(crate) fn load(map: &SegmentMap, id: u64, index_fields: u8) -> Contents {
+        let counters = map.get(&counters_key(id));
+        Contents { id, index_fields, counters: read(counters.expect("a space has counters")) }
+    }
+
+    /// Writes the counters back.
+    pub(crate) fn save(&self, map: &mut SegmentMap) {
+        put(map, &counters_key(self.id), &self.counters.to_bytes());
     }
 
     /// Bytes that inserting `entry` adds.
     pub(crate) fn insertion_cost(&self, entry: &Entry) -> u64 {
-        let id = self.id();
-        let indexed = prefixes(entry.tuple.raw(), self.options().index_fields).count() as u64;
+        let indexed = prefixes(entry.tuple.raw(), self.index_fields).count() as u64;
         let value = record(entry, 0).len();
         let lease = entry.lease_ms.map_or(0, |_| lease_cost());
-        cost(tuple_key(id, 0).len(), value)
-            + indexed * cost(index_key(id, (0, [0; 16]), 0).len(), 0)
+        cost(tuple_key(self.id, 0).len(), value)
+            + indexed * cost(index_key(self.id, (0, [0; 16]), 0).len(), 0)
             + lease
     }
 
     /// Inserts a tuple and gives its number.
     pub(crate) fn insert(&mut self, map: &mut SegmentMap, entry: &Entry, now: Time) -> u64 {
-        let (id, number) = (self.id(), self.counters.next_number);
-        let expires = end_of(entry.lease_ms, now);
-        put(map, &tuple_key(id, number), &record(entry, expires));
-        for prefix in prefixes(entry.tuple.raw(), self.options().index_fields) {
+        self.insert_record(map, &record(entry, end_of(entry.lease_ms, now)))
+    }
+
+    /// The same of a tuple as it is kept.
+    pub(crate) fn insert_record(&mut self, map: &mut SegmentMap, value: &[u8]) -> u64 {
+        let (id, number) = (self.id, self.counters.next_number);
+        let record = Record::of(value);
+        put(map, &tuple_key(id, number), value);
+        for prefix in prefixes(record.tuple, self.index_fields) {
             put(map, &index_key(id, prefix, number), &[]);
         }
-        if expires != 0 {
-            put(map, &lease_key(expires, id, number), &[self.options().index_fields]);
+        if record.expires != 0 {
+            put(map, &lease_key(record.expires, id, number), &[self.index_fields]);
         }
         self.counters.next_number += 1;
         self.counters.tuples += 1;
         number
     }
 
-    /// Removes a tuple; the bytes that this gives back.
-    pub(crate) fn take(&mut self, map: &mut SegmentMap, number: u64) -> u64 {
-        let before = map.bytes();
-        if remove_tuple(map, self.id(), self.options().index_fields, number) {
-            self.counters.tuples -= 1;
-            if seeded!(NumberGivenBack) && number + 1 == self.counters.next_number {
-                self.counters.next_number = number;
-            }
+    /// Removes a tuple, whoever has it; the bytes that this gives back.
+    pub(crate) fn remove(&mut self, map: &mut SegmentMap, number: u64) -> u64 {
+        let (id, before) = (self.id, map.bytes());
+        let key = tuple_key(id, number);
+        let Some(value) = map.get(&key).map(<[u8]>::to_vec) else { return 0 };
+        let record = Record::of(&value);
+        for prefix in prefixes(record.tuple, self.index_fields) {
+            map.remove(&index_key(id, prefix, number));
+        }
+        let hold = holds::of(map, id, number);
+        let due = holds::due(record.expires, hold.as_ref());
+        if due != 0 {
+            map.remove(&lease_key(due, id, number));
+        }
+        if let Some(Hold { holder: Holder::Offered { session, number, .. }, .. }) = hold {
+            map.remove(&offer_key(session, number));
+        }
+        map.remove(&hold_key(id, number));
+        map.remove(&key);
+        self.counters.tuples -= 1;
+        if seeded!(NumberGivenBack) && number + 1 == self.counters.next_number {
+            self.counters.next_number = number;
         }
         before - map.bytes()
     }
 
-    /// Bytes that a tuple counts for.
+    /// Bytes that a tuple counts for that nobody has.
     pub(crate) fn held_by(&self, map: &SegmentMap, number: u64) -> u64 {
-        let id = self.id();
-        let Some(value) = map.get(&tuple_key(id, number)) else { return 0 };
+        let Some(value) = map.get(&tuple_key(self.id, number)) else { return 0 };
         let record = Record::of(value);
-        let indexed = prefixes(record.tuple, self.options().index_fields).count() as u64;
+        let indexed = prefixes(record.tuple, self.index_fields).count() as u64;
         let lease = if record.expires == 0 { 0 } else { lease_cost() };
-        cost(tuple_key(id, 0).len(), value.len())
-            + indexed * cost(index_key(id, (0, [0; 16]), 0).len(), 0)
+        cost(tuple_key(self.id, 0).len(), value.len())
+            + indexed * cost(index_key(self.id, (0, [0; 16]), 0).len(), 0)
             + lease
     }
 
-    /// Removes the oldest tuples, as many as one command may.
+    /// Removes the oldest tuples, as many as one command may; those that are offered to somebody stay.
     pub(crate) fn clear(&mut self, map: &mut SegmentMap) {
-        let start = tuple_key(self.id(), 0);
-        let end = tuple_key(self.id(), u64::MAX);
+        let start = tuple_key(self.id, 0);
+        let end = tuple_key(self.id, u64::MAX);
+        let holds = holds::any(map, self.id);
+        let offered = |number: &u64| {
+            holds
+                && holds::of(map, self.id, *number)
+                    .is_some_and(|hold| matches!(hold.holder, Holder::Offered { .. }))
+        };
         let oldest: Vec<u64> = map
             .range(&start, Some(&end))
-            .take(limits::DELETED_AT_ONCE)
             .map(|(key, _)| number_of(key))
+            .filter(|number| !offered(number))
+            .take(limits::DELETED_AT_ONCE)
             .collect();
         for number in oldest {
-            self.take(map, number);
+            self.remove(map, number);
         }
     }
 
-    /// Gives a tuple another end of its lease; 0 for none.
+    /// Gives a tuple that nobody has another end of its lease; 0 for none.
     pub(crate) fn renew(&self, map: &mut SegmentMap, number: u64, expires: u64) {
-        let key = tuple_key(self.id(), number);
+        let key = tuple_key(self.id, number);
         let Some(value) = map.get(&key) else { return };
         let before = Record::of(value).expires;
         let mut value = value.to_vec();
         value[..8].copy_from_slice(&expires.to_le_bytes());
         put(map, &key, &value);
         if before != 0 {
-            map.remove(&lease_key(before, self.id(), number));
+            map.remove(&lease_key(before, self.id, number));
         }
         if expires != 0 {
-            put(map, &lease_key(expires, self.id(), number), &[self.options().index_fields]);
+            put(map, &lease_key(expires, self.id, number), &[self.index_fields]);
         }
     }
 }

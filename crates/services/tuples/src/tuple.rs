@@ -137,10 +137,16 @@ pub(crate) fn matches_encoded(mut template: &[u8], fields: &[&[u8]]) -> bool {
 pub(crate) type PrefixHash = [u8; 16];
 
 fn prefix_hash(count: u8, fields: &[u8]) -> PrefixHash {
-    let mut input = b"perdura.tuples.prefix.v1".to_vec();
-    input.push(count);
-    input.extend_from_slice(fields);
-    let Digest(digest) = Digest::of(&input);
+    hash_of(b"perdura.tuples.prefix.v1", &[count], fields)
+}
+
+/// What claims for a key are known by: a hash of the number of a tuple's fields, and of the first `key` of them.
+pub(crate) fn claim_hash(count: u8, key: u8, fields: &[u8]) -> PrefixHash {
+    hash_of(b"perdura.tuples.claim.v1", &[count, key], fields)
+}
+
+fn hash_of(domain: &[u8], counts: &[u8], fields: &[u8]) -> PrefixHash {
+    let Digest(digest) = Digest::of(&[domain, counts, fields].concat());
     let mut hash = [0; 16];
     hash.copy_from_slice(&digest[..16]);
     hash

@@ -1,22 +1,25 @@
-//! Commands that wait for a tuple: in order, until a deadline of agreed time, and without polling.
+//! Commands that wait for a tuple, or until there is none: in order, until a deadline of agreed time, and without polling.
 //!
-//! Whoever inserts a tuple serves those who wait for it, at once and in the order in which they
-//! began to wait: each who reads gets a copy, up to the first who takes it. So nobody waits while a
+//! Whoever inserts a tuple, or gives one back, serves those who wait for it, at once and in the order in which they
+//! began to wait ([`crate::serve`]), and whoever removes one those who wait until it is gone ([`crate::claims`]). So nobody waits while a
 //! match for it is there.
 //!
 //! Invariants, which [`crate::restore`] checks as well: each waiter has an entry in the order of
 //! deadlines and one under its session and number, and nothing else is there; the counters count
 //! the waiters.
 
+use crate::claims;
+use crate::command::Entry;
 use crate::layout::{
-    DEADLINE, Locator, Record, deadline_key, locator, locator_of, number_of, space_of, tuple_key,
-    waiter_key, waiter_range, waiting_key,
+    DEADLINE, Locator, Record, deadline_key, locator, locator_of, number_of, space_of, time_of,
+    tuple_key, waiter_key, waiter_range, waiting_key,
 };
 use crate::limits;
-use crate::reply::{Found, TupleReply};
-use crate::search::Purpose;
-use crate::space::{Space, cost, count, put};
-use crate::tuple::{Template, Tuple, matches_encoded, prefixes, split};
+use crate::operate::{Caller, Spaces};
+use crate::operation::check_claim;
+use crate::reply::{Leased, Purpose, TupleReply};
+use crate::space::{Contents, cost, count, put};
+use crate::tuple::{Template, matches_encoded, prefixes, split};
 use bytes::Bytes;
 use perdura_execution::Release;
 use perdura_protocol::{Decode, DecodeError, Encode, Reader, SessionId, Time, seeded};
@@ -26,18 +29,33 @@ use perdura_store::SegmentMap;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Waiter {
     pub head: Head,
-    /// Of at most [`limits::WAITING_TEMPLATE_BYTES`].
-    pub template: Template,
+    pub sought: Sought,
 }
 
-/// What of a waiter stands before its template, which is not decoded again where it waits.
+/// What it waits for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Sought {
+    /// To read or take a match; of at most [`limits::WAITING_TEMPLATE_BYTES`], as is that of a lease.
+    Template(Template),
+    Lease {
+        template: Template,
+        lease_ms: u64,
+    },
+    /// That no tuple has this key.
+    Claim {
+        key: u8,
+        entry: Entry,
+    },
+}
+
+/// What of a waiter stands before what it waits for, which is not decoded again where it waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Head {
     pub session: SessionId,
     /// Its number in the session.
     pub number: u64,
     pub purpose: Purpose,
-    /// From this agreed time on it waits no longer.
+    /// From this time on the clock it waits no longer.
     pub deadline: u64,
 }
 
@@ -48,7 +66,7 @@ impl Encode for Head {
     fn encode(&self, out: &mut Vec<u8>) {
         self.session.encode(out);
         self.number.encode(out);
-        (self.purpose == Purpose::Take).encode(out);
+        self.purpose.encode(out);
         self.deadline.encode(out);
     }
 }
@@ -58,7 +76,7 @@ impl Decode for Head {
         Ok(Head {
             session: Decode::decode(reader)?,
             number: Decode::decode(reader)?,
-            purpose: if bool::decode(reader)? { Purpose::Take } else { Purpose::Read },
+            purpose: Decode::decode(reader)?,
             deadline: Decode::decode(reader)?,
         })
     }
@@ -67,76 +85,160 @@ impl Decode for Head {
 impl Encode for Waiter {
     fn encode(&self, out: &mut Vec<u8>) {
         self.head.encode(out);
-        self.template.encode(out);
+        match &self.sought {
+            Sought::Template(template) => template.encode(out),
+            Sought::Lease { template, lease_ms } => {
+                template.encode(out);
+                lease_ms.encode(out);
+            }
+            Sought::Claim { key, entry } => {
+                key.encode(out);
+                entry.encode(out);
+            }
+        }
     }
 }
 
 impl Decode for Waiter {
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
-        let waiter = Waiter { head: Decode::decode(reader)?, template: Decode::decode(reader)? };
-        match waiter.template.bytes() {
-            ..=limits::WAITING_TEMPLATE_BYTES => Ok(waiter),
-            _ => Err(DecodeError::NotCanonical("length of a template that waits")),
+        let head: Head = Decode::decode(reader)?;
+        let sought = match head.purpose {
+            Purpose::Read | Purpose::Take => Sought::Template(Decode::decode(reader)?),
+            Purpose::Lease => Sought::Lease {
+                template: Decode::decode(reader)?,
+                lease_ms: Decode::decode(reader)?,
+            },
+            Purpose::Claim => {
+                Sought::Claim { key: Decode::decode(reader)?, entry: Decode::decode(reader)? }
+            }
+        };
+        let fits = match &sought {
+            Sought::Template(template) => template.bytes() <= limits::WAITING_TEMPLATE_BYTES,
+            Sought::Lease { template, lease_ms } => {
+                template.bytes() <= limits::WAITING_TEMPLATE_BYTES
+                    && (1..=limits::LEASE_MS).contains(lease_ms)
+            }
+            Sought::Claim { key, entry } => check_claim(*key, entry, true).is_ok(),
+        };
+        if fits {
+            Ok(Waiter { head, sought })
+        } else {
+            Err(DecodeError::NotCanonical("what a command waits for"))
+        }
+    }
+}
+
+impl Waiter {
+    /// Where it waits in a space that indexes so many fields, behind so many others.
+    pub(crate) fn place(&self, space: u64, index_fields: u8, waiter: u64) -> Locator {
+        match &self.sought {
+            Sought::Template(template) | Sought::Lease { template, .. } => {
+                locator(space, template.prefix(index_fields), waiter)
+            }
+            Sought::Claim { key, entry } => claims::place(space, *key, entry, waiter),
+        }
+    }
+
+    /// What it waits for; of a claim, what must not be there.
+    pub(crate) fn template(&self) -> Template {
+        match &self.sought {
+            Sought::Template(template) | Sought::Lease { template, .. } => template.clone(),
+            Sought::Claim { key, entry } => Template::of_key(&entry.tuple, *key),
         }
     }
 }
 
 impl Head {
-    fn release(self, result: Result<Bytes, String>) -> Release {
-        Release { session: self.session, number: self.number, result, offer: false }
+    pub(crate) fn release(self, result: Result<Bytes, String>, offer: bool) -> Release {
+        Release { session: self.session, number: self.number, result, offer }
+    }
+
+    /// The reply when its wait is over.
+    pub(crate) fn nothing(self) -> Bytes {
+        match self.purpose {
+            Purpose::Read | Purpose::Take | Purpose::Claim => TupleReply::Found(None),
+            Purpose::Lease => TupleReply::Leased(None::<Leased>),
+        }
+        .to_bytes()
     }
 }
 
+/// The number of a waiter in its place.
+pub(crate) fn number_in(place: &Locator) -> u64 {
+    number_of(place)
+}
+
+/// A waiter, decoded.
+pub(crate) fn whole(map: &SegmentMap, place: &Locator) -> Waiter {
+    let value = map.get(&waiter_key(place)).expect("who waits is there");
+    let waiter = Waiter::from_bytes(Bytes::copy_from_slice(value));
+    waiter.expect("a waiter was encoded here, or checked when it was restored")
+}
+
+/// Bytes that a waiter counts for.
+pub(crate) fn bytes_of(map: &SegmentMap, place: &Locator) -> u64 {
+    let key = waiter_key(place);
+    map.get(&key).map_or(0, |value| cost_of(place, value.len()))
+}
+
+fn cost_of(place: &Locator, value_bytes: usize) -> u64 {
+    let waiting = waiting_key(SessionId::LAST, 0);
+    cost(waiter_key(place).len(), value_bytes)
+        + cost(deadline_key(0, place).len(), 0)
+        + cost(waiting.len(), place.len())
+}
+
 /// A waiter's head, and its template as it is encoded.
-fn load<'a>(map: &'a SegmentMap, locator: &Locator) -> (Head, &'a [u8]) {
+pub(crate) fn load<'a>(map: &'a SegmentMap, locator: &Locator) -> (Head, &'a [u8]) {
     let value = map.get(&waiter_key(locator)).expect("who waits is there");
     let (head, template) = value.split_at(HEAD_BYTES);
     let head = Head::from_bytes(Bytes::copy_from_slice(head));
     (head.expect("a waiter was encoded here, or checked when it was restored"), template)
 }
 
-/// Lets a command wait for a tuple that is not there.
-pub(crate) fn wait(
-    map: &mut SegmentMap,
-    space: &mut Space,
-    waiter: &Waiter,
-    check_room: impl FnOnce(&SegmentMap, u64) -> Result<(), String>,
-) -> Result<(), String> {
-    if space.counters.waiters >= limits::WAITERS_PER_SPACE {
-        return Err(format!(
-            "{} commands wait for tuples of this space, the most allowed",
-            limits::WAITERS_PER_SPACE
-        ));
+impl Spaces {
+    /// Lets a command wait for what is not there.
+    pub(crate) fn wait(
+        &mut self,
+        caller: Caller,
+        space: &mut Contents,
+        sought: Sought,
+        wait_ms: u64,
+        purpose: Purpose,
+    ) -> Result<Option<TupleReply>, String> {
+        if space.counters.waiters >= limits::WAITERS_PER_SPACE {
+            return Err(format!(
+                "{} commands wait for tuples of this space, the most allowed",
+                limits::WAITERS_PER_SPACE
+            ));
+        }
+        let Caller { session, number, now } = caller;
+        if self.version == 1 {
+            let (own, end) = (waiting_key(session, 0), waiting_key(session, u64::MAX));
+            if self.map.range(&own, Some(&end)).count() >= limits::WAITERS_PER_SESSION {
+                return Err(format!(
+                    "{} commands of this session wait for tuples, the most allowed; use another session",
+                    limits::WAITERS_PER_SESSION
+                ));
+            }
+        }
+        let deadline = now.clock.0.saturating_add(wait_ms);
+        let waiter = Waiter { head: Head { session, number, purpose, deadline }, sought };
+        let place = waiter.place(space.id, space.index_fields, space.counters.next_waiter);
+        let value = waiter.to_bytes();
+        self.check_room(cost_of(&place, value.len()), 0)?;
+        let map = &mut self.map;
+        put(map, &waiter_key(&place), &value);
+        put(map, &deadline_key(deadline, &place), &[]);
+        put(map, &waiting_key(session, number), &place);
+        space.counters.next_waiter += 1;
+        space.counters.waiters += 1;
+        Ok(None)
     }
-    let head = waiter.head;
-    let own = waiting_key(head.session, 0);
-    let end = waiting_key(head.session, u64::MAX);
-    if map.range(&own, Some(&end)).count() >= limits::WAITERS_PER_SESSION {
-        return Err(format!(
-            "{} commands of this session wait for tuples, the most allowed; use another session",
-            limits::WAITERS_PER_SESSION
-        ));
-    }
-    let prefix = waiter.template.prefix(space.options().index_fields);
-    let locator = locator(space.id(), prefix, space.counters.next_waiter);
-    let value = waiter.to_bytes();
-    let deadline = deadline_key(head.deadline, &locator);
-    check_room(
-        map,
-        cost(waiter_key(&locator).len(), value.len())
-            + cost(deadline.len(), 0)
-            + cost(own.len(), locator.len()),
-    )?;
-    put(map, &waiter_key(&locator), &value);
-    put(map, &deadline, &[]);
-    put(map, &waiting_key(head.session, head.number), &locator);
-    space.counters.next_waiter += 1;
-    space.counters.waiters += 1;
-    Ok(())
 }
 
 /// Removes a waiter; who takes it off the counters is the caller.
-fn remove(map: &mut SegmentMap, locator: &Locator) -> Head {
+pub(crate) fn remove(map: &mut SegmentMap, locator: &Locator) -> Head {
     let (head, _) = load(map, locator);
     map.remove(&waiter_key(locator));
     map.remove(&deadline_key(head.deadline, locator));
@@ -151,50 +253,30 @@ fn remove_anywhere(map: &mut SegmentMap, locator: &Locator) -> Head {
     head
 }
 
-/// Serves those who wait for a tuple that was just inserted.
-pub(crate) fn serve(
-    map: &mut SegmentMap,
-    space: &mut Space,
-    number: u64,
-    released: &mut Vec<Release>,
-) {
-    if space.counters.waiters == 0 {
-        return;
-    }
-    let Some(value) = map.get(&tuple_key(space.id(), number)).map(<[u8]>::to_vec) else { return };
-    let record = Record::of(&value);
-    let found = Found { number, expires: record.expires(), tuple: Tuple::of_raw(record.tuple) };
-    // Replies share their memory.
-    let reply = TupleReply::Found(Some(found)).to_bytes();
+/// Whether any of those who wait to take a tuple gets this one.
+pub(crate) fn may_take(map: &SegmentMap, space: &Contents, number: u64) -> bool {
+    let Some(value) = map.get(&tuple_key(space.id, number)) else { return false };
+    let record = Record::of(value);
     let fields = split(record.tuple);
-    for locator in candidates(map, space, &record) {
-        let (head, template) = load(map, &locator);
-        let admitted = match head.purpose {
-            Purpose::Read => record.read.admits(head.session.client),
-            Purpose::Take => record.take.admits(head.session.client),
-        };
-        if !admitted || !matches_encoded(template, &fields) {
-            continue;
-        }
-        space.counters.waiters -= 1;
-        released.push(remove(map, &locator).release(Ok(reply.clone())));
-        if head.purpose == Purpose::Take {
-            space.take(map, number);
-            return;
-        }
-    }
+    space.counters.waiters > 0
+        && candidates(map, space, &record).iter().any(|place| {
+            let (head, template) = load(map, place);
+            head.purpose != Purpose::Read
+                && record.take.admits(head.session.client)
+                && matches_encoded(template, &fields)
+        })
 }
 
 /// Those who may wait for a tuple, in the order in which they began to.
-fn candidates(map: &SegmentMap, space: &Space, record: &Record<'_>) -> Vec<Locator> {
+pub(crate) fn candidates(map: &SegmentMap, space: &Contents, record: &Record<'_>) -> Vec<Locator> {
     let mut found: Vec<(u64, Locator)> = Vec::new();
-    let indexed = prefixes(record.tuple, space.options().index_fields).map(Some);
+    let indexed = prefixes(record.tuple, space.index_fields).map(Some);
     for prefix in std::iter::once(None).chain(indexed) {
-        let start = waiter_key(&locator(space.id(), prefix, 0));
-        let end = waiter_key(&locator(space.id(), prefix, u64::MAX));
+        let start = waiter_key(&locator(space.id, prefix, 0));
+        let end = waiter_key(&locator(space.id, prefix, u64::MAX));
         for (key, _) in map.range(&start, Some(&end)) {
             let waiter = number_of(key);
-            found.push((waiter, locator(space.id(), prefix, waiter)));
+            found.push((waiter, locator(space.id, prefix, waiter)));
         }
     }
     found.sort_unstable();
@@ -209,9 +291,9 @@ pub(crate) fn end_waits(map: &mut SegmentMap, now: Time, released: &mut Vec<Rele
     let end = deadline_key(now.0.saturating_add((!seeded!(WaitEndsLate)).into()), &[0; 33]);
     let passed: Vec<Locator> =
         map.range(&[DEADLINE], Some(&end)).filter_map(|(key, _)| located(key)).collect();
-    let nothing = TupleReply::Found(None).to_bytes();
     for locator in passed {
-        released.push(remove_anywhere(map, &locator).release(Ok(nothing.clone())));
+        let head = remove_anywhere(map, &locator);
+        released.push(head.release(Ok(head.nothing()), false));
     }
 }
 
@@ -230,33 +312,38 @@ pub(crate) fn of_space(map: &SegmentMap, space: u64) -> Vec<Head> {
 /// The first deadline.
 pub(crate) fn due(map: &SegmentMap) -> Option<Time> {
     let (key, _) = map.range(&[DEADLINE], Some(&[DEADLINE + 1])).next()?;
-    let deadline = key.get(1..)?.first_chunk()?;
-    Some(Time(u64::from_be_bytes(*deadline)))
+    time_of(key).map(Time)
+}
+
+/// Where a command waits.
+pub(crate) fn find(map: &SegmentMap, session: SessionId, number: u64) -> Option<Locator> {
+    map.get(&waiting_key(session, number))?.try_into().ok()
 }
 
 /// A command waits no longer, and nobody is told.
-pub(crate) fn forget(map: &mut SegmentMap, session: SessionId, number: u64) {
-    let found = map.get(&waiting_key(session, number)).and_then(|value| value[..].try_into().ok());
-    if let Some(locator) = found {
-        remove_anywhere(map, &locator);
-    }
+pub(crate) fn forget(map: &mut SegmentMap, session: SessionId, number: u64) -> Option<Head> {
+    let place = find(map, session, number)?;
+    Some(remove_anywhere(map, &place))
+}
+
+/// All who wait in a space, in the order in which they began to.
+pub(crate) fn in_order(map: &SegmentMap, space: u64) -> Vec<(u64, Locator)> {
+    let (start, end) = waiter_range(space);
+    let places = map.range(&start, Some(&end)).filter_map(|(key, _)| locator_of(key));
+    let mut all: Vec<(u64, Locator)> = places.map(|place| (number_in(&place), place)).collect();
+    all.sort_unstable();
+    all
 }
 
 /// The space goes: nothing will come to those who wait.
 pub(crate) fn refuse_all(
     map: &mut SegmentMap,
-    space: &mut Space,
+    space: &mut Contents,
     text: &str,
     released: &mut Vec<Release>,
 ) {
-    let (start, end) = waiter_range(space.id());
-    let mut all: Vec<(u64, Locator)> = map
-        .range(&start, Some(&end))
-        .filter_map(|(key, _)| Some((number_of(key), locator_of(key)?)))
-        .collect();
-    all.sort_unstable();
-    for (_, locator) in all {
+    for (_, place) in in_order(map, space.id) {
         space.counters.waiters -= 1;
-        released.push(remove(map, &locator).release(Err(text.to_owned())));
+        released.push(remove(map, &place).release(Err(text.to_owned()), false));
     }
 }

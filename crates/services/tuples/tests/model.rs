@@ -1,16 +1,20 @@
 //! The tuple spaces against a list of tuples, and their segments against their contract, from seeds.
 
-use crate::support::model::{Model, Refused};
+use crate::support::model::{Model, Refused, Served, Waiter};
 use crate::support::*;
 use perdura_execution::{Entry as PieceEntry, Service};
-use perdura_protocol::{PublicKey, Time};
+use perdura_protocol::{Encode, PublicKey, Time};
 use perdura_tuples::{
-    Access, Entry, Field, SpaceDescription, SpaceOptions, Tuple, TupleCommand, TupleReply,
-    TupleSpaces, limits,
+    Access, Broken, Entry, Field, Operation, SpaceDescription, SpaceOptions, Tuple, TupleCommand,
+    TupleReply, TupleSpaces, limits,
 };
 
 /// Commands with who sends them and when. Time stands still, creeps and leaps.
 fn commands(seed: u64) -> impl Iterator<Item = (u8, u64, TupleCommand)> {
+    commands_under(1, seed)
+}
+
+fn commands_under(version: u16, seed: u64) -> impl Iterator<Item = (u8, u64, TupleCommand)> {
     let mut random = Random(seed);
     let mut time = 1_700_000_000_000;
     (0..1200).map(move |_| {
@@ -19,7 +23,10 @@ fn commands(seed: u64) -> impl Iterator<Item = (u8, u64, TupleCommand)> {
             5..9 => random.below(20),
             _ => random.below(300),
         };
-        (random.client(), time, random.command())
+        let later = version > 1 && random.chance(2);
+        let command =
+            if later { on(random.name(), random.later_operation()) } else { random.command() };
+        (random.client(), time, command)
     })
 }
 
@@ -32,67 +39,216 @@ struct Seen {
     renewed: u32,
     waited: u32,
     served: u32,
+    offered: u32,
+    confirmed: u32,
+    taken_back: u32,
+    let_through: u32,
+    leased: u32,
+    leased_again: u32,
+    held: u32,
+    added: u32,
+    listed: u32,
+    ended_by_operator: u32,
+    broken: u32,
     ended: u32,
     forgotten: u32,
+}
+
+impl Seen {
+    fn reply(&mut self, reply: &Result<TupleReply, String>) {
+        match reply {
+            Ok(TupleReply::Found(Some(_)) | TupleReply::Replaced { .. }) => self.found += 1,
+            Ok(TupleReply::Renewed { renewed: true, .. }) => self.renewed += 1,
+            Ok(TupleReply::Leased(Some(leased))) => {
+                self.leased += 1;
+                self.leased_again += u32::from(leased.before > 0);
+            }
+            Ok(TupleReply::Holding { held: true, .. }) => self.held += 1,
+            Ok(TupleReply::Added { .. }) => self.added += 1,
+            Ok(TupleReply::Waits { waits, .. }) => self.listed += waits.len() as u32,
+            Ok(TupleReply::WaitEnded { ended: true }) => self.ended_by_operator += 1,
+            Ok(TupleReply::Broken(Broken::Removed | Broken::Returned)) => self.broken += 1,
+            Err(_) => self.refused += 1,
+            Ok(_) => {}
+        }
+    }
+}
+
+/// A service and what it is held against.
+struct Pair {
+    spaces: TupleSpaces,
+    model: Model,
+    random: Random,
+    seen: Seen,
+}
+
+impl Pair {
+    fn new(version: u16, seed: u64) -> Pair {
+        let (model, random) = (Model::new(version), Random(seed + 500));
+        Pair { spaces: spaces(version), model, random, seen: Seen::default() }
+    }
+
+    fn on_time(&mut self, time: u64, text: &str) {
+        let mut released = Vec::new();
+        self.spaces.on_time(Time(time), &mut released);
+        let mut found = served(released);
+        found.sort_unstable_by_key(|(session, number, ..)| (*session, *number));
+        let expected = self.model.on_time(time);
+        assert_eq!(found, expected, "{text}");
+        self.seen.ended += expected.len() as u32;
+        assert_eq!(self.spaces.due(), self.model.due(), "{text}");
+    }
+
+    /// Offers are confirmed and taken back, and some who wait go on.
+    fn between(&mut self, time: u64, text: &str) {
+        while let Some((session, number)) = self.random.one_of(&self.model.offers()) {
+            if self.random.chance(2) {
+                break;
+            }
+            if self.random.chance(2) {
+                self.spaces.confirm(Time(time), session, number);
+                self.model.confirm(time, session, number);
+                self.seen.confirmed += 1;
+            } else {
+                let mut released = Vec::new();
+                self.spaces.take_back(Time(time), session, number, &mut released);
+                let expected = self.model.take_back(time, session, number);
+                assert_same(served(released), expected, text);
+                self.seen.taken_back += 1;
+            }
+            self.on_time(time, text);
+        }
+        if !self.model.waiters.is_empty() && self.random.chance(60) {
+            let index = self.random.below(self.model.waiters.len() as u64) as usize;
+            let waiter = self.model.waiters.remove(index);
+            self.spaces.forget(waiter.session, waiter.number);
+            self.seen.forgotten += 1;
+        }
+    }
+
+    /// Makes some commands be about what is there.
+    fn aimed(&mut self, client: u8, command: TupleCommand) -> (u8, TupleCommand) {
+        let TupleCommand::On { space, operation } = &command else { return (client, command) };
+        if self.random.chance(4) {
+            return (client, command);
+        }
+        let leases: Vec<_> = self
+            .model
+            .leases()
+            .into_iter()
+            .map(|(name, c, n, t)| (name.to_owned(), c, n, t))
+            .collect();
+        let lease = self.random.one_of(&leases);
+        let waiter = self.random.one_of(&self.model.waiters);
+        match (operation, lease, waiter) {
+            (Operation::Finish { .. }, Some((name, client, number, token)), _) => {
+                (client, on(&name, Operation::Finish { number, token }))
+            }
+            (Operation::Return { .. }, Some((name, client, number, token)), _) => {
+                (client, on(&name, Operation::Return { number, token }))
+            }
+            (Operation::Extend { lease_ms, .. }, Some((name, client, number, token)), _) => {
+                let lease_ms = *lease_ms;
+                (client, on(&name, Operation::Extend { number, token, lease_ms }))
+            }
+            (Operation::Break { .. }, Some((name, _, number, _)), _) => {
+                (client, on(&name, Operation::Break { number }))
+            }
+            (Operation::EndWait { .. }, _, Some(waiter)) => {
+                let Waiter { session, number, .. } = waiter;
+                let whose = if self.random.chance(5) { space } else { &waiter.space };
+                (client, on(whose, Operation::EndWait { session, number }))
+            }
+            _ => (client, command),
+        }
+    }
+
+    fn command(&mut self, client: u8, step: u64, time: u64, command: &TupleCommand, text: &str) {
+        let query = query(&self.spaces, client, command);
+        let context = numbered(client, self.random.below(5), step, time);
+        let mut released = Vec::new();
+        let progress = self.spaces.execute_or_wait(&context, &command.to_bytes(), &mut released);
+        let progress = decoded_progress(progress);
+        let text = format!("{text} {progress:?}");
+        let (expected, told) =
+            self.model.progress((context.session, context.number), time, command);
+        self.seen.served += told.len() as u32;
+        self.seen.offered += told.iter().filter(|(.., offer)| *offer).count() as u32;
+        let through =
+            |(_, _, reply, _): &&Served| matches!(reply, Some(TupleReply::Inserted { .. }));
+        self.seen.let_through += told.iter().filter(through).count() as u32;
+        assert_same(served(released), told, &text);
+        assert_eq!(self.spaces.due(), self.model.due(), "{text}");
+        let found = progress.clone().map(|reply| reply.map(without_waiters).map_err(|_| Refused));
+        assert_eq!(found, expected, "{text}");
+        let Some(reply) = progress else {
+            self.seen.waited += 1;
+            return;
+        };
+        if let Some(answer) = query {
+            assert!(command.is_read());
+            // Leases may have ended since the command before, which the description counts.
+            if !matches!(reply, Ok(TupleReply::Described(_))) {
+                assert_eq!(answer, reply, "{text}");
+            }
+            self.seen.queried += 1;
+        }
+        self.seen.reply(&reply);
+    }
+}
+
+/// Nothing says in which order those are told who get something at one time, but for each tuple.
+fn assert_same(mut found: Vec<Served>, mut expected: Vec<Served>, text: &str) {
+    found.sort_unstable_by_key(|(session, number, ..)| (*session, *number));
+    expected.sort_unstable_by_key(|(session, number, ..)| (*session, *number));
+    assert_eq!(found, expected, "{text}");
 }
 
 #[test]
 fn they_behave_like_a_list() {
     let mut seen = Seen::default();
     for seed in 0..60 {
-        let (mut spaces, mut model) = (TupleSpaces::new(LIMIT), Model::default());
-        let mut random = Random(seed + 500);
+        let mut pair = Pair { seen, ..Pair::new(1, seed) };
         for (step, (client, time, command)) in commands(seed).enumerate() {
-            let ended = model.on_time(time);
-            let mut found = on_time(&mut spaces, time);
-            found.sort_unstable_by_key(|(session, number, _)| (*session, *number));
-            let nothing = |(session, number)| (session, number, Ok(TupleReply::Found(None)));
-            seen.ended += ended.len() as u32;
-            assert_eq!(found, ended.into_iter().map(nothing).collect::<Vec<_>>());
-            if !model.waiters.is_empty() && random.chance(60) {
-                let index = random.below(model.waiters.len() as u64) as usize;
-                let waiter = model.waiters.remove(index);
-                spaces.forget(waiter.session, waiter.number);
-                seen.forgotten += 1;
-            }
-            let query = query(&spaces, client, &command);
-            let context = numbered(client, random.below(5), step as u64, time);
-            let (progress, released) = progress(&mut spaces, &context, &command);
-            let (expected, served) =
-                model.progress((context.session, context.number), time, &command);
-            let text = format!("seed {seed} step {step}: {command:?} {progress:?}");
-            let released: Vec<_> =
-                released.into_iter().map(|(id, number, reply)| (id, number, reply.ok())).collect();
-            assert_eq!(released, served, "{text}");
-            seen.served += served.len() as u32;
-            let first = model.waiters.iter().map(|waiter| Time(waiter.deadline)).min();
-            assert_eq!(spaces.due(), first, "{text}");
-            let found =
-                progress.clone().map(|reply| reply.map(without_waiters).map_err(|_| Refused));
-            assert_eq!(found, expected, "{text}");
-            let Some(reply) = progress else {
-                seen.waited += 1;
-                continue;
-            };
-            if let Some(answer) = query {
-                assert!(command.is_read());
-                // Leases may have ended since the command before, which the description counts.
-                if !matches!(reply, Ok(TupleReply::Described(_))) {
-                    assert_eq!(answer, reply, "seed {seed} step {step}: {command:?}");
-                }
-                seen.queried += 1;
-            }
-            match reply {
-                Ok(TupleReply::Found(Some(_)) | TupleReply::Replaced { .. }) => seen.found += 1,
-                Ok(TupleReply::Renewed { renewed: true, .. }) => seen.renewed += 1,
-                Err(_) => seen.refused += 1,
-                Ok(_) => {}
-            }
+            let text = format!("seed {seed} step {step}: {command:?}");
+            pair.on_time(time, &text);
+            pair.between(time, &text);
+            pair.command(client, step as u64, time, &command, &text);
         }
+        seen = pair.seen;
     }
-    let Seen { found, queried, refused, renewed, waited, served, ended, forgotten } = seen;
+    let Seen { found, queried, refused, renewed, waited, served, ended, forgotten, .. } = seen;
     assert!(found > 3000 && queried > 2000 && refused > 1000 && renewed > 500, "{seen:?}");
     assert!(waited > 1000 && served > 400 && ended > 500 && forgotten > 300, "{seen:?}");
+}
+
+/// And under version 2, with what it brings, offers that are confirmed and taken back at random, and restored in between.
+#[test]
+fn under_version_2_they_behave_like_a_list_in_which_things_are_held() {
+    let mut seen = Seen::default();
+    for seed in 0..36 {
+        let mut pair = Pair { seen, ..Pair::new(2, seed + 300) };
+        for (step, (client, time, command)) in commands_under(2, seed + 300).enumerate() {
+            let (client, command) = pair.aimed(client, command);
+            let text = format!("seed {seed} step {step}: client {client} {command:?}");
+            pair.on_time(time, &text);
+            pair.between(time, &text);
+            pair.command(client, step as u64, time, &command, &text);
+            if pair.random.chance(15) {
+                let mut restored = spaces(2);
+                restored.restore(segments(&pair.spaces)).unwrap();
+                assert_eq!(segments(&restored), segments(&pair.spaces));
+                pair.spaces = restored;
+            }
+        }
+        seen = pair.seen;
+    }
+    let Seen { found, waited, served, offered, confirmed, taken_back, let_through, .. } = seen;
+    assert!(found > 1500 && waited > 3000 && served > 400 && offered > 400, "{seen:?}");
+    assert!(confirmed > 200 && taken_back > 200 && let_through > 80, "{seen:?}");
+    let Seen { leased, leased_again, held, added, listed, ended_by_operator, broken, .. } = seen;
+    assert!(leased > 400 && leased_again > 100 && held > 200 && added > 200, "{seen:?}");
+    assert!(listed > 300 && ended_by_operator > 50 && broken > 50, "{seen:?}");
 }
 
 /// The model does not count who waits.

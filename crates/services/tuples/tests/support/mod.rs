@@ -42,6 +42,31 @@ fn decoded(release: Release) -> Released {
     (release.session, release.number, reply)
 }
 
+/// The same with whether it is an offer, `None` for a refusal.
+pub fn served(released: Vec<Release>) -> Vec<model::Served> {
+    let told = |release: Release| {
+        let offer = release.offer;
+        let (session, number, reply) = decoded(release);
+        (session, number, reply.ok(), offer)
+    };
+    released.into_iter().map(told).collect()
+}
+
+/// What a command gives, `None` if it waits.
+pub fn decoded_progress(progress: Progress) -> Option<Result<TupleReply, String>> {
+    match progress {
+        Progress::Done(result) => Some(result.map(|reply| TupleReply::from_bytes(reply).unwrap())),
+        Progress::Waits => None,
+    }
+}
+
+/// No spaces, under this version of the rules.
+pub fn spaces(version: u16) -> TupleSpaces {
+    let mut spaces = TupleSpaces::new(LIMIT);
+    spaces.set_version(version);
+    spaces
+}
+
 /// What a command gives, `None` if it waits, and what it releases.
 pub fn progress(
     spaces: &mut TupleSpaces,
@@ -49,11 +74,8 @@ pub fn progress(
     command: &TupleCommand,
 ) -> (Option<Result<TupleReply, String>>, Vec<Released>) {
     let mut released = Vec::new();
-    let progress = match spaces.execute_or_wait(context, &command.to_bytes(), &mut released) {
-        Progress::Done(result) => Some(result.map(|reply| TupleReply::from_bytes(reply).unwrap())),
-        Progress::Waits => None,
-    };
-    (progress, released.into_iter().map(decoded).collect())
+    let progress = spaces.execute_or_wait(context, &command.to_bytes(), &mut released);
+    (decoded_progress(progress), released.into_iter().map(decoded).collect())
 }
 
 /// What a new time releases.
@@ -185,6 +207,10 @@ impl Random {
         self.below(one_in) == 0
     }
 
+    pub fn one_of<T: Clone>(&mut self, all: &[T]) -> Option<T> {
+        if all.is_empty() { None } else { Some(all[self.below(all.len() as u64) as usize].clone()) }
+    }
+
     pub fn bytes(&mut self, length: usize) -> Bytes {
         (0..length).map(|_| self.next() as u8).collect()
     }
@@ -313,18 +339,21 @@ impl Random {
         let (number, token) = (self.below(60) + 1, self.below(3) + 1);
         let (lease_ms, limit) = (self.below(400) + 1, self.below(6) as u32 + 1);
         let wait_ms = if self.chance(3) { 0 } else { self.below(4000) + 1 };
-        match self.below(14) {
+        match self.below(19) {
             0..4 => {
-                let entry = self.short_entry();
+                let entry = self.small_entry();
                 let key = self.below(entry.tuple.fields().count() as u64) as u8 + 1;
                 Operation::Claim { key, entry, wait_ms }
             }
-            4..7 => Operation::Lease { template: self.short_template(), lease_ms, wait_ms },
+            4..7 => Operation::Lease { template: self.small_template(), lease_ms, wait_ms },
+            13..16 => Operation::Out(self.small_entry()),
+            16 => Operation::Inp(self.small_template()),
+            17 => Operation::In { template: self.small_template(), wait_ms: wait_ms.max(1) },
             7 => Operation::Finish { number, token },
             8 => Operation::Return { number, token },
             9 => Operation::Extend { number, token, lease_ms },
             10 => Operation::Add {
-                fields: Tuple::new(&self.fields()[..1]).unwrap(),
+                fields: Tuple::new(&["a".into()]).unwrap(),
                 amount: if self.chance(9) { i64::MAX } else { self.below(9) as i64 - 4 },
             },
             11 => Operation::Waits { after: self.below(9), limit },
@@ -336,14 +365,27 @@ impl Random {
         }
     }
 
-    /// One that may be claimed, and waited with.
-    fn short_entry(&mut self) -> Entry {
-        loop {
-            let entry = self.entry();
-            if entry.tuple.bytes() <= limits::WAITING_TEMPLATE_BYTES {
-                return entry;
-            }
+    /// One of very few, so that there are some to claim and to wait for.
+    fn small_tuple(&mut self) -> Tuple {
+        let fields =
+            [["a", "b"][self.below(2) as usize].into(), Field::Integer(self.below(2) as i64)];
+        Tuple::new(&fields[..1 + self.below(2) as usize]).unwrap()
+    }
+
+    fn small_entry(&mut self) -> Entry {
+        let access = |random: &mut Random| random.access(12);
+        Entry {
+            tuple: self.small_tuple(),
+            lease_ms: if self.chance(2) { Some(self.below(400) + 1) } else { None },
+            read: access(self),
+            take: access(self),
         }
+    }
+
+    fn small_template(&mut self) -> Template {
+        let fields: Vec<Field> = self.small_tuple().fields().collect();
+        let pattern = |field| if self.chance(2) { Pattern::Any } else { Pattern::Value(field) };
+        Template { fields: fields.into_iter().map(pattern).collect() }
     }
 
     pub fn command(&mut self) -> TupleCommand {

@@ -1,0 +1,198 @@
+//! Claims: what inserts a tuple where none has its key, one at a time and in order.
+//!
+//! The key is the first fields of the claim's tuple; tuples of as many fields that begin with the same ones have it. Whenever a tuple
+//! goes, the first claim for each key that it had is let through if no other tuple has that key: its tuple is inserted at once, and offered
+//! to it. So while a claim waits, its key is had by a tuple that is there, or that has ended and goes before one of the next batches.
+
+use crate::command::Entry;
+use crate::holds;
+use crate::layout::{
+    CLAIM, Locator, Record, claim_range, locator, locator_of, record, tuple_key, waiter_key,
+};
+use crate::limits;
+use crate::operate::{Caller, Now, Spaces, admit};
+use crate::reply::{Purpose, TupleReply};
+use crate::search::Search;
+use crate::space::{Contents, Space};
+use crate::tuple::{Template, claim_hash, split};
+use crate::waiting::{self, Head, Sought};
+use perdura_execution::Release;
+use perdura_protocol::{Encode, PublicKey, Time};
+use perdura_store::SegmentMap;
+use std::collections::BTreeSet;
+
+/// The first claims for the keys of tuples that are gone, in the order in which they began to wait: the number of each among the waiters, and
+/// where it is.
+pub(crate) type Gone = BTreeSet<(u64, Locator)>;
+
+/// Where a claim waits.
+pub(crate) fn place(space: u64, key: u8, entry: &Entry, waiter: u64) -> Locator {
+    place_for(space, key, &split(entry.tuple.raw()), waiter)
+}
+
+fn place_for(space: u64, key: u8, fields: &[&[u8]], waiter: u64) -> Locator {
+    let count = u8::try_from(fields.len()).expect("a tuple's fields are bounded");
+    let hash = claim_hash(count, key, &fields[..usize::from(key)].concat());
+    locator(space, Some((CLAIM | key, hash)), waiter)
+}
+
+/// The first claim that waits for the key of so many of these fields.
+fn first(map: &SegmentMap, space: u64, key: u8, fields: &[&[u8]]) -> Option<(u64, Locator)> {
+    let start = waiter_key(&place_for(space, key, fields, 0));
+    let end = waiter_key(&place_for(space, key, fields, u64::MAX));
+    let places = map.range(&start, Some(&end)).filter_map(|(key, _)| locator_of(key));
+    // Two keys of one hash are told apart.
+    let of_key = |place: &Locator| {
+        let (_, _, entry) = claim(map, place);
+        let others = split(entry.tuple.raw());
+        let key = usize::from(key);
+        others.len() == fields.len() && others[..key] == fields[..key]
+    };
+    places.into_iter().find(of_key).map(|place| (waiting::number_in(&place), place))
+}
+
+/// The claim that waits there.
+fn claim(map: &SegmentMap, place: &Locator) -> (Head, u8, Entry) {
+    let waiter = waiting::whole(map, place);
+    match waiter.sought {
+        Sought::Claim { key, entry } => (waiter.head, key, entry),
+        Sought::Template(_) | Sought::Lease { .. } => unreachable!("claims wait among claims"),
+    }
+}
+
+/// The first claims for the keys that a tuple has.
+fn blocked_by(map: &SegmentMap, space: &Contents, number: u64, gone: &mut Gone) {
+    let (start, end) = claim_range(space.id);
+    if space.counters.waiters == 0 || map.range(&start, Some(&end)).next().is_none() {
+        return;
+    }
+    let Some(value) = map.get(&tuple_key(space.id, number)) else { return };
+    let fields = split(Record::of(value).tuple);
+    let mut bytes = 0;
+    for (key, field) in (1..).zip(&fields) {
+        bytes += field.len();
+        // Nobody waits for a longer key.
+        if bytes > limits::WAITING_TEMPLATE_BYTES {
+            return;
+        }
+        gone.extend(first(map, space.id, key, &fields));
+    }
+}
+
+impl Spaces {
+    /// Whether a claim waits for a key that a tuple has.
+    pub(crate) fn blocks(&self, space: &Contents, number: u64) -> bool {
+        let mut gone = Gone::new();
+        blocked_by(&self.map, space, number, &mut gone);
+        !gone.is_empty()
+    }
+
+    /// Removes a tuple and takes note of the claims that may get through by that; the bytes that this gives back.
+    pub(crate) fn remove(&mut self, space: &mut Contents, number: u64, gone: &mut Gone) -> u64 {
+        blocked_by(&self.map, space, number, gone);
+        space.remove(&mut self.map, number)
+    }
+
+    pub(crate) fn claim(
+        &mut self,
+        caller: Caller,
+        space: &mut Space,
+        (key, entry): (u8, &Entry),
+        wait_ms: u64,
+        released: &mut Vec<Release>,
+    ) -> Result<Option<TupleReply>, String> {
+        admit(&space.options().insert, caller.client(), "insert")?;
+        admit(&space.options().read, caller.client(), "read")?;
+        let contents = &mut space.contents;
+        let is_had = self.is_had(contents, key, entry, caller.now)?;
+        let fields = split(entry.tuple.raw());
+        // Who waits for what has ended and is not removed yet is not overtaken.
+        if !is_had && first(&self.map, contents.id, key, &fields).is_none() {
+            self.check_room(contents.insertion_cost(entry), 0)?;
+            let number = self.insert(caller.now, contents, entry, released);
+            return Ok(Some(TupleReply::Inserted { number }));
+        }
+        if wait_ms == 0 {
+            return Ok(Some(TupleReply::Found(None)));
+        }
+        let sought = Sought::Claim { key, entry: entry.clone() };
+        self.wait(caller, contents, sought, wait_ms, Purpose::Claim)
+    }
+
+    /// Whether a tuple has a claim's key, whoever may read it.
+    fn is_had(&self, space: &Contents, key: u8, entry: &Entry, now: Now) -> Result<bool, String> {
+        let template = Template::of_key(&entry.tuple, key);
+        // Nobody is asked for.
+        let client = PublicKey([0; 32]);
+        let search = Search {
+            map: &self.map,
+            space,
+            template: &template,
+            client,
+            purpose: Purpose::Claim,
+            now: Some(now),
+            holds: self.has_holds(space),
+        };
+        search.any().map_err(|stop| stop.text())
+    }
+
+    /// Lets those through whose keys are free by what is gone.
+    pub(crate) fn serve_claims(
+        &mut self,
+        space: &mut Contents,
+        gone: Gone,
+        clock: Time,
+        released: &mut Vec<Release>,
+    ) {
+        for (_, place) in gone {
+            let mut next = Some(place);
+            while let Some(place) = next.take() {
+                let (head, key, entry) = claim(&self.map, &place);
+                let result = match self.is_had(space, key, &entry, Now::of(clock)) {
+                    Ok(true) => break,
+                    Ok(false) => self.check_room_for_claim(space, &place, &entry),
+                    Err(text) => Err(text),
+                };
+                waiting::remove(&mut self.map, &place);
+                space.counters.waiters -= 1;
+                match result {
+                    Ok(()) => self.let_through(space, head, &entry, clock, released),
+                    Err(text) => {
+                        released.push(head.release(Err(text), false));
+                        let fields = split(entry.tuple.raw());
+                        next = first(&self.map, space.id, key, &fields).map(|(_, place)| place);
+                    }
+                }
+            }
+        }
+    }
+
+    fn check_room_for_claim(
+        &self,
+        space: &Contents,
+        place: &Locator,
+        entry: &Entry,
+    ) -> Result<(), String> {
+        let added = space.insertion_cost(entry) + holds::offer_cost();
+        self.check_room_to_hold(added, waiting::bytes_of(&self.map, place))
+    }
+
+    /// Inserts a claim's tuple, which is the client's when it confirms that.
+    fn let_through(
+        &mut self,
+        space: &mut Contents,
+        head: Head,
+        entry: &Entry,
+        clock: Time,
+        released: &mut Vec<Release>,
+    ) {
+        // Its lease begins with the confirmation.
+        let number = space.insert_record(&mut self.map, &record(entry, 0));
+        let command = (head.session, head.number);
+        let lease_ms = entry.lease_ms.unwrap_or(0);
+        holds::offer(&mut self.map, space, number, command, Purpose::Claim, lease_ms);
+        let reply = TupleReply::Inserted { number }.to_bytes();
+        released.push(head.release(Ok(reply), true));
+        self.serve(space, number, Now::of(clock), released);
+    }
+}
