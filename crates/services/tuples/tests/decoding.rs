@@ -4,7 +4,7 @@
 use crate::support::*;
 use bytes::Bytes;
 use perdura_execution::{Service, StateLimit};
-use perdura_protocol::{Decode, Encode};
+use perdura_protocol::{Decode, Encode, Time};
 use perdura_tuples::{Operation, TupleCommand, TupleReply, TupleSpaces};
 
 /// A decoded command is encoded as it was.
@@ -131,7 +131,7 @@ fn garbage_never_panics() {
 #[test]
 fn damaged_segments_are_refused() {
     let mut random = Random(11);
-    let mut spaces = TupleSpaces::new(LIMIT);
+    let mut spaces = spaces(2);
     let mut time = 1;
     while spaces.segments() < 3 {
         time += 1;
@@ -141,12 +141,17 @@ fn damaged_segments_are_refused() {
         }
         let _ = execute(&mut spaces, 1, time, &on("jobs", Operation::Out(random.entry())));
     }
-    for number in 1..60 {
+    // In the states that a tuple may be in, and a command that waits.
+    let mut run = Run::new(spaces, 5);
+    for number in 1..200 {
         let template = random.short_template();
         let wait = on("jobs", Operation::In { template, wait_ms: 100 + number });
-        progress(&mut spaces, &numbered(1, number % 7, number, time), &wait);
+        run.command(1, number, time, &wait);
+        run.command(random.client(), number + 1000, time, &on("jobs", random.later_operation()));
     }
-    assert!(spaces.due().is_some(), "some of them wait");
+    let offered = run.offers.clone();
+    let spaces = run.spaces;
+    assert!(spaces.waiters().len() > 40, "some of them wait");
     let whole = segments(&spaces);
     let (mut refused, mut accepted) = (0, 0);
     for _ in 0..4000 {
@@ -156,7 +161,7 @@ fn damaged_segments_are_refused() {
         let place = random.below(piece.len() as u64) as usize;
         piece[place] ^= 1 << random.below(8);
         pieces[index] = piece.into();
-        let mut restored = TupleSpaces::new(LIMIT);
+        let mut restored = crate::support::spaces(2);
         match restored.restore(pieces.clone()) {
             Ok(()) => {
                 assert_eq!(segments(&restored), pieces);
@@ -166,6 +171,10 @@ fn damaged_segments_are_refused() {
                     let context = numbered(random.client(), 1, number, time + 500);
                     on_time(&mut restored, time + random.below(500));
                     progress(&mut restored, &context, &command);
+                }
+                for (session, number) in &offered {
+                    restored.take_back(Time(time), *session, *number, &mut Vec::new());
+                    restored.confirm(Time(time), *session, *number);
                 }
                 accepted += 1;
             }

@@ -2,8 +2,8 @@
 
 use crate::support::model::{Model, Refused, Served, Waiter};
 use crate::support::*;
-use perdura_execution::{Entry as PieceEntry, Service};
-use perdura_protocol::{Encode, PublicKey, Time};
+use perdura_execution::{Entry as PieceEntry, Service, StateLimit};
+use perdura_protocol::{Digest, Encode, PublicKey, Time};
 use perdura_tuples::{
     Access, Broken, Entry, Field, Operation, SpaceDescription, SpaceOptions, Tuple, TupleCommand,
     TupleReply, TupleSpaces, limits,
@@ -23,10 +23,11 @@ fn commands_under(version: u16, seed: u64) -> impl Iterator<Item = (u8, u64, Tup
             5..9 => random.below(20),
             _ => random.below(300),
         };
+        let client = random.client();
         let later = version > 1 && random.chance(2);
         let command =
             if later { on(random.name(), random.later_operation()) } else { random.command() };
-        (random.client(), time, command)
+        (client, time, command)
     })
 }
 
@@ -265,29 +266,32 @@ fn without_waiters(reply: TupleReply) -> TupleReply {
 /// whenever the spaces are replaced by some that were restored.
 #[test]
 fn segments_depend_on_the_commands_alone() {
-    let mut most = 0;
-    for seed in 0..12 {
+    let (mut most, mut offers) = (0, 0);
+    for seed in 0..20 {
+        let version = 1 + seed as u16 % 2;
         let mut random = Random(seed + 1000);
-        let (mut plain, mut disturbed) = (TupleSpaces::new(LIMIT), TupleSpaces::new(LIMIT));
+        let mut plain = Run::new(spaces(version), seed);
+        let mut disturbed = Run::new(spaces(version), seed);
         let mut held = Vec::new();
-        for (step, (client, time, command)) in commands(seed).enumerate() {
-            let context = numbered(client, 1, step as u64, time);
-            assert_eq!(on_time(&mut plain, time), on_time(&mut disturbed, time));
-            let reply = progress(&mut plain, &context, &command);
-            assert_eq!(reply, progress(&mut disturbed, &context, &command));
+        for (step, (client, time, command)) in commands_under(version, seed).enumerate() {
+            let step = step as u64;
+            let told = plain.command(client, step, time, &command);
+            assert_eq!(told, disturbed.command(client, step, time, &command));
+            offers += told.1.iter().filter(|(.., offer)| *offer).count();
             match random.below(30) {
-                0 => held.push(disturbed.snapshot()),
+                0 => held.push(disturbed.spaces.snapshot()),
                 1 => held.clear(),
-                2 => drop(digests(&disturbed)),
+                2 => drop(digests(&disturbed.spaces)),
                 3 => {
-                    let mut restored = TupleSpaces::new(LIMIT);
-                    restored.restore(segments(&disturbed)).unwrap();
-                    disturbed = restored;
+                    let mut restored = spaces(version);
+                    restored.restore(segments(&disturbed.spaces)).unwrap();
+                    disturbed.spaces = restored;
                 }
                 _ => {}
             }
-            most = most.max(plain.segments());
+            most = most.max(plain.spaces.segments());
         }
+        let (plain, disturbed) = (plain.spaces, disturbed.spaces);
         assert_eq!(segments(&plain), segments(&disturbed));
         assert_eq!(digests(&plain), digests(&disturbed));
         let fresh: Vec<PieceEntry> =
@@ -295,56 +299,66 @@ fn segments_depend_on_the_commands_alone() {
         assert_eq!(digests(&plain), fresh);
         assert_eq!((plain.bytes(), plain.entries()), (disturbed.bytes(), disturbed.entries()));
     }
-    assert!(most > 2, "the runs must fill segments: {most}");
+    assert!(most > 2 && offers > 50, "the runs must fill segments, and offer: {most} {offers}");
 }
 
 /// What was taken, what expired and what was deleted leaves nothing behind.
 #[test]
 fn what_goes_leaves_nothing() {
-    for seed in 0..10 {
-        let mut spaces = TupleSpaces::new(LIMIT);
+    for seed in 0..20 {
+        let version = 1 + seed as u16 % 2;
+        let mut run = Run::new(spaces(version), seed);
         let mut last = 0;
-        for (step, (client, time, command)) in commands(seed).enumerate() {
-            on_time(&mut spaces, time);
-            let context = numbered(client, 1, step as u64, time);
-            let _ = progress(&mut spaces, &context, &command);
+        for (step, (client, time, command)) in commands_under(version, seed).enumerate() {
+            run.command(client, step as u64, time, &command);
             last = time;
         }
-        for name in ["jobs", "locks", "j", "jobs2"] {
-            let delete = on(name, perdura_tuples::Operation::Delete);
-            let _ = execute(&mut spaces, 1, last, &delete);
-        }
-        assert_eq!((spaces.entries(), spaces.segments()), (1, 1), "the header is left");
+        let delete = |run: &mut Run| {
+            for name in ["jobs", "locks", "j", "jobs2"] {
+                let delete = on(name, perdura_tuples::Operation::Delete);
+                let _ = execute(&mut run.spaces, 1, last, &delete);
+            }
+        };
+        delete(&mut run);
+        // What is offered goes when the offer has ended.
+        run.end_all_offers();
+        delete(&mut run);
+        on_time(&mut run.spaces, last);
+        let left = (run.spaces.entries(), run.spaces.segments());
+        assert_eq!(left, (1, 1), "the header is left: seed {seed}");
     }
 }
 
-/// Whoever restores them refuses spaces that are above their limit, or not laid out as they are written, so no command, time or
-/// withdrawal may lead there.
+/// Whoever restores them refuses spaces that are above their limit, or not laid out as they are written, so no command, time,
+/// withdrawal or confirmation may lead there.
 #[test]
 fn full_spaces_are_read_back_within_their_limit() {
-    let mut full = 0;
-    for seed in 0..40 {
+    let (mut full, mut leased) = (0, 0);
+    for seed in 0..60 {
+        let version = 1 + seed as u16 % 2;
         let mut random = Random(seed + 9000);
         let limit = 1500 + random.below(4000);
-        let mut spaces = TupleSpaces::new(limit);
-        for (step, (client, time, command)) in commands(seed + 9000).enumerate() {
-            on_time(&mut spaces, time);
-            let context = numbered(client, random.below(5), step as u64, time);
-            let (progress, _) = progress(&mut spaces, &context, &command);
-            if random.chance(20) {
-                spaces.forget(context.session, random.below(step as u64 + 1));
-            }
+        let mut run = Run::new(spaces(version), seed + 9000);
+        run.spaces.set_state_limit(StateLimit::of_bytes(limit));
+        for (step, (client, time, command)) in commands_under(version, seed + 9000).enumerate() {
+            let (progress, _) = run.command(client, step as u64, time, &command);
             let is_full = |told: &Result<TupleReply, String>| {
                 told.as_ref().is_err_and(|text| text.starts_with("the tuple spaces are full"))
             };
             full += u32::from(progress.as_ref().is_some_and(is_full));
-            assert!(spaces.bytes() <= limit, "seed {seed} step {step}: {command:?}");
+            let lease = |reply: &Result<TupleReply, String>| {
+                matches!(reply, Ok(TupleReply::Leased(Some(_))))
+            };
+            leased += u32::from(progress.as_ref().is_some_and(lease));
+            assert!(run.spaces.bytes() <= limit, "seed {seed} step {step}: {command:?}");
             if step % 40 == 39 {
-                TupleSpaces::new(limit).restore(segments(&spaces)).unwrap();
+                let mut restored = spaces(version);
+                restored.set_state_limit(StateLimit::of_bytes(limit));
+                restored.restore(segments(&run.spaces)).unwrap();
             }
         }
     }
-    assert!(full > 1000, "they have to be full: {full}");
+    assert!(full > 1000 && leased > 100, "they have to be full: {full} {leased}");
 }
 
 /// A tuple of the greatest length with the longest access lists, in a space that indexes all it may.
@@ -369,4 +383,32 @@ fn the_largest_tuples_are_read_back() {
     let mut restored = TupleSpaces::new(LIMIT);
     restored.restore(pieces.clone()).unwrap();
     assert!(segments(&restored) == pieces);
+}
+
+/// Whatever version 2 brought, version 1 gives the same replies and segments, byte for byte: a cluster that is being upgraded runs
+/// programs of both kinds. The digest is that of a program which knew version 1 alone.
+#[test]
+fn version_1_is_as_it_was() {
+    let mut told = Vec::new();
+    for seed in 0..8 {
+        let mut spaces = TupleSpaces::new(LIMIT);
+        let mut random = Random(seed + 70);
+        for (step, (client, time, command)) in commands(seed + 70).enumerate() {
+            let mut released = Vec::new();
+            spaces.on_time(Time(time), &mut released);
+            let context = numbered(client, random.below(3), step as u64, time);
+            let bytes = command.to_bytes();
+            let progress = spaces.execute_or_wait(&context, &bytes, &mut released);
+            if random.chance(30) {
+                spaces.forget(context.session, random.below(step as u64 + 1));
+            }
+            let query = spaces.query_by(key(client), &bytes);
+            told.extend(
+                format!("{progress:?} {released:?} {query:?} {:?}\n", spaces.due()).bytes(),
+            );
+        }
+        segments(&spaces).iter().for_each(|piece| told.extend_from_slice(piece));
+    }
+    let digest = Digest::of(&told).to_string();
+    assert_eq!(digest, "0b42d74b7e5a838edc82a838a9ef9f6818a4a4dfe738a8fc52543fadb0b86181");
 }

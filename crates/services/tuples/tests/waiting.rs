@@ -17,7 +17,7 @@ fn take(template: Template, wait_ms: u64) -> Operation {
 
 impl Desk {
     /// Begins to wait as session and number.
-    fn wait(&mut self, nonce: u64, number: u64, operation: Operation) {
+    fn waits(&mut self, nonce: u64, number: u64, operation: Operation) {
         let context = numbered(self.client, nonce, number, self.time);
         let (progress, released) = progress(&mut self.spaces, &context, &on("s", operation));
         assert_eq!((progress, released), (None, vec![]));
@@ -47,11 +47,11 @@ impl Desk {
 fn who_waits_is_served_in_order() {
     for index_fields in 0..=2 {
         let mut desk = Desk::new(SpaceOptions { index_fields, ..SpaceOptions::default() });
-        desk.wait(1, 1, take(named("other"), 100));
-        desk.wait(1, 2, rd(named("job"), 100));
-        desk.wait(2, 3, take(any_pair(), 100));
-        desk.wait(3, 4, rd(named("job"), 100));
-        desk.wait(1, 5, take(named("job"), 100));
+        desk.waits(1, 1, take(named("other"), 100));
+        desk.waits(1, 2, rd(named("job"), 100));
+        desk.waits(2, 3, take(any_pair(), 100));
+        desk.waits(3, 4, rd(named("job"), 100));
+        desk.waits(1, 5, take(named("job"), 100));
         // The first who takes ends it: nobody behind it sees the tuple.
         assert_eq!(desk.served(Operation::Out(entry("job", 1))), [(2, Some(1)), (3, Some(1))]);
         assert_eq!(desk.numbers(any_pair()), []);
@@ -74,15 +74,15 @@ fn what_is_there_is_had_at_once() {
     assert_eq!(desk.found(rd(named("job"), 5)).unwrap().number, number);
     assert_eq!(desk.found(take(named("job"), 5)).unwrap().number, number);
     let cas = Operation::Cas { template: named("job"), entry: entry("job", 2) };
-    desk.wait(1, 7, take(named("job"), 5));
+    desk.waits(1, 7, take(named("job"), 5));
     assert_eq!(desk.served(cas), [(7, Some(2))]);
 }
 
 #[test]
 fn a_wait_ends_at_its_agreed_time() {
     let mut desk = Desk::new(SpaceOptions::default());
-    desk.wait(1, 1, take(named("a"), 50));
-    desk.wait(1, 2, rd(named("a"), 30));
+    desk.waits(1, 1, take(named("a"), 50));
+    desk.waits(1, 2, rd(named("a"), 30));
     assert_eq!(desk.spaces.due(), Some(Time(1030)));
     assert_eq!(on_time(&mut desk.spaces, 1029), []);
     let session = SessionId { client: key(1), nonce: 1 };
@@ -98,8 +98,8 @@ fn a_wait_ends_at_its_agreed_time() {
 fn who_is_forgotten_gets_nothing() {
     let mut desk = Desk::new(SpaceOptions::default());
     let before = desk.spaces.bytes();
-    desk.wait(1, 1, take(named("a"), 50));
-    desk.wait(1, 2, take(named("a"), 60));
+    desk.waits(1, 1, take(named("a"), 50));
+    desk.waits(1, 2, take(named("a"), 60));
     let session = SessionId { client: key(1), nonce: 1 };
     desk.spaces.forget(session, 1);
     desk.spaces.forget(session, 1);
@@ -115,7 +115,7 @@ fn tuples_go_to_those_they_admit() {
     let mut desk = Desk::new(SpaceOptions::default());
     for client in 1..=3 {
         desk.client = client;
-        desk.wait(1, u64::from(client), take(named("a"), 50));
+        desk.waits(1, u64::from(client), take(named("a"), 50));
     }
     let second = Entry { take: Access::only(vec![key(2)]), ..entry("a", 1) };
     assert_eq!(desk.served(Operation::Out(second)), [(2, Some(1))]);
@@ -128,8 +128,8 @@ fn tuples_go_to_those_they_admit() {
 #[test]
 fn a_deleted_space_refuses_those_who_wait() {
     let mut desk = Desk::new(SpaceOptions::default());
-    desk.wait(1, 5, take(named("a"), 50));
-    desk.wait(1, 4, rd(any_pair(), 50));
+    desk.waits(1, 5, take(named("a"), 50));
+    desk.waits(1, 4, rd(any_pair(), 50));
     let context = numbered(1, 99, 1, desk.time);
     let (reply, released) = progress(&mut desk.spaces, &context, &on("s", Operation::Delete));
     assert_eq!(reply, Some(Ok(TupleReply::Deleted { remaining: 0 })));
@@ -153,7 +153,7 @@ fn waits_are_bounded() {
             let text = refused(&mut desk, 0, take(named("a"), 50));
             assert!(text.starts_with("64 commands of this session wait"), "{text}");
         }
-        desk.wait(number / per_session, number, take(named("a"), 50));
+        desk.waits(number / per_session, number, take(named("a"), 50));
     }
     let text = refused(&mut desk, 9999, rd(any_pair(), 50));
     assert!(text.starts_with("8192 commands wait"), "{text}");
@@ -175,8 +175,8 @@ fn waits_are_bounded() {
 #[test]
 fn a_restored_service_serves_those_who_wait() {
     let mut desk = Desk::new(SpaceOptions::default());
-    desk.wait(4, 1, take(named("a"), 50));
-    desk.wait(5, 2, take(any_pair(), 60));
+    desk.waits(4, 1, take(named("a"), 50));
+    desk.waits(5, 2, take(any_pair(), 60));
     let mut copy = TupleSpaces::new(LIMIT);
     copy.restore(segments(&desk.spaces)).unwrap();
     assert_eq!(copy.due(), desk.spaces.due());

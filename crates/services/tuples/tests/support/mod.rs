@@ -60,11 +60,90 @@ pub fn decoded_progress(progress: Progress) -> Option<Result<TupleReply, String>
     }
 }
 
+/// The number of a command that was released, what it is told, and whether that is an offer.
+pub type Told = (u64, Result<TupleReply, String>, bool);
+
+fn told(release: Release) -> Told {
+    let offer = release.offer;
+    let (_, number, reply) = decoded(release);
+    (number, reply, offer)
+}
+
+/// The oldest, or the one that came, without the end of a lease.
+pub fn found(number: u64, tuple: Tuple) -> Result<TupleReply, String> {
+    Ok(TupleReply::Found(Some(Found { number, expires: None, tuple })))
+}
+
 /// No spaces, under this version of the rules.
 pub fn spaces(version: u16) -> TupleSpaces {
     let mut spaces = TupleSpaces::new(LIMIT);
     spaces.set_version(version);
     spaces
+}
+
+/// Spaces that are not held against anything, whose clients confirm what they are offered, or do not, at random.
+pub struct Run {
+    pub spaces: TupleSpaces,
+    pub random: Random,
+    pub offers: Vec<(SessionId, u64)>,
+    time: u64,
+}
+
+impl Run {
+    pub fn new(spaces: TupleSpaces, seed: u64) -> Run {
+        Run { spaces, random: Random(seed), offers: Vec::new(), time: 0 }
+    }
+
+    fn told(&mut self, released: Vec<Release>) -> Vec<model::Served> {
+        let told = served(released);
+        let offers = told.iter().filter(|(.., offer)| *offer);
+        self.offers.extend(offers.map(|(session, number, ..)| (*session, *number)));
+        told
+    }
+
+    /// A command with all that comes before it.
+    pub fn command(
+        &mut self,
+        client: u8,
+        number: u64,
+        time: u64,
+        command: &TupleCommand,
+    ) -> (Option<Result<TupleReply, String>>, Vec<model::Served>) {
+        self.time = time;
+        let mut released = Vec::new();
+        self.spaces.on_time(Time(time), &mut released);
+        let mut told = self.told(released);
+        if self.random.chance(3) {
+            told.extend(self.end_an_offer());
+        }
+        let context = numbered(client, self.random.below(3), number, time);
+        let mut released = Vec::new();
+        let progress = self.spaces.execute_or_wait(&context, &command.to_bytes(), &mut released);
+        told.extend(self.told(released));
+        if self.random.chance(20) {
+            self.spaces.forget(context.session, self.random.below(number + 1));
+        }
+        (decoded_progress(progress), told)
+    }
+
+    fn end_an_offer(&mut self) -> Vec<model::Served> {
+        let Some((session, number)) = self.random.one_of(&self.offers) else { return Vec::new() };
+        self.offers.retain(|offer| *offer != (session, number));
+        if self.random.chance(2) {
+            self.spaces.confirm(Time(self.time), session, number);
+            return Vec::new();
+        }
+        let mut released = Vec::new();
+        self.spaces.take_back(Time(self.time), session, number, &mut released);
+        self.told(released)
+    }
+
+    /// Until nobody has anything that he has not confirmed.
+    pub fn end_all_offers(&mut self) {
+        while !self.offers.is_empty() {
+            self.end_an_offer();
+        }
+    }
 }
 
 /// What a command gives, `None` if it waits, and what it releases.
@@ -120,6 +199,69 @@ impl Desk {
         let mut desk = Desk { spaces: TupleSpaces::new(LIMIT), client: 1, time: 1000 };
         assert_eq!(desk.run(Operation::Create(options)), Ok(TupleReply::Created));
         desk
+    }
+
+    /// Under version 2 of the rules.
+    pub fn later(options: SpaceOptions) -> Desk {
+        let mut desk = Desk::new(options);
+        desk.spaces.set_version(2);
+        desk
+    }
+
+    /// What a command of a session gives, `None` if it waits, with what it releases.
+    pub fn tell(
+        &mut self,
+        (nonce, number): (u64, u64),
+        operation: Operation,
+    ) -> (Option<Result<TupleReply, String>>, Vec<Told>) {
+        let context = numbered(self.client, nonce, number, self.time);
+        let command = on("s", operation).to_bytes();
+        let mut released = Vec::new();
+        let progress = self.spaces.execute_or_wait(&context, &command, &mut released);
+        (decoded_progress(progress), released.into_iter().map(told).collect())
+    }
+
+    /// Begins to wait as the first session and number.
+    pub fn wait(&mut self, number: u64, operation: Operation) {
+        assert_eq!(self.tell((1, number), operation), (None, vec![]));
+    }
+
+    /// What an operation that does not wait releases.
+    pub fn releases(&mut self, operation: Operation) -> Vec<Told> {
+        let (reply, released) = self.tell((99, 1), operation);
+        assert!(reply.as_ref().is_some_and(Result::is_ok), "{reply:?}");
+        released
+    }
+
+    /// The first session's command has what it was offered.
+    pub fn confirm(&mut self, number: u64) {
+        let session = SessionId { client: key(self.client), nonce: 1 };
+        self.spaces.confirm(Time(self.time), session, number);
+    }
+
+    /// And it has not.
+    pub fn take_back(&mut self, number: u64) -> Vec<Told> {
+        let session = SessionId { client: key(self.client), nonce: 1 };
+        let mut released = Vec::new();
+        self.spaces.take_back(Time(self.time), session, number, &mut released);
+        released.into_iter().map(told).collect()
+    }
+
+    /// What a time releases.
+    pub fn until(&mut self, time: u64) -> Vec<Told> {
+        self.time = time;
+        let mut released = Vec::new();
+        self.spaces.on_time(Time(time), &mut released);
+        released.into_iter().map(told).collect()
+    }
+
+    /// The same state in a service that was restored.
+    pub fn restored(&mut self) {
+        let mut copy = spaces(2);
+        copy.restore(segments(&self.spaces)).unwrap();
+        assert_eq!(segments(&copy), segments(&self.spaces));
+        assert_eq!(copy.due(), self.spaces.due());
+        self.spaces = copy;
     }
 
     pub fn run(&mut self, operation: Operation) -> Result<TupleReply, String> {

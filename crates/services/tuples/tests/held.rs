@@ -1,0 +1,342 @@
+//! What is offered, and what is under a lease, case by case.
+
+use crate::support::*;
+use perdura_execution::{ExecutionContext, Progress, Service, StateLimit};
+use perdura_protocol::{Decode, Encode, Time};
+use perdura_tuples::{
+    Access, Entry, Leased, Operation, SpaceOptions, Template, TupleReply, limits,
+};
+
+fn desk() -> Desk {
+    Desk::later(SpaceOptions::default())
+}
+
+fn take(name: &str, wait_ms: u64) -> Operation {
+    Operation::In { template: named(name), wait_ms }
+}
+
+fn lease(name: &str, lease_ms: u64, wait_ms: u64) -> Operation {
+    Operation::Lease { template: named(name), lease_ms, wait_ms }
+}
+
+impl Desk {
+    fn leased(&mut self, operation: Operation) -> Option<Leased> {
+        match self.run(operation) {
+            Ok(TupleReply::Leased(leased)) => leased,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn held(&mut self, operation: Operation) -> (bool, Option<u64>) {
+        match self.run(operation) {
+            Ok(TupleReply::Holding { held, until }) => (held, until.map(|time| time.0)),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn tuples(&mut self) -> u64 {
+        match self.run(Operation::Describe) {
+            Ok(TupleReply::Described(description)) => description.tuples,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Until it is confirmed it is there, and nobody else's.
+#[test]
+fn an_offer_is_seen_and_not_taken() {
+    let mut desk = desk();
+    desk.wait(5, take("a", 1000));
+    let offered = desk.releases(Operation::Out(entry("a", 7).with_lease(50)));
+    assert_eq!(offered, [(5, found(1, pair("a", 7)), true)]);
+    desk.restored();
+    assert_eq!(desk.run(Operation::Rdp(named("a"))), found(1, pair("a", 7)));
+    let read = on("s", Operation::Rdp(named("a")));
+    assert_eq!(query(&desk.spaces, 1, &read), Some(found(1, pair("a", 7))), "without a time");
+    assert_eq!(
+        desk.run(Operation::Rd { template: any_pair(), wait_ms: 9 }),
+        found(1, pair("a", 7))
+    );
+    let cas = Operation::Cas { template: named("a"), entry: entry("a", 8) };
+    assert_eq!(desk.run(cas), found(1, pair("a", 7)));
+    for takes in [Operation::Inp(any_pair()), take("a", 9)] {
+        assert_eq!(desk.run(takes), Ok(TupleReply::Found(None)));
+    }
+    let replace = Operation::Replace { template: any_pair(), entry: entry("b", 1) };
+    assert_eq!(desk.run(replace), Ok(TupleReply::Found(None)));
+    assert_eq!(desk.leased(lease("a", 9, 0)), None);
+    let none = TupleReply::Renewed { renewed: false, expires: None };
+    assert_eq!(desk.run(Operation::Renew { number: 1, lease_ms: None }), Ok(none));
+    // Its lease does not end it meanwhile.
+    assert_eq!((desk.spaces.due(), desk.until(1050)), (None, vec![]));
+    assert_eq!(desk.numbers(any_pair()), [1]);
+    desk.confirm(5);
+    assert_eq!((desk.numbers(any_pair()), desk.tuples()), (vec![], 0));
+    desk.confirm(5);
+    assert_eq!(desk.take_back(5), [], "it ended once");
+    desk.restored();
+}
+
+/// W1 is gone, and W2 has it: as old as it was, and with its lease gone on.
+#[test]
+fn what_is_taken_back_is_the_next_ones() {
+    let mut desk = desk();
+    for number in [1, 2, 3] {
+        desk.wait(number, take("a", 1000));
+    }
+    let first = desk.releases(Operation::Out(entry("a", 7).with_lease(500)));
+    assert_eq!(first, [(1, found(1, pair("a", 7)), true)]);
+    assert_eq!(desk.releases(Operation::Out(entry("b", 8))), []);
+    assert_eq!(desk.take_back(1), [(2, found(1, pair("a", 7)), true)]);
+    desk.restored();
+    desk.time = 1400;
+    assert_eq!(desk.take_back(2), [(3, found(1, pair("a", 7)), true)]);
+    assert_eq!(desk.take_back(3), []);
+    assert_eq!(desk.numbers(any_pair()), [1, 2], "the oldest again");
+    assert_eq!(desk.spaces.due(), Some(Time(1500)));
+    desk.wait(4, take("c", 1000));
+    assert_eq!(desk.releases(Operation::Out(entry("c", 7).with_lease(10))).len(), 1);
+    desk.time = 1410;
+    assert_eq!(desk.take_back(4), []);
+    assert_eq!(desk.numbers(any_pair()), [1, 2], "its lease had ended");
+    assert_eq!(desk.until(1500), []);
+    assert_eq!(desk.numbers(any_pair()), [2]);
+}
+
+/// All who read get a copy, in their order, and the first who takes it is offered it.
+#[test]
+fn who_reads_has_a_copy_whoever_takes_it() {
+    let mut desk = desk();
+    let rd = || Operation::Rd { template: named("a"), wait_ms: 1000 };
+    desk.wait(1, rd());
+    desk.wait(2, take("a", 1000));
+    desk.wait(3, rd());
+    desk.wait(4, take("a", 1000));
+    let released = desk.releases(Operation::Out(entry("a", 7)));
+    let copy = || found(1, pair("a", 7));
+    assert_eq!(released, [(1, copy(), false), (2, copy(), true), (3, copy(), false)]);
+    assert_eq!(desk.take_back(2), [(4, copy(), true)]);
+    assert_eq!(desk.until(3000), []);
+}
+
+/// A space that goes waits for those to whom something of it is offered.
+#[test]
+fn a_space_is_deleted_when_its_offers_have_ended() {
+    let mut desk = desk();
+    for number in [1, 2] {
+        desk.wait(number, take("a", 1000));
+    }
+    desk.out(entry("b", 1));
+    assert!(desk.leased(lease("b", 500, 0)).is_some());
+    desk.releases(Operation::OutAll(vec![entry("a", 1), entry("a", 2)]));
+    assert_eq!(desk.run(Operation::Delete), Ok(TupleReply::Deleted { remaining: 2 }));
+    desk.restored();
+    assert_eq!(desk.take_back(1), []);
+    desk.confirm(2);
+    assert_eq!(desk.tuples(), 0);
+    assert_eq!(desk.run(Operation::Delete), Ok(TupleReply::Deleted { remaining: 0 }));
+    assert_eq!((desk.spaces.entries(), desk.spaces.due()), (1, None));
+}
+
+#[test]
+fn a_job_is_leased_finished_and_returned() {
+    let mut desk = desk();
+    let (first, second) = (desk.out(entry("job", 1)), desk.out(entry("job", 2)));
+    let one = desk.leased(lease("job", 50, 0)).unwrap();
+    let leased = Leased {
+        number: first,
+        token: 1,
+        before: 0,
+        until: Some(Time(1050)),
+        tuple: pair("job", 1),
+    };
+    assert_eq!(one, leased);
+    assert_eq!(desk.leased(lease("job", 60, 0)).unwrap().number, second);
+    assert_eq!(desk.leased(lease("job", 60, 0)), None);
+    assert_eq!(desk.numbers(any_pair()), [first, second], "they are read");
+    desk.restored();
+    // Not with another's token, and not by another client.
+    let finish = |token| Operation::Finish { number: first, token };
+    assert_eq!(desk.held(finish(2)), (false, None));
+    assert_eq!(desk.at(2, 1000).held(finish(1)), (false, None));
+    assert_eq!(desk.at(1, 1000).held(finish(1)), (true, None));
+    assert_eq!(desk.held(finish(1)), (false, None));
+    assert_eq!(desk.numbers(any_pair()), [second]);
+    assert_eq!(desk.held(Operation::Return { number: second, token: 1 }), (true, None));
+    assert_eq!(desk.held(Operation::Finish { number: second, token: 1 }), (false, None));
+    let again = desk.leased(lease("job", 60, 0)).unwrap();
+    assert_eq!((again.number, again.token, again.before), (second, 2, 1));
+}
+
+/// Who died has its job taken back: the next one has it at once, and the dead one nothing any more.
+#[test]
+fn a_lease_that_ends_gives_the_job_to_the_next() {
+    let mut desk = desk();
+    let job = desk.out(entry("job", 1));
+    desk.out(entry("job", 2));
+    let first = desk.leased(lease("job", 100, 0)).unwrap();
+    desk.leased(lease("job", 10_000, 0)).unwrap();
+    desk.wait(7, lease("job", 70, 5000));
+    let extend = Operation::Extend { number: job, token: first.token, lease_ms: 300 };
+    assert_eq!(desk.at(1, 1050).held(extend.clone()), (true, Some(1350)));
+    assert_eq!(desk.spaces.due(), Some(Time(1350)));
+    assert_eq!(desk.until(1349), []);
+    let offered = |token| {
+        let tuple = pair("job", 1);
+        Ok(TupleReply::Leased(Some(Leased { number: job, token, before: 1, until: None, tuple })))
+    };
+    assert_eq!(desk.until(1350), [(7, offered(2), true)]);
+    desk.restored();
+    assert_eq!(desk.held(extend), (false, None));
+    assert_eq!(desk.held(Operation::Finish { number: job, token: 2 }), (false, None), "an offer");
+    // Its lease begins when it is confirmed.
+    desk.time = 2000;
+    desk.confirm(7);
+    desk.restored();
+    assert_eq!(desk.spaces.due(), Some(Time(2070)));
+    assert_eq!(desk.held(Operation::Finish { number: job, token: 1 }), (false, None));
+    assert_eq!(desk.held(Operation::Finish { number: job, token: 2 }), (true, None));
+    // In vain, with its own kind of reply.
+    desk.wait(8, lease("none", 70, 50));
+    assert_eq!(desk.until(2050), [(8, Ok(TupleReply::Leased(None)), false)]);
+    assert_eq!(desk.run(lease("none", 5, 5)), Ok(TupleReply::Leased(None)));
+}
+
+/// A token is never given twice, though an offer of a lease that nobody confirmed is none that began.
+#[test]
+fn tokens_ascend_and_offers_are_not_counted() {
+    let mut desk = desk();
+    for number in [1, 2] {
+        desk.wait(number, lease("job", 70, 5000));
+    }
+    let token = |told: &[Told]| match told {
+        [(number, Ok(TupleReply::Leased(Some(leased))), true)] => {
+            (*number, leased.token, leased.before)
+        }
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(token(&desk.releases(Operation::Out(entry("job", 1)))), (1, 1, 0));
+    assert_eq!(token(&desk.take_back(1)), (2, 2, 0));
+    desk.confirm(2);
+    desk.restored();
+    assert_eq!(desk.held(Operation::Return { number: 1, token: 1 }), (false, None));
+    assert_eq!(desk.held(Operation::Return { number: 1, token: 2 }), (true, None));
+    let third = desk.leased(lease("job", 5, 0)).unwrap();
+    assert_eq!((third.token, third.before), (3, 1));
+}
+
+/// A tuple's own lease goes on while it is leased, and ends it when it is given back.
+#[test]
+fn a_jobs_own_lease_ends_it_when_it_comes_back() {
+    let mut desk = desk();
+    let job = desk.out(entry("job", 1).with_lease(100));
+    let other = desk.out(entry("job", 2).with_lease(500));
+    desk.leased(lease("job", 200, 0)).unwrap();
+    desk.leased(lease("job", 200, 0)).unwrap();
+    assert_eq!(desk.until(1100), []);
+    assert_eq!(desk.numbers(any_pair()), [job, other]);
+    assert_eq!(desk.until(1200), []);
+    assert_eq!((desk.numbers(any_pair()), desk.spaces.due()), (vec![other], Some(Time(1500))));
+    assert_eq!((desk.until(1500), desk.numbers(any_pair())), (vec![], vec![]));
+    desk.restored();
+}
+
+/// Several that come back at once go, the oldest first, to those who wait for longest.
+#[test]
+fn the_oldest_goes_to_who_waited_longest() {
+    let mut desk = desk();
+    desk.out(entry("job", 1));
+    desk.out(entry("job", 2));
+    desk.leased(lease("job", 60, 0)).unwrap();
+    desk.leased(lease("job", 50, 0)).unwrap();
+    desk.wait(1, take("job", 500));
+    desk.wait(2, take("job", 500));
+    let told = [(1, found(1, pair("job", 1)), true), (2, found(2, pair("job", 2)), true)];
+    assert_eq!(desk.until(1100), told);
+}
+
+#[test]
+fn a_tuple_is_leased_by_those_who_may_take_it() {
+    let mut desk = desk();
+    desk.out(Entry { take: Access::only(vec![key(2)]), ..entry("job", 1) });
+    assert_eq!(desk.leased(lease("job", 5, 0)), None);
+    assert!(desk.at(2, 1000).leased(lease("job", 5, 0)).is_some());
+    let mut desk =
+        Desk::later(SpaceOptions { take: Access::only(vec![key(1)]), ..SpaceOptions::default() });
+    assert!(desk.at(2, 1000).run(lease("job", 5, 5)).unwrap_err().starts_with("access denied"));
+}
+
+/// A queue that is full is worked off under leases all the same.
+#[test]
+fn room_is_left_to_lease_what_is_there() {
+    let mut desk = desk();
+    desk.spaces.set_state_limit(StateLimit::of_bytes(100_000));
+    while desk.run(Operation::Out(entry("job", 1))).is_ok() {}
+    let tuples = desk.tuples();
+    let mut leased = 0;
+    let full = loop {
+        match desk.run(lease("job", 5, 0)) {
+            Ok(TupleReply::Leased(Some(_))) => leased += 1,
+            other => break other.unwrap_err(),
+        }
+    };
+    assert!(full.starts_with("the tuple spaces are full"), "{full}");
+    assert!(leased > 4 && leased < tuples / 4, "{leased} of {tuples}");
+    assert_eq!(desk.held(Operation::Finish { number: 1, token: 1 }), (true, None));
+    assert!(desk.leased(lease("job", 5, 0)).is_some());
+}
+
+/// The bound of a session's waits is that of sessions, under version 2.
+#[test]
+fn a_session_waits_with_as_many_commands_as_it_may() {
+    let mut desk = desk();
+    for number in 0..4 * limits::WAITERS_PER_SESSION as u64 {
+        desk.wait(number, take("a", 1000));
+    }
+}
+
+/// Leases go by the clock, which stood still for 500 ms, and are shown by agreed time.
+#[test]
+fn times_are_shown_by_agreed_time() {
+    for version in [1, 2] {
+        let mut desk = desk();
+        desk.spaces.set_version(version);
+        let run = |desk: &mut Desk, clock: u64, operation: Operation| {
+            let context =
+                ExecutionContext { time: Time(clock + 500), ..numbered(1, 1, clock, clock) };
+            let command = on("s", operation).to_bytes();
+            match desk.spaces.execute_or_wait(&context, &command, &mut Vec::new()) {
+                Progress::Done(Ok(reply)) => Some(TupleReply::from_bytes(reply).unwrap()),
+                Progress::Done(Err(text)) => panic!("{text}"),
+                Progress::Waits => None,
+            }
+        };
+        run(&mut desk, 1000, Operation::Out(entry("a", 1).with_lease(100)));
+        let seen = |desk: &mut Desk, clock| match run(desk, clock, Operation::Rdp(named("a"))) {
+            Some(TupleReply::Found(found)) => found.map(|found| found.expires),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(seen(&mut desk, 1099), Some(Some(Time(1600))));
+        assert_eq!(seen(&mut desk, 1100), None);
+        let renew = Operation::Renew { number: 1, lease_ms: Some(50) };
+        let renewed = TupleReply::Renewed { renewed: true, expires: Some(Time(1550)) };
+        assert_eq!(run(&mut desk, 1000, renew), Some(renewed));
+        if version == 2 {
+            run(&mut desk, 1000, Operation::Out(entry("b", 1)));
+            let leased = run(&mut desk, 1000, lease("b", 10, 0));
+            assert!(
+                matches!(
+                    leased,
+                    Some(TupleReply::Leased(Some(Leased { until: Some(Time(1510)), .. })))
+                ),
+                "{leased:?}"
+            );
+            let wait = Operation::In { template: Template::of(&["c".into()]), wait_ms: 30 };
+            assert_eq!(run(&mut desk, 1000, wait), None);
+            let waits = run(&mut desk, 1001, Operation::Waits { after: 0, limit: 9 });
+            let Some(TupleReply::Waits { waits, .. }) = waits else { panic!("{waits:?}") };
+            assert_eq!(waits[0].deadline, Time(1530));
+            assert_eq!(desk.spaces.due(), Some(Time(1010)), "by the clock");
+        }
+    }
+}
