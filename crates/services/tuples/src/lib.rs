@@ -11,6 +11,9 @@
 //! - `rd` and `in` wait, in order, for a tuple that is not there. Whoever inserts it serves those who
 //!   wait, the longest first; nobody polls. A wait ends at an agreed time, at which the group orders
 //!   a tick if it orders nothing else; and with its session, or when its client goes on without it;
+//! - from version 2 of the rules on, what is handed over to one who waited is an *offer*, there and nobody else's until it is confirmed, or
+//!   taken back ([`Operation::In`]); *claims* insert a tuple when no other has its key ([`Operation::Claim`]); tuples are taken under a
+//!   lease, by which they come back ([`Operation::Lease`]);
 //! - access is by the client's key: a space admits clients to insert, to read, to take; a tuple
 //!   narrows the latter two. A tuple that does not admit a client is not there for it.
 //!

@@ -34,7 +34,7 @@ pub const LEASE_MS: u64 = 10 * 365 * 24 * 3600 * 1000;
 /// Longest wait for a tuple, milliseconds: a day.
 pub const WAIT_MS: u64 = 24 * 3600 * 1000;
 
-/// Commands of one session that wait at once. Few, since the numbers of a session move on only when
+/// Commands of one session that wait at once, under version 1. Few, since the numbers of a session move on only when
 /// the oldest has its reply.
 pub const WAITERS_PER_SESSION: usize = 64;
 

@@ -75,7 +75,7 @@ pub enum Operation {
         wait_ms: u64,
     },
     /// Takes the oldest match, or else the first one that is inserted while it waits and that
-    /// nobody takes who waited before.
+    /// nobody takes who waited before. From version 2 on that is an offer.
     In {
         /// What to match.
         template: Template,

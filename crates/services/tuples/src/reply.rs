@@ -38,7 +38,7 @@ pub enum TupleReply {
         count: u32,
     },
     /// What was read or taken, nothing where the wait for it ended; of a `cas`, the tuple for which
-    /// nothing was inserted.
+    /// nothing was inserted; nothing, of a claim that was not had.
     Found(Option<Found>),
     /// Tuples that were read or taken.
     FoundAll {
@@ -154,7 +154,8 @@ pub enum Broken {
 pub struct Found {
     /// Its number in the space.
     pub number: u64,
-    /// The agreed time at which its lease ends: a command at that time does not see it any more.
+    /// The agreed time at which its lease ends: a command at that time does not see it any more. `None` while somebody has it, for
+    /// then its lease does not end it.
     pub expires: Option<Time>,
     /// The tuple.
     pub tuple: Tuple,

@@ -51,6 +51,8 @@ pub(crate) struct Seen<'a> {
 enum Look {
     /// This was in vain.
     InVain,
+    /// So was this, and its bytes do not count: a queue is not worked off by fewer for the length of its jobs.
+    Barred,
     More,
     Enough,
 }
@@ -68,7 +70,7 @@ impl Search<'_> {
         let mut oldest = None;
         self.each(0, |seen| {
             if self.is_barred(seen) {
-                return Look::InVain;
+                return Look::Barred;
             }
             oldest = Some(self.found(seen));
             Look::Enough
@@ -92,7 +94,7 @@ impl Search<'_> {
         let mut bytes = 0;
         self.each(after, |seen| {
             if self.is_barred(seen) {
-                return Look::InVain;
+                return Look::Barred;
             }
             bytes += seen.record.tuple.len();
             let count = several.tuples.len();
@@ -130,9 +132,13 @@ impl Search<'_> {
                 Some(seen) => give(seen),
                 None => Look::InVain,
             };
-            if look == Look::InVain {
-                tuples += 1;
-                bytes += value.len();
+            match look {
+                Look::InVain => {
+                    tuples += 1;
+                    bytes += value.len();
+                }
+                Look::Barred => tuples += 1,
+                Look::More | Look::Enough => {}
             }
             Ok(look != Look::Enough)
         };

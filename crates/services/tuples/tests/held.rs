@@ -4,7 +4,8 @@ use crate::support::*;
 use perdura_execution::{ExecutionContext, Progress, Service, StateLimit};
 use perdura_protocol::{Decode, Encode, Time};
 use perdura_tuples::{
-    Access, Entry, Leased, Operation, SpaceOptions, Template, TupleReply, limits,
+    Access, Entry, Field, Leased, Operation, Pattern, SpaceOptions, Template, Tuple, TupleReply,
+    limits,
 };
 
 fn desk() -> Desk {
@@ -284,6 +285,29 @@ fn room_is_left_to_lease_what_is_there() {
     assert!(leased > 4 && leased < tuples / 4, "{leased} of {tuples}");
     assert_eq!(desk.held(Operation::Finish { number: 1, token: 1 }), (true, None));
     assert!(desk.leased(lease("job", 5, 0)).is_some());
+}
+
+/// Jobs that others have are passed over, however long they are.
+#[test]
+fn long_jobs_are_worked_off_by_many() {
+    let mut desk = desk();
+    let long = |number: i64| {
+        let bytes = Field::Bytes(vec![7; 50_000].into());
+        Entry::new(Tuple::new(&["job".into(), number.into(), bytes]).unwrap())
+    };
+    let jobs = 3 * limits::RESULT_BYTES as i64 / 50_000;
+    for number in 0..jobs {
+        desk.out(long(number));
+    }
+    let template = || {
+        let job = Pattern::Value("job".into());
+        Template { fields: vec![job, Pattern::Any, Pattern::Any] }
+    };
+    for number in 1..=jobs as u64 {
+        let lease = Operation::Lease { template: template(), lease_ms: 500, wait_ms: 0 };
+        assert_eq!(desk.leased(lease).unwrap().number, number);
+    }
+    assert_eq!(desk.run(Operation::Inp(template())), Ok(TupleReply::Found(None)));
 }
 
 /// The bound of a session's waits is that of sessions, under version 2.
