@@ -227,7 +227,7 @@ fn they_behave_like_a_list() {
 #[test]
 fn under_version_2_they_behave_like_a_list_in_which_things_are_held() {
     let mut seen = Seen::default();
-    for seed in 0..36 {
+    for seed in 0..24 {
         let mut pair = Pair { seen, ..Pair::new(2, seed + 300) };
         for (step, (client, time, command)) in commands_under(2, seed + 300).enumerate() {
             let (client, command) = pair.aimed(client, command);
@@ -235,7 +235,7 @@ fn under_version_2_they_behave_like_a_list_in_which_things_are_held() {
             pair.on_time(time, &text);
             pair.between(time, &text);
             pair.command(client, step as u64, time, &command, &text);
-            if pair.random.chance(15) {
+            if pair.random.chance(30) {
                 let mut restored = spaces(2);
                 restored.restore(segments(&pair.spaces)).unwrap();
                 assert_eq!(segments(&restored), segments(&pair.spaces));
@@ -245,8 +245,8 @@ fn under_version_2_they_behave_like_a_list_in_which_things_are_held() {
         seen = pair.seen;
     }
     let Seen { found, waited, served, offered, confirmed, taken_back, let_through, .. } = seen;
-    assert!(found > 1500 && waited > 3000 && served > 400 && offered > 400, "{seen:?}");
-    assert!(confirmed > 200 && taken_back > 200 && let_through > 80, "{seen:?}");
+    assert!(found > 1000 && waited > 2000 && served > 400 && offered > 200, "{seen:?}");
+    assert!(confirmed > 120 && taken_back > 120 && let_through > 50, "{seen:?}");
     let Seen { leased, leased_again, held, added, listed, ended_by_operator, broken, .. } = seen;
     assert!(leased > 400 && leased_again > 100 && held > 200 && added > 200, "{seen:?}");
     assert!(listed > 300 && ended_by_operator > 50 && broken > 50, "{seen:?}");

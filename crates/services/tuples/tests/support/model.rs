@@ -35,6 +35,8 @@ struct Space {
     tuples: Vec<Held>,
     deleting: bool,
     waited: u64,
+    // Something came free for which nobody was served yet.
+    freed: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -189,6 +191,8 @@ impl Model {
         for space in self.spaces.values_mut() {
             let due = |held: &Held| held.end().is_some_and(|end| end <= now);
             let ended: Vec<Held> = space.tuples.iter().filter(|held| due(held)).cloned().collect();
+            // Under version 1 nothing comes free.
+            space.freed |= self.version > 1 && !ended.is_empty();
             for held in ended {
                 if held.is_free() {
                     space.tuples.retain(|other| other.number != held.number);
@@ -197,9 +201,9 @@ impl Model {
                 }
             }
         }
-        // Under version 1 nothing comes free.
-        let freed = self.spaces.keys().filter(|_| self.version > 1);
-        for name in freed.cloned().collect::<Vec<_>>() {
+        let freed = self.spaces.iter().filter(|(_, space)| space.freed);
+        for name in freed.map(|(name, _)| name.clone()).collect::<Vec<_>>() {
+            self.spaces.get_mut(&name).unwrap().freed = false;
             released.extend(self.serve(&name));
         }
         released.sort_unstable_by_key(|(session, number, ..)| (*session, *number));
@@ -244,6 +248,7 @@ impl Model {
                 continue;
             };
             let Holder::Offered { purpose, lease_ms, .. } = held.holder else { continue };
+            space.freed = true;
             match purpose {
                 Purpose::Lease => {
                     let until = now + lease_ms.unwrap_or_default();
@@ -418,8 +423,15 @@ impl Model {
                 return Err(Refused);
             }
             let (options, next, tuples) = (options.clone(), self.first, Vec::new());
-            let space =
-                Space { options, creator: client, next, tuples, deleting: false, waited: 0 };
+            let space = Space {
+                options,
+                creator: client,
+                next,
+                tuples,
+                deleting: false,
+                waited: 0,
+                freed: false,
+            };
             self.spaces.insert(name.into(), space);
             return Ok(TupleReply::Created);
         }
