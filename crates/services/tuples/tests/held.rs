@@ -3,6 +3,7 @@
 use crate::support::*;
 use perdura_execution::{ExecutionContext, Progress, Service, StateLimit};
 use perdura_protocol::{Decode, Encode, Time};
+use perdura_store::SegmentMap;
 use perdura_tuples::{
     Access, Entry, Field, Leased, Operation, Pattern, SpaceOptions, Template, Tuple, TupleReply,
     limits,
@@ -363,4 +364,64 @@ fn times_are_shown_by_agreed_time() {
             assert_eq!(desk.spaces.due(), Some(Time(1010)), "by the clock");
         }
     }
+}
+
+/// A state in which an entry is missing, or one is there that does not belong to it, is refused.
+#[test]
+fn what_is_held_is_checked_when_it_is_restored() {
+    let mut desk = desk();
+    desk.out(entry("job", 1).with_lease(900));
+    desk.leased(lease("job", 500, 0)).unwrap();
+    desk.wait(1, take("a", 1000));
+    desk.releases(Operation::Out(entry("a", 7).with_lease(500)));
+    let claim = |wait_ms| Operation::Claim { key: 1, entry: entry("a", 1), wait_ms };
+    desk.wait(2, claim(400));
+    desk.wait(3, lease("none", 5, 400));
+    desk.restored();
+    let map = || SegmentMap::restore(segments(&desk.spaces)).unwrap();
+    let restored = |map: &SegmentMap| {
+        let snapshot = map.snapshot();
+        let pieces = (0..snapshot.segments()).map(|index| snapshot.segment(index)).collect();
+        spaces(2).restore(pieces)
+    };
+    assert_eq!(restored(&map()), Ok(()));
+    let whole = map();
+    let entries: Vec<(Vec<u8>, Vec<u8>)> =
+        whole.range(&[], None).map(|(key, value)| (key.to_vec(), value.to_vec())).collect();
+    let mut parts = std::collections::BTreeSet::new();
+    for (key, value) in &entries {
+        parts.insert((key[0], key.get(9).copied().filter(|_| key[0] == 2)));
+        let mut fewer = map();
+        fewer.remove(key);
+        assert!(restored(&fewer).is_err(), "without {key:?}");
+        // The same of another command, tuple, waiter or space.
+        if key.len() > 10 {
+            for place in [key.len() - 1, key.len() - 9, 9] {
+                let mut more = map();
+                let mut other = key.clone();
+                other[place] ^= 0x40;
+                more.put(&other, value, u64::MAX).unwrap();
+                assert!(restored(&more).is_err(), "with {other:?}");
+            }
+        }
+    }
+    let held = [(2, Some(5)), (3, None), (4, None), (5, None), (6, None)];
+    assert!(held.iter().all(|part| parts.contains(part)), "{parts:?}");
+    // Fewer tokens than leases, no token that there could be, another kind of holder, an offer to read.
+    let holds = entries.iter().filter(|(key, _)| key[0] == 2 && key[9] == 5);
+    let mut changed = 0;
+    for (key, value) in holds {
+        let is_offer = value[16] == 1;
+        let purpose = is_offer.then(|| (value.len() - 9, 0));
+        let changes = [(7, 0xff), (8, 9), (16, 0), (16, 3)].into_iter().chain(purpose);
+        for (place, byte) in changes {
+            let mut other = value.clone();
+            other[place] = byte;
+            let mut map = map();
+            map.put(key, &other, u64::MAX).unwrap();
+            assert!(restored(&map).is_err(), "{place} {byte}: {value:?}");
+            changed += 1;
+        }
+    }
+    assert_eq!(changed, 9, "one is leased, and one offered");
 }
