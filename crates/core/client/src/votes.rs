@@ -24,6 +24,9 @@ pub(crate) fn is_final(outcome: &Outcome) -> bool {
         ) => true,
         // Not recorded by replicas: the number may execute when its frame is ordered again.
         Outcome::Refused(RefusalReason::WindowExceeded | RefusalReason::NotNow { .. }) => false,
+        Outcome::Waited { outcome, offer: false } => is_final(outcome),
+        // It may be taken back.
+        Outcome::Waited { offer: true, .. } => false,
         Outcome::TooOld | Outcome::NoSession | Outcome::Waits => false,
     }
 }

@@ -134,7 +134,9 @@ impl Replicas {
             *executed += u64::from(command != Command::Close);
             match command {
                 Command::Open | Command::OpenBy { .. } | Command::Renew => Outcome::Opened,
-                Command::Close | Command::Withdraw { .. } => Outcome::NoSession,
+                Command::Close | Command::Withdraw { .. } | Command::Confirm { .. } => {
+                    Outcome::NoSession
+                }
                 Command::Service(content) => Outcome::Service(content),
                 Command::Admin(_) if administrator => {
                     Outcome::Administered { configuration: 1, from_slot: 7 }

@@ -29,6 +29,10 @@ pub enum Call {
     Execute,
     /// [`crate::Service::forget`].
     Forget,
+    /// [`crate::Service::confirm`].
+    Confirm,
+    /// [`crate::Service::take_back`].
+    TakeBack,
     /// [`crate::Service::due`].
     Due,
     /// [`crate::Service::state_bytes`].
@@ -51,11 +55,13 @@ pub enum Call {
     Segment,
 }
 
-const CALLS: [(Call, &str); 14] = [
+const CALLS: [(Call, &str); 16] = [
     (Call::OnTime, "on_time"),
     (Call::Anticipate, "anticipate"),
     (Call::Execute, "execute"),
     (Call::Forget, "forget"),
+    (Call::Confirm, "confirm"),
+    (Call::TakeBack, "take_back"),
     (Call::Due, "due"),
     (Call::StateBytes, "state_bytes"),
     (Call::Snapshot, "snapshot"),
@@ -218,11 +224,21 @@ impl Asked {
 
     /// Tells it, while a slot is executed, to forget a command, of whatever session.
     pub(crate) fn forget(&self, session: SessionId, number: u64, work: impl FnOnce()) {
+        self.about_number(Call::Forget, (session, number), work);
+    }
+
+    /// Tells it, while a slot is executed, something about a command of whatever session.
+    pub(crate) fn about_number(
+        &self,
+        call: Call,
+        (session, number): (SessionId, u64),
+        work: impl FnOnce(),
+    ) {
         let slot = self.slot();
-        self.ask(Call::Forget, number);
+        self.ask(call, number);
         naming(work, |text| {
             let command = Some((session, number, None));
-            Some(ServicePanic { command, ..ServicePanic::new(Call::Forget, slot, text) })
+            Some(ServicePanic { command, ..ServicePanic::new(call, slot, text) })
         });
         self.answered();
     }

@@ -13,7 +13,7 @@ use crate::footprint::Footprint;
 use crate::genesis::{Genesis, GenesisError};
 use crate::outcomes::{sent_back, service_outcome};
 use crate::service::{ExecutionContext, Progress, Release, Service};
-use crate::session::{Admission, Session, Token};
+use crate::session::{Admission, Session, Token, Withdrawn};
 use crate::sessions::Sessions;
 use crate::snapshot::StateSnapshot;
 use crate::terms::Terms;
@@ -22,9 +22,12 @@ use perdura_protocol::configuration::{Parameters, Schedule};
 use perdura_protocol::versions::VersionError;
 use perdura_protocol::{
     Batch, ClusterId, Command, Configuration, Decode, Digest, Frame, Outcome, PublicKey,
-    RefusalReason, SessionId, Slot, Time, Versions, limits, seeded, versions,
+    RefusalReason, SessionId, Slot, Time, Versions, seeded, versions,
 };
 use std::sync::Arc;
+use waits::{about_number, about_session, confirm, take_back, too_many_waits, waited};
+
+mod waits;
 
 /// The state machine. Not `Clone`: a [`StateSnapshot`] is its cheap copy.
 #[derive(Debug)]
@@ -130,17 +133,19 @@ impl<S: Service> Machine<S> {
         self.history = self.history.chain(slot, batch.digest());
         let mut executed = Executed::default();
         let mut released = Vec::new();
-        let told = if seeded!(ServiceTimeOfBatch) { batch.time() } else { self.time };
+        self.sessions.stand_still(earlier, self.time, due);
+        let told = if seeded!(ServiceTimeOfBatch) { batch.time() } else { self.clock() };
         self.asked.ask(Call::OnTime, 0);
         self.service.on_time(told, &mut released);
         self.asked.answered();
         self.release(released, &mut executed);
-        let passed = self.sessions.pass(earlier, self.time, due);
-        for (id, session) in passed.ended {
-            forget_all(&mut self.service, &self.asked, id, &session);
-        }
+        let passed = self.sessions.pass(self.time);
+        self.forget_all(&passed.ended, &mut executed);
         for id in passed.unattended {
             self.withdraw_all(id, &mut executed);
+        }
+        for id in passed.lapsed {
+            self.lapse(id, &mut executed);
         }
         let encoded = batch.frames().iter().flat_map(Frame::command_slices);
         self.asked.reading((Call::Anticipate, slot), None, || {
@@ -151,13 +156,13 @@ impl<S: Service> Machine<S> {
             let timed = self.rules() > 0;
             let outcome = match about_session(frame) {
                 Some(Command::Open) if frame.first_number == 0 => {
-                    Some(self.open(frame.session, Token::default()))
+                    Some(self.open(frame.session, Token::default(), &mut executed))
                 }
                 Some(Command::OpenBy { token }) if timed && frame.first_number == 0 => {
-                    Some(self.open(frame.session, token))
+                    Some(self.open(frame.session, token, &mut executed))
                 }
                 Some(Command::Renew) if timed => Some(self.renew(frame)),
-                Some(Command::Close) if timed => Some(self.close(frame)),
+                Some(Command::Close) if timed => Some(self.close(frame, &mut executed)),
                 _ => None,
             };
             let (session, number) = (frame.session, frame.first_number);
@@ -203,90 +208,8 @@ impl<S: Service> Machine<S> {
         self.asked.about(Call::StateBytes, self.slot, || self.service.state_bytes())
     }
 
-    fn open(&mut self, session: SessionId, token: Token) -> Outcome {
-        if !self.registry.is_client(session.client) {
-            return Outcome::Refused(RefusalReason::UnknownClient);
-        }
-        let (outcome, evicted) = self.sessions.open(self.slot, self.time, session, token);
-        if let Some((id, ended)) = evicted {
-            forget_all(&mut self.service, &self.asked, id, &ended);
-        }
-        outcome
-    }
-
     fn rules(&self) -> u16 {
         self.terms.versions.rules
-    }
-
-    /// The client of a session is there.
-    fn renew(&mut self, frame: &Frame) -> Outcome {
-        let (id, number) = (frame.session, frame.first_number);
-        if number < limits::FIRST_RENEWAL {
-            return Outcome::Refused(RefusalReason::Malformed);
-        }
-        let Some(clock) = self.sessions.clock(self.time) else { return Outcome::NoSession };
-        let Some(session) = self.sessions.get_mut(id) else { return Outcome::NoSession };
-        let before = session.held();
-        let outcome = session.renew(clock, number);
-        let passed_over = session.acknowledge(frame.acked_below);
-        let now = session.held();
-        self.sessions.settle(id, before, now);
-        for number in passed_over {
-            self.asked.forget(id, number, || self.service.forget(id, number));
-        }
-        outcome
-    }
-
-    /// The client of a session goes.
-    fn close(&mut self, frame: &Frame) -> Outcome {
-        let session = self.sessions.get(frame.session);
-        match session.map(|session| session.admit(frame.first_number)) {
-            // What its client acknowledges in the same frame need not be known yet.
-            Some(
-                Admission::Fresh
-                | Admission::Answered(Outcome::Refused(RefusalReason::WindowExceeded)),
-            ) => self.end_session(frame.session),
-            Some(Admission::Answered(outcome)) => return outcome,
-            Some(Admission::Waits) => return Outcome::Waits,
-            None => {}
-        }
-        Outcome::NoSession
-    }
-
-    fn end_session(&mut self, id: SessionId) {
-        if let Some(ended) = self.sessions.end(id) {
-            forget_all(&mut self.service, &self.asked, id, &ended);
-        }
-    }
-
-    /// The client of a session is gone: what waits there gets nothing.
-    fn withdraw_all(&mut self, id: SessionId, executed: &mut Executed) {
-        let Some(session) = self.sessions.get_mut(id) else { return };
-        let before = session.held();
-        let numbers: Vec<u64> = session.waiting().collect();
-        for number in numbers {
-            let (_, outcome) = session.withdraw(self.slot, number);
-            self.asked.forget(id, number, || self.service.forget(id, number));
-            let reply = |outcome| Reply { session: id, number, outcome };
-            executed.replies.extend(outcome.map(reply));
-        }
-        let now = session.held();
-        self.sessions.settle(id, before, now);
-    }
-
-    /// Records the replies to commands that had waited.
-    fn release(&mut self, released: Vec<Release>, executed: &mut Executed) {
-        for Release { session: id, number, result, .. } in released {
-            let Some(session) = self.sessions.get_mut(id) else { continue };
-            let rules = self.terms.versions.rules;
-            let (before, outcome) = (session.held(), service_outcome(rules, result));
-            let waited = session.release(self.slot, number, outcome.clone());
-            let now = session.held();
-            self.sessions.settle(id, before, now);
-            if waited {
-                executed.replies.push(Reply { session: id, number, outcome });
-            }
-        }
     }
 
     fn execute_frame(&mut self, batch: Digest, frame: &Frame, executed: &mut Executed) {
@@ -296,6 +219,7 @@ impl<S: Service> Machine<S> {
         let numbered = frame.command_slices().zip(frame.first_number..);
         let reply = |number, outcome| Reply { session: id, number, outcome };
         let clock = sessions.clock(*time);
+        let told = clock.unwrap_or(*time);
         let Some(session) = sessions.get_mut(id) else {
             executed.replies.extend(numbered.map(|(_, n)| reply(n, Outcome::NoSession)));
             return;
@@ -313,30 +237,53 @@ impl<S: Service> Machine<S> {
                 Admission::Answered(outcome) => outcome,
                 Admission::Waits if rules > 0 => Outcome::Waits,
                 Admission::Waits => continue,
-                Admission::Fresh if let Some(of) = withdrawn(rules, command, number) => {
-                    // One that was served just now has got what it waited for.
-                    let served = released
-                        .iter()
-                        .position(|one: &Release| (one.session, one.number) == (id, of));
-                    if let Some(at) = served {
-                        let outcome = service_outcome(rules, released.remove(at).result);
-                        if session.release(slot, of, outcome.clone()) {
-                            executed.replies.push(reply(of, outcome));
+                Admission::Fresh if let Some(about) = about_number(rules, command, number) => {
+                    let (outcome, settled) = match about {
+                        Command::Confirm { number: of } => {
+                            let confirmed = session.confirm(slot, of);
+                            if confirmed == Some(true) {
+                                confirm((&mut *service, asked), told, (id, of));
+                            }
+                            let refused = Outcome::Refused(RefusalReason::Withdrawn);
+                            let taken = confirmed.is_some() || seeded!(LateConfirmed);
+                            (if taken { Outcome::Opened } else { refused }, None)
                         }
-                    }
-                    let (waited, withdrawn) = session.withdraw(slot, of);
-                    if waited && !seeded!(WithdrawnStays) {
-                        asked.forget(id, of, || service.forget(id, of));
-                    }
-                    executed.replies.extend(withdrawn.map(|outcome| reply(of, outcome)));
-                    session.record(slot, clock, number, Outcome::Opened);
-                    Outcome::Opened
+                        Command::Withdraw { number: of } => {
+                            // One that was served just now has got what it waited for, unless that is to be confirmed.
+                            let served = released
+                                .iter()
+                                .position(|one: &Release| (one.session, one.number) == (id, of));
+                            let served = served.map(|at| released.remove(at));
+                            let offered = served.as_ref().is_some_and(|one| one.offer);
+                            if let Some(one) = served.filter(|one| !one.offer) {
+                                let outcome = service_outcome(rules, one.result);
+                                let (outcome, _) = waited(rules, outcome, false);
+                                if session.release(slot, of, outcome.clone(), None) {
+                                    executed.replies.push(reply(of, outcome));
+                                }
+                            }
+                            let withdrawn = session.withdraw(slot, of);
+                            if offered || withdrawn == Withdrawn::Offered {
+                                let of = (id, of);
+                                take_back((&mut *service, asked), told, of, &mut released);
+                            } else if withdrawn == Withdrawn::Waited && !seeded!(WithdrawnStays) {
+                                asked.forget(id, of, || service.forget(id, of));
+                            }
+                            let gone = withdrawn != Withdrawn::Settled;
+                            let outcome = Outcome::Refused(RefusalReason::Withdrawn);
+                            (Outcome::Opened, gone.then_some(reply(of, outcome)))
+                        }
+                        _ => (Outcome::Refused(RefusalReason::Malformed), None),
+                    };
+                    executed.replies.extend(settled);
+                    session.record(slot, clock, number, outcome.clone());
+                    outcome
                 }
                 Admission::Fresh => {
                     let context = ExecutionContext {
                         slot,
                         time,
-                        clock: clock.unwrap_or(time),
+                        clock: told,
                         session: id,
                         number,
                         cluster,
@@ -346,6 +293,13 @@ impl<S: Service> Machine<S> {
                     let admin = Administration { rules, registry, next_terms };
                     let ran = run(of, admin, &context, command, &mut released);
                     let Some((outcome, change)) = ran else {
+                        if session.is_full_of_waits() {
+                            asked.forget(id, number, || service.forget(id, number));
+                            let outcome = too_many_waits();
+                            session.record(slot, clock, number, outcome.clone());
+                            executed.replies.push(reply(number, outcome));
+                            continue;
+                        }
                         session.wait(slot, clock, number);
                         if rules > 0 {
                             executed.replies.push(reply(number, Outcome::Waits));
@@ -369,14 +323,7 @@ impl<S: Service> Machine<S> {
         sessions.settle(id, before, now);
         self.release(released, executed);
         for key in ended.into_iter().filter(|_| !seeded!(RevokedSessionsStay)) {
-            self.end_sessions(key);
-        }
-    }
-
-    /// Ends the sessions of a client that was revoked, or of a former administrator.
-    fn end_sessions(&mut self, client: PublicKey) {
-        for (id, session) in self.sessions.end_client(client) {
-            forget_all(&mut self.service, &self.asked, id, &session);
+            self.end_sessions(key, executed);
         }
     }
 
@@ -411,7 +358,8 @@ impl<S: Service> Machine<S> {
     #[must_use]
     pub fn due(&self) -> Option<Time> {
         let service = self.asked.about(Call::Due, self.slot, || self.service.due());
-        service.into_iter().chain(self.sessions.due()).min()
+        let first = service.into_iter().chain(self.sessions.due()).min()?;
+        Some(self.sessions.agreed(first))
     }
 
     /// The versions under which the next slot is executed.
@@ -470,7 +418,8 @@ impl<S: Service> Machine<S> {
                 | Command::OpenBy { .. }
                 | Command::Admin(_)
                 | Command::Close
-                | Command::Withdraw { .. },
+                | Command::Withdraw { .. }
+                | Command::Confirm { .. },
             ) => Footprint::everything().of_session(session),
             Ok(Command::Renew) | Err(_) => Footprint::new().of_session(session),
         }
@@ -486,6 +435,12 @@ impl<S: Service> Machine<S> {
     #[must_use]
     pub fn time(&self) -> Time {
         self.time
+    }
+
+    /// What the clock by which leases and deadlines go shows then ([`ExecutionContext::clock`]).
+    #[must_use]
+    pub fn clock(&self) -> Time {
+        self.sessions.clock(self.time).unwrap_or(self.time)
     }
 
     /// History hash after the last executed slot.
@@ -535,6 +490,16 @@ impl<S: Service> Machine<S> {
         })
     }
 
+    /// Commands whose sessions are offered something that is not confirmed.
+    pub fn offered(&self) -> impl Iterator<Item = (SessionId, u64)> + '_ {
+        self.sessions.tables().iter().flat_map(|(client, table)| {
+            table.live().flat_map(|(nonce, session)| {
+                let id = SessionId { client: *client, nonce };
+                session.offered().map(move |number| (id, number))
+            })
+        })
+    }
+
     /// The most live sessions and the most session numbers ever used of one client, as remembered.
     #[must_use]
     pub fn most_sessions(&self) -> (usize, usize) {
@@ -570,30 +535,6 @@ impl<S: Service> Machine<S> {
     #[must_use]
     pub fn snapshot(&self) -> StateSnapshot {
         StateSnapshot::of(self)
-    }
-}
-
-/// The command of a frame that has no other and is about its session.
-fn about_session(frame: &Frame) -> Option<Command> {
-    let mut commands = frame.command_slices();
-    let command = commands.next().filter(|command| matches!(command.len(), 1 | 17))?;
-    let command = Command::from_bytes(Bytes::copy_from_slice(command)).ok()?;
-    commands.next().is_none().then_some(command)
-}
-
-/// The number that the command with another number withdraws, where the rules know that.
-fn withdrawn(rules: u16, command: &[u8], own: u64) -> Option<u64> {
-    let known = rules > 0 && command.first() == Some(&5);
-    match Command::from_bytes(Bytes::copy_from_slice(known.then_some(command)?)) {
-        Ok(Command::Withdraw { number }) => Some(number).filter(|number| *number != own),
-        _ => None,
-    }
-}
-
-/// The commands of a session that ended wait no longer.
-fn forget_all<S: Service>(service: &mut S, asked: &Asked, id: SessionId, session: &Session) {
-    for number in session.waiting().filter(|_| !seeded!(WaitOutlivesSession)) {
-        asked.forget(id, number, || service.forget(id, number));
     }
 }
 

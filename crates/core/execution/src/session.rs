@@ -21,9 +21,15 @@
 //! # Commands that wait
 //!
 //! A number whose command waits has executed: it is marked, and neither executes again nor has an
-//! answer until the service releases its reply, which is recorded in the place of the mark. The mark
-//! leaves like a reply, when `acked_below` rises above the number, or with the session; then the
-//! service is told to forget the command. Marks are in the snapshot.
+//! answer until the service releases its reply, which is recorded in the place of the mark. Marks are in the snapshot.
+//!
+//! A wait holds no place of the window: `acked_below` may rise above its number, and neither the mark nor the result goes by that. A result
+//! is kept until the client acknowledges it by name ([`Command::Confirm`](perdura_protocol::Command::Confirm)), so that a session has a
+//! bounded number of both. One that hands something over is an offer: it is the client's when that confirms it in time, and the next one's
+//! else. So nothing is given to a client that is not there to say that it has it.
+//!
+//! Under the first version of the rules the mark leaves like a reply, when `acked_below` rises above the number; then the service is told to
+//! forget the command.
 //!
 //! # Renewals
 //!
@@ -55,10 +61,15 @@ pub(crate) struct Session {
     acked_below: u64,
     // Numbers at or above `acked_below` that executed. `Outcome::TooOld` marks a dropped body.
     replies: BTreeMap<u64, Outcome>,
-    // Numbers at or above `acked_below` that executed and wait for their replies; none of them is
-    // in `replies`.
+    // Numbers that executed and wait for their replies; none of them is in `replies`. Under the first rules at or above `acked_below`.
     waiting: BTreeSet<u64>,
-    // Sum of `body_bytes` over `replies`, at most `limits::SESSION_REPLY_BYTES`.
+    // What numbers that waited came to, until the client has acknowledged it; none of them is in `replies` or `waiting`.
+    results: BTreeMap<u64, Outcome>,
+    // When those of them that are offers are not any more, by the clock of sessions.
+    offers: BTreeMap<u64, Time>,
+    // The same by time.
+    by_time: BTreeSet<(Time, u64)>,
+    // Sum of `body_bytes` over `replies` and `results`, at most `limits::SESSION_REPLY_BYTES`.
     reply_bytes: usize,
     // Of the encoded session; empty after a change.
     entry: OnceLock<Entry>,
@@ -86,6 +97,21 @@ pub(crate) struct Held {
     pub(crate) renewed: Option<Time>,
     /// Whether something waits in it.
     pub(crate) waits: bool,
+    /// When the first offer ends.
+    pub(crate) offered: Option<Time>,
+}
+
+/// What became of a number that is withdrawn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Withdrawn {
+    /// It waited.
+    Waited,
+    /// It was offered something.
+    Offered,
+    /// It had not been executed.
+    Fresh,
+    /// It had its outcome before, or is none of the session's.
+    Settled,
 }
 
 /// What is executed within this time of a renewal counts as done with it, so that not every frame moves the session's end.
@@ -94,6 +120,7 @@ const RENEWED_MS: u64 = 1_000;
 fn body_bytes(outcome: &Outcome) -> usize {
     match outcome {
         Outcome::Service(reply) | Outcome::Told(reply) => reply.len(),
+        Outcome::Waited { outcome, .. } => body_bytes(outcome),
         Outcome::Refused(RefusalReason::Contradiction(text) | RefusalReason::Service(text)) => {
             text.len()
         }
@@ -116,6 +143,9 @@ impl Session {
             acked_below: 0,
             replies: BTreeMap::new(),
             waiting: BTreeSet::new(),
+            results: BTreeMap::new(),
+            offers: BTreeMap::new(),
+            by_time: BTreeSet::new(),
             reply_bytes: 0,
             entry: OnceLock::new(),
         }
@@ -125,6 +155,10 @@ impl Session {
     pub(crate) fn answer(&self, number: u64) -> Option<Outcome> {
         if number == 0 || self.has_renewed(number) {
             Some(Outcome::Opened)
+        } else if self.waiting.contains(&number) {
+            None
+        } else if let Some(result) = self.results.get(&number) {
+            Some(result.clone())
         } else if number < self.acked_below {
             Some(Outcome::TooOld)
         } else {
@@ -134,10 +168,13 @@ impl Session {
 
     /// Whether `number` needs no execution any more: it has an answer, or waits for one.
     pub(crate) fn is_settled(&self, number: u64) -> bool {
-        number < self.acked_below.max(1)
-            || self.has_renewed(number)
-            || self.replies.contains_key(&number)
+        number < self.acked_below.max(1) || self.has_renewed(number) || self.knows(number)
+    }
+
+    fn knows(&self, number: u64) -> bool {
+        self.replies.contains_key(&number)
             || self.waiting.contains(&number)
+            || self.results.contains_key(&number)
     }
 
     /// As one that a process with this token opened.
@@ -181,7 +218,8 @@ impl Session {
 
     pub(crate) fn held(&self) -> Held {
         let Session { reply_bytes, last_used, renewed, .. } = *self;
-        Held { reply_bytes, last_used, renewed, waits: !self.waiting.is_empty() }
+        let offered = self.by_time.first().map(|(until, _)| *until);
+        Held { reply_bytes, last_used, renewed, waits: !self.waiting.is_empty(), offered }
     }
 
     /// Whether `number` is to be executed. A number beyond the window is refused for now: it is not
@@ -207,8 +245,16 @@ impl Session {
     fn is_open(&self, number: u64) -> bool {
         number >= self.acked_below.max(1)
             && number - self.acked_below < limits::SESSION_WINDOW
-            && !self.replies.contains_key(&number)
-            && !self.waiting.contains(&number)
+            && !self.knows(number)
+    }
+
+    fn is_timed(&self) -> bool {
+        self.renewed.is_some()
+    }
+
+    /// Whether no command more of it may wait.
+    pub(crate) fn is_full_of_waits(&self) -> bool {
+        self.is_timed() && self.waiting.len() + self.results.len() >= limits::SESSION_WAITS
     }
 
     /// Below this number the client asks for nothing any more.
@@ -221,8 +267,13 @@ impl Session {
         self.waiting.iter().copied()
     }
 
+    /// Numbers of offers that are not confirmed, ascending.
+    pub(crate) fn offered(&self) -> impl Iterator<Item = u64> + '_ {
+        self.offers.keys().copied()
+    }
+
     /// Drops the replies that the client no longer asks for; gives the numbers whose commands still
-    /// waited, ascending.
+    /// waited, ascending, and do so no more: none, but under the first rules.
     pub(crate) fn acknowledge(&mut self, below: u64) -> BTreeSet<u64> {
         if below <= self.acked_below {
             return BTreeSet::new();
@@ -237,6 +288,9 @@ impl Session {
         if !seeded!(StaleSessionDigest) {
             self.entry.take();
         }
+        if self.is_timed() {
+            return BTreeSet::new();
+        }
         let still = self.waiting.split_off(&self.acked_below);
         std::mem::replace(&mut self.waiting, still)
     }
@@ -246,31 +300,93 @@ impl Session {
         self.last_used = slot;
         self.touch(clock);
         let marked = self.waiting.insert(number);
-        assert!(marked && !self.replies.contains_key(&number), "a command executed twice");
+        let known = self.replies.contains_key(&number) || self.results.contains_key(&number);
+        assert!(marked && !known, "a command executed twice");
         self.entry.take();
     }
 
-    /// Records the outcome of a number whose command waits; whether there is one.
-    pub(crate) fn release(&mut self, slot: Slot, number: u64, outcome: Outcome) -> bool {
-        let waited = self.waiting.remove(&number);
-        if waited {
-            self.record(slot, None, number, outcome);
+    /// Records the outcome of a number whose command waits, which is an offer if it ends at a time; whether there is one.
+    pub(crate) fn release(
+        &mut self,
+        slot: Slot,
+        number: u64,
+        outcome: Outcome,
+        until: Option<Time>,
+    ) -> bool {
+        if !self.waiting.remove(&number) {
+            return false;
         }
-        waited
+        if !self.is_timed() {
+            self.record(slot, None, number, outcome);
+            return true;
+        }
+        self.last_used = slot;
+        self.reply_bytes += body_bytes(&outcome);
+        self.results.insert(number, outcome);
+        if let Some(until) = until {
+            self.offers.insert(number, until);
+            self.by_time.insert((until, number));
+        }
+        self.drop_bodies(limits::SESSION_REPLY_BYTES);
+        true
     }
 
-    /// Nobody asks for `number` any more: it gets nothing if it waits, and is never executed if it was not. Whether it waited, and
-    /// what it comes to by this; none if that was settled before, or is none of this session's window.
-    pub(crate) fn withdraw(&mut self, slot: Slot, number: u64) -> (bool, Option<Outcome>) {
+    /// The client has what a number that waited came to: it is kept no longer, and was an offer or not; none if nothing is kept.
+    pub(crate) fn confirm(&mut self, slot: Slot, number: u64) -> Option<bool> {
+        let outcome = self.result(number)?;
+        Some(self.conclude(slot, number, outcome))
+    }
+
+    /// What a number that waited came to.
+    fn result(&self, number: u64) -> Option<Outcome> {
+        match self.results.get(&number)? {
+            Outcome::Waited { outcome, .. } => Some(Outcome::clone(outcome)),
+            other => Some(other.clone()),
+        }
+    }
+
+    /// A number that waited, or has the result of that, comes to this. As others it is remembered only from `acked_below` on. Whether it was
+    /// an offer.
+    fn conclude(&mut self, slot: Slot, number: u64, outcome: Outcome) -> bool {
+        self.waiting.remove(&number);
+        if let Some(result) = self.results.remove(&number) {
+            self.reply_bytes -= body_bytes(&result);
+        }
+        let until = self.offers.remove(&number);
+        if let Some(until) = until {
+            self.by_time.remove(&(until, number));
+        }
+        if number >= self.acked_below {
+            self.record(slot, None, number, outcome);
+        } else {
+            self.last_used = slot;
+            self.entry.take();
+        }
+        until.is_some()
+    }
+
+    /// The offers that were not confirmed in time.
+    pub(crate) fn lapsed(&self, clock: Time) -> Vec<u64> {
+        self.by_time.range(..=(clock, u64::MAX)).map(|(_, number)| *number).collect()
+    }
+
+    /// Nobody asks for `number` any more: it gets nothing if it waits or was offered something, and is never executed if it was not.
+    pub(crate) fn withdraw(&mut self, slot: Slot, number: u64) -> Withdrawn {
         let outcome = Outcome::Refused(RefusalReason::Withdrawn);
-        if self.release(slot, number, outcome.clone()) {
-            return (true, Some(outcome));
+        if self.waiting.contains(&number) {
+            self.conclude(slot, number, outcome);
+            return Withdrawn::Waited;
         }
-        let fresh = self.admit(number) == Admission::Fresh;
-        if fresh {
-            self.record(slot, None, number, outcome.clone());
+        if self.offers.contains_key(&number) {
+            self.conclude(slot, number, outcome);
+            return Withdrawn::Offered;
         }
-        (false, fresh.then_some(outcome))
+        // A result that is no offer stays until its client says that it has it: it is what happened.
+        if self.admit(number) == Admission::Fresh {
+            self.record(slot, None, number, outcome);
+            return Withdrawn::Fresh;
+        }
+        Withdrawn::Settled
     }
 
     /// Records the outcome of a number that was [`Admission::Fresh`].
@@ -289,17 +405,21 @@ impl Session {
         self.drop_bodies(limits::SESSION_REPLY_BYTES);
     }
 
-    /// Drops the oldest bodies until at most `most` bytes are left.
+    /// Drops the oldest bodies until at most `most` bytes are left. An offer without one is nobody's loss: who cannot read it any more does not
+    /// confirm it.
     pub(super) fn drop_bodies(&mut self, most: usize) {
         self.entry.take();
-        for outcome in self.replies.values_mut() {
+        for outcome in self.replies.values_mut().chain(self.results.values_mut()) {
             if self.reply_bytes <= most {
                 break;
             }
             let bytes = body_bytes(outcome);
             if bytes > 0 {
                 self.reply_bytes -= bytes;
-                *outcome = Outcome::TooOld;
+                match outcome {
+                    Outcome::Waited { outcome, .. } => **outcome = Outcome::TooOld,
+                    other => *other = Outcome::TooOld,
+                }
             }
         }
     }
@@ -319,9 +439,18 @@ impl Session {
             number.encode(&mut out);
             outcome.encode(&mut out);
         }
-        if !self.waiting.is_empty() && !seeded!(WaitingNotInCheckpoint) {
-            let waiting: Vec<u64> = self.waiting().collect();
+        let waiting: Vec<u64> =
+            self.waiting().filter(|_| !seeded!(WaitingNotInCheckpoint)).collect();
+        if self.is_timed() || !waiting.is_empty() {
             encode_list(&waiting, &mut out);
+        }
+        if self.is_timed() {
+            encode_count(self.results.len(), &mut out);
+            for (number, outcome) in &self.results {
+                number.encode(&mut out);
+                self.offers.get(number).copied().encode(&mut out);
+                outcome.encode(&mut out);
+            }
         }
         out.into()
     }
@@ -354,28 +483,58 @@ impl Session {
             let number = u64::decode(&mut reader)?;
             let outcome = owned(Outcome::decode(&mut reader)?);
             let ascending = session.replies.last_key_value().is_none_or(|(last, _)| *last < number);
-            if !ascending || outcome == Outcome::Waits || !session.is_open(number) {
+            if !ascending || !is_reply(&outcome) || !session.is_open(number) {
                 return Err(DecodeError::NotCanonical("numbers of a session"));
             }
             session.reply_bytes += body_bytes(&outcome);
             session.replies.insert(number, outcome);
         }
-        if session.reply_bytes > limits::SESSION_REPLY_BYTES {
-            return Err(DecodeError::NotCanonical("a session with too many replies"));
-        }
-        if reader.remaining() > 0 {
+        if timed || reader.remaining() > 0 {
             let waiting: Vec<u64> = reader.list("numbers that wait", most, 8)?;
             let ascending = waiting.windows(2).all(|pair| pair[0] < pair[1]);
-            let fresh = waiting.iter().all(|number| session.is_open(*number));
-            if waiting.is_empty() || !ascending || !fresh {
+            let fresh = waiting.iter().all(|number| session.may_have_waited(*number));
+            if (waiting.is_empty() && !timed) || !ascending || !fresh {
                 return Err(DecodeError::NotCanonical("numbers that wait"));
             }
             session.waiting = waiting.into_iter().collect();
+        }
+        if timed {
+            session.decode_results(&mut reader)?;
+        }
+        if session.reply_bytes > limits::SESSION_REPLY_BYTES {
+            return Err(DecodeError::NotCanonical("a session with too many replies"));
         }
         // Numbers of the first rules may lie among those of renewals, and are what they were.
         session.renewal = renewal;
         reader.finish()?;
         Ok((id, session))
+    }
+
+    fn decode_results(&mut self, reader: &mut Reader) -> Result<(), DecodeError> {
+        let most = limits::SESSION_WAITS - self.waiting.len().min(limits::SESSION_WAITS);
+        for _ in 0..reader.count("results of a session", most, 10)? {
+            let number = u64::decode(reader)?;
+            let until: Option<Time> = Decode::decode(reader)?;
+            let outcome = owned(Outcome::decode(reader)?);
+            let ascending = self.results.last_key_value().is_none_or(|(last, _)| *last < number);
+            let fits = matches!(outcome, Outcome::Waited { offer, .. } if offer == until.is_some());
+            if !ascending || !fits || !self.may_have_waited(number) {
+                return Err(DecodeError::NotCanonical("results of a session"));
+            }
+            self.reply_bytes += body_bytes(&outcome);
+            self.results.insert(number, outcome);
+            if let Some(until) = until {
+                self.offers.insert(number, until);
+                self.by_time.insert((until, number));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a number that is not known may have waited: where waits hold no place of the window, also below it.
+    fn may_have_waited(&self, number: u64) -> bool {
+        let passed = self.is_timed() && number >= 1 && number < self.acked_below;
+        (passed && !self.knows(number)) || self.is_open(number)
     }
 
     /// Whether the command with this number waits.
@@ -384,10 +543,18 @@ impl Session {
     }
 }
 
+/// Whether a number that has an outcome for good may have this one.
+fn is_reply(outcome: &Outcome) -> bool {
+    !matches!(outcome, Outcome::Waits | Outcome::Waited { .. })
+}
+
 /// A reply that does not keep the piece alive in which it came.
 fn owned(outcome: Outcome) -> Outcome {
     match outcome {
         Outcome::Service(reply) => Outcome::Service(Bytes::copy_from_slice(&reply)),
+        Outcome::Waited { outcome, offer } => {
+            Outcome::Waited { outcome: Box::new(owned(*outcome)), offer }
+        }
         Outcome::Told(answer) => Outcome::Told(Bytes::copy_from_slice(&answer)),
         other => other,
     }

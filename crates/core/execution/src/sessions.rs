@@ -7,7 +7,7 @@
 //! nothing renewed it for [`limits::SESSION_MS`], at the next whole second; what waits in it is withdrawn after [`limits::ATTENDED_MS`]. None ends for a new one: where a key, or all of them, have as many as they may, the new one
 //! is refused. Each key has some places of its own, and takes further ones from those that all share.
 //!
-//! The time by which sessions end stands still while the group does: when a batch comes more than [`OUTAGE_MS`] after something was due,
+//! The clock by which sessions end stands still while the group does: when a batch comes more than [`OUTAGE_MS`] after something was due,
 //! nobody could renew anything until then, and all ends move by as much.
 //!
 //! Under the first version of the rules sessions do not end by time. A key has few, numbered as its client likes as long as numbers
@@ -15,7 +15,7 @@
 //!
 //! # Invariants
 //!
-//! - `by_end`, `by_wait`, `by_nonce` and the shared counts follow from the tables, and are made anew from them at a restart.
+//! - `by_end`, `by_wait`, `by_offer`, `by_nonce` and the shared counts follow from the tables, and are made anew from them at a restart.
 //! - What a frame costs does not grow with the number of sessions, of its key or of all.
 
 use crate::session::{Held, Session, Token};
@@ -188,6 +188,8 @@ struct Timed {
     by_end: BTreeSet<(Time, SessionId)>,
     // When what waits in a session is withdrawn, of those in which something does.
     by_wait: BTreeSet<(Time, SessionId)>,
+    // When the first offer of a session ends, of those that have one.
+    by_offer: BTreeSet<(Time, SessionId)>,
     // The smallest nonce that is remembered of each key.
     by_nonce: BTreeSet<(u64, PublicKey)>,
     // Those beyond each key's own.
@@ -202,6 +204,8 @@ pub(crate) struct Passed {
     pub(crate) ended: Vec<Ended>,
     /// Sessions that go on, and in which nothing waits any longer.
     pub(crate) unattended: Vec<SessionId>,
+    /// Sessions with offers that were not confirmed in time.
+    pub(crate) lapsed: Vec<SessionId>,
 }
 
 impl Timed {
@@ -221,6 +225,8 @@ impl Timed {
         };
         moved(&mut self.by_end, end(before), end(now));
         moved(&mut self.by_wait, wait(before), wait(now));
+        let offer = |held: Option<Held>| held.and_then(|held| held.offered).map(|at| (at, id));
+        moved(&mut self.by_offer, offer(before), offer(now));
     }
 
     fn clock(&self, now: Time) -> Time {
@@ -337,23 +343,34 @@ impl Sessions {
         }
     }
 
-    /// Agreed time at which the next session, or what waits in one, ends.
+    /// The time on the clock at which the next session, offer, or what waits in a session, ends.
     pub(crate) fn due(&self) -> Option<Time> {
         let timed = self.timed.as_ref()?;
-        let (end, _) = timed.by_end.first().into_iter().chain(timed.by_wait.first()).min()?;
-        Some(Time(end.0.saturating_add(timed.stood_ms)))
+        let firsts = [&timed.by_end, &timed.by_wait, &timed.by_offer].map(BTreeSet::first);
+        firsts.into_iter().flatten().map(|(end, _)| *end).min()
     }
 
-    /// Agreed time goes on, and `due` was the first thing that was due. Gives what ends.
-    pub(crate) fn pass(&mut self, before: Time, now: Time, due: Option<Time>) -> Passed {
-        let Some(timed) = &mut self.timed else { return Passed::default() };
-        if let Some(due) = due
+    /// Agreed time when the clock shows `at`.
+    pub(crate) fn agreed(&self, at: Time) -> Time {
+        Time(at.0.saturating_add(self.stood_ms().unwrap_or(0)))
+    }
+
+    /// Agreed time goes on, and `due` was the first thing that was due.
+    pub(crate) fn stand_still(&mut self, before: Time, now: Time, due: Option<Time>) {
+        if let Some(timed) = &mut self.timed
+            // What was due before the last batch, and is not done, is not what this one was late for.
+            && let Some(due) = due.map(|due| due.max(before))
             && now.0 > due.0.saturating_add(OUTAGE_MS)
             && !seeded!(OutageCounts)
         {
             // Whoever is still there has a moment to say so.
             timed.stood_ms += now.0 - before.0.max(due.0.saturating_sub(OUTAGE_MS));
         }
+    }
+
+    /// What ends now.
+    pub(crate) fn pass(&mut self, now: Time) -> Passed {
+        let Some(timed) = &mut self.timed else { return Passed::default() };
         let clock = timed.clock(now);
         let start = window_start(now);
         while let Some((first, client)) = timed.by_nonce.first().copied()
@@ -376,13 +393,16 @@ impl Sessions {
             timed.by_end.pop_first();
             over.push(id);
         }
-        let mut unattended = Vec::new();
-        // The index follows when they have been withdrawn.
-        unattended.extend(timed.by_wait.range(..=(clock, SessionId::LAST)).map(|(_, id)| *id));
+        // The indexes follow when they have been withdrawn, and taken back.
+        let until_now = ..=(clock, SessionId::LAST);
+        let ids = |(_, id): &(Time, SessionId)| *id;
+        let mut unattended: Vec<SessionId> = timed.by_wait.range(until_now).map(ids).collect();
+        let mut lapsed: Vec<SessionId> = timed.by_offer.range(until_now).map(ids).collect();
         let ended: Vec<Ended> =
             over.into_iter().filter_map(|id| Some((id, self.end(id)?))).collect();
         unattended.retain(|id| self.get(*id).is_some() && !seeded!(WaitsUnattended));
-        Passed { ended, unattended }
+        lapsed.retain(|id| self.get(*id).is_some() && !seeded!(OffersUnending));
+        Passed { ended, unattended, lapsed }
     }
 
     /// Opens a session of a registered client, or says why not. Opening a live one again changes nothing; another process gets no part

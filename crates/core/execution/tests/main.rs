@@ -1,6 +1,7 @@
 //! The machine around a service.
 
 mod administration;
+mod offers;
 mod panics;
 mod sessions;
 mod snapshots;

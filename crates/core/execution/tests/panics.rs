@@ -6,7 +6,7 @@ use perdura_execution::{
     Asked, Call, ExecutionContext, Footprint, Machine, Progress, Release, RestoreError, Service,
     ServicePanic, Snapshot, panic_is_expected,
 };
-use perdura_protocol::{Batch, Outcome, Slot, Time};
+use perdura_protocol::{Batch, Command, Encode, Outcome, Slot, Time};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -160,8 +160,8 @@ fn every_function_that_a_replica_calls_is_named() {
     let panic = panic_of(|| support::restore(&snapshot, Touchy::default()).map(|_| ()));
     assert_eq!((panic.call, panic.slot), (Call::Restore, Slot(2)));
     let mut replica = told("wait");
-    let acknowledged = frame(session(ALICE, 7), 2, 2, &[service("calm")]);
-    let panic = panic_of(|| replica.order(&acknowledged));
+    let withdrawn = frame(session(ALICE, 7), 0, 2, &[Command::Withdraw { number: 1 }.to_bytes()]);
+    let panic = panic_of(|| replica.order(&withdrawn));
     let command = Some((session(ALICE, 7), 1, None));
     assert_eq!((panic.call, panic.slot, panic.command), (Call::Forget, Slot(3), command));
 }

@@ -114,6 +114,19 @@ impl Service for Bell {
     }
 }
 
+/// As it is told by the newest rules.
+fn waited(outcome: Outcome) -> Outcome {
+    Outcome::Waited { outcome: Box::new(outcome), offer: false }
+}
+
+fn rung() -> Outcome {
+    waited(reply("rung"))
+}
+
+fn late() -> Outcome {
+    waited(reply("late"))
+}
+
 fn two() -> (Replica<Bell>, SessionId, SessionId) {
     two_of(Replica::around(Bell::default()))
 }
@@ -143,10 +156,10 @@ fn a_reply_comes_when_it_is_released() {
     // A retry does not run again.
     assert_eq!(replica.order(&wait), [Outcome::Waits, reply("1")]);
     let ring = Batch::requests(Time(1), vec![frame(bob, 0, 1, &[service("ring")])]);
-    let expected = [(bob, 1, reply("done")), (alice, 1, reply("rung"))];
+    let expected = [(bob, 1, reply("done")), (alice, 1, rung())];
     assert_eq!(replies(&mut replica, &ring), expected);
-    assert_eq!(replica.0.cached(alice, 1), Some(reply("rung")));
-    assert_eq!(replica.order(&wait), [reply("rung"), reply("1")]);
+    assert_eq!(replica.0.cached(alice, 1), Some(rung()));
+    assert_eq!(replica.order(&wait), [rung(), reply("1")]);
     assert_eq!(replica.0.due(), Some(Time(61_000)), "sessions end then");
 }
 
@@ -155,10 +168,10 @@ fn a_wait_ends_at_the_start_of_a_batch() {
     let (mut replica, alice, bob) = two();
     replica.order(&frame(alice, 0, 1, &[service("wait 900"), service("wait 901")]));
     let count = frame(bob, 0, 1, &[service("count")]);
-    let late = Batch::requests(Time(900), vec![count]);
-    assert_eq!(replies(&mut replica, &late), [(alice, 1, reply("late")), (bob, 1, reply("1"))]);
+    let at_the_end = Batch::requests(Time(900), vec![count]);
+    assert_eq!(replies(&mut replica, &at_the_end), [(alice, 1, late()), (bob, 1, reply("1"))]);
     let tick = Batch::tick(Time(1000));
-    assert_eq!(replies(&mut replica, &tick), [(alice, 2, reply("late"))]);
+    assert_eq!(replies(&mut replica, &tick), [(alice, 2, late())]);
     assert_eq!(replies(&mut replica, &Batch::null()), []);
 }
 
@@ -167,18 +180,71 @@ fn a_wait_ends_at_the_start_of_a_batch() {
 fn a_frame_may_release_itself() {
     let (mut replica, alice, _) = two();
     let both = frame(alice, 0, 1, &[service("wait 9"), service("ring")]);
-    assert_eq!(replica.order(&both), [Outcome::Waits, reply("done"), reply("rung")]);
-    assert_eq!(replica.order(&both), [reply("rung"), reply("done")]);
+    assert_eq!(replica.order(&both), [Outcome::Waits, reply("done"), rung()]);
+    assert_eq!(replica.order(&both), [rung(), reply("done")]);
 }
 
 #[test]
-fn who_goes_on_without_a_reply_is_forgotten() {
-    let (mut replica, alice, bob) = two();
+fn under_the_first_rules_who_goes_on_without_a_reply_is_forgotten() {
+    let (mut replica, alice, bob) = two_of(Replica::of_first_rules(Bell::default()));
     replica.order(&frame(alice, 0, 1, &[service("wait 9"), service("wait 9"), service("wait 9")]));
     assert_eq!(replica.order(&frame(alice, 3, 4, &[service("count")])), [reply("1")]);
     assert_eq!(replica.one(bob, 1, &service("ring")), reply("done"));
     assert_eq!(replica.0.cached(alice, 2), Some(Outcome::TooOld));
     assert_eq!(replica.0.cached(alice, 3), Some(reply("rung")));
+}
+
+/// Hundreds of commands go by while one waits, and its result is there until it is acknowledged by name.
+#[test]
+fn a_wait_holds_no_place_of_the_window() {
+    let (mut replica, alice, bob) = two();
+    replica.one_waits(alice, 1);
+    let far = limits::SESSION_WINDOW + 7;
+    assert_eq!(replica.order(&frame(alice, far, far, &[service("count")])), [reply("1")]);
+    assert_eq!(replica.0.cached(alice, 1), Some(Outcome::Waits));
+    assert_eq!(replica.0.cached(alice, 2), Some(Outcome::TooOld));
+    assert_eq!(replica.one(bob, 1, &service("ring")), reply("done"));
+    assert_eq!(replica.0.cached(alice, 1), Some(rung()));
+    let kept = replica.0.snapshot();
+    let mut copy = restore(&kept, Bell::default()).unwrap();
+    assert_eq!(copy.0.snapshot().manifest(), kept.manifest());
+    for replica in [&mut replica, &mut copy] {
+        let again = frame(alice, far, 1, &[service("wait 9")]);
+        assert_eq!(replica.order(&again), [rung()]);
+        assert_eq!(replica.order(&confirmation(alice, far + 1, 1)), [Outcome::Opened]);
+        assert_eq!(replica.0.cached(alice, 1), Some(Outcome::TooOld));
+        let withdrawn = Outcome::Refused(RefusalReason::Withdrawn);
+        let twice = [confirmation(alice, far + 2, 1), confirmation(alice, far + 2, 1)];
+        assert_eq!(twice.map(|one| replica.order(&one)), [[withdrawn.clone()], [withdrawn]]);
+    }
+}
+
+/// So a client that acknowledges nothing takes no more than so many places.
+#[test]
+fn a_session_has_so_many_waits_and_results() {
+    let (mut replica, alice, bob) = two();
+    let most = limits::SESSION_WAITS as u64;
+    for first in (1..=most).step_by(512) {
+        let waits = frame(alice, first, first, &vec![service("wait 999"); 512]);
+        assert_eq!(replica.order(&waits), vec![Outcome::Waits; 512]);
+    }
+    let one_more = frame(alice, most + 1, most + 1, &[service("wait 999")]);
+    let refused = replica.order(&one_more);
+    assert!(
+        matches!(&refused[..], [Outcome::Refused(RefusalReason::Service(text))] if text.contains("1024")),
+        "{refused:?}"
+    );
+    assert_eq!(replica.one(bob, 1, &service("count")), reply("1024"), "it left no trace");
+    replica.one(bob, 2, &service("ring"));
+    assert_eq!(replica.order(&one_more), refused, "as it was");
+    let number = most + 2;
+    assert_eq!(replica.order(&frame(alice, number, number, &[service("wait 9")])), refused);
+    replica.order(&confirmation(alice, number + 1, 7));
+    replica.one_waits_from(alice, number + 2);
+    let mut bell = Bell::default();
+    bell.waits.insert((alice, number + 2), 999);
+    let copy = restore(&replica.0.snapshot(), bell).unwrap();
+    assert_eq!(copy.0.snapshot().manifest(), replica.0.snapshot().manifest());
 }
 
 /// Who waits is not idle: its session is the last to make room for another of its client.
@@ -241,6 +307,18 @@ impl Replica<Bell> {
     }
 }
 
+impl Replica<Bell> {
+    /// One that acknowledges all before it.
+    fn one_waits_from(&mut self, session: SessionId, number: u64) {
+        let wait = frame(session, number, number, &[service("wait 999")]);
+        assert_eq!(self.order(&wait), [Outcome::Waits]);
+    }
+}
+
+fn confirmation(of: SessionId, number: u64, confirmed: u64) -> Frame {
+    frame(of, 0, number, &[Command::Confirm { number: confirmed }.to_bytes()])
+}
+
 fn withdrawal(of: SessionId, number: u64, withdrawn: u64) -> Frame {
     frame(of, 0, number, &[Command::Withdraw { number: withdrawn }.to_bytes()])
 }
@@ -261,7 +339,7 @@ fn what_is_withdrawn_waits_no_longer_and_never_executes() {
     assert_eq!(replica.one(alice, 9, &service("ring")), withdrawn);
     assert_eq!(replica.one(bob, 2, &service("ring")), reply("done"));
     assert_eq!(replica.order(&withdrawal(alice, 5, 1)), [Outcome::Opened]);
-    assert_eq!(replica.0.cached(alice, 1), Some(reply("rung")));
+    assert_eq!(replica.0.cached(alice, 1), Some(rung()));
     // What is no number of the window, and itself, is nothing to withdraw.
     assert_eq!(replica.order(&withdrawal(alice, 6, 1 << 40)), [Outcome::Opened]);
     let malformed = Outcome::Refused(RefusalReason::Malformed);
@@ -279,9 +357,9 @@ fn what_is_withdrawn_just_after_it_was_served_was_served() {
     replica.one_waits(alice, 1);
     let withdraw = Command::Withdraw { number: 1 }.to_bytes();
     let both = frame(alice, 0, 2, &[service("ring"), withdraw.clone(), withdraw]);
-    let expected = [reply("done"), reply("rung"), Outcome::Opened, Outcome::Opened];
+    let expected = [reply("done"), rung(), Outcome::Opened, Outcome::Opened];
     assert_eq!(replica.order(&both), expected);
-    assert_eq!(replica.0.cached(alice, 1), Some(reply("rung")));
+    assert_eq!(replica.0.cached(alice, 1), Some(rung()));
 }
 
 /// Nor does it have what is known told again and again: replies may be large.
@@ -339,10 +417,7 @@ fn marks_are_in_the_snapshot() {
         assert!(replica.0.is_settled(alice, 3));
         let wait = frame(alice, 0, 3, &[service("wait 999")]);
         assert_eq!(replica.order(&wait), [Outcome::Waits]);
-        assert_eq!(
-            replica.order(&frame(bob, 0, 1, &[service("ring")])),
-            [reply("done"), reply("rung")]
-        );
+        assert_eq!(replica.order(&frame(bob, 0, 1, &[service("ring")])), [reply("done"), rung()]);
     }
     assert_eq!(copy.0.snapshot().manifest(), replica.0.snapshot().manifest());
 }
@@ -354,7 +429,10 @@ fn what_nobody_waits_for_is_dropped_and_what_is_too_large_is_said_to_be() {
     assert_eq!(replica.0.cached(alice, 500), None);
     replica.one_waits(alice, 2);
     let large = replica.order(&frame(bob, 0, 1, &[service("large")]));
-    assert!(matches!(large[..], [Outcome::Service(_), Outcome::TooLarge { .. }]), "{large:?}");
+    let [Outcome::Service(_), Outcome::Waited { outcome, offer: false }] = &large[..] else {
+        panic!("{large:?}")
+    };
+    assert!(matches!(**outcome, Outcome::TooLarge { .. }), "{large:?}");
     let unknown = frame(session(BOB, 9), 0, 1, &[service("wait 5")]);
     assert_eq!(replica.order(&unknown), [Outcome::NoSession]);
     let malformed = Outcome::Refused(RefusalReason::Malformed);

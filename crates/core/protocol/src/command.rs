@@ -31,9 +31,16 @@ pub enum Command {
     Renew,
     /// Ends the session, in order, with a number as any command; in a frame by itself. Known from version 1 of the rules on.
     Close,
-    /// Nobody asks for the outcome of another number of the session any more: if it waits, it gets nothing; if it was not executed, it never
-    /// is. What it came to is told again. Known from version 1 of the rules on.
+    /// Nobody asks for the outcome of another number of the session any more: if it waits, or was offered something, it gets nothing; if it was
+    /// not executed, it never is. What it came to is told again. Known from version 1 of the rules on.
     Withdraw {
+        /// Which.
+        number: u64,
+    },
+    /// The client has what another number of the session, which had waited, came to: what it was offered is its own now, and is kept no
+    /// longer. Refused ([`RefusalReason::Withdrawn`]) if nothing is kept under that number: then it came too late, and
+    /// nothing was handed over. Known from version 1 of the rules on.
+    Confirm {
         /// Which.
         number: u64,
     },
@@ -133,10 +140,18 @@ impl Decode for ClientList {
 /// The result of a command as its session remembers it. Equal on all correct replicas.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// The session is open; the answer to what opens and renews it, and to what withdraws one of its numbers.
+    /// The session is open; the answer to what opens and renews it, and to what withdraws or confirms one of its numbers.
     Opened,
     /// The service's reply.
     Service(Bytes),
+    /// What a command that had waited came to. It is kept until the client says that it has it ([`Command::Confirm`]).
+    Waited {
+        /// None of those that are told of commands that wait, or of sessions.
+        outcome: Box<Outcome>,
+        /// Whether something is handed over by it, which is the client's when that is confirmed within [`limits::OFFER_MS`], and else the
+        /// next one's.
+        offer: bool,
+    },
     /// The administration command was carried out; for a replaced replica, the number of the
     /// configuration that it starts and its first slot.
     Administered {
@@ -198,9 +213,10 @@ pub enum RefusalReason {
         /// The lowest number that can open a session now.
         from: u64,
     },
-    /// It waited, and does so no longer: its client withdrew it, or was not heard of for [`limits::ATTENDED_MS`]. It got nothing.
+    /// It waited, and does so no longer: its client withdrew it, was not heard of for [`limits::ATTENDED_MS`], or did not confirm within
+    /// [`limits::OFFER_MS`] what it was offered. It got nothing.
     #[error(
-        "it was withdrawn while it waited: its client gave it up, or was not heard of for 10 s"
+        "it was withdrawn while it waited: its client gave it up, was not heard of for 10 s, or did not take within 1 s what it was handed"
     )]
     Withdrawn,
 }
@@ -236,6 +252,10 @@ impl Encode for Command {
                 out.push(6);
                 out.extend_from_slice(token);
             }
+            Command::Confirm { number } => {
+                out.push(7);
+                number.encode(out);
+            }
         }
     }
 }
@@ -250,6 +270,7 @@ impl Decode for Command {
             4 => Ok(Command::Close),
             5 => Ok(Command::Withdraw { number: Decode::decode(reader)? }),
             6 => Ok(Command::OpenBy { token: Decode::decode(reader)? }),
+            7 => Ok(Command::Confirm { number: Decode::decode(reader)? }),
             tag => Err(DecodeError::UnknownTag(tag)),
         }
     }
@@ -352,13 +373,35 @@ impl Encode for Outcome {
                 bytes.encode(out);
             }
             Outcome::Waits => out.push(8),
+            Outcome::Waited { outcome, offer } => {
+                out.push(9);
+                offer.encode(out);
+                outcome.encode(out);
+            }
         }
     }
 }
 
 impl Decode for Outcome {
     fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        let tag = u8::decode(reader)?;
+        if tag != 9 {
+            return Outcome::of_tag(tag, reader);
+        }
+        let offer = Decode::decode(reader)?;
         match u8::decode(reader)? {
+            tag @ (1 | 3 | 4 | 7) => {
+                let outcome = Box::new(Outcome::of_tag(tag, reader)?);
+                Ok(Outcome::Waited { outcome, offer })
+            }
+            _ => Err(DecodeError::NotCanonical("what a command that waited came to")),
+        }
+    }
+}
+
+impl Outcome {
+    fn of_tag(tag: u8, reader: &mut Reader) -> Result<Outcome, DecodeError> {
+        match tag {
             0 => Ok(Outcome::Opened),
             1 => Ok(Outcome::Service(reader.bytes("reply", limits::FRAME_BYTES)?)),
             2 => Ok(Outcome::Administered {

@@ -33,14 +33,28 @@ pub struct Execution {
 /// What a service was told or did.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// A batch begins, at this agreed time. Not written down of the store, to which it is nothing.
-    Began(Time),
+    /// A batch begins, at this time of the clock, under this version of the service. Not written down of the store, to which it is nothing.
+    Began(Time, u16),
     /// A command was executed.
     Executed(Execution),
     /// A command that had waited got its reply.
     Released(Release),
     /// A command waits no longer, and nobody is told.
     Forgotten {
+        /// Whose command.
+        session: SessionId,
+        /// Its number in the session.
+        number: u64,
+    },
+    /// A command that had waited has what it was offered.
+    Confirmed {
+        /// Whose command.
+        session: SessionId,
+        /// Its number in the session.
+        number: u64,
+    },
+    /// What a command that had waited was offered is the next one's.
+    TakenBack {
         /// Whose command.
         session: SessionId,
         /// Its number in the session.
@@ -254,12 +268,12 @@ impl Service for Witnessed {
         progress
     }
 
-    fn on_time(&mut self, time: Time, released: &mut Vec<Release>) {
+    fn on_time(&mut self, clock: Time, released: &mut Vec<Release>) {
         self.batches += 1;
         let before = released.len();
-        self.inner.service_mut().on_time(time, released);
+        self.inner.service_mut().on_time(clock, released);
         if self.kind == ServiceKind::TupleSpaces {
-            self.write(Step::Began(time));
+            self.write(Step::Began(clock, self.version));
         }
         self.write_released(&released[before..]);
     }
@@ -275,6 +289,7 @@ impl Service for Witnessed {
 
     fn confirm(&mut self, clock: Time, session: SessionId, number: u64) {
         self.inner.service_mut().confirm(clock, session, number);
+        self.write(Step::Confirmed { session, number });
     }
 
     fn take_back(
@@ -286,6 +301,7 @@ impl Service for Witnessed {
     ) {
         let before = released.len();
         self.inner.service_mut().take_back(clock, session, number, released);
+        self.write(Step::TakenBack { session, number });
         self.write_released(&released[before..]);
     }
 
@@ -303,6 +319,8 @@ impl Service for Witnessed {
 
     fn set_version(&mut self, version: u16) {
         self.version = version;
+        let newest = self.inner.service().newest_version();
+        self.inner.service_mut().set_version(version.min(newest));
     }
 
     fn set_state_limit(&mut self, limit: StateLimit) {

@@ -23,8 +23,11 @@ pub const COMMAND_BYTES: usize = limits::COMMAND_BYTES;
 /// its client for gone.
 pub const RENEW_MS: u64 = 3_000;
 
-/// Numbers of the window that are kept for withdrawals: what fills it may be what is to be withdrawn.
-pub const WITHDRAWALS: usize = 16;
+/// Numbers of the window that are kept for what withdraws and confirms others.
+pub const WORDS: usize = 16;
+
+/// Results of waits that replicas keep though they are known here, before a frame says so that has nothing else to say.
+pub const KNOWN: usize = limits::SESSION_WAITS / 8;
 
 /// What waits at the replicas is asked for again in this time, milliseconds: its reply comes by itself, unless the link over which it came
 /// broke just then.

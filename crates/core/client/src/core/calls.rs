@@ -2,7 +2,7 @@
 
 use super::bounds::{COMMAND_BYTES, FAST_READS, WAITING_BYTES, WAITING_CALLS};
 use super::{CallId, CallOptions, ClientCore, Mode, Output};
-use crate::outcome::{CallResult, Indeterminacy, Refusal};
+use crate::outcome::{CallResult, Indeterminacy, Refusal, Reply};
 use bytes::Bytes;
 use perdura_protocol::seeded;
 
@@ -34,6 +34,8 @@ pub(super) struct Call {
     /// Matching replies that it needs.
     pub(super) quorum: usize,
     pub(super) stage: Stage,
+    /// What it comes to if the replicas say that it is confirmed.
+    pub(super) offered: Option<Reply>,
 }
 
 impl ClientCore {
@@ -64,7 +66,7 @@ impl ClientCore {
         let wanted = options.reply_quorum.unwrap_or(0);
         let quorum = wanted.clamp(faults.reply_quorum(), faults.n());
         let deadline_ms = options.deadline_ms;
-        let call = Call { command, deadline_ms, quorum, stage: Stage::Waiting };
+        let call = Call { command, deadline_ms, quorum, stage: Stage::Waiting, offered: None };
         self.calls.insert(id, call);
         self.timers.insert((deadline_ms, Timer::Deadline(id)));
         let fast = options.mode == Mode::Fast
@@ -151,7 +153,7 @@ impl ClientCore {
                 self.waiting_bytes -= call.command.len();
                 self.compact_waiting();
             }
-            Stage::Sent(number) => self.forget_number(number),
+            Stage::Sent(number) => self.leave_number(number),
             Stage::Reading(read) => self.end_read(read),
         }
         self.report(id, result);

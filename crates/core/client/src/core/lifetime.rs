@@ -27,6 +27,11 @@ impl Renewals {
         Renewals { fresh_ms: now_ms, ..Renewals::default() }
     }
 
+    /// Whether the replicas know them, and what came with them, as far as they have said.
+    pub(super) fn are_known(&self) -> bool {
+        !self.unknown
+    }
+
     /// A frame with new commands goes out.
     pub(super) fn sent_fresh(&mut self, now_ms: u64) {
         self.fresh_ms = now_ms;
@@ -71,7 +76,7 @@ impl ClientCore {
         session.renewals.fresh_ms = now_ms;
         let (nonce, acked) = (session.nonce, session.acked_below());
         let frame = self.build(nonce, acked, number, &[Command::Renew.to_bytes()]);
-        self.send_new(now_ms, frame);
+        self.send_new(now_ms, frame, 1);
     }
 
     /// A replica answered a renewal.

@@ -11,9 +11,10 @@
 //! Invariants:
 //! - A number of a session names one command forever: a frame is sent again as the same bytes.
 //! - The numbers of a session in flight fit its window: `limits::SESSION_WINDOW`.
-//! - `acked_below` of a frame is the lowest number whose outcome somebody still waits for. A
-//!   number whose deadline passed is waited for by nobody: when its frame arrives after a later
+//! - `acked_below` of a frame is the lowest number whose outcome somebody still waits for, those left out that wait at the replicas, as
+//!   these have said. A number whose deadline passed is waited for by nobody: it is withdrawn, and when its frame arrives after a later
 //!   one, replicas answer "too old" and never execute it, which "indeterminate" allows.
+//! - What replicas offer to a number is confirmed once, under another one, and is its caller's when that is answered.
 //! - A call ends once, by its deadline.
 
 pub mod bounds;

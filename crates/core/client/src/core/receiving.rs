@@ -57,6 +57,7 @@ impl ClientCore {
             self.renewal_answered(now_ms, from, number, outcome);
             return;
         }
+        let parked = session.is_parked(number);
         let Some(pending) = session.pending(number) else { return };
         let id = pending.call;
         let added = pending.votes.add(from, outcome);
@@ -73,8 +74,26 @@ impl ClientCore {
         } else {
             witnesses
         };
-        if added.support >= wanted || first {
-            self.decided(now_ms, id, number, outcome);
+        if added.support < wanted && !first {
+            return;
+        }
+        match outcome {
+            Outcome::Waited { outcome, offer: false } => {
+                session.acknowledge(number);
+                self.decided(now_ms, id, number, outcome);
+            }
+            Outcome::Waited { outcome, offer: true } => {
+                // What cannot be read any more is not taken.
+                if let Outcome::Service(reply) = outcome.as_ref() {
+                    self.offered(id, number, Reply::Service(reply.clone()));
+                }
+            }
+            // It waited, nothing that it was offered was confirmed, and it does not wait any more.
+            Outcome::TooOld if parked => {
+                let withdrawn = Outcome::Refused(RefusalReason::Withdrawn);
+                self.decided(now_ms, id, number, &withdrawn);
+            }
+            outcome => self.decided(now_ms, id, number, outcome),
         }
     }
 
@@ -123,10 +142,27 @@ impl ClientCore {
         }
     }
 
+    /// Enough replicas agree on what a number is offered: it is the caller's once they say that this is confirmed.
+    fn offered(&mut self, id: CallId, number: u64, reply: Reply) {
+        let (Some(session), Some(call)) = (&mut self.session, self.calls.get_mut(&id)) else {
+            return;
+        };
+        if call.offered.is_none() {
+            call.offered = Some(reply);
+            session.accept(number);
+        }
+    }
+
     /// Enough replicas agree on the outcome of a number.
     fn decided(&mut self, now_ms: u64, id: CallId, number: u64, outcome: &Outcome) {
-        let result = result_of(outcome);
-        if let Some(flight) = self.session.as_mut().and_then(|session| session.forget(number)) {
+        let call = self.calls.get_mut(&id);
+        let confirmed =
+            call.filter(|call| call.stage == Stage::Sent(number) && *outcome == Outcome::Opened);
+        let result = match confirmed.and_then(|call| call.offered.take()) {
+            Some(reply) => CallResult::Completed(reply),
+            None => result_of(outcome),
+        };
+        if let Some(flight) = self.session.as_mut().and_then(|session| session.conclude(number)) {
             self.note_round_trip(now_ms, &flight);
         }
         let ended = result == CallResult::Indeterminate(Indeterminacy::NoSession);
@@ -169,7 +205,9 @@ fn result_of(outcome: &Outcome) -> CallResult {
             CallResult::Indeterminate(Indeterminacy::ReplyTooLarge(*bytes))
         }
         Outcome::NoSession => CallResult::Indeterminate(Indeterminacy::NoSession),
-        Outcome::Opened | Outcome::Waits => CallResult::Indeterminate(Indeterminacy::Nonsense),
+        Outcome::Opened | Outcome::Waits | Outcome::Waited { .. } => {
+            CallResult::Indeterminate(Indeterminacy::Nonsense)
+        }
     }
 }
 

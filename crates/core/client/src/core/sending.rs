@@ -3,15 +3,12 @@
 //! There is no delay for packing. While fewer frames are in flight than allowed, whatever waits
 //! leaves at once; while there are as many, what comes gathers, so that frames grow with the load.
 
-use super::bounds::{FRAME_TARGET_BYTES, PARKED_MS, WITHDRAWALS};
+use super::bounds::{FRAME_TARGET_BYTES, PARKED_MS, WORDS};
 use super::calls::Stage;
-use super::session::{InFlight, Session};
+use super::session::{InFlight, NOBODYS, Session, Word};
 use super::{CallId, ClientCore};
 use bytes::Bytes;
 use perdura_protocol::{Command, Encode, Frame, Message, ReplicaId, SessionId, limits, seeded};
-
-/// The call of a command that the client sends by itself.
-const NOBODYS: CallId = CallId(u64::MAX);
 
 impl ClientCore {
     /// Packs what waits into frames, as far as the pipeline allows, and sends them.
@@ -24,11 +21,11 @@ impl ClientCore {
         if self.session.is_none() && self.waiting_calls > 0 {
             self.open_session(now_ms);
         }
-        while (self.waiting_calls > 0 && self.has_room(WITHDRAWALS))
-            || (self.has_withdrawn() && self.has_room(0))
+        while (self.waiting_calls > 0 && self.has_room(WORDS))
+            || (self.has_words() && self.has_room(0))
         {
-            let Some(frame) = self.next_frame() else { break };
-            self.send_new(now_ms, frame);
+            let Some((frame, open)) = self.next_frame() else { break };
+            self.send_new(now_ms, frame, open);
             if let Some(session) = &mut self.session {
                 session.renewals.sent_fresh(now_ms);
             }
@@ -43,14 +40,15 @@ impl ClientCore {
         })
     }
 
-    fn has_withdrawn(&self) -> bool {
-        self.session.as_ref().is_some_and(Session::has_withdrawn)
+    fn has_words(&self) -> bool {
+        self.session.as_ref().is_some_and(Session::has_words)
     }
 
-    fn next_frame(&mut self) -> Option<Frame> {
+    /// The next frame, and how many of its commands have an outcome that somebody waits for.
+    fn next_frame(&mut self) -> Option<(Frame, usize)> {
         let mut session = self.session.take()?;
         let all = session.room().min(limits::FRAME_COMMANDS);
-        let room = session.room().saturating_sub(WITHDRAWALS).min(all);
+        let room = session.room().saturating_sub(WORDS).min(all);
         let first = session.next_number();
         let mut commands: Vec<Bytes> = Vec::new();
         let mut bytes = 0;
@@ -63,15 +61,36 @@ impl ClientCore {
             commands.push(call.command.clone());
             call.stage = Stage::Sent(session.assign(id));
         }
+        let mut once = Vec::new();
         while commands.len() < all
-            && let Some(number) = session.next_withdrawn()
+            && let Some(word) = session.next_word()
         {
-            commands.push(Command::Withdraw { number }.to_bytes());
-            // Of its outcome nobody has to be told.
-            session.assign(NOBODYS);
+            let (command, of, number) = match word {
+                Word::Confirm { number, of } => (Command::Confirm { number }, of, number),
+                Word::Known { number } => (Command::Confirm { number }, NOBODYS, number),
+                Word::Withdraw { number } | Word::WithdrawOnce { number } => {
+                    (Command::Withdraw { number }, NOBODYS, number)
+                }
+            };
+            commands.push(command.to_bytes());
+            let own = session.assign(of);
+            match word {
+                Word::Confirm { .. } => {
+                    if let Some(call) = self.calls.get_mut(&of) {
+                        call.stage = Stage::Sent(own);
+                    }
+                    session.forget(number);
+                }
+                Word::WithdrawOnce { .. } => once.push(own),
+                _ => {}
+            }
         }
+        let open = commands.len() - once.len();
         let frame = (!commands.is_empty())
-            .then(|| self.build(session.nonce, session.acked_below(), first, &commands));
+            .then(|| (self.build(session.nonce, session.acked_below(), first, &commands), open));
+        for number in once {
+            session.forget(number);
+        }
         self.session = Some(session);
         frame
     }
@@ -102,7 +121,7 @@ impl ClientCore {
         self.token = u128::from_le_bytes(token).wrapping_add(1).to_le_bytes();
         let open = if self.says_token { Command::OpenBy { token } } else { Command::Open };
         let frame = self.build(nonce, 0, 0, &[open.to_bytes()]);
-        self.send_new(now_ms, frame);
+        self.send_new(now_ms, frame, 1);
     }
 
     /// Session numbers follow the clock from the first one on, and grow in any case; each attempt
@@ -122,13 +141,16 @@ impl ClientCore {
         nonce
     }
 
-    pub(super) fn send_new(&mut self, now_ms: u64, frame: Frame) {
+    /// Sends a frame, and again until so many of its commands have their outcomes.
+    pub(super) fn send_new(&mut self, now_ms: u64, frame: Frame, open: usize) {
         let (pause, busy) = (self.first_pause_ms(), self.config.busy_first_ms.max(1));
-        let mut flight = InFlight::new(frame, now_ms, pause, busy);
+        let mut flight = InFlight::new(frame, open, now_ms, pause, busy);
         for replica in flight.first_targets(self.views.leader(), self.linked()) {
             self.send(replica, Message::Frame(flight.frame.clone()));
         }
-        if let Some(session) = &mut self.session {
+        if let Some(session) = &mut self.session
+            && open > 0
+        {
             session.frames.push_back(flight);
         }
     }
@@ -154,9 +176,9 @@ impl ClientCore {
         });
     }
 
-    pub(super) fn forget_number(&mut self, number: u64) {
+    pub(super) fn leave_number(&mut self, number: u64) {
         if let Some(session) = &mut self.session {
-            session.forget(number);
+            session.leave(number);
         }
     }
 

@@ -1,18 +1,33 @@
 //! The current session: its numbers in flight, and the frames that carry them.
 
 use super::CallId;
+use super::bounds::KNOWN;
 use super::lifetime::Renewals;
 use crate::votes::Votes;
 use perdura_protocol::{Frame, ReplicaId, limits};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+
+/// The call of a command that the client sends by itself.
+pub(super) const NOBODYS: CallId = CallId(u64::MAX);
+
+/// What the replicas are told of a number of the session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Word {
+    /// What it is offered is taken, for this call.
+    Confirm { number: u64, of: CallId },
+    /// What it came to need not be kept.
+    Known { number: u64 },
+    /// Nobody waits for it.
+    Withdraw { number: u64 },
+    /// The same, without waiting for an answer: it is not known to wait.
+    WithdrawOnce { number: u64 },
+}
 
 /// A command in flight.
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) call: CallId,
     pub(super) votes: Votes,
-    /// Replicas said that it waits.
-    parked: bool,
     /// Its caller is gone.
     abandoned: bool,
 }
@@ -49,12 +64,20 @@ pub(super) struct Session {
     next: u64,
     /// Lowest number whose outcome somebody waits for, or `next`.
     base: u64,
-    /// From `base` on; `None` where nobody waits any more. The first is never `None`.
+    /// From `base` on; `None` where nobody waits any more, or what waits at the replicas. The first is never `None`.
     pending: VecDeque<Option<Pending>>,
+    /// What waits at the replicas, as these have said: their numbers hold no place of the window.
+    parked: BTreeMap<u64, Pending>,
     pub(super) frames: VecDeque<InFlight>,
     pub(super) renewals: Renewals,
     /// Numbers that wait at the replicas, and for which nobody waits here.
     withdrawn: VecDeque<u64>,
+    /// Numbers that were left without an outcome, and that may wait.
+    left: VecDeque<u64>,
+    /// Numbers of which the replicas offer something.
+    offered: VecDeque<u64>,
+    /// Numbers that waited, whose outcome is known here, and which the replicas need not keep.
+    known: VecDeque<u64>,
 }
 
 impl Session {
@@ -65,15 +88,19 @@ impl Session {
             next: 1,
             base: 1,
             pending: VecDeque::new(),
+            parked: BTreeMap::new(),
             frames: VecDeque::new(),
             renewals: Renewals::new(now_ms),
             withdrawn: VecDeque::new(),
+            left: VecDeque::new(),
+            offered: VecDeque::new(),
+            known: VecDeque::new(),
         }
     }
 
     /// Whether somebody waits for an outcome.
     pub(super) fn in_flight(&self) -> bool {
-        !self.pending.is_empty()
+        !self.pending.is_empty() || !self.parked.is_empty()
     }
 
     /// The lowest number that somebody waits for.
@@ -94,39 +121,44 @@ impl Session {
     pub(super) fn assign(&mut self, call: CallId) -> u64 {
         let number = self.next;
         self.next += 1;
-        self.pending.push_back(Some(Pending {
-            call,
-            votes: Votes::default(),
-            parked: false,
-            abandoned: false,
-        }));
+        self.pending.push_back(Some(Pending { call, votes: Votes::default(), abandoned: false }));
         number
     }
 
     pub(super) fn pending(&mut self, number: u64) -> Option<&mut Pending> {
-        let index = number.checked_sub(self.base)?;
-        self.pending.get_mut(usize::try_from(index).ok()?)?.as_mut()
+        self.parked.get_mut(&number).or_else(|| {
+            let index = number.checked_sub(self.base)?;
+            self.pending.get_mut(usize::try_from(index).ok()?)?.as_mut()
+        })
     }
 
-    /// The calls in flight.
-    pub(super) fn calls(&self) -> Vec<CallId> {
-        self.pending.iter().flatten().map(|pending| pending.call).collect()
-    }
-
-    /// Nobody waits for this number any more; returns its frame when it was the frame's last.
-    pub(super) fn forget(&mut self, number: u64) -> Option<InFlight> {
+    /// Takes a number out of the window.
+    fn take_pending(&mut self, number: u64) -> Option<Pending> {
         let index = usize::try_from(number.checked_sub(self.base)?).ok()?;
-        let forgotten = self.pending.get_mut(index)?.take()?;
-        if forgotten.parked
-            && let Some(flight) = self.frame_of(number)
-        {
-            flight.parked -= 1;
-        }
+        let taken = self.pending.get_mut(index)?.take()?;
         while let Some(None) = self.pending.front() {
             self.pending.pop_front();
             self.base += 1;
         }
-        if self.pending.is_empty() {
+        Some(taken)
+    }
+
+    /// The calls in flight.
+    pub(super) fn calls(&self) -> Vec<CallId> {
+        let pending = self.pending.iter().flatten().chain(self.parked.values());
+        pending.map(|pending| pending.call).collect()
+    }
+
+    /// Nobody waits for this number any more; returns its frame when it was the frame's last.
+    pub(super) fn forget(&mut self, number: u64) -> Option<InFlight> {
+        if self.parked.remove(&number).is_some() {
+            if let Some(flight) = self.frame_of(number) {
+                flight.parked -= 1;
+            }
+        } else {
+            self.take_pending(number)?;
+        }
+        if !self.in_flight() {
             self.stop_renewing();
         }
         self.settle(number)
@@ -136,41 +168,85 @@ impl Session {
         self.frames.iter_mut().find(|one| one.holds(number))
     }
 
-    /// Enough replicas say that this number waits: its frame holds no others up any more.
+    /// Enough replicas say that this number waits: neither it nor its frame holds others up any more.
     pub(super) fn park(&mut self, number: u64) {
-        let Some(pending) = self.pending(number).filter(|pending| !pending.parked) else { return };
-        pending.parked = true;
+        let Some(pending) = self.take_pending(number) else { return };
         if pending.abandoned {
             self.withdrawn.push_back(number);
         }
+        self.parked.insert(number, pending);
         if let Some(flight) = self.frame_of(number) {
             flight.parked += 1;
         }
     }
 
+    pub(super) fn is_parked(&self, number: u64) -> bool {
+        self.parked.contains_key(&number)
+    }
+
     /// The caller of this number is gone. If it waits at the replicas, now or later, they are told.
     pub(super) fn abandon(&mut self, number: u64) {
+        let parked = self.is_parked(number);
         let Some(pending) = self.pending(number).filter(|pending| !pending.abandoned) else {
             return;
         };
         pending.abandoned = true;
-        if pending.parked {
+        if parked {
             self.withdrawn.push_back(number);
         }
     }
 
-    /// The next number of which the replicas are to be told that nobody waits for it, if it still waits.
-    pub(super) fn next_withdrawn(&mut self) -> Option<u64> {
-        while let Some(number) = self.withdrawn.pop_front() {
-            if self.pending(number).is_some() {
-                return Some(number);
+    /// The call of this number ended without an outcome. What waits at the replicas, or may, would do so for nobody.
+    pub(super) fn leave(&mut self, number: u64) {
+        if let Some(pending) = self.parked.get_mut(&number) {
+            pending.call = NOBODYS;
+            self.abandon(number);
+        } else if self.pending(number).is_some() {
+            self.forget(number);
+            if self.renewals.are_known() && self.left.len() < limits::SESSION_WAITS {
+                self.left.push_back(number);
             }
         }
-        None
     }
 
-    pub(super) fn has_withdrawn(&self) -> bool {
+    /// The replicas offer what this number waited for. If its caller is gone they are told that, or have been.
+    pub(super) fn accept(&mut self, number: u64) {
+        self.park(number);
+        if self.parked.get(&number).is_some_and(|pending| !pending.abandoned) {
+            self.offered.push_back(number);
+        }
+    }
+
+    /// The outcome of this number is known; as [`Session::forget`].
+    pub(super) fn conclude(&mut self, number: u64) -> Option<InFlight> {
+        self.withdrawn.retain(|other| *other != number);
+        self.forget(number)
+    }
+
+    /// What this number waited for is known here.
+    pub(super) fn acknowledge(&mut self, number: u64) {
+        self.known.push_back(number);
+    }
+
+    /// The next thing that the replicas are to be told of a number.
+    pub(super) fn next_word(&mut self) -> Option<Word> {
+        while let Some(number) = self.offered.pop_front() {
+            if let Some(pending) = self.parked.get(&number) {
+                return Some(Word::Confirm { number, of: pending.call });
+            }
+        }
+        let withdrawn = self.withdrawn.pop_front().map(|number| Word::Withdraw { number });
+        let left = || self.left.pop_front().map(|number| Word::WithdrawOnce { number });
+        let known = || self.known.pop_front().map(|number| Word::Known { number });
+        withdrawn.or_else(left).or_else(known)
+    }
+
+    /// Whether the replicas are to be told something that is worth a frame by itself.
+    pub(super) fn has_words(&self) -> bool {
         !self.withdrawn.is_empty()
+            || !self.left.is_empty()
+            || !self.offered.is_empty()
+            || self.known.len() >= KNOWN
     }
 
     /// Frames that are under way; those of which all that is left waits at the replicas are not.
@@ -196,9 +272,15 @@ impl Session {
 }
 
 impl InFlight {
-    pub(super) fn new(frame: Frame, now_ms: u64, pause_ms: u64, busy_pause_ms: u64) -> InFlight {
+    pub(super) fn new(
+        frame: Frame,
+        open: usize,
+        now_ms: u64,
+        pause_ms: u64,
+        busy_pause_ms: u64,
+    ) -> InFlight {
         InFlight {
-            open: frame.commands().len(),
+            open,
             parked: 0,
             frame,
             sent_ms: now_ms,

@@ -97,7 +97,8 @@ fn what_executes_renews_a_session_and_so_does_a_renewal_once() {
     assert_eq!(renewed(&session), 20_000, "within a second nothing has to be noted");
     session.wait(Slot(3), Some(Time(21_000)), 2);
     assert_eq!(renewed(&session), 21_000);
-    session.release(Slot(4), 2, Outcome::TooOld);
+    let too_old = Outcome::Waited { outcome: Box::new(Outcome::TooOld), offer: false };
+    session.release(Slot(4), 2, too_old, None);
     assert_eq!(renewed(&session), 21_000, "what others do tells nothing of its client");
     assert_eq!(session.admit(first), Admission::Answered(Outcome::Opened));
     let malformed = Outcome::Refused(RefusalReason::Malformed);

@@ -31,6 +31,7 @@ fn consistent(sessions: &Sessions) {
     let (kept, anew) = (sessions.timed.as_ref().unwrap(), anew.timed.as_ref().unwrap());
     assert_eq!(kept.by_end, anew.by_end);
     assert_eq!(kept.by_wait, anew.by_wait);
+    assert_eq!(kept.by_offer, anew.by_offer);
     assert_eq!(kept.by_nonce, anew.by_nonce);
     let shared = |timed: &Timed| (timed.shared_sessions, timed.shared_nonces);
     assert_eq!(shared(kept), shared(anew));
@@ -49,9 +50,19 @@ fn opened(sessions: &mut Sessions, now: Time, id: SessionId) {
     consistent(sessions);
 }
 
+/// In agreed time.
+fn due(sessions: &Sessions) -> Option<Time> {
+    sessions.due().map(|due| sessions.agreed(due))
+}
+
+fn pass(sessions: &mut Sessions, before: Time, now: Time, due: Option<Time>) -> Passed {
+    sessions.stand_still(before, now, due);
+    sessions.pass(now)
+}
+
 fn ended(sessions: &mut Sessions, before: Time, now: Time) -> Vec<SessionId> {
-    let due = sessions.due();
-    let passed = sessions.pass(before, now, due);
+    let due = due(sessions);
+    let passed = pass(sessions, before, now, due);
     consistent(sessions);
     passed.ended.into_iter().map(|(id, _)| id).collect()
 }
@@ -98,7 +109,7 @@ fn a_number_opens_a_session_within_a_minute_of_agreed_time_and_once() {
     }
     // The first is forgotten as soon as it could not open a session any more, and the last two minutes later.
     for (ms, left) in [(0, 2), (1, 1), (2 * limits::NONCE_MS, 1), (2 * limits::NONCE_MS + 1, 0)] {
-        sessions.pass(NOW, later(ms), None);
+        pass(&mut sessions, NOW, later(ms), None);
         consistent(&sessions);
         assert_eq!(sessions.tables[&ALICE].nonces(), left, "{ms} ms later");
         for id in [first, last] {
@@ -141,9 +152,9 @@ fn a_group_that_stood_still_ends_nobody_for_that() {
     // Nothing was ordered for an hour, though a session was to end after a minute.
     let hour = 3_600_000;
     assert_eq!(ended(&mut sessions, later(10_000), later(hour)), []);
-    assert_eq!(sessions.due(), Some(later(hour + OUTAGE_MS)), "there is a moment to renew it");
+    assert_eq!(due(&sessions), Some(later(hour + OUTAGE_MS)), "there is a moment to renew it");
     assert_eq!(ended(&mut sessions, later(hour), later(hour + OUTAGE_MS)), [one]);
-    assert_eq!(sessions.due(), Some(later(hour + OUTAGE_MS + 10_000)));
+    assert_eq!(due(&sessions), Some(later(hour + OUTAGE_MS + 10_000)));
     // What is a little late is no outage.
     let late = later(hour + 2 * OUTAGE_MS + 10_000);
     assert_eq!(ended(&mut sessions, later(hour + OUTAGE_MS), late), [other]);
@@ -208,7 +219,7 @@ fn what_lived_under_the_first_rules_counts_as_renewed_when_they_are_raised() {
         assert_eq!(sessions.open(Slot(1), NOW, id(ALICE, nonce), TOKEN).0, Outcome::Opened);
     }
     assert_eq!((sessions.due(), sessions.clock(NOW)), (None, None));
-    assert!(sessions.pass(NOW, later(1_000_000), None).ended.is_empty());
+    assert!(pass(&mut sessions, NOW, later(1_000_000), None).ended.is_empty());
     sessions.start_timing(later(1_000_000));
     consistent(&sessions);
     sessions.start_timing(later(1_500_000));

@@ -61,6 +61,7 @@ impl Ready {
 pub(super) fn size_of_outcome(outcome: &Outcome) -> usize {
     match outcome {
         Outcome::Service(reply) | Outcome::Told(reply) => reply.len() + 16,
+        Outcome::Waited { outcome, .. } => 2 + size_of_outcome(outcome),
         _ => 64,
     }
 }

@@ -7,7 +7,8 @@
 //! lock, the leader's own, is carried into the next view: one clock is all that can be asked for.
 //!
 //! What a service is told of time is that: in each slot the time of its batch, or of the slot before if
-//! that is later.
+//! that is later; less the time in which the group stood still, which never shrinks, and grows by no more than what passed, in slots that
+//! come late.
 //!
 //! A vote of a replica whose clock is in order, for a fresh proposal, is held against that clock by
 //! itself: its time is not ahead of the clock at the vote, nor behind the clock when the proposal
@@ -20,6 +21,9 @@ use perdura_protocol::{Batch, Digest, Faults, Record, Slot, Time};
 use std::collections::BTreeMap;
 
 const RULE: &str = "AgreedTime (E3)";
+
+/// A batch that comes this long after the one before, milliseconds, may have been due: then the group stood still.
+const OUTAGE_MS: u64 = 2_000;
 
 /// A proposal as a replica first heard it.
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +52,8 @@ pub struct AgreedTime {
     clocks: Vec<Time>,
     watches: Vec<Watch>,
     times: BTreeMap<Slot, Time>,
+    // How long the group has stood still up to a slot, milliseconds, as services are told.
+    stood: BTreeMap<Slot, u64>,
     // Of batches on some disk.
     batches: BTreeMap<Digest, Time>,
 }
@@ -60,8 +66,8 @@ impl AgreedTime {
         let clocks = vec![Time(0); faults.n()];
         let watch = Watch { in_order_since: Some(0), ..Watch::default() };
         let watches = vec![watch; faults.n()];
-        let (times, batches) = (BTreeMap::new(), BTreeMap::new());
-        AgreedTime { max_skew_ms, witnesses, clocks, watches, times, batches }
+        let (times, stood, batches) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        AgreedTime { max_skew_ms, witnesses, clocks, watches, times, stood, batches }
     }
 
     /// `replica` was shown this by its clock.
@@ -128,28 +134,45 @@ impl AgreedTime {
         }
     }
 
-    /// The service of `replica` is told that it is `time` in `slot`, for which `batch` was decided, if
+    /// The service of `replica` is told that the clock shows this in `slot`, for which `batch` was decided, if
     /// it is known which.
     pub fn began(
         &mut self,
         replica: usize,
         slot: Slot,
-        time: Time,
+        clock: Time,
         batch: Option<Digest>,
     ) -> Check {
-        self.executed(replica, slot, time)?;
-        let before = match slot.0 {
-            1 => Some(Time(0)),
-            _ => self.times.get(&Slot(slot.0 - 1)).copied(),
+        let (before, stood) = match slot.0 {
+            1 => (Some(Time(0)), Some(0)),
+            _ => {
+                let before = Slot(slot.0 - 1);
+                (self.times.get(&before).copied(), self.stood.get(&before).copied())
+            }
         };
         let decided = batch.and_then(|batch| self.batches.get(&batch)).copied();
-        let (Some(before), Some(decided)) = (before, decided) else { return Ok(()) };
-        if time == before.max(decided) {
+        let agreed = self.times.get(&slot).copied();
+        let Some(time) = agreed.or(before.zip(decided).map(|(one, other)| one.max(other))) else {
+            return Ok(());
+        };
+        self.executed(replica, slot, time)?;
+        let stands = time.0.checked_sub(clock.0);
+        let fits = |stands: u64| {
+            let known = self.stood.get(&slot).is_none_or(|known| *known == stands);
+            let grows = before.zip(stood).is_none_or(|(before, stood)| {
+                let passed = time.0 - before.0;
+                stands == stood
+                    || (stands > stood && stands - stood <= passed && passed > OUTAGE_MS)
+            });
+            known && grows
+        };
+        if let Some(stands) = stands.filter(|stands| fits(*stands)) {
+            self.stood.insert(slot, stands);
             return Ok(());
         }
         let what = format!(
-            "replica {replica} tells its service that it is {time} in slot {slot}; it was {before}, \
-             and the batch is of {decided}"
+            "replica {replica} tells its service that it is {clock} in slot {slot}, where {time} was agreed on, {before:?} before, and the \
+             group had stood still for {stood:?}"
         );
         Err(Broken::new(RULE, what))
     }

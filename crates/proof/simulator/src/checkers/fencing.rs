@@ -104,9 +104,12 @@ impl Fencing {
         let mut claims: BTreeMap<String, Vec<Claim>> = BTreeMap::new();
         for step in steps {
             match step {
-                Step::Began(now) => time = *now,
+                Step::Began(now, _) => time = *now,
                 Step::Executed(execution) => follow(execution, time, &mut claims, &mut locks)?,
-                Step::Released(_) | Step::Forgotten { .. } => {}
+                Step::Released(_)
+                | Step::Forgotten { .. }
+                | Step::Confirmed { .. }
+                | Step::TakenBack { .. } => {}
             }
         }
         for (lock, protected) in &self.locks {

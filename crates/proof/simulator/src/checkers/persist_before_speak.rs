@@ -219,7 +219,9 @@ impl PersistBeforeSpeak {
         for (number, outcome) in outcomes {
             let final_outcome = matches!(
                 outcome,
-                Outcome::Service(_) | Outcome::Refused(RefusalReason::Service(_))
+                Outcome::Service(_)
+                    | Outcome::Waited { .. }
+                    | Outcome::Refused(RefusalReason::Service(_))
             );
             if !final_outcome {
                 continue;

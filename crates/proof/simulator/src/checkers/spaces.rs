@@ -72,6 +72,8 @@ struct Walk {
     // Where each number was executed, and where it was answered.
     places: BTreeMap<(SessionId, u64), (usize, usize)>,
     answers: BTreeMap<(SessionId, u64), Answer>,
+    // What was offered, and is not confirmed.
+    offered: BTreeSet<(SessionId, u64)>,
     // What waited and was given up.
     forgotten: BTreeSet<(SessionId, u64)>,
     // Answers that the model gave to those who waited, and the service has not been seen to give.
@@ -92,8 +94,8 @@ impl Walk {
             return Err(broken(format!("in slot {slot} nobody answers {:?}", self.awaited)));
         }
         match step {
-            Step::Began(time) => {
-                self.awaited = self.model.begin(*time);
+            Step::Began(time, version) => {
+                self.awaited = self.model.begin(*time, *version);
                 self.before = None;
             }
             Step::Executed(execution) => {
@@ -104,6 +106,30 @@ impl Walk {
                 self.before = Some(before);
             }
             Step::Released(release) => self.release(slot, release)?,
+            Step::Confirmed { session, number } => {
+                let of = Caller { session: *session, number: *number };
+                if !self.offered.remove(&(*session, *number)) || !self.model.confirm(of) {
+                    return Err(broken(format!(
+                        "in slot {slot} {of:?} is given what it was not offered"
+                    )));
+                }
+                if let Some(places) = self.places.get_mut(&(*session, *number)) {
+                    places.1 = self.states.len();
+                }
+                self.before = None;
+            }
+            Step::TakenBack { session, number } => {
+                let of = Caller { session: *session, number: *number };
+                if !self.offered.remove(&(*session, *number)) {
+                    return Err(broken(format!(
+                        "in slot {slot} what {of:?} was not offered is taken back"
+                    )));
+                }
+                self.awaited = self.model.take_back(of);
+                self.answers.remove(&(*session, *number));
+                self.forgotten.insert((*session, *number));
+                self.before = None;
+            }
             Step::Forgotten { session, number } => {
                 self.model.forget(Caller { session: *session, number: *number });
                 self.forgotten.insert((*session, *number));
@@ -146,9 +172,9 @@ impl Walk {
     }
 
     fn release(&mut self, slot: Slot, release: &Release) -> Check {
-        let Release { session, number, result, .. } = release;
+        let Release { session, number, result, offer } = release;
         let given = answer(result)?;
-        let wanted = (*session, *number, given);
+        let wanted = Late { session: *session, number: *number, answer: given, offer: *offer };
         // Those whose waits end at one time are answered in any order; who is served by one tuple,
         // each gets the same.
         let Some(at) = self.awaited.iter().position(|late| *late == wanted) else {
@@ -163,7 +189,10 @@ impl Walk {
         if let Some(places) = self.places.get_mut(&(*session, *number)) {
             places.1 = place;
         }
-        self.answers.insert((*session, *number), wanted.2);
+        self.answers.insert((*session, *number), wanted.answer);
+        if *offer {
+            self.offered.insert((*session, *number));
+        }
         Ok(())
     }
 
@@ -207,6 +236,7 @@ pub fn check<'a>(
         states: vec![Model::default()],
         places: BTreeMap::new(),
         answers: BTreeMap::new(),
+        offered: BTreeSet::new(),
         forgotten: BTreeSet::new(),
         awaited: Vec::new(),
         judged: Judged::default(),
@@ -237,7 +267,7 @@ fn told(call: &Told, walk: &Walk) -> Check {
     let executed = walk.places.contains_key(&number);
     let given = walk.answers.get(&number);
     let fits = match &call.seen {
-        Seen::Ok(seen) => given == Some(&Ok(seen.clone())),
+        Seen::Ok(seen) => given == Some(&Ok(seen.clone())) && !walk.offered.contains(&number),
         // What its client withdrew got nothing, and may not even have begun to wait.
         Seen::RefusedInOrder if given.is_none() => !executed || walk.forgotten.contains(&number),
         Seen::RefusedInOrder => given == Some(&Err(())),

@@ -3,9 +3,12 @@
 //! it; in vain from its deadline on, by agreed time, and not before; and with what it waited for
 //! before its deadline only. Nobody is shown a tuple whose lease has ended.
 //!
-//! A wait ends with its client: by the first command that executes of a frame with which the client
-//! went on, and with its session. What a replica holds as waiting, in its service and in its live
+//! A wait ends with its client: by what withdraws it, and with its session; under the first rules also by the first command that executes of
+//! a frame with which the client went on. What a replica holds as waiting, in its service and in its live
 //! sessions, is after each slot just what waits by the steps so far.
+//!
+//! What is handed over is an offer: it becomes the client's once, in time, and only if the client said that it has it; else it is taken back,
+//! when its time is over, the client withdrew it or its session ended. So nothing is given to the dead.
 //!
 //! By the clocks of the machines, no wait outlasts its deadline for longer than a call may wait: the
 //! group orders a tick if it orders nothing else.
@@ -46,6 +49,8 @@ pub struct Answered {
 /// The checker. It also knows the order of all that happened.
 #[derive(Debug, Default)]
 pub struct Waits {
+    // Whether all happens under the first version of the rules.
+    first_rules: bool,
     slots: BTreeMap<Slot, Vec<Step>>,
     waiting: BTreeMap<Number, Waiting>,
     // What waited after a slot, with the deadlines; slots that changed nothing are left out.
@@ -55,8 +60,15 @@ pub struct Waits {
     carried: BTreeMap<Number, u64>,
     // Of a session: when it last executed something, and when its client ended.
     executed: BTreeMap<SessionId, Time>,
-    gone: BTreeMap<SessionId, Time>,
+    gone: BTreeMap<SessionId, (Time, u64)>,
     withdrawn: BTreeSet<Number>,
+    // What is offered to whom, until when; and what clients have said that they have.
+    offered: BTreeMap<Number, Time>,
+    confirmed: BTreeSet<Number>,
+    // What was offered after a slot; slots that changed nothing are left out.
+    offered_after: BTreeMap<Slot, BTreeSet<Number>>,
+    // By how much the clock is behind agreed time, milliseconds.
+    stood_ms: u64,
     // Agreed time was ahead of the clocks that are in order: what ends by it ends when they have come so far.
     ran_ahead: bool,
     restarts: u64,
@@ -73,6 +85,17 @@ fn fail(what: String) -> Check {
     Err(Broken::new(RULE, what))
 }
 
+/// How long a command may wait, milliseconds.
+fn wait_ms(command: &TupleCommand) -> Option<u64> {
+    match command {
+        TupleCommand::On {
+            operation: Operation::Rd { wait_ms, .. } | Operation::In { wait_ms, .. },
+            ..
+        } => Some(*wait_ms),
+        _ => None,
+    }
+}
+
 /// The tuples in a reply.
 fn found(reply: &TupleReply) -> &[Found] {
     match reply {
@@ -85,6 +108,11 @@ fn found(reply: &TupleReply) -> &[Found] {
 }
 
 impl Waits {
+    /// All happens under the first version of the rules, or may not.
+    pub fn is_of_first_rules(&mut self, first_rules: bool) {
+        self.first_rules = first_rules;
+    }
+
     /// Some replica starts, or its state is replaced.
     pub fn restarted(&mut self) {
         self.restarts += 1;
@@ -101,6 +129,16 @@ impl Waits {
         self.withdrawn.insert((session, number));
     }
 
+    /// A client sends that it has what this number waited for.
+    pub fn confirms(&mut self, session: SessionId, number: u64) {
+        self.confirmed.insert((session, number));
+    }
+
+    /// The clock of a replica is behind agreed time by this, milliseconds.
+    pub fn stands(&mut self, stood_ms: u64) {
+        self.stood_ms = self.stood_ms.max(stood_ms);
+    }
+
     /// Agreed time is ahead of the clocks that are in order.
     pub fn runs_ahead(&mut self) {
         self.ran_ahead = true;
@@ -109,12 +147,12 @@ impl Waits {
     /// A client ends at this time.
     pub fn client_ends(&mut self, client: PublicKey, now: Time) {
         for (session, _) in self.waiting.keys().filter(|(session, _)| session.client == client) {
-            self.gone.entry(*session).or_insert(now);
+            self.gone.entry(*session).or_insert((now, self.stood_ms));
         }
     }
 
     /// `replica` took these steps in `slot`. `may_forget` says whether the client of a number may have
-    /// gone on without its reply.
+    /// gone on without its reply, or its session have ended.
     pub fn executed(
         &mut self,
         replica: usize,
@@ -143,13 +181,13 @@ impl Waits {
         now_us: u64,
         may_forget: impl Fn(SessionId, u64) -> bool,
     ) -> Check {
-        let Some(Step::Began(time)) = steps.first().cloned() else {
+        let Some(Step::Began(time, _)) = steps.first().cloned() else {
             return fail(format!("slot {slot} does not begin with its time: {steps:?}"));
         };
         let mut served = 0;
         for step in steps {
             match step {
-                Step::Began(_) => {}
+                Step::Began(..) => {}
                 Step::Executed(execution) => {
                     served = 0;
                     self.begins(execution, time)?;
@@ -160,6 +198,14 @@ impl Waits {
                     if served == 2 {
                         self.reached.push(Mark::SeveralServed);
                     }
+                }
+                Step::Confirmed { session, number } => {
+                    self.is_confirmed((*session, *number), time)?;
+                }
+                Step::TakenBack { session, number } => {
+                    served = 0;
+                    let of = (*session, *number);
+                    self.is_taken_back(of, time, may_forget(*session, *number))?;
                 }
                 Step::Forgotten { session, number } => {
                     if self.waiting.remove(&(*session, *number)).is_none() {
@@ -184,6 +230,20 @@ impl Waits {
                 }
             }
         }
+        let late = self.offered.iter().find(|(_, until)| **until <= time);
+        if let Some((number, until)) = late {
+            return fail(format!(
+                "after slot {slot} it is {time}, and {number:?} has not confirmed what it was offered until {until}"
+            ));
+        }
+        if self
+            .offered_after
+            .values()
+            .next_back()
+            .is_none_or(|before| !before.iter().eq(self.offered.keys()))
+        {
+            self.offered_after.insert(slot, self.offered.keys().copied().collect());
+        }
         let stays = self.waiting.iter().find(|(_, waiting)| waiting.deadline <= time);
         if let Some((number, waiting)) = stays {
             return fail(format!(
@@ -200,10 +260,46 @@ impl Waits {
         Ok(())
     }
 
+    fn is_confirmed(&mut self, number: Number, time: Time) -> Check {
+        let Some(until) = self.offered.remove(&number) else {
+            return fail(format!("{number:?} is given what it is not offered"));
+        };
+        if until <= time {
+            return fail(format!(
+                "at {time} {number:?} is given what it was offered until {until}"
+            ));
+        }
+        if !self.confirmed.contains(&number) {
+            return fail(format!(
+                "{number:?} is given something, and its client did not say that it has it"
+            ));
+        }
+        self.reached.push(Mark::OfferConfirmed);
+        Ok(())
+    }
+
+    fn is_taken_back(&mut self, number: Number, time: Time, may_forget: bool) -> Check {
+        let Some(until) = self.offered.remove(&number) else {
+            return fail(format!("what {number:?} is not offered is taken back"));
+        };
+        if until <= time {
+            self.reached.push(Mark::OfferLapsed);
+        } else if self.withdrawn.contains(&number) || may_forget {
+            self.reached.push(Mark::OfferTakenBack);
+        } else {
+            return fail(format!(
+                "at {time} what {number:?} is offered until {until} is taken back, and its client is there"
+            ));
+        }
+        Ok(())
+    }
+
     fn begins(&mut self, execution: &Execution, time: Time) -> Check {
         let Execution { session, number, .. } = *execution;
         self.executed.insert(session, time);
+        // From version 1 of the rules on a wait holds nobody up, and goes on.
         let below = self.carried.get(&(session, number)).copied().unwrap_or_default();
+        let below = if self.first_rules { below } else { 0 };
         let left = self.waiting.range((session, 0)..(session, below)).next();
         if let Some(((_, left), _)) = left {
             return fail(format!(
@@ -216,13 +312,8 @@ impl Waits {
             Some(Err(_)) => Ok(()),
             None => {
                 let command = TupleCommand::decode(&execution.command);
-                let Ok(TupleCommand::On {
-                    operation: Operation::Rd { wait_ms, .. } | Operation::In { wait_ms, .. },
-                    ..
-                }) = command
-                else {
-                    return fail(format!("{command:?} waits"));
-                };
+                let wait_ms = command.as_ref().ok().and_then(wait_ms);
+                let Some(wait_ms) = wait_ms else { return fail(format!("{command:?} waits")) };
                 let deadline = Time(time.0.saturating_add(wait_ms));
                 let waiting = Waiting { deadline, restarts: self.restarts };
                 let number = (execution.session, execution.number);
@@ -241,6 +332,9 @@ impl Waits {
             return Err(Broken::new(RULE, format!("{number:?} is answered and does not wait")));
         };
         self.answered.insert(number, answer);
+        if release.offer {
+            self.offered.insert(number, Time(time.0.saturating_add(limits::OFFER_MS)));
+        }
         if restarts < self.restarts {
             self.reached.push(Mark::WaitOutlivedRestart);
         }
@@ -267,6 +361,7 @@ impl Waits {
         slot: Slot,
         service: Vec<(SessionId, u64, Time)>,
         sessions: impl Iterator<Item = Number>,
+        offered: impl Iterator<Item = Number>,
     ) -> Check {
         // Of a slot that only replicas which do not count have executed nothing is known.
         if self.slots.last_key_value().is_none_or(|(last, _)| *last < slot) {
@@ -283,6 +378,15 @@ impl Waits {
             return fail(format!(
                 "after slot {slot} the service of replica {replica} lets wait {service:?}, and by \
                  what it did {known:?} wait"
+            ));
+        }
+        let offered: BTreeSet<Number> = offered.collect();
+        let none = BTreeSet::new();
+        let known_offers =
+            self.offered_after.range(..=slot).next_back().map_or(&none, |(_, all)| all);
+        if offered != *known_offers {
+            return fail(format!(
+                "after slot {slot} live sessions of replica {replica} are offered {offered:?}, and by what its service did {known_offers:?}"
             ));
         }
         let sessions: BTreeSet<Number> = sessions.collect();
@@ -310,7 +414,12 @@ impl Waits {
     /// The agreed time at which a command has to wait no longer, if it waits.
     #[must_use]
     pub fn deadline(&self, session: SessionId, number: u64) -> Option<Time> {
-        self.waiting.get(&(session, number)).map(|waiting| waiting.deadline)
+        self.waiting.get(&(session, number)).map(|waiting| self.agreed(waiting.deadline))
+    }
+
+    /// Agreed time when the clock shows `at`.
+    fn agreed(&self, at: Time) -> Time {
+        Time(at.0.saturating_add(self.stood_ms))
     }
 
     /// The first such time, or one by which what waits for a client that ended has to be withdrawn.
@@ -318,8 +427,8 @@ impl Waits {
     pub fn due(&self) -> Option<Time> {
         let ends = |((session, _), waiting): (&Number, &Waiting)| {
             let gone = self.gone.get(session).filter(|_| !self.ran_ahead);
-            let gone = gone.map(|at| Time(at.0 + GONE_MS));
-            gone.into_iter().chain([waiting.deadline]).min()
+            let gone = gone.map(|(at, stood)| Time(at.0 + GONE_MS + self.stood_ms - stood));
+            gone.into_iter().chain([self.agreed(waiting.deadline)]).min()
         };
         self.waiting.iter().filter_map(ends).min()
     }

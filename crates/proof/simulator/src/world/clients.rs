@@ -433,6 +433,10 @@ impl World {
                     self.checkers.waits.withdraws(session, of);
                     continue;
                 }
+                Ok(Command::Confirm { number: of }) => {
+                    self.checkers.waits.confirms(session, of);
+                    continue;
+                }
                 Ok(Command::Admin(_) | Command::Renew | Command::Close) | Err(_) => continue,
             };
             // A frame that is sent again may hold commands of calls that have ended, and equal ones

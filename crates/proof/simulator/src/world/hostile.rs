@@ -216,6 +216,9 @@ impl World {
                 Ok(Command::Withdraw { number: of }) => {
                     self.checkers.waits.withdraws(frame.session, of);
                 }
+                Ok(Command::Confirm { number: of }) => {
+                    self.checkers.waits.confirms(frame.session, of);
+                }
                 Ok(Command::Admin(_) | Command::Renew | Command::Close) | Err(_) => {}
             }
         }

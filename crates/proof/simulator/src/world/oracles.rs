@@ -305,8 +305,10 @@ impl World {
         };
         let (agreement, times) = (&checkers.agreement, &mut checkers.agreed_time);
         let waits = &mut checkers.waits;
+        waits.stands(machine.time().0 - machine.clock().0);
+        waits.is_of_first_rules(machine.versions().rules == 0);
         let check = slots.into_iter().try_for_each(|(slot, steps)| {
-            if let Some(Step::Began(time)) = steps.first() {
+            if let Some(Step::Began(time, _)) = steps.first() {
                 times.began(replica, slot, *time, agreement.decided(slot))?;
                 if time.0 > wall_in_order(self.now_us).0 + AHEAD_MS {
                     waits.runs_ahead();
@@ -315,7 +317,8 @@ impl World {
             waits.executed(replica, slot, steps, self.now_us, may_forget)
         });
         let check = check.and_then(|()| {
-            waits.holds(replica, machine.slot(), machine.service().waiters(), machine.waiting())
+            let service = machine.service().waiters();
+            waits.holds(replica, machine.slot(), service, machine.waiting(), machine.offered())
         });
         for mark in waits.reached() {
             match mark {

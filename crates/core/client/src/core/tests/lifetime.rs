@@ -79,14 +79,16 @@ fn a_lie_about_renewals_harms_nobody() {
     assert_eq!(script.done(), []);
 }
 
-/// A call waits that fills the window: dropping it has to help.
+/// A window is full of others when a wait is given up: that has to help.
 #[test]
 fn a_full_window_has_room_for_a_withdrawal() {
     let mut script = Script::open(1, 1);
     let first = wait(&mut script);
     script.answer_all(2, &Outcome::Waits);
-    let mut number = 3;
-    while !script.frames().is_empty() || number == 3 {
+    wait(&mut script);
+    script.frames();
+    let mut number = 4;
+    while !script.frames().is_empty() || number == 4 {
         script.call("put");
         script.answer_all(number, &reply("x"));
         number += 1;
@@ -123,8 +125,100 @@ fn what_waits_holds_nothing_up_and_is_seldom_asked_for_again() {
     script.answer_all(7, &reply("y"));
     script.answer(0, 2, &Outcome::TooOld);
     script.answer(2, 2, &Outcome::TooOld);
-    let too_old = CallResult::Indeterminate(Indeterminacy::TooOld);
-    assert_eq!(script.done(), [(waits[5], completed("y")), (waits[0], too_old)]);
+    let withdrawn = CallResult::Refused(Refusal::Ordered(RefusalReason::Withdrawn));
+    assert_eq!(script.done(), [(waits[5], completed("y")), (waits[0], withdrawn)]);
+}
+
+fn waited(text: &str, offer: bool) -> Outcome {
+    Outcome::Waited { outcome: Box::new(reply(text)), offer }
+}
+
+/// However many other commands go by.
+#[test]
+fn what_waits_holds_no_place_of_the_window() {
+    let mut script = Script::open(1, 1);
+    let first = wait(&mut script);
+    script.frames();
+    script.answer_all(2, &Outcome::Waits);
+    for number in 3..3 + 2 * limits::SESSION_WINDOW {
+        let id = script.call("put");
+        assert_eq!(script.frames().pop().unwrap().1.acked_below, number);
+        script.answer_all(number, &reply("x"));
+        assert_eq!(script.done(), [(id, completed("x"))]);
+    }
+    script.answer_all(2, &waited("at last", false));
+    assert_eq!(script.done(), [(first, completed("at last"))]);
+    // That it need not be kept is said by the next frame.
+    let known = Command::Confirm { number: 2 };
+    assert_eq!(numbers_of(&mut script, &known), []);
+    script.call("put");
+    let last = script.frames().pop().unwrap().1;
+    assert!(last.commands().skip(1).eq([known.to_bytes()]));
+}
+
+/// And is refused for certain if the replicas say that it came too late.
+#[test]
+fn what_is_offered_is_the_callers_when_it_is_confirmed() {
+    let refused = Outcome::Refused(RefusalReason::Withdrawn);
+    let no_more = CallResult::Refused(Refusal::Ordered(RefusalReason::Withdrawn));
+    for (answer, expected) in [(Outcome::Opened, completed("yours")), (refused, no_more)] {
+        let mut script = Script::open(1, 1);
+        let first = wait(&mut script);
+        script.answer_all(2, &Outcome::Waits);
+        let confirmation = Command::Confirm { number: 2 };
+        script.answer(3, 2, &waited("yours", true));
+        assert_eq!(numbers_of(&mut script, &confirmation), [], "one replica may lie");
+        script.answer(1, 2, &waited("yours", true));
+        assert_eq!(numbers_of(&mut script, &confirmation), [3]);
+        script.answer_all(2, &waited("yours", true));
+        assert_eq!(numbers_of(&mut script, &confirmation), [], "once");
+        assert_eq!(script.done(), []);
+        script.answer_all(3, &answer);
+        assert_eq!(script.done(), [(first, expected)]);
+        assert_eq!(script.core.next_deadline(), None, "all is said");
+    }
+}
+
+/// Nobody would have it.
+#[test]
+fn what_is_offered_to_a_caller_that_is_gone_is_not_confirmed() {
+    let mut script = Script::open(1, 1);
+    let first = wait(&mut script);
+    script.frames();
+    script.core.abandon(first);
+    script.answer_all(2, &waited("yours", true));
+    let sent: Vec<Bytes> = script
+        .frames()
+        .iter()
+        .flat_map(|(_, frame)| frame.commands().collect::<Vec<_>>())
+        .collect();
+    assert!(sent.contains(&Command::Withdraw { number: 2 }.to_bytes()));
+    assert!(!sent.contains(&Command::Confirm { number: 2 }.to_bytes()));
+    script.answer_all(2, &Outcome::Refused(RefusalReason::Withdrawn));
+    script.answer_all(3, &Outcome::Opened);
+    let refused = CallResult::Refused(Refusal::Ordered(RefusalReason::Withdrawn));
+    assert_eq!(script.done(), [(first, refused)]);
+}
+
+/// The replicas are told until they have said that it waits no longer.
+#[test]
+fn a_wait_whose_time_is_over_is_withdrawn() {
+    let mut script = Script::open(1, 1);
+    let options = CallOptions { deadline_ms: script.now_ms + 1000, ..script.options() };
+    let command = Command::Service(Bytes::from_static(b"wait")).to_bytes();
+    let id = script.enter(command, options);
+    script.pump();
+    script.answer_all(2, &Outcome::Waits);
+    script.pass(1000);
+    let late = CallResult::Indeterminate(Indeterminacy::DeadlinePassed);
+    assert_eq!(script.done(), [(id, late)]);
+    let withdrawal = Command::Withdraw { number: 2 };
+    assert_eq!(numbers_of(&mut script, &withdrawal), [3]);
+    script.pass(3000);
+    assert_eq!(numbers_of(&mut script, &withdrawal), [3], "again");
+    script.answer_all(2, &Outcome::Refused(RefusalReason::Withdrawn));
+    script.answer_all(3, &Outcome::Opened);
+    assert_eq!(script.core.next_deadline(), None);
 }
 
 #[test]

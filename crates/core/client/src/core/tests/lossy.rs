@@ -3,6 +3,7 @@
 //! execution, a refused call never executes, and every call ends by its deadline.
 
 use super::*;
+use perdura_protocol::Decode;
 use std::collections::{BTreeMap, BTreeSet};
 
 struct Random(u64);
@@ -63,6 +64,14 @@ impl Replica {
         for (command, number) in frame.commands().zip(frame.first_number..) {
             let outcome = if number < session.acked_below {
                 Outcome::TooOld
+            } else if let Ok(Command::Withdraw { number: of }) =
+                Command::from_bytes(command.clone())
+            {
+                if of >= session.acked_below {
+                    let withdrawn = Outcome::Refused(RefusalReason::Withdrawn);
+                    session.replies.entry(of).or_insert(withdrawn);
+                }
+                Outcome::Opened
             } else {
                 let counts = &mut self.counts;
                 session
@@ -195,7 +204,7 @@ fn run(seed: u64, u: u8, r: u8) -> [u64; 3] {
     let mut world = World::new(seed, u, r);
     let mut open: BTreeMap<CallId, (u64, u64, bool)> = BTreeMap::new();
     let mut refused = Vec::new();
-    for index in 0..4000u64 {
+    for index in 0..4600u64 {
         if index < 3000 && world.random.one_in(3) {
             let fast = world.random.one_in(5);
             let deadline_ms = world.script.now_ms + 50 + world.random.below(1500);

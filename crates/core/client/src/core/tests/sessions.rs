@@ -18,10 +18,13 @@ fn a_deadline_refuses_what_was_not_sent_and_leaves_open_what_was() {
     let late = CallResult::Indeterminate(Indeterminacy::DeadlinePassed);
     assert_eq!(script.done(), [(id, late)]);
     assert_eq!(script.core.next_deadline(), None, "it is not sent again");
-    script.frames();
+    let withdrawal = Command::Withdraw { number: 2 }.to_bytes();
+    let last = script.frames().pop().unwrap().1;
+    assert!(last.commands().eq([withdrawal]), "should it wait, or come late");
+    assert_eq!((last.first_number, last.acked_below), (3, 3));
     script.call("next");
     let (_, frame) = script.frames().remove(0);
-    assert_eq!((frame.first_number, frame.acked_below), (3, 3));
+    assert_eq!((frame.first_number, frame.acked_below), (4, 4));
     // In the past from the start.
     let options = CallOptions { deadline_ms: script.now_ms, ..script.options() };
     let id = script.enter(Bytes::from_static(&[1]), options);
@@ -58,7 +61,7 @@ fn numbers_in_flight_fit_the_window_that_replicas_keep() {
             script.answer_all(number, &reply("x"));
         }
     }
-    let kept = crate::core::bounds::WITHDRAWALS as u64;
+    let kept = crate::core::bounds::WORDS as u64;
     assert_eq!(answered as u64, limits::SESSION_WINDOW - 1 - kept, "the window is used up");
     script.done();
     script.answer_all(2, &reply("at last"));

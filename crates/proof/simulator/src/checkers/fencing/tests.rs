@@ -51,7 +51,7 @@ fn judged(steps: &[Step]) -> Result<Locks, Broken> {
 }
 
 fn at(ms: u64) -> Step {
-    Step::Began(Time(ms))
+    Step::Began(Time(ms), 1)
 }
 
 #[test]

@@ -15,7 +15,23 @@ use std::sync::Arc;
 pub type Answer = Result<TupleReply, ()>;
 
 /// The answer to a command that had waited.
-pub type Late = (SessionId, u64, Answer);
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Late {
+    /// Its session.
+    pub session: SessionId,
+    /// Its number there.
+    pub number: u64,
+    /// What it gives.
+    pub answer: Answer,
+    /// Whether its client has to confirm that it has it.
+    pub offer: bool,
+}
+
+impl Late {
+    fn new(Caller { session, number }: Caller, answer: Answer) -> Late {
+        Late { session, number, answer, offer: false }
+    }
+}
 
 /// Whose command it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,6 +80,7 @@ pub struct Model {
     used: BTreeMap<String, u64>,
     created: u64,
     now: Time,
+    version: u16,
     /// Tuples whose leases ended so far.
     pub ended: u64,
     /// The most of these that were left for a later batch.
@@ -157,12 +174,11 @@ impl Space {
         let answer = || Ok(TupleReply::Found(Some(held.found())));
         let mut taken = false;
         self.waiters.retain(|waiter| {
-            let Caller { session, number } = waiter.caller;
             let served = !taken
-                && held.is_for(session.client, waiter.takes)
+                && held.is_for(waiter.caller.session.client, waiter.takes)
                 && matches(&waiter.template, &entry.tuple);
             if served {
-                late.push((session, number, answer()));
+                late.push(Late::new(waiter.caller, answer()));
                 taken = waiter.takes;
             }
             !served
@@ -183,10 +199,10 @@ fn first_number(reply: Option<&TupleReply>) -> Option<u64> {
 }
 
 impl Model {
-    /// A batch begins at this time: waits end in vain, and what has ended is removed, so much at a
+    /// A batch begins at this time, under this version of the rules: waits end in vain, and what has ended is removed, so much at a
     /// time.
-    pub fn begin(&mut self, time: Time) -> Vec<Late> {
-        self.now = time;
+    pub fn begin(&mut self, time: Time, version: u16) -> Vec<Late> {
+        (self.now, self.version) = (time, version);
         let mut late = Vec::new();
         for space in self.spaces.values_mut() {
             let waits = |waiter: &Waiter| waiter.deadline > time;
@@ -195,8 +211,7 @@ impl Model {
             }
             Arc::make_mut(space).waiters.retain(|waiter| {
                 if !waits(waiter) {
-                    let Caller { session, number } = waiter.caller;
-                    late.push((session, number, Ok(TupleReply::Found(None))));
+                    late.push(Late::new(waiter.caller, Ok(TupleReply::Found(None))));
                 }
                 waits(waiter)
             });
@@ -229,6 +244,16 @@ impl Model {
                 Arc::make_mut(space).tuples.retain(stays);
             }
         }
+    }
+
+    /// A client has what it was offered; whether it was.
+    pub fn confirm(&mut self, _: Caller) -> bool {
+        false
+    }
+
+    /// What a client was offered is the next one's.
+    pub fn take_back(&mut self, _: Caller) -> Vec<Late> {
+        Vec::new()
     }
 
     /// A client went on without the reply.
@@ -337,10 +362,7 @@ impl Model {
         let space = Arc::make_mut(space);
         match operation {
             Operation::Delete => {
-                let refused = |waiter: Waiter| {
-                    let Caller { session, number } = waiter.caller;
-                    (session, number, Err(()))
-                };
+                let refused = |waiter: Waiter| Late::new(waiter.caller, Err(()));
                 late.extend(space.waiters.drain(..).map(refused));
                 space.tuples.drain(..space.tuples.len().min(limits::DELETED_AT_ONCE));
                 let remaining = space.tuples.len() as u64;

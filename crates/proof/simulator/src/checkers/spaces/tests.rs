@@ -45,7 +45,7 @@ impl Run {
     fn batch(&mut self, later_ms: u64, commands: &[(u8, TupleCommand)]) {
         self.time += later_ms;
         let (slot, mut released) = (Slot(self.slots.len() as u64 + 1), Vec::new());
-        let mut steps = vec![Step::Began(Time(self.time))];
+        let mut steps = vec![Step::Began(Time(self.time), 1)];
         self.service.on_time(Time(self.time), &mut released);
         steps.extend(released.drain(..).map(Step::Released));
         for (client, command) in commands {

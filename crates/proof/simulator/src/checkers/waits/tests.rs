@@ -41,7 +41,7 @@ fn run(slots: &[(u64, Vec<Step>)]) -> Check {
 fn run_where(slots: &[(u64, Vec<Step>)], may_forget: bool) -> Check {
     let mut checker = Waits::default();
     for (slot, (time, steps)) in (1..).zip(slots) {
-        let mut all = vec![Step::Began(Time(*time))];
+        let mut all = vec![Step::Began(Time(*time), 1)];
         all.extend_from_slice(steps);
         checker.executed(0, Slot(slot), all, 0, |_, _| may_forget)?;
     }
@@ -84,9 +84,10 @@ fn a_wait_ends_when_its_client_goes_on() {
     let next = waits(3, 100);
     let goes_on = |below: u64, steps: &[Step]| {
         let mut checker = Waits::default();
+        checker.is_of_first_rules(true);
         checker.sent(SESSION, 3, below);
         checker.sent(SESSION, 3, 2);
-        let mut all = vec![Step::Began(Time(10)), waits(1, 100)];
+        let mut all = vec![Step::Began(Time(10), 1), waits(1, 100)];
         all.extend_from_slice(steps);
         checker.executed(0, Slot(1), all, 0, |_, _| true)
     };
@@ -103,14 +104,15 @@ fn what_a_replica_holds_is_what_waits() {
     let forgotten = Step::Forgotten { session: SESSION, number: 1 };
     let slots = [(10, vec![waits(1, 100)]), (20, vec![waits(2, 100)]), (30, vec![forgotten])];
     for (slot, (time, steps)) in (1..).zip(slots) {
-        let all = [vec![Step::Began(Time(time))], steps].concat();
+        let all = [vec![Step::Began(Time(time), 1)], steps].concat();
         checker.executed(0, Slot(slot), all, 0, |_, _| true).unwrap();
     }
     let first = (SESSION, 1, Time(110));
     let second = (SESSION, 2, Time(120));
     let holds = |slot: u64, service: &[(SessionId, u64, Time)], sessions: &[u64]| {
         let sessions = sessions.iter().map(|number| (SESSION, *number));
-        checker.holds(1, Slot(slot), service.to_vec(), sessions).is_ok()
+        let offered = std::iter::empty();
+        checker.holds(1, Slot(slot), service.to_vec(), sessions, offered).is_ok()
     };
     assert!(holds(1, &[first], &[1]) && holds(2, &[first, second], &[1, 2]));
     assert!(holds(3, &[second], &[2]));
@@ -139,7 +141,7 @@ fn an_ended_lease_is_shown_to_nobody() {
 #[test]
 fn every_replica_does_the_same() {
     let mut checker = Waits::default();
-    let began = Step::Began(Time(10));
+    let began = Step::Began(Time(10), 1);
     let steps = vec![began.clone(), waits(1, 100)];
     for replica in 0..2 {
         assert!(checker.executed(replica, Slot(1), steps.clone(), 0, |_, _| true).is_ok());
@@ -153,4 +155,39 @@ fn every_replica_does_the_same() {
 fn patience_with_deadlines_ends() {
     assert!(late(Time(1), PATIENCE_US - 1).is_ok());
     assert!(late(Time(1), PATIENCE_US).is_err());
+}
+
+#[test]
+fn what_is_offered_is_given_in_time_to_who_says_that_it_has_it() {
+    let number = 1;
+    let result = Ok(TupleReply::Found(found(None)).to_bytes());
+    let offered = Step::Released(Release { session: SESSION, number, result, offer: true });
+    let confirmed = Step::Confirmed { session: SESSION, number };
+    let taken_back = Step::TakenBack { session: SESSION, number };
+    let run = |said: bool, may_forget: bool, later: &[(u64, &[&Step])]| {
+        let mut checker = Waits::default();
+        if said {
+            checker.confirms(SESSION, number);
+        }
+        let begins = [Step::Began(Time(10), 2), waits(number, 100), offered.clone()].to_vec();
+        checker.executed(0, Slot(1), begins, 0, |_, _| may_forget).unwrap();
+        for (slot, (ms, steps)) in (2..).zip(later) {
+            let steps = steps.iter().map(|step| Step::clone(step));
+            let all = std::iter::once(Step::Began(Time(*ms), 2)).chain(steps).collect();
+            checker.executed(0, Slot(slot), all, 0, |_, _| may_forget)?;
+        }
+        let offers = checker.offered.keys().copied();
+        checker.holds(0, Slot(later.len() as u64 + 1), vec![], std::iter::empty(), offers)
+    };
+    let until = 10 + limits::OFFER_MS;
+    assert!(run(true, false, &[(until - 1, &[&confirmed])]).is_ok());
+    assert!(run(true, false, &[(until, &[&confirmed])]).is_err(), "too late");
+    assert!(run(false, false, &[(20, &[&confirmed])]).is_err(), "nobody said so");
+    assert!(run(true, false, &[(20, &[&confirmed, &confirmed])]).is_err());
+    assert!(run(true, false, &[(until, &[&taken_back])]).is_ok());
+    assert!(run(true, false, &[(until, &[])]).is_err(), "it is given to the dead");
+    assert!(run(true, false, &[(until - 1, &[&taken_back])]).is_err(), "its client is there");
+    assert!(run(true, true, &[(until - 1, &[&taken_back])]).is_ok());
+    assert!(run(true, true, &[(20, &[&taken_back, &confirmed])]).is_err());
+    assert!(run(true, false, &[(20, &[])]).is_ok());
 }
