@@ -132,6 +132,7 @@ impl Spaces {
             purpose: Purpose::Claim,
             now: Some(now),
             holds: self.has_holds(space),
+            leaving: true,
         };
         search.any().map_err(|stop| stop.text())
     }

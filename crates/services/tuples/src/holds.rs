@@ -1,8 +1,9 @@
 //! Tuples that somebody has and that are there all the same: offered to a client that waited, until it confirms that it has it, or
 //! under a lease, until the job is done.
 //!
-//! While somebody has a tuple it can be read, and nothing is inserted where it must not be; nobody else takes, replaces or renews it, and
-//! its own lease does not end it. Given back it is as old as before, and as it would be had nobody had it: gone, if its lease has
+//! While somebody has a tuple nothing is inserted where it must not be, nobody else takes, replaces or renews it, and
+//! its own lease does not end it. It can be read, unless it is offered to a command that takes it for good: that has taken it as far as others see, so that
+//! all of what is put and taken has one order as long as who waits is there. Given back it is as old as before, and as it would be had nobody had it: gone, if its lease has
 //! ended meanwhile.
 //!
 //! Invariants, which [`crate::restore`] checks as well: what is held is there; each offer stands under the session and number of its
@@ -51,6 +52,15 @@ pub(crate) enum Holder {
 
 impl Hold {
     const NONE: Hold = Hold { token: 0, leases: 0, holder: Holder::Nobody };
+
+    pub(crate) fn is_held(&self) -> bool {
+        self.holder != Holder::Nobody
+    }
+
+    /// Whether it is offered to a command that takes it for good.
+    pub(crate) fn leaves(&self) -> bool {
+        matches!(self.holder, Holder::Offered { purpose: Purpose::Take, .. })
+    }
 }
 
 impl Encode for Hold {
@@ -101,7 +111,7 @@ pub(crate) fn of(map: &SegmentMap, space: u64, number: u64) -> Option<Hold> {
 
 /// Whether somebody has it.
 pub(crate) fn is_held(map: &SegmentMap, space: u64, number: u64) -> bool {
-    of(map, space, number).is_some_and(|hold| hold.holder != Holder::Nobody)
+    of(map, space, number).is_some_and(|hold| hold.is_held())
 }
 
 /// Whether anything is known about who has any tuple of a space.

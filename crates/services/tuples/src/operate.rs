@@ -390,7 +390,7 @@ impl Spaces {
     ) -> Search<'a> {
         let (client, now) = (caller.client(), Some(caller.now));
         let holds = self.has_holds(space);
-        Search { map: &self.map, space, template, client, purpose, now, holds }
+        Search { map: &self.map, space, template, client, purpose, now, holds, leaving: false }
     }
 
     fn out_all(
@@ -422,7 +422,8 @@ impl Spaces {
         admit(&space.options().insert, caller.client(), "insert")?;
         admit(&space.options().read, caller.client(), "read")?;
         let contents = &mut space.contents;
-        let found = self.search(caller, contents, template, Purpose::Read).oldest();
+        let search = self.search(caller, contents, template, Purpose::Read);
+        let found = Search { leaving: true, ..search }.oldest();
         if let Some(found) = found.map_err(Stop::text)? {
             return Ok(TupleReply::Found(Some(found)));
         }
@@ -495,7 +496,7 @@ impl Spaces {
         let holds = self.has_holds(&space.contents);
         let search = |template| {
             let (map, space, purpose) = (&self.map, &space.contents, Purpose::Read);
-            Search { map, space, template, client, purpose, now, holds }
+            Search { map, space, template, client, purpose, now, holds, leaving: false }
         };
         match operation {
             Operation::Describe => Ok(TupleReply::Described(SpaceDescription {

@@ -35,6 +35,8 @@ pub(crate) struct Search<'a> {
     pub now: Option<Now>,
     /// Whether somebody has tuples of the space.
     pub holds: bool,
+    /// Whether what is about to be taken for good counts: it may be given back.
+    pub leaving: bool,
 }
 
 /// A tuple that was looked at.
@@ -44,6 +46,8 @@ pub(crate) struct Seen<'a> {
     pub record: Record<'a>,
     /// Whether somebody has it.
     pub held: bool,
+    /// Whether that is a command which is to take it for good.
+    pub leaves: bool,
 }
 
 /// What a search goes on with.
@@ -108,12 +112,13 @@ impl Search<'_> {
         Ok(several)
     }
 
-    /// Whether somebody else has what is to be taken.
+    /// Whether somebody else has what is to be taken, or takes what is to be read.
     fn is_barred(&self, seen: Seen<'_>) -> bool {
-        seen.held && matches!(self.purpose, Purpose::Take | Purpose::Lease)
+        let takes = matches!(self.purpose, Purpose::Take | Purpose::Lease);
+        (seen.held && takes) || (seen.leaves && !self.leaving)
     }
 
-    fn found(&self, Seen { number, record, held }: Seen<'_>) -> Found {
+    fn found(&self, Seen { number, record, held, .. }: Seen<'_>) -> Found {
         // Its own lease does not end what somebody has.
         let now = self.now.filter(|_| !held);
         let expires = now.and_then(|now| now.shown(record.expires));
@@ -174,8 +179,10 @@ impl Search<'_> {
         if !admitted || !self.template.matches_raw(record.tuple) {
             return Ok(None);
         }
-        let held = self.holds && holds::is_held(self.map, self.space.id, number);
-        let seen = Some(Seen { number, record, held });
+        let hold = if self.holds { holds::of(self.map, self.space.id, number) } else { None };
+        let held = hold.is_some_and(|hold| hold.is_held());
+        let leaves = hold.is_some_and(|hold| hold.leaves());
+        let seen = Some(Seen { number, record, held, leaves });
         match (record.expires(), self.now) {
             (Some(_), None) if !held => Err(Stop::Timeless),
             (Some(expires), Some(now)) if !held && expires <= now.clock => Ok(None),

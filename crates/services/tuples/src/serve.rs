@@ -55,6 +55,9 @@ impl Spaces {
                 is_free = false;
                 if self.version > 1 {
                     self.offer(space, number, &place, &record, released);
+                    if head.purpose == Purpose::Take {
+                        return;
+                    }
                     continue;
                 }
             }

@@ -104,6 +104,11 @@ impl Held {
         matches!(self.holder, Holder::Offered { .. })
     }
 
+    /// Whether a command has it that takes it for good.
+    fn leaves(&self) -> bool {
+        matches!(self.holder, Holder::Offered { purpose: Purpose::Take, .. })
+    }
+
     fn found(&self) -> Found {
         let expires = self.expires.filter(|_| self.is_free()).map(Time);
         Found { number: self.number, expires, tuple: self.entry.tuple.clone() }
@@ -135,6 +140,12 @@ impl Space {
     }
 
     fn readable(&self, template: &Template, client: u8) -> Vec<Found> {
+        let held = self.tuples.iter().filter(|held| !held.leaves());
+        held.filter(|held| held.is(template, &held.entry.read, client)).map(Held::found).collect()
+    }
+
+    /// What keeps a client from inserting.
+    fn there(&self, template: &Template, client: u8) -> Vec<Found> {
         let held = self.tuples.iter();
         held.filter(|held| held.is(template, &held.entry.read, client)).map(Held::found).collect()
     }
@@ -531,9 +542,7 @@ fn serve_one(
             return true;
         }
         if purpose == Purpose::Read {
-            // Under version 1 what was taken is gone.
-            let there = version > 1 || held.is_free();
-            let served = there && held.is(&waiter.template, &held.entry.read, client);
+            let served = !held.leaves() && held.is(&waiter.template, &held.entry.read, client);
             if served {
                 let reply = TupleReply::Found(Some(copy.clone()));
                 release((session, number, Some(reply), false));

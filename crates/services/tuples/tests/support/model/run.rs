@@ -49,7 +49,7 @@ pub fn run(
             TupleReply::FoundAll { tuples, more }
         }
         Operation::Cas { template, entry } => {
-            match space.readable(template, client).into_iter().next() {
+            match space.there(template, client).into_iter().next() {
                 Some(found) => TupleReply::Found(Some(found)),
                 None => TupleReply::Inserted { number: space.out(entry, now) },
             }
