@@ -242,7 +242,7 @@ impl<S: Service> Machine<S> {
                         Command::Confirm { number: of } => {
                             let confirmed = session.confirm(slot, of);
                             if confirmed == Some(true) {
-                                confirm((&mut *service, asked), told, (id, of));
+                                confirm((&mut *service, asked), told, (id, of), &mut released);
                             }
                             let refused = Outcome::Refused(RefusalReason::Withdrawn);
                             let taken = confirmed.is_some() || seeded!(LateConfirmed);

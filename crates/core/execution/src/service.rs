@@ -155,8 +155,14 @@ pub trait Service: Send + 'static {
 
     /// The client has what the reply to this command, which had waited, offered it: it is the client's from now on, and a lease of it starts.
     /// Each offer ends once, by this or by [`Service::take_back`].
-    fn confirm(&mut self, clock: Time, session: SessionId, number: u64) {
-        let _ = (clock, session, number);
+    fn confirm(
+        &mut self,
+        clock: Time,
+        session: SessionId,
+        number: u64,
+        released: &mut Vec<Release>,
+    ) {
+        let _ = (clock, session, number, released);
     }
 
     /// The client of this command did not confirm what it was offered, within [`perdura_protocol::limits::OFFER_MS`] of the clock or before its

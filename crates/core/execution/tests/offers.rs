@@ -77,7 +77,7 @@ impl Service for Seat {
         self.queue.remove(at.expect("who is forgotten waits"));
     }
 
-    fn confirm(&mut self, clock: Time, session: SessionId, number: u64) {
+    fn confirm(&mut self, clock: Time, session: SessionId, number: u64, _: &mut Vec<Release>) {
         assert_eq!(self.offered.take(), Some((session, number)));
         self.taken = Some(((session, number), clock));
     }

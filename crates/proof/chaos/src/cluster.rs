@@ -322,6 +322,13 @@ impl Cluster {
         ClusterFile::load(&self.directory.join("admin/cluster.toml"))
     }
 
+    /// The program as a client of the cluster: `perdura OF WHAT`.
+    pub fn client_command(&self, of: &str, what: &str) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args([of, what, "--cluster"]).arg(self.directory.join("admin"));
+        command
+    }
+
     /// A place for a file among the logs.
     pub fn path(&self, name: &str) -> PathBuf {
         self.directory.join(name)

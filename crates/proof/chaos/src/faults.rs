@@ -41,6 +41,8 @@ pub enum Kind {
     FewFiles,
     /// Connections of nobody, from many addresses, to all replicas
     Strangers,
+    /// A hundred client processes come and go, some of them killed, and so are those that wait
+    Fleet,
     /// Bytes to and from a replica arrive late
     Delay,
     /// Parts of the stream stall as if a segment was lost and sent again
@@ -109,9 +111,9 @@ impl Kind {
     }
 
     /// Whether nothing else is struck while it lasts: more than u replicas are failed, or one has forgotten what
-    /// it said, beside which no other may.
+    /// it said, beside which no other may; or all are well, and everybody has to be served.
     pub fn stands_alone(self) -> bool {
-        self.is_disaster() || self == Kind::TakenBack
+        self.is_disaster() || matches!(self, Kind::TakenBack | Kind::Fleet)
     }
 
     /// Whether it strikes the leader, whoever that is.

@@ -8,6 +8,7 @@ use crate::clocks::Clocks;
 use crate::course::lock;
 use crate::judge;
 use crate::operation::{Call, History, Operation, Outcome};
+use crate::queue;
 use crate::service::Workload;
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;
@@ -75,6 +76,8 @@ pub struct Book {
 pub struct Judged {
     /// Shards.
     pub shards: u64,
+    /// Of these, queues of whose order nothing is said.
+    pub in_part: u64,
     /// Operations with a result that were checked.
     pub operations: u64,
     /// Operations of unknown outcome.
@@ -228,7 +231,8 @@ impl Book {
         operations: &[Operation],
         clocks: &Clocks,
     ) -> Result<Judged, String> {
-        let mut judged = Judged { shards: 1, ..Judged::default() };
+        let in_part = u64::from(id.0 == Workload::Queue && queue::is_judged_in_part(operations));
+        let mut judged = Judged { shards: 1, in_part, ..Judged::default() };
         for operation in operations {
             match operation.outcome {
                 Outcome::Ok(_) => judged.operations += 1,
@@ -247,6 +251,7 @@ impl Judged {
     /// Both together.
     pub fn add(&mut self, other: Judged) {
         self.shards += other.shards;
+        self.in_part += other.in_part;
         self.operations += other.operations;
         self.unknown += other.unknown;
         self.refused += other.refused;

@@ -206,6 +206,13 @@ impl Report {
                 judged.refused,
                 judged.shards
             );
+            if judged.in_part > 0 {
+                let _ = writeln!(
+                    text,
+                    "    of {} shards the order is not judged: somebody who waited there does not know what he got",
+                    judged.in_part
+                );
+            }
         }
     }
 
@@ -330,6 +337,7 @@ impl Report {
                 "unknown": judged.unknown,
                 "refused": judged.refused,
                 "shards": judged.shards,
+                "judged_in_part": judged.in_part,
             });
             (workload.name().to_owned(), value)
         });

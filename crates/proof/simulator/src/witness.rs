@@ -287,9 +287,17 @@ impl Service for Witnessed {
         self.write(Step::Forgotten { session, number });
     }
 
-    fn confirm(&mut self, clock: Time, session: SessionId, number: u64) {
-        self.inner.service_mut().confirm(clock, session, number);
+    fn confirm(
+        &mut self,
+        clock: Time,
+        session: SessionId,
+        number: u64,
+        released: &mut Vec<Release>,
+    ) {
+        let before = released.len();
+        self.inner.service_mut().confirm(clock, session, number, released);
         self.write(Step::Confirmed { session, number });
+        self.write_released(&released[before..]);
     }
 
     fn take_back(

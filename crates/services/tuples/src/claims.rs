@@ -80,13 +80,6 @@ fn blocked_by(map: &SegmentMap, space: &Contents, number: u64, gone: &mut Gone) 
 }
 
 impl Spaces {
-    /// Whether a claim waits for a key that a tuple has.
-    pub(crate) fn blocks(&self, space: &Contents, number: u64) -> bool {
-        let mut gone = Gone::new();
-        blocked_by(&self.map, space, number, &mut gone);
-        !gone.is_empty()
-    }
-
     /// Removes a tuple and takes note of the claims that may get through by that; the bytes that this gives back.
     pub(crate) fn remove(&mut self, space: &mut Contents, number: u64, gone: &mut Gone) -> u64 {
         blocked_by(&self.map, space, number, gone);

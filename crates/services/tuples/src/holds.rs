@@ -11,13 +11,13 @@
 
 use crate::claims::Gone;
 use crate::layout::{
-    Record, hold_key, hold_range, lease_key, offer_key, offered, read_offered, tuple_key, wake_key,
+    Record, hold_key, hold_range, lease_key, offer_key, offered, read_offered, tuple_key,
 };
 use crate::operate::{Caller, Now, Spaces, admit};
 use crate::reply::{Leased, Purpose, TupleReply};
 use crate::space::{Contents, Space, cost, end_of, lease_cost, put};
 use crate::tuple::{Template, Tuple};
-use crate::waiting::{self, Sought};
+use crate::waiting::Sought;
 use bytes::Bytes;
 use perdura_execution::Release;
 use perdura_protocol::{Decode, DecodeError, Encode, PublicKey, Reader, SessionId, Time};
@@ -194,19 +194,20 @@ impl Spaces {
     }
 
     /// The client has what its command was offered.
-    pub(crate) fn confirm(&mut self, clock: Time, session: SessionId, command: u64) {
+    pub(crate) fn confirm(
+        &mut self,
+        clock: Time,
+        session: SessionId,
+        command: u64,
+        released: &mut Vec<Release>,
+    ) {
         let Some((mut space, number, hold)) = self.offered(session, command) else { return };
         let Holder::Offered { purpose, lease_ms, .. } = hold.holder else { return };
         match purpose {
             Purpose::Take => {
-                // Whom it lets through is told at the start of the next batch, as when a lease ends.
-                if self.blocks(&space, number) {
-                    change(&mut self.map, &space, number, Hold::NONE);
-                    space.renew(&mut self.map, number, clock.0.max(1));
-                } else {
-                    space.remove(&mut self.map, number);
-                    space.save(&mut self.map);
-                }
+                let mut gone = Gone::new();
+                self.remove(&mut space, number, &mut gone);
+                self.serve_claims(&mut space, gone, clock, released);
             }
             Purpose::Lease => {
                 let holder =
@@ -219,11 +220,10 @@ impl Spaces {
                 if lease_ms != 0 {
                     space.renew(&mut self.map, number, end_of(Some(lease_ms), clock));
                 }
-                if waiting::may_take(&self.map, &space, number) {
-                    put(&mut self.map, &wake_key(clock.0, space.id, number), &[space.index_fields]);
-                }
+                self.serve(&mut space, number, Now::of(clock), released);
             }
         }
+        space.save(&mut self.map);
     }
 
     /// What the command was offered is the next one's.

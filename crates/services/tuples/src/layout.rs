@@ -14,7 +14,6 @@
 //! | 4, client, session's nonce, number | the last four parts of the key above: where the command waits |
 //! | 5, end of the lease, id, number | how many fields the space indexes, a byte: the order in which leases end |
 //! | 6, client, session's nonce, number | id, tuple's number, fields that the space indexes: what the command is offered |
-//! | 7, time, id, number | the same byte: a tuple that was confirmed then, for which others wait |
 //!
 //! The lease in the order of leases is the holder's, for a tuple that is leased; a tuple that is offered has none there; for all
 //! others it is the tuple's own. The two kinds of waiters, the holders, 6 and 7 come with version 2 of the rules alone.
@@ -35,7 +34,6 @@ pub(crate) const DEADLINE: u8 = 3;
 pub(crate) const WAITING: u8 = 4;
 pub(crate) const LEASE: u8 = 5;
 pub(crate) const OFFER: u8 = 6;
-pub(crate) const WAKE: u8 = 7;
 
 pub(crate) const COUNTERS: u8 = 0;
 pub(crate) const TUPLE: u8 = 1;
@@ -84,21 +82,13 @@ pub(crate) fn index_key(space: u64, (length, hash): (u8, PrefixHash), number: u6
     key
 }
 
-fn timed_key(part: u8, time: u64, space: u64, number: u64) -> Vec<u8> {
+pub(crate) fn lease_key(expires: u64, space: u64, number: u64) -> Vec<u8> {
     let mut key = Vec::with_capacity(25);
-    key.push(part);
-    key.extend_from_slice(&time.to_be_bytes());
+    key.push(LEASE);
+    key.extend_from_slice(&expires.to_be_bytes());
     key.extend_from_slice(&space.to_be_bytes());
     key.extend_from_slice(&number.to_be_bytes());
     key
-}
-
-pub(crate) fn lease_key(expires: u64, space: u64, number: u64) -> Vec<u8> {
-    timed_key(LEASE, expires, space, number)
-}
-
-pub(crate) fn wake_key(time: u64, space: u64, number: u64) -> Vec<u8> {
-    timed_key(WAKE, time, space, number)
 }
 
 /// The time in a key of an order by time.

@@ -6,7 +6,7 @@ use crate::command::TupleCommand;
 use crate::holds::{self, Hold, Holder};
 use crate::layout::{
     COUNTERS, Counters, DEADLINE, HEADER_KEY, HOLD, Header, INDEX, LEASE, Locator, NAME, OFFER,
-    Record, SPACE, SpaceRecord, TUPLE, WAITER, WAITING, WAKE, deadline_key, hold_key, index_key,
+    Record, SPACE, SpaceRecord, TUPLE, WAITER, WAITING, deadline_key, hold_key, index_key,
     lease_key, leased, locator_of, number_of, offer_key, offered, tuple_key, waiting_key,
 };
 use crate::limits;
@@ -77,14 +77,6 @@ pub(crate) fn check(map: &SegmentMap) -> Result<(), RestoreError> {
                 space.found += 1;
             }
             Some((&OFFER, rest)) if rest.len() == 48 && value.len() == 17 => offers += 1,
-            // The space may have been deleted meanwhile.
-            Some((&WAKE, rest)) if rest.len() == 24 && value.len() == 1 => {
-                let (id, _) = leased(key).ok_or(LAYOUT)?;
-                let space = spaces.get(&id);
-                if space.is_some_and(|space| value[..] != [space.index_fields]) {
-                    return Err(LAYOUT);
-                }
-            }
             _ => return Err(LAYOUT),
         }
     }

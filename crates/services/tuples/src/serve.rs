@@ -2,9 +2,7 @@
 
 use crate::claims::Gone;
 use crate::holds;
-use crate::layout::{
-    LEASE, Locator, Record, WAKE, lease_key, leased, time_of, tuple_key, wake_key,
-};
+use crate::layout::{LEASE, Locator, Record, lease_key, leased, time_of, tuple_key};
 use crate::limits;
 use crate::operate::{Now, Spaces};
 use crate::reply::{Found, Purpose, TupleReply};
@@ -100,7 +98,6 @@ impl Spaces {
     /// The clock shows this: waits are over, and leases end.
     pub(crate) fn on_time(&mut self, clock: Time, released: &mut Vec<Release>) {
         waiting::end_waits(&mut self.map, clock, released);
-        self.wake(clock, released);
         self.expire(clock, released);
     }
 
@@ -108,28 +105,12 @@ impl Spaces {
     pub(crate) fn due(&self) -> Option<Time> {
         let waits = waiting::due(&self.map);
         // Under version 1 what has ended is removed with whatever batch comes next.
-        let orders = [LEASE, WAKE].into_iter().filter(|_| self.version > 1);
-        let first = |order: u8| {
-            let (start, end) = ([order], [order + 1]);
-            let first = self.map.range(&start, Some(&end)).next();
-            first.and_then(|(key, _)| time_of(key)).map(Time)
+        let lease = || {
+            let (key, _) = self.map.range(&[LEASE], Some(&[LEASE + 1])).next()?;
+            time_of(key).map(Time)
         };
-        orders.filter_map(first).chain(waits).min()
-    }
-
-    /// Serves those who wait for tuples that came free when a claim was confirmed.
-    fn wake(&mut self, clock: Time, released: &mut Vec<Release>) {
-        let end = wake_key(clock.0.saturating_add(1), 0, 0);
-        for (key, (id, number, index_fields)) in timed(&self.map, WAKE, &end) {
-            self.map.remove(&key);
-            let Some(value) = self.map.get(&tuple_key(id, number)) else { continue };
-            let ended = Record::of(value).expires().is_some_and(|expires| expires <= clock);
-            if !ended && !holds::is_held(&self.map, id, number) {
-                let mut space = Contents::load(&self.map, id, index_fields);
-                self.serve(&mut space, number, Now::of(clock), released);
-                space.save(&mut self.map);
-            }
-        }
+        let lease = if self.version > 1 { lease() } else { None };
+        lease.into_iter().chain(waits).min()
     }
 
     /// Removes tuples whose leases have ended, and gives those back that somebody has until now, of all spaces, those that ended first
@@ -138,7 +119,7 @@ impl Spaces {
         let end = clock.0.saturating_add(1 + u64::from(seeded!(LeaseEndsEarly)));
         let end = lease_key(end, 0, 0);
         let mut ended: BTreeMap<u64, (u8, Vec<u64>)> = BTreeMap::new();
-        for (_, (id, number, index_fields)) in timed(&self.map, LEASE, &end) {
+        for (id, number, index_fields) in ended_before(&self.map, &end) {
             ended.entry(id).or_insert((index_fields, Vec::new())).1.push(number);
         }
         for (id, (index_fields, numbers)) in ended {
@@ -161,14 +142,11 @@ impl Spaces {
     }
 }
 
-/// A key of an order by time, with the space, number and indexed fields that it is about.
-type Timed = (Vec<u8>, (u64, u64, u8));
-
-/// What comes before `end` in an order by time, as much as goes at once.
-fn timed(map: &SegmentMap, order: u8, end: &[u8]) -> Vec<Timed> {
+/// The space, number and indexed fields of the tuples whose leases end before `end`, as many as go at once.
+fn ended_before(map: &SegmentMap, end: &[u8]) -> Vec<(u64, u64, u8)> {
     let entry = |(key, width): (&[u8], &[u8])| {
         let (space, number) = leased(key)?;
-        Some((key.to_vec(), (space, number, *width.first()?)))
+        Some((space, number, *width.first()?))
     };
-    map.range(&[order], Some(end)).take(limits::EXPIRED_AT_ONCE).filter_map(entry).collect()
+    map.range(&[LEASE], Some(end)).take(limits::EXPIRED_AT_ONCE).filter_map(entry).collect()
 }

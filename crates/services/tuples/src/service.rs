@@ -147,8 +147,14 @@ impl Service for TupleSpaces {
         waiting::forget(&mut self.spaces.map, session, number);
     }
 
-    fn confirm(&mut self, clock: Time, session: SessionId, number: u64) {
-        self.spaces.confirm(clock, session, number);
+    fn confirm(
+        &mut self,
+        clock: Time,
+        session: SessionId,
+        number: u64,
+        released: &mut Vec<Release>,
+    ) {
+        self.spaces.confirm(clock, session, number, released);
     }
 
     fn take_back(

@@ -12,14 +12,14 @@ use crate::claims;
 use crate::command::Entry;
 use crate::layout::{
     DEADLINE, Locator, Record, deadline_key, locator, locator_of, number_of, space_of, time_of,
-    tuple_key, waiter_key, waiter_range, waiting_key,
+    waiter_key, waiter_range, waiting_key,
 };
 use crate::limits;
 use crate::operate::{Caller, Spaces};
 use crate::operation::check_claim;
 use crate::reply::{Leased, Purpose, TupleReply};
 use crate::space::{Contents, cost, count, put};
-use crate::tuple::{Template, matches_encoded, prefixes, split};
+use crate::tuple::{Template, prefixes};
 use bytes::Bytes;
 use perdura_execution::Release;
 use perdura_protocol::{Decode, DecodeError, Encode, Reader, SessionId, Time, seeded};
@@ -251,20 +251,6 @@ fn remove_anywhere(map: &mut SegmentMap, locator: &Locator) -> Head {
     let head = remove(map, locator);
     count(map, space_of(locator), |counters| counters.waiters -= 1);
     head
-}
-
-/// Whether any of those who wait to take a tuple gets this one.
-pub(crate) fn may_take(map: &SegmentMap, space: &Contents, number: u64) -> bool {
-    let Some(value) = map.get(&tuple_key(space.id, number)) else { return false };
-    let record = Record::of(value);
-    let fields = split(record.tuple);
-    space.counters.waiters > 0
-        && candidates(map, space, &record).iter().any(|place| {
-            let (head, template) = load(map, place);
-            head.purpose != Purpose::Read
-                && record.take.admits(head.session.client)
-                && matches_encoded(template, &fields)
-        })
 }
 
 /// Those who may wait for a tuple, in the order in which they began to.

@@ -112,20 +112,16 @@ fn every_end_of_a_tuple_lets_the_next_one_through() {
     assert_eq!(desk.releases(Operation::Replace { template: named("lock"), entry }), []);
 }
 
-/// A taker that waited has what the claim waits for the end of: when it confirms, the next batch lets the claim through.
+/// A taker that waited has what the claim waits for the end of: when it confirms, the claim is let through.
 #[test]
-fn a_confirmation_lets_the_next_one_through_with_the_next_batch() {
+fn a_confirmation_lets_the_next_one_through() {
     let mut desk = desk();
     desk.wait(1, Operation::In { template: named("lock"), wait_ms: 900 });
     assert_eq!(desk.releases(Operation::Out(entry("lock", 0))).len(), 1);
     desk.wait(2, claim("lock", 2, 60_000));
-    desk.confirm(1);
+    assert_eq!(desk.confirm(1), offered(2, 2));
     desk.restored();
-    assert_eq!(desk.spaces.due(), Some(Time(1000)), "at once");
-    // What comes before then does not overtake.
-    assert_eq!(desk.numbers(named("lock")), []);
     assert_eq!(desk.run(claim("lock", 9, 0)), Ok(TupleReply::Found(None)));
-    assert_eq!(desk.until(1000), offered(2, 2));
     assert_eq!(desk.spaces.due(), None);
 }
 
@@ -137,29 +133,12 @@ fn a_confirmed_claim_is_there_for_those_who_wait_to_take_it() {
     desk.wait(1, claim("lock", 1, 60_000));
     desk.releases(Operation::Inp(named("lock")));
     desk.wait(2, Operation::In { template: named("lock"), wait_ms: 60_000 });
-    desk.confirm(1);
+    assert_eq!(desk.confirm(1), [(2, found(2, pair("lock", 1)), true)]);
     desk.restored();
-    assert_eq!(desk.spaces.due(), Some(Time(1000)));
-    assert_eq!(desk.until(1000), [(2, found(2, pair("lock", 1)), true)]);
     assert_eq!(desk.spaces.due(), None, "its own lease does not end what is offered");
     assert_eq!(desk.take_back(2), []);
     assert_eq!(desk.spaces.due(), Some(Time(21_000)));
     desk.restored();
-    // Where the space goes before then, nothing is left of it.
-    let mut desk = desk_with_a_wake();
-    assert_eq!(desk.run(Operation::Delete), Ok(TupleReply::Deleted { remaining: 0 }));
-    desk.restored();
-    assert_eq!((desk.until(1000), desk.spaces.entries()), (vec![], 1));
-}
-
-fn desk_with_a_wake() -> Desk {
-    let mut desk = desk();
-    desk.out(entry("lock", 0));
-    desk.wait(1, claim("lock", 1, 60_000));
-    desk.releases(Operation::Inp(named("lock")));
-    desk.wait(2, Operation::In { template: named("lock"), wait_ms: 60_000 });
-    desk.confirm(1);
-    desk
 }
 
 /// The first of each key that is free goes through, in the order in which they began to wait.

@@ -174,7 +174,7 @@ fn damaged_segments_are_refused() {
                 }
                 for (session, number) in &offered {
                     restored.take_back(Time(time), *session, *number, &mut Vec::new());
-                    restored.confirm(Time(time), *session, *number);
+                    restored.confirm(Time(time), *session, *number, &mut Vec::new());
                 }
                 accepted += 1;
             }

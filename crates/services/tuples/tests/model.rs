@@ -107,8 +107,10 @@ impl Pair {
                 break;
             }
             if self.random.chance(2) {
-                self.spaces.confirm(Time(time), session, number);
-                self.model.confirm(time, session, number);
+                let mut released = Vec::new();
+                self.spaces.confirm(Time(time), session, number, &mut released);
+                let expected = self.model.confirm(time, session, number);
+                assert_same(served(released), expected, text);
                 self.seen.confirmed += 1;
             } else {
                 let mut released = Vec::new();

@@ -141,13 +141,13 @@ impl<S: Service> Machine<S> {
                 executed.replies.push(Reply { session: id, number, outcome });
             }
             let of = (&mut self.service, &self.asked);
+            let mut more = Vec::new();
             if offer && rules == 0 && recorded {
-                confirm(of, clock, (id, number));
+                confirm(of, clock, (id, number), &mut more);
             } else if offer && !(recorded && offered) {
-                let mut more = Vec::new();
                 take_back(of, clock, (id, number), &mut more);
-                released.extend(more);
             }
+            released.extend(more);
         }
     }
 
@@ -203,9 +203,12 @@ pub(super) fn confirm<S: Service>(
     of: (&mut S, &Asked),
     clock: Time,
     (id, number): (SessionId, u64),
+    released: &mut Vec<Release>,
 ) {
     let (service, asked) = of;
-    asked.about_number(Call::Confirm, (id, number), || service.confirm(clock, id, number));
+    asked.about_number(Call::Confirm, (id, number), || {
+        service.confirm(clock, id, number, released);
+    });
 }
 
 pub(super) fn take_back<S: Service>(

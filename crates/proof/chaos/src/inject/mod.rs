@@ -4,6 +4,7 @@
 mod clock;
 mod disaster;
 mod disk;
+mod fleet;
 mod memory;
 mod network;
 mod process;
@@ -95,6 +96,7 @@ impl Scene {
             Kind::Unheard => surroundings::unheard(self, victim, random),
             Kind::FewFiles => surroundings::few_files(self, victim, random),
             Kind::Strangers => surroundings::strangers(self, random),
+            Kind::Fleet => fleet::come_and_go(self, random),
             Kind::Delay
             | Kind::Loss
             | Kind::Throttle

@@ -129,12 +129,12 @@ impl Run {
     fn end_an_offer(&mut self) -> Vec<model::Served> {
         let Some((session, number)) = self.random.one_of(&self.offers) else { return Vec::new() };
         self.offers.retain(|offer| *offer != (session, number));
-        if self.random.chance(2) {
-            self.spaces.confirm(Time(self.time), session, number);
-            return Vec::new();
-        }
         let mut released = Vec::new();
-        self.spaces.take_back(Time(self.time), session, number, &mut released);
+        if self.random.chance(2) {
+            self.spaces.confirm(Time(self.time), session, number, &mut released);
+        } else {
+            self.spaces.take_back(Time(self.time), session, number, &mut released);
+        }
         self.told(released)
     }
 
@@ -234,9 +234,11 @@ impl Desk {
     }
 
     /// The first session's command has what it was offered.
-    pub fn confirm(&mut self, number: u64) {
+    pub fn confirm(&mut self, number: u64) -> Vec<Told> {
         let session = SessionId { client: key(self.client), nonce: 1 };
-        self.spaces.confirm(Time(self.time), session, number);
+        let mut released = Vec::new();
+        self.spaces.confirm(Time(self.time), session, number, &mut released);
+        released.into_iter().map(told).collect()
     }
 
     /// And it has not.

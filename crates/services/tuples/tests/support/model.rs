@@ -254,14 +254,15 @@ impl Model {
     }
 
     /// The client has what it was offered.
-    pub fn confirm(&mut self, now: u64, session: SessionId, number: u64) {
-        for space in self.spaces.values_mut() {
+    pub fn confirm(&mut self, now: u64, session: SessionId, number: u64) -> Vec<Served> {
+        let mut served = Vec::new();
+        for name in self.spaces.keys().cloned().collect::<Vec<_>>() {
+            let space = self.spaces.get_mut(&name).unwrap();
             let Some(held) = space.tuples.iter_mut().find(|held| held.is_for(session, number))
             else {
                 continue;
             };
             let Holder::Offered { purpose, lease_ms, .. } = held.holder else { continue };
-            space.freed = true;
             match purpose {
                 Purpose::Lease => {
                     let until = now + lease_ms.unwrap_or_default();
@@ -277,7 +278,9 @@ impl Model {
                     space.tuples.retain(|held| held.number != gone);
                 }
             }
+            served.extend(self.serve(&name));
         }
+        served
     }
 
     /// It is the next one's.
