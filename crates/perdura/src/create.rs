@@ -8,6 +8,7 @@ use crate::config::replica::SCRUB_INTERVAL_S;
 use crate::config::{ADMIN_FILE, CLIENT_FILE, CLUSTER_FILE, REPLICA_FILE};
 use crate::config::{Cluster, EntropyError, ReplicaEntry, ReplicaFile, WriteError};
 use crate::format::{self, DataDirectoryError};
+use crate::service::ServiceKind;
 use perdura_protocol::configuration::{Durability, Parameters};
 use perdura_protocol::{ClusterId, Faults, ReplicaId, SecretKey, ServiceName, Slot};
 use perdura_replica::node::StateTransfer;
@@ -281,6 +282,9 @@ pub fn make(
     let id = ClusterId(random()?);
     let public = administrator.public();
     let mut parameters = Cluster::default_parameters(id, faults, durability, public);
+    if let Some(kind) = ServiceKind::of(&service) {
+        parameters.versions.service = kind.newest_version();
+    }
     parameters.service = service;
     tune(&mut parameters);
     let mut cluster = Cluster {
