@@ -1,12 +1,16 @@
 //! A barrier: parties wait until all of them have come.
 
-use crate::space::{Error, Space};
+use crate::call::Error;
+use crate::space::Space;
 use crate::{template, tuple};
 use perdura_tuples::{CommandError, Entry, Pattern, limits};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const KIND: &str = "barrier";
 const OPEN: &str = "barrier-open";
+
+/// Who comes last opens the barrier, and may die before: those who wait look this often whether all have come.
+const LOOK: Duration = Duration::from_secs(2);
 
 /// A barrier for so many parties. It opens once; the next time needs another name.
 #[derive(Clone, Debug)]
@@ -36,7 +40,7 @@ impl Barrier {
 
     /// Comes to the barrier as `party`, which counts once however often it comes, and waits as
     /// long as `wait` until all have come; whether they have. A party that waited in vain, or died,
-    /// has come all the same: the barrier opens for the others once the rest come, too.
+    /// has come all the same: the barrier opens for the others once the rest come, too, whoever is still there then.
     ///
     /// # Errors
     /// As [`Space`]'s calls. After any of them, enter again.
@@ -44,13 +48,22 @@ impl Barrier {
         let own = template(KIND, &self.name, vec![Pattern::Value(party.into())]);
         let came = Entry::new(tuple(KIND, &self.name, &[party.into()])?);
         self.space.cas(own, came).await?;
-        // Of those who come, the last in the order of commands sees all.
+        // Of those who come, the last in the order of commands sees all, and wakes the others.
         let open = || template(OPEN, &self.name, Vec::new());
-        if self.all_came().await? {
-            self.space.cas(open(), Entry::new(tuple(OPEN, &self.name, &[])?)).await?;
-            return Ok(true);
+        let start = Instant::now();
+        loop {
+            if self.all_came().await? {
+                self.space.cas(open(), Entry::new(tuple(OPEN, &self.name, &[])?)).await?;
+                return Ok(true);
+            }
+            let left = wait.saturating_sub(start.elapsed());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            if self.space.rd(open(), left.min(LOOK)).await?.is_some() {
+                return Ok(true);
+            }
         }
-        Ok(self.space.rd(open(), wait).await?.is_some())
     }
 
     /// Whether tuples of all parties are there. They may take several reads, since none gives more than

@@ -1,11 +1,14 @@
 //! Leader election.
 
+use crate::call::Error;
 use crate::claim::{Claim, Claims, value_of};
-use crate::space::{Error, Space};
+use crate::lease::{Kept, Lease};
+use crate::space::Space;
 use perdura_tuples::Found;
+use std::ops::Deref;
 use std::time::Duration;
 
-/// An election: one candidate at a time leads, for a lease that it renews.
+/// An election: one candidate at a time leads, for a lease that it renews. Candidates follow in the order in which they came.
 #[derive(Clone, Debug)]
 pub struct Election(Claims);
 
@@ -18,7 +21,7 @@ pub struct Leader {
     pub term: u64,
 }
 
-/// A won election, until its lease ends. Dropping it does not resign.
+/// A won election, until its [`Lease`] ends, which says whether it has. Dropping it does not resign.
 #[derive(Clone, Debug)]
 pub struct Leadership(Claim);
 
@@ -35,7 +38,8 @@ impl Election {
         Election(Claims { space: space.clone(), kind: "leader", name: name.into(), lease })
     }
 
-    /// Stands for election, and waits to win it as long as `wait`.
+    /// Stands for election, and waits to win it as long as `wait`. What this gives is not lost yet. Dropping the future ends the candidature,
+    /// as [`crate::Lock::acquire`] does.
     ///
     /// # Errors
     /// As [`Space`]'s calls. After an indeterminate one, who does not know it may lead until the
@@ -72,19 +76,24 @@ impl Leadership {
         self.0.token
     }
 
-    /// Leads for another lease from now on; `false` if the leadership was lost.
-    ///
-    /// # Errors
-    /// As [`Space`]'s calls.
-    pub async fn renew(&self) -> Result<bool, Error> {
-        self.0.renew().await
+    /// Leads on as long as what this gives is there.
+    pub fn keep_alive(self) -> Kept<Leadership> {
+        Kept::new(self)
     }
 
-    /// Resigns, and wakes the first who waits; `false` if the leadership was lost.
+    /// Resigns: the next candidate leads at once; `false` if the leadership was lost. From the call on it is not had any more, and not renewed.
     ///
     /// # Errors
     /// As [`Space`]'s calls. May be called again after an error.
     pub async fn resign(&self) -> Result<bool, Error> {
         self.0.give_up().await
+    }
+}
+
+impl Deref for Leadership {
+    type Target = Lease;
+
+    fn deref(&self) -> &Lease {
+        &self.0.lease
     }
 }

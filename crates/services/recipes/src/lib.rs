@@ -2,7 +2,8 @@
 //!
 //! [`Space`] has a method for each operation of the service. On it stand a [`Lock`] with fencing
 //! tokens, an [`Election`], a [`Barrier`], a [`Queue`], a [`SharedValue`] and a [`Counter`]. All of
-//! them are a few commands each, and none polls: who waits is woken by who changes what it waits for.
+//! them are a few commands each, and none polls, but for those who wait at a barrier: who waits is woken by who changes what it waits for.
+//! What is had for a time, a lock, a leadership or a job of a queue, has a [`Lease`], and is [`Kept`] by who asks for that.
 //!
 //! A name of a recipe is its own: a lock and a queue of one name have nothing to do with each
 //! other. Tuples of a recipe begin with its kind and its name, so a space that indexes two leading
@@ -14,19 +15,24 @@
 #![forbid(unsafe_code)]
 
 mod barrier;
+mod call;
 mod claim;
+mod clock;
 mod election;
+mod lease;
 mod lock;
 mod queue;
 mod shared;
 mod space;
 
 pub use barrier::Barrier;
+pub use call::{Error, call, wait_of};
 pub use election::{Election, Leader, Leadership};
+pub use lease::{Kept, Lease};
 pub use lock::{Held, Lock};
-pub use queue::Queue;
+pub use queue::{Job, Queue};
 pub use shared::{Counter, SharedValue};
-pub use space::{Cas, Error, Replaced, Space};
+pub use space::{Cas, Replaced, Space};
 
 use perdura_tuples::{CommandError, Field, Pattern, Template, Tuple};
 

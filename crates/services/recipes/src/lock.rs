@@ -1,18 +1,21 @@
 //! A lock with fencing tokens.
 
+use crate::call::Error;
 use crate::claim::{Claim, Claims};
-use crate::space::{Error, Space};
+use crate::lease::{Kept, Lease};
+use crate::space::Space;
+use std::ops::Deref;
 use std::time::Duration;
 
-/// A lock. One has it at a time, for a lease of agreed time that it renews.
+/// A lock. One has it at a time, for a lease of agreed time that it renews. Those who wait for it get it in the order in which they came.
 ///
-/// A process that stands still for longer than its lease loses the lock without noticing. So what the
+/// A process that stands still for longer than its lease loses the lock, and may notice too late. So what the
 /// lock protects has to see the *token*: it ascends with every acquisition, and who is given a
 /// smaller one than before has to refuse.
 #[derive(Clone, Debug)]
 pub struct Lock(Claims);
 
-/// A lock that is had, until its lease ends. Dropping it does not release it.
+/// A lock that is had, until its [`Lease`] ends, which says whether it has. Dropping it does not release it: it is free when the lease has ended.
 #[derive(Clone, Debug)]
 pub struct Held(Claim);
 
@@ -30,14 +33,15 @@ impl Lock {
     /// As [`Space`]'s calls. After an indeterminate one it may be had by nobody who knows, until its
     /// lease ends.
     pub async fn try_acquire(&self) -> Result<Option<Held>, Error> {
-        Ok(self.0.try_claim("").await?.map(Held))
+        self.acquire(Duration::ZERO).await
     }
 
-    /// Acquires the lock, waiting for it as long as `wait`. Who is woken may be overtaken by somebody
-    /// who has just come; it then waits again.
+    /// Acquires the lock, waiting for it as long as `wait`. Nobody overtakes who waits. What this gives is not lost yet.
+    ///
+    /// Dropping the future ends the wait within half a second, and the lock passes to the next one; see [`Space::take`].
     ///
     /// # Errors
-    /// As [`Lock::try_acquire`].
+    /// As [`Lock::try_acquire`]. Refused if an operator ends the wait.
     pub async fn acquire(&self, wait: Duration) -> Result<Option<Held>, Error> {
         Ok(self.0.claim("", wait).await?.map(Held))
     }
@@ -50,19 +54,24 @@ impl Held {
         self.0.token
     }
 
-    /// Keeps the lock for another lease from now on; `false` if it was lost.
-    ///
-    /// # Errors
-    /// As [`Space`]'s calls.
-    pub async fn renew(&self) -> Result<bool, Error> {
-        self.0.renew().await
+    /// Renews the lock as long as what this gives is there.
+    pub fn keep_alive(self) -> Kept<Held> {
+        Kept::new(self)
     }
 
-    /// Releases the lock and wakes the first who waits; `false` if it was lost.
+    /// Releases the lock, which is the next one's at once; `false` if it was lost. From the call on it is not had any more, and not renewed.
     ///
     /// # Errors
     /// As [`Space`]'s calls. May be called again after an error.
     pub async fn release(&self) -> Result<bool, Error> {
         self.0.give_up().await
+    }
+}
+
+impl Deref for Held {
+    type Target = Lease;
+
+    fn deref(&self) -> &Lease {
+        &self.0.lease
     }
 }

@@ -1,10 +1,11 @@
 //! A value, and a counter, that many share.
 
-use crate::space::{Cas, Error, Space};
+use crate::call::Error;
+use crate::space::{Cas, Space};
 use crate::{template, tuple};
 use bytes::Bytes;
 use perdura_client::{CallError, Refusal};
-use perdura_tuples::{Entry, Field, Found, Kind, Pattern, Template};
+use perdura_tuples::{Entry, Field, Kind, Pattern, Template};
 use std::time::Instant;
 
 const VALUE: &str = "value";
@@ -113,51 +114,23 @@ impl Counter {
         template(COUNTER, &self.name, vec![Pattern::Kind(Kind::Integer)])
     }
 
-    fn entry(&self, value: i64) -> Result<Entry, Error> {
-        Ok(Entry::new(tuple(COUNTER, &self.name, &[value.into()])?))
-    }
-
-    async fn find(&self) -> Result<Option<i64>, Error> {
-        let value = |found: &Found| match found.tuple.fields().nth(2) {
-            Some(Field::Integer(value)) => Ok(value),
-            _ => Err(Error::Nonsense),
-        };
-        self.space.rdp(self.any()).await?.as_ref().map(value).transpose()
-    }
-
     /// Its number.
     ///
     /// # Errors
     /// As [`Space`]'s calls.
     pub async fn get(&self) -> Result<i64, Error> {
-        Ok(self.find().await?.unwrap_or(0))
+        match self.space.rdp(self.any()).await?.map(|found| found.tuple.fields().nth(2)) {
+            None => Ok(0),
+            Some(Some(Field::Integer(value))) => Ok(value),
+            Some(_) => Err(Error::Nonsense),
+        }
     }
 
-    /// Adds to it, and gives its new number. At the ends of the range it wraps around.
+    /// Adds to it, by one command, and gives its new number. Needs version 2 of the tuple spaces' rules.
     ///
     /// # Errors
-    /// As [`Space`]'s calls; after an indeterminate one it may have been added. Refused if others are
-    /// faster all the time.
+    /// As [`Space`]'s calls; after an indeterminate one it may have been added. Refused where the number would not fit 64 bits with a sign.
     pub async fn add(&self, amount: i64) -> Result<i64, Error> {
-        let start = Instant::now();
-        while start.elapsed() < self.space.timeout() {
-            let before = self.find().await?;
-            let after = before.unwrap_or(0).wrapping_add(amount);
-            let changed = match before {
-                None => {
-                    let inserted = self.space.cas(self.any(), self.entry(after)?).await?;
-                    matches!(inserted, Cas::Inserted(_))
-                }
-                Some(before) => {
-                    let held = vec![Pattern::Value(before.into())];
-                    let held = template(COUNTER, &self.name, held);
-                    self.space.replace(held, self.entry(after)?).await?.is_some()
-                }
-            };
-            if changed {
-                return Ok(after);
-            }
-        }
-        Err(overtaken())
+        self.space.add(tuple(COUNTER, &self.name, &[])?, amount).await
     }
 }

@@ -1,39 +1,19 @@
 //! A space of the tuple service, with a method for each operation.
 
+use crate::call::{Error, call, wait_of};
 use crate::milliseconds;
-use perdura_client::{CallError, Client, ClusterConfig, ConnectError, Options, Reply};
-use perdura_protocol::{Decode, Encode, PublicKey, SecretKey};
+use perdura_client::{Client, ClusterConfig, ConnectError, Options};
+use perdura_protocol::{PublicKey, SecretKey, SessionId};
 use perdura_tuples::{
-    CommandError, Entry, Found, Operation, SpaceDescription, SpaceOptions, Template, TupleCommand,
-    TupleReply, limits,
+    Broken, Entry, Found, Leased, Operation, SpaceDescription, SpaceOptions, Template, Tuple,
+    TupleCommand, TupleReply, Waiting, limits,
 };
 use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::time::sleep;
 
-/// Why an operation gave nothing.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Error {
-    /// The call failed: refused for certain, or indeterminate.
-    #[error(transparent)]
-    Call(#[from] CallError),
-    /// The command is beyond the limits; it was not sent.
-    #[error(transparent)]
-    Command(#[from] CommandError),
-    /// The reply makes no sense; more than r replicas lie, or run another service.
-    #[error("indeterminate: the cluster gave an answer that fits no command of the tuple spaces")]
-    Nonsense,
-}
-
-impl Error {
-    /// Whether it is certain that nothing happened.
-    #[must_use]
-    pub fn is_refusal(&self) -> bool {
-        match self {
-            Error::Call(error) => error.is_refusal(),
-            Error::Command(_) => true,
-            Error::Nonsense => false,
-        }
-    }
-}
+/// Who deletes a space looks this often whether the last of its tuples are handed over.
+const HANDED_OVER: Duration = Duration::from_millis(100);
 
 /// What became of [`Space::cas`].
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -55,13 +35,14 @@ pub struct Replaced {
 
 /// A space of the tuple service. Cloning shares the connections.
 ///
-/// Operations that wait hold nothing else up. Up to 64 of them wait at a time ([`perdura_tuples::limits::WAITERS_PER_SESSION`]); one more
-/// is refused: connect another `Space` for them. They go by a client of their own, for while the oldest of a client's calls waits, at most 1023
-/// later ones of it run ([`perdura_protocol::limits::SESSION_WINDOW`]).
+/// Operations that wait hold nothing else up, and each other neither; up to [`perdura_protocol::limits::SESSION_WAITS`] of them wait at a time. They
+/// go by a client of their own, so that in a group under older rules, where they keep a session's numbers from moving on, they do so for
+/// each other alone.
 #[derive(Clone, Debug)]
 pub struct Space {
     calls: Client,
     waits: Client,
+    runtime: Handle,
     key: PublicKey,
     name: String,
     timeout: Duration,
@@ -80,6 +61,7 @@ impl Space {
         timeout: Duration,
     ) -> Result<Space, ConnectError> {
         Ok(Space {
+            runtime: Handle::try_current().map_err(|_| ConnectError::NoRuntime)?,
             calls: Client::connect(cluster.clone(), key.clone())?,
             waits: Client::connect(cluster.clone(), key.clone())?,
             key: key.public(),
@@ -106,25 +88,15 @@ impl Space {
         self.waits.close().await;
     }
 
+    /// The runtime on which it was made.
+    pub(crate) fn runtime(&self) -> &Handle {
+        &self.runtime
+    }
+
     async fn run(&self, operation: Operation) -> Result<TupleReply, Error> {
-        let wait_ms = match &operation {
-            Operation::Rd { wait_ms, .. } | Operation::In { wait_ms, .. } => Some(*wait_ms),
-            _ => None,
-        };
         let command = TupleCommand::On { space: self.name.clone(), operation };
-        command.validate()?;
-        let content = command.to_bytes();
-        let wait = Duration::from_millis(wait_ms.unwrap_or(0));
-        let options = Options { timeout: wait + self.timeout, reply_quorum: None };
-        let reply = match wait_ms {
-            Some(_) => self.waits.call(content, &options).await?,
-            None if command.is_read() => self.calls.read(content, &options).await?,
-            None => self.calls.call(content, &options).await?,
-        };
-        match reply {
-            Reply::Service(bytes) => TupleReply::from_bytes(bytes).map_err(|_| Error::Nonsense),
-            Reply::Administered { .. } | Reply::Told(_) => Err(Error::Nonsense),
-        }
+        let client = if wait_of(&command).is_some() { &self.waits } else { &self.calls };
+        call(client, &command, &Options { timeout: self.timeout, reply_quorum: None }).await
     }
 
     /// Creates the space.
@@ -138,16 +110,19 @@ impl Space {
         }
     }
 
-    /// Deletes the space with all its tuples, in as many commands as it takes.
+    /// Deletes the space with all its tuples, in as many commands as it takes. What is handed over to somebody just then holds it up for
+    /// a second.
     ///
     /// # Errors
     /// Refused to who may not; after another error the space may be there still, and take nothing
     /// but this.
     pub async fn delete(&self) -> Result<(), Error> {
+        let mut before = u64::MAX;
         loop {
             match self.run(Operation::Delete).await? {
                 TupleReply::Deleted { remaining: 0 } => return Ok(()),
-                TupleReply::Deleted { .. } => {}
+                TupleReply::Deleted { remaining } if remaining < before => before = remaining,
+                TupleReply::Deleted { .. } => sleep(HANDED_OVER).await,
                 _ => return Err(Error::Nonsense),
             }
         }
@@ -219,13 +194,12 @@ impl Space {
 
     /// Takes the oldest match, or waits for one, at most [`limits::WAIT_MS`]: `in`.
     ///
-    /// At most once, and not cancel-safe: dropping the future does not end the wait. Until its time is
-    /// over, or the session goes on or ends, it may take a tuple that nobody gets; so may that of a
-    /// process that died.
+    /// What a waiting client is handed is its own when it has said that it has it, which this does by itself; else it is the next one's within a second.
+    /// Dropping the future ends the wait within half a second; that of a process that was killed, or cut off, ends after ten. A
+    /// tuple is lost only with a caller that goes between that word and its answer: taking is at most once.
     ///
     /// # Errors
-    /// As [`Space`]'s calls. After an indeterminate one, a tuple may be gone, and until the session
-    /// of the waiting client goes on or ends, one may yet go.
+    /// As [`Space`]'s calls. After an indeterminate one, a tuple may be gone. Refused if an operator ends the wait.
     pub async fn take(&self, template: Template, wait: Duration) -> Result<Option<Found>, Error> {
         self.find(Operation::In { template, wait_ms: wait_ms(wait) }).await
     }
@@ -303,6 +277,121 @@ impl Space {
             _ => Err(Error::Nonsense),
         }
     }
+
+    /// Inserts a tuple as soon as there is no other of as many fields with the same first `key` fields, and gives its number; `None` if there
+    /// is one for as long as `wait`, at most [`limits::WAIT_MS`], or with no time to wait, now. Who waits is served in order, and nobody
+    /// overtakes. Its lease begins at some time during this call.
+    ///
+    /// # Errors
+    /// As [`Space::take`]. After an indeterminate one, it may have been inserted, for its lease.
+    pub async fn claim(&self, key: u8, entry: Entry, wait: Duration) -> Result<Option<u64>, Error> {
+        match self.run(Operation::Claim { key, entry, wait_ms: try_or_wait_ms(wait) }).await? {
+            TupleReply::Inserted { number } => Ok(Some(number)),
+            TupleReply::Found(None) => Ok(None),
+            _ => Err(Error::Nonsense),
+        }
+    }
+
+    /// Takes the oldest match for a lease, or waits for one, at most [`limits::WAIT_MS`]; with no time to wait it only tries. The tuple
+    /// stays, out of others' reach, until it is finished, given back, or the lease ends, which begins at some time during this call.
+    ///
+    /// # Errors
+    /// As [`Space::take`]. After an indeterminate one, a tuple may be out of reach until the lease ends.
+    pub async fn lease(
+        &self,
+        template: Template,
+        lease: Duration,
+        wait: Duration,
+    ) -> Result<Option<Leased>, Error> {
+        let (lease_ms, wait_ms) = (milliseconds(lease), try_or_wait_ms(wait));
+        match self.run(Operation::Lease { template, lease_ms, wait_ms }).await? {
+            TupleReply::Leased(leased) => Ok(leased),
+            _ => Err(Error::Nonsense),
+        }
+    }
+
+    async fn hold(&self, operation: Operation) -> Result<bool, Error> {
+        match self.run(operation).await? {
+            TupleReply::Holding { held, .. } => Ok(held),
+            _ => Err(Error::Nonsense),
+        }
+    }
+
+    /// Removes a tuple that is had by [`Space::lease`], under that token; whether it was still had.
+    ///
+    /// # Errors
+    /// As [`Space`]'s calls.
+    pub async fn finish(&self, number: u64, token: u64) -> Result<bool, Error> {
+        self.hold(Operation::Finish { number, token }).await
+    }
+
+    /// Gives such a tuple back; whether it was still had.
+    ///
+    /// # Errors
+    /// As [`Space`]'s calls.
+    pub async fn give_back(&self, number: u64, token: u64) -> Result<bool, Error> {
+        self.hold(Operation::Return { number, token }).await
+    }
+
+    /// Has such a tuple so long from now on; whether it was still had.
+    ///
+    /// # Errors
+    /// As [`Space`]'s calls.
+    pub async fn extend(&self, number: u64, token: u64, lease: Duration) -> Result<bool, Error> {
+        let lease_ms = milliseconds(lease);
+        self.hold(Operation::Extend { number, token, lease_ms }).await
+    }
+
+    /// Adds to the integer behind these fields, and gives the sum; without such a tuple, inserts one.
+    ///
+    /// # Errors
+    /// As [`Space`]'s calls; after an indeterminate one it may have been added. Refused where the sum does not fit 64 bits with a sign.
+    pub async fn add(&self, fields: Tuple, amount: i64) -> Result<i64, Error> {
+        match self.run(Operation::Add { fields, amount }).await? {
+            TupleReply::Added { value, .. } => Ok(value),
+            _ => Err(Error::Nonsense),
+        }
+    }
+
+    /// Commands that wait in the space, behind the place `after`, at most `limit`, in order; and whether there are more. For who may read or
+    /// manage the space.
+    ///
+    /// # Errors
+    /// As [`Space`]'s calls.
+    pub async fn waits(&self, after: u64, limit: u32) -> Result<(Vec<Waiting>, bool), Error> {
+        match self.run(Operation::Waits { after, limit }).await? {
+            TupleReply::Waits { waits, more } => Ok((waits, more)),
+            _ => Err(Error::Nonsense),
+        }
+    }
+
+    /// Ends the wait of a command, whosever it is, which is refused by that; whether it waited. For who may manage the space.
+    ///
+    /// # Errors
+    /// As [`Space`]'s calls.
+    pub async fn end_wait(&self, session: SessionId, number: u64) -> Result<bool, Error> {
+        match self.run(Operation::EndWait { session, number }).await? {
+            TupleReply::WaitEnded { ended } => Ok(ended),
+            _ => Err(Error::Nonsense),
+        }
+    }
+
+    /// Removes a tuple, whoever may take it, by which a lock or leadership is the next one's: its number is the token. A job that somebody has is
+    /// given back instead. For who may manage the space.
+    ///
+    /// # Errors
+    /// As [`Space`]'s calls. Refused for the moment in which it is handed over.
+    pub async fn break_lock(&self, number: u64) -> Result<Broken, Error> {
+        match self.run(Operation::Break { number }).await? {
+            TupleReply::Broken(broken) => Ok(broken),
+            _ => Err(Error::Nonsense),
+        }
+    }
+}
+
+/// No time is none: it is tried.
+fn try_or_wait_ms(wait: Duration) -> u64 {
+    if wait.is_zero() { 0 } else { wait_ms(wait) }
 }
 
 /// Part of a millisecond is one, and more than the longest wait is that.

@@ -4,10 +4,13 @@
 mod real;
 
 use bytes::Bytes;
-use perdura_protocol::SecretKey;
-use perdura_protocol::configuration::Durability;
-use perdura_recipes::{Barrier, Counter, Election, Leader, Lock, Queue, SharedValue, Space};
-use perdura_tuples::{Entry, Pattern, SpaceOptions, Template, Tuple, TupleSpaces};
+use perdura_protocol::configuration::{Durability, Parameters};
+use perdura_protocol::{SecretKey, Versions};
+use perdura_recipes::{Barrier, Counter, Election, Error, Leader, Lock, Queue, SharedValue, Space};
+use perdura_tuples::{
+    Broken, CommandError, Entry, Field, Pattern, Purpose, SpaceOptions, Template,
+};
+use perdura_tuples::{Tuple, TupleSpaces};
 use real::Group;
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -22,7 +25,22 @@ fn space(group: &Group<TupleSpaces>, key: &SecretKey) -> Space {
 
 /// Runs a course of events on a group with a space of two indexed fields; its two clients.
 fn with_spaces<F: Future<Output = ()>>(u: u8, r: u8, course: impl FnOnce(Space, Space) -> F) {
-    let mut group = Group::new(u, r, Durability::Sync, TupleSpaces::new);
+    with_spaces_of(2, u, r, course);
+}
+
+/// The same under a version of the service's rules.
+fn with_spaces_of<F: Future<Output = ()>>(
+    service: u16,
+    u: u8,
+    r: u8,
+    course: impl FnOnce(Space, Space) -> F,
+) {
+    let versions = Versions { service, ..Versions::NEW };
+    let of_version = |parameters| Parameters { versions, ..parameters };
+    let mut group = Group::formatted_with(u, r, Durability::Sync, of_version, TupleSpaces::new);
+    for i in 0..group.keys.len() {
+        group.start(i);
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let (one, other) = (space(&group, &group.client), space(&group, &group.other));
@@ -46,6 +64,21 @@ async fn until_waiting(space: &Space, count: u64) {
 
 fn text(text: &str) -> Bytes {
     Bytes::copy_from_slice(text.as_bytes())
+}
+
+fn seconds(seconds: f64) -> Duration {
+    Duration::from_secs_f64(seconds)
+}
+
+/// Until so much of agreed time has passed.
+async fn pass(space: &Space, time: Duration) {
+    let sand = || Tuple::new(&["sand".into()]).unwrap();
+    let lease_ms = u64::try_from(time.as_millis()).unwrap();
+    space.out(Entry::new(sand()).with_lease(lease_ms)).await.unwrap();
+    let sand = || Template { fields: vec![Pattern::Value("sand".into())] };
+    while space.rdp(sand()).await.unwrap().is_some() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 #[test]
@@ -82,6 +115,8 @@ fn a_lock_whose_owner_died_is_free_after_its_lease() {
         let lost = mine.try_acquire().await.unwrap().unwrap();
         let found = theirs.acquire(LONG).await.unwrap().unwrap();
         assert!(found.token() > lost.token());
+        assert!(!lost.is_held() && lost.remaining().is_zero(), "it knows by itself");
+        lost.lost().await;
         assert!(!lost.renew().await.unwrap() && !lost.release().await.unwrap());
         // A wait that is shorter than what is left gives up.
         let long = Lock::new(&one, "k", LONG);
@@ -89,6 +124,106 @@ fn a_lock_whose_owner_died_is_free_after_its_lease() {
         let soon = Duration::from_millis(50);
         assert!(Lock::new(&other, "k", LONG).acquire(soon).await.unwrap().is_none());
         assert!(held.release().await.unwrap());
+    });
+}
+
+/// Who waits is served in turn, past those who are gone, and overtaken by nobody.
+#[test]
+fn a_lock_goes_to_those_who_wait_in_turn() {
+    with_spaces(1, 1, |one, other| async move {
+        let (mine, theirs) = (Lock::new(&one, "l", LONG), Lock::new(&other, "l", LONG));
+        let held = mine.try_acquire().await.unwrap().unwrap();
+        let mut waiting = Vec::new();
+        for number in 1..=3 {
+            let lock = theirs.clone();
+            waiting.push(tokio::spawn(async move { lock.acquire(LONG).await }));
+            until_waiting(&one, number).await;
+        }
+        let last = waiting.pop().unwrap();
+        waiting.pop().unwrap().abort();
+        until_waiting(&one, 2).await;
+        assert!(held.release().await.unwrap() && !held.is_held());
+        assert!(mine.try_acquire().await.unwrap().is_none(), "it is the next one's");
+        let first = waiting.pop().unwrap().await.unwrap().unwrap().unwrap();
+        assert!(first.token() > held.token());
+        assert!(first.remaining() > LONG / 2, "its lease began when it was handed over");
+        assert!(!last.is_finished());
+        assert!(first.release().await.unwrap());
+        let last = last.await.unwrap().unwrap().unwrap();
+        assert!(last.token() > first.token());
+        assert!(last.release().await.unwrap());
+        assert_eq!(one.describe().await.unwrap().tuples, 0);
+    });
+}
+
+#[test]
+fn what_is_kept_alive_outlasts_its_lease() {
+    with_spaces(1, 0, |one, other| async move {
+        let (mine, theirs) = (Lock::new(&one, "l", seconds(1.2)), Lock::new(&other, "l", LONG));
+        let kept = mine.try_acquire().await.unwrap().unwrap().keep_alive();
+        pass(&other, seconds(2.6)).await;
+        assert!(kept.is_held() && theirs.try_acquire().await.unwrap().is_none());
+        // Not any more when it is dropped.
+        let lost = kept.lost();
+        let token = kept.token();
+        drop(kept);
+        let next = theirs.acquire(LONG).await.unwrap().unwrap();
+        assert!(next.token() > token);
+        lost.await;
+        // Nor when it was released.
+        let kept = next.keep_alive();
+        assert!(kept.release().await.unwrap());
+        kept.lost().await;
+        assert!(!kept.is_held() && !kept.renew().await.unwrap());
+        assert!(mine.try_acquire().await.unwrap().is_some());
+    });
+}
+
+#[test]
+fn an_operator_breaks_a_lock_and_ends_a_wait() {
+    with_spaces(1, 0, |one, other| async move {
+        let (mine, theirs) = (Lock::new(&one, "l", LONG), Lock::new(&other, "l", seconds(3.0)));
+        let kept = theirs.try_acquire().await.unwrap().unwrap().keep_alive();
+        let lock = mine.clone();
+        let waits = tokio::spawn(async move { lock.acquire(LONG).await });
+        until_waiting(&one, 1).await;
+        let lock = theirs.clone();
+        let ended = tokio::spawn(async move { lock.acquire(LONG).await });
+        until_waiting(&one, 2).await;
+        let (listed, more) = one.waits(0, 9).await.unwrap();
+        let clients: Vec<_> =
+            listed.iter().map(|wait| (wait.session.client, wait.purpose)).collect();
+        let claims = [one.key(), other.key()].map(|client| (client, Purpose::Claim));
+        assert_eq!((clients.as_slice(), more), (claims.as_slice(), false));
+        let (session, number) = (listed[1].session, listed[1].number);
+        assert!(other.end_wait(session, number).await.is_err_and(|error| error.is_refusal()));
+        assert!(one.end_wait(session, number).await.unwrap());
+        assert!(!one.end_wait(session, number).await.unwrap());
+        let error = ended.await.unwrap().unwrap_err();
+        assert!(error.is_refusal() && error.to_string().contains("operator"), "{error}");
+        assert!(other.break_lock(kept.token()).await.is_err_and(|error| error.is_refusal()));
+        assert_eq!(one.break_lock(kept.token()).await.unwrap(), Broken::Removed);
+        let next = waits.await.unwrap().unwrap().unwrap();
+        assert!(next.token() > kept.token() && next.is_held());
+        kept.lost().await;
+        assert!(!kept.is_held() && !kept.release().await.unwrap());
+        assert_eq!(one.break_lock(kept.token()).await.unwrap(), Broken::Absent);
+    });
+}
+
+/// Of a group that was not upgraded.
+#[test]
+fn under_older_rules_it_is_said_what_to_do() {
+    with_spaces_of(1, 1, 0, |one, _| async move {
+        let lock = Lock::new(&one, "l", LONG).try_acquire().await.map(|held| held.is_some());
+        let counter = Counter::new(&one, "c").add(1).await.map(|_| false);
+        let queue = Queue::new(&one, "q");
+        let leased = queue.lease(LONG, LONG).await.map(|job| job.is_some());
+        for refused in [lock, counter, leased] {
+            assert_eq!(refused, Err(Error::Command(CommandError::Version(2))));
+        }
+        queue.push(text("1")).await.unwrap();
+        assert_eq!(queue.pop(LONG).await.unwrap(), Some(text("1")));
     });
 }
 
@@ -159,23 +294,41 @@ fn a_barrier_opens_when_all_have_come() {
     });
 }
 
+/// The last party comes, and dies before it opens the barrier.
+#[test]
+fn a_barrier_opens_though_the_last_party_died() {
+    with_spaces(1, 0, |one, other| async move {
+        let mut parties = Vec::new();
+        for (space, party) in [(&one, "a"), (&other, "b")] {
+            let barrier = Barrier::new(space, "b", 3).unwrap();
+            parties.push(tokio::spawn(async move { barrier.enter(party, LONG).await }));
+        }
+        until_waiting(&one, 2).await;
+        let last: [Field; 3] = ["barrier".into(), "b".into(), "c".into()];
+        other.out(Entry::new(Tuple::new(&last).unwrap())).await.unwrap();
+        for party in parties {
+            assert!(party.await.unwrap().unwrap());
+        }
+    });
+}
+
 /// Those who wait for what is not there hold up nobody who waits for what is.
 #[test]
 fn waits_on_one_space_are_not_in_each_others_way() {
     with_spaces(1, 0, |one, other| async move {
         let mut waits = tokio::task::JoinSet::new();
-        for number in 0..40 {
+        for number in 0..300 {
             let empty = Queue::new(&one, format!("empty {number}"));
             waits.spawn(async move { empty.pop(LONG).await });
         }
-        until_waiting(&other, 40).await;
+        until_waiting(&other, 300).await;
         let queue = Queue::new(&one, "q");
         queue.push(text("item")).await.unwrap();
         assert_eq!(queue.pop(LONG).await.unwrap(), Some(text("item")));
         let late = queue.clone();
         waits.spawn(async move { late.pop(LONG).await });
-        until_waiting(&other, 41).await;
-        for number in 0..40 {
+        until_waiting(&other, 301).await;
+        for number in 0..300 {
             let name = format!("empty {number}");
             Queue::new(&other, &name).push(text(&name)).await.unwrap();
         }
@@ -184,7 +337,7 @@ fn waits_on_one_space_are_not_in_each_others_way() {
         while let Some(item) = waits.join_next().await {
             served.insert(item.unwrap().unwrap().unwrap());
         }
-        assert_eq!(served.len(), 41);
+        assert_eq!(served.len(), 301);
     });
 }
 
@@ -217,6 +370,39 @@ fn a_queue_is_first_in_first_out() {
 }
 
 #[test]
+fn a_job_is_back_in_its_place_when_its_worker_is_gone() {
+    with_spaces(1, 0, |one, other| async move {
+        let (mine, theirs) = (Queue::new(&one, "q"), Queue::new(&other, "q"));
+        assert!(mine.lease(Duration::ZERO, LONG).await.unwrap().is_none());
+        mine.push_all(vec![text("1"), text("2")]).await.unwrap();
+        let given_back = mine.lease(LONG, LONG).await.unwrap().unwrap();
+        assert_eq!((given_back.item(), given_back.before()), (&text("1"), 0));
+        let second = theirs.lease(LONG, LONG).await.unwrap().unwrap();
+        assert_eq!(second.item(), &text("2"));
+        assert_eq!(theirs.try_pop().await.unwrap(), None, "all are had");
+        let queue = theirs.clone();
+        let waits = tokio::spawn(async move { queue.lease(LONG, seconds(0.5)).await });
+        until_waiting(&one, 1).await;
+        assert!(given_back.give_back().await.unwrap() && !given_back.is_held());
+        let died = waits.await.unwrap().unwrap().unwrap();
+        assert_eq!((died.item(), died.before()), (&text("1"), 1));
+        assert!(died.tokens() > given_back.tokens());
+        assert!(!given_back.done().await.unwrap() && !given_back.give_back().await.unwrap());
+        assert!(second.give_back().await.unwrap());
+        // It is behind what comes back, and so there for who comes now.
+        let second = theirs.lease(LONG, LONG).await.unwrap().unwrap().keep_alive();
+        assert_eq!((second.item(), second.before()), (&text("2"), 1));
+        let last = mine.lease(LONG, LONG).await.unwrap().unwrap();
+        assert_eq!((last.item(), last.before()), (&text("1"), 2));
+        assert!(!died.is_held() && !died.renew().await.unwrap() && !died.done().await.unwrap());
+        assert!(last.renew().await.unwrap() && last.done().await.unwrap());
+        assert!(second.done().await.unwrap() && !second.done().await.unwrap());
+        second.lost().await;
+        assert_eq!(one.describe().await.unwrap().tuples, 0);
+    });
+}
+
+#[test]
 fn a_value_is_shared() {
     with_spaces(1, 0, |one, other| async move {
         let (mine, theirs) = (SharedValue::new(&one, "v"), SharedValue::new(&other, "v"));
@@ -239,7 +425,7 @@ fn a_counter_counts_everybody_once() {
     with_spaces(1, 1, |one, other| async move {
         assert_eq!(Counter::new(&one, "c").get().await.unwrap(), 0);
         let mut tasks = Vec::new();
-        for space in [&one, &other, &one] {
+        for space in [&one, &other].repeat(4) {
             let counter = Counter::new(space, "c");
             tasks.push(tokio::spawn(async move {
                 let mut seen = Vec::new();
@@ -253,8 +439,12 @@ fn a_counter_counts_everybody_once() {
         for task in tasks {
             seen.extend(task.await.unwrap());
         }
-        assert_eq!(seen, (1..=30).collect());
-        assert_eq!(Counter::new(&other, "c").add(-40).await.unwrap(), -10);
+        assert_eq!(seen, (1..=80).collect());
+        let counter = Counter::new(&other, "c");
+        assert_eq!(counter.add(-90).await.unwrap(), -10);
+        let error = counter.add(i64::MIN).await.unwrap_err();
+        assert!(error.is_refusal() && error.to_string().contains("64 bits"), "{error}");
+        assert_eq!(counter.get().await.unwrap(), -10);
     });
 }
 
