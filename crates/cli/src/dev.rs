@@ -4,7 +4,7 @@ use crate::connect::{connect, runtime};
 use crate::init::{Bounds, ServiceName, Tuning, make, places};
 use crate::kv::call;
 use crate::local::{Group, Start, last_lines, own_program, replica_file};
-use crate::{process, space};
+use crate::process;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use bytes::Bytes;
 use clap::Args;
@@ -201,7 +201,7 @@ async fn take_back(
     let on = |operation| TupleCommand::On { space: "perdura-dev".into(), operation };
     // Refused where it was made before.
     let create = on(Operation::Create(SpaceOptions::default()));
-    if let Err(error) = space::call(&client, &create, options).await
+    if let Err(error) = perdura_recipes::call(&client, &create, options).await
         && !error.is_refusal()
     {
         return Err(error).context("creating a space");
@@ -209,9 +209,9 @@ async fn take_back(
     let fields = [Field::Bytes(value)];
     let entry = Entry::new(Tuple::new(&fields)?);
     let out = on(Operation::Out(entry));
-    space::call(&client, &out, options).await.context("inserting a tuple")?;
+    perdura_recipes::call(&client, &out, options).await.context("inserting a tuple")?;
     let inp = on(Operation::Inp(Template::of(&fields)));
-    let taken = space::call(&client, &inp, options).await.context("taking a tuple")?;
+    let taken = perdura_recipes::call(&client, &inp, options).await.context("taking a tuple")?;
     client.close().await;
     let found = matches!(taken, TupleReply::Found(Some(_)));
     ensure!(found, "the tuple that was inserted is not there");

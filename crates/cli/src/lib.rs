@@ -52,6 +52,8 @@ pub mod process;
 mod reinit;
 pub mod replica;
 mod space;
+mod space_batch;
+mod space_held;
 pub mod space_json;
 pub mod status;
 mod upgrade;

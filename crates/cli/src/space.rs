@@ -1,18 +1,18 @@
-//! `perdura space`: one operation on the tuple spaces, or a stream of them (see [`crate::batch`]).
+//! `perdura space`: one operation on the tuple spaces.
 
 use crate::Usage;
-use crate::batch::{self, Clients, Failed};
 use crate::connect::{ClusterArguments, connect, parse_any_duration, parse_duration, runtime};
 use crate::ending::{OF_ONE, carried_out, unanswered};
 use crate::process::closed_by_signals;
 use crate::space_json::{self, LIMIT};
+use crate::{space_batch, space_held};
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use perdura::ServiceKind;
-use perdura_client::{CallError, Client, Options, Reply};
-use perdura_protocol::{Decode, Encode};
+use perdura_client::Options;
+use perdura_recipes::call;
 use perdura_tuples::{
-    Access, Entry, Found, Operation, SpaceOptions, Template, TupleCommand, TupleReply,
+    Access, Entry, Found, Operation, SpaceOptions, Template, Tuple, TupleCommand, TupleReply,
 };
 use serde_json::Value;
 use std::io::Write;
@@ -24,11 +24,12 @@ exponent), true, false, and {"b64":"..."} for bytes. In a template, null matches
 {"type":"string"} (bytes, integer, float, bool) any of a type. Of several matches the oldest is meant.
   perdura space create --cluster DIR jobs
   perdura space out --cluster DIR jobs '["job", 7, true]'
-  perdura space in --cluster DIR jobs '["job", null, {"type":"bool"}]' --wait 1m"#;
+  perdura space in --cluster DIR jobs '["job", null, {"type":"bool"}]' --wait 1m
+"#;
 
 /// Read, write, and wait for tuples
 #[derive(Args)]
-#[command(after_help = format!("{AFTER_HELP}\n\n{OF_ONE}"))]
+#[command(after_help = format!("{AFTER_HELP}{}\n\n{OF_ONE}", space_held::EXAMPLES))]
 pub struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -74,13 +75,13 @@ enum Command {
         #[command(flatten)]
         how: How,
     },
-    /// Read the oldest match; exit code 1 if there is none
+    /// Read the oldest match; exit code 3 if there is none
     Rdp(Matching),
-    /// Take the oldest match; exit code 1 if there is none
+    /// Take the oldest match; exit code 3 if there is none
     Inp(Matching),
-    /// Read the oldest match, or wait for one; exit code 1 if none comes
+    /// Read the oldest match, or wait for one; exit code 3 if none comes
     Rd(Waiting),
-    /// Take the oldest match, or wait for one; exit code 1 if none comes
+    /// Take the oldest match, or wait for one; exit code 3 if none comes
     In(Waiting),
     /// Read all matches, oldest first, a line each
     Rdall {
@@ -92,11 +93,11 @@ enum Command {
     },
     /// Take all matches, oldest first, a line each
     Inall(Several),
-    /// Insert a tuple unless one matches; exit code 1, and the match, if one does
+    /// Insert a tuple unless one matches; exit code 3, and the match, if one does
     Cas(Conditional),
-    /// Take the oldest match and insert a tuple; exit code 1 if there is none
+    /// Take the oldest match and insert a tuple; exit code 3 if there is none
     Replace(Conditional),
-    /// Give a tuple another lease, from now on; exit code 1 if it is not there
+    /// Give a tuple another lease, from now on; exit code 3 if it is not there
     Renew {
         /// The space
         space: String,
@@ -108,12 +109,14 @@ enum Command {
         #[command(flatten)]
         how: How,
     },
+    #[command(flatten)]
+    Held(space_held::Command),
     /// Carry out operations from standard input, many at once, in JSON lines
-    Batch(BatchArguments),
+    Batch(space_batch::Arguments),
 }
 
 #[derive(Args)]
-struct How {
+pub struct How {
     #[command(flatten)]
     cluster: ClusterArguments,
     /// How long to wait for the answer, besides the wait for a tuple
@@ -157,7 +160,7 @@ struct Create {
 }
 
 #[derive(Args)]
-struct EntryArguments {
+pub struct EntryArguments {
     /// The tuple, a list of fields in JSON
     tuple: String,
     #[command(flatten)]
@@ -178,7 +181,7 @@ struct Kept {
 }
 
 #[derive(Args)]
-struct Matching {
+pub struct Matching {
     /// The space
     space: String,
     /// The template, a list of fields in JSON
@@ -226,18 +229,24 @@ fn template(text: &str) -> Result<Template, Usage> {
     space_json::template(&json(text, "template")?).map_err(Usage)
 }
 
+/// The tuple in an argument.
+pub fn tuple(text: &str) -> Result<Tuple, Usage> {
+    space_json::tuple(&json(text, "tuple")?).map_err(Usage)
+}
+
 fn access(keys: Option<Vec<String>>) -> Result<Access, Usage> {
     space_json::access(keys).map_err(Usage)
 }
 
 /// Rounded down, but no time is 0 if it is more.
-fn milliseconds(time: Duration) -> u64 {
+pub fn milliseconds(time: Duration) -> u64 {
     let least = u64::from(!time.is_zero());
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(least)
 }
 
 impl EntryArguments {
-    fn entry(self) -> Result<Entry, Usage> {
+    /// What is to be inserted.
+    pub fn entry(self) -> Result<Entry, Usage> {
         self.kept.entry(&self.tuple)
     }
 }
@@ -245,7 +254,7 @@ impl EntryArguments {
 impl Kept {
     fn entry(self, tuple: &str) -> Result<Entry, Usage> {
         Ok(Entry {
-            tuple: space_json::tuple(&json(tuple, "tuple")?).map_err(Usage)?,
+            tuple: self::tuple(tuple)?,
             lease_ms: self.lease.map(milliseconds),
             read: access(self.read)?,
             take: access(self.take)?,
@@ -254,9 +263,10 @@ impl Kept {
 }
 
 /// A command, and how it is carried out.
-type Asked = (TupleCommand, How);
+pub type Asked = (TupleCommand, How);
 
-fn on(space: String, operation: Operation, how: How) -> Asked {
+/// An operation on a space.
+pub fn on(space: String, operation: Operation, how: How) -> Asked {
     (TupleCommand::On { space, operation }, how)
 }
 
@@ -274,7 +284,8 @@ impl Create {
 }
 
 impl Matching {
-    fn asked(self, operation: impl FnOnce(Template) -> Operation) -> Result<Asked, Usage> {
+    /// An operation on what matches.
+    pub fn asked(self, operation: impl FnOnce(Template) -> Operation) -> Result<Asked, Usage> {
         Ok(on(self.space, operation(template(&self.template)?), self.how))
     }
 }
@@ -296,7 +307,8 @@ impl Conditional {
 /// Runs the command.
 pub fn run(arguments: Arguments) -> Result<ExitCode> {
     let (command, how) = match arguments.command {
-        Command::Batch(arguments) => return batch::run::<TupleCommand>(&arguments.how),
+        Command::Batch(arguments) => return space_batch::run(&arguments),
+        Command::Held(command) => command.asked()?,
         Command::Create(create) => create.asked()?,
         Command::Delete(Named { space, how }) => on(space, Operation::Delete, how),
         Command::Show(Named { space, how }) => on(space, Operation::Describe, how),
@@ -339,9 +351,13 @@ pub fn run(arguments: Arguments) -> Result<ExitCode> {
     let reply = runtime()?.block_on(async {
         let client = connect(&cluster, &key)?;
         let reply = closed_by_signals(&client, async {
-            let mut reply = call(&client, &command, &options).await;
-            // A large space goes bit by bit.
-            while let Ok(TupleReply::Deleted { remaining: 1.. }) = reply {
+            let (mut reply, mut before) = (call(&client, &command, &options).await, u64::MAX);
+            // A large space goes bit by bit, and what is handed over to somebody just then within a second.
+            while let Ok(TupleReply::Deleted { remaining: remaining @ 1.. }) = reply {
+                if remaining == before {
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+                before = remaining;
                 reply = call(&client, &command, &options).await;
             }
             reply
@@ -356,60 +372,18 @@ pub fn run(arguments: Arguments) -> Result<ExitCode> {
     }
 }
 
-/// Why a call brought no reply of the tuple spaces.
-#[derive(Debug, Clone, thiserror::Error)]
-pub enum SpaceError {
-    /// The call failed.
-    #[error(transparent)]
-    Call(#[from] CallError),
-    /// The reply makes no sense; more than r replicas lie, or run another service.
-    #[error("indeterminate: the cluster gave an answer that fits no command of the tuple spaces")]
-    Nonsense,
-}
-
-impl SpaceError {
-    /// Whether it is certain that nothing happened.
-    pub fn is_refusal(&self) -> bool {
-        matches!(self, SpaceError::Call(error) if error.is_refusal())
-    }
-}
-
-/// How long a command may wait for a tuple.
-fn wait_of(command: &TupleCommand) -> Option<Duration> {
-    match command {
-        TupleCommand::On {
-            operation: Operation::Rd { wait_ms, .. } | Operation::In { wait_ms, .. },
-            ..
-        } => Some(Duration::from_millis(*wait_ms)),
-        _ => None,
-    }
-}
-
-/// One command of the tuple spaces; one that waits has so much more time.
-pub async fn call(
-    client: &Client,
-    command: &TupleCommand,
-    options: &Options,
-) -> Result<TupleReply, SpaceError> {
-    let content = command.to_bytes();
-    let timeout = options.timeout + wait_of(command).unwrap_or_default();
-    let options = Options { timeout, ..*options };
-    let reply = match command.is_read() {
-        true => client.read(content, &options).await?,
-        false => client.call(content, &options).await?,
-    };
-    match reply {
-        Reply::Service(bytes) => TupleReply::from_bytes(bytes).map_err(|_| SpaceError::Nonsense),
-        Reply::Administered { .. } | Reply::Told(_) => Err(SpaceError::Nonsense),
-    }
-}
-
 fn print(command: &TupleCommand, reply: &TupleReply, json: bool) -> Result<ExitCode> {
-    let cas = matches!(command, TupleCommand::On { operation: Operation::Cas { .. }, .. });
+    let (cas, claim) = match command {
+        TupleCommand::On { operation, .. } => (
+            matches!(operation, Operation::Cas { .. }),
+            matches!(operation, Operation::Claim { .. }),
+        ),
+        TupleCommand::Spaces { .. } => (false, false),
+    };
     let success = match reply {
         TupleReply::Found(found) => found.is_some() && !cas,
         TupleReply::Renewed { renewed, .. } => *renewed,
-        _ => true,
+        _ => space_held::is_yes(reply).unwrap_or(true),
     };
     let code = carried_out(success);
     let mut out = std::io::stdout().lock();
@@ -420,6 +394,7 @@ fn print(command: &TupleCommand, reply: &TupleReply, json: bool) -> Result<ExitC
     let mut tuple = |found: &Found| writeln!(out, "{}", space_json::shown(&found.tuple));
     match reply {
         TupleReply::Found(Some(found)) => tuple(found)?,
+        TupleReply::Found(None) if claim => tell!("perdura: another tuple begins alike"),
         TupleReply::Found(None) => tell!("perdura: no tuple matches"),
         TupleReply::FoundAll { tuples, more } => {
             tuples.iter().try_for_each(&mut tuple)?;
@@ -443,52 +418,8 @@ fn print(command: &TupleCommand, reply: &TupleReply, json: bool) -> Result<ExitC
         TupleReply::Created | TupleReply::Deleted { .. } | TupleReply::Renewed { .. } => {
             writeln!(out, "ok")?
         }
-        described => writeln!(out, "{:#}", space_json::result(described))?,
+        TupleReply::Described(_) => writeln!(out, "{:#}", space_json::result(reply))?,
+        held => space_held::print(held, &mut out)?,
     }
     Ok(code)
-}
-
-const BATCH_HELP: &str = r#"One JSON object a line, with an op and the name of its space, for example:
-  {"id":1,"op":"out","space":"s","tuple":["job",7],"lease_ms":60000}  result {"number":1}
-  {"id":2,"op":"rdp","space":"s","template":["job",null]}  result {"found":{"number":1,"expires_ms":..,"tuple":["job",7]}}
-  {"id":3,"op":"in","space":"s","template":["job",null],"wait_ms":5000}   result {"found":null}: none came
-  {"id":4,"op":"rdall","space":"s","template":["job",null],"after":0,"limit":9}
-                                                            result {"tuples":[..],"more":false}
-  {"id":5,"op":"cas","space":"s","template":["lock"],"tuple":["lock"]}
-                                                            result {"number":2}, or {"found":..}
-Operations: list, create (index_fields, insert, read, take, manage), delete (again until remaining is
-0), show, out, outall (tuples), rdp, inp, rd and in (wait_ms), rdall, inall, cas, replace, renew
-(number, lease_ms). out, cas and replace take lease_ms, read and take. Access lists are lists of public
-keys; null, or none, is everybody. For tuples and templates see `perdura space --help`. The id may be
-anything, and comes back.
-
-One JSON object a line comes out for each line that went in, as answers arrive, as from
-`perdura kv batch`. Lines in flight at once may be carried out in any order. Those that wait for tuples
-go by a client of their own, so that no other waits behind them; many at once wait behind each other.
-
-The exit code is 0 when every line is answered, whatever the answers are."#;
-
-/// Carries out operations from standard input, many at once, in JSON lines.
-#[derive(Args)]
-#[command(after_help = BATCH_HELP)]
-struct BatchArguments {
-    #[command(flatten)]
-    how: batch::How,
-}
-
-impl batch::Operation for TupleCommand {
-    const SERVICE: ServiceKind = ServiceKind::TupleSpaces;
-
-    fn from_line(line: &[u8]) -> Result<(Value, TupleCommand), (Value, String)> {
-        space_json::from_line(line)
-    }
-
-    async fn carry_out(self, clients: &Clients, options: &Options) -> Result<Value, Failed> {
-        let client = if wait_of(&self).is_some() { &clients.waits } else { &clients.calls };
-        let reply = call(client, &self, options).await;
-        reply.map(|reply| space_json::result(&reply)).map_err(|error| match &error {
-            SpaceError::Call(call) => Failed::of(&error, Some(call)),
-            SpaceError::Nonsense => Failed::of(&error, None),
-        })
-    }
 }

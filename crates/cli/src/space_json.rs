@@ -6,7 +6,7 @@
 //! any of a type. A field of an object that is not known is refused.
 
 use crate::kv_json::{from_base64, to_base64};
-use perdura_protocol::PublicKey;
+use perdura_protocol::{PublicKey, SessionId};
 use perdura_tuples::{
     Access, Broken, Entry, Field, Float, Found, Kind, Leased, Operation, Pattern, Purpose,
     SpaceDescription, SpaceOptions, Template, Tuple, TupleCommand, TupleReply, Waiting, limits,
@@ -35,6 +35,15 @@ enum Request {
     Cas(Conditional),
     Replace(Conditional),
     Renew(Renewed),
+    Claim(Claimed),
+    Lease { space: String, template: Value, lease_ms: u64, wait_ms: Option<u64> },
+    Done { space: String, number: u64, token: u64 },
+    Return { space: String, number: u64, token: u64 },
+    Extend { space: String, number: u64, token: u64, lease_ms: u64 },
+    Add { space: String, fields: Value, amount: i64 },
+    Waits { space: String, after: Option<u64>, limit: Option<u32> },
+    EndWait { space: String, client: String, session: u64, number: u64 },
+    Break { space: String, number: u64 },
 }
 
 #[derive(Deserialize)]
@@ -71,6 +80,18 @@ struct Conditional {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct Claimed {
+    space: String,
+    key: Option<u8>,
+    tuple: Value,
+    lease_ms: Option<u64>,
+    wait_ms: Option<u64>,
+    read: Option<Vec<String>>,
+    take: Option<Vec<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Renewed {
     space: String,
     number: u64,
@@ -80,10 +101,13 @@ struct Renewed {
 /// The clients with these keys; everybody, where no list is given.
 pub fn access(keys: Option<Vec<String>>) -> Result<Access, String> {
     let Some(keys) = keys else { return Ok(Access::Anyone) };
-    let key = |text: String| {
-        text.parse::<PublicKey>().map_err(|_| format!("{text:?} is no public key of a client"))
-    };
-    Ok(Access::only(keys.into_iter().map(key).collect::<Result<_, _>>()?))
+    let keys: Result<_, String> = keys.iter().map(|text| client(text)).collect();
+    Ok(Access::only(keys?))
+}
+
+/// The client with this key.
+pub fn client(text: &str) -> Result<PublicKey, String> {
+    text.parse().map_err(|_| format!("{text:?} is no public key of a client"))
 }
 
 fn float(value: f64) -> Result<Field, String> {
@@ -221,6 +245,35 @@ impl Request {
             Request::Renew(Renewed { space, number, lease_ms }) => {
                 (space, Operation::Renew { number, lease_ms })
             }
+            Request::Claim(claim) => {
+                let Claimed { space, key, tuple, lease_ms, wait_ms, read, take } = claim;
+                let entry = entry(&tuple, lease_ms, read, take)?;
+                let (key, wait_ms) = (key.unwrap_or(1), wait_ms.unwrap_or(0));
+                (space, Operation::Claim { key, entry, wait_ms })
+            }
+            Request::Lease { space, template: value, lease_ms, wait_ms } => {
+                let (template, wait_ms) = (template(&value)?, wait_ms.unwrap_or(0));
+                (space, Operation::Lease { template, lease_ms, wait_ms })
+            }
+            Request::Done { space, number, token } => (space, Operation::Finish { number, token }),
+            Request::Return { space, number, token } => {
+                (space, Operation::Return { number, token })
+            }
+            Request::Extend { space, number, token, lease_ms } => {
+                (space, Operation::Extend { number, token, lease_ms })
+            }
+            Request::Add { space, fields, amount } => {
+                (space, Operation::Add { fields: tuple(&fields)?, amount })
+            }
+            Request::Waits { space, after, limit } => {
+                let (after, limit) = (after.unwrap_or(0), limit.unwrap_or(LIMIT));
+                (space, Operation::Waits { after, limit })
+            }
+            Request::EndWait { space, client: key, session, number } => {
+                let session = SessionId { client: client(&key)?, nonce: session };
+                (space, Operation::EndWait { session, number })
+            }
+            Request::Break { space, number } => (space, Operation::Break { number }),
         })
     }
 }
@@ -344,7 +397,8 @@ fn leased(leased: &Leased) -> Value {
     })
 }
 
-fn waiting(waiting: &Waiting) -> Value {
+/// A command that waits.
+pub fn waiting(waiting: &Waiting) -> Value {
     let purpose = match waiting.purpose {
         Purpose::Read => "read",
         Purpose::Take => "take",
@@ -433,6 +487,10 @@ mod tests {
             (r#"{"op":"rdp","space":"","template":[1]}"#, "a space's name"),
             (r#"{"op":"in","space":"s","template":[1],"wait_ms":0}"#, "a wait has"),
             (r#"{"op":"create","space":"s","read":["zz"]}"#, "no public key"),
+            (r#"{"op":"claim","space":"s","tuple":[1],"key":2}"#, "the key of a claim"),
+            (r#"{"op":"lease","space":"s","template":[1],"lease_ms":0}"#, "a lease has"),
+            (r#"{"op":"add","space":"s","fields":[1],"amount":1.5}"#, "amount"),
+            (r#"{"op":"endwait","space":"s","client":"zz","session":1,"number":1}"#, "no public"),
         ] {
             let (_, error) = line(bad).unwrap_err();
             assert!(error.contains(named), "{bad}: {error}");

@@ -1,9 +1,10 @@
 //! Tuple spaces from the command line, on clusters of real processes.
 
 use crate::common::{Cluster, Ran, edit, program, send_signal, wait_for, wait_for_end};
+use perdura::ServiceKind;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 
 const TUPLES: &[&str] = &["--crash", "1", "--service", "tuples"];
 
@@ -130,6 +131,196 @@ fn a_wait_ends_with_a_signal_and_takes_nothing() {
     until_waiting(0);
     space(&["out", "s", r#"["job", 7]"#]).ok();
     assert!(space(&["inp", "s", r#"["job", null]"#]).ok().contains('7'));
+}
+
+/// Commands on a cluster's tuple spaces.
+struct Spaces<'a>(&'a Cluster);
+
+impl Spaces<'_> {
+    fn run(&self, arguments: &[&str]) -> Ran {
+        self.0.run(&[&["space"], arguments].concat())
+    }
+
+    /// Begins one that waits in the space s, where so many wait already, and waits until it does.
+    #[track_caller]
+    fn begin(&self, arguments: &[&str], waiting: u64) -> Child {
+        let mut command = self.0.command(&[&["space"], arguments].concat());
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        wait_for("a command to wait", || {
+            let shown: Value = serde_json::from_str(&self.run(&["show", "s"]).ok()).unwrap();
+            (shown["waiters"] == json!(waiting + 1)).then_some(())
+        });
+        child
+    }
+}
+
+/// What a child says that succeeds.
+#[track_caller]
+fn said(mut child: Child) -> String {
+    assert_eq!(wait_for_end(&mut child).code(), Some(0));
+    let mut said = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+    said
+}
+
+fn kill(mut child: Child) {
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn what_is_had_for_a_time_works_from_the_command_line() {
+    let cluster = Cluster::start_all(TUPLES);
+    let spaces = Spaces(&cluster);
+    spaces.run(&["create", "s"]).ok();
+    // A lock, and who waits for it.
+    let first = spaces.run(&["claim", "s", r#"["lock","ada"]"#, "--lease", "1h"]).ok();
+    assert_eq!(first, "1\n");
+    let again = ["claim", "s", r#"["lock","bob"]"#, "--wait", "0"];
+    spaces.run(&again).failed(3, &["another tuple begins alike"]);
+    let next = spaces.begin(&["claim", "s", r#"["lock","bob"]"#, "--wait", "1h"], 0);
+    let other = spaces.begin(&["in", "s", r#"["lock",7]"#, "--wait", "1h"], 1);
+    let waits = spaces.run(&["waits", "s"]).ok();
+    let lines: Vec<Vec<&str>> = waits.lines().map(|line| line.split(' ').collect()).collect();
+    assert_eq!(
+        lines.iter().map(|line| line[4..].to_vec()).collect::<Vec<_>>(),
+        [["claim", r#"["lock",null]"#], ["take", r#"["lock",7]"#],]
+    );
+    let of_other = ["endwait", "s", lines[1][1], lines[1][2], lines[1][3]];
+    assert_eq!(spaces.run(&of_other).ok(), "ok\n");
+    spaces.run(&of_other).failed(3, &["no such command waits"]);
+    let ended = Ran::from(other.wait_with_output().unwrap());
+    ended.failed(4, &["ended by an operator"]);
+    assert_eq!(spaces.run(&["break", "s", "1"]).ok(), "removed\n");
+    spaces.run(&["break", "s", "1"]).failed(3, &["no such tuple"]);
+    let number = said(next);
+    assert_eq!(spaces.run(&["renew", "s", number.trim(), "--lease", "0"]).ok(), "ok\n");
+    // Jobs.
+    spaces.run(&["outall", "s", r#"["job",1]"#, r#"["job",2]"#]).ok();
+    let lease = ["lease", "s", r#"["job",null]"#, "--lease", "1h"];
+    let leased = spaces.run(&lease).ok();
+    let (number, token) = match leased.trim_end().split(' ').collect::<Vec<_>>()[..] {
+        [number, token, r#"["job",1]"#] => (number, token),
+        _ => panic!("{leased}"),
+    };
+    let second: Value =
+        serde_json::from_str(&spaces.run(&[&lease[..], &["--json"]].concat()).ok()).unwrap();
+    assert_eq!(
+        (&second["leased"]["tuple"], &second["leased"]["before"]),
+        (&json!(["job", 2]), &json!(0))
+    );
+    spaces.run(&[&lease[..], &["--wait", "0"]].concat()).failed(3, &["no tuple matches"]);
+    assert_eq!(spaces.run(&["extend", "s", number, token, "--lease", "2h"]).ok(), "ok\n");
+    spaces.run(&["done", "s", number, "99"]).failed(3, &["no such lease"]);
+    assert_eq!(spaces.run(&["done", "s", number, token]).ok(), "ok\n");
+    spaces.run(&["return", "s", number, token]).failed(3, &["no such lease"]);
+    let waits = spaces.begin(&lease, 0);
+    let number = second["leased"]["number"].to_string();
+    assert_eq!(spaces.run(&["break", "s", &number]).ok(), "returned\n");
+    assert!(said(waits).ends_with("[\"job\",2]\n"));
+    // Counters.
+    assert_eq!(spaces.run(&["add", "s", r#"["hits"]"#, "5"]).ok(), "5\n");
+    assert_eq!(spaces.run(&["add", "s", r#"["hits"]"#, "-7"]).ok(), "-2\n");
+    let most = i64::MIN.to_string();
+    spaces.run(&["add", "s", r#"["hits"]"#, &most]).failed(4, &["64 bits"]);
+    spaces.run(&["lease", "s", "[1]", "--lease", "0"]).failed(2, &["a lease has"]);
+    spaces.run(&["claim", "s", "[1]", "--key", "2"]).failed(2, &["the key of a claim"]);
+    spaces.run(&["claim", "s", "[1]", "--wait", "2d"]).failed(2, &["a day is the most"]);
+}
+
+#[test]
+fn a_batch_has_claims_leases_and_counters() {
+    let cluster = Cluster::start_all(TUPLES);
+    cluster.run(&["space", "create", "s"]).ok();
+    let batch = |lines: &[&str]| -> Vec<Value> {
+        let mut command = cluster.command(&["space", "batch", "--in-flight", "1"]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut input = child.stdin.take().unwrap();
+        writeln!(input, "{}", lines.join("\n")).unwrap();
+        drop(input);
+        let answers = said(child);
+        let answers = answers.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        answers.map(|answer| answer["result"].clone()).collect()
+    };
+    let answers = batch(&[
+        r#"{"op":"claim","space":"s","tuple":["lock",1],"lease_ms":60000}"#,
+        r#"{"op":"claim","space":"s","tuple":["lock",2],"wait_ms":50}"#,
+        r#"{"op":"claim","space":"s","tuple":["lock",2],"key":2}"#,
+        r#"{"op":"out","space":"s","tuple":["job"]}"#,
+        r#"{"op":"lease","space":"s","template":["job"],"lease_ms":60000}"#,
+        r#"{"op":"lease","space":"s","template":["job"],"lease_ms":60000,"wait_ms":50}"#,
+        r#"{"op":"extend","space":"s","number":3,"token":1,"lease_ms":60000}"#,
+        r#"{"op":"return","space":"s","number":3,"token":1}"#,
+        r#"{"op":"done","space":"s","number":3,"token":1}"#,
+        r#"{"op":"add","space":"s","fields":["hits"],"amount":-7}"#,
+        r#"{"op":"waits","space":"s"}"#,
+        r#"{"op":"break","space":"s","number":1}"#,
+    ]);
+    assert_eq!((&answers[0], &answers[1]), (&json!({"number": 1}), &json!({"found": null})));
+    assert_eq!(answers[2], json!({"number": 2}));
+    let leased = &answers[4]["leased"];
+    assert_eq!((&leased["number"], &leased["token"]), (&json!(3), &json!(1)));
+    assert_eq!(answers[5], json!({"leased": null}));
+    assert_eq!(answers[6]["held"], true);
+    assert_eq!((&answers[7]["held"], &answers[8]["held"]), (&json!(true), &json!(false)));
+    assert_eq!(answers[9]["value"], -7);
+    assert_eq!(answers[10], json!({"waits": [], "more": false}));
+    assert_eq!(answers[11], json!({"broken": "removed"}));
+    let nobodys = format!(
+        r#"{{"op":"endwait","space":"s","client":"{}","session":1,"number":1}}"#,
+        "00".repeat(32)
+    );
+    assert_eq!(batch(&[nobodys.as_str()]), [json!({"ended": false})]);
+}
+
+/// A lock is not handed to a process that is gone, for all of a lease: it is the next one's.
+#[test]
+fn a_killed_waiter_does_not_keep_a_lock_from_the_next_one() {
+    let cluster = Cluster::start_all(TUPLES);
+    let spaces = Spaces(&cluster);
+    spaces.run(&["create", "s"]).ok();
+    let held = spaces.run(&["claim", "s", r#"["lock","h"]"#, "--lease", "20s"]).ok();
+    let claim = |name: &str, waiting: u64| {
+        let tuple = json!(["lock", name]).to_string();
+        spaces.begin(&["claim", "s", &tuple, "--lease", "1h", "--wait", "1h"], waiting)
+    };
+    let (killed, next) = (claim("w1", 0), claim("w2", 1));
+    kill(killed);
+    assert_eq!(spaces.run(&["renew", "s", held.trim(), "--lease", "0"]).ok(), "ok\n");
+    let number = said(next);
+    assert!(number.trim().parse::<u64>().unwrap() > held.trim().parse().unwrap());
+    assert_eq!(spaces.run(&["rdp", "s", r#"["lock",null]"#]).ok(), "[\"lock\",\"w2\"]\n");
+}
+
+/// A tuple is not handed to a process that is gone: it stays, for the next one.
+#[test]
+fn a_killed_taker_loses_no_tuple() {
+    let cluster = Cluster::start_all(TUPLES);
+    let spaces = Spaces(&cluster);
+    spaces.run(&["create", "s"]).ok();
+    let job = r#"["job",null]"#;
+    kill(spaces.begin(&["in", "s", job, "--wait", "1h"], 0));
+    spaces.run(&["out", "s", r#"["job",7]"#]).ok();
+    assert_eq!(spaces.run(&["in", "s", job, "--wait", "1m"]).ok(), "[\"job\",7]\n");
+}
+
+#[test]
+fn a_cluster_under_older_rules_says_what_to_do_and_is_upgraded() {
+    let mut cluster = Cluster::init_under(ServiceKind::TupleSpaces, 1);
+    for id in 0..cluster.len() {
+        cluster.start(id);
+    }
+    cluster.wait_until_active();
+    let spaces = Spaces(&cluster);
+    spaces.run(&["create", "s"]).ok();
+    spaces.run(&["cas", "s", r#"["lock",null]"#, r#"["lock",1]"#]).ok();
+    let claim = ["claim", "s", r#"["lock",2]"#, "--wait", "0"];
+    spaces.run(&claim).failed(4, &["needs version 2 of the tuple spaces", "perdura upgrade"]);
+    let raised = cluster.run(&["upgrade", "--yes"]).ok();
+    assert!(raised.contains("service 2"), "{raised}");
+    spaces.run(&claim).failed(3, &["another tuple begins alike"]);
+    spaces.run(&["inp", "s", r#"["lock",1]"#]).ok();
+    assert_eq!(spaces.run(&claim).ok(), "2\n");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Keys and values of a benchmark, or its tuples.
 
-use crate::{kv, space};
+use crate::kv;
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use perdura::ServiceKind;
@@ -62,7 +62,7 @@ impl Workload {
             return Ok(true);
         }
         let create = on_space(perdura_tuples::Operation::Create(SpaceOptions::default()));
-        space::call(client, &create, options).await.context("cannot create the space")?;
+        perdura_recipes::call(client, &create, options).await.context("cannot create the space")?;
         Ok(false)
     }
 
@@ -73,7 +73,7 @@ impl Workload {
                 kv::call(client, &self.operation(), fast, options).await?;
             }
             ServiceKind::TupleSpaces => {
-                space::call(client, &self.insert()?, options).await?;
+                perdura_recipes::call(client, &self.insert()?, options).await?;
             }
         }
         Ok(())

@@ -7,6 +7,10 @@ pub mod processes;
 
 pub use processes::*;
 
+use perdura::ServiceKind;
+use perdura::create::{self, Place};
+use perdura_protocol::Faults;
+use perdura_protocol::configuration::{Durability, Parameters};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -93,6 +97,17 @@ impl Cluster {
             let mut command = program();
             command.arg("init").arg(dir).args(["--base-port", &ports]).args(bounds);
             command.output().map(Ran::from).unwrap().ok();
+        })
+    }
+
+    /// Files only, of one whose service starts under an earlier version of its rules.
+    pub fn init_under(service: ServiceKind, version: u16) -> Cluster {
+        let ports = reserve_ports(2 * MOST_REPLICAS);
+        Cluster::of(|dir| {
+            let faults = Faults::new(1, 0).unwrap();
+            let places = Place::all(faults.n(), &[], Some(ports), false).unwrap();
+            let tune = |parameters: &mut Parameters| parameters.versions.service = version;
+            create::make(dir, faults, Durability::Sync, service.name(), tune, &places).unwrap();
         })
     }
 
