@@ -441,12 +441,20 @@ impl Attacker {
             0..4 => self.number + self.random.below(3_000),
             4..7 => self.random.below(self.number + 1),
             7 => u64::MAX - 1 - self.random.below(2),
+            // Where numbers begin that only renew.
+            8 | 9 => limits::FIRST_RENEWAL - 3 + self.random.below(6),
             _ => self.number,
         };
         // Up to the number itself, or to what it has come to.
         let most = if self.random.percent(50) { number } else { number.min(self.number) };
         let acked = self.random.below(most.saturating_add(1).max(1));
-        let command = self.command(32);
+        let other = if self.random.percent(50) { number } else { self.random.below(number + 1) };
+        let command = match self.random.below(8) {
+            0 => Command::Withdraw { number: other }.to_bytes(),
+            1 => Command::Confirm { number: other }.to_bytes(),
+            2 => Command::Renew.to_bytes(),
+            _ => self.command(32),
+        };
         let frame = self.build(self.session, acked, number, &[command]);
         // Nothing follows the last number: another session.
         self.number = if number > self.number + 3_000 { 0 } else { self.number + 1 };

@@ -101,10 +101,17 @@ impl Model {
             return;
         }
         life.acknowledge(frame.acked_below);
-        for number in first..frame.end_number() {
-            if life.is_fresh(number) {
-                life.executed.insert(number);
-                life.touch(clock);
+        for (number, command) in (first..frame.end_number()).zip(&commands) {
+            if !life.is_fresh(number) {
+                continue;
+            }
+            life.executed.insert(number);
+            life.touch(clock);
+            // What is withdrawn before it comes does not execute any more.
+            if let Ok(Command::Withdraw { number: of }) = command
+                && life.is_fresh(*of)
+            {
+                life.executed.insert(*of);
             }
         }
     }
