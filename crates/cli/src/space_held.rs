@@ -231,3 +231,14 @@ pub fn print(reply: &TupleReply, out: &mut impl Write) -> std::io::Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Args;
+
+    /// Names of arguments that collide panic only where they are parsed, and only in tests.
+    #[test]
+    fn the_arguments_of_all_commands_go_together() {
+        crate::space::Arguments::augment_args(clap::Command::new("space")).debug_assert();
+    }
+}

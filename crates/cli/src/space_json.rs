@@ -489,7 +489,7 @@ mod tests {
             (r#"{"op":"create","space":"s","read":["zz"]}"#, "no public key"),
             (r#"{"op":"claim","space":"s","tuple":[1],"key":2}"#, "the key of a claim"),
             (r#"{"op":"lease","space":"s","template":[1],"lease_ms":0}"#, "a lease has"),
-            (r#"{"op":"add","space":"s","fields":[1],"amount":1.5}"#, "amount"),
+            (r#"{"op":"add","space":"s","fields":[1],"amount":1.5}"#, "expected i64"),
             (r#"{"op":"endwait","space":"s","client":"zz","session":1,"number":1}"#, "no public"),
         ] {
             let (_, error) = line(bad).unwrap_err();

@@ -26,6 +26,11 @@ impl Moment {
         Moment(self.0.saturating_add(time))
     }
 
+    #[cfg(test)]
+    pub(crate) fn before(self, time: Duration) -> Moment {
+        Moment(self.0.saturating_sub(time))
+    }
+
     /// How long it is until then; nothing if it is past.
     pub(crate) fn left(self) -> Duration {
         self.0.saturating_sub(Moment::now().0)

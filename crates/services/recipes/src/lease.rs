@@ -213,3 +213,6 @@ impl<T> Drop for Kept<T> {
         self.task.abort();
     }
 }
+
+#[cfg(test)]
+mod tests;
