@@ -157,6 +157,22 @@ fn a_lock_goes_to_those_who_wait_in_turn() {
     });
 }
 
+/// What is handed over just then is not taken for a caller who is gone: it would have it for a whole lease.
+#[test]
+fn a_wait_that_was_dropped_just_now_takes_nothing() {
+    with_spaces(1, 0, |one, other| async move {
+        let held = Lock::new(&one, "l", LONG).try_acquire().await.unwrap().unwrap();
+        let lock = Lock::new(&other, "l", LONG);
+        let gone = tokio::spawn(async move { lock.acquire(LONG).await });
+        until_waiting(&one, 1).await;
+        gone.abort();
+        assert!(gone.await.unwrap_err().is_cancelled());
+        assert!(held.release().await.unwrap());
+        let next = Lock::new(&one, "l", LONG).acquire(LONG / 2).await.unwrap();
+        assert!(next.is_some_and(|next| next.token() > held.token()));
+    });
+}
+
 #[test]
 fn what_is_kept_alive_outlasts_its_lease() {
     with_spaces(1, 0, |one, other| async move {

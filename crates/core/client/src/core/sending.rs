@@ -40,6 +40,11 @@ impl ClientCore {
         })
     }
 
+    /// Whether the next flush confirms what callers are offered: those who are gone by now have to be abandoned before.
+    pub fn has_offers(&self) -> bool {
+        self.session.as_ref().is_some_and(Session::has_offers)
+    }
+
     fn has_words(&self) -> bool {
         self.session.as_ref().is_some_and(Session::has_words)
     }

@@ -231,7 +231,7 @@ impl Session {
     /// The next thing that the replicas are to be told of a number.
     pub(super) fn next_word(&mut self) -> Option<Word> {
         while let Some(number) = self.offered.pop_front() {
-            if let Some(pending) = self.parked.get(&number) {
+            if let Some(pending) = self.parked.get(&number).filter(|one| !one.abandoned) {
                 return Some(Word::Confirm { number, of: pending.call });
             }
         }
@@ -239,6 +239,11 @@ impl Session {
         let left = || self.left.pop_front().map(|number| Word::WithdrawOnce { number });
         let known = || self.known.pop_front().map(|number| Word::Known { number });
         withdrawn.or_else(left).or_else(known)
+    }
+
+    /// Whether something is to be confirmed that was offered.
+    pub(super) fn has_offers(&self) -> bool {
+        !self.offered.is_empty()
     }
 
     /// Whether the replicas are to be told something that is worth a frame by itself.

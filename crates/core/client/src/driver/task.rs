@@ -181,9 +181,9 @@ impl Task {
         }
     }
 
-    /// A future that was dropped asks for nothing any more.
+    /// A future that was dropped asks for nothing any more, and takes nothing that was offered since.
     fn look_for_callers(&mut self, now: Instant) {
-        if now < self.sweep {
+        if now < self.sweep && !self.core.has_offers() {
             return;
         }
         self.sweep = now + SWEEP;
