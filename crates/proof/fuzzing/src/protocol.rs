@@ -279,6 +279,17 @@ fn outcomes() -> Vec<(&'static str, Outcome)> {
         ("refused_by_the_service", refused(RefusalReason::Service("too large".into()))),
         ("too_old", Outcome::TooOld),
         ("waits", Outcome::Waits),
+        (
+            "offered",
+            Outcome::Waited {
+                outcome: Box::new(Outcome::Service(Bytes::from_static(b"\x02value"))),
+                offer: true,
+            },
+        ),
+        (
+            "waited",
+            Outcome::Waited { outcome: Box::new(refused(RefusalReason::Withdrawn)), offer: false },
+        ),
         ("too_large", Outcome::TooLarge { bytes: 7 << 20 }),
         ("no_session", Outcome::NoSession),
         ("told", Outcome::Told(clients().to_bytes())),
@@ -301,6 +312,8 @@ pub fn commands() -> Vec<Seed> {
     let mut seeds = vec![
         with(0, seed("open", &Command::Open)),
         with(0, seed("service", &Command::Service(Bytes::from_static(b"\x00k1")))),
+        with(0, seed("withdraw", &Command::Withdraw { number: 7 })),
+        with(0, seed("confirm", &Command::Confirm { number: 7 })),
         with(0, ("add_client", admin(added).to_vec())),
         with(0, ("revoke_client", admin(AdminCommand::RevokeClient { name }).to_vec())),
         with(0, ("replace_replica", admin(replaced).to_vec())),

@@ -101,7 +101,7 @@ pub fn segment(data: &[u8]) -> bool {
         // What was offered is had, or not, which may offer more.
         while let Some(Release { session, number, offer, .. }) = released.pop() {
             match (offer, number % 2) {
-                (true, 0) => spaces.confirm(due, session, number),
+                (true, 0) => spaces.confirm(due, session, number, &mut released),
                 (true, _) => spaces.take_back(due, session, number, &mut released),
                 (false, _) => {}
             }
