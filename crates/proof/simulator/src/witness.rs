@@ -26,6 +26,8 @@ pub struct Execution {
     pub number: u64,
     /// The command.
     pub command: Bytes,
+    /// By how much agreed time was ahead of the clock of leases and deadlines, milliseconds.
+    pub ahead_ms: u64,
     /// The reply, or the refusal; nothing if the command waits.
     pub reply: Option<Result<Bytes, String>>,
 }
@@ -259,6 +261,7 @@ impl Service for Witnessed {
             session: context.session,
             number: context.number,
             command: Bytes::copy_from_slice(command),
+            ahead_ms: context.time.0.saturating_sub(context.clock.0),
             reply: match &progress {
                 Progress::Done(result) => Some(result.clone()),
                 Progress::Waits => None,

@@ -152,6 +152,7 @@ mod tests {
             session: SessionId { client: PublicKey([1; 32]), nonce: 1 },
             number,
             command: Bytes::from_static(b"c"),
+            ahead_ms: 0,
             reply: Some(Ok(Bytes::from_static(reply.as_bytes()))),
         }
     }

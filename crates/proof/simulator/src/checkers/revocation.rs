@@ -77,6 +77,7 @@ mod tests {
             session: SessionId { client: key, nonce: 1 },
             number: 1,
             command: Bytes::new(),
+            ahead_ms: 0,
             reply: Some(Ok(Bytes::new())),
         };
         assert!(checker.executed(0, &execution(9)).is_ok());

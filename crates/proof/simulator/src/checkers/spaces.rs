@@ -10,7 +10,7 @@ use crate::violation::{Broken, Check};
 use crate::witness::{Execution, Step};
 use perdura_execution::{Footprint, Release};
 use perdura_protocol::{Decode, PublicKey, SessionId, Slot};
-use perdura_tuples::{TupleCommand, TupleReply};
+use perdura_tuples::{Operation, TupleCommand, TupleReply};
 use std::collections::{BTreeMap, BTreeSet};
 
 mod model;
@@ -49,6 +49,14 @@ pub struct Judged {
     pub renewed: u64,
     /// Leases that their owners would have renewed, and that had ended, or tuples that were gone.
     pub renewed_too_late: u64,
+    /// Claims that had waited and got through.
+    pub claims_served: u64,
+    /// Claims that were let through as a lease had ended, whether or not their clients confirmed them.
+    pub claims_by_ended: u64,
+    /// Jobs that came back since the leases under which somebody had them had ended.
+    pub jobs_returned: u64,
+    /// Jobs that somebody would have finished who had them no longer.
+    pub finished_too_late: u64,
 }
 
 fn broken(what: String) -> Broken {
@@ -78,6 +86,8 @@ struct Walk {
     forgotten: BTreeSet<(SessionId, u64)>,
     // Answers that the model gave to those who waited, and the service has not been seen to give.
     awaited: Vec<Late>,
+    // They may be given in any order: what happens at the beginning of a batch happens at one time.
+    in_any_order: bool,
     judged: Judged,
     // The command before, if it was in the same batch: the state before it, and its footprint.
     before: Option<(Model, Execution, Footprint)>,
@@ -93,8 +103,15 @@ impl Walk {
         if !matches!(step, Step::Released(_)) && !self.awaited.is_empty() {
             return Err(broken(format!("in slot {slot} nobody answers {:?}", self.awaited)));
         }
+        if !matches!(step, Step::Released(_)) {
+            self.in_any_order = matches!(step, Step::Began(..));
+        }
         match step {
             Step::Began(time, version) => {
+                // Between the batches fast reads go by it already.
+                if self.model.is_raised(*version) {
+                    self.states.push(self.model.clone());
+                }
                 self.awaited = self.model.begin(*time, *version);
                 self.before = None;
             }
@@ -141,7 +158,7 @@ impl Walk {
     }
 
     fn execute(&mut self, execution: &Execution) -> Check {
-        let Execution { session, number, command, reply, .. } = execution;
+        let Execution { session, number, command, ahead_ms, reply, .. } = execution;
         let given = reply.as_ref().map(answer).transpose()?;
         let Ok(command) = TupleCommand::decode(command) else {
             // A hostile client's.
@@ -152,14 +169,19 @@ impl Walk {
         };
         let caller = Caller { session: *session, number: *number };
         let learned = given.as_ref().and_then(|given| given.as_ref().ok());
-        let (expected, late) = self.model.run(caller, &command, learned);
+        let (expected, late) = self.model.run(caller, &command, *ahead_ms, learned);
         if given != expected {
             let what = format!("{command:?} gave {given:?}, the model {expected:?}");
             return Err(broken(what));
         }
-        match learned {
-            Some(TupleReply::Renewed { renewed: true, .. }) => self.judged.renewed += 1,
-            Some(TupleReply::Renewed { renewed: false, .. }) => self.judged.renewed_too_late += 1,
+        let judged = &mut self.judged;
+        match (learned, &command) {
+            (Some(TupleReply::Renewed { renewed: true, .. }), _) => judged.renewed += 1,
+            (Some(TupleReply::Renewed { renewed: false, .. }), _) => judged.renewed_too_late += 1,
+            (
+                Some(TupleReply::Holding { held: false, .. }),
+                TupleCommand::On { operation: Operation::Finish { .. }, .. },
+            ) => judged.finished_too_late += 1,
             _ => {}
         }
         let place = self.states.len();
@@ -175,9 +197,9 @@ impl Walk {
         let Release { session, number, result, offer } = release;
         let given = answer(result)?;
         let wanted = Late { session: *session, number: *number, answer: given, offer: *offer };
-        // Those whose waits end at one time are answered in any order; who is served by one tuple,
-        // each gets the same.
-        let Some(at) = self.awaited.iter().position(|late| *late == wanted) else {
+        // Else who began to wait first is served first.
+        let most = if self.in_any_order { self.awaited.len() } else { 1 };
+        let Some(at) = self.awaited.iter().take(most).position(|late| *late == wanted) else {
             let what = format!(
                 "in slot {slot} {wanted:?} is answered, and by the model {:?}",
                 self.awaited
@@ -204,11 +226,11 @@ impl Walk {
         }
         let run = |model: &mut Model, execution: &Execution| {
             let Ok(command) = TupleCommand::decode(&execution.command) else { return None };
-            let Execution { session, number, reply, .. } = execution;
+            let Execution { session, number, ahead_ms, reply, .. } = execution;
             let reply = reply.as_ref().and_then(|reply| reply.as_ref().ok());
             let learned = reply.and_then(|reply| TupleReply::from_bytes(reply.clone()).ok());
             let caller = Caller { session: *session, number: *number };
-            Some(model.run(caller, &command, learned.as_ref()))
+            Some(model.run(caller, &command, *ahead_ms, learned.as_ref()))
         };
         let (mut forth, mut back) = (model.clone(), model.clone());
         let (first, second) = (run(&mut forth, before), run(&mut forth, execution));
@@ -239,6 +261,7 @@ pub fn check<'a>(
         offered: BTreeSet::new(),
         forgotten: BTreeSet::new(),
         awaited: Vec::new(),
+        in_any_order: false,
         judged: Judged::default(),
         before: None,
     };
@@ -257,8 +280,8 @@ pub fn check<'a>(
         told(call, &walk)?;
     }
     in_real_time(&walk, calls)?;
-    let Model { ended: leases_ended, left: leases_left, partly_deleted, .. } = walk.model;
-    Ok(Judged { leases_ended, leases_left, partly_deleted, ..walk.judged })
+    let Judged { renewed, renewed_too_late, finished_too_late, .. } = walk.judged;
+    Ok(Judged { renewed, renewed_too_late, finished_too_late, ..walk.model.judged })
 }
 
 /// A client was told what its command gave.

@@ -85,15 +85,25 @@ fn fail(what: String) -> Check {
     Err(Broken::new(RULE, what))
 }
 
-/// How long a command may wait, milliseconds.
-fn wait_ms(command: &TupleCommand) -> Option<u64> {
+/// How long a command may wait, milliseconds of the clock; nothing if it does not.
+pub fn wait_ms(command: &TupleCommand) -> Option<u64> {
     match command {
         TupleCommand::On {
-            operation: Operation::Rd { wait_ms, .. } | Operation::In { wait_ms, .. },
+            operation:
+                Operation::Rd { wait_ms, .. }
+                | Operation::In { wait_ms, .. }
+                | Operation::Claim { wait_ms, .. }
+                | Operation::Lease { wait_ms, .. },
             ..
-        } => Some(*wait_ms),
+        } => Some(*wait_ms).filter(|wait_ms| *wait_ms > 0),
         _ => None,
     }
+}
+
+/// Whether an operator ends a wait by this.
+fn ends_wait(command: &Bytes) -> bool {
+    let command = TupleCommand::decode(command);
+    matches!(command, Ok(TupleCommand::On { operation: Operation::EndWait { .. }, .. }))
 }
 
 /// The tuples in a reply.
@@ -184,12 +194,12 @@ impl Waits {
         let Some(Step::Began(time, _)) = steps.first().cloned() else {
             return fail(format!("slot {slot} does not begin with its time: {steps:?}"));
         };
-        let mut served = 0;
+        let (mut served, mut by_operator) = (0, false);
         for step in steps {
             match step {
                 Step::Began(..) => {}
                 Step::Executed(execution) => {
-                    served = 0;
+                    (served, by_operator) = (0, ends_wait(&execution.command));
                     self.begins(execution, time)?;
                 }
                 Step::Released(release) => {
@@ -197,6 +207,14 @@ impl Waits {
                     served += u64::from(self.ends(release, time, answer)?);
                     if served == 2 {
                         self.reached.push(Mark::SeveralServed);
+                    }
+                    if release.result.is_err() {
+                        let deleted = Mark::WaitRefused;
+                        self.reached.push(if by_operator {
+                            Mark::WaitEndedByOperator
+                        } else {
+                            deleted
+                        });
                     }
                 }
                 Step::Confirmed { session, number } => {
@@ -308,7 +326,7 @@ impl Waits {
             ));
         }
         match &execution.reply {
-            Some(Ok(reply)) => shows(reply, time),
+            Some(Ok(reply)) => shows(reply, Time(time.0.saturating_add(execution.ahead_ms))),
             Some(Err(_)) => Ok(()),
             None => {
                 let command = TupleCommand::decode(&execution.command);
@@ -338,12 +356,10 @@ impl Waits {
         if restarts < self.restarts {
             self.reached.push(Mark::WaitOutlivedRestart);
         }
-        let Ok(reply) = &release.result else {
-            self.reached.push(Mark::WaitRefused);
-            return Ok(false);
-        };
+        let Ok(reply) = &release.result else { return Ok(false) };
         shows(reply, time)?;
-        let in_vain = TupleReply::from_bytes(reply.clone()) == Ok(TupleReply::Found(None));
+        let told = TupleReply::from_bytes(reply.clone());
+        let in_vain = matches!(told, Ok(TupleReply::Found(None) | TupleReply::Leased(None)));
         if in_vain != (deadline <= time) {
             let what =
                 format!("{number:?} waits until {deadline} and is answered {reply:?} at {time}");

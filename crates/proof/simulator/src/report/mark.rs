@@ -136,11 +136,23 @@ pub enum Mark {
     OfferLapsed,
     /// What was offered was taken back, since its client withdrew it or its session ended.
     OfferTakenBack,
+    /// A claim got through that had waited.
+    ClaimServed,
+    /// A claim was let through as a lease had ended.
+    ClaimServedByEnd,
+    /// A job came back from one whose lease of it had ended.
+    JobCameBack,
+    /// Somebody would have finished a job that he had no longer.
+    LostJobRefused,
+    /// An operator ended a wait.
+    WaitEndedByOperator,
+    /// An operator broke a lock that somebody had.
+    LockBroken,
 }
 
 impl Mark {
     /// All of them.
-    pub const ALL: [Mark; 66] = [
+    pub const ALL: [Mark; 72] = [
         Mark::TornTailCut,
         Mark::GapRepaired,
         Mark::OldDiskNoticed,
@@ -207,6 +219,12 @@ impl Mark {
         Mark::OfferConfirmed,
         Mark::OfferLapsed,
         Mark::OfferTakenBack,
+        Mark::ClaimServed,
+        Mark::ClaimServedByEnd,
+        Mark::JobCameBack,
+        Mark::LostJobRefused,
+        Mark::WaitEndedByOperator,
+        Mark::LockBroken,
     ];
 
     /// Whether only runs of tuple spaces come to it.

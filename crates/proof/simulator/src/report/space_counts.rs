@@ -23,6 +23,10 @@ pub struct SpaceCounts {
     pub locks: u64,
     /// Of these, after the last owner's lease had ended.
     pub taken_over: u64,
+    /// Claims that had waited and got through.
+    pub claims: u64,
+    /// Jobs that came back since the leases under which somebody had them had ended.
+    pub jobs_returned: u64,
     /// Writes that what a lock protects has accepted.
     pub writes: u64,
     /// Writes that it refused, for it had seen a larger token.
@@ -44,6 +48,8 @@ impl SpaceCounts {
         self.renewed += other.renewed;
         self.locks += other.locks;
         self.taken_over += other.taken_over;
+        self.claims += other.claims;
+        self.jobs_returned += other.jobs_returned;
         self.writes += other.writes;
         self.stale_writes += other.stale_writes;
         self.latest_us = self.latest_us.max(other.latest_us);
@@ -56,7 +62,7 @@ impl fmt::Display for SpaceCounts {
             f,
             "{} runs: {} waits served, {} in vain (at most {:.1} s late); {} leases ended (at most \
              {} left to the next batch), {} renewed; {} deletions in parts; {} locks taken, {} of \
-             them after a lease had ended; {} fenced writes, {} refused",
+             them after a lease had ended; {} claims served, {} jobs returned; {} fenced writes, {} refused",
             self.runs,
             self.served,
             self.in_vain,
@@ -67,6 +73,8 @@ impl fmt::Display for SpaceCounts {
             self.partly_deleted,
             self.locks,
             self.taken_over,
+            self.claims,
+            self.jobs_returned,
             self.writes,
             self.stale_writes
         )

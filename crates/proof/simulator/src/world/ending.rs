@@ -310,6 +310,8 @@ impl World {
         counts.renewed += judged.renewed;
         counts.locks += locks.taken;
         counts.taken_over += locks.taken_over;
+        counts.claims += judged.claims_served;
+        counts.jobs_returned += judged.jobs_returned;
         for (mark, count) in [
             (Mark::LeaseEnded, judged.leases_ended),
             (Mark::LeaseRenewed, judged.renewed),
@@ -317,6 +319,11 @@ impl World {
             (Mark::SpaceDeletedInParts, judged.partly_deleted),
             (Mark::EndedLeasesLeft, judged.leases_left.min(1)),
             (Mark::LockTakenOver, locks.taken_over),
+            (Mark::LockBroken, locks.broken),
+            (Mark::ClaimServed, judged.claims_served),
+            (Mark::ClaimServedByEnd, judged.claims_by_ended),
+            (Mark::JobCameBack, judged.jobs_returned),
+            (Mark::LostJobRefused, judged.finished_too_late),
         ] {
             if count > 0 {
                 self.report.reached_times(mark, count);

@@ -306,13 +306,13 @@ impl World {
         let (agreement, times) = (&checkers.agreement, &mut checkers.agreed_time);
         let waits = &mut checkers.waits;
         waits.stands(machine.time().0 - machine.clock().0);
+        if machine.time().0 > wall_in_order(self.now_us).0 + AHEAD_MS {
+            waits.runs_ahead();
+        }
         waits.is_of_first_rules(machine.versions().rules == 0);
         let check = slots.into_iter().try_for_each(|(slot, steps)| {
             if let Some(Step::Began(time, _)) = steps.first() {
                 times.began(replica, slot, *time, agreement.decided(slot))?;
-                if time.0 > wall_in_order(self.now_us).0 + AHEAD_MS {
-                    waits.runs_ahead();
-                }
             }
             waits.executed(replica, slot, steps, self.now_us, may_forget)
         });

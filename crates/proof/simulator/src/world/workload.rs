@@ -1,11 +1,12 @@
 //! What clients ask for: random operations on a few shared keys, every written value unique.
 
+use crate::checkers::waits;
 use crate::plan::WorkloadPlan;
 use crate::random::Random;
 use bytes::Bytes;
 use perdura_protocol::Encode;
 use perdura_store::{Operation, StoreCommand, Transaction};
-use perdura_tuples::{self as tuples, TupleCommand};
+use perdura_tuples::TupleCommand;
 
 /// A command of the service that the group runs.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -30,12 +31,8 @@ impl Asked {
     #[must_use]
     pub fn wait_ms(&self) -> Option<u64> {
         match self {
-            Asked::Spaces(TupleCommand::On {
-                operation:
-                    tuples::Operation::Rd { wait_ms, .. } | tuples::Operation::In { wait_ms, .. },
-                ..
-            }) => Some(*wait_ms),
-            _ => None,
+            Asked::Spaces(command) => waits::wait_ms(command),
+            Asked::Store(_) => None,
         }
     }
 }

@@ -23,6 +23,7 @@ fn execution(number: u64, command: &StoreCommand, reply: &StoreReply) -> Executi
         session: SESSION,
         number,
         command: command.to_bytes(),
+        ahead_ms: 0,
         reply: Some(Ok(reply.to_bytes())),
     }
 }

@@ -1,6 +1,6 @@
 use super::*;
 use perdura_protocol::{Digest, Encode, Slot};
-use perdura_tuples::{Entry, Found, Pattern};
+use perdura_tuples::{Entry, Found, Pattern, Template};
 
 const FIRST: PublicKey = PublicKey([1; 32]);
 const SECOND: PublicKey = PublicKey([2; 32]);
@@ -22,6 +22,7 @@ fn executed(client: PublicKey, operation: Operation, reply: &TupleReply) -> Step
         session: SessionId { client, nonce: 1 },
         number: 1,
         command: command.to_bytes(),
+        ahead_ms: 0,
         reply: Some(Ok(reply.to_bytes())),
     })
 }
@@ -46,6 +47,38 @@ fn gives_up(client: PublicKey, token: u64) -> Step {
     executed(client, operation, &TupleReply::Replaced { old, number: token + 1 })
 }
 
+fn session(client: PublicKey) -> SessionId {
+    SessionId { client, nonce: 1 }
+}
+
+/// A claim of the lock for 100 ms waits.
+fn waits(client: PublicKey) -> Step {
+    let entry = Entry::new(tuple()).with_lease(100);
+    let operation = Operation::Claim { key: 2, entry, wait_ms: 500 };
+    match executed(client, operation, &TupleReply::Created) {
+        Step::Executed(execution) => Step::Executed(Execution { reply: None, ..execution }),
+        other => other,
+    }
+}
+
+fn offered(client: PublicKey, token: u64) -> Step {
+    let result = Ok(TupleReply::Inserted { number: token }.to_bytes());
+    Step::Released(Release { session: session(client), number: 1, result, offer: true })
+}
+
+fn confirmed(client: PublicKey) -> Step {
+    Step::Confirmed { session: session(client), number: 1 }
+}
+
+fn taken_back(client: PublicKey) -> Step {
+    Step::TakenBack { session: session(client), number: 1 }
+}
+
+fn breaks(client: PublicKey, token: u64) -> Step {
+    let reply = TupleReply::Broken(tuples::Broken::Removed);
+    executed(client, Operation::Break { number: token }, &reply)
+}
+
 fn judged(steps: &[Step]) -> Result<Locks, Broken> {
     Fencing::default().judge(steps.iter())
 }
@@ -58,10 +91,10 @@ fn at(ms: u64) -> Step {
 fn a_lease_is_broken_by_nobody() {
     let (first, second) = (takes(FIRST, 3), takes(SECOND, 5));
     let later = [at(10), first.clone(), at(110), second.clone()];
-    assert_eq!(judged(&later), Ok(Locks { taken: 2, taken_over: 1 }));
+    assert_eq!(judged(&later), Ok(Locks { taken: 2, taken_over: 1, broken: 0 }));
     assert!(judged(&[at(10), first.clone(), at(109), second.clone()]).is_err());
     let given_up = [at(10), first.clone(), gives_up(FIRST, 3), second.clone()];
-    assert_eq!(judged(&given_up), Ok(Locks { taken: 2, taken_over: 0 }));
+    assert_eq!(judged(&given_up), Ok(Locks { taken: 2, taken_over: 0, broken: 0 }));
     let renewed =
         |time| [at(10), first.clone(), at(50), renews(FIRST, 3, 150), at(time), second.clone()];
     assert!(judged(&renewed(149)).is_err());
@@ -127,4 +160,47 @@ fn only_who_has_a_lock_renews_it_or_gives_it_up() {
     let given_up = |step| judged(&[at(10), first.clone(), gives_up(FIRST, 3), step]);
     assert!(given_up(renews(FIRST, 3, 110)).is_err() && given_up(gives_up(FIRST, 3)).is_err());
     assert!(then(50, gives_up(FIRST, 4)).is_err());
+}
+
+#[test]
+fn a_lock_that_was_waited_for_is_had_from_the_confirmation_on() {
+    let (first, second) = (takes(FIRST, 3), waits(SECOND));
+    let begin = [at(10), first, second, at(110), offered(SECOND, 5)];
+    let then = |steps: &[Step]| judged(&[&begin[..], steps].concat());
+    assert_eq!(then(&[]).map(|locks| locks.taken), Ok(1));
+    assert!(then(&[at(150), renews(SECOND, 5, 250)]).is_err(), "it is not confirmed");
+    assert!(then(&[at(300), takes(FIRST, 7)]).is_err(), "it is offered to another one");
+    let confirm = [at(150), confirmed(SECOND)];
+    assert_eq!(then(&confirm).map(|locks| locks.taken), Ok(2));
+    let later = |step: &Step| then(&[&confirm[..], &[at(249), step.clone()]].concat());
+    assert!(later(&renews(SECOND, 5, 349)).is_ok());
+    assert!(later(&takes(FIRST, 7)).is_err(), "its lease began when it was confirmed");
+    let ended = [&confirm[..], &[at(250), takes(FIRST, 7)]].concat();
+    assert!(then(&ended).is_ok());
+    let back = [at(150), taken_back(SECOND), takes(FIRST, 7)];
+    assert!(then(&back).is_ok());
+    // Offered while somebody has it, and with a smaller token.
+    let early = [at(10), takes(FIRST, 3), waits(SECOND), at(109), offered(SECOND, 5)];
+    assert!(judged(&early).is_err());
+    let small = [at(10), takes(FIRST, 3), waits(SECOND), at(110), offered(SECOND, 2)];
+    assert!(judged(&small).is_err());
+}
+
+#[test]
+fn who_never_confirmed_a_lock_never_had_it() {
+    let mut fencing = Fencing::default();
+    fencing.taken("l", SECOND, 5, (110, 120)).unwrap();
+    let begin = [at(10), waits(SECOND), offered(SECOND, 5)];
+    let then = |step: Step| fencing.judge([&begin[..], &[step]].concat().iter());
+    assert!(then(confirmed(SECOND)).is_ok());
+    assert!(then(taken_back(SECOND)).is_err());
+}
+
+#[test]
+fn a_broken_lock_is_nobodys() {
+    let first = [at(10), takes(FIRST, 3), at(20), breaks(SECOND, 3)];
+    let then = |steps: &[Step]| judged(&[&first[..], steps].concat());
+    assert_eq!(then(&[takes(SECOND, 5)]), Ok(Locks { taken: 2, taken_over: 0, broken: 1 }));
+    assert!(then(&[renews(FIRST, 3, 120)]).is_err() && then(&[gives_up(FIRST, 3)]).is_err());
+    assert!(then(&[breaks(SECOND, 3)]).is_err());
 }

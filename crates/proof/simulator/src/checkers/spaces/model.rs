@@ -3,13 +3,17 @@
 //! commands and replies, how these are decoded, and the documented limits; what matches, who is
 //! admitted and everything that is done is its own.
 
+use super::Judged;
 use perdura_protocol::{PublicKey, SessionId, Time};
-use perdura_tuples::{
-    Access, Entry, Field, Found, Kind, Operation, Pattern, SpaceDescription, SpaceOptions,
-    Template, Tuple, TupleCommand, TupleReply, limits,
-};
+use perdura_tuples::{Operation, Purpose, SpaceDescription, TupleCommand, TupleReply, limits};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+
+mod matching;
+mod space;
+
+use matching::admits;
+use space::{Held, Holder, Space, Waiter, Wish};
 
 /// What a command gives; a refusal's words are nobody's business.
 pub type Answer = Result<TupleReply, ()>;
@@ -42,34 +46,19 @@ pub struct Caller {
     pub number: u64,
 }
 
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct Held {
-    number: u64,
-    entry: Entry,
-    expires: Option<Time>,
+/// When something happens, and under which version of the rules.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Moment {
+    clock: Time,
+    // By how much agreed time, by which clients are told when something ends, is ahead of the clock, milliseconds.
+    ahead_ms: u64,
+    version: u16,
 }
 
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct Waiter {
-    caller: Caller,
-    takes: bool,
-    template: Template,
-    deadline: Time,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct Space {
-    // Spaces that were created before it.
-    order: u64,
-    options: SpaceOptions,
-    creator: PublicKey,
-    // What the next tuple will have; nothing before the first one.
-    next: Option<u64>,
-    deleting: bool,
-    // The oldest first.
-    tuples: Vec<Held>,
-    // Who began to wait first is first.
-    waiters: Vec<Waiter>,
+impl Moment {
+    fn shown(self, at: Time) -> Time {
+        Time(at.0 + self.ahead_ms)
+    }
 }
 
 /// All spaces. Copies share what does not change.
@@ -79,153 +68,79 @@ pub struct Model {
     // The largest number that a tuple of a deleted space of this name ever had.
     used: BTreeMap<String, u64>,
     created: u64,
-    now: Time,
-    version: u16,
-    /// Tuples whose leases ended so far.
-    pub ended: u64,
-    /// The most of these that were left for a later batch.
-    pub left: u64,
-    /// Deletions that left tuples for another one.
-    pub partly_deleted: u64,
-}
-
-fn admits(access: &Access, client: PublicKey) -> bool {
-    match access {
-        Access::Anyone => true,
-        Access::Only(keys) => keys.contains(&client),
-    }
-}
-
-/// Whether two fields are the same: of one type, and in it the same value.
-fn equal(one: &Field, other: &Field) -> bool {
-    match (one, other) {
-        (Field::String(one), Field::String(other)) => one.as_bytes() == other.as_bytes(),
-        (Field::Bytes(one), Field::Bytes(other)) => one[..] == other[..],
-        (Field::Integer(one), Field::Integer(other)) => one == other,
-        // Neither is NaN.
-        (Field::Float(one), Field::Float(other)) => one.get().total_cmp(&other.get()).is_eq(),
-        (Field::Bool(one), Field::Bool(other)) => one == other,
-        _ => false,
-    }
-}
-
-fn is_of(field: &Field, kind: Kind) -> bool {
-    match field {
-        Field::String(_) => kind == Kind::String,
-        Field::Bytes(_) => kind == Kind::Bytes,
-        Field::Integer(_) => kind == Kind::Integer,
-        Field::Float(_) => kind == Kind::Float,
-        Field::Bool(_) => kind == Kind::Bool,
-    }
-}
-
-fn matches(template: &Template, tuple: &Tuple) -> bool {
-    let fields: Vec<Field> = tuple.fields().collect();
-    let fits = |(pattern, field): (&Pattern, &Field)| match pattern {
-        Pattern::Any => true,
-        Pattern::Kind(kind) => is_of(field, *kind),
-        Pattern::Value(value) => equal(value, field),
-    };
-    fields.len() == template.fields.len() && template.fields.iter().zip(&fields).all(fits)
-}
-
-impl Held {
-    fn found(&self) -> Found {
-        let Held { number, expires, .. } = *self;
-        Found { number, expires, tuple: self.entry.tuple.clone() }
-    }
-
-    fn is_for(&self, client: PublicKey, takes: bool) -> bool {
-        admits(if takes { &self.entry.take } else { &self.entry.read }, client)
-    }
-
-    fn ended(&self, now: Time) -> bool {
-        self.expires.is_some_and(|expires| expires <= now)
-    }
-}
-
-impl Space {
-    /// Where the matches stand that a client may read or take at this time, the oldest first.
-    fn find(&self, template: &Template, client: PublicKey, takes: bool, now: Time) -> Vec<usize> {
-        let fits = |held: &Held| {
-            !held.ended(now) && held.is_for(client, takes) && matches(template, &held.entry.tuple)
-        };
-        (0..self.tuples.len()).filter(|at| fits(&self.tuples[*at])).collect()
-    }
-
-    /// As many of these as one command gives, and whether there are more.
-    fn several(&self, places: &[usize], limit: u32) -> (Vec<usize>, bool) {
-        let (mut taken, mut bytes) = (Vec::new(), 0);
-        for at in places {
-            bytes += self.tuples[*at].entry.tuple.bytes();
-            let full = bytes > limits::RESULT_BYTES && !taken.is_empty();
-            if taken.len() == limit as usize || full {
-                return (taken, true);
-            }
-            taken.push(*at);
-        }
-        (taken, false)
-    }
-
-    /// Inserts a tuple and serves who waits for it.
-    fn insert(&mut self, number: u64, entry: &Entry, now: Time, late: &mut Vec<Late>) {
-        let expires = entry.lease_ms.map(|lease_ms| Time(now.0 + lease_ms));
-        let held = Held { number, entry: entry.clone(), expires };
-        let answer = || Ok(TupleReply::Found(Some(held.found())));
-        let mut taken = false;
-        self.waiters.retain(|waiter| {
-            let served = !taken
-                && held.is_for(waiter.caller.session.client, waiter.takes)
-                && matches(&waiter.template, &entry.tuple);
-            if served {
-                late.push(Late::new(waiter.caller, answer()));
-                taken = waiter.takes;
-            }
-            !served
-        });
-        if !taken {
-            self.tuples.push(held);
-        }
-    }
+    at: Moment,
+    /// What it learned beside.
+    pub judged: Judged,
 }
 
 /// The number of the first tuple that a reply says was inserted.
 fn first_number(reply: Option<&TupleReply>) -> Option<u64> {
     match reply? {
-        TupleReply::Inserted { number } | TupleReply::Replaced { number, .. } => Some(*number),
+        TupleReply::Inserted { number }
+        | TupleReply::Replaced { number, .. }
+        | TupleReply::Added { number, .. } => Some(*number),
         TupleReply::InsertedAll { first, .. } => Some(*first),
         _ => None,
     }
 }
 
+/// Whether version 1 refuses an operation.
+fn is_of_version_2(operation: &Operation) -> bool {
+    matches!(
+        operation,
+        Operation::Claim { .. }
+            | Operation::Lease { .. }
+            | Operation::Finish { .. }
+            | Operation::Return { .. }
+            | Operation::Extend { .. }
+            | Operation::Add { .. }
+            | Operation::Waits { .. }
+            | Operation::EndWait { .. }
+            | Operation::Break { .. }
+    )
+}
+
 impl Model {
-    /// A batch begins at this time, under this version of the rules: waits end in vain, and what has ended is removed, so much at a
-    /// time.
-    pub fn begin(&mut self, time: Time, version: u16) -> Vec<Late> {
-        (self.now, self.version) = (time, version);
+    /// The version of the rules is another one from here on; whether it is.
+    pub fn is_raised(&mut self, version: u16) -> bool {
+        std::mem::replace(&mut self.at.version, version) != version
+    }
+
+    /// A batch begins at this time, under this version of the rules: waits end in vain, what has come free is offered to those who wait
+    /// for it, and what has ended is removed or given back, so much at a time.
+    pub fn begin(&mut self, clock: Time, version: u16) -> Vec<Late> {
+        self.at = Moment { clock, ahead_ms: 0, version };
+        let at = self.at;
         let mut late = Vec::new();
         for space in self.spaces.values_mut() {
-            let waits = |waiter: &Waiter| waiter.deadline > time;
-            if space.waiters.iter().all(waits) {
+            let waits = |waiter: &Waiter| waiter.deadline > clock;
+            if space.waiters.is_empty() {
                 continue;
             }
-            Arc::make_mut(space).waiters.retain(|waiter| {
+            let space = Arc::make_mut(space);
+            space.waiters.retain(|waiter| {
                 if !waits(waiter) {
-                    late.push(Late::new(waiter.caller, Ok(TupleReply::Found(None))));
+                    late.push(Late::new(waiter.caller, Ok(waiter.nothing())));
                 }
                 waits(waiter)
             });
+            // Under version 1 nothing comes free.
+            let free = |held: &&Held| version > 1 && held.is_free() && !held.ended(clock);
+            let free: Vec<u64> = space.tuples.iter().filter(free).map(|held| held.number).collect();
+            free.into_iter().for_each(|number| space.serve(number, at, &mut late));
         }
-        self.expire();
+        self.expire(&mut late);
         late
     }
 
-    /// Removes tuples whose leases have ended, those that ended first before the others.
-    fn expire(&mut self) {
+    /// Removes tuples whose leases have ended, and gives those back that somebody had until now; those that ended first before the others.
+    fn expire(&mut self, late: &mut Vec<Late>) {
+        let at = self.at;
         let ended = |space: &Arc<Space>| {
-            let ended = space.tuples.iter().filter(|held| held.ended(self.now));
-            let order = space.order;
-            ended.map(|held| (held.expires, order, held.number)).collect::<Vec<_>>()
+            let due = |held: &Held| held.end().filter(|end| *end <= at.clock);
+            let due =
+                space.tuples.iter().filter_map(|held| Some((due(held)?, space.order, held.number)));
+            due.collect::<Vec<_>>()
         };
         let mut ended: Vec<_> = self.spaces.values().flat_map(ended).collect();
         if ended.is_empty() {
@@ -233,27 +148,68 @@ impl Model {
         }
         ended.sort_unstable();
         let left = ended.len().saturating_sub(limits::EXPIRED_AT_ONCE);
-        self.left = self.left.max(left as u64);
+        self.judged.leases_left = self.judged.leases_left.max(left as u64);
         ended.truncate(limits::EXPIRED_AT_ONCE);
-        self.ended += ended.len() as u64;
-        let gone: BTreeSet<_> = ended.iter().map(|(_, order, number)| (*order, *number)).collect();
+        let ended: BTreeSet<_> = ended.iter().map(|(_, order, number)| (*order, *number)).collect();
         for space in self.spaces.values_mut() {
-            let order = space.order;
-            if ended.iter().any(|(_, of, _)| *of == order) {
-                let stays = |held: &Held| !gone.contains(&(order, held.number));
-                Arc::make_mut(space).tuples.retain(stays);
+            let (order, deleting) = (space.order, space.deleting);
+            if ended.range((order, 0)..=(order, u64::MAX)).next().is_none() {
+                continue;
             }
+            let space = Arc::make_mut(space);
+            let (mut gone, mut given) = (Vec::new(), Vec::new());
+            space.tuples.retain_mut(|held| {
+                if !ended.contains(&(order, held.number)) {
+                    return true;
+                }
+                self.judged.jobs_returned += u64::from(!held.is_free());
+                let stays = held.give_back(at.clock, deleting);
+                if stays {
+                    given.push(held.number);
+                } else {
+                    gone.push(held.entry.tuple.clone());
+                }
+                stays
+            });
+            self.judged.leases_ended += gone.len() as u64;
+            given.into_iter().for_each(|number| space.serve(number, at, late));
+            let before = late.len();
+            space.let_through(gone, at, late);
+            self.judged.claims_by_ended +=
+                late[before..].iter().filter(|late| late.offer).count() as u64;
         }
     }
 
+    /// The space in which a client is offered something, and where that stands.
+    fn offered(&mut self, caller: Caller) -> Option<(&mut Space, usize)> {
+        self.spaces.values_mut().find_map(|space| {
+            let place = space.tuples.iter().position(|held| held.is_offered_to(caller))?;
+            Some((Arc::make_mut(space), place))
+        })
+    }
+
     /// A client has what it was offered; whether it was.
-    pub fn confirm(&mut self, _: Caller) -> bool {
-        false
+    pub fn confirm(&mut self, caller: Caller) -> bool {
+        let at = self.at;
+        let Some((space, place)) = self.offered(caller) else { return false };
+        let claimed = is_claimed(&space.tuples[place]);
+        space.confirm(place, at);
+        self.judged.claims_served += u64::from(claimed);
+        true
     }
 
     /// What a client was offered is the next one's.
-    pub fn take_back(&mut self, _: Caller) -> Vec<Late> {
-        Vec::new()
+    pub fn take_back(&mut self, caller: Caller) -> Vec<Late> {
+        self.at.ahead_ms = 0;
+        let (at, mut late) = (self.at, Vec::new());
+        let Some((space, place)) = self.offered(caller) else { return late };
+        if is_claimed(&space.tuples[place]) {
+            let gone = space.tuples.remove(place).entry.tuple;
+            space.let_through(vec![gone], at, &mut late);
+        } else {
+            space.give_to_next(place, at, &mut late);
+        }
+        late
     }
 
     /// A client went on without the reply.
@@ -265,15 +221,17 @@ impl Model {
         }
     }
 
-    /// What a command gives, nothing if it waits, and what those who waited get. Which number the first
-    /// tuple of a space has is learned from `reply`: it is above those of all spaces of the name
+    /// What a command gives while agreed time is so far ahead of the clock, nothing if it waits, and what those who waited get. Which
+    /// number the first tuple of a space has is learned from `reply`: it is above those of all spaces of the name
     /// before. From then on each tuple has the next.
     pub fn run(
         &mut self,
         caller: Caller,
         command: &TupleCommand,
+        ahead_ms: u64,
         reply: Option<&TupleReply>,
     ) -> (Option<Answer>, Vec<Late>) {
+        self.at.ahead_ms = ahead_ms;
         let mut late = Vec::new();
         let answer = match command {
             TupleCommand::Spaces { after, limit } => Ok(Some(self.names(after, *limit))),
@@ -287,13 +245,16 @@ impl Model {
         (answer.transpose(), late)
     }
 
-    /// What a read gives that was not ordered; nothing if it would meet a lease.
+    /// What a read gives that was not ordered; nothing if it would meet a lease, or tell when a wait ends.
     #[must_use]
     pub fn ask(&self, client: PublicKey, command: &TupleCommand) -> Option<Answer> {
         let (name, operation) = match command {
             TupleCommand::Spaces { after, limit } => return Some(Ok(self.names(after, *limit))),
             TupleCommand::On { space, operation } => (space, operation),
         };
+        if self.at.version < 2 && is_of_version_2(operation) {
+            return Some(Err(()));
+        }
         let Some(space) = self.spaces.get(name) else { return Some(Err(())) };
         if space.refuses(operation) {
             return Some(Err(()));
@@ -305,14 +266,24 @@ impl Model {
             }
             _ => (None, 0, 0),
         };
+        let at = Moment { clock: Time(0), ahead_ms: 0, version: self.at.version };
         if let Some(template) = template.filter(|_| admits(&space.options.read, client)) {
-            let places = space.find(template, client, false, Time(0));
+            let places = space.find(template, client, false, at.clock);
             let mut met = places.iter().filter(|at| space.tuples[**at].number > after).take(count);
-            if met.any(|at| space.tuples[*at].expires.is_some()) {
+            let leased = |held: &Held| held.is_free() && held.expires.is_some();
+            if met.any(|at| leased(&space.tuples[*at])) {
                 return None;
             }
         }
-        Some(read(space, client, operation, Time(0)))
+        let answer = read(space, client, operation, at);
+        match (&answer, operation) {
+            (Ok(_), Operation::Waits { after, .. })
+                if space.waits_behind(*after).next().is_some() =>
+            {
+                None
+            }
+            _ => Some(answer),
+        }
     }
 
     fn names(&self, after: &str, limit: u32) -> TupleReply {
@@ -330,20 +301,15 @@ impl Model {
         first: u64,
         late: &mut Vec<Late>,
     ) -> Result<Option<TupleReply>, ()> {
-        let (client, now) = (caller.session.client, self.now);
+        let (client, at) = (caller.session.client, self.at);
+        if at.version < 2 && is_of_version_2(operation) {
+            return Err(());
+        }
         if let Operation::Create(options) = operation {
             if self.spaces.contains_key(name) {
                 return Err(());
             }
-            let space = Space {
-                order: self.created,
-                options: options.clone(),
-                creator: client,
-                next: None,
-                deleting: false,
-                tuples: Vec::new(),
-                waiters: Vec::new(),
-            };
+            let space = Space::new(self.created, options.clone(), client);
             self.created += 1;
             self.spaces.insert(name.to_owned(), Arc::new(space));
             return Ok(Some(TupleReply::Created));
@@ -354,171 +320,92 @@ impl Model {
         }
         let admitted = match space.admitted(client, operation) {
             Some(admitted) => admitted,
-            None => return read(space, client, operation, now).map(Some),
+            None => return read(space, client, operation, at).map(Some),
         };
         if !admitted {
             return Err(());
         }
         let space = Arc::make_mut(space);
-        match operation {
-            Operation::Delete => {
-                let refused = |waiter: Waiter| Late::new(waiter.caller, Err(()));
-                late.extend(space.waiters.drain(..).map(refused));
-                space.tuples.drain(..space.tuples.len().min(limits::DELETED_AT_ONCE));
-                let remaining = space.tuples.len() as u64;
-                space.deleting = true;
-                if remaining > 0 {
-                    self.partly_deleted += 1;
-                } else {
-                    if let Some(next) = space.next {
-                        self.used.insert(name.to_owned(), next - 1);
-                    }
-                    self.spaces.remove(name);
-                }
-                Ok(Some(TupleReply::Deleted { remaining }))
-            }
-            Operation::Inp(template)
-            | Operation::In { template, .. }
-            | Operation::Rd { template, .. } => {
-                Ok(space.find_or_wait(caller, template, operation, now))
-            }
-            Operation::Out(_)
-            | Operation::OutAll(_)
-            | Operation::Cas { .. }
-            | Operation::Replace { .. } => Ok(Some(space.put(client, operation, now, first, late))),
-            Operation::InAll { template, limit } => {
-                let places = space.find(template, client, true, now);
-                let (places, more) = space.several(&places, *limit);
-                let tuples = places.iter().map(|at| space.tuples[*at].found()).collect();
-                for at in places.into_iter().rev() {
-                    space.tuples.remove(at);
-                }
-                Ok(Some(TupleReply::FoundAll { tuples, more }))
-            }
-            Operation::Renew { number, lease_ms } => {
-                Ok(Some(space.renew(client, *number, *lease_ms, now)))
-            }
-            _ => Err(()),
+        if *operation != Operation::Delete {
+            return run(space, caller, operation, first, at, late);
         }
+        let remaining = space.delete(late);
+        if remaining > 0 {
+            self.judged.partly_deleted += 1;
+        } else {
+            if let Some(next) = space.next {
+                self.used.insert(name.to_owned(), next - 1);
+            }
+            self.spaces.remove(name);
+        }
+        Ok(Some(TupleReply::Deleted { remaining }))
     }
 }
 
-impl Space {
-    /// Whether it is being deleted, and takes nothing else meanwhile.
-    fn refuses(&self, operation: &Operation) -> bool {
-        self.deleting && !matches!(operation, Operation::Describe | Operation::Delete)
-    }
-
-    /// Whether the space lets a client do something; nothing of what changes nothing.
-    fn admitted(&self, client: PublicKey, operation: &Operation) -> Option<bool> {
-        let SpaceOptions { insert, read, take, manage, .. } = &self.options;
-        let (inserts, reads) = (admits(insert, client), admits(read, client));
-        let takes = admits(take, client);
-        Some(match operation {
-            Operation::Delete => admits(manage, client) || self.creator == client,
-            Operation::Out(_) | Operation::OutAll(_) => inserts,
-            Operation::Cas { .. } => inserts && reads,
-            Operation::Replace { .. } => inserts && takes,
-            Operation::In { .. }
-            | Operation::Inp(_)
-            | Operation::InAll { .. }
-            | Operation::Renew { .. } => takes,
-            Operation::Rd { .. } => reads,
-            _ => return None,
-        })
-    }
-
-    /// The oldest match, or else it waits if it may.
-    fn find_or_wait(
-        &mut self,
-        caller: Caller,
-        template: &Template,
-        operation: &Operation,
-        now: Time,
-    ) -> Option<TupleReply> {
-        let takes = !matches!(operation, Operation::Rd { .. });
-        if let Some(at) = self.find(template, caller.session.client, takes, now).first().copied() {
-            let found = self.tuples[at].found();
-            if takes {
-                self.tuples.remove(at);
-            }
-            return Some(TupleReply::Found(Some(found)));
-        }
-        match operation {
-            Operation::In { wait_ms, .. } | Operation::Rd { wait_ms, .. } => {
-                let (template, deadline) = (template.clone(), Time(now.0 + wait_ms));
-                self.waiters.push(Waiter { caller, takes, template, deadline });
-                None
-            }
-            _ => Some(TupleReply::Found(None)),
-        }
-    }
-
-    /// What inserts tuples, perhaps in the place of another one; `first` is the number of the first
-    /// one of the space.
-    fn put(
-        &mut self,
-        client: PublicKey,
-        operation: &Operation,
-        now: Time,
-        first: u64,
-        late: &mut Vec<Late>,
-    ) -> TupleReply {
-        let (first, mut old) = (self.next.unwrap_or(first), None);
-        let entries = match operation {
-            Operation::Cas { template, entry } => {
-                if let Some(at) = self.find(template, client, false, now).first() {
-                    return TupleReply::Found(Some(self.tuples[*at].found()));
-                }
-                std::slice::from_ref(entry)
-            }
-            Operation::Replace { template, entry } => {
-                let Some(at) = self.find(template, client, true, now).first().copied() else {
-                    return TupleReply::Found(None);
-                };
-                old = Some(self.tuples.remove(at).found());
-                std::slice::from_ref(entry)
-            }
-            Operation::Out(entry) => std::slice::from_ref(entry),
-            Operation::OutAll(entries) => entries,
-            _ => &[],
-        };
-        for (number, entry) in (first..).zip(entries) {
-            self.insert(number, entry, now, late);
-            self.next = Some(number + 1);
-        }
-        match (old, operation) {
-            (Some(old), _) => TupleReply::Replaced { old, number: first },
-            (None, Operation::OutAll(_)) => {
-                TupleReply::InsertedAll { first, count: entries.len() as u32 }
-            }
-            (None, _) => TupleReply::Inserted { number: first },
-        }
-    }
-
-    fn renew(
-        &mut self,
-        client: PublicKey,
-        number: u64,
-        lease_ms: Option<u64>,
-        now: Time,
-    ) -> TupleReply {
-        let held =
-            |held: &Held| held.number == number && !held.ended(now) && held.is_for(client, true);
-        let Some(at) = self.tuples.iter().position(held) else {
-            return TupleReply::Renewed { renewed: false, expires: None };
-        };
-        let expires = lease_ms.map(|lease_ms| Time(now.0 + lease_ms));
-        self.tuples[at].expires = expires;
-        if lease_ms == Some(0) {
-            self.tuples.remove(at);
-        }
-        TupleReply::Renewed { renewed: true, expires }
-    }
+fn is_claimed(held: &Held) -> bool {
+    matches!(held.holder, Holder::Offered { purpose: Purpose::Claim, .. })
 }
 
-/// What an operation gives at this time that changes nothing.
-fn read(space: &Space, client: PublicKey, operation: &Operation, now: Time) -> Answer {
+/// What an operation gives on a space that lets the client do it.
+fn run(
+    space: &mut Space,
+    caller: Caller,
+    operation: &Operation,
+    first: u64,
+    at: Moment,
+    late: &mut Vec<Late>,
+) -> Result<Option<TupleReply>, ()> {
+    let client = caller.session.client;
+    let mut find_or_wait = |template, takes, wish: &dyn Fn() -> Wish, wait_ms| {
+        let found = space.find_one(client, (template, takes), at, late);
+        if found.is_none() {
+            space.wait(caller, wish(), wait_ms, at);
+        }
+        found
+    };
+    Ok(match operation {
+        Operation::In { template, wait_ms } => {
+            find_or_wait(template, true, &|| Wish::Take(template.clone()), *wait_ms)
+        }
+        Operation::Rd { template, wait_ms } => {
+            find_or_wait(template, false, &|| Wish::Read(template.clone()), *wait_ms)
+        }
+        Operation::Inp(template) => {
+            let found = space.find_one(client, (template, true), at, late);
+            Some(found.unwrap_or(TupleReply::Found(None)))
+        }
+        Operation::Out(_)
+        | Operation::OutAll(_)
+        | Operation::Cas { .. }
+        | Operation::Replace { .. } => Some(space.put(client, operation, first, at, late)),
+        Operation::InAll { template, limit } => {
+            Some(space.take_all(client, (template, *limit), at, late))
+        }
+        Operation::Renew { number, lease_ms } => {
+            Some(space.renew(client, (*number, *lease_ms), at, late))
+        }
+        Operation::Claim { key, entry, wait_ms } => {
+            space.claim(caller, (*key, entry, *wait_ms), first, at, late)
+        }
+        Operation::Lease { template, lease_ms, wait_ms } => {
+            space.lease(caller, (template, *lease_ms, *wait_ms), at)
+        }
+        Operation::Finish { .. } | Operation::Return { .. } | Operation::Extend { .. } => {
+            Some(space.hold(client, operation, at, late))
+        }
+        Operation::Add { fields, amount } => {
+            Some(space.add(client, (fields, *amount), first, at, late)?)
+        }
+        Operation::EndWait { session, number } => {
+            Some(space.end_wait(Caller { session: *session, number: *number }, late))
+        }
+        Operation::Break { number } => Some(space.break_tuple(*number, at, late)?),
+        _ => return Err(()),
+    })
+}
+
+/// What an operation gives that changes nothing.
+fn read(space: &Space, client: PublicKey, operation: &Operation, at: Moment) -> Answer {
     if *operation == Operation::Describe {
         return Ok(TupleReply::Described(SpaceDescription {
             options: space.options.clone(),
@@ -528,20 +415,14 @@ fn read(space: &Space, client: PublicKey, operation: &Operation, now: Time) -> A
             deleting: space.deleting,
         }));
     }
-    if !admits(&space.options.read, client) {
-        return Err(());
-    }
+    let reads = admits(&space.options.read, client);
     match operation {
-        Operation::Rdp(template) => {
-            let found = space.find(template, client, false, now);
-            Ok(TupleReply::Found(found.first().map(|at| space.tuples[*at].found())))
+        Operation::Waits { after, limit } if reads || space.manages(client) => {
+            Ok(space.waits(*after, *limit, at))
         }
-        Operation::RdAll { template, after, limit } => {
-            let mut places = space.find(template, client, false, now);
-            places.retain(|at| space.tuples[*at].number > *after);
-            let (places, more) = space.several(&places, *limit);
-            let tuples = places.into_iter().map(|at| space.tuples[at].found()).collect();
-            Ok(TupleReply::FoundAll { tuples, more })
+        Operation::Rdp(template) if reads => Ok(space.oldest(template, client, at)),
+        Operation::RdAll { template, after, limit } if reads => {
+            Ok(space.read_all(client, (template, *after, *limit), at))
         }
         _ => Err(()),
     }

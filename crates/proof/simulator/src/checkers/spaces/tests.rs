@@ -29,37 +29,86 @@ fn out(value: i64) -> TupleCommand {
 struct Run {
     service: TupleSpaces,
     slots: Vec<(Slot, Vec<Step>)>,
+    version: u16,
     time: u64,
+    // By how much agreed time is ahead of it.
+    ahead_ms: u64,
     numbers: u64,
 }
 
 impl Run {
     fn new() -> Run {
-        let mut run =
-            Run { service: TupleSpaces::new(1 << 24), slots: Vec::new(), time: 0, numbers: 0 };
+        Run::under(1)
+    }
+
+    /// Under a version of the service.
+    fn under(version: u16) -> Run {
+        let mut service = TupleSpaces::new(1 << 24);
+        service.set_version(version);
+        let slots = Vec::new();
+        let mut run = Run { service, slots, version, time: 0, ahead_ms: 0, numbers: 0 };
         run.batch(1, &[(1, on(Operation::Create(SpaceOptions::default())))]);
         run
+    }
+
+    /// Of these slots alone.
+    fn of(slots: Vec<(Slot, Vec<Step>)>) -> Run {
+        let service = TupleSpaces::new(1);
+        Run { service, slots, version: 1, time: 0, ahead_ms: 0, numbers: 0 }
+    }
+
+    /// So much later a client confirms what the command of this number is offered.
+    fn confirm(&mut self, later_ms: u64, client: u8, number: u64) {
+        self.batch(later_ms, &[]);
+        let session = session(client);
+        self.service.confirm(Time(self.time), session, number);
+        self.steps().push(Step::Confirmed { session, number });
+    }
+
+    /// It is taken back.
+    fn take_back(&mut self, later_ms: u64, client: u8, number: u64) {
+        self.batch(later_ms, &[]);
+        let (session, mut released) = (session(client), Vec::new());
+        self.service.take_back(Time(self.time), session, number, &mut released);
+        self.steps().push(Step::TakenBack { session, number });
+        self.steps().extend(released.into_iter().map(Step::Released));
+    }
+
+    fn steps(&mut self) -> &mut Vec<Step> {
+        &mut self.slots.last_mut().unwrap().1
+    }
+
+    /// What the last command gave, or released.
+    fn last(&self) -> TupleReply {
+        let reply = match self.slots.last().unwrap().1.last().unwrap() {
+            Step::Executed(Execution { reply: Some(Ok(reply)), .. }) => reply.clone(),
+            Step::Released(Release { result: Ok(reply), .. }) => reply.clone(),
+            other => panic!("{other:?}"),
+        };
+        TupleReply::from_bytes(reply).unwrap()
     }
 
     /// A batch of commands of clients, so much later.
     fn batch(&mut self, later_ms: u64, commands: &[(u8, TupleCommand)]) {
         self.time += later_ms;
         let (slot, mut released) = (Slot(self.slots.len() as u64 + 1), Vec::new());
-        let mut steps = vec![Step::Began(Time(self.time), 1)];
+        let mut steps = vec![Step::Began(Time(self.time), self.version)];
         self.service.on_time(Time(self.time), &mut released);
         steps.extend(released.drain(..).map(Step::Released));
         for (client, command) in commands {
             self.numbers += 1;
-            let (time, number, batch) = (Time(self.time), self.numbers, Digest::ZERO);
+            let (clock, number, batch) = (Time(self.time), self.numbers, Digest::ZERO);
             let (session, cluster) = (session(*client), ClusterId([0; 16]));
-            let context =
-                ExecutionContext { slot, time, clock: time, session, number, cluster, batch };
+            let time = Time(self.time + self.ahead_ms);
+            let context = ExecutionContext { slot, time, clock, session, number, cluster, batch };
             let command = command.to_bytes();
             let reply = match self.service.execute_or_wait(&context, &command, &mut released) {
                 Progress::Done(result) => Some(result),
                 Progress::Waits => None,
             };
-            steps.push(Step::Executed(Execution { slot, batch, session, number, command, reply }));
+            let ahead_ms = self.ahead_ms;
+            let execution = Execution { slot, batch, session, number, command, ahead_ms, reply };
+            steps.push(Step::Executed(execution));
             steps.extend(released.drain(..).map(Step::Released));
         }
         self.slots.push((slot, steps));
@@ -79,7 +128,7 @@ impl Run {
     ) -> Result<Judged, Broken> {
         let mut slots = self.slots.clone();
         change(&mut slots[slot as usize - 1].1[step]);
-        Run { service: TupleSpaces::new(1), slots, time: 0, numbers: 0 }.check(&[])
+        Run::of(slots).check(&[])
     }
 }
 
@@ -144,7 +193,7 @@ fn a_number_that_was_used_before_is_noticed() {
     let mut slots = run.slots.clone();
     replied(&mut slots[1].1[1], &number(7));
     replied(&mut slots[1].1[2], &number(8));
-    let later = Run { service: TupleSpaces::new(1), slots, time: 0, numbers: 0 };
+    let later = Run::of(slots);
     assert!(later.check(&[]).is_ok());
 }
 
@@ -243,10 +292,16 @@ fn who_began_to_wait_later_is_served_later() {
         _ => panic!("{step:?} releases nobody"),
     };
     assert!(run.with(3, 2, other).is_err());
+    // Both read, and the one who came later is told first.
+    let mut readers = Run::new();
+    readers.batch(1, &[(1, waits(false)), (2, waits(false))]);
+    readers.batch(1, &[(1, out(1))]);
+    assert!(readers.check(&[]).is_ok());
+    assert!(last_with(&readers, |steps| steps.swap(2, 3)).is_err());
     // Nobody is served.
     let mut slots = run.slots.clone();
     slots[2].1.truncate(2);
-    let none = Run { service: TupleSpaces::new(1), slots, time: 0, numbers: 0 };
+    let none = Run::of(slots);
     assert!(none.check(&[]).is_err());
 }
 
@@ -312,4 +367,160 @@ fn commands_that_do_not_commute_have_to_conflict() {
     assert_eq!(blind.unwrap_err().rule, FOOTPRINTS);
     let own = |execution: &Execution| TupleSpaces::new(1).footprint(&execution.command);
     assert!(check(slots(), own, &[]).is_ok());
+}
+
+fn claim(value: i64, wait_ms: u64) -> TupleCommand {
+    let entry = Entry::new(tuple(&["key".into(), value.into()])).with_lease(50);
+    on(Operation::Claim { key: 1, entry, wait_ms })
+}
+
+fn lease(wait_ms: u64) -> TupleCommand {
+    on(Operation::Lease { template: any(), lease_ms: 50, wait_ms })
+}
+
+fn of_key() -> TupleCommand {
+    on(Operation::RdAll {
+        template: Template { fields: vec![Pattern::Any; 2] },
+        after: 0,
+        limit: 9,
+    })
+}
+
+#[test]
+fn what_the_service_does_under_version_2_is_what_the_model_says() {
+    let mut run = Run::under(2);
+    let add = |amount| on(Operation::Add { fields: tuple(&["n".into()]), amount });
+    run.batch(1, &[(1, add(1)), (2, add(2)), (2, add(i64::MAX)), (1, of_key())]);
+    // Commands 6 to 9: the second one reads.
+    run.batch(1, &[(1, waits(true)), (2, waits(false)), (3, waits(true)), (4, lease(90))]);
+    let list = on(Operation::Waits { after: 1, limit: 2 });
+    run.batch(1, &[(1, list.clone()), (5, out(1)), (5, on(Operation::Rdp(any())))]);
+    run.take_back(1, 1, 6);
+    run.confirm(1, 3, 8);
+    run.batch(1, &[(5, out(2)), (5, on(Operation::Inp(any()))), (5, list)]);
+    run.confirm(1, 4, 9);
+    run.batch(1, &[(4, on(Operation::Extend { number: 4, token: 1, lease_ms: 80 }))]);
+    run.batch(79, &[(2, lease(90))]);
+    run.batch(1, &[(2, lease(0)), (4, on(Operation::Finish { number: 4, token: 1 }))]);
+    run.confirm(1, 2, 17);
+    let again = on(Operation::Return { number: 4, token: 2 });
+    run.batch(1, &[(2, again.clone()), (2, again), (1, on(Operation::Break { number: 4 }))]);
+    run.batch(1, &[(1, claim(1, 0)), (2, claim(2, 90)), (3, claim(3, 90)), (4, claim(4, 90))]);
+    run.batch(1, &[(1, on(Operation::EndWait { session: session(3), number: 25 }))]);
+    run.batch(48, &[]);
+    run.batch(1, &[(1, of_key())]);
+    run.take_back(1, 2, 24);
+    run.confirm(1, 4, 26);
+    run.batch(1, &[(1, claim(5, 90)), (1, on(Operation::Break { number: 7 }))]);
+    run.batch(1, &[(1, on(Operation::Delete)), (1, on(Operation::Describe))]);
+    run.take_back(1, 1, 29);
+    run.batch(
+        1,
+        &[(1, on(Operation::Delete)), (1, on(Operation::Create(SpaceOptions::default())))],
+    );
+    run.batch(1, &[(1, claim(1, 0))]);
+    let judged = run.check(&[]).unwrap();
+    let served = (judged.claims_served, judged.claims_by_ended, judged.jobs_returned);
+    assert_eq!((served, judged.finished_too_late), ((1, 1, 1), 1));
+    assert_eq!(run.last(), TupleReply::Inserted { number: 9 });
+}
+
+/// The steps of the last slot changed.
+fn last_with(run: &Run, change: impl FnOnce(&mut Vec<Step>)) -> Result<Judged, Broken> {
+    let mut slots = run.slots.clone();
+    change(&mut slots.last_mut().unwrap().1);
+    Run::of(slots).check(&[])
+}
+
+#[test]
+fn what_is_taken_back_is_the_next_ones_as_it_was() {
+    let mut run = Run::under(2);
+    run.batch(1, &[(1, waits(true)), (2, waits(true)), (3, waits(true))]);
+    run.batch(1, &[(5, out(1)), (5, out(2))]);
+    run.take_back(1, 1, 2);
+    assert!(run.check(&[]).is_ok());
+    let found = |number| {
+        let tuple = tuple(&[1.into()]);
+        TupleReply::Found(Some(perdura_tuples::Found { number, expires: None, tuple }))
+    };
+    let last = |steps: &mut Vec<Step>, number| replied(steps.last_mut().unwrap(), &found(number));
+    assert!(last_with(&run, |steps| last(steps, 1)).is_ok());
+    assert!(last_with(&run, |steps| last(steps, 3)).is_err(), "it has another number");
+    assert!(last_with(&run, |steps| drop(steps.pop())).is_err(), "it is nobody's");
+    let again = last_with(&run, |steps| {
+        let session = session(1);
+        steps.push(Step::Confirmed { session, number: 2 });
+    });
+    assert!(again.is_err(), "it is given to the one from whom it was taken back");
+}
+
+#[test]
+fn a_claim_that_came_later_gets_through_later() {
+    let mut run = Run::under(2);
+    run.batch(1, &[(1, claim(1, 0)), (2, claim(2, 90)), (3, claim(3, 90))]);
+    run.batch(1, &[(1, on(Operation::Renew { number: 1, lease_ms: Some(0) }))]);
+    assert!(run.check(&[]).is_ok());
+    let other = last_with(&run, |steps| match steps.last_mut() {
+        Some(Step::Released(release)) => (release.session, release.number) = (session(3), 4),
+        other => panic!("{other:?} releases nobody"),
+    });
+    assert!(other.is_err());
+    assert!(last_with(&run, |steps| drop(steps.pop())).is_err(), "the key is free, and they wait");
+    // Who comes now does not overtake either.
+    run.take_back(1, 2, 3);
+    run.batch(1, &[(4, claim(4, 0))]);
+    assert!(run.check(&[]).is_ok());
+    let overtakes = |steps: &mut Vec<Step>| {
+        replied(steps.last_mut().unwrap(), &TupleReply::Inserted { number: 4 });
+    };
+    assert!(last_with(&run, overtakes).is_err());
+}
+
+#[test]
+fn a_claims_lease_begins_when_it_is_confirmed() {
+    let mut run = Run::under(2);
+    run.batch(1, &[(1, claim(1, 0)), (2, claim(2, 90))]);
+    run.batch(50, &[]);
+    run.confirm(40, 2, 3);
+    run.batch(49, &[(3, of_key())]);
+    assert!(run.check(&[]).is_ok());
+    let TupleReply::FoundAll { tuples, .. } = run.last() else { panic!("a list") };
+    assert_eq!(tuples[0].expires, Some(Time(run.time + 1)));
+    let nothing = TupleReply::FoundAll { tuples: Vec::new(), more: false };
+    let ended = |steps: &mut Vec<Step>| replied(steps.last_mut().unwrap(), &nothing);
+    assert!(last_with(&run, ended).is_err());
+}
+
+#[test]
+fn a_job_comes_back_when_its_lease_ends_and_its_holder_has_it_no_longer() {
+    let mut run = Run::under(2);
+    run.batch(1, &[(1, out(1)), (1, lease(0)), (2, lease(90))]);
+    run.batch(50, &[(1, on(Operation::Finish { number: 1, token: 1 }))]);
+    let judged = run.check(&[]).unwrap();
+    assert_eq!((judged.jobs_returned, judged.finished_too_late), (1, 1));
+    let held = TupleReply::Holding { held: true, until: None };
+    assert!(last_with(&run, |steps| replied(steps.last_mut().unwrap(), &held)).is_err());
+    assert!(last_with(&run, |steps| drop(steps.remove(1))).is_err(), "the next one gets nothing");
+    run.confirm(1, 2, 4);
+    run.batch(1, &[(2, on(Operation::Return { number: 1, token: 2 })), (3, lease(0))]);
+    assert!(run.check(&[]).is_ok());
+    let TupleReply::Leased(Some(leased)) = run.last() else { panic!("a job") };
+    assert_eq!((leased.token, leased.before), (3, 2));
+    let leased = TupleReply::Leased(Some(perdura_tuples::Leased { token: 2, ..leased }));
+    assert!(last_with(&run, |steps| replied(steps.last_mut().unwrap(), &leased)).is_err());
+}
+
+#[test]
+fn clients_are_shown_agreed_time_while_the_clock_stood_still() {
+    let mut run = Run::new();
+    let leased = Entry::new(tuple(&[9.into()])).with_lease(50);
+    run.batch(1, &[(1, on(Operation::Out(leased)))]);
+    run.ahead_ms = 5_000;
+    run.batch(1, &[(1, on(Operation::Rdp(any())))]);
+    assert!(run.check(&[]).is_ok());
+    let TupleReply::Found(Some(found)) = run.last() else { panic!("a tuple") };
+    assert_eq!(found.expires, Some(Time(5_052)));
+    let expires = Some(Time(52));
+    let by_clock = TupleReply::Found(Some(perdura_tuples::Found { expires, ..found }));
+    assert!(last_with(&run, |steps| replied(steps.last_mut().unwrap(), &by_clock)).is_err());
 }

@@ -12,6 +12,7 @@ fn command(number: u64, operation: Operation, reply: Option<TupleReply>) -> Step
         session: SESSION,
         number,
         command: command.to_bytes(),
+        ahead_ms: 0,
         reply: reply.map(|reply| Ok(reply.to_bytes())),
     })
 }
@@ -172,7 +173,7 @@ fn what_is_offered_is_given_in_time_to_who_says_that_it_has_it() {
         let begins = [Step::Began(Time(10), 2), waits(number, 100), offered.clone()].to_vec();
         checker.executed(0, Slot(1), begins, 0, |_, _| may_forget).unwrap();
         for (slot, (ms, steps)) in (2..).zip(later) {
-            let steps = steps.iter().map(|step| Step::clone(step));
+            let steps = steps.iter().copied().cloned();
             let all = std::iter::once(Step::Began(Time(*ms), 2)).chain(steps).collect();
             checker.executed(0, Slot(slot), all, 0, |_, _| may_forget)?;
         }
@@ -190,4 +191,48 @@ fn what_is_offered_is_given_in_time_to_who_says_that_it_has_it() {
     assert!(run(true, true, &[(until - 1, &[&taken_back])]).is_ok());
     assert!(run(true, true, &[(20, &[&taken_back, &confirmed])]).is_err());
     assert!(run(true, false, &[(20, &[])]).is_ok());
+}
+
+#[test]
+fn claims_and_leases_wait_and_an_operator_ends_their_waits() {
+    let lease = |wait_ms| Operation::Lease { template: template(), lease_ms: 50, wait_ms };
+    let entry = perdura_tuples::Entry::new(Tuple::new(&["a".into()]).unwrap());
+    let claim = |wait_ms| Operation::Claim { key: 1, entry: entry.clone(), wait_ms };
+    let in_vain = |reply: &TupleReply| {
+        let result = Ok(reply.to_bytes());
+        Step::Released(Release { session: SESSION, number: 1, result, offer: false })
+    };
+    let ends = |begins: Operation, time: u64, step: Step| {
+        run(&[(10, vec![command(1, begins, None)]), (time, vec![step])])
+    };
+    assert!(ends(lease(100), 110, in_vain(&TupleReply::Leased(None))).is_ok());
+    assert!(ends(lease(100), 109, in_vain(&TupleReply::Leased(None))).is_err());
+    assert!(ends(claim(100), 110, in_vain(&TupleReply::Found(None))).is_ok());
+    assert!(ends(claim(100), 110, in_vain(&TupleReply::Inserted { number: 3 })).is_err());
+    // They do not wait for no time.
+    assert!(run(&[(10, vec![command(1, lease(0), None)])]).is_err());
+    assert!(run(&[(10, vec![command(1, claim(0), None)])]).is_err());
+
+    let mut checker = Waits::default();
+    let refused = Err("by an operator".to_owned());
+    let released =
+        Step::Released(Release { session: SESSION, number: 1, result: refused, offer: false });
+    let ended = TupleReply::WaitEnded { ended: true };
+    let by = command(2, Operation::EndWait { session: SESSION, number: 1 }, Some(ended));
+    let steps = vec![Step::Began(Time(10), 2), command(1, claim(100), None), by, released];
+    checker.executed(0, Slot(1), steps, 0, |_, _| false).unwrap();
+    assert_eq!(checker.reached(), [Mark::WaitEndedByOperator]);
+}
+
+#[test]
+fn a_lease_is_shown_by_agreed_time() {
+    let shown = |ahead_ms| {
+        let reply = TupleReply::Found(found(Some(Time(5_010))));
+        match command(1, Operation::Rdp(template()), Some(reply)) {
+            Step::Executed(execution) => Step::Executed(Execution { ahead_ms, ..execution }),
+            other => other,
+        }
+    };
+    assert!(run(&[(10, vec![shown(4_999)])]).is_ok());
+    assert!(run(&[(10, vec![shown(5_000)])]).is_err());
 }
