@@ -165,6 +165,14 @@ fn draw_versions(seed: u64) -> Versions {
     ])
 }
 
+/// With which version of the service a run of tuple spaces starts: in half of them with the newest, which needs newer rules than the first.
+/// From a stream of its own too.
+fn draw_service_version(seed: u64, versions: Versions) -> Versions {
+    let newest = crate::witness::NEWEST;
+    let service = *Random::new(seed).fork("version of spaces").pick(&[1, newest, newest]);
+    if versions.rules == 0 { versions } else { Versions { service, ..versions } }
+}
+
 /// In one run of four. From a stream of its own too.
 fn draw_slow_digests(seed: u64) -> u64 {
     *Random::new(seed).fork("slow digests").pick(&[1, 1, 1, 50])
@@ -439,6 +447,7 @@ impl Plan {
         };
         plan.mode = options.mode.unwrap_or(plan.mode);
         if plan.service == ServiceKind::TupleSpaces {
+            plan.versions = draw_service_version(options.seed, plan.versions);
             plan.chaos.kinds |= OF_CLIENTS.into_iter().fold(0, |kinds, kind| kinds | bit(kind));
         }
         plan.scheme = options.scheme.unwrap_or(plan.scheme);

@@ -1,5 +1,5 @@
-//! Callers that take locks and write to what these protect, with the commands of the recipe
-//! (`crates/services/recipes`: `claim`), and with its users' mistakes: they go by their own wall clocks, stand
+//! Callers that take locks and write to what these protect: with the commands of the recipe
+//! (`crates/services/recipes`: `claim`), or in half of the runs, under version 2 of the tuple spaces, by claims that wait; and with its users' mistakes: they go by their own wall clocks, stand
 //! still at any moment, and what they write travels for as long as it likes. The commands are copied:
 //! the recipe itself runs on a client with a runtime.
 
@@ -29,6 +29,15 @@ const LEASES_MS: [u64; 4] = [100, 500, 2_000, 10_000];
 /// Times that a caller goes for a lock before it does something else.
 const TRIES: u32 = 5;
 
+/// How a caller goes for a lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Start {
+    /// By `cas`, and notes of who gives it up.
+    Cas,
+    /// By a claim.
+    Claim,
+}
+
 /// What a caller does.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Move {
@@ -51,6 +60,8 @@ struct Claim {
     lock: String,
     lease_ms: u64,
     owner: Bytes,
+    // By a command of that name, and not by `cas` and notes.
+    waits: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -71,8 +82,8 @@ enum State {
     Holding {
         claim: Claim,
         token: u64,
-        // Until when it believes to have the lock, by its wall clock.
-        until: Time,
+        // Until when it believes to have the lock, by its wall clock; who had waited does not look before its next move.
+        until: Option<Time>,
         moves: u32,
         asked: Time,
     },
@@ -95,36 +106,40 @@ fn call(operation: Operation) -> Option<Move> {
 }
 
 impl Claim {
-    fn draw(random: &mut Random) -> Claim {
+    fn draw(random: &mut Random, waits: bool) -> Claim {
         let owner = random.next().to_le_bytes().to_vec().into();
         let lock = format!("l{}", random.below(LOCKS));
-        Claim { lock, lease_ms: *random.pick(&LEASES_MS), owner }
+        Claim { lock, lease_ms: *random.pick(&LEASES_MS), owner, waits }
     }
 
     fn note(&self) -> Template {
         Template { fields: vec![value(FREE), value(self.lock.as_str())] }
     }
 
-    fn cas(&self, key: PublicKey) -> Operation {
-        let Claim { lock, lease_ms, owner } = self;
+    fn take(&self, key: PublicKey, may_wait: bool) -> Operation {
+        let Claim { lock, lease_ms, owner, waits } = self;
         let (kind, name) = (value(LOCK), value(lock.as_str()));
         let template = Template { fields: vec![kind, name, Pattern::Any, Pattern::Any] };
         let fields =
             [LOCK.into(), lock.as_str().into(), Field::Bytes(owner.clone()), Field::from("")];
-        let take = Access::only(vec![key]);
-        let lease_ms = Some(*lease_ms);
-        Operation::Cas { template, entry: Entry { lease_ms, take, ..Entry::new(tuple(&fields)) } }
+        let (take, wait_ms) = (Access::only(vec![key]), 2 * lease_ms);
+        let entry = Entry { lease_ms: Some(*lease_ms), take, ..Entry::new(tuple(&fields)) };
+        if *waits {
+            return Operation::Claim { key: 2, entry, wait_ms: if may_wait { wait_ms } else { 0 } };
+        }
+        Operation::Cas { template, entry }
     }
 
     fn give_up(&self) -> Operation {
-        let Claim { lock, owner, .. } = self;
+        let Claim { lock, owner, waits, .. } = self;
         let owner = Pattern::Value(Field::Bytes(owner.clone()));
         let fields = vec![value(LOCK), value(lock.as_str()), owner, Pattern::Any];
-        let note = tuple(&[FREE.into(), lock.as_str().into()]);
-        Operation::Replace {
-            template: Template { fields },
-            entry: Entry::new(note).with_lease(NOTE_MS),
+        let template = Template { fields };
+        if *waits {
+            return Operation::Inp(template);
         }
+        let note = tuple(&[FREE.into(), lock.as_str().into()]);
+        Operation::Replace { template, entry: Entry::new(note).with_lease(NOTE_MS) }
     }
 }
 
@@ -135,18 +150,18 @@ impl Locker {
         random: &mut Random,
         key: PublicKey,
         wall: Time,
-        starts: bool,
+        starts: Option<Start>,
         may_wait: bool,
     ) -> Option<Move> {
-        if matches!(self.state, State::Idle) && starts {
-            let claim = Claim::draw(random);
+        if let (State::Idle, Some(start)) = (&self.state, starts) {
+            let claim = Claim::draw(random, start == Start::Claim);
             self.state = State::Claiming { claim, tries: 0, handed_on: false, asked: wall };
         }
         match &mut self.state {
             State::Idle => None,
             State::Claiming { claim, asked, .. } => {
                 *asked = wall;
-                call(claim.cas(key))
+                call(claim.take(key, may_wait))
             }
             State::Waiting { claim, .. } if may_wait => {
                 call(Operation::In { template: claim.note(), wait_ms: claim.lease_ms })
@@ -155,7 +170,7 @@ impl Locker {
                 self.state = State::Idle;
                 None
             }
-            State::Holding { until, .. } if wall >= *until && random.percent(50) => {
+            State::Holding { until: Some(until), .. } if wall >= *until && random.percent(50) => {
                 // It notices that it has the lock no longer.
                 self.state = State::Idle;
                 None
@@ -165,8 +180,9 @@ impl Locker {
                 self.state = State::Releasing(claim);
                 call(operation)
             }
-            State::Holding { claim, token, moves, asked, .. } => {
+            State::Holding { claim, token, moves, asked, until } => {
                 *moves -= 1;
+                until.get_or_insert(Time(wall.0 + claim.lease_ms));
                 if random.percent(35) {
                     *asked = wall;
                     return call(Operation::Renew {
@@ -196,12 +212,20 @@ impl Locker {
                 Some(TupleReply::Inserted { number: token }),
             ) => {
                 let (lock, token) = (claim.lock.clone(), *token);
-                let until = Time(asked.0 + claim.lease_ms);
+                let until = (!claim.waits).then(|| Time(asked.0 + claim.lease_ms));
                 self.state = State::Holding { claim, token, until, moves: 6, asked };
                 return Some((lock, token, handed_on));
             }
-            (State::Claiming { claim, tries, .. }, Some(_)) if tries < TRIES => {
+            // It gives up a claim that has waited in vain.
+            (State::Claiming { claim, tries, .. }, Some(_)) if tries < TRIES && !claim.waits => {
                 self.state = State::Waiting { claim, tries: tries + 1 };
+            }
+            // Version 1 knows no claims.
+            (State::Claiming { claim, tries, handed_on, asked }, None)
+                if claim.waits && *seen == Seen::RefusedInOrder =>
+            {
+                let claim = Claim { waits: false, ..claim };
+                self.state = State::Claiming { claim, tries, handed_on, asked };
             }
             (State::Waiting { claim, tries }, Some(TupleReply::Found(note))) => {
                 let (handed_on, asked) = (note.is_some(), Time(0));
@@ -211,7 +235,7 @@ impl Locker {
                 State::Holding { claim, token, moves, asked, .. },
                 Some(TupleReply::Renewed { renewed: true, .. }),
             ) => {
-                let until = Time(asked.0 + claim.lease_ms);
+                let until = Some(Time(asked.0 + claim.lease_ms));
                 self.state = State::Holding { claim, token, until, moves, asked };
             }
             // What became of it is unknown.

@@ -3,8 +3,8 @@
 //! Events are ordered by (microsecond, number). A *step* is a delivered message, a disk
 //! completion, or a timer that had a consequence. Files: [`replica`] and [`network`] are what
 //! there is; `boot` starts and stops processes, `driver` carries out what a node wants, `keeper`
-//! does its disk work, `clients` drives clients, `workload` is what they ask (of tuple spaces: `spaces`
-//! and `lockers`, with `client_faults`), `patience` how long they wait, `chaos` what goes
+//! does its disk work, `clients` drives clients, `workload` is what they ask (of tuple spaces: `spaces`,
+//! `holders` and `lockers`, with `client_faults`), `patience` how long they wait, `chaos` what goes
 //! wrong (with `promise`, `strikes`, `partitions`, `silences`, `outage`, `damage`, `wrong_disk` and `clock`), `replacement` brings in
 //! new incarnations, `ending` heals everything and judges, `liars` (with `stumble`) and `hostile` are the
 //! Byzantine ones; `by_hand` is what scenarios do.
@@ -19,6 +19,7 @@ mod clock;
 mod damage;
 mod driver;
 mod ending;
+mod holders;
 mod hostile;
 mod keeper;
 mod liars;

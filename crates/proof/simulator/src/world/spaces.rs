@@ -1,8 +1,9 @@
 //! What clients of tuple spaces ask for: random operations on a few shared tuples, every one that is
-//! inserted unique, and in between the locks of `lockers` and the large space of `bulk`.
+//! inserted unique but for counters (those of version 2 by `holders`), and in between the locks of `lockers` and the large space of `bulk`.
 
 use super::bulk::{BULK, Bulk};
-use super::lockers::{Locker, Move};
+use super::holders::Holders;
+use super::lockers::{Locker, Move, Start};
 use super::workload::{Asked, Request};
 use crate::checkers::commit_order::Seen;
 use crate::plan::WorkloadPlan;
@@ -17,7 +18,7 @@ use perdura_tuples::{
 pub const SPACE: &str = "s";
 
 /// The space that comes and goes.
-const POOL: &str = "pool";
+pub const POOL: &str = "pool";
 
 /// Commands of a client that wait at a time: one less than a client has frames in flight, or all its
 /// other calls would wait behind them.
@@ -38,12 +39,18 @@ const LONG: u64 = 8;
 /// Times in a hundred that a lease or a wait is as long, or a limit as large, as may be.
 const EXTREME: u64 = 2;
 
+/// Operations in a hundred that version 1 does not know, by the run.
+const NEWER: [u64; 3] = [10, 25, 45];
+
 /// Runs in a hundred in which a client fills a space with more than one command removes.
 const BULKY: u64 = 25;
 
 /// Leases of tuples, and how long commands wait, milliseconds.
 const LEASES_MS: [u64; 5] = [1, 50, 300, 1_500, 8_000];
 const WAITS_MS: [u64; 5] = [1, 30, 300, 1_500, 6_000];
+
+/// Some wait for longer than what a client that was killed waits for.
+const LONG_WAIT_MS: u64 = 20_000;
 
 /// Numbers of tuples that a client remembers.
 const REMEMBERED: usize = 16;
@@ -59,6 +66,10 @@ pub struct SpaceWorkload {
     created: bool,
     numbers: Vec<u64>,
     lockers: Vec<Locker>,
+    // How callers go for locks in this run, and how many operations in a hundred are of version 2.
+    start: Start,
+    newer: u64,
+    holders: Holders,
     // The first caller's, as it begins and as it is.
     bulk: [Bulk; 2],
     random: Random,
@@ -84,12 +95,17 @@ impl SpaceWorkload {
         random: Random,
     ) -> SpaceWorkload {
         let index_fields = *run.pick(&[0, 1, 2, 2]);
-        let options = SpaceOptions { index_fields, ..SpaceOptions::default() };
+        // Nobody deletes what all manage.
+        let manage = Access::Anyone;
+        let options = SpaceOptions { index_fields, manage, ..SpaceOptions::default() };
         let lockers = vec![Locker::default(); plan.callers];
         let (values, created, numbers) = (0, false, Vec::new());
         let (bulky, leased) = (run.percent(BULKY), run.percent(50));
         let bulk = if bulky && client == 0 { Bulk::new(leased) } else { Bulk::default() };
         let bulk = [bulk, bulk];
+        let start = if run.percent(50) { Start::Claim } else { Start::Cas };
+        let newer = *run.pick(&NEWER);
+        let holders = Holders::new(plan.callers);
         SpaceWorkload {
             plan,
             client,
@@ -99,6 +115,9 @@ impl SpaceWorkload {
             created,
             numbers,
             lockers,
+            start,
+            newer,
+            holders,
             bulk,
             random,
         }
@@ -109,6 +128,7 @@ impl SpaceWorkload {
         self.created = false;
         self.numbers.clear();
         self.lockers.fill(Locker::default());
+        self.holders = Holders::new(self.plan.callers);
         self.bulk[1] = self.bulk[0];
     }
 
@@ -124,6 +144,7 @@ impl SpaceWorkload {
             return Move::Call(Request { command, fast: false, short_us: None });
         }
         let starts = self.created && self.random.percent(LOCKS);
+        let starts = starts.then_some(self.start);
         let locker = &mut self.lockers[caller];
         if let Some(next) = locker.next(&mut self.random, key, wall, starts, may_wait) {
             return next;
@@ -131,6 +152,8 @@ impl SpaceWorkload {
         let command = if !self.created {
             self.created = true;
             on(SPACE, Operation::Create(self.options.clone()))
+        } else if self.random.percent(self.newer) {
+            self.newer(caller, may_wait)
         } else if self.random.percent(self.plan.reads) {
             self.read(may_wait)
         } else {
@@ -152,6 +175,10 @@ impl SpaceWorkload {
             return None;
         }
         let lock = self.lockers[caller].ended(seen);
+        if let Some((_, token, _)) = &lock {
+            self.holders.locked(*token);
+        }
+        self.holders.ended(caller, seen);
         if let (Seen::Ok(TupleReply::Inserted { number }), None) = (seen, &lock) {
             self.numbers.push(*number);
             if self.numbers.len() > REMEMBERED {
@@ -307,6 +334,42 @@ impl SpaceWorkload {
         };
         let space = if self.random.percent(POOLED) { POOL } else { SPACE };
         on(space, operation)
+    }
+
+    /// What version 1 does not know.
+    fn newer(&mut self, caller: usize, may_wait: bool) -> TupleCommand {
+        let pooled = self.random.percent(POOLED);
+        let (entry, template, lease_ms) = (self.entry(), self.template(), self.lease_ms());
+        let waits = may_wait && self.random.percent(60);
+        let wait_ms = match waits {
+            true if self.random.percent(20) => LONG_WAIT_MS,
+            true => self.wait_ms(),
+            false => 0,
+        };
+        let operation = match self.random.below(100) {
+            0..25 => {
+                // Some by the first field alone, which almost all share, or by one that nobody has.
+                let key = *self.random.pick(&[1, 2, 2, 2, 2, 2, 3]);
+                Operation::Claim { key, entry, wait_ms }
+            }
+            25..50 => Operation::Lease { template, lease_ms, wait_ms },
+            50..60 => {
+                let fields = tuple(&["n".into(), self.key()]);
+                let amount = match self.random.percent(EXTREME) {
+                    true => i64::MAX,
+                    false => self.random.below(9) as i64 - 3,
+                };
+                Operation::Add { fields, amount }
+            }
+            60..66 => Operation::Waits { after: 0, limit: self.limit() },
+            _ => {
+                let known = self.holders.draw(&mut self.random, &self.numbers, lease_ms);
+                let (pooled, operation) =
+                    known.unwrap_or((pooled, Operation::Waits { after: 0, limit: 8 }));
+                return on(self.holders.asks(caller, pooled), operation);
+            }
+        };
+        on(self.holders.asks(caller, pooled), operation)
     }
 
     /// How the pool is created this time.
