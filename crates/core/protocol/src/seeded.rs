@@ -273,6 +273,18 @@ bugs! {
         "A lease that is renewed goes on from where it would have ended, not from now."
     NumberGivenBack "number-given-back" "tuples"
         "The number of the youngest tuple is used again when that is taken."
+    TakenBackToTheEnd "taken-back-to-the-end" "tuples"
+        "A tuple that was offered and is taken back gets a new number, and so is the youngest."
+    ClaimOvertaken "claim-overtaken" "tuples"
+        "When a key comes free, the second claim in line for it gets through, not the first."
+    LeaseFromOffer "lease-from-offer" "tuples"
+        "The lease of what a claim inserts begins when it is offered, not when it is confirmed."
+    OfferExpires "offer-expires" "tuples"
+        "The own lease of a tuple ends it while it is offered to somebody."
+    TokenIgnored "token-ignored" "tuples"
+        "Who has a tuple under a lease finishes it by the token of a lease that has ended, too."
+    JobKept "job-kept" "tuples"
+        "A job whose lease has ended is not given to those who wait for one."
 }
 
 impl Bug {

@@ -13,11 +13,11 @@ use crate::limits;
 use crate::operate::{Caller, Now, Spaces, admit};
 use crate::reply::{Purpose, TupleReply};
 use crate::search::Search;
-use crate::space::{Contents, Space};
+use crate::space::{Contents, Space, end_of};
 use crate::tuple::{Template, claim_hash, split};
 use crate::waiting::{self, Head, Sought};
 use perdura_execution::Release;
-use perdura_protocol::{Encode, PublicKey, Time};
+use perdura_protocol::{Encode, PublicKey, Time, seeded};
 use perdura_store::SegmentMap;
 use std::collections::BTreeSet;
 
@@ -48,7 +48,11 @@ fn first(map: &SegmentMap, space: u64, key: u8, fields: &[&[u8]]) -> Option<(u64
         let key = usize::from(key);
         others.len() == fields.len() && others[..key] == fields[..key]
     };
-    places.into_iter().find(of_key).map(|place| (waiting::number_in(&place), place))
+    let mut of_key = places.filter(of_key);
+    let first = of_key.next();
+    let first = if seeded!(ClaimOvertaken) { of_key.next().or(first) } else { first };
+    let first = if seeded!(NewestWaiterFirst) { of_key.last().or(first) } else { first };
+    first.map(|place| (waiting::number_in(&place), place))
 }
 
 /// The claim that waits there.
@@ -181,7 +185,8 @@ impl Spaces {
         released: &mut Vec<Release>,
     ) {
         // Its lease begins with the confirmation.
-        let number = space.insert_record(&mut self.map, &record(entry, 0));
+        let from_offer = entry.lease_ms.filter(|_| seeded!(LeaseFromOffer));
+        let number = space.insert_record(&mut self.map, &record(entry, end_of(from_offer, clock)));
         let command = (head.session, head.number);
         let lease_ms = entry.lease_ms.unwrap_or(0);
         holds::offer(&mut self.map, space, number, command, Purpose::Claim, lease_ms);

@@ -20,7 +20,7 @@ use crate::tuple::{Template, Tuple};
 use crate::waiting::Sought;
 use bytes::Bytes;
 use perdura_execution::Release;
-use perdura_protocol::{Decode, DecodeError, Encode, PublicKey, Reader, SessionId, Time};
+use perdura_protocol::{Decode, DecodeError, Encode, PublicKey, Reader, SessionId, Time, seeded};
 use perdura_store::SegmentMap;
 
 /// Who has a tuple.
@@ -124,6 +124,7 @@ pub(crate) fn any(map: &SegmentMap, space: u64) -> bool {
 pub(crate) fn due(expires: u64, hold: Option<&Hold>) -> u64 {
     match hold.map(|hold| hold.holder) {
         None | Some(Holder::Nobody) => expires,
+        Some(Holder::Offered { .. }) if seeded!(OfferExpires) => expires,
         Some(Holder::Offered { .. }) => 0,
         Some(Holder::Leased { until, .. }) => until,
     }
@@ -217,7 +218,7 @@ impl Spaces {
             }
             Purpose::Claim | Purpose::Read => {
                 change(&mut self.map, &space, number, Hold::NONE);
-                if lease_ms != 0 {
+                if lease_ms != 0 && !seeded!(LeaseFromOffer) {
                     space.renew(&mut self.map, number, end_of(Some(lease_ms), clock));
                 }
                 self.serve(&mut space, number, Now::of(clock), released);
@@ -239,6 +240,11 @@ impl Spaces {
         if matches!(hold.holder, Holder::Offered { purpose: Purpose::Claim, .. }) {
             self.remove(&mut space, number, &mut gone);
         } else if self.give_back(&mut space, number, clock, &mut gone) {
+            let number = if seeded!(TakenBackToTheEnd) {
+                space.again(&mut self.map, number)
+            } else {
+                number
+            };
             self.serve(&mut space, number, Now::of(clock), released);
         }
         self.serve_claims(&mut space, gone, clock, released);
@@ -311,7 +317,8 @@ impl Spaces {
     ) -> Option<Hold> {
         let hold = of(&self.map, space.id, number)?;
         let Holder::Leased { client, until } = hold.holder else { return None };
-        let has = client == caller.client() && hold.token == token && until > caller.now.clock.0;
+        let is_this = hold.token == token || seeded!(TokenIgnored);
+        let has = client == caller.client() && is_this && until > caller.now.clock.0;
         has.then_some(hold)
     }
 

@@ -128,7 +128,8 @@ impl Spaces {
             for number in numbers {
                 if !holds::is_held(&self.map, id, number) {
                     self.remove(&mut space, number, &mut gone);
-                } else if self.give_back(&mut space, number, clock, &mut gone) {
+                } else if self.give_back(&mut space, number, clock, &mut gone) && !seeded!(JobKept)
+                {
                     given.push(number);
                 }
             }

@@ -162,6 +162,15 @@ impl Contents {
         number
     }
 
+    /// Removes a tuple and inserts it again; its new number.
+    pub(crate) fn again(&mut self, map: &mut SegmentMap, number: u64) -> u64 {
+        let Some(value) = map.get(&tuple_key(self.id, number)).map(<[u8]>::to_vec) else {
+            return number;
+        };
+        self.remove(map, number);
+        self.insert_record(map, &value)
+    }
+
     /// Removes a tuple, whoever has it; the bytes that this gives back.
     pub(crate) fn remove(&mut self, map: &mut SegmentMap, number: u64) -> u64 {
         let (id, before) = (self.id, map.bytes());
