@@ -113,12 +113,18 @@ struct Flaw {
 
 /// Judges the history of a queue that was empty at first; in words what is wrong with it.
 pub fn check(operations: &[Operation], clocks: &Clocks) -> Result<(), String> {
-    find_flaw(operations, clocks).map_err(|flaw| {
-        let mut text = flaw.what;
-        let shown = operations.iter().filter(|one| flaw.values.iter().any(|v| names(one, v)));
-        shown.for_each(|operation| text.push_str(&format!("\n    {operation}")));
-        text
-    })
+    let flaw = match is_judged_in_part(operations) {
+        true => Seen::of(operations, clocks).and_then(|seen| takers::assign(&seen)),
+        false => find_flaw(operations, clocks),
+    };
+    flaw.map_err(|flaw| in_words(operations, flaw))
+}
+
+fn in_words(operations: &[Operation], flaw: Flaw) -> String {
+    let mut text = flaw.what;
+    let shown = operations.iter().filter(|one| flaw.values.iter().any(|v| names(one, v)));
+    shown.for_each(|operation| text.push_str(&format!("\n    {operation}")));
+    text
 }
 
 /// Whether the order of a history cannot be told: somebody waited, and does not know what came of it, or got nothing since it did not take in time what
@@ -131,11 +137,9 @@ pub fn is_judged_in_part(operations: &[Operation]) -> bool {
     })
 }
 
+/// What is wrong with the history of a queue to which nothing comes back.
 fn find_flaw(operations: &[Operation], clocks: &Clocks) -> Result<(), Flaw> {
     let mut seen = Seen::of(operations, clocks)?;
-    if is_judged_in_part(operations) {
-        return takers::assign(&seen);
-    }
     together::check_heads(&seen)?;
     order::settle(&mut seen)?;
     takers::assign(&seen)?;

@@ -51,9 +51,10 @@ fn wait(from: u64, to: u64, wait_ms: u64, value: &str) -> Operation {
     operation(from, Some(to), Call::In { wait_ms }, found(value))
 }
 
-/// With clocks that are never off.
+/// With clocks that are never off, and as of a queue to which nothing comes back.
 fn check(operations: &[Operation]) -> Result<(), String> {
-    super::check(operations, &Clocks::exact())
+    let flaw = super::find_flaw(operations, &Clocks::exact());
+    flaw.map_err(|flaw| super::in_words(operations, flaw))
 }
 
 fn good(operations: &[Operation]) {
@@ -253,4 +254,24 @@ fn a_wait_that_ends_with_nothing_ends_when_its_time_is_over_and_nothing_is_there
     super::check(&early, &clocks).unwrap();
     assert!(super::check(&[wait(0, 2_499 * MS, 3_000, "")], &clocks).is_err());
     assert!(super::check(&stays, &clocks).is_err());
+}
+
+/// It was offered to one who waited and did not say that it has it.
+#[test]
+fn what_comes_back_has_no_order_and_is_had_once() {
+    let exact = Clocks::exact();
+    for ended in [None, Some(9)] {
+        let mut waits = operation(1, ended, Call::In { wait_ms: 9 }, None);
+        if ended.is_some() {
+            waits.outcome = Outcome::Refused;
+        }
+        let puts = [out(2, 3, "a"), out(4, 5, "b"), waits];
+        let history = |more: &[Operation]| [&puts, more].concat();
+        let overtaken = history(&[inp(6, 7, "b"), inp(8, 9, "a")]);
+        super::check(&overtaken, &exact).unwrap();
+        assert!(is_judged_in_part(&overtaken) && !is_judged_in_part(&overtaken[..2]));
+        let twice = history(&[inp(6, 7, "b"), inp(8, 9, "b")]);
+        assert!(super::check(&twice, &exact).is_err());
+        assert!(super::check(&history(&[inp(6, 7, "c")]), &exact).is_err());
+    }
 }
