@@ -125,11 +125,13 @@ impl Walk {
             Step::Released(release) => self.release(slot, release)?,
             Step::Confirmed { session, number } => {
                 let of = Caller { session: *session, number: *number };
-                if !self.offered.remove(&(*session, *number)) || !self.model.confirm(of) {
+                let offered = self.offered.remove(&(*session, *number));
+                let Some(late) = self.model.confirm(of).filter(|_| offered) else {
                     return Err(broken(format!(
                         "in slot {slot} {of:?} is given what it was not offered"
                     )));
-                }
+                };
+                self.awaited = late;
                 if let Some(places) = self.places.get_mut(&(*session, *number)) {
                     places.1 = self.states.len();
                 }

@@ -106,28 +106,22 @@ impl Model {
         std::mem::replace(&mut self.at.version, version) != version
     }
 
-    /// A batch begins at this time, under this version of the rules: waits end in vain, what has come free is offered to those who wait
-    /// for it, and what has ended is removed or given back, so much at a time.
+    /// A batch begins at this time, under this version of the rules: waits end in vain, and what has ended is removed or given back, so
+    /// much at a time.
     pub fn begin(&mut self, clock: Time, version: u16) -> Vec<Late> {
         self.at = Moment { clock, ahead_ms: 0, version };
-        let at = self.at;
         let mut late = Vec::new();
         for space in self.spaces.values_mut() {
             let waits = |waiter: &Waiter| waiter.deadline > clock;
-            if space.waiters.is_empty() {
+            if space.waiters.iter().all(waits) {
                 continue;
             }
-            let space = Arc::make_mut(space);
-            space.waiters.retain(|waiter| {
+            Arc::make_mut(space).waiters.retain(|waiter| {
                 if !waits(waiter) {
                     late.push(Late::new(waiter.caller, Ok(waiter.nothing())));
                 }
                 waits(waiter)
             });
-            // Under version 1 nothing comes free.
-            let free = |held: &&Held| version > 1 && held.is_free() && !held.ended(clock);
-            let free: Vec<u64> = space.tuples.iter().filter(free).map(|held| held.number).collect();
-            free.into_iter().for_each(|number| space.serve(number, at, &mut late));
         }
         self.expire(&mut late);
         late
@@ -188,14 +182,15 @@ impl Model {
         })
     }
 
-    /// A client has what it was offered; whether it was.
-    pub fn confirm(&mut self, caller: Caller) -> bool {
-        let at = self.at;
-        let Some((space, place)) = self.offered(caller) else { return false };
+    /// A client has what it was offered, if it was, and what those get who waited for that.
+    pub fn confirm(&mut self, caller: Caller) -> Option<Vec<Late>> {
+        self.at.ahead_ms = 0;
+        let (at, mut late) = (self.at, Vec::new());
+        let (space, place) = self.offered(caller)?;
         let claimed = is_claimed(&space.tuples[place]);
-        space.confirm(place, at);
+        space.confirm(place, at, &mut late);
         self.judged.claims_served += u64::from(claimed);
-        true
+        Some(late)
     }
 
     /// What a client was offered is the next one's.

@@ -60,9 +60,10 @@ impl Run {
     /// So much later a client confirms what the command of this number is offered.
     fn confirm(&mut self, later_ms: u64, client: u8, number: u64) {
         self.batch(later_ms, &[]);
-        let session = session(client);
-        self.service.confirm(Time(self.time), session, number);
+        let (session, mut released) = (session(client), Vec::new());
+        self.service.confirm(Time(self.time), session, number, &mut released);
         self.steps().push(Step::Confirmed { session, number });
+        self.steps().extend(released.into_iter().map(Step::Released));
     }
 
     /// It is taken back.

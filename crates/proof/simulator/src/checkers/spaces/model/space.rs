@@ -82,6 +82,11 @@ impl Held {
         self.holder == Holder::Nobody
     }
 
+    /// Whether it is offered to one who takes it for good: nobody else sees it, and it may come back.
+    fn leaves(&self) -> bool {
+        matches!(self.holder, Holder::Offered { purpose: Purpose::Take, .. })
+    }
+
     fn found(&self, at: Moment) -> Found {
         let expires = self.expires.filter(|_| self.is_free()).map(|end| at.shown(end));
         Found { number: self.number, expires, tuple: self.entry.tuple.clone() }
@@ -190,11 +195,24 @@ impl Space {
         takes: bool,
         clock: Time,
     ) -> Vec<usize> {
+        let mut places = self.there(template, client, takes, clock);
+        places.retain(|place| {
+            let held = &self.tuples[*place];
+            if takes { held.is_free() } else { !held.leaves() }
+        });
+        places
+    }
+
+    /// The same of whatever is there, and whoever has it.
+    fn there(
+        &self,
+        template: &Template,
+        client: PublicKey,
+        takes: bool,
+        clock: Time,
+    ) -> Vec<usize> {
         let fits = |held: &Held| {
-            !held.ended(clock)
-                && (held.is_free() || !takes)
-                && held.is_for(client, takes)
-                && matches(template, &held.entry.tuple)
+            !held.ended(clock) && held.is_for(client, takes) && matches(template, &held.entry.tuple)
         };
         (0..self.tuples.len()).filter(|at| fits(&self.tuples[*at])).collect()
     }
@@ -289,12 +307,12 @@ impl Space {
     }
 
     /// Serves those who wait for a tuple, in the order in which they came: each who reads gets a copy, and the first who takes it is
-    /// offered it. Under version 1 he has it, and nobody behind him gets anything.
+    /// offered it; nobody behind him gets anything, unless he takes it under a lease. Under version 1 he has it.
     pub fn serve(&mut self, number: u64, at: Moment, late: &mut Vec<Late>) {
         let Some(place) = self.tuples.iter().position(|held| held.number == number) else { return };
         let held = &mut self.tuples[place];
         let copy = TupleReply::Found(Some(held.found(at)));
-        let (mut free, mut gone) = (held.is_free(), false);
+        let (mut free, mut gone, mut seen) = (held.is_free(), false, !held.leaves());
         self.waiters.retain(|waiter| {
             let Waiter { caller, ref wish, .. } = *waiter;
             let (template, takes) = match wish {
@@ -302,7 +320,7 @@ impl Space {
                 Wish::Take(template) | Wish::Lease { template, .. } => (template, true),
                 Wish::Claim { .. } => return true,
             };
-            let there = if takes { free } else { !gone };
+            let there = if takes { free } else { seen };
             let client = caller.session.client;
             if !there || !held.is_for(client, takes) || !matches(template, &held.entry.tuple) {
                 return true;
@@ -314,6 +332,7 @@ impl Space {
                 late.push(held.offer(caller, wish, at));
             }
             free &= !takes;
+            seen &= !matches!(wish, Wish::Take(_));
             false
         });
         if gone {
@@ -376,9 +395,10 @@ impl Space {
         let mut old = None;
         let entries = match operation {
             Operation::Cas { template, entry } => {
-                let found = self.oldest(template, client, at);
-                if found != TupleReply::Found(None) {
-                    return found;
+                // What may come back is not doubled.
+                let there = self.there(template, client, false, at.clock);
+                if let Some(place) = there.first() {
+                    return TupleReply::Found(Some(self.tuples[*place].found(at)));
                 }
                 std::slice::from_ref(entry)
             }
@@ -521,30 +541,20 @@ impl Space {
         }
     }
 
-    /// A client has what it was offered; its lease begins.
-    pub fn confirm(&mut self, place: usize, at: Moment) {
-        let blocks = self.blocks(place);
+    /// A client has what it was offered: its lease begins, and others are served who waited for that.
+    pub fn confirm(&mut self, place: usize, at: Moment, late: &mut Vec<Late>) {
         let held = &mut self.tuples[place];
         let Holder::Offered { to, purpose, lease_ms } = held.holder else { return };
-        held.holder = Holder::Nobody;
         let end = lease_ms.map(|lease_ms| after(at.clock, lease_ms));
         match (purpose, end) {
-            (Purpose::Claim, end) => held.expires = end,
-            (Purpose::Lease, Some(end)) => drop(held.begin_lease(to.session.client, end)),
-            // Who claims what it has is told when the next batch begins, as where a lease has ended.
-            _ if blocks => held.expires = Some(at.clock),
-            _ => drop(self.tuples.remove(place)),
-        }
-    }
-
-    /// Whether a claim waits for a key that a tuple has.
-    fn blocks(&self, place: usize) -> bool {
-        self.waiters.iter().any(|waiter| match &waiter.wish {
-            Wish::Claim { key, entry } => {
-                matches(&of_key(*key, entry), &self.tuples[place].entry.tuple)
+            (Purpose::Claim, end) => {
+                (held.holder, held.expires) = (Holder::Nobody, end);
+                let number = held.number;
+                self.serve(number, at, late);
             }
-            _ => false,
-        })
+            (Purpose::Lease, Some(end)) => drop(held.begin_lease(to.session.client, end)),
+            _ => drop(self.take(place, at, late)),
+        }
     }
 
     /// Whose wait an operator ends is refused.
