@@ -81,7 +81,7 @@ pub enum Command {
     },
     /// Remove a tuple, whoever may take it, and so break a lock; exit code 3 if it is not there
     ///
-    /// For who may manage the space. A tuple that is leased is given back instead. Refused for the moment in which a tuple is handed over.
+    /// For who may manage the space. `rdall --json` tells numbers. A tuple that is leased is given back instead. Refused for the moment in which a tuple is handed over.
     Break {
         /// The space
         space: String,
