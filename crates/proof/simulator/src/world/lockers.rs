@@ -1,5 +1,6 @@
-//! Callers that take locks and write to what these protect: with the commands of the recipe
-//! (`crates/services/recipes`: `claim`), or in half of the runs, under version 2 of the tuple spaces, by claims that wait; and with its users' mistakes: they go by their own wall clocks, stand
+//! Callers that take locks and write to what these protect: in half of the runs by claims that wait, as the recipe does
+//! (`crates/services/recipes`: `claim`), where the version of the tuple spaces knows them, in the others by `cas` and notes, as it was made
+//! under version 1; and with its users' mistakes: they go by their own wall clocks, stand
 //! still at any moment, and what they write travels for as long as it likes. The commands are copied:
 //! the recipe itself runs on a client with a runtime.
 

@@ -47,7 +47,8 @@ const BULKY: u64 = 25;
 
 /// Leases of tuples, and how long commands wait, milliseconds.
 const LEASES_MS: [u64; 5] = [1, 50, 300, 1_500, 8_000];
-const WAITS_MS: [u64; 5] = [1, 30, 300, 1_500, 6_000];
+/// Some are long against the time after which a client counts as gone.
+const WAITS_MS: [u64; 6] = [1, 30, 300, 1_500, 6_000, 25_000];
 
 /// Some wait for longer than what a client that was killed waits for.
 const LONG_WAIT_MS: u64 = 20_000;
