@@ -2,7 +2,7 @@
 //!
 //! [`Space`] has a method for each operation of the service. On it stand a [`Lock`] with fencing
 //! tokens, an [`Election`], a [`Barrier`], a [`Queue`], a [`SharedValue`] and a [`Counter`]. All of
-//! them are a few commands each, and none polls, but for those who wait at a barrier: who waits is woken by who changes what it waits for.
+//! them are a few commands each, and none polls, but for those who wait at a barrier, or set a value that somebody has: who waits is woken by who changes what it waits for.
 //! What is had for a time, a lock, a leadership or a job of a queue, has a [`Lease`], and is [`Kept`] by who asks for that.
 //!
 //! A name of a recipe is its own: a lock and a queue of one name have nothing to do with each
@@ -21,6 +21,7 @@ mod clock;
 mod election;
 mod lease;
 mod lock;
+mod pause;
 mod queue;
 mod shared;
 mod space;

@@ -1,6 +1,7 @@
 //! A value, and a counter, that many share.
 
 use crate::call::Error;
+use crate::pause::Pauses;
 use crate::space::{Cas, Space};
 use crate::{template, tuple};
 use bytes::Bytes;
@@ -25,7 +26,7 @@ pub struct Counter {
     name: String,
 }
 
-/// Others change it all the time, and the call's time is over: nothing was changed.
+/// Others change it all the time, or have it, and the call's time is over: nothing was changed.
 fn overtaken() -> Error {
     let (reason, detail) = (Refusal::DeadlinePassed, String::new());
     Error::Call(CallError::Refused { reason, detail })
@@ -61,9 +62,9 @@ impl SharedValue {
     /// Writes it, absent or not.
     ///
     /// # Errors
-    /// As [`Space`]'s calls. Refused if others remove and write it all the time.
+    /// As [`Space`]'s calls. Refused if others remove and write it all the time, or one has it that long: by a lease, or since it is offered.
     pub async fn set(&self, value: Bytes) -> Result<(), Error> {
-        let start = Instant::now();
+        let (start, mut pauses) = (Instant::now(), Pauses::new());
         while start.elapsed() < self.space.timeout() {
             if self.space.replace(self.any(), self.entry(value.clone())?).await?.is_some() {
                 return Ok(());
@@ -72,6 +73,7 @@ impl SharedValue {
             {
                 return Ok(());
             }
+            pauses.rest().await;
         }
         Err(overtaken())
     }

@@ -433,6 +433,16 @@ fn a_value_is_shared() {
         assert_eq!(mine.get().await.unwrap(), Some(text("c")));
         assert!(mine.remove().await.unwrap() && !theirs.remove().await.unwrap());
         mine.set(text("d")).await.unwrap();
+        // Who has it for a time keeps it from being written.
+        let any = [Pattern::Value("value".into()), Pattern::Value("v".into()), Pattern::Any];
+        let leased = one.lease(Template { fields: any.to_vec() }, LONG, LONG).await;
+        let leased = leased.unwrap().unwrap();
+        let set = tokio::spawn(async move { theirs.set(text("e")).await });
+        pass(&one, seconds(0.1)).await;
+        assert!(!set.is_finished() && mine.get().await.unwrap() == Some(text("d")));
+        assert!(one.give_back(leased.number, leased.token).await.unwrap());
+        set.await.unwrap().unwrap();
+        assert_eq!(mine.get().await.unwrap(), Some(text("e")));
         assert_eq!(one.describe().await.unwrap().tuples, 1);
     });
 }
