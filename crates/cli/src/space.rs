@@ -10,7 +10,7 @@ use anyhow::Result;
 use clap::{Args, Subcommand};
 use perdura::ServiceKind;
 use perdura_client::Options;
-use perdura_recipes::call;
+use perdura_recipes::{call, delete};
 use perdura_tuples::{
     Access, Entry, Found, Operation, SpaceOptions, Template, Tuple, TupleCommand, TupleReply,
 };
@@ -39,7 +39,7 @@ pub struct Arguments {
 enum Command {
     /// Create a space
     Create(Create),
-    /// Delete a space with its tuples
+    /// Delete a space with its tuples; after exit code 5 it may be there, and take nothing but this: delete it again
     Delete(Named),
     /// How a space is: its options, and how many tuples are in it and wait for
     Show(Named),
@@ -152,7 +152,7 @@ struct Create {
     /// Public keys of the clients that may take [default: all]
     #[arg(long, value_name = "KEY,...", value_delimiter = ',')]
     take: Option<Vec<String>>,
-    /// Public keys of the clients that may delete it, besides its creator [default: none]
+    /// Public keys of the clients that may delete it, end waits and break locks of others, besides its creator [default: none]
     #[arg(long, value_name = "KEY,...", value_delimiter = ',')]
     manage: Option<Vec<String>>,
     #[command(flatten)]
@@ -351,16 +351,14 @@ pub fn run(arguments: Arguments) -> Result<ExitCode> {
     let reply = runtime()?.block_on(async {
         let client = connect(&cluster, &key)?;
         let reply = closed_by_signals(&client, async {
-            let (mut reply, mut before) = (call(&client, &command, &options).await, u64::MAX);
-            // A large space goes bit by bit, and what is handed over to somebody just then within a second.
-            while let Ok(TupleReply::Deleted { remaining: remaining @ 1.. }) = reply {
-                if remaining == before {
-                    tokio::time::sleep(Duration::from_millis(100)).await;
+            match &command {
+                TupleCommand::On { space, operation: Operation::Delete } => {
+                    delete(&client, space, &options)
+                        .await
+                        .map(|()| TupleReply::Deleted { remaining: 0 })
                 }
-                before = remaining;
-                reply = call(&client, &command, &options).await;
+                _ => call(&client, &command, &options).await,
             }
-            reply
         });
         let reply = reply.await?;
         client.close().await;

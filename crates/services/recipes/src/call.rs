@@ -1,6 +1,6 @@
 //! A command of the tuple spaces, from a client to its reply.
 
-use perdura_client::{CallError, Client, Options, Refusal, Reply};
+use perdura_client::{CallError, Client, Indeterminacy, Options, Refusal, Reply};
 use perdura_protocol::{Decode, Encode, RefusalReason};
 use perdura_tuples::{CommandError, Operation, TupleCommand, TupleReply};
 use std::time::{Duration, Instant};
@@ -29,6 +29,29 @@ impl Error {
             Error::Command(_) => true,
             Error::Nonsense => false,
         }
+    }
+
+    /// The same of a command that followed another one, which was carried out: `begun` says what is the case since. So this is never a
+    /// refusal.
+    pub(crate) fn after(self, begun: &str) -> Error {
+        let text = self.to_string();
+        let (reason, detail) = match self {
+            Error::Call(CallError::Indeterminate { reason, detail }) => {
+                (reason, format!("{detail}; {begun}"))
+            }
+            Error::Nonsense => (Indeterminacy::Nonsense, format!("; {begun}")),
+            Error::Call(CallError::Refused { reason: Refusal::Closed, .. }) => {
+                (Indeterminacy::Closed, format!("; {begun} ({text})"))
+            }
+            Error::Call(CallError::Refused { reason: Refusal::Session(_), .. }) => {
+                (Indeterminacy::NoSession, format!("; {begun} ({text})"))
+            }
+            // Nothing that could still be sent makes up for it in time.
+            Error::Call(CallError::Refused { .. }) | Error::Command(_) => {
+                (Indeterminacy::DeadlinePassed, format!("; {begun} ({text})"))
+            }
+        };
+        Error::Call(CallError::Indeterminate { reason, detail })
     }
 
     /// It waited, and its wait ended before its time: what it was handed was not taken in time, or nothing was heard of its client.

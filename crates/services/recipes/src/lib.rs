@@ -18,6 +18,7 @@ mod barrier;
 mod call;
 mod claim;
 mod clock;
+mod delete;
 mod election;
 mod lease;
 mod lock;
@@ -28,6 +29,7 @@ mod space;
 
 pub use barrier::Barrier;
 pub use call::{Error, call, wait_of};
+pub use delete::delete;
 pub use election::{Election, Leader, Leadership};
 pub use lease::{Kept, Lease};
 pub use lock::{Held, Lock};

@@ -1,7 +1,7 @@
 //! A space of the tuple service, with a method for each operation.
 
 use crate::call::{Error, call, wait_of};
-use crate::milliseconds;
+use crate::{delete, milliseconds};
 use perdura_client::{Client, ClusterConfig, ConnectError, Options};
 use perdura_protocol::{PublicKey, SecretKey, SessionId};
 use perdura_tuples::{
@@ -10,10 +10,6 @@ use perdura_tuples::{
 };
 use std::time::Duration;
 use tokio::runtime::Handle;
-use tokio::time::sleep;
-
-/// Who deletes a space looks this often whether the last of its tuples are handed over.
-const HANDED_OVER: Duration = Duration::from_millis(100);
 
 /// What became of [`Space::cas`].
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -96,7 +92,11 @@ impl Space {
     async fn run(&self, operation: Operation) -> Result<TupleReply, Error> {
         let command = TupleCommand::On { space: self.name.clone(), operation };
         let client = if wait_of(&command).is_some() { &self.waits } else { &self.calls };
-        call(client, &command, &Options { timeout: self.timeout, reply_quorum: None }).await
+        call(client, &command, &self.options()).await
+    }
+
+    fn options(&self) -> Options {
+        Options { timeout: self.timeout, reply_quorum: None }
     }
 
     /// Creates the space.
@@ -114,18 +114,9 @@ impl Space {
     /// a second.
     ///
     /// # Errors
-    /// Refused to who may not; after another error the space may be there still, and take nothing
-    /// but this.
+    /// As [`delete()`]: refused to who may not; after an indeterminate one the space may be there still, and take nothing but this.
     pub async fn delete(&self) -> Result<(), Error> {
-        let mut before = u64::MAX;
-        loop {
-            match self.run(Operation::Delete).await? {
-                TupleReply::Deleted { remaining: 0 } => return Ok(()),
-                TupleReply::Deleted { remaining } if remaining < before => before = remaining,
-                TupleReply::Deleted { .. } => sleep(HANDED_OVER).await,
-                _ => return Err(Error::Nonsense),
-            }
-        }
+        delete(&self.calls, &self.name, &self.options()).await
     }
 
     /// How the space is.
