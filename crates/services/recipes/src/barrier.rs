@@ -43,7 +43,7 @@ impl Barrier {
     /// has come all the same: the barrier opens for the others once the rest come, too, whoever is still there then.
     ///
     /// # Errors
-    /// As [`Space`]'s calls. After any of them, enter again.
+    /// As [`Space`]'s calls. After any of them, a refusal too, the party may have come: enter again.
     pub async fn enter(&self, party: &str, wait: Duration) -> Result<bool, Error> {
         let own = template(KIND, &self.name, vec![Pattern::Value(party.into())]);
         let came = Entry::new(tuple(KIND, &self.name, &[party.into()])?);

@@ -54,6 +54,19 @@ impl Error {
         Error::Call(CallError::Indeterminate { reason, detail })
     }
 
+    /// Whether the same command may succeed when it is tried again, as of a group that was not reached.
+    pub(crate) fn may_pass(&self) -> bool {
+        match self {
+            Error::Call(CallError::Refused { reason, .. }) => {
+                !matches!(reason, Refusal::Closed | Refusal::Session(_) | Refusal::Ordered(_))
+            }
+            Error::Call(CallError::Indeterminate { reason, .. }) => {
+                *reason != Indeterminacy::Closed
+            }
+            Error::Command(_) | Error::Nonsense => false,
+        }
+    }
+
     /// It waited, and its wait ended before its time: what it was handed was not taken in time, or nothing was heard of its client.
     fn is_withdrawal(&self) -> bool {
         let withdrawn = Refusal::Ordered(RefusalReason::Withdrawn);

@@ -9,6 +9,7 @@
 use crate::call::Error;
 use crate::clock::Moment;
 use crate::lease::{Had, Lease};
+use crate::pause::Pauses;
 use crate::space::Space;
 use crate::{milliseconds, template, tuple};
 use bytes::Bytes;
@@ -64,7 +65,7 @@ impl Claims {
             take: Access::only(vec![space.key()]),
             ..Entry::new(tuple(self.kind, &self.name, &fields)?)
         };
-        let start = Instant::now();
+        let (start, mut pauses) = (Instant::now(), Pauses::new());
         loop {
             let (asked, left) = (Moment::now(), wait.saturating_sub(start.elapsed()));
             let Some(token) = space.claim(KEY, entry.clone(), left).await? else {
@@ -76,6 +77,7 @@ impl Claims {
             if start.elapsed() >= wait {
                 return Ok(None);
             }
+            pauses.rest().await;
         }
     }
 }
@@ -83,7 +85,6 @@ impl Claims {
 impl Claim {
     /// Gives it up, so that it is the next one's; whether it was still had.
     pub(crate) async fn give_up(&self) -> Result<bool, Error> {
-        self.lease.end();
-        self.lease.space().renew(self.token, Some(Duration::ZERO)).await
+        self.lease.give_up().await
     }
 }

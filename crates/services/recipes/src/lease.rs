@@ -8,17 +8,24 @@
 use crate::call::Error;
 use crate::clock::Moment;
 use crate::milliseconds;
+use crate::pause::Pauses;
 use crate::space::Space;
 use std::future::Future;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
 /// A timer stands still while the machine is suspended, and the clock of leases does not: it is looked at this often.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// A lease whose renewals come too late so often in a row is too short for this group, and each is an ordered command.
+const LATE: usize = 3;
+
+/// What an error means of what the group has given.
+const HAD: &str = "it was had, and may be had by nobody until its lease ends";
 
 /// What it is that is had.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,6 +34,49 @@ pub(crate) enum Had {
     Tuple(u64),
     /// A tuple that was taken under a lease, and its token.
     Job(u64, u64),
+}
+
+impl Had {
+    /// Gives it up, so that it is the next one's; whether it was still had.
+    pub(crate) async fn give_up(self, space: &Space) -> Result<bool, Error> {
+        match self {
+            Had::Tuple(number) => space.renew(number, Some(Duration::ZERO)).await,
+            Had::Job(number, token) => space.give_back(number, token).await,
+        }
+    }
+}
+
+/// What the group has given, and no caller has yet. It is given up if that comes to nothing, by an error or a dropped future: else it would be nobody's for a whole lease.
+struct Unclaimed {
+    space: Space,
+    had: Had,
+    length: Duration,
+    is_settled: bool,
+}
+
+impl Unclaimed {
+    /// It is somebody's, or nothing is left of it.
+    fn settled(mut self) {
+        self.is_settled = true;
+    }
+}
+
+impl Drop for Unclaimed {
+    /// Tries until the lease would be over: what kept it from being renewed may keep it from being given up for a while.
+    fn drop(&mut self) {
+        if self.is_settled {
+            return;
+        }
+        let (space, had, length) = (self.space.clone(), self.had, self.length);
+        self.space.runtime().spawn(async move {
+            let (start, mut pauses) = (Instant::now(), Pauses::new());
+            while had.give_up(&space).await.is_err_and(|error| error.may_pass())
+                && start.elapsed() < length
+            {
+                pauses.rest().await;
+            }
+        });
+    }
 }
 
 /// The lease of a [`Held`](crate::Held), a [`Leadership`](crate::Leadership) or a [`Job`](crate::Job). Clones are of the same one.
@@ -50,9 +100,12 @@ fn safe(length: Duration) -> Duration {
 }
 
 impl Lease {
-    /// The lease of what was asked for at `asked`, and given later; `None` if it was lost already.
+    /// The lease of what was asked for at `asked`, and given later; `None` if it was lost already, or is given up as its renewals come too late.
     ///
     /// What was waited for is had from a time that is not known here. So its lease is renewed once, and counts from then.
+    ///
+    /// # Errors
+    /// Never a refusal, for it was had. It is given up, as far as that can be done.
     pub(crate) async fn begin(
         space: &Space,
         had: Had,
@@ -62,14 +115,25 @@ impl Lease {
         let length = Duration::from_millis(milliseconds(lease));
         let until = watch::Sender::new(Some(asked.after(safe(length))));
         let lease = Lease(Arc::new(Inner { space: space.clone(), had, length, until }));
-        let mut fresh = lease.remaining() >= length / 2;
-        while !fresh {
-            match lease.renew().await {
-                Ok(false) => return Ok(None),
-                Err(error) if !lease.is_held() => return Err(error),
+        let unclaimed = Unclaimed { space: space.clone(), had, length, is_settled: false };
+        let mut fresh = lease.is_held() && lease.remaining() >= length / 2;
+        for _ in 0..LATE {
+            if fresh {
+                break;
+            }
+            match lease.renewed().await {
+                Ok(false) => {
+                    unclaimed.settled();
+                    return Ok(None);
+                }
+                Err(error) if !lease.is_held() => return Err(error.after(HAD)),
                 Ok(true) | Err(_) => fresh = lease.is_held(),
             }
         }
+        if !fresh {
+            return Ok(None);
+        }
+        unclaimed.settled();
         Ok(Some(lease))
     }
 
@@ -107,25 +171,42 @@ impl Lease {
         }
     }
 
-    /// Has it for a whole lease from now on; `false` if it was lost or given up.
+    /// Has it for a whole lease from now on; `false` if it was lost or given up, or the answer came when the new lease had ended here, too.
     ///
     /// # Errors
     /// As [`Space`]'s calls. It is had then as long as before, and maybe longer.
     pub async fn renew(&self) -> Result<bool, Error> {
+        Ok(self.renewed().await? && self.is_held())
+    }
+
+    /// Renews it; `false` if it is gone. If not, the answer may have come too late for it to be held.
+    async fn renewed(&self) -> Result<bool, Error> {
         if self.0.until.borrow().is_none() {
             return Ok(false);
         }
-        let Inner { space, had, length, until } = &*self.0;
+        let Inner { space, had, length, .. } = &*self.0;
         let before = Moment::now();
         let renewed = match *had {
             Had::Tuple(number) => space.renew(number, Some(*length)).await?,
             Had::Job(number, token) => space.extend(number, token, *length).await?,
         };
-        let end = renewed.then(|| before.after(safe(*length)));
+        Ok(self.answered(before, renewed))
+    }
+
+    /// The renewal that was asked for at `asked` found it there, or not; whether it is not gone.
+    fn answered(&self, asked: Moment, renewed: bool) -> bool {
+        let Inner { length, until, .. } = &*self.0;
+        let end = renewed.then(|| asked.after(safe(*length)));
         until.send_modify(|until| {
             *until = until.and_then(|until| end.map(|end| end.max(until)));
         });
-        Ok(until.borrow().is_some())
+        until.borrow().is_some()
+    }
+
+    /// Gives it up, so that it is the next one's; whether it was still had.
+    pub(crate) async fn give_up(&self) -> Result<bool, Error> {
+        self.end();
+        self.0.had.give_up(self.space()).await
     }
 
     pub(crate) fn space(&self) -> &Space {

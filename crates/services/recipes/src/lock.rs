@@ -30,8 +30,8 @@ impl Lock {
     /// Acquires the lock if nobody has it.
     ///
     /// # Errors
-    /// As [`Space`]'s calls. After an indeterminate one it may be had by nobody who knows, until its
-    /// lease ends.
+    /// As [`Space`]'s calls. After an indeterminate one, and when the future is dropped before the answer, it may be had by nobody who
+    /// knows, until its lease ends.
     pub async fn try_acquire(&self) -> Result<Option<Held>, Error> {
         self.acquire(Duration::ZERO).await
     }

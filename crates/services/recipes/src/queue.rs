@@ -6,6 +6,7 @@
 use crate::call::Error;
 use crate::clock::Moment;
 use crate::lease::{Had, Kept, Lease};
+use crate::pause::Pauses;
 use crate::space::Space;
 use crate::{template, tuple};
 use bytes::Bytes;
@@ -105,20 +106,22 @@ impl Queue {
     /// # Errors
     /// As [`Space::take`]. After an indeterminate one, an item may be away until the lease ends.
     pub async fn lease(&self, wait: Duration, lease: Duration) -> Result<Option<Job>, Error> {
-        let (space, start) = (&self.space, Instant::now());
+        let (space, start, mut pauses) = (&self.space, Instant::now(), Pauses::new());
         loop {
             let (asked, left) = (Moment::now(), wait.saturating_sub(start.elapsed()));
             let Some(leased) = space.lease(self.items(), lease, left).await? else {
                 return Ok(None);
             };
             let Leased { number, token, before, tuple, .. } = leased;
+            // What is none was not asked for, and comes from more than r liars: there is no job to give back.
+            let item = item(&tuple)?;
             if let Some(lease) = Lease::begin(space, Had::Job(number, token), lease, asked).await? {
-                let item = item(&tuple)?;
                 return Ok(Some(Job { item, number, token, before, lease }));
             }
             if start.elapsed() >= wait {
                 return Ok(None);
             }
+            pauses.rest().await;
         }
     }
 }
@@ -163,8 +166,7 @@ impl Job {
     /// # Errors
     /// As [`Space`]'s calls. May be called again after an error.
     pub async fn give_back(&self) -> Result<bool, Error> {
-        self.lease.end();
-        self.lease.space().give_back(self.number, self.token).await
+        self.lease.give_up().await
     }
 }
 
