@@ -43,7 +43,8 @@ pub struct SpaceOptions {
     pub read: Access,
     /// Who may take tuples and renew their leases, of those who the tuple admits.
     pub take: Access,
-    /// Who may delete the space, besides its creator.
+    /// Who manages the space, besides its creator: may delete it, end waits, whosever they are, and remove tuples whoever may take them, which
+    /// breaks locks.
     pub manage: Access,
 }
 
