@@ -143,24 +143,26 @@ impl Spaces {
         released: &mut Vec<Release>,
     ) {
         for (_, place) in gone {
+            // All who wait for one key are told alike whether it is had.
+            let (_, key, entry) = claim(&self.map, &place);
+            let is_had = self.is_had(space, key, &entry, Now::of(clock));
+            if is_had == Ok(true) {
+                continue;
+            }
             let mut next = Some(place);
-            while let Some(place) = next.take() {
+            while let Some(place) = next {
                 let (head, key, entry) = claim(&self.map, &place);
-                let result = match self.is_had(space, key, &entry, Now::of(clock)) {
-                    Ok(true) => break,
-                    Ok(false) => self.check_room_for_claim(space, &place, &entry),
-                    Err(text) => Err(text),
-                };
+                let room = || self.check_room_for_claim(space, &place, &entry);
+                let result = is_had.clone().and_then(|_| room());
                 waiting::remove(&mut self.map, &place);
                 space.counters.waiters -= 1;
-                match result {
-                    Ok(()) => self.let_through(space, head, &entry, clock, released),
-                    Err(text) => {
-                        released.push(head.release(Err(text), false));
-                        let fields = split(entry.tuple.raw());
-                        next = first(&self.map, space.id, key, &fields).map(|(_, place)| place);
-                    }
-                }
+                let Err(text) = result else {
+                    self.let_through(space, head, &entry, clock, released);
+                    break;
+                };
+                released.push(head.release(Err(text), false));
+                let fields = split(entry.tuple.raw());
+                next = first(&self.map, space.id, key, &fields).map(|(_, place)| place);
             }
         }
     }

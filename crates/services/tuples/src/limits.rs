@@ -59,5 +59,8 @@ pub const SCANNED_BYTES: usize = 1024 * 1024;
 /// are not seen by anybody, and go before the next ones.
 pub const EXPIRED_AT_ONCE: usize = 4096;
 
+/// The same from version 2 on, where each of them may let somebody through who waits.
+pub const ENDED_AT_ONCE: usize = 512;
+
 /// Tuples that one command removes from a space that is being deleted.
 pub const DELETED_AT_ONCE: usize = 4096;

@@ -29,19 +29,20 @@ pub(crate) struct Spaces {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Now {
     pub clock: Time,
-    /// Milliseconds by which agreed time is ahead of it.
-    pub ahead: u64,
+    /// Milliseconds by which agreed time is ahead of it; `None` where that is not known.
+    pub ahead: Option<u64>,
 }
 
 impl Now {
-    /// Where agreed time is not known, and nothing is shown that goes by it.
+    /// Where agreed time is not known: nothing is shown that goes by it.
     pub(crate) fn of(clock: Time) -> Now {
-        Now { clock, ahead: 0 }
+        Now { clock, ahead: None }
     }
 
     /// A time on the clock as clients know it; none where 0 stands for none.
     pub(crate) fn shown(self, time: u64) -> Option<Time> {
-        (time != 0).then(|| Time(time.saturating_add(self.ahead)))
+        let ahead = self.ahead.filter(|_| time != 0)?;
+        Some(Time(time.saturating_add(ahead)))
     }
 }
 

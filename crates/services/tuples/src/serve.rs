@@ -14,6 +14,9 @@ use perdura_protocol::{Encode, Time, seeded};
 use perdura_store::SegmentMap;
 use std::collections::BTreeMap;
 
+/// Leases that end within this time, milliseconds, do so together where nobody waits.
+const TOGETHER_MS: u64 = 1_000;
+
 impl Spaces {
     /// Serves those who wait for a tuple, in the order in which they began to. Each who reads gets a copy. The first who takes it is offered
     /// it; under version 1 of the rules it has it, and nobody behind it gets a copy.
@@ -104,10 +107,12 @@ impl Spaces {
     /// The time on the clock at which that has to be done again.
     pub(crate) fn due(&self) -> Option<Time> {
         let waits = waiting::due(&self.map);
-        // Under version 1 what has ended is removed with whatever batch comes next.
+        // Under version 1 what has ended is removed with whatever batch comes next. Where nobody waits, no batch is ordered for one lease alone.
         let lease = || {
             let (key, _) = self.map.range(&[LEASE], Some(&[LEASE + 1])).next()?;
-            time_of(key).map(Time)
+            let end = time_of(key)?;
+            let together = end.checked_next_multiple_of(TOGETHER_MS).unwrap_or(end);
+            Some(Time(if waits.is_some() { end } else { together }))
         };
         let lease = if self.version > 1 { lease() } else { None };
         lease.into_iter().chain(waits).min()
@@ -118,21 +123,20 @@ impl Spaces {
     fn expire(&mut self, clock: Time, released: &mut Vec<Release>) {
         let end = clock.0.saturating_add(1 + u64::from(seeded!(LeaseEndsEarly)));
         let end = lease_key(end, 0, 0);
-        let mut ended: BTreeMap<u64, (u8, Vec<u64>)> = BTreeMap::new();
-        for (id, number, index_fields) in ended_before(&self.map, &end) {
-            ended.entry(id).or_insert((index_fields, Vec::new())).1.push(number);
-        }
-        for (id, (index_fields, numbers)) in ended {
-            let mut space = Contents::load(&self.map, id, index_fields);
-            let (mut gone, mut given) = (Gone::new(), Vec::new());
-            for number in numbers {
-                if !holds::is_held(&self.map, id, number) {
-                    self.remove(&mut space, number, &mut gone);
-                } else if self.give_back(&mut space, number, clock, &mut gone) && !seeded!(JobKept)
-                {
-                    given.push(number);
-                }
+        let most = if self.version > 1 { limits::ENDED_AT_ONCE } else { limits::EXPIRED_AT_ONCE };
+        // Whatever the space, in the order in which they ended: how the map divides itself goes by that.
+        let mut spaces: BTreeMap<u64, (Contents, Gone, Vec<u64>)> = BTreeMap::new();
+        for (id, number, index_fields) in ended_before(&self.map, &end, most) {
+            let (space, gone, given) = spaces.entry(id).or_insert_with(|| {
+                (Contents::load(&self.map, id, index_fields), Gone::new(), Vec::new())
+            });
+            if !holds::is_held(&self.map, id, number) {
+                self.remove(space, number, gone);
+            } else if self.give_back(space, number, clock, gone) && !seeded!(JobKept) {
+                given.push(number);
             }
+        }
+        for (mut space, gone, mut given) in spaces.into_values() {
             given.sort_unstable();
             for number in given {
                 self.serve(&mut space, number, Now::of(clock), released);
@@ -144,10 +148,10 @@ impl Spaces {
 }
 
 /// The space, number and indexed fields of the tuples whose leases end before `end`, as many as go at once.
-fn ended_before(map: &SegmentMap, end: &[u8]) -> Vec<(u64, u64, u8)> {
+fn ended_before(map: &SegmentMap, end: &[u8], most: usize) -> Vec<(u64, u64, u8)> {
     let entry = |(key, width): (&[u8], &[u8])| {
         let (space, number) = leased(key)?;
         Some((space, number, *width.first()?))
     };
-    map.range(&[LEASE], Some(end)).take(limits::EXPIRED_AT_ONCE).filter_map(entry).collect()
+    map.range(&[LEASE], Some(end)).take(most).filter_map(entry).collect()
 }

@@ -122,7 +122,7 @@ impl Service for TupleSpaces {
             Ok(TupleCommand::Spaces { after, limit }) => Ok(Some(self.spaces.names(&after, limit))),
             Ok(TupleCommand::On { space, operation }) => {
                 let ExecutionContext { session, number, time, clock, .. } = *context;
-                let now = Now { clock, ahead: time.0.saturating_sub(clock.0) };
+                let now = Now { clock, ahead: Some(time.0.saturating_sub(clock.0)) };
                 let caller = Caller { session, number, now };
                 self.spaces.operate(caller, &space, &operation, released)
             }

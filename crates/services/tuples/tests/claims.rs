@@ -226,7 +226,7 @@ fn a_claim_whose_search_is_too_long_is_refused() {
 #[test]
 fn claims_are_let_through_however_many_leases_end_at_once() {
     let mut desk = desk();
-    for _ in 0..limits::EXPIRED_AT_ONCE / 512 {
+    for _ in 0..limits::ENDED_AT_ONCE / 512 {
         desk.run(Operation::OutAll(vec![entry("job", 1).with_lease(10); 512])).unwrap();
     }
     desk.out(entry("lock", 0).with_lease(10));
@@ -234,5 +234,5 @@ fn claims_are_let_through_however_many_leases_end_at_once() {
     assert_eq!(desk.until(1010), []);
     assert_eq!(desk.spaces.due(), Some(Time(1010)), "it is late already");
     assert_eq!(desk.run(claim("lock", 2, 0)), Ok(TupleReply::Found(None)), "nobody overtakes");
-    assert_eq!(desk.until(1010), offered(1, limits::EXPIRED_AT_ONCE as u64 + 2));
+    assert_eq!(desk.until(1010), offered(1, limits::ENDED_AT_ONCE as u64 + 2));
 }

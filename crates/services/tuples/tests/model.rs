@@ -414,3 +414,36 @@ fn version_1_is_as_it_was() {
     let digest = Digest::of(&told).to_string();
     assert_eq!(digest, "0b42d74b7e5a838edc82a838a9ef9f6818a4a4dfe738a8fc52543fadb0b86181");
 }
+
+/// The same where many leases of several spaces end at once, in tuples so large that the map divides and joins its segments meanwhile.
+#[test]
+fn under_version_1_leases_of_several_spaces_end_as_they_did() {
+    let mut told = Vec::new();
+    for seed in 0..12 {
+        let mut spaces = TupleSpaces::new(LIMIT);
+        let mut random = Random(seed + 300);
+        for name in ["a", "b", "c"] {
+            execute(&mut spaces, 1, 0, &on(name, Operation::Create(SpaceOptions::default())))
+                .unwrap();
+        }
+        for step in 0..400_u64 {
+            let fields = [
+                Field::Integer(random.below(5) as i64),
+                Field::Bytes(vec![step as u8; random.below(3_000) as usize].into()),
+            ];
+            let tuple = Tuple::new(&fields).unwrap();
+            let mut entry = Entry::new(tuple);
+            entry.lease_ms = (random.below(4) > 0).then(|| 1 + random.below(2_000));
+            let name = ["a", "b", "c"][random.below(3) as usize];
+            execute(&mut spaces, 1, 0, &on(name, Operation::Out(entry))).unwrap();
+        }
+        for time in [700, 1_400, 2_100] {
+            assert_eq!(on_time(&mut spaces, time), []);
+            let lengths: Vec<usize> = segments(&spaces).iter().map(|piece| piece.len()).collect();
+            told.extend(format!("{lengths:?}\n").bytes());
+        }
+        segments(&spaces).iter().for_each(|piece| told.extend_from_slice(piece));
+    }
+    let digest = Digest::of(&told).to_string();
+    assert_eq!(digest, "1563740cdb5599f950da60193f4bc4aa66196c314b48f9cdeb8fc30581507aa5");
+}

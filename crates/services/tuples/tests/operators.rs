@@ -196,7 +196,7 @@ fn a_counter_keeps_its_lease_and_access() {
     // Not the one that it may not take, as others do.
     assert_eq!(desk.run(add()), Ok(TupleReply::Added { number: 2, value: 1 }));
     assert_eq!(desk.at(2, 1400).run(add()), Ok(TupleReply::Added { number: 3, value: 4 }));
-    assert_eq!(desk.spaces.due(), Some(Time(1500)));
+    assert_eq!(desk.spaces.due(), Some(Time(2000)));
     assert_eq!(desk.at(1, 1400).numbers(any_pair()), [2]);
     assert_eq!(desk.at(2, 1400).numbers(any_pair()), [2, 3]);
     desk.restored();

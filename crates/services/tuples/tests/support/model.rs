@@ -226,7 +226,10 @@ impl Model {
     /// The first time at which something ends by itself.
     pub fn due(&self) -> Option<Time> {
         let tuples = self.spaces.values().flat_map(|space| &space.tuples);
-        let leases = tuples.filter_map(Held::end).filter(|_| self.version > 1);
+        // Where nobody waits they end at whole seconds, together.
+        let alone = self.waiters.is_empty();
+        let end = |end: u64| if alone { end.next_multiple_of(1000) } else { end };
+        let leases = tuples.filter_map(Held::end).filter(|_| self.version > 1).map(end);
         self.waiters.iter().map(|waiter| waiter.deadline).chain(leases).min().map(Time)
     }
 

@@ -50,14 +50,15 @@ pub struct Caller {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Moment {
     clock: Time,
-    // By how much agreed time, by which clients are told when something ends, is ahead of the clock, milliseconds.
-    ahead_ms: u64,
+    // By how much agreed time, by which clients are told when something ends, is ahead of the clock, milliseconds; none between commands, where nobody
+    // is told.
+    ahead_ms: Option<u64>,
     version: u16,
 }
 
 impl Moment {
-    fn shown(self, at: Time) -> Time {
-        Time(at.0 + self.ahead_ms)
+    fn shown(self, at: Time) -> Option<Time> {
+        self.ahead_ms.map(|ahead_ms| Time(at.0 + ahead_ms))
     }
 }
 
@@ -109,7 +110,7 @@ impl Model {
     /// A batch begins at this time, under this version of the rules: waits end in vain, and what has ended is removed or given back, so
     /// much at a time.
     pub fn begin(&mut self, clock: Time, version: u16) -> Vec<Late> {
-        self.at = Moment { clock, ahead_ms: 0, version };
+        self.at = Moment { clock, ahead_ms: None, version };
         let mut late = Vec::new();
         for space in self.spaces.values_mut() {
             let waits = |waiter: &Waiter| waiter.deadline > clock;
@@ -141,9 +142,10 @@ impl Model {
             return;
         }
         ended.sort_unstable();
-        let left = ended.len().saturating_sub(limits::EXPIRED_AT_ONCE);
+        let most = if at.version > 1 { limits::ENDED_AT_ONCE } else { limits::EXPIRED_AT_ONCE };
+        let left = ended.len().saturating_sub(most);
         self.judged.leases_left = self.judged.leases_left.max(left as u64);
-        ended.truncate(limits::EXPIRED_AT_ONCE);
+        ended.truncate(most);
         let ended: BTreeSet<_> = ended.iter().map(|(_, order, number)| (*order, *number)).collect();
         for space in self.spaces.values_mut() {
             let (order, deleting) = (space.order, space.deleting);
@@ -184,7 +186,7 @@ impl Model {
 
     /// A client has what it was offered, if it was, and what those get who waited for that.
     pub fn confirm(&mut self, caller: Caller) -> Option<Vec<Late>> {
-        self.at.ahead_ms = 0;
+        self.at.ahead_ms = None;
         let (at, mut late) = (self.at, Vec::new());
         let (space, place) = self.offered(caller)?;
         let claimed = is_claimed(&space.tuples[place]);
@@ -195,7 +197,7 @@ impl Model {
 
     /// What a client was offered is the next one's.
     pub fn take_back(&mut self, caller: Caller) -> Vec<Late> {
-        self.at.ahead_ms = 0;
+        self.at.ahead_ms = None;
         let (at, mut late) = (self.at, Vec::new());
         let Some((space, place)) = self.offered(caller) else { return late };
         if is_claimed(&space.tuples[place]) {
@@ -226,7 +228,7 @@ impl Model {
         ahead_ms: u64,
         reply: Option<&TupleReply>,
     ) -> (Option<Answer>, Vec<Late>) {
-        self.at.ahead_ms = ahead_ms;
+        self.at.ahead_ms = Some(ahead_ms);
         let mut late = Vec::new();
         let answer = match command {
             TupleCommand::Spaces { after, limit } => Ok(Some(self.names(after, *limit))),
@@ -261,7 +263,7 @@ impl Model {
             }
             _ => (None, 0, 0),
         };
-        let at = Moment { clock: Time(0), ahead_ms: 0, version: self.at.version };
+        let at = Moment { clock: Time(0), ahead_ms: Some(0), version: self.at.version };
         if let Some(template) = template.filter(|_| admits(&space.options.read, client)) {
             let places = space.find(template, client, false, at.clock);
             let mut met = places.iter().filter(|at| space.tuples[**at].number > after).take(count);

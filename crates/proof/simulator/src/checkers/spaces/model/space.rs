@@ -88,7 +88,7 @@ impl Held {
     }
 
     fn found(&self, at: Moment) -> Found {
-        let expires = self.expires.filter(|_| self.is_free()).map(|end| at.shown(end));
+        let expires = self.expires.filter(|_| self.is_free()).and_then(|end| at.shown(end));
         Found { number: self.number, expires, tuple: self.entry.tuple.clone() }
     }
 
@@ -144,7 +144,14 @@ impl Waiter {
             Wish::Claim { key, entry } => (Purpose::Claim, of_key(*key, entry)),
         };
         let (Caller { session, number }, place) = (self.caller, self.place);
-        Waiting { place, session, number, purpose, template, deadline: at.shown(self.deadline) }
+        Waiting {
+            place,
+            session,
+            number,
+            purpose,
+            template,
+            deadline: at.shown(self.deadline).unwrap_or(self.deadline),
+        }
     }
 }
 
@@ -449,7 +456,7 @@ impl Space {
         if lease_ms == Some(0) {
             self.take(place, at, late);
         }
-        TupleReply::Renewed { renewed: true, expires: expires.map(|end| at.shown(end)) }
+        TupleReply::Renewed { renewed: true, expires: expires.and_then(|end| at.shown(end)) }
     }
 
     /// Nothing if it waits.
@@ -495,7 +502,7 @@ impl Space {
         let held = &mut self.tuples[place];
         held.token += 1;
         let before = held.begin_lease(client, after(at.clock, lease_ms));
-        Some(held.leased(before, held.end().map(|end| at.shown(end))))
+        Some(held.leased(before, held.end().and_then(|end| at.shown(end))))
     }
 
     /// Finishes, returns or extends what the client has under this lease.
@@ -525,7 +532,7 @@ impl Space {
             Operation::Extend { lease_ms, .. } => {
                 let end = after(at.clock, *lease_ms);
                 self.tuples[place].holder = Holder::Leased { by: client, until: end };
-                until = Some(at.shown(end));
+                until = at.shown(end);
             }
             _ => self.give_to_next(place, at, late),
         }
