@@ -33,6 +33,7 @@ mod waits;
 #[derive(Debug)]
 pub struct Machine<S> {
     pub(crate) cluster: ClusterId,
+    pub(crate) offer_ms: u64,
     pub(crate) slot: Slot,
     pub(crate) time: Time,
     pub(crate) history: Digest,
@@ -88,6 +89,7 @@ impl<S: Service> Machine<S> {
         terms.tell(&mut service, Slot(0));
         Ok(Machine {
             cluster: parameters.cluster,
+            offer_ms: parameters.offer_ms(),
             slot: Slot(0),
             time: Time(0),
             history: Digest::ZERO,
@@ -294,8 +296,25 @@ impl<S: Service> Machine<S> {
                     let ran = run(of, admin, &context, command, &mut released);
                     let Some((outcome, change)) = ran else {
                         if session.is_full_of_waits() {
-                            asked.forget(id, number, || service.forget(id, number));
-                            let outcome = too_many_waits();
+                            // It may have been served as soon as it waited.
+                            let served = released
+                                .iter()
+                                .position(|one: &Release| (one.session, one.number) == (id, number))
+                                .map(|at| released.remove(at));
+                            let outcome = match served {
+                                Some(Release { result, offer: false, .. }) => {
+                                    service_outcome(rules, result)
+                                }
+                                Some(_) => {
+                                    let of = (&mut *service, &*asked);
+                                    take_back(of, told, (id, number), &mut released);
+                                    too_many_waits()
+                                }
+                                None => {
+                                    asked.forget(id, number, || service.forget(id, number));
+                                    too_many_waits()
+                                }
+                            };
                             session.record(slot, clock, number, outcome.clone());
                             executed.replies.push(reply(number, outcome));
                             continue;

@@ -103,6 +103,7 @@ impl<S: Service> Machine<S> {
         terms.tell(&mut service, manifest.slot);
         Ok(Machine {
             cluster: parameters.cluster,
+            offer_ms: parameters.offer_ms(),
             slot: manifest.slot,
             time: head.time,
             history: manifest.history,

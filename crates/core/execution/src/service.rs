@@ -165,7 +165,7 @@ pub trait Service: Send + 'static {
         let _ = (clock, session, number, released);
     }
 
-    /// The client of this command did not confirm what it was offered, within [`perdura_protocol::limits::OFFER_MS`] of the clock or before its
+    /// The client of this command did not confirm what it was offered, in time ([`perdura_protocol::limits::OFFER_MS`]) or before its
     /// session ended, and is told so: it is the next one's, as if it had never been offered. No footprint tells of it.
     fn take_back(
         &mut self,

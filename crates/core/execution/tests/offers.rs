@@ -18,6 +18,8 @@ type Waiter = (SessionId, u64);
 struct Seat {
     queue: VecDeque<Waiter>,
     offered: Option<Waiter>,
+    /// A folding chair, which is there at once.
+    chair: Option<Waiter>,
     /// Since when.
     taken: Option<(Waiter, Time)>,
 }
@@ -63,6 +65,12 @@ impl Service for Seat {
                 self.serve(released);
                 return Progress::Waits;
             }
+            b"chair" => {
+                let (session, number) = (context.session, context.number);
+                self.chair = Some((session, number));
+                released.push(Release { session, number, result: Ok(Bytes::new()), offer: true });
+                return Progress::Waits;
+            }
             b"leave" => self.taken = None,
             _ => {}
         }
@@ -83,8 +91,10 @@ impl Service for Seat {
     }
 
     fn take_back(&mut self, _: Time, session: SessionId, number: u64, released: &mut Vec<Release>) {
-        assert_eq!(self.offered.take(), Some((session, number)));
-        self.serve(released);
+        if self.chair.take_if(|one| *one == (session, number)).is_none() {
+            assert_eq!(self.offered.take(), Some((session, number)));
+            self.serve(released);
+        }
     }
 
     fn snapshot(&self) -> Arc<dyn Snapshot> {
@@ -148,7 +158,7 @@ fn what_is_confirmed_in_time_is_the_clients() {
     assert_eq!(at(&mut replica, 200, vec![sit.clone()]), [(alice, 1, yours())], "asked again");
     assert_eq!(replica.0.cached(alice, 1), Some(yours()));
     assert_eq!(replica.0.offered().collect::<Vec<_>>(), [(alice, 1)]);
-    assert_eq!(replica.0.due(), Some(Time(100 + limits::OFFER_MS)));
+    assert_eq!(replica.0.due(), Some(Time(100 + parameters().offer_ms())));
     let mut copy = copied(&replica);
     for replica in [&mut replica, &mut copy] {
         let confirm = command(alice, 2, &Command::Confirm { number: 1 });
@@ -175,16 +185,18 @@ fn what_is_not_confirmed_is_the_next_ones() {
     at(&mut replica, 100, vec![frame(bob, 0, 1, &[service("sit")])]);
     let mut copy = copied(&replica);
     for replica in [&mut replica, &mut copy] {
-        assert_eq!(at(replica, 1_099, vec![]), []);
-        let told = at(replica, 1_100, vec![command(alice, 3, &Command::Confirm { number: 1 })]);
+        let end = 100 + parameters().offer_ms();
+        assert_eq!(at(replica, end - 1, vec![]), []);
+        let told = at(replica, end, vec![command(alice, 3, &Command::Confirm { number: 1 })]);
         assert_eq!(told, [(alice, 1, gone()), (alice, 2, yours()), (alice, 3, gone())]);
         // Given up by who has it, it goes to the next one at once.
-        let told = at(replica, 1_200, vec![command(alice, 4, &Command::Withdraw { number: 2 })]);
+        let told =
+            at(replica, end + 100, vec![command(alice, 4, &Command::Withdraw { number: 2 })]);
         let expected = [(alice, 2, gone()), (alice, 4, Outcome::Opened), (bob, 1, yours())];
         assert_eq!(told, expected);
-        let told = at(replica, 2_100, vec![command(bob, 2, &Command::Confirm { number: 1 })]);
+        let told = at(replica, end + 1_000, vec![command(bob, 2, &Command::Confirm { number: 1 })]);
         assert_eq!(told, [(bob, 2, Outcome::Opened)]);
-        let who = at(replica, 2_100, vec![frame(alice, 0, 5, &[service("who")])]);
+        let who = at(replica, end + 1_000, vec![frame(alice, 0, 5, &[service("who")])]);
         assert_eq!(who, [(alice, 5, reply("[Some(1), None]"))]);
     }
 }
@@ -256,4 +268,22 @@ fn under_the_first_rules_what_is_served_is_the_clients() {
     assert_eq!(told, [(alice, 1, reply("yours"))]);
     assert_eq!(Machine::service(&replica.0).taken, Some(((alice, 1), Time(100))));
     assert_eq!((replica.0.offered().count(), replica.0.due()), (0, None));
+}
+
+/// Nor is it left with nobody, where a session has no place for one more wait.
+#[test]
+fn what_serves_itself_in_a_full_session_is_taken_back() {
+    let (mut replica, alice, bob) = two();
+    at(&mut replica, 100, vec![frame(bob, 0, 1, &[service("sit")])]);
+    at(&mut replica, 100, vec![command(bob, 2, &Command::Confirm { number: 1 })]);
+    let most = limits::SESSION_WAITS as u64;
+    for first in (1..=most).step_by(512) {
+        at(&mut replica, 100, vec![frame(alice, first, first, &vec![service("sit"); 512])]);
+    }
+    let told = at(&mut replica, 100, vec![frame(alice, most, most + 1, &[service("chair")])]);
+    assert!(matches!(&told[..], [(_, _, Outcome::Refused(RefusalReason::Service(_)))]), "{told:?}");
+    assert_eq!(Machine::service(&replica.0).chair, None);
+    // Where there is a place, it is offered.
+    let told = at(&mut replica, 100, vec![frame(bob, 0, 3, &[service("chair")])]);
+    assert!(matches!(told[1], (_, 3, Outcome::Waited { offer: true, .. })), "{told:?}");
 }

@@ -209,6 +209,17 @@ pub struct Parameters {
 }
 
 impl Parameters {
+    /// How long an offer lasts on the clock, milliseconds: [`limits::OFFER_MS`]. Where replicas may lie, agreed time can jump by twice
+    /// `max_skew_ms` as soon as something is offered, and half a second has to be left behind that; no longer than clients count as there.
+    #[must_use]
+    pub fn offer_ms(&self) -> u64 {
+        if !self.faults.byzantine() {
+            return limits::OFFER_MS;
+        }
+        let jump = self.max_skew_ms.saturating_mul(2);
+        jump.saturating_add(limits::OFFER_MS / 2).clamp(limits::OFFER_MS, limits::ATTENDED_MS)
+    }
+
     /// The hash that stands in data files and handshakes.
     #[must_use]
     pub fn digest(&self) -> Digest {

@@ -51,7 +51,8 @@ pub const SESSION_MS: u64 = 60_000;
 /// What waits in a session that nothing renews for this time, milliseconds, is withdrawn: its client is gone.
 pub const ATTENDED_MS: u64 = 10_000;
 
-/// What is handed over to a client that waited for it is the next one's if it is not confirmed within this time, milliseconds.
+/// What is handed over to a client that waited for it is the next one's if it is not confirmed within this time, milliseconds, or a little
+/// longer where replicas may lie ([`Parameters::offer_ms`](crate::configuration::Parameters::offer_ms)).
 pub const OFFER_MS: u64 = 1_000;
 
 /// Commands of one session that wait, or whose results its client has not acknowledged.

@@ -26,7 +26,7 @@ pub const RENEW_MS: u64 = 3_000;
 /// Numbers of the window that are kept for what withdraws and confirms others.
 pub const WORDS: usize = 16;
 
-/// Results of waits that replicas keep though they are known here, before a frame says so that has nothing else to say.
+/// Numbers of which the replicas are to be told that is in no hurry, before a frame goes out for that alone.
 pub const KNOWN: usize = limits::SESSION_WAITS / 8;
 
 /// What waits at the replicas is asked for again in this time, milliseconds: its reply comes by itself, unless the link over which it came

@@ -58,7 +58,12 @@ impl ClientCore {
             return;
         }
         let parked = session.is_parked(number);
-        let Some(pending) = session.pending(number) else { return };
+        let Some(pending) = session.pending(number) else {
+            if let Outcome::Waited { offer, .. } = outcome {
+                session.answered_nobody(number, *offer);
+            }
+            return;
+        };
         let id = pending.call;
         let added = pending.votes.add(from, outcome);
         self.stats.disagreements += u64::from(added.disagrees);

@@ -21,10 +21,12 @@ impl ClientCore {
         if self.session.is_none() && self.waiting_calls > 0 {
             self.open_session(now_ms);
         }
+        // What is offered is confirmed however much is under way: it is there for a second.
         while (self.waiting_calls > 0 && self.has_room(WORDS))
-            || (self.has_words() && self.has_room(0))
+            || (self.has_words() && (self.has_room(0) || self.has_offers()))
         {
-            let Some((frame, open)) = self.next_frame() else { break };
+            let calls = self.has_room(WORDS);
+            let Some((frame, open)) = self.next_frame(calls) else { break };
             self.send_new(now_ms, frame, open);
             if let Some(session) = &mut self.session {
                 session.renewals.sent_fresh(now_ms);
@@ -50,12 +52,23 @@ impl ClientCore {
     }
 
     /// The next frame, and how many of its commands have an outcome that somebody waits for.
-    fn next_frame(&mut self) -> Option<(Frame, usize)> {
+    /// Without those of calls if there are frames enough under way.
+    fn next_frame(&mut self, calls: bool) -> Option<(Frame, usize)> {
         let mut session = self.session.take()?;
         let all = session.room().min(limits::FRAME_COMMANDS);
-        let room = session.room().saturating_sub(WORDS).min(all);
+        let room = if calls { session.room().saturating_sub(WORDS).min(all) } else { 0 };
         let first = session.next_number();
         let mut commands: Vec<Bytes> = Vec::new();
+        while commands.len() < all
+            && let Some((number, of)) = session.next_offer()
+        {
+            commands.push(Command::Confirm { number }.to_bytes());
+            let own = session.assign(of);
+            if let Some(call) = self.calls.get_mut(&of) {
+                call.stage = Stage::Sent(own);
+            }
+            session.forget(number);
+        }
         let mut bytes = 0;
         while commands.len() < room {
             let fits = |more| bytes == 0 || bytes + more <= FRAME_TARGET_BYTES;
@@ -70,24 +83,16 @@ impl ClientCore {
         while commands.len() < all
             && let Some(word) = session.next_word()
         {
-            let (command, of, number) = match word {
-                Word::Confirm { number, of } => (Command::Confirm { number }, of, number),
-                Word::Known { number } => (Command::Confirm { number }, NOBODYS, number),
+            let command = match word {
+                Word::Known { number } => Command::Confirm { number },
                 Word::Withdraw { number } | Word::WithdrawOnce { number } => {
-                    (Command::Withdraw { number }, NOBODYS, number)
+                    Command::Withdraw { number }
                 }
             };
             commands.push(command.to_bytes());
-            let own = session.assign(of);
-            match word {
-                Word::Confirm { .. } => {
-                    if let Some(call) = self.calls.get_mut(&of) {
-                        call.stage = Stage::Sent(own);
-                    }
-                    session.forget(number);
-                }
-                Word::WithdrawOnce { .. } => once.push(own),
-                _ => {}
+            let own = session.assign(NOBODYS);
+            if let Word::WithdrawOnce { .. } = word {
+                once.push(own);
             }
         }
         let open = commands.len() - once.len();

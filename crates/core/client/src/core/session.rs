@@ -5,7 +5,7 @@ use super::bounds::KNOWN;
 use super::lifetime::Renewals;
 use crate::votes::Votes;
 use perdura_protocol::{Frame, ReplicaId, limits};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// The call of a command that the client sends by itself.
 pub(super) const NOBODYS: CallId = CallId(u64::MAX);
@@ -13,8 +13,6 @@ pub(super) const NOBODYS: CallId = CallId(u64::MAX);
 /// What the replicas are told of a number of the session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Word {
-    /// What it is offered is taken, for this call.
-    Confirm { number: u64, of: CallId },
     /// What it came to need not be kept.
     Known { number: u64 },
     /// Nobody waits for it.
@@ -78,6 +76,8 @@ pub(super) struct Session {
     offered: VecDeque<u64>,
     /// Numbers that waited, whose outcome is known here, and which the replicas need not keep.
     known: VecDeque<u64>,
+    /// The last numbers that were left without an outcome: an answer to them is heard once.
+    disowned: BTreeSet<u64>,
 }
 
 impl Session {
@@ -95,6 +95,7 @@ impl Session {
             left: VecDeque::new(),
             offered: VecDeque::new(),
             known: VecDeque::new(),
+            disowned: BTreeSet::new(),
         }
     }
 
@@ -205,6 +206,10 @@ impl Session {
             self.forget(number);
             if self.renewals.are_known() && self.left.len() < limits::SESSION_WAITS {
                 self.left.push_back(number);
+                self.disowned.insert(number);
+            }
+            if self.disowned.len() > limits::SESSION_WAITS {
+                self.disowned.pop_first();
             }
         }
     }
@@ -228,17 +233,29 @@ impl Session {
         self.known.push_back(number);
     }
 
-    /// The next thing that the replicas are to be told of a number.
-    pub(super) fn next_word(&mut self) -> Option<Word> {
+    /// The next number of which something is offered that is taken, and for which call.
+    pub(super) fn next_offer(&mut self) -> Option<(u64, CallId)> {
         while let Some(number) = self.offered.pop_front() {
             if let Some(pending) = self.parked.get(&number).filter(|one| !one.abandoned) {
-                return Some(Word::Confirm { number, of: pending.call });
+                return Some((number, pending.call));
             }
         }
+        None
+    }
+
+    /// The next other thing that the replicas are to be told of a number.
+    pub(super) fn next_word(&mut self) -> Option<Word> {
         let withdrawn = self.withdrawn.pop_front().map(|number| Word::Withdraw { number });
         let left = || self.left.pop_front().map(|number| Word::WithdrawOnce { number });
         let known = || self.known.pop_front().map(|number| Word::Known { number });
         withdrawn.or_else(left).or_else(known)
+    }
+
+    /// A replica says what a number came to, or is offered, for which nobody waits here any more: what it keeps of that is in others' way.
+    pub(super) fn answered_nobody(&mut self, number: u64, offer: bool) {
+        if self.disowned.remove(&number) {
+            if offer { self.withdrawn.push_back(number) } else { self.known.push_back(number) }
+        }
     }
 
     /// Whether something is to be confirmed that was offered.
@@ -249,9 +266,8 @@ impl Session {
     /// Whether the replicas are to be told something that is worth a frame by itself.
     pub(super) fn has_words(&self) -> bool {
         !self.withdrawn.is_empty()
-            || !self.left.is_empty()
             || !self.offered.is_empty()
-            || self.known.len() >= KNOWN
+            || self.left.len() + self.known.len() >= KNOWN
     }
 
     /// Frames that are under way; those of which all that is left waits at the replicas are not.

@@ -129,7 +129,7 @@ impl<S: Service> Machine<S> {
         let mut released = VecDeque::from(released);
         while let Some(Release { session: id, number, result, offer }) = released.pop_front() {
             let (outcome, offered) = waited(rules, service_outcome(rules, result), offer);
-            let until = offered.then_some(Time(clock.0.saturating_add(limits::OFFER_MS)));
+            let until = offered.then_some(Time(clock.0.saturating_add(self.offer_ms)));
             let mut recorded = false;
             if let Some(session) = self.sessions.get_mut(id) {
                 let before = session.held();

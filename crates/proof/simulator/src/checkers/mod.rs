@@ -152,7 +152,7 @@ impl Checkers {
             lifetimes: Lifetimes::new(timed),
             terms: Terms::new(parameters.administrator),
             validity: Validity::new(genesis),
-            waits: Waits::default(),
+            waits: Waits::new(parameters.offer_ms()),
             fencing: Fencing::default(),
         }
     }

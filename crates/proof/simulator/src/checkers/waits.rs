@@ -49,6 +49,8 @@ pub struct Answered {
 /// The checker. It also knows the order of all that happened.
 #[derive(Debug, Default)]
 pub struct Waits {
+    // How long an offer lasts.
+    offer_ms: u64,
     // Whether all happens under the first version of the rules.
     first_rules: bool,
     slots: BTreeMap<Slot, Vec<Step>>,
@@ -118,6 +120,12 @@ fn found(reply: &TupleReply) -> &[Found] {
 }
 
 impl Waits {
+    /// Where offers last so long.
+    #[must_use]
+    pub fn new(offer_ms: u64) -> Waits {
+        Waits { offer_ms, ..Waits::default() }
+    }
+
     /// All happens under the first version of the rules, or may not.
     pub fn is_of_first_rules(&mut self, first_rules: bool) {
         self.first_rules = first_rules;
@@ -351,7 +359,7 @@ impl Waits {
         };
         self.answered.insert(number, answer);
         if release.offer {
-            self.offered.insert(number, Time(time.0.saturating_add(limits::OFFER_MS)));
+            self.offered.insert(number, Time(time.0.saturating_add(self.offer_ms)));
         }
         if restarts < self.restarts {
             self.reached.push(Mark::WaitOutlivedRestart);

@@ -18,13 +18,23 @@ fn a_deadline_refuses_what_was_not_sent_and_leaves_open_what_was() {
     let late = CallResult::Indeterminate(Indeterminacy::DeadlinePassed);
     assert_eq!(script.done(), [(id, late)]);
     assert_eq!(script.core.next_deadline(), None, "it is not sent again");
-    let withdrawal = Command::Withdraw { number: 2 }.to_bytes();
-    let last = script.frames().pop().unwrap().1;
-    assert!(last.commands().eq([withdrawal]), "should it wait, or come late");
-    assert_eq!((last.first_number, last.acked_below), (3, 3));
-    script.call("next");
+    script.frames();
+    let id = script.call("next");
     let (_, frame) = script.frames().remove(0);
-    assert_eq!((frame.first_number, frame.acked_below), (4, 4));
+    assert_eq!((frame.first_number, frame.acked_below), (3, 3));
+    let withdrawal = Command::Withdraw { number: 2 }.to_bytes();
+    assert!(frame.commands().skip(1).eq([withdrawal]), "should it wait, or come late");
+    // What it came to all the same is acknowledged once, and what it is offered is left to others.
+    let waited = |offer| Outcome::Waited { outcome: Box::new(reply("x")), offer };
+    script.answer_all(3, &reply("y"));
+    assert_eq!(script.done(), [(id, completed("y"))]);
+    script.answer_all(2, &waited(false));
+    script.call("more");
+    let known = Command::Confirm { number: 2 }.to_bytes();
+    let last = script.frames().pop().unwrap().1;
+    assert!(last.commands().skip(1).eq([known]));
+    script.answer_all(2, &waited(true));
+    assert_eq!(script.frames(), [], "it was said once");
     // In the past from the start.
     let options = CallOptions { deadline_ms: script.now_ms, ..script.options() };
     let id = script.enter(Bytes::from_static(&[1]), options);

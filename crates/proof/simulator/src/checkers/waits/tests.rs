@@ -40,7 +40,7 @@ fn run(slots: &[(u64, Vec<Step>)]) -> Check {
 }
 
 fn run_where(slots: &[(u64, Vec<Step>)], may_forget: bool) -> Check {
-    let mut checker = Waits::default();
+    let mut checker = Waits::new(limits::OFFER_MS);
     for (slot, (time, steps)) in (1..).zip(slots) {
         let mut all = vec![Step::Began(Time(*time), 1)];
         all.extend_from_slice(steps);
@@ -84,7 +84,7 @@ fn a_wait_ends_when_its_client_goes_on() {
     let forgotten = Step::Forgotten { session: SESSION, number: 1 };
     let next = waits(3, 100);
     let goes_on = |below: u64, steps: &[Step]| {
-        let mut checker = Waits::default();
+        let mut checker = Waits::new(limits::OFFER_MS);
         checker.is_of_first_rules(true);
         checker.sent(SESSION, 3, below);
         checker.sent(SESSION, 3, 2);
@@ -101,7 +101,7 @@ fn a_wait_ends_when_its_client_goes_on() {
 
 #[test]
 fn what_a_replica_holds_is_what_waits() {
-    let mut checker = Waits::default();
+    let mut checker = Waits::new(limits::OFFER_MS);
     let forgotten = Step::Forgotten { session: SESSION, number: 1 };
     let slots = [(10, vec![waits(1, 100)]), (20, vec![waits(2, 100)]), (30, vec![forgotten])];
     for (slot, (time, steps)) in (1..).zip(slots) {
@@ -141,7 +141,7 @@ fn an_ended_lease_is_shown_to_nobody() {
 
 #[test]
 fn every_replica_does_the_same() {
-    let mut checker = Waits::default();
+    let mut checker = Waits::new(limits::OFFER_MS);
     let began = Step::Began(Time(10), 1);
     let steps = vec![began.clone(), waits(1, 100)];
     for replica in 0..2 {
@@ -166,7 +166,7 @@ fn what_is_offered_is_given_in_time_to_who_says_that_it_has_it() {
     let confirmed = Step::Confirmed { session: SESSION, number };
     let taken_back = Step::TakenBack { session: SESSION, number };
     let run = |said: bool, may_forget: bool, later: &[(u64, &[&Step])]| {
-        let mut checker = Waits::default();
+        let mut checker = Waits::new(limits::OFFER_MS);
         if said {
             checker.confirms(SESSION, number);
         }
@@ -213,7 +213,7 @@ fn claims_and_leases_wait_and_an_operator_ends_their_waits() {
     assert!(run(&[(10, vec![command(1, lease(0), None)])]).is_err());
     assert!(run(&[(10, vec![command(1, claim(0), None)])]).is_err());
 
-    let mut checker = Waits::default();
+    let mut checker = Waits::new(limits::OFFER_MS);
     let refused = Err("by an operator".to_owned());
     let released =
         Step::Released(Release { session: SESSION, number: 1, result: refused, offer: false });
