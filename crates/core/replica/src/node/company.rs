@@ -214,6 +214,10 @@ impl Company {
 
     pub fn on_vitals(&mut self, now: Now, from: ReplicaId, vitals: Vitals) {
         let Some(member) = self.members.get_mut(from.index()) else { return };
+        if member.vitals.as_ref().is_some_and(|(last, _)| vitals.sent_ms < last.sent_ms) {
+            // It was overtaken: how it was then is not how it is.
+            return;
+        }
         if let Some(Echo { sent_ms, held_ms }) = vitals.answers {
             let trip = now.monotonic_ms.saturating_sub(sent_ms).saturating_sub(held_ms);
             member.trip_ms = Some(trip.min(LONGEST_TRIP_MS));
@@ -506,6 +510,23 @@ mod tests {
         assert!(company.is_enough(after(PATIENCE_MS)));
         assert!(!company.is_enough(after(PATIENCE_MS + 1)));
         assert_eq!(company.report(after(2500)).unheard(), "1 since the start, 2 for 2.5 s");
+    }
+
+    #[test]
+    fn what_was_overtaken_tells_of_no_member() {
+        let mut company = company(1, 0);
+        let flushes = |company: &Company| {
+            company.members[1].vitals.as_ref().map(|(vitals, _)| vitals.flush_ms)
+        };
+        for (sent_ms, flush_ms, kept) in [(7, 90, 90), (5, 4, 90), (7, 80, 80), (8, 5, 5)] {
+            let vitals = Vitals { sent_ms, flush_ms, ..Vitals::default() };
+            company.on_vitals(NOW, ReplicaId(1), vitals);
+            assert_eq!(flushes(&company), Some(kept));
+        }
+        // Another process may count from anywhere.
+        company.on_link_down(ReplicaId(1));
+        company.on_vitals(NOW, ReplicaId(1), Vitals::default());
+        assert_eq!(flushes(&company), Some(0));
     }
 
     #[test]
