@@ -127,7 +127,7 @@ impl Fleet<'_> {
             Service::Kv => {
                 let prefix = ["--prefix", &self.name];
                 let count = self.served("kv", "count", &prefix)?;
-                self.served("kv", "delete-range", &prefix)?;
+                self.served("kv", "delete-range", &["--prefix", &self.name, "--yes"])?;
                 let count = count.split_whitespace().find_map(|word| word.parse().ok());
                 count.context("`perdura kv count` gave no number")?
             }
