@@ -20,7 +20,7 @@ pub const SPACE: &str = "s";
 /// The space that comes and goes.
 pub const POOL: &str = "pool";
 
-/// Commands of a client that wait at a time: one less than a client has frames in flight, or all its
+/// Commands of a client that wait at a time: one less than a client has frames in flight, or under the first version of the rules all its
 /// other calls would wait behind them.
 pub const WAITS: usize = 3;
 
