@@ -25,7 +25,9 @@ use perdura_protocol::{
     RefusalReason, SessionId, Slot, Time, Versions, seeded, versions,
 };
 use std::sync::Arc;
-use waits::{about_number, about_session, confirm, take_back, too_many_waits, waited};
+use waits::{
+    about_number, about_session, confirm, take_back, take_released, too_many_waits, waited,
+};
 
 mod waits;
 
@@ -252,10 +254,7 @@ impl<S: Service> Machine<S> {
                         }
                         Command::Withdraw { number: of } => {
                             // One that was served just now has got what it waited for, unless that is to be confirmed.
-                            let served = released
-                                .iter()
-                                .position(|one: &Release| (one.session, one.number) == (id, of));
-                            let served = served.map(|at| released.remove(at));
+                            let served = take_released(&mut released, (id, of));
                             let offered = served.as_ref().is_some_and(|one| one.offer);
                             if let Some(one) = served.filter(|one| !one.offer) {
                                 let outcome = service_outcome(rules, one.result);
@@ -297,11 +296,7 @@ impl<S: Service> Machine<S> {
                     let Some((outcome, change)) = ran else {
                         if session.is_full_of_waits() {
                             // It may have been served as soon as it waited.
-                            let served = released
-                                .iter()
-                                .position(|one: &Release| (one.session, one.number) == (id, number))
-                                .map(|at| released.remove(at));
-                            let outcome = match served {
+                            let outcome = match take_released(&mut released, (id, number)) {
                                 Some(Release { result, offer: false, .. }) => {
                                     service_outcome(rules, result)
                                 }

@@ -178,6 +178,12 @@ pub(super) fn about_number(rules: u16, command: &[u8], own: u64) -> Option<Comma
     }
 }
 
+/// The reply to this command, if it was just released and is not recorded yet.
+pub(super) fn take_released(released: &mut Vec<Release>, of: (SessionId, u64)) -> Option<Release> {
+    let at = released.iter().position(|one| (one.session, one.number) == of)?;
+    Some(released.remove(at))
+}
+
 pub(super) fn too_many_waits() -> Outcome {
     Outcome::Refused(RefusalReason::Service(format!(
         "{} commands of this session wait, or have results that its client did not acknowledge: the most allowed",
