@@ -90,6 +90,8 @@ struct Seeder {
     away: bool,
     // For how long it had owed what was lost on the way since it last gave something.
     owed_ms: u64,
+    // Whether it was asked again for what it owes since then.
+    reminded: bool,
 }
 
 /// How fast pieces come, over attempts: a state that arrives ends it.
@@ -137,8 +139,14 @@ impl Fetching {
         let mean = bytes / entries.len().max(1);
         let pieces: Vec<Option<Bytes>> =
             entries.iter().map(|entry| kept.get(&entry.digest).cloned()).collect();
-        let seeder =
-            |id| Seeder { id, owes: BTreeSet::new(), since_ms: now_ms, away: false, owed_ms: 0 };
+        let seeder = |id| Seeder {
+            id,
+            owes: BTreeSet::new(),
+            since_ms: now_ms,
+            away: false,
+            owed_ms: 0,
+            reminded: false,
+        };
         let seeders: Vec<Seeder> = seeders.into_iter().map(seeder).collect();
         Fetching {
             offer,
@@ -215,6 +223,7 @@ impl Fetching {
         let seeder = &mut self.seeders[place];
         if seeder.owes.is_empty() {
             seeder.since_ms = now_ms.saturating_sub(seeder.owed_ms);
+            seeder.reminded = false;
         }
         seeder.owes.insert(index);
         (seeder.id, index)
@@ -242,7 +251,7 @@ impl Fetching {
         // Whoever was asked too, and sends it in vain, has its time as well.
         for seeder in &mut self.seeders {
             if seeder.owes.remove(&index) {
-                (seeder.since_ms, seeder.owed_ms) = (now_ms, 0);
+                (seeder.since_ms, seeder.owed_ms, seeder.reminded) = (now_ms, 0, false);
             }
         }
         self.progress_ms = now_ms;
@@ -303,6 +312,21 @@ impl Fetching {
             pace.answer_doublings = (pace.answer_doublings + 1).min(ANSWER_DOUBLINGS);
         }
         Some(silent.id)
+    }
+
+    /// What to ask for once more, of the same: half of a seeder's time is over, and a single message that was
+    /// lost is no reason to begin anew where nobody else has this state.
+    pub fn reminders(&mut self, now_ms: u64, pace: &Pace) -> Vec<(ReplicaId, u32)> {
+        let patience_ms = (ANSWER_MS << pace.answer_doublings) / 2;
+        let mut asks = Vec::new();
+        for seeder in &mut self.seeders {
+            if !seeder.away && !seeder.reminded && now_ms >= seeder.since_ms + patience_ms {
+                seeder.reminded = !seeder.owes.is_empty();
+                let owed = seeder.owes.iter().take(LEAST_AT_ONCE);
+                asks.extend(owed.map(|index| (seeder.id, *index)));
+            }
+        }
+        asks
     }
 
     /// Whether pieces come too slowly; then one of the reserve is asked too.

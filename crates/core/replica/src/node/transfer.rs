@@ -437,6 +437,10 @@ impl<S: Service> Node<S> {
             self.drop_seeder(now, silent);
             return;
         }
+        let slot = fetching.offer.state.slot;
+        for (to, index) in fetching.reminders(now.monotonic_ms, &self.transfer.pace) {
+            self.send(&[Peer::Replica(to)], &Message::FetchPiece { slot, index });
+        }
         self.go_on(now);
     }
 

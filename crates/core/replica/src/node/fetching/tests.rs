@@ -103,6 +103,23 @@ fn who_gives_nothing_is_found_and_what_it_owes_is_open_again() {
 }
 
 #[test]
+fn what_may_be_lost_is_asked_for_again_before_its_time_is_over() {
+    let mut state = fetching(3, (1, 1), &[]);
+    let pace = Pace::default();
+    let asked = state.asks(0);
+    assert_eq!(of(&asked, A), [0, 1, 2]);
+    state.take(100, 1, piece(1));
+    assert_eq!(state.reminders(99 + ANSWER_MS / 2, &pace), []);
+    assert_eq!(state.reminders(100 + ANSWER_MS / 2, &pace), [(A, 0), (A, 2)]);
+    assert_eq!(state.reminders(101 + ANSWER_MS / 2, &pace), [], "once");
+    assert_eq!(state.silent(100 + ANSWER_MS, &mut { pace }), Some(A), "its time goes on");
+    // What it gives is progress.
+    state.take(150 + ANSWER_MS / 2, 0, piece(0));
+    assert_eq!(state.reminders(150 + ANSWER_MS, &pace), [(A, 2)]);
+    assert_eq!(state.silent(150 + ANSWER_MS, &mut { pace }), None);
+}
+
+#[test]
 fn patience_grows_when_nobody_gave_anything_and_within_bounds() {
     let mut pace = Pace::default();
     let mut state = fetching(30, (2, 2), &[]);
