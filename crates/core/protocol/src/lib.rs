@@ -26,6 +26,7 @@ macro_rules! seeded {
     };
 }
 
+pub mod attestation;
 pub mod batch;
 pub mod boots;
 pub mod codec;
@@ -37,6 +38,7 @@ pub mod ids;
 pub mod keys;
 pub mod limits;
 pub mod message;
+pub mod partitions;
 pub mod quorum;
 pub mod record;
 #[cfg(feature = "seeded-bugs")]
@@ -47,6 +49,7 @@ pub mod versions;
 pub mod viewchange;
 pub mod vitals;
 
+pub use attestation::Attestation;
 pub use batch::Batch;
 pub use codec::{Decode, DecodeError, Encode, Reader};
 pub use command::{AdminCommand, ClientList, Command, Outcome, RefusalReason};
@@ -55,6 +58,7 @@ pub use frame::{Frame, SessionId};
 pub use ids::{BootId, ClusterId, Digest, ReplicaId, Slot, Time, View};
 pub use keys::{PublicKey, Scheme, SecretKey, Signature};
 pub use message::{Lane, Message};
+pub use partitions::{Map, PartitionId};
 pub use quorum::Faults;
 pub use record::Record;
 pub use statement::{Certificate, Context};

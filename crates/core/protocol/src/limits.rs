@@ -108,6 +108,12 @@ pub const CLIENTS: usize = 4096;
 /// the version of the rules only.
 pub const STATE_LIMIT_BYTES: u64 = 1 << 40;
 
+/// Partitions of a store.
+pub const PARTITIONS: usize = 64;
+
+/// Statements that a replica signs at once for those outside of its group ([`crate::attestation`]).
+pub const ATTESTED: usize = 1024;
+
 /// Replicas of a group: u + r + max(u, r) + 1 with both at most 8.
 pub const REPLICAS: usize = 25;
 

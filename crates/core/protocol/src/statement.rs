@@ -37,6 +37,10 @@ pub enum Kind {
     Present = 8,
     /// "This is the boot in which I am."
     Boot = 9,
+    /// "These statements, under one root, hold of my group's state."
+    Attested = 10,
+    /// The administrator's: "so the keys of this store are spread over its groups."
+    Map = 11,
 }
 
 /// Bytes of an encoded statement.
