@@ -61,7 +61,17 @@ fn main() {
     let mut counter = Counter::default();
     for (number, command) in (1..).zip(["add 2", "add 40", "get", "add up"]) {
         let (slot, time) = (Slot(number), Time(number));
-        let context = ExecutionContext { slot, time, clock: time, session, number, cluster, batch };
+        let context = ExecutionContext {
+            slot,
+            time,
+            clock: time,
+            session,
+            number,
+            cluster,
+            batch,
+            administrator: PublicKey([1; 32]),
+            other: None,
+        };
         println!("{command}: {:?}", counter.execute(&context, command.as_bytes()));
     }
 }

@@ -107,6 +107,11 @@ impl Registry {
         self.is_administrator(key) || self.keys.contains_key(&key)
     }
 
+    /// Whether a key was revoked, or is a former administrator's: it is never a client's again.
+    pub(crate) fn is_revoked(&self, key: PublicKey) -> bool {
+        self.revoked.contains(&key)
+    }
+
     pub(crate) fn clients(&self) -> impl Iterator<Item = (&str, PublicKey)> {
         self.names.iter().map(|(name, key)| (name.as_str(), *key))
     }

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - a panic in a service goes on as one whose payload is a [`ServicePanic`]; one of our own goes on as it was;
-//! - what only reads (`query`, `footprint`, `anticipate`) changes nothing, and a panic in it ends nothing: any
+//! - what only reads (`query`, `footprint`, `anticipate`, `attested`, `claims`) changes nothing, and a panic in it ends nothing: any
 //!   client may ask for that, again and again;
 //! - while nothing goes wrong, a command costs a few stores to memory that nobody else writes.
 
@@ -49,13 +49,21 @@ pub enum Call {
     Query,
     /// [`crate::Service::footprint`].
     Footprint,
+    /// [`crate::Service::session_ended`].
+    SessionEnded,
+    /// [`crate::Service::asks_about`].
+    AsksAbout,
+    /// [`crate::Service::attested`].
+    Attested,
+    /// [`crate::Service::claims`].
+    Claims,
     /// [`crate::Snapshot::segments`].
     Segments,
     /// [`crate::Snapshot::segment`] or [`crate::Snapshot::entry`].
     Segment,
 }
 
-const CALLS: [(Call, &str); 16] = [
+const CALLS: [(Call, &str); 20] = [
     (Call::OnTime, "on_time"),
     (Call::Anticipate, "anticipate"),
     (Call::Execute, "execute"),
@@ -70,6 +78,10 @@ const CALLS: [(Call, &str); 16] = [
     (Call::SetStateLimit, "set_state_limit"),
     (Call::Query, "query"),
     (Call::Footprint, "footprint"),
+    (Call::SessionEnded, "session_ended"),
+    (Call::AsksAbout, "asks_about"),
+    (Call::Attested, "attested"),
+    (Call::Claims, "claims"),
     (Call::Segments, "segments"),
     (Call::Segment, "segment"),
 ];
@@ -212,7 +224,7 @@ impl Asked {
     }
 
     fn command(&self, call: Call, batch: &Batch) -> Option<(SessionId, u64, Option<Shown>)> {
-        if call != Call::Execute {
+        if !matches!(call, Call::Execute | Call::AsksAbout) {
             return None;
         }
         let frame = batch.frames().get(self.0.frame.load(Ordering::Relaxed))?;

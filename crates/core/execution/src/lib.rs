@@ -33,6 +33,6 @@ pub use machine::{Executed, Machine, Reply, newest_versions};
 pub use manifest::{Entry, Manifest, ManifestError, PIECES, SEGMENTS, TooLarge};
 pub use restore::RestoreError;
 pub use service::{
-    ExecutionContext, FailingMemory, Progress, Release, Service, Snapshot, StateLimit,
+    ExecutionContext, FailingMemory, Progress, Release, Service, Snapshot, Standing, StateLimit,
 };
 pub use snapshot::StateSnapshot;

@@ -29,6 +29,7 @@ use waits::{
     about_number, about_session, confirm, take_back, take_released, too_many_waits, waited,
 };
 
+mod outside;
 mod waits;
 
 /// The state machine. Not `Clone`: a [`StateSnapshot`] is its cheap copy.
@@ -217,6 +218,8 @@ impl<S: Service> Machine<S> {
     }
 
     fn execute_frame(&mut self, batch: Digest, frame: &Frame, executed: &mut Executed) {
+        // While a frame is executed no session opens or ends.
+        let others = self.standings(frame);
         let Machine { cluster, slot, time, registry, sessions, service, asked, .. } = self;
         let (rules, next_terms) = (self.terms.versions.rules, &mut self.next_terms);
         let id = frame.session;
@@ -289,6 +292,8 @@ impl<S: Service> Machine<S> {
                         number,
                         cluster,
                         batch,
+                        administrator: registry.administrator(),
+                        other: others.get(&number).copied(),
                     };
                     let of = (&mut *service, &*asked);
                     let admin = Administration { rules, registry, next_terms };

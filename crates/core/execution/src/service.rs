@@ -11,8 +11,21 @@ use crate::footprint::Footprint;
 use crate::manifest::Entry;
 use crate::restore::RestoreError;
 use bytes::Bytes;
+use perdura_protocol::keys::Claim;
+use perdura_protocol::statement::STATEMENT_BYTES;
 use perdura_protocol::{ClusterId, Digest, Encode, PublicKey, SessionId, Slot, Time};
 use std::sync::Arc;
+
+/// Whether a session may still send commands. What is over stays so.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Standing {
+    /// It is open now.
+    Open,
+    /// It is not, and its number can still open, now or later.
+    MayOpen,
+    /// Neither, for good: it ended, its number was never used and is too old, or its key was revoked.
+    Over,
+}
 
 /// What a command may know besides its bytes and the state (rule E3). Equal on all replicas.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,6 +45,10 @@ pub struct ExecutionContext {
     pub cluster: ClusterId,
     /// Digest of the slot's batch.
     pub batch: Digest,
+    /// The administrator's key in force.
+    pub administrator: PublicKey,
+    /// How the session stands that the command asks about ([`Service::asks_about`]).
+    pub other: Option<Standing>,
 }
 
 impl ExecutionContext {
@@ -96,7 +113,7 @@ pub struct Release {
 ///
 /// A panic in one of its functions ends the replica, and all others that run the same command, and does so again at every start until
 /// the program is another one: it is for states that must not be, and never for input. In those that only read (`query`,
-/// `footprint`, `anticipate`) it ends nothing.
+/// `footprint`, `anticipate`, `attested`, `claims`) it ends nothing.
 pub trait Service: Send + 'static {
     /// What `command` reads and writes, known before it runs. It may err only towards conflict
     /// (rule E1), and should not panic on any bytes: it conflicts with everything then. The default conflicts with everything.
@@ -175,6 +192,36 @@ pub trait Service: Send + 'static {
         released: &mut Vec<Release>,
     ) {
         let _ = (clock, session, number, released);
+    }
+
+    /// The session is over for good: closed, expired, evicted, or its key was revoked. Told after what waited in it is forgotten, and what it
+    /// was offered taken back. No footprint tells of it.
+    fn session_ended(&mut self, session: SessionId) {
+        let _ = session;
+    }
+
+    /// Another session of which the command has to know whether it may still send anything, a function of the command alone:
+    /// [`ExecutionContext::other`] tells. No footprint need tell of it, for what opens or ends sessions conflicts with everything.
+    fn asks_about(&self, command: &[u8]) -> Option<SessionId> {
+        let _ = command;
+        None
+    }
+
+    /// What this reply states to those outside of the group, at most [`perdura_protocol::limits::LEAF_BYTES`] (else nothing), a function of the
+    /// reply alone: it goes to the client with the replica's signature ([`perdura_protocol::attestation`]), so that it
+    /// can be shown to others. Asked of replies to ordered commands only, and not of offers, which may be taken back. A panic is taken for nothing.
+    fn attested(&self, reply: &[u8]) -> Option<Bytes> {
+        let _ = reply;
+        None
+    }
+
+    /// The signatures in a command that have to be genuine for it to be ordered, at most [`perdura_protocol::limits::COMMAND_CLAIMS`]
+    /// (and [`perdura_protocol::limits::FRAME_CLAIMS`] in a frame); `None` when it is malformed and must not be ordered. Replicas
+    /// ask for them before anything is agreed on, each where it is just then: a function of the command and of what never changes in the
+    /// life of the cluster, or correct replicas take each other for liars. A panic is taken for `None`.
+    fn claims(&self, command: &[u8]) -> Option<Vec<Claim<[u8; STATEMENT_BYTES]>>> {
+        let _ = command;
+        Some(Vec::new())
     }
 
     /// Answers a read outside the order of commands, as [`Service::execute`] would at this point;

@@ -18,6 +18,7 @@
 //! - `by_end`, `by_wait`, `by_offer`, `by_nonce` and the shared counts follow from the tables, and are made anew from them at a restart.
 //! - What a frame costs does not grow with the number of sessions, of its key or of all.
 
+use crate::service::Standing;
 use crate::session::{Held, Session, Token};
 use imbl::{OrdMap, OrdSet};
 use perdura_protocol::codec::encode_list;
@@ -323,6 +324,19 @@ impl Sessions {
 
     pub(crate) fn get(&self, id: SessionId) -> Option<&Session> {
         self.tables.get(&id.client)?.get(id.nonce)
+    }
+
+    /// Whether a session may still send anything, at this time, unless its key was revoked. What is over stays so: a number that opened is
+    /// remembered until it is below the first one that may open, and that never falls.
+    pub(crate) fn standing(&self, now: Time, id: SessionId) -> Standing {
+        let table = self.tables.get(&id.client);
+        if table.is_some_and(|table| table.live.contains_key(&id.nonce)) {
+            return Standing::Open;
+        }
+        let lowest = table.map_or(0, |table| table.lowest);
+        let from = if self.timed.is_some() { window_start(now).max(lowest) } else { lowest };
+        let used = table.is_some_and(|table| table.nonces.contains(&id.nonce));
+        if used || id.nonce < from { Standing::Over } else { Standing::MayOpen }
     }
 
     /// Whoever changes it says so to [`Sessions::settle`], with what it held before and holds now.

@@ -2,6 +2,7 @@
 
 mod administration;
 mod offers;
+mod outside;
 mod panics;
 mod sessions;
 mod snapshots;

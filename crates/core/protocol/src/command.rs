@@ -345,6 +345,18 @@ impl Decode for AdminCommand {
     }
 }
 
+impl Outcome {
+    /// The service's reply that a replica may attest to those outside of its group: none of an offer, which may be taken back.
+    #[must_use]
+    pub fn attesting(&self) -> Option<&Bytes> {
+        match self {
+            Outcome::Service(reply) => Some(reply),
+            Outcome::Waited { outcome, offer: false } => outcome.attesting(),
+            _ => None,
+        }
+    }
+}
+
 impl Encode for Outcome {
     fn encode(&self, out: &mut Vec<u8>) {
         match self {

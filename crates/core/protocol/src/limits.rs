@@ -114,6 +114,15 @@ pub const PARTITIONS: usize = 64;
 /// Statements that a replica signs at once for those outside of its group ([`crate::attestation`]).
 pub const ATTESTED: usize = 1024;
 
+/// Largest statement of those: a service says in it what it is about by a hash.
+pub const LEAF_BYTES: usize = 512;
+
+/// Signatures in a command that have to be genuine for it to be ordered: of r + 1 replicas, 9 at most, of each partition.
+pub const COMMAND_CLAIMS: usize = PARTITIONS * 9;
+
+/// The same in a frame. A signature has 64 bytes, so that many commands in 256 KiB, after which clients close a frame, have no more.
+pub const FRAME_CLAIMS: usize = 4096;
+
 /// Replicas of a group: u + r + max(u, r) + 1 with both at most 8.
 pub const REPLICAS: usize = 25;
 

@@ -15,6 +15,8 @@ const CONTEXT: ExecutionContext = ExecutionContext {
     number: 1,
     cluster: ClusterId([1; 16]),
     batch: Digest::ZERO,
+    administrator: PublicKey([200; 32]),
+    other: None,
 };
 
 fn store() -> Store {

@@ -54,6 +54,8 @@ fn store_alone(load: Load, snapshots: bool) {
         number: 1,
         cluster: CLUSTER,
         batch: Digest::ZERO,
+        administrator: SESSION.client,
+        other: None,
     };
     let mut store = Store::new(u64::MAX);
     let mut held = None;

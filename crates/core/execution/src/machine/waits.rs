@@ -69,7 +69,8 @@ impl<S: Service> Machine<S> {
         }
     }
 
-    /// The commands of sessions that ended wait no longer, and what they were offered is the next one's: of none of them.
+    /// The commands of sessions that ended wait no longer, and what they were offered is the next one's: of none of them. Whatever ends
+    /// sessions comes here.
     pub(super) fn forget_all(&mut self, ended: &[Ended], executed: &mut Executed) {
         for (id, session) in ended.iter().filter(|_| !seeded!(WaitOutlivesSession)) {
             for number in session.waiting() {
@@ -80,6 +81,10 @@ impl<S: Service> Machine<S> {
             for number in session.offered() {
                 self.take_back(*id, number, executed);
             }
+        }
+        for (id, _) in ended {
+            let service = &mut self.service;
+            self.asked.about_number(Call::SessionEnded, (*id, 0), || service.session_ended(*id));
         }
     }
 

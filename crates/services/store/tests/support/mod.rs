@@ -18,6 +18,8 @@ pub const CONTEXT: ExecutionContext = ExecutionContext {
     number: 1,
     cluster: ClusterId([1; 16]),
     batch: Digest::ZERO,
+    administrator: PublicKey([200; 32]),
+    other: None,
 };
 
 pub fn bytes(content: impl AsRef<[u8]>) -> Bytes {

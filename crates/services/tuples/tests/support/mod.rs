@@ -25,6 +25,8 @@ pub fn context(client: u8, time: u64) -> ExecutionContext {
         number: 1,
         cluster: ClusterId([1; 16]),
         batch: Digest::ZERO,
+        administrator: key(200),
+        other: None,
     }
 }
 

@@ -1,6 +1,6 @@
 use super::*;
 use perdura_execution::{ExecutionContext, Progress, Service};
-use perdura_protocol::{ClusterId, Digest, Encode, Time};
+use perdura_protocol::{ClusterId, Digest, Encode, PublicKey, Time};
 use perdura_tuples::{
     Entry, Field, Float, Operation, Pattern, SpaceOptions, Template, Tuple, TupleSpaces,
 };
@@ -101,7 +101,18 @@ impl Run {
             let (clock, number, batch) = (Time(self.time), self.numbers, Digest::ZERO);
             let (session, cluster) = (session(*client), ClusterId([0; 16]));
             let time = Time(self.time + self.ahead_ms);
-            let context = ExecutionContext { slot, time, clock, session, number, cluster, batch };
+            let (administrator, other) = (PublicKey([200; 32]), None);
+            let context = ExecutionContext {
+                slot,
+                time,
+                clock,
+                session,
+                number,
+                cluster,
+                batch,
+                administrator,
+                other,
+            };
             let command = command.to_bytes();
             let reply = match self.service.execute_or_wait(&context, &command, &mut released) {
                 Progress::Done(result) => Some(result),
