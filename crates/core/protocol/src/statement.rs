@@ -41,6 +41,8 @@ pub enum Kind {
     Attested = 10,
     /// The administrator's: "so the keys of this store are spread over its groups."
     Map = 11,
+    /// The administrator's: "these are the members of a partition's group in that configuration."
+    Members = 12,
 }
 
 /// Bytes of an encoded statement.

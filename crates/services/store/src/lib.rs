@@ -1,6 +1,5 @@
 //! The store service: an ordered map of byte-string keys to byte-string values with the short
-//! transactions of Augustus (Padilha and Pedone, EuroSys 2013, section 3.1 and table 1), in one
-//! partition.
+//! transactions of Augustus (Padilha and Pedone, EuroSys 2013, section 3.1 and table 1).
 //!
 //! A client declares all operations of a transaction at once: comparisons, reads, updates. All
 //! comparisons come first; if they hold, the rest runs in order, atomically. Put, get and delete
@@ -8,6 +7,9 @@
 //!
 //! [`StoreCommand`] and [`StoreReply`] are what clients send and receive; [`Store`] is the service.
 //! Like every service it is pure: equal commands give equal replies and equal segments.
+//!
+//! A store may have several partitions, each the state of a replica group of its own: [`partition`] has a partition's side of
+//! transactions over several of them.
 //!
 //! [`SegmentMap`], in which it keeps its state, is for other services as well: the tuple spaces
 //! have theirs in one.
@@ -21,6 +23,7 @@ mod entries;
 mod keys;
 pub mod limits;
 mod map;
+pub mod partition;
 mod plan;
 mod prefetch;
 #[cfg(test)]

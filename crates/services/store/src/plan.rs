@@ -13,11 +13,34 @@ use perdura_execution::StateLimit;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
+/// Keys from one on, and below another if there is one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Interval {
+    pub(crate) start: Bytes,
+    pub(crate) end: Option<Bytes>,
+}
+
+impl Interval {
+    /// What of a range its reader knows of, which was told that there is more behind the last key that it was given: else all.
+    fn seen_up_to(self, last: Option<Bytes>, reverse: bool) -> Interval {
+        match last {
+            None => self,
+            Some(start) if reverse => Interval { start, ..self },
+            Some(last) => {
+                let behind = [&last[..], &[0]].concat();
+                Interval { end: Some(behind.into()), ..self }
+            }
+        }
+    }
+}
+
 /// What a transaction would do.
 pub(crate) struct Plan {
     pub(crate) result: TransactionResult,
     /// New values; `None` where the key goes. Empty unless the transaction commits.
     pub(crate) changes: BTreeMap<Bytes, Option<Bytes>>,
+    /// What its reads of ranges saw, if it commits.
+    pub(crate) seen: Vec<Interval>,
 }
 
 /// Why a transaction did not come to its end.
@@ -31,7 +54,8 @@ enum Stop {
 impl Plan {
     /// Evaluates `transaction`, which is within the limits.
     pub(crate) fn of(map: &SegmentMap, transaction: &Transaction) -> Result<Plan, String> {
-        let mut view = View { map, changes: BTreeMap::new(), budget: limits::RESULT_BYTES };
+        let (changes, seen) = (BTreeMap::new(), Vec::new());
+        let mut view = View { map, changes, seen, budget: limits::RESULT_BYTES };
         let operations = &transaction.operations;
         for (index, operation) in operations.iter().enumerate() {
             if let Operation::Cmp { key, value } = operation
@@ -53,11 +77,13 @@ impl Plan {
                 }
             }
         }
-        Ok(Plan { result: TransactionResult::committed(results), changes: view.changes })
+        let (result, View { changes, seen, .. }) = (TransactionResult::committed(results), view);
+        Ok(Plan { result, changes, seen })
     }
 
     fn failed(index: usize) -> Plan {
-        Plan { result: TransactionResult::failed(index), changes: BTreeMap::new() }
+        let (result, changes) = (TransactionResult::failed(index), BTreeMap::new());
+        Plan { result, changes, seen: Vec::new() }
     }
 
     /// Whether the changes make the state grow beyond its limit: by bytes, or where it has all its segments by any entry that
@@ -83,6 +109,7 @@ impl Plan {
 struct View<'a> {
     map: &'a SegmentMap,
     changes: BTreeMap<Bytes, Option<Bytes>>,
+    seen: Vec<Interval>,
     /// Bytes of results that may still be given.
     budget: usize,
 }
@@ -104,8 +131,11 @@ impl View<'_> {
                 Ok(OperationResult::Value(value))
             }
             Operation::ReadRange { start, end, limit, reverse } => {
-                let (entries, more) = self.read_range(start, end.as_deref(), *limit, *reverse);
+                let (entries, cut) = self.read_range(start, end.as_deref(), *limit, *reverse);
                 self.spend(entries.framed_bytes())?;
+                let more = cut.is_some();
+                let range = Interval { start: start.clone(), end: end.clone() };
+                self.seen.push(range.seen_up_to(cut, *reverse));
                 Ok(OperationResult::Entries { entries, more })
             }
             Operation::Insert { key, value } => {
@@ -135,14 +165,14 @@ impl View<'_> {
         Ok(())
     }
 
-    /// Entries up to the limits, and whether there are more.
+    /// Entries up to the limits, and if there are more the last one's key.
     fn read_range(
         &self,
         start: &[u8],
         end: Option<&[u8]>,
         limit: u32,
         reverse: bool,
-    ) -> (Entries, bool) {
+    ) -> (Entries, Option<Bytes>) {
         let end = end.map(|end| end.max(start));
         let upper = end.map_or(Bound::Unbounded, Bound::Excluded);
         let changed = self
@@ -181,16 +211,20 @@ fn merge<'a>(
     std::iter::from_fn(next).filter_map(|(key, value)| value.map(|value| (key, value)))
 }
 
-fn collect<'a>(entries: impl Iterator<Item = (&'a [u8], &'a [u8])>, limit: u32) -> (Entries, bool) {
+fn collect<'a>(
+    entries: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+    limit: u32,
+) -> (Entries, Option<Bytes>) {
     let mut found = EntriesBuilder::default();
-    let mut bytes = 0;
+    let (mut bytes, mut last): (usize, &[u8]) = (0, &[]);
     for (key, value) in entries {
         bytes += 8 + key.len() + value.len();
         let fits = bytes <= limits::RANGE_BYTES || found.len() == 0;
         if found.len() >= limit as usize || !fits {
-            return (found.finish(), true);
+            return (found.finish(), Some(Bytes::copy_from_slice(last)));
         }
         found.push(key, value);
+        last = key;
     }
-    (found.finish(), false)
+    (found.finish(), None)
 }

@@ -2,14 +2,19 @@
 
 use crate::command::{Operation, Request, Transaction, key_of};
 use crate::map::{Full, SegmentMap};
+use crate::partition::{
+    Asker, Blocker, Entries, Partition, PartitionCommand, PartitionReply, Place, StatementClaim,
+    Touched, claims_of, is_of_partition,
+};
 use crate::plan::Plan;
 use crate::prefetch::CAN_PREFETCH;
 use crate::reply::StoreReply;
 use bytes::Bytes;
 use perdura_execution::{
-    ExecutionContext, FailingMemory, Footprint, RestoreError, Service, Snapshot, StateLimit,
+    Entry, ExecutionContext, FailingMemory, Footprint, Release, RestoreError, Service, Snapshot,
+    StateLimit,
 };
-use perdura_protocol::{Encode, seeded};
+use perdura_protocol::{Encode, SessionId, Time, seeded};
 use std::sync::Arc;
 
 /// A state below this stays in the processor's caches by itself.
@@ -20,6 +25,8 @@ const LARGE_BYTES: u64 = 8 * 1024 * 1024;
 pub struct Store {
     map: SegmentMap,
     limit: StateLimit,
+    /// Of a store that has several.
+    partition: Option<Box<Partition>>,
 }
 
 impl Store {
@@ -28,7 +35,15 @@ impl Store {
     /// `state_limit_bytes` is refused, the same way on every replica. Deletes never are.
     #[must_use]
     pub fn new(state_limit_bytes: u64) -> Store {
-        Store { map: SegmentMap::new(), limit: StateLimit::of_bytes(state_limit_bytes) }
+        let limit = StateLimit::of_bytes(state_limit_bytes);
+        Store { map: SegmentMap::new(), limit, partition: None }
+    }
+
+    /// An empty partition of a store.
+    #[must_use]
+    pub fn partitioned(state_limit_bytes: u64, place: Place) -> Store {
+        let partition = Some(Box::new(Partition::new(place)));
+        Store { partition, ..Store::new(state_limit_bytes) }
     }
 
     /// What the entries count for, bytes.
@@ -62,9 +77,59 @@ impl Store {
         }
     }
 
+    /// How large the entries may become.
+    fn room(&self) -> StateLimit {
+        let partition = self.partition.as_deref();
+        partition.map_or(self.limit, |partition| partition.unreserved(self.limit))
+    }
+
+    /// In a partition: what keeps a command of one key from it, if anything does.
+    fn hindrance(&self, request: &Request) -> Result<Option<Bytes>, String> {
+        let Some(partition) = &self.partition else { return Ok(None) };
+        let (key, blocker) = match request {
+            Request::Get { key } => (key, partition.against_read(key)),
+            Request::Put { key, .. } | Request::Delete { key } => {
+                (key, partition.against_write(key))
+            }
+            Request::Transaction(_) => return Ok(None),
+        };
+        check_place(partition, key)?;
+        Ok(blocker.map(blocked_by))
+    }
+
+    /// The same of a transaction.
+    fn blocked(&self, transaction: &Transaction, plan: &Plan) -> Result<Option<Bytes>, String> {
+        let Some(partition) = &self.partition else { return Ok(None) };
+        let touched = Touched::of(transaction, plan.seen.clone());
+        touched
+            .reads
+            .iter()
+            .chain(&touched.writes)
+            .try_for_each(|key| check_place(partition, key))?;
+        Ok(partition.against(&touched).map(blocked_by))
+    }
+
+    fn read(&self, transaction: &Transaction) -> Result<Bytes, String> {
+        let plan = Plan::of(&self.map, transaction)?;
+        let blocked = self.blocked(transaction, &plan)?;
+        Ok(blocked.unwrap_or_else(|| StoreReply::Transaction(plan.result).to_bytes()))
+    }
+
+    fn query_partition(&self, command: &[u8]) -> Option<Result<Bytes, String>> {
+        let partition = self.partition.as_ref()?;
+        match PartitionCommand::read(command) {
+            Ok(command) if !command.is_read() => None,
+            Ok(command) => Some(partition.query(&command).map(|reply| reply.to_bytes())),
+            Err(error) => Some(Err(error)),
+        }
+    }
+
     fn transact(&mut self, transaction: &Transaction) -> Result<Bytes, String> {
         let plan = Plan::of(&self.map, transaction)?;
-        if plan.exceeds(&self.map, self.limit) {
+        if let Some(blocked) = self.blocked(transaction, &plan)? {
+            return Ok(blocked);
+        }
+        if plan.exceeds(&self.map, self.room()) {
             return Err(self.full());
         }
         for (key, value) in &plan.changes {
@@ -79,6 +144,19 @@ impl Store {
         }
         Ok(StoreReply::Transaction(plan.result).to_bytes())
     }
+}
+
+fn check_place(partition: &Partition, key: &[u8]) -> Result<(), String> {
+    let Place { map, partition: here, .. } = partition.place();
+    let there = map.partition_of(key);
+    if there == *here {
+        return Ok(());
+    }
+    Err(format!("the key is in partition {}, and this is partition {}", there.0, here.0))
+}
+
+fn blocked_by(blocker: Blocker) -> Bytes {
+    PartitionReply::Blocked(blocker).to_bytes()
 }
 
 fn found(value: Option<&[u8]>) -> Bytes {
@@ -105,6 +183,9 @@ impl FailingMemory for Store {
 
 impl Service for Store {
     fn footprint(&self, command: &[u8]) -> Footprint {
+        if self.partition.is_some() && is_of_partition(command) {
+            return Footprint::everything();
+        }
         let mut footprint = Footprint::new();
         match Request::decode(command) {
             Ok(Request::Get { key }) => footprint.read(key),
@@ -127,11 +208,28 @@ impl Service for Store {
         }
     }
 
-    fn execute(&mut self, _: &ExecutionContext, command: &[u8]) -> Result<Bytes, String> {
-        match Request::decode(command).map_err(|error| error.to_string())? {
+    fn execute(&mut self, context: &ExecutionContext, command: &[u8]) -> Result<Bytes, String> {
+        if let Some(partition) = &mut self.partition
+            && is_of_partition(command)
+        {
+            let command = PartitionCommand::read(command)?;
+            let ExecutionContext { session, administrator, other, .. } = *context;
+            let entries = Entries { map: &mut self.map, limit: self.limit };
+            let reply = partition.execute(
+                entries,
+                &Asker { session, administrator, standing: other },
+                command,
+            )?;
+            return Ok(reply.to_bytes());
+        }
+        let request = Request::decode(command).map_err(|error| error.to_string())?;
+        if let Some(hindrance) = self.hindrance(&request)? {
+            return Ok(hindrance);
+        }
+        match request {
             Request::Get { key } => Ok(found(self.map.get(key))),
             Request::Put { key, value } => {
-                match self.map.put(key, value, self.map.room(self.limit)) {
+                match self.map.put(key, value, self.map.room(self.room())) {
                     Ok(()) => Ok(Bytes::from_static(&[StoreReply::PUT])),
                     Err(Full) => Err(self.full()),
                 }
@@ -142,19 +240,60 @@ impl Service for Store {
     }
 
     fn query(&self, command: &[u8]) -> Option<Result<Bytes, String>> {
+        if self.partition.is_some() && is_of_partition(command) {
+            return self.query_partition(command);
+        }
         match Request::decode(command) {
-            Ok(Request::Get { key }) => Some(Ok(found(self.map.get(key)))),
+            Ok(request @ Request::Get { key }) => Some(match self.hindrance(&request) {
+                Ok(hindrance) => Ok(hindrance.unwrap_or_else(|| found(self.map.get(key)))),
+                Err(error) => Err(error),
+            }),
             Ok(Request::Transaction(transaction)) if transaction.is_read() => {
-                let plan = Plan::of(&self.map, &transaction);
-                Some(plan.map(|plan| StoreReply::Transaction(plan.result).to_bytes()))
+                Some(self.read(&transaction))
             }
             Ok(_) => None,
             Err(error) => Some(Err(error.to_string())),
         }
     }
 
+    fn on_time(&mut self, clock: Time, _: &mut Vec<Release>) {
+        if let Some(partition) = &mut self.partition {
+            partition.on_time(clock);
+        }
+    }
+
+    fn due(&self) -> Option<Time> {
+        self.partition.as_ref()?.due()
+    }
+
+    fn session_ended(&mut self, session: SessionId) {
+        if let Some(partition) = &mut self.partition {
+            partition.session_ended(session);
+        }
+    }
+
+    fn asks_about(&self, command: &[u8]) -> Option<SessionId> {
+        let partition = self.partition.as_ref().filter(|_| is_of_partition(command))?;
+        PartitionCommand::read(command).ok()?.asks_about(partition.place().partition)
+    }
+
+    fn attested(&self, reply: &[u8]) -> Option<Bytes> {
+        self.partition.as_ref()?;
+        PartitionReply::leaf(reply)
+    }
+
+    fn claims(&self, command: &[u8]) -> Option<Vec<StatementClaim>> {
+        match &self.partition {
+            Some(partition) if is_of_partition(command) => {
+                claims_of(command, &partition.place().map)
+            }
+            _ => Some(Vec::new()),
+        }
+    }
+
     fn state_bytes(&self) -> u64 {
-        self.map.bytes()
+        let book = self.partition.as_ref().map_or(0, |partition| partition.book().bytes());
+        self.map.bytes() + book
     }
 
     fn set_state_limit(&mut self, limit: StateLimit) {
@@ -162,10 +301,18 @@ impl Service for Store {
     }
 
     fn snapshot(&self) -> Arc<dyn Snapshot> {
-        self.map.snapshot()
+        match &self.partition {
+            None => self.map.snapshot(),
+            Some(partition) => Arc::new(Both(self.map.snapshot(), partition.book().snapshot())),
+        }
     }
 
-    fn restore(&mut self, segments: Vec<Bytes>) -> Result<(), RestoreError> {
+    fn restore(&mut self, mut segments: Vec<Bytes>) -> Result<(), RestoreError> {
+        if let Some(partition) = &mut self.partition {
+            let place = partition.place().clone();
+            let book = SegmentMap::restore(segments.split_off(begin_of_second(&segments)))?;
+            **partition = Partition::restore(place, book)?;
+        }
         let map = SegmentMap::restore(segments)?;
         if map.bytes() > self.limit.bytes {
             return Err(RestoreError::Contradiction("the store exceeds its limit"));
@@ -173,6 +320,41 @@ impl Service for Store {
         self.map = map;
         Ok(())
     }
+}
+
+/// One map's segments, and behind them those of another one.
+struct Both(Arc<dyn Snapshot>, Arc<dyn Snapshot>);
+
+impl Both {
+    fn at(&self, index: usize) -> (&dyn Snapshot, usize) {
+        match index.checked_sub(self.0.segments()) {
+            None => (&*self.0, index),
+            Some(index) => (&*self.1, index),
+        }
+    }
+}
+
+impl Snapshot for Both {
+    fn segments(&self) -> usize {
+        self.0.segments() + self.1.segments()
+    }
+
+    fn segment(&self, index: usize) -> Bytes {
+        let (of, index) = self.at(index);
+        of.segment(index)
+    }
+
+    fn entry(&self, index: usize) -> Entry {
+        let (of, index) = self.at(index);
+        of.entry(index)
+    }
+}
+
+/// Where the second map's segments begin: a map's first segment, and no other, begins at the empty key.
+fn begin_of_second(segments: &[Bytes]) -> usize {
+    let begins = |segment: &Bytes| segment.starts_with(&[0; 4]);
+    let second = segments.iter().skip(1).position(begins);
+    second.map_or(segments.len(), |index| index + 1)
 }
 
 /// Adds what an operation reads and writes.

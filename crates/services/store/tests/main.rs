@@ -3,5 +3,6 @@
 mod bounds;
 mod decoding;
 mod model;
+mod partition;
 mod support;
 mod transactions;

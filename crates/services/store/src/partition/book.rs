@@ -1,0 +1,226 @@
+//! Where a partition's transactions, fences, caps and members stand in its state: entries of an ordered map of their own, beside the
+//! store's, in segments like those.
+//!
+//! | key | value |
+//! |---|---|
+//! | `r`, identifier | a transaction: its intent, since when, the vote, the outcome |
+//! | `h`, identifier, number | a piece of what it holds, while it is pending |
+//! | `f`, session | how far it is fenced off |
+//! | `c`, client key | its cap, where it is not the usual one |
+//! | `m`, partition | the newest members known |
+//! | `u`, partition | when it was heard of, and when it was tried |
+
+use super::caps::Cap;
+use super::certificate::Members;
+use super::intent::TransactionId;
+use super::limits::HELD_PIECE_BYTES;
+use super::reach::Reach;
+use super::records::{Held, Record};
+use crate::map::SegmentMap;
+use bytes::Bytes;
+use perdura_execution::RestoreError;
+use perdura_protocol::{Decode, DecodeError, Encode, PartitionId, PublicKey, SessionId};
+use std::collections::BTreeMap;
+
+/// The entries.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Book(pub(crate) SegmentMap);
+
+/// What an entry is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Key {
+    Record(TransactionId),
+    Held(TransactionId, u32),
+    Fence(SessionId),
+    Cap(PublicKey),
+    Members(PartitionId),
+    Reach(PartitionId),
+}
+
+impl Key {
+    fn bytes(self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(41);
+        match self {
+            Key::Record(id) => {
+                out.push(b'r');
+                id.encode(&mut out);
+            }
+            Key::Held(id, piece) => {
+                out.push(b'h');
+                id.encode(&mut out);
+                out.extend_from_slice(&piece.to_be_bytes());
+            }
+            Key::Fence(session) => {
+                out.push(b'f');
+                session.client.encode(&mut out);
+                out.extend_from_slice(&session.nonce.to_be_bytes());
+            }
+            Key::Cap(client) => {
+                out.push(b'c');
+                client.encode(&mut out);
+            }
+            Key::Members(partition) => {
+                out.push(b'm');
+                out.extend_from_slice(&partition.0.to_be_bytes());
+            }
+            Key::Reach(partition) => {
+                out.push(b'u');
+                out.extend_from_slice(&partition.0.to_be_bytes());
+            }
+        }
+        out
+    }
+
+    fn read(key: &[u8]) -> Option<Key> {
+        let (tag, rest) = key.split_first()?;
+        let digest = |bytes: &[u8]| bytes.try_into().ok().map(perdura_protocol::Digest);
+        let partition = |bytes: &[u8]| {
+            bytes.try_into().ok().map(|bytes| PartitionId(u16::from_be_bytes(bytes)))
+        };
+        match *tag {
+            b'r' => digest(rest).map(TransactionId).map(Key::Record),
+            b'h' => {
+                let (id, piece) = rest.split_at_checked(32)?;
+                let piece = u32::from_be_bytes(piece.try_into().ok()?);
+                digest(id).map(|id| Key::Held(TransactionId(id), piece))
+            }
+            b'f' => {
+                let (client, nonce) = rest.split_at_checked(32)?;
+                let client = PublicKey(client.try_into().ok()?);
+                let nonce = u64::from_be_bytes(nonce.try_into().ok()?);
+                Some(Key::Fence(SessionId { client, nonce }))
+            }
+            b'c' => rest.try_into().ok().map(PublicKey).map(Key::Cap),
+            b'm' => partition(rest).map(Key::Members),
+            b'u' => partition(rest).map(Key::Reach),
+            _ => None,
+        }
+    }
+}
+
+impl Book {
+    fn put(&mut self, key: Key, value: &impl Encode) {
+        self.put_bytes(key, &value.to_bytes());
+    }
+
+    fn put_bytes(&mut self, key: Key, value: &[u8]) {
+        // Nothing here is refused for lack of room: what is pending and remembered has bounds of its own.
+        let put = self.0.put(&key.bytes(), value, u64::MAX);
+        assert!(put.is_ok(), "there is no bound");
+    }
+
+    fn remove(&mut self, key: Key) {
+        self.0.remove(&key.bytes());
+    }
+
+    /// A transaction as it is now; what it holds is written once.
+    pub(crate) fn put_record(&mut self, id: TransactionId, record: &Record, is_new: bool) {
+        self.put(Key::Record(id), record);
+        if is_new && let Some(held) = &record.held {
+            let bytes = held.to_bytes();
+            for (piece, bytes) in (0..).zip(bytes.chunks(HELD_PIECE_BYTES)) {
+                self.put_bytes(Key::Held(id, piece), bytes);
+            }
+        }
+    }
+
+    /// It holds nothing any more.
+    pub(crate) fn remove_held(&mut self, id: TransactionId) {
+        for piece in 0.. {
+            if !self.0.remove(&Key::Held(id, piece).bytes()) {
+                return;
+            }
+        }
+    }
+
+    pub(crate) fn remove_record(&mut self, id: TransactionId) {
+        self.remove(Key::Record(id));
+    }
+
+    /// None: there is none any more. The same of the others.
+    pub(crate) fn put_fence(&mut self, session: SessionId, below: Option<u64>) {
+        match below {
+            Some(below) => self.put(Key::Fence(session), &below),
+            None => self.remove(Key::Fence(session)),
+        }
+    }
+
+    pub(crate) fn put_cap(&mut self, client: PublicKey, cap: Option<Cap>) {
+        match cap {
+            Some(cap) => self.put(Key::Cap(client), &cap),
+            None => self.remove(Key::Cap(client)),
+        }
+    }
+
+    pub(crate) fn put_members(&mut self, members: &Members) {
+        self.put(Key::Members(members.partition), members);
+    }
+
+    pub(crate) fn put_reach(&mut self, partition: PartitionId, reach: Reach) {
+        self.put(Key::Reach(partition), &reach);
+    }
+}
+
+/// All that stands in a book.
+#[derive(Debug, Default)]
+pub(crate) struct Contents {
+    pub records: BTreeMap<TransactionId, Record>,
+    pub fences: BTreeMap<SessionId, u64>,
+    pub caps: BTreeMap<PublicKey, Cap>,
+    pub members: Vec<Members>,
+    pub reach: BTreeMap<PartitionId, Reach>,
+}
+
+impl Book {
+    /// Reads all of it.
+    pub(crate) fn contents(&self) -> Result<Contents, RestoreError> {
+        const CONTRADICTION: RestoreError =
+            RestoreError::Contradiction("transactions of the partition");
+        let malformed = |_: DecodeError| CONTRADICTION;
+        let mut contents = Contents::default();
+        let mut held: BTreeMap<TransactionId, Vec<u8>> = BTreeMap::new();
+        let mut next_piece = (None, 0);
+        for (key, value) in self.0.range(&[], None) {
+            let bytes = Bytes::copy_from_slice(value);
+            match Key::read(key).ok_or(CONTRADICTION)? {
+                Key::Record(id) => {
+                    let record = Record::from_bytes(bytes).map_err(malformed)?;
+                    if record.intent.id() != id {
+                        return Err(CONTRADICTION);
+                    }
+                    contents.records.insert(id, record);
+                }
+                Key::Held(id, piece) => {
+                    let expected = if next_piece.0 == Some(id) { next_piece.1 } else { 0 };
+                    if piece != expected {
+                        return Err(CONTRADICTION);
+                    }
+                    next_piece = (Some(id), piece + 1);
+                    held.entry(id).or_default().extend_from_slice(value);
+                }
+                Key::Fence(session) => {
+                    contents.fences.insert(session, u64::from_bytes(bytes).map_err(malformed)?);
+                }
+                Key::Cap(client) => {
+                    contents.caps.insert(client, Cap::from_bytes(bytes).map_err(malformed)?);
+                }
+                Key::Members(partition) => {
+                    let members = Members::from_bytes(bytes).map_err(malformed)?;
+                    if members.partition != partition {
+                        return Err(CONTRADICTION);
+                    }
+                    contents.members.push(members);
+                }
+                Key::Reach(partition) => {
+                    contents.reach.insert(partition, Reach::from_bytes(bytes).map_err(malformed)?);
+                }
+            }
+        }
+        for (id, bytes) in held {
+            let record = contents.records.get_mut(&id).ok_or(CONTRADICTION)?;
+            record.held = Some(Held::from_bytes(bytes.into()).map_err(malformed)?);
+        }
+        let fits = |record: &Record| record.is_pending() == record.held.is_some();
+        if contents.records.values().all(fits) { Ok(contents) } else { Err(CONTRADICTION) }
+    }
+}

@@ -1,0 +1,271 @@
+//! What clients ask of a partition besides the commands of every store, and its encoding: a tag byte from 16 on, and the content.
+
+use super::certificate::{Certificate, Members, StatementClaim};
+use super::intent::{Intent, TransactionId, digest_of_part};
+use super::limits;
+use super::statement::Statement;
+use crate::{Operation, Transaction};
+use perdura_protocol::codec::{encode_count, encode_list};
+use perdura_protocol::{
+    Decode, DecodeError, Encode, Map, PartitionId, PublicKey, Reader, SessionId, Signature, Time,
+};
+
+/// A command of a partition. All but the last two are ordered.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum PartitionCommand {
+    /// Locks all that a part of a transaction needs, and votes on it. In the session that the intent names.
+    Prepare {
+        /// The transaction.
+        intent: Intent,
+        /// This partition's part; its digest is in the intent.
+        operations: Vec<Operation>,
+    },
+    /// Ends a pending transaction.
+    Finish {
+        /// Which.
+        transaction: TransactionId,
+        /// Its outcome.
+        commit: bool,
+        /// To commit: the vote of each other participant. To abort: one vote to abort. One that only reads is ended by its client without any.
+        votes: Vec<Certificate>,
+    },
+    /// "Vote on this, if you have not": the vote that was given, or else a vote to abort.
+    Resolve {
+        /// The transaction.
+        intent: Intent,
+        /// Proof that another participant has had it pending for so long that others may end it. Needed where it is not known,
+        /// from others than its client.
+        expired: Option<Certificate>,
+    },
+    /// Whether it has been pending here for so long that others may end it.
+    Expire {
+        /// Which.
+        transaction: TransactionId,
+    },
+    /// How far the transactions of a session are fenced off here. Its own client may raise that.
+    Fence {
+        /// The session in this partition.
+        session: SessionId,
+        /// No further transaction below this number of the client's will be prepared.
+        below: u64,
+    },
+    /// Forgets transactions that are over wherever they took part.
+    Forget {
+        /// The session in this partition.
+        session: SessionId,
+        /// Of other participants: their sessions with the same client, how far those are fenced off there, and proof of it.
+        fences: Vec<(Certificate, u64, u64)>,
+    },
+    /// Who the members of another group are.
+    Members {
+        /// They.
+        members: Members,
+        /// Whose word that is.
+        administrator: PublicKey,
+        /// His signature.
+        signature: Signature,
+    },
+    /// The pending transactions behind one, oldest first. A read.
+    Pending {
+        /// The last one known: its time and identifier.
+        after: Option<(Time, TransactionId)>,
+    },
+    /// What is known of a transaction. A read.
+    Show {
+        /// Which.
+        transaction: TransactionId,
+    },
+}
+
+/// Whether these bytes are a command of a partition, if they are any.
+pub(crate) fn is_of_partition(command: &[u8]) -> bool {
+    command.first().is_some_and(|tag| (16..=24).contains(tag))
+}
+
+impl PartitionCommand {
+    /// Whether it changes nothing.
+    #[must_use]
+    pub fn is_read(&self) -> bool {
+        matches!(self, PartitionCommand::Pending { .. } | PartitionCommand::Show { .. })
+    }
+
+    /// The signatures that have to hold; none if it cannot be a command of a partition with this map.
+    #[must_use]
+    pub fn claims(&self, map: &Map) -> Option<Vec<StatementClaim>> {
+        match self {
+            PartitionCommand::Finish { transaction, commit, votes } => {
+                let statement = Statement::Vote { transaction: *transaction, commit: *commit };
+                let claims = votes.iter().map(|vote| vote.claims(map, &statement));
+                claims.collect::<Option<Vec<_>>>().map(|claims| claims.concat())
+            }
+            PartitionCommand::Resolve { intent, expired: Some(expired) } => {
+                expired.claims(map, &Statement::Expired { transaction: intent.id() })
+            }
+            PartitionCommand::Forget { session, fences } => {
+                let claims = fences.iter().map(|(certificate, nonce, below)| {
+                    let session = SessionId { nonce: *nonce, ..*session };
+                    certificate.claims(map, &Statement::Fence { session, below: *below })
+                });
+                claims.collect::<Option<Vec<_>>>().map(|claims| claims.concat())
+            }
+            PartitionCommand::Members { members, administrator, signature } => {
+                members.claim(map, *administrator, *signature).map(|claim| vec![claim])
+            }
+            PartitionCommand::Prepare { .. }
+            | PartitionCommand::Resolve { expired: None, .. }
+            | PartitionCommand::Expire { .. }
+            | PartitionCommand::Fence { .. }
+            | PartitionCommand::Pending { .. }
+            | PartitionCommand::Show { .. } => Some(Vec::new()),
+        }
+    }
+
+    /// The session of which it has to know whether it may still send anything.
+    #[must_use]
+    pub fn asks_about(&self, partition: PartitionId) -> Option<SessionId> {
+        match self {
+            PartitionCommand::Resolve { intent, .. } => {
+                intent.participant(partition).map(|one| intent.session(one))
+            }
+            PartitionCommand::Fence { session, .. } | PartitionCommand::Forget { session, .. } => {
+                Some(*session)
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Encode for PartitionCommand {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            PartitionCommand::Prepare { intent, operations } => {
+                out.push(16);
+                intent.encode(out);
+                encode_list(operations, out);
+            }
+            PartitionCommand::Finish { transaction, commit, votes } => {
+                out.push(17);
+                transaction.encode(out);
+                commit.encode(out);
+                encode_list(votes, out);
+            }
+            PartitionCommand::Resolve { intent, expired } => {
+                out.push(18);
+                intent.encode(out);
+                expired.encode(out);
+            }
+            PartitionCommand::Expire { transaction } => {
+                out.push(19);
+                transaction.encode(out);
+            }
+            PartitionCommand::Fence { session, below } => {
+                out.push(20);
+                session.encode(out);
+                below.encode(out);
+            }
+            PartitionCommand::Forget { session, fences } => {
+                out.push(21);
+                session.encode(out);
+                encode_count(fences.len(), out);
+                for (certificate, nonce, below) in fences {
+                    certificate.encode(out);
+                    nonce.encode(out);
+                    below.encode(out);
+                }
+            }
+            PartitionCommand::Members { members, administrator, signature } => {
+                out.push(22);
+                members.encode(out);
+                administrator.encode(out);
+                signature.encode(out);
+            }
+            PartitionCommand::Pending { after } => {
+                out.push(23);
+                after.is_some().encode(out);
+                if let Some((since, transaction)) = after {
+                    since.encode(out);
+                    transaction.encode(out);
+                }
+            }
+            PartitionCommand::Show { transaction } => {
+                out.push(24);
+                transaction.encode(out);
+            }
+        }
+    }
+}
+
+impl Decode for PartitionCommand {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(match u8::decode(reader)? {
+            16 => {
+                let intent = Intent::decode(reader)?;
+                let operations = reader.list("operations", crate::limits::OPERATIONS, 5)?;
+                PartitionCommand::Prepare { intent, operations }
+            }
+            17 => PartitionCommand::Finish {
+                transaction: Decode::decode(reader)?,
+                commit: Decode::decode(reader)?,
+                votes: reader.list("votes", limits::READ_PARTICIPANTS, 6)?,
+            },
+            18 => PartitionCommand::Resolve {
+                intent: Decode::decode(reader)?,
+                expired: Decode::decode(reader)?,
+            },
+            19 => PartitionCommand::Expire { transaction: Decode::decode(reader)? },
+            20 => PartitionCommand::Fence {
+                session: Decode::decode(reader)?,
+                below: Decode::decode(reader)?,
+            },
+            21 => {
+                let session = Decode::decode(reader)?;
+                let count = reader.count("fences", limits::READ_PARTICIPANTS, 22)?;
+                let mut fences = Vec::with_capacity(count);
+                for _ in 0..count {
+                    let certificate = Decode::decode(reader)?;
+                    fences.push((certificate, Decode::decode(reader)?, Decode::decode(reader)?));
+                }
+                PartitionCommand::Forget { session, fences }
+            }
+            22 => PartitionCommand::Members {
+                members: Decode::decode(reader)?,
+                administrator: Decode::decode(reader)?,
+                signature: Decode::decode(reader)?,
+            },
+            23 => {
+                let after = match bool::decode(reader)? {
+                    true => Some((Decode::decode(reader)?, Decode::decode(reader)?)),
+                    false => None,
+                };
+                PartitionCommand::Pending { after }
+            }
+            24 => PartitionCommand::Show { transaction: Decode::decode(reader)? },
+            tag => return Err(DecodeError::UnknownTag(tag)),
+        })
+    }
+}
+
+/// The signatures that have to hold for these bytes, a command, to be ordered; none if it is malformed. What has none is not read for that.
+pub(crate) fn claims_of(command: &[u8], map: &Map) -> Option<Vec<StatementClaim>> {
+    match command.first() {
+        Some(17 | 18 | 21 | 22) => PartitionCommand::read(command).ok()?.claims(map),
+        _ => Some(Vec::new()),
+    }
+}
+
+impl PartitionCommand {
+    /// The command that these bytes are, copied: nothing keeps the batch alive in which they came.
+    pub(crate) fn read(bytes: &[u8]) -> Result<PartitionCommand, String> {
+        let copy = bytes::Bytes::copy_from_slice(bytes);
+        let command = PartitionCommand::from_bytes(copy).map_err(|error| error.to_string())?;
+        if let PartitionCommand::Prepare { intent, operations } = &command {
+            let transaction = Transaction { operations: operations.clone() };
+            transaction.validate().map_err(|error| error.to_string())?;
+            let parts = intent.participants.iter().map(|one| one.part);
+            if !parts.into_iter().any(|part| part == digest_of_part(operations)) {
+                return Err("the operations are no part of this transaction".into());
+            }
+        }
+        Ok(command)
+    }
+}

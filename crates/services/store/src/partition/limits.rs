@@ -1,0 +1,38 @@
+//! Bounds of transactions over several partitions.
+
+/// Participants of a transaction that changes something: each proves its vote to each other.
+pub const UPDATE_PARTICIPANTS: usize = 16;
+
+/// Participants of one that only reads.
+pub const READ_PARTICIPANTS: usize = perdura_protocol::limits::PARTITIONS;
+
+/// Transactions of one client key that may be pending in a partition, until others had to end some of them.
+pub const PENDING_PER_CLIENT: u32 = 1024;
+
+/// Transactions of one client key that are remembered, beyond which no further one is voted on: fences let them be forgotten.
+pub const RECORDS_PER_CLIENT: u32 = 8 * PENDING_PER_CLIENT;
+
+/// So many transactions that a client ended itself double what may be pending again, up to [`PENDING_PER_CLIENT`].
+pub const REDEEMED_BY: u32 = 16;
+
+/// Ranges that pending transactions read, all together: each write is held against each of them.
+pub const RANGES: usize = 4096;
+
+/// A transaction that has been pending for so long may be ended by others, milliseconds; where clocks may differ more, later.
+pub const EXPIRY_MS: u64 = 2_000;
+
+/// A participant from which nothing was heard while a transaction has been pending on it for so long is taken for unreachable,
+/// milliseconds ...
+pub const UNREACHABLE_MS: u64 = 5_000;
+
+/// ... and one transaction on it is let through in so much time, milliseconds.
+pub const PROBE_MS: u64 = 1_000;
+
+/// Pending transactions that one question lists.
+pub const LISTED: u32 = 256;
+
+/// Sessions whose fences one command to forget brings, and transactions that it forgets at most.
+pub const FORGOTTEN: usize = 1024;
+
+/// Bytes of a piece in which what a pending transaction holds is kept.
+pub const HELD_PIECE_BYTES: usize = 256 * 1024;

@@ -1,0 +1,233 @@
+//! What pending transactions hold (Augustus, EuroSys 2013, tables 1 and 2), with intervals in place of the paper's one structural
+//! lock.
+//!
+//! A transaction has all of its locks or none. A key is read by many or written by one. A read of a range also holds the
+//! *interval* that it saw, from the range's start to the last key that it was given, or to the range's end where nothing was cut
+//! off: nothing is written in it, so that nothing appears in it either. Keys that are absent are locked like others.
+
+use super::intent::TransactionId;
+use super::limits;
+use crate::plan::Interval;
+use crate::{Operation, Transaction};
+use bytes::Bytes;
+use perdura_protocol::codec::{encode_bytes, encode_count};
+use perdura_protocol::{Decode, DecodeError, Encode, Reader};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+
+/// What a transaction reads and writes.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Touched {
+    /// Keys that are only read.
+    pub reads: BTreeSet<Bytes>,
+    pub writes: BTreeSet<Bytes>,
+    pub intervals: Vec<Interval>,
+}
+
+impl Touched {
+    /// Of a transaction that saw these intervals.
+    pub(crate) fn of(transaction: &Transaction, intervals: Vec<Interval>) -> Touched {
+        let mut touched = Touched { intervals, ..Touched::default() };
+        for operation in &transaction.operations {
+            match operation {
+                Operation::Cmp { key, .. } | Operation::Read { key } => {
+                    touched.reads.insert(key.clone());
+                }
+                Operation::ReadRange { .. } => {}
+                Operation::Insert { key, .. }
+                | Operation::Write { key, .. }
+                | Operation::Delete { key } => {
+                    touched.writes.insert(key.clone());
+                }
+            }
+        }
+        touched.reads.retain(|key| !touched.writes.contains(key));
+        touched
+    }
+}
+
+impl Encode for Touched {
+    fn encode(&self, out: &mut Vec<u8>) {
+        for keys in [&self.reads, &self.writes] {
+            encode_count(keys.len(), out);
+            keys.iter().for_each(|key| encode_bytes(key, out));
+        }
+        encode_count(self.intervals.len(), out);
+        for Interval { start, end } in &self.intervals {
+            encode_bytes(start, out);
+            end.is_some().encode(out);
+            end.iter().for_each(|end| encode_bytes(end, out));
+        }
+    }
+}
+
+impl Decode for Touched {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        // One byte more than a key: the end of an interval that a last key was given of.
+        let key = |reader: &mut Reader| reader.bytes("key", crate::limits::KEY_BYTES + 1);
+        let keys = |reader: &mut Reader| {
+            let count = reader.count("keys", crate::limits::OPERATIONS, 4)?;
+            (0..count).map(|_| key(reader)).collect::<Result<BTreeSet<Bytes>, DecodeError>>()
+        };
+        let (reads, writes) = (keys(reader)?, keys(reader)?);
+        let count = reader.count("intervals", crate::limits::OPERATIONS, 5)?;
+        let mut intervals = Vec::with_capacity(count);
+        for _ in 0..count {
+            let start = key(reader)?;
+            let end = if bool::decode(reader)? { Some(key(reader)?) } else { None };
+            intervals.push(Interval { start, end });
+        }
+        Ok(Touched { reads, writes, intervals })
+    }
+}
+
+/// Who holds what.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Locks {
+    writers: BTreeMap<Bytes, TransactionId>,
+    readers: BTreeMap<Bytes, BTreeSet<TransactionId>>,
+    // By their starts.
+    intervals: BTreeMap<(Bytes, TransactionId, usize), Option<Bytes>>,
+}
+
+impl Locks {
+    /// Somebody who holds what reading this key takes.
+    pub(crate) fn against_read(&self, key: &[u8]) -> Option<TransactionId> {
+        self.writers.get(key).copied()
+    }
+
+    /// Somebody who holds what writing this key takes.
+    pub(crate) fn against_write(&self, key: &[u8]) -> Option<TransactionId> {
+        let reader = || self.readers.get(key).and_then(|readers| readers.first().copied());
+        self.against_read(key).or_else(reader).or_else(|| self.interval_over(key))
+    }
+
+    fn interval_over(&self, key: &[u8]) -> Option<TransactionId> {
+        let started = self.intervals.iter().take_while(|((start, ..), _)| **start <= *key);
+        started
+            .filter(|(_, end)| end.as_ref().is_none_or(|end| *key < **end))
+            .map(|((_, id, _), _)| *id)
+            .next()
+    }
+
+    fn against_interval(&self, interval: &Interval) -> Option<TransactionId> {
+        let end = interval.end.as_ref().map(|end| end.max(&interval.start));
+        let end = end.map_or(Bound::Unbounded, |end| Bound::Excluded(&**end));
+        let start = Bound::Included(&*interval.start);
+        self.writers.range::<[u8], _>((start, end)).next().map(|(_, id)| *id)
+    }
+
+    /// Somebody who holds what a transaction that touches this takes.
+    pub(crate) fn against(&self, touched: &Touched) -> Option<TransactionId> {
+        let Touched { reads, writes, intervals } = touched;
+        let mut found = reads.iter().filter_map(|key| self.against_read(key));
+        let write = || writes.iter().find_map(|key| self.against_write(key));
+        let interval = || intervals.iter().find_map(|interval| self.against_interval(interval));
+        found.next().or_else(write).or_else(interval)
+    }
+
+    /// Whether all its intervals can be held beside the others.
+    pub(crate) fn has_room(&self, touched: &Touched) -> bool {
+        self.intervals.len() + touched.intervals.len() <= limits::RANGES
+    }
+
+    /// Takes all that a transaction needs: nobody is against it.
+    pub(crate) fn take(&mut self, id: TransactionId, touched: &Touched) {
+        for key in &touched.writes {
+            self.writers.insert(key.clone(), id);
+        }
+        for key in &touched.reads {
+            self.readers.entry(key.clone()).or_default().insert(id);
+        }
+        for (number, interval) in touched.intervals.iter().enumerate() {
+            self.intervals.insert((interval.start.clone(), id, number), interval.end.clone());
+        }
+    }
+
+    /// Gives it all back.
+    pub(crate) fn release(&mut self, id: TransactionId, touched: &Touched) {
+        for key in &touched.writes {
+            self.writers.remove(key);
+        }
+        for key in &touched.reads {
+            if let Some(readers) = self.readers.get_mut(key) {
+                readers.remove(&id);
+                if readers.is_empty() {
+                    self.readers.remove(key);
+                }
+            }
+        }
+        for (number, interval) in touched.intervals.iter().enumerate() {
+            self.intervals.remove(&(interval.start.clone(), id, number));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use perdura_protocol::Digest;
+
+    fn id(number: u8) -> TransactionId {
+        TransactionId(Digest([number; 32]))
+    }
+
+    fn key(key: &str) -> Bytes {
+        Bytes::copy_from_slice(key.as_bytes())
+    }
+
+    fn touched(reads: &[&str], writes: &[&str], intervals: &[(&str, Option<&str>)]) -> Touched {
+        let interval =
+            |(start, end): &(&str, Option<&str>)| Interval { start: key(start), end: end.map(key) };
+        Touched {
+            reads: reads.iter().map(|one| key(one)).collect(),
+            writes: writes.iter().map(|one| key(one)).collect(),
+            intervals: intervals.iter().map(interval).collect(),
+        }
+    }
+
+    #[test]
+    fn a_key_is_read_by_many_or_written_by_one() {
+        let mut locks = Locks::default();
+        locks.take(id(1), &touched(&["a"], &["b"], &[]));
+        assert_eq!(locks.against(&touched(&["a"], &[], &[])), None);
+        locks.take(id(2), &touched(&["a"], &["c"], &[]));
+        assert_eq!(locks.against(&touched(&["b"], &[], &[])), Some(id(1)));
+        assert_eq!(locks.against(&touched(&[], &["b"], &[])), Some(id(1)));
+        assert_eq!(locks.against(&touched(&[], &["a"], &[])), Some(id(1)));
+        locks.release(id(1), &touched(&["a"], &["b"], &[]));
+        assert_eq!(locks.against(&touched(&[], &["a"], &[])), Some(id(2)));
+        assert_eq!(locks.against(&touched(&["b"], &["b"], &[])), None);
+    }
+
+    #[test]
+    fn nothing_is_written_in_an_interval_that_somebody_read() {
+        let mut locks = Locks::default();
+        let read = touched(&[], &[], &[("b", Some("d")), ("x", None)]);
+        locks.take(id(1), &read);
+        let against = |write: &str| locks.against(&touched(&[], &[write], &[]));
+        assert_eq!([against("a"), against("d"), against("w")], [None; 3]);
+        assert_eq!([against("b"), against("c"), against("zz")], [Some(id(1)); 3]);
+        // Others read the same.
+        assert_eq!(locks.against(&touched(&["c"], &[], &[("a", None)])), None);
+        locks.release(id(1), &read);
+        assert_eq!(locks.against(&touched(&[], &["b", "z"], &[])), None);
+    }
+
+    #[test]
+    fn what_is_being_written_is_in_no_interval() {
+        let mut locks = Locks::default();
+        locks.take(id(1), &touched(&[], &["c"], &[]));
+        let against = |start, end| locks.against(&touched(&[], &[], &[(start, end)]));
+        assert_eq!(against("a", Some("c")), None);
+        assert_eq!(against("a", Some("ca")), Some(id(1)));
+        assert_eq!(against("c", None), Some(id(1)));
+        assert_eq!(against("d", Some("a")), None);
+    }
+
+    #[test]
+    fn it_is_encoded_as_it_is() {
+        let all = touched(&["a", "b"], &["c"], &[("", None), ("x", Some("y"))]);
+        assert_eq!(Touched::from_bytes(all.to_bytes()), Ok(all));
+    }
+}

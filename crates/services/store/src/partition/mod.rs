@@ -1,0 +1,506 @@
+//! One partition of a store, and its side of transactions over several (Augustus, EuroSys 2013, sections 3.3 to 3.5; where this
+//! differs it is on purpose, see `docs/partitions.md`).
+//!
+//! A transaction is *prepared* in each partition that takes part: there it gets all the locks that it needs, or a vote to abort. The
+//! client shows each partition the votes of the others, signed by r + 1 of their replicas, and that *finishes* it.
+//! What a client leaves unfinished anybody may finish.
+//!
+//! Invariants:
+//! - A vote is final: it is given again whenever it is asked for, until nobody can need it.
+//! - What is pending holds its locks; of two that are pending neither writes what the other one touches.
+//! - A transaction of which nothing is known, and of which no part can be prepared here any more, counts as aborted. One that was
+//!   committed is forgotten only when that holds in all partitions that took part.
+//! - Nothing that ends a transaction is refused for lack of room: what it writes was reserved when it was prepared.
+
+mod book;
+mod caps;
+mod certificate;
+mod command;
+mod intent;
+pub mod limits;
+mod locks;
+mod prepare;
+mod reach;
+mod records;
+mod reply;
+mod statement;
+
+pub use certificate::{Certificate, Members, StatementClaim};
+pub use command::PartitionCommand;
+pub use intent::{Intent, Participant, TransactionId, digest_of_part};
+pub use reply::{Blocker, PartitionReply, Reason, Vote, Waiting};
+pub use statement::Statement;
+
+pub(crate) use command::{claims_of, is_of_partition};
+pub(crate) use locks::Touched;
+
+use crate::map::SegmentMap;
+use book::{Book, Contents};
+use caps::Cap;
+use locks::Locks;
+use perdura_execution::{RestoreError, Standing, StateLimit};
+use perdura_protocol::{Map, PartitionId, PublicKey, SessionId, Time};
+use reach::Reach;
+use records::{Record, Records};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Which partition of which store.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// The store's partitions.
+    pub map: Arc<Map>,
+    /// Which of them.
+    pub partition: PartitionId,
+    /// The clocks of the replicas of a group differ by so much at most, milliseconds.
+    pub max_skew_ms: u64,
+}
+
+/// Whose command it is, and what the core says of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asker {
+    pub session: SessionId,
+    pub administrator: PublicKey,
+    /// Of the session that the command asks about.
+    pub standing: Option<Standing>,
+}
+
+/// The entries, and how many of them there may be.
+pub(crate) struct Entries<'a> {
+    pub map: &'a mut SegmentMap,
+    pub limit: StateLimit,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Partition {
+    place: Place,
+    now: Time,
+    // All that follows is in the book, but for the locks, which follow from it.
+    book: Book,
+    records: Records,
+    locks: Locks,
+    fences: BTreeMap<SessionId, u64>,
+    caps: BTreeMap<PublicKey, Cap>,
+    members: BTreeMap<PartitionId, Members>,
+    reach: BTreeMap<PartitionId, Reach>,
+}
+
+/// What is heard of a partition is noted as often as this, milliseconds.
+const HEARD_MS: u64 = 1_000;
+
+impl Partition {
+    pub(crate) fn new(place: Place) -> Partition {
+        let first = |(index, group): (usize, &perdura_protocol::partitions::Group)| {
+            let partition = PartitionId(index as u16);
+            (partition, Members { partition, configuration: 0, keys: group.members.clone() })
+        };
+        let members = place.map.groups.iter().enumerate().map(first).collect();
+        Partition {
+            records: Records::new(place.partition),
+            place,
+            now: Time(0),
+            book: Book::default(),
+            locks: Locks::default(),
+            fences: BTreeMap::new(),
+            caps: BTreeMap::new(),
+            members,
+            reach: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    pub(crate) fn book(&self) -> &SegmentMap {
+        &self.book.0
+    }
+
+    pub(crate) fn on_time(&mut self, clock: Time) {
+        self.now = clock;
+    }
+
+    /// How long a transaction has to be pending for others to end it, milliseconds.
+    fn expiry_ms(&self) -> u64 {
+        let apart = self.place.max_skew_ms.saturating_mul(2).saturating_add(1_000);
+        apart.max(limits::EXPIRY_MS)
+    }
+
+    /// When the next one has been pending for that long: then others may want to ask for it, though nothing else is ordered.
+    pub(crate) fn due(&self) -> Option<Time> {
+        let expiry_ms = self.expiry_ms();
+        let old = (self.now.0 + 1).saturating_sub(expiry_ms);
+        self.records.first_since(Time(old)).map(|since| Time(since.0 + expiry_ms))
+    }
+
+    /// How large the entries may become, besides what is reserved, and what is kept here. Each value may need a segment of its own.
+    pub(crate) fn unreserved(&self, limit: StateLimit) -> StateLimit {
+        let reserved = self.records.reserved();
+        let segments = self.book.0.segments() + reserved.values;
+        StateLimit {
+            bytes: limit.bytes.saturating_sub(reserved.bytes),
+            segments: limit.segments.saturating_sub(segments),
+        }
+    }
+
+    /// Who is in the way of a transaction in this partition alone.
+    pub(crate) fn against(&self, touched: &Touched) -> Option<Blocker> {
+        self.locks.against(touched).map(|id| self.blocker(id))
+    }
+
+    /// Who is in the way of reading a key.
+    pub(crate) fn against_read(&self, key: &[u8]) -> Option<Blocker> {
+        self.locks.against_read(key).map(|id| self.blocker(id))
+    }
+
+    /// Who is in the way of writing a key.
+    pub(crate) fn against_write(&self, key: &[u8]) -> Option<Blocker> {
+        self.locks.against_write(key).map(|id| self.blocker(id))
+    }
+
+    fn blocker(&self, id: TransactionId) -> Blocker {
+        let Some(record) = self.records.get(id) else { return Blocker::Other };
+        let pending_ms = self.now.0.saturating_sub(record.since.0);
+        Blocker::Transaction { intent: Box::new(record.intent.clone()), pending_ms }
+    }
+
+    /// Carries out what changes something.
+    pub(crate) fn execute(
+        &mut self,
+        entries: Entries<'_>,
+        asker: &Asker,
+        command: PartitionCommand,
+    ) -> Result<PartitionReply, String> {
+        match command {
+            PartitionCommand::Prepare { intent, operations } => {
+                self.prepare(entries, asker, intent, operations)
+            }
+            PartitionCommand::Finish { transaction, commit, votes } => {
+                self.finish(entries.map, asker, (transaction, commit), &votes)
+            }
+            PartitionCommand::Resolve { intent, expired } => {
+                self.resolve(asker, intent, expired.as_ref())
+            }
+            PartitionCommand::Expire { transaction } => Ok(self.expire(transaction)),
+            PartitionCommand::Fence { session, below } => Ok(self.fence(asker, session, below)),
+            PartitionCommand::Forget { session, fences } => {
+                Ok(self.forget(asker, session, &fences))
+            }
+            PartitionCommand::Members { members, administrator, .. } => {
+                self.learn(asker, members, administrator)
+            }
+            PartitionCommand::Pending { .. } | PartitionCommand::Show { .. } => {
+                self.query(&command)
+            }
+        }
+    }
+
+    /// Answers what changes nothing.
+    pub(crate) fn query(&self, command: &PartitionCommand) -> Result<PartitionReply, String> {
+        match command {
+            PartitionCommand::Pending { after } => {
+                let mut pending = self.records.pending_after(*after);
+                let first = pending.by_ref().take(limits::LISTED as usize);
+                let transactions = first.map(|(_, Record { since, intent, .. })| Waiting {
+                    since: *since,
+                    intent: intent.clone(),
+                });
+                let transactions = transactions.collect();
+                Ok(PartitionReply::Pending { transactions, more: pending.next().is_some() })
+            }
+            PartitionCommand::Show { transaction } => {
+                let transaction = *transaction;
+                let Some(record) = self.records.get(transaction) else {
+                    return Ok(PartitionReply::Unknown { transaction });
+                };
+                Ok(PartitionReply::Shown {
+                    since: record.since,
+                    now: self.now,
+                    intent: record.intent.clone(),
+                    vote: record.vote.clone(),
+                    committed: record.outcome,
+                })
+            }
+            _ => Err("this is no command that only reads".into()),
+        }
+    }
+
+    /// What is said of a certificate that is not by the newest members known of its group.
+    fn outdated(&self, certificate: &Certificate) -> Option<PartitionReply> {
+        let partition = certificate.partition;
+        let known = self.members.get(&partition);
+        if known.is_some_and(|members| certificate.is_by(members)) {
+            return None;
+        }
+        let configuration = known.map_or(0, |members| members.configuration);
+        Some(PartitionReply::Outdated { partition, configuration })
+    }
+
+    fn finish(
+        &mut self,
+        map: &mut SegmentMap,
+        asker: &Asker,
+        (transaction, commit): (TransactionId, bool),
+        votes: &[Certificate],
+    ) -> Result<PartitionReply, String> {
+        let Some(record) = self.records.get(transaction) else {
+            return Ok(PartitionReply::Unknown { transaction });
+        };
+        if let Some(committed) = record.outcome {
+            return Ok(PartitionReply::Finished { transaction, committed });
+        }
+        let is_own = asker.session.client == record.intent.client;
+        let (client, since) = (record.intent.client, record.since);
+        // Nobody else may end it without votes: a slow reader would be made to see half of what another one writes.
+        let is_given_back = record.intent.read_only && is_own && votes.is_empty();
+        if !is_given_back {
+            let voted = |partition| votes.iter().any(|vote| vote.partition == partition);
+            let mut others = record.intent.others(self.place.partition).map(|one| one.partition);
+            if let Some(stranger) = votes
+                .iter()
+                .find(|vote| others.clone().all(|partition| partition != vote.partition))
+            {
+                let stranger = stranger.partition.0;
+                return Err(format!("partition {stranger} does not take part in the transaction"));
+            }
+            let missing = if commit { others.find(|one| !voted(*one)) } else { None };
+            if let Some(missing) = missing {
+                return Err(format!("the vote of partition {} is missing", missing.0));
+            }
+            if !commit && votes.is_empty() {
+                return Err("to abort it takes a vote to abort".into());
+            }
+            if let Some(outdated) = votes.iter().find_map(|vote| self.outdated(vote)) {
+                return Ok(outdated);
+            }
+        }
+        votes.iter().for_each(|vote| self.heard_of(vote.partition));
+        if is_own {
+            self.change_cap(client, Cap::redeemed);
+        } else if self.now.0.saturating_sub(since.0) >= self.expiry_ms() {
+            self.change_cap(client, Cap::halved);
+        }
+        self.end(map, transaction, commit);
+        Ok(PartitionReply::Finished { transaction, committed: commit })
+    }
+
+    /// A pending transaction is over: its locks are gone, and what it writes is there if it committed.
+    fn end(&mut self, map: &mut SegmentMap, transaction: TransactionId, commit: bool) {
+        let Some(held) = self.records.finish(transaction, commit) else { return };
+        self.locks.release(transaction, &held.touched);
+        for (key, value) in held.writes.iter().filter(|_| commit) {
+            match value {
+                // Its room was reserved.
+                Some(value) => assert!(map.put(key, value, u64::MAX).is_ok(), "there is no bound"),
+                None => drop(map.remove(key)),
+            }
+        }
+        self.book.remove_held(transaction);
+        if let Some(record) = self.records.get(transaction) {
+            self.book.put_record(transaction, record, false);
+        }
+    }
+
+    fn heard_of(&mut self, partition: PartitionId) {
+        let reach = self.reach.entry(partition).or_default();
+        if self.now.0 >= reach.heard.0 + HEARD_MS {
+            reach.heard = self.now;
+            self.book.put_reach(partition, *reach);
+        }
+    }
+
+    fn cap(&self, client: PublicKey) -> Cap {
+        self.caps.get(&client).copied().unwrap_or_default()
+    }
+
+    fn change_cap(&mut self, client: PublicKey, change: fn(Cap) -> Cap) {
+        let before = self.cap(client);
+        let cap = change(before);
+        if before.is_usual() && cap.is_usual() {
+            return;
+        }
+        if cap.is_usual() {
+            self.caps.remove(&client);
+            self.book.put_cap(client, None);
+        } else {
+            self.caps.insert(client, cap);
+            self.book.put_cap(client, Some(cap));
+        }
+    }
+
+    fn resolve(
+        &mut self,
+        asker: &Asker,
+        intent: Intent,
+        expired: Option<&Certificate>,
+    ) -> Result<PartitionReply, String> {
+        let session = self.check_intent(&intent)?;
+        let transaction = intent.id();
+        let voted =
+            |vote| PartitionReply::Voted { transaction, attested: true, vote, results: None };
+        if let Some(record) = self.records.get(transaction) {
+            return Ok(voted(record.vote.clone()));
+        }
+        let is_fenced = intent.counter < self.fence_of(session);
+        if is_fenced || asker.standing == Some(Standing::Over) {
+            // Its part was never here, or nobody can need what became of it; and it will not come any more.
+            return Ok(voted(Vote::Abort(Reason::Fenced)));
+        }
+        if asker.session.client != intent.client {
+            let Some(expired) = expired else {
+                return Ok(PartitionReply::Unknown { transaction });
+            };
+            let takes_part = intent.participant(expired.partition).is_some();
+            if !takes_part || expired.partition == self.place.partition {
+                return Err("who says that it is pending does not take part in it".into());
+            }
+            if let Some(outdated) = self.outdated(expired) {
+                return Ok(outdated);
+            }
+        }
+        self.remember_abort(transaction, intent, Reason::Resolved);
+        Ok(voted(Vote::Abort(Reason::Resolved)))
+    }
+
+    /// A vote to abort, kept.
+    fn remember_abort(&mut self, transaction: TransactionId, intent: Intent, reason: Reason) {
+        let (vote, since) = (Vote::Abort(reason), self.now);
+        let record = Record { intent, since, vote, outcome: Some(false), held: None };
+        self.book.put_record(transaction, &record, true);
+        self.records.insert(transaction, record);
+    }
+
+    fn expire(&self, transaction: TransactionId) -> PartitionReply {
+        let Some(record) = self.records.get(transaction) else {
+            return PartitionReply::Unknown { transaction };
+        };
+        if let Some(committed) = record.outcome {
+            return PartitionReply::Finished { transaction, committed };
+        }
+        let pending_ms = self.now.0.saturating_sub(record.since.0);
+        match self.expiry_ms().saturating_sub(pending_ms) {
+            0 => PartitionReply::Expired { transaction },
+            left_ms => PartitionReply::Young { transaction, left_ms },
+        }
+    }
+
+    fn fence_of(&self, session: SessionId) -> u64 {
+        self.fences.get(&session).copied().unwrap_or(0)
+    }
+
+    /// Up to where nothing of a session is pending, nor will be. Nothing of one that is over can come any more.
+    fn fenced(&self, session: SessionId, standing: Option<Standing>) -> u64 {
+        if standing != Some(Standing::Over) {
+            return self.fence_of(session);
+        }
+        self.records.lowest_pending(session).unwrap_or(u64::MAX)
+    }
+
+    fn fence(&mut self, asker: &Asker, session: SessionId, below: u64) -> PartitionReply {
+        let standing = asker.standing;
+        let is_own = asker.session.client == session.client;
+        if is_own && standing == Some(Standing::Open) {
+            let before = self.fence_of(session);
+            let raised = below.min(self.records.lowest_pending(session).unwrap_or(u64::MAX));
+            if raised > before {
+                self.fences.insert(session, raised);
+                self.book.put_fence(session, Some(raised));
+            }
+        }
+        PartitionReply::Fenced { session, below: self.fenced(session, standing) }
+    }
+
+    /// A session is over: nothing of it comes any more.
+    pub(crate) fn session_ended(&mut self, session: SessionId) {
+        if self.fences.remove(&session).is_some() {
+            self.book.put_fence(session, None);
+        }
+    }
+
+    fn forget(
+        &mut self,
+        asker: &Asker,
+        session: SessionId,
+        fences: &[(Certificate, u64, u64)],
+    ) -> PartitionReply {
+        let mut elsewhere: BTreeMap<(PartitionId, u64), u64> = BTreeMap::new();
+        for (certificate, nonce, below) in fences {
+            if let Some(outdated) = self.outdated(certificate) {
+                return outdated;
+            }
+            let fence = elsewhere.entry((certificate.partition, *nonce)).or_default();
+            *fence = (*fence).max(*below);
+        }
+        let here = self.place.partition;
+        let over = |record: &Record| {
+            let counter = record.intent.counter;
+            let is_over = |(partition, nonce)| {
+                elsewhere.get(&(partition, nonce)).is_some_and(|below| *below > counter)
+            };
+            let mut others = record.intent.others(here);
+            !record.is_pending() && others.all(|one| is_over((one.partition, one.nonce)))
+        };
+        let own = self.fenced(session, asker.standing);
+        let below = self.records.below(session, own).filter(|(_, record)| over(record));
+        let gone: Vec<TransactionId> = below.map(|(id, _)| id).take(limits::FORGOTTEN).collect();
+        for id in &gone {
+            self.records.forget(*id);
+            self.book.remove_record(*id);
+        }
+        PartitionReply::Forgotten { count: gone.len() as u32 }
+    }
+
+    fn learn(
+        &mut self,
+        asker: &Asker,
+        members: Members,
+        administrator: PublicKey,
+    ) -> Result<PartitionReply, String> {
+        if administrator != asker.administrator {
+            return Err("this is not the administrator's word".into());
+        }
+        let partition = members.partition;
+        let Some(known) = self.members.get_mut(&partition) else {
+            return Err(format!("there is no partition {}", partition.0));
+        };
+        if members.configuration == known.configuration && members.keys != known.keys {
+            return Err(format!(
+                "configuration {} of partition {} has other members: the administrator's key was used for two",
+                members.configuration, partition.0
+            ));
+        }
+        if members.configuration > known.configuration {
+            self.book.put_members(&members);
+            *known = members;
+        }
+        Ok(PartitionReply::Known { partition, configuration: known.configuration })
+    }
+
+    /// The partition whose book this is.
+    pub(crate) fn restore(place: Place, book: SegmentMap) -> Result<Partition, RestoreError> {
+        const CONTRADICTION: RestoreError = RestoreError::Contradiction("locks of the partition");
+        let book = Book(book);
+        let Contents { records, fences, caps, members, reach } = book.contents()?;
+        let mut partition = Partition { book, fences, caps, reach, ..Partition::new(place) };
+        for members in members {
+            match partition.members.get_mut(&members.partition) {
+                Some(known) => *known = members,
+                None => return Err(CONTRADICTION),
+            }
+        }
+        for (id, record) in records {
+            if partition.check_intent(&record.intent).is_err() {
+                return Err(CONTRADICTION);
+            }
+            if let Some(held) = &record.held {
+                if partition.locks.against(&held.touched).is_some() {
+                    return Err(CONTRADICTION);
+                }
+                partition.locks.take(id, &held.touched);
+            }
+            partition.records.insert(id, record);
+        }
+        Ok(partition)
+    }
+}

@@ -1,0 +1,168 @@
+//! The vote on a part of a transaction.
+
+use super::intent::{Intent, digest_of_part};
+use super::locks::Touched;
+use super::records::{Held, Record};
+use super::reply::{Blocker, PartitionReply, Reason, Vote};
+use super::{Asker, Entries, Partition, limits};
+use crate::plan::Plan;
+use crate::segment::entry_bytes;
+use crate::{Operation, OperationResult, Transaction};
+use bytes::Bytes;
+use perdura_protocol::{Encode, SessionId};
+
+impl Partition {
+    /// That this partition takes part in it, and how its client is named here.
+    pub(super) fn check_intent(&self, intent: &Intent) -> Result<SessionId, String> {
+        let map = &self.place.map;
+        if intent.cluster != map.cluster {
+            return Err("the transaction is of another cluster".into());
+        }
+        let known = |one: &super::Participant| one.partition.index() < map.partitions();
+        if !intent.participants.iter().all(known) {
+            return Err("the transaction names partitions that there are not".into());
+        }
+        let own = intent.participant(self.place.partition);
+        own.map(|one| intent.session(one))
+            .ok_or_else(|| format!("partition {} does not take part in it", self.place.partition.0))
+    }
+
+    pub(super) fn prepare(
+        &mut self,
+        entries: Entries<'_>,
+        asker: &Asker,
+        intent: Intent,
+        operations: Vec<Operation>,
+    ) -> Result<PartitionReply, String> {
+        let session = self.check_intent(&intent)?;
+        if session != asker.session {
+            return Err(
+                "a transaction is prepared by its own client, in the session that it names".into(),
+            );
+        }
+        let part = intent.participant(self.place.partition).map(|one| one.part);
+        if part != Some(digest_of_part(&operations)) {
+            return Err("the operations are not this partition's part of the transaction".into());
+        }
+        let (transaction, attested) = (intent.id(), !intent.read_only);
+        let voted = |vote, results| PartitionReply::Voted { transaction, attested, vote, results };
+        if let Some(record) = self.records.get(transaction) {
+            return Ok(voted(record.vote.clone(), None));
+        }
+        if intent.counter < self.fence_of(session) {
+            return Ok(voted(Vote::Abort(Reason::Fenced), None));
+        }
+        if self.records.of_client(intent.client).0 >= limits::RECORDS_PER_CLIENT {
+            return Err(format!(
+                "{} transactions of this client are remembered in partition {}: some of their participants do not answer, or the \
+                 client never says which are over",
+                limits::RECORDS_PER_CLIENT,
+                self.place.partition.0
+            ));
+        }
+        let transaction_part = Transaction { operations };
+        match self.consider(&entries, &intent, &transaction_part) {
+            Ok((held, results)) => {
+                self.locks.take(transaction, &held.touched);
+                let (vote, since) = (Vote::Commit, self.now);
+                let record = Record { intent, since, vote, outcome: None, held: Some(held) };
+                self.book.put_record(transaction, &record, true);
+                self.records.insert(transaction, record);
+                Ok(voted(Vote::Commit, Some(results)))
+            }
+            Err(reason) => {
+                // Who was in the way is told once.
+                let kept = match &reason {
+                    Reason::Conflict(Blocker::Transaction { .. }) => {
+                        Reason::Conflict(Blocker::Other)
+                    }
+                    reason => reason.clone(),
+                };
+                self.remember_abort(transaction, intent, kept);
+                Ok(voted(Vote::Abort(reason), None))
+            }
+        }
+    }
+
+    /// What it would hold, and what it reads; or why it cannot be.
+    fn consider(
+        &mut self,
+        entries: &Entries<'_>,
+        intent: &Intent,
+        transaction: &Transaction,
+    ) -> Result<(Held, Vec<OperationResult>), Reason> {
+        if intent.map != self.place.map.version || !self.has_all_keys(transaction) {
+            return Err(Reason::Map);
+        }
+        if intent.read_only && !transaction.is_read() {
+            return Err(Reason::Writes);
+        }
+        let cap = self.cap(intent.client).pending;
+        if self.records.of_client(intent.client).1 >= cap {
+            return Err(Reason::Cap { pending: cap });
+        }
+        let plan = Plan::of(entries.map, transaction).map_err(|_| Reason::TooMuch)?;
+        let failed = plan.result.failed;
+        let touched = Touched::of(transaction, plan.seen.clone());
+        if let Some(blocker) = self.against(&touched) {
+            return Err(Reason::Conflict(blocker));
+        }
+        if let Some(operation) = failed {
+            return Err(Reason::Failed { operation });
+        }
+        if !self.locks.has_room(&touched) {
+            return Err(Reason::Conflict(Blocker::Ranges));
+        }
+        if plan.exceeds(entries.map, self.unreserved(entries.limit)) {
+            return Err(Reason::Room);
+        }
+        let growth = |grown: u64, (key, value): (&Bytes, &Option<Bytes>)| {
+            let bytes = |value: &[u8]| entry_bytes(key, value) as u64;
+            let before = entries.map.get(key).map_or(0, bytes);
+            grown + value.as_deref().map_or(0, bytes).saturating_sub(before)
+        };
+        let growth = plan.changes.iter().fold(0, growth);
+        let held = Held { touched, writes: plan.changes, growth };
+        // What is held is beside the entries: a quarter of their room.
+        if self.book().bytes() + held.to_bytes().len() as u64 > entries.limit.bytes / 4 {
+            return Err(Reason::Room);
+        }
+        self.admit_others(intent)?;
+        Ok((held, plan.result.results))
+    }
+
+    fn has_all_keys(&self, transaction: &Transaction) -> bool {
+        let here = |key: &[u8]| self.place.map.partition_of(key) == self.place.partition;
+        transaction.operations.iter().all(|operation| match operation {
+            Operation::Cmp { key, .. }
+            | Operation::Read { key }
+            | Operation::Insert { key, .. }
+            | Operation::Write { key, .. }
+            | Operation::Delete { key } => here(key),
+            // What it has of the range.
+            Operation::ReadRange { .. } => true,
+        })
+    }
+
+    /// That the other participants answer, or that this one is to find out.
+    fn admit_others(&mut self, intent: &Intent) -> Result<(), Reason> {
+        let now = self.now;
+        let doubtful = |partition: &perdura_protocol::PartitionId| {
+            let reach = self.reach.get(partition).copied().unwrap_or_default();
+            !reach.is_hopeful(now, self.records.oldest_on(*partition))
+        };
+        let others = intent.others(self.place.partition).map(|one| one.partition);
+        let doubtful: Vec<_> = others.filter(doubtful).collect();
+        for partition in &doubtful {
+            if !self.reach.get(partition).copied().unwrap_or_default().may_be_tried(now) {
+                return Err(Reason::Unreachable { partition: *partition });
+            }
+        }
+        for partition in doubtful {
+            let reach = self.reach.entry(partition).or_default();
+            reach.tried = now;
+            self.book.put_reach(partition, *reach);
+        }
+        Ok(())
+    }
+}

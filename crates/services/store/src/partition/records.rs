@@ -1,0 +1,258 @@
+//! The transactions that a partition knows of: those that are pending here, and those that are over here and may not be elsewhere.
+
+use super::intent::{Intent, TransactionId};
+use super::locks::Touched;
+use super::reply::Vote;
+use bytes::Bytes;
+use perdura_protocol::codec::{encode_bytes, encode_count};
+use perdura_protocol::{
+    Decode, DecodeError, Encode, PartitionId, PublicKey, Reader, SessionId, Time,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a pending transaction holds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Held {
+    pub touched: Touched,
+    /// What it writes if it commits; nothing where the key goes.
+    pub writes: BTreeMap<Bytes, Option<Bytes>>,
+    /// By how much that makes the entries grow, bytes.
+    pub growth: u64,
+}
+
+impl Held {
+    fn reserves(&self) -> Reserved {
+        let values = self.writes.values().filter(|value| value.is_some()).count();
+        Reserved { bytes: self.growth, values }
+    }
+}
+
+/// What pending transactions will need if they commit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Reserved {
+    pub bytes: u64,
+    pub values: usize,
+}
+
+/// A transaction.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Record {
+    pub intent: Intent,
+    /// When it was voted on, on the clock.
+    pub since: Time,
+    pub vote: Vote,
+    pub outcome: Option<bool>,
+    /// While it is pending.
+    pub held: Option<Held>,
+}
+
+impl Record {
+    pub(crate) fn is_pending(&self) -> bool {
+        self.outcome.is_none()
+    }
+}
+
+/// See the module. Everything but `by_id` follows from it.
+#[derive(Clone, Debug)]
+pub(crate) struct Records {
+    here: PartitionId,
+    by_id: BTreeMap<TransactionId, Record>,
+    // By their clients' sessions with this partition, and numbers.
+    by_session: BTreeSet<(SessionId, u64, TransactionId)>,
+    pending: BTreeSet<(Time, TransactionId)>,
+    pending_in: BTreeSet<(SessionId, u64, TransactionId)>,
+    pending_on: BTreeMap<PartitionId, BTreeSet<(Time, TransactionId)>>,
+    // All, and those that are pending.
+    of_client: BTreeMap<PublicKey, (u32, u32)>,
+    reserved: Reserved,
+}
+
+impl Records {
+    pub(crate) fn new(here: PartitionId) -> Records {
+        Records {
+            here,
+            by_id: BTreeMap::new(),
+            by_session: BTreeSet::new(),
+            pending: BTreeSet::new(),
+            pending_in: BTreeSet::new(),
+            pending_on: BTreeMap::new(),
+            of_client: BTreeMap::new(),
+            reserved: Reserved::default(),
+        }
+    }
+
+    pub(crate) fn get(&self, id: TransactionId) -> Option<&Record> {
+        self.by_id.get(&id)
+    }
+
+    /// How many transactions of a client there are, and how many of them are pending.
+    pub(crate) fn of_client(&self, client: PublicKey) -> (u32, u32) {
+        self.of_client.get(&client).copied().unwrap_or_default()
+    }
+
+    /// What all that is pending needs.
+    pub(crate) fn reserved(&self) -> Reserved {
+        self.reserved
+    }
+
+    fn session_of(&self, intent: &Intent) -> Option<SessionId> {
+        intent.participant(self.here).map(|one| intent.session(one))
+    }
+
+    /// Adds one that is not here yet, and takes part.
+    pub(crate) fn insert(&mut self, id: TransactionId, record: Record) {
+        let client = self.of_client.entry(record.intent.client).or_default();
+        client.0 += 1;
+        client.1 += u32::from(record.is_pending());
+        let session = self.session_of(&record.intent);
+        let place = session.map(|session| (session, record.intent.counter, id));
+        self.by_session.extend(place);
+        if record.is_pending() {
+            self.pending_in.extend(place);
+            self.pending.insert((record.since, id));
+            for one in record.intent.others(self.here) {
+                self.pending_on.entry(one.partition).or_default().insert((record.since, id));
+            }
+            let more = record.held.as_ref().map(Held::reserves).unwrap_or_default();
+            self.reserved.bytes += more.bytes;
+            self.reserved.values += more.values;
+        }
+        self.by_id.insert(id, record);
+    }
+
+    /// A pending one is over. Gives what it held.
+    pub(crate) fn finish(&mut self, id: TransactionId, committed: bool) -> Option<Held> {
+        let record = self.by_id.get_mut(&id).filter(|record| record.is_pending())?;
+        record.outcome = Some(committed);
+        let held = record.held.take();
+        let (since, counter) = (record.since, record.intent.counter);
+        if let Some(client) = self.of_client.get_mut(&record.intent.client) {
+            client.1 -= 1;
+        }
+        let less = held.as_ref().map(Held::reserves).unwrap_or_default();
+        self.reserved.bytes -= less.bytes;
+        self.reserved.values -= less.values;
+        self.pending.remove(&(since, id));
+        let record = &self.by_id[&id];
+        for one in record.intent.others(self.here) {
+            if let Some(on) = self.pending_on.get_mut(&one.partition) {
+                on.remove(&(since, id));
+                if on.is_empty() {
+                    self.pending_on.remove(&one.partition);
+                }
+            }
+        }
+        if let Some(session) = self.session_of(&record.intent) {
+            self.pending_in.remove(&(session, counter, id));
+        }
+        held
+    }
+
+    /// Forgets one that is over.
+    pub(crate) fn forget(&mut self, id: TransactionId) {
+        let Some(record) = self.by_id.remove(&id) else { return };
+        let client = record.intent.client;
+        if let Some(count) = self.of_client.get_mut(&client) {
+            count.0 -= 1;
+            if count.0 == 0 {
+                self.of_client.remove(&client);
+            }
+        }
+        if let Some(session) = self.session_of(&record.intent) {
+            self.by_session.remove(&(session, record.intent.counter, id));
+        }
+    }
+
+    /// The lowest number of a session's pending transactions.
+    pub(crate) fn lowest_pending(&self, session: SessionId) -> Option<u64> {
+        let from = (session, 0, TransactionId::default());
+        let first = self.pending_in.range(from..).next();
+        first.filter(|(of, ..)| *of == session).map(|(_, counter, _)| *counter)
+    }
+
+    /// A session's transactions below a number, by their numbers.
+    pub(crate) fn below(
+        &self,
+        session: SessionId,
+        below: u64,
+    ) -> impl Iterator<Item = (TransactionId, &Record)> {
+        let range =
+            (session, 0, TransactionId::default())..(session, below, TransactionId::default());
+        self.by_session.range(range).filter_map(|(.., id)| Some((*id, self.by_id.get(id)?)))
+    }
+
+    /// Pending transactions behind one, oldest first.
+    pub(crate) fn pending_after(
+        &self,
+        after: Option<(Time, TransactionId)>,
+    ) -> impl Iterator<Item = (TransactionId, &Record)> {
+        use std::ops::Bound;
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let range = self.pending.range((from, Bound::Unbounded));
+        range.filter_map(|(_, id)| Some((*id, self.by_id.get(id)?)))
+    }
+
+    /// The first that became pending after a time: when.
+    pub(crate) fn first_since(&self, time: Time) -> Option<Time> {
+        self.pending.range((time, TransactionId::default())..).next().map(|(since, _)| *since)
+    }
+
+    /// Since when one has been pending on this participant, for longest.
+    pub(crate) fn oldest_on(&self, partition: PartitionId) -> Option<Time> {
+        self.pending_on.get(&partition)?.first().map(|(since, _)| *since)
+    }
+}
+
+impl Encode for Held {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.touched.encode(out);
+        encode_count(self.writes.len(), out);
+        for (key, value) in &self.writes {
+            encode_bytes(key, out);
+            value.is_some().encode(out);
+            value.iter().for_each(|value| encode_bytes(value, out));
+        }
+        self.growth.encode(out);
+    }
+}
+
+impl Decode for Held {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        use crate::limits::{KEY_BYTES, OPERATIONS, VALUE_BYTES};
+        let touched = Decode::decode(reader)?;
+        let count = reader.count("writes", OPERATIONS, 5)?;
+        let mut writes = BTreeMap::new();
+        for _ in 0..count {
+            let key = reader.bytes("key", KEY_BYTES)?;
+            let value = match bool::decode(reader)? {
+                true => Some(reader.bytes("value", VALUE_BYTES)?),
+                false => None,
+            };
+            writes.insert(key, value);
+        }
+        Ok(Held { touched, writes, growth: Decode::decode(reader)? })
+    }
+}
+
+impl Encode for Record {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.intent.encode(out);
+        self.since.encode(out);
+        self.vote.encode(out);
+        self.outcome.map_or(0u8, |committed| 1 + u8::from(committed)).encode(out);
+    }
+}
+
+impl Decode for Record {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        let (intent, since) = (Decode::decode(reader)?, Decode::decode(reader)?);
+        let vote = Decode::decode(reader)?;
+        let outcome = match u8::decode(reader)? {
+            0 => None,
+            1 => Some(false),
+            2 => Some(true),
+            tag => return Err(DecodeError::UnknownTag(tag)),
+        };
+        Ok(Record { intent, since, vote, outcome, held: None })
+    }
+}

@@ -1,0 +1,6 @@
+//! A partition's side of transactions over several: the steps, and what those try who lie.
+
+mod attacks;
+mod books;
+mod steps;
+mod world;
