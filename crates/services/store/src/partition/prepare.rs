@@ -71,14 +71,7 @@ impl Partition {
                 Ok(voted(Vote::Commit, Some(results)))
             }
             Err(reason) => {
-                // Who was in the way is told once.
-                let kept = match &reason {
-                    Reason::Conflict(Blocker::Transaction { .. }) => {
-                        Reason::Conflict(Blocker::Other)
-                    }
-                    reason => reason.clone(),
-                };
-                self.remember_abort(transaction, intent, kept);
+                self.remember_abort(transaction, intent, reason.kept());
                 Ok(voted(Vote::Abort(reason), None))
             }
         }
@@ -149,13 +142,19 @@ impl Partition {
         let now = self.now;
         let doubtful = |partition: &perdura_protocol::PartitionId| {
             let reach = self.reach.get(partition).copied().unwrap_or_default();
-            !reach.is_hopeful(now, self.records.oldest_on(*partition))
+            let oldest = self.records.oldest_on(*partition);
+            !reach.is_hopeful(now, oldest.map(|(since, _)| since))
         };
         let others = intent.others(self.place.partition).map(|one| one.partition);
         let doubtful: Vec<_> = others.filter(doubtful).collect();
         for partition in &doubtful {
             if !self.reach.get(partition).copied().unwrap_or_default().may_be_tried(now) {
-                return Err(Reason::Unreachable { partition: *partition });
+                let partition = *partition;
+                let oldest = self
+                    .records
+                    .oldest_on(partition)
+                    .map_or(Blocker::Other, |(_, id)| self.blocker(id));
+                return Err(Reason::Unreachable { partition, oldest });
             }
         }
         for partition in doubtful {

@@ -197,9 +197,9 @@ impl Records {
         self.pending.range((time, TransactionId::default())..).next().map(|(since, _)| *since)
     }
 
-    /// Since when one has been pending on this participant, for longest.
-    pub(crate) fn oldest_on(&self, partition: PartitionId) -> Option<Time> {
-        self.pending_on.get(&partition)?.first().map(|(since, _)| *since)
+    /// Which has been pending on this participant for longest, and since when.
+    pub(crate) fn oldest_on(&self, partition: PartitionId) -> Option<(Time, TransactionId)> {
+        self.pending_on.get(&partition)?.first().copied()
     }
 }
 

@@ -97,6 +97,19 @@ pub enum PartitionReply {
     Blocked(Blocker),
 }
 
+impl Reason {
+    /// As it is kept: who was in the way is told once.
+    pub(crate) fn kept(&self) -> Reason {
+        match self {
+            Reason::Conflict(Blocker::Transaction { .. }) => Reason::Conflict(Blocker::Other),
+            Reason::Unreachable { partition, .. } => {
+                Reason::Unreachable { partition: *partition, oldest: Blocker::Other }
+            }
+            reason => reason.clone(),
+        }
+    }
+}
+
 impl PartitionReply {
     /// Whether these bytes are such an answer, and not one that every store gives.
     #[must_use]
@@ -150,6 +163,8 @@ pub enum Reason {
     Unreachable {
         /// Which.
         partition: PartitionId,
+        /// What has been pending on it for longest: whoever can end it has heard from it.
+        oldest: Blocker,
     },
     /// It was ended before its part came.
     Resolved,
@@ -392,9 +407,10 @@ impl Encode for Reason {
             Reason::TooMuch => out.push(4),
             Reason::Map => out.push(5),
             Reason::Fenced => out.push(6),
-            Reason::Unreachable { partition } => {
+            Reason::Unreachable { partition, oldest } => {
                 out.push(7);
                 partition.encode(out);
+                oldest.encode(out);
             }
             Reason::Resolved => out.push(8),
             Reason::Writes => out.push(9),
@@ -412,7 +428,10 @@ impl Decode for Reason {
             4 => Reason::TooMuch,
             5 => Reason::Map,
             6 => Reason::Fenced,
-            7 => Reason::Unreachable { partition: Decode::decode(reader)? },
+            7 => Reason::Unreachable {
+                partition: Decode::decode(reader)?,
+                oldest: Decode::decode(reader)?,
+            },
             8 => Reason::Resolved,
             9 => Reason::Writes,
             tag => return Err(DecodeError::UnknownTag(tag)),

@@ -1,0 +1,272 @@
+//! A typed client of a partitioned store: transactions over any of its partitions (Augustus, EuroSys 2013, section 3).
+//!
+//! What one partition has is asked of it in one round. What several have is *prepared* in each of them: each locks its part and votes.
+//! Then each is shown the others' votes, and that ends it. A client that dies in between leaves locks; whoever
+//! meets one that is old ends the transaction for it, as the votes have it.
+//!
+//! [`Transactions`] does this over any [`Groups`].
+//!
+//! Invariants:
+//! - A transaction that was prepared anywhere is ended by its client, whatever became of it, if the groups answer.
+//! - Two transactions of this client do not abort each other for ever: after the second conflict the groups are asked one after the other,
+//!   ascending.
+//! - What is over everywhere is said to be, so that nobody has to remember it.
+
+#![forbid(unsafe_code)]
+
+mod attempt;
+mod error;
+mod groups;
+mod rescue;
+mod split;
+mod tidy;
+
+pub use error::TransactionError;
+pub use groups::{Answer, Groups};
+pub use rescue::Rescue;
+pub use split::{Part, Split};
+
+use attempt::Attempt;
+use perdura_client::Mode;
+use perdura_protocol::{Decode, Encode};
+use perdura_store::partition::{Blocker, Intent, PartitionReply, TransactionId};
+use perdura_store::{OperationResult, StoreCommand, StoreReply, Transaction};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// After so many conflicts groups are asked one after the other.
+const CONFLICTS_AT_ONCE: u32 = 2;
+
+/// The first pause after a conflict is up to this, milliseconds; it doubles ...
+const PAUSE_MS: u64 = 4;
+
+/// ... so many times.
+const PAUSE_DOUBLINGS: u32 = 6;
+
+/// Who has been pending for so long may be dead, milliseconds: whoever meets it looks.
+const SUSPECT_MS: u64 = 500;
+
+/// Who seems to be unreachable is asked for so long, milliseconds.
+const LOOK_MS: u64 = 1_000;
+
+/// What became of a transaction that was carried out.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// All of it happened.
+    Committed {
+        /// The result of each operation, in their order; none where it is known that it committed and what it read is not known any more.
+        results: Option<Vec<OperationResult>>,
+    },
+    /// Nothing happened, for this operation: a comparison, an insert of a present key, a write of an absent one.
+    Failed {
+        /// Its index.
+        operation: usize,
+    },
+}
+
+/// What a client did; all counters only grow.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Counters {
+    /// Transactions over several partitions that were begun, tries counted.
+    pub global: u64,
+    /// Tries of all kinds that met a lock.
+    pub conflicts: u64,
+    /// Transactions of others that it ended.
+    pub rescued: u64,
+    /// Its transactions that partitions were told to forget.
+    pub forgotten: u64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The last number given to a transaction.
+    counter: u64,
+    running: BTreeSet<u64>,
+    /// What is over, and may be remembered.
+    ended: Vec<Intent>,
+    is_tidying: bool,
+    rescuing: BTreeSet<TransactionId>,
+    counters: Counters,
+}
+
+#[derive(Debug)]
+struct Inner<G> {
+    groups: G,
+    state: Mutex<State>,
+}
+
+impl<G> Inner<G> {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A client of a partitioned store; clones are the same one.
+#[derive(Debug)]
+pub struct Transactions<G> {
+    inner: Arc<Inner<G>>,
+}
+
+impl<G> Clone for Transactions<G> {
+    fn clone(&self) -> Self {
+        Transactions { inner: Arc::clone(&self.inner) }
+    }
+}
+
+impl<G: Groups> Transactions<G> {
+    /// A client that talks to these groups.
+    #[must_use]
+    pub fn over(groups: G) -> Transactions<G> {
+        Transactions { inner: Arc::new(Inner { groups, state: Mutex::default() }) }
+    }
+
+    /// What it talks to.
+    #[must_use]
+    pub fn groups(&self) -> &G {
+        &self.inner.groups
+    }
+
+    /// What it did.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.inner.state().counters
+    }
+
+    /// Carries out a transaction over whichever partitions it touches. Where it meets others it tries again until the deadline.
+    ///
+    /// # Errors
+    /// [`TransactionError`]; only [`TransactionError::Indeterminate`] leaves open what happened.
+    pub async fn transact(
+        &self,
+        transaction: Transaction,
+        deadline_ms: u64,
+    ) -> Result<Outcome, TransactionError> {
+        transaction.validate().map_err(TransactionError::Invalid)?;
+        let split = Split::of(self.groups().map(), transaction);
+        let most = split.most_participants();
+        if split.parts.len() > most {
+            return Err(TransactionError::Participants { found: split.parts.len(), most });
+        }
+        let mut conflicts = 0;
+        let mut stale = 0;
+        loop {
+            let attempt = match &split.parts[..] {
+                [only] => self.local(only, &split, deadline_ms).await,
+                _ => self.global(&split, conflicts >= CONFLICTS_AT_ONCE, deadline_ms).await,
+            };
+            match attempt {
+                Attempt::Done(outcome) => return Ok(outcome),
+                Attempt::Error(error) => return Err(error),
+                Attempt::Conflict(blocker) => {
+                    conflicts += 1;
+                    self.give_way(&blocker, conflicts, deadline_ms).await?;
+                }
+                Attempt::Unreachable { of, partition, oldest } => {
+                    // It may only be that nobody asked it.
+                    let soon_ms = deadline_ms.min(self.groups().now_ms() + LOOK_MS);
+                    let rescue = match &oldest {
+                        Blocker::Transaction { intent, .. } => self.rescue(intent, soon_ms).await,
+                        Blocker::Ranges | Blocker::Other => Rescue::Failed,
+                    };
+                    if rescue == Rescue::Begun {
+                        conflicts += 1;
+                        self.wait(conflicts, deadline_ms).await?;
+                    } else if rescue == Rescue::Failed {
+                        let why = format!(
+                            "nothing is heard of partition {}, which takes part",
+                            partition.0
+                        );
+                        return Err(TransactionError::Refused { partition: of, why });
+                    }
+                }
+                // A session ended meanwhile: with the next one it is another transaction.
+                Attempt::Stale(_) if stale < 3 => stale += 1,
+                Attempt::Stale(error) => return Err(TransactionError::Call(error)),
+            }
+        }
+    }
+
+    /// Carries out a command of one key.
+    ///
+    /// # Errors
+    /// As [`Transactions::transact`].
+    pub async fn command(
+        &self,
+        command: &StoreCommand,
+        deadline_ms: u64,
+    ) -> Result<StoreReply, TransactionError> {
+        command.validate().map_err(TransactionError::Invalid)?;
+        let key = match command {
+            StoreCommand::Get { key }
+            | StoreCommand::Put { key, .. }
+            | StoreCommand::Delete { key } => key,
+            StoreCommand::Transaction(transaction) => {
+                let outcome = self.transact(transaction.clone(), deadline_ms).await?;
+                return Ok(StoreReply::Transaction(outcome.try_into()?));
+            }
+        };
+        let partition = self.groups().map().partition_of(key);
+        let mode = if command.is_read() { Mode::Fast } else { Mode::Ordered };
+        let mut conflicts = 0;
+        loop {
+            let encoded = command.to_bytes();
+            let answer = self.groups().call(partition, encoded, mode, deadline_ms).await?;
+            if !PartitionReply::is_one(&answer.reply) {
+                return StoreReply::from_bytes(answer.reply)
+                    .map_err(|_| TransactionError::Nonsense);
+            }
+            let Ok(PartitionReply::Blocked(blocker)) = PartitionReply::from_bytes(answer.reply)
+            else {
+                return Err(TransactionError::Nonsense);
+            };
+            conflicts += 1;
+            self.give_way(&blocker, conflicts, deadline_ms).await?;
+        }
+    }
+
+    /// Somebody was in the way: ends what he left, or waits a while.
+    async fn give_way(
+        &self,
+        blocker: &Blocker,
+        conflicts: u32,
+        deadline_ms: u64,
+    ) -> Result<(), TransactionError> {
+        self.inner.state().counters.conflicts += 1;
+        if let Blocker::Transaction { intent, pending_ms } = blocker
+            && *pending_ms >= SUSPECT_MS
+            && self.rescue(intent, deadline_ms).await == Rescue::Ended
+        {
+            return Ok(());
+        }
+        self.wait(conflicts, deadline_ms).await
+    }
+
+    async fn wait(&self, conflicts: u32, deadline_ms: u64) -> Result<(), TransactionError> {
+        if self.groups().now_ms() >= deadline_ms {
+            return Err(TransactionError::Conflict { tries: conflicts });
+        }
+        let most = PAUSE_MS << conflicts.min(PAUSE_DOUBLINGS);
+        let pause_ms = 1 + self.groups().random(most);
+        let left_ms = deadline_ms.saturating_sub(self.groups().now_ms());
+        self.groups().sleep(pause_ms.min(left_ms)).await;
+        Ok(())
+    }
+}
+
+impl TryFrom<Outcome> for perdura_store::TransactionResult {
+    type Error = TransactionError;
+
+    fn try_from(outcome: Outcome) -> Result<Self, TransactionError> {
+        match outcome {
+            Outcome::Committed { results: Some(results) } => {
+                Ok(perdura_store::TransactionResult { committed: true, failed: None, results })
+            }
+            Outcome::Committed { results: None } => Err(TransactionError::ResultsGone),
+            Outcome::Failed { operation } => Ok(perdura_store::TransactionResult {
+                committed: false,
+                failed: u32::try_from(operation).ok(),
+                results: Vec::new(),
+            }),
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Ending the transactions of others, who may be dead (Augustus, EuroSys 2013, section 3.4, case a.2).
+
+use crate::{Groups, Transactions};
+use futures_util::future::join_all;
+use perdura_client::{CallError, Refusal};
+use perdura_protocol::{PartitionId, RefusalReason};
+use perdura_store::partition::{
+    Certificate, Intent, PartitionCommand, PartitionReply, TransactionId, Vote,
+};
+
+/// Whether a part was refused since it was prepared in another session than the one that it names.
+pub(crate) fn is_of_session(error: &CallError) -> bool {
+    let CallError::Refused { reason: Refusal::Ordered(RefusalReason::Service(why)), .. } = error
+    else {
+        return false;
+    };
+    why.contains("in the session that it names")
+}
+
+/// What became of an attempt to end a transaction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rescue {
+    /// It is over, wherever it was pending.
+    Ended,
+    /// This client is about it already.
+    Begun,
+    /// Not now: its client has some time left, or a participant does not answer.
+    Failed,
+}
+
+/// A transaction that this client ends for another one.
+struct Rescuing<'a, G> {
+    of: &'a Transactions<G>,
+    transaction: TransactionId,
+}
+
+impl<G> Drop for Rescuing<'_, G> {
+    fn drop(&mut self) {
+        self.of.inner.state().rescuing.remove(&self.transaction);
+    }
+}
+
+impl<G: Groups> Transactions<G> {
+    /// Ends a transaction as the votes have it, where all have voted; else where its client has had time enough.
+    pub async fn rescue(&self, intent: &Intent, deadline_ms: u64) -> Rescue {
+        let transaction = intent.id();
+        if !self.inner.state().rescuing.insert(transaction) {
+            return Rescue::Begun;
+        }
+        let rescuing = Rescuing { of: self, transaction };
+        let ended = self.end_for_others(intent, deadline_ms).await;
+        drop(rescuing);
+        if !ended {
+            return Rescue::Failed;
+        }
+        self.inner.state().counters.rescued += 1;
+        Rescue::Ended
+    }
+
+    async fn end_for_others(&self, intent: &Intent, deadline_ms: u64) -> bool {
+        let all: Vec<PartitionId> = intent.participants.iter().map(|one| one.partition).collect();
+        let mut votes = self.votes(intent, &all, None, deadline_ms).await;
+        let silent: Vec<PartitionId> =
+            all.iter().copied().filter(|one| !votes.iter().any(|vote| vote.of == *one)).collect();
+        let is_aborted = votes.iter().any(|vote| !vote.commit);
+        if !silent.is_empty() && !is_aborted {
+            // Where it is not known it is only voted on with the word of one that has had it for long.
+            let Some(expired) = self.expired(intent, &votes, deadline_ms).await else {
+                return false;
+            };
+            votes.extend(self.votes(intent, &silent, Some(&expired), deadline_ms).await);
+        }
+        let commit = votes.len() == all.len() && votes.iter().all(|vote| vote.commit);
+        let proofs: Vec<Certificate> = votes
+            .iter()
+            .filter(|vote| vote.commit == commit)
+            .map(|vote| vote.proof.clone())
+            .collect();
+        if proofs.is_empty() {
+            return false;
+        }
+        let told = votes.iter().filter(|vote| vote.commit).map(|vote| {
+            let others = proofs.iter().filter(|proof| proof.partition != vote.of).cloned();
+            let shown = others.take(if commit { all.len() } else { 1 }).collect();
+            self.tell(intent, vote.of, commit, shown, deadline_ms)
+        });
+        join_all(told).await.into_iter().all(|ended| ended)
+    }
+
+    /// The votes of these participants, as far as they give any.
+    async fn votes(
+        &self,
+        intent: &Intent,
+        of: &[PartitionId],
+        expired: Option<&Certificate>,
+        deadline_ms: u64,
+    ) -> Vec<Known> {
+        let resolve =
+            PartitionCommand::Resolve { intent: intent.clone(), expired: expired.cloned() };
+        let ask = |partition: &PartitionId| self.ask(*partition, &resolve, deadline_ms);
+        let answers = join_all(of.iter().map(ask)).await;
+        let known = of.iter().zip(answers).filter_map(|(of, answer)| match answer {
+            Ok((PartitionReply::Voted { vote, .. }, Some(proof))) => {
+                Some(Known { of: *of, commit: vote == Vote::Commit, proof })
+            }
+            _ => None,
+        });
+        known.collect()
+    }
+
+    /// The word of one that has had it pending for long.
+    async fn expired(
+        &self,
+        intent: &Intent,
+        votes: &[Known],
+        deadline_ms: u64,
+    ) -> Option<Certificate> {
+        let expire = PartitionCommand::Expire { transaction: intent.id() };
+        for vote in votes.iter().filter(|vote| vote.commit) {
+            match self.ask(vote.of, &expire, deadline_ms).await {
+                Ok((PartitionReply::Expired { .. }, proof)) => return proof,
+                Ok((PartitionReply::Young { left_ms, .. }, _)) => {
+                    let now_ms = self.groups().now_ms();
+                    if now_ms + left_ms >= deadline_ms {
+                        return None;
+                    }
+                    self.groups().sleep(left_ms).await;
+                    if let Ok((PartitionReply::Expired { .. }, proof)) =
+                        self.ask(vote.of, &expire, deadline_ms).await
+                    {
+                        return proof;
+                    }
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+}
+
+/// A vote, and the proof of it.
+struct Known {
+    of: PartitionId,
+    commit: bool,
+    proof: Certificate,
+}

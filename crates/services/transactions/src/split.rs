@@ -1,0 +1,148 @@
+//! A transaction in parts, one for each partition that has some of what it touches, and its results put together again.
+
+use perdura_protocol::{Map, PartitionId};
+use perdura_store::{Operation, OperationResult, Transaction, limits};
+use std::collections::BTreeMap;
+
+/// One partition's part.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Part {
+    /// Which partition's.
+    pub partition: PartitionId,
+    /// Its operations, in the transaction's order.
+    pub operations: Vec<Operation>,
+    // For each its index in the transaction.
+    origins: Vec<usize>,
+}
+
+/// A transaction in parts, ascending by partition; at least one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Split {
+    /// The parts.
+    pub parts: Vec<Part>,
+    transaction: Transaction,
+}
+
+impl Split {
+    /// The parts of `transaction`. One without operations is partition 0's.
+    #[must_use]
+    pub fn of(map: &Map, transaction: Transaction) -> Split {
+        let mut parts: BTreeMap<u16, Part> = BTreeMap::new();
+        let mut add = |partition: u16, operation: Operation, origin| {
+            let part = parts.entry(partition).or_insert_with(|| Part {
+                partition: PartitionId(partition),
+                operations: Vec::new(),
+                origins: Vec::new(),
+            });
+            part.operations.push(operation);
+            part.origins.push(origin);
+        };
+        for (origin, operation) in transaction.operations.iter().enumerate() {
+            match operation {
+                Operation::Cmp { key, .. }
+                | Operation::Read { key }
+                | Operation::Insert { key, .. }
+                | Operation::Write { key, .. }
+                | Operation::Delete { key } => {
+                    add(map.partition_of(key).0, operation.clone(), origin);
+                }
+                Operation::ReadRange { start, end, .. } => {
+                    for partition in map.partitions_of_range(start, end.as_deref()) {
+                        add(partition, operation.clone(), origin);
+                    }
+                }
+            }
+        }
+        let mut parts: Vec<Part> = parts.into_values().collect();
+        if parts.is_empty() {
+            let partition = PartitionId(0);
+            parts.push(Part { partition, operations: Vec::new(), origins: Vec::new() });
+        }
+        Split { parts, transaction }
+    }
+
+    /// Whether it changes nothing.
+    #[must_use]
+    pub fn is_read(&self) -> bool {
+        self.transaction.is_read()
+    }
+
+    /// The index in the transaction of an operation of a part.
+    #[must_use]
+    pub fn origin(&self, partition: PartitionId, operation: u32) -> usize {
+        let part = self.parts.iter().find(|part| part.partition == partition);
+        let origin = part.and_then(|part| part.origins.get(operation as usize));
+        origin.copied().unwrap_or_default()
+    }
+
+    /// The results of all operations in their order, from those of the parts; none if they do not fit the operations.
+    #[must_use]
+    pub fn join(&self, results: Vec<Vec<OperationResult>>) -> Option<Vec<OperationResult>> {
+        let mut of: Vec<Vec<OperationResult>> = vec![Vec::new(); self.transaction.operations.len()];
+        if results.len() != self.parts.len() {
+            return None;
+        }
+        for (part, results) in self.parts.iter().zip(results) {
+            if part.origins.len() != results.len() {
+                return None;
+            }
+            for (origin, result) in part.origins.iter().zip(results) {
+                of.get_mut(*origin)?.push(result);
+            }
+        }
+        let operations = self.transaction.operations.iter();
+        operations.zip(of).map(|(operation, results)| join_one(operation, results)).collect()
+    }
+}
+
+fn join_one(operation: &Operation, mut results: Vec<OperationResult>) -> Option<OperationResult> {
+    let Operation::ReadRange { limit, reverse, .. } = operation else {
+        return results.pop().filter(|_| results.is_empty());
+    };
+    if results.len() == 1 {
+        return results.pop();
+    }
+    let mut lists = Vec::new();
+    for result in results {
+        let OperationResult::Entries { entries, more } = result else { return None };
+        let mut entries: Vec<_> = entries.iter().collect();
+        if *reverse {
+            entries.reverse();
+        }
+        lists.push((entries, more));
+    }
+    let (entries, more) = merge(lists, *reverse, *limit as usize);
+    Some(OperationResult::Entries { entries: entries.into_iter().collect(), more })
+}
+
+type Entry = (bytes::Bytes, bytes::Bytes);
+
+/// One list of several, each of which is ascending and says whether it was cut off: at its end, or if it was read backwards at its
+/// beginning. What lies beyond where one was cut off is not known to be all that is there, and left out.
+fn merge(mut lists: Vec<(Vec<Entry>, bool)>, reverse: bool, limit: usize) -> (Vec<Entry>, bool) {
+    let mut more = lists.iter().any(|(_, more)| *more);
+    let cut = |(entries, more): &(Vec<Entry>, bool)| {
+        let last = if reverse { entries.first() } else { entries.last() };
+        last.filter(|_| *more).map(|(key, _)| key.clone())
+    };
+    let cuts = lists.iter().filter_map(cut);
+    let horizon = if reverse { cuts.max() } else { cuts.min() };
+    let mut all: Vec<Entry> = lists.drain(..).flat_map(|(entries, _)| entries).collect();
+    if let Some(horizon) = horizon {
+        all.retain(|(key, _)| if reverse { *key >= horizon } else { *key <= horizon });
+    }
+    all.sort_by(|a, b| a.0.cmp(&b.0));
+    if reverse {
+        all.reverse();
+    }
+    let mut bytes = 0;
+    let fits = |(key, value): &Entry| {
+        bytes += 8 + key.len() + value.len();
+        bytes <= limits::RANGE_BYTES
+    };
+    // A single entry always fits.
+    let most = all.iter().map(fits).take_while(|fits| *fits).count().max(1).min(limit);
+    more |= all.len() > most;
+    all.truncate(most);
+    (all, more)
+}

@@ -1,0 +1,99 @@
+//! Saying what is over, so that nobody has to remember it.
+
+use crate::{Groups, Transactions};
+use futures_util::future::join_all;
+use perdura_protocol::{PartitionId, SessionId};
+use perdura_store::partition::{Certificate, Intent, PartitionCommand, PartitionReply};
+use std::collections::BTreeMap;
+
+/// Transactions that are over for which it is worth the trouble.
+const WORTH: usize = 64;
+
+/// Those of a partition that does not answer are remembered by this client up to this number, and then left to the partitions.
+const MOST: usize = 4096;
+
+/// How long it takes at most, milliseconds.
+const TIDYING_MS: u64 = 5_000;
+
+/// A session in a partition.
+type Place = (PartitionId, u64);
+
+impl<G: Groups> Transactions<G> {
+    /// A transaction is over.
+    pub(crate) fn note_ended(&self, intent: Intent) {
+        let mut state = self.inner.state();
+        if state.ended.len() >= MOST {
+            state.ended.drain(..MOST / 2);
+        }
+        state.ended.push(intent);
+        if state.ended.len() >= WORTH && !state.is_tidying {
+            state.is_tidying = true;
+            drop(state);
+            let this = self.clone();
+            self.groups().spawn(Box::pin(async move { this.tidy().await }));
+        }
+    }
+
+    /// Has the partitions forget what is over in all of them. Begins by itself now and then; to be called before a client ends.
+    pub async fn tidy(&self) {
+        let (ended, lowest) = {
+            let mut state = self.inner.state();
+            state.is_tidying = true;
+            let lowest = state.running.first().copied().unwrap_or(state.counter + 1);
+            (std::mem::take(&mut state.ended), lowest)
+        };
+        let deadline_ms = self.groups().now_ms() + TIDYING_MS;
+        let mut places: Vec<Place> = ended
+            .iter()
+            .flat_map(|intent| intent.participants.iter().map(|one| (one.partition, one.nonce)))
+            .collect();
+        places.sort();
+        places.dedup();
+        let client = self.groups().client();
+        let fence = |(partition, nonce): &Place| {
+            let session = SessionId { client, nonce: *nonce };
+            let (partition, command) =
+                (*partition, PartitionCommand::Fence { session, below: lowest });
+            async move { self.ask(partition, &command, deadline_ms).await }
+        };
+        let answers = join_all(places.iter().map(fence)).await;
+        let mut fences: BTreeMap<Place, (Certificate, u64)> = BTreeMap::new();
+        for (place, answer) in places.iter().zip(answers) {
+            if let Ok((PartitionReply::Fenced { below, .. }, Some(proof))) = answer {
+                fences.insert(*place, (proof, below));
+            }
+        }
+        let forget = fences.keys().map(|place| {
+            // Of those that took part with it.
+            let shares = |other: &Place| {
+                let takes_part = |intent: &Intent, (partition, nonce): &Place| {
+                    intent.participant(*partition).is_some_and(|one| one.nonce == *nonce)
+                };
+                ended.iter().any(|intent| takes_part(intent, place) && takes_part(intent, other))
+            };
+            let others = fences.iter().filter(|(other, _)| *other != place && shares(other));
+            let shown = others.map(|((_, nonce), (proof, below))| (proof.clone(), *nonce, *below));
+            let session = SessionId { client, nonce: place.1 };
+            let command = PartitionCommand::Forget { session, fences: shown.collect() };
+            async move { self.ask(place.0, &command, deadline_ms).await }
+        });
+        let forgotten: u64 = join_all(forget)
+            .await
+            .into_iter()
+            .map(|answer| match answer {
+                Ok((PartitionReply::Forgotten { count }, _)) => u64::from(count),
+                _ => 0,
+            })
+            .sum();
+        let is_over = |intent: &Intent| {
+            intent.participants.iter().all(|one| {
+                let fence = fences.get(&(one.partition, one.nonce));
+                fence.is_some_and(|(_, below)| *below > intent.counter)
+            })
+        };
+        let mut state = self.inner.state();
+        state.counters.forgotten += forgotten;
+        state.ended.extend(ended.into_iter().filter(|intent| !is_over(intent)));
+        state.is_tidying = false;
+    }
+}

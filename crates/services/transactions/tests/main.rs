@@ -1,0 +1,4 @@
+//! Clients of a partitioned store, on partitions in this process that carry out commands in any order.
+
+mod run;
+mod support;

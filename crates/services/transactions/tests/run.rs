@@ -1,0 +1,240 @@
+//! What clients come to.
+
+use crate::support::*;
+use perdura_client::CallError;
+use perdura_protocol::PartitionId;
+use perdura_store::{Operation, OperationResult, StoreCommand, StoreReply, Transaction};
+use perdura_transactions::{Outcome, TransactionError, Transactions};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const SECONDS: u64 = 1_000;
+
+fn transact(
+    shared: &Shared,
+    client: &Transactions<Way>,
+    operations: Vec<Operation>,
+) -> Result<Outcome, TransactionError> {
+    let (client, deadline_ms) = (client.clone(), lock(shared).now_ms + 10 * SECONDS);
+    run_one(shared, async move { client.transact(Transaction { operations }, deadline_ms).await })
+}
+
+fn committed(results: Vec<OperationResult>) -> Result<Outcome, TransactionError> {
+    Ok(Outcome::Committed { results: Some(results) })
+}
+
+fn value(text: &str) -> OperationResult {
+    OperationResult::Value(Some(bytes(text)))
+}
+
+#[test]
+fn results_come_in_the_order_of_operations_from_wherever_they_are() {
+    let shared = Partitions::new(3, 1);
+    let client = client(&shared, 1);
+    let all = [write("c1", "3"), write("a1", "1"), write("b1", "2")];
+    let written = vec![OperationResult::Written; 3];
+    assert_eq!(transact(&shared, &client, all.to_vec()), committed(written));
+    let reads = vec![read("b1"), read("a1"), read("c1"), read("b2"), read("a1")];
+    let values = vec![value("2"), value("1"), value("3"), OperationResult::Value(None), value("1")];
+    assert_eq!(transact(&shared, &client, reads), committed(values));
+    // In one partition nothing is prepared.
+    assert_eq!(client.counters().global, 2);
+    assert_eq!(transact(&shared, &client, vec![read("a1")]), committed(vec![value("1")]));
+    assert_eq!(transact(&shared, &client, vec![]), committed(vec![]));
+    assert_eq!(client.counters().global, 2);
+}
+
+#[test]
+fn what_fails_is_named_by_its_place_in_the_whole() {
+    let shared = Partitions::new(3, 2);
+    let client = client(&shared, 1);
+    let present = |key: &str| Operation::Insert { key: bytes(key), value: bytes("x") };
+    transact(&shared, &client, vec![write("b1", "1")]).unwrap();
+    let operations = vec![write("c1", "1"), write("a1", "1"), read("b1"), present("b1")];
+    assert_eq!(transact(&shared, &client, operations), Ok(Outcome::Failed { operation: 3 }));
+    let reads = vec![read("a1"), read("c1")];
+    let nothing = vec![OperationResult::Value(None); 2];
+    assert_eq!(transact(&shared, &client, reads), committed(nothing));
+}
+
+#[test]
+fn ranges_are_merged_and_end_where_the_first_part_of_them_was_cut_off() {
+    let shared = Partitions::new(3, 3);
+    let client = client(&shared, 1);
+    let keys = ["a1", "a2", "a3", "b1", "b2", "c1"];
+    transact(&shared, &client, keys.iter().map(|key| write(key, "v")).collect()).unwrap();
+    let range = |start: &str, limit, reverse| Operation::ReadRange {
+        start: bytes(start),
+        end: None,
+        limit,
+        reverse,
+    };
+    let read = |start: &str, limit, reverse| {
+        let outcome = transact(&shared, &client, vec![range(start, limit, reverse)]).unwrap();
+        let Outcome::Committed { results: Some(results) } = outcome else { panic!("{outcome:?}") };
+        let OperationResult::Entries { entries, more } = &results[0] else { panic!("{results:?}") };
+        let keys: Vec<String> =
+            entries.iter().map(|(key, _)| String::from_utf8(key.to_vec()).unwrap()).collect();
+        (keys.join(" "), *more)
+    };
+    let found = |text: &str, more| (text.to_owned(), more);
+    assert_eq!(read("", 100, false), found("a1 a2 a3 b1 b2 c1", false));
+    assert_eq!(read("", 6, false), found("a1 a2 a3 b1 b2 c1", false));
+    assert_eq!(read("", 4, false), found("a1 a2 a3 b1", true));
+    assert_eq!(read("", 2, false), found("a1 a2", true));
+    assert_eq!(read("a3", 2, true), found("c1 b2", true));
+    assert_eq!(read("a3", 100, true), found("c1 b2 b1 a3", false));
+}
+
+#[test]
+fn a_partition_that_is_down_keeps_what_needs_it_from_happening_and_nothing_else() {
+    let shared = Partitions::new(3, 4);
+    let client = client(&shared, 1);
+    lock(&shared).down.insert(PartitionId(2));
+    let error = transact(&shared, &client, vec![write("a1", "1"), write("c1", "1")]).unwrap_err();
+    assert!(matches!(error, TransactionError::Call(CallError::Indeterminate { .. })));
+    transact(&shared, &client, vec![write("a2", "1"), write("b1", "1")]).unwrap();
+    // What it left is ended as soon as all answer.
+    lock(&shared).down.clear();
+    lock(&shared).now_ms += 3 * SECONDS;
+    transact(&shared, &client, vec![write("a1", "2"), write("b1", "2")]).unwrap();
+    let reads = vec![read("a1"), read("b1"), read("c1")];
+    let values = vec![value("2"), value("2"), OperationResult::Value(None)];
+    assert_eq!(transact(&shared, &client, reads), committed(values));
+    assert_eq!(client.counters().rescued, 1);
+}
+
+#[test]
+fn partitions_forget_what_is_over() {
+    let shared = Partitions::new(2, 5);
+    let client = client(&shared, 1);
+    for number in 0..200 {
+        let number = number.to_string();
+        transact(&shared, &client, vec![write("a1", &number), write("b1", &number)]).unwrap();
+    }
+    run_one(&shared, {
+        let client = client.clone();
+        async move { client.tidy().await }
+    });
+    assert_eq!(client.counters().forgotten, 400);
+}
+
+/// Accounts all over, clients that move money and look at all of it, at once; some die in between, messages are lost, a partition is
+/// down for a while. No sum is ever another one, and at the end all of it can be had.
+#[test]
+fn money_is_neither_made_nor_lost_whatever_becomes_of_clients() {
+    let (mut moved, mut looked, mut rescued) = (0, 0, 0);
+    for seed in 0..40 {
+        let of_seed = money(seed);
+        (moved, looked, rescued) = (moved + of_seed.0, looked + of_seed.1, rescued + of_seed.2);
+    }
+    assert!(moved > 1_000 && looked > 500 && rescued > 50, "{moved} {looked} {rescued}");
+}
+
+/// How often money was moved, all of it looked at, and a transaction ended for a client that had died.
+fn money(seed: u64) -> (u64, u64, u64) {
+    const PARTITIONS: u64 = 3;
+    const ACCOUNTS: u64 = 3;
+    const TOTAL: i64 = 100 * (PARTITIONS * ACCOUNTS) as i64;
+    let shared = Partitions::new(PARTITIONS as usize, seed);
+    let keys: Vec<String> = (0..PARTITIONS)
+        .flat_map(|at| (0..ACCOUNTS).map(move |one| format!("{}{one}", (b'a' + at as u8) as char)))
+        .collect();
+    let keys = Arc::new(keys);
+    let first = client(&shared, 1);
+    let all = keys.iter().map(|key| write(key, "100")).collect();
+    transact(&shared, &first, all).unwrap();
+    lock(&shared).losses = if seed % 3 == 0 { 3 } else { 0 };
+    let (moved, looked) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let clients: Vec<_> = (0..6).map(|number| client(&shared, 10 + number)).collect();
+    let mut tasks: Vec<Task> = Vec::new();
+    for (number, client) in clients.iter().enumerate() {
+        for caller in 0..3u64 {
+            let (client, keys, shared) = (client.clone(), keys.clone(), shared.clone());
+            let (moved, looked) = (moved.clone(), looked.clone());
+            let mut random = Random(seed * 1_000 + number as u64 * 10 + caller);
+            tasks.push(Box::pin(async move {
+                for _ in 0..12 {
+                    let deadline_ms = lock(&shared).now_ms + 20 * SECONDS;
+                    if random.below(4) == 0 {
+                        if let Ok(Some(sum)) = look(&client, &keys, deadline_ms).await {
+                            assert_eq!(sum, TOTAL, "seed {seed}");
+                            looked.fetch_add(1, Ordering::Relaxed);
+                        }
+                    } else if transfer(&client, &keys, &mut random, deadline_ms).await {
+                        moved.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            }));
+        }
+    }
+    run(&shared, tasks, if seed % 2 == 0 { 15 } else { 0 });
+    let (moved, looked) = (moved.load(Ordering::Relaxed), looked.load(Ordering::Relaxed));
+    {
+        let mut partitions = lock(&shared);
+        partitions.losses = 0;
+        partitions.now_ms += 5 * SECONDS;
+    }
+    let deadline_ms = lock(&shared).now_ms + 60 * SECONDS;
+    let (judge, all) = (first.clone(), keys.clone());
+    let last = run_one(&shared, async move { look(&judge, &all, deadline_ms).await });
+    assert_eq!(last, Ok(Some(TOTAL)), "seed {seed}");
+    // And written, too.
+    let all = keys.iter().map(|key| write(key, "0")).collect();
+    transact(&shared, &first, all).unwrap();
+    let all = clients.iter().chain([&first]);
+    (moved, looked, all.map(|one| one.counters().rescued).sum())
+}
+
+/// All that there is, if it was read.
+async fn look(
+    client: &Transactions<Way>,
+    keys: &[String],
+    deadline_ms: u64,
+) -> Result<Option<i64>, TransactionError> {
+    let operations = keys.iter().map(|key| read(key)).collect();
+    match client.transact(Transaction { operations }, deadline_ms).await? {
+        Outcome::Committed { results } => {
+            Ok(results.map(|results| results.iter().map(number).sum()))
+        }
+        failed => panic!("{failed:?}"),
+    }
+}
+
+fn number(result: &OperationResult) -> i64 {
+    match result {
+        OperationResult::Value(Some(value)) => std::str::from_utf8(value).unwrap().parse().unwrap(),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn transfer(
+    client: &Transactions<Way>,
+    keys: &[String],
+    random: &mut Random,
+    deadline_ms: u64,
+) -> bool {
+    let from = &keys[random.below(keys.len() as u64) as usize];
+    let to = &keys[random.below(keys.len() as u64) as usize];
+    if from == to {
+        return false;
+    }
+    let mut before = Vec::new();
+    for key in [from, to] {
+        let get = StoreCommand::Get { key: bytes(key) };
+        let Ok(StoreReply::Value(Some(value))) = client.command(&get, deadline_ms).await else {
+            return false;
+        };
+        before.push(std::str::from_utf8(&value).unwrap().parse::<i64>().unwrap());
+    }
+    let amount = random.below(20) as i64;
+    let change = |key: &str, before: i64, after: i64| {
+        let value = Some(bytes(before.to_string()));
+        [Operation::Cmp { key: bytes(key), value }, write(key, &after.to_string())]
+    };
+    let operations =
+        [change(from, before[0], before[0] - amount), change(to, before[1], before[1] + amount)];
+    let operations = operations.into_iter().flatten().collect();
+    let outcome = client.transact(Transaction { operations }, deadline_ms).await;
+    matches!(outcome, Ok(Outcome::Committed { .. }))
+}

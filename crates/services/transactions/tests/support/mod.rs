@@ -1,0 +1,287 @@
+//! Partitions in this process, clients that reach them after any time, and a way to run them all.
+#![allow(missing_docs)]
+
+use bytes::Bytes;
+use perdura_client::{CallError, Indeterminacy, Mode, Refusal};
+use perdura_execution::{ExecutionContext, Service, Standing};
+use perdura_protocol::attestation::attest;
+use perdura_protocol::partitions::{Distribution, Group, MAP_VERSION, group_id};
+use perdura_protocol::{
+    ClusterId, Digest, Faults, Map, PartitionId, PublicKey, RefusalReason, ReplicaId, Scheme,
+    SecretKey, SessionId, Slot, Time,
+};
+use perdura_store::partition::{Certificate, Place};
+use perdura_store::{Operation, Store};
+use perdura_transactions::{Answer, Groups, Transactions};
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
+
+const SCHEME: Scheme = Scheme::KeyedHash;
+
+pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A seeded generator.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound.max(1)
+    }
+}
+
+pub struct Partitions {
+    pub map: Arc<Map>,
+    stores: Vec<Store>,
+    members: Vec<Vec<SecretKey>>,
+    pub now_ms: u64,
+    pub random: Random,
+    /// Partitions that answer nothing.
+    pub down: BTreeSet<PartitionId>,
+    /// Of a hundred commands so many are lost, or their answers are.
+    pub losses: u64,
+    /// Sessions that are over.
+    over: BTreeSet<SessionId>,
+    spawned: Vec<Task>,
+    pub commands: u64,
+}
+
+pub type Shared = Arc<Mutex<Partitions>>;
+
+pub fn lock(shared: &Shared) -> MutexGuard<'_, Partitions> {
+    shared.lock().unwrap()
+}
+
+impl Partitions {
+    /// By the first letter: partition 0 has the keys below `b`.
+    pub fn new(partitions: usize, seed: u64) -> Shared {
+        let (cluster, faults) = (ClusterId([7; 16]), Faults::new(1, 1).unwrap());
+        let key = |a: usize, b: usize| SecretKey::from_seed(SCHEME, [(16 * a + b + 1) as u8; 32]);
+        let members: Vec<Vec<SecretKey>> =
+            (0..partitions).map(|a| (0..faults.n()).map(|b| key(a, b)).collect()).collect();
+        let group = |(index, members): (usize, &Vec<SecretKey>)| Group {
+            id: group_id(cluster, PartitionId(index as u16), partitions),
+            faults,
+            members: members.iter().map(SecretKey::public).collect(),
+        };
+        let bounds = (1..partitions).map(|index| Bytes::from(vec![b'a' + index as u8])).collect();
+        let groups = members.iter().enumerate().map(group).collect();
+        let distribution = Distribution::Range { bounds };
+        let map = Arc::new(Map { cluster, version: MAP_VERSION, distribution, groups });
+        let store = |index| {
+            let partition = PartitionId(index as u16);
+            Store::partitioned(1 << 30, Place { map: map.clone(), partition, max_skew_ms: 500 })
+        };
+        Arc::new(Mutex::new(Partitions {
+            stores: (0..partitions).map(store).collect(),
+            map: map.clone(),
+            members,
+            now_ms: 1_000_000,
+            random: Random(seed),
+            down: BTreeSet::new(),
+            losses: 0,
+            over: BTreeSet::new(),
+            spawned: Vec::new(),
+            commands: 0,
+        }))
+    }
+
+    /// Carries out a command, as a group would.
+    fn execute(
+        &mut self,
+        partition: PartitionId,
+        session: SessionId,
+        command: &[u8],
+    ) -> Result<Answer, CallError> {
+        self.commands += 1;
+        let refused = |why: &str| CallError::Refused {
+            reason: Refusal::Ordered(RefusalReason::Service(why.to_owned())),
+            detail: String::new(),
+        };
+        let now = Time(self.now_ms);
+        let store = &mut self.stores[partition.index()];
+        store.on_time(now, &mut Vec::new());
+        let claims = store.claims(command).expect("a correct client's command is no nonsense");
+        let holds = claims.iter().all(|one| SCHEME.verify(one.key, &one.message, one.signature));
+        assert!(holds, "a correct client shows what holds");
+        let other = store.asks_about(command);
+        let standing = |id: SessionId| match self.over.contains(&id) {
+            true => Standing::Over,
+            false => Standing::Open,
+        };
+        let context = ExecutionContext {
+            slot: Slot(1),
+            time: now,
+            clock: now,
+            session,
+            number: 1,
+            cluster: ClusterId([1; 16]),
+            batch: Digest::ZERO,
+            administrator: PublicKey([3; 32]),
+            other: other.map(standing),
+        };
+        let reply = store.execute(&context, command).map_err(|why| refused(&why))?;
+        let proof = store.attested(&reply).map(|leaf| {
+            let index = partition.index();
+            let of = (self.map.groups[index].id, 0);
+            let signed = |id: u8| {
+                let key = &self.members[index][usize::from(id)];
+                (
+                    key.public(),
+                    attest(of, std::slice::from_ref(&leaf), (ReplicaId(id), key)).remove(0),
+                )
+            };
+            Certificate { partition, signers: vec![signed(0), signed(1)] }
+        });
+        Ok(Answer { reply, proof })
+    }
+}
+
+/// One client's way to them.
+pub struct Way {
+    pub shared: Shared,
+    pub session: SessionId,
+}
+
+/// Pending so many times.
+struct Turns(u64);
+
+impl Future for Turns {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+        if self.0 == 0 {
+            return Poll::Ready(());
+        }
+        self.0 -= 1;
+        Poll::Pending
+    }
+}
+
+impl Way {
+    fn turns(&self) -> Turns {
+        Turns(lock(&self.shared).random.below(6))
+    }
+}
+
+fn indeterminate() -> CallError {
+    CallError::Indeterminate { reason: Indeterminacy::DeadlinePassed, detail: String::new() }
+}
+
+impl Groups for Way {
+    fn map(&self) -> &Map {
+        // The map never changes.
+        Box::leak(Box::new(lock(&self.shared).map.as_ref().clone()))
+    }
+
+    fn client(&self) -> PublicKey {
+        self.session.client
+    }
+
+    async fn session(&self, _: PartitionId, _: u64) -> Result<u64, CallError> {
+        Ok(self.session.nonce)
+    }
+
+    async fn call(
+        &self,
+        partition: PartitionId,
+        command: Bytes,
+        _: Mode,
+        deadline_ms: u64,
+    ) -> Result<Answer, CallError> {
+        self.turns().await;
+        let (is_lost, is_unheard) = {
+            let mut partitions = lock(&self.shared);
+            let losses = partitions.losses;
+            let down = partitions.down.contains(&partition);
+            (down || partitions.random.below(100) < losses, partitions.random.below(100) < losses)
+        };
+        if is_lost {
+            self.sleep(deadline_ms.saturating_sub(self.now_ms()).min(50)).await;
+            return Err(indeterminate());
+        }
+        let answer = lock(&self.shared).execute(partition, self.session, &command);
+        self.turns().await;
+        if is_unheard { Err(indeterminate()) } else { answer }
+    }
+
+    async fn sleep(&self, ms: u64) {
+        let until_ms = self.now_ms() + ms;
+        while self.now_ms() < until_ms {
+            Turns(1).await;
+        }
+    }
+
+    fn now_ms(&self) -> u64 {
+        lock(&self.shared).now_ms
+    }
+
+    fn random(&self, below: u64) -> u64 {
+        lock(&self.shared).random.below(below)
+    }
+
+    fn spawn(&self, task: Task) {
+        lock(&self.shared).spawned.push(task);
+    }
+}
+
+pub fn client(shared: &Shared, number: u8) -> Transactions<Way> {
+    let session = SessionId { client: PublicKey([number; 32]), nonce: u64::from(number) };
+    Transactions::over(Way { shared: Arc::clone(shared), session })
+}
+
+/// Runs tasks to their ends, in any order, while time passes. Of a hundred polls of one so many leave it for good.
+pub fn run(shared: &Shared, mut tasks: Vec<Task>, deaths: u64) {
+    let mut context = Context::from_waker(Waker::noop());
+    for turn in 0.. {
+        assert!(turn < 50_000_000, "it does not end");
+        tasks.append(&mut lock(shared).spawned);
+        if tasks.is_empty() {
+            return;
+        }
+        let (index, dies) = {
+            let mut partitions = lock(shared);
+            if partitions.random.below(8) == 0 {
+                partitions.now_ms += 1;
+            }
+            let index = partitions.random.below(tasks.len() as u64) as usize;
+            (index, partitions.random.below(10_000) < deaths)
+        };
+        if dies || tasks[index].as_mut().poll(&mut context).is_ready() {
+            drop(tasks.swap_remove(index));
+        }
+    }
+}
+
+/// Runs one to its end.
+pub fn run_one<T: Send + 'static>(
+    shared: &Shared,
+    future: impl Future<Output = T> + Send + 'static,
+) -> T {
+    let result = Arc::new(Mutex::new(None));
+    let there = Arc::clone(&result);
+    let task = async move {
+        let value = future.await;
+        *there.lock().unwrap() = Some(value);
+    };
+    run(shared, vec![Box::pin(task)], 0);
+    result.lock().unwrap().take().expect("it ended")
+}
+
+pub fn bytes(text: impl AsRef<[u8]>) -> Bytes {
+    Bytes::copy_from_slice(text.as_ref())
+}
+
+pub fn write(key: &str, value: &str) -> Operation {
+    Operation::Write { key: bytes(key), value: bytes(value), only_if_present: false }
+}
+
+pub fn read(key: &str) -> Operation {
+    Operation::Read { key: bytes(key) }
+}
