@@ -144,7 +144,7 @@ fn money(seed: u64) -> (u64, u64, u64) {
     let first = client(&shared, 1);
     let all = keys.iter().map(|key| write(key, "100")).collect();
     transact(&shared, &first, all).unwrap();
-    lock(&shared).losses = if seed % 3 == 0 { 3 } else { 0 };
+    lock(&shared).losses = if seed.is_multiple_of(3) { 3 } else { 0 };
     let (moved, looked) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let clients: Vec<_> = (0..6).map(|number| client(&shared, 10 + number)).collect();
     let mut tasks: Vec<Task> = Vec::new();
@@ -168,7 +168,7 @@ fn money(seed: u64) -> (u64, u64, u64) {
             }));
         }
     }
-    run(&shared, tasks, if seed % 2 == 0 { 15 } else { 0 });
+    run(&shared, tasks, if seed.is_multiple_of(2) { 15 } else { 0 });
     let (moved, looked) = (moved.load(Ordering::Relaxed), looked.load(Ordering::Relaxed));
     {
         let mut partitions = lock(&shared);
