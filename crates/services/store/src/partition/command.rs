@@ -10,7 +10,7 @@ use perdura_protocol::{
     Decode, DecodeError, Encode, Map, PartitionId, PublicKey, Reader, SessionId, Signature, Time,
 };
 
-/// A command of a partition. All but the last two are ordered.
+/// A command of a partition. All but the last two are ordered: those are reads.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PartitionCommand {
     /// Locks all that a part of a transaction needs, and votes on it. In the session that the intent names.
@@ -65,6 +65,14 @@ pub enum PartitionCommand {
         /// His signature.
         signature: Signature,
     },
+    /// Ends a transaction whatever the votes are, where a participant is gone for good: the administrator's, in a session of his own, and in
+    /// each participant that is left. Refused where the opposite was decided. Chosen wrongly it is the end of atomicity.
+    Force {
+        /// The transaction.
+        intent: Intent,
+        /// Its outcome.
+        commit: bool,
+    },
     /// The pending transactions behind one, oldest first. A read.
     Pending {
         /// The last one known: its time and identifier.
@@ -79,7 +87,7 @@ pub enum PartitionCommand {
 
 /// Whether these bytes are a command of a partition, if they are any.
 pub(crate) fn is_of_partition(command: &[u8]) -> bool {
-    command.first().is_some_and(|tag| (16..=24).contains(tag))
+    command.first().is_some_and(|tag| (16..=25).contains(tag))
 }
 
 impl PartitionCommand {
@@ -115,6 +123,7 @@ impl PartitionCommand {
             | PartitionCommand::Resolve { expired: None, .. }
             | PartitionCommand::Expire { .. }
             | PartitionCommand::Fence { .. }
+            | PartitionCommand::Force { .. }
             | PartitionCommand::Pending { .. }
             | PartitionCommand::Show { .. } => Some(Vec::new()),
         }
@@ -191,6 +200,11 @@ impl Encode for PartitionCommand {
                 out.push(24);
                 transaction.encode(out);
             }
+            PartitionCommand::Force { intent, commit } => {
+                out.push(25);
+                intent.encode(out);
+                commit.encode(out);
+            }
         }
     }
 }
@@ -240,6 +254,10 @@ impl Decode for PartitionCommand {
                 PartitionCommand::Pending { after }
             }
             24 => PartitionCommand::Show { transaction: Decode::decode(reader)? },
+            25 => PartitionCommand::Force {
+                intent: Decode::decode(reader)?,
+                commit: Decode::decode(reader)?,
+            },
             tag => return Err(DecodeError::UnknownTag(tag)),
         })
     }

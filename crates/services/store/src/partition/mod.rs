@@ -190,6 +190,9 @@ impl Partition {
             PartitionCommand::Members { members, administrator, .. } => {
                 self.learn(asker, members, administrator)
             }
+            PartitionCommand::Force { intent, commit } => {
+                self.force(entries.map, asker, intent, commit)
+            }
             PartitionCommand::Pending { .. } | PartitionCommand::Show { .. } => {
                 self.query(&command)
             }
@@ -475,6 +478,36 @@ impl Partition {
             *known = members;
         }
         Ok(PartitionReply::Known { partition, configuration: known.configuration })
+    }
+
+    fn force(
+        &mut self,
+        map: &mut SegmentMap,
+        asker: &Asker,
+        intent: Intent,
+        commit: bool,
+    ) -> Result<PartitionReply, String> {
+        if asker.session.client != asker.administrator {
+            return Err("only the administrator may end a transaction without the votes".into());
+        }
+        self.check_intent(&intent)?;
+        let transaction = intent.id();
+        match self.records.get(transaction).map(|record| record.outcome) {
+            Some(Some(committed)) if committed != commit => {
+                let decided = if committed { "committed" } else { "aborted" };
+                return Err(format!("it was {decided} in partition {}", self.place.partition.0));
+            }
+            Some(Some(_)) => {}
+            Some(None) => self.end(map, transaction, commit),
+            None if commit => {
+                let partition = self.place.partition.0;
+                return Err(format!(
+                    "partition {partition} has no part of it that could be committed"
+                ));
+            }
+            None => self.remember_abort(transaction, intent, Reason::Resolved),
+        }
+        Ok(PartitionReply::Finished { transaction, committed: commit })
     }
 
     /// The partition whose book this is.

@@ -319,6 +319,31 @@ fn a_partition_that_is_down_does_not_lock_the_others_up() {
     assert!(is_commit(&prepare(&mut world, 1).1), "it was heard of");
 }
 
+/// A participant is gone for good: the administrator decides for it, and cannot decide against what was decided.
+#[test]
+fn only_the_administrator_ends_a_transaction_without_votes() {
+    let mut world = World::new(2);
+    let intent = world.intent(client(1), 1, false, &two_writes("1"));
+    let transaction = intent.id();
+    assert!(is_commit(&world.prepare(&intent, client(1), &two_writes("1")[0])));
+    let force = |commit| PartitionCommand::Force { intent: intent.clone(), commit };
+    let refused = world.ordered(0, client(1), &force(true)).unwrap();
+    assert!(refused.unwrap_err().contains("only the administrator"));
+    let administrator = SessionId { client: world.administrator.public(), nonce: 1 };
+    assert!(
+        world.ordered(1, administrator, &force(true)).unwrap().unwrap_err().contains("no part")
+    );
+    let finished = |committed| PartitionReply::Finished { transaction, committed };
+    assert_eq!(world.ask(1, administrator, &force(false)), finished(false));
+    assert_eq!(world.ask(0, administrator, &force(false)), finished(false));
+    assert_eq!(world.put("a1", "2"), PUT);
+    let against = world.ordered(0, administrator, &force(true)).unwrap();
+    assert!(against.unwrap_err().contains("it was aborted"));
+    assert_eq!(world.ask(0, administrator, &force(false)), finished(false));
+    let late = world.prepare(&intent, client(1), &two_writes("1")[1]);
+    assert_eq!(reason(late), Reason::Resolved);
+}
+
 /// What one client reads does not make every write of others slow.
 #[test]
 fn ranges_that_are_read_have_a_bound() {

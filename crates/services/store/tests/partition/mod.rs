@@ -2,5 +2,6 @@
 
 mod attacks;
 mod books;
+mod encoding;
 mod steps;
 mod world;

@@ -1,0 +1,127 @@
+//! Commands and replies are decoded as they were encoded, and nothing else is.
+
+use super::world::*;
+use crate::support::{bytes, cmp, insert, range, read, write};
+use perdura_protocol::{Decode, DecodeError, Encode, PublicKey, Signature, Time};
+use perdura_store::OperationResult;
+use perdura_store::partition::{
+    Blocker, Members, PartitionCommand, PartitionReply, Reason, Statement, Vote, Waiting,
+};
+use std::fmt::Debug;
+
+fn both_ways<T: Encode + Decode + PartialEq + Debug>(values: Vec<T>) {
+    for value in values {
+        let encoded = value.to_bytes();
+        assert_eq!(T::from_bytes(encoded.clone()).as_ref(), Ok(&value));
+        for length in 0..encoded.len() {
+            let cut = T::from_bytes(encoded.slice(..length));
+            assert!(cut.is_err(), "{length} bytes of {value:?} are {cut:?}");
+        }
+        let longer = bytes([&encoded[..], &[0]].concat());
+        assert_eq!(T::from_bytes(longer), Err(DecodeError::TrailingBytes));
+    }
+}
+
+#[test]
+fn commands_are_decoded_as_they_were_encoded() {
+    let world = World::new(3);
+    let parts = [
+        (0, vec![cmp("a", None), read("a"), range("a", None, 7, true), insert("a2", "1")]),
+        (2, vec![write("c", "1", true)]),
+    ];
+    let intent = world.intent(client(1), 7, false, &parts);
+    let transaction = intent.id();
+    let vote = |of| world.certificate(of, &Statement::Vote { transaction, commit: true });
+    let fence = world.certificate(2, &Statement::Fence { session: client(1), below: 5 });
+    let members =
+        Members { partition: partition(1), configuration: 2, keys: vec![PublicKey([4; 32]); 4] };
+    both_ways(vec![
+        PartitionCommand::Prepare { intent: intent.clone(), operations: parts[0].1.clone() },
+        PartitionCommand::Finish { transaction, commit: true, votes: vec![vote(1), vote(2)] },
+        PartitionCommand::Finish { transaction, commit: false, votes: vec![] },
+        PartitionCommand::Resolve { intent: intent.clone(), expired: None },
+        PartitionCommand::Resolve { intent: intent.clone(), expired: Some(vote(2)) },
+        PartitionCommand::Expire { transaction },
+        PartitionCommand::Fence { session: client(3), below: u64::MAX },
+        PartitionCommand::Forget { session: client(1), fences: vec![(fence, 1, 5)] },
+        PartitionCommand::Members {
+            members,
+            administrator: PublicKey([9; 32]),
+            signature: Signature([8; 64]),
+        },
+        PartitionCommand::Pending { after: None },
+        PartitionCommand::Pending { after: Some((Time(9), transaction)) },
+        PartitionCommand::Show { transaction },
+        PartitionCommand::Force { intent, commit: true },
+    ]);
+}
+
+#[test]
+fn replies_are_decoded_as_they_were_encoded_and_say_what_they_state() {
+    let world = World::new(2);
+    let intent = world.intent(client(1), 7, true, &two_reads());
+    let transaction = intent.id();
+    let by = |pending_ms| Blocker::Transaction { intent: Box::new(intent.clone()), pending_ms };
+    let voted =
+        |attested, vote, results| PartitionReply::Voted { transaction, attested, vote, results };
+    let results = vec![OperationResult::Compared, OperationResult::Value(Some(bytes("v")))];
+    let reasons = vec![
+        Reason::Failed { operation: 3 },
+        Reason::Conflict(by(7)),
+        Reason::Conflict(Blocker::Ranges),
+        Reason::Cap { pending: 8 },
+        Reason::Room,
+        Reason::TooMuch,
+        Reason::Map,
+        Reason::Fenced,
+        Reason::Unreachable { partition: partition(1), oldest: by(9) },
+        Reason::Resolved,
+        Reason::Writes,
+    ];
+    let aborts: Vec<PartitionReply> =
+        reasons.into_iter().map(|reason| voted(true, Vote::Abort(reason), None)).collect();
+    let states = |reply: &PartitionReply| PartitionReply::statement(&reply.to_bytes());
+    let against = Some(Statement::Vote { transaction, commit: false });
+    assert!(aborts.iter().all(|reply| states(reply) == against));
+    both_ways(aborts);
+    let session = client(4);
+    let stating = vec![
+        (
+            voted(true, Vote::Commit, Some(results.clone())),
+            Statement::Vote { transaction, commit: true },
+        ),
+        (voted(true, Vote::Commit, None), Statement::Vote { transaction, commit: true }),
+        (PartitionReply::Expired { transaction }, Statement::Expired { transaction }),
+        (PartitionReply::Fenced { session, below: 6 }, Statement::Fence { session, below: 6 }),
+    ];
+    for (reply, statement) in stating {
+        assert_eq!(states(&reply), Some(statement));
+        both_ways(vec![reply]);
+    }
+    let waiting = Waiting { since: Time(5), intent: intent.clone() };
+    let silent = vec![
+        voted(false, Vote::Commit, Some(results)),
+        PartitionReply::Unknown { transaction },
+        PartitionReply::Finished { transaction, committed: true },
+        PartitionReply::Young { transaction, left_ms: 3 },
+        PartitionReply::Forgotten { count: 3 },
+        PartitionReply::Known { partition: partition(1), configuration: 3 },
+        PartitionReply::Outdated { partition: partition(1), configuration: 3 },
+        PartitionReply::Pending { transactions: vec![waiting], more: true },
+        PartitionReply::Shown {
+            since: Time(1),
+            now: Time(2),
+            intent: intent.clone(),
+            vote: Vote::Commit,
+            committed: Some(false),
+        },
+        PartitionReply::Blocked(by(1)),
+    ];
+    assert!(silent.iter().all(|reply| states(reply).is_none()));
+    assert!(silent.iter().all(|reply| PartitionReply::is_one(&reply.to_bytes())));
+    both_ways(silent);
+    // Bytes that are no reply state nothing.
+    for bytes in [&[][..], &[16], &[16; 40], &[19; 20], &[21; 48], &[200; 60]] {
+        assert_eq!(PartitionReply::statement(bytes), None, "{bytes:?}");
+    }
+}
