@@ -7,7 +7,7 @@
 //! every call ends by its deadline: every line is answered.
 
 use crate::connect::{ClusterArguments, connect, parse_duration, runtime};
-use crate::process::on_stop;
+use crate::process::{WITHDRAWN_WITHIN, code_of, on_stop};
 use anyhow::{Context, Result};
 use clap::Args;
 use perdura::ServiceKind;
@@ -159,8 +159,8 @@ pub fn run<O: Operation>(how: &How) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A signal closes the clients, so that their sessions end with all that waits in them; the process ends when the lines that were under
-/// way are answered, indeterminate.
+/// After a signal no further line is carried out, what waits is withdrawn, and the process ends when the lines that were under way are
+/// answered, each as it was decided.
 fn stop_in_order(
     handle: &Handle,
     clients: &Clients,
@@ -169,15 +169,18 @@ fn stop_in_order(
 ) -> Result<()> {
     let (handle, clients, places) = (handle.clone(), clients.clone(), Arc::clone(places));
     on_stop(move |name| {
-        let code = if name == "SIGINT" { 130 } else { 143 };
         handle.block_on(async {
-            clients.calls.close().await;
-            clients.waits.close().await;
+            clients.calls.withdraw().await;
+            clients.waits.withdraw().await;
             // Each line gives its place back when its answer is written.
-            let written = places.acquire_many(in_flight);
-            let _ = tokio::time::timeout(WRITTEN_WITHIN, written).await;
+            let written = || places.acquire_many(in_flight);
+            if tokio::time::timeout(WITHDRAWN_WITHIN, written()).await.is_err() {
+                clients.calls.close().await;
+                clients.waits.close().await;
+                let _ = tokio::time::timeout(WRITTEN_WITHIN, written()).await;
+            }
         });
-        std::process::exit(code);
+        std::process::exit(code_of(name).into());
     })
 }
 

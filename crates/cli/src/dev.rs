@@ -100,7 +100,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         return stop(group);
     }
     print_guide(dir, &cluster, service, &group);
-    let signal = wait_for_stop(&mut group, dir, &happened);
+    let faults = cluster.parameters.faults;
+    let needed = faults.n() - faults.u();
+    let signal = wait_for_stop(&mut group, needed, dir, &happened);
     say!("{signal}: stopping");
     stop(group)
 }
@@ -126,6 +128,11 @@ fn prepare(arguments: &Arguments) -> Result<Cluster> {
         dir.display(),
         there.u(),
         there.r()
+    );
+    ensure!(
+        arguments.base_port.is_none(),
+        "{} holds a cluster whose ports stand in its files; leave --base-port out, or give another directory",
+        dir.display()
     );
     let service = cluster.service()?;
     ensure!(
@@ -237,7 +244,12 @@ fn wait_for_read_back(
 }
 
 /// Reports children that end, until this process is told to stop.
-fn wait_for_stop(group: &mut Group, dir: &Path, happened: &mpsc::Receiver<Event>) -> &'static str {
+fn wait_for_stop(
+    group: &mut Group,
+    needed: usize,
+    dir: &Path,
+    happened: &mpsc::Receiver<Event>,
+) -> &'static str {
     loop {
         match happened.recv_timeout(LOOK) {
             Ok(Event::Stop(signal)) => return signal,
@@ -246,7 +258,12 @@ fn wait_for_stop(group: &mut Group, dir: &Path, happened: &mpsc::Receiver<Event>
             Err(RecvTimeoutError::Disconnected) => std::thread::sleep(LOOK),
         }
         for (id, pid, status) in group.newly_ended() {
-            say!("replica {id} (pid {pid}) ended: {status}; the others go on");
+            let left = group.running.iter().filter(|one| one.ended.is_none()).count();
+            let then = match left < needed {
+                true => format!("{left} are left, and nothing is answered with less than {needed}"),
+                false => "the others go on".to_owned(),
+            };
+            say!("replica {id} (pid {pid}) ended: {status}; {then}");
             if !status.success() && status.code().is_some() {
                 say!("{}", last_lines(&group.running[id].log, 3));
             }

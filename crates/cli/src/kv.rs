@@ -4,7 +4,7 @@ use crate::Usage;
 use crate::connect::{ClusterArguments, connect, parse_duration, runtime};
 use crate::ending::{OF_ONE, carried_out, unanswered};
 use crate::kv_json::{Parsed, SCAN_LIMIT, from_base64, to_base64};
-use crate::process::closed_by_signals;
+use crate::process::withdrawn_by_signals;
 use crate::{kv_batch, kv_export, kv_range};
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
@@ -277,15 +277,18 @@ fn one(parsed: &Parsed, fast: bool, how: &How) -> Result<ExitCode> {
     let reply = runtime()?.block_on(async {
         let client = connect(&cluster, &key)?;
         let reply = call(&client, &parsed.command, fast, &options);
-        let reply = closed_by_signals(&client, reply).await?;
+        let reply = withdrawn_by_signals(&client, reply).await?;
         client.close().await;
         anyhow::Ok(reply)
     })?;
     match reply {
-        Ok(reply) => print(parsed, reply, how),
+        Ok(reply) => print(parsed, reply, how).context(UNTOLD),
         Err(error) => Ok(unanswered(&error, error.is_refusal(), how.json)),
     }
 }
+
+/// The outcome of a command whose result nobody gets to see.
+pub const UNTOLD: &str = "it was carried out, and its result cannot be written to standard output";
 
 /// Why a call brought no reply of the store.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -381,8 +384,8 @@ fn print(parsed: &Parsed, reply: StoreReply, how: &How) -> Result<ExitCode> {
                 }
             }
             if result["more"] == Value::Bool(true) {
-                let last = entries.last().map(|entry| shown(&entry["key"], how));
-                tell!("perdura: there is more; go on with --after {}", last.unwrap_or_default());
+                let last = entries.last().map(|entry| after(&entry["key"], how.base64));
+                tell!("perdura: there is more; go on with {}", last.unwrap_or_default());
             }
         }
         (_, Value::Bool(deleted), _) => {
@@ -402,14 +405,38 @@ fn print(parsed: &Parsed, reply: StoreReply, how: &How) -> Result<ExitCode> {
     Ok(code)
 }
 
-/// A key or value on a line of its own kind: what is not UTF-8 is in Base64.
+/// Before a key or value in Base64, on lines that are not all in it.
+const BASE64: &str = "base64:";
+
+/// A key or value on a line of its own kind: what is not UTF-8 is in Base64, and what could be taken for that.
 fn shown(value: &Value, how: &How) -> String {
     match value {
         Value::String(text) if how.base64 => to_base64(text.as_bytes()),
+        Value::String(text) if text.starts_with(BASE64) => {
+            format!("{BASE64}{}", to_base64(text.as_bytes()))
+        }
         Value::String(text) => text.clone(),
         other => {
             let text = other["b64"].as_str().unwrap_or_default();
-            if how.base64 { text.to_owned() } else { format!("base64:{text}") }
+            if how.base64 { text.to_owned() } else { format!("{BASE64}{text}") }
+        }
+    }
+}
+
+/// The options, for a shell, with which a scan goes on behind a key.
+fn after(key: &Value, base64: bool) -> String {
+    let plain = |text: &&str| !text.chars().any(char::is_control);
+    match (key, key.as_str().filter(plain)) {
+        (_, Some(text)) if !base64 => {
+            let harmless = |c: char| c.is_ascii_alphanumeric() || "-_./:@%+=,".contains(c);
+            match text.chars().all(harmless) {
+                true => format!("--after={text}"),
+                false => format!("--after='{}'", text.replace('\'', "'\\''")),
+            }
+        }
+        (Value::String(text), _) => format!("--base64 --after={}", to_base64(text.as_bytes())),
+        (other, _) => {
+            format!("--base64 --after={}", other["b64"].as_str().unwrap_or_default())
         }
     }
 }
@@ -418,6 +445,20 @@ fn shown(value: &Value, how: &How) -> String {
 mod tests {
     use super::*;
     use perdura_store::limits::KEY_BYTES;
+
+    /// They are for a shell, and mean that key and no other.
+    #[test]
+    fn a_scan_says_how_to_go_on() {
+        let text = |key: &[u8]| crate::kv_json::text(&Bytes::copy_from_slice(key));
+        let after = |key: &[u8]| after(&text(key), false);
+        assert_eq!(after(b"a/b-1"), "--after=a/b-1");
+        assert_eq!(after(b"-k"), "--after=-k");
+        assert_eq!(after(b"sp a'ce"), r"--after='sp a'\''ce'");
+        assert_eq!(after(b"a\tb"), "--base64 --after=YQli");
+        assert_eq!(after(&[0xff]), "--base64 --after=/w==");
+        assert_eq!(after(b"base64:/w=="), "--after=base64:/w==");
+        assert_eq!(super::after(&text(b"a"), true), "--base64 --after=YQ==");
+    }
 
     #[test]
     fn nothing_lies_between_a_key_and_what_is_behind_it() {

@@ -9,6 +9,7 @@ use crate::connect::{ClusterArguments, connect, parse_duration, runtime};
 use crate::kv::{behind, call};
 use crate::kv_json::{self, Parsed};
 use crate::kv_range::{beyond, page};
+use crate::process::{Stop, code_of};
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use clap::Args;
@@ -32,7 +33,7 @@ const PROGRESS: Duration = Duration::from_secs(5);
 /// Write all entries, or those of a prefix, as JSON lines
 ///
 /// Each page of up to 10000 entries or 1 MiB is one moment of the store; pages one after the other are not: what is written meanwhile
-/// may be there or not. Stop the writers for a copy of one moment.
+/// may be there or not. Stop the writers for a copy of one moment. Exit codes: 0 done, 1 failed, 130 interrupted (by SIGTERM 143): --resume goes on.
 #[derive(Args)]
 pub struct Export {
     #[command(flatten)]
@@ -53,7 +54,7 @@ pub struct Export {
 
 /// Write the entries in JSON lines to the store
 ///
-/// They are as `perdura kv export` makes them. /// An entry that is there is overwritten, and none is removed. Of lines with one key any may be the last. Exit code 0 if all lines are written; else it says from which line to go on.
+/// They are as `perdura kv export` makes them, one entry a line: {"op":"put","key":"a","value":"1"}, where a key or value that is no text is {"b64":"..."}. An entry that is there is overwritten, and none is removed. Of lines with one key any may be the last. Exit code 0 if all lines are written; else it says from which line to go on (1 failed, 130 interrupted, by SIGTERM 143).
 #[derive(Args)]
 pub struct Import {
     #[command(flatten)]
@@ -125,15 +126,21 @@ pub fn export(arguments: &Export) -> Result<ExitCode> {
     let mut progress = Progress::new("exported");
     let written = runtime()?.block_on(async {
         let client = connect(&cluster, &key)?;
-        let written = pages(&client, &options, start, &prefix, &mut out, &mut progress).await;
+        let (mut out, stop) = (&mut out, Stop::by_signals()?);
+        let written =
+            pages(&client, &options, start, (&prefix, &stop), &mut out, &mut progress).await;
         client.close().await;
-        written
+        written.map(|()| stop.by())
     });
     let flushed = out.flush().context("cannot write the export");
-    written.and(flushed).with_context(|| {
-        let goes_on = if arguments.out.is_some() { "; --resume goes on from there" } else { "" };
-        format!("the export is not whole: {}{goes_on}", progress.text())
-    })?;
+    let goes_on = if arguments.out.is_some() { "; --resume goes on from there" } else { "" };
+    let interrupted = written.and_then(|by| flushed.map(|()| by));
+    let interrupted = interrupted
+        .with_context(|| format!("the export is not whole: {}{goes_on}", progress.text()))?;
+    if let Some(signal) = interrupted {
+        tell!("perdura: {signal}: the export is not whole: {}{goes_on}", progress.text());
+        return Ok(ExitCode::from(code_of(signal)));
+    }
     tell!(
         "perdura: {}; of what was written meanwhile some may be there and some not",
         progress.text()
@@ -146,11 +153,11 @@ async fn pages(
     client: &Client,
     options: &Options,
     mut start: Option<Bytes>,
-    prefix: &Bytes,
+    (prefix, stop): (&Bytes, &Stop),
     out: &mut dyn Write,
     progress: &mut Progress,
 ) -> Result<()> {
-    while let Some(from) = start {
+    while let Some(from) = start.filter(|_| stop.by().is_none()) {
         let (entries, next) = page(client, options, from, beyond(prefix)).await?;
         let mut text = Vec::new();
         for (key, value) in &entries {
@@ -173,8 +180,11 @@ fn open(path: &Path, resume: bool) -> Result<(BufWriter<File>, Option<Bytes>)> {
     options.read(true).write(true);
     if !resume {
         let made = options.create_new(true).open(path);
-        let file = made.with_context(|| {
-            format!("cannot make {name}, and nothing is overwritten; --resume goes on with it")
+        let file = made.map_err(|error| match error.kind() {
+            std::io::ErrorKind::AlreadyExists => anyhow::anyhow!(
+                "{name} is there, and nothing is overwritten; if it is an interrupted export, --resume goes on with it"
+            ),
+            _ => anyhow::Error::new(error).context(format!("cannot make {name}")),
         })?;
         return Ok((BufWriter::new(file), None));
     }
@@ -199,9 +209,11 @@ fn open(path: &Path, resume: bool) -> Result<(BufWriter<File>, Option<Bytes>)> {
     Ok((BufWriter::new(file), key))
 }
 
-/// Lines that were read, and what became of them.
+/// Lines that were read, from the first on, and what became of them.
 struct State {
     progress: Progress,
+    // The last line that was begun, or passed over.
+    last: u64,
     // The first line that was not written, and why.
     failed: Option<(u64, String)>,
 }
@@ -223,7 +235,13 @@ pub fn import(arguments: &Import) -> Result<ExitCode> {
         .spawn(move || read_lines(&mut BufReader::new(input), from_line, &lines_in))?;
     let places = Arc::new(Semaphore::new(arguments.in_flight as usize));
     let options = Rc::new(Options { timeout: arguments.timeout, reply_quorum: None });
-    let state = Rc::new(RefCell::new(State { progress: Progress::new("imported"), failed: None }));
+    let state = Rc::new(RefCell::new(State {
+        progress: Progress::new("imported"),
+        last: from_line - 1,
+        failed: None,
+    }));
+    let stop = Stop::by_signals()?;
+    let asked = stop.clone();
     let (runtime, local) = (runtime()?, tokio::task::LocalSet::new());
     let client = local.block_on(&runtime, async { connect(&cluster, &key) })?;
     let (main, counted) = (client.clone(), Rc::clone(&state));
@@ -233,7 +251,15 @@ pub fn import(arguments: &Import) -> Result<ExitCode> {
             if counted.borrow().failed.is_some() {
                 return;
             }
-            let Some((number, content)) = lines.recv().await else { return };
+            let (number, content) = tokio::select! {
+                biased;
+                () = asked.asked() => return,
+                line = lines.recv() => match line {
+                    Some(line) => line,
+                    None => return,
+                },
+            };
+            counted.borrow_mut().last = number;
             let (client, options, state) = (main.clone(), Rc::clone(&options), Rc::clone(&counted));
             tokio::task::spawn_local(async move {
                 let written = write_line(&client, &options, content).await;
@@ -255,12 +281,23 @@ pub fn import(arguments: &Import) -> Result<ExitCode> {
     let so_far = state.progress.text();
     if let Some((number, why)) = &state.failed {
         bail!(
-            "line {number} is not written: {why}. {so_far}; --from-line {number} goes on from there"
+            "line {number} is not written: {why}. {so_far}; --from-line {number} goes on from there, once that is mended"
         );
+    }
+    if let Some(signal) = stop.by() {
+        tell!("perdura: {signal}: {so_far}; --from-line {} goes on from there", state.last + 1);
+        // The thread may wait for a line that never comes.
+        return Ok(ExitCode::from(code_of(signal)));
     }
     // The thread has ended, unless nobody took its lines any more.
     let read = reader.join().map_err(|_| anyhow::anyhow!("reading lines failed"))?;
-    read.with_context(|| format!("cannot read on; {so_far}"))?;
+    let lines =
+        read.with_context(|| format!("cannot read on in {}; {so_far}", arguments.file.display()))?;
+    if lines < from_line && from_line > 1 {
+        bail!(Usage(format!(
+            "--from-line is {from_line}, and there are {lines} lines; nothing was imported"
+        )));
+    }
     tell!("perdura: {so_far}");
     Ok(ExitCode::SUCCESS)
 }
@@ -269,15 +306,17 @@ fn read_lines(
     input: &mut impl BufRead,
     from_line: u64,
     lines: &mpsc::Sender<(u64, Content)>,
-) -> std::io::Result<()> {
+) -> std::io::Result<u64> {
+    let mut read = 0;
     for number in 1.. {
         let Some(content) = batch::read_line(input)? else { break };
+        read = number;
         let empty = matches!(&content, Content::Text(text) if text.trim_ascii().is_empty());
         if number >= from_line && !empty && lines.blocking_send((number, content)).is_err() {
             break;
         }
     }
-    Ok(())
+    Ok(read)
 }
 
 /// Writes what a line says; gives its length.

@@ -3,8 +3,11 @@
 use crate::Usage;
 use crate::administer::confirmed;
 use crate::connect::{ClusterArguments, connect, parse_duration, runtime};
+use crate::ending::unanswered;
+use crate::kv::StoreError;
 use crate::kv::{behind, call};
 use crate::kv_json::{Parsed, from_base64};
+use crate::process::{Stop, code_of};
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use clap::Args;
@@ -36,7 +39,7 @@ pub struct Range {
 
 /// Count the entries of a range
 ///
-/// Page by page, so that it is not one moment of the store: what is written meanwhile may be counted or not.
+/// Page by page, so that it is not one moment of the store: what is written meanwhile may be counted or not. Exit codes: 0 done, 4 refused (also where no replica can be reached), 1 otherwise failed.
 #[derive(Args)]
 pub struct Count {
     #[command(flatten)]
@@ -50,7 +53,7 @@ pub struct Count {
 
 /// Remove the entries of a range
 ///
-/// Up to 1024 in a transaction, and not in one moment: what is written meanwhile may stay. Interrupted, it may be run again.
+/// Up to 1024 in a transaction, and not in one moment: what is written meanwhile may stay. Interrupted, it says how many are removed, and it may be run again. Exit codes: 0 done, 1 failed, 130 interrupted (by SIGTERM 143).
 #[derive(Args)]
 pub struct DeleteRange {
     #[command(flatten)]
@@ -137,10 +140,19 @@ pub fn count(arguments: &Count) -> Result<ExitCode> {
         let client = connect(&cluster, &key)?;
         let counted = count_all(&client, &options, bounds).await;
         client.close().await;
-        counted
+        anyhow::Ok(counted)
     })?;
-    say!("{counted}");
-    Ok(ExitCode::SUCCESS)
+    match counted {
+        Ok(counted) => {
+            say!("{counted}");
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(error) => match error.downcast_ref::<StoreError>() {
+            // Whatever became of it, it only reads.
+            Some(error) => Ok(unanswered(error, true, false)),
+            None => Err(error),
+        },
+    }
 }
 
 async fn count_all(client: &Client, options: &Options, (start, end): Bounds) -> Result<u64> {
@@ -164,8 +176,7 @@ pub fn delete_range(arguments: &DeleteRange) -> Result<ExitCode> {
         let done = delete(&client, &options, bounds, arguments).await;
         client.close().await;
         done
-    })?;
-    Ok(ExitCode::SUCCESS)
+    })
 }
 
 async fn delete(
@@ -173,21 +184,25 @@ async fn delete(
     options: &Options,
     bounds: Bounds,
     arguments: &DeleteRange,
-) -> Result<()> {
+) -> Result<ExitCode> {
     let there = count_all(client, options, bounds.clone()).await?;
-    let what = if arguments.range.is_all() { "all entries of the store" } else { "entries" };
+    let what = if arguments.range.is_all() { "entries, all of the store," } else { "entries" };
     if arguments.dry_run || there == 0 {
         say!("{there} {what} would be removed; nothing was changed");
-        return Ok(());
+        return Ok(ExitCode::SUCCESS);
     }
     if !arguments.yes && !confirmed(&format!("Remove {there} {what}? Type yes to do so:"), "yes")? {
-        bail!("nothing was changed: there are {there} {what}. If they are meant, give --yes");
+        bail!("nothing was changed: {there} {what} are meant. If that is right, give --yes");
     }
     let ((start, end), mut removed) = (bounds, 0);
-    let mut start = Some(start);
+    let (mut start, stop) = (Some(start), Stop::by_signals()?);
     while let Some(from) = start {
         let (entries, next) = page(client, options, from, end.clone()).await?;
         for some in entries.chunks(limits::OPERATIONS) {
+            if let Some(signal) = stop.by() {
+                tell!("perdura: {signal}: {removed} of {there} entries are removed; run it again");
+                return Ok(ExitCode::from(code_of(signal)));
+            }
             let operation = |(key, _): &(Bytes, Bytes)| Operation::Delete { key: key.clone() };
             let operations = some.iter().map(operation).collect();
             let command = StoreCommand::Transaction(Transaction { operations });
@@ -201,7 +216,7 @@ async fn delete(
         start = next;
     }
     say!("{removed} entries are removed");
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
 #[cfg(test)]

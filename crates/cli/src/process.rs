@@ -6,7 +6,7 @@ use perdura_client::Client;
 use rustix::process::{Pid, Signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::process::Child;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::Notify;
 
@@ -54,20 +54,77 @@ pub fn on_stop(stop: impl FnOnce(&'static str) + Send + 'static) -> Result<()> {
     Ok(())
 }
 
-/// Carries out calls of a client; a signal closes it, so that its session ends, with all that waits in it, and the calls end
-/// indeterminate. A second one ends the process.
-pub async fn closed_by_signals<T>(client: &Client, calls: impl Future<Output = T>) -> Result<T> {
-    let stop = Arc::new(Notify::new());
-    let told = Arc::clone(&stop);
-    on_stop(move |_| told.notify_one())?;
-    let mut calls = std::pin::pin!(calls);
-    tokio::select! {
-        done = &mut calls => Ok(done),
-        () = stop.notified() => {
-            client.close().await;
-            Ok(calls.await)
+/// The exit code of a program that a signal of this name ended, as shells have it.
+#[must_use]
+pub fn code_of(signal: &str) -> u8 {
+    match signal {
+        "SIGHUP" => 129,
+        "SIGINT" => 130,
+        _ => 143,
+    }
+}
+
+/// Whether a signal has asked for an end, for what is done piece by piece: it ends behind a piece.
+#[derive(Clone, Default)]
+pub struct Stop(Arc<StopState>);
+
+#[derive(Default)]
+struct StopState {
+    by: OnceLock<&'static str>,
+    told: Notify,
+}
+
+impl Stop {
+    /// From here on signals ask for it; a second one ends the process.
+    ///
+    /// # Errors
+    /// When the system gives no thread for that.
+    pub fn by_signals() -> Result<Stop> {
+        let stop = Stop::default();
+        let asked = stop.clone();
+        on_stop(move |name| {
+            let _ = asked.0.by.set(name);
+            asked.0.told.notify_one();
+        })?;
+        Ok(stop)
+    }
+
+    /// The signal that asked.
+    #[must_use]
+    pub fn by(&self) -> Option<&'static str> {
+        self.0.by.get().copied()
+    }
+
+    /// Ends when one has asked; to be waited for by one task.
+    pub async fn asked(&self) {
+        if self.by().is_none() {
+            self.0.told.notified().await;
         }
     }
+}
+
+/// Within this time after a signal calls end as the replicas say; what is not answered by then is given up.
+pub const WITHDRAWN_WITHIN: Duration = Duration::from_secs(2);
+
+/// Carries out calls of a client. After a signal no further one is made, what waits is withdrawn, and those under way end as they
+/// were decided, if the replicas say so soon; so nothing is handed to somebody who does not know of it. A second signal ends the process.
+pub async fn withdrawn_by_signals<T>(client: &Client, calls: impl Future<Output = T>) -> Result<T> {
+    let stop = Arc::new(Notify::new());
+    let told = Arc::clone(&stop);
+    on_stop(move |name| {
+        tell!("perdura: {name}: what is under way is taken back, if that is still possible");
+        told.notify_one();
+    })?;
+    let mut calls = std::pin::pin!(calls);
+    tokio::select! {
+        done = &mut calls => return Ok(done),
+        () = stop.notified() => client.withdraw().await,
+    }
+    if let Ok(done) = tokio::time::timeout(WITHDRAWN_WITHIN, &mut calls).await {
+        return Ok(done);
+    }
+    client.close().await;
+    Ok(calls.await)
 }
 
 /// So long a replica may take to stop. It needs milliseconds, or the seconds that a slow disk takes for what was taken on.

@@ -3,10 +3,10 @@
 use crate::Usage;
 use crate::connect::{ClusterArguments, connect, parse_any_duration, parse_duration, runtime};
 use crate::ending::{OF_ONE, carried_out, unanswered};
-use crate::process::closed_by_signals;
+use crate::process::withdrawn_by_signals;
 use crate::space_json::{self, LIMIT};
 use crate::{space_batch, space_held};
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use perdura::ServiceKind;
 use perdura_client::Options;
@@ -350,7 +350,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode> {
     let options = Options { timeout: how.timeout, reply_quorum: None };
     let reply = runtime()?.block_on(async {
         let client = connect(&cluster, &key)?;
-        let reply = closed_by_signals(&client, async {
+        let reply = withdrawn_by_signals(&client, async {
             match &command {
                 TupleCommand::On { space, operation: Operation::Delete } => {
                     delete(&client, space, &options)
@@ -365,7 +365,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode> {
         anyhow::Ok(reply)
     })?;
     match reply {
-        Ok(reply) => print(&command, &reply, how.json),
+        Ok(reply) => print(&command, &reply, how.json).context(crate::kv::UNTOLD),
         Err(error) => Ok(unanswered(&error, error.is_refusal(), how.json)),
     }
 }

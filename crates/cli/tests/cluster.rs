@@ -141,7 +141,7 @@ fn what_is_exported_is_imported() {
     assert_eq!(std::fs::read_to_string(&other).unwrap(), text);
 
     let delete = |more: &[&str]| cluster.run(&[&["kv", "delete-range"], more].concat());
-    delete(&["--end", "z"]).failed(1, &["nothing was changed: there are 3 entries", "--yes"]);
+    delete(&["--end", "z"]).failed(1, &["nothing was changed: 3 entries are meant", "--yes"]);
     assert!(delete(&["--end", "z", "--dry-run"]).ok().contains("3 entries would be removed"));
     assert_eq!(delete(&["--end", "z", "--yes"]).ok(), "3 entries are removed\n");
     assert_eq!(cluster.run(&["kv", "count"]).ok(), "1\n");
@@ -156,6 +156,19 @@ fn what_is_exported_is_imported() {
     assert!(done.error.contains("2 entries imported"), "{done:?}");
     done.ok();
     assert_eq!(cluster.run(&["kv", "export"]).ok(), text);
+    cluster.run(&["kv", "import", &out, "--from-line", "9"]).failed(2, &["there are 4 lines"]);
+    // A signal ends it behind what is under way, and it says where it goes on.
+    let mut import = cluster.command(&["kv", "import", "-"]);
+    import.stdin(Stdio::piped()).stderr(Stdio::piped());
+    let mut import = import.spawn().unwrap();
+    writeln!(import.stdin.as_mut().unwrap(), "\n{}", r#"{"op":"put","key":"d","value":"1"}"#)
+        .unwrap();
+    wait_for("a line to be written", || {
+        (cluster.run(&["kv", "get", "d"]).code == Some(0)).then_some(())
+    });
+    send_signal(&import, "-INT");
+    let words = ["SIGINT", "1 entries imported", "--from-line 3 goes on"];
+    Ran::from(import.wait_with_output().unwrap()).failed(130, &words);
 
     // More bytes at once than replicas keep of replies.
     let mut batch = Batch::start(&cluster, &[]);

@@ -121,16 +121,44 @@ fn a_wait_ends_with_a_signal_and_takes_nothing() {
     writeln!(batch.stdin.as_mut().unwrap(), "{line}").unwrap();
     until_waiting(2);
     send_signal(&one, "-TERM");
-    assert_eq!(wait_for_end(&mut one).code(), Some(5), "indeterminate");
+    let one = Ran::from(one.wait_with_output().unwrap());
+    one.failed(4, &["SIGTERM", "refused"]);
     until_waiting(1);
     send_signal(&batch, "-INT");
     assert_eq!(wait_for_end(&mut batch).code(), Some(130));
     let mut said = String::new();
     batch.stdout.take().unwrap().read_to_string(&mut said).unwrap();
-    assert!(said.contains("indeterminate") && said.lines().count() == 1, "{said}");
+    assert!(said.contains("refused") && said.lines().count() == 1, "{said}");
     until_waiting(0);
     space(&["out", "s", r#"["job", 7]"#]).ok();
     assert!(space(&["inp", "s", r#"["job", null]"#]).ok().contains('7'));
+}
+
+/// Whoever gets a signal as it is served says that it has the lock, or does not have it.
+#[test]
+fn what_is_handed_over_as_a_signal_comes_is_had_or_not() {
+    let cluster = Cluster::start_all(TUPLES);
+    let spaces = Spaces(&cluster);
+    spaces.run(&["create", "s"]).ok();
+    for round in 0..6 {
+        let lock = spaces.run(&["claim", "s", r#"["lock","first"]"#]).ok();
+        let waiter = spaces.begin(&["claim", "s", r#"["lock","second"]"#, "--wait", "1h"], 0);
+        let mut release = cluster.command(&["space", "break", "s", lock.trim()]);
+        let mut release = release.stdout(Stdio::piped()).spawn().unwrap();
+        // Before it, with it, or behind it.
+        if round % 2 == 0 {
+            release.wait().unwrap();
+        }
+        send_signal(&waiter, if round % 3 == 0 { "-TERM" } else { "-INT" });
+        release.wait().unwrap();
+        let told = Ran::from(waiter.wait_with_output().unwrap());
+        match told.code {
+            Some(0) => assert_eq!(spaces.run(&["break", "s", told.out.trim()]).ok(), "removed\n"),
+            _ => told.failed(4, &["SIG", "refused"]),
+        }
+        let next = spaces.run(&["claim", "s", r#"["lock","third"]"#, "--wait", "0"]).ok();
+        spaces.run(&["break", "s", next.trim()]).ok();
+    }
 }
 
 /// Commands on a cluster's tuple spaces.

@@ -266,6 +266,13 @@ impl Client {
         stats.await.ok()
     }
 
+    /// Takes no further call, of any clone. Those that were not sent are refused, what waits is withdrawn, and the others end as they
+    /// were decided: so each that the replicas answer ends with what it came to, and a wait that was just served with that. For a
+    /// program that is to end; to be followed by [`Client::close`], after a while that is long enough for replicas to answer.
+    pub async fn withdraw(&self) {
+        let _ = self.requests.send(Request::Withdraw).await;
+    }
+
     /// Ends all calls, of all clones, and closes the connections. Later calls are refused.
     pub async fn close(&self) {
         let (answer, closed) = oneshot::channel();

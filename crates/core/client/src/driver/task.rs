@@ -37,6 +37,7 @@ pub(super) enum Request {
     Call(CallRequest),
     Stats(oneshot::Sender<DriverStats>),
     Roll { nonce: [u8; 16], deadline: Instant, answer: oneshot::Sender<Vec<Attendance>> },
+    Withdraw,
     Close(oneshot::Sender<()>),
 }
 
@@ -67,6 +68,8 @@ pub(super) struct Task {
     start: Instant,
     alarm: Pin<Box<Sleep>>,
     scratch: Vec<u8>,
+    /// Whether no further call is taken.
+    withdrawn: bool,
     closed: Option<oneshot::Sender<()>>,
 }
 
@@ -101,6 +104,7 @@ impl Task {
             start,
             alarm: Box::pin(sleep_until(start)),
             scratch: vec![0; bounds::READ_BYTES],
+            withdrawn: false,
             closed: None,
         }
     }
@@ -157,6 +161,9 @@ impl Task {
 
     fn take(&mut self, request: Request, now: Instant) {
         match request {
+            Request::Call(call) if self.withdrawn => {
+                let _ = call.answer.send(Err(CallError::refused(Refusal::Closed)));
+            }
             Request::Call(call) => {
                 let id = CallId(self.next_call);
                 self.next_call += 1;
@@ -176,6 +183,11 @@ impl Task {
                 self.next_call += 1;
                 self.roll_callers.insert(id, answer);
                 self.core.roll_call(self.core_time(now), id, nonce, self.core_time(deadline));
+            }
+            Request::Withdraw => {
+                self.withdrawn = true;
+                let open: Vec<CallId> = self.callers.keys().copied().collect();
+                open.into_iter().for_each(|id| self.core.abandon(id));
             }
             Request::Close(answer) => self.closed = Some(answer),
         }

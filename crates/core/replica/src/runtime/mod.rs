@@ -104,7 +104,9 @@ pub enum RunError {
     #[error("{0}; choose another port in cluster.toml, or stop what uses this one")]
     Bind(#[from] BindError),
     /// The HTTP port cannot be listened on.
-    #[error("cannot listen on the HTTP address {address}: {error}; change `http` in cluster.toml")]
+    #[error(
+        "cannot listen on the HTTP address {address}: {error}; change `http` in the replica's own file, and in cluster.toml, where others look it up"
+    )]
     Http {
         /// As configured.
         address: String,
