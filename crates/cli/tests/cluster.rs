@@ -161,8 +161,8 @@ fn what_is_exported_is_imported() {
     let mut import = cluster.command(&["kv", "import", "-"]);
     import.stdin(Stdio::piped()).stderr(Stdio::piped());
     let mut import = import.spawn().unwrap();
-    writeln!(import.stdin.as_mut().unwrap(), "\n{}", r#"{"op":"put","key":"d","value":"1"}"#)
-        .unwrap();
+    let lines = b"\n{\"op\":\"put\",\"key\":\"d\",\"value\":\"1\"}\n";
+    import.stdin.as_mut().unwrap().write_all(lines).unwrap();
     wait_for("a line to be written", || {
         (cluster.run(&["kv", "get", "d"]).code == Some(0)).then_some(())
     });

@@ -114,7 +114,7 @@ fn a_wait_ends_with_a_signal_and_takes_nothing() {
     };
     let wait = ["space", "in", "s", r#"["job", null]"#, "--wait", "1h"];
     let mut one = cluster.command(&wait);
-    let mut one = one.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let one = one.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut batch = cluster.command(&["space", "batch"]);
     let mut batch = batch.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let line = r#"{"id":1,"op":"in","space":"s","template":["job",null],"wait_ms":3600000}"#;
