@@ -10,6 +10,7 @@ mod follower;
 mod group;
 mod large_segments;
 mod let_go;
+mod notaries;
 mod notary;
 mod offers;
 mod outdated;

@@ -18,9 +18,9 @@ use std::sync::Arc;
 /// The other group's id.
 pub const ELSEWHERE: ClusterId = ClusterId([77; 16]);
 
-/// Its members' keys.
+/// Its members' keys: those that members have here, too, so that the group's id alone tells whose word it is.
 pub fn elsewhere(scheme: Scheme, id: u8) -> SecretKey {
-    SecretKey::from_seed(scheme, [70 + id; 32])
+    SecretKey::from_seed(scheme, [10 + id; 32])
 }
 
 /// What was stated here, and proven of elsewhere, in order.
