@@ -334,7 +334,9 @@ pub async fn call(
     };
     match reply {
         Reply::Service(bytes) => StoreReply::from_bytes(bytes).map_err(|_| StoreError::Nonsense),
-        Reply::Administered { .. } | Reply::Told(_) => Err(StoreError::Nonsense),
+        Reply::Attested { .. } | Reply::Administered { .. } | Reply::Told(_) => {
+            Err(StoreError::Nonsense)
+        }
     }
 }
 

@@ -287,7 +287,7 @@ fn order(
         Ok(Reply::Administered { configuration, from_slot }) => {
             Ok((configuration, Slot(from_slot)))
         }
-        Ok(Reply::Service(_) | Reply::Told(_)) => {
+        Ok(Reply::Service(_) | Reply::Attested { .. } | Reply::Told(_)) => {
             bail!("the cluster gave an answer that fits no replacement")
         }
         Err(CallError::Refused {

@@ -3,12 +3,20 @@
 
 use bytes::Bytes;
 use perdura_protocol::RefusalReason;
+use perdura_protocol::attestation::Attestation;
 
 /// The reply to a call that was carried out.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Reply {
     /// The service's reply.
     Service(Bytes),
+    /// The service's reply, one that states something to those outside of the group: never without what proves it.
+    Attested {
+        /// The reply.
+        reply: Bytes,
+        /// Of r + 1 replicas that gave this reply, ascending, the lowest whose signatures came and hold.
+        attestations: Vec<Attestation>,
+    },
     /// An administration command was carried out.
     Administered {
         /// Number of the latest configuration.

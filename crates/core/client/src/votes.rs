@@ -58,14 +58,23 @@ impl Votes {
             Some((_, own)) if !is_final(own) => *own = outcome.clone(),
             Some(_) => return Added { support: 0, disagrees },
         }
-        let support = self.votes.iter().filter(|(_, other)| other == outcome).count();
-        Added { support, disagrees }
+        Added { support: self.support(outcome), disagrees }
+    }
+
+    /// What a replica said, if it knows the outcome.
+    pub(crate) fn final_of(&self, replica: ReplicaId) -> Option<&Outcome> {
+        let (_, outcome) = self.votes.iter().find(|(id, _)| *id == replica)?;
+        is_final(outcome).then_some(outcome)
+    }
+
+    /// How many say this.
+    pub(crate) fn support(&self, outcome: &Outcome) -> usize {
+        self.votes.iter().filter(|(_, other)| other == outcome).count()
     }
 
     /// The size of the largest group that says the same.
     pub(crate) fn best(&self) -> usize {
-        let support = |one: &Outcome| self.votes.iter().filter(|(_, other)| other == one).count();
-        self.votes.iter().map(|(_, outcome)| support(outcome)).max().unwrap_or(0)
+        self.votes.iter().map(|(_, outcome)| self.support(outcome)).max().unwrap_or(0)
     }
 }
 

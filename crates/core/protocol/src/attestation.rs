@@ -129,6 +129,68 @@ pub fn attest(
     (0..count).zip(paths).map(of).collect()
 }
 
+/// What a replica attests of its replies to one session, all under one root, on their way to the client.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Attested {
+    /// The session's number.
+    pub nonce: u64,
+    /// As [`Attestation::configuration`].
+    pub configuration: u64,
+    /// As [`Attestation::count`].
+    pub count: u32,
+    /// As [`Attestation::signature`].
+    pub signature: Signature,
+    /// Number of the command whose reply it is, index and path of its leaf.
+    pub leaves: Vec<(u64, u32, Vec<Digest>)>,
+}
+
+impl Attested {
+    /// The attestations by the numbers of commands, if the replica `signer` sent this.
+    pub fn by_number(self, signer: ReplicaId) -> impl Iterator<Item = (u64, Attestation)> {
+        let Attested { configuration, count, signature, leaves, .. } = self;
+        leaves.into_iter().map(move |(number, index, path)| {
+            (number, Attestation { signer, configuration, index, count, path, signature })
+        })
+    }
+}
+
+impl Encode for (u64, u32, Vec<Digest>) {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.0.encode(out);
+        self.1.encode(out);
+        encode_list(&self.2, out);
+    }
+}
+
+impl Decode for (u64, u32, Vec<Digest>) {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        let (number, index) = (Decode::decode(reader)?, Decode::decode(reader)?);
+        Ok((number, index, reader.list("path of an attestation", LONGEST_PATH, 32)?))
+    }
+}
+
+impl Encode for Attested {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.nonce.encode(out);
+        self.configuration.encode(out);
+        self.count.encode(out);
+        self.signature.encode(out);
+        encode_list(&self.leaves, out);
+    }
+}
+
+impl Decode for Attested {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Attested {
+            nonce: Decode::decode(reader)?,
+            configuration: Decode::decode(reader)?,
+            count: Decode::decode(reader)?,
+            signature: Decode::decode(reader)?,
+            leaves: reader.list("attested replies", limits::ATTESTED, 16)?,
+        })
+    }
+}
+
 impl Encode for Attestation {
     fn encode(&self, out: &mut Vec<u8>) {
         self.signer.encode(out);
@@ -224,6 +286,25 @@ mod tests {
         forged.path.remove(0);
         (forged.index, forged.count) = (0, 2);
         assert!(!holds(&forged, GROUP, &node));
+    }
+
+    #[test]
+    fn what_is_sent_of_many_is_each_of_them() {
+        let attestations = attested(&leaves(limits::ATTESTED));
+        let Attestation { configuration, count, signature, .. } = attestations[0];
+        let leaf = |one: &Attestation| (u64::from(one.index) + 7, one.index, one.path.clone());
+        let leaves = attestations.iter().map(leaf).collect();
+        let sent = Attested { nonce: 5, configuration, count, signature, leaves };
+        let back = Attested::from_bytes(sent.to_bytes()).unwrap();
+        assert_eq!(back, sent);
+        let (numbers, ones): (Vec<u64>, Vec<Attestation>) = back.by_number(ReplicaId(2)).unzip();
+        assert!(ones == attestations && numbers.into_iter().eq(7..7 + u64::from(count)));
+        let mut more = sent.clone();
+        more.leaves.push((1, 1, Vec::new()));
+        assert!(Attested::from_bytes(more.to_bytes()).is_err());
+        let mut longer = sent;
+        longer.leaves[0].2.push(Digest::ZERO);
+        assert!(Attested::from_bytes(longer.to_bytes()).is_err());
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! later carries signatures of its own.
 
 use crate::BootId;
+use crate::attestation::Attested;
 use crate::batch::Batch;
 use crate::boots::{Announcement, Recalled};
 use crate::codec::{Decode, DecodeError, Encode, Reader, encode_bytes, encode_list};
@@ -273,6 +274,8 @@ pub enum Message {
         /// By command number.
         outcomes: Vec<(u64, Outcome)>,
     },
+    /// Replica to client, behind the Replies that it belongs to: what it attests of them to those outside of the group. Also when r = 0.
+    Attested(Box<Attested>),
     /// Replica to client: the frame was not taken because queues are full; try again later.
     Busy {
         /// The session's number.
@@ -424,6 +427,7 @@ impl Encode for Message {
             Message::Busy { nonce, first_number } => put!(out, 37, nonce, first_number),
             Message::RollCall { nonce } => put!(out, 38, nonce),
             Message::Present { presence, signature } => put!(out, 39, presence, signature),
+            Message::Attested(attested) => put!(out, 41, attested),
         }
     }
 }
@@ -493,6 +497,7 @@ impl Decode for Message {
             37 => get!(reader, Busy { nonce, first_number }),
             38 => get!(reader, RollCall { nonce }),
             39 => get!(reader, Present { presence, signature }),
+            41 => Message::Attested(Box::new(Decode::decode(reader)?)),
             tag => return Err(DecodeError::UnknownTag(tag)),
         })
     }

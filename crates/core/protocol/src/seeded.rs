@@ -93,6 +93,9 @@ bugs! {
     HeldFrameByNumber "held-frame-by-number" "A5"
         "A frame in a proposal is taken for verified when one of the same number waits here."
 
+    ClaimsUnverified "claims-unverified" "A5"
+        "Signatures in the commands of a proposal are not verified."
+
     WindowUnbounded "window-unbounded" "A6"
         "Votes about any slot are kept, however far ahead."
     QueriesUnlimited "queries-unlimited" "A6"
@@ -102,6 +105,8 @@ bugs! {
         "Replies leave before their batch is on disk."
     RetryBeforeLog "retry-before-log" "D1"
         "A retry is answered from the session before the command's batch is on disk."
+    AttestedBeforeLog "attested-before-log" "D1"
+        "What replies state to those outside of the group is signed and sent before their batch is on disk."
     DecisionNotLogged "decision-not-logged" "D1"
         "A decided batch for which this replica did not vote is not written to its log."
 

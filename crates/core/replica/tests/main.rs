@@ -1,5 +1,6 @@
 //! Nodes, one by one on virtual time, and groups of replicas on real disks and sockets.
 
+mod attesting;
 mod backlog;
 mod boots;
 mod common;
@@ -9,6 +10,8 @@ mod follower;
 mod group;
 mod large_segments;
 mod let_go;
+mod notaries;
+mod notary;
 mod offers;
 mod outdated;
 mod panics;

@@ -3,6 +3,7 @@
 use crate::memory::Memory;
 use crate::{Seed, round_trip, seed};
 use bytes::Bytes;
+use perdura_protocol::attestation::Attested;
 use perdura_protocol::boots::{Announcement, HeldVote, Recalled};
 use perdura_protocol::configuration::Member;
 use perdura_protocol::message::{Decision, StateCertificate};
@@ -194,8 +195,14 @@ fn replica_messages() -> Vec<Seed> {
         seed("announce", &Message::Announce(announcement())),
         seed("recall", &Message::Recall(Box::new(recalled()))),
         seed("roll_call", &Message::RollCall { nonce: [9; 16] }),
+        seed("attested", &Message::Attested(Box::new(attested()))),
         seed("present", &Message::Present { presence: presence(), signature }),
     ]
+}
+
+fn attested() -> Attested {
+    let leaves = vec![(7, 0, vec![Digest::ZERO]), (9, 1, vec![Digest::ZERO])];
+    Attested { nonce: 5, configuration: 1, count: 2, signature: Signature([8; 64]), leaves }
 }
 
 fn vitals() -> Vitals {

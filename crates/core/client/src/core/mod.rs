@@ -15,8 +15,10 @@
 //!   these have said. A number whose deadline passed is waited for by nobody: it is withdrawn, and when its frame arrives after a later
 //!   one, replicas answer "too old" and never execute it, which "indeterminate" allows.
 //! - What replicas offer to a number is confirmed once, under another one, and is its caller's when that is answered.
+//! - A call whose reply states something to those outside of the group ends with what r + 1 replicas attest of that, or without the reply.
 //! - A call ends once, by its deadline.
 
+mod attesting;
 pub mod bounds;
 mod calls;
 mod lifetime;
@@ -35,7 +37,7 @@ use crate::outcome::CallResult;
 use crate::views::Views;
 use bytes::Bytes;
 use calls::{Call, Timer};
-use perdura_protocol::{ClusterId, Faults, Message, ReplicaId, SecretKey, View};
+use perdura_protocol::{ClusterId, Faults, Message, PublicKey, ReplicaId, Scheme, SecretKey, View};
 use reads::Read;
 use roll_call::RollCall;
 use session::Session;
@@ -91,6 +93,13 @@ pub struct ClientConfig {
     /// First pause after a busy leader's word, milliseconds; doubles up to
     /// `retransmit_longest_ms`.
     pub busy_first_ms: u64,
+    /// What a reply of the service states to those outside of the group, as its replicas attest it: a call with such a reply
+    /// ends when r + 1 of them have. Nothing, unless a service says so.
+    pub leaf_of: fn(&[u8]) -> Option<Bytes>,
+    /// The replicas' keys, by id, under which they do; without them no such call ends.
+    pub replica_keys: Vec<PublicKey>,
+    /// How they sign.
+    pub scheme: Scheme,
 }
 
 impl ClientConfig {
@@ -108,6 +117,9 @@ impl ClientConfig {
             retransmit_longest_ms: 1000,
             fast_read_ms: 100,
             busy_first_ms: 10,
+            leaf_of: |_| None,
+            replica_keys: Vec::new(),
+            scheme: Scheme::Ed25519,
         }
     }
 
@@ -169,6 +181,8 @@ pub struct ClientStats {
     pub fast_read_fallbacks: u64,
     /// Messages that no replica sends to a client.
     pub unexpected_messages: u64,
+    /// Attestations that do not hold: no correct replica of this configuration gives one.
+    pub false_attestations: u64,
 }
 
 /// A client.
@@ -182,6 +196,7 @@ pub struct ClientCore {
     last_nonce: (u64, u64),
     nonce_used: bool,
     session: Option<Session>,
+    verified: attesting::Verified,
     open_attempts: u32,
     /// What tells the next session from others that come upon the same number, of this process or another; and whether it is said, which
     /// replicas under the first rules do not understand.
@@ -216,6 +231,7 @@ impl ClientCore {
             last_nonce: (nonce, now_ms),
             nonce_used: false,
             session: None,
+            verified: attesting::Verified::new(),
             open_attempts: 0,
             token,
             says_token: true,

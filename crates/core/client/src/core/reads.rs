@@ -46,6 +46,11 @@ impl ClientCore {
         {
             let added = read.votes.add(from, &outcome);
             // Not a disagreement: replicas may answer from different slots.
+            if added.support >= quorum && self.leaf_of(&outcome).is_some() {
+                // Nobody attests what was not ordered.
+                self.order_read(id);
+                return;
+            }
             if added.support >= quorum {
                 self.stats.fast_reads += 1;
                 self.end_call(call, result);

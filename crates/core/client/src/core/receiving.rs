@@ -5,6 +5,7 @@ use super::calls::Stage;
 use super::{CallId, ClientCore};
 use crate::outcome::{CallResult, Indeterminacy, Refusal, Reply};
 use crate::votes::is_final;
+use perdura_protocol::attestation::Attestation;
 use perdura_protocol::{Message, Outcome, RefusalReason, ReplicaId, limits, seeded};
 
 impl ClientCore {
@@ -27,6 +28,7 @@ impl ClientCore {
                     self.reply(now_ms, from, nonce, number, &outcome);
                 }
             }
+            Message::Attested(attested) => self.attested(now_ms, from, *attested),
             Message::ReadReply { id, outcome } => self.read_reply(from, id, outcome),
             Message::Busy { nonce, first_number } => {
                 if from == self.views.leader() {
@@ -40,7 +42,6 @@ impl ClientCore {
 
     fn reply(&mut self, now_ms: u64, from: ReplicaId, nonce: u64, number: u64, outcome: &Outcome) {
         let witnesses = self.config.faults.witnesses();
-        let first = seeded!(OneReplyIsEnough);
         let Some(session) = self.session.as_mut().filter(|session| session.nonce == nonce) else {
             return;
         };
@@ -57,14 +58,12 @@ impl ClientCore {
             self.renewal_answered(now_ms, from, number, outcome);
             return;
         }
-        let parked = session.is_parked(number);
         let Some(pending) = session.pending(number) else {
             if let Outcome::Waited { offer, .. } = outcome {
                 session.answered_nobody(number, *offer);
             }
             return;
         };
-        let id = pending.call;
         let added = pending.votes.add(from, outcome);
         self.stats.disagreements += u64::from(added.disagrees);
         if *outcome == Outcome::Waits {
@@ -73,19 +72,40 @@ impl ClientCore {
             }
             return;
         }
-        // What one correct replica no longer knows will not become known by asking on.
-        let wanted = if is_final(outcome) {
-            self.calls.get(&id).map_or(witnesses, |call| call.quorum)
-        } else {
-            witnesses
-        };
-        if added.support < wanted && !first {
-            return;
+        self.look_at_attestation(from, number);
+        let first = seeded!(OneReplyIsEnough);
+        if first || added.support >= self.wanted(number, outcome) {
+            self.agreed(now_ms, number, outcome);
         }
+    }
+
+    /// Something came from a replica whose reply to this number is here: it may be what the others waited for.
+    pub(super) fn complete_if_agreed(&mut self, now_ms: u64, from: ReplicaId, number: u64) {
+        let pending = self.session.as_mut().and_then(|session| session.pending(number));
+        let Some(pending) = pending else { return };
+        let Some(outcome) = pending.votes.final_of(from).cloned() else { return };
+        if pending.votes.support(&outcome) >= self.wanted(number, &outcome) {
+            self.agreed(now_ms, number, &outcome);
+        }
+    }
+
+    /// How many replicas have to say this of a number. What one correct replica no longer knows will not become known by asking on.
+    fn wanted(&mut self, number: u64, outcome: &Outcome) -> usize {
+        let pending = self.session.as_mut().and_then(|session| session.pending(number));
+        let call = pending.filter(|_| is_final(outcome)).and_then(|one| self.calls.get(&one.call));
+        call.map_or(self.config.faults.witnesses(), |call| call.quorum)
+    }
+
+    /// Enough replicas agree on the outcome of a number, which may be to be attested, too.
+    fn agreed(&mut self, now_ms: u64, number: u64, outcome: &Outcome) {
+        let Some(attestations) = self.attestations_of(number, outcome) else { return };
+        let Some(session) = &mut self.session else { return };
+        let parked = session.is_parked(number);
+        let Some(id) = session.pending(number).map(|pending| pending.call) else { return };
         match outcome {
             Outcome::Waited { outcome, offer: false } => {
                 session.acknowledge(number);
-                self.decided(now_ms, id, number, outcome);
+                self.decided(now_ms, id, number, outcome, attestations);
             }
             Outcome::Waited { outcome, offer: true } => {
                 // What cannot be read any more is not taken.
@@ -96,9 +116,9 @@ impl ClientCore {
             // It waited, nothing that it was offered was confirmed, and it does not wait any more.
             Outcome::TooOld if parked => {
                 let withdrawn = Outcome::Refused(RefusalReason::Withdrawn);
-                self.decided(now_ms, id, number, &withdrawn);
+                self.decided(now_ms, id, number, &withdrawn, attestations);
             }
-            outcome => self.decided(now_ms, id, number, outcome),
+            outcome => self.decided(now_ms, id, number, outcome, attestations),
         }
     }
 
@@ -159,13 +179,25 @@ impl ClientCore {
     }
 
     /// Enough replicas agree on the outcome of a number.
-    fn decided(&mut self, now_ms: u64, id: CallId, number: u64, outcome: &Outcome) {
+    fn decided(
+        &mut self,
+        now_ms: u64,
+        id: CallId,
+        number: u64,
+        outcome: &Outcome,
+        attestations: Vec<Attestation>,
+    ) {
         let call = self.calls.get_mut(&id);
         let confirmed =
             call.filter(|call| call.stage == Stage::Sent(number) && *outcome == Outcome::Opened);
         let result = match confirmed.and_then(|call| call.offered.take()) {
             Some(reply) => CallResult::Completed(reply),
-            None => result_of(outcome),
+            None => match result_of(outcome) {
+                CallResult::Completed(Reply::Service(reply)) if !attestations.is_empty() => {
+                    CallResult::Completed(Reply::Attested { reply, attestations })
+                }
+                other => other,
+            },
         };
         if let Some(flight) = self.session.as_mut().and_then(|session| session.conclude(number)) {
             self.note_round_trip(now_ms, &flight);

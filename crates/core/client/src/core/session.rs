@@ -1,6 +1,7 @@
 //! The current session: its numbers in flight, and the frames that carry them.
 
 use super::CallId;
+use super::attesting::Attestations;
 use super::bounds::KNOWN;
 use super::lifetime::Renewals;
 use crate::votes::Votes;
@@ -26,6 +27,7 @@ pub(super) enum Word {
 pub(super) struct Pending {
     pub(super) call: CallId,
     pub(super) votes: Votes,
+    pub(super) attestations: Attestations,
     /// Its caller is gone.
     abandoned: bool,
 }
@@ -122,7 +124,8 @@ impl Session {
     pub(super) fn assign(&mut self, call: CallId) -> u64 {
         let number = self.next;
         self.next += 1;
-        self.pending.push_back(Some(Pending { call, votes: Votes::default(), abandoned: false }));
+        let (votes, attestations) = Default::default();
+        self.pending.push_back(Some(Pending { call, votes, attestations, abandoned: false }));
         number
     }
 

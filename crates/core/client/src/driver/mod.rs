@@ -164,6 +164,19 @@ impl Client {
     /// When the configuration contradicts itself, the key is no Ed25519 key, or there is no
     /// runtime.
     pub fn connect(cluster: ClusterConfig, key: SecretKey) -> Result<Client, ConnectError> {
+        Client::connect_with(cluster, key, |_| None)
+    }
+
+    /// The same where `leaf_of` says what a reply of the service states to those outside of the group, as its replicas do
+    /// ([`Reply::Attested`]).
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub fn connect_with(
+        cluster: ClusterConfig,
+        key: SecretKey,
+        leaf_of: fn(&[u8]) -> Option<Bytes>,
+    ) -> Result<Client, ConnectError> {
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| ConnectError::NoRuntime)?;
         // Nothing else tells whether it has timers. Without them the task would end where nobody sees it.
         let timer = || drop(tokio::time::sleep(Duration::ZERO));
@@ -179,6 +192,8 @@ impl Client {
         let administrator = cluster.administrator == Some(key.public());
         let config = ClientConfig {
             administrator,
+            leaf_of,
+            replica_keys: replicas.iter().map(|replica| replica.key).collect(),
             ..ClientConfig::new(cluster.cluster, cluster.faults, key)
         };
         let core = ClientCore::new(config, fresh_nonce(), random_bytes(), 0);

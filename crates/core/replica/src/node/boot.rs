@@ -293,6 +293,7 @@ impl<S: Service> Node<S> {
             frames: Lines::new(UNVERIFIED),
             shares: Default::default(),
             penalties: BTreeMap::new(),
+            verified: Default::default(),
             overdue: Overdue::default(),
             retried: BTreeMap::new(),
             routes: BTreeMap::new(),

@@ -1,7 +1,7 @@
 //! Delivery, replies and reads.
 //!
-//! A reply leaves only after its command is decided, executed and logged here (rule D1); replies
-//! of one session leave together. A read that was not ordered is answered after every slot was
+//! A reply leaves only after its command is decided, executed and logged here (rule D1), and what it states to those outside of the group
+//! behind it; replies of one session leave together. A read that was not ordered is answered after every slot was
 //! executed for which this replica had sent an Accept when the read came (rule C2).
 
 use super::serving::Past;
@@ -41,10 +41,10 @@ pub(super) struct Egress {
 const REPLIES_BYTES: usize = 1024 * 1024;
 
 /// Outcomes of one session that leave in one message.
-struct Ready {
-    session: SessionId,
-    outcomes: Vec<(u64, Outcome)>,
-    bytes: usize,
+pub(super) struct Ready {
+    pub session: SessionId,
+    pub outcomes: Vec<(u64, Outcome)>,
+    pub bytes: usize,
 }
 
 impl Ready {
@@ -169,6 +169,9 @@ impl<S: Service> Node<S> {
             return;
         }
         let logged_at = if seeded!(ReplyBeforeLog) { 0 } else { logged_at };
+        if seeded!(AttestedBeforeLog) {
+            self.attest_at_once(session, outcomes.clone());
+        }
         let bytes = outcomes.iter().map(|(_, outcome)| size_of_outcome(outcome)).sum();
         self.egress_bytes += bytes;
         self.largest_egress = self.largest_egress.max(bytes);
@@ -211,13 +214,18 @@ impl<S: Service> Node<S> {
                 }
             }
         }
+        ready.retain(|part| self.routes.contains_key(&part.session));
+        let mut attested = self.attest(&ready).into_iter().peekable();
         let view = self.agreement.view();
-        for Ready { session, outcomes, .. } in ready {
+        for (part, Ready { session, outcomes, .. }) in ready.into_iter().enumerate() {
             let Some(connection) = self.routes.get(&session) else { continue };
             let peer = Peer::Client { connection: *connection, key: session.client };
             self.counters.replies += outcomes.len() as u64;
             let nonce = session.nonce;
             self.send(&[peer], &Message::Replies { view, nonce, outcomes });
+            while let Some((_, attested)) = attested.next_if(|(of, _)| *of == part) {
+                self.send(&[peer], &Message::Attested(Box::new(attested)));
+            }
         }
         self.stages.go_back(before);
     }

@@ -2,8 +2,12 @@
 //!
 //! A frame from a client, or forwarded by a replica, waits for the end of the round and is then
 //! verified together with all others. Frames inside a proposal are verified on arrival, except
-//! those that wait here already and were verified before.
+//! those that wait here already and were verified before. So it is with the signatures in commands that their service wants to be genuine
+//! (`claims`), but that those are looked at with r = 0 too, where frames come in: they passed through clients. Inside a proposal with r = 0
+//! they are not: its leader, who does not lie, had the frame come in.
 
+use super::attesting::ATTESTATION_BYTES;
+use super::claims::Claimed;
 use super::executing::size_of_outcome;
 use super::questions::is_costly;
 use super::shares::Shares;
@@ -27,6 +31,9 @@ pub const UNVERIFIED: Capacity = Capacity { items: 8192, bytes: 64 * 1024 * 1024
 /// Frames looked at in a round, in turns between their senders: some milliseconds if all are to be
 /// verified. More wait for the next round, behind what arrives from replicas.
 const FRAMES_AT_ONCE: usize = 128;
+
+/// Signatures in their commands looked at in a round; one frame may exceed it.
+const CLAIMS_AT_ONCE: usize = 512;
 
 /// Waiting frames looked at in a tick for whether they need no order any more. A pool of a session's
 /// frames for each of a hundred clients is looked through in less than any suspicion takes.
@@ -89,6 +96,9 @@ impl WaitingFrame {
     }
 }
 
+/// A waiting frame, and the signatures in its commands that are to be verified.
+type Unverified = (WaitingFrame, Vec<Claimed>);
+
 /// Why a client's link is not taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NotAdmitted {
@@ -143,7 +153,8 @@ impl<S: Service> Node<S> {
                         // One is enough: a leader that does this has to go, and none of its other
                         // proposals is looked at.
                         self.agreement.on_forged_proposal(view);
-                        self.misbehaved(peer, "proposed a frame that no client signed".into());
+                        let what = "proposed a frame that no client signed, or with false signatures in it";
+                        self.misbehaved(peer, what.into());
                     }
                 }
                 Message::Status { .. } => {
@@ -249,29 +260,64 @@ impl<S: Service> Node<S> {
     }
 
     fn all_authentic(&mut self, batch: &Batch) -> bool {
-        let claims: Vec<Claim<[u8; STATEMENT_BYTES]>> = batch
-            .frames()
-            .iter()
-            .filter(|frame| self.needs_signature(frame) && !self.agreement.holds_frame(frame))
-            .map(|frame| frame.claim(self.parameters.cluster))
-            .collect();
-        if claims.is_empty() || seeded!(FramesUnverified) {
-            return true;
+        let looks_inside = self.parameters.faults.byzantine() && !seeded!(ClaimsUnverified);
+        let mut claims: Vec<Claim<[u8; STATEMENT_BYTES]>> = Vec::new();
+        let mut inside: Vec<Claimed> = Vec::new();
+        for frame in batch.frames() {
+            if self.agreement.holds_frame(frame) {
+                continue;
+            }
+            claims.extend(self.signature_of(frame));
+            if looks_inside {
+                let Some(mut claimed) = self.claimed(frame) else { return false };
+                inside.append(&mut claimed);
+            }
+        }
+        if seeded!(FramesUnverified) {
+            claims.clear();
         }
         self.counters.signatures_verified += claims.len() as u64;
+        if seeded!(FirstFrameOnly) {
+            claims.truncate(1);
+        }
+        self.verify_with(claims, &inside)
+    }
+
+    /// Verifies signatures of frames, and of what they claim, all in one batch; what holds is remembered of the latter.
+    fn verify_with(
+        &mut self,
+        mut claims: Vec<Claim<[u8; STATEMENT_BYTES]>>,
+        inside: &[Claimed],
+    ) -> bool {
+        claims.extend(self.verified.fresh(inside));
+        if claims.is_empty() {
+            return true;
+        }
         let entropy = self.entropy();
-        let looked_at = if seeded!(FirstFrameOnly) { 1 } else { claims.len() };
-        self.scheme.verify_every(&claims[..looked_at], entropy)
+        let genuine = self.scheme.verify_every(&claims, entropy);
+        if genuine {
+            self.verified.remember(inside);
+        }
+        genuine
+    }
+
+    /// The signatures in a frame's commands; none if no replica orders it, whatever they are.
+    fn claimed(&mut self, frame: &Frame) -> Option<Vec<Claimed>> {
+        Some(self.machine.claims(frame)?.into_iter().map(Claimed::new).collect())
     }
 
     /// Verifies frames of this round, answers retries, and lets the rest wait to be ordered. What
     /// costs little is looked at first.
     pub(super) fn admit_frames(&mut self, now: Now) {
-        let mut unverified: Vec<WaitingFrame> = Vec::new();
+        let mut unverified: Vec<Unverified> = Vec::new();
+        let mut claims = 0;
         // Copies that came from one sender in the same round are one frame. What another one sends
         // neither replaces a client's own copy nor is charged to it.
         let mut seen: BTreeMap<(Origin, SessionId, u64), Bytes> = BTreeMap::new();
         for _ in 0..FRAMES_AT_ONCE {
+            if claims >= CLAIMS_AT_ONCE {
+                break;
+            }
             let shares = &self.shares;
             let next = self.frames.pop(|waiting| waiting.may_enter(shares));
             let Some((origin, waiting)) = next else { break };
@@ -298,10 +344,18 @@ impl<S: Service> Node<S> {
                 if !waiting.overdue {
                     self.shares.take(&waiting.frame);
                 }
-                if self.needs_signature(&waiting.frame) {
-                    unverified.push(waiting);
-                } else {
-                    self.admit(now, waiting);
+                match self.claimed(&waiting.frame) {
+                    Some(inside) if inside.is_empty() && !self.needs_signature(&waiting.frame) => {
+                        self.admit(now, waiting);
+                    }
+                    Some(inside) => {
+                        claims += inside.len();
+                        unverified.push((waiting, inside));
+                    }
+                    None => {
+                        self.penalties.entry(origin).or_default().strike(now.monotonic_ms);
+                        self.misbehaved(waiting.peer, "a frame that nobody orders".into());
+                    }
                 }
             }
         }
@@ -331,44 +385,63 @@ impl<S: Service> Node<S> {
 
     /// All in one batch; if that fails, each sender's in one of its own, and only those of senders
     /// of which some are not genuine one by one. Those are passed over afterwards.
-    fn verify_frames(&mut self, now: Now, unverified: Vec<WaitingFrame>) {
+    fn verify_frames(&mut self, now: Now, unverified: Vec<Unverified>) {
         if unverified.is_empty() {
             return;
         }
         let before = self.stages.enter(Stage::Verify);
-        let cluster = self.parameters.cluster;
-        let mut of_origin: BTreeMap<Origin, Vec<WaitingFrame>> = BTreeMap::new();
+        let mut of_origin: BTreeMap<Origin, Vec<Unverified>> = BTreeMap::new();
         let mut claims: Vec<Claim<[u8; STATEMENT_BYTES]>> = Vec::with_capacity(unverified.len());
-        for waiting in unverified {
-            claims.push(waiting.frame.claim(cluster));
-            of_origin.entry(waiting.origin()).or_default().push(waiting);
+        let mut inside: Vec<Claimed> = Vec::new();
+        for (waiting, claimed) in unverified {
+            claims.extend(self.signature_of(&waiting.frame));
+            inside.extend(claimed.iter().cloned());
+            of_origin.entry(waiting.origin()).or_default().push((waiting, claimed));
         }
         self.counters.signatures_verified += claims.len() as u64;
-        let entropy = self.entropy();
-        let all = self.scheme.verify_every(&claims, entropy);
+        let all = self.verify_with(claims, &inside);
         self.stages.go_back(before);
         for (origin, frames) in of_origin {
-            let verdicts = if all {
-                vec![true; frames.len()]
-            } else {
-                let claims: Vec<_> = frames.iter().map(|one| one.frame.claim(cluster)).collect();
-                let entropy = self.entropy();
-                let before = self.stages.enter(Stage::Verify);
-                let verdicts = self.scheme.verify_all(&claims, entropy);
-                self.stages.go_back(before);
-                verdicts
-            };
+            let verdicts = if all { vec![true; frames.len()] } else { self.judge(&frames) };
             if verdicts.contains(&false) {
                 self.penalties.entry(origin).or_default().strike(now.monotonic_ms);
             }
-            for (waiting, genuine) in frames.into_iter().zip(verdicts) {
+            for ((waiting, _), genuine) in frames.into_iter().zip(verdicts) {
                 if genuine {
                     self.admit(now, waiting);
                 } else {
-                    self.misbehaved(waiting.peer, "a frame that its client did not sign".into());
+                    let what =
+                        "a frame that its client did not sign, or with false signatures in it";
+                    self.misbehaved(waiting.peer, what.into());
                 }
             }
         }
+    }
+
+    /// Which of a sender's frames are genuine. What commands claim is looked at as a whole, and only in frames that their clients signed.
+    fn judge(&mut self, frames: &[Unverified]) -> Vec<bool> {
+        let signatures = frames.iter().map(|(waiting, _)| self.signature_of(&waiting.frame));
+        let signatures: Vec<_> = signatures.collect();
+        let claims: Vec<_> = signatures.iter().flatten().cloned().collect();
+        let before = self.stages.enter(Stage::Verify);
+        let mut genuine = Vec::new();
+        if !claims.is_empty() {
+            let entropy = self.entropy();
+            genuine = self.scheme.verify_all(&claims, entropy);
+        }
+        let mut genuine = genuine.into_iter();
+        let mut verdicts = Vec::with_capacity(frames.len());
+        for (signature, (_, inside)) in signatures.into_iter().zip(frames) {
+            let signed = signature.is_none() || genuine.next() == Some(true);
+            verdicts.push(signed && self.verify_with(Vec::new(), inside));
+        }
+        self.stages.go_back(before);
+        verdicts
+    }
+
+    /// What is to be verified for a frame to be its client's, if anything.
+    fn signature_of(&self, frame: &Frame) -> Option<Claim<[u8; STATEMENT_BYTES]>> {
+        self.needs_signature(frame).then(|| frame.claim(self.parameters.cluster))
     }
 
     /// Who had to make room hears so.
@@ -448,7 +521,12 @@ impl<S: Service> Node<S> {
         if *spent >= RETRY_BYTES {
             return true;
         }
-        *spent += outcomes.iter().map(|(_, outcome)| size_of_outcome(outcome)).sum::<usize>();
+        let machine = &self.machine;
+        let bytes = |outcome: &Outcome| {
+            let attested = machine.attested(outcome).is_some();
+            size_of_outcome(outcome) + if attested { ATTESTATION_BYTES } else { 0 }
+        };
+        *spent += outcomes.iter().map(|(_, outcome)| bytes(outcome)).sum::<usize>();
         let logged_at = if seeded!(RetryBeforeLog) { 0 } else { self.logged_at };
         self.hold_replies(logged_at, frame.session, outcomes);
         if seeded!(RetryBeforeLog) {

@@ -9,17 +9,19 @@
 //! 3. After each round of inputs it calls [`Node::flush`] and carries out all outputs.
 //! 4. It calls [`Node::flush`] at least every [`perdura_agreement::timing::TICK_MS`].
 //!
-//! Files: `boot` from disk to node; `boots` whether that disk is the newest; `ingress` decoding and authentication; `waiting` lines, one for
+//! Files: `boot` from disk to node; `boots` whether that disk is the newest; `ingress` decoding and authentication, `claims` the signatures in commands; `waiting` lines, one for
 //! each peer, for what waits; `shares` how much of each client's; `questions` what replicas ask for, within an allowance; `executing` delivery,
-//! replies and reads; `unexecuted` what is decided and waits; `backlog` what waits for the disk; `checkpoints` boundaries, digests,
+//! replies and reads; `attesting` what replies state to those outside of the group; `unexecuted` what is decided and waits; `backlog` what waits for the disk; `checkpoints` boundaries, digests,
 //! truncation; `transfer` the state of a replica that was away, `fetching` of whom it asks the pieces; `company` who is there and
 //! what of that makes a replica ready, `differences` states that replicas signed and that differ, `flushes` how long the disk takes, `fullness` how near the state is to its limit; `report` what an operator sees.
 
+mod attesting;
 mod backlog;
 mod boot;
 mod boots;
 mod certificates;
 mod checkpoints;
+mod claims;
 mod company;
 mod differences;
 mod executing;
@@ -58,6 +60,7 @@ use backlog::Backlog;
 use boots::Boots;
 use bytes::Bytes;
 use checkpoints::Checkpointing;
+use claims::Verified;
 use company::Company;
 use differences::Differences;
 use executing::{Egress, WaitingRead};
@@ -282,6 +285,8 @@ pub struct Node<S> {
     frames: Lines<Origin, WaitingFrame>,
     // Whose frames were not signed by whom they name.
     penalties: BTreeMap<Origin, Penalty>,
+    // Signatures in commands that are genuine.
+    verified: Verified,
     overdue: Overdue,
     shares: Shares,
     // Bytes of answers to retries in this tick.

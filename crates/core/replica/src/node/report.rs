@@ -29,6 +29,14 @@ pub struct Counters {
     pub commands: u64,
     /// Replies sent.
     pub replies: u64,
+    /// Signatures in commands verified: what other groups attested.
+    pub claims_verified: u64,
+    /// The same that were not, as they had been before.
+    pub claims_remembered: u64,
+    /// Signatures given over what replies state to those outside of the group.
+    pub attestations_signed: u64,
+    /// What they stated.
+    pub statements_signed: u64,
     /// Unordered reads answered.
     pub reads: u64,
     /// Views that started here.
@@ -212,6 +220,8 @@ impl<S: Service> Node<S> {
                 agreement: self.agreement.marks(),
                 statements_verified: self.counters.statements_verified
                     + self.agreement.signatures_verified(),
+                claims_verified: self.verified.counts.0,
+                claims_remembered: self.verified.counts.1,
                 ..self.counters
             },
         }

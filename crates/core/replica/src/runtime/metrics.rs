@@ -228,6 +228,18 @@ pub(super) fn text(snapshot: &Snapshot) -> prometheus::Result<Vec<u8>> {
         ("perdura_unknown_client_frames_total", "Frames of unknown keys.", c.unknown_clients),
         ("perdura_signatures_verified_total", "Client signatures.", c.signatures_verified),
         ("perdura_statements_verified_total", "Replicas' signatures.", c.statements_verified),
+        ("perdura_claims_verified_total", "Signatures in commands.", c.claims_verified),
+        (
+            "perdura_claims_remembered_total",
+            "Signatures in commands that had been verified before.",
+            c.claims_remembered,
+        ),
+        (
+            "perdura_attestations_signed_total",
+            "Signatures over what replies state to those outside of the group.",
+            c.attestations_signed,
+        ),
+        ("perdura_statements_signed_total", "Replies so attested.", c.statements_signed),
         ("perdura_replies_total", "Replies sent.", c.replies),
         ("perdura_reads_total", "Unordered reads answered.", c.reads),
         (

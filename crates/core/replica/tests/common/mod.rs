@@ -1,5 +1,7 @@
 //! What one node starts with: replica `i` has key `10 + i`, the administrator key 1.
 
+#![allow(dead_code)] // Each test binary uses its part.
+
 use perdura_execution::Genesis;
 use perdura_protocol::configuration::{Configuration, Durability, Member, Parameters};
 use perdura_protocol::{ClusterId, Faults, PublicKey, ReplicaId, Scheme, SecretKey, Slot};
@@ -35,6 +37,17 @@ pub fn boot(
     faults: (u8, u8),
     clients: Vec<(String, PublicKey)>,
 ) -> Boot<Store> {
+    boot_around(me, scheme, faults, clients, || Store::new(1 << 30))
+}
+
+/// The same of any service.
+pub fn boot_around<S>(
+    me: u8,
+    scheme: Scheme,
+    faults: (u8, u8),
+    clients: Vec<(String, PublicKey)>,
+    make_service: impl Fn() -> S + Send + 'static,
+) -> Boot<S> {
     let parameters = parameters(scheme, faults);
     let key = |id: u8| SecretKey::from_seed(scheme, [10 + id; 32]);
     let members = (0..parameters.faults.n() as u8)
@@ -49,7 +62,7 @@ pub fn boot(
         latest: configuration.clone(),
         genesis: Genesis { configuration, clients },
         entropy: [3; 32],
-        make_service: Box::new(|| Store::new(1 << 30)),
+        make_service: Box::new(make_service),
         found: Found::default(),
         backlog_bytes: BACKLOG_BYTES,
         state_transfer: Default::default(),

@@ -18,7 +18,7 @@ use perdura_client::{
 use perdura_protocol::configuration::Parameters;
 use perdura_protocol::message::Lane;
 use perdura_protocol::{
-    AdminCommand, Command, Decode, Encode, Frame, Message, PublicKey, ReplicaId, SecretKey,
+    AdminCommand, Command, Decode, Encode, Frame, Message, PublicKey, ReplicaId, Scheme, SecretKey,
     SessionId, limits,
 };
 use perdura_tuples::TupleReply;
@@ -96,6 +96,7 @@ impl Client {
     ) -> Client {
         let mut config = ClientConfig::new(parameters.cluster, plan.faults, key.clone());
         config.administrator = index == plan.workload.clients;
+        config.scheme = Scheme::KeyedHash;
         Client {
             core: None,
             key,
@@ -477,7 +478,7 @@ impl World {
         call.ended = Some(ended);
         let calls = &mut self.report.calls;
         call.seen = match &result {
-            CallResult::Completed(Reply::Service(bytes)) => {
+            CallResult::Completed(Reply::Service(bytes) | Reply::Attested { reply: bytes, .. }) => {
                 calls.ok += 1;
                 calls.fast_reads += u64::from(call.number.is_none());
                 Seen::Ok(bytes.clone())

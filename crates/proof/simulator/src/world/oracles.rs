@@ -168,6 +168,7 @@ impl World {
             | Message::Read { .. }
             | Message::ReadReply { .. }
             | Message::Replies { .. }
+            | Message::Attested(_)
             | Message::Busy { .. } => {}
         }
     }

@@ -1,9 +1,12 @@
 //! Seeded runs against a model of the replicas: messages are lost, doubled, delayed and reordered,
 //! links break, one replica lies when r > 0. Whatever happens, a reply is the one of the only
-//! execution, a refused call never executes, and every call ends by its deadline.
+//! execution, a refused call never executes, and every call ends by its deadline. In half of the runs replies state what is in them, and are
+//! never without the attestations of r + 1 replicas.
 
+use super::attesting::replica_key;
 use super::*;
 use perdura_protocol::Decode;
+use perdura_protocol::attestation::{Attestation, Attested, attest};
 use std::collections::{BTreeMap, BTreeSet};
 
 struct Random(u64);
@@ -98,12 +101,23 @@ struct World {
     /// Messages under way: to the client with `Some(from)`, to a replica else.
     wire: Vec<(u64, Result<u8, u8>, Message)>,
     liar: Option<u8>,
+    attesting: bool,
+}
+
+/// Replies to commands have eight bytes, and state them.
+fn leaf_of(reply: &[u8]) -> Option<Bytes> {
+    (reply.len() == 8).then(|| Bytes::copy_from_slice(reply))
 }
 
 impl World {
-    fn new(seed: u64, u: u8, r: u8) -> World {
-        let script = Script::new(config(u, r));
-        let n = script.core.links.len();
+    fn new(seed: u64, (u, r): (u8, u8), attesting: bool) -> World {
+        let mut config = config(u, r);
+        let n = config.faults.n();
+        if attesting {
+            config.replica_keys = (0..n as u8).map(|id| replica_key(id).public()).collect();
+            (config.leaf_of, config.scheme) = (leaf_of, Scheme::KeyedHash);
+        }
+        let script = Script::new(config);
         World {
             random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
             script,
@@ -112,6 +126,7 @@ impl World {
             up: vec![false; n],
             wire: Vec::new(),
             liar: (r > 0).then_some((seed % n as u64) as u8),
+            attesting,
         }
     }
 
@@ -124,7 +139,33 @@ impl World {
         }
     }
 
+    /// What a replica attests of its replies, if they state anything.
+    fn attest(&mut self, replica: u8, nonce: u64, outcomes: &[(u64, Outcome)]) -> Option<Message> {
+        let mut leaves: Vec<(u64, Bytes)> = Vec::new();
+        for (number, outcome) in outcomes.iter().filter(|_| self.attesting) {
+            let leaf = outcome.attesting().and_then(|reply| leaf_of(reply));
+            leaves.extend(leaf.map(|leaf| (*number, leaf)));
+        }
+        let mut said: Vec<&[u8]> = leaves.iter().map(|(_, leaf)| &leaf[..]).collect();
+        if Some(replica) == self.liar && self.random.one_in(2) {
+            said.iter_mut().for_each(|leaf| *leaf = b"a lie");
+        }
+        let signer = (ReplicaId(replica), &replica_key(replica));
+        let all = (!said.is_empty()).then(|| attest((CLUSTER, 0), &said, signer))?;
+        let Attestation { configuration, count, signature, .. } = all[0];
+        let numbers = leaves.iter().map(|(number, _)| *number);
+        let leaves = numbers.zip(all).map(|(number, one)| (number, one.index, one.path)).collect();
+        Some(Message::Attested(Box::new(Attested {
+            nonce,
+            configuration,
+            count,
+            signature,
+            leaves,
+        })))
+    }
+
     fn reply(&mut self, replica: u8, nonce: u64, mut outcomes: Vec<(u64, Outcome)>) {
+        let attested = self.attest(replica, nonce, &outcomes);
         if Some(replica) == self.liar {
             let lies = [Outcome::TooOld, Outcome::NoSession, super::reply("lie")];
             for (_, outcome) in &mut outcomes {
@@ -135,6 +176,7 @@ impl World {
         let message = Message::Replies { view, nonce, outcomes };
         if self.replicas[usize::from(replica)].attached.contains(&nonce) {
             self.post(Ok(replica), &message);
+            attested.into_iter().for_each(|attested| self.post(Ok(replica), &attested));
         }
     }
 
@@ -200,8 +242,8 @@ fn content(index: u64) -> Bytes {
 }
 
 /// Returns how many calls completed, were refused, were indeterminate.
-fn run(seed: u64, u: u8, r: u8) -> [u64; 3] {
-    let mut world = World::new(seed, u, r);
+fn run(seed: u64, faults: (u8, u8), attesting: bool) -> [u64; 3] {
+    let mut world = World::new(seed, faults, attesting);
     let mut open: BTreeMap<CallId, (u64, u64, bool)> = BTreeMap::new();
     let mut refused = Vec::new();
     for index in 0..4600u64 {
@@ -220,7 +262,18 @@ fn run(seed: u64, u: u8, r: u8) -> [u64; 3] {
             assert!(world.script.now_ms <= deadline_ms, "after its deadline");
             match result {
                 CallResult::Completed(Reply::Service(bytes)) => {
-                    assert!(bytes == content(index) || (fast && *bytes == *b"read"));
+                    let ordered = bytes == content(index) && !attesting;
+                    assert!(ordered || (fast && *bytes == *b"read"));
+                }
+                CallResult::Completed(Reply::Attested { reply, attestations }) => {
+                    assert_eq!((reply, attesting), (content(index), true));
+                    assert_eq!(attestations.len(), 1 + usize::from(faults.1));
+                    assert!(attestations.is_sorted_by(|a, b| a.signer < b.signer));
+                    for one in attestations {
+                        let key = replica_key(one.signer.0).public();
+                        let claim = one.claim(CLUSTER, &content(index), key).unwrap();
+                        assert!(Scheme::KeyedHash.verify(key, &claim.message, claim.signature));
+                    }
                 }
                 CallResult::Refused(_) => refused.push(index),
                 CallResult::Indeterminate(_) => {}
@@ -246,9 +299,9 @@ fn run(seed: u64, u: u8, r: u8) -> [u64; 3] {
 fn replies_are_true_and_refusals_certain_whatever_the_network_does() {
     let mut sums = [0; 3];
     for seed in 1..=60 {
-        for (u, r) in [(1, 0), (1, 1), (2, 1)] {
-            let ends = run(seed, u, r);
-            assert!(ends[0] > 300, "seed {seed}, u {u}, r {r}: {ends:?}");
+        for faults in [(1, 0), (1, 1), (2, 1)] {
+            let ends = run(seed, faults, seed % 2 == 0);
+            assert!(ends[0] > 300, "seed {seed}, (u, r) {faults:?}: {ends:?}");
             for (sum, end) in sums.iter_mut().zip(ends) {
                 *sum += end;
             }
@@ -259,5 +312,5 @@ fn replies_are_true_and_refusals_certain_whatever_the_network_does() {
 
 #[test]
 fn the_same_seed_gives_the_same_run() {
-    assert_eq!(run(7, 1, 1), run(7, 1, 1));
+    assert_eq!(run(7, (1, 1), true), run(7, (1, 1), true));
 }

@@ -1,5 +1,6 @@
 //! The core against scripted replicas, and against a lossy network with a liar.
 
+mod attesting;
 mod lifetime;
 mod lossy;
 mod roll_call;
