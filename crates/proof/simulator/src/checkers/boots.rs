@@ -68,13 +68,16 @@ impl Kept {
 pub struct Boots {
     faults: Faults,
     replicas: Vec<Kept>,
+    // Those whose disks are gone, and whose successors are not there yet.
+    gone: BTreeSet<usize>,
 }
 
 impl Boots {
     /// For a group with empty disks.
     #[must_use]
     pub fn new(faults: Faults) -> Boots {
-        Boots { faults, replicas: vec![Kept::default(); faults.n()] }
+        let (replicas, gone) = (vec![Kept::default(); faults.n()], BTreeSet::new());
+        Boots { faults, replicas, gone }
     }
 
     /// The disk of `replica` has these records for good.
@@ -101,8 +104,19 @@ impl Boots {
         Ok(())
     }
 
-    /// The disk of `replica` is gone.
+    /// The disk of `replica` is gone, and so is that one.
     pub fn wiped(&mut self, replica: usize) {
+        self.forgotten(replica);
+        self.gone.insert(replica);
+    }
+
+    /// The next incarnation of `replica` starts on an empty disk. What others heard of the former one is nothing of this one's.
+    pub fn succeeded(&mut self, replica: usize) {
+        self.forgotten(replica);
+        self.gone.remove(&replica);
+    }
+
+    fn forgotten(&mut self, replica: usize) {
         self.replicas[replica] = Kept::default();
         let id = ReplicaId(replica as u8);
         for kept in &mut self.replicas {
@@ -228,6 +242,9 @@ impl Boots {
                 if held.is_none() && here.replaced.contains(&id) {
                     return Ok(()); // Of the former one, or nothing.
                 }
+                if self.gone.contains(&to) && recalled.announcement.is_none() {
+                    return Ok(()); // It knows of the next one already, which nobody has heard.
+                }
                 gives_back(replica, to, recalled, held, here.accepts.get(&to))
             }
             Message::Announce(announcement) => {
@@ -340,6 +357,21 @@ mod tests {
         assert!(checker.reopened(0, &[record(1, 9), record(2, 3)]).is_err());
         checker.reread(0, &[]);
         assert!(checker.reopened(0, &[]).is_ok(), "that it is gone was known");
+    }
+
+    /// What it said last comes to the disk when others know who follows it.
+    #[test]
+    fn of_a_replica_that_is_gone_nothing_need_be_given_back_until_the_next_one_starts() {
+        let mut checker = checker();
+        let gives = |checker: &mut Boots, number| {
+            checker.speaks(0, (2, KEY), &Message::Recall(Box::new(recalled(number, 0))))
+        };
+        checker.wiped(2);
+        checker.appended(0, &[record(2, 4)]).unwrap();
+        assert!(gives(&mut checker, 0).is_ok() && gives(&mut checker, 4).is_ok());
+        assert!(gives(&mut checker, 5).is_err());
+        checker.succeeded(2);
+        assert!(gives(&mut checker, 0).is_err());
     }
 
     #[test]

@@ -83,8 +83,7 @@ impl World {
         here.incarnation = incarnation;
         here.key = key;
         here.genesis.configuration = configuration;
-        // What others heard of the former one is nothing of this one's.
-        self.checkers.boots.wiped(replica);
+        self.checkers.boots.succeeded(replica);
         self.format(replica, Some(from_slot));
         self.start(replica);
     }
