@@ -84,9 +84,9 @@ impl<G: Groups> Transactions<G> {
     }
 
     /// In one partition, in one round.
-    pub(crate) async fn local(&self, part: &Part, split: &Split, deadline_ms: u64) -> Attempt {
+    pub(crate) async fn local(&self, part: &Part, fast: bool, deadline_ms: u64) -> Attempt {
         let transaction = Transaction { operations: part.operations.clone() };
-        let mode = if split.is_read() { Mode::Fast } else { Mode::Ordered };
+        let mode = if fast { Mode::Fast } else { Mode::Ordered };
         let command = StoreCommand::Transaction(transaction).to_bytes();
         let answer = match self.groups().call(part.partition, command, mode, deadline_ms).await {
             Ok(answer) => answer,

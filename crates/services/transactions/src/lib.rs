@@ -4,7 +4,7 @@
 //! Then each is shown the others' votes, and that ends it. A client that dies in between leaves locks; whoever
 //! meets one that is old ends the transaction for it, as the votes have it.
 //!
-//! [`Transactions`] does this over any [`Groups`].
+//! [`Transactions`] does this over any [`Groups`]; [`Live`] are those of a running cluster, and [`StoreClient`] is for programs.
 //!
 //! Invariants:
 //! - A transaction that was prepared anywhere is ended by its client, whatever became of it, if the groups answer.
@@ -17,12 +17,14 @@
 mod attempt;
 mod error;
 mod groups;
+mod live;
 mod rescue;
 mod split;
 mod tidy;
 
 pub use error::TransactionError;
 pub use groups::{Answer, Groups};
+pub use live::{ConnectError, Live, StoreClient};
 pub use rescue::Rescue;
 pub use split::{Part, Split};
 
@@ -132,13 +134,15 @@ impl<G: Groups> Transactions<G> {
         self.inner.state().counters
     }
 
-    /// Carries out a transaction over whichever partitions it touches. Where it meets others it tries again until the deadline.
+    /// Carries out a transaction over whichever partitions it touches. Where it meets others it tries again until the deadline. One that only
+    /// reads, in one partition, is not ordered if `fast` ([`Mode::Fast`]).
     ///
     /// # Errors
     /// [`TransactionError`]; only [`TransactionError::Indeterminate`] leaves open what happened.
     pub async fn transact(
         &self,
         transaction: Transaction,
+        fast: bool,
         deadline_ms: u64,
     ) -> Result<Outcome, TransactionError> {
         transaction.validate().map_err(TransactionError::Invalid)?;
@@ -151,7 +155,7 @@ impl<G: Groups> Transactions<G> {
         let mut stale = 0;
         loop {
             let attempt = match &split.parts[..] {
-                [only] => self.local(only, &split, deadline_ms).await,
+                [only] => self.local(only, fast && split.is_read(), deadline_ms).await,
                 _ => self.global(&split, conflicts >= CONFLICTS_AT_ONCE, deadline_ms).await,
             };
             match attempt {
@@ -186,13 +190,14 @@ impl<G: Groups> Transactions<G> {
         }
     }
 
-    /// Carries out a command of one key.
+    /// Carries out any command of a store; a read in one partition is not ordered if `fast` ([`Mode::Fast`]).
     ///
     /// # Errors
     /// As [`Transactions::transact`].
     pub async fn command(
         &self,
         command: &StoreCommand,
+        fast: bool,
         deadline_ms: u64,
     ) -> Result<StoreReply, TransactionError> {
         command.validate().map_err(TransactionError::Invalid)?;
@@ -201,12 +206,12 @@ impl<G: Groups> Transactions<G> {
             | StoreCommand::Put { key, .. }
             | StoreCommand::Delete { key } => key,
             StoreCommand::Transaction(transaction) => {
-                let outcome = self.transact(transaction.clone(), deadline_ms).await?;
+                let outcome = self.transact(transaction.clone(), fast, deadline_ms).await?;
                 return Ok(StoreReply::Transaction(outcome.try_into()?));
             }
         };
         let partition = self.groups().map().partition_of(key);
-        let mode = if command.is_read() { Mode::Fast } else { Mode::Ordered };
+        let mode = if fast && command.is_read() { Mode::Fast } else { Mode::Ordered };
         let mut conflicts = 0;
         loop {
             let encoded = command.to_bytes();

@@ -16,7 +16,10 @@ fn transact(
     operations: Vec<Operation>,
 ) -> Result<Outcome, TransactionError> {
     let (client, deadline_ms) = (client.clone(), lock(shared).now_ms + 10 * SECONDS);
-    run_one(shared, async move { client.transact(Transaction { operations }, deadline_ms).await })
+    run_one(
+        shared,
+        async move { client.transact(Transaction { operations }, true, deadline_ms).await },
+    )
 }
 
 fn committed(results: Vec<OperationResult>) -> Result<Outcome, TransactionError> {
@@ -193,7 +196,7 @@ async fn look(
     deadline_ms: u64,
 ) -> Result<Option<i64>, TransactionError> {
     let operations = keys.iter().map(|key| read(key)).collect();
-    match client.transact(Transaction { operations }, deadline_ms).await? {
+    match client.transact(Transaction { operations }, true, deadline_ms).await? {
         Outcome::Committed { results } => {
             Ok(results.map(|results| results.iter().map(number).sum()))
         }
@@ -222,7 +225,8 @@ async fn transfer(
     let mut before = Vec::new();
     for key in [from, to] {
         let get = StoreCommand::Get { key: bytes(key) };
-        let Ok(StoreReply::Value(Some(value))) = client.command(&get, deadline_ms).await else {
+        let Ok(StoreReply::Value(Some(value))) = client.command(&get, true, deadline_ms).await
+        else {
             return false;
         };
         before.push(std::str::from_utf8(&value).unwrap().parse::<i64>().unwrap());
@@ -235,6 +239,6 @@ async fn transfer(
     let operations =
         [change(from, before[0], before[0] - amount), change(to, before[1], before[1] + amount)];
     let operations = operations.into_iter().flatten().collect();
-    let outcome = client.transact(Transaction { operations }, deadline_ms).await;
+    let outcome = client.transact(Transaction { operations }, true, deadline_ms).await;
     matches!(outcome, Ok(Outcome::Committed { .. }))
 }

@@ -128,7 +128,9 @@ impl ClientCore {
     }
 
     pub(super) fn deadline_passed(&mut self, id: CallId) {
-        self.give_up(id, Refusal::DeadlinePassed, Indeterminacy::DeadlinePassed);
+        if !self.session_deadline_passed(id) {
+            self.give_up(id, Refusal::DeadlinePassed, Indeterminacy::DeadlinePassed);
+        }
     }
 
     /// Ends a call without an answer: refused if it was not sent for ordering.

@@ -111,7 +111,7 @@ impl ClientCore {
 
     /// Leaves a session that may be at its end, for another one.
     pub(super) fn leave_idle_session(&mut self, now_ms: u64) {
-        if self.waiting_calls > 0
+        if self.wants_session()
             && self.session.as_ref().is_some_and(|session| session.is_idle(now_ms))
         {
             self.close_session();

@@ -22,6 +22,7 @@ mod attesting;
 pub mod bounds;
 mod calls;
 mod lifetime;
+mod opening;
 mod reads;
 mod receiving;
 mod roll_call;
@@ -33,7 +34,7 @@ pub use roll_call::Answer;
 #[cfg(test)]
 mod tests;
 
-use crate::outcome::CallResult;
+use crate::outcome::{CallResult, Refusal};
 use crate::views::Views;
 use bytes::Bytes;
 use calls::{Call, Timer};
@@ -145,6 +146,13 @@ pub enum Output {
         /// Its end.
         result: CallResult,
     },
+    /// Tell the caller which session is open.
+    Session {
+        /// The call.
+        id: CallId,
+        /// Its number, or why there is none.
+        result: Result<u64, Refusal>,
+    },
     /// Tell the caller who is there.
     Roll {
         /// The call.
@@ -209,6 +217,8 @@ pub struct ClientCore {
     waiting_bytes: usize,
     reads: BTreeMap<u64, Read>,
     roll_calls: BTreeMap<CallId, RollCall>,
+    /// Those who wait for a session to be open, and until when.
+    session_calls: BTreeMap<CallId, u64>,
     next_read: u64,
     timers: BTreeSet<(u64, Timer)>,
     /// Smoothed time from frame to replies and its deviation, milliseconds; none before the first.
@@ -241,6 +251,7 @@ impl ClientCore {
             waiting_bytes: 0,
             reads: BTreeMap::new(),
             roll_calls: BTreeMap::new(),
+            session_calls: BTreeMap::new(),
             next_read: 1,
             timers: BTreeSet::new(),
             round_trip: None,
@@ -319,9 +330,10 @@ impl ClientCore {
     pub fn close(&mut self) {
         let ids: Vec<CallId> = self.calls.keys().copied().collect();
         for id in ids {
-            self.give_up(id, crate::Refusal::Closed, crate::Indeterminacy::Closed);
+            self.give_up(id, Refusal::Closed, crate::Indeterminacy::Closed);
         }
         self.end_roll_calls();
+        self.end_session_calls();
         self.close_session();
     }
 

@@ -152,6 +152,7 @@ impl ClientCore {
         if reason == RefusalReason::UnknownClient || self.open_attempts >= OPEN_ATTEMPTS {
             self.open_attempts = 0;
             self.refuse_waiting(&reason);
+            self.refuse_sessions(&reason);
         }
     }
 

@@ -18,9 +18,10 @@ impl ClientCore {
             return;
         }
         self.leave_idle_session(now_ms);
-        if self.session.is_none() && self.waiting_calls > 0 {
+        if self.session.is_none() && self.wants_session() {
             self.open_session(now_ms);
         }
+        self.tell_session();
         // What is offered is confirmed however much is under way: it is there for a second.
         while (self.waiting_calls > 0 && self.has_room(WORDS))
             || (self.has_words() && (self.has_room(0) || self.has_offers()))
@@ -32,6 +33,10 @@ impl ClientCore {
                 session.renewals.sent_fresh(now_ms);
             }
         }
+    }
+
+    pub(super) fn wants_session(&self) -> bool {
+        self.waiting_calls > 0 || !self.session_calls.is_empty()
     }
 
     fn has_room(&self, kept: usize) -> bool {

@@ -281,6 +281,19 @@ impl Client {
         stats.await.ok()
     }
 
+    /// Number of the session that is open; one is opened if there is none. A call that is made at once goes in it, unless it ends before:
+    /// for commands that name their session.
+    ///
+    /// # Errors
+    /// A refusal, when none is open in time.
+    pub async fn session(&self, timeout: Duration) -> Result<u64, CallError> {
+        let (answer, nonce) = oneshot::channel();
+        let deadline = after(timeout);
+        let closed = || CallError::refused(Refusal::Closed);
+        self.requests.send(Request::Session { deadline, answer }).await.map_err(|_| closed())?;
+        nonce.await.unwrap_or_else(|_| Err(closed()))
+    }
+
     /// Takes no further call, of any clone. Those that were not sent are refused, what waits is withdrawn, and the others end as they
     /// were decided: so each that the replicas answer ends with what it came to, and a wait that was just served with that. For a
     /// program that is to end; to be followed by [`Client::close`], after a while that is long enough for replicas to answer.

@@ -37,6 +37,7 @@ pub(super) enum Request {
     Call(CallRequest),
     Stats(oneshot::Sender<DriverStats>),
     Roll { nonce: [u8; 16], deadline: Instant, answer: oneshot::Sender<Vec<Attendance>> },
+    Session { deadline: Instant, answer: oneshot::Sender<Result<u64, CallError>> },
     Withdraw,
     Close(oneshot::Sender<()>),
 }
@@ -61,6 +62,7 @@ pub(super) struct Task {
     events: Vec<Event>,
     callers: HashMap<CallId, oneshot::Sender<Result<Reply, CallError>>>,
     roll_callers: HashMap<CallId, oneshot::Sender<Vec<Attendance>>>,
+    session_callers: HashMap<CallId, oneshot::Sender<Result<u64, CallError>>>,
     next_call: u64,
     /// When callers that are gone are looked for next.
     sweep: Instant,
@@ -99,6 +101,7 @@ impl Task {
             events: Vec::new(),
             callers: HashMap::new(),
             roll_callers: HashMap::new(),
+            session_callers: HashMap::new(),
             next_call: 0,
             sweep: start,
             start,
@@ -184,6 +187,12 @@ impl Task {
                 self.roll_callers.insert(id, answer);
                 self.core.roll_call(self.core_time(now), id, nonce, self.core_time(deadline));
             }
+            Request::Session { deadline, answer } => {
+                let id = CallId(self.next_call);
+                self.next_call += 1;
+                self.session_callers.insert(id, answer);
+                self.core.session(self.core_time(now), id, self.core_time(deadline));
+            }
             Request::Withdraw => {
                 self.withdrawn = true;
                 let open: Vec<CallId> = self.callers.keys().copied().collect();
@@ -257,6 +266,7 @@ impl Task {
                     }
                     Output::Done { id, result } => self.answer(id, result),
                     Output::Roll { id, answers } => self.answer_roll(id, &answers),
+                    Output::Session { id, result } => self.answer_session(id, result),
                 }
             }
             let mut failed = false;
@@ -286,6 +296,15 @@ impl Task {
             }
         };
         // A caller that is gone does not want to know.
+        let _ = caller.send(answer);
+    }
+
+    fn answer_session(&mut self, id: CallId, result: Result<u64, Refusal>) {
+        let Some(caller) = self.session_callers.remove(&id) else { return };
+        let answer = result.map_err(|reason| {
+            let late = reason == Refusal::DeadlinePassed;
+            CallError::Refused { reason, detail: self.detail(late) }
+        });
         let _ = caller.send(answer);
     }
 
@@ -334,6 +353,7 @@ impl Task {
             match output {
                 Output::Done { id, result } => self.answer(id, result),
                 Output::Roll { id, answers } => self.answer_roll(id, &answers),
+                Output::Session { id, result } => self.answer_session(id, result),
                 Output::Send { to, message } => {
                     if let Some(connection) = self.connections.get_mut(to.index()) {
                         connection.send(&message);

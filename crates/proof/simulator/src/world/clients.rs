@@ -401,7 +401,7 @@ impl World {
                 }
                 Output::Done { id, result } => self.call_ended(client, id, result),
                 // None of these asks.
-                Output::Roll { .. } => {}
+                Output::Roll { .. } | Output::Session { .. } => {}
             }
         }
         let here = &mut self.clients[client];

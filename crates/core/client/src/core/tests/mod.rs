@@ -19,6 +19,7 @@ pub(super) struct Script {
     pub(super) now_ms: u64,
     sent: Vec<(ReplicaId, Message)>,
     done: Vec<(CallId, CallResult)>,
+    sessions: Vec<(CallId, Result<u64, Refusal>)>,
     rolls: Vec<(CallId, BTreeMap<ReplicaId, Answer>)>,
     next_call: u64,
 }
@@ -44,6 +45,7 @@ impl Script {
             now_ms: 0,
             sent: Vec::new(),
             done: Vec::new(),
+            sessions: Vec::new(),
             rolls: Vec::new(),
             next_call: 0,
         }
@@ -79,6 +81,7 @@ impl Script {
                 Output::Send { to, message } => self.sent.push((to, message)),
                 Output::Done { id, result } => self.done.push((id, result)),
                 Output::Roll { id, answers } => self.rolls.push((id, answers)),
+                Output::Session { id, result } => self.sessions.push((id, result)),
             }
         }
     }

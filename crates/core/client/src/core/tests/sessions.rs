@@ -170,3 +170,46 @@ fn calls_that_expire_without_links_leave_nothing_behind() {
     assert!(script.core.waiting.len() < 100 && script.core.timers.len() == 1);
     assert_eq!(script.core.waiting_bytes, 1);
 }
+
+/// A command may name the session in which it goes.
+#[test]
+fn the_number_of_the_session_is_told_once_it_is_open() {
+    let mut script = Script::new(config(1, 1));
+    let ask = |script: &mut Script, number: u64| {
+        let id = CallId(1_000_000 + number);
+        script.core.session(script.now_ms, id, script.now_ms + 500);
+        script.pump();
+        id
+    };
+    // Nobody is linked.
+    let id = ask(&mut script, 1);
+    script.pass(500);
+    assert_eq!(std::mem::take(&mut script.sessions), [(id, Err(Refusal::DeadlinePassed))]);
+    script.link_all();
+    assert_eq!(script.frames(), [], "nobody wants a session");
+    let id = ask(&mut script, 2);
+    assert_eq!(script.sessions, []);
+    script.answer_all(0, &Outcome::Opened);
+    let nonce = script.nonce();
+    assert_eq!(std::mem::take(&mut script.sessions), [(id, Ok(nonce))]);
+    let id = ask(&mut script, 3);
+    assert_eq!(std::mem::take(&mut script.sessions), [(id, Ok(nonce))], "at once");
+    // One that may be at its end is left for another one.
+    script.pass(40_000);
+    let id = ask(&mut script, 4);
+    script.answer_all(0, &Outcome::Opened);
+    let next = script.nonce();
+    assert_eq!(std::mem::take(&mut script.sessions), [(id, Ok(next))]);
+    assert!(next > nonce);
+    // What is refused is said, and who closes ends it.
+    let mut script = Script::new(config(1, 1));
+    script.link_all();
+    let id = ask(&mut script, 5);
+    script.answer_all(0, &Outcome::Refused(RefusalReason::UnknownClient));
+    let unknown = Refusal::Session(RefusalReason::UnknownClient);
+    assert_eq!(std::mem::take(&mut script.sessions), [(id, Err(unknown))]);
+    let id = ask(&mut script, 6);
+    script.core.close();
+    script.pump();
+    assert_eq!(script.sessions, [(id, Err(Refusal::Closed))]);
+}

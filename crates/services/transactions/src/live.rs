@@ -1,0 +1,286 @@
+//! The groups of a running cluster, and the client that programs use.
+
+use crate::{Answer, Groups, Outcome, TransactionError, Transactions};
+use bytes::Bytes;
+use perdura_client::{
+    CallError, Client, ClusterConfig, Indeterminacy, Mode, Options, Refusal, Reply,
+};
+use perdura_protocol::attestation::Attestation;
+use perdura_protocol::{Decode, Encode, Map, PartitionId, PublicKey, SecretKey};
+use perdura_store::partition::{Certificate, PartitionReply};
+use perdura_store::{StoreCommand, StoreReply, Transaction, TransactionResult};
+use std::future::Future;
+use std::hash::{BuildHasher, RandomState};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Time to say at the end what is over.
+const TIDY: Duration = Duration::from_secs(1);
+
+/// Why there is no client.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// There is not one group for each partition of the map.
+    #[error("the map has {partitions} partitions, and {groups} groups are given")]
+    Groups {
+        /// In the map.
+        partitions: usize,
+        /// Given.
+        groups: usize,
+    },
+    /// A group's client cannot be made.
+    #[error(transparent)]
+    Client(#[from] perdura_client::ConnectError),
+}
+
+/// A client of each group of a running cluster.
+#[derive(Debug)]
+pub struct Live {
+    map: Arc<Map>,
+    key: PublicKey,
+    // By partition, with the members' keys as this client knows them.
+    groups: Vec<(Client, Vec<PublicKey>)>,
+    begin: Instant,
+    chance: RandomState,
+    drawn: AtomicU64,
+}
+
+impl Live {
+    /// Clients with `key` of the groups of a store, one for each partition; inside of a tokio runtime. Does not wait for connections.
+    ///
+    /// # Errors
+    /// When groups and map contradict each other, or a group's configuration itself.
+    pub fn connect(
+        map: Arc<Map>,
+        groups: Vec<ClusterConfig>,
+        key: &SecretKey,
+    ) -> Result<Live, ConnectError> {
+        if groups.len() != map.partitions() {
+            let (partitions, groups) = (map.partitions(), groups.len());
+            return Err(ConnectError::Groups { partitions, groups });
+        }
+        let client = |group: ClusterConfig| {
+            let mut keys: Vec<_> = group.replicas.iter().map(|one| (one.id, one.key)).collect();
+            keys.sort_unstable();
+            let client = Client::connect_with(group, key.clone(), PartitionReply::leaf)?;
+            Ok((client, keys.into_iter().map(|(_, key)| key).collect()))
+        };
+        let groups = groups.into_iter().map(client).collect::<Result<_, ConnectError>>()?;
+        let (begin, chance, drawn) = (Instant::now(), RandomState::new(), AtomicU64::new(0));
+        Ok(Live { map, key: key.public(), groups, begin, chance, drawn })
+    }
+
+    /// The client of a partition's group.
+    #[must_use]
+    pub fn client(&self, partition: PartitionId) -> Option<&Client> {
+        self.groups.get(partition.index()).map(|(client, _)| client)
+    }
+
+    fn clients(&self) -> impl Iterator<Item = &Client> {
+        self.groups.iter().map(|(client, _)| client)
+    }
+
+    fn deadline_ms(&self, timeout: Duration) -> u64 {
+        let ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+        self.now_ms().saturating_add(ms)
+    }
+
+    fn left(&self, deadline_ms: u64) -> Duration {
+        Duration::from_millis(deadline_ms.saturating_sub(self.now_ms()))
+    }
+
+    fn group(&self, partition: PartitionId) -> Result<&(Client, Vec<PublicKey>), CallError> {
+        let closed = CallError::Refused { reason: Refusal::Closed, detail: String::new() };
+        self.groups.get(partition.index()).ok_or(closed)
+    }
+}
+
+/// Attestations with the keys under which they hold.
+fn certificate(
+    partition: PartitionId,
+    keys: &[PublicKey],
+    attestations: Vec<Attestation>,
+) -> Option<Certificate> {
+    let signed = |one: Attestation| Some((*keys.get(one.signer.index())?, one));
+    let signers = attestations.into_iter().map(signed).collect::<Option<_>>()?;
+    Some(Certificate { partition, signers })
+}
+
+impl Groups for Live {
+    fn map(&self) -> &Map {
+        &self.map
+    }
+
+    fn client(&self) -> PublicKey {
+        self.key
+    }
+
+    async fn session(&self, partition: PartitionId, deadline_ms: u64) -> Result<u64, CallError> {
+        self.group(partition)?.0.session(self.left(deadline_ms)).await
+    }
+
+    async fn call(
+        &self,
+        partition: PartitionId,
+        command: Bytes,
+        mode: Mode,
+        deadline_ms: u64,
+    ) -> Result<Answer, CallError> {
+        let (client, keys) = self.group(partition)?;
+        let options = Options { timeout: self.left(deadline_ms), reply_quorum: None };
+        let reply = match mode {
+            Mode::Ordered => client.call(command, &options).await?,
+            Mode::Fast => client.read(command, &options).await?,
+        };
+        match reply {
+            Reply::Service(reply) => Ok(Answer { reply, proof: None }),
+            Reply::Attested { reply, attestations } => {
+                Ok(Answer { reply, proof: certificate(partition, keys, attestations) })
+            }
+            Reply::Administered { .. } | Reply::Told(_) => Err(CallError::Indeterminate {
+                reason: Indeterminacy::Nonsense,
+                detail: String::new(),
+            }),
+        }
+    }
+
+    async fn sleep(&self, ms: u64) {
+        tokio::time::sleep(Duration::from_millis(ms)).await;
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.begin.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn random(&self, below: u64) -> u64 {
+        let drawn = self.drawn.fetch_add(1, Ordering::Relaxed);
+        self.chance.hash_one(drawn) % below.max(1)
+    }
+
+    fn spawn(&self, task: Pin<Box<dyn Future<Output = ()> + Send>>) {
+        tokio::spawn(task);
+    }
+}
+
+/// A client of a store, of one partition or of several. Clones are the same one.
+#[derive(Clone, Debug)]
+pub enum StoreClient {
+    /// Of a store that has no partitions.
+    Whole(Client),
+    /// Of one that has.
+    Partitioned(Transactions<Live>),
+}
+
+impl StoreClient {
+    /// Carries out a command, within a time-out. A read need not be ordered if `fast`, or where it goes over several partitions.
+    ///
+    /// # Errors
+    /// As [`Transactions::transact`].
+    pub async fn call(
+        &self,
+        command: &StoreCommand,
+        fast: bool,
+        options: &Options,
+    ) -> Result<StoreReply, TransactionError> {
+        match self {
+            StoreClient::Whole(client) => call_whole(client, command, fast, options).await,
+            StoreClient::Partitioned(transactions) => {
+                let deadline_ms = transactions.groups().deadline_ms(options.timeout);
+                let (transactions, command) = (transactions.clone(), command.clone());
+                // It goes on to its end though nobody waits for it any more: else it would leave locks behind.
+                let task =
+                    tokio::spawn(
+                        async move { transactions.command(&command, fast, deadline_ms).await },
+                    );
+                task.await.unwrap_or(Err(TransactionError::Nonsense))
+            }
+        }
+    }
+
+    /// Carries out a transaction over any of the partitions.
+    ///
+    /// # Errors
+    /// As [`Transactions::transact`].
+    pub async fn transact(
+        &self,
+        transaction: Transaction,
+        options: &Options,
+    ) -> Result<Outcome, TransactionError> {
+        let fast = transaction.is_read();
+        let reply = self.call(&StoreCommand::Transaction(transaction), fast, options).await;
+        match reply {
+            Ok(StoreReply::Transaction(TransactionResult { failed: Some(operation), .. })) => {
+                Ok(Outcome::Failed { operation: operation as usize })
+            }
+            Ok(StoreReply::Transaction(TransactionResult { results, .. })) => {
+                Ok(Outcome::Committed { results: Some(results) })
+            }
+            Ok(_) => Err(TransactionError::Nonsense),
+            Err(TransactionError::ResultsGone) => Ok(Outcome::Committed { results: None }),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The clients of its groups.
+    #[must_use]
+    pub fn clients(&self) -> Vec<&Client> {
+        match self {
+            StoreClient::Whole(client) => vec![client],
+            StoreClient::Partitioned(transactions) => transactions.groups().clients().collect(),
+        }
+    }
+
+    /// [`Client::withdraw`] in all groups.
+    pub async fn withdraw(&self) {
+        for client in self.clients() {
+            client.withdraw().await;
+        }
+    }
+
+    /// Says what is over, and closes the clients of all groups.
+    pub async fn close(&self) {
+        if let StoreClient::Partitioned(transactions) = self {
+            let _ = tokio::time::timeout(TIDY, transactions.tidy()).await;
+        }
+        for client in self.clients() {
+            client.close().await;
+        }
+    }
+}
+
+/// One command of a store without partitions. A read whose reply the replicas do not keep any more, for others took its place, is read
+/// again.
+async fn call_whole(
+    client: &Client,
+    command: &StoreCommand,
+    fast: bool,
+    options: &Options,
+) -> Result<StoreReply, TransactionError> {
+    let content = command.to_bytes();
+    let (reads, begun) = (command.is_read(), Instant::now());
+    let reply = loop {
+        let timeout = options.timeout.saturating_sub(begun.elapsed());
+        let options = Options { timeout, ..*options };
+        let reply = match fast && reads {
+            true => client.read(content.clone(), &options).await,
+            false => client.call(content.clone(), &options).await,
+        };
+        match reply {
+            Err(CallError::Indeterminate {
+                reason: Indeterminacy::TooOld | Indeterminacy::NoSession,
+                ..
+            }) if reads => {}
+            reply => break reply?,
+        }
+    };
+    match reply {
+        Reply::Service(bytes) => {
+            StoreReply::from_bytes(bytes).map_err(|_| TransactionError::Nonsense)
+        }
+        Reply::Attested { .. } | Reply::Administered { .. } | Reply::Told(_) => {
+            Err(TransactionError::Nonsense)
+        }
+    }
+}
