@@ -154,5 +154,6 @@ fn replica_config(file: ReplicaFile, cluster: &Cluster) -> ReplicaConfig {
         addresses: cluster.replicas.iter().map(|entry| entry.address.clone()).collect(),
         listen: file.listen,
         http: file.http,
+        on_server: None,
     }
 }

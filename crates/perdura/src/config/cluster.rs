@@ -149,6 +149,7 @@ impl Cluster {
             service: ServiceKind::KeyValue.name(),
             versions: Versions::NEW,
             administrator,
+            map: None,
         }
     }
 
@@ -243,6 +244,7 @@ impl Cluster {
             faults: self.parameters.faults,
             replicas: self.replicas.iter().enumerate().map(address).collect(),
             administrator: Some(self.parameters.administrator),
+            named: self.parameters.map.is_some(),
         }
     }
 
@@ -370,6 +372,7 @@ fn parameters(raw: &Raw, file: &str) -> Result<Parameters> {
         service,
         versions,
         administrator: public_key(&raw.administrator, file, "administrator")?,
+        map: None,
     })
 }
 
