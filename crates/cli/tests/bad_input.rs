@@ -218,8 +218,8 @@ fn parameters_are_fixed_and_formats_known() {
     edit(&path, "\ncolour = \"red\"", "");
     edit(&path, "service = \"kv\"", "service = \"ledger\"");
     start(&cluster, 0).failed(1, &["cluster.toml", "\"ledger\"", "kv and tuples"]);
-    edit(&path, "format = 2", "format = 3");
-    start(&cluster, 0).failed(1, &["cluster.toml", "format is 3"]);
+    edit(&path, "format = 2", "format = 4");
+    start(&cluster, 0).failed(1, &["cluster.toml", "format is 4"]);
 }
 
 #[test]
