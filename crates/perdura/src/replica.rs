@@ -29,10 +29,8 @@ pub enum OpenError {
         given: ServiceName,
     },
     /// The operating system does not say what is in its data directory.
-    #[error("{}replica {id}: cannot read the data directory {data}", of(*partition))]
+    #[error("replica {id}: cannot read the data directory {data}")]
     Unreadable {
-        /// Of which partition, where there are several.
-        partition: Option<PartitionId>,
         /// Which replica.
         id: u8,
         /// Its data directory.
@@ -43,9 +41,9 @@ pub enum OpenError {
     /// Its data directory is empty or missing. A blank replica must not take the place of one that made promises
     /// (rule D8).
     #[error(
-        "{}replica {id}: the data directory {data} is {what}. If its disk is not mounted, mount it. If its \
+        "replica {id}: the data directory {data} is {what}. If its disk is not mounted, mount it. If its \
          content is lost, replace the replica with `perdura replica reinit --cluster {cluster}{} --id {id}`",
-        of(*partition), partition.map_or_else(String::new, |partition| format!(" --partition {partition}"))
+        option(*partition)
     )]
     Blank {
         /// Of which partition, where there are several.
@@ -61,9 +59,9 @@ pub enum OpenError {
     },
 }
 
-/// Before what is said of a replica.
-fn of(partition: Option<PartitionId>) -> String {
-    partition.map_or_else(String::new, |partition| format!("partition {partition}: "))
+/// Which partition, for a command line; nothing where there is only one.
+fn option(partition: Option<PartitionId>) -> String {
+    partition.map_or_else(String::new, |partition| format!(" --partition {partition}"))
 }
 
 /// Why a replica did not start, or stopped.
@@ -142,7 +140,7 @@ pub(crate) fn check_data(file: &ReplicaFile, cluster: &Cluster) -> Result<(), Op
     let holds_something = match std::fs::read_dir(&path) {
         Ok(entries) => entries.flatten().any(|entry| entry.file_name() != "lock"),
         Err(error) if error.kind() == io::ErrorKind::NotFound => false,
-        Err(source) => return Err(OpenError::Unreadable { partition, id, data, source }),
+        Err(source) => return Err(OpenError::Unreadable { id, data, source }),
     };
     if holds_something {
         return Ok(());

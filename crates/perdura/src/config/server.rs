@@ -37,6 +37,12 @@ struct RawMember {
     data: PathBuf,
 }
 
+/// Where a member's next key is while its replacement is under way, beside its server's file.
+#[must_use]
+pub fn pending_member_file(server: &Path, partition: PartitionId) -> PathBuf {
+    server.with_file_name(format!("partition-{partition}.toml.pending"))
+}
+
 /// A member of a partition's group, on this server.
 #[derive(Clone, Debug)]
 pub struct Member {
@@ -214,7 +220,7 @@ impl ServerFile {
                 (Some(id), Some(member)) => (id, member),
                 (Some(id), None) => bail!(
                     "{file}: no [[member]] has partition {partition}, whose replica {id} is on server {} by {of}; take the newer \
-                     of the files",
+                     of the files, or replace that replica with `perdura replica reinit --partition {partition} --id {id}`",
                     self.id
                 ),
                 (None, Some(_)) => bail!(
@@ -224,6 +230,17 @@ impl ServerFile {
                 ),
             };
             let listed = &entry.members[id];
+            let pending = pending_member_file(&self.path, member.partition);
+            // Until it is gone the one who makes it takes it that nobody has run as the new replica.
+            let next = ReplicaFile::load(&pending).map(|next| next.incarnation);
+            let ordered = member.incarnation != listed.incarnation
+                || next.is_ok_and(|next| next == listed.incarnation);
+            ensure!(
+                !(ordered && pending.exists()),
+                "replacing replica {id} of partition {partition} was interrupted; finish it with `perdura replica reinit --cluster {} \
+                 --partition {partition} --id {id}`",
+                files::directory_of(&cluster.path).display()
+            );
             ensure!(
                 usize::from(member.replica) == id
                     && member.key.public() == listed.key

@@ -6,7 +6,7 @@
 use super::board::Board;
 use super::http::{self, Served, Shared};
 use super::threads;
-use super::{ENOUGH_FILES, RunError, Shutdown, most_sockets};
+use super::{RunError, Shutdown, most_sockets};
 use perdura_protocol::{ClusterId, PartitionId};
 use perdura_transport::{Doorman, Seat};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -89,7 +89,6 @@ impl Server {
         let mut doorman = Doorman::bind(listen, &ids, Instant::now())?;
         let sharers = sharers(groups.len());
         if let Some(files) = rustix::process::getrlimit(rustix::process::Resource::Nofile).current
-            && files / sharers < ENOUGH_FILES
             && let Some(sockets) = most_sockets(files / sharers)
         {
             doorman.limit_sockets(sockets);

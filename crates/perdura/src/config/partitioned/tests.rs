@@ -245,6 +245,32 @@ fn a_servers_file_goes_both_ways_and_fits_its_cluster() {
     }
 }
 
+/// Its data may be moved aside yet: nobody is to have run on that.
+#[test]
+fn a_server_does_not_start_while_a_replacement_is_under_way() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut cluster = sample(Distribution::Hash);
+    let mut file = server(&cluster, 0);
+    file.path = directory.path().join("server.toml");
+    let (partition, replica) = (file.members[0].partition, file.members[0].replica);
+    let pending = crate::config::server::pending_member_file(&file.path, partition);
+    // It may have been ordered or not.
+    let mut next = file.replica(&file.members[0]);
+    next.incarnation = 1;
+    next.store(&pending).unwrap();
+    file.check(&cluster).unwrap();
+    let entry = &mut cluster.partitions[partition.index()].members[usize::from(replica)];
+    entry.incarnation = 1;
+    let told = |file: &ServerFile| file.check(&cluster).unwrap_err().to_string();
+    let words = format!("reinit --cluster . --partition {partition} --id {replica}");
+    assert!(told(&file).contains(&words), "{}", told(&file));
+    // It stands in the server's file already, and the other one is not removed yet.
+    file.members[0].incarnation = 1;
+    assert!(told(&file).contains(&words), "{}", told(&file));
+    std::fs::remove_file(&pending).unwrap();
+    file.check(&cluster).unwrap();
+}
+
 #[test]
 fn a_servers_file_that_fits_no_cluster_is_refused_with_what_to_do() {
     let cluster = sample(Distribution::Hash);
