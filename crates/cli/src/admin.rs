@@ -11,7 +11,7 @@
 
 use crate::administer::{How, administer_as, is_refused};
 use crate::client_keys::alone;
-use crate::connect::load;
+use crate::connect::load_groups;
 use crate::health;
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
@@ -47,29 +47,35 @@ const ASK: Duration = Duration::from_secs(3);
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let Command::Rotate { how } = &arguments.command;
     let dir = &how.cluster;
-    load(dir)?;
+    load_groups(dir)?;
     let _alone = alone(dir)?;
-    let cluster = load(dir)?;
+    let groups = load_groups(dir)?;
+    let cluster = &groups[0];
     let (path, pending) = (dir.join(ADMIN_FILE), dir.join(PENDING_ADMIN_FILE));
     let goes_on = pending.exists();
     if !goes_on {
         // The key that is void afterwards has to be there first.
-        administrator_in(&path, &cluster)?;
-        KeyFile::write_administrator(&pending, &fresh_key()?, cluster.parameters.cluster)?;
+        administrator_in(&path, cluster)?;
+        KeyFile::write_administrator(&pending, &fresh_key()?, cluster.parameters.whole_cluster())?;
     }
-    let new = administrator_in(&pending, &cluster)?;
-    if !goes_on || !is_in_force(&cluster, &new, how)? {
-        let former = administrator_in(&path, &cluster)?;
+    let new = administrator_in(&pending, cluster)?;
+    for (index, group) in groups.iter().enumerate() {
+        if goes_on && is_in_force(group, &new, how)? {
+            continue;
+        }
+        let former = administrator_in(&path, group)?;
         let command = AdminCommand::ReplaceAdministrator { key: new.key.public() };
-        if let Err(error) = administer_as(&former, &cluster, how, command) {
-            if is_refused(&error) {
-                // For certain, so the new key is of no use.
+        if let Err(error) = administer_as(&former, group, how, command) {
+            let of = group.partition_text();
+            if is_refused(&error) && index == 0 && !(goes_on && groups.len() > 1) {
+                // For certain, and nowhere else, so the new key is of no use.
                 let _ = std::fs::remove_file(&pending);
-                return Err(error).context("the administrator's key is not replaced");
+                return Err(error)
+                    .with_context(|| format!("{of}the administrator's key is not replaced"));
             }
             return Err(error).with_context(|| {
                 format!(
-                    "the administrator's key may not be replaced; run the command again: it goes on with the key in {}",
+                    "{of}the administrator's key may not be replaced; run the command again: it goes on with the key in {}",
                     pending.display()
                 )
             });

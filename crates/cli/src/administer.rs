@@ -35,14 +35,40 @@ pub fn administer_as(
     how: &How,
     command: AdminCommand,
 ) -> Result<Reply> {
+    let results = administer_each(key, std::slice::from_ref(cluster), how, &command)?;
+    results.into_iter().next().context("it was not ordered")?
+}
+
+/// Orders a command with this key in each group, all at once; gives what became of it in each.
+pub fn administer_each(
+    key: &KeyFile,
+    groups: &[Cluster],
+    how: &How,
+    command: &AdminCommand,
+) -> Result<Vec<Result<Reply>>> {
     let newer = command.since() > 0;
     let options = Options { timeout: how.timeout, reply_quorum: None };
-    let result = runtime()?.block_on(async {
-        let client = connect(cluster, key)?;
-        let result = client.administer(command, &options).await;
-        client.close().await;
-        anyhow::Ok(result)
+    let results = runtime()?.block_on(async {
+        let mut ordered = Vec::new();
+        for group in groups {
+            let (client, command) = (connect(group, key)?, command.clone());
+            ordered.push(tokio::spawn(async move {
+                let result = client.administer(command, &options).await;
+                client.close().await;
+                result
+            }));
+        }
+        let mut results = Vec::new();
+        for ordered in ordered {
+            results.push(ordered.await.context("ordering it failed")?);
+        }
+        anyhow::Ok(results)
     })?;
+    Ok(results.into_iter().map(|result| known(result, newer)).collect())
+}
+
+/// What became of a command that older rules may not know.
+fn known(result: Result<Reply, CallError>, newer: bool) -> Result<Reply> {
     match result {
         Err(CallError::Refused { reason: Refusal::Ordered(RefusalReason::Malformed), .. })
             if newer =>

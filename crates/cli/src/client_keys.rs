@@ -5,7 +5,8 @@
 
 use crate::Usage;
 use crate::administer::{How, administer, is_refused};
-use crate::connect::load;
+use crate::clients_of_all;
+use crate::connect::load_groups;
 use crate::status::aligned;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
@@ -79,8 +80,12 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         Command::Add { name, key_out: _, public_key: Some(key), how } => register(name, *key, how)?,
         Command::Key { key_out, cluster } => make_key(key_out, cluster)?,
         Command::Revoke { name, how } => {
-            let cluster = load(&how.cluster)?;
-            administer(&cluster, how, AdminCommand::RevokeClient { name: name.clone() })?;
+            match &load_groups(&how.cluster)?[..] {
+                [cluster] => {
+                    administer(cluster, how, AdminCommand::RevokeClient { name: name.clone() })?;
+                }
+                groups => clients_of_all::revoke(groups, how, name)?,
+            }
             say!("client {name} is revoked, and its sessions are closed");
         }
         Command::List { json, how } => list(*json, how)?,
@@ -89,8 +94,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 fn list(json: bool, how: &How) -> Result<()> {
-    let cluster = load(&how.cluster)?;
-    let reply = administer(&cluster, how, AdminCommand::ListClients)?;
+    let groups = load_groups(&how.cluster)?;
+    let [cluster] = &groups[..] else { return clients_of_all::list(&groups, how, json) };
+    let reply = administer(cluster, how, AdminCommand::ListClients)?;
     let Reply::Told(told) = reply else { bail!("the cluster gave an answer that is no list") };
     let ClientList(clients) = ClientList::from_bytes(told).context("the list is malformed")?;
     let mut out = std::io::stdout().lock();
@@ -127,15 +133,19 @@ fn check_name(name: &str) -> Result<()> {
 
 fn register(name: &str, key: PublicKey, how: &How) -> Result<()> {
     check_name(name)?;
-    let cluster = load(&how.cluster)?;
-    let command = AdminCommand::AddClient { name: name.to_owned(), key };
-    administer(&cluster, how, command).map_err(|error| {
-        let said = match is_refused(&error) {
-            true => format!("client {name} is not registered"),
-            false => format!("client {name} may not be registered; run the command again"),
-        };
-        error.context(said)
-    })?;
+    match &load_groups(&how.cluster)?[..] {
+        [cluster] => {
+            let command = AdminCommand::AddClient { name: name.to_owned(), key };
+            administer(cluster, how, command).map_err(|error| {
+                let said = match is_refused(&error) {
+                    true => format!("client {name} is not registered"),
+                    false => format!("client {name} may not be registered; run the command again"),
+                };
+                error.context(said)
+            })?;
+        }
+        groups => clients_of_all::add(groups, how, name, key)?,
+    }
     say!("client {name} is registered with the public key {key}");
     Ok(())
 }
@@ -144,7 +154,7 @@ fn make_key(path: &Path, directory: &Path) -> Result<()> {
     if path.exists() {
         bail!("{} is there already, and nothing is overwritten", path.display());
     }
-    load(directory)?;
+    load_groups(directory)?;
     let key = fresh_key()?;
     let to = path_from(&files::directory_of(path), &directory.join(CLUSTER_FILE))?;
     KeyFile::write(path, "A client of a Perdura cluster.", "unregistered", &key, &to)?;
@@ -168,7 +178,7 @@ fn add(name: &str, key_out: Option<&Path>, how: &How) -> Result<()> {
     let mut pending = path.clone().into_os_string();
     pending.push(".pending");
     let pending = PathBuf::from(pending);
-    let cluster = load(&how.cluster)?;
+    let groups = load_groups(&how.cluster)?;
     let key = match pending.exists() {
         true => KeyFile::load(&pending)?.key,
         false => {
@@ -178,9 +188,18 @@ fn add(name: &str, key_out: Option<&Path>, how: &How) -> Result<()> {
             key
         }
     };
-    let command = AdminCommand::AddClient { name: name.to_owned(), key: key.public() };
-    match administer(&cluster, how, command) {
-        Ok(_) => {}
+    let ordered = match &groups[..] {
+        [cluster] => {
+            let command = AdminCommand::AddClient { name: name.to_owned(), key: key.public() };
+            administer(cluster, how, command).map(drop)
+        }
+        groups => clients_of_all::add(groups, how, name, key.public()),
+    };
+    match ordered {
+        Ok(()) => {}
+        Err(error) if groups.len() > 1 => {
+            return Err(error).with_context(|| format!("the key waits in {}", pending.display()));
+        }
         Err(error) if is_refused(&error) => {
             // Certain, so the key is of no use.
             let _ = std::fs::remove_file(&pending);
@@ -198,6 +217,9 @@ fn add(name: &str, key_out: Option<&Path>, how: &How) -> Result<()> {
     }
     files::rename(&pending, &path)?;
     say!("client {name} is registered; its key is in {}", path.display());
+    if groups.len() > 1 {
+        return Ok(());
+    }
     say!(
         "use it with: perdura kv get KEY --cluster {} --client {}",
         how.cluster.display(),

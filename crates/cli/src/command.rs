@@ -1,7 +1,7 @@
 //! The command line of `perdura`: which command it asks for.
 
 use crate::{admin, bench, client_keys, dev, ending, health, init, inspect, kv};
-use crate::{limit, replica, space, status, upgrade};
+use crate::{limit, replica, server, space, status, upgrade};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -24,6 +24,7 @@ enum Command {
     Init(init::Arguments),
     Dev(dev::Arguments),
     Replica(replica::Arguments),
+    Server(server::Arguments),
     Client(client_keys::Arguments),
     Admin(admin::Arguments),
     Upgrade(upgrade::Arguments),
@@ -43,6 +44,7 @@ pub fn main() -> ExitCode {
         Command::Init(arguments) => init::run(&arguments),
         Command::Dev(arguments) => dev::run(&arguments),
         Command::Replica(arguments) => replica::run(&arguments),
+        Command::Server(arguments) => server::run(&arguments),
         Command::Client(arguments) => client_keys::run(&arguments),
         Command::Admin(arguments) => admin::run(&arguments),
         Command::Upgrade(arguments) => upgrade::run(&arguments),

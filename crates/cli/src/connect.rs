@@ -1,13 +1,13 @@
 //! From `--cluster DIR` to a client.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use perdura::ServiceKind;
-use perdura::config::{CLIENT_FILE, Cluster, KeyFile};
+use perdura::config::{CLIENT_FILE, Cluster, KeyFile, ReadError};
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use perdura::connect::{administrator, connect, load};
+pub use perdura::connect::{administrator, connect, load, load_groups};
 
 /// Which cluster, and as which client.
 #[derive(Args, Clone)]
@@ -26,9 +26,20 @@ impl ClusterArguments {
         Ok(load(&self.cluster)?)
     }
 
+    /// Its replica groups, by partition: one, or several.
+    pub fn load_groups(&self) -> Result<Vec<Cluster>> {
+        Ok(load_groups(&self.cluster)?)
+    }
+
     /// The cluster, which has to run this service.
     pub fn load_of(&self, service: ServiceKind) -> Result<Cluster> {
-        let cluster = self.load()?;
+        let cluster = match load(&self.cluster) {
+            Err(ReadError::Partitioned { file }) => bail!(
+                "{file}: the keys of this cluster are spread over several partitions. To read and write those takes the partitioned \
+                 client, which a later version of this program has; this command works on a cluster of one group. Nothing was done"
+            ),
+            one => one?,
+        };
         let runs = cluster.service()?;
         let (found, command) = match runs {
             ServiceKind::KeyValue => ("the key-value store", "perdura kv"),

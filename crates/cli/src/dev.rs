@@ -3,17 +3,20 @@
 use crate::connect::{connect, runtime};
 use crate::init::{Bounds, ServiceName, Tuning, make, places};
 use crate::kv::call;
-use crate::local::{Group, Start, last_lines, own_program, replica_file};
+use crate::local::{Group, Kind, Start, last_lines, own_program};
+use crate::partitions::{self, New, Partitioning, own_key};
 use crate::process;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use bytes::Bytes;
 use clap::Args;
 use perdura::ServiceKind;
 use perdura::config::cluster::service_text;
-use perdura::config::{CLIENT_FILE, CLUSTER_FILE, Cluster, KeyFile, ReplicaFile};
+use perdura::config::partitioned::PartitionEntry;
+use perdura::config::{CLIENT_FILE, CLUSTER_FILE, Cluster, KeyFile, PartitionedCluster, ReadError};
 use perdura_client::Options;
 use perdura_durability::FileDisk;
 use perdura_protocol::configuration::Durability;
+use perdura_protocol::{Faults, PartitionId};
 use perdura_replica::runtime::LogDevice;
 use perdura_store::{StoreCommand, StoreReply};
 use perdura_tuples::{
@@ -42,13 +45,15 @@ pub struct Arguments {
     dir: PathBuf,
     #[command(flatten)]
     bounds: Bounds,
-    /// Replica I of a new cluster gets port PORT + 2 I for the protocol and the next for HTTP;
+    /// Replica I (or server I) of a new cluster gets port PORT + 2 I for the protocol and the next for HTTP;
     /// without it, free ports are taken
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     base_port: Option<u16>,
     /// What a new cluster replicates, for its life [default: kv]
     #[arg(long, value_enum)]
     service: Option<ServiceName>,
+    #[command(flatten)]
+    partitioning: Partitioning,
     /// For experiments: replicas write their logs no faster than such a device, see `perdura replica`
     #[arg(long, value_name = "delay_ms=N,mb_s=N")]
     log_device: Option<LogDevice>,
@@ -68,19 +73,20 @@ enum Event {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let dir = &arguments.dir;
-    let cluster = prepare(arguments)?;
+    let there = prepare(arguments)?;
     let key = KeyFile::load(&dir.join(CLIENT_FILE))?;
-    check_free(dir, &cluster)?;
+    check_free(dir, &there)?;
     let (events, happened) = mpsc::channel();
     let signals = events.clone();
     process::on_stop(move |signal| {
         let _ = signals.send(Event::Stop(signal));
     })?;
     let start = Start { device: arguments.log_device, debug: false, profile: arguments.profile };
-    let mut group = Group::start(&own_program()?, dir, cluster.replicas.len(), start)?;
-    let of_client = cluster.clone();
+    let (what, count) = (there.children(), there.places().len());
+    let mut group = Group::start_all(what, &own_program()?, dir, count, start)?;
+    let groups = there.groups();
     std::thread::Builder::new().name("client".into()).spawn(move || {
-        let _ = events.send(Event::ReadBack(read_back(&of_client, &key)));
+        let _ = events.send(Event::ReadBack(read_back_all(&groups, &key)));
     })?;
     if let Some(device) = arguments.log_device {
         say!("experiment: logs are written no faster than by a simulated device ({device})");
@@ -89,8 +95,11 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         Some(took) => took,
         None => return stop(group),
     };
-    let service = cluster.service()?;
+    let service = there.service()?;
     match service {
+        ServiceKind::KeyValue if there.is_partitioned() => {
+            say!("wrote a key of each partition and read it back, {} ms", took.as_millis())
+        }
         ServiceKind::KeyValue => say!("wrote a key and read it back, {} ms", took.as_millis()),
         ServiceKind::TupleSpaces => {
             say!("inserted a tuple and took it back, {} ms", took.as_millis());
@@ -99,28 +108,147 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     if arguments.once {
         return stop(group);
     }
-    print_guide(dir, &cluster, service, &group);
-    let faults = cluster.parameters.faults;
-    let needed = faults.n() - faults.u();
-    let signal = wait_for_stop(&mut group, needed, dir, &happened);
+    print_guide(dir, &there, service, &group);
+    let signal = wait_for_stop(&mut group, &there, dir, &happened);
     say!("{signal}: stopping");
     stop(group)
 }
 
+/// What is in the directory.
+enum There {
+    One(Cluster),
+    Several(PartitionedCluster),
+}
+
+impl There {
+    fn load(path: &Path) -> Result<There> {
+        match Cluster::load(path) {
+            Ok(cluster) => Ok(There::One(cluster)),
+            Err(ReadError::Partitioned { .. }) => {
+                Ok(There::Several(PartitionedCluster::load(path)?))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn is_partitioned(&self) -> bool {
+        matches!(self, There::Several(_))
+    }
+
+    /// What its child processes are.
+    fn children(&self) -> Kind {
+        match self {
+            There::One(_) => Kind::Replica,
+            There::Several(_) => Kind::Server,
+        }
+    }
+
+    fn groups(&self) -> Vec<Cluster> {
+        match self {
+            There::One(cluster) => vec![cluster.clone()],
+            There::Several(cluster) => cluster.groups(),
+        }
+    }
+
+    /// Addresses of its child processes, and those of their HTTP ports.
+    fn places(&self) -> Vec<(&str, &str)> {
+        match self {
+            There::One(cluster) => {
+                cluster.replicas.iter().map(|one| (&*one.address, &*one.http)).collect()
+            }
+            There::Several(cluster) => {
+                cluster.servers.iter().map(|one| (&*one.address, &*one.http)).collect()
+            }
+        }
+    }
+
+    fn faults(&self) -> Faults {
+        match self {
+            There::One(cluster) => cluster.parameters.faults,
+            There::Several(cluster) => cluster.parameters.faults,
+        }
+    }
+
+    fn service(&self) -> Result<ServiceKind> {
+        Ok(match self {
+            There::One(cluster) => cluster.service()?,
+            There::Several(cluster) => cluster.group(PartitionId(0)).service()?,
+        })
+    }
+
+    /// What the child processes that are left are good for, in words.
+    fn without(&self, group: &Group) -> String {
+        let runs = |id: usize| group.running.get(id).is_some_and(|one| one.ended.is_none());
+        let left = group.running.iter().filter(|one| one.ended.is_none()).count();
+        let needed = self.faults().n() - self.faults().u();
+        match self {
+            There::One(_) if left < needed => {
+                format!("{left} are left, and nothing is answered with less than {needed}")
+            }
+            There::One(_) => "the others go on".to_owned(),
+            There::Several(cluster) => {
+                let has_too_few = |partition: &&PartitionEntry| {
+                    partition.members.iter().filter(|member| runs(member.server)).count() < needed
+                };
+                match cluster.partitions.iter().filter(has_too_few).count() {
+                    0 => "the others go on".to_owned(),
+                    count => format!(
+                        "{left} are left, and {count} partitions answer nothing with less than {needed} of their members"
+                    ),
+                }
+            }
+        }
+    }
+
+    /// What it is, in words.
+    fn text(&self) -> String {
+        let n = self.faults().n();
+        match self {
+            There::One(_) => format!("{n} replicas"),
+            There::Several(cluster) => format!(
+                "{} partitions on {} servers, each a group of {n} replicas,",
+                cluster.partitions.len(),
+                cluster.servers.len()
+            ),
+        }
+    }
+}
+
+fn make_new(arguments: &Arguments) -> Result<There> {
+    let dir = &arguments.dir;
+    let faults = arguments.bounds.faults()?;
+    let service = arguments.service.unwrap_or(ServiceName::Kv).kind();
+    let (durability, tuning) = (Durability::Sync, Tuning::default());
+    if let Some(partitions) = arguments.partitioning.several()? {
+        let places = arguments.partitioning.places(faults.n(), &[], arguments.base_port, false)?;
+        let new = New { partitions, faults, durability, service, tuning, places: &places };
+        return Ok(There::Several(partitions::make(dir, new)?));
+    }
+    let places = places(faults.n(), &[], arguments.base_port, false)?;
+    Ok(There::One(make(dir, faults, durability, service, tuning, &places)?))
+}
+
 /// The cluster in the directory, made if it is not there.
-fn prepare(arguments: &Arguments) -> Result<Cluster> {
+fn prepare(arguments: &Arguments) -> Result<There> {
     let (dir, path) = (&arguments.dir, arguments.dir.join(CLUSTER_FILE));
     if !path.exists() {
-        let faults = arguments.bounds.faults()?;
-        let places = places(faults.n(), &[], arguments.base_port, false)?;
-        let service = arguments.service.unwrap_or(ServiceName::Kv).kind();
-        let tuning = Tuning::default();
-        let cluster = make(dir, faults, Durability::Sync, service, tuning, &places)?;
-        say!("made a cluster of {} replicas in {}", faults.n(), dir.display());
-        return Ok(cluster);
+        let made = make_new(arguments)?;
+        say!("made a cluster of {} in {}", made.text(), dir.display());
+        return Ok(made);
     }
-    let cluster = Cluster::load(&path)?;
-    let (there, given) = (cluster.parameters.faults, arguments.bounds.given()?);
+    let cluster = There::load(&path)?;
+    let is_of = match &cluster {
+        There::One(_) => arguments.partitioning.several()?.is_none(),
+        There::Several(cluster) => arguments.partitioning.is_of(cluster),
+    };
+    ensure!(
+        is_of,
+        "{} holds a cluster of {} which cannot be changed; leave --partitions, --servers and --partition-by out, or give another \
+         directory",
+        dir.display(),
+        cluster.text()
+    );
+    let (there, given) = (cluster.faults(), arguments.bounds.given()?);
     ensure!(
         given.is_none_or(|given| given == there),
         "{} holds a cluster with u = {} and r = {}, which cannot be changed; leave the flag out, or \
@@ -142,35 +270,59 @@ fn prepare(arguments: &Arguments) -> Result<Cluster> {
         dir.display(),
         service_text(service)
     );
-    say!("going on with the cluster of {} replicas in {}", there.n(), dir.display());
+    say!("going on with the cluster of {} in {}", cluster.text(), dir.display());
     Ok(cluster)
 }
 
-/// That nothing runs there already, and that each replica can have its ports and its data.
-fn check_free(dir: &Path, cluster: &Cluster) -> Result<()> {
-    for id in 0..cluster.replicas.len() {
-        let path = replica_file(dir, id);
-        let (file, _) = perdura::replica::load(&path)?;
-        drop(FileDisk::open(&file.data()).with_context(|| format!("replica {id}"))?);
-        check_ports(&file)?;
+/// That nothing runs there already, and that each replica, or server, can have its ports and its data.
+fn check_free(dir: &Path, there: &There) -> Result<()> {
+    let what = there.children();
+    for id in 0..there.places().len() {
+        let path = what.file(dir, id);
+        let (listen, http) = match there {
+            There::One(_) => {
+                let (file, _) = perdura::replica::load(&path)?;
+                drop(FileDisk::open(&file.data()).with_context(|| format!("replica {id}"))?);
+                (file.listen, file.http)
+            }
+            There::Several(_) => {
+                let (file, _) = perdura::server::load(&path)?;
+                for member in &file.members {
+                    let of = || format!("server {id}, partition {}", member.partition);
+                    drop(FileDisk::open(&file.replica(member).data()).with_context(of)?);
+                }
+                (file.listen, file.http)
+            }
+        };
+        let named = [("listen", Some(listen)), ("http", http)];
+        for (field, address) in named {
+            let Some(address) = address else { continue };
+            TcpListener::bind(&address).map_err(|error| {
+                let name = what.name();
+                anyhow!(
+                    "{name} {id} cannot listen on {address}: {error}; stop what uses the port, or change \
+                     {field} in {} and the {name}'s entry in cluster.toml",
+                    path.display()
+                )
+            })?;
+        }
     }
     Ok(())
 }
 
-fn check_ports(file: &ReplicaFile) -> Result<()> {
-    let named = [("listen", Some(&file.listen)), ("http", file.http.as_ref())];
-    for (field, address) in named {
-        let Some(address) = address else { continue };
-        TcpListener::bind(address).map_err(|error| {
-            anyhow!(
-                "replica {} cannot listen on {address}: {error}; stop what uses the port, or change \
-                 {field} in {} and the replica's entry in cluster.toml",
-                file.id,
-                file.path.display()
-            )
-        })?;
+/// Of each group.
+fn read_back_all(groups: &[Cluster], key: &KeyFile) -> Result<Duration> {
+    let since = Instant::now();
+    for group in groups {
+        let of = || format!("partition {}", group.parameters.partition().unwrap_or_default());
+        let done = read_back(group, key);
+        if group.parameters.map.is_some() {
+            done.with_context(of)?
+        } else {
+            done?
+        };
     }
-    Ok(())
+    Ok(since.elapsed())
 }
 
 /// Writes a key and reads it back.
@@ -179,7 +331,12 @@ fn read_back(cluster: &Cluster, key: &KeyFile) -> Result<Duration> {
     let options = Options { timeout: START, reply_quorum: None };
     let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let value = Bytes::from(format!("{} ms since 1970", elapsed.as_millis()));
-    let name = Bytes::from_static(b"perdura-dev");
+    let name = match cluster.parameters.map {
+        None => Some(Bytes::from_static(b"perdura-dev")),
+        Some(_) => own_key(cluster, "perdura-dev"),
+    };
+    // Where a partition has no room for a key of ours we leave its keys to others.
+    let Some(name) = name else { return Ok(since.elapsed()) };
     if cluster.service()? == ServiceKind::TupleSpaces {
         runtime()?.block_on(take_back(cluster, key, value, &options))?;
         return Ok(since.elapsed());
@@ -246,7 +403,7 @@ fn wait_for_read_back(
 /// Reports children that end, until this process is told to stop.
 fn wait_for_stop(
     group: &mut Group,
-    needed: usize,
+    there: &There,
     dir: &Path,
     happened: &mpsc::Receiver<Event>,
 ) -> &'static str {
@@ -258,18 +415,14 @@ fn wait_for_stop(
             Err(RecvTimeoutError::Disconnected) => std::thread::sleep(LOOK),
         }
         for (id, pid, status) in group.newly_ended() {
-            let left = group.running.iter().filter(|one| one.ended.is_none()).count();
-            let then = match left < needed {
-                true => format!("{left} are left, and nothing is answered with less than {needed}"),
-                false => "the others go on".to_owned(),
-            };
-            say!("replica {id} (pid {pid}) ended: {status}; {then}");
+            let (name, then) = (group.what.name(), there.without(group));
+            say!("{name} {id} (pid {pid}) ended: {status}; {then}");
             if !status.success() && status.code().is_some() {
                 say!("{}", last_lines(&group.running[id].log, 3));
             }
-            let file = replica_file(dir, id);
+            let file = group.what.file(dir, id);
             say!("  start it again, in another terminal:");
-            say!("    {} replica --config {}", program_name(), file.display());
+            say!("    {} {name} --config {}", program_name(), file.display());
         }
     }
 }
@@ -285,27 +438,29 @@ fn program_name() -> String {
     std::env::args().next().unwrap_or_else(|| "perdura".to_owned())
 }
 
-fn print_guide(dir: &Path, cluster: &Cluster, service: ServiceKind, group: &Group) {
-    let (faults, dir, program) = (cluster.parameters.faults, dir.display(), program_name());
+fn print_guide(dir: &Path, there: &There, service: ServiceKind, group: &Group) {
+    let (faults, dir, program) = (there.faults(), dir.display(), program_name());
     say!(
-        "{} replicas are up, live with {} failures, safe with {} liars",
-        faults.n(),
+        "{} are up, live with {} failures, safe with {} liars",
+        there.text(),
         faults.u(),
         faults.r()
     );
     for running in &group.running {
-        let entry = &cluster.replicas[running.id];
+        let (address, http) = there.places()[running.id];
         say!(
-            "  replica {}  pid {}  {}  http://{}/status  {}",
+            "  {} {}  pid {}  {address}  http://{http}/status  {}",
+            group.what.name(),
             running.id,
             running.child.id(),
-            entry.address,
-            entry.http,
             running.log.display()
         );
     }
     say!("try, in another terminal:");
     match service {
+        ServiceKind::KeyValue if there.is_partitioned() => {
+            say!("  {program} health --cluster {dir}");
+        }
         ServiceKind::KeyValue => {
             say!("  {program} kv put --cluster {dir} hello world");
             say!("  {program} kv get --cluster {dir} hello");
@@ -318,6 +473,9 @@ fn print_guide(dir: &Path, cluster: &Cluster, service: ServiceKind, group: &Grou
         }
     }
     say!("  {program} status --cluster {dir}");
-    say!("  kill -9 the leader's pid, and go on");
+    match there {
+        There::One(_) => say!("  kill -9 the leader's pid, and go on"),
+        There::Several(_) => say!("  kill -9 a server's pid, and go on"),
+    }
     say!("Ctrl-C stops the cluster; the same command goes on with its data.");
 }

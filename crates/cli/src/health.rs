@@ -1,12 +1,15 @@
 //! `perdura health`: whether a cluster can be written to, by what its replicas say over the protocol port.
 
 use crate::connect::{ClusterArguments, connect, parse_duration, runtime};
+use crate::partitions::label;
 use anyhow::{Context, Result};
 use clap::Args;
 use perdura::Cluster;
 use perdura::config::KeyFile;
 use perdura::health::{Health, RollCall};
+use perdura::protocol::ReplicaId;
 use perdura::protocol::text::Printable;
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -15,7 +18,8 @@ use std::time::Duration;
 ///
 /// Asks every replica over the protocol port and waits for those that do not answer until the time is over. Nothing is ordered.
 ///
-/// Exit code: 0 writes and reads, 3 reads only, 4 neither, 1 it could not be asked, 2 used wrongly.
+/// Exit code: 0 writes and reads, 3 reads only, 4 neither, 1 it could not be asked, 2 used wrongly. Of several partitions it is that of the one
+/// that stands worst.
 #[derive(Args)]
 pub struct Arguments {
     #[command(flatten)]
@@ -30,25 +34,46 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let cluster = arguments.cluster.load()?;
-    let key = arguments.cluster.key(&cluster)?;
-    let roll = ask(&cluster, &key, arguments.timeout)?;
-    let health = roll.health();
+    let groups = arguments.cluster.load_groups()?;
+    let key = arguments.cluster.key(&groups[0])?;
+    let rolls = ask_each(&groups, &key, arguments.timeout)?;
+    let partitioned = groups[0].parameters.map.is_some();
+    let healths: Vec<Health> = rolls.iter().map(RollCall::health).collect();
+    let worst = healths.iter().copied().max().unwrap_or(Health::Neither);
     let mut out = std::io::stdout().lock();
     if arguments.json {
-        serde_json::to_writer(&mut out, &json(&roll))?;
+        let said = if partitioned { json_of_all(&rolls, worst) } else { json(&rolls[0]) };
+        serde_json::to_writer(&mut out, &said)?;
         writeln!(out)?;
     } else {
-        writeln!(out, "{health}")?;
-        for (id, why) in roll.missing() {
-            writeln!(out, "replica {id} does not take part: {}", Printable(&why))?;
-        }
-        for (id, certifiable) in roll.differing() {
-            let more = if certifiable { "" } else { ", and none of them can be certified" };
-            writeln!(out, "replica {id} holds different signed states{more}: see its log")?;
+        let first = if partitioned { summary(&healths) } else { format!("{worst}\n") };
+        write!(out, "{first}")?;
+        for (group, roll) in groups.iter().zip(&rolls) {
+            let label = |id: ReplicaId| label(group.parameters.partition(), id.0);
+            for (id, why) in roll.missing() {
+                writeln!(out, "{} does not take part: {}", label(id), Printable(&why))?;
+            }
+            for (id, certifiable) in roll.differing() {
+                let more = if certifiable { "" } else { ", and none of them can be certified" };
+                writeln!(out, "{} holds different signed states{more}: see its log", label(id))?;
+            }
         }
     }
-    Ok(exit_code(health))
+    Ok(exit_code(worst))
+}
+
+/// How many partitions stand how.
+pub fn summary(healths: &[Health]) -> String {
+    let mut by_health: BTreeMap<Health, Vec<String>> = BTreeMap::new();
+    for (partition, health) in healths.iter().enumerate() {
+        by_health.entry(*health).or_default().push(partition.to_string());
+    }
+    let line = |(health, partitions): (&Health, &Vec<String>)| {
+        let (count, all) = (partitions.len(), healths.len());
+        let which = if count == all { "all".to_owned() } else { partitions.join(", ") };
+        format!("{health}: {count} of {all} partitions ({which})\n")
+    };
+    by_health.iter().map(line).collect()
 }
 
 /// The exit code that tells of it.
@@ -60,15 +85,42 @@ pub fn exit_code(health: Health) -> ExitCode {
     }
 }
 
+/// What the replicas of each group say of themselves; all groups are asked at once.
+pub fn ask_each(groups: &[Cluster], key: &KeyFile, timeout: Duration) -> Result<Vec<RollCall>> {
+    runtime()?.block_on(async {
+        let mut asked = Vec::new();
+        for group in groups {
+            let client = connect(group, key)?;
+            asked.push(tokio::spawn(async move {
+                let attendance = client.roll_call(timeout).await;
+                client.close().await;
+                attendance
+            }));
+        }
+        let mut rolls = Vec::new();
+        for (group, asked) in groups.iter().zip(asked) {
+            let attendance = asked.await.context("asking a group failed")?;
+            let attendance = attendance.context("the client ended before it had asked")?;
+            rolls.push(RollCall::of(group, attendance));
+        }
+        Ok(rolls)
+    })
+}
+
 /// What the replicas say of themselves.
 pub fn ask(cluster: &Cluster, key: &KeyFile, timeout: Duration) -> Result<RollCall> {
-    let attendance = runtime()?.block_on(async {
-        let client = connect(cluster, key)?;
-        let attendance = client.roll_call(timeout).await;
-        client.close().await;
-        attendance.context("the client ended before it had asked")
-    })?;
-    Ok(RollCall::of(cluster, attendance))
+    let rolls = ask_each(std::slice::from_ref(cluster), key, timeout)?;
+    rolls.into_iter().next().context("the group was not asked")
+}
+
+fn json_of_all(rolls: &[RollCall], worst: Health) -> serde_json::Value {
+    let partition = |(partition, roll): (u16, &RollCall)| {
+        let mut said = json(roll);
+        said["partition"] = partition.into();
+        said
+    };
+    let partitions: Vec<_> = (0..).zip(rolls).map(partition).collect();
+    serde_json::json!({"health": worst.as_str(), "partitions": partitions})
 }
 
 fn json(roll: &RollCall) -> serde_json::Value {

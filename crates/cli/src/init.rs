@@ -1,6 +1,7 @@
 //! `perdura init`: the files of a new cluster.
 
 use crate::Usage;
+use crate::partitions::{self, New, Partitioning};
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use perdura::ServiceKind;
@@ -20,6 +21,8 @@ directory beside it. Refuses a directory that is not empty.
 A group has u + r + max(u, r) + 1 replicas: 3 for --crash 1, 4 for --byzantine 1, 6 for \
 --faults 2,1.
 
+With --partitions, a server of the cluster runs members of several groups, which DIR/server-S/ is for in place of DIR/replica-I/.
+
 With --hosts, take cluster.toml and replica-I/ to host I, client.toml (and cluster.toml) to where \
 clients run, and keep admin.toml to yourself.";
 
@@ -31,7 +34,7 @@ pub struct Arguments {
     dir: PathBuf,
     #[command(flatten)]
     bounds: Bounds,
-    /// A host for each replica, in the order of their ids; without it, all run on this machine
+    /// A host for each replica (or server), in the order of their ids; without it, all run on this machine
     #[arg(long, value_name = "H0,H1,...", value_delimiter = ',')]
     hosts: Vec<String>,
     /// Replica I gets port PORT + 2 I for the protocol and the next for HTTP; without it, free
@@ -50,6 +53,8 @@ pub struct Arguments {
     service: ServiceName,
     #[command(flatten)]
     tuning: Tuning,
+    #[command(flatten)]
+    partitioning: Partitioning,
 }
 
 /// Parameters that are fixed for the life of a cluster; docs/configuration.md gives the reason of
@@ -93,7 +98,7 @@ impl Tuning {
         }
     }
 
-    fn apply(self, parameters: &mut Parameters) {
+    pub(crate) fn apply(self, parameters: &mut Parameters) {
         const MIB: u64 = 1024 * 1024;
         let set = |place: &mut u64, given: Option<u64>| *place = given.unwrap_or(*place);
         set(&mut parameters.depth, self.depth);
@@ -221,8 +226,18 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         DurabilityName::SyncNaive => Durability::SyncNaive,
     };
     let public = arguments.public_http;
-    let places = places(faults.n(), &arguments.hosts, arguments.base_port, public)?;
     let service = arguments.service.kind();
+    if let Some(partitions) = arguments.partitioning.several()? {
+        let hosts = &arguments.hosts;
+        let places =
+            arguments.partitioning.places(faults.n(), hosts, arguments.base_port, public)?;
+        let (tuning, places) = (arguments.tuning, &places[..]);
+        let new = New { partitions, faults, durability, service, tuning, places };
+        let cluster = partitions::make(&arguments.dir, new)?;
+        partitions::show(&arguments.dir, &cluster, service);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let places = places(faults.n(), &arguments.hosts, arguments.base_port, public)?;
     let cluster = make(&arguments.dir, faults, durability, service, arguments.tuning, &places)?;
     let (dir, n) = (arguments.dir.display(), faults.n());
     say!(

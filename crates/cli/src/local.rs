@@ -1,4 +1,4 @@
-//! Clusters on this machine, each replica a child process.
+//! Clusters on this machine, each replica (or server) a child process.
 //!
 //! Replicas are started once and not restarted, so that whoever tries out failures sees them. A
 //! child ends with this process: in order when this stops in order, by a signal of the operating
@@ -6,7 +6,7 @@
 
 use crate::process;
 use anyhow::{Context, Result, bail};
-use perdura::config::REPLICA_FILE;
+use perdura::config::{REPLICA_FILE, SERVER_FILE};
 use perdura_replica::runtime::LogDevice;
 use std::fs::OpenOptions;
 use std::io::{Read, Seek, SeekFrom};
@@ -32,7 +32,35 @@ pub struct Running {
 
 /// The file of a replica of the cluster in `dir`.
 pub fn replica_file(dir: &Path, id: usize) -> PathBuf {
-    dir.join(format!("replica-{id}")).join(REPLICA_FILE)
+    Kind::Replica.file(dir, id)
+}
+
+/// What a child is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// A replica.
+    Replica,
+    /// A server of a cluster of several partitions.
+    Server,
+}
+
+impl Kind {
+    /// Its name, which is that of the command that runs it too.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Replica => "replica",
+            Kind::Server => "server",
+        }
+    }
+
+    /// Its file, in the directory of the cluster's.
+    pub fn file(self, dir: &Path, id: usize) -> PathBuf {
+        let file = match self {
+            Kind::Replica => REPLICA_FILE,
+            Kind::Server => SERVER_FILE,
+        };
+        dir.join(format!("{}-{id}", self.name())).join(file)
+    }
 }
 
 /// What replicas are started with, besides their file.
@@ -51,8 +79,8 @@ pub fn own_program() -> Result<PathBuf> {
     std::env::current_exe().context("cannot find this program's own file")
 }
 
-fn start(program: &Path, dir: &Path, id: usize, how: Start) -> Result<Running> {
-    let config = replica_file(dir, id);
+fn start(program: &Path, dir: &Path, what: Kind, id: usize, how: Start) -> Result<Running> {
+    let config = what.file(dir, id);
     let log = config.with_file_name("log.txt");
     let file = OpenOptions::new()
         .create(true)
@@ -61,7 +89,7 @@ fn start(program: &Path, dir: &Path, id: usize, how: Start) -> Result<Running> {
         .with_context(|| format!("cannot write {}", log.display()))?;
     let mut command = Command::new(program);
     command
-        .args(["replica", "--config"])
+        .args([what.name(), "--config"])
         .arg(&config)
         .args(["--parent", &std::process::id().to_string()]);
     if how.debug {
@@ -80,7 +108,7 @@ fn start(program: &Path, dir: &Path, id: usize, how: Start) -> Result<Running> {
         // Ctrl-C in a terminal reaches this process only, which then stops them in order.
         .process_group(0)
         .spawn()
-        .with_context(|| format!("cannot start replica {id}"))?;
+        .with_context(|| format!("cannot start {} {id}", what.name()))?;
     Ok(Running { id, child, log, ended: None })
 }
 
@@ -88,6 +116,8 @@ fn start(program: &Path, dir: &Path, id: usize, how: Start) -> Result<Running> {
 pub struct Group {
     /// By id.
     pub running: Vec<Running>,
+    /// What they are.
+    pub what: Kind,
     program: PathBuf,
     dir: PathBuf,
     how: Start,
@@ -96,10 +126,21 @@ pub struct Group {
 impl Group {
     /// Starts all `n` replicas of the cluster in `dir`; `program` is the file of `perdura`.
     pub fn start(program: &Path, dir: &Path, n: usize, how: Start) -> Result<Group> {
+        Group::start_all(Kind::Replica, program, dir, n, how)
+    }
+
+    /// Starts all `n` replicas, or servers, of the cluster in `dir`.
+    pub fn start_all(
+        what: Kind,
+        program: &Path,
+        dir: &Path,
+        n: usize,
+        how: Start,
+    ) -> Result<Group> {
         let (program, dir) = (program.to_owned(), dir.to_owned());
-        let mut group = Group { running: Vec::new(), program, dir, how };
+        let mut group = Group { running: Vec::new(), what, program, dir, how };
         for id in 0..n {
-            group.running.push(start(&group.program, &group.dir, id, how)?);
+            group.running.push(start(&group.program, &group.dir, what, id, how)?);
         }
         Ok(group)
     }
@@ -107,20 +148,20 @@ impl Group {
     /// Kills one as `kill -9` does.
     pub fn kill(&mut self, id: usize) -> Result<()> {
         let running = &mut self.running[id];
-        running.child.kill().with_context(|| format!("cannot kill replica {id}"))?;
+        running.child.kill().with_context(|| format!("cannot kill {} {id}", self.what.name()))?;
         running.ended = Some(running.child.wait()?);
         Ok(())
     }
 
     /// Starts one again that was killed.
     pub fn restart(&mut self, id: usize) -> Result<()> {
-        self.running[id] = start(&self.program, &self.dir, id, self.how)?;
+        self.running[id] = start(&self.program, &self.dir, self.what, id, self.how)?;
         Ok(())
     }
 
     /// Where one has its files.
     pub fn home(&self, id: usize) -> PathBuf {
-        self.dir.join(format!("replica-{id}"))
+        self.dir.join(format!("{}-{id}", self.what.name()))
     }
 
     /// Those that have ended since the last look.
@@ -140,7 +181,8 @@ impl Group {
         if let Some((id, _, status)) = self.newly_ended().first() {
             let log = &self.running[*id].log;
             bail!(
-                "replica {id} ended ({status}):\n{}\nits whole log is in {}",
+                "{} {id} ended ({status}):\n{}\nits whole log is in {}",
+                self.what.name(),
                 last_lines(log, 5),
                 log.display()
             );
@@ -157,7 +199,11 @@ impl Group {
         while self.running.iter().any(|running| running.ended.is_none()) {
             self.newly_ended();
             if Instant::now() > deadline {
-                bail!("replicas did not stop within {} s and were killed", STOP.as_secs());
+                bail!(
+                    "{}s did not stop within {} s and were killed",
+                    self.what.name(),
+                    STOP.as_secs()
+                );
             }
             std::thread::sleep(Duration::from_millis(10));
         }

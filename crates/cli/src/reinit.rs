@@ -9,22 +9,26 @@
 //! 4. the old data is moved aside and the data directory formatted. Nobody can have run on it
 //!    before step 5;
 //! 5. `replica.toml.pending` becomes `replica.toml`.
+//!
+//! Of a partition's replica the pending file is one of its own beside `server.toml`, and its content goes there in step 5.
 
 use crate::Usage;
 use crate::administer::confirmed;
 use crate::client_keys::alone;
-use crate::connect::{administrator, connect, load, parse_duration, runtime};
+use crate::connect::{administrator, connect, load_groups, parse_duration, runtime};
 use crate::health;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use perdura::config::keys::fresh_key;
-use perdura::config::replica::SCRUB_INTERVAL_S;
+use perdura::config::replica::{Rates, SCRUB_INTERVAL_S};
+use perdura::config::server::{Member, pending_member_file};
 use perdura::config::{
-    Cluster, PENDING_REPLICA_FILE, REPLICA_FILE, ReplicaEntry, ReplicaFile, files,
+    Cluster, PENDING_REPLICA_FILE, PartitionedCluster, REPLICA_FILE, ReplicaEntry, ReplicaFile,
+    SERVER_FILE, ServerFile, files,
 };
 use perdura_client::{CallError, Options, Refusal, Reply};
 use perdura_durability::FileDisk;
-use perdura_protocol::{AdminCommand, RefusalReason, ReplicaId, Slot};
+use perdura_protocol::{AdminCommand, PartitionId, RefusalReason, ReplicaId, Slot};
 use perdura_replica::node::StateTransfer;
 use std::fs;
 use std::io::ErrorKind;
@@ -48,6 +52,9 @@ pub struct Arguments {
     /// The replica to replace
     #[arg(long, value_name = "I")]
     id: u8,
+    /// Of which partition, where there are several
+    #[arg(long, value_name = "P")]
+    partition: Option<u16>,
     /// How long to wait for the cluster
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     timeout: Duration,
@@ -73,22 +80,22 @@ const START: Duration = Duration::from_secs(10);
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let dir = &arguments.cluster;
     // The file names one replacement after the other; two at once would lose one of them.
-    load(dir)?;
+    load_groups(dir)?;
     let _alone = alone(dir)?;
-    let mut cluster = load(dir)?;
+    let mut cluster = group(arguments)?;
     let id = ReplicaId(arguments.id);
     if id.index() >= cluster.replicas.len() {
         let last = cluster.replicas.len() - 1;
         bail!(Usage(format!("--id {id}: the replicas of this cluster are 0 to {last}")));
     }
-    let own = dir.join(format!("replica-{id}"));
-    let earlier = Earlier::of(&own, id, &cluster);
+    let home = Home::of(dir, id, &cluster)?;
+    let earlier = Earlier::of(&home, id, &cluster);
     look_first(arguments, &cluster, id, earlier)?;
     if arguments.dry_run {
         say!("{}: --dry-run", earlier.unchanged());
         return Ok(ExitCode::SUCCESS);
     }
-    let new = pending(&own, id, &cluster)?;
+    let new = pending(&home, id, &cluster)?;
     // Held until the end: an old incarnation that still runs would lose its files under its feet.
     let lock = match FileDisk::open(&new.data()) {
         Ok(disk) => Some(disk),
@@ -107,18 +114,115 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     drop(lock);
     let parameters = &cluster.parameters;
     perdura::format::data_directory(&new.data(), parameters, id, new.incarnation, Some(from_slot))?;
-    let path = own.join(REPLICA_FILE);
-    files::rename(&new.path, &path)?;
+    home.finish(&new)?;
 
     say!(
-        "replica {id} is in incarnation {} from slot {from_slot} on, configuration {configuration}",
+        "{}replica {id} is in incarnation {} from slot {from_slot} on, configuration {configuration}",
+        cluster.partition_text(),
         new.incarnation
     );
     if let Some(moved) = moved {
         say!("its old data is in {}; delete it when you no longer want it", moved.display());
     }
-    say!("start it with: perdura replica --config {}", path.display());
+    match home.member {
+        None => say!("start it with: perdura replica --config {}", home.file().display()),
+        Some(_) => say!(
+            "stop its server if that runs, and start it with: perdura server --config {}",
+            home.file().display()
+        ),
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The group of which a replica is to be replaced.
+fn group(arguments: &Arguments) -> Result<Cluster> {
+    let mut groups = load_groups(&arguments.cluster)?;
+    let last = groups.len() - 1;
+    match arguments.partition.map(usize::from) {
+        None if last == 0 => {}
+        Some(_) if last == 0 => {
+            bail!(Usage("--partition: this cluster has one group, and no partitions".to_owned()))
+        }
+        Some(partition) if partition <= last => return Ok(groups.swap_remove(partition)),
+        _ => bail!(Usage(format!("--partition P: the partitions of this cluster are 0 to {last}"))),
+    }
+    Ok(groups.swap_remove(0))
+}
+
+/// Where the files of a replica are.
+struct Home {
+    own: PathBuf,
+    /// Where there are several partitions, of which this is a replica, and on which server.
+    member: Option<(PartitionId, usize)>,
+}
+
+impl Home {
+    fn of(dir: &Path, id: ReplicaId, cluster: &Cluster) -> Result<Home> {
+        let Some(partition) = cluster.parameters.partition() else {
+            return Ok(Home { own: dir.join(format!("replica-{id}")), member: None });
+        };
+        let whole = PartitionedCluster::load(&cluster.path)?;
+        let server = whole.partitions[partition.index()].members[id.index()].server;
+        let own = dir.join(format!("server-{server}"));
+        Ok(Home { own, member: Some((partition, server)) })
+    }
+
+    /// Its file, or its server's.
+    fn file(&self) -> PathBuf {
+        let name = if self.member.is_some() { SERVER_FILE } else { REPLICA_FILE };
+        self.own.join(name)
+    }
+
+    fn pending(&self) -> PathBuf {
+        match self.member {
+            None => self.own.join(PENDING_REPLICA_FILE),
+            Some((partition, _)) => pending_member_file(&self.file(), partition),
+        }
+    }
+
+    /// What its file says of it; none if there is no file.
+    fn current(&self) -> Result<Option<ReplicaFile>> {
+        if !self.file().exists() {
+            return Ok(None);
+        }
+        let Some((partition, _)) = self.member else {
+            return Ok(Some(ReplicaFile::load(&self.file())?));
+        };
+        let server = ServerFile::load(&self.file())?;
+        let own = server.members.iter().find(|member| member.partition == partition);
+        Ok(own.map(|member| server.replica(member)))
+    }
+
+    /// The new replica's file takes its place.
+    fn finish(&self, new: &ReplicaFile) -> Result<()> {
+        let Some((partition, id)) = self.member else {
+            return Ok(files::rename(&new.path, &self.file())?);
+        };
+        let mut server = match self.file().exists() {
+            true => ServerFile::load(&self.file())?,
+            // Its other members are to be replaced too: it starts when all are there.
+            false => ServerFile {
+                path: self.file(),
+                id,
+                cluster_path: new.cluster_path.clone(),
+                listen: new.listen.clone(),
+                http: new.http.clone(),
+                rates: Rates::default(),
+                members: Vec::new(),
+            },
+        };
+        server.members.retain(|member| member.partition != partition);
+        server.members.push(Member {
+            partition,
+            replica: new.id,
+            incarnation: new.incarnation,
+            key: new.key.clone(),
+            data_path: new.data_path.clone(),
+        });
+        server.members.sort_by_key(|member| member.partition);
+        server.store(&self.file())?;
+        fs::remove_file(&new.path).with_context(|| format!("cannot remove {}", new.path.display()))
+    }
 }
 
 /// What is known of a run before this one that was interrupted.
@@ -133,8 +237,8 @@ enum Earlier {
 }
 
 impl Earlier {
-    fn of(own: &Path, id: ReplicaId, cluster: &Cluster) -> Earlier {
-        let path = own.join(PENDING_REPLICA_FILE);
+    fn of(home: &Home, id: ReplicaId, cluster: &Cluster) -> Earlier {
+        let path = home.pending();
         if !path.exists() {
             return Earlier::None;
         }
@@ -223,8 +327,8 @@ fn look_first(
 }
 
 /// The replica's next file: the one of an interrupted run, or a fresh one, stored.
-fn pending(own: &Path, id: ReplicaId, cluster: &Cluster) -> Result<ReplicaFile> {
-    let path = own.join(PENDING_REPLICA_FILE);
+fn pending(home: &Home, id: ReplicaId, cluster: &Cluster) -> Result<ReplicaFile> {
+    let path = home.pending();
     let entry = &cluster.replicas[id.index()];
     if path.exists() {
         let file = ReplicaFile::load(&path)?;
@@ -238,18 +342,22 @@ fn pending(own: &Path, id: ReplicaId, cluster: &Cluster) -> Result<ReplicaFile> 
         );
         return Ok(file);
     }
+    let own = &home.own;
     fs::create_dir_all(own).with_context(|| format!("cannot make {}", own.display()))?;
     // With the replica's file gone too, it comes back where the others look for it.
-    let current = own.join(REPLICA_FILE);
-    let places = match current.exists() {
-        true => ReplicaFile::load(&current)?,
-        false => ReplicaFile {
-            path: current,
+    let data = match home.member {
+        None => "data".to_owned(),
+        Some((partition, _)) => format!("partition-{partition}"),
+    };
+    let places = match home.current()? {
+        Some(current) => current,
+        None => ReplicaFile {
+            path: home.file(),
             id: id.0,
             incarnation: entry.incarnation,
             key: fresh_key()?,
             cluster_path: Path::new("..").join(perdura::config::CLUSTER_FILE),
-            data_path: PathBuf::from("data"),
+            data_path: PathBuf::from(data),
             listen: entry.address.clone(),
             http: Some(entry.http.clone()),
             checkpoint_mb_s: 0,

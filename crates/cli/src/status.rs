@@ -1,15 +1,18 @@
 //! `perdura status`: asks each replica's HTTP endpoint, all at once, and waits for none longer than
 //! `PATIENCE`.
 
+mod servers;
+
 use crate::health::exit_code;
+use crate::partitions::label;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use perdura::client::Attendance;
-use perdura::config::{CLUSTER_FILE, Cluster};
+use perdura::config::{CLUSTER_FILE, Cluster, PartitionedCluster, ReadError};
 use perdura::health::RollCall;
 use perdura::protocol::text::Printable;
 use perdura::protocol::vitals::{Condition, Vitals};
-use perdura::protocol::{ReplicaId, View};
+use perdura::protocol::{PartitionId, ReplicaId, View};
 use perdura_replica::node::offset_text;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -35,6 +38,8 @@ const ANSWER_BYTES: u64 = 1024 * 1024;
 /// How each replica stands
 ///
 /// Its role, its view, how far it has decided, executed and logged, its last checkpoint.
+///
+/// Of a cluster of several partitions: its members by partition, and its servers.
 ///
 /// Asks the HTTP ports; `perdura health` asks over the protocol port. Exit code, by what the replicas say: 0 the cluster can be
 /// written to, 3 it can be read only, 4 neither, 1 it could not be asked, 2 used wrongly.
@@ -187,6 +192,10 @@ impl Terms {
 /// A line of the answer: a report, or none. Fields of an unreachable replica are null.
 #[derive(Serialize)]
 struct Line {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    partition: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    server: Option<usize>,
     id: u8,
     reachable: bool,
     leader: bool,
@@ -237,6 +246,8 @@ impl Line {
         };
         let report = report.as_ref();
         Line {
+            partition: None,
+            server: None,
             id,
             reachable: report.is_some(),
             leader: report.is_some_and(|report| report.leader),
@@ -267,7 +278,13 @@ impl Line {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let cluster = Cluster::load(&arguments.cluster.join(CLUSTER_FILE))?;
+    let path = arguments.cluster.join(CLUSTER_FILE);
+    let cluster = match Cluster::load(&path) {
+        Err(ReadError::Partitioned { .. }) => {
+            return servers::run(&PartitionedCluster::load(&path)?, arguments.json);
+        }
+        one => one?,
+    };
     let lines: Vec<Line> = (0..).zip(ask_all(&cluster)).map(|(id, r)| Line::new(id, r)).collect();
     let mut out = std::io::stdout().lock();
     if arguments.json {
@@ -301,10 +318,20 @@ fn roll_call(cluster: &Cluster, lines: &[Line]) -> RollCall {
 
 /// What each replica says, by id.
 pub fn ask_all(cluster: &Cluster) -> Vec<Result<Report>> {
+    ask_each(cluster.replicas.iter().map(|entry| entry.http.clone()).collect(), ask)
+}
+
+/// What each says, in their order.
+fn ask_each<T: Send + 'static>(
+    addresses: Vec<String>,
+    ask: fn(usize, &str, Instant) -> Result<T>,
+) -> Vec<Result<T>> {
     let deadline = Instant::now() + PATIENCE;
     let (sender, answers) = mpsc::channel();
-    for (id, entry) in cluster.replicas.iter().enumerate() {
-        let (sender, address) = (sender.clone(), entry.http.clone());
+    let mut reports: Vec<Result<T>> =
+        addresses.iter().map(|_| Err(anyhow::anyhow!("no answer in time"))).collect();
+    for (id, address) in addresses.into_iter().enumerate() {
+        let sender = sender.clone();
         // Resolving a name may take longer than there is time; such a thread is left behind.
         std::thread::spawn(move || {
             let report = ask(id, &address, deadline).with_context(|| format!("http://{address}"));
@@ -312,8 +339,6 @@ pub fn ask_all(cluster: &Cluster) -> Vec<Result<Report>> {
         });
     }
     drop(sender);
-    let mut reports: Vec<Result<Report>> =
-        cluster.replicas.iter().map(|_| Err(anyhow::anyhow!("no answer in time"))).collect();
     let limit = deadline + Duration::from_millis(100);
     while let Ok((id, report)) =
         answers.recv_timeout(limit.saturating_duration_since(Instant::now()))
@@ -372,83 +397,90 @@ fn table(lines: &[Line]) -> String {
         ["ID", "ROLE", "STATE", "VIEW", "DECIDED", "EXECUTED", "LOGGED", "CHECKPOINT", "PID"]
             .map(str::to_owned),
     ];
-    for line in lines {
-        let number = |number: Option<u64>| number.map_or("-".to_owned(), |n| n.to_string());
-        let role = match (line.reachable, line.leader) {
-            (false, _) => "-",
-            (true, true) => "leader",
-            (true, false) => "follower",
-        };
-        let checkpoint = line.checkpoint.as_ref().map_or("-".to_owned(), |point| {
-            let digest = Printable(point.digest.get(..8).unwrap_or_default());
-            format!("{} {digest}", point.slot)
-        });
-        rows.push([
-            line.id.to_string(),
-            role.to_owned(),
-            Printable(line.state.as_deref().unwrap_or("unreachable")).to_string(),
-            number(line.view),
-            number(line.decided),
-            number(line.executed),
-            number(line.logged),
-            checkpoint,
-            number(line.pid.map(u64::from)),
-        ]);
-    }
+    rows.extend(lines.iter().map(row));
     let mut text = aligned(&rows);
-    for line in lines {
-        for experiment in &line.experiments {
-            let experiment = Printable(experiment);
-            text.push_str(&format!("replica {}: experiment: {experiment}\n", line.id));
-        }
-        if let Some(why) = &line.why_not_ready {
-            let why = Printable(why);
-            text.push_str(&format!("replica {}: not ready: {why}\n", line.id));
-        }
-        if let Some(ms) = line.request_timeout_ms.filter(|ms| *ms > USUAL_TIMEOUT_MS) {
+    text.extend(lines.iter().map(notes));
+    text
+}
+
+/// What of a line is in a table.
+fn row(line: &Line) -> [String; 9] {
+    let number = |number: Option<u64>| number.map_or("-".to_owned(), |n| n.to_string());
+    let role = match (line.reachable, line.leader) {
+        (false, _) => "-",
+        (true, true) => "leader",
+        (true, false) => "follower",
+    };
+    let checkpoint = line.checkpoint.as_ref().map_or("-".to_owned(), |point| {
+        let digest = Printable(point.digest.get(..8).unwrap_or_default());
+        format!("{} {digest}", point.slot)
+    });
+    [
+        line.id.to_string(),
+        role.to_owned(),
+        Printable(line.state.as_deref().unwrap_or("unreachable")).to_string(),
+        number(line.view),
+        number(line.decided),
+        number(line.executed),
+        number(line.logged),
+        checkpoint,
+        number(line.pid.map(u64::from)),
+    ]
+}
+
+/// What is notable of a line.
+fn notes(line: &Line) -> String {
+    let label = label(line.partition.map(PartitionId), line.id);
+    let mut text = String::new();
+    for experiment in &line.experiments {
+        let experiment = Printable(experiment);
+        text.push_str(&format!("{label}: experiment: {experiment}\n"));
+    }
+    if let Some(why) = &line.why_not_ready {
+        let why = Printable(why);
+        text.push_str(&format!("{label}: not ready: {why}\n"));
+    }
+    if let Some(ms) = line.request_timeout_ms.filter(|ms| *ms > USUAL_TIMEOUT_MS) {
+        text.push_str(&format!(
+            "{label}: waits {ms} ms for a request before it suspects the leader: disks or links are slow\n"
+        ));
+    }
+    for member in &line.members {
+        if let Some(ms) = member.clock_offset_ms.filter(|ms| ms.unsigned_abs() > NOTABLE_MS) {
             text.push_str(&format!(
-                "replica {}: waits {ms} ms for a request before it suspects the leader: disks or links are slow\n",
-                line.id
+                "{label}: the clock of replica {} is {} its own\n",
+                member.id,
+                offset_text(ms)
             ));
         }
-        for member in &line.members {
-            if let Some(ms) = member.clock_offset_ms.filter(|ms| ms.unsigned_abs() > NOTABLE_MS) {
-                text.push_str(&format!(
-                    "replica {}: the clock of replica {} is {} its own\n",
-                    line.id,
-                    member.id,
-                    offset_text(ms)
-                ));
-            }
-        }
-        if let Some(found) = &line.differing_states {
-            let digest = |(id, digest): (&u8, &String)| {
-                format!(" {id} {}", Printable(digest.get(..8).unwrap_or_default()))
-            };
-            let digests: String = found.digests.iter().map(digest).collect();
-            let more = if found.certifiable { "" } else { ", and none can be certified" };
-            text.push_str(&format!(
-                "replica {}: replicas signed different states after slot {}{more}, see its log:{digests}\n",
-                line.id, found.slot
-            ));
-        }
-        if line.repairs > 0 {
-            text.push_str(&format!(
-                "replica {}: has replaced its state {} times since it started, for it was not the \
-                 certified one: test its memory, and see its log\n",
-                line.id, line.repairs
-            ));
-        }
-        if line.checkpoint_damages > 0 {
-            text.push_str(&format!(
-                "replica {}: parts of its stored checkpoints that it found damaged: {}; test its disk, \
-                 and see its log\n",
-                line.id, line.checkpoint_damages
-            ));
-        }
-        if let Some(error) = &line.error {
-            text.push_str(&format!("replica {}: {error}\n", line.id));
-        }
+    }
+    if let Some(found) = &line.differing_states {
+        let digest = |(id, digest): (&u8, &String)| {
+            format!(" {id} {}", Printable(digest.get(..8).unwrap_or_default()))
+        };
+        let digests: String = found.digests.iter().map(digest).collect();
+        let more = if found.certifiable { "" } else { ", and none can be certified" };
+        text.push_str(&format!(
+            "{label}: replicas signed different states after slot {}{more}, see its log:{digests}\n",
+            found.slot
+        ));
+    }
+    if line.repairs > 0 {
+        text.push_str(&format!(
+            "{label}: has replaced its state {} times since it started, for it was not the \
+             certified one: test its memory, and see its log\n",
+            line.repairs
+        ));
+    }
+    if line.checkpoint_damages > 0 {
+        text.push_str(&format!(
+            "{label}: parts of its stored checkpoints that it found damaged: {}; test its disk, \
+             and see its log\n",
+            line.checkpoint_damages
+        ));
+    }
+    if let Some(error) = &line.error {
+        text.push_str(&format!("{label}: {error}\n"));
     }
     text
 }

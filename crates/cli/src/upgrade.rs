@@ -1,12 +1,12 @@
 //! `perdura upgrade`: raises the versions of the rules under which all replicas execute.
 
 use crate::administer::{How, administer, confirmed, uncertain};
-use crate::connect::{administrator, load};
+use crate::connect::{administrator, load_groups};
 use crate::health;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use perdura::health::RollCall;
-use perdura_protocol::AdminCommand;
+use perdura_protocol::{AdminCommand, Versions};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -39,30 +39,39 @@ const ASK: Duration = Duration::from_secs(3);
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let how = &arguments.how;
-    let cluster = load(&how.cluster)?;
-    let key = administrator(&how.cluster, &cluster)?;
-    let roll = health::ask(&cluster, &key, how.timeout.min(ASK))?;
-    show(&roll);
-    let upgrade = roll
-        .upgrade(&cluster.parameters.service)
-        .context("too few replicas say which versions they run; nothing was changed")?;
-    say!("in force: {}", upgrade.in_force);
-    say!("all who say can run: {}", upgrade.common);
-    let to = if arguments.force { upgrade.of_most } else { upgrade.common };
-    if upgrade.of_most != upgrade.common {
-        say!("all but {} of them: {}", cluster.parameters.faults.r(), upgrade.of_most);
-        say!(
-            "whoever says that it can run less has an older program, or lies; --force raises them all the same"
-        );
+    let groups = load_groups(&how.cluster)?;
+    let key = administrator(&how.cluster, &groups[0])?;
+    let rolls = health::ask_each(&groups, &key, how.timeout.min(ASK))?;
+    let (mut raised, mut is_doubtful) = (Vec::new(), false);
+    for (group, roll) in groups.iter().zip(&rolls) {
+        let of = group.partition_text();
+        show(&of, roll);
+        let upgrade = roll.upgrade(&group.parameters.service).with_context(|| {
+            format!("{of}too few replicas say which versions they run; nothing was changed")
+        })?;
+        say!("{of}in force: {}", upgrade.in_force);
+        say!("{of}all who say can run: {}", upgrade.common);
+        let to = if arguments.force { upgrade.of_most } else { upgrade.common };
+        if upgrade.of_most != upgrade.common {
+            say!("{of}all but {} of them: {}", group.parameters.faults.r(), upgrade.of_most);
+            say!(
+                "whoever says that it can run less has an older program, or lies; --force raises them all the same"
+            );
+        }
+        if to == upgrade.in_force {
+            continue;
+        }
+        for (id, why) in &upgrade.doubtful {
+            say!("{of}whether replica {id} can run them is not known: {why}");
+        }
+        is_doubtful |= !upgrade.doubtful.is_empty();
+        raised.push((group, to));
     }
-    if to == upgrade.in_force {
+    let Some(highest) = raised.iter().map(|(_, to)| *to).reduce(highest_of) else {
         say!("there is nothing to raise");
         return Ok(ExitCode::SUCCESS);
-    }
-    for (id, why) in &upgrade.doubtful {
-        say!("whether replica {id} can run them is not known: {why}");
-    }
-    if !upgrade.doubtful.is_empty() && !arguments.force {
+    };
+    if is_doubtful && !arguments.force {
         bail!(
             "nothing was changed: start all replicas, with a program that knows the versions. With --force they are raised all the \
              same: a replica that cannot run them stops there until a newer program runs it"
@@ -72,27 +81,38 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         say!("nothing was changed: --dry-run");
         return Ok(ExitCode::SUCCESS);
     }
-    let question =
-        format!("The versions will be {to}, and are never lowered again. Type yes to raise them:");
+    let question = format!(
+        "The versions will be {highest}, and are never lowered again. Type yes to raise them:"
+    );
     if !arguments.yes && !confirmed(&question, "yes")? {
         bail!(
             "nothing was changed: versions are never lowered again. If that is meant, give --yes"
         );
     }
-    administer(&cluster, how, AdminCommand::RaiseVersions(to))
-        .map_err(|error| uncertain(error, "raising the versions"))?;
-    say!("the versions are raised to: {to}");
+    for (group, to) in raised {
+        let of = group.partition_text();
+        administer(group, how, AdminCommand::RaiseVersions(to))
+            .map_err(|error| uncertain(error, &format!("{of}raising the versions")))?;
+        say!("{of}the versions are raised to: {to}");
+    }
     Ok(ExitCode::SUCCESS)
 }
 
+/// Of several groups one may have been raised before, and another not.
+fn highest_of(one: Versions, other: Versions) -> Versions {
+    Versions { rules: one.rules.max(other.rules), service: one.service.max(other.service) }
+}
+
 /// What each replica runs, by its own word.
-fn show(roll: &RollCall) {
+fn show(of: &str, roll: &RollCall) {
     for one in roll.attendance() {
         let Some(vitals) = &one.vitals else { continue };
         let (id, program) = (one.id, vitals.program.as_str());
         if let Some(runs) = &vitals.runs {
             let (service, versions, newest) = (&runs.service, runs.versions, runs.newest);
-            say!("replica {id}: program {program}, {service}; runs {versions}; can run {newest}");
+            say!(
+                "{of}replica {id}: program {program}, {service}; runs {versions}; can run {newest}"
+            );
         }
     }
 }

@@ -46,6 +46,12 @@ fn bad_flags_are_explained_with_exit_code_2() {
         (&["init", "x", "--durability", "maybe"], "sync"),
         (&["init", "x", "--public-http"], "--hosts"),
         (&["replica"], "--config"),
+        (&["server"], "--config"),
+        (&["init", "x", "--partition-by", "hash"], "--partitions"),
+        (
+            &["init", "x", "--partitions", "2", "--partition-by", "list"],
+            "give hash, or range:B1,B2",
+        ),
         (&["replica", "--config", "x", "--log-level", "loud"], "loud"),
         (&["replica", "--config", "x", "--log-device", "delay_ms=5"], "delay_ms=5,mb_s=130"),
         (&["replica", "--config", "x", "--log-device", "delay_ms=5,mb_s=0"], "from 0.1"),
@@ -86,6 +92,7 @@ fn help_is_there_for_everything() {
         &["dev", "--help"],
         &["replica", "--help"],
         &["replica", "reinit", "--help"],
+        &["server", "--help"],
         &["client", "add", "--help"],
         &["kv", "txn", "--help"],
         &["kv", "batch", "--help"],
@@ -218,8 +225,8 @@ fn parameters_are_fixed_and_formats_known() {
     edit(&path, "\ncolour = \"red\"", "");
     edit(&path, "service = \"kv\"", "service = \"ledger\"");
     start(&cluster, 0).failed(1, &["cluster.toml", "\"ledger\"", "kv and tuples"]);
-    edit(&path, "format = 2", "format = 3");
-    start(&cluster, 0).failed(1, &["cluster.toml", "format is 3"]);
+    edit(&path, "format = 2", "format = 4");
+    start(&cluster, 0).failed(1, &["cluster.toml", "format is 4"]);
 }
 
 #[test]

@@ -10,5 +10,6 @@ mod kills;
 mod no_seeded_bugs;
 mod older;
 mod output;
+mod servers;
 mod space;
 mod surroundings;

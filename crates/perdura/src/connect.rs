@@ -1,5 +1,6 @@
 //! From a cluster's files to a client.
 
+use crate::config::partitioned;
 use crate::config::{ADMIN_FILE, CLUSTER_FILE, Cluster, KeyFile, PENDING_ADMIN_FILE, ReadError};
 use perdura_client::Client;
 use std::os::unix::fs::MetadataExt;
@@ -69,6 +70,11 @@ pub fn load(dir: &Path) -> Result<Cluster, ReadError> {
     Cluster::load(&dir.join(CLUSTER_FILE))
 }
 
+/// The replica groups of the cluster whose files are in `dir`, by partition: one, or several.
+pub fn load_groups(dir: &Path) -> Result<Vec<Cluster>, ReadError> {
+    partitioned::groups(&dir.join(CLUSTER_FILE))
+}
+
 /// The administrator's key. While one is being put in its place, nobody knows which of the two is void.
 pub fn administrator(dir: &Path, cluster: &Cluster) -> Result<KeyFile, KeyError> {
     let pending = dir.join(PENDING_ADMIN_FILE);
@@ -98,21 +104,23 @@ pub fn administrator_in(path: &Path, cluster: &Cluster) -> Result<KeyFile, KeyEr
 /// Whether a key is, or was, the administrator's: it is the first one, or took the place of another.
 fn is_administrators(file: &KeyFile, cluster: &Cluster) -> bool {
     let of = &cluster.parameters;
-    file.key.public() == of.administrator || file.administrator_of == Some(of.cluster)
+    file.key.public() == of.administrator || file.administrator_of == Some(of.whole_cluster())
 }
 
-/// A key file, which must be of `cluster`: where it names another cluster.toml that is there too,
-/// that has to be the same cluster.
+/// A key file, which must be of `cluster`, or of the one that it is a group of: where it names another cluster.toml that is there
+/// too, that has to be the same cluster.
 pub fn key(path: &Path, cluster: &Cluster) -> Result<KeyFile, KeyError> {
     let file = KeyFile::load(path)?;
     if file.cluster.exists() {
-        let other = Cluster::load(&file.cluster)?;
-        if other.parameters.cluster != cluster.parameters.cluster {
-            let name = |of: &Cluster| format!("{} ({})", of.parameters.cluster, of.path.display());
+        let groups = partitioned::groups(&file.cluster)?;
+        let other = groups.first().map(|group| group.parameters.whole_cluster());
+        let wanted = cluster.parameters.whole_cluster();
+        if let Some(other) = other.filter(|other| *other != wanted) {
+            let name = |of, at: &Path| format!("{of} ({})", at.display());
             return Err(KeyError::OtherCluster {
                 file: path.display().to_string(),
-                of: name(&other),
-                wanted: name(cluster),
+                of: name(other, &file.cluster),
+                wanted: name(wanted, &cluster.path),
             });
         }
     }

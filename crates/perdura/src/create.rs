@@ -4,13 +4,20 @@
 
 use crate::config::files;
 use crate::config::keys::{ADMINISTRATORS, KeyFile, fresh_key, random};
-use crate::config::replica::SCRUB_INTERVAL_S;
-use crate::config::{ADMIN_FILE, CLIENT_FILE, CLUSTER_FILE, REPLICA_FILE};
+use crate::config::partitioned::{MemberEntry, PartitionEntry, ServerEntry};
+use crate::config::placement::place;
+use crate::config::replica::{Rates, SCRUB_INTERVAL_S};
+use crate::config::server::Member;
+use crate::config::{ADMIN_FILE, CLIENT_FILE, CLUSTER_FILE, REPLICA_FILE, SERVER_FILE};
 use crate::config::{Cluster, EntropyError, ReplicaEntry, ReplicaFile, WriteError};
+use crate::config::{PartitionedCluster, ServerFile};
 use crate::format::{self, DataDirectoryError};
 use crate::service::ServiceKind;
 use perdura_protocol::configuration::{Durability, Parameters};
-use perdura_protocol::{ClusterId, Faults, ReplicaId, SecretKey, ServiceName, Slot};
+use perdura_protocol::partitions::{Distribution, MapError};
+use perdura_protocol::{
+    ClusterId, Faults, PartitionId, ReplicaId, SecretKey, ServiceName, Slot, limits,
+};
 use perdura_replica::node::StateTransfer;
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -130,6 +137,27 @@ pub enum CreateError {
     /// No keys can be made.
     #[error(transparent)]
     Entropy(#[from] EntropyError),
+    /// Partitions cannot be on so many servers. Nothing was changed.
+    #[error(
+        "{servers} servers: each of the {n} replicas of a partition's group has a server of its own, and no server may have nothing to \
+         do, so {partitions} partitions take {n} to {most} servers", most = n * partitions
+    )]
+    Servers {
+        /// How many there are.
+        servers: usize,
+        /// Replicas of a group.
+        n: usize,
+        /// How many partitions there are to be.
+        partitions: usize,
+    },
+    /// There are too many partitions or too few, or their bounds are wrong. Nothing was changed.
+    #[error(transparent)]
+    Map(#[from] MapError),
+    /// The service is not the one that knows partitions. Nothing was changed.
+    #[error(
+        "service {0} has no keys that could be spread over partitions; the key-value store, kv, has"
+    )]
+    NoKeys(ServiceName),
     /// A data directory was not formatted.
     #[error(transparent)]
     Format(#[from] DataDirectoryError),
@@ -138,7 +166,15 @@ pub enum CreateError {
     Write(#[from] WriteError),
 }
 
-/// Where a replica is.
+impl CreateError {
+    /// Whether what was asked for makes no sense, on any machine.
+    #[must_use]
+    pub fn is_misuse(&self) -> bool {
+        matches!(self, CreateError::Servers { .. } | CreateError::Map(_) | CreateError::NoKeys(_))
+    }
+}
+
+/// Where a replica is, or a server.
 pub struct Place {
     address: String,
     listen: String,
@@ -279,14 +315,7 @@ pub fn make(
     check_empty(dir)?;
     make_private_directory(dir)?;
     let (administrator, client) = (fresh_key()?, fresh_key()?);
-    let id = ClusterId(random()?);
-    let public = administrator.public();
-    let mut parameters = Cluster::default_parameters(id, faults, durability, public);
-    if let Some(kind) = ServiceKind::of(&service) {
-        parameters.versions.service = kind.newest_version();
-    }
-    parameters.service = service;
-    tune(&mut parameters);
+    let parameters = parameters(faults, durability, service, &administrator, tune)?;
     let mut cluster = Cluster {
         path: dir.join(CLUSTER_FILE),
         parameters,
@@ -300,15 +329,128 @@ pub fn make(
         let entry = make_replica(dir, ReplicaId(id as u8), place, &cluster)?;
         cluster.replicas.push(entry);
     }
-    let purpose = "A client of a Perdura cluster.";
-    KeyFile::write(&dir.join(CLIENT_FILE), purpose, FIRST_CLIENT, &client, CLUSTER_FILE)?;
-    write_administrator(dir, &administrator)?;
+    write_keys(dir, &client, &administrator)?;
     cluster.store()?;
     Ok(cluster)
 }
 
-fn write_administrator(dir: &Path, key: &SecretKey) -> Result<(), WriteError> {
-    KeyFile::write(&dir.join(ADMIN_FILE), ADMINISTRATORS, "administrator", key, CLUSTER_FILE)
+/// How the keys of a cluster of several partitions are spread.
+pub struct Partitions {
+    /// How many there are, at least 2.
+    pub count: usize,
+    /// Which keys are whose.
+    pub distribution: Distribution,
+}
+
+/// As [`make`], of a cluster of several partitions on servers at `places`: members and first leaders go to the servers in turn
+/// ([`place`]).
+pub fn make_partitioned(
+    dir: &Path,
+    faults: Faults,
+    durability: Durability,
+    service: ServiceName,
+    tune: impl FnOnce(&mut Parameters),
+    partitions: Partitions,
+    places: &[Place],
+) -> Result<PartitionedCluster, CreateError> {
+    let Partitions { count, distribution } = partitions;
+    let n = faults.n();
+    if !(2..=limits::PARTITIONS).contains(&count) {
+        return Err(MapError::Partitions(count).into());
+    }
+    if !(n..=n * count).contains(&places.len()) {
+        return Err(CreateError::Servers { servers: places.len(), n, partitions: count });
+    }
+    if service != ServiceKind::KeyValue.name() {
+        return Err(CreateError::NoKeys(service));
+    }
+    check_empty(dir)?;
+    let (administrator, client) = (fresh_key()?, fresh_key()?);
+    let parameters = parameters(faults, durability, service, &administrator, tune)?;
+    let mut servers: Vec<ServerFile> =
+        places.iter().enumerate().map(|(id, place)| server_file(dir, id, place)).collect();
+    let mut entries = Vec::new();
+    for (partition, on) in (0..).map(PartitionId).zip(place(count, n, places.len())) {
+        let mut members = Vec::new();
+        for (replica, server) in (0..).zip(on) {
+            let key = fresh_key()?;
+            let public = key.public();
+            members.push(MemberEntry { server, key: public, incarnation: 0, first_key: public });
+            let data_path = PathBuf::from(format!("partition-{partition}"));
+            servers[server].members.push(Member {
+                partition,
+                replica,
+                incarnation: 0,
+                key,
+                data_path,
+            });
+        }
+        entries.push(PartitionEntry { configuration: 0, from_slot: Slot(0), members });
+    }
+    let of_place =
+        |place: &Place| ServerEntry { address: place.address.clone(), http: place.http.clone() };
+    let mut cluster = PartitionedCluster::new(
+        dir.join(CLUSTER_FILE),
+        parameters,
+        distribution,
+        places.iter().map(of_place).collect(),
+        entries,
+        &administrator,
+    );
+    cluster.clients.push((FIRST_CLIENT.to_owned(), client.public()));
+    cluster.map.check()?;
+    make_private_directory(dir)?;
+    for server in &servers {
+        make_private_directory(&files::directory_of(&server.path))?;
+        for member in &server.members {
+            let parameters = cluster.group(member.partition).parameters;
+            let data = server.replica(member).data();
+            format::data_directory(&data, &parameters, ReplicaId(member.replica), 0, None)?;
+        }
+        server.store(&server.path)?;
+    }
+    write_keys(dir, &client, &administrator)?;
+    cluster.store()?;
+    Ok(cluster)
+}
+
+fn server_file(dir: &Path, id: usize, place: &Place) -> ServerFile {
+    ServerFile {
+        path: dir.join(format!("server-{id}")).join(SERVER_FILE),
+        id,
+        cluster_path: Path::new("..").join(CLUSTER_FILE),
+        listen: place.listen.clone(),
+        http: Some(place.http.clone()),
+        rates: Rates::default(),
+        members: Vec::new(),
+    }
+}
+
+/// Those of a new cluster.
+fn parameters(
+    faults: Faults,
+    durability: Durability,
+    service: ServiceName,
+    administrator: &SecretKey,
+    tune: impl FnOnce(&mut Parameters),
+) -> Result<Parameters, EntropyError> {
+    let id = ClusterId(random()?);
+    let public = administrator.public();
+    let mut parameters = Cluster::default_parameters(id, faults, durability, public);
+    if let Some(kind) = ServiceKind::of(&service) {
+        parameters.versions.service = kind.newest_version();
+    }
+    parameters.service = service;
+    tune(&mut parameters);
+    Ok(parameters)
+}
+
+/// The files of the first client's key and the administrator's.
+fn write_keys(dir: &Path, client: &SecretKey, administrator: &SecretKey) -> Result<(), WriteError> {
+    let purpose = "A client of a Perdura cluster.";
+    KeyFile::write(&dir.join(CLIENT_FILE), purpose, FIRST_CLIENT, client, CLUSTER_FILE)?;
+    let (path, name) = (dir.join(ADMIN_FILE), "administrator");
+    KeyFile::write(&path, ADMINISTRATORS, name, administrator, CLUSTER_FILE)
 }
 
 fn check_empty(dir: &Path) -> Result<(), CreateError> {
@@ -408,6 +550,44 @@ mod tests {
             let told = made.unwrap_err();
             assert!(told.contains(words) && !there, "{told}");
         }
+    }
+
+    /// Nothing is left of what cannot be.
+    #[test]
+    fn partitions_that_cannot_be_placed_make_no_cluster() {
+        let directory = tempfile::tempdir().unwrap();
+        let dir = directory.path().join("cluster");
+        let ranges = |bounds: &[&'static str]| Distribution::Range {
+            bounds: bounds.iter().map(|bound| bound.as_bytes().into()).collect(),
+        };
+        let make_with = |service, count, servers, distribution| {
+            let places = Place::all(servers, &[], Some(7000), false).unwrap();
+            let (faults, service) = (Faults::new(1, 0).unwrap(), ServiceName::literal(service));
+            let partitions = Partitions { count, distribution };
+            make_partitioned(&dir, faults, Durability::Sync, service, |_| {}, partitions, &places)
+        };
+        for (service, count, servers, distribution, words) in [
+            ("kv", 2, 2, Distribution::Hash, "2 partitions take 3 to 6 servers"),
+            ("kv", 2, 7, Distribution::Hash, "2 partitions take 3 to 6 servers"),
+            ("kv", 65, 3, Distribution::Hash, "this one has 65"),
+            ("tuples", 2, 3, Distribution::Hash, "no keys that could be spread"),
+            ("kv", 2, 3, ranges(&["f", "p"]), "have 1 bounds, here are 2"),
+            ("kv", 3, 3, ranges(&["p", "f"]), "bound 1 is not above"),
+        ] {
+            let error = make_with(service, count, servers, distribution).unwrap_err();
+            assert!(error.is_misuse() && error.to_string().contains(words), "{words}: {error}");
+            assert!(!dir.exists(), "{words}");
+        }
+        let made = make_with("kv", 5, 4, ranges(&["a", "b", "c", "d"])).unwrap();
+        assert_eq!(PartitionedCluster::load(&dir.join(CLUSTER_FILE)).unwrap(), made);
+        for id in 0..4 {
+            let path = dir.join(format!("server-{id}")).join(SERVER_FILE);
+            let (file, _) = crate::server::load(&path).unwrap();
+            assert!((3..=4).contains(&file.members.len()));
+            assert!(file.members.iter().all(|one| file.replica(one).data().exists()));
+        }
+        let again = make_with("kv", 2, 3, Distribution::Hash).unwrap_err();
+        assert!(matches!(again, CreateError::HoldsCluster { .. }), "{again}");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //!   ([`Cluster::default_parameters`]) and places on this machine or on hosts;
 //! - [`config`] is what stands in those files;
 //! - [`replica`] opens a replica from its file, and runs it;
+//! - [`server`] does that with a server of a cluster of several partitions;
 //! - [`connect`] makes a client from a cluster's files;
 //! - [`health`] is what its replicas say of themselves, and what that means.
 //!
@@ -21,9 +22,10 @@ pub mod create;
 pub mod format;
 pub mod health;
 pub mod replica;
+pub mod server;
 pub mod service;
 
-pub use config::{Cluster, KeyFile, ReplicaFile};
+pub use config::{Cluster, KeyFile, PartitionedCluster, ReplicaFile, ServerFile};
 pub use service::ServiceKind;
 
 pub use bytes;

@@ -2,7 +2,7 @@
 
 use crate::config::{Cluster, ReadError, ReplicaFile, files};
 use crate::service::ServiceKind;
-use perdura_protocol::{ReplicaId, ServiceName};
+use perdura_protocol::{PartitionId, ReplicaId, ServiceName};
 use perdura_replica::runtime::{self, ReplicaConfig, Shutdown};
 use perdura_store::Store;
 use perdura_tuples::TupleSpaces;
@@ -42,9 +42,12 @@ pub enum OpenError {
     /// (rule D8).
     #[error(
         "replica {id}: the data directory {data} is {what}. If its disk is not mounted, mount it. If its \
-         content is lost, replace the replica with `perdura replica reinit --cluster {cluster} --id {id}`"
+         content is lost, replace the replica with `perdura replica reinit --cluster {cluster}{} --id {id}`",
+        option(*partition)
     )]
     Blank {
+        /// Of which partition, where there are several.
+        partition: Option<PartitionId>,
         /// Which replica.
         id: u8,
         /// Its data directory.
@@ -54,6 +57,11 @@ pub enum OpenError {
         /// Where the cluster's files are.
         cluster: String,
     },
+}
+
+/// Which partition, for a command line; nothing where there is only one.
+fn option(partition: Option<PartitionId>) -> String {
+    partition.map_or_else(String::new, |partition| format!(" --partition {partition}"))
 }
 
 /// Why a replica did not start, or stopped.
@@ -106,21 +114,28 @@ impl Replica {
 
     /// Runs it until `shutdown` is requested.
     pub fn run(self, shutdown: &Shutdown) -> Result<(), RunError> {
-        let Replica { config, service } = self;
-        let (id, limit) = (config.id, config.parameters.state_limit_bytes);
-        let ran = match service {
-            ServiceKind::KeyValue => runtime::run(config, move || Store::new(limit), shutdown),
-            ServiceKind::TupleSpaces => {
-                runtime::run(config, move || TupleSpaces::new(limit), shutdown)
-            }
-        };
-        ran.map_err(|source| RunError { id, source })
+        let id = self.config.id;
+        run(self.config, self.service, shutdown).map_err(|source| RunError { id, source })
+    }
+}
+
+/// Runs a replica with a service of this program. Where there are several partitions, its parameters have the map, and which partition
+/// is its own.
+pub(crate) fn run(
+    config: ReplicaConfig,
+    service: ServiceKind,
+    shutdown: &Shutdown,
+) -> Result<(), runtime::RunError> {
+    let limit = config.parameters.state_limit_bytes;
+    match service {
+        ServiceKind::KeyValue => runtime::run(config, move || Store::new(limit), shutdown),
+        ServiceKind::TupleSpaces => runtime::run(config, move || TupleSpaces::new(limit), shutdown),
     }
 }
 
 /// That there is something in the data directory.
-fn check_data(file: &ReplicaFile, cluster: &Cluster) -> Result<(), OpenError> {
-    let (path, id) = (file.data(), file.id);
+pub(crate) fn check_data(file: &ReplicaFile, cluster: &Cluster) -> Result<(), OpenError> {
+    let (path, id, partition) = (file.data(), file.id, cluster.parameters.partition());
     let data = path.display().to_string();
     let holds_something = match std::fs::read_dir(&path) {
         Ok(entries) => entries.flatten().any(|entry| entry.file_name() != "lock"),
@@ -132,10 +147,10 @@ fn check_data(file: &ReplicaFile, cluster: &Cluster) -> Result<(), OpenError> {
     }
     let what = if path.exists() { "empty" } else { "missing" };
     let cluster = files::directory_of(&cluster.path).display().to_string();
-    Err(OpenError::Blank { id, data, what, cluster })
+    Err(OpenError::Blank { partition, id, data, what, cluster })
 }
 
-fn replica_config(file: ReplicaFile, cluster: &Cluster) -> ReplicaConfig {
+pub(crate) fn replica_config(file: ReplicaFile, cluster: &Cluster) -> ReplicaConfig {
     let id = ReplicaId(file.id);
     ReplicaConfig {
         id,
@@ -154,5 +169,6 @@ fn replica_config(file: ReplicaFile, cluster: &Cluster) -> ReplicaConfig {
         addresses: cluster.replicas.iter().map(|entry| entry.address.clone()).collect(),
         listen: file.listen,
         http: file.http,
+        on_server: None,
     }
 }

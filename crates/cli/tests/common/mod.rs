@@ -63,7 +63,7 @@ const MOST_REPLICAS: u16 = 10;
 
 /// The first of `count` free ports in a row, which are nobody else's as long as this process runs: `perdura init` takes
 /// none of which the UDP port is in use, and gives its own back when it ends, long before a replica listens there.
-fn reserve_ports(count: u16) -> u16 {
+pub fn reserve_ports(count: u16) -> u16 {
     static RESERVED: Mutex<Vec<UdpSocket>> = Mutex::new(Vec::new());
     let mut reserved = RESERVED.lock().unwrap();
     let mut base = 10_000 + (std::process::id() % 100) as u16 * 200;

@@ -31,6 +31,7 @@ fn hub_config(id: u8, listen: String) -> HubConfig {
         parameters: Digest::ZERO,
         key: key(id),
         listen,
+        named: false,
         seed: u64::from(id),
     }
 }
@@ -175,6 +176,7 @@ impl Cluster {
             faults,
             replicas: addresses.iter().enumerate().map(replica).collect(),
             administrator: Some(key(99).public()),
+            named: false,
         };
         let (orders, inbox) = mpsc::channel();
         let thread = std::thread::spawn(move || {

@@ -46,6 +46,7 @@ impl Bench {
             service: ServiceName::literal("counter"),
             versions: Versions::NEW,
             administrator: PublicKey([200; 32]),
+            map: None,
         };
         let members = (0..4).map(|id| Member { key: PublicKey([100 + id; 32]), incarnation: 0 });
         let configuration = Configuration { id: 0, from_slot: Slot(0), members: members.collect() };

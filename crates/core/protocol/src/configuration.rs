@@ -6,9 +6,11 @@ use crate::fields::Fields;
 use crate::ids::{ClusterId, Digest, ReplicaId, Slot};
 use crate::keys::PublicKey;
 use crate::limits;
+use crate::partitions::{Map, PartitionId};
 use crate::quorum::Faults;
 use crate::statement::Context;
 use crate::versions::{ServiceName, Versions};
+use std::sync::Arc;
 
 /// A replica as the others know it. Blank is not amnesiac: who lost its disk comes back as a new
 /// incarnation with a fresh key (rule D8).
@@ -206,6 +208,8 @@ pub struct Parameters {
     pub versions: Versions,
     /// Signs configuration commands.
     pub administrator: PublicKey,
+    /// Of a group that has one of several partitions: which keys are whose. The administrator signed it.
+    pub map: Option<Arc<Map>>,
 }
 
 impl Parameters {
@@ -218,6 +222,18 @@ impl Parameters {
         }
         let jump = self.max_skew_ms.saturating_mul(2);
         jump.saturating_add(limits::OFFER_MS / 2).clamp(limits::OFFER_MS, limits::ATTENDED_MS)
+    }
+
+    /// Which partition this group has; none where there is only one.
+    #[must_use]
+    pub fn partition(&self) -> Option<PartitionId> {
+        self.map.as_ref()?.partition_of_group(self.cluster)
+    }
+
+    /// The id of the whole cluster, which is that of its group where there is only one.
+    #[must_use]
+    pub fn whole_cluster(&self) -> ClusterId {
+        self.map.as_ref().map_or(self.cluster, |map| map.cluster)
     }
 
     /// The hash that stands in data files and handshakes.
@@ -251,6 +267,10 @@ impl Parameters {
         fields.require("rules", &self.versions.rules);
         fields.require("service-version", &self.versions.service);
         fields.require("administrator", &self.administrator);
+        // A cluster of one group has none, and the digest that it always had.
+        if let Some(map) = &self.map {
+            fields.require("map", &map.digest());
+        }
         fields
     }
 
@@ -432,6 +452,7 @@ impl Configurations {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::partitions::{Distribution, Group, MAP_VERSION, group_id};
 
     #[test]
     fn a_large_state_has_its_boundaries_further_apart() {
@@ -450,6 +471,7 @@ mod tests {
             service: ServiceName::literal("kv"),
             versions: Versions::NEW,
             administrator: crate::SecretKey::from_seed(crate::Scheme::KeyedHash, [1; 32]).public(),
+            map: None,
         };
         for (state, slots, bytes) in [
             (0, 100, 80 * MIB),
@@ -478,6 +500,50 @@ mod tests {
         parameters.schedule = Schedule::Coordinated;
         let interval = Interval { slots: 300, bytes: 240 * MIB };
         assert_eq!(parameters.boundary(0), interval);
+    }
+
+    /// Data directories and handshakes of a cluster of one group are held against what they always were.
+    #[test]
+    fn a_map_is_part_of_the_digest_and_none_is_not() {
+        let cluster = ClusterId([1; 16]);
+        let faults = Faults::new(1, 0).unwrap();
+        let mut parameters = Parameters {
+            cluster,
+            faults,
+            durability: Durability::Sync,
+            depth: 32,
+            checkpoint_interval: 16_384,
+            checkpoint_bytes: 1 << 28,
+            checkpoint_stretch: 16,
+            schedule: Schedule::Sequential,
+            max_skew_ms: 500,
+            state_limit_bytes: 1 << 30,
+            service: ServiceName::literal("kv"),
+            versions: Versions::NEW,
+            administrator: PublicKey([9; 32]),
+            map: None,
+        };
+        let alone = "818b020e8fc4fece0848a4e1c89ccc6644dadf945325c1bf46ea483da08304d0";
+        assert_eq!(parameters.digest().to_string(), alone);
+        assert_eq!((parameters.partition(), parameters.whole_cluster()), (None, cluster));
+        let group = |partition, key| Group {
+            id: group_id(cluster, PartitionId(partition), 2),
+            faults,
+            members: vec![PublicKey([key; 32]); 3],
+        };
+        let map = |key| Map {
+            cluster,
+            version: MAP_VERSION,
+            distribution: Distribution::Hash,
+            groups: vec![group(0, 1), group(1, key)],
+        };
+        parameters.cluster = map(2).groups[1].id;
+        parameters.map = Some(Arc::new(map(2)));
+        assert_eq!(parameters.partition(), Some(PartitionId(1)));
+        assert_eq!(parameters.whole_cluster(), cluster);
+        let digest = parameters.digest();
+        parameters.map = Some(Arc::new(map(3)));
+        assert_ne!(parameters.digest(), digest);
     }
 
     #[test]

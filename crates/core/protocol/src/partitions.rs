@@ -11,6 +11,7 @@ use crate::limits;
 use crate::quorum::Faults;
 use crate::statement::{Context, Kind, STATEMENT_BYTES};
 use bytes::Bytes;
+use std::fmt;
 use std::ops::RangeInclusive;
 
 /// Number of a partition of its store, from 0.
@@ -22,6 +23,12 @@ impl PartitionId {
     #[must_use]
     pub fn index(self) -> usize {
         usize::from(self.0)
+    }
+}
+
+impl fmt::Display for PartitionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
     }
 }
 

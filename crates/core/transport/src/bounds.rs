@@ -154,6 +154,9 @@ pub const KNOWN_ADDRESSES: usize = CLIENT_LINKS;
 /// closes one of the address that has most of them: a handshake takes milliseconds, so an honest one is over long before.
 pub const UNADMITTED_LINKS: usize = 128;
 
+/// Connections for groups that are not here are told of in the log that far apart.
+pub const UNKNOWN_NAMES_TOLD: Duration = Duration::from_secs(60);
+
 /// Time for connecting, TLS and the hello exchange.
 pub const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 

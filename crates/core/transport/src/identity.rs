@@ -5,7 +5,8 @@
 //! whether that key is admitted, since keys change at run time. Sessions are never resumed, so that
 //! a key that was revoked proves nothing more.
 
-use perdura_protocol::{PublicKey, SecretKey};
+use crate::naming::name_of;
+use perdura_protocol::{ClusterId, PublicKey, SecretKey};
 use rustls::client::AlwaysResolvesClientRawPublicKeys;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, ring};
@@ -52,6 +53,8 @@ pub struct Identity {
     certified: Arc<CertifiedKey>,
     provider: Arc<CryptoProvider>,
     server: Arc<ServerConfig>,
+    /// What is named by who dials with it.
+    name: Option<ServerName<'static>>,
 }
 
 impl fmt::Debug for Identity {
@@ -85,7 +88,14 @@ impl Identity {
         let certified = Arc::new(CertifiedKey::new(vec![certificate], signing));
         let provider = Arc::new(provider(aes));
         let server = server_config(&provider, &certified)?;
-        Ok(Identity { public: key.public(), certified, provider, server: Arc::new(server) })
+        let server = Arc::new(server);
+        Ok(Identity { public: key.public(), certified, provider, server, name: None })
+    }
+
+    /// The same, whose connections name this group before all else: where it is called, several groups are behind one address.
+    #[must_use]
+    pub fn naming(self, group: ClusterId) -> Identity {
+        Identity { name: name_of(group), ..self }
     }
 
     /// The public key.
@@ -111,9 +121,10 @@ impl Identity {
                     Arc::clone(&self.certified),
                 )));
         config.resumption = rustls::client::Resumption::disabled();
-        config.enable_sni = false;
-        // Names play no part: the key is the name. The library asks for one nevertheless.
-        let name = ServerName::IpAddress(IpAddr::V4(Ipv4Addr::LOCALHOST).into());
+        config.enable_sni = self.name.is_some();
+        // A name plays no part in who the other end is: the key is the name. The library asks for one nevertheless.
+        let nobody = || ServerName::IpAddress(IpAddr::V4(Ipv4Addr::LOCALHOST).into());
+        let name = self.name.clone().unwrap_or_else(nobody);
         ClientConnection::new(Arc::new(config), name)
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! The pieces, from the inside out: an [`Identity`] is an Ed25519 key as TLS sees it; a [`Link`] is
 //! one connection without its socket (TLS, the [`Hello`] exchange, frames); a [`Hub`] is a
-//! replica's network on the thread that calls it; for transfers it has a second one ([`Lane`]).
+//! replica's network on the thread that calls it; for transfers it has a second one ([`Lane`]). Hubs of several groups share an address
+//! through a [`Doorman`].
 //!
 //! Invariants:
 //! - Nothing is delivered from a peer whose key has not been proven by its TLS handshake and
@@ -26,6 +27,7 @@ mod hello;
 mod hub;
 mod identity;
 mod link;
+mod naming;
 mod sealed;
 mod stats;
 
@@ -34,7 +36,8 @@ pub use bounds::Bounds;
 pub use error::{LinkError, Misbehaviour, QueueError};
 pub use hello::{Answer, Hello, PROTOCOL_VERSION, Refusal, Role};
 pub use hub::{
-    Admission, BindError, Handed, Hub, HubConfig, HubEvent, MemberAddress, Peer, SendError,
+    Admission, BindError, Doorman, DoormanStats, Handed, Hub, HubConfig, HubEvent, MemberAddress,
+    Peer, Seat, SendError,
 };
 pub use identity::{Identity, IdentityError};
 pub use link::{Arrived, Drained, Link, Received};

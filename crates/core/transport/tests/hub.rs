@@ -1,6 +1,8 @@
 //! Hubs on real sockets. Each test turns the loops of its hubs by hand until what it waits for has
 //! happened; the deadline is only there so that a failure ends.
 
+#[path = "hub/doorman.rs"]
+mod doorman;
 #[path = "hub/strangers.rs"]
 mod strangers;
 
@@ -31,6 +33,7 @@ fn config(id: u8) -> HubConfig {
         parameters: Digest::of(b"parameters"),
         key: key(id),
         listen: "127.0.0.1:0".into(),
+        named: false,
         seed: u64::from(id),
     }
 }

@@ -7,7 +7,8 @@
 use super::error::{Context, Result, WriteError};
 use super::files::{self, Secrecy};
 use super::keys::quoted;
-use super::{host_port, public_key};
+use super::partitioned::PartitionedCluster;
+use super::{ReadError, host_port, public_key};
 use crate::service::ServiceKind;
 use perdura_client::{ClusterConfig, ReplicaAddress};
 use perdura_execution::Genesis;
@@ -23,6 +24,9 @@ use toml::Table;
 
 /// The format of the file that is written; older ones are read.
 const FORMAT: u32 = 2;
+
+/// The format of the file of a cluster of several partitions ([`super::partitioned`]).
+pub(super) const PARTITIONED_FORMAT: u32 = 3;
 
 const MIB: u64 = 1024 * 1024;
 
@@ -149,6 +153,7 @@ impl Cluster {
             service: ServiceKind::KeyValue.name(),
             versions: Versions::NEW,
             administrator,
+            map: None,
         }
     }
 
@@ -163,27 +168,34 @@ impl Cluster {
         let file = path.display().to_string();
         // First of all: fields of another format are not misspelt.
         if let Ok(RawFormat { format }) = files::parse(path, text) {
+            if format == PARTITIONED_FORMAT {
+                return Err(ReadError::Partitioned { file });
+            }
             ensure!(
                 (1..=FORMAT).contains(&format),
-                "{file}: format is {format}, and this program reads 1 to {FORMAT}; use the program that wrote it"
+                "{file}: format is {format}, and this program reads 1 to {PARTITIONED_FORMAT}; use the program that wrote it"
             );
         }
         let raw: Raw = files::parse(path, text)?;
         let parameters = parameters(&raw, &file)?;
         let replicas = replicas(raw.replica, parameters.faults, &file)?;
-        let clients = raw.client.into_iter().enumerate().map(|(index, client)| {
-            let field = format!("client[{index}].public_key");
-            Ok((client.name, public_key(&client.public_key, &file, &field)?))
-        });
         Ok(Cluster {
             path: path.to_owned(),
             parameters,
             configuration: raw.configuration.number,
             from_slot: Slot(raw.configuration.from_slot),
             replicas,
-            clients: clients.collect::<Result<_>>()?,
+            clients: clients(raw.client, &file)?,
             optional: raw.optional,
         })
+    }
+
+    /// In words, the partition that this is the group of: for before what is said of one of its replicas. Empty where there is
+    /// only one group.
+    #[must_use]
+    pub fn partition_text(&self) -> String {
+        let partition = self.parameters.partition();
+        partition.map_or_else(String::new, |partition| format!("partition {partition}: "))
     }
 
     /// What it runs, if this program does.
@@ -194,8 +206,12 @@ impl Cluster {
         kind.with_context(|| format!("{file}: service is {name:?}, and this program runs kv and tuples; use the one that has it"))
     }
 
-    /// Writes it where it was read from, if it can be read back: all replicas and clients do.
+    /// Writes it where it was read from, if it can be read back: all replicas and clients do. Of one partition's group, what the
+    /// file says of that partition.
     pub fn store(&self) -> Result<(), WriteError> {
+        if let Some(partition) = self.parameters.partition() {
+            return PartitionedCluster::store_group(partition, self);
+        }
         let (text, file) = (self.render(), self.path.display().to_string());
         let read = match Cluster::parse(&self.path, &text) {
             Ok(read) => read.parameters,
@@ -243,6 +259,7 @@ impl Cluster {
             faults: self.parameters.faults,
             replicas: self.replicas.iter().enumerate().map(address).collect(),
             administrator: Some(self.parameters.administrator),
+            named: self.parameters.map.is_some(),
         }
     }
 
@@ -250,52 +267,12 @@ impl Cluster {
     pub fn render(&self) -> String {
         let p = &self.parameters;
         let format = if p.versions.rules == 0 { 1 } else { FORMAT };
-        let mut text = format!(
-            "# A Perdura cluster. All its replicas and clients need this file; it holds no secret.\n\
-             # Up to and with [faults] it is fixed for the life of the cluster.\n\
-             format = {format}\n\
-             cluster = \"{}\"\n\
-             # Public key of the administrator, who may replace replicas and certify clients.\n\
-             administrator = \"{}\"\n\
-             # What is replicated: the key-value store (kv) or tuple spaces (tuples).\n\
-             service = \"{}\"\n\
-             {}\
-             # When a reply leaves: after the log is flushed (sync), written (async), or at once \
-             (none).\n\
-             durability = \"{}\"\n\
-             # Slots in agreement at once.\n\
-             depth = {}\n\
-             # A replica's checkpoint is due after this many slots, or earlier after this much data.\n\
-             checkpoint_interval_slots = {}\n\
-             checkpoint_mib = {}\n\
-             # For a large state up to so many times rarer (1: never).\n\
-             checkpoint_stretch = {}\n\
-             # One replica after the other (sequential), or all at once (coordinated).\n\
-             checkpoint_schedule = \"{}\"\n\
-             # A proposal whose time differs more from a replica's clock is not voted for.\n\
-             max_skew_ms = {}\n\
-             # Commands that would make the state larger are refused.\n\
-             state_limit_mib = {}\n\n\
-             # Live with up to u failures of any kind, safe with up to r of them lying.\n\
-             [faults]\nu = {}\nr = {}\n\n\
-             # The members' latest configuration; `perdura replica reinit` changes it.\n\
+        let mut text = render_parameters(p, format);
+        let _ = write!(
+            text,
+            "\n# The members' latest configuration; `perdura replica reinit` changes it.\n\
              [configuration]\nnumber = {}\nfrom_slot = {}\n",
-            p.cluster,
-            p.administrator,
-            p.service,
-            versions_text(p.versions),
-            p.durability.name(),
-            p.depth,
-            p.checkpoint_interval,
-            p.checkpoint_bytes / MIB,
-            p.checkpoint_stretch,
-            p.schedule.name(),
-            p.max_skew_ms,
-            p.state_limit_bytes / MIB,
-            p.faults.u(),
-            p.faults.r(),
-            self.configuration,
-            self.from_slot,
+            self.configuration, self.from_slot,
         );
         for (id, entry) in self.replicas.iter().enumerate() {
             let ReplicaEntry { address, http, key, incarnation, first_key } = entry;
@@ -309,20 +286,110 @@ impl Cluster {
                 let _ = writeln!(text, "first_public_key = \"{first_key}\"");
             }
         }
-        if !self.clients.is_empty() {
-            text.push_str("\n# Registered from the start; later ones are not listed here.\n");
+        text + &render_clients(&self.clients, &self.optional)
+    }
+}
+
+/// The lines of what is fixed for the life of a cluster.
+pub(super) fn render_parameters(p: &Parameters, format: u32) -> String {
+    format!(
+        "# A Perdura cluster. All its replicas and clients need this file; it holds no secret.\n\
+         # Up to and with [faults] it is fixed for the life of the cluster.\n\
+         format = {format}\n\
+         cluster = \"{}\"\n\
+         # Public key of the administrator, who may replace replicas and certify clients.\n\
+         administrator = \"{}\"\n\
+         # What is replicated: the key-value store (kv) or tuple spaces (tuples).\n\
+         service = \"{}\"\n\
+         {}\
+         # When a reply leaves: after the log is flushed (sync), written (async), or at once \
+         (none).\n\
+         durability = \"{}\"\n\
+         # Slots in agreement at once.\n\
+         depth = {}\n\
+         # A replica's checkpoint is due after this many slots, or earlier after this much data.\n\
+         checkpoint_interval_slots = {}\n\
+         checkpoint_mib = {}\n\
+         # For a large state up to so many times rarer (1: never).\n\
+         checkpoint_stretch = {}\n\
+         # One replica after the other (sequential), or all at once (coordinated).\n\
+         checkpoint_schedule = \"{}\"\n\
+         # A proposal whose time differs more from a replica's clock is not voted for.\n\
+         max_skew_ms = {}\n\
+         # Commands that would make the state larger are refused.\n\
+         state_limit_mib = {}\n\n\
+         # Live with up to u failures of any kind, safe with up to r of them lying.\n\
+         [faults]\nu = {}\nr = {}\n",
+        p.whole_cluster(),
+        p.administrator,
+        p.service,
+        versions_text(p.versions),
+        p.durability.name(),
+        p.depth,
+        p.checkpoint_interval,
+        p.checkpoint_bytes / MIB,
+        p.checkpoint_stretch,
+        p.schedule.name(),
+        p.max_skew_ms,
+        p.state_limit_bytes / MIB,
+        p.faults.u(),
+        p.faults.r(),
+    )
+}
+
+/// The lines at the end: first clients, and what a newer program wrote.
+pub(super) fn render_clients(clients: &[(String, PublicKey)], optional: &Table) -> String {
+    let mut text = String::new();
+    if !clients.is_empty() {
+        text.push_str("\n# Registered from the start; later ones are not listed here.\n");
+    }
+    for (name, key) in clients {
+        let name = quoted(name);
+        let _ = write!(text, "[[client]]\nname = {name}\npublic_key = \"{key}\"\n");
+    }
+    if !optional.is_empty() {
+        // As a table in a table, so that those in it have their whole names.
+        let optional = Table::from_iter([("optional".to_owned(), optional.clone().into())]);
+        let _ = write!(text, "\n# Of a newer program.\n{optional}");
+    }
+    text
+}
+
+fn clients(raw: Vec<RawClient>, file: &str) -> Result<Vec<(String, PublicKey)>> {
+    let client = |(index, client): (usize, RawClient)| {
+        let field = format!("client[{index}].public_key");
+        Ok((client.name, public_key(&client.public_key, file, &field)?))
+    };
+    raw.into_iter().enumerate().map(client).collect()
+}
+
+/// What clusters of one group and of several have in common.
+pub(super) struct Common {
+    pub(super) parameters: Parameters,
+    pub(super) clients: Vec<(String, PublicKey)>,
+    pub(super) optional: Table,
+}
+
+impl Common {
+    /// Of a cluster's table without what it says of its replicas.
+    pub(super) fn of(mut table: Table, file: &str) -> Result<Common> {
+        table.insert("format".to_owned(), i64::from(FORMAT).into());
+        for field in ["configuration", "replica"] {
+            ensure!(
+                !table.contains_key(field),
+                "{file}: a file of format {PARTITIONED_FORMAT} has no {field}"
+            );
         }
-        for (name, key) in &self.clients {
-            let name = quoted(name);
-            let _ = write!(text, "[[client]]\nname = {name}\npublic_key = \"{key}\"\n");
-        }
-        if !self.optional.is_empty() {
-            // As a table in a table, so that those in it have their whole names.
-            let optional =
-                Table::from_iter([("optional".to_owned(), self.optional.clone().into())]);
-            let _ = write!(text, "\n# Of a newer program.\n{optional}");
-        }
-        text
+        let none =
+            Table::from_iter([("number".to_owned(), 0.into()), ("from_slot".to_owned(), 0.into())]);
+        table.insert("configuration".to_owned(), none.into());
+        table.insert("replica".to_owned(), toml::Value::Array(Vec::new()));
+        let raw: Raw = table.try_into().with_context(|| file.to_owned())?;
+        Ok(Common {
+            parameters: parameters(&raw, file)?,
+            clients: clients(raw.client, file)?,
+            optional: raw.optional,
+        })
     }
 }
 
@@ -370,6 +437,7 @@ fn parameters(raw: &Raw, file: &str) -> Result<Parameters> {
         service,
         versions,
         administrator: public_key(&raw.administrator, file, "administrator")?,
+        map: None,
     })
 }
 
@@ -448,36 +516,32 @@ fn replicas(raw: Vec<RawReplica>, faults: Faults, file: &str) -> Result<Vec<Repl
     };
     let entries: Vec<ReplicaEntry> =
         raw.into_iter().enumerate().map(entry).collect::<Result<_>>()?;
-    each_has_its_own(&entries, file)?;
+    let places: Vec<_> = entries.iter().map(|entry| (&*entry.address, &*entry.http)).collect();
+    each_has_its_own("replica", &places, file)?;
     Ok(entries)
 }
 
-/// Where replicas listen, each has a place of its own; so has its HTTP port, beside its protocol's too. An HTTP address that means
-/// the machine itself is another one on each: `http = "127.0.0.1:7401"` of replicas on several machines is no mistake.
-fn each_has_its_own(entries: &[ReplicaEntry], file: &str) -> Result<()> {
-    for (id, one) in entries.iter().enumerate() {
-        if let Some(other) = entries[..id].iter().position(|other| other.address == one.address) {
+/// Where replicas (or servers) listen, each has a place of its own; so has its HTTP port, beside its protocol's too. An HTTP address that
+/// means the machine itself is another one on each: `http = "127.0.0.1:7401"` of replicas on several machines is no mistake.
+pub(super) fn each_has_its_own(what: &str, places: &[(&str, &str)], file: &str) -> Result<()> {
+    for (id, &(address, http)) in places.iter().enumerate() {
+        if let Some(other) = places[..id].iter().position(|(other, _)| *other == address) {
             bail!(
-                "{file}: replicas {other} and {id} have the same address, {}: each needs its own",
-                one.address
+                "{file}: {what}s {other} and {id} have the same address, {address}: each needs its own"
             );
         }
-        let on_one_machine = |other: &ReplicaEntry| {
-            !is_own(&one.http) || machine(&other.address) == machine(&one.address)
-        };
-        for (other, with) in entries.iter().enumerate().filter(|(_, with)| on_one_machine(with)) {
-            if other < id && with.http == one.http {
+        let on_one_machine = |other: &str| !is_own(http) || machine(other) == machine(address);
+        for (other, with) in places.iter().enumerate().filter(|(_, with)| on_one_machine(with.0)) {
+            if other < id && with.1 == http {
                 bail!(
-                    "{file}: replicas {other} and {id} have the same http address, {}: each needs its own, or \
-                     one of them does not start",
-                    one.http
+                    "{file}: {what}s {other} and {id} have the same http address, {http}: each needs its own, or \
+                     one of them does not start"
                 );
             }
-            if with.address == one.http {
+            if with.0 == http {
                 bail!(
-                    "{file}: the http address of replica {id} is the address of replica {other}, {}: HTTP needs a port \
-                     of its own",
-                    one.http
+                    "{file}: the http address of {what} {id} is the address of {what} {other}, {http}: HTTP needs a port \
+                     of its own"
                 );
             }
         }

@@ -44,6 +44,15 @@ pub enum ReadError {
         /// What was expected.
         message: String,
     },
+    /// It is of a cluster of several partitions, and one replica group was meant.
+    #[error(
+        "{file}: the cluster has several partitions, each a replica group of its own, and this works on a cluster of one group only; \
+         nothing was done"
+    )]
+    Partitioned {
+        /// Its path.
+        file: String,
+    },
     /// A field has a value that it must not have, or contradicts another file: in words, with the file, the field and
     /// what to do.
     #[error("{0}")]

@@ -2,10 +2,11 @@
 //!
 //! | file | what | secret |
 //! |---|---|---|
-//! | `cluster.toml` | parameters, replicas, first clients; equal on all machines ([`cluster`]) | no |
+//! | `cluster.toml` | parameters, replicas, first clients; equal on all machines ([`cluster`], of several partitions [`partitioned`]) | no |
 //! | `client.toml`, `client-NAME.toml` | a client's key ([`keys`]) | yes |
 //! | `admin.toml` | the administrator's key ([`keys`]) | yes |
 //! | `replica-i/replica.toml` | what concerns one replica alone ([`replica`]) | yes |
+//! | `server-i/server.toml` | of several partitions: what concerns one server alone, with its members ([`server`]) | yes |
 //!
 //! Invariants: a relative path resolves against the file it stands in; a field that is not known
 //! is refused, since a misspelt one would silently not count; an error names the file and the
@@ -32,12 +33,17 @@ pub mod cluster;
 mod error;
 pub mod files;
 pub mod keys;
+pub mod partitioned;
+pub mod placement;
 pub mod replica;
+pub mod server;
 
 pub use cluster::{Cluster, ReplicaEntry};
 pub use error::{EntropyError, ReadError, WriteError};
 pub use keys::KeyFile;
+pub use partitioned::PartitionedCluster;
 pub use replica::ReplicaFile;
+pub use server::ServerFile;
 
 use error::{Context, Result};
 use perdura_protocol::{PublicKey, SecretKey};
@@ -52,6 +58,8 @@ pub const ADMIN_FILE: &str = "admin.toml";
 pub const PENDING_ADMIN_FILE: &str = "admin.toml.pending";
 /// Name of a replica's file in its own directory.
 pub const REPLICA_FILE: &str = "replica.toml";
+/// Name of a server's file in its own directory.
+pub const SERVER_FILE: &str = "server.toml";
 /// Name of a replica's file while its replacement is under way.
 pub const PENDING_REPLICA_FILE: &str = "replica.toml.pending";
 

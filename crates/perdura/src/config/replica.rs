@@ -23,13 +23,8 @@ struct Raw {
     http: Option<String>,
     #[serde(default)]
     checkpoint_mb_s: u64,
-    #[serde(default = "default_scrub_interval")]
-    scrub_interval_s: u64,
+    scrub_interval_s: Option<u64>,
     state_transfer: Option<String>,
-}
-
-fn default_scrub_interval() -> u64 {
-    SCRUB_INTERVAL_S
 }
 
 /// An hour.
@@ -40,6 +35,80 @@ const MOST_SCRUB_INTERVAL_S: u64 = 30 * 86_400;
 
 /// Largest rate for checkpoints, MB/s.
 const CHECKPOINT_MB_S: u64 = 1_000_000;
+
+/// The rates of a replica, and whom it asks, as its file says them.
+#[derive(Default)]
+pub(super) struct RawRates {
+    pub(super) checkpoint_mb_s: u64,
+    pub(super) scrub_interval_s: Option<u64>,
+    pub(super) state_transfer: Option<String>,
+}
+
+/// Those of one replica, or of each member on a server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rates {
+    /// How fast it writes checkpoints, MB/s (of 10^6 bytes), up to 1000000; 0: as fast as the
+    /// flushes of its log allow.
+    pub checkpoint_mb_s: u64,
+    /// Within so many seconds, up to thirty days, it holds all of its state in memory against the
+    /// digests; 0: never.
+    pub scrub_interval_s: u64,
+    /// Whom it asks for a state, and for what it missed.
+    pub state_transfer: StateTransfer,
+}
+
+impl Default for Rates {
+    fn default() -> Self {
+        let state_transfer = StateTransfer::default();
+        Rates { checkpoint_mb_s: 0, scrub_interval_s: SCRUB_INTERVAL_S, state_transfer }
+    }
+}
+
+impl RawRates {
+    /// Held against their bounds.
+    pub(super) fn check(self, file: &str) -> Result<Rates> {
+        let RawRates { checkpoint_mb_s, scrub_interval_s, state_transfer } = self;
+        let scrub_interval_s = scrub_interval_s.unwrap_or(SCRUB_INTERVAL_S);
+        ensure!(
+            checkpoint_mb_s <= CHECKPOINT_MB_S,
+            "{file}: checkpoint_mb_s is {checkpoint_mb_s}, and may be at most {CHECKPOINT_MB_S}; 0 lets the flushes \
+             of the log decide"
+        );
+        ensure!(
+            scrub_interval_s <= MOST_SCRUB_INTERVAL_S,
+            "{file}: scrub_interval_s is {scrub_interval_s}, and may be at most {MOST_SCRUB_INTERVAL_S}; 0 turns the \
+             scrub off"
+        );
+        let state_transfer = match &state_transfer {
+            None => StateTransfer::default(),
+            Some(name) => StateTransfer::parse(name).with_context(|| {
+                let all = StateTransfer::ALL.map(StateTransfer::name).join(", ");
+                format!("{file}: state_transfer is {name:?}, and one of {all} is expected")
+            })?,
+        };
+        Ok(Rates { checkpoint_mb_s, scrub_interval_s, state_transfer })
+    }
+}
+
+impl Rates {
+    /// The lines of those that are not as usual.
+    pub(super) fn render(self) -> String {
+        let mut text = String::new();
+        if self.checkpoint_mb_s > 0 {
+            text.push_str("# How fast checkpoints are written, MB/s.\n");
+            text.push_str(&format!("checkpoint_mb_s = {}\n", self.checkpoint_mb_s));
+        }
+        if self.scrub_interval_s != SCRUB_INTERVAL_S {
+            text.push_str("# Within how many seconds the state in memory is verified; 0: never.\n");
+            text.push_str(&format!("scrub_interval_s = {}\n", self.scrub_interval_s));
+        }
+        if self.state_transfer != StateTransfer::default() {
+            text.push_str("# Whom it asks for a state, and for what it missed.\n");
+            text.push_str(&format!("state_transfer = \"{}\"\n", self.state_transfer.name()));
+        }
+        text
+    }
+}
 
 /// A replica's own file. Paths are as in the file; see [`ReplicaFile::data`] and
 /// [`ReplicaFile::cluster`].
@@ -93,25 +162,12 @@ impl ReplicaFile {
         if let Some(http) = &raw.http {
             host_port(http, &file, "http")?;
         }
-        ensure!(
-            raw.checkpoint_mb_s <= CHECKPOINT_MB_S,
-            "{file}: checkpoint_mb_s is {}, and may be at most {CHECKPOINT_MB_S}; 0 lets the flushes \
-             of the log decide",
-            raw.checkpoint_mb_s
-        );
-        ensure!(
-            raw.scrub_interval_s <= MOST_SCRUB_INTERVAL_S,
-            "{file}: scrub_interval_s is {}, and may be at most {MOST_SCRUB_INTERVAL_S}; 0 turns the \
-             scrub off",
-            raw.scrub_interval_s
-        );
-        let state_transfer = match &raw.state_transfer {
-            None => StateTransfer::default(),
-            Some(name) => StateTransfer::parse(name).with_context(|| {
-                let all = StateTransfer::ALL.map(StateTransfer::name).join(", ");
-                format!("{file}: state_transfer is {name:?}, and one of {all} is expected")
-            })?,
+        let rates = RawRates {
+            checkpoint_mb_s: raw.checkpoint_mb_s,
+            scrub_interval_s: raw.scrub_interval_s,
+            state_transfer: raw.state_transfer,
         };
+        let Rates { checkpoint_mb_s, scrub_interval_s, state_transfer } = rates.check(&file)?;
         Ok(ReplicaFile {
             path: path.to_owned(),
             id: raw.id,
@@ -121,8 +177,8 @@ impl ReplicaFile {
             data_path: raw.data,
             listen: raw.listen,
             http: raw.http,
-            checkpoint_mb_s: raw.checkpoint_mb_s,
-            scrub_interval_s: raw.scrub_interval_s,
+            checkpoint_mb_s,
+            scrub_interval_s,
             state_transfer,
         })
     }
@@ -163,19 +219,13 @@ impl ReplicaFile {
             text.push_str("# Where it serves /status, /metrics, /healthz and /readyz.\n");
             text.push_str(&format!("http = {}\n", quoted(http)));
         }
-        if self.checkpoint_mb_s > 0 {
-            text.push_str("# How fast checkpoints are written, MB/s.\n");
-            text.push_str(&format!("checkpoint_mb_s = {}\n", self.checkpoint_mb_s));
-        }
-        if self.scrub_interval_s != SCRUB_INTERVAL_S {
-            text.push_str("# Within how many seconds the state in memory is verified; 0: never.\n");
-            text.push_str(&format!("scrub_interval_s = {}\n", self.scrub_interval_s));
-        }
-        if self.state_transfer != StateTransfer::default() {
-            text.push_str("# Whom it asks for a state, and for what it missed.\n");
-            text.push_str(&format!("state_transfer = \"{}\"\n", self.state_transfer.name()));
-        }
+        text.push_str(&self.rates().render());
         text
+    }
+
+    fn rates(&self) -> Rates {
+        let ReplicaFile { checkpoint_mb_s, scrub_interval_s, state_transfer, .. } = *self;
+        Rates { checkpoint_mb_s, scrub_interval_s, state_transfer }
     }
 
     /// The data directory, resolved.

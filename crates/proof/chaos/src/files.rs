@@ -114,6 +114,7 @@ impl ClusterFile {
             faults: self.faults,
             replicas: self.replicas.iter().enumerate().map(replica).collect(),
             administrator: Some(self.administrator),
+            named: false,
         }
     }
 }

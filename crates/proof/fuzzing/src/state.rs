@@ -31,6 +31,7 @@ fn parameters(versions: Versions) -> Parameters {
         service: ServiceName::literal("kv"),
         versions,
         administrator: ADMINISTRATOR,
+        map: None,
     }
 }
 

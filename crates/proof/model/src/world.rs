@@ -107,6 +107,7 @@ impl World {
             service: perdura_protocol::ServiceName::literal("kv"),
             versions: perdura_protocol::Versions::NEW,
             administrator: self.administrator.public(),
+            map: None,
         };
         let first = Configuration { id: 0, from_slot: Slot(0), members };
         let configurations = Configurations::new(parameters.cluster, first);

@@ -100,6 +100,7 @@ fn machine() -> Machine<Store> {
         service: perdura_protocol::ServiceName::literal("kv"),
         versions: perdura_protocol::Versions::NEW,
         administrator: PublicKey([2; 32]),
+        map: None,
     };
     let member = |id: u8| Member { key: PublicKey([10 + id; 32]), incarnation: 0 };
     let members = (0..4).map(member).collect();

@@ -25,6 +25,7 @@ pub fn settings(
         service: perdura_protocol::ServiceName::literal("kv"),
         versions: perdura_protocol::Versions::NEW,
         administrator: key(0).public(),
+        map: None,
     };
     Settings {
         me,

@@ -52,6 +52,8 @@ pub struct ClusterConfig {
     pub replicas: Vec<ReplicaAddress>,
     /// The administrator's key, where it is known: who holds it comes as the administrator.
     pub administrator: Option<PublicKey>,
+    /// Whether other groups have replicas at the same addresses, so that whoever connects has to name the group before all else.
+    pub named: bool,
 }
 
 /// Why a client could not be made.
@@ -188,7 +190,10 @@ impl Client {
         if !ids.iter().copied().map(usize::from).eq(0..wanted) {
             return Err(ConnectError::Replicas { found: ids.len(), ids, wanted });
         }
-        let identity = Identity::new(&key)?;
+        let mut identity = Identity::new(&key)?;
+        if cluster.named {
+            identity = identity.naming(cluster.cluster);
+        }
         let administrator = cluster.administrator == Some(key.public());
         let config = ClientConfig {
             administrator,

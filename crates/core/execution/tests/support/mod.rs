@@ -34,6 +34,7 @@ pub fn parameters() -> Parameters {
         service: perdura_protocol::ServiceName::literal("kv"),
         versions: Versions::NEW,
         administrator: ADMINISTRATOR,
+        map: None,
     }
 }
 

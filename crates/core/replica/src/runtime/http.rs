@@ -3,6 +3,7 @@
 //! reader never holds up agreement; it sees copies only.
 
 use super::RunError;
+use super::board::Board;
 use super::metrics::{self, Timings};
 use crate::node::{
     CompanyReport, Difference, MemberReport, Report, Spent, Stage, State, offset_text,
@@ -33,6 +34,11 @@ const CONNECTION_TIME: Duration = Duration::from_secs(10);
 /// Connections at once; operators and scrapers need a few. One more ends the oldest, so that those that are held
 /// open keep no probe out.
 const CONNECTIONS: usize = 64;
+
+pub(super) const JSON: &str = "application/json";
+pub(super) const PROMETHEUS: &str = "text/plain; version=0.0.4";
+pub(super) const STARTING: &str = "starting\n";
+pub(super) const NO_SUCH_PATH: &str = "try /status, /metrics, /healthz or /readyz\n";
 
 /// What the HTTP thread knows.
 #[derive(Clone, Debug)]
@@ -85,8 +91,17 @@ impl Snapshot {
 
 pub(super) type Shared = Arc<Mutex<Option<Snapshot>>>;
 
+/// What an endpoint answers for.
+#[derive(Clone)]
+pub(super) enum Served {
+    /// A replica.
+    One(Shared),
+    /// All members of a server.
+    All(Arc<Board>),
+}
+
 /// Listens and serves on a thread that ends with the process.
-pub(super) fn serve(address: &str, shared: Shared) -> Result<(), RunError> {
+pub(super) fn serve(address: &str, served: Served) -> Result<(), RunError> {
     let failed = |error| RunError::Http { address: address.to_owned(), error };
     let listener = std::net::TcpListener::bind(address).map_err(failed)?;
     let is_local = listener.local_addr().map_err(failed)?.ip().is_loopback();
@@ -101,7 +116,7 @@ pub(super) fn serve(address: &str, shared: Shared) -> Result<(), RunError> {
         .name("http".into())
         .spawn(move || {
             runtime.block_on(async {
-                if let Err(error) = accept(listener, shared, hosts).await {
+                if let Err(error) = accept(listener, served, hosts).await {
                     tracing::error!("the HTTP endpoint failed: {error}");
                 }
             });
@@ -112,7 +127,7 @@ pub(super) fn serve(address: &str, shared: Shared) -> Result<(), RunError> {
 
 async fn accept(
     listener: std::net::TcpListener,
-    shared: Shared,
+    served: Served,
     hosts: Hosts,
 ) -> std::io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
@@ -127,10 +142,10 @@ async fn accept(
                 continue;
             }
         };
-        let (shared, hosts) = (Arc::clone(&shared), Arc::clone(&hosts));
+        let (served, hosts) = (served.clone(), Arc::clone(&hosts));
         let task = tokio::task::spawn(async move {
             let answer = service_fn(move |request| {
-                let response = respond(&request, &shared, &hosts);
+                let response = respond(&request, &served, &hosts);
                 async move { Ok::<_, Infallible>(response) }
             });
             let served = hyper::server::conn::http1::Builder::new()
@@ -179,45 +194,57 @@ fn host_of(text: &str) -> &str {
     text.rsplit_once(':').map_or(text, |(host, _)| host)
 }
 
-fn respond(request: &Request<Incoming>, shared: &Shared, hosts: &Hosts) -> Response<Full<Bytes>> {
+fn respond(request: &Request<Incoming>, served: &Served, hosts: &Hosts) -> Response<Full<Bytes>> {
     if !hosts.allow(request.headers().get(header::HOST)) {
         return text(StatusCode::MISDIRECTED_REQUEST, "not under this name; use the address\n");
     }
     if request.method() != Method::GET {
         return text(StatusCode::METHOD_NOT_ALLOWED, "only GET\n");
     }
+    match served {
+        Served::One(shared) => answer_of_one(request.uri().path(), shared),
+        Served::All(board) => board.answer(request.uri().path()),
+    }
+}
+
+fn answer_of_one(path: &str, shared: &Shared) -> Response<Full<Bytes>> {
     let snapshot = shared.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let Some(snapshot) = snapshot else {
-        return text(StatusCode::SERVICE_UNAVAILABLE, "starting\n");
+        return text(StatusCode::SERVICE_UNAVAILABLE, STARTING);
     };
-    match request.uri().path() {
-        "/healthz" if snapshot.at.elapsed() < STANDSTILL => text(StatusCode::OK, "ok\n"),
+    match path {
+        "/healthz" if !stands_still(&snapshot) => text(StatusCode::OK, "ok\n"),
         "/healthz" => text(StatusCode::SERVICE_UNAVAILABLE, "the event loop stands still\n"),
         "/readyz" => match why_not_ready(&snapshot) {
             None => text(StatusCode::OK, "ready\n"),
             Some(why) => text(StatusCode::SERVICE_UNAVAILABLE, &format!("{why}\n")),
         },
-        "/status" => with_type(StatusCode::OK, "application/json", status(&snapshot).into()),
+        "/status" => with_type(StatusCode::OK, JSON, format!("{}\n", status(&snapshot)).into()),
         "/metrics" => match metrics::text(&snapshot) {
-            Ok(body) => with_type(StatusCode::OK, "text/plain; version=0.0.4", body.into()),
+            Ok(body) => with_type(StatusCode::OK, PROMETHEUS, body.into()),
             Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
         },
-        _ => text(StatusCode::NOT_FOUND, "try /status, /metrics, /healthz or /readyz\n"),
+        _ => text(StatusCode::NOT_FOUND, NO_SUCH_PATH),
     }
+}
+
+/// Whether the event loop has said nothing for a while.
+pub(super) fn stands_still(snapshot: &Snapshot) -> bool {
+    snapshot.at.elapsed() >= STANDSTILL
 }
 
 /// What the replica said last is no news of one whose event loop stands still. A diverged one has
 /// stopped for good, and one that is being repaired has no event loop meanwhile: their last words
 /// stay.
-fn state_of(snapshot: &Snapshot) -> &'static str {
+pub(super) fn state_of(snapshot: &Snapshot) -> &'static str {
     let state = snapshot.report.state;
     let lasts = matches!(state, State::Diverged | State::Repairing | State::Stopped);
-    let stalled = snapshot.at.elapsed() >= STANDSTILL && !lasts;
+    let stalled = stands_still(snapshot) && !lasts;
     if stalled { "stalled" } else { state.as_str() }
 }
 
 /// Why nothing should be sent here, in words; none if it is ready.
-fn why_not_ready(snapshot: &Snapshot) -> Option<String> {
+pub(super) fn why_not_ready(snapshot: &Snapshot) -> Option<String> {
     let (company, awaits) = (&snapshot.report.company, &snapshot.report.boot_awaits);
     match state_of(snapshot) {
         state if state == State::Waiting.as_str() => Some(format!(
@@ -267,18 +294,22 @@ fn difference(found: &Difference) -> serde_json::Value {
     })
 }
 
-fn text(code: StatusCode, body: &str) -> Response<Full<Bytes>> {
+pub(super) fn text(code: StatusCode, body: &str) -> Response<Full<Bytes>> {
     with_type(code, "text/plain", Bytes::from(body.to_owned()))
 }
 
-fn with_type(code: StatusCode, kind: &'static str, body: Bytes) -> Response<Full<Bytes>> {
+pub(super) fn with_type(
+    code: StatusCode,
+    kind: &'static str,
+    body: Bytes,
+) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(body));
     *response.status_mut() = code;
     response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
     response
 }
 
-fn status(snapshot: &Snapshot) -> String {
+pub(super) fn status(snapshot: &Snapshot) -> serde_json::Value {
     let report = &snapshot.report;
     let at = |point: Option<(Slot, Digest)>| {
         point
@@ -322,9 +353,7 @@ fn status(snapshot: &Snapshot) -> String {
         };
         status["stages"] = stages.iter().map(spent).collect::<serde_json::Map<_, _>>().into();
     }
-    let mut text = status.to_string();
-    text.push('\n');
-    text
+    status
 }
 
 #[cfg(test)]
@@ -400,7 +429,7 @@ mod tests {
         assert_eq!(state_of(&snapshot(State::Recovering, old)), "stalled");
         assert_eq!(state_of(&snapshot(State::Diverged, old)), "diverged");
         assert_eq!(state_of(&snapshot(State::Repairing, old)), "repairing");
-        let said = status(&snapshot(State::Active, old));
+        let said = status(&snapshot(State::Active, old)).to_string();
         assert!(said.contains(r#""state":"stalled""#), "{said}");
         assert!(said.contains(r#""state_bytes":5,"state_limit_bytes":10"#), "{said}");
         assert!(said.contains(r#""experiments":["slow"]"#), "{said}");

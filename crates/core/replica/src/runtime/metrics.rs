@@ -2,10 +2,14 @@
 
 use super::http::Snapshot;
 use crate::node::{CompanyReport, Spent, Stage};
+use perdura_protocol::PartitionId;
+use perdura_transport::DoormanStats;
+use prometheus::proto::MetricFamily;
 use prometheus::{
     Encoder, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
     Registry, TextEncoder,
 };
+use std::collections::BTreeMap;
 
 /// How long things took since the process started, seconds.
 #[derive(Clone, Debug)]
@@ -141,11 +145,80 @@ fn add_members(registry: &Registry, company: &CompanyReport) -> prometheus::Resu
 
 /// The text that a Prometheus server scrapes.
 pub(super) fn text(snapshot: &Snapshot) -> prometheus::Result<Vec<u8>> {
+    let registry = Registry::new();
+    add_member(&registry, snapshot)?;
+    add_program(&registry, snapshot.lost_log_lines)?;
+    encoded(&registry.gather())
+}
+
+/// What is known of a server without its members.
+pub(super) struct OfServer {
+    pub doorman: DoormanStats,
+    /// Members that are running.
+    pub running: u64,
+    pub lost_log_lines: u64,
+}
+
+/// The same of a server: what its members say, each with its partition, and what they have in common.
+pub(super) fn text_of_all(
+    members: &[(PartitionId, Snapshot)],
+    server: &OfServer,
+) -> prometheus::Result<Vec<u8>> {
+    let mut families: BTreeMap<String, MetricFamily> = BTreeMap::new();
+    for (partition, snapshot) in members {
+        let labels = [("partition".to_owned(), partition.to_string())].into();
+        let registry = Registry::new_custom(None, Some(labels))?;
+        add_member(&registry, snapshot)?;
+        for mut family in registry.gather() {
+            match families.get_mut(family.name()) {
+                Some(of_others) => of_others.mut_metric().extend(family.take_metric()),
+                None => drop(families.insert(family.name().to_owned(), family)),
+            }
+        }
+    }
+    let registry = Registry::new();
+    add_program(&registry, server.lost_log_lines)?;
+    add(&registry, "perdura_members_running", "Members that run.", server.running, false)?;
+    let help = "Connections to this server's address, by what became of them.";
+    let options = Opts::new("perdura_server_connections_total", help);
+    let connections = IntCounterVec::new(options, &["outcome"])?;
+    let DoormanStats { handed, expired, unknown, turned_away, misbehaved, .. } = server.doorman;
+    for (outcome, count) in [
+        ("handed", handed),
+        ("expired", expired),
+        ("unknown", unknown),
+        ("turned_away", turned_away),
+        ("misbehaved", misbehaved),
+    ] {
+        connections.with_label_values(&[outcome]).inc_by(count);
+    }
+    registry.register(Box::new(connections))?;
+    for family in registry.gather() {
+        families.insert(family.name().to_owned(), family);
+    }
+    encoded(&families.into_values().collect::<Vec<_>>())
+}
+
+fn encoded(families: &[MetricFamily]) -> prometheus::Result<Vec<u8>> {
+    let mut out = Vec::new();
+    TextEncoder::new().encode(families, &mut out)?;
+    Ok(out)
+}
+
+/// What is of a process, however many replicas it is.
+fn add_program(registry: &Registry, lost_log_lines: u64) -> prometheus::Result<()> {
+    add_process(registry)?;
+    add_versions(registry)?;
+    let name = "perdura_log_lines_lost_total";
+    add(registry, name, "Lines of the log that nobody took.", lost_log_lines, true)
+}
+
+/// What a replica says of itself.
+fn add_member(registry: &Registry, snapshot: &Snapshot) -> prometheus::Result<()> {
     let report = &snapshot.report;
     let c = &report.counters;
     let (s, t) = (&snapshot.network, &snapshot.transfers);
     let company = &report.company;
-    let registry = Registry::new();
     let held = report.held;
     let gauges = [
         (
@@ -242,11 +315,6 @@ pub(super) fn text(snapshot: &Snapshot) -> prometheus::Result<Vec<u8>> {
         ("perdura_statements_signed_total", "Replies so attested.", c.statements_signed),
         ("perdura_replies_total", "Replies sent.", c.replies),
         ("perdura_reads_total", "Unordered reads answered.", c.reads),
-        (
-            "perdura_log_lines_lost_total",
-            "Lines of the log that nobody took.",
-            snapshot.lost_log_lines,
-        ),
         ("perdura_views_started_total", "Views started.", c.views_started),
         ("perdura_checkpoints_total", "Checkpoints stored.", c.checkpoints),
         (
@@ -321,21 +389,17 @@ pub(super) fn text(snapshot: &Snapshot) -> prometheus::Result<Vec<u8>> {
             s.refused_peers + t.refused_peers,
         ),
     ];
-    add_members(&registry, company)?;
-    add_process(&registry)?;
-    add_versions(&registry)?;
+    add_members(registry, company)?;
     registry.register(Box::new(snapshot.timings.flushes.clone()))?;
     registry.register(Box::new(snapshot.timings.rounds.clone()))?;
     for (name, help, value) in gauges {
-        add(&registry, name, help, value, false)?;
+        add(registry, name, help, value, false)?;
     }
     for (name, help, value) in counters {
-        add(&registry, name, help, value, true)?;
+        add(registry, name, help, value, true)?;
     }
     if let Some(stages) = &snapshot.stages {
-        add_stages(&registry, stages)?;
+        add_stages(registry, stages)?;
     }
-    let mut out = Vec::new();
-    TextEncoder::new().encode(&registry.gather(), &mut out)?;
-    Ok(out)
+    Ok(())
 }

@@ -4,6 +4,7 @@
 //!
 //! The event loop is a thin driver of [`crate::node::Node`]; its duties stand there.
 
+mod board;
 mod checkpointer;
 mod complaints;
 mod courier;
@@ -20,12 +21,15 @@ mod panicked;
 mod reaper;
 mod repairs;
 mod reread;
+mod server;
 mod slowness;
 mod taken_back;
+mod threads;
 mod worker;
 
 pub use device::LogDevice;
 use device::Paced;
+pub use server::{OnServer, Server, ServerShutdown, Work};
 
 use crate::node::{self, Boot, BootError, Node, Now, RecoverError, Stages, StateTransfer};
 use courier::Courier;
@@ -83,6 +87,8 @@ pub struct ReplicaConfig {
     pub scrub_interval: Duration,
     /// Whom it asks for a state, and for what it missed.
     pub state_transfer: StateTransfer,
+    /// What it shares with other replicas of its process, if there are any; `listen` and `http` are of no meaning then.
+    pub on_server: Option<OnServer>,
 }
 
 /// Why a replica did not start, or stopped.
@@ -349,7 +355,7 @@ fn live<S: Service>(
 ) -> Result<(), RunError> {
     let config = Arc::new(config);
     let make_service: MakeService<S> = Arc::new(make_service);
-    let mut shared = None;
+    let mut shared = config.on_server.as_ref().map(OnServer::published);
     let mut repairs = Repairs::default();
     panicked::check(&config.data)?;
     taken_back::check(&config.data)?;
@@ -413,12 +419,16 @@ fn hubs(
         parameters: config.parameters.digest(),
         key: config.key.clone(),
         listen: config.listen.clone(),
+        named: config.parameters.map.is_some(),
         seed: u64::from_le_bytes([
             entropy[0], entropy[1], entropy[2], entropy[3], entropy[4], entropy[5], entropy[6],
             entropy[7],
         ]),
     };
-    let hub = Hub::bind(&links, origin)?;
+    let hub = match &config.on_server {
+        Some(own) => Hub::behind(&links, own.seat(), origin)?,
+        None => Hub::bind(&links, origin)?,
+    };
     // Its pauses between attempts are not those of the other.
     let links = HubConfig { seed: !links.seed, ..links };
     let transfers = Hub::dialling(&links, Lane::Transfer, origin)?;
@@ -452,21 +462,23 @@ fn begin<S: Service>(
     };
     let entropy: [u8; 32] = random()?;
     let (mut hub, mut transfers) = hubs(config, &entropy, clock.origin)?;
-    if let Some(files) = rustix::process::getrlimit(rustix::process::Resource::Nofile).current
-        && let Some(sockets) = most_sockets(files)
-    {
-        tracing::warn!(
-            "this process may have {files} files open, so it takes {sockets} connections at most; raise the limit \
-             (`ulimit -n`, LimitNOFILE) to {ENOUGH_FILES}"
-        );
-        hub.limit_sockets(sockets);
+    if let Some(files) = rustix::process::getrlimit(rustix::process::Resource::Nofile).current {
+        let sharers = config.on_server.as_ref().map_or(1, OnServer::sharers);
+        if let Some(sockets) = most_sockets(files / sharers) {
+            tracing::warn!(
+                "this process may have {files} files open, so it takes {sockets} connections at most; raise the limit \
+                 (`ulimit -n`, LimitNOFILE) to {}",
+                ENOUGH_FILES * sharers
+            );
+            hub.limit_sockets(sockets);
+        }
     }
     let shared = match published {
         Some(shared) => Arc::clone(shared),
         None => {
             let shared = Arc::new(Mutex::new(None));
             if let Some(address) = &config.http {
-                http::serve(address, Arc::clone(&shared))?;
+                http::serve(address, http::Served::One(Arc::clone(&shared)))?;
             }
             Arc::clone(published.insert(shared))
         }

@@ -2,7 +2,7 @@
 //! otherwise the replica would go on, and nothing that it takes on would ever become durable (D3).
 
 use super::keeper::{Completion, Completions};
-use super::panicked;
+use super::{panicked, threads};
 use rustix::process::nice;
 use std::cell::Cell;
 use std::io;
@@ -59,14 +59,12 @@ pub(super) fn spawn<T: Send + 'static>(
     completions: Completions,
     work: impl FnOnce(&Completions) -> T + Send + 'static,
 ) -> io::Result<JoinHandle<T>> {
-    std::thread::Builder::new().name(name.into()).spawn(move || {
-        match catch_unwind(AssertUnwindSafe(|| work(&completions))) {
-            Ok(done) => done,
-            Err(payload) => {
-                let told = panicked::of_service(&*payload).map(Completion::Service);
-                completions.push(told.unwrap_or(Completion::Panicked(name)));
-                resume_unwind(payload)
-            }
+    threads::spawn(name, move || match catch_unwind(AssertUnwindSafe(|| work(&completions))) {
+        Ok(done) => done,
+        Err(payload) => {
+            let told = panicked::of_service(&*payload).map(Completion::Service);
+            completions.push(told.unwrap_or(Completion::Panicked(name)));
+            resume_unwind(payload)
         }
     })
 }

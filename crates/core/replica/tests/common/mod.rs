@@ -27,6 +27,7 @@ fn parameters(scheme: Scheme, (u, r): (u8, u8)) -> Parameters {
         service: perdura_protocol::ServiceName::literal("kv"),
         versions: perdura_protocol::Versions::NEW,
         administrator: SecretKey::from_seed(scheme, [1; 32]).public(),
+        map: None,
     }
 }
 

@@ -85,6 +85,7 @@ impl<S: Service> Group<S> {
             service: perdura_protocol::ServiceName::literal("kv"),
             versions: perdura_protocol::Versions::NEW,
             administrator: key(1).public(),
+            map: None,
         });
         let directory = tempfile::tempdir().unwrap();
         let running = keys.iter().map(|_| None).collect();
@@ -146,6 +147,7 @@ impl<S: Service> Group<S> {
             checkpoint_bytes_per_s: 0,
             scrub_interval: std::time::Duration::from_secs(3600),
             state_transfer: Default::default(),
+            on_server: None,
         };
         change(&mut config);
         let shutdown = Shutdown::new();
@@ -179,6 +181,7 @@ impl<S: Service> Group<S> {
             faults: self.parameters.faults,
             replicas: self.keys.iter().enumerate().map(replica).collect(),
             administrator: None::<PublicKey>,
+            named: false,
         }
     }
 

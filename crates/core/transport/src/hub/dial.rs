@@ -2,6 +2,7 @@
 
 use super::connection::Accounted;
 use super::door::{Ticket, Victim};
+use super::doorman::Source;
 use super::first_record::FirstRecord;
 use super::{ACCEPT_PAUSE, Connection, Connections, Hub, LISTENER, MemberAddress};
 use crate::Backoff;
@@ -120,8 +121,7 @@ impl Hub {
     pub(super) fn accept_some(&mut self) {
         self.accept_more = false;
         for _ in 0..ACCEPTS_PER_ROUND {
-            let Some(listener) = &self.listener else { return };
-            match listener.accept() {
+            match self.source.accept() {
                 Ok((stream, address)) => {
                     self.stats.accepted_connections += 1;
                     self.take_in(stream, address);
@@ -147,7 +147,7 @@ impl Hub {
     /// The system is not to say who connects meanwhile.
     fn pause_accepting(&mut self, pause: Duration) {
         self.accept_again = Some(self.now + pause);
-        if let Some(listener) = &mut self.listener {
+        if let Source::Own(listener) = &mut self.source {
             // If that fails it is told of sooner.
             let _ = self.poll.registry().deregister(listener);
         }
@@ -157,7 +157,7 @@ impl Hub {
     pub(super) fn resume_accepting(&mut self) {
         self.accept_again = None;
         self.accept_more = true;
-        if let Some(listener) = &mut self.listener
+        if let Source::Own(listener) = &mut self.source
             && let Err(error) =
                 self.poll.registry().register(listener, LISTENER, Interest::READABLE)
             && error.kind() != io::ErrorKind::AlreadyExists

@@ -170,14 +170,21 @@ pub(super) struct Ticket {
     arrival: u64,
 }
 
+impl Ticket {
+    pub(super) fn kind(self) -> Kind {
+        self.kind
+    }
+}
+
+/// From where a connection comes; lower is served first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
+pub(super) enum Kind {
     Member,
     Known,
     Stranger,
 }
 
-const KINDS: [Kind; 3] = [Kind::Member, Kind::Known, Kind::Stranger];
+pub(super) const KINDS: [Kind; 3] = [Kind::Member, Kind::Known, Kind::Stranger];
 
 /// Who has to go for another one.
 #[derive(Debug)]
@@ -311,6 +318,15 @@ impl Door {
             visitor.stage = Stage::Ready(stream);
         }
         queue.enter(ticket.arrival, visitor);
+    }
+
+    /// One that has not been let in goes elsewhere, with its socket.
+    pub(super) fn take(&mut self, ticket: Ticket) -> Option<(TcpStream, SocketAddr)> {
+        let visitor = self.queue(ticket.kind).leave(ticket.arrival)?;
+        match visitor.stage {
+            Stage::Silent(stream) | Stage::Ready(stream) => Some((stream, visitor.address)),
+            Stage::LetIn(_) => None,
+        }
     }
 
     /// It is gone, or admitted.

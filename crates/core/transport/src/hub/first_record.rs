@@ -20,14 +20,21 @@ pub(super) enum FirstRecord {
 impl FirstRecord {
     /// Of a socket, in which it stays.
     pub(super) fn of(stream: &TcpStream) -> FirstRecord {
-        let mut bytes = [0; FIRST_RECORD_BYTES];
+        FirstRecord::peek(stream, &mut [0; FIRST_RECORD_BYTES]).0
+    }
+
+    /// The same, with what was looked at, and how much that is.
+    pub(super) fn peek(
+        stream: &TcpStream,
+        bytes: &mut [u8; FIRST_RECORD_BYTES],
+    ) -> (FirstRecord, usize) {
         loop {
-            return match stream.peek(&mut bytes) {
-                Ok(0) => FirstRecord::Gone,
-                Ok(length) => FirstRecord::in_bytes(&bytes[..length]),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => FirstRecord::Begun,
+            return match stream.peek(bytes) {
+                Ok(0) => (FirstRecord::Gone, 0),
+                Ok(length) => (FirstRecord::in_bytes(&bytes[..length]), length),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => (FirstRecord::Begun, 0),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(_) => FirstRecord::Gone,
+                Err(_) => (FirstRecord::Gone, 0),
             };
         }
     }

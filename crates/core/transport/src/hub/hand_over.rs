@@ -40,7 +40,7 @@ impl Hub {
         if let Some(ticket) = connection.ticket {
             self.door.leave(ticket);
         }
-        self.door.admitted(address.ip());
+        self.known(address.ip());
         if let Err(error) = self.poll.registry().deregister(&mut connection.stream) {
             tracing::debug!(%address, "a connection cannot be handed over: {error}");
             return;

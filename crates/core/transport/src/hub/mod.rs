@@ -22,6 +22,7 @@
 mod connection;
 mod dial;
 mod door;
+mod doorman;
 mod first_record;
 mod hand_over;
 mod places;
@@ -37,18 +38,19 @@ use crate::error::{LinkError, Misbehaviour, QueueError};
 use crate::hello::{Hello, Refusal, Role};
 use crate::identity::{Identity, IdentityError};
 use crate::stats::Stats;
-use crate::tcp::connect_address;
 use bytes::Bytes;
 use connection::{Connection, Connections};
 use dial::Member;
 use door::Door;
+pub use doorman::{Doorman, DoormanStats, Seat};
+use doorman::{Source, listen_on};
 pub use hand_over::Handed;
 use mio::{Events, Interest, Poll, Token, Waker};
 use perdura_protocol::{BootId, ClusterId, Digest, Lane, PublicKey, ReplicaId, SecretKey};
 use resolver::Resolver;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -167,10 +169,19 @@ pub struct HubConfig {
     pub parameters: Digest,
     /// Its key.
     pub key: SecretKey,
-    /// `host:port` to listen on; port 0 takes a free one. Of no meaning to [`Hub::dialling`].
+    /// `host:port` to listen on; port 0 takes a free one. Of no meaning to [`Hub::dialling`] and [`Hub::behind`].
     pub listen: String,
+    /// Whether other groups have replicas at the same addresses, so that whoever connects has to name the group before all else.
+    pub named: bool,
     /// Of the jitter between attempts to reach others.
     pub seed: u64,
+}
+
+impl HubConfig {
+    fn identity(&self) -> Result<Identity, IdentityError> {
+        let identity = Identity::new(&self.key)?;
+        Ok(if self.named { identity.naming(self.cluster) } else { identity })
+    }
 }
 
 /// Why a hub could not be made.
@@ -222,7 +233,7 @@ pub struct Hub {
     poll: Poll,
     readiness: Events,
     waker: Arc<Waker>,
-    listener: Option<mio::net::TcpListener>,
+    source: Source,
     local_address: SocketAddr,
     /// Set while accepting is to be tried again without a readiness event.
     accept_again: Option<Instant>,
@@ -263,18 +274,24 @@ impl Hub {
     /// # Errors
     /// When the port is in use, the address is not ours, or the key is not an Ed25519 key.
     pub fn bind(config: &HubConfig, now: Instant) -> Result<Hub, BindError> {
-        let listen = |error: io::Error| match error.kind() {
-            io::ErrorKind::AddrInUse => BindError::InUse { address: config.listen.clone() },
-            _ => BindError::Listen { address: config.listen.clone(), error },
-        };
-        let identity = Identity::new(&config.key)?;
-        let address = connect_address(&config.listen, 0).map_err(listen)?;
-        let mut listener = mio::net::TcpListener::bind(address).map_err(listen)?;
-        let local_address = listener.local_addr().map_err(listen)?;
+        let identity = config.identity()?;
+        let (mut listener, local_address) = listen_on(&config.listen)?;
         let mut hub = Hub::new(config, identity, Lane::Agreement, now)?;
         let registry = hub.poll.registry();
         registry.register(&mut listener, LISTENER, Interest::READABLE).map_err(BindError::Poll)?;
-        (hub.listener, hub.local_address) = (Some(listener), local_address);
+        (hub.source, hub.local_address) = (Source::Own(listener), local_address);
+        Ok(hub)
+    }
+
+    /// Has the connections that a doorman gives to this group, in place of an address of its own. `now` is as in [`Hub::bind`].
+    ///
+    /// # Errors
+    /// When the key is not an Ed25519 key, or the system has no event queue for us.
+    pub fn behind(config: &HubConfig, seat: &Seat, now: Instant) -> Result<Hub, BindError> {
+        let mut hub = Hub::new(config, config.identity()?, Lane::Agreement, now)?;
+        seat.take(hub.waker());
+        hub.local_address = seat.local_address();
+        hub.source = Source::Seat(seat.clone(), hub.waker());
         Ok(hub)
     }
 
@@ -284,7 +301,7 @@ impl Hub {
     /// # Errors
     /// When the key is not an Ed25519 key, or the system has no event queue for us.
     pub fn dialling(config: &HubConfig, lane: Lane, now: Instant) -> Result<Hub, BindError> {
-        Hub::new(config, Identity::new(&config.key)?, lane, now)
+        Hub::new(config, config.identity()?, lane, now)
     }
 
     /// The run of this replica is durable as `boot`: what links that come up from here on say. Before it is called no link
@@ -322,7 +339,7 @@ impl Hub {
             poll,
             readiness: Events::with_capacity(EVENTS_PER_POLL),
             waker: Arc::new(waker),
-            listener: None,
+            source: Source::None,
             local_address: SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0),
             accept_again: None,
             connections: Connections::default(),
@@ -415,12 +432,24 @@ impl Hub {
         self.look_up_members();
     }
 
+    /// Somebody at this address proved to be who may come in.
+    fn known(&mut self, address: IpAddr) {
+        self.door.admitted(address);
+        if let Source::Seat(seat, _) = &self.source {
+            seat.admitted(address);
+        }
+    }
+
     /// Where the members are, as far as their names are known by now.
     fn look_up_members(&mut self) {
         let names = self.members.values().map(|member| &member.address.address);
         let found: Vec<_> = names.map(|name| self.resolver.addresses(name)).collect();
         let all = found.iter().all(|addresses| !addresses.is_empty());
-        self.door.set_members(found.into_iter().flatten().map(|address| address.ip()));
+        let found: Vec<IpAddr> = found.into_iter().flatten().map(|address| address.ip()).collect();
+        self.door.set_members(found.iter().copied());
+        if let Source::Seat(seat, _) = &self.source {
+            seat.set_members(found);
+        }
         self.look_up = Some(self.now + if all { LOOK_UP_AGAIN } else { LOOK_UP_TIME });
     }
 
@@ -449,6 +478,8 @@ impl Hub {
             }
         }
         self.readiness = readiness;
+        // A doorman wakes this thread, and no socket of its own says that somebody is there.
+        self.accept_more |= matches!(self.source, Source::Seat(..)) && self.accept_again.is_none();
         if self.accept_more {
             self.accept_some();
         }

@@ -340,7 +340,7 @@ impl Hub {
         if let Some(ticket) = connection.ticket.take() {
             self.door.leave(ticket);
         }
-        self.door.admitted(address.ip());
+        self.known(address.ip());
         match peer {
             Peer::Replica(id) => {
                 tracing::info!(replica = %id, %address, "{} up", self.link_name());

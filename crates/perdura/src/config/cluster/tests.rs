@@ -150,7 +150,7 @@ fn each_wrong_field_is_named_with_its_file() {
     let cluster = sample(&directory.path().join("cluster.toml"));
     let good = cluster.render();
     for (from, to, named) in [
-        ("format = 2", "format = 3\ncolour = 1", "format is 3"),
+        ("format = 2", "format = 4\ncolour = 1", "format is 4"),
         ("format = 2", "format = 1", "format 1 has no rules"),
         ("rules = 1\n", "", "`rules` is missing"),
         ("rules = 1", "rules = 9", "rules is 9, and this program knows 1 to 1"),

@@ -63,6 +63,7 @@ fn node(me: u8, faults: Faults) -> Node<Store> {
         service: perdura_protocol::ServiceName::literal("kv"),
         versions: perdura_protocol::Versions::NEW,
         administrator: key(99).public(),
+        map: None,
     };
     let members = (0..faults.n() as u8)
         .map(|id| Member { key: replica_key(id).public(), incarnation: 0 })

@@ -241,6 +241,7 @@ impl World {
             service: perdura_protocol::ServiceName::literal(service_name(plan.service)),
             versions: plan.versions,
             administrator,
+            map: None,
         };
         let members: Vec<Member> =
             replica_keys.iter().map(|key| Member { key: key.public(), incarnation: 0 }).collect();

@@ -25,6 +25,7 @@ fn config() -> HubConfig {
         parameters: Digest::ZERO,
         key: key(0),
         listen: "127.0.0.1:0".into(),
+        named: false,
         seed: 1,
     }
 }

@@ -38,6 +38,7 @@ fn config() -> ReplicaConfig {
             service: perdura_protocol::ServiceName::literal("kv"),
             versions: perdura_protocol::Versions::NEW,
             administrator: key(1).public(),
+            map: None,
         },
         genesis: Genesis { configuration: configuration.clone(), clients: Vec::new() },
         latest: configuration,
@@ -51,6 +52,7 @@ fn config() -> ReplicaConfig {
         checkpoint_bytes_per_s: 0,
         scrub_interval: Duration::from_secs(3600),
         state_transfer: Default::default(),
+        on_server: None,
     }
 }
 
@@ -171,6 +173,7 @@ fn event_loop() -> EventLoop<Store> {
         parameters: config.parameters.digest(),
         key: config.key.clone(),
         listen: config.listen.clone(),
+        named: false,
         seed: 1,
     };
     let transfers = Hub::dialling(&hub, Lane::Transfer, clock.origin).unwrap();

@@ -1,0 +1,62 @@
+//! `perdura server`: runs one server of a cluster of several partitions, with its members, until it is told to stop.
+
+use crate::logging;
+use crate::process::{self, LogLevel, STOP_WITHIN};
+use anyhow::{Context, Result};
+use clap::Args;
+use perdura::server::Server;
+use perdura_replica::runtime::LogDevice;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Run one server of a cluster of several partitions
+///
+/// It has a member of each of several partitions' groups, behind one address. It runs in the foreground, with its logs on standard error.
+/// SIGTERM, SIGINT or SIGHUP stops all members in order. One that ends for a reason of its own (its disk is corrupt) ends no other.
+#[derive(Args)]
+pub struct Arguments {
+    /// The server's file, as in DIR/server-0/server.toml
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// How much is logged
+    #[arg(long, value_enum, value_name = "LEVEL", default_value_t = LogLevel::Info)]
+    log_level: LogLevel,
+    /// For experiments: write each member's log no faster than a device whose flushes take this long and
+    /// that writes so many MB (10^6 bytes) a second; nothing becomes less durable
+    #[arg(long, value_name = "delay_ms=N,mb_s=N")]
+    log_device: Option<LogDevice>,
+    /// Measure what event loops' processor time goes to; takes a few percent more of it
+    #[arg(long)]
+    profile: bool,
+    /// Stop when this process ends, which has to be the parent
+    #[arg(long, value_name = "PID", hide = true)]
+    parent: Option<u32>,
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    if let Some(parent) = arguments.parent {
+        process::end_with_parent(parent)?;
+    }
+    process::raise_file_limit();
+    let mut server = Server::open(&arguments.config)?;
+    let logging = logging::start(arguments.log_level).context("cannot start a thread for logs")?;
+    server.lost_log_lines = logging.lost();
+    server.log_device = arguments.log_device;
+    server.profile = arguments.profile;
+    let id = server.file.id;
+    let listening = server.listen()?;
+    let (requested, farewell) = (listening.shutdown(), logging.farewell());
+    process::on_stop(move |signal| {
+        tracing::info!("{signal}: stopping");
+        requested.request();
+        process::end_within(STOP_WITHIN, move || {
+            let (limit_s, why) = (STOP_WITHIN.as_secs(), requested.hindrance());
+            tracing::error!("not stopped {limit_s} s after {signal}, so it ends as it is: {why}");
+            farewell.say();
+        });
+    })?;
+    listening.run()?;
+    tracing::info!("server {id} has stopped");
+    Ok(ExitCode::SUCCESS)
+}
