@@ -6,12 +6,11 @@
 //! written, so memory stays bounded whatever either end does. The client reconnects by itself, and
 //! every call ends by its deadline: every line is answered.
 
-use crate::connect::{ClusterArguments, connect, parse_duration, runtime};
+use crate::connect::{ClusterArguments, parse_duration, runtime};
 use crate::process::{WITHDRAWN_WITHIN, code_of, on_stop};
 use anyhow::{Context, Result};
 use clap::Args;
-use perdura::ServiceKind;
-use perdura_client::{CallError, Client, Options};
+use perdura_client::{Client, Options};
 use serde::Serialize;
 use serde_json::Value;
 use std::future::Future;
@@ -45,8 +44,14 @@ pub struct How {
 
 /// What a line asks for.
 pub trait Operation: Sized + 'static {
-    /// Of which service it is.
-    const SERVICE: ServiceKind;
+    /// What carries it out: clients of one key.
+    type Clients: Clone + 'static;
+
+    /// Makes them; inside of a runtime.
+    fn connect(cluster: &ClusterArguments) -> Result<Self::Clients>;
+
+    /// All of them.
+    fn all(clients: &Self::Clients) -> Vec<&Client>;
 
     /// The id and the operation in a line; or the id, if one is there, and what is wrong.
     fn from_line(line: &[u8]) -> Result<(Value, Self), (Value, String)>;
@@ -54,18 +59,15 @@ pub trait Operation: Sized + 'static {
     /// Carries it out.
     fn carry_out(
         self,
-        clients: &Clients,
+        clients: &Self::Clients,
         options: &Options,
     ) -> impl Future<Output = Result<Value, Failed>>;
-}
 
-/// Clients of one key.
-#[derive(Clone)]
-pub struct Clients {
-    /// For what ends soon.
-    pub calls: Client,
-    /// For what waits, so that nothing else waits behind it.
-    pub waits: Client,
+    /// What there is to be done when nothing more comes, but to close the clients.
+    fn end(clients: &Self::Clients) -> impl Future<Output = ()> {
+        let _ = clients;
+        async {}
+    }
 }
 
 /// Why an operation gave no result.
@@ -74,13 +76,6 @@ pub struct Failed {
     pub refused: bool,
     /// In words.
     pub text: String,
-}
-
-impl Failed {
-    /// Of a call's error, and of an answer that makes no sense where there is none.
-    pub fn of(error: &(impl std::error::Error + ?Sized), call: Option<&CallError>) -> Failed {
-        Failed { refused: call.is_some_and(CallError::is_refusal), text: error.to_string() }
-    }
 }
 
 /// A line and its place.
@@ -104,8 +99,6 @@ struct Answer {
 
 /// Carries out standard input.
 pub fn run<O: Operation>(how: &How) -> Result<ExitCode> {
-    let cluster = how.cluster.load_of(O::SERVICE)?;
-    let key = how.cluster.key(&cluster)?;
     let places = Arc::new(Semaphore::new(how.in_flight as usize));
     // Bounded by the places that their items hold.
     let (lines_in, mut lines) = mpsc::unbounded_channel();
@@ -122,15 +115,9 @@ pub fn run<O: Operation>(how: &How) -> Result<ExitCode> {
 
     let options = Rc::new(Options { timeout: how.timeout, reply_quorum: None });
     let local = tokio::task::LocalSet::new();
-    let clients = local.block_on(&runtime, async {
-        let calls = connect(&cluster, &key)?;
-        let waits = match O::SERVICE {
-            ServiceKind::KeyValue => calls.clone(),
-            ServiceKind::TupleSpaces => connect(&cluster, &key)?,
-        };
-        anyhow::Ok(Clients { calls, waits })
-    })?;
-    stop_in_order(runtime.handle(), &clients, &places, how.in_flight)?;
+    let clients = local.block_on(&runtime, async { O::connect(&how.cluster) })?;
+    let all: Vec<Client> = O::all(&clients).into_iter().cloned().collect();
+    stop_in_order(runtime.handle(), all.clone(), &places, how.in_flight)?;
     let main = clients.clone();
     local.spawn_local(async move {
         while let Some(line) = lines.recv().await {
@@ -149,8 +136,10 @@ pub fn run<O: Operation>(how: &How) -> Result<ExitCode> {
     // Until the last line is answered.
     runtime.block_on(local);
     runtime.block_on(async {
-        clients.calls.close().await;
-        clients.waits.close().await;
+        O::end(&clients).await;
+        for client in &all {
+            client.close().await;
+        }
     });
     let written = writer.join().map_err(|_| anyhow::anyhow!("writing answers failed"))?;
     written.context("cannot write to standard output")?;
@@ -163,20 +152,22 @@ pub fn run<O: Operation>(how: &How) -> Result<ExitCode> {
 /// answered, each as it was decided.
 fn stop_in_order(
     handle: &Handle,
-    clients: &Clients,
+    clients: Vec<Client>,
     places: &Arc<Semaphore>,
     in_flight: u32,
 ) -> Result<()> {
-    let (handle, clients, places) = (handle.clone(), clients.clone(), Arc::clone(places));
+    let (handle, places) = (handle.clone(), Arc::clone(places));
     on_stop(move |name| {
         handle.block_on(async {
-            clients.calls.withdraw().await;
-            clients.waits.withdraw().await;
+            for client in &clients {
+                client.withdraw().await;
+            }
             // Each line gives its place back when its answer is written.
             let written = || places.acquire_many(in_flight);
             if tokio::time::timeout(WITHDRAWN_WITHIN, written()).await.is_err() {
-                clients.calls.close().await;
-                clients.waits.close().await;
+                for client in &clients {
+                    client.close().await;
+                }
                 let _ = tokio::time::timeout(WRITTEN_WITHIN, written()).await;
             }
         });
@@ -240,7 +231,7 @@ fn write_answers(
 
 /// Carries out a line.
 async fn answer<O: Operation>(
-    clients: &Clients,
+    clients: &O::Clients,
     number: u64,
     content: Content,
     options: &Options,

@@ -7,7 +7,7 @@ use perdura::config::{CLIENT_FILE, Cluster, KeyFile, ReadError};
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use perdura::connect::{administrator, connect, load, load_groups};
+pub use perdura::connect::{administrator, connect, connect_store, load, load_groups};
 
 /// Which cluster, and as which client.
 #[derive(Args, Clone)]
@@ -31,26 +31,29 @@ impl ClusterArguments {
         Ok(load_groups(&self.cluster)?)
     }
 
-    /// The cluster, which has to run this service.
+    /// The cluster, of one group, which has to run this service.
     pub fn load_of(&self, service: ServiceKind) -> Result<Cluster> {
         let cluster = match load(&self.cluster) {
             Err(ReadError::Partitioned { file }) => bail!(
-                "{file}: the keys of this cluster are spread over several partitions. To read and write those takes the partitioned \
-                 client, which a later version of this program has; this command works on a cluster of one group. Nothing was done"
+                "{file}: the keys of this cluster are spread over several partitions, and this command works on a cluster of one group. \
+                 Nothing was done"
             ),
             one => one?,
         };
-        let runs = cluster.service()?;
-        let (found, command) = match runs {
-            ServiceKind::KeyValue => ("the key-value store", "perdura kv"),
-            ServiceKind::TupleSpaces => ("tuple spaces", "perdura space"),
-        };
-        ensure!(
-            runs == service,
-            "{}: the cluster runs {found}; use `{command}`",
-            cluster.path.display()
-        );
+        runs(&cluster, service)?;
         Ok(cluster)
+    }
+
+    /// The groups of the cluster, by partition, which has to run the key-value store.
+    pub fn load_store(&self) -> Result<Vec<Cluster>> {
+        let groups = self.load_groups()?;
+        groups.iter().try_for_each(|group| runs(group, ServiceKind::KeyValue))?;
+        Ok(groups)
+    }
+
+    /// The client's key for all of these groups of a cluster.
+    pub fn key_of(&self, groups: &[Cluster]) -> Result<KeyFile> {
+        self.key(groups.first().context("the cluster has no groups")?)
     }
 
     /// The client's key.
@@ -58,6 +61,21 @@ impl ClusterArguments {
         let path = self.client.clone().unwrap_or_else(|| self.cluster.join(CLIENT_FILE));
         Ok(perdura::connect::key(&path, cluster)?)
     }
+}
+
+/// That the cluster runs this service.
+fn runs(cluster: &Cluster, service: ServiceKind) -> Result<()> {
+    let runs = cluster.service()?;
+    let (found, command) = match runs {
+        ServiceKind::KeyValue => ("the key-value store", "perdura kv"),
+        ServiceKind::TupleSpaces => ("tuple spaces", "perdura space"),
+    };
+    ensure!(
+        runs == service,
+        "{}: the cluster runs {found}; use `{command}`",
+        cluster.path.display()
+    );
+    Ok(())
 }
 
 /// A runtime on this thread alone: no call wakes up another core.

@@ -19,6 +19,7 @@ use perdura_protocol::configuration::Durability;
 use perdura_protocol::{Faults, PartitionId};
 use perdura_replica::runtime::LogDevice;
 use perdura_store::{StoreCommand, StoreReply};
+use perdura_transactions::StoreClient;
 use perdura_tuples::{
     Entry, Field, Operation, SpaceOptions, Template, Tuple, TupleCommand, TupleReply,
 };
@@ -342,7 +343,7 @@ fn read_back(cluster: &Cluster, key: &KeyFile) -> Result<Duration> {
         return Ok(since.elapsed());
     }
     let read = runtime()?.block_on(async {
-        let client = connect(cluster, key)?;
+        let client = StoreClient::Whole(connect(cluster, key)?);
         let put = StoreCommand::Put { key: name.clone(), value: value.clone() };
         call(&client, &put, false, &options).await.context("writing a key")?;
         let get = StoreCommand::Get { key: name };

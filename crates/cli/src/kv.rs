@@ -1,7 +1,7 @@
 //! `perdura kv`: one operation on the store, or a stream of them (see [`crate::kv_batch`]).
 
 use crate::Usage;
-use crate::connect::{ClusterArguments, connect, parse_duration, runtime};
+use crate::connect::{ClusterArguments, connect_store, parse_duration, runtime};
 use crate::ending::{OF_ONE, carried_out, unanswered};
 use crate::kv_json::{Parsed, SCAN_LIMIT, from_base64, to_base64};
 use crate::process::withdrawn_by_signals;
@@ -9,15 +9,14 @@ use crate::{kv_batch, kv_export, kv_range};
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use clap::{Args, Subcommand};
-use perdura::ServiceKind;
-use perdura_client::{CallError, Client, Indeterminacy, Options, Reply};
+use perdura_client::Options;
 use perdura_protocol::text::Printable;
-use perdura_protocol::{Decode, Encode};
 use perdura_store::{StoreCommand, StoreReply};
+use perdura_transactions::{StoreClient, TransactionError};
 use serde_json::{Value, json};
 use std::io::{IsTerminal, Read, Write};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Read and write the store
 #[derive(Args)]
@@ -271,13 +270,13 @@ fn how_text() -> Result<String> {
 }
 
 fn one(parsed: &Parsed, fast: bool, how: &How) -> Result<ExitCode> {
-    let cluster = how.cluster.load_of(ServiceKind::KeyValue)?;
-    let key = how.cluster.key(&cluster)?;
+    let groups = how.cluster.load_store()?;
+    let key = how.cluster.key_of(&groups)?;
     let options = Options { timeout: how.timeout, reply_quorum: None };
     let reply = runtime()?.block_on(async {
-        let client = connect(&cluster, &key)?;
+        let client = connect_store(&groups, &key)?;
         let reply = call(&client, &parsed.command, fast, &options);
-        let reply = withdrawn_by_signals(&client, reply).await?;
+        let reply = withdrawn_by_signals(&client.clients(), reply).await?;
         client.close().await;
         anyhow::Ok(reply)
     })?;
@@ -290,54 +289,14 @@ fn one(parsed: &Parsed, fast: bool, how: &How) -> Result<ExitCode> {
 /// The outcome of a command whose result nobody gets to see.
 pub const UNTOLD: &str = "it was carried out, and its result cannot be written to standard output";
 
-/// Why a call brought no reply of the store.
-#[derive(Debug, Clone, thiserror::Error)]
-pub enum StoreError {
-    /// The call failed.
-    #[error(transparent)]
-    Call(#[from] CallError),
-    /// The reply makes no sense; more than r replicas lie, or run another service.
-    #[error("indeterminate: the cluster gave an answer that fits no command of the store")]
-    Nonsense,
-}
-
-impl StoreError {
-    /// Whether it is certain that nothing happened.
-    pub fn is_refusal(&self) -> bool {
-        matches!(self, StoreError::Call(error) if error.is_refusal())
-    }
-}
-
-/// One command of the store. A read whose reply the replicas do not keep any more, for others took its place, is read again.
+/// One command of the store.
 pub async fn call(
-    client: &Client,
+    client: &StoreClient,
     command: &StoreCommand,
     fast: bool,
     options: &Options,
-) -> Result<StoreReply, StoreError> {
-    let content = command.to_bytes();
-    let (reads, begun) = (command.is_read(), Instant::now());
-    let reply = loop {
-        let timeout = options.timeout.saturating_sub(begun.elapsed());
-        let options = Options { timeout, ..*options };
-        let reply = match fast && reads {
-            true => client.read(content.clone(), &options).await,
-            false => client.call(content.clone(), &options).await,
-        };
-        match reply {
-            Err(CallError::Indeterminate {
-                reason: Indeterminacy::TooOld | Indeterminacy::NoSession,
-                ..
-            }) if reads => {}
-            reply => break reply?,
-        }
-    };
-    match reply {
-        Reply::Service(bytes) => StoreReply::from_bytes(bytes).map_err(|_| StoreError::Nonsense),
-        Reply::Attested { .. } | Reply::Administered { .. } | Reply::Told(_) => {
-            Err(StoreError::Nonsense)
-        }
-    }
+) -> Result<StoreReply, TransactionError> {
+    client.call(command, fast, options).await
 }
 
 fn print(parsed: &Parsed, reply: StoreReply, how: &How) -> Result<ExitCode> {
@@ -371,7 +330,7 @@ fn print(parsed: &Parsed, reply: StoreReply, how: &How) -> Result<ExitCode> {
         }
         return Ok(code);
     }
-    let result = parsed.result(reply).ok_or(StoreError::Nonsense)?;
+    let result = parsed.result(reply).ok_or(TransactionError::Nonsense)?;
     match (&result["entries"], &result["deleted"], &result["committed"]) {
         _ if how.json => writeln!(out, "{result}")?,
         (Value::Array(entries), _, _) => {

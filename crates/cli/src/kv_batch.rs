@@ -1,12 +1,13 @@
 //! `perdura kv batch`: operations on the store in JSON lines (see [`crate::batch`]).
 
-use crate::batch::{self, Clients, Failed};
-use crate::kv::{StoreError, call};
+use crate::batch::{self, Failed};
+use crate::connect::{ClusterArguments, connect_store};
+use crate::kv::call;
 use crate::kv_json::Parsed;
 use anyhow::Result;
 use clap::Args;
-use perdura::ServiceKind;
-use perdura_client::Options;
+use perdura_client::{Client, Options};
+use perdura_transactions::{StoreClient, TransactionError};
 use serde_json::Value;
 use std::process::ExitCode;
 
@@ -43,19 +44,29 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 impl batch::Operation for Parsed {
-    const SERVICE: ServiceKind = ServiceKind::KeyValue;
+    type Clients = StoreClient;
+
+    fn connect(cluster: &ClusterArguments) -> Result<StoreClient> {
+        let groups = cluster.load_store()?;
+        Ok(connect_store(&groups, &cluster.key_of(&groups)?)?)
+    }
+
+    fn all(client: &StoreClient) -> Vec<&Client> {
+        client.clients()
+    }
 
     fn from_line(line: &[u8]) -> Result<(Value, Parsed), (Value, String)> {
         Parsed::from_line(line)
     }
 
-    async fn carry_out(self, clients: &Clients, options: &Options) -> Result<Value, Failed> {
+    async fn carry_out(self, client: &StoreClient, options: &Options) -> Result<Value, Failed> {
         // Reads need no order, and their replies no place among those that replicas keep.
-        let reply = call(&clients.calls, &self.command, true, options).await;
-        let result = reply.and_then(|reply| self.result(reply).ok_or(StoreError::Nonsense));
-        result.map_err(|error| match &error {
-            StoreError::Call(call) => Failed::of(&error, Some(call)),
-            StoreError::Nonsense => Failed::of(&error, None),
-        })
+        let reply = call(client, &self.command, true, options).await;
+        let result = reply.and_then(|reply| self.result(reply).ok_or(TransactionError::Nonsense));
+        result.map_err(|error| Failed { refused: error.is_refusal(), text: error.to_string() })
+    }
+
+    async fn end(client: &StoreClient) {
+        client.close().await;
     }
 }

@@ -5,7 +5,7 @@
 
 use crate::Usage;
 use crate::batch::{self, Content};
-use crate::connect::{ClusterArguments, connect, parse_duration, runtime};
+use crate::connect::{ClusterArguments, connect_store, parse_duration, runtime};
 use crate::kv::{behind, call};
 use crate::kv_json::{self, Parsed};
 use crate::kv_range::{beyond, page};
@@ -13,9 +13,9 @@ use crate::process::{Stop, code_of};
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use clap::Args;
-use perdura::ServiceKind;
-use perdura_client::{Client, Options};
+use perdura_client::Options;
 use perdura_store::StoreCommand;
+use perdura_transactions::StoreClient;
 use serde_json::json;
 use std::cell::RefCell;
 use std::fs::File;
@@ -105,8 +105,8 @@ impl Progress {
 
 /// Runs `perdura kv export`.
 pub fn export(arguments: &Export) -> Result<ExitCode> {
-    let cluster = arguments.cluster.load_of(ServiceKind::KeyValue)?;
-    let key = arguments.cluster.key(&cluster)?;
+    let groups = arguments.cluster.load_store()?;
+    let key = arguments.cluster.key_of(&groups)?;
     let prefix = Bytes::copy_from_slice(arguments.prefix.as_bytes());
     let (mut out, last): (Box<dyn Write>, _) = match &arguments.out {
         None => (Box::new(std::io::stdout()), None),
@@ -125,7 +125,7 @@ pub fn export(arguments: &Export) -> Result<ExitCode> {
     let options = Options { timeout: arguments.timeout, reply_quorum: None };
     let mut progress = Progress::new("exported");
     let written = runtime()?.block_on(async {
-        let client = connect(&cluster, &key)?;
+        let client = connect_store(&groups, &key)?;
         let (mut out, stop) = (&mut out, Stop::by_signals()?);
         let written =
             pages(&client, &options, start, (&prefix, &stop), &mut out, &mut progress).await;
@@ -150,7 +150,7 @@ pub fn export(arguments: &Export) -> Result<ExitCode> {
 
 /// All pages from `start` on.
 async fn pages(
-    client: &Client,
+    client: &StoreClient,
     options: &Options,
     mut start: Option<Bytes>,
     (prefix, stop): (&Bytes, &Stop),
@@ -220,8 +220,8 @@ struct State {
 
 /// Runs `perdura kv import`.
 pub fn import(arguments: &Import) -> Result<ExitCode> {
-    let cluster = arguments.cluster.load_of(ServiceKind::KeyValue)?;
-    let key = arguments.cluster.key(&cluster)?;
+    let groups = arguments.cluster.load_store()?;
+    let key = arguments.cluster.key_of(&groups)?;
     let input: Box<dyn Read + Send> = if arguments.file.as_os_str() == "-" {
         Box::new(std::io::stdin())
     } else {
@@ -243,7 +243,7 @@ pub fn import(arguments: &Import) -> Result<ExitCode> {
     let stop = Stop::by_signals()?;
     let asked = stop.clone();
     let (runtime, local) = (runtime()?, tokio::task::LocalSet::new());
-    let client = local.block_on(&runtime, async { connect(&cluster, &key) })?;
+    let client = local.block_on(&runtime, async { connect_store(&groups, &key) })?;
     let (main, counted) = (client.clone(), Rc::clone(&state));
     local.spawn_local(async move {
         while let Ok(place) = Arc::clone(&places).acquire_owned().await {
@@ -320,7 +320,11 @@ fn read_lines(
 }
 
 /// Writes what a line says; gives its length.
-async fn write_line(client: &Client, options: &Options, content: Content) -> Result<usize, String> {
+async fn write_line(
+    client: &StoreClient,
+    options: &Options,
+    content: Content,
+) -> Result<usize, String> {
     let Content::Text(text) = content else { return Err("it is too long".into()) };
     let (_, parsed) = Parsed::from_line(&text).map_err(|(_, error)| error)?;
     if !matches!(parsed.command, StoreCommand::Put { .. }) {

@@ -2,18 +2,17 @@
 
 use crate::Usage;
 use crate::administer::confirmed;
-use crate::connect::{ClusterArguments, connect, parse_duration, runtime};
+use crate::connect::{ClusterArguments, connect_store, parse_duration, runtime};
 use crate::ending::unanswered;
-use crate::kv::StoreError;
 use crate::kv::{behind, call};
 use crate::kv_json::{Parsed, from_base64};
 use crate::process::{Stop, code_of};
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use clap::Args;
-use perdura::ServiceKind;
-use perdura_client::{Client, Options};
+use perdura_client::Options;
 use perdura_store::{Operation, OperationResult, StoreCommand, StoreReply, Transaction, limits};
+use perdura_transactions::{StoreClient, TransactionError};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -110,7 +109,7 @@ pub fn beyond(prefix: &Bytes) -> Option<Bytes> {
 
 /// One page from `start` on, and where the next one begins, if there is more.
 pub async fn page(
-    client: &Client,
+    client: &StoreClient,
     options: &Options,
     start: Bytes,
     end: Option<Bytes>,
@@ -132,12 +131,12 @@ fn entries(reply: StoreReply) -> Option<(Vec<(Bytes, Bytes)>, bool)> {
 
 /// Runs `perdura kv count`.
 pub fn count(arguments: &Count) -> Result<ExitCode> {
-    let cluster = arguments.cluster.load_of(ServiceKind::KeyValue)?;
-    let key = arguments.cluster.key(&cluster)?;
+    let groups = arguments.cluster.load_store()?;
+    let key = arguments.cluster.key_of(&groups)?;
     let bounds = arguments.range.bounds()?;
     let options = Options { timeout: arguments.timeout, reply_quorum: None };
     let counted = runtime()?.block_on(async {
-        let client = connect(&cluster, &key)?;
+        let client = connect_store(&groups, &key)?;
         let counted = count_all(&client, &options, bounds).await;
         client.close().await;
         anyhow::Ok(counted)
@@ -147,7 +146,7 @@ pub fn count(arguments: &Count) -> Result<ExitCode> {
             say!("{counted}");
             Ok(ExitCode::SUCCESS)
         }
-        Err(error) => match error.downcast_ref::<StoreError>() {
+        Err(error) => match error.downcast_ref::<TransactionError>() {
             // Whatever became of it, it only reads.
             Some(error) => Ok(unanswered(error, true, false)),
             None => Err(error),
@@ -155,7 +154,7 @@ pub fn count(arguments: &Count) -> Result<ExitCode> {
     }
 }
 
-async fn count_all(client: &Client, options: &Options, (start, end): Bounds) -> Result<u64> {
+async fn count_all(client: &StoreClient, options: &Options, (start, end): Bounds) -> Result<u64> {
     let (mut start, mut count) = (Some(start), 0);
     while let Some(from) = start {
         let (entries, next) = page(client, options, from, end.clone()).await?;
@@ -167,12 +166,12 @@ async fn count_all(client: &Client, options: &Options, (start, end): Bounds) -> 
 
 /// Runs `perdura kv delete-range`.
 pub fn delete_range(arguments: &DeleteRange) -> Result<ExitCode> {
-    let cluster = arguments.cluster.load_of(ServiceKind::KeyValue)?;
-    let key = arguments.cluster.key(&cluster)?;
+    let groups = arguments.cluster.load_store()?;
+    let key = arguments.cluster.key_of(&groups)?;
     let bounds = arguments.range.bounds()?;
     let options = Options { timeout: arguments.timeout, reply_quorum: None };
     runtime()?.block_on(async {
-        let client = connect(&cluster, &key)?;
+        let client = connect_store(&groups, &key)?;
         let done = delete(&client, &options, bounds, arguments).await;
         client.close().await;
         done
@@ -180,7 +179,7 @@ pub fn delete_range(arguments: &DeleteRange) -> Result<ExitCode> {
 }
 
 async fn delete(
-    client: &Client,
+    client: &StoreClient,
     options: &Options,
     bounds: Bounds,
     arguments: &DeleteRange,

@@ -106,9 +106,12 @@ impl Stop {
 /// Within this time after a signal calls end as the replicas say; what is not answered by then is given up.
 pub const WITHDRAWN_WITHIN: Duration = Duration::from_secs(2);
 
-/// Carries out calls of a client. After a signal no further one is made, what waits is withdrawn, and those under way end as they
+/// Carries out calls of these clients. After a signal no further one is made, what waits is withdrawn, and those under way end as they
 /// were decided, if the replicas say so soon; so nothing is handed to somebody who does not know of it. A second signal ends the process.
-pub async fn withdrawn_by_signals<T>(client: &Client, calls: impl Future<Output = T>) -> Result<T> {
+pub async fn withdrawn_by_signals<T>(
+    clients: &[&Client],
+    calls: impl Future<Output = T>,
+) -> Result<T> {
     let stop = Arc::new(Notify::new());
     let told = Arc::clone(&stop);
     on_stop(move |name| {
@@ -118,12 +121,18 @@ pub async fn withdrawn_by_signals<T>(client: &Client, calls: impl Future<Output 
     let mut calls = std::pin::pin!(calls);
     tokio::select! {
         done = &mut calls => return Ok(done),
-        () = stop.notified() => client.withdraw().await,
+        () = stop.notified() => {
+            for client in clients {
+                client.withdraw().await;
+            }
+        }
     }
     if let Ok(done) = tokio::time::timeout(WITHDRAWN_WITHIN, &mut calls).await {
         return Ok(done);
     }
-    client.close().await;
+    for client in clients {
+        client.close().await;
+    }
     Ok(calls.await)
 }
 

@@ -350,7 +350,8 @@ pub fn run(arguments: Arguments) -> Result<ExitCode> {
     let options = Options { timeout: how.timeout, reply_quorum: None };
     let reply = runtime()?.block_on(async {
         let client = connect(&cluster, &key)?;
-        let reply = withdrawn_by_signals(&client, async {
+        let clients = [&client];
+        let reply = withdrawn_by_signals(&clients, async {
             match &command {
                 TupleCommand::On { space, operation: Operation::Delete } => {
                     delete(&client, space, &options)

@@ -1,11 +1,12 @@
 //! `perdura space batch`: operations on the tuple spaces in JSON lines (see [`crate::batch`]).
 
-use crate::batch::{self, Clients, Failed};
+use crate::batch::{self, Failed};
+use crate::connect::{ClusterArguments, connect};
 use crate::space_json;
 use anyhow::Result;
 use clap::Args;
 use perdura::ServiceKind;
-use perdura_client::Options;
+use perdura_client::{Client, Options};
 use perdura_recipes::{call, wait_of};
 use perdura_tuples::TupleCommand;
 use serde_json::Value;
@@ -46,8 +47,27 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     batch::run::<TupleCommand>(&arguments.how)
 }
 
+/// Clients of one key.
+#[derive(Clone)]
+pub struct Clients {
+    /// For what ends soon.
+    calls: Client,
+    /// For what waits, so that nothing else waits behind it.
+    waits: Client,
+}
+
 impl batch::Operation for TupleCommand {
-    const SERVICE: ServiceKind = ServiceKind::TupleSpaces;
+    type Clients = Clients;
+
+    fn connect(arguments: &ClusterArguments) -> Result<Clients> {
+        let cluster = arguments.load_of(ServiceKind::TupleSpaces)?;
+        let key = arguments.key(&cluster)?;
+        Ok(Clients { calls: connect(&cluster, &key)?, waits: connect(&cluster, &key)? })
+    }
+
+    fn all(clients: &Clients) -> Vec<&Client> {
+        vec![&clients.calls, &clients.waits]
+    }
 
     fn from_line(line: &[u8]) -> Result<(Value, TupleCommand), (Value, String)> {
         space_json::from_line(line)

@@ -2,7 +2,8 @@
 
 use crate::config::partitioned;
 use crate::config::{ADMIN_FILE, CLUSTER_FILE, Cluster, KeyFile, PENDING_ADMIN_FILE, ReadError};
-use perdura_client::Client;
+use perdura_client::{Client, ClusterConfig};
+use perdura_transactions::{Live, StoreClient, Transactions};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -63,6 +64,16 @@ pub struct ConnectError {
     pub cluster: String,
     /// Why.
     pub source: perdura_client::ConnectError,
+}
+
+/// Why there is no client of a store.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot make a client of {cluster}: {source}")]
+pub struct StoreConnectError {
+    /// The cluster's file.
+    pub cluster: String,
+    /// Why.
+    pub source: perdura_transactions::ConnectError,
 }
 
 /// The cluster whose files are in `dir`.
@@ -127,13 +138,40 @@ pub fn key(path: &Path, cluster: &Cluster) -> Result<KeyFile, KeyError> {
     Ok(file)
 }
 
-/// A client; inside of a tokio runtime.
-pub fn connect(cluster: &Cluster, key: &KeyFile) -> Result<Client, ConnectError> {
+/// What a client with this key needs to know of a group.
+fn config(cluster: &Cluster, key: &KeyFile) -> ClusterConfig {
     let mut config = cluster.client_config();
     if is_administrators(key, cluster) {
         config.administrator = Some(key.key.public());
     }
-    Client::connect(config, key.key.clone()).map_err(|source| {
+    config
+}
+
+/// A client of the key-value store of a cluster, over all of its partitions where it has several: `groups` are what [`load_groups`] gives. Inside
+/// of a tokio runtime.
+pub fn connect_store(groups: &[Cluster], key: &KeyFile) -> Result<StoreClient, StoreConnectError> {
+    let file = groups.first().map(|group| group.path.display().to_string());
+    let failed = |source| StoreConnectError { cluster: file.unwrap_or_default(), source };
+    let map = groups.first().and_then(|group| group.parameters.map.clone());
+    match (map, groups) {
+        (None, [only]) => Client::connect(config(only, key), key.key.clone())
+            .map(StoreClient::Whole)
+            .map_err(|source| failed(source.into())),
+        (None, _) => {
+            let groups = groups.len();
+            Err(failed(perdura_transactions::ConnectError::Groups { partitions: 1, groups }))
+        }
+        (Some(map), groups) => {
+            let groups = groups.iter().map(|group| config(group, key)).collect();
+            let live = Live::connect(map, groups, &key.key).map_err(failed)?;
+            Ok(StoreClient::Partitioned(Transactions::over(live)))
+        }
+    }
+}
+
+/// A client of one group; inside of a tokio runtime.
+pub fn connect(cluster: &Cluster, key: &KeyFile) -> Result<Client, ConnectError> {
+    Client::connect(config(cluster, key), key.key.clone()).map_err(|source| {
         let cluster = cluster.path.display().to_string();
         ConnectError { cluster, source }
     })

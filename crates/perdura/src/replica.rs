@@ -2,9 +2,11 @@
 
 use crate::config::{Cluster, ReadError, ReplicaFile, files};
 use crate::service::ServiceKind;
+use perdura_protocol::configuration::Parameters;
 use perdura_protocol::{PartitionId, ReplicaId, ServiceName};
 use perdura_replica::runtime::{self, ReplicaConfig, Shutdown};
 use perdura_store::Store;
+use perdura_store::partition::Place;
 use perdura_tuples::TupleSpaces;
 use std::io;
 use std::path::Path;
@@ -119,6 +121,12 @@ impl Replica {
     }
 }
 
+/// Which partition a group of a partitioned store has.
+fn place(parameters: &Parameters) -> Option<Place> {
+    let (map, partition) = (parameters.map.clone()?, parameters.partition()?);
+    Some(Place { map, partition, max_skew_ms: parameters.max_skew_ms })
+}
+
 /// Runs a replica with a service of this program. Where there are several partitions, its parameters have the map, and which partition
 /// is its own.
 pub(crate) fn run(
@@ -128,7 +136,14 @@ pub(crate) fn run(
 ) -> Result<(), runtime::RunError> {
     let limit = config.parameters.state_limit_bytes;
     match service {
-        ServiceKind::KeyValue => runtime::run(config, move || Store::new(limit), shutdown),
+        ServiceKind::KeyValue => {
+            let place = place(&config.parameters);
+            let make = move || match &place {
+                None => Store::new(limit),
+                Some(place) => Store::partitioned(limit, place.clone()),
+            };
+            runtime::run(config, make, shutdown)
+        }
         ServiceKind::TupleSpaces => runtime::run(config, move || TupleSpaces::new(limit), shutdown),
     }
 }

@@ -1,12 +1,12 @@
 //! The callers.
 
 use super::workload::{self, Workload};
-use crate::kv::call;
 use anyhow::{Context, Result, anyhow};
 use hdrhistogram::Histogram;
 use indicatif::{ProgressBar, ProgressStyle};
 use perdura_client::{Client, Options};
 use perdura_store::StoreCommand;
+use perdura_transactions::StoreClient;
 use std::cell::{Cell, RefCell};
 use std::io::IsTerminal;
 use std::rc::Rc;
@@ -138,7 +138,8 @@ async fn over_keys(
                 }
                 next.set(to);
                 let command = transaction(&workload, from, to);
-                call(&client, &command, false, &options).await?;
+                let client = StoreClient::Whole(client.clone());
+                client.call(&command, false, &options).await?;
                 bar.inc(to - from);
             }
         }));

@@ -1,12 +1,12 @@
 //! Keys and values of a benchmark, or its tuples.
 
-use crate::kv;
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use perdura::ServiceKind;
 use perdura::config::keys::random;
 use perdura_client::{Client, Options};
 use perdura_store::{Operation, StoreCommand, Transaction};
+use perdura_transactions::StoreClient;
 use perdura_tuples::{Entry, Field, SpaceOptions, Tuple, TupleCommand};
 use std::cell::Cell;
 
@@ -70,7 +70,8 @@ impl Workload {
     pub async fn call(&self, client: &Client, fast: bool, options: &Options) -> Result<()> {
         match self.service {
             ServiceKind::KeyValue => {
-                kv::call(client, &self.operation(), fast, options).await?;
+                let client = StoreClient::Whole(client.clone());
+                client.call(&self.operation(), fast, options).await?;
             }
             ServiceKind::TupleSpaces => {
                 perdura_recipes::call(client, &self.insert()?, options).await?;
