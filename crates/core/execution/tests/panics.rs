@@ -66,6 +66,15 @@ impl Service for Touchy {
         panic!("never forgets");
     }
 
+    fn session_ended(&mut self, _: perdura_protocol::SessionId) {
+        self.touch("session_ended");
+    }
+
+    fn asks_about(&self, command: &[u8]) -> Option<perdura_protocol::SessionId> {
+        assert!(command != b"asks", "about whom?");
+        None
+    }
+
     fn query(&self, command: &[u8]) -> Option<Result<Bytes, String>> {
         self.read_expected.set(panic_is_expected());
         assert!(command != b"bad read", "no such thing");
@@ -159,6 +168,17 @@ fn every_function_that_a_replica_calls_is_named() {
     let snapshot = told("calm").0.snapshot();
     let panic = panic_of(|| support::restore(&snapshot, Touchy::default()).map(|_| ()));
     assert_eq!((panic.call, panic.slot), (Call::Restore, Slot(2)));
+    let mut replica = told("session_ended");
+    let closed = frame(session(ALICE, 7), 0, 2, &[Command::Close.to_bytes()]);
+    let panic = panic_of(|| replica.order(&closed));
+    let command = Some((session(ALICE, 7), 0, None));
+    assert_eq!((panic.call, panic.slot, panic.command), (Call::SessionEnded, Slot(3), command));
+    let mut replica = told("calm");
+    let asking = frame(session(ALICE, 7), 0, 2, &[service("one"), service("asks")]);
+    let panic = panic_of(|| replica.order(&asking));
+    assert_eq!((panic.call, panic.slot), (Call::AsksAbout, Slot(3)));
+    let (of, number, shown) = panic.command.unwrap();
+    assert_eq!((of, number, shown.unwrap().first), (session(ALICE, 7), 3, b"asks".to_vec()));
     let mut replica = told("wait");
     let withdrawn = frame(session(ALICE, 7), 0, 2, &[Command::Withdraw { number: 1 }.to_bytes()]);
     let panic = panic_of(|| replica.order(&withdrawn));

@@ -10,7 +10,7 @@ pub const FRAME_COMMANDS: usize = 1024;
 /// Largest client frame: one largest command, or many small ones.
 pub const FRAME_BYTES: usize = COMMAND_BYTES + 64 * 1024;
 
-/// Frames in one batch: bounds the signatures that one Propose makes a replica verify.
+/// Frames in one batch: bounds the signatures of clients that one Propose makes a replica verify. Those in commands are bounded by its bytes.
 pub const BATCH_FRAMES: usize = 4096;
 
 /// Largest batch: at least one largest frame fits.

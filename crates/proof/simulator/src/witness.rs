@@ -8,6 +8,8 @@ use perdura_execution::{
     Entry, ExecutionContext, FailingMemory, Footprint, Progress, Release, RestoreError, Service,
     Snapshot, StateLimit,
 };
+use perdura_protocol::keys::Claim;
+use perdura_protocol::statement::STATEMENT_BYTES;
 use perdura_protocol::{Decode, Digest, Encode, PublicKey, SessionId, Slot, Time};
 use perdura_store::Store;
 use perdura_tuples::TupleSpaces;
@@ -314,6 +316,22 @@ impl Service for Witnessed {
         self.inner.service_mut().take_back(clock, session, number, released);
         self.write(Step::TakenBack { session, number });
         self.write_released(&released[before..]);
+    }
+
+    fn session_ended(&mut self, session: SessionId) {
+        self.inner.service_mut().session_ended(session);
+    }
+
+    fn asks_about(&self, command: &[u8]) -> Option<SessionId> {
+        self.inner.service().asks_about(command)
+    }
+
+    fn attested(&self, reply: &[u8]) -> Option<Bytes> {
+        self.inner.service().attested(reply)
+    }
+
+    fn claims(&self, command: &[u8]) -> Option<Vec<Claim<[u8; STATEMENT_BYTES]>>> {
+        self.inner.service().claims(command)
     }
 
     fn query(&self, command: &[u8]) -> Option<Result<Bytes, String>> {
