@@ -13,3 +13,4 @@ mod output;
 mod servers;
 mod space;
 mod surroundings;
+mod transactions;

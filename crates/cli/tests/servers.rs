@@ -16,14 +16,14 @@ use std::process::{Child, Command};
 use std::time::Duration;
 
 /// Two groups of three replicas, on three servers: server 0 has replica 0 of partition 0, and replica 2 of partition 1.
-struct Servers {
+pub struct Servers {
     directory: tempfile::TempDir,
-    cluster: PartitionedCluster,
+    pub cluster: PartitionedCluster,
     running: Vec<Option<Child>>,
 }
 
 impl Servers {
-    fn init(more: &[&str]) -> Servers {
+    pub fn init(more: &[&str]) -> Servers {
         let directory = tempfile::tempdir().unwrap();
         let ports = reserve_ports(8).to_string();
         let mut command = program();
@@ -36,13 +36,13 @@ impl Servers {
         Servers { directory, cluster, running: vec![None, None, None] }
     }
 
-    fn start_all() -> Servers {
+    pub fn start_all() -> Servers {
         let mut servers = Servers::init(&[]);
         (0..3).for_each(|id| servers.start(id));
         servers
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join("cluster").join(name)
     }
 
@@ -50,7 +50,7 @@ impl Servers {
         std::fs::read_to_string(self.path(&format!("log-{id}.txt"))).unwrap_or_default()
     }
 
-    fn start(&mut self, id: usize) {
+    pub fn start(&mut self, id: usize) {
         assert!(self.running[id].is_none());
         let log = self.path(&format!("log-{id}.txt"));
         let log = OpenOptions::new().create(true).append(true).open(log).unwrap();
@@ -61,7 +61,7 @@ impl Servers {
     }
 
     /// kill -9.
-    fn kill(&mut self, id: usize) {
+    pub fn kill(&mut self, id: usize) {
         let mut child = self.running[id].take().unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
@@ -75,7 +75,7 @@ impl Servers {
         wait_for_end(&mut child).code()
     }
 
-    fn run(&self, arguments: &[&str]) -> Ran {
+    pub fn run(&self, arguments: &[&str]) -> Ran {
         let mut command: Command = program();
         command.args(arguments).arg("--cluster").arg(self.path(""));
         command.output().unwrap().into()
@@ -90,7 +90,7 @@ impl Servers {
 
     /// Waits until so many replicas of each partition take part, and one leads.
     #[track_caller]
-    fn wait_until_active(&self, counts: [usize; 2]) -> Value {
+    pub fn wait_until_active(&self, counts: [usize; 2]) -> Value {
         wait_for("replicas to be active", || {
             let status = self.status();
             let enough = counts.iter().enumerate().all(|(partition, count)| {
