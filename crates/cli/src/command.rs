@@ -1,7 +1,7 @@
 //! The command line of `perdura`: which command it asks for.
 
 use crate::{admin, bench, client_keys, dev, ending, health, init, inspect, kv};
-use crate::{limit, replica, server, space, status, upgrade};
+use crate::{limit, replica, server, space, status, txn, upgrade};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -31,6 +31,7 @@ enum Command {
     Limit(limit::Arguments),
     Kv(kv::Arguments),
     Space(space::Arguments),
+    Txn(txn::Arguments),
     Status(status::Arguments),
     Health(health::Arguments),
     Bench(bench::Arguments),
@@ -51,6 +52,7 @@ pub fn main() -> ExitCode {
         Command::Limit(arguments) => limit::run(&arguments),
         Command::Kv(arguments) => kv::run(arguments),
         Command::Space(arguments) => space::run(arguments),
+        Command::Txn(arguments) => txn::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
         Command::Health(arguments) => health::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),

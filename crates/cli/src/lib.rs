@@ -59,6 +59,7 @@ mod space_batch;
 mod space_held;
 pub mod space_json;
 pub mod status;
+mod txn;
 mod upgrade;
 
 pub use command::main;

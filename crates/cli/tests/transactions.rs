@@ -1,13 +1,17 @@
 //! Transactions over several partitions, on servers that are real processes.
 
-use crate::common::{Ran, program};
+use crate::common::{Ran, program, wait_for};
 use crate::servers::Servers;
 use bytes::Bytes;
 use perdura::config::CLIENT_FILE;
 use perdura::connect::{connect_store, key, load_groups};
 use perdura_client::Options;
+use perdura_protocol::PartitionId;
+use perdura_store::partition::{
+    Intent, Participant, PartitionCommand, PartitionReply, Vote, digest_of_part,
+};
 use perdura_store::{Operation, OperationResult, Transaction};
-use perdura_transactions::{Outcome, StoreClient, TransactionError};
+use perdura_transactions::{Groups, Outcome, StoreClient, TransactionError};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
@@ -106,6 +110,91 @@ fn a_client_that_is_killed_leaves_nothing_half_done() {
         let both = [left, right].map(|key| json!({"write": {"key": key, "value": "0"}}));
         assert_eq!(result(&servers.transact(&json!(both)))["committed"], true);
     }
+}
+
+/// Prepares a transaction that writes these keys, one of each partition, in the first so many of them, and dies. Gives its identifier.
+fn leave(servers: &Servers, keys: &[String], prepared: usize) -> String {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let groups = load_groups(&servers.path("")).unwrap();
+        let key = key(&servers.path(CLIENT_FILE), &groups[0]).unwrap();
+        let store = connect_store(&groups, &key).unwrap();
+        let StoreClient::Partitioned(transactions) = &store else { panic!("one partition") };
+        let deadline_ms = transactions.groups().deadline_ms(Duration::from_secs(60));
+        let (map, client) = (transactions.groups().map(), transactions.groups().client());
+        let part = |key: &String| {
+            let (key, value) = (Bytes::from(key.clone()), Bytes::from_static(b"left"));
+            vec![Operation::Write { key, value, only_if_present: false }]
+        };
+        let mut participants = Vec::new();
+        for (partition, key) in (0..).map(PartitionId).zip(keys) {
+            let nonce = transactions.groups().session(partition, deadline_ms).await.unwrap();
+            let part = digest_of_part(&part(key));
+            participants.push(Participant { partition, nonce, part });
+        }
+        let intent = Intent {
+            cluster: map.cluster,
+            map: map.version,
+            client,
+            counter: 1,
+            read_only: false,
+            participants,
+        };
+        for (one, key) in intent.participants.iter().zip(keys).take(prepared) {
+            let (intent, operations) = (intent.clone(), part(key));
+            let prepare = PartitionCommand::Prepare { intent, operations };
+            let asked = transactions.ask(one.partition, &prepare, deadline_ms).await;
+            let (PartitionReply::Voted { vote: Vote::Commit, .. }, Some(_)) = asked.unwrap() else {
+                panic!("it did not vote to commit");
+            };
+        }
+        intent.id().to_string()
+    })
+}
+
+#[test]
+fn operators_see_what_is_pending_and_end_it() {
+    let servers = Servers::start_all();
+    let keys = servers.keys(1);
+    let txn = |arguments: &[&str]| servers.run(&[&["txn"], arguments].concat());
+    txn(&["pending"]).ok();
+    let nobody = "00".repeat(32);
+    txn(&["show", &nobody]).failed(3, &[]);
+    txn(&["finish", &nobody]).failed(1, &["over and forgotten, or was never prepared"]);
+    txn(&["show", "nonsense"]).failed(2, &["hexadecimal"]);
+    // Half of it was prepared.
+    let id = leave(&servers, &keys, 1);
+    let listed = txn(&["pending"]).ok();
+    assert!(listed.starts_with(&id) && listed.contains("partitions 0,1, pending in 0"), "{listed}");
+    let shown = txn(&["show", &id]).ok();
+    assert!(shown.starts_with("partition 0: voted to commit; pending for "), "{shown}");
+    assert!(shown.contains("partition 1: knows nothing of it\n"), "{shown}");
+    let json: Value = serde_json::from_str(&txn(&["show", &id, "--json"]).ok()).unwrap();
+    assert_eq!(json["partitions"]["1"], json!({"vote": null}));
+    wait_for("it to be old enough", || (txn(&["finish", &id]).code == Some(0)).then_some(()));
+    let shown = txn(&["show", &id]).ok();
+    assert!(shown.contains("partition 0: voted to commit; aborted\n"), "{shown}");
+    assert!(
+        shown.contains("partition 1: voted to abort (it was ended before its part came); aborted"),
+        "{shown}"
+    );
+    assert_eq!(txn(&["pending"]).out, "");
+    // All of it was: then it is carried out at once.
+    let id = leave(&servers, &keys, 2);
+    let finished = txn(&["finish", &id]).ok();
+    assert_eq!(finished.matches("voted to commit; committed").count(), 2, "{finished}");
+    assert_eq!(servers.run(&["kv", "get", &keys[1]]).ok(), "left\n");
+    // The administrator decides, once.
+    let id = leave(&servers, &keys, 1);
+    txn(&["finish", &id, "--force", "commit"]).failed(1, &["nothing was changed", "--yes"]);
+    let forced = txn(&["finish", &id, "--force", "abort", "--yes"]).ok();
+    assert_eq!(forced, "partition 0: aborted\npartition 1: aborted\n");
+    let against = txn(&["finish", &id, "--force", "commit", "--yes"]);
+    assert!(
+        against.code == Some(1) && against.out.contains("it was aborted in partition 0"),
+        "{against:?}"
+    );
+    assert_eq!(servers.run(&["kv", "put", &keys[0], "free"]).ok(), "ok\n");
 }
 
 /// Moves money between accounts all over until as often as that was told to be done.

@@ -187,7 +187,10 @@ impl<G: Groups> Transactions<G> {
     }
 
     /// A partition's answer to a command of its own, with the proof of what it states.
-    pub(crate) async fn ask(
+    ///
+    /// # Errors
+    /// As [`Groups::call`].
+    pub async fn ask(
         &self,
         partition: PartitionId,
         command: &PartitionCommand,

@@ -72,17 +72,13 @@ impl Live {
         Ok(Live { map, key: key.public(), groups, begin, chance, drawn })
     }
 
-    /// The client of a partition's group.
-    #[must_use]
-    pub fn client(&self, partition: PartitionId) -> Option<&Client> {
-        self.groups.get(partition.index()).map(|(client, _)| client)
-    }
-
     fn clients(&self) -> impl Iterator<Item = &Client> {
         self.groups.iter().map(|(client, _)| client)
     }
 
-    fn deadline_ms(&self, timeout: Duration) -> u64 {
+    /// The end of a time from now on, for [`Transactions::ask`] and the like.
+    #[must_use]
+    pub fn deadline_ms(&self, timeout: Duration) -> u64 {
         let ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
         self.now_ms().saturating_add(ms)
     }

@@ -210,7 +210,8 @@ impl Partition {
                     intent: intent.clone(),
                 });
                 let transactions = transactions.collect();
-                Ok(PartitionReply::Pending { transactions, more: pending.next().is_some() })
+                let (more, now) = (pending.next().is_some(), self.now);
+                Ok(PartitionReply::Pending { transactions, more, now })
             }
             PartitionCommand::Show { transaction } => {
                 let transaction = *transaction;

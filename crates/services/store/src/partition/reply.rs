@@ -79,6 +79,8 @@ pub enum PartitionReply {
         transactions: Vec<Waiting>,
         /// Whether there are more behind the last one.
         more: bool,
+        /// The clock now.
+        now: Time,
     },
     /// What is known of a transaction.
     Shown {
@@ -275,10 +277,11 @@ impl Encode for PartitionReply {
                 partition.encode(out);
                 configuration.encode(out);
             }
-            PartitionReply::Pending { transactions, more } => {
+            PartitionReply::Pending { transactions, more, now } => {
                 out.push(25);
                 encode_list(transactions, out);
                 more.encode(out);
+                now.encode(out);
             }
             PartitionReply::Shown { since, now, intent, vote, committed } => {
                 out.push(26);
@@ -334,6 +337,7 @@ impl Decode for PartitionReply {
             25 => PartitionReply::Pending {
                 transactions: reader.list("transactions", limits::LISTED as usize, 100)?,
                 more: Decode::decode(reader)?,
+                now: Decode::decode(reader)?,
             },
             26 => PartitionReply::Shown {
                 since: Decode::decode(reader)?,

@@ -107,7 +107,7 @@ fn replies_are_decoded_as_they_were_encoded_and_say_what_they_state() {
         PartitionReply::Forgotten { count: 3 },
         PartitionReply::Known { partition: partition(1), configuration: 3 },
         PartitionReply::Outdated { partition: partition(1), configuration: 3 },
-        PartitionReply::Pending { transactions: vec![waiting], more: true },
+        PartitionReply::Pending { transactions: vec![waiting], more: true, now: Time(9) },
         PartitionReply::Shown {
             since: Time(1),
             now: Time(2),

@@ -273,7 +273,8 @@ fn operators_see_what_is_pending() {
     let mut after = None;
     loop {
         let list = PartitionCommand::Pending { after };
-        let PartitionReply::Pending { transactions, more } = world.ask(0, client(2), &list) else {
+        let PartitionReply::Pending { transactions, more, .. } = world.ask(0, client(2), &list)
+        else {
             panic!("no list");
         };
         after = transactions.last().map(|last| (last.since, last.intent.id()));

@@ -1,0 +1,373 @@
+//! `perdura txn`: transactions over several partitions that somebody left, for operators.
+
+use crate::administer::confirmed;
+use crate::connect::{ClusterArguments, administrator, connect_store, parse_duration, runtime};
+use anyhow::{Context, Result, bail, ensure};
+use clap::{Args, Subcommand, ValueEnum};
+use perdura::Cluster;
+use perdura::config::KeyFile;
+use perdura_protocol::{PartitionId, Time};
+use perdura_store::partition::{
+    Intent, PartitionCommand, PartitionReply, Reason, TransactionId, Vote,
+};
+use perdura_transactions::{Live, Rescue, StoreClient, Transactions};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Transactions over several partitions: what is pending, and ending it
+///
+/// A client that dies leaves locks behind. Whoever meets them ends its transaction as the partitions have voted, so there is seldom anything to
+/// do here; where a partition is gone for good, what it had not voted on stays pending in the others.
+#[derive(Args)]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    // What each is stands with its arguments.
+    Pending(Pending),
+    Show(Show),
+    Finish(Finish),
+}
+
+/// Which cluster, and how long to wait for it.
+#[derive(Args)]
+struct How {
+    #[command(flatten)]
+    cluster: ClusterArguments,
+    /// How long to wait for the partitions
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
+    timeout: Duration,
+}
+
+/// List the transactions that are pending, the oldest first
+///
+/// Those of clients that are at work come and go; one that is listed with an age of many seconds was left.
+#[derive(Args)]
+struct Pending {
+    #[command(flatten)]
+    how: How,
+    /// Print a line of JSON for each
+    #[arg(long)]
+    json: bool,
+}
+
+/// Show what each partition knows of a transaction
+#[derive(Args)]
+struct Show {
+    /// Its identifier
+    id: TransactionId,
+    #[command(flatten)]
+    how: How,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// End a transaction as the partitions have voted
+///
+/// Where one has not voted it votes to abort, if another has had the transaction pending for two seconds.
+///
+/// With --force the administrator decides for a partition that is gone for good and will never vote. It is refused where the opposite was
+/// decided. Chosen wrongly it is the end of atomicity: the partition that is gone may have voted otherwise, and what it knew be carried out there.
+#[derive(Args)]
+struct Finish {
+    /// Its identifier
+    id: TransactionId,
+    #[command(flatten)]
+    how: How,
+    /// Decide without all votes, with the key in admin.toml
+    #[arg(long, value_name = "HOW")]
+    force: Option<Force>,
+    /// Do so without being asked again
+    #[arg(long, requires = "force")]
+    yes: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Force {
+    /// What it writes is carried out where it is known
+    Commit,
+    /// Nothing of it is carried out
+    Abort,
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    match &arguments.command {
+        Command::Pending(arguments) => pending(arguments),
+        Command::Show(arguments) => show(arguments),
+        Command::Finish(arguments) => finish(arguments),
+    }
+}
+
+/// A client of all partitions.
+struct Store {
+    client: StoreClient,
+    transactions: Transactions<Live>,
+    partitions: u16,
+    deadline_ms: u64,
+}
+
+impl Store {
+    fn connect(groups: &[Cluster], key: &KeyFile, timeout: Duration) -> Result<Store> {
+        let client = connect_store(groups, key)?;
+        let StoreClient::Partitioned(transactions) = client.clone() else {
+            bail!("the cluster has one partition, where nothing is ever pending");
+        };
+        let deadline_ms = transactions.groups().deadline_ms(timeout);
+        Ok(Store { client, transactions, partitions: groups.len() as u16, deadline_ms })
+    }
+
+    /// What each partition answers, or why it does not.
+    async fn ask_all(
+        &self,
+        command: &PartitionCommand,
+    ) -> BTreeMap<PartitionId, Result<PartitionReply, String>> {
+        let mut answers = BTreeMap::new();
+        for partition in (0..self.partitions).map(PartitionId) {
+            let answer = self.transactions.ask(partition, command, self.deadline_ms).await;
+            let answer = answer.map(|(reply, _)| reply).map_err(|error| error.to_string());
+            answers.insert(partition, answer);
+        }
+        answers
+    }
+}
+
+/// Does something with a client of all partitions.
+fn with_store<T>(
+    how: &How,
+    forced: bool,
+    work: impl AsyncFnOnce(&Store) -> Result<T>,
+) -> Result<T> {
+    let groups = how.cluster.load_store()?;
+    let key = match forced {
+        true => administrator(&how.cluster.cluster, groups.first().context("no groups")?)?,
+        false => how.cluster.key_of(&groups)?,
+    };
+    runtime()?.block_on(async {
+        let store = Store::connect(&groups, &key, how.timeout)?;
+        let done = work(&store).await;
+        for client in store.client.clients() {
+            client.close().await;
+        }
+        done
+    })
+}
+
+/// A pending transaction, and in which partitions it is.
+struct Found {
+    intent: Intent,
+    pending_in: Vec<u16>,
+    oldest_ms: u64,
+}
+
+async fn all_pending(store: &Store) -> Result<BTreeMap<TransactionId, Found>> {
+    let mut found: BTreeMap<TransactionId, Found> = BTreeMap::new();
+    for partition in (0..store.partitions).map(PartitionId) {
+        let mut after = None;
+        loop {
+            let list = PartitionCommand::Pending { after };
+            let asked = store.transactions.ask(partition, &list, store.deadline_ms).await;
+            let (reply, _) = asked.with_context(|| format!("partition {partition}"))?;
+            let PartitionReply::Pending { transactions, more, now } = reply else {
+                bail!("partition {partition} gave an answer that fits no question");
+            };
+            after = transactions.last().map(|last| (last.since, last.intent.id()));
+            for one in transactions {
+                let age_ms = now.0.saturating_sub(one.since.0);
+                let entry = found.entry(one.intent.id()).or_insert_with(|| Found {
+                    intent: one.intent,
+                    pending_in: Vec::new(),
+                    oldest_ms: 0,
+                });
+                entry.pending_in.push(partition.0);
+                entry.oldest_ms = entry.oldest_ms.max(age_ms);
+            }
+            if !more || after.is_none() {
+                break;
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn pending(arguments: &Pending) -> Result<ExitCode> {
+    let found = with_store(&arguments.how, false, async |store| all_pending(store).await)?;
+    let mut found: Vec<(TransactionId, Found)> = found.into_iter().collect();
+    found.sort_by_key(|(id, one)| (std::cmp::Reverse(one.oldest_ms), *id));
+    for (id, Found { intent, pending_in, oldest_ms }) in &found {
+        let of: Vec<u16> = intent.participants.iter().map(|one| one.partition.0).collect();
+        if arguments.json {
+            say!(
+                "{}",
+                json!({"id": id.to_string(), "pending_ms": oldest_ms, "partitions": of, "pending_in": pending_in,
+                    "client": intent.client.to_string(), "read_only": intent.read_only})
+            );
+        } else {
+            let kind = if intent.read_only { "reads" } else { "writes" };
+            say!(
+                "{id}  {:.1} s  {kind}  partitions {}, pending in {}  client {}",
+                *oldest_ms as f64 / 1e3,
+                listed(&of),
+                listed(pending_in),
+                intent.client
+            );
+        }
+    }
+    if found.is_empty() {
+        tell!("perdura: nothing is pending");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn listed(numbers: &[u16]) -> String {
+    let texts: Vec<String> = numbers.iter().map(u16::to_string).collect();
+    texts.join(",")
+}
+
+fn why(reason: &Reason) -> &'static str {
+    match reason {
+        Reason::Failed { .. } => "an operation failed",
+        Reason::Conflict(_) => "another transaction held what it needs",
+        Reason::Cap { .. } => "its client had too many pending",
+        Reason::Room => "there was no room",
+        Reason::TooMuch => "it read more than a reply holds",
+        Reason::Map => "its keys are elsewhere",
+        Reason::Fenced => "its client had fenced it off",
+        Reason::Unreachable { .. } => "another participant did not answer",
+        Reason::Resolved => "it was ended before its part came",
+        Reason::Writes => "it was said to only read",
+    }
+}
+
+/// What a partition knows, in words and as JSON.
+fn shown(answer: &Result<PartitionReply, String>) -> (String, Value) {
+    match answer {
+        Ok(PartitionReply::Shown {
+            since: Time(since), now: Time(now), vote, committed, ..
+        }) => {
+            let state = match committed {
+                None => format!("pending for {:.1} s", now.saturating_sub(*since) as f64 / 1e3),
+                Some(true) => "committed".to_owned(),
+                Some(false) => "aborted".to_owned(),
+            };
+            let (text, vote) = match vote {
+                Vote::Commit => ("voted to commit".to_owned(), "commit"),
+                Vote::Abort(reason) => (format!("voted to abort ({})", why(reason)), "abort"),
+            };
+            let age_ms = now.saturating_sub(*since);
+            (
+                format!("{text}; {state}"),
+                json!({"vote": vote, "committed": committed, "since_ms": age_ms}),
+            )
+        }
+        Ok(PartitionReply::Unknown { .. }) => {
+            ("knows nothing of it".to_owned(), json!({"vote": null}))
+        }
+        Ok(_) => ("gave an answer that fits no question".to_owned(), Value::Null),
+        Err(error) => (error.clone(), json!({"error": error})),
+    }
+}
+
+type Answers = BTreeMap<PartitionId, Result<PartitionReply, String>>;
+
+fn intent_of(answers: &Answers) -> Option<Intent> {
+    answers.values().find_map(|answer| match answer {
+        Ok(PartitionReply::Shown { intent, .. }) => Some(intent.clone()),
+        _ => None,
+    })
+}
+
+/// Of the partitions that take part, if it is known which those are.
+fn of_participants(answers: Answers) -> Answers {
+    let Some(intent) = intent_of(&answers) else { return answers };
+    answers.into_iter().filter(|(partition, _)| intent.participant(*partition).is_some()).collect()
+}
+
+fn print(id: TransactionId, answers: &Answers, as_json: bool) {
+    if as_json {
+        let partition = |(partition, answer): (&PartitionId, &Result<PartitionReply, String>)| {
+            (partition.to_string(), shown(answer).1)
+        };
+        let partitions: serde_json::Map<String, Value> = answers.iter().map(partition).collect();
+        let client = intent_of(answers).map(|intent| intent.client.to_string());
+        say!("{}", json!({"id": id.to_string(), "client": client, "partitions": partitions}));
+        return;
+    }
+    for (partition, answer) in answers {
+        say!("partition {partition}: {}", shown(answer).0);
+    }
+}
+
+fn show(arguments: &Show) -> Result<ExitCode> {
+    let transaction = arguments.id;
+    let answers = with_store(&arguments.how, false, async |store| {
+        Ok(of_participants(store.ask_all(&PartitionCommand::Show { transaction }).await))
+    })?;
+    print(transaction, &answers, arguments.json);
+    Ok(crate::ending::carried_out(intent_of(&answers).is_some()))
+}
+
+fn finish(arguments: &Finish) -> Result<ExitCode> {
+    let transaction = arguments.id;
+    if let Some(force) = arguments.force {
+        let question = format!(
+            "This ends {transaction} without all votes, and cannot be taken back: a partition that is gone may have decided otherwise. \
+             Type yes to {} it:",
+            if force == Force::Commit { "commit" } else { "abort" }
+        );
+        if !arguments.yes && !confirmed(&question, "yes")? {
+            bail!(
+                "nothing was changed: --force decides without all votes. If that is meant, give --yes"
+            );
+        }
+    }
+    with_store(&arguments.how, arguments.force.is_some(), async |store| {
+        let show = PartitionCommand::Show { transaction };
+        let answers = store.ask_all(&show).await;
+        let intent = intent_of(&answers).context(
+            "no partition that answers knows of it: it is over and forgotten, or was never prepared",
+        )?;
+        let Some(force) = arguments.force else {
+            let rescue = store.transactions.rescue(&intent, store.deadline_ms).await;
+            let answers = of_participants(store.ask_all(&show).await);
+            print(transaction, &answers, false);
+            let is_pending = answers
+                .values()
+                .any(|answer| matches!(answer, Ok(PartitionReply::Shown { committed: None, .. })));
+            ensure!(
+                rescue == Rescue::Ended || !is_pending,
+                "it could not be ended: a partition that takes part does not answer, or has to have it pending for two seconds; try again. If \
+                 a partition is gone for good, see --force"
+            );
+            return Ok(ExitCode::SUCCESS);
+        };
+        let commit = force == Force::Commit;
+        let mut refused = false;
+        for one in &intent.participants {
+            let command = PartitionCommand::Force { intent: intent.clone(), commit };
+            let asked = store.transactions.ask(one.partition, &command, store.deadline_ms).await;
+            match asked {
+                Ok((PartitionReply::Finished { committed, .. }, _)) => {
+                    let how = if committed { "committed" } else { "aborted" };
+                    say!("partition {}: {how}", one.partition);
+                }
+                Ok(_) => bail!("partition {} gave an answer that fits no question", one.partition),
+                Err(error) => {
+                    refused = true;
+                    say!("partition {}: {error}", one.partition);
+                }
+            }
+        }
+        ensure!(
+            !refused,
+            "not all partitions ended it so; run it again for those that did not answer"
+        );
+        Ok(ExitCode::SUCCESS)
+    })
+}
