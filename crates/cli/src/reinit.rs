@@ -208,6 +208,7 @@ impl Home {
                 listen: new.listen.clone(),
                 http: new.http.clone(),
                 rates: Rates::default(),
+                resolver: None,
                 members: Vec::new(),
             },
         };

@@ -152,6 +152,25 @@ fn leave(servers: &Servers, keys: &[String], prepared: usize) -> String {
     })
 }
 
+/// The servers see to it, with no other client there.
+#[test]
+fn what_a_dead_client_left_is_ended_though_nobody_meets_it() {
+    let servers = Servers::start_all();
+    let keys = servers.keys(1);
+    let half = leave(&servers, &keys, 1);
+    let none_left = || {
+        let listed = servers.run(&["txn", "pending"]);
+        (listed.code == Some(0) && listed.out.is_empty()).then_some(())
+    };
+    wait_for("the resolvers", none_left);
+    let shown = servers.run(&["txn", "show", &half]).ok();
+    assert_eq!(shown.matches("aborted").count(), 2, "{shown}");
+    let whole = leave(&servers, &keys, 2);
+    wait_for("the resolvers", none_left);
+    let shown = servers.run(&["txn", "show", &whole]).ok();
+    assert_eq!(shown.matches("voted to commit; committed").count(), 2, "{shown}");
+}
+
 #[test]
 fn operators_see_what_is_pending_and_end_it() {
     let servers = Servers::start_all();

@@ -16,7 +16,7 @@ use crate::service::ServiceKind;
 use perdura_protocol::configuration::{Durability, Parameters};
 use perdura_protocol::partitions::{Distribution, MapError};
 use perdura_protocol::{
-    ClusterId, Faults, PartitionId, ReplicaId, SecretKey, ServiceName, Slot, limits,
+    ClusterId, Faults, PartitionId, PublicKey, ReplicaId, SecretKey, ServiceName, Slot, limits,
 };
 use perdura_replica::node::StateTransfer;
 use std::fs::{self, DirBuilder};
@@ -367,8 +367,12 @@ pub fn make_partitioned(
     check_empty(dir)?;
     let (administrator, client) = (fresh_key()?, fresh_key()?);
     let parameters = parameters(faults, durability, service, &administrator, tune)?;
-    let mut servers: Vec<ServerFile> =
-        places.iter().enumerate().map(|(id, place)| server_file(dir, id, place)).collect();
+    let (mut servers, mut resolvers) = (Vec::new(), Vec::new());
+    for (id, place) in places.iter().enumerate() {
+        let resolver = fresh_key()?;
+        resolvers.push(resolver.public());
+        servers.push(server_file(dir, id, place, resolver));
+    }
     let mut entries = Vec::new();
     for (partition, on) in (0..).map(PartitionId).zip(place(count, n, places.len())) {
         let mut members = Vec::new();
@@ -387,17 +391,22 @@ pub fn make_partitioned(
         }
         entries.push(PartitionEntry { configuration: 0, from_slot: Slot(0), members });
     }
-    let of_place =
-        |place: &Place| ServerEntry { address: place.address.clone(), http: place.http.clone() };
+    let of_place = |(place, resolver): (&Place, &PublicKey)| ServerEntry {
+        address: place.address.clone(),
+        http: place.http.clone(),
+        resolver: *resolver,
+    };
     let mut cluster = PartitionedCluster::new(
         dir.join(CLUSTER_FILE),
         parameters,
         distribution,
-        places.iter().map(of_place).collect(),
+        places.iter().zip(&resolvers).map(of_place).collect(),
         entries,
         &administrator,
     );
     cluster.clients.push((FIRST_CLIENT.to_owned(), client.public()));
+    let named = |(id, key): (usize, &PublicKey)| (format!("resolver-{id}"), *key);
+    cluster.clients.extend(resolvers.iter().enumerate().map(named));
     cluster.map.check()?;
     make_private_directory(dir)?;
     for server in &servers {
@@ -414,7 +423,7 @@ pub fn make_partitioned(
     Ok(cluster)
 }
 
-fn server_file(dir: &Path, id: usize, place: &Place) -> ServerFile {
+fn server_file(dir: &Path, id: usize, place: &Place, resolver: SecretKey) -> ServerFile {
     ServerFile {
         path: dir.join(format!("server-{id}")).join(SERVER_FILE),
         id,
@@ -422,6 +431,7 @@ fn server_file(dir: &Path, id: usize, place: &Place) -> ServerFile {
         listen: place.listen.clone(),
         http: Some(place.http.clone()),
         rates: Rates::default(),
+        resolver: Some(resolver),
         members: Vec::new(),
     }
 }

@@ -22,6 +22,7 @@ pub mod create;
 pub mod format;
 pub mod health;
 pub mod replica;
+mod resolver;
 pub mod server;
 pub mod service;
 
@@ -36,5 +37,6 @@ pub use perdura_protocol as protocol;
 pub use perdura_replica as machinery;
 pub use perdura_replica::runtime as replica_runtime;
 pub use perdura_store as store;
+pub use perdura_transactions as transactions;
 pub use perdura_tuples as tuples;
 pub use toml;

@@ -2,6 +2,7 @@
 
 use crate::config::{Cluster, PartitionedCluster, ReadError, ServerFile};
 use crate::replica::{check_data, replica_config, run};
+use crate::resolver::Resolver;
 use crate::service::ServiceKind;
 use perdura_protocol::PartitionId;
 use perdura_replica::runtime::{self, LogDevice, RunError, ServerShutdown, Work};
@@ -106,7 +107,10 @@ impl Listening {
             (member.partition, work)
         });
         let members = members.collect();
-        let failures = runtime.run(members).map_err(|source| ServerError::Start { id, source })?;
+        let resolver = Resolver::start(&server.file, &server.cluster);
+        let failures = runtime.run(members).map_err(|source| ServerError::Start { id, source });
+        drop(resolver);
+        let failures = failures?;
         if failures.is_empty() {
             Ok(())
         } else {

@@ -536,6 +536,7 @@ mod tests {
             version: MAP_VERSION,
             distribution: Distribution::Hash,
             groups: vec![group(0, 1), group(1, key)],
+            resolvers: Vec::new(),
         };
         parameters.cluster = map(2).groups[1].id;
         parameters.map = Some(Arc::new(map(2)));

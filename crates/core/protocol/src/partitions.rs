@@ -84,6 +84,8 @@ pub struct Map {
     pub distribution: Distribution,
     /// By partition.
     pub groups: Vec<Group>,
+    /// The keys of those, one at each server, who end what clients left: registered as clients, and good for nothing else.
+    pub resolvers: Vec<PublicKey>,
 }
 
 /// What is wrong with a map.
@@ -271,6 +273,7 @@ impl Encode for Map {
             }
         }
         encode_list(&self.groups, out);
+        encode_list(&self.resolvers, out);
     }
 }
 
@@ -287,7 +290,8 @@ mod tests {
             members: vec![PublicKey([index as u8; 32]); 3],
         };
         let groups = (0..partitions as u16).map(group).collect();
-        Map { cluster, version: MAP_VERSION, distribution, groups }
+        let resolvers = vec![PublicKey([200; 32])];
+        Map { cluster, version: MAP_VERSION, distribution, groups, resolvers }
     }
 
     fn by_range(bounds: &[&'static str], partitions: usize) -> Map {
@@ -369,6 +373,9 @@ mod tests {
         assert!(!holds(&other));
         let mut other = map.clone();
         other.groups[2].members[0] = PublicKey([9; 32]);
+        assert!(!holds(&other));
+        let mut other = map.clone();
+        other.resolvers.push(PublicKey([9; 32]));
         assert!(!holds(&other));
     }
 }

@@ -58,6 +58,7 @@ struct RawServer {
     id: usize,
     address: String,
     http: String,
+    resolver: String,
 }
 
 #[derive(Deserialize)]
@@ -85,6 +86,8 @@ pub struct ServerEntry {
     pub address: String,
     /// `host:port` of its status and metrics.
     pub http: String,
+    /// The key with which it ends what clients left: that of a client, and good for nothing else.
+    pub resolver: PublicKey,
 }
 
 /// A member of a partition's group.
@@ -144,7 +147,8 @@ impl PartitionedCluster {
         partitions: Vec<PartitionEntry>,
         administrator: &SecretKey,
     ) -> PartitionedCluster {
-        let map = map_of(parameters.cluster, parameters.faults, distribution, &partitions);
+        let map =
+            map_of(parameters.cluster, parameters.faults, distribution, &partitions, &servers);
         let signature = map.sign(administrator);
         PartitionedCluster {
             path,
@@ -183,7 +187,8 @@ impl PartitionedCluster {
         let servers = servers(server, &file)?;
         let partitions = partitions(partition, parameters.faults.n(), servers.len(), &file)?;
         let distribution = distribution(&partitioning, &file)?;
-        let map = map_of(parameters.cluster, parameters.faults, distribution, &partitions);
+        let map =
+            map_of(parameters.cluster, parameters.faults, distribution, &partitions, &servers);
         map.check().with_context(|| format!("{file}: [partitioning]"))?;
         ensure!(
             partitions.len() > 1,
@@ -196,7 +201,7 @@ impl PartitionedCluster {
         ensure!(
             Scheme::Ed25519.verify(claim.key, &claim.message, claim.signature),
             "{file}: partitioning.signature is not the administrator's over this map: `by`, `bounds`, [faults], the number of partitions \
-             and the keys that members had first are not what was signed; restore the file from a copy"
+             the keys that members had first and the servers' resolvers are not what was signed; restore the file from a copy"
         );
         parameters.map = Some(Arc::clone(&map));
         let path = path.to_owned();
@@ -278,7 +283,7 @@ impl PartitionedCluster {
         let mut text = render_parameters(&self.parameters, PARTITIONED_FORMAT);
         text.push_str(
             "\n# Which keys are in which partition, fixed for the life of the cluster. The administrator's signature is over this, and\n\
-             # over the first members of each partition's group.\n[partitioning]\n",
+             # over the first members of each partition's group and the servers' resolvers.\n[partitioning]\n",
         );
         match &self.map.distribution {
             Distribution::Hash => text.push_str("by = \"hash\"\n"),
@@ -289,9 +294,12 @@ impl PartitionedCluster {
             }
         }
         let _ = writeln!(text, "signature = \"{}\"", self.signature);
-        for (id, ServerEntry { address, http }) in self.servers.iter().enumerate() {
+        for (id, ServerEntry { address, http, resolver }) in self.servers.iter().enumerate() {
             let (address, http) = (quoted(address), quoted(http));
-            let _ = write!(text, "\n[[server]]\nid = {id}\naddress = {address}\nhttp = {http}\n");
+            let _ = write!(
+                text,
+                "\n[[server]]\nid = {id}\naddress = {address}\nhttp = {http}\nresolver = \"{resolver}\"\n"
+            );
         }
         text.push_str(
             "\n# Each partition's group: its latest configuration, which `perdura replica reinit` changes, and its members by replica id.\n",
@@ -339,6 +347,7 @@ fn map_of(
     faults: Faults,
     distribution: Distribution,
     partitions: &[PartitionEntry],
+    servers: &[ServerEntry],
 ) -> Arc<Map> {
     let group = |(index, entry): (usize, &PartitionEntry)| Group {
         id: group_id(cluster, PartitionId(index as u16), partitions.len()),
@@ -346,7 +355,8 @@ fn map_of(
         members: entry.members.iter().map(|member| member.first_key).collect(),
     };
     let groups = partitions.iter().enumerate().map(group).collect();
-    Arc::new(Map { cluster, version: MAP_VERSION, distribution, groups })
+    let resolvers = servers.iter().map(|server| server.resolver).collect();
+    Arc::new(Map { cluster, version: MAP_VERSION, distribution, groups, resolvers })
 }
 
 fn distribution(raw: &RawPartitioning, file: &str) -> Result<Distribution> {
@@ -386,7 +396,8 @@ fn servers(raw: Vec<RawServer>, file: &str) -> Result<Vec<ServerEntry>> {
         );
         host_port(&raw.address, file, &field("address"))?;
         host_port(&raw.http, file, &field("http"))?;
-        Ok(ServerEntry { address: raw.address, http: raw.http })
+        let resolver = public_key(&raw.resolver, file, &field("resolver"))?;
+        Ok(ServerEntry { address: raw.address, http: raw.http, resolver })
     };
     let entries: Vec<ServerEntry> =
         raw.into_iter().enumerate().map(entry).collect::<Result<_>>()?;

@@ -24,6 +24,7 @@ struct Raw {
     checkpoint_mb_s: u64,
     scrub_interval_s: Option<u64>,
     state_transfer: Option<String>,
+    resolver_key: Option<String>,
     member: Vec<RawMember>,
 }
 
@@ -73,6 +74,8 @@ pub struct ServerFile {
     pub http: Option<String>,
     /// Rates, and whom it asks for states, for each of its members.
     pub rates: Rates,
+    /// The key with which it ends what clients left. None where the file took the place of a lost one: the other servers do its work.
+    pub resolver: Option<SecretKey>,
     /// Ascending by partition.
     pub members: Vec<Member>,
 }
@@ -130,6 +133,10 @@ impl ServerFile {
             listen: raw.listen,
             http: raw.http,
             rates: rates.check(&file)?,
+            resolver: raw
+                .resolver_key
+                .map(|key| secret_key(&key, &file, "resolver_key"))
+                .transpose()?,
             members,
         })
     }
@@ -165,6 +172,10 @@ impl ServerFile {
             let _ = writeln!(text, "http = {}", quoted(http));
         }
         text.push_str(&self.rates.render());
+        if let Some(resolver) = &self.resolver {
+            text.push_str("# The key with which it ends transactions that clients left.\n");
+            let _ = writeln!(text, "resolver_key = \"{}\"", resolver.to_secret_text());
+        }
         for member in &self.members {
             let _ = write!(
                 text,
@@ -211,6 +222,13 @@ impl ServerFile {
             "{file}: id is {}, and the servers in {of} are 0 to {}",
             self.id,
             cluster.servers.len().saturating_sub(1)
+        );
+        ensure!(
+            self.resolver
+                .as_ref()
+                .is_none_or(|key| key.public() == cluster.servers[self.id].resolver),
+            "{file}: resolver_key is not that of server {} in {of}: one of the files is of another cluster",
+            self.id
         );
         for (partition, entry) in cluster.partitions.iter().enumerate() {
             let own = self.members.iter().find(|member| member.partition.index() == partition);

@@ -222,6 +222,9 @@ impl Service for Store {
             )?;
             return Ok(reply.to_bytes());
         }
+        if let Some(partition) = &self.partition {
+            partition.admit(context.session.client)?;
+        }
         let request = Request::decode(command).map_err(|error| error.to_string())?;
         if let Some(hindrance) = self.hindrance(&request)? {
             return Ok(hindrance);

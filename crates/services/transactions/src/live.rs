@@ -72,6 +72,13 @@ impl Live {
         Ok(Live { map, key: key.public(), groups, begin, chance, drawn })
     }
 
+    /// Closes the clients of all groups.
+    pub async fn close(&self) {
+        for client in self.clients() {
+            client.close().await;
+        }
+    }
+
     fn clients(&self) -> impl Iterator<Item = &Client> {
         self.groups.iter().map(|(client, _)| client)
     }

@@ -27,6 +27,7 @@ fn sample(distribution: Distribution) -> PartitionedCluster {
     let server = |id: usize| ServerEntry {
         address: format!("10.0.0.{id}:7400"),
         http: "127.0.0.1:7401".to_owned(),
+        resolver: key(200 + id as u8).public(),
     };
     let partition = |(partition, on): (usize, Vec<usize>)| {
         let member = |(id, server): (usize, usize)| {
@@ -225,6 +226,7 @@ fn server(cluster: &PartitionedCluster, id: usize) -> ServerFile {
         listen: "127.0.0.1:7400".to_owned(),
         http: Some("127.0.0.1:7401".to_owned()),
         rates: Rates { checkpoint_mb_s: 20, ..Rates::default() },
+        resolver: Some(key(200 + id as u8)),
         members,
     }
 }

@@ -165,6 +165,14 @@ impl Partition {
         Blocker::Transaction { intent: Box::new(record.intent.clone()), pending_ms }
     }
 
+    /// That a client may read and write: who is there to end what others left may not.
+    pub(crate) fn admit(&self, client: PublicKey) -> Result<(), String> {
+        if self.place.map.resolvers.contains(&client) {
+            return Err("this key is for ending transactions that others left".into());
+        }
+        Ok(())
+    }
+
     /// Carries out what changes something.
     pub(crate) fn execute(
         &mut self,
@@ -174,6 +182,7 @@ impl Partition {
     ) -> Result<PartitionReply, String> {
         match command {
             PartitionCommand::Prepare { intent, operations } => {
+                self.admit(asker.session.client)?;
                 self.prepare(entries, asker, intent, operations)
             }
             PartitionCommand::Finish { transaction, commit, votes } => {

@@ -319,6 +319,33 @@ fn a_partition_that_is_down_does_not_lock_the_others_up() {
     assert!(is_commit(&prepare(&mut world, 1).1), "it was heard of");
 }
 
+/// Its key is on each server.
+#[test]
+fn who_is_there_to_end_transactions_does_nothing_else() {
+    let mut world = World::new(2);
+    let resolver = SessionId { client: RESOLVER, nonce: 5 };
+    let parts = two_writes("1");
+    let own = world.intent(resolver, 1, false, &parts);
+    let operations = parts[0].1.clone();
+    let prepare = PartitionCommand::Prepare { intent: own, operations };
+    let refused = world.ordered(0, resolver, &prepare).unwrap();
+    assert!(refused.unwrap_err().contains("for ending transactions"));
+    let put = StoreCommand::Put { key: bytes("a1"), value: bytes("1") };
+    let context =
+        perdura_execution::ExecutionContext { session: resolver, ..crate::support::CONTEXT };
+    let refused = world.stores[0].execute(&context, &put.to_bytes());
+    assert!(refused.unwrap_err().contains("for ending transactions"));
+    let intent = world.intent(client(1), 1, false, &parts);
+    for part in &parts {
+        assert!(is_commit(&world.prepare(&intent, client(1), part)));
+    }
+    let resolve = PartitionCommand::Resolve { intent: intent.clone(), expired: None };
+    let vote = world.ask(1, resolver, &resolve);
+    let votes = [world.proof(1, &vote)];
+    let committed = PartitionReply::Finished { transaction: intent.id(), committed: true };
+    assert_eq!(world.finish(0, resolver, (intent.id(), true), &votes), committed);
+}
+
 /// A participant is gone for good: the administrator decides for it, and cannot decide against what was decided.
 #[test]
 fn only_the_administrator_ends_a_transaction_without_votes() {

@@ -18,6 +18,9 @@ use std::sync::Arc;
 
 pub const SCHEME: Scheme = Scheme::KeyedHash;
 
+/// The key of who ends what clients left.
+pub const RESOLVER: PublicKey = PublicKey([77; 32]);
+
 /// One key of each partition by its first letter: partition 0 has those below `b`.
 pub struct World {
     pub map: Arc<Map>,
@@ -69,7 +72,13 @@ impl World {
         let bounds = (1..partitions).map(|index| bytes([b'a' + index as u8])).collect();
         let groups = members.iter().enumerate().map(group).collect();
         let distribution = Distribution::Range { bounds };
-        let map = Arc::new(Map { cluster, version: MAP_VERSION, distribution, groups });
+        let map = Arc::new(Map {
+            cluster,
+            version: MAP_VERSION,
+            distribution,
+            groups,
+            resolvers: vec![RESOLVER],
+        });
         map.check().unwrap();
         let store = |index| {
             let place =

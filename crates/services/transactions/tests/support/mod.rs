@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
 const SCHEME: Scheme = Scheme::KeyedHash;
+const RESOLVER: PublicKey = PublicKey([77; 32]);
 
 pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -73,7 +74,13 @@ impl Partitions {
         let bounds = (1..partitions).map(|index| Bytes::from(vec![b'a' + index as u8])).collect();
         let groups = members.iter().enumerate().map(group).collect();
         let distribution = Distribution::Range { bounds };
-        let map = Arc::new(Map { cluster, version: MAP_VERSION, distribution, groups });
+        let map = Arc::new(Map {
+            cluster,
+            version: MAP_VERSION,
+            distribution,
+            groups,
+            resolvers: vec![RESOLVER],
+        });
         let store = |index| {
             let partition = PartitionId(index as u16);
             Store::partitioned(1 << 30, Place { map: map.clone(), partition, max_skew_ms: 500 })
