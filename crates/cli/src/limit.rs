@@ -1,7 +1,7 @@
 //! `perdura limit`: raises the limit of the service's state.
 
-use crate::administer::{How, administer, confirmed, uncertain};
-use crate::connect::{administrator, load};
+use crate::administer::{How, administer, administer_each, confirmed, uncertain};
+use crate::connect::{administrator, load_groups};
 use anyhow::{Result, bail};
 use clap::Args;
 use perdura_protocol::{AdminCommand, limits};
@@ -32,9 +32,14 @@ pub struct Arguments {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (how, mib) = (&arguments.how, arguments.state_mib);
-    let cluster = load(&how.cluster)?;
-    administrator(&how.cluster, &cluster)?;
+    let groups = load_groups(&how.cluster)?;
+    let key = administrator(&how.cluster, &groups[0])?;
     say!("with a full state each replica's machine needs {} MiB of memory", 3 * mib + 2048);
+    if groups.len() > 1 {
+        say!(
+            "that is for one partition: a server needs as much again for each further member that it has"
+        );
+    }
     if arguments.dry_run {
         say!("nothing was changed: --dry-run");
         return Ok(ExitCode::SUCCESS);
@@ -46,7 +51,23 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         bail!("nothing was changed: a limit is never lowered again. If that is meant, give --yes");
     }
     let command = AdminCommand::RaiseStateLimit { bytes: mib * MIB };
-    administer(&cluster, how, command).map_err(|error| uncertain(error, "raising the limit"))?;
-    say!("the state may take {mib} MiB from now on");
+    if let [cluster] = &groups[..] {
+        administer(cluster, how, command).map_err(|error| uncertain(error, "raising the limit"))?;
+        say!("the state may take {mib} MiB from now on");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut open = Vec::new();
+    for (partition, result) in administer_each(&key, &groups, how, &command)?.iter().enumerate() {
+        match result {
+            Ok(_) => say!("partition {partition}: the state may take {mib} MiB from now on"),
+            Err(error) => open.push(format!("partition {partition}: {error:#}")),
+        }
+    }
+    if !open.is_empty() {
+        bail!(
+            "the limit may not be raised in all partitions; run the command again, until it is in all:\n{}",
+            open.join("\n")
+        );
+    }
     Ok(ExitCode::SUCCESS)
 }

@@ -190,7 +190,7 @@ fn every_operation_of_the_store_works_from_the_command_line() {
     cluster.run(&["kv", "put", "b", "-1"]).ok();
     assert_eq!(cluster.run(&["kv", "scan"]).ok(), "a\t2\nb\t-1\n");
     let scan = cluster.run(&["kv", "scan", "--limit", "1", "--reverse", "--fast"]);
-    assert!(scan.error.contains("there is more; go on with --after b"), "{scan:?}");
+    assert!(scan.error.contains("there is more; go on with --after=b"), "{scan:?}");
     assert_eq!(scan.ok(), "b\t-1\n");
     assert_eq!(cluster.run(&["kv", "scan", "--after", "a"]).ok(), "b\t-1\n");
     assert_eq!(cluster.run(&["kv", "scan", "--after", "b", "--reverse"]).ok(), "a\t2\n");

@@ -3,9 +3,10 @@
 use crate::bounds::Bounds;
 use crate::framing::take_message;
 use crate::hello::{AnyHello, HelloError};
+use crate::naming::{Introduction, introduction};
 use crate::sealed::{KEY_TIME, pair};
 use bytes::{Bytes, BytesMut};
-use perdura_protocol::Encode;
+use perdura_protocol::{ClusterId, Encode};
 use std::time::Instant;
 
 /// Decodes a hello; gives its encoding without what was passed over, if it is of this version.
@@ -17,6 +18,15 @@ pub fn hello(bytes: Bytes) -> Result<Option<Bytes>, HelloError> {
         AnyHello::Ours(hello) => Some(hello.to_bytes()),
         AnyHello::OtherVersion(_) | AnyHello::Unknown(_) => None,
     })
+}
+
+/// The group that a first record names.
+#[must_use]
+pub fn named_group(record: &[u8]) -> Option<ClusterId> {
+    match introduction(record) {
+        Introduction::Group(id) => Some(id),
+        Introduction::Other(_) | Introduction::None => None,
+    }
 }
 
 /// The next message of at most `limit` bytes on a link's stream.

@@ -46,8 +46,8 @@ pub enum ReadError {
     },
     /// It is of a cluster of several partitions, and one replica group was meant.
     #[error(
-        "{file}: the cluster has several partitions, each a replica group of its own, and this works on a cluster of one group only; \
-         nothing was done"
+        "{file}: the cluster has several partitions, each a replica group of its own, whose members `perdura server` runs; this works on \
+         a cluster of one group only, and nothing was done"
     )]
     Partitioned {
         /// Its path.

@@ -3,12 +3,17 @@
 
 use crate::Seed;
 use crate::memory::Memory;
-use perdura::config::{Cluster, KeyFile, ReplicaFile};
+use perdura::config::partitioned::{MemberEntry, PartitionEntry, ServerEntry};
+use perdura::config::placement::place;
+use perdura::config::replica::Rates;
+use perdura::config::server::Member;
+use perdura::config::{Cluster, KeyFile, PartitionedCluster, ReplicaFile, ServerFile};
 use perdura_cli::kv_json::Parsed;
 use perdura_cli::space_json;
 use perdura_oracle::{DEFAULT_BUDGET, History, check};
 use perdura_protocol::configuration::Durability;
-use perdura_protocol::{ClusterId, Faults, PublicKey, Scheme, SecretKey, Slot};
+use perdura_protocol::partitions::Distribution;
+use perdura_protocol::{ClusterId, Faults, PartitionId, PublicKey, Scheme, SecretKey, Slot};
 use std::path::Path;
 
 /// A parsed document: a tree of nodes of some 100 bytes, of which each takes one byte at least; and
@@ -28,12 +33,18 @@ fn file<T>(data: &[u8], parse: impl Fn(&str) -> Option<T>, render: impl Fn(&T) -
     true
 }
 
+/// Of one group, or of several.
 pub fn cluster_file(data: &[u8]) -> bool {
+    let several = |text: &str| PartitionedCluster::parse(Path::new(FILE), text).ok();
     file(data, |text| Cluster::parse(Path::new(FILE), text).ok(), Cluster::render)
+        || file(data, several, PartitionedCluster::render)
 }
 
+/// Of a replica, or of a server with members of several groups.
 pub fn replica_file(data: &[u8]) -> bool {
+    let server = |text: &str| ServerFile::parse(Path::new(FILE), text).ok();
     file(data, |text| ReplicaFile::parse(Path::new(FILE), text).ok(), ReplicaFile::render)
+        || file(data, server, ServerFile::render)
 }
 
 pub fn key_file(data: &[u8]) -> bool {
@@ -114,7 +125,53 @@ pub fn cluster_files() -> Vec<Seed> {
             .parse()
             .expect("a table"),
     };
-    vec![("cluster", cluster.render().into_bytes())]
+    let bounds = vec!["a \"b\"\n".into(), vec![255, 0].into()];
+    vec![
+        ("cluster", cluster.render().into_bytes()),
+        ("hashed", partitioned(Distribution::Hash).render().into_bytes()),
+        ("ranged", partitioned(Distribution::Range { bounds }).render().into_bytes()),
+    ]
+}
+
+/// Three partitions on four servers.
+fn partitioned(distribution: Distribution) -> PartitionedCluster {
+    let faults = Faults::new(1, 0).expect("in range");
+    let administrator = secret(9);
+    let parameters = Cluster::default_parameters(
+        ClusterId([7; 16]),
+        faults,
+        Durability::Sync,
+        administrator.public(),
+    );
+    let server = |id: usize| ServerEntry {
+        address: format!("127.0.0.1:{}", 7400 + id),
+        http: format!("localhost:{}", 7500 + id),
+    };
+    let member = |server: usize| {
+        let replaced = server == 2;
+        let key = |number: u8| PublicKey([number; 32]);
+        let first_key = key(server as u8);
+        let (key, incarnation) = if replaced { (key(20), 1) } else { (first_key, 0) };
+        MemberEntry { server, key, incarnation, first_key }
+    };
+    let partition = |servers: Vec<usize>| PartitionEntry {
+        configuration: 1,
+        from_slot: Slot(77),
+        members: servers.into_iter().map(member).collect(),
+    };
+    let partitions = place(3, 3, 4).into_iter().map(partition).collect();
+    let servers = (0..4).map(server).collect();
+    let path = FILE.into();
+    let mut cluster = PartitionedCluster::new(
+        path,
+        parameters,
+        distribution,
+        servers,
+        partitions,
+        &administrator,
+    );
+    cluster.clients.push(("a client".to_owned(), PublicKey([8; 32])));
+    cluster
 }
 
 pub fn key_files() -> Vec<Seed> {
@@ -139,7 +196,27 @@ pub fn replica_files() -> Vec<Seed> {
     vec![
         ("replica", file(Some("127.0.0.1:7500"), 0).render().into_bytes()),
         ("without_http", file(None, 20).render().into_bytes()),
+        ("server", server_file().render().into_bytes()),
     ]
+}
+
+fn server_file() -> ServerFile {
+    let member = |partition: u16| Member {
+        partition: PartitionId(partition),
+        replica: 2,
+        incarnation: u32::from(partition),
+        key: secret(partition as u8),
+        data_path: format!("partition-{partition}").into(),
+    };
+    ServerFile {
+        path: FILE.into(),
+        id: 1,
+        cluster_path: "../cluster.toml".into(),
+        listen: "[::1]:7400".to_owned(),
+        http: Some("127.0.0.1:7500".to_owned()),
+        rates: Rates { checkpoint_mb_s: 20, ..Rates::default() },
+        members: vec![member(0), member(3)],
+    }
 }
 
 pub fn space_lines() -> Vec<Seed> {

@@ -84,7 +84,7 @@ impl Board {
 
     pub(super) fn answer(&self, path: &str) -> Response<Full<Bytes>> {
         match path {
-            "/healthz" => all_are(self.complaints(&unhealthy), "ok\n"),
+            "/healthz" => all_are(self.unwell(), "ok\n"),
             "/readyz" => all_are(self.complaints(&unready), "ready\n"),
             "/status" => with_type(StatusCode::OK, JSON, format!("{}\n", self.status()).into()),
             "/metrics" => match self.metrics() {
@@ -93,6 +93,11 @@ impl Board {
             },
             _ => text(StatusCode::NOT_FOUND, NO_SUCH_PATH),
         }
+    }
+
+    /// Who is not well, a line each.
+    pub(super) fn unwell(&self) -> Vec<String> {
+        self.complaints(&unhealthy)
     }
 
     /// What is wrong, a line each.

@@ -185,3 +185,66 @@ fn watch_the_door(mut doorman: Doorman, board: &Board, shutdown: &ServerShutdown
         board.count(doorman.stats());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    fn group(number: u8) -> (PartitionId, ClusterId) {
+        (PartitionId(number.into()), ClusterId([number; 16]))
+    }
+
+    #[track_caller]
+    fn until(mut done: impl FnMut() -> bool) {
+        let begun = Instant::now();
+        while !done() {
+            assert!(begun.elapsed() < PATIENCE);
+            std::thread::yield_now();
+        }
+    }
+
+    /// Of five one cannot be begun, one panics, one fails, one ends in order too early, and one goes on until it is asked.
+    #[test]
+    fn members_that_end_take_no_other_with_them() {
+        let groups = (0..5).map(group).collect();
+        let server = Server::bind(7, "127.0.0.1:0", None, groups, Arc::default()).unwrap();
+        let (board, shutdown) = (Arc::clone(&server.board), server.shutdown());
+        let lasting = server.member(PartitionId(4)).unwrap();
+        assert!(server.member(PartitionId(5)).is_none());
+        let failing = || Err(RunError::Halted("the disk is full".to_owned()));
+        let waits = |shutdown: &Shutdown| {
+            until(|| shutdown.requested());
+            Ok(())
+        };
+        let works: Vec<Result<Work, String>> = vec![
+            Err("there is no data".to_owned()),
+            Ok(Box::new(|_| panic!("as a test"))),
+            Ok(Box::new(move |_| failing())),
+            Ok(Box::new(|_| Ok(()))),
+            Ok(Box::new(waits)),
+        ];
+        let members = (0..).map(PartitionId).zip(works).collect();
+        let running = std::thread::spawn(move || server.run(members).unwrap());
+        let told = [
+            "partition 0: there is no data",
+            "partition 1: stopped: the event loop panicked. This is a bug of Perdura",
+            "partition 2: stopped: the disk is full",
+            "partition 3: stopped",
+            "partition 4: starting",
+        ];
+        until(|| {
+            let unwell = board.unwell();
+            unwell.len() == 5 && unwell.iter().zip(told).all(|(line, told)| line.starts_with(told))
+        });
+        assert!(!running.is_finished(), "one of them runs");
+        let hindrance = shutdown.hindrance();
+        assert!(hindrance.starts_with("partition 4: ") && !hindrance.contains("partition 3"));
+        assert!(Arc::ptr_eq(&lasting.published(), &board.published(PartitionId(4)).unwrap()));
+        shutdown.request();
+        let failures = running.join().unwrap();
+        assert_eq!(failures.iter().map(|(of, _)| of.0).collect::<Vec<_>>(), [0, 1, 2]);
+    }
+}

@@ -231,6 +231,35 @@ fn those_that_say_nothing_keep_nobody_out() {
     assert_eq!(server.answer(&mut last).unwrap(), Received::Welcome);
 }
 
+/// Where the members of a group are, its hub says; strangers take no places of theirs.
+#[test]
+fn members_have_places_of_their_own() {
+    let mut server = Server::new(0);
+    server.doorman.limit_sockets(16);
+    let peer = MemberAddress {
+        id: ReplicaId(1),
+        address: "127.0.9.1:1".into(),
+        key: key(1).public(),
+        incarnation: 0,
+    };
+    server.groups[1].hub.set_members(&[peer]);
+    server.turn();
+    // It has begun, and has no more to say for now.
+    let mut begun = server.client((9, 1), Some(OTHER), OTHER);
+    let mut record = Vec::new();
+    begun.link.write_to(&mut record).unwrap();
+    begun.socket.write_all(&record[..7]).unwrap();
+    let mut flood: Vec<TcpStream> = Vec::new();
+    for number in 0..40 {
+        flood.push(server.connect_from((1, number)));
+        server.turn();
+    }
+    server.until(|server| server.stats().accepted == 41);
+    assert!(server.stats().expired >= 30, "{:?}", server.stats());
+    begun.socket.write_all(&record[7..]).unwrap();
+    assert_eq!(server.answer(&mut begun).unwrap(), Received::Welcome);
+}
+
 /// A member that has ended leaves the others as they are, and may come again.
 #[test]
 fn who_comes_for_a_group_whose_hub_is_gone_is_closed_until_there_is_one_again() {

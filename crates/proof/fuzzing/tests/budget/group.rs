@@ -362,6 +362,7 @@ impl Group {
                     self.done[number] += 1;
                 }
                 Some(ToDo::Roll { .. }) => unreachable!("nobody asked who is there"),
+                Some(ToDo::Session { .. }) => unreachable!("nobody asked which session is open"),
                 None => return,
             }
         }
