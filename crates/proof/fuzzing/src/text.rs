@@ -146,6 +146,7 @@ fn partitioned(distribution: Distribution) -> PartitionedCluster {
     let server = |id: usize| ServerEntry {
         address: format!("127.0.0.1:{}", 7400 + id),
         http: format!("localhost:{}", 7500 + id),
+        resolver: PublicKey([30 + id as u8; 32]),
     };
     let member = |server: usize| {
         let replaced = server == 2;
@@ -215,6 +216,7 @@ fn server_file() -> ServerFile {
         listen: "[::1]:7400".to_owned(),
         http: Some("127.0.0.1:7500".to_owned()),
         rates: Rates { checkpoint_mb_s: 20, ..Rates::default() },
+        resolver: Some(secret(31)),
         members: vec![member(0), member(3)],
     }
 }

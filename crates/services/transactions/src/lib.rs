@@ -138,7 +138,7 @@ impl<G: Groups> Transactions<G> {
     /// reads, in one partition, is not ordered if `fast` ([`Mode::Fast`]).
     ///
     /// # Errors
-    /// [`TransactionError`]; only [`TransactionError::Indeterminate`] leaves open what happened.
+    /// [`TransactionError`]; whether it leaves open what happened says [`TransactionError::is_refusal`].
     pub async fn transact(
         &self,
         transaction: Transaction,
