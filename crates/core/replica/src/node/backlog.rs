@@ -29,8 +29,11 @@ pub(super) struct Backlog {
     largest: usize,
 }
 
+/// What a record counts for, without its batch.
+pub const NOTE_BYTES: usize = 256;
+
 fn size(record: &Record) -> usize {
-    record.batch().map_or(256, |(_, batch)| batch.raw().len() + 256)
+    record.batch().map_or(NOTE_BYTES, |(_, batch)| batch.raw().len() + NOTE_BYTES)
 }
 
 impl Backlog {

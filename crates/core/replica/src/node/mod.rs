@@ -40,7 +40,7 @@ mod transfer;
 mod unexecuted;
 mod waiting;
 
-pub use backlog::BACKLOG_BYTES;
+pub use backlog::{BACKLOG_BYTES, NOTE_BYTES};
 pub use boot::{Boot, BootError, Found, RecoverError, Recovered, Unusable, recover};
 pub use checkpoints::{RECENT_BYTES, piece_names};
 pub use company::{CompanyReport, MemberReport, offset_text};
@@ -87,7 +87,7 @@ use waiting::Lines;
 const NOTE_MS: u64 = 100;
 
 /// Notes that wait to be appended; with more, they are appended at once.
-const NOTES: usize = 1024;
+pub const NOTES: usize = 1024;
 
 /// Connections on which sessions are attached; further ones replace the oldest of their client.
 pub const ROUTES: usize = 65_536;

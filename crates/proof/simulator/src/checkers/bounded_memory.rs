@@ -7,7 +7,8 @@ use perdura_agreement::pool::{
 use perdura_agreement::{ANSWER_BYTES, EARLY_BYTES, HELD_PROPOSAL_BYTES};
 use perdura_protocol::{Slot, limits};
 use perdura_replica::node::{
-    Held, QUESTIONS, RECENT_BYTES, ROUTES, UNVERIFIED, WAITING_READS, WAITING_REPLIES,
+    Held, NOTE_BYTES, NOTES, QUESTIONS, RECENT_BYTES, ROUTES, UNVERIFIED, WAITING_READS,
+    WAITING_REPLIES,
 };
 
 /// Bytes that may wait for the disk of a simulated replica: less than a group decides while a slow
@@ -76,12 +77,12 @@ impl BoundedMemory {
             ("reads", held.reads.0, shrunk(WAITING_READS.items)),
             ("bytes of reads", held.reads.1, shrunk(WAITING_READS.bytes)),
             ("replies for the disk", held.replies, WAITING_REPLIES as u64),
-            // What goes on until the pipeline stands: of each slot a vote and a decision, and notes. In
-            // a new view each slot above the certified prefix may be voted for again.
+            // What goes on until the pipeline stands: of each slot a vote and a decision, and notes, which also come where nothing is decided: of
+            // each prefix that a laggard signs on its way. In a new view each slot above the certified prefix may be voted for again.
             (
                 "bytes of records for the disk",
                 held.backlog.0,
-                (BACKLOG_BYTES + 64 * 1024) as u64
+                (BACKLOG_BYTES + NOTES * NOTE_BYTES) as u64
                     + (agreement.slots as u64).max(self.depth + 1) * 2 * held.backlog.1 as u64,
             ),
             // The newest ones of a batch are kept whatever their size.
@@ -160,7 +161,8 @@ mod tests {
         assert!(checker.held(0, held).is_err());
         let held = Held { unverified: (UNVERIFIED.items + 1, 0), ..Held::default() };
         assert!(checker.held(0, held).is_err());
-        let held = Held { backlog: (BACKLOG_BYTES + 64 * 1024 + 18 * 7 + 1, 7), ..Held::default() };
+        let notes = NOTES * NOTE_BYTES;
+        let held = Held { backlog: (BACKLOG_BYTES + notes + 18 * 7 + 1, 7), ..Held::default() };
         assert!(checker.held(0, held).is_err());
         let held = Held { questions: 3 * QUESTIONS + 1, ..Held::default() };
         assert!(checker.held(0, held).is_err());
