@@ -9,6 +9,7 @@
 //! | `c`, client key | its cap, where it is not the usual one |
 //! | `m`, partition | the newest members known |
 //! | `u`, partition | when it was heard of, and when it was tried |
+//! | `e` | since before when what is pending has expired |
 
 use super::caps::Cap;
 use super::certificate::Members;
@@ -19,7 +20,7 @@ use super::records::{Held, Record};
 use crate::map::SegmentMap;
 use bytes::Bytes;
 use perdura_execution::RestoreError;
-use perdura_protocol::{Decode, DecodeError, Encode, PartitionId, PublicKey, SessionId};
+use perdura_protocol::{Decode, DecodeError, Encode, PartitionId, PublicKey, SessionId, Time};
 use std::collections::BTreeMap;
 
 /// The entries.
@@ -35,6 +36,7 @@ enum Key {
     Cap(PublicKey),
     Members(PartitionId),
     Reach(PartitionId),
+    Expired,
 }
 
 impl Key {
@@ -67,6 +69,7 @@ impl Key {
                 out.push(b'u');
                 out.extend_from_slice(&partition.0.to_be_bytes());
             }
+            Key::Expired => out.push(b'e'),
         }
         out
     }
@@ -93,6 +96,7 @@ impl Key {
             b'c' => rest.try_into().ok().map(PublicKey).map(Key::Cap),
             b'm' => partition(rest).map(Key::Members),
             b'u' => partition(rest).map(Key::Reach),
+            b'e' => rest.is_empty().then_some(Key::Expired),
             _ => None,
         }
     }
@@ -159,6 +163,10 @@ impl Book {
     pub(crate) fn put_reach(&mut self, partition: PartitionId, reach: Reach) {
         self.put(Key::Reach(partition), &reach);
     }
+
+    pub(crate) fn put_expired(&mut self, before: Time) {
+        self.put(Key::Expired, &before);
+    }
 }
 
 /// All that stands in a book.
@@ -169,6 +177,7 @@ pub(crate) struct Contents {
     pub caps: BTreeMap<PublicKey, Cap>,
     pub members: Vec<Members>,
     pub reach: BTreeMap<PartitionId, Reach>,
+    pub expired: Time,
 }
 
 impl Book {
@@ -211,6 +220,7 @@ impl Book {
                     }
                     contents.members.push(members);
                 }
+                Key::Expired => contents.expired = Time::from_bytes(bytes).map_err(malformed)?,
                 Key::Reach(partition) => {
                     contents.reach.insert(partition, Reach::from_bytes(bytes).map_err(malformed)?);
                 }

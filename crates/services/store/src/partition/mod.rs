@@ -84,6 +84,8 @@ pub(crate) struct Partition {
     caps: BTreeMap<PublicKey, Cap>,
     members: BTreeMap<PartitionId, Members>,
     reach: BTreeMap<PartitionId, Reach>,
+    /// What has been pending since before this has expired.
+    expired: Time,
 }
 
 /// What is heard of a partition is noted as often as this, milliseconds.
@@ -106,6 +108,7 @@ impl Partition {
             caps: BTreeMap::new(),
             members,
             reach: BTreeMap::new(),
+            expired: Time(0),
         }
     }
 
@@ -119,6 +122,12 @@ impl Partition {
 
     pub(crate) fn on_time(&mut self, clock: Time) {
         self.now = clock;
+        let old = Time((clock.0 + 1).saturating_sub(self.expiry_ms()));
+        if self.records.first_since(self.expired).is_some_and(|since| since < old) {
+            // In the book: what is due next has to follow from the state, also where it was restored and no batch has come since.
+            self.expired = old;
+            self.book.put_expired(old);
+        }
     }
 
     /// How long a transaction has to be pending for others to end it, milliseconds.
@@ -129,9 +138,7 @@ impl Partition {
 
     /// When the next one has been pending for that long: then others may want to ask for it, though nothing else is ordered.
     pub(crate) fn due(&self) -> Option<Time> {
-        let expiry_ms = self.expiry_ms();
-        let old = (self.now.0 + 1).saturating_sub(expiry_ms);
-        self.records.first_since(Time(old)).map(|since| Time(since.0 + expiry_ms))
+        self.records.first_since(self.expired).map(|since| Time(since.0 + self.expiry_ms()))
     }
 
     /// How large the entries may become, besides what is reserved, and what is kept here. Each value may need a segment of its own.
@@ -524,8 +531,9 @@ impl Partition {
     pub(crate) fn restore(place: Place, book: SegmentMap) -> Result<Partition, RestoreError> {
         const CONTRADICTION: RestoreError = RestoreError::Contradiction("locks of the partition");
         let book = Book(book);
-        let Contents { records, fences, caps, members, reach } = book.contents()?;
-        let mut partition = Partition { book, fences, caps, reach, ..Partition::new(place) };
+        let Contents { records, fences, caps, members, reach, expired } = book.contents()?;
+        let mut partition =
+            Partition { book, fences, caps, reach, expired, ..Partition::new(place) };
         for members in members {
             match partition.members.get_mut(&members.partition) {
                 Some(known) => *known = members,
