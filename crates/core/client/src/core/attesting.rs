@@ -3,7 +3,8 @@
 //!
 //! Invariants:
 //! - a signature is looked at once its replica's reply is here, which says what is signed, and once for each number: who signs falsely
-//!   once is not listened to again about that one, and another replica makes up for it;
+//!   once is not listened to again about that one, and another replica makes up for it; who attests it again in a newer configuration is;
+//! - those that are given are of one configuration, as whoever is shown them asks for;
 //! - replies and attestations come in any order. What is lost comes again: the frame is sent until both are here, and replicas answer that
 //!   with both.
 
@@ -26,8 +27,10 @@ pub(super) struct Attestations {
 }
 
 impl Attestations {
-    fn is_settled(&self, replica: ReplicaId) -> bool {
-        self.valid.contains_key(&replica) || self.refused.contains(&replica)
+    fn is_settled(&self, replica: ReplicaId, configuration: u64) -> bool {
+        let is_newer = |known: &Attestation| known.configuration < configuration;
+        self.valid.get(&replica).is_some_and(|known| !is_newer(known))
+            || self.refused.contains(&replica)
     }
 }
 
@@ -49,7 +52,7 @@ impl ClientCore {
             let session = self.session.as_mut().filter(|session| session.nonce == nonce);
             let Some(session) = session else { return };
             let Some(pending) = session.pending(number) else { continue };
-            if pending.attestations.is_settled(from) {
+            if pending.attestations.is_settled(from, attestation.configuration) {
                 continue;
             }
             pending.attestations.early.insert(from, attestation);
@@ -94,7 +97,7 @@ impl ClientCore {
     }
 
     /// The attestations that go with an outcome on which enough replicas agree: none if it states nothing, else those of r + 1 replicas that
-    /// gave it, the lowest first. `None` while there are too few.
+    /// gave it, in the newest configuration in which there are so many, the lowest first. `None` while there are too few.
     pub(super) fn attestations_of(
         &mut self,
         number: u64,
@@ -107,8 +110,11 @@ impl ClientCore {
         let pending = self.session.as_mut()?.pending(number)?;
         let agree = |id: &ReplicaId| pending.votes.final_of(*id) == Some(outcome);
         let valid = pending.attestations.valid.iter().filter(|(id, _)| agree(id));
-        let lowest: Vec<Attestation> =
-            valid.take(witnesses).map(|(_, attestation)| attestation.clone()).collect();
-        (lowest.len() == witnesses).then_some(lowest)
+        let mut by_configuration: BTreeMap<u64, Vec<&Attestation>> = BTreeMap::new();
+        for (_, one) in valid {
+            by_configuration.entry(one.configuration).or_default().push(one);
+        }
+        let newest = by_configuration.into_values().rev().find(|all| all.len() >= witnesses)?;
+        Some(newest.into_iter().take(witnesses).cloned().collect())
     }
 }

@@ -337,6 +337,11 @@ impl ClientCore {
         self.close_session();
     }
 
+    /// The group has other members: what they attest from now on is held against these keys, by replica id.
+    pub fn set_replica_keys(&mut self, keys: Vec<PublicKey>) {
+        self.config.replica_keys = keys;
+    }
+
     fn any_link(&self) -> bool {
         self.links.contains(&true)
     }

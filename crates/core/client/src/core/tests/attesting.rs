@@ -26,8 +26,13 @@ fn script(u: u8, r: u8) -> Script {
 
 /// What a replica attests of replies "said X" to these numbers.
 fn attested(script: &Script, id: u8, said: &[(u64, &str)]) -> Message {
+    attested_in(script, 3, id, said)
+}
+
+/// The same, in a configuration.
+fn attested_in(script: &Script, number: u64, id: u8, said: &[(u64, &str)]) -> Message {
     let leaves: Vec<&str> = said.iter().map(|(_, text)| *text).collect();
-    let attestations = attest((CLUSTER, 3), &leaves, (ReplicaId(id), &replica_key(id)));
+    let attestations = attest((CLUSTER, number), &leaves, (ReplicaId(id), &replica_key(id)));
     let Attestation { configuration, count, signature, .. } = attestations[0];
     let leaf = |((number, _), one): (&(u64, &str), Attestation)| (*number, one.index, one.path);
     let leaves = said.iter().zip(attestations).map(leaf).collect();
@@ -74,6 +79,25 @@ fn a_call_ends_with_as_many_attestations_as_replies_it_needs() {
     script.attest(0, &[(2, "a")]);
     script.answer(2, 2, &reply("said a"));
     assert_eq!((script.done(), script.core.next_deadline()), (vec![], None));
+}
+
+#[test]
+fn they_are_of_one_configuration() {
+    let mut script = script(1, 1);
+    let call = script.call("say a");
+    for id in 0..3 {
+        script.answer(id, 2, &reply("said a"));
+    }
+    for (id, configuration) in [(3, 5), (0, 3), (1, 4)] {
+        let message = attested_in(&script, configuration, id, &[(2, "a")]);
+        script.receive(id, message);
+        assert_eq!(script.done(), [], "nobody is shown two configurations at once");
+    }
+    // It is answered again, after the members have changed.
+    let message = attested_in(&script, 4, 0, &[(2, "a")]);
+    script.receive(0, message);
+    assert_eq!(script.attesters(call, "a"), [0, 1]);
+    assert_eq!(script.core.stats().false_attestations, 0);
 }
 
 #[test]
