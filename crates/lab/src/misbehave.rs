@@ -66,6 +66,7 @@ fn liar(
         keys: vec![(config.id, config.key.clone())],
         configurations: vec![config.genesis.configuration.clone()],
         coin: 1,
+        statements: None,
     };
     let mut liar = Liar::new(insider, strategy, u64::from(config.id.0) + 1);
     if strategy == Strategy::Twins {

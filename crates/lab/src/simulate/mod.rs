@@ -14,8 +14,8 @@ use perdura_replica::node::StateTransfer;
 use perdura_simulator::ServiceKind;
 use perdura_simulator::shrink::{RUNS_AT_MOST, Shrunk, shrink};
 use perdura_simulator::{
-    FaultKind, LIARS_AT_MOST, Mode, Numbers, Options, Overrides, Report, Simpler, Violation,
-    parse_scheme, parse_service, pass_over_stumbles, simulate, simulate_traced,
+    FaultKind, LIARS_AT_MOST, Mode, Numbers, Options, Overrides, PARTITIONS_AT_MOST, Report,
+    Simpler, Violation, parse_scheme, parse_service, pass_over_stumbles, simulate, simulate_traced,
     simulate_with_history,
 };
 use std::collections::BTreeSet;
@@ -77,9 +77,13 @@ pub struct Arguments {
     /// four in safety mode has
     #[arg(long, value_name = "HOW", value_parser = parse_state_transfer)]
     state_transfer: Option<StateTransfer>,
-    /// What the group runs: kv or tuples; one seed of five is of tuple spaces
+    /// What the group runs: kv or tuples, one seed of five being of tuple spaces; or partitions: a store of several, each with a group
+    /// of its own
     #[arg(long, value_name = "SERVICE", value_parser = parse_kind)]
     service: Option<ServiceKind>,
+    /// Of a store of several partitions, how many
+    #[arg(long, value_name = "P", value_parser = clap::value_parser!(u64).range(2..=PARTITIONS_AT_MOST as u64))]
+    partitions: Option<u64>,
     /// How replicas lie, one strategy for each liar (at most r), or none
     #[arg(long, value_name = "STRATEGY,...", value_parser = parse_liars)]
     liars: Option<std::vec::Vec<Strategy>>,
@@ -200,7 +204,7 @@ fn parse_state_transfer(text: &str) -> Result<StateTransfer, String> {
 }
 
 fn parse_kind(text: &str) -> Result<ServiceKind, String> {
-    parse_service(text).ok_or_else(|| "give kv or tuples".to_owned())
+    parse_service(text).ok_or_else(|| "give kv, tuples or partitions".to_owned())
 }
 
 fn parse_liars(text: &str) -> Result<Vec<Strategy>, String> {
@@ -232,7 +236,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     check_liars(arguments)?;
-    if arguments.history.is_some() && arguments.service == Some(ServiceKind::TupleSpaces) {
+    let kind = arguments.service;
+    if arguments.history.is_some() && kind.is_some_and(|kind| kind != ServiceKind::KeyValue) {
         return Err(Usage("--history is of the key-value store".to_owned()).into());
     }
     pass_over_stumbles();
@@ -419,6 +424,7 @@ fn options(arguments: &Arguments, seed: u64) -> Options {
             Some(_) => Some(ServiceKind::KeyValue),
             None => arguments.service,
         },
+        partitions: arguments.partitions.map(|count| count as usize),
         overrides: Overrides {
             rate: arguments.rate,
             clients: less.clients.map(|count| count as usize),
@@ -489,6 +495,8 @@ mod tests {
         let mut few = printed.clone();
         few.overrides.without = Overrides::all_but(&[FaultKind::Wipe, FaultKind::Pause]);
         few.overrides.only = Some([FaultKind::Wipe, FaultKind::Pause, FaultKind::BitFlip].into());
+        few.service = Some(ServiceKind::Partitions);
+        few.partitions = Some(3);
         let mut none = printed.clone();
         none.overrides.without = FaultKind::ALL.into();
         for options in [printed, few, none, Options::new(1, 10_000)] {

@@ -187,6 +187,7 @@ mod tests {
             keys: Vec::new(),
             configurations: Vec::new(),
             coin: 7,
+            statements: None,
         };
         let mut liar = Liar::new(insider, Strategy::CorruptTransfer, 1);
         let mut seen = vec![(5..9).map(decision).collect::<Vec<_>>()];

@@ -1,5 +1,6 @@
 //! What a liar knows: its own key, those of its accomplices, and the configurations.
 
+use crate::statements::Statements;
 use perdura_protocol::boots::Announcement;
 use perdura_protocol::message::Message;
 use perdura_protocol::statement::Kind;
@@ -22,6 +23,8 @@ pub struct Insider {
     pub configurations: Vec<Configuration>,
     /// Shared by accomplices, so that they tell the same replicas the same lies.
     pub coin: u64,
+    /// What its service states in replies, if it does.
+    pub statements: Option<Statements>,
 }
 
 impl Insider {

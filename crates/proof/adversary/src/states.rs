@@ -321,6 +321,14 @@ impl Liar {
     }
 
     pub(crate) fn reply_falsely(&mut self, mut speech: Speech<'_>) {
+        if self.insider.statements.is_some() {
+            if let Message::Attested(attested) = speech.message {
+                return self.attest_wrongly(speech, attested);
+            }
+            if self.random.percent(50) && self.state_the_opposite(&mut speech) {
+                return;
+            }
+        }
         let mut message = speech.message.clone();
         match &mut message {
             Message::Replies { view, nonce, outcomes } => {

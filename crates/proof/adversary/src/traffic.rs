@@ -110,6 +110,7 @@ impl Liar {
             {
                 *signature = noise;
             }
+            Message::Attested(attested) if self.random.percent(60) => attested.signature = noise,
             Message::ViewChange(change) => change.signature = noise,
             Message::NewView(new_view) if self.random.percent(50) => new_view.signature = noise,
             Message::Frame(frame) => message = Message::Frame(unsigned(frame)),

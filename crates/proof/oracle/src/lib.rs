@@ -19,7 +19,7 @@ pub mod conditions;
 pub mod history;
 pub mod search;
 
-pub use history::{Call, History, Operation, Outcome, Return, Step, StepReturn};
+pub use history::{Call, History, Operation, Outcome, Return, Step, StepReturn, text};
 
 use conditions::{Keys, Prepared};
 use search::{Found, search};

@@ -6,6 +6,8 @@
 //! here has a clock, threads, or iterates over an unordered map: equal [`Options`] give equal
 //! runs, byte for byte.
 //!
+//! A store of several partitions is several groups on one virtual time, and clients of all of them (`deployment`).
+//!
 //! Start at [`world`] (the events; its `chaos` says what may be done to a group within which
 //! promise), then [`checkers`] (what is asked of it). [`scenario`] runs the readable ones in
 //! `scenarios/`.
@@ -13,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 pub mod checkers;
+mod deployment;
 mod options;
 mod overrides;
 mod plan;
@@ -23,6 +26,7 @@ mod violation;
 mod witness;
 pub mod world;
 
+pub use deployment::plan::PARTITIONS_AT_MOST;
 pub use options::{
     Mode, Options, ServiceKind, parse_scheme, parse_service, scheme_name, service_name,
 };
@@ -30,6 +34,6 @@ pub use overrides::{Numbers, Overrides, Simpler};
 pub use perdura_adversary::Random;
 pub(crate) use perdura_adversary::random;
 pub use plan::{FaultPlan, LIARS_AT_MOST, NetworkPlan, Plan, WorkloadPlan};
-pub use report::{Calls, FaultKind, Mark, Report, SpaceCounts};
+pub use report::{Calls, FaultKind, Mark, Report, SpaceCounts, TransactionCounts};
 pub use violation::Violation;
 pub use world::{pass_over_stumbles, simulate, simulate_traced, simulate_with_history};

@@ -59,6 +59,8 @@ pub struct Options {
     pub attacks: Option<Vec<Attack>>,
     /// What the group runs.
     pub service: Option<ServiceKind>,
+    /// Of a store that has several partitions, how many; else drawn.
+    pub partitions: Option<usize>,
     /// What the run leaves out of what it would be.
     pub overrides: Overrides,
 }
@@ -85,6 +87,8 @@ pub enum ServiceKind {
     KeyValue,
     /// The tuple spaces.
     TupleSpaces,
+    /// A store of several partitions: a group for each, and clients of all of them.
+    Partitions,
 }
 
 /// Name of a service on the command line, and of its group.
@@ -93,13 +97,14 @@ pub fn service_name(service: ServiceKind) -> &'static str {
     match service {
         ServiceKind::KeyValue => "kv",
         ServiceKind::TupleSpaces => "tuples",
+        ServiceKind::Partitions => "partitions",
     }
 }
 
 /// The service with a name.
 #[must_use]
 pub fn parse_service(text: &str) -> Option<ServiceKind> {
-    let all = [ServiceKind::KeyValue, ServiceKind::TupleSpaces];
+    let all = [ServiceKind::KeyValue, ServiceKind::TupleSpaces, ServiceKind::Partitions];
     all.into_iter().find(|service| service_name(*service) == text)
 }
 
@@ -119,6 +124,7 @@ impl Options {
             liars: None,
             attacks: None,
             service: None,
+            partitions: None,
             overrides: Overrides::default(),
         }
     }
@@ -154,6 +160,9 @@ impl fmt::Display for Options {
         }
         if let Some(service) = self.service {
             write!(f, " --service {}", service_name(service))?;
+        }
+        if let Some(partitions) = self.partitions {
+            write!(f, " --partitions {partitions}")?;
         }
         #[cfg(feature = "seeded-bugs")]
         if let Some(bug) = perdura_protocol::seeded::Bug::active() {

@@ -7,8 +7,10 @@ use std::fmt;
 
 mod mark;
 mod space_counts;
+mod transaction_counts;
 pub use mark::Mark;
 pub use space_counts::SpaceCounts;
+pub use transaction_counts::TransactionCounts;
 
 /// What is done to a group. Each kind is counted when it takes effect.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -290,6 +292,8 @@ pub struct Report {
     pub quiet: u64,
     /// Runs of tuple spaces.
     pub spaces: SpaceCounts,
+    /// Runs of partitioned stores.
+    pub transactions: TransactionCounts,
     /// Faults that took effect.
     pub faults: BTreeMap<FaultKind, u64>,
     /// Rare branches that were taken.
@@ -383,6 +387,7 @@ impl Report {
         self.struck += other.struck;
         self.quiet += other.quiet;
         self.spaces.add(&other.spaces);
+        self.transactions.add(&other.transactions);
         for (kind, count) in &other.faults {
             *self.faults.entry(*kind).or_default() += count;
         }
@@ -414,7 +419,9 @@ impl Report {
     #[must_use]
     pub fn never_reached(&self) -> Vec<Mark> {
         let meant = |mark: &Mark| {
-            *mark != Mark::HeldInVain && (self.spaces.runs > 0 || !mark.is_of_spaces())
+            *mark != Mark::HeldInVain
+                && (self.spaces.runs > 0 || !mark.is_of_spaces())
+                && (self.transactions.runs > 0 || !mark.is_of_transactions())
         };
         Mark::ALL.into_iter().filter(meant).filter(|mark| !self.marks.contains_key(mark)).collect()
     }
@@ -472,6 +479,9 @@ impl fmt::Display for Report {
         )?;
         if self.spaces.runs > 0 {
             writeln!(f, "tuple spaces  {}", self.spaces)?;
+        }
+        if self.transactions.runs > 0 {
+            writeln!(f, "transactions  {}", self.transactions)?;
         }
         let faults: Vec<String> =
             self.faults.iter().map(|(kind, count)| format!("{kind:?} {count}")).collect();

@@ -1,6 +1,8 @@
 //! How a run fails.
 
 use crate::options::Options;
+use perdura_execution::ServicePanic;
+use std::any::Any;
 
 /// A rule of DESIGN.md was broken, or the run itself broke down.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -33,6 +35,16 @@ impl Broken {
     /// `rule` is broken.
     pub fn new(rule: &'static str, what: impl Into<String>) -> Broken {
         Broken { rule, what: what.into() }
+    }
+
+    /// Something that runs panicked.
+    pub(crate) fn panicked(panic: &(dyn Any + Send)) -> Broken {
+        let text = panic
+            .downcast_ref::<String>()
+            .cloned()
+            .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
+            .or_else(|| panic.downcast_ref::<ServicePanic>().map(ToString::to_string));
+        Broken::new("Assertion", text.unwrap_or_default())
     }
 }
 

@@ -12,6 +12,7 @@ use perdura_protocol::keys::Claim;
 use perdura_protocol::statement::STATEMENT_BYTES;
 use perdura_protocol::{Decode, Digest, Encode, PublicKey, SessionId, Slot, Time};
 use perdura_store::Store;
+use perdura_store::partition::Place;
 use perdura_tuples::TupleSpaces;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -187,11 +188,24 @@ impl Witnessed {
     #[must_use]
     pub fn new(kind: ServiceKind, state_limit_bytes: u64, notes: Notes) -> Witnessed {
         let inner = match kind {
-            ServiceKind::KeyValue => Inner::Store(Box::new(Store::new(state_limit_bytes))),
+            ServiceKind::KeyValue | ServiceKind::Partitions => {
+                Inner::Store(Box::new(Store::new(state_limit_bytes)))
+            }
             ServiceKind::TupleSpaces => {
                 Inner::Spaces(Box::new(TupleSpaces::new(state_limit_bytes)))
             }
         };
+        Witnessed::over(kind, inner, notes)
+    }
+
+    /// An empty partition of a store.
+    #[must_use]
+    pub fn partition(place: Place, state_limit_bytes: u64, notes: Notes) -> Witnessed {
+        let store = Store::partitioned(state_limit_bytes, place);
+        Witnessed::over(ServiceKind::Partitions, Inner::Store(Box::new(store)), notes)
+    }
+
+    fn over(kind: ServiceKind, inner: Inner, notes: Notes) -> Witnessed {
         let number = notes.number();
         Witnessed { inner, kind, number, notes, batches: 0, version: 1, count: 0 }
     }

@@ -31,7 +31,8 @@ fn the_same_seed_gives_the_same_run() {
     let spaces = Some(ServiceKind::TupleSpaces);
     let drawn = [1, 2, 3, 5, 8].map(|seed| (seed, None));
     let of_spaces = [1, 2, 3].map(|seed| (seed, spaces));
-    for (seed, service) in drawn.into_iter().chain(of_spaces) {
+    let of_partitions = [1, 2].map(|seed| (seed, Some(ServiceKind::Partitions)));
+    for (seed, service) in drawn.into_iter().chain(of_spaces).chain(of_partitions) {
         let options = Options { service, ..Options::new(seed, 4_000) };
         let (report, lines) = traced(&options);
         let other = std::thread::spawn({

@@ -2,5 +2,6 @@
 
 mod determinism;
 mod kept;
+mod partitions;
 mod scenarios;
 mod seeds;

@@ -25,6 +25,7 @@ pub mod sight;
 pub mod spaces;
 pub mod standstill;
 pub mod terms;
+pub(crate) mod transactions;
 pub mod validity;
 pub mod view_grounds;
 pub mod votes;

@@ -148,11 +148,33 @@ pub enum Mark {
     WaitEndedByOperator,
     /// An operator broke a lock that somebody had.
     LockBroken,
+    /// The members of a partition's group changed, and the others were told.
+    MembersChanged,
+    /// A certificate was not by the newest members known, and was refused.
+    OutdatedRefused,
+    /// Somebody ended a transaction for a client that did not.
+    TransactionRescued,
+    /// A partition said that others may end one.
+    TransactionExpired,
+    /// A transaction was ended by others where its part had not come.
+    AbortedUnseen,
+    /// Transactions that were over everywhere were forgotten.
+    RecordsForgotten,
+    /// A transaction came, or was asked for, below the fence.
+    FencedOff,
+    /// A transaction was not prepared since another participant did not answer.
+    OutOfReach,
+    /// A transaction was not prepared since there was no room.
+    NoRoom,
+    /// A process died when it had asked some of the groups and not the others.
+    DiedInBetween,
+    /// A command of one partition met a lock.
+    LockMet,
 }
 
 impl Mark {
     /// All of them.
-    pub const ALL: [Mark; 72] = [
+    pub const ALL: [Mark; 83] = [
         Mark::TornTailCut,
         Mark::GapRepaired,
         Mark::OldDiskNoticed,
@@ -225,11 +247,28 @@ impl Mark {
         Mark::LostJobRefused,
         Mark::WaitEndedByOperator,
         Mark::LockBroken,
+        Mark::MembersChanged,
+        Mark::OutdatedRefused,
+        Mark::TransactionRescued,
+        Mark::TransactionExpired,
+        Mark::AbortedUnseen,
+        Mark::RecordsForgotten,
+        Mark::FencedOff,
+        Mark::OutOfReach,
+        Mark::NoRoom,
+        Mark::DiedInBetween,
+        Mark::LockMet,
     ];
 
     /// Whether only runs of tuple spaces come to it.
     #[must_use]
     pub fn is_of_spaces(self) -> bool {
-        self as usize >= Mark::WaiterServed as usize
+        (Mark::WaiterServed as usize..=Mark::LockBroken as usize).contains(&(self as usize))
+    }
+
+    /// Whether only runs of partitioned stores come to it.
+    #[must_use]
+    pub fn is_of_transactions(self) -> bool {
+        self as usize > Mark::LockBroken as usize
     }
 }

@@ -5,7 +5,7 @@ use super::{Event, TICK_US, World};
 use crate::checkers::bounded_memory::BACKLOG_BYTES;
 use crate::report::{FaultKind, Mark};
 use crate::violation::Broken;
-use crate::witness::{Notes, Witnessed};
+use crate::witness::Notes;
 use crate::world::replica::Process;
 use perdura_durability::memory_disk::{Errors, Losses, Operation};
 use perdura_durability::{Disk, Expectation, Identity, MemoryDisk, OpenError, Opened, storage};
@@ -232,7 +232,7 @@ impl World {
     }
 
     /// The newest members, as the operator brought them to every machine.
-    fn latest_members(&self) -> Configuration {
+    pub(crate) fn latest_members(&self) -> Configuration {
         let files = self.replicas.iter().map(|one| &one.genesis.configuration);
         let own = &self.replicas[0].genesis.configuration;
         files.fold(own, |latest, known| if known.id > latest.id { known } else { latest }).clone()
@@ -293,7 +293,7 @@ impl World {
         self.checkers.sight.started(replica);
         self.checkers.pace.started(replica, self.now_us);
         let notes = Notes::default();
-        let (kind, limit) = (self.plan.service, self.parameters.state_limit_bytes);
+        let make = self.makes_service();
         let service_notes = notes.clone();
         let entropy = self.random.bytes32();
         // A liar that goes on honestly has signed what its log lacks, and is needed all the same.
@@ -314,7 +314,7 @@ impl World {
             genesis: here.genesis.clone(),
             latest: self.latest_members(),
             entropy,
-            make_service: Box::new(move || Witnessed::new(kind, limit, service_notes.clone())),
+            make_service: Box::new(move || make(service_notes.clone())),
             found,
             backlog_bytes: BACKLOG_BYTES,
             state_transfer: self.plan.state_transfer,

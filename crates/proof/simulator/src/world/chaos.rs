@@ -252,6 +252,10 @@ impl World {
             FaultKind::ClientRestart => {
                 let client = self.chaos.random.below(self.clients.len() as u64) as usize;
                 self.fired(kind);
+                if self.is_partition() && client + 1 < self.clients.len() {
+                    self.dying.push(client);
+                    return;
+                }
                 self.end_client(client);
                 self.start_client(client);
             }

@@ -8,7 +8,7 @@ use super::workload::{Asked, Request, Workload};
 use super::{Event, World};
 use crate::checkers::commit_order::Seen;
 use crate::checkers::{exactly_once, progress};
-use crate::options::Mode as RunMode;
+use crate::options::{Mode as RunMode, ServiceKind};
 use crate::plan::{Plan, WorkloadPlan};
 use crate::random::Random;
 use bytes::Bytes;
@@ -18,9 +18,10 @@ use perdura_client::{
 use perdura_protocol::configuration::Parameters;
 use perdura_protocol::message::Lane;
 use perdura_protocol::{
-    AdminCommand, Command, Decode, Encode, Frame, Message, PublicKey, ReplicaId, Scheme, SecretKey,
+    AdminCommand, Command, Decode, Encode, Frame, Message, PublicKey, ReplicaId, SecretKey,
     SessionId, limits,
 };
+use perdura_store::partition::PartitionReply;
 use perdura_tuples::TupleReply;
 use std::collections::BTreeMap;
 
@@ -78,6 +79,8 @@ pub struct Client {
     pub open: BTreeMap<CallId, (usize, usize)>,
     // By encoded command, calls that have not ended; no two are alike.
     by_command: BTreeMap<Bytes, usize>,
+    // Who asked for the session.
+    asked_sessions: BTreeMap<CallId, usize>,
     // What the administrator waits for.
     pub administered: Option<CallId>,
     next_call: u64,
@@ -95,8 +98,11 @@ impl Client {
         random: &Random,
     ) -> Client {
         let mut config = ClientConfig::new(parameters.cluster, plan.faults, key.clone());
+        if plan.service == ServiceKind::Partitions {
+            config.leaf_of = PartitionReply::leaf;
+        }
         config.administrator = index == plan.workload.clients;
-        config.scheme = Scheme::KeyedHash;
+        config.scheme = plan.scheme;
         Client {
             core: None,
             key,
@@ -116,6 +122,7 @@ impl Client {
             workload: Workload::new(plan.workload, index, random.fork(&format!("client {index}"))),
             open: BTreeMap::new(),
             by_command: BTreeMap::new(),
+            asked_sessions: BTreeMap::new(),
             administered: None,
             next_call: 1,
             tick_us: None,
@@ -129,6 +136,15 @@ impl Client {
         self.core.is_some()
     }
 
+    /// A caller asks for the number of the session.
+    pub fn ask_session(&mut self, now_ms: u64, caller: usize, deadline_ms: u64) {
+        let Some(core) = &mut self.core else { return };
+        let id = CallId(self.next_call);
+        self.next_call += 1;
+        self.asked_sessions.insert(id, caller);
+        core.session(now_ms, id, deadline_ms);
+    }
+
     /// Another key takes the place of its own, when it is started anew.
     pub fn take_key(&mut self, key: SecretKey) {
         self.config.key = key.clone();
@@ -138,7 +154,7 @@ impl Client {
 
 impl World {
     /// What a client's clock shows, which runs at its own pace.
-    fn client_ms(&self, client: usize) -> u64 {
+    pub(crate) fn client_ms(&self, client: usize) -> u64 {
         self.clients[client].clock.now(self.now_us).monotonic_ms
     }
 
@@ -151,7 +167,9 @@ impl World {
     /// A client process starts, without any memory of an earlier one.
     pub(crate) fn start_client(&mut self, client: usize) {
         let now_ms = self.client_ms(client);
+        let keys = self.member_keys();
         let here = &mut self.clients[client];
+        here.config.replica_keys = keys;
         here.life += 1;
         here.tick_us = None;
         here.spaces.restart();
@@ -164,7 +182,7 @@ impl World {
         here.core = Some(ClientCore::new(here.config.clone(), nonce, token, now_ms));
         let (life, station) = (here.life, self.n() + client);
         self.dial_all(station);
-        if client + 1 < self.clients.len() && !self.by_hand {
+        if client + 1 < self.clients.len() && !self.by_hand && !self.is_partition() {
             for caller in 0..self.plan.workload.callers {
                 let delay = 1_000 + self.random.below(10_000);
                 self.push(delay, Event::Call { client, life, caller });
@@ -183,6 +201,7 @@ impl World {
         here.by_command.clear();
         self.report.calls.abandoned += here.open.len() as u64;
         here.open.clear();
+        here.asked_sessions.clear();
         self.checkers.fairness.leaves(client);
         self.trace.line(self.now_us, format_args!("c{client} ends"));
         if self.plan.versions.rules > 0 {
@@ -383,7 +402,7 @@ impl World {
     }
 
     /// Ends a round of inputs of a client.
-    fn client_round(&mut self, client: usize) {
+    pub(crate) fn client_round(&mut self, client: usize) {
         let now_ms = self.client_ms(client);
         let station = self.n() + client;
         if let Some(core) = &mut self.clients[client].core {
@@ -400,8 +419,13 @@ impl World {
                     self.send(station, to.index(), Lane::Agreement, &message.to_bytes());
                 }
                 Output::Done { id, result } => self.call_ended(client, id, result),
+                Output::Session { id, result } => {
+                    if let Some(caller) = self.clients[client].asked_sessions.remove(&id) {
+                        self.sessions.push((client, caller, result));
+                    }
+                }
                 // None of these asks.
-                Output::Roll { .. } | Output::Session { .. } => {}
+                Output::Roll { .. } => {}
             }
         }
         let here = &mut self.clients[client];
@@ -522,6 +546,10 @@ impl World {
         {
             let waited_us = self.now_us.saturating_sub(self.asked_us(client, record));
             self.check(progress::gave_up(client, waited_us, &format!("{result:?}")));
+        }
+        if self.is_partition() {
+            self.answered.push((client, caller, result));
+            return;
         }
         if self.by_hand {
             return;

@@ -166,10 +166,20 @@ impl World {
 
     /// Runs until all replicas are up and equal and all calls have ended.
     pub(crate) fn come_to_rest(&mut self) {
+        self.begin_to_rest();
+        self.run_while(|world| !world.is_at_rest());
+    }
+
+    /// From now on it is looked whether that is so.
+    pub(crate) fn begin_to_rest(&mut self) {
         self.ending.looks_at_rest = 0;
         self.ending.since_us = self.now_us;
         self.push(LOOK_US, Event::Look);
-        self.run_while(|world| world.ending.looks_at_rest < LOOKS_AT_REST);
+    }
+
+    /// Whether it is so.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.ending.looks_at_rest >= LOOKS_AT_REST
     }
 
     pub(crate) fn look(&mut self) {
@@ -251,6 +261,11 @@ impl World {
         if self.has_spaces() {
             self.check_boundaries();
             self.judge_spaces();
+            return;
+        }
+        if self.is_partition() {
+            self.check_boundaries();
+            self.check_told();
             return;
         }
         let told: Vec<Told> = self.calls.iter().filter_map(told).collect();

@@ -14,6 +14,7 @@ use perdura_protocol::message::Lane;
 use perdura_protocol::{
     AdminCommand, ClusterId, Command, Decode, Encode, Message, PublicKey, SecretKey, SessionId,
 };
+use perdura_store::partition::Place;
 use perdura_store::{Operation as Step, StoreCommand, Transaction, limits};
 use perdura_tuples::{
     Entry, Field, Operation, Pattern, SpaceOptions, Template, Tuple, TupleCommand,
@@ -48,6 +49,7 @@ pub fn arm(
     cluster: ClusterId,
     keys: Vec<SecretKey>,
     victims: &[PublicKey],
+    place: Option<&Place>,
     random: &Random,
 ) -> Vec<Hostile> {
     let mut random = random.fork("attacks");
@@ -58,7 +60,7 @@ pub fn arm(
         .enumerate()
         .map(|(index, (attack, key))| {
             let public = key.public();
-            let service = plan.service;
+            let (service, place) = (plan.service, place.cloned());
             let make = Box::new(move |number: u64, bytes: usize| {
                 let mut value = format!("h{index}.{number}").into_bytes();
                 value.resize(bytes.max(value.len()), b'.');
@@ -68,17 +70,31 @@ pub fn arm(
                         writing(&key, &value.into()).to_bytes()
                     }
                     ServiceKind::TupleSpaces => in_own_space(index, number, value.into()),
+                    ServiceKind::Partitions => {
+                        let key = own_key(place.as_ref(), index, number % 4);
+                        writing(&key, &value.into()).to_bytes()
+                    }
                 }
             });
             let victims = victims.to_vec();
             let largest = match service {
-                ServiceKind::KeyValue => limits::TRANSACTION_BYTES,
+                ServiceKind::KeyValue | ServiceKind::Partitions => limits::TRANSACTION_BYTES,
                 ServiceKind::TupleSpaces => perdura_tuples::limits::TUPLE_BYTES - TUPLE_FRAME,
             };
             let arms = Arms { key, cluster, n, victims, large: LARGE, largest, make };
             Hostile { attacker: Attacker::new(arms, *attack, random.next()), key: public }
         })
         .collect()
+}
+
+/// A key of a hostile client that is in this partition.
+fn own_key(place: Option<&Place>, index: usize, number: u64) -> String {
+    let name = |suffix: u64| format!("z{index}.{number}.{suffix}");
+    let is_here = |key: &String| {
+        place.is_none_or(|place| place.map.partition_of(key.as_bytes()) == place.partition)
+    };
+    // By range only the last partition has any.
+    (0..64).map(name).find(is_here).unwrap_or_else(|| name(0))
 }
 
 /// What writes this value, in parts under several keys where it is too long for one. What makes it a
@@ -119,7 +135,9 @@ impl World {
 
     /// Whether a key is a hostile client's.
     pub(crate) fn is_hostile(&self, key: PublicKey) -> bool {
+        let store = self.of_store.as_ref();
         self.hostile.iter().any(|hostile| hostile.key == key)
+            || store.is_some_and(|store| store.hostile.contains(&key))
     }
 
     /// A message from this station arrives at a replica: counted if it is a hostile client's.

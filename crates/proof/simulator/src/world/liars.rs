@@ -2,7 +2,7 @@
 //! of what they do; what they do to others is.
 
 use super::replica::Memory;
-use super::{Event, World, stumble};
+use super::{Event, World, of_store, stumble};
 use crate::checkers::progress;
 use crate::options::Mode;
 use crate::random::Random;
@@ -61,6 +61,7 @@ impl World {
             keys,
             configurations: vec![self.replicas[index].genesis.configuration.clone()],
             coin,
+            statements: self.is_partition().then_some(of_store::STATEMENTS),
         };
         let mut liar = Liar::new(insider, strategy, random.next());
         if strategy == Strategy::Twins {
@@ -79,7 +80,7 @@ impl World {
         entropy: [u8; 32],
     ) -> Result<Twin<Witnessed>, perdura_replica::node::BootError> {
         let here = &self.replicas[replica];
-        let (kind, limit) = (self.plan.service, self.parameters.state_limit_bytes);
+        let make = self.makes_service();
         let boot = Boot {
             me: ReplicaId(replica as u8),
             key: here.key.clone(),
@@ -88,7 +89,7 @@ impl World {
             genesis: here.genesis.clone(),
             latest: here.genesis.configuration.clone(),
             entropy,
-            make_service: Box::new(move || Witnessed::new(kind, limit, Notes::default())),
+            make_service: Box::new(move || make(Notes::default())),
             found: Found::default(),
             backlog_bytes: crate::checkers::bounded_memory::BACKLOG_BYTES,
             state_transfer: self.plan.state_transfer,

@@ -7,7 +7,8 @@
 //! `holders` and `lockers`, with `client_faults`), `patience` how long they wait, `chaos` what goes
 //! wrong (with `promise`, `strikes`, `partitions`, `silences`, `outage`, `damage`, `wrong_disk` and `clock`), `replacement` brings in
 //! new incarnations, `ending` heals everything and judges, `liars` (with `stumble`) and `hostile` are the
-//! Byzantine ones; `by_hand` is what scenarios do.
+//! Byzantine ones; `by_hand` is what scenarios do, and `of_store` what a group does that is a partition of a store
+//! (`deployment`).
 
 mod boot;
 mod bulk;
@@ -26,6 +27,7 @@ mod liars;
 mod links;
 mod lockers;
 pub mod network;
+mod of_store;
 mod oracles;
 mod orders;
 mod outage;
@@ -46,6 +48,7 @@ mod workload;
 mod wrong_disk;
 
 use crate::checkers::Checkers;
+use crate::deployment;
 use crate::options::{Mode, Options, ServiceKind, service_name};
 use crate::plan::Plan;
 use crate::random::Random;
@@ -59,11 +62,13 @@ use clock::Clock;
 use ending::Ending;
 use hostile::Hostile;
 use network::Network;
+pub(crate) use of_store::{Keys, OfStore};
 use orders::Orders;
-use perdura_execution::{Genesis, Manifest, ServicePanic};
+use perdura_client::{CallResult, Refusal};
+use perdura_execution::{Genesis, Manifest};
 use perdura_protocol::configuration::{Configuration, Member, Parameters};
 use perdura_protocol::message::Lane;
-use perdura_protocol::{ClusterId, Digest, Message, PublicKey, ReplicaId, SecretKey, Slot, View};
+use perdura_protocol::{Digest, Message, PublicKey, ReplicaId, SecretKey, Slot, View};
 use queue::Queue;
 use replacement::Replacement;
 use replica::{Armed, Memory, Replica};
@@ -82,6 +87,9 @@ const START_US: u64 = 1_000_000;
 
 /// Longest time between two rounds of a replica, microseconds (a node asks for 20 ms).
 const TICK_US: u64 = 20_000;
+
+/// Limit of a state.
+const STATE_LIMIT_BYTES: u64 = 1 << 30;
 
 /// Events whose consequences a run may have beyond its steps: a run that does not end is a bug.
 const EVENTS_AT_MOST: u64 = 50_000_000;
@@ -184,6 +192,12 @@ pub struct World {
     // What correct replicas said last and is noted where it is heard: bytes and message.
     spoken: VecDeque<(Bytes, Message)>,
     broken: Option<Broken>,
+    /// Of a group that is a partition of a store: what it shares with the others.
+    pub(crate) of_store: Option<OfStore>,
+    // Of clients of all partitions: calls that ended and sessions that are open, by client and caller, and processes that die.
+    pub(crate) answered: Vec<(usize, usize, CallResult)>,
+    pub(crate) sessions: Vec<(usize, usize, Result<u64, Refusal>)>,
+    pub(crate) dying: Vec<usize>,
 }
 
 /// Runs the options to their end.
@@ -202,6 +216,9 @@ pub fn simulate_traced(
     options: &Options,
     writer: Option<Box<dyn Write>>,
 ) -> Result<Report, Box<Violation>> {
+    if options.service == Some(ServiceKind::Partitions) {
+        return deployment::run(options, writer);
+    }
     let mut world = World::new(options, Plan::draw(options), writer);
     world.guarded(World::run)
 }
@@ -217,18 +234,29 @@ impl World {
     /// A group that has not started yet.
     #[must_use]
     pub fn new(options: &Options, plan: Plan, writer: Option<Box<dyn Write>>) -> World {
+        World::with(options, plan, writer, None)
+    }
+
+    /// The same, which may be one of several.
+    pub(crate) fn with(
+        options: &Options,
+        plan: Plan,
+        writer: Option<Box<dyn Write>>,
+        of_store: Option<OfStore>,
+    ) -> World {
         let random = Random::new(options.seed);
         let n = plan.faults.n();
         let stations = n + plan.workload.clients + 1 + plan.attacks.len();
-        let mut keys = random.fork("keys");
-        let mut key = || SecretKey::from_seed(plan.scheme, keys.bytes32());
-        let replica_keys: Vec<SecretKey> = (0..n).map(|_| key()).collect();
-        let client_keys: Vec<SecretKey> = (0..plan.workload.clients + 1).map(|_| key()).collect();
+        let mut keys = Keys::draw(options, &plan);
+        if let Some(store) = &of_store {
+            store.replace(&mut keys);
+        }
+        let Keys { replicas: replica_keys, clients: client_keys, cluster } = keys;
         let administrator = client_keys[plan.workload.clients].public();
-        let mut id = [0; 16];
-        id.copy_from_slice(&keys.bytes32()[..16]);
+        let state_limit_bytes =
+            of_store.as_ref().map_or(STATE_LIMIT_BYTES, |store| store.state_limit_bytes);
         let parameters = Parameters {
-            cluster: ClusterId(id),
+            cluster,
             faults: plan.faults,
             durability: plan.durability,
             depth: plan.depth,
@@ -236,7 +264,7 @@ impl World {
             checkpoint_bytes: plan.checkpoint_bytes,
             checkpoint_stretch: plan.checkpoint_stretch,
             max_skew_ms: 500,
-            state_limit_bytes: 1 << 30,
+            state_limit_bytes,
             schedule: plan.schedule,
             service: perdura_protocol::ServiceName::literal(service_name(plan.service)),
             versions: plan.versions,
@@ -302,7 +330,9 @@ impl World {
             .collect();
         let victims: Vec<PublicKey> = client_keys.iter().map(SecretKey::public).collect();
         let ordinary = &victims[..plan.workload.clients];
-        let hostile = hostile::arm(&plan, parameters.cluster, hostile_keys, &victims, &random);
+        let place = of_store.as_ref().map(|store| &store.place);
+        let hostile =
+            hostile::arm(&plan, parameters.cluster, hostile_keys, &victims, place, &random);
         let clients = client_keys
             .into_iter()
             .enumerate()
@@ -342,6 +372,10 @@ impl World {
             outputs: 0,
             spoken: VecDeque::new(),
             broken: None,
+            of_store,
+            answered: Vec::new(),
+            sessions: Vec::new(),
+            dying: Vec::new(),
         };
         world.choose_liars();
         world
@@ -354,13 +388,7 @@ impl World {
     ) -> Result<Report, Box<Violation>> {
         let result = catch_unwind(AssertUnwindSafe(|| body(self)));
         if let Err(panic) = result {
-            let text = panic
-                .downcast_ref::<String>()
-                .cloned()
-                .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
-                .or_else(|| panic.downcast_ref::<ServicePanic>().map(ToString::to_string))
-                .unwrap_or_default();
-            self.broken = Some(Broken::new("Assertion", text));
+            self.broken = Some(Broken::panicked(&*panic));
         }
         self.report.virtual_us = self.now_us - START_US;
         self.report.fingerprint = self.trace.fingerprint();
@@ -378,6 +406,12 @@ impl World {
     }
 
     fn run(&mut self) {
+        self.begin_all();
+        self.run_on();
+    }
+
+    /// Begins, with all that may go wrong.
+    pub(crate) fn begin_all(&mut self) {
         self.begin();
         self.begin_orders();
         self.schedule_fault();
@@ -387,7 +421,6 @@ impl World {
         if self.plan.mode == Mode::Liveness {
             self.watch_calls();
         }
-        self.run_on();
     }
 
     /// Runs from wherever it is to the end.

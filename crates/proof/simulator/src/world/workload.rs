@@ -15,6 +15,8 @@ pub enum Asked {
     Store(StoreCommand),
     /// Of the tuple spaces.
     Spaces(TupleCommand),
+    /// Of a partition of a store, encoded.
+    Partition(Bytes),
 }
 
 impl Asked {
@@ -24,6 +26,7 @@ impl Asked {
         match self {
             Asked::Store(command) => command.to_bytes(),
             Asked::Spaces(command) => command.to_bytes(),
+            Asked::Partition(command) => command.clone(),
         }
     }
 
@@ -32,7 +35,7 @@ impl Asked {
     pub fn wait_ms(&self) -> Option<u64> {
         match self {
             Asked::Spaces(command) => waits::wait_ms(command),
-            Asked::Store(_) => None,
+            Asked::Store(_) | Asked::Partition(_) => None,
         }
     }
 }

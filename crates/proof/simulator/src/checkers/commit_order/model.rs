@@ -38,6 +38,15 @@ impl Model {
         }
     }
 
+    /// What the entries count for, bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let entry = |(key, value): (&Arc<str>, &Arc<str>)| {
+            (key.len() + value.len() + perdura_store::limits::ENTRY_OVERHEAD_BYTES) as u64
+        };
+        self.0.iter().map(entry).sum()
+    }
+
     /// What a call that only reads would give.
     #[must_use]
     pub fn ask(&self, call: &Call) -> Return {
