@@ -28,7 +28,7 @@ macro_rules! bugs {
                 match self { $(Bug::$bug => $name,)* }
             }
 
-            /// The rule of DESIGN.md that it breaks, `12`: its section on who is there, boots and versions, or `tuples`: the contract of `docs/tuples.md`.
+            /// The rule of DESIGN.md that it breaks, `10`: its section on partitions, `12`: that on who is there, boots and versions, or `tuples`: the contract of `docs/tuples.md`.
             #[must_use]
             pub fn rule(self) -> &'static str {
                 match self { $(Bug::$bug => $rule,)* }
@@ -290,6 +290,29 @@ bugs! {
         "Who has a tuple under a lease finishes it by the token of a lease that has ended, too."
     JobKept "job-kept" "tuples"
         "A job whose lease has ended is not given to those who wait for one."
+
+    VotesUnverified "votes-unverified" "10"
+        "Votes of other partitions are taken for genuine, whoever signed them (Augustus, figure 2b)."
+    VoteNotFinal "vote-not-final" "10"
+        "A partition that voted to abort votes anew when the transaction's part comes."
+    AbortNotKept "abort-not-kept" "10"
+        "A vote to abort what never came is given and forgotten."
+    EndedUnexpired "ended-unexpired" "10"
+        "Others end a transaction where it is unknown, though no participant has had it for long."
+    ForgottenUnfenced "forgotten-unfenced" "10"
+        "A transaction that is over here is forgotten, whether or not it is over elsewhere."
+    FenceIgnored "fence-ignored" "10"
+        "A transaction is prepared below the fence."
+    ReaderEndedByOthers "reader-ended-by-others" "10"
+        "Anybody gives back the locks of a transaction that only reads."
+    FormerMembersCount "former-members-count" "10"
+        "A certificate counts whatever members of its group are known."
+    LocksNotRestored "locks-not-restored" "10"
+        "Who restores a state has its pending transactions without their locks."
+    IntervalsIgnored "intervals-ignored" "10"
+        "A key is written in a range that somebody has read."
+    ReadsThroughLocks "reads-through-locks" "10"
+        "A key is read while a transaction is writing it."
 }
 
 impl Bug {
@@ -323,9 +346,9 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    const RULES: [&str; 22] = [
+    const RULES: [&str; 23] = [
         "A1", "A2", "A3", "A4", "A5", "A6", "D1", "D2", "D3", "D4", "D5", "D6", "D7", "D8", "E1",
-        "E2", "E3", "E4", "C1", "C2", "12", "tuples",
+        "E2", "E3", "E4", "C1", "C2", "10", "12", "tuples",
     ];
 
     #[test]

@@ -39,7 +39,7 @@ use book::{Book, Contents};
 use caps::Cap;
 use locks::Locks;
 use perdura_execution::{RestoreError, Standing, StateLimit};
-use perdura_protocol::{Map, PartitionId, PublicKey, SessionId, Time};
+use perdura_protocol::{Map, PartitionId, PublicKey, SessionId, Time, seeded};
 use reach::Reach;
 use records::{Record, Records};
 use std::collections::BTreeMap;
@@ -250,7 +250,7 @@ impl Partition {
     fn outdated(&self, certificate: &Certificate) -> Option<PartitionReply> {
         let partition = certificate.partition;
         let known = self.members.get(&partition);
-        if known.is_some_and(|members| certificate.is_by(members)) {
+        if seeded!(FormerMembersCount) || known.is_some_and(|members| certificate.is_by(members)) {
             return None;
         }
         let configuration = known.map_or(0, |members| members.configuration);
@@ -273,7 +273,8 @@ impl Partition {
         let is_own = asker.session.client == record.intent.client;
         let (client, since) = (record.intent.client, record.since);
         // Nobody else may end it without votes: a slow reader would be made to see half of what another one writes.
-        let is_given_back = record.intent.read_only && is_own && votes.is_empty();
+        let may_give_back = is_own || seeded!(ReaderEndedByOthers);
+        let is_given_back = record.intent.read_only && may_give_back && votes.is_empty();
         if !is_given_back {
             let voted = |partition| votes.iter().any(|vote| vote.partition == partition);
             let mut others = record.intent.others(self.place.partition).map(|one| one.partition);
@@ -367,7 +368,7 @@ impl Partition {
             // Its part was never here, or nobody can need what became of it; and it will not come any more.
             return Ok(voted(Vote::Abort(Reason::Fenced)));
         }
-        if asker.session.client != intent.client {
+        if asker.session.client != intent.client && !seeded!(EndedUnexpired) {
             let Some(expired) = expired else {
                 return Ok(PartitionReply::Unknown { transaction });
             };
@@ -379,7 +380,9 @@ impl Partition {
                 return Ok(outdated);
             }
         }
-        self.remember_abort(transaction, intent, Reason::Resolved);
+        if !seeded!(AbortNotKept) {
+            self.remember_abort(transaction, intent, Reason::Resolved);
+        }
         Ok(voted(Vote::Abort(Reason::Resolved)))
     }
 
@@ -458,8 +461,9 @@ impl Partition {
             let is_over = |(partition, nonce)| {
                 elsewhere.get(&(partition, nonce)).is_some_and(|below| *below > counter)
             };
-            let mut others = record.intent.others(here);
-            !record.is_pending() && others.all(|one| is_over((one.partition, one.nonce)))
+            let others = record.intent.others(here);
+            let mut elsewhere = others.map(|one| is_over((one.partition, one.nonce)));
+            !record.is_pending() && (seeded!(ForgottenUnfenced) || elsewhere.all(|is_over| is_over))
         };
         let own = self.fenced(session, asker.standing);
         let below = self.records.below(session, own).filter(|(_, record)| over(record));
@@ -548,7 +552,9 @@ impl Partition {
                 if partition.locks.against(&held.touched).is_some() {
                     return Err(CONTRADICTION);
                 }
-                partition.locks.take(id, &held.touched);
+                if !seeded!(LocksNotRestored) {
+                    partition.locks.take(id, &held.touched);
+                }
             }
             partition.records.insert(id, record);
         }

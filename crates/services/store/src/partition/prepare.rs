@@ -9,7 +9,7 @@ use crate::plan::Plan;
 use crate::segment::entry_bytes;
 use crate::{Operation, OperationResult, Transaction};
 use bytes::Bytes;
-use perdura_protocol::{Encode, SessionId};
+use perdura_protocol::{Encode, SessionId, seeded};
 
 impl Partition {
     /// That this partition takes part in it, and how its client is named here.
@@ -46,10 +46,12 @@ impl Partition {
         }
         let (transaction, attested) = (intent.id(), !intent.read_only);
         let voted = |vote, results| PartitionReply::Voted { transaction, attested, vote, results };
-        if let Some(record) = self.records.get(transaction) {
+        let known = self.records.get(transaction);
+        if let Some(record) = known.filter(|one| one.vote == Vote::Commit || !seeded!(VoteNotFinal))
+        {
             return Ok(voted(record.vote.clone(), None));
         }
-        if intent.counter < self.fence_of(session) {
+        if intent.counter < self.fence_of(session) && !seeded!(FenceIgnored) {
             return Ok(voted(Vote::Abort(Reason::Fenced), None));
         }
         if self.records.of_client(intent.client).0 >= limits::RECORDS_PER_CLIENT {
