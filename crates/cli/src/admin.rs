@@ -4,7 +4,8 @@
 //!
 //! 1. the new key goes to `admin.toml.pending`, so that a second run orders the same;
 //! 2. the replacement is ordered, signed with the former key, which is void from there on;
-//! 3. `admin.toml.pending` becomes `admin.toml`.
+//! 3. with partitions, who has been replaced there is signed anew and made known;
+//! 4. `admin.toml.pending` becomes `admin.toml`.
 //!
 //! A second run cannot sign with the former key what was ordered already. So it asks first who takes part, as the new one: whom r + 1
 //! replicas answer is registered with one of them that does not lie.
@@ -13,6 +14,7 @@ use crate::administer::{How, administer_as, is_refused};
 use crate::client_keys::alone;
 use crate::connect::load_groups;
 use crate::health;
+use crate::members::make_known;
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use perdura::Cluster;
@@ -80,6 +82,11 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
                 )
             });
         }
+    }
+    // Words of the former one are no longer believed where they have not come yet.
+    for group in groups.iter().filter(|group| group.configuration > 0) {
+        let Some(partition) = group.parameters.partition() else { break };
+        make_known(&groups, partition, &new, how.timeout)?;
     }
     files::rename(&pending, &path)?;
     say!("the administrator's key is replaced; the new one is in {}", path.display());

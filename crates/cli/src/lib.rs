@@ -49,6 +49,7 @@ mod kv_range;
 mod limit;
 pub mod local;
 mod logging;
+mod members;
 pub mod partitions;
 pub mod process;
 mod reinit;

@@ -6,6 +6,7 @@
 //! 1. the new key goes to `replica.toml.pending`, so that a second run orders the same;
 //! 2. the replacement is ordered; ordering the same one again is answered as the first time;
 //! 3. cluster.toml gets the new key, so that the old file can no longer be run;
+//!    Of a partition's replica the others are told who the members are now;
 //! 4. the old data is moved aside and the data directory formatted. Nobody can have run on it
 //!    before step 5;
 //! 5. `replica.toml.pending` becomes `replica.toml`.
@@ -17,6 +18,7 @@ use crate::administer::confirmed;
 use crate::client_keys::alone;
 use crate::connect::{administrator, connect, load_groups, parse_duration, runtime};
 use crate::health;
+use crate::members::make_known;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use perdura::config::keys::fresh_key;
@@ -107,9 +109,14 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let entry = &mut cluster.replicas[id.index()];
     entry.key = new.key.public();
     entry.incarnation = new.incarnation;
-    cluster.configuration = configuration;
-    cluster.from_slot = from_slot;
+    // Answers to an order that was given before another one are older than the file.
+    (cluster.configuration, cluster.from_slot) =
+        (cluster.configuration, cluster.from_slot).max((configuration, from_slot));
     cluster.store()?;
+    if let Some(partition) = cluster.parameters.partition() {
+        let key = administrator(dir, &cluster)?;
+        make_known(&load_groups(dir)?, partition, &key, arguments.timeout)?;
+    }
     let moved = move_aside(&new.data())?;
     drop(lock);
     let parameters = &cluster.parameters;

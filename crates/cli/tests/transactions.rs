@@ -310,3 +310,51 @@ fn money_is_neither_made_nor_lost_when_servers_are_killed() {
     movers.join().unwrap();
     assert_eq!(sum(&servers), 800);
 }
+
+/// What its members sign counts in the other partitions, also with clients that have been there since before.
+#[test]
+fn transactions_go_on_when_members_of_a_partition_are_replaced() {
+    let mut servers = Servers::start_all();
+    let keys = servers.keys(1);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let connected = |servers: &Servers| {
+        let groups = load_groups(&servers.path("")).unwrap();
+        let key = key(&servers.path(CLIENT_FILE), &groups[0]).unwrap();
+        runtime.block_on(async { connect_store(&groups, &key).unwrap() })
+    };
+    let write = |store: &StoreClient, value: &'static str| {
+        let write = |key: &String| {
+            let (key, value) = (Bytes::from(key.clone()), Bytes::from_static(value.as_bytes()));
+            Operation::Write { key, value, only_if_present: false }
+        };
+        let transaction = Transaction { operations: keys.iter().map(write).collect() };
+        let options = Options { timeout: Duration::from_secs(60), reply_quorum: None };
+        let done = runtime.block_on(store.transact(transaction, &options));
+        assert!(matches!(done, Ok(Outcome::Committed { .. })), "{done:?}");
+    };
+    let mut client = connected(&servers);
+    write(&client, "1");
+    // All of partition 1, one after the other.
+    for id in 0..3 {
+        servers.wait_until_active([3, 3]);
+        let server = servers.cluster.partitions[1].members[id].server;
+        servers.kill(server);
+        let id = id.to_string();
+        let reinit = ["replica", "reinit", "--partition", "1", "--id", &id, "--timeout", "60s"];
+        servers.run(&[&reinit[..], &["--yes"]].concat()).ok();
+        // Without it, and with it, though the client knows its former key only.
+        write(&client, "2");
+        servers.start(server);
+        servers.wait_until_active([3, 3]);
+        write(&client, "3");
+        runtime.block_on(client.close());
+        client = connected(&servers);
+        write(&client, "4");
+        servers.run(&["admin", "rotate", "--timeout", "60s"]).ok();
+    }
+    let read = |key: &String| json!({"read": key});
+    let reads: Vec<Value> = keys.iter().map(read).collect();
+    let fours = vec![json!({"value": "4"}); 2];
+    let done = servers.transact(&json!(reads));
+    assert_eq!(result(&done), json!({"committed": true, "results": fours}));
+}

@@ -342,7 +342,8 @@ impl<G: Groups> Transactions<G> {
             let finish = PartitionCommand::Finish { transaction, commit, votes: votes.clone() };
             match self.ask(partition, &finish, end_ms).await {
                 Ok((PartitionReply::Finished { .. }, _)) => return true,
-                Ok((PartitionReply::Outdated { partition: changed, .. }, _)) => {
+                Ok((PartitionReply::Outdated { partition: changed, configuration }, _)) => {
+                    self.teach(partition, changed, configuration, end_ms).await;
                     let resolve =
                         PartitionCommand::Resolve { intent: intent.clone(), expired: None };
                     let Ok((_, Some(proof))) = self.ask(changed, &resolve, end_ms).await else {

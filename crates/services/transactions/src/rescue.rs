@@ -87,6 +87,24 @@ impl<G: Groups> Transactions<G> {
         join_all(told).await.into_iter().all(|ended| ended)
     }
 
+    /// Where it is not known who the members of another group are by now, it is told, if it is known in that group itself.
+    pub(crate) async fn teach(
+        &self,
+        pupil: PartitionId,
+        group: PartitionId,
+        configuration: u64,
+        deadline_ms: u64,
+    ) {
+        let roster = PartitionCommand::Roster { partition: group };
+        if let Ok((PartitionReply::Roster { newest: Some(newest), .. }, _)) =
+            self.ask(group, &roster, deadline_ms).await
+            && newest.members.configuration > configuration
+        {
+            let known = self.ask(pupil, &PartitionCommand::Members(newest), deadline_ms).await;
+            drop(known);
+        }
+    }
+
     /// The votes of these participants, as far as they give any.
     async fn votes(
         &self,
@@ -99,6 +117,12 @@ impl<G: Groups> Transactions<G> {
             PartitionCommand::Resolve { intent: intent.clone(), expired: expired.cloned() };
         let ask = |partition: &PartitionId| self.ask(*partition, &resolve, deadline_ms);
         let answers = join_all(of.iter().map(ask)).await;
+        for (of, answer) in of.iter().zip(&answers) {
+            // With its next try.
+            if let Ok((PartitionReply::Outdated { partition, configuration }, _)) = answer {
+                self.teach(*of, *partition, *configuration, deadline_ms).await;
+            }
+        }
         let known = of.iter().zip(answers).filter_map(|(of, answer)| match answer {
             Ok((PartitionReply::Voted { vote, .. }, Some(proof))) => {
                 Some(Known { of: *of, commit: vote == Vote::Commit, proof })

@@ -77,14 +77,17 @@ impl<G: Groups> Transactions<G> {
             let command = PartitionCommand::Forget { session, fences: shown.collect() };
             async move { self.ask(place.0, &command, deadline_ms).await }
         });
-        let forgotten: u64 = join_all(forget)
-            .await
-            .into_iter()
-            .map(|answer| match answer {
-                Ok((PartitionReply::Forgotten { count }, _)) => u64::from(count),
-                _ => 0,
-            })
-            .sum();
+        let answers = join_all(forget).await;
+        let mut forgotten = 0;
+        for ((pupil, _), answer) in fences.keys().zip(answers) {
+            match answer {
+                Ok((PartitionReply::Forgotten { count }, _)) => forgotten += u64::from(count),
+                Ok((PartitionReply::Outdated { partition, configuration }, _)) => {
+                    self.teach(*pupil, partition, configuration, deadline_ms).await;
+                }
+                _ => {}
+            }
+        }
         let is_over = |intent: &Intent| {
             intent.participants.iter().all(|one| {
                 let fence = fences.get(&(one.partition, one.nonce));

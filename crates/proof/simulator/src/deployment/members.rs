@@ -1,4 +1,4 @@
-//! After a replacement the administrator makes the new members of a group known in every other one (`perdura reinit`), some time later:
+//! After a replacement the administrator makes the new members of a group known in all (`perdura reinit`), some time later:
 //! until then certificates of them are refused there.
 
 use super::Deployment;
@@ -44,7 +44,7 @@ impl Deployment {
         self.heralds.is_empty()
     }
 
-    /// If a group has other members, clients know it, and the other groups are told.
+    /// If a group has other members, clients know it, and all groups are told.
     pub(super) fn look_at_members(&mut self, group: usize) {
         let known = self.known_members[group];
         let Some(members) = self.worlds[group].members() else { return };
@@ -54,7 +54,7 @@ impl Deployment {
         self.known_members[group] = members.configuration;
         self.worlds[group].tell_clients_of_members();
         self.report.reached(Mark::MembersChanged);
-        for to in (0..self.worlds.len()).filter(|to| *to != group) {
+        for to in 0..self.worlds.len() {
             let due_us = Some(self.now_us + self.random.between(1_000, DELAY_US));
             self.heralds.push(Herald { members: members.clone(), to, due_us, is_done: false });
         }
@@ -108,10 +108,6 @@ impl Deployment {
 
 /// The administrator's word to a group.
 fn word(map: &perdura_protocol::Map, members: &Members, to: &crate::world::World) -> Option<Bytes> {
-    let administrator = to.administrator()?;
-    let placeholder = administrator.sign(&[]);
-    let claim = members.claim(map, administrator.public(), placeholder)?;
-    let (members, signature) = (members.clone(), administrator.sign(&claim.message));
-    let administrator = administrator.public();
-    Some(PartitionCommand::Members { members, administrator, signature }.to_bytes())
+    let newest = members.clone().signed(map, to.administrator()?)?;
+    Some(PartitionCommand::Members(newest).to_bytes())
 }

@@ -7,12 +7,12 @@
 //! | `h`, identifier, number | a piece of what it holds, while it is pending |
 //! | `f`, session | how far it is fenced off |
 //! | `c`, client key | its cap, where it is not the usual one |
-//! | `m`, partition | the newest members known |
+//! | `m`, partition | the newest members known, and the administrator's word for it |
 //! | `u`, partition | when it was heard of, and when it was tried |
 //! | `e` | since before when what is pending has expired |
 
 use super::caps::Cap;
-use super::certificate::Members;
+use super::certificate::SignedMembers;
 use super::intent::TransactionId;
 use super::limits::HELD_PIECE_BYTES;
 use super::reach::Reach;
@@ -156,8 +156,8 @@ impl Book {
         }
     }
 
-    pub(crate) fn put_members(&mut self, members: &Members) {
-        self.put(Key::Members(members.partition), members);
+    pub(crate) fn put_members(&mut self, newest: &SignedMembers) {
+        self.put(Key::Members(newest.members.partition), newest);
     }
 
     pub(crate) fn put_reach(&mut self, partition: PartitionId, reach: Reach) {
@@ -175,7 +175,7 @@ pub(crate) struct Contents {
     pub records: BTreeMap<TransactionId, Record>,
     pub fences: BTreeMap<SessionId, u64>,
     pub caps: BTreeMap<PublicKey, Cap>,
-    pub members: Vec<Members>,
+    pub members: Vec<SignedMembers>,
     pub reach: BTreeMap<PartitionId, Reach>,
     pub expired: Time,
 }
@@ -214,11 +214,11 @@ impl Book {
                     contents.caps.insert(client, Cap::from_bytes(bytes).map_err(malformed)?);
                 }
                 Key::Members(partition) => {
-                    let members = Members::from_bytes(bytes).map_err(malformed)?;
-                    if members.partition != partition {
+                    let newest = SignedMembers::from_bytes(bytes).map_err(malformed)?;
+                    if newest.members.partition != partition {
                         return Err(CONTRADICTION);
                     }
-                    contents.members.push(members);
+                    contents.members.push(newest);
                 }
                 Key::Expired => contents.expired = Time::from_bytes(bytes).map_err(malformed)?,
                 Key::Reach(partition) => {

@@ -10,7 +10,7 @@ use perdura_protocol::keys::Claim;
 use perdura_protocol::statement::{Kind, STATEMENT_BYTES};
 use perdura_protocol::{
     Attestation, Context, Decode, DecodeError, Digest, Encode, Map, PartitionId, PublicKey, Reader,
-    Signature, Slot, View, limits,
+    SecretKey, Signature, Slot, View, limits,
 };
 
 /// A signature to verify.
@@ -86,14 +86,8 @@ pub struct Members {
 }
 
 impl Members {
-    /// The administrator's word for it: to be verified. None if the group could not have these members.
-    #[must_use]
-    pub fn claim(
-        &self,
-        map: &Map,
-        administrator: PublicKey,
-        signature: Signature,
-    ) -> Option<StatementClaim> {
+    /// What the administrator signs. None if the group could not have these members.
+    fn message(&self, map: &Map) -> Option<[u8; STATEMENT_BYTES]> {
         let group = map.group(self.partition)?;
         if self.keys.len() != group.faults.n() {
             return None;
@@ -101,8 +95,52 @@ impl Members {
         let mut out = b"perdura.members.v1".to_vec();
         self.encode(&mut out);
         let context = Context { cluster: group.id, configuration: self.configuration };
-        let message = context.statement(Kind::Members, View(0), Slot(0), Digest::of(&out));
-        Some(Claim { key: administrator, message, signature })
+        Some(context.statement(Kind::Members, View(0), Slot(0), Digest::of(&out)))
+    }
+
+    /// With the administrator's word for it. None if the group could not have these members.
+    #[must_use]
+    pub fn signed(self, map: &Map, administrator: &SecretKey) -> Option<SignedMembers> {
+        let signature = administrator.sign(&self.message(map)?);
+        Some(SignedMembers { members: self, administrator: administrator.public(), signature })
+    }
+}
+
+/// Who the members of a group are, by the administrator's word. Anybody may pass it on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SignedMembers {
+    /// They.
+    pub members: Members,
+    /// Whose word that is.
+    pub administrator: PublicKey,
+    /// His signature.
+    pub signature: Signature,
+}
+
+impl SignedMembers {
+    /// What is to be verified. None if the group could not have these members.
+    #[must_use]
+    pub fn claim(&self, map: &Map) -> Option<StatementClaim> {
+        let message = self.members.message(map)?;
+        Some(Claim { key: self.administrator, message, signature: self.signature })
+    }
+}
+
+impl Encode for SignedMembers {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.members.encode(out);
+        self.administrator.encode(out);
+        self.signature.encode(out);
+    }
+}
+
+impl Decode for SignedMembers {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(SignedMembers {
+            members: Decode::decode(reader)?,
+            administrator: Decode::decode(reader)?,
+            signature: Decode::decode(reader)?,
+        })
     }
 }
 

@@ -1,17 +1,16 @@
 //! What clients ask of a partition besides the commands of every store, and its encoding: a tag byte from 16 on, and the content.
 
-use super::certificate::{Certificate, Members, StatementClaim};
+use super::certificate::{Certificate, SignedMembers, StatementClaim};
 use super::intent::{Intent, TransactionId, digest_of_part};
 use super::limits;
 use super::statement::Statement;
 use crate::{Operation, Transaction};
 use perdura_protocol::codec::{encode_count, encode_list};
 use perdura_protocol::{
-    Decode, DecodeError, Encode, Map, PartitionId, PublicKey, Reader, SessionId, Signature, Time,
-    seeded,
+    Decode, DecodeError, Encode, Map, PartitionId, Reader, SessionId, Time, seeded,
 };
 
-/// A command of a partition. All but the last two are ordered: those are reads.
+/// A command of a partition. All but the last three are ordered: those are reads.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PartitionCommand {
     /// Locks all that a part of a transaction needs, and votes on it. In the session that the intent names.
@@ -58,14 +57,7 @@ pub enum PartitionCommand {
         fences: Vec<(Certificate, u64, u64)>,
     },
     /// Who the members of another group are.
-    Members {
-        /// They.
-        members: Members,
-        /// Whose word that is.
-        administrator: PublicKey,
-        /// His signature.
-        signature: Signature,
-    },
+    Members(SignedMembers),
     /// Ends a transaction whatever the votes are, where a participant is gone for good: the administrator's, in a session of his own, and in
     /// each participant that is left. Refused where the opposite was decided. Chosen wrongly it is the end of atomicity.
     Force {
@@ -84,18 +76,28 @@ pub enum PartitionCommand {
         /// Which.
         transaction: TransactionId,
     },
+    /// Who the members of a group are, as it is known here. A read.
+    Roster {
+        /// Which.
+        partition: PartitionId,
+    },
 }
 
 /// Whether these bytes are a command of a partition, if they are any.
 pub(crate) fn is_of_partition(command: &[u8]) -> bool {
-    command.first().is_some_and(|tag| (16..=25).contains(tag))
+    command.first().is_some_and(|tag| (16..=26).contains(tag))
 }
 
 impl PartitionCommand {
     /// Whether it changes nothing.
     #[must_use]
     pub fn is_read(&self) -> bool {
-        matches!(self, PartitionCommand::Pending { .. } | PartitionCommand::Show { .. })
+        matches!(
+            self,
+            PartitionCommand::Pending { .. }
+                | PartitionCommand::Show { .. }
+                | PartitionCommand::Roster { .. }
+        )
     }
 
     /// The signatures that have to hold; none if it cannot be a command of a partition with this map.
@@ -117,16 +119,15 @@ impl PartitionCommand {
                 });
                 claims.collect::<Option<Vec<_>>>().map(|claims| claims.concat())
             }
-            PartitionCommand::Members { members, administrator, signature } => {
-                members.claim(map, *administrator, *signature).map(|claim| vec![claim])
-            }
+            PartitionCommand::Members(members) => members.claim(map).map(|claim| vec![claim]),
             PartitionCommand::Prepare { .. }
             | PartitionCommand::Resolve { expired: None, .. }
             | PartitionCommand::Expire { .. }
             | PartitionCommand::Fence { .. }
             | PartitionCommand::Force { .. }
             | PartitionCommand::Pending { .. }
-            | PartitionCommand::Show { .. } => Some(Vec::new()),
+            | PartitionCommand::Show { .. }
+            | PartitionCommand::Roster { .. } => Some(Vec::new()),
         }
     }
 
@@ -183,11 +184,9 @@ impl Encode for PartitionCommand {
                     below.encode(out);
                 }
             }
-            PartitionCommand::Members { members, administrator, signature } => {
+            PartitionCommand::Members(members) => {
                 out.push(22);
                 members.encode(out);
-                administrator.encode(out);
-                signature.encode(out);
             }
             PartitionCommand::Pending { after } => {
                 out.push(23);
@@ -205,6 +204,10 @@ impl Encode for PartitionCommand {
                 out.push(25);
                 intent.encode(out);
                 commit.encode(out);
+            }
+            PartitionCommand::Roster { partition } => {
+                out.push(26);
+                partition.encode(out);
             }
         }
     }
@@ -242,11 +245,7 @@ impl Decode for PartitionCommand {
                 }
                 PartitionCommand::Forget { session, fences }
             }
-            22 => PartitionCommand::Members {
-                members: Decode::decode(reader)?,
-                administrator: Decode::decode(reader)?,
-                signature: Decode::decode(reader)?,
-            },
+            22 => PartitionCommand::Members(Decode::decode(reader)?),
             23 => {
                 let after = match bool::decode(reader)? {
                     true => Some((Decode::decode(reader)?, Decode::decode(reader)?)),
@@ -259,6 +258,7 @@ impl Decode for PartitionCommand {
                 intent: Decode::decode(reader)?,
                 commit: Decode::decode(reader)?,
             },
+            26 => PartitionCommand::Roster { partition: Decode::decode(reader)? },
             tag => return Err(DecodeError::UnknownTag(tag)),
         })
     }

@@ -25,7 +25,7 @@ mod records;
 mod reply;
 mod statement;
 
-pub use certificate::{Certificate, Members, StatementClaim};
+pub use certificate::{Certificate, Members, SignedMembers, StatementClaim};
 pub use command::PartitionCommand;
 pub use intent::{Intent, Participant, TransactionId, digest_of_part};
 pub use reply::{Blocker, PartitionReply, Reason, Vote, Waiting};
@@ -83,6 +83,8 @@ pub(crate) struct Partition {
     fences: BTreeMap<SessionId, u64>,
     caps: BTreeMap<PublicKey, Cap>,
     members: BTreeMap<PartitionId, Members>,
+    /// The administrator's word for those that are not the first ones.
+    words: BTreeMap<PartitionId, SignedMembers>,
     reach: BTreeMap<PartitionId, Reach>,
     /// What has been pending since before this has expired.
     expired: Time,
@@ -107,6 +109,7 @@ impl Partition {
             fences: BTreeMap::new(),
             caps: BTreeMap::new(),
             members,
+            words: BTreeMap::new(),
             reach: BTreeMap::new(),
             expired: Time(0),
         }
@@ -203,15 +206,13 @@ impl Partition {
             PartitionCommand::Forget { session, fences } => {
                 Ok(self.forget(asker, session, &fences))
             }
-            PartitionCommand::Members { members, administrator, .. } => {
-                self.learn(asker, members, administrator)
-            }
+            PartitionCommand::Members(newest) => self.learn(asker, newest),
             PartitionCommand::Force { intent, commit } => {
                 self.force(entries.map, asker, intent, commit)
             }
-            PartitionCommand::Pending { .. } | PartitionCommand::Show { .. } => {
-                self.query(&command)
-            }
+            PartitionCommand::Pending { .. }
+            | PartitionCommand::Show { .. }
+            | PartitionCommand::Roster { .. } => self.query(&command),
         }
     }
 
@@ -241,6 +242,10 @@ impl Partition {
                     vote: record.vote.clone(),
                     committed: record.outcome,
                 })
+            }
+            PartitionCommand::Roster { partition } => {
+                let newest = self.words.get(partition).cloned();
+                Ok(PartitionReply::Roster { partition: *partition, newest })
             }
             _ => Err("this is no command that only reads".into()),
         }
@@ -475,15 +480,11 @@ impl Partition {
         PartitionReply::Forgotten { count: gone.len() as u32 }
     }
 
-    fn learn(
-        &mut self,
-        asker: &Asker,
-        members: Members,
-        administrator: PublicKey,
-    ) -> Result<PartitionReply, String> {
-        if administrator != asker.administrator {
+    fn learn(&mut self, asker: &Asker, newest: SignedMembers) -> Result<PartitionReply, String> {
+        if newest.administrator != asker.administrator {
             return Err("this is not the administrator's word".into());
         }
+        let members = &newest.members;
         let partition = members.partition;
         let Some(known) = self.members.get_mut(&partition) else {
             return Err(format!("there is no partition {}", partition.0));
@@ -494,11 +495,17 @@ impl Partition {
                 members.configuration, partition.0
             ));
         }
-        if members.configuration > known.configuration {
-            self.book.put_members(&members);
-            *known = members;
+        let has_word = self.words.contains_key(&partition);
+        if members.configuration > known.configuration || (has_word && members == known) {
+            // The same once more may be the word of a new administrator.
+            *known = members.clone();
+            self.book.put_members(&newest);
+            self.words.insert(partition, newest);
         }
-        Ok(PartitionReply::Known { partition, configuration: known.configuration })
+        Ok(PartitionReply::Known {
+            partition,
+            configuration: self.members[&partition].configuration,
+        })
     }
 
     fn force(
@@ -538,11 +545,10 @@ impl Partition {
         let Contents { records, fences, caps, members, reach, expired } = book.contents()?;
         let mut partition =
             Partition { book, fences, caps, reach, expired, ..Partition::new(place) };
-        for members in members {
-            match partition.members.get_mut(&members.partition) {
-                Some(known) => *known = members,
-                None => return Err(CONTRADICTION),
-            }
+        for newest in members {
+            let known = partition.members.get_mut(&newest.members.partition);
+            *known.ok_or(CONTRADICTION)? = newest.members.clone();
+            partition.words.insert(newest.members.partition, newest);
         }
         for (id, record) in records {
             if partition.check_intent(&record.intent).is_err() {

@@ -1,5 +1,6 @@
 //! What a partition answers, and its encoding: a tag byte from 16 on, and the content.
 
+use super::certificate::SignedMembers;
 use super::intent::{Intent, TransactionId};
 use super::limits;
 use super::statement::Statement;
@@ -94,6 +95,13 @@ pub enum PartitionReply {
         vote: Vote,
         /// How it ended, if it is not pending.
         committed: Option<bool>,
+    },
+    /// Who the members of a group are, as it is known here.
+    Roster {
+        /// Which group.
+        partition: PartitionId,
+        /// None: its first members, as the map has them.
+        newest: Option<SignedMembers>,
     },
     /// A transaction over several partitions holds what a command of this one alone needs: nothing was done.
     Blocked(Blocker),
@@ -295,6 +303,11 @@ impl Encode for PartitionReply {
                 out.push(27);
                 blocker.encode(out);
             }
+            PartitionReply::Roster { partition, newest } => {
+                out.push(28);
+                partition.encode(out);
+                newest.encode(out);
+            }
         }
     }
 }
@@ -352,6 +365,10 @@ impl Decode for PartitionReply {
                 },
             },
             27 => PartitionReply::Blocked(Decode::decode(reader)?),
+            28 => PartitionReply::Roster {
+                partition: Decode::decode(reader)?,
+                newest: Decode::decode(reader)?,
+            },
             tag => return Err(DecodeError::UnknownTag(tag)),
         })
     }

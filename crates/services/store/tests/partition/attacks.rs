@@ -122,29 +122,32 @@ fn who_the_members_are_is_the_administrators_word_and_only_grows() {
         keys: keys.to_vec(),
     };
     let said = |world: &World, members: &Members, by: &SecretKey| {
-        let claim =
-            members.claim(&world.map, by.public(), perdura_protocol::Signature::NONE).unwrap();
-        let (members, signature) = (members.clone(), by.sign(&claim.message));
-        PartitionCommand::Members { members, administrator: by.public(), signature }
+        PartitionCommand::Members(members.clone().signed(&world.map, by).unwrap())
     };
     let liar = SecretKey::from_seed(SCHEME, [92; 32]);
     let command = said(&world, &record(3, &keys), &liar);
     assert!(world.ordered(0, client(1), &command).unwrap().is_err());
     let mut forged = said(&world, &record(3, &keys), &world.administrator.clone());
-    if let PartitionCommand::Members { members, .. } = &mut forged {
-        members.configuration = 4;
+    if let PartitionCommand::Members(newest) = &mut forged {
+        newest.members.configuration = 4;
     }
     assert_eq!(world.ordered(0, client(1), &forged), None);
     let administrator = world.administrator.clone();
     let few = record(3, &keys[..3]);
-    assert!(
-        few.claim(&world.map, administrator.public(), perdura_protocol::Signature::NONE).is_none()
-    );
+    assert!(few.signed(&world.map, &administrator).is_none());
+    let roster = PartitionCommand::Roster { partition: partition(1) };
+    let first = PartitionReply::Roster { partition: partition(1), newest: None };
+    assert_eq!(world.ask(0, client(1), &roster), first);
     let newest = said(&world, &record(3, &keys), &administrator);
     let known = |configuration| PartitionReply::Known { partition: partition(1), configuration };
     assert_eq!(world.ask(0, client(1), &newest), known(3));
     assert_eq!(world.ask(0, client(1), &newest), known(3));
     world.restart();
+    // Anybody may pass it on.
+    let PartitionReply::Roster { newest: Some(told), .. } = world.ask(0, client(2), &roster) else {
+        panic!("it was made known");
+    };
+    assert_eq!(PartitionCommand::Members(told), newest);
     let older = said(&world, &record(2, &keys), &administrator);
     assert_eq!(world.ask(0, client(1), &older), known(3));
     keys[2] = replaced.public();

@@ -5,7 +5,8 @@ use crate::support::{bytes, cmp, insert, range, read, write};
 use perdura_protocol::{Decode, DecodeError, Encode, PublicKey, Signature, Time};
 use perdura_store::OperationResult;
 use perdura_store::partition::{
-    Blocker, Members, PartitionCommand, PartitionReply, Reason, Statement, Vote, Waiting,
+    Blocker, Members, PartitionCommand, PartitionReply, Reason, SignedMembers, Statement, Vote,
+    Waiting,
 };
 use std::fmt::Debug;
 
@@ -22,6 +23,18 @@ fn both_ways<T: Encode + Decode + PartialEq + Debug>(values: Vec<T>) {
     }
 }
 
+fn signed_members() -> SignedMembers {
+    SignedMembers {
+        members: Members {
+            partition: partition(1),
+            configuration: 2,
+            keys: vec![PublicKey([4; 32]); 4],
+        },
+        administrator: PublicKey([9; 32]),
+        signature: Signature([8; 64]),
+    }
+}
+
 #[test]
 fn commands_are_decoded_as_they_were_encoded() {
     let world = World::new(3);
@@ -33,8 +46,6 @@ fn commands_are_decoded_as_they_were_encoded() {
     let transaction = intent.id();
     let vote = |of| world.certificate(of, &Statement::Vote { transaction, commit: true });
     let fence = world.certificate(2, &Statement::Fence { session: client(1), below: 5 });
-    let members =
-        Members { partition: partition(1), configuration: 2, keys: vec![PublicKey([4; 32]); 4] };
     both_ways(vec![
         PartitionCommand::Prepare { intent: intent.clone(), operations: parts[0].1.clone() },
         PartitionCommand::Finish { transaction, commit: true, votes: vec![vote(1), vote(2)] },
@@ -44,14 +55,11 @@ fn commands_are_decoded_as_they_were_encoded() {
         PartitionCommand::Expire { transaction },
         PartitionCommand::Fence { session: client(3), below: u64::MAX },
         PartitionCommand::Forget { session: client(1), fences: vec![(fence, 1, 5)] },
-        PartitionCommand::Members {
-            members,
-            administrator: PublicKey([9; 32]),
-            signature: Signature([8; 64]),
-        },
+        PartitionCommand::Members(signed_members()),
         PartitionCommand::Pending { after: None },
         PartitionCommand::Pending { after: Some((Time(9), transaction)) },
         PartitionCommand::Show { transaction },
+        PartitionCommand::Roster { partition: partition(1) },
         PartitionCommand::Force { intent, commit: true },
     ]);
 }
@@ -116,6 +124,8 @@ fn replies_are_decoded_as_they_were_encoded_and_say_what_they_state() {
             committed: Some(false),
         },
         PartitionReply::Blocked(by(1)),
+        PartitionReply::Roster { partition: partition(1), newest: None },
+        PartitionReply::Roster { partition: partition(1), newest: Some(signed_members()) },
     ];
     assert!(silent.iter().all(|reply| states(reply).is_none()));
     assert!(silent.iter().all(|reply| PartitionReply::is_one(&reply.to_bytes())));
