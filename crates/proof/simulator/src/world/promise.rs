@@ -109,7 +109,8 @@ impl World {
             (0..world.n()).filter(|other| *other != victim).filter(counts).collect::<Vec<usize>>()
         };
         let failed = others(self).into_iter().filter(|other| self.has_failed(*other)).count();
-        let room = failed < u && self.others_hurt(victim) < u;
+        // Who finds that his disk was taken back is replaced too.
+        let room = failed < u && self.others_hurt(victim) + self.others_taken_back(victim) < u;
         let idle = self.replacement.is_none() && !self.is_liar(victim);
         let begun = self.checkers.agreement.last().0 > 0;
         self.plan.chaos.wipes && room && idle && begun && self.all_know_members()
@@ -148,13 +149,23 @@ impl World {
     }
 
     /// Whether a disk may be taken back to an older state: whoever that happens to counts as a liar.
-    pub(crate) fn may_take_back(&self, victim: usize) -> bool {
+    pub(crate) fn may_take_back(&mut self, victim: usize) -> bool {
         let synced = self.plan.durability.is_flushed();
         let lies = |replica: &&Replica| replica.forgot || replica.liar.is_some();
         let liars = self.replicas.iter().filter(lies).count();
         let under_way = self.replicas.iter().any(|replica| replica.copied.is_some());
         let room = liars < self.plan.faults.r() && !under_way && !self.is_liar(victim);
-        self.plan.mode == Mode::Safety && synced && room
+        let replaceable = self.others_hurt(victim) < self.plan.faults.u();
+        self.plan.mode == Mode::Safety && synced && room && replaceable
+    }
+
+    /// Replicas other than one whose disks were taken back, or are going to be.
+    fn others_taken_back(&self, replica: usize) -> usize {
+        let taken_back = |other: &usize| {
+            let here = &self.replicas[*other];
+            here.forgot || here.copied.is_some()
+        };
+        (0..self.n()).filter(|other| *other != replica).filter(taken_back).count()
     }
 
     /// Replicas other than one whose disks are without something they held. In liveness mode those
