@@ -19,6 +19,7 @@ mod error;
 mod groups;
 mod live;
 mod rescue;
+mod resolver;
 mod split;
 mod tidy;
 
@@ -26,6 +27,7 @@ pub use error::TransactionError;
 pub use groups::{Answer, Groups};
 pub use live::{ConnectError, Live, StoreClient};
 pub use rescue::Rescue;
+pub use resolver::{Looked, Resolver};
 pub use split::{Part, Split};
 
 use attempt::Attempt;
@@ -75,7 +77,7 @@ pub struct Counters {
     pub conflicts: u64,
     /// Transactions of others that it ended.
     pub rescued: u64,
-    /// Its transactions that partitions were told to forget.
+    /// Transactions that partitions forgot as it told them to.
     pub forgotten: u64,
 }
 

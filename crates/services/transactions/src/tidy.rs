@@ -1,9 +1,10 @@
 //! Saying what is over, so that nobody has to remember it.
 
+use crate::resolver::places_of;
 use crate::{Groups, Transactions};
 use futures_util::future::join_all;
 use perdura_protocol::{PartitionId, SessionId};
-use perdura_store::partition::{Certificate, Intent, PartitionCommand, PartitionReply};
+use perdura_store::partition::{Certificate, Intent, PartitionCommand, PartitionReply, limits};
 use std::collections::BTreeMap;
 
 /// Transactions that are over for which it is worth the trouble.
@@ -43,17 +44,33 @@ impl<G: Groups> Transactions<G> {
             (std::mem::take(&mut state.ended), lowest)
         };
         let deadline_ms = self.groups().now_ms() + TIDYING_MS;
-        let mut places: Vec<Place> = ended
-            .iter()
-            .flat_map(|intent| intent.participants.iter().map(|one| (one.partition, one.nonce)))
-            .collect();
-        places.sort();
-        places.dedup();
-        let client = self.groups().client();
+        let (_, fences) = self.forget(&ended, lowest, deadline_ms).await;
+        let is_over = |intent: &Intent| {
+            intent.participants.iter().all(|one| {
+                let fence = fences.get(&(one.partition, one.nonce));
+                fence.is_some_and(|(_, below)| *below > intent.counter)
+            })
+        };
+        let mut state = self.inner.state();
+        state.ended.extend(ended.into_iter().filter(|intent| !is_over(intent)));
+        state.is_tidying = false;
+    }
+
+    /// Has the partitions forget transactions of one client that are over, as far as its sessions are fenced off everywhere. Those of this
+    /// client are so up to a number; of others, those that have ended. Gives how many were forgotten, and the fences.
+    pub(crate) async fn forget(
+        &self,
+        over: &[Intent],
+        below: u64,
+        deadline_ms: u64,
+    ) -> (u64, BTreeMap<Place, (Certificate, u64)>) {
+        let Some(client) = over.first().map(|intent| intent.client) else {
+            return (0, BTreeMap::new());
+        };
+        let places = places_of(over);
         let fence = |(partition, nonce): &Place| {
             let session = SessionId { client, nonce: *nonce };
-            let (partition, command) =
-                (*partition, PartitionCommand::Fence { session, below: lowest });
+            let (partition, command) = (*partition, PartitionCommand::Fence { session, below });
             async move { self.ask(partition, &command, deadline_ms).await }
         };
         let answers = join_all(places.iter().map(fence)).await;
@@ -69,12 +86,13 @@ impl<G: Groups> Transactions<G> {
                 let takes_part = |intent: &Intent, (partition, nonce): &Place| {
                     intent.participant(*partition).is_some_and(|one| one.nonce == *nonce)
                 };
-                ended.iter().any(|intent| takes_part(intent, place) && takes_part(intent, other))
+                over.iter().any(|intent| takes_part(intent, place) && takes_part(intent, other))
             };
             let others = fences.iter().filter(|(other, _)| *other != place && shares(other));
             let shown = others.map(|((_, nonce), (proof, below))| (proof.clone(), *nonce, *below));
+            let fences = shown.take(limits::READ_PARTICIPANTS).collect();
             let session = SessionId { client, nonce: place.1 };
-            let command = PartitionCommand::Forget { session, fences: shown.collect() };
+            let command = PartitionCommand::Forget { session, fences };
             async move { self.ask(place.0, &command, deadline_ms).await }
         });
         let answers = join_all(forget).await;
@@ -88,15 +106,7 @@ impl<G: Groups> Transactions<G> {
                 _ => {}
             }
         }
-        let is_over = |intent: &Intent| {
-            intent.participants.iter().all(|one| {
-                let fence = fences.get(&(one.partition, one.nonce));
-                fence.is_some_and(|(_, below)| *below > intent.counter)
-            })
-        };
-        let mut state = self.inner.state();
-        state.counters.forgotten += forgotten;
-        state.ended.extend(ended.into_iter().filter(|intent| !is_over(intent)));
-        state.is_tidying = false;
+        self.inner.state().counters.forgotten += forgotten;
+        (forgotten, fences)
     }
 }

@@ -38,6 +38,10 @@ impl Deployment {
         // What was under way for processes that died may have come since.
         self.resolve();
         self.rest();
+        if self.plan.forgets && !self.failed() {
+            self.forget();
+            self.rest();
+        }
         if !self.failed() {
             self.judge();
         }
@@ -80,16 +84,35 @@ impl Deployment {
 
     /// What is pending is ended.
     fn resolve(&mut self) {
-        let client = self.clients.len() - 1;
-        let transactions = self.clients[client].transactions.clone();
-        let partitions = self.plan.partitions;
-        let task = transactions.map(|transactions| {
-            Box::pin(Resolver::new(transactions, partitions).end_all()) as Running
-        });
-        self.begin(client, task);
+        let task = self.resolver().map(|resolver| Box::pin(resolver.end_all()) as Running);
+        self.begin(self.clients.len() - 1, task);
         self.finish("what is pending is ended", |all| {
             all.clients.iter().all(|client| !client.is_busy())
         });
+    }
+
+    /// What is over is forgotten, of correct clients, once their sessions have ended.
+    fn forget(&mut self) {
+        let hostile = self.hostile();
+        let task =
+            self.resolver().map(|resolver| Box::pin(resolver.forget_all(hostile)) as Running);
+        self.begin(self.clients.len() - 1, task);
+        self.finish("what is over is forgotten", |all| {
+            all.clients.iter().all(|client| !client.is_busy())
+        });
+        let resolver = self.clients.last().and_then(|client| client.transactions.as_ref());
+        let forgotten = resolver.map_or(0, |transactions| transactions.counters().forgotten);
+        self.report.reached_times(Mark::ForgottenForOthers, forgotten);
+    }
+
+    fn resolver(&self) -> Option<Resolver> {
+        let transactions = self.clients.last()?.transactions.clone()?;
+        Some(Resolver::new(transactions, self.plan.partitions))
+    }
+
+    fn hostile(&self) -> BTreeSet<PublicKey> {
+        let hostile = self.clients.iter().filter(|client| client.role == Role::Hostile);
+        hostile.map(|client| client.key.public()).collect()
     }
 
     /// A client reads all the money.
@@ -151,12 +174,7 @@ impl Deployment {
         }
         let accounts = super::workload::accounts(&self.plan);
         let total = super::workload::MONEY * accounts.len() as i64;
-        let hostile: BTreeSet<PublicKey> = self
-            .clients
-            .iter()
-            .filter(|client| client.role == Role::Hostile)
-            .map(|client| client.key.public())
-            .collect();
+        let hostile = self.hostile();
         let judged = {
             let history = super::history::open(&self.history);
             let groups: Vec<Ran<'_>> = self.worlds.iter().map(World::ran).collect();

@@ -36,6 +36,8 @@ pub(crate) struct StorePlan {
     /// Whether somebody ends what others leave while faults go on.
     pub resolves: bool,
     pub state_limit_bytes: u64,
+    /// Whether it is waited at the end until all is forgotten that is over: minutes.
+    pub forgets: bool,
 }
 
 impl StorePlan {
@@ -58,6 +60,7 @@ impl StorePlan {
             torn: *random.pick(&[0, 1, 5]),
             resolves: random.percent(50),
             state_limit_bytes: 1 << 30,
+            forgets: Random::new(options.seed).fork("forgets").percent(20),
         };
         let plan = if random.percent(20) { plan.with_little_room() } else { plan };
         let overrides = &options.overrides;

@@ -1,82 +1,88 @@
-//! Who ends transactions that others left, as each server does it: looks at what is pending for long, and ends it as the votes have it.
+//! Who ends transactions that others left, and has forgotten what is over of those who do not come back: what each server does.
 
 use super::desk::{Way, lock};
 use perdura_client::Mode;
-use perdura_protocol::{Decode, Encode, PartitionId, Time};
-use perdura_store::partition::{Intent, PartitionCommand, PartitionReply, TransactionId, Waiting};
-use perdura_transactions::{Groups, Transactions};
+use perdura_protocol::{Decode, Encode, PartitionId, PublicKey};
+use perdura_store::partition::{PartitionCommand, PartitionReply};
+use perdura_transactions::{Groups, Looked, Transactions};
+use std::collections::BTreeSet;
 
-/// Between two looks, milliseconds.
+/// Between two looks, milliseconds; and at the end, when it is a matter of minutes.
 const PAUSE_MS: u64 = 400;
+const LONG_PAUSE_MS: u64 = 5_000;
 
-/// How long a question or the end of a transaction takes at most, milliseconds.
+/// How long a question takes at most, milliseconds.
 const PATIENCE_MS: u64 = 10_000;
 
 /// See the module.
 pub(crate) struct Resolver {
-    client: Transactions<Way>,
-    partitions: usize,
+    of: perdura_transactions::Resolver<Way>,
+    partitions: u16,
 }
 
 impl Resolver {
     pub fn new(client: Transactions<Way>, partitions: usize) -> Resolver {
-        Resolver { client, partitions }
+        let partitions = partitions as u16;
+        let all = (0..partitions).map(PartitionId).collect();
+        Resolver { of: perdura_transactions::Resolver::new(client, all, (0, 1)), partitions }
     }
 
-    fn deadline_ms(&self) -> u64 {
-        self.client.groups().now_ms() + PATIENCE_MS
-    }
-
-    /// What is pending in a partition; nothing if it does not answer.
-    async fn pending(&self, partition: PartitionId) -> Option<Vec<Intent>> {
-        let mut all = Vec::new();
-        let mut after: Option<(Time, TransactionId)> = None;
-        loop {
-            let command = PartitionCommand::Pending { after }.to_bytes();
-            let deadline_ms = self.deadline_ms();
-            let groups = self.client.groups();
-            let answer = groups.call(partition, command, Mode::Fast, deadline_ms).await.ok()?;
-            let Ok(PartitionReply::Pending { transactions, more, .. }) =
-                PartitionReply::from_bytes(answer.reply)
-            else {
-                return None;
-            };
-            after = transactions.last().map(|last| (last.since, last.intent.id()));
-            all.extend(transactions.into_iter().map(|Waiting { intent, .. }| intent));
-            if !more {
-                return Some(all);
-            }
-        }
-    }
-
-    /// One look at all partitions: whether nothing was pending anywhere.
-    async fn look(&self) -> bool {
-        let mut is_over = true;
-        for partition in (0..self.partitions).map(|index| PartitionId(index as u16)) {
-            let Some(pending) = self.pending(partition).await else {
-                is_over = false;
-                continue;
-            };
-            is_over &= pending.is_empty();
-            for intent in pending {
-                self.client.rescue(&intent, self.deadline_ms()).await;
-            }
-        }
-        is_over
+    fn groups(&self) -> &Way {
+        self.of.transactions().groups()
     }
 
     /// Looks again and again.
-    pub async fn look_on(self) {
-        while !lock(&self.client.groups().desk).closing {
-            self.client.groups().sleep(PAUSE_MS).await;
-            self.look().await;
+    pub async fn look_on(mut self) {
+        while !lock(&self.groups().desk).closing {
+            self.groups().sleep(PAUSE_MS).await;
+            self.of.look().await;
         }
     }
 
     /// Until nothing is pending.
-    pub async fn end_all(self) {
-        while !self.look().await {
-            self.client.groups().sleep(PAUSE_MS).await;
+    pub async fn end_all(mut self) {
+        loop {
+            let Looked { pending, silent, .. } = self.of.look().await;
+            if pending == 0 && silent == 0 {
+                return;
+            }
+            self.groups().sleep(PAUSE_MS).await;
+        }
+    }
+
+    /// Until nothing is remembered, but of these clients.
+    pub async fn forget_all(mut self, but_of: BTreeSet<PublicKey>) {
+        loop {
+            self.of.look().await;
+            let mut left = false;
+            for partition in (0..self.partitions).map(PartitionId) {
+                left |= self.is_left(partition, &but_of).await;
+            }
+            if !left {
+                return;
+            }
+            self.groups().sleep(LONG_PAUSE_MS).await;
+        }
+    }
+
+    /// Whether something of others is remembered, or the partition does not answer.
+    async fn is_left(&self, partition: PartitionId, but_of: &BTreeSet<PublicKey>) -> bool {
+        let mut after = None;
+        loop {
+            let command = PartitionCommand::Over { after }.to_bytes();
+            let deadline_ms = self.groups().now_ms() + PATIENCE_MS;
+            let answer = self.groups().call(partition, command, Mode::Fast, deadline_ms).await;
+            let reply = answer.map(|answer| PartitionReply::from_bytes(answer.reply));
+            let Ok(Ok(PartitionReply::Pending { transactions, more, .. })) = reply else {
+                return true;
+            };
+            if transactions.iter().any(|one| !but_of.contains(&one.intent.client)) {
+                return true;
+            }
+            after = transactions.last().map(|last| (last.since, last.intent.id()));
+            if !more {
+                return false;
+            }
         }
     }
 }

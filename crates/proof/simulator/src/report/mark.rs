@@ -160,6 +160,8 @@ pub enum Mark {
     AbortedUnseen,
     /// Transactions that were over everywhere were forgotten.
     RecordsForgotten,
+    /// A partition forgot what a client left that did not come back.
+    ForgottenForOthers,
     /// A transaction came, or was asked for, below the fence.
     FencedOff,
     /// A transaction was not prepared since another participant did not answer.
@@ -174,7 +176,7 @@ pub enum Mark {
 
 impl Mark {
     /// All of them.
-    pub const ALL: [Mark; 83] = [
+    pub const ALL: [Mark; 84] = [
         Mark::TornTailCut,
         Mark::GapRepaired,
         Mark::OldDiskNoticed,
@@ -253,6 +255,7 @@ impl Mark {
         Mark::TransactionExpired,
         Mark::AbortedUnseen,
         Mark::RecordsForgotten,
+        Mark::ForgottenForOthers,
         Mark::FencedOff,
         Mark::OutOfReach,
         Mark::NoRoom,

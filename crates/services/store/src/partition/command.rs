@@ -10,7 +10,7 @@ use perdura_protocol::{
     Decode, DecodeError, Encode, Map, PartitionId, Reader, SessionId, Time, seeded,
 };
 
-/// A command of a partition. All but the last three are ordered: those are reads.
+/// A command of a partition. All but the last four are ordered: those are reads.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PartitionCommand {
     /// Locks all that a part of a transaction needs, and votes on it. In the session that the intent names.
@@ -71,6 +71,11 @@ pub enum PartitionCommand {
         /// The last one known: its time and identifier.
         after: Option<(Time, TransactionId)>,
     },
+    /// The transactions behind one that are over and remembered, the first voted on first. A read.
+    Over {
+        /// The last one known: its time and identifier.
+        after: Option<(Time, TransactionId)>,
+    },
     /// What is known of a transaction. A read.
     Show {
         /// Which.
@@ -85,7 +90,7 @@ pub enum PartitionCommand {
 
 /// Whether these bytes are a command of a partition, if they are any.
 pub(crate) fn is_of_partition(command: &[u8]) -> bool {
-    command.first().is_some_and(|tag| (16..=26).contains(tag))
+    command.first().is_some_and(|tag| (16..=27).contains(tag))
 }
 
 impl PartitionCommand {
@@ -95,6 +100,7 @@ impl PartitionCommand {
         matches!(
             self,
             PartitionCommand::Pending { .. }
+                | PartitionCommand::Over { .. }
                 | PartitionCommand::Show { .. }
                 | PartitionCommand::Roster { .. }
         )
@@ -126,6 +132,7 @@ impl PartitionCommand {
             | PartitionCommand::Fence { .. }
             | PartitionCommand::Force { .. }
             | PartitionCommand::Pending { .. }
+            | PartitionCommand::Over { .. }
             | PartitionCommand::Show { .. }
             | PartitionCommand::Roster { .. } => Some(Vec::new()),
         }
@@ -144,6 +151,21 @@ impl PartitionCommand {
             _ => None,
         }
     }
+}
+
+fn encode_after(after: Option<(Time, TransactionId)>, out: &mut Vec<u8>) {
+    after.is_some().encode(out);
+    if let Some((since, transaction)) = after {
+        since.encode(out);
+        transaction.encode(out);
+    }
+}
+
+fn decode_after(reader: &mut Reader) -> Result<Option<(Time, TransactionId)>, DecodeError> {
+    Ok(match bool::decode(reader)? {
+        true => Some((Decode::decode(reader)?, Decode::decode(reader)?)),
+        false => None,
+    })
 }
 
 impl Encode for PartitionCommand {
@@ -190,11 +212,7 @@ impl Encode for PartitionCommand {
             }
             PartitionCommand::Pending { after } => {
                 out.push(23);
-                after.is_some().encode(out);
-                if let Some((since, transaction)) = after {
-                    since.encode(out);
-                    transaction.encode(out);
-                }
+                encode_after(*after, out);
             }
             PartitionCommand::Show { transaction } => {
                 out.push(24);
@@ -208,6 +226,10 @@ impl Encode for PartitionCommand {
             PartitionCommand::Roster { partition } => {
                 out.push(26);
                 partition.encode(out);
+            }
+            PartitionCommand::Over { after } => {
+                out.push(27);
+                encode_after(*after, out);
             }
         }
     }
@@ -246,19 +268,14 @@ impl Decode for PartitionCommand {
                 PartitionCommand::Forget { session, fences }
             }
             22 => PartitionCommand::Members(Decode::decode(reader)?),
-            23 => {
-                let after = match bool::decode(reader)? {
-                    true => Some((Decode::decode(reader)?, Decode::decode(reader)?)),
-                    false => None,
-                };
-                PartitionCommand::Pending { after }
-            }
+            23 => PartitionCommand::Pending { after: decode_after(reader)? },
             24 => PartitionCommand::Show { transaction: Decode::decode(reader)? },
             25 => PartitionCommand::Force {
                 intent: Decode::decode(reader)?,
                 commit: Decode::decode(reader)?,
             },
             26 => PartitionCommand::Roster { partition: Decode::decode(reader)? },
+            27 => PartitionCommand::Over { after: decode_after(reader)? },
             tag => return Err(DecodeError::UnknownTag(tag)),
         })
     }

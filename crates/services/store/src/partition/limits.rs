@@ -28,7 +28,7 @@ pub const UNREACHABLE_MS: u64 = 5_000;
 /// ... and one transaction on it is let through in so much time, milliseconds.
 pub const PROBE_MS: u64 = 1_000;
 
-/// Pending transactions that one question lists.
+/// Transactions that one question lists.
 pub const LISTED: u32 = 256;
 
 /// Sessions whose fences one command to forget brings, and transactions that it forgets at most.

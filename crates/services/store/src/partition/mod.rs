@@ -211,6 +211,7 @@ impl Partition {
                 self.force(entries.map, asker, intent, commit)
             }
             PartitionCommand::Pending { .. }
+            | PartitionCommand::Over { .. }
             | PartitionCommand::Show { .. }
             | PartitionCommand::Roster { .. } => self.query(&command),
         }
@@ -220,16 +221,9 @@ impl Partition {
     pub(crate) fn query(&self, command: &PartitionCommand) -> Result<PartitionReply, String> {
         match command {
             PartitionCommand::Pending { after } => {
-                let mut pending = self.records.pending_after(*after);
-                let first = pending.by_ref().take(limits::LISTED as usize);
-                let transactions = first.map(|(_, Record { since, intent, .. })| Waiting {
-                    since: *since,
-                    intent: intent.clone(),
-                });
-                let transactions = transactions.collect();
-                let (more, now) = (pending.next().is_some(), self.now);
-                Ok(PartitionReply::Pending { transactions, more, now })
+                Ok(self.list(self.records.pending_after(*after)))
             }
+            PartitionCommand::Over { after } => Ok(self.list(self.records.over_after(*after))),
             PartitionCommand::Show { transaction } => {
                 let transaction = *transaction;
                 let Some(record) = self.records.get(transaction) else {
@@ -249,6 +243,19 @@ impl Partition {
             }
             _ => Err("this is no command that only reads".into()),
         }
+    }
+
+    fn list<'a>(
+        &self,
+        mut all: impl Iterator<Item = (TransactionId, &'a Record)>,
+    ) -> PartitionReply {
+        let first = all.by_ref().take(limits::LISTED as usize);
+        let waiting = |(_, Record { since, intent, .. }): (TransactionId, &Record)| Waiting {
+            since: *since,
+            intent: intent.clone(),
+        };
+        let transactions = first.map(waiting).collect();
+        PartitionReply::Pending { transactions, more: all.next().is_some(), now: self.now }
     }
 
     /// What is said of a certificate that is not by the newest members known of its group.

@@ -9,6 +9,7 @@ use perdura_protocol::{
     Decode, DecodeError, Encode, PartitionId, PublicKey, Reader, SessionId, Time,
 };
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 /// What a pending transaction holds.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -60,6 +61,7 @@ pub(crate) struct Records {
     // By their clients' sessions with this partition, and numbers.
     by_session: BTreeSet<(SessionId, u64, TransactionId)>,
     pending: BTreeSet<(Time, TransactionId)>,
+    over: BTreeSet<(Time, TransactionId)>,
     pending_in: BTreeSet<(SessionId, u64, TransactionId)>,
     pending_on: BTreeMap<PartitionId, BTreeSet<(Time, TransactionId)>>,
     // All, and those that are pending.
@@ -74,6 +76,7 @@ impl Records {
             by_id: BTreeMap::new(),
             by_session: BTreeSet::new(),
             pending: BTreeSet::new(),
+            over: BTreeSet::new(),
             pending_in: BTreeSet::new(),
             pending_on: BTreeMap::new(),
             of_client: BTreeMap::new(),
@@ -116,6 +119,8 @@ impl Records {
             let more = record.held.as_ref().map(Held::reserves).unwrap_or_default();
             self.reserved.bytes += more.bytes;
             self.reserved.values += more.values;
+        } else {
+            self.over.insert((record.since, id));
         }
         self.by_id.insert(id, record);
     }
@@ -133,6 +138,7 @@ impl Records {
         self.reserved.bytes -= less.bytes;
         self.reserved.values -= less.values;
         self.pending.remove(&(since, id));
+        self.over.insert((since, id));
         let record = &self.by_id[&id];
         for one in record.intent.others(self.here) {
             if let Some(on) = self.pending_on.get_mut(&one.partition) {
@@ -151,6 +157,7 @@ impl Records {
     /// Forgets one that is over.
     pub(crate) fn forget(&mut self, id: TransactionId) {
         let Some(record) = self.by_id.remove(&id) else { return };
+        self.over.remove(&(record.since, id));
         let client = record.intent.client;
         if let Some(count) = self.of_client.get_mut(&client) {
             count.0 -= 1;
@@ -186,9 +193,24 @@ impl Records {
         &self,
         after: Option<(Time, TransactionId)>,
     ) -> impl Iterator<Item = (TransactionId, &Record)> {
-        use std::ops::Bound;
+        self.after(&self.pending, after)
+    }
+
+    /// Those that are over behind one, the first voted on first.
+    pub(crate) fn over_after(
+        &self,
+        after: Option<(Time, TransactionId)>,
+    ) -> impl Iterator<Item = (TransactionId, &Record)> {
+        self.after(&self.over, after)
+    }
+
+    fn after<'a>(
+        &'a self,
+        all: &'a BTreeSet<(Time, TransactionId)>,
+        after: Option<(Time, TransactionId)>,
+    ) -> impl Iterator<Item = (TransactionId, &'a Record)> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let range = self.pending.range((from, Bound::Unbounded));
+        let range = all.range((from, Bound::Unbounded));
         range.filter_map(|(_, id)| Some((*id, self.by_id.get(id)?)))
     }
 

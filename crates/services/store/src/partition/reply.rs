@@ -74,7 +74,7 @@ pub enum PartitionReply {
         /// The newest configuration that is known here.
         configuration: u64,
     },
-    /// What is pending, oldest first, and whether there is more.
+    /// What is pending, or what is over, as it was asked for, the first voted on first; and whether there is more.
     Pending {
         /// They.
         transactions: Vec<Waiting>,
@@ -128,7 +128,7 @@ impl PartitionReply {
     }
 }
 
-/// A transaction that is pending.
+/// A transaction that was voted on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Waiting {
     /// Since when, on the partition's clock.

@@ -58,6 +58,8 @@ fn commands_are_decoded_as_they_were_encoded() {
         PartitionCommand::Members(signed_members()),
         PartitionCommand::Pending { after: None },
         PartitionCommand::Pending { after: Some((Time(9), transaction)) },
+        PartitionCommand::Over { after: None },
+        PartitionCommand::Over { after: Some((Time(9), transaction)) },
         PartitionCommand::Show { transaction },
         PartitionCommand::Roster { partition: partition(1) },
         PartitionCommand::Force { intent, commit: true },

@@ -1,0 +1,228 @@
+//! What is done for clients that do not come back: their transactions are ended, and what is over of theirs is forgotten.
+//!
+//! Each server does it for the partitions that it has members of. They look at the same things, and wait by rank before they act, another
+//! one first for each client: so one does the work, and it is done if that one does not run.
+
+use crate::{Groups, Rescue, Transactions};
+use futures_util::future::join_all;
+use perdura_protocol::{PartitionId, PublicKey, SessionId};
+use perdura_store::partition::{Intent, PartitionCommand, PartitionReply, TransactionId, limits};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How much longer each next one in rank waits before it ends a transaction, milliseconds.
+const RANK_MS: u64 = 200;
+
+/// A session of which something has been remembered for so long may have ended, milliseconds. By this one's clock: that of a group in which
+/// nothing happens any more stands still.
+const OVER_MS: u64 = 70_000;
+
+/// How much longer each next one in rank waits for that, milliseconds.
+const OVER_RANK_MS: u64 = 20_000;
+
+/// How often it is looked for what is over, milliseconds.
+const FORGET_EVERY_MS: u64 = 5_000;
+
+/// Most time for one question, or for ending one transaction, milliseconds.
+const WITHIN_MS: u64 = 5_000;
+
+/// Transactions that it ends at once, and sessions for which it asks at once how far they are fenced off.
+const AT_ONCE: usize = 16;
+
+/// A session of which nothing could be forgotten is asked for again after so long, milliseconds, and twice as long each time ...
+const AGAIN_MS: u64 = 20_000;
+
+/// ... up to this.
+const AGAIN_AT_MOST_MS: u64 = 600_000;
+
+/// So many sessions it has in mind.
+const SESSIONS: usize = 4096;
+
+/// What one look came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Looked {
+    /// Transactions that were pending; of each partition so many are looked at as it lists at once.
+    pub pending: u64,
+    /// Transactions that it ended.
+    pub ended: u64,
+    /// Transactions that partitions forgot.
+    pub forgotten: u64,
+    /// Partitions that did not answer.
+    pub silent: u64,
+}
+
+/// A page of transactions: the last one of the page before.
+type Cursor = Option<(perdura_protocol::Time, TransactionId)>;
+
+/// A session of which something is remembered.
+#[derive(Clone, Copy, Debug)]
+struct Noticed {
+    /// When it is asked how far it is fenced off.
+    asked_at_ms: u64,
+    /// The pause after that, if it is in vain.
+    pause_ms: u64,
+}
+
+struct Listed {
+    /// How many there were on the page.
+    found: u64,
+    /// Those that are old enough.
+    old: Vec<Intent>,
+    next: Cursor,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Resolver<G> {
+    transactions: Transactions<G>,
+    own: Vec<PartitionId>,
+    number: usize,
+    of: usize,
+    forgets_at_ms: u64,
+    pages: BTreeMap<PartitionId, Cursor>,
+    sessions: BTreeMap<(PartitionId, SessionId), Noticed>,
+}
+
+impl<G: Groups> Resolver<G> {
+    /// The one with this number, of so many, for these partitions.
+    #[must_use]
+    pub fn new(
+        transactions: Transactions<G>,
+        own: Vec<PartitionId>,
+        (number, of): (usize, usize),
+    ) -> Resolver<G> {
+        let (pages, sessions) = (BTreeMap::new(), BTreeMap::new());
+        let of = of.max(number + 1);
+        Resolver { transactions, own, number, of, forgets_at_ms: 0, pages, sessions }
+    }
+
+    /// With what it does that.
+    #[must_use]
+    pub fn transactions(&self) -> &Transactions<G> {
+        &self.transactions
+    }
+
+    /// How many others come before this one for a client.
+    fn rank(&self, client: PublicKey) -> u64 {
+        let first = usize::from(client.0[0]) % self.of;
+        ((self.number + self.of - first) % self.of) as u64
+    }
+
+    /// Looks once at all of its partitions. To be called again and again, twice a second or so.
+    pub async fn look(&mut self) -> Looked {
+        let mut looked = Looked::default();
+        self.end(&mut looked).await;
+        let now_ms = self.transactions.groups().now_ms();
+        if now_ms >= self.forgets_at_ms {
+            self.forgets_at_ms = now_ms + FORGET_EVERY_MS;
+            for partition in self.own.clone() {
+                looked.forgotten += self.forget(partition).await;
+            }
+        }
+        looked
+    }
+
+    fn deadline_ms(&self) -> u64 {
+        self.transactions.groups().now_ms().saturating_add(WITHIN_MS)
+    }
+
+    /// A page of transactions that are old enough, by what `wait_ms` says of each, and where it goes on.
+    async fn list(
+        &self,
+        partition: PartitionId,
+        command: PartitionCommand,
+        wait_ms: impl Fn(&Intent) -> u64,
+    ) -> Option<Listed> {
+        let asked = self.transactions.ask(partition, &command, self.deadline_ms()).await;
+        let Ok((PartitionReply::Pending { transactions, more, now }, _)) = asked else {
+            return None;
+        };
+        let found = transactions.len() as u64;
+        let last = transactions.last().map(|last| (last.since, last.intent.id()));
+        let old = transactions
+            .into_iter()
+            .filter(|one| now.0.saturating_sub(one.since.0) >= wait_ms(&one.intent));
+        let old = old.map(|one| one.intent).collect();
+        Some(Listed { found, old, next: last.filter(|_| more) })
+    }
+
+    async fn end(&self, looked: &mut Looked) {
+        let mut old: Vec<Intent> = Vec::new();
+        for partition in &self.own {
+            let wait_ms = |intent: &Intent| limits::EXPIRY_MS + RANK_MS * self.rank(intent.client);
+            let list = PartitionCommand::Pending { after: None };
+            // Who does not answer now is asked again soon.
+            let Some(listed) = self.list(*partition, list, wait_ms).await else {
+                looked.silent += 1;
+                continue;
+            };
+            looked.pending += listed.found;
+            old.extend(listed.old);
+        }
+        old.sort_by_key(Intent::id);
+        old.dedup();
+        for some in old.chunks(AT_ONCE) {
+            let deadline_ms = self.deadline_ms();
+            let rescues = some.iter().map(|intent| self.transactions.rescue(intent, deadline_ms));
+            let ended = join_all(rescues).await.into_iter();
+            looked.ended += ended.filter(|rescue| *rescue == Rescue::Ended).count() as u64;
+        }
+    }
+
+    /// Has partitions forget what is over of clients whose sessions are.
+    async fn forget(&mut self, partition: PartitionId) -> u64 {
+        let after = self.pages.get(&partition).copied().flatten();
+        let list = PartitionCommand::Over { after };
+        let Some(Listed { old, next, .. }) = self.list(partition, list, |_| 0).await else {
+            return 0;
+        };
+        self.pages.insert(partition, next);
+        let now_ms = self.transactions.groups().now_ms();
+        let mut sessions: BTreeMap<SessionId, Vec<Intent>> = BTreeMap::new();
+        for intent in old {
+            let session = intent.participant(partition).map(|one| intent.session(one));
+            if let Some(session) = session.filter(|one| self.is_due((partition, *one), now_ms)) {
+                sessions.entry(session).or_default().push(intent);
+            }
+        }
+        let mut forgotten = 0;
+        for (session, intents) in sessions.into_iter().take(AT_ONCE) {
+            let deadline_ms = self.deadline_ms();
+            let (count, _) = self.transactions.forget(&intents, 0, deadline_ms).await;
+            forgotten += count;
+            let place = (partition, session);
+            if count > 0 {
+                self.sessions.remove(&place);
+            } else if let Some(noticed) = self.sessions.get_mut(&place) {
+                noticed.asked_at_ms = now_ms + noticed.pause_ms;
+                noticed.pause_ms = (2 * noticed.pause_ms).min(AGAIN_AT_MOST_MS);
+            }
+        }
+        forgotten
+    }
+
+    /// Whether it is time to ask for a session.
+    fn is_due(&mut self, place: (PartitionId, SessionId), now_ms: u64) -> bool {
+        if self.sessions.len() >= SESSIONS {
+            // Of what others have had forgotten.
+            self.sessions.retain(|_, noticed| noticed.asked_at_ms + AGAIN_AT_MOST_MS >= now_ms);
+        }
+        if let Some(noticed) = self.sessions.get(&place) {
+            return now_ms >= noticed.asked_at_ms;
+        }
+        if self.sessions.len() < SESSIONS {
+            let wait_ms = OVER_MS + OVER_RANK_MS * self.rank(place.1.client);
+            let noticed = Noticed { asked_at_ms: now_ms + wait_ms, pause_ms: AGAIN_MS };
+            self.sessions.insert(place, noticed);
+        }
+        false
+    }
+}
+
+/// The sessions in which a client took part in these transactions.
+pub(crate) fn places_of(intents: &[Intent]) -> BTreeSet<(PartitionId, u64)> {
+    let of = |intent: &Intent| {
+        let places = intent.participants.iter().map(|one| (one.partition, one.nonce));
+        places.collect::<Vec<_>>()
+    };
+    intents.iter().flat_map(of).collect()
+}
