@@ -11,7 +11,7 @@ use bytes::Bytes;
 use clap::{Args, Subcommand};
 use perdura_client::Options;
 use perdura_protocol::text::Printable;
-use perdura_store::{StoreCommand, StoreReply};
+use perdura_store::{StoreCommand, StoreReply, behind, beyond_prefix};
 use perdura_transactions::{StoreClient, TransactionError};
 use serde_json::{Value, json};
 use std::io::{IsTerminal, Read, Write};
@@ -216,7 +216,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode> {
                 (how.bytes(&start)?, end.map(|end| how.bytes(&end)).transpose()?);
             if let Some(prefix) = prefix {
                 start = how.bytes(&prefix)?;
-                end = kv_range::beyond(&start);
+                end = beyond_prefix(&start);
             }
             let how = How { keys_only, ..how };
             match after.map(|after| how.bytes(&after)).transpose()? {
@@ -247,22 +247,6 @@ pub fn run(arguments: Arguments) -> Result<ExitCode> {
     };
     parsed.command.validate().map_err(|error| Usage(error.to_string()))?;
     one(&parsed, fast, &how)
-}
-
-/// The first key behind another one; none behind the last of all.
-pub(crate) fn behind(key: &Bytes) -> Option<Bytes> {
-    let mut next = key.to_vec();
-    if next.len() < perdura_store::limits::KEY_BYTES {
-        next.push(0);
-        return Some(next.into());
-    }
-    while let Some(last) = next.pop() {
-        if last < u8::MAX {
-            next.push(last + 1);
-            return Some(next.into());
-        }
-    }
-    None
 }
 
 fn how_text() -> Result<String> {
@@ -405,7 +389,6 @@ fn after(key: &Value, base64: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use perdura_store::limits::KEY_BYTES;
 
     /// They are for a shell, and mean that key and no other.
     #[test]
@@ -419,15 +402,5 @@ mod tests {
         assert_eq!(after(&[0xff]), "--base64 --after=/w==");
         assert_eq!(after(b"base64:/w=="), "--after=base64:/w==");
         assert_eq!(super::after(&text(b"a"), true), "--base64 --after=YQ==");
-    }
-
-    #[test]
-    fn nothing_lies_between_a_key_and_what_is_behind_it() {
-        let next = |key: &[u8]| behind(&Bytes::copy_from_slice(key));
-        assert_eq!(next(b"a").as_deref(), Some(&b"a\0"[..]));
-        assert_eq!(next(b"").as_deref(), Some(&b"\0"[..]));
-        let longest = [&vec![7; KEY_BYTES - 2][..], &[9, 255]].concat();
-        assert_eq!(next(&longest).unwrap(), [&vec![7; KEY_BYTES - 2][..], &[10]].concat());
-        assert_eq!(next(&[255; KEY_BYTES]), None);
     }
 }

@@ -6,15 +6,15 @@
 use crate::Usage;
 use crate::batch::{self, Content};
 use crate::connect::{ClusterArguments, connect_store, parse_duration, runtime};
-use crate::kv::{behind, call};
+use crate::kv::call;
 use crate::kv_json::{self, Parsed};
-use crate::kv_range::{beyond, page};
+use crate::kv_range::page;
 use crate::process::{Stop, code_of};
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use clap::Args;
 use perdura_client::Options;
-use perdura_store::StoreCommand;
+use perdura_store::{StoreCommand, behind, beyond_prefix};
 use perdura_transactions::StoreClient;
 use serde_json::json;
 use std::cell::RefCell;
@@ -158,7 +158,7 @@ async fn pages(
     progress: &mut Progress,
 ) -> Result<()> {
     while let Some(from) = start.filter(|_| stop.by().is_none()) {
-        let (entries, next) = page(client, options, from, beyond(prefix)).await?;
+        let (entries, next) = page(client, options, from, beyond_prefix(prefix)).await?;
         let mut text = Vec::new();
         for (key, value) in &entries {
             let line =

@@ -4,14 +4,17 @@ use crate::Usage;
 use crate::administer::confirmed;
 use crate::connect::{ClusterArguments, connect_store, parse_duration, runtime};
 use crate::ending::unanswered;
-use crate::kv::{behind, call};
+use crate::kv::call;
 use crate::kv_json::{Parsed, from_base64};
 use crate::process::{Stop, code_of};
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use clap::Args;
 use perdura_client::Options;
-use perdura_store::{Operation, OperationResult, StoreCommand, StoreReply, Transaction, limits};
+use perdura_store::{
+    Operation, OperationResult, StoreCommand, StoreReply, Transaction, behind, beyond_prefix,
+    limits,
+};
 use perdura_transactions::{StoreClient, TransactionError};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -81,7 +84,7 @@ impl Range {
         };
         if let Some(prefix) = &self.prefix {
             let prefix = key(prefix)?;
-            let end = beyond(&prefix);
+            let end = beyond_prefix(&prefix);
             return Ok((prefix, end));
         }
         let start = self.start.as_deref().map_or(Ok(Bytes::new()), key)?;
@@ -95,18 +98,6 @@ impl Range {
     }
 }
 
-/// The first key that is behind all with this prefix; none if there is none.
-pub fn beyond(prefix: &Bytes) -> Option<Bytes> {
-    let mut end = prefix.to_vec();
-    while let Some(last) = end.pop() {
-        if last < u8::MAX {
-            end.push(last + 1);
-            return Some(end.into());
-        }
-    }
-    None
-}
-
 /// One page from `start` on, and where the next one begins, if there is more.
 pub async fn page(
     client: &StoreClient,
@@ -118,7 +109,7 @@ pub async fn page(
     let reply = call(client, &page.command, true, options).await?;
     let (entries, more) = entries(reply).context("the cluster gave an answer that fits no scan")?;
     let last = entries.last().filter(|_| more).map(|(key, _)| key.clone());
-    Ok((entries, last.as_ref().and_then(behind)))
+    Ok((entries, last.as_ref().and_then(|last| behind(last))))
 }
 
 fn entries(reply: StoreReply) -> Option<(Vec<(Bytes, Bytes)>, bool)> {
@@ -216,18 +207,4 @@ async fn delete(
     }
     say!("{removed} entries are removed");
     Ok(ExitCode::SUCCESS)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_prefix_ends_where_the_next_one_begins() {
-        let bytes = |text: &[u8]| Bytes::copy_from_slice(text);
-        assert_eq!(beyond(&bytes(b"a")), Some(bytes(b"b")));
-        assert_eq!(beyond(&bytes(b"a\xff\xff")), Some(bytes(b"b")));
-        assert_eq!(beyond(&bytes(b"\xff")), None);
-        assert_eq!(beyond(&bytes(b"")), None);
-    }
 }

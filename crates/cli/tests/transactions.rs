@@ -10,8 +10,8 @@ use perdura_protocol::PartitionId;
 use perdura_store::partition::{
     Intent, Participant, PartitionCommand, PartitionReply, Vote, digest_of_part,
 };
-use perdura_store::{Operation, OperationResult, Transaction};
-use perdura_transactions::{Groups, Outcome, StoreClient, TransactionError};
+use perdura_store::{Operation, Transaction, limits};
+use perdura_transactions::{Ended, Groups, Outcome, Page, Range, StoreClient, TransactionError};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
@@ -74,6 +74,57 @@ fn the_store_is_one_whatever_partitions_its_keys_are_in() {
     let delete = ["kv", "delete-range", "--prefix", "account-", "--yes"];
     assert_eq!(servers.run(&delete).ok(), "4 entries are removed\n");
     servers.run(&["kv", "get", &keys[3]]).failed(3, &["no such key"]);
+}
+
+/// A program's own view of it.
+#[test]
+fn a_program_gets_what_each_operation_found() {
+    let servers = Servers::start_all();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let groups = load_groups(&servers.path("")).unwrap();
+        let key = key(&servers.path(CLIENT_FILE), &groups[0]).unwrap();
+        let store = connect_store(&groups, &key).unwrap();
+        let options = Options { timeout: Duration::from_secs(60), ..Options::default() };
+        let keys = servers.keys(3);
+        let mut fill = store.transaction();
+        for key in &keys {
+            fill.insert(key.clone(), "1");
+        }
+        assert!(fill.clone().run(&options).await.unwrap().is_committed());
+        assert_eq!(fill.run(&options).await.unwrap(), Ended::Failed { operation: 0 });
+        let mut several = store.transaction();
+        let value = several.read(keys[5].clone());
+        let gone = several.cmp(keys[0].clone(), "1").delete(keys[4].clone());
+        let none = several.delete("account-none");
+        let left = several.read_range(Range::prefix("account-").limit(4));
+        let Ended::Committed(found) = several.run(&options).await.unwrap() else {
+            panic!("not committed")
+        };
+        assert_eq!(found.get(value).as_deref(), Some(&b"1"[..]));
+        assert!(found.get(gone) && !found.get(none));
+        let mut sorted: Vec<&String> = keys.iter().filter(|key| **key != keys[4]).collect();
+        sorted.sort();
+        let names = |page: &Page| {
+            let names = page.entries.iter().map(|(key, _)| String::from_utf8(key.to_vec()));
+            names.collect::<Result<Vec<_>, _>>().unwrap()
+        };
+        let first = found.get(left);
+        assert_eq!(
+            (names(&first), first.more),
+            (sorted[..4].iter().copied().cloned().collect(), true)
+        );
+        let next = Range::prefix("account-").after(sorted[3].as_bytes());
+        let next = store.read_range(next, &options).await.unwrap();
+        assert_eq!((names(&next), next.more), (vec![sorted[4].clone()], false));
+        let behind_all = Range::all().after(&[u8::MAX; limits::KEY_BYTES]);
+        assert!(store.read_range(behind_all, &options).await.unwrap().entries.is_empty());
+        store.put(keys[1].clone(), "2", &options).await.unwrap();
+        assert_eq!(store.get(keys[1].clone(), &options).await.unwrap().unwrap(), "2");
+        assert!(store.delete(keys[1].clone(), &options).await.unwrap());
+        assert_eq!(store.get(keys[1].clone(), &options).await.unwrap(), None);
+        store.close().await;
+    });
 }
 
 /// Its locks are ended by who meets them, and what it did is there in both partitions or in none.
@@ -229,28 +280,21 @@ async fn move_money(store: StoreClient, keys: Vec<String>, times: u32, seed: u64
         if from == to {
             continue;
         }
-        let both = [from, to].map(|index| Bytes::from(keys[index].clone()));
-        let reads = both.clone().map(|key| Operation::Read { key });
-        let read = Transaction { operations: reads.to_vec() };
-        let Ok(Outcome::Committed { results: Some(results) }) =
-            store.transact(read, &options).await
-        else {
+        let (from, to) = (keys[from].clone(), keys[to].clone());
+        let mut look = store.transaction();
+        let (had, has) = (look.read(from.clone()), look.read(to.clone()));
+        let Ok(Ended::Committed(found)) = look.run(&options).await else {
             continue;
         };
-        let balances: Vec<i64> = results.iter().map(balance).collect();
+        let (had, has) = (found.get(had), found.get(has));
         let amount = below(10) as i64;
-        let after = [balances[0] - amount, balances[1] + amount];
-        let operations = (0..2).flat_map(|index| {
-            let (key, value) = (both[index].clone(), balances[index].to_string());
-            let new = after[index].to_string();
-            [
-                Operation::Cmp { key: key.clone(), value: Some(value.into()) },
-                Operation::Write { key, value: new.into(), only_if_present: true },
-            ]
-        });
-        match store.transact(Transaction { operations: operations.collect() }, &options).await {
-            Ok(Outcome::Committed { .. }) => moved += 1,
-            Ok(Outcome::Failed { .. }) => {}
+        let mut change = store.transaction();
+        change.unchanged(from.clone(), had.clone()).unchanged(to.clone(), has.clone());
+        change.update(from, (balance(had) - amount).to_string());
+        change.update(to, (balance(has) + amount).to_string());
+        match change.run(&options).await {
+            Ok(Ended::Committed(_) | Ended::ResultsGone) => moved += 1,
+            Ok(Ended::Failed { .. }) => {}
             Err(error) => {
                 assert!(!matches!(error, TransactionError::Nonsense), "{error}");
                 unknown += u32::from(!error.is_refusal());
@@ -260,9 +304,8 @@ async fn move_money(store: StoreClient, keys: Vec<String>, times: u32, seed: u64
     unknown
 }
 
-fn balance(result: &OperationResult) -> i64 {
-    let OperationResult::Value(Some(value)) = result else { panic!("{result:?}") };
-    std::str::from_utf8(value).unwrap().parse().unwrap()
+fn balance(value: Option<Bytes>) -> i64 {
+    std::str::from_utf8(&value.expect("an account")).unwrap().parse().unwrap()
 }
 
 /// Servers are killed with members of both groups, and all of them at once: the sum of all accounts is the same whenever it is read.

@@ -28,6 +28,7 @@ mod plan;
 mod prefetch;
 #[cfg(test)]
 mod random;
+mod range;
 mod reply;
 mod segment;
 mod service;
@@ -36,5 +37,6 @@ mod values;
 pub use command::{CommandError, Operation, StoreCommand, Transaction};
 pub use entries::{Entries, EntriesIter};
 pub use map::{Full, SegmentMap};
+pub use range::{behind, beyond_prefix};
 pub use reply::{OperationResult, StoreReply, TransactionResult};
 pub use service::Store;

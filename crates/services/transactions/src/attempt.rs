@@ -1,7 +1,7 @@
 //! One try of a transaction.
 
 use crate::split::Part;
-use crate::{Answer, Groups, Outcome, Split, TransactionError, Transactions};
+use crate::{Answer, Cause, Groups, Outcome, Split, TransactionError, Transactions};
 use futures_util::future::join_all;
 use perdura_client::Mode;
 use perdura_client::{CallError, Indeterminacy};
@@ -276,7 +276,7 @@ impl<G: Groups> Transactions<G> {
     }
 
     fn why(&self, split: &Split, partition: PartitionId, reason: Reason) -> Attempt {
-        let why = match reason {
+        let cause = match reason {
             Reason::Failed { operation } => {
                 let operation = split.origin(partition, operation);
                 return Attempt::Done(Outcome::Failed { operation });
@@ -287,15 +287,13 @@ impl<G: Groups> Transactions<G> {
             }
             // Somebody ended it for us, or the session did: it is tried again.
             Reason::Resolved | Reason::Fenced => return Attempt::Conflict(Blocker::Other),
-            Reason::Cap { pending } => format!(
-                "{pending} transactions of this client are pending there, and it may have no more: others had to end some that it left"
-            ),
-            Reason::Room => "there is no room for what it writes; delete something first".to_owned(),
-            Reason::TooMuch => "it reads more than a reply holds; read less at once".to_owned(),
-            Reason::Map => "its keys are not there by the map that the partition has; take the cluster's newest cluster.toml".to_owned(),
-            Reason::Writes => "it writes, and was said to only read".to_owned(),
+            Reason::Cap { pending } => Cause::Cap { pending },
+            Reason::Room => Cause::Room,
+            Reason::TooMuch => Cause::TooMuch,
+            Reason::Map => Cause::Map,
+            Reason::Writes => Cause::Writes,
         };
-        Attempt::Error(TransactionError::Refused { partition, why })
+        Attempt::Error(TransactionError::Refused { partition, cause })
     }
 
     /// Tells all that may hold something how it ended. Who does not answer is told by whoever meets its locks.

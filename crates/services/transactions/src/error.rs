@@ -1,8 +1,78 @@
 //! Why there is no outcome.
 
 use perdura_client::CallError;
-use perdura_protocol::PartitionId;
+use perdura_protocol::{PartitionId, PublicKey};
 use perdura_store::CommandError;
+use perdura_store::partition::{Blocker, TransactionId};
+use std::fmt;
+
+/// Why a partition does not vote for a transaction, where trying it again soon is of no use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Cause {
+    /// The client has too many transactions pending there.
+    #[error(
+        "{pending} transactions of this client are pending there, and it may have no more: others had to end some that it left"
+    )]
+    Cap {
+        /// How many it may have.
+        pending: u32,
+    },
+    /// There is no room for what it writes.
+    #[error("there is no room for what it writes; delete something first")]
+    Room,
+    /// It reads more than a reply holds.
+    #[error("it reads more than a reply holds; read less at once")]
+    TooMuch,
+    /// The client's map of the partitions is not the partition's.
+    #[error(
+        "its keys are not there by the map that the partition has; take the cluster's newest cluster.toml"
+    )]
+    Map,
+    /// It writes, and was said to only read.
+    #[error("it writes, and was said to only read")]
+    Writes,
+    /// Nothing is heard of another partition that takes part.
+    #[error("nothing is heard of partition {}, which takes part", partition.0)]
+    Unreachable {
+        /// Which.
+        partition: PartitionId,
+    },
+}
+
+/// A transaction that was in the way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Holder {
+    /// Which; `perdura txn show` shows it.
+    pub transaction: TransactionId,
+    /// Whose.
+    pub client: PublicKey,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "transaction {} of client {}", self.transaction, self.client)
+    }
+}
+
+/// The last one of them, for a message.
+struct Last<'a>(&'a Option<Holder>);
+
+impl fmt::Display for Last<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.as_ref().map_or(Ok(()), |holder| write!(f, ", the last time {holder}"))
+    }
+}
+
+impl Holder {
+    pub(crate) fn of(blocker: &Blocker) -> Option<Holder> {
+        match blocker {
+            Blocker::Transaction { intent, .. } => {
+                Some(Holder { transaction: intent.id(), client: intent.client })
+            }
+            Blocker::Ranges | Blocker::Other => None,
+        }
+    }
+}
 
 /// A transaction without an outcome.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -25,19 +95,22 @@ pub enum TransactionError {
     Call(#[from] CallError),
     /// The deadline passed while others had what it needs. Nothing happened.
     #[error(
-        "the deadline passed while other transactions held what it needs ({tries} tries); nothing happened"
+        "the deadline passed while other transactions held what it needs ({tries} tries{}); nothing happened",
+        Last(with)
     )]
     Conflict {
         /// How often it was tried.
         tries: u32,
+        /// Who was in the way last, if that is known.
+        with: Option<Holder>,
     },
     /// A partition did not vote for it. Nothing happened.
-    #[error("partition {} did not vote for it: {why}; nothing happened", partition.0)]
+    #[error("partition {} did not vote for it: {cause}; nothing happened", partition.0)]
     Refused {
         /// Which.
         partition: PartitionId,
-        /// Why, in words.
-        why: String,
+        /// Why.
+        cause: Cause,
     },
     /// It committed, and what it read is not kept any more.
     #[error("it was carried out, and what it read is not kept any more")]

@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod attempt;
+mod builder;
 mod error;
 mod groups;
 mod live;
@@ -23,7 +24,8 @@ mod resolver;
 mod split;
 mod tidy;
 
-pub use error::TransactionError;
+pub use builder::{Asked, Builder, Ended, Found, Page, Range, Results};
+pub use error::{Cause, Holder, TransactionError};
 pub use groups::{Answer, Groups};
 pub use live::{ConnectError, Live, StoreClient};
 pub use rescue::Rescue;
@@ -176,13 +178,10 @@ impl<G: Groups> Transactions<G> {
                     };
                     if rescue == Rescue::Begun {
                         conflicts += 1;
-                        self.wait(conflicts, deadline_ms).await?;
+                        self.wait(conflicts, Holder::of(&oldest), deadline_ms).await?;
                     } else if rescue == Rescue::Failed {
-                        let why = format!(
-                            "nothing is heard of partition {}, which takes part",
-                            partition.0
-                        );
-                        return Err(TransactionError::Refused { partition: of, why });
+                        let cause = Cause::Unreachable { partition };
+                        return Err(TransactionError::Refused { partition: of, cause });
                     }
                 }
                 // A session ended meanwhile: with the next one it is another transaction.
@@ -245,12 +244,17 @@ impl<G: Groups> Transactions<G> {
         {
             return Ok(());
         }
-        self.wait(conflicts, deadline_ms).await
+        self.wait(conflicts, Holder::of(blocker), deadline_ms).await
     }
 
-    async fn wait(&self, conflicts: u32, deadline_ms: u64) -> Result<(), TransactionError> {
+    async fn wait(
+        &self,
+        conflicts: u32,
+        with: Option<Holder>,
+        deadline_ms: u64,
+    ) -> Result<(), TransactionError> {
         if self.groups().now_ms() >= deadline_ms {
-            return Err(TransactionError::Conflict { tries: conflicts });
+            return Err(TransactionError::Conflict { tries: conflicts, with });
         }
         let most = PAUSE_MS << conflicts.min(PAUSE_DOUBLINGS);
         let pause_ms = 1 + self.groups().random(most);

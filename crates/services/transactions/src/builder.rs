@@ -1,0 +1,322 @@
+//! Transactions as programs write them, and what they read.
+
+use crate::{Outcome, StoreClient, TransactionError};
+use bytes::Bytes;
+use perdura_client::Options;
+use perdura_store::{
+    Entries, Operation, OperationResult, StoreCommand, StoreReply, Transaction, behind,
+    beyond_prefix, limits,
+};
+use std::marker::PhantomData;
+
+/// Where among the results of a [`Builder`] what an operation found is. Of that builder only.
+#[derive(Debug)]
+pub struct Asked<T> {
+    index: usize,
+    found: PhantomData<fn() -> T>,
+}
+
+impl<T> Clone for Asked<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Asked<T> {}
+
+/// What an operation of a transaction found.
+pub trait Found: Sized {
+    /// From its result; none if that is another operation's.
+    fn of(result: &OperationResult) -> Option<Self>;
+}
+
+/// Of a read: the value, if the key was there.
+impl Found for Option<Bytes> {
+    fn of(result: &OperationResult) -> Option<Self> {
+        match result {
+            OperationResult::Value(value) => Some(value.clone()),
+            _ => None,
+        }
+    }
+}
+
+/// Of a delete: whether the key was there.
+impl Found for bool {
+    fn of(result: &OperationResult) -> Option<Self> {
+        match result {
+            OperationResult::Deleted { existed } => Some(*existed),
+            _ => None,
+        }
+    }
+}
+
+/// What a range read found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Page {
+    /// Keys and values, in the order asked for.
+    pub entries: Entries,
+    /// Whether the range has more than these: the limit was reached, or that on the bytes of a reply.
+    pub more: bool,
+}
+
+impl Found for Page {
+    fn of(result: &OperationResult) -> Option<Self> {
+        match result {
+            OperationResult::Entries { entries, more } => {
+                Some(Page { entries: entries.clone(), more: *more })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Keys that are read together, in order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Range {
+    start: Bytes,
+    end: Option<Bytes>,
+    limit: u32,
+    reverse: bool,
+}
+
+impl Range {
+    /// All keys, at most as many entries as one read gives ([`limits::RANGE_ENTRIES`]).
+    #[must_use]
+    pub fn all() -> Range {
+        let limit = limits::RANGE_ENTRIES as u32;
+        Range { start: Bytes::new(), end: None, limit, reverse: false }
+    }
+
+    /// All keys that begin so.
+    #[must_use]
+    pub fn prefix(prefix: impl Into<Bytes>) -> Range {
+        let start = prefix.into();
+        Range { end: beyond_prefix(&start), start, ..Range::all() }
+    }
+
+    /// From this key on.
+    #[must_use]
+    pub fn from(self, start: impl Into<Bytes>) -> Range {
+        Range { start: start.into(), ..self }
+    }
+
+    /// From the first key behind this one on: the next page, where this is the last key of one.
+    #[must_use]
+    pub fn after(self, key: &[u8]) -> Range {
+        // Behind the last key of all there is none.
+        let last = || Range { end: Some(Bytes::new()), ..self.clone() };
+        behind(key).map_or_else(last, |start| self.clone().from(start))
+    }
+
+    /// Up to this key, without it.
+    #[must_use]
+    pub fn to(self, end: impl Into<Bytes>) -> Range {
+        Range { end: Some(end.into()), ..self }
+    }
+
+    /// So many entries at most, from 1 to [`limits::RANGE_ENTRIES`].
+    #[must_use]
+    pub fn limit(self, limit: u32) -> Range {
+        Range { limit, ..self }
+    }
+
+    /// From the last key to the first.
+    #[must_use]
+    pub fn reverse(self) -> Range {
+        Range { reverse: true, ..self }
+    }
+}
+
+/// What became of a transaction of a [`Builder`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Ended {
+    /// All of it happened.
+    Committed(Results),
+    /// All of it happened; what it read was told to nobody who is left.
+    ResultsGone,
+    /// Nothing happened, for this operation: a comparison did not hold, a key was there that was to be inserted, or was not that was to be updated.
+    Failed {
+        /// Its index, from 0, in the order in which operations were added.
+        operation: usize,
+    },
+}
+
+impl Ended {
+    /// Whether it happened.
+    #[must_use]
+    pub fn is_committed(&self) -> bool {
+        !matches!(self, Ended::Failed { .. })
+    }
+}
+
+/// The results of a committed transaction.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Results(Vec<OperationResult>);
+
+impl Results {
+    /// What an operation found.
+    ///
+    /// # Panics
+    /// When it was asked of another builder, and this one has no such result.
+    #[must_use]
+    pub fn get<T: Found>(&self, asked: Asked<T>) -> T {
+        let found = self.0.get(asked.index).and_then(T::of);
+        found.expect("an operation of this transaction")
+    }
+
+    /// Of all operations, in the order in which they were added.
+    #[must_use]
+    pub fn all(&self) -> &[OperationResult] {
+        &self.0
+    }
+}
+
+/// A transaction over any of a store's partitions: operations that happen together or not at all. Comparisons are evaluated first, on the state
+/// before it; the others in their order, each seeing what those before it did. Limits are [`perdura_store::limits`].
+#[derive(Clone, Debug)]
+#[must_use = "nothing happens until it is run"]
+pub struct Builder {
+    client: StoreClient,
+    transaction: Transaction,
+}
+
+impl Builder {
+    fn add<T>(&mut self, operation: Operation) -> Asked<T> {
+        let index = self.transaction.operations.len();
+        self.transaction.operations.push(operation);
+        Asked { index, found: PhantomData }
+    }
+
+    /// Fails the transaction unless the key has this value.
+    pub fn cmp(&mut self, key: impl Into<Bytes>, value: impl Into<Bytes>) -> &mut Builder {
+        self.unchanged(key, Some(value.into()))
+    }
+
+    /// Fails the transaction unless the key is as a read found it: has this value, or is absent.
+    pub fn unchanged(&mut self, key: impl Into<Bytes>, value: Option<Bytes>) -> &mut Builder {
+        let _: Asked<()> = self.add(Operation::Cmp { key: key.into(), value });
+        self
+    }
+
+    /// Reads a key.
+    pub fn read(&mut self, key: impl Into<Bytes>) -> Asked<Option<Bytes>> {
+        self.add(Operation::Read { key: key.into() })
+    }
+
+    /// Reads the entries of a range, over all partitions that have some of it. What is committed meanwhile is in it as a whole or not at all.
+    pub fn read_range(&mut self, range: Range) -> Asked<Page> {
+        let Range { start, end, limit, reverse } = range;
+        self.add(Operation::ReadRange { start, end, limit, reverse })
+    }
+
+    /// Writes a key; fails the transaction if it is there.
+    pub fn insert(&mut self, key: impl Into<Bytes>, value: impl Into<Bytes>) -> &mut Builder {
+        let _: Asked<()> = self.add(Operation::Insert { key: key.into(), value: value.into() });
+        self
+    }
+
+    /// Writes a key, whether it is there or not.
+    pub fn write(&mut self, key: impl Into<Bytes>, value: impl Into<Bytes>) -> &mut Builder {
+        self.put(key.into(), value.into(), false)
+    }
+
+    /// Writes a key; fails the transaction if it is not there.
+    pub fn update(&mut self, key: impl Into<Bytes>, value: impl Into<Bytes>) -> &mut Builder {
+        self.put(key.into(), value.into(), true)
+    }
+
+    fn put(&mut self, key: Bytes, value: Bytes, only_if_present: bool) -> &mut Builder {
+        let _: Asked<()> = self.add(Operation::Write { key, value, only_if_present });
+        self
+    }
+
+    /// Removes a key, whether it is there or not; its result says which.
+    pub fn delete(&mut self, key: impl Into<Bytes>) -> Asked<bool> {
+        self.add(Operation::Delete { key: key.into() })
+    }
+
+    /// Carries it out. Where others are in its way it is tried again until the deadline.
+    ///
+    /// # Errors
+    /// As [`crate::Transactions::transact`].
+    pub async fn run(self, options: &Options) -> Result<Ended, TransactionError> {
+        Ok(match self.client.transact(self.transaction, options).await? {
+            Outcome::Committed { results: Some(results) } => Ended::Committed(Results(results)),
+            Outcome::Committed { results: None } => Ended::ResultsGone,
+            Outcome::Failed { operation } => Ended::Failed { operation },
+        })
+    }
+}
+
+impl StoreClient {
+    /// A transaction of any operations.
+    pub fn transaction(&self) -> Builder {
+        Builder { client: self.clone(), transaction: Transaction::default() }
+    }
+
+    /// A key's value.
+    ///
+    /// # Errors
+    /// As [`crate::Transactions::transact`].
+    pub async fn get(
+        &self,
+        key: impl Into<Bytes>,
+        options: &Options,
+    ) -> Result<Option<Bytes>, TransactionError> {
+        match self.call(&StoreCommand::Get { key: key.into() }, true, options).await? {
+            StoreReply::Value(value) => Ok(value),
+            _ => Err(TransactionError::Nonsense),
+        }
+    }
+
+    /// Writes a key, whether it is there or not.
+    ///
+    /// # Errors
+    /// As [`crate::Transactions::transact`].
+    pub async fn put(
+        &self,
+        key: impl Into<Bytes>,
+        value: impl Into<Bytes>,
+        options: &Options,
+    ) -> Result<(), TransactionError> {
+        let put = StoreCommand::Put { key: key.into(), value: value.into() };
+        match self.call(&put, false, options).await? {
+            StoreReply::Put => Ok(()),
+            _ => Err(TransactionError::Nonsense),
+        }
+    }
+
+    /// Removes a key, whether it is there or not; whether it was.
+    ///
+    /// # Errors
+    /// As [`crate::Transactions::transact`].
+    pub async fn delete(
+        &self,
+        key: impl Into<Bytes>,
+        options: &Options,
+    ) -> Result<bool, TransactionError> {
+        match self.call(&StoreCommand::Delete { key: key.into() }, false, options).await? {
+            StoreReply::Deleted { existed } => Ok(existed),
+            _ => Err(TransactionError::Nonsense),
+        }
+    }
+
+    /// A page of a range, over all partitions.
+    ///
+    /// # Errors
+    /// As [`crate::Transactions::transact`].
+    pub async fn read_range(
+        &self,
+        range: Range,
+        options: &Options,
+    ) -> Result<Page, TransactionError> {
+        let mut transaction = self.transaction();
+        let page = transaction.read_range(range);
+        match transaction.run(options).await? {
+            Ended::Committed(results) => Ok(results.get(page)),
+            // It wrote nothing.
+            Ended::ResultsGone => Err(TransactionError::ResultsGone),
+            Ended::Failed { .. } => Err(TransactionError::Nonsense),
+        }
+    }
+}
