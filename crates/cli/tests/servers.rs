@@ -108,7 +108,7 @@ impl Servers {
     }
 
     /// The head and the body of an answer on a server's HTTP port; none if it does not answer.
-    fn http(&self, id: usize, path: &str) -> Option<(String, String)> {
+    pub fn http(&self, id: usize, path: &str) -> Option<(String, String)> {
         let address = &self.cluster.servers[id].http;
         let mut stream = TcpStream::connect(address).ok()?;
         write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")

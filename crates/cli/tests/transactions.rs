@@ -265,6 +265,15 @@ fn operators_see_what_is_pending_and_end_it() {
         "{against:?}"
     );
     assert_eq!(servers.run(&["kv", "put", &keys[0], "free"]).ok(), "ok\n");
+    // And the metrics of each server have it.
+    let seen = [
+        "\nperdura_transaction_votes_total{vote=\"resolved\",partition=\"1\"} ",
+        "\nperdura_transactions_pending{seconds=\"0\",partition=\"1\"} 0\n",
+        "\nperdura_transactions_ended_total{by=\"administrator\",partition=\"0\"} 1\n",
+    ];
+    for line in seen {
+        wait_for(line, || servers.http(0, "/metrics").filter(|(_, text)| text.contains(line)));
+    }
 }
 
 /// Moves money between accounts all over until as often as that was told to be done.

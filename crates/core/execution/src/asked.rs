@@ -37,6 +37,8 @@ pub enum Call {
     Due,
     /// [`crate::Service::state_bytes`].
     StateBytes,
+    /// [`crate::Service::measures`].
+    Measures,
     /// [`crate::Service::snapshot`].
     Snapshot,
     /// [`crate::Service::restore`].
@@ -63,7 +65,7 @@ pub enum Call {
     Segment,
 }
 
-const CALLS: [(Call, &str); 20] = [
+const CALLS: [(Call, &str); 21] = [
     (Call::OnTime, "on_time"),
     (Call::Anticipate, "anticipate"),
     (Call::Execute, "execute"),
@@ -72,6 +74,7 @@ const CALLS: [(Call, &str); 20] = [
     (Call::TakeBack, "take_back"),
     (Call::Due, "due"),
     (Call::StateBytes, "state_bytes"),
+    (Call::Measures, "measures"),
     (Call::Snapshot, "snapshot"),
     (Call::Restore, "restore"),
     (Call::SetVersion, "set_version"),

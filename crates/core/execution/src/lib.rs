@@ -18,6 +18,7 @@ mod footprint;
 mod genesis;
 mod machine;
 mod manifest;
+mod measure;
 mod outcomes;
 mod restore;
 mod service;
@@ -31,6 +32,7 @@ pub use footprint::{Footprint, KeyMark, KeyRange};
 pub use genesis::{Genesis, GenesisError};
 pub use machine::{Executed, Machine, Reply, newest_versions};
 pub use manifest::{Entry, Manifest, ManifestError, PIECES, SEGMENTS, TooLarge};
+pub use measure::Measure;
 pub use restore::RestoreError;
 pub use service::{
     ExecutionContext, FailingMemory, Progress, Release, Service, Snapshot, Standing, StateLimit,

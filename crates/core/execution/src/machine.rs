@@ -11,6 +11,7 @@ use crate::administration::{Administration, Change, Registry};
 use crate::asked::{Asked, Call};
 use crate::footprint::Footprint;
 use crate::genesis::{Genesis, GenesisError};
+use crate::measure::Measure;
 use crate::outcomes::{sent_back, service_outcome};
 use crate::service::{ExecutionContext, Progress, Release, Service};
 use crate::session::{Admission, Session, Token, Withdrawn};
@@ -211,6 +212,12 @@ impl<S: Service> Machine<S> {
     #[must_use]
     pub fn state_bytes(&self) -> u64 {
         self.asked.about(Call::StateBytes, self.slot, || self.service.state_bytes())
+    }
+
+    /// What the service says of itself ([`Service::measures`]).
+    #[must_use]
+    pub fn measures(&self) -> Vec<Measure> {
+        self.asked.about(Call::Measures, self.slot, || self.service.measures())
     }
 
     fn rules(&self) -> u16 {

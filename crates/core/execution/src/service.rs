@@ -9,6 +9,7 @@
 
 use crate::footprint::Footprint;
 use crate::manifest::Entry;
+use crate::measure::Measure;
 use crate::restore::RestoreError;
 use bytes::Bytes;
 use perdura_protocol::keys::Claim;
@@ -255,6 +256,11 @@ pub trait Service: Send + 'static {
     /// not say is taken for small.
     fn state_bytes(&self) -> u64 {
         0
+    }
+
+    /// What those who watch the replica get to see of it besides. Some microseconds, several times a second.
+    fn measures(&self) -> Vec<Measure> {
+        Vec::new()
     }
 
     /// The newest version of its rules that this code can run under, from 1; it can run under all before too. Which one is in

@@ -3,8 +3,8 @@
 use crate::support::{self, ALICE, BOB, Replica, frame, genesis, parameters, service, session};
 use bytes::Bytes;
 use perdura_execution::{
-    Asked, Call, ExecutionContext, Footprint, Machine, Progress, Release, RestoreError, Service,
-    ServicePanic, Snapshot, panic_is_expected,
+    Asked, Call, ExecutionContext, Footprint, Machine, Measure, Progress, Release, RestoreError,
+    Service, ServicePanic, Snapshot, panic_is_expected,
 };
 use perdura_protocol::{Batch, Command, Encode, Outcome, Slot, Time};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -91,6 +91,11 @@ impl Service for Touchy {
         Ok(())
     }
 
+    fn measures(&self) -> Vec<Measure> {
+        self.touch("measures");
+        Vec::new()
+    }
+
     fn state_bytes(&self) -> u64 {
         self.touch("state_bytes");
         7
@@ -152,9 +157,11 @@ fn every_function_that_a_replica_calls_is_named() {
     let mut replica = told("on_time");
     let panic = panic_of(|| replica.execute(&Batch::tick(Time(9))));
     assert_eq!((panic.call, panic.slot, panic.command), (Call::OnTime, Slot(3), None));
-    for (name, call) in [("due", Call::Due), ("state_bytes", Call::StateBytes)] {
+    for (name, call) in
+        [("due", Call::Due), ("state_bytes", Call::StateBytes), ("measures", Call::Measures)]
+    {
         let replica = told(name);
-        let panic = panic_of(|| (replica.0.due(), replica.0.state_bytes()));
+        let panic = panic_of(|| (replica.0.due(), replica.0.state_bytes(), replica.0.measures()));
         assert_eq!((panic.call, panic.slot), (call, Slot(2)));
     }
     let panic = panic_of(|| told("snapshot").0.snapshot());

@@ -11,8 +11,8 @@ use crate::prefetch::CAN_PREFETCH;
 use crate::reply::StoreReply;
 use bytes::Bytes;
 use perdura_execution::{
-    Entry, ExecutionContext, FailingMemory, Footprint, Release, RestoreError, Service, Snapshot,
-    StateLimit,
+    Entry, ExecutionContext, FailingMemory, Footprint, Measure, Release, RestoreError, Service,
+    Snapshot, StateLimit,
 };
 use perdura_protocol::{Encode, SessionId, Time, seeded};
 use std::sync::Arc;
@@ -110,6 +110,12 @@ impl Store {
         Ok(partition.against(&touched).map(blocked_by))
     }
 
+    fn note_blocked(&mut self) {
+        if let Some(partition) = &mut self.partition {
+            partition.note_blocked();
+        }
+    }
+
     fn read(&self, transaction: &Transaction) -> Result<Bytes, String> {
         let plan = Plan::of(&self.map, transaction)?;
         let blocked = self.blocked(transaction, &plan)?;
@@ -128,6 +134,7 @@ impl Store {
     fn transact(&mut self, transaction: &Transaction) -> Result<Bytes, String> {
         let plan = Plan::of(&self.map, transaction)?;
         if let Some(blocked) = self.blocked(transaction, &plan)? {
+            self.note_blocked();
             return Ok(blocked);
         }
         if plan.exceeds(&self.map, self.room()) {
@@ -228,6 +235,7 @@ impl Service for Store {
         }
         let request = Request::decode(command).map_err(|error| error.to_string())?;
         if let Some(hindrance) = self.hindrance(&request)? {
+            self.note_blocked();
             return Ok(hindrance);
         }
         match request {
@@ -295,6 +303,10 @@ impl Service for Store {
         }
     }
 
+    fn measures(&self) -> Vec<Measure> {
+        self.partition.as_ref().map_or_else(Vec::new, |partition| partition.measures())
+    }
+
     fn state_bytes(&self) -> u64 {
         let book = self.partition.as_ref().map_or(0, |partition| partition.book().bytes());
         self.map.bytes() + book
@@ -315,7 +327,7 @@ impl Service for Store {
         if let Some(partition) = &mut self.partition {
             let place = partition.place().clone();
             let book = SegmentMap::restore(segments.split_off(begin_of_second(&segments)))?;
-            **partition = Partition::restore(place, book)?;
+            **partition = Partition::restore(place, book)?.counting_on(partition);
         }
         let map = SegmentMap::restore(segments)?;
         if map.bytes() > self.limit.bytes {

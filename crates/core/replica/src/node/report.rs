@@ -5,7 +5,7 @@ use super::company::CompanyReport;
 use super::differences::Difference;
 use super::questions::Asker;
 use perdura_agreement::{HeldMemory, Mode};
-use perdura_execution::Service;
+use perdura_execution::{Measure, Service};
 use perdura_protocol::{Digest, ReplicaId, Slot, Versions, View};
 
 /// Counted since the process started.
@@ -165,6 +165,8 @@ pub struct Report {
     pub versions: Versions,
     /// Size of the service's state, as it says.
     pub state_bytes: u64,
+    /// What the service says of itself.
+    pub service: Vec<Measure>,
     /// Sessions of clients that are live.
     pub sessions: usize,
     /// What that may become.
@@ -209,6 +211,7 @@ impl<S: Service> Node<S> {
             boot_awaits: self.awaits_of_boot(),
             versions: self.machine.versions(),
             state_bytes: self.machine.state_bytes(),
+            service: self.machine.measures(),
             sessions: self.machine.session_count(),
             state_limit_bytes: self.machine.state_limit_bytes(),
             request_timeout_ms: self.agreement.request_timeout_ms(),

@@ -365,6 +365,7 @@ mod tests {
     fn snapshot(state: State, age: Duration) -> Snapshot {
         let slot = Slot(7);
         let report = Report {
+            service: Vec::new(),
             id: ReplicaId(0),
             view: View(1),
             leader: false,

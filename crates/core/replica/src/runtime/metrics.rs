@@ -2,6 +2,7 @@
 
 use super::http::Snapshot;
 use crate::node::{CompanyReport, Spent, Stage};
+use perdura_execution::Measure;
 use perdura_protocol::PartitionId;
 use perdura_transport::DoormanStats;
 use prometheus::proto::MetricFamily;
@@ -104,6 +105,32 @@ fn add_stages(registry: &Registry, stages: &[(Stage, Spent)]) -> prometheus::Res
     }
     registry.register(Box::new(time))?;
     registry.register(Box::new(entries))
+}
+
+/// What the service says of itself.
+fn add_measures(registry: &Registry, measures: &[Measure]) -> prometheus::Result<()> {
+    for of_name in measures.chunk_by(|one, next| one.name == next.name) {
+        let Some(first) = of_name.first() else { continue };
+        let Some((label, _)) = first.label else {
+            add(registry, first.name, first.help, first.value, first.grows)?;
+            continue;
+        };
+        let options = Opts::new(first.name, first.help);
+        let values = of_name.iter().filter_map(|one| Some((one.label?.1, one.value)));
+        if first.grows {
+            let family = IntCounterVec::new(options, &[label])?;
+            values.for_each(|(of, value)| family.with_label_values(&[of]).inc_by(value));
+            registry.register(Box::new(family))?;
+        } else {
+            let family = IntGaugeVec::new(options, &[label])?;
+            let set = |(of, value)| {
+                family.with_label_values(&[of]).set(i64::try_from(value).unwrap_or(i64::MAX));
+            };
+            values.for_each(set);
+            registry.register(Box::new(family))?;
+        }
+    }
+    Ok(())
 }
 
 /// The other members, as this replica sees them; what it does not know is left out.
@@ -398,6 +425,7 @@ fn add_member(registry: &Registry, snapshot: &Snapshot) -> prometheus::Result<()
     for (name, help, value) in counters {
         add(registry, name, help, value, true)?;
     }
+    add_measures(registry, &report.service)?;
     if let Some(stages) = &snapshot.stages {
         add_stages(registry, stages)?;
     }

@@ -24,6 +24,7 @@ mod reach;
 mod records;
 mod reply;
 mod statement;
+mod tally;
 
 pub use certificate::{Certificate, Members, SignedMembers, StatementClaim};
 pub use command::PartitionCommand;
@@ -44,6 +45,7 @@ use reach::Reach;
 use records::{Record, Records};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use tally::Tally;
 
 /// Which partition of which store.
 #[derive(Clone, Debug)]
@@ -88,6 +90,8 @@ pub(crate) struct Partition {
     reach: BTreeMap<PartitionId, Reach>,
     /// What has been pending since before this has expired.
     expired: Time,
+    /// Not part of the state.
+    tally: Tally,
 }
 
 /// What is heard of a partition is noted as often as this, milliseconds.
@@ -112,6 +116,7 @@ impl Partition {
             words: BTreeMap::new(),
             reach: BTreeMap::new(),
             expired: Time(0),
+            tally: Tally::default(),
         }
     }
 
@@ -309,6 +314,7 @@ impl Partition {
             }
         }
         votes.iter().for_each(|vote| self.heard_of(vote.partition));
+        self.tally.ended_by_client(is_own);
         if is_own {
             self.change_cap(client, Cap::redeemed);
         } else if self.now.0.saturating_sub(since.0) >= self.expiry_ms() {
@@ -378,7 +384,9 @@ impl Partition {
         let is_fenced = intent.counter < self.fence_of(session);
         if is_fenced || asker.standing == Some(Standing::Over) {
             // Its part was never here, or nobody can need what became of it; and it will not come any more.
-            return Ok(voted(Vote::Abort(Reason::Fenced)));
+            let vote = Vote::Abort(Reason::Fenced);
+            self.tally.voted(&vote);
+            return Ok(voted(vote));
         }
         if asker.session.client != intent.client && !seeded!(EndedUnexpired) {
             let Some(expired) = expired else {
@@ -401,6 +409,7 @@ impl Partition {
     /// A vote to abort, kept.
     fn remember_abort(&mut self, transaction: TransactionId, intent: Intent, reason: Reason) {
         let (vote, since) = (Vote::Abort(reason), self.now);
+        self.tally.voted(&vote);
         let record = Record { intent, since, vote, outcome: Some(false), held: None };
         self.book.put_record(transaction, &record, true);
         self.records.insert(transaction, record);
@@ -480,6 +489,7 @@ impl Partition {
         let own = self.fenced(session, asker.standing);
         let below = self.records.below(session, own).filter(|(_, record)| over(record));
         let gone: Vec<TransactionId> = below.map(|(id, _)| id).take(limits::FORGOTTEN).collect();
+        self.tally.forgot(gone.len());
         for id in &gone {
             self.records.forget(*id);
             self.book.remove_record(*id);
@@ -533,7 +543,10 @@ impl Partition {
                 return Err(format!("it was {decided} in partition {}", self.place.partition.0));
             }
             Some(Some(_)) => {}
-            Some(None) => self.end(map, transaction, commit),
+            Some(None) => {
+                self.tally.forced();
+                self.end(map, transaction, commit);
+            }
             None if commit => {
                 let partition = self.place.partition.0;
                 return Err(format!(

@@ -9,7 +9,7 @@ use crate::plan::Plan;
 use crate::segment::entry_bytes;
 use crate::{Operation, OperationResult, Transaction};
 use bytes::Bytes;
-use perdura_protocol::{Encode, SessionId, seeded};
+use perdura_protocol::{Encode, PartitionId, SessionId, seeded};
 
 impl Partition {
     /// That this partition takes part in it, and how its client is named here.
@@ -52,7 +52,9 @@ impl Partition {
             return Ok(voted(record.vote.clone(), None));
         }
         if intent.counter < self.fence_of(session) && !seeded!(FenceIgnored) {
-            return Ok(voted(Vote::Abort(Reason::Fenced), None));
+            let vote = Vote::Abort(Reason::Fenced);
+            self.tally.voted(&vote);
+            return Ok(voted(vote, None));
         }
         if self.records.of_client(intent.client).0 >= limits::RECORDS_PER_CLIENT {
             return Err(format!(
@@ -67,6 +69,7 @@ impl Partition {
             Ok((held, results)) => {
                 self.locks.take(transaction, &held.touched);
                 let (vote, since) = (Vote::Commit, self.now);
+                self.tally.voted(&vote);
                 let record = Record { intent, since, vote, outcome: None, held: Some(held) };
                 self.book.put_record(transaction, &record, true);
                 self.records.insert(transaction, record);
@@ -139,16 +142,18 @@ impl Partition {
         })
     }
 
+    /// Whether nothing is heard of a partition on which something is pending.
+    pub(super) fn is_silent(&self, partition: PartitionId) -> bool {
+        let reach = self.reach.get(&partition).copied().unwrap_or_default();
+        let oldest = self.records.oldest_on(partition);
+        !reach.is_hopeful(self.now, oldest.map(|(since, _)| since))
+    }
+
     /// That the other participants answer, or that this one is to find out.
     fn admit_others(&mut self, intent: &Intent) -> Result<(), Reason> {
         let now = self.now;
-        let doubtful = |partition: &perdura_protocol::PartitionId| {
-            let reach = self.reach.get(partition).copied().unwrap_or_default();
-            let oldest = self.records.oldest_on(*partition);
-            !reach.is_hopeful(now, oldest.map(|(since, _)| since))
-        };
         let others = intent.others(self.place.partition).map(|one| one.partition);
-        let doubtful: Vec<_> = others.filter(doubtful).collect();
+        let doubtful: Vec<_> = others.filter(|one| self.is_silent(*one)).collect();
         for partition in &doubtful {
             if !self.reach.get(partition).copied().unwrap_or_default().may_be_tried(now) {
                 let partition = *partition;

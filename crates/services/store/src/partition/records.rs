@@ -219,6 +219,27 @@ impl Records {
         self.pending.range((time, TransactionId::default())..).next().map(|(since, _)| *since)
     }
 
+    /// How many have been pending at least since then.
+    pub(crate) fn count_pending(&self, since: Time) -> u64 {
+        let last = TransactionId(perdura_protocol::Digest([u8::MAX; 32]));
+        self.pending.range(..=(since, last)).count() as u64
+    }
+
+    /// How many are over.
+    pub(crate) fn count_over(&self) -> u64 {
+        self.over.len() as u64
+    }
+
+    /// When the one that is over and was voted on first was.
+    pub(crate) fn oldest_over(&self) -> Option<Time> {
+        self.over.first().map(|(since, _)| *since)
+    }
+
+    /// Partitions on which something is pending.
+    pub(crate) fn awaited(&self) -> impl Iterator<Item = PartitionId> {
+        self.pending_on.keys().copied()
+    }
+
     /// Which has been pending on this participant for longest, and since when.
     pub(crate) fn oldest_on(&self, partition: PartitionId) -> Option<(Time, TransactionId)> {
         self.pending_on.get(&partition)?.first().copied()

@@ -3,5 +3,6 @@
 mod attacks;
 mod books;
 mod encoding;
+mod measures;
 mod steps;
 mod world;
