@@ -46,7 +46,7 @@ impl Servers {
         self.directory.path().join("cluster").join(name)
     }
 
-    fn log(&self, id: usize) -> String {
+    pub fn log(&self, id: usize) -> String {
         std::fs::read_to_string(self.path(&format!("log-{id}.txt"))).unwrap_or_default()
     }
 

@@ -409,4 +409,7 @@ fn transactions_go_on_when_members_of_a_partition_are_replaced() {
     let fours = vec![json!({"value": "4"}); 2];
     let done = servers.transact(&json!(reads));
     assert_eq!(result(&done), json!({"committed": true, "results": fours}));
+    // Who ends what clients left knows the newest members too.
+    let knows = |id| servers.log(id).contains("cluster.toml has changed");
+    wait_for("all servers to read it", || (0..2).all(knows).then_some(()));
 }
