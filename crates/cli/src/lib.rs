@@ -54,7 +54,7 @@ pub mod partitions;
 pub mod process;
 mod reinit;
 pub mod replica;
-mod server;
+pub mod server;
 mod space;
 mod space_batch;
 mod space_held;

@@ -1,12 +1,12 @@
 //! `perdura server`: runs one server of a cluster of several partitions, with its members, until it is told to stop.
 
-use crate::logging;
+use crate::logging::{self, Logging};
 use crate::process::{self, LogLevel, STOP_WITHIN};
 use anyhow::{Context, Result};
 use clap::Args;
-use perdura::server::Server;
+use perdura::server::{Listening, Server};
 use perdura_replica::runtime::LogDevice;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Run one server of a cluster of several partitions
@@ -38,13 +38,26 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     if let Some(parent) = arguments.parent {
         process::end_with_parent(parent)?;
     }
-    process::raise_file_limit();
-    let mut server = Server::open(&arguments.config)?;
-    let logging = logging::start(arguments.log_level).context("cannot start a thread for logs")?;
-    server.lost_log_lines = logging.lost();
+    let (mut server, logging) = open(&arguments.config, arguments.log_level)?;
     server.log_device = arguments.log_device;
     server.profile = arguments.profile;
     let id = server.file.id;
+    listen(server, &logging)?.run()?;
+    tracing::info!("server {id} has stopped");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The server whose file is at `path`, and its logs on standard error, as long as the last is kept.
+pub fn open(path: &Path, log_level: LogLevel) -> Result<(Server, Logging)> {
+    process::raise_file_limit();
+    let mut server = Server::open(path)?;
+    let logging = logging::start(log_level).context("cannot start a thread for logs")?;
+    server.lost_log_lines = logging.lost();
+    Ok((server, logging))
+}
+
+/// Listens, until SIGTERM, SIGINT or SIGHUP asks it to stop.
+pub fn listen(server: Server, logging: &Logging) -> Result<Listening> {
     let listening = server.listen()?;
     let (requested, farewell) = (listening.shutdown(), logging.farewell());
     process::on_stop(move |signal| {
@@ -56,7 +69,5 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             farewell.say();
         });
     })?;
-    listening.run()?;
-    tracing::info!("server {id} has stopped");
-    Ok(ExitCode::SUCCESS)
+    Ok(listening)
 }

@@ -44,6 +44,9 @@ enum Command {
     /// Run a replica that lies (in test builds only)
     #[cfg(feature = "misbehave")]
     Replica(misbehave::Arguments),
+    /// Run a server whose members lie (in test builds only)
+    #[cfg(feature = "misbehave")]
+    Server(misbehave::server::Arguments),
     /// Connect to a cluster on this machine as nobody, from many addresses, without end
     Strangers(strangers::Arguments),
     /// Repeat an experiment of a paper, on clusters of its own
@@ -57,6 +60,8 @@ fn main() -> ExitCode {
         Command::Attack(arguments) => attack::run(&arguments),
         #[cfg(feature = "misbehave")]
         Command::Replica(arguments) => misbehave::run(&arguments),
+        #[cfg(feature = "misbehave")]
+        Command::Server(arguments) => misbehave::server::run(&arguments),
         Command::Strangers(arguments) => strangers::run(&arguments),
         Command::Paper(arguments) => paper::run(&arguments),
     };

@@ -1,4 +1,7 @@
-//! `perdura-lab replica --misbehave`, in test builds only (feature `misbehave`): replicas that lie, on real links.
+//! `perdura-lab replica --misbehave` and `perdura-lab server --misbehave`, in test builds only (feature `misbehave`): replicas that lie,
+//! on real links.
+
+pub mod server;
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -8,10 +11,13 @@ use perdura_adversary::{Insider, Liar, Shadow, Strategy, Twin};
 use perdura_cli::process::LogLevel;
 use perdura_cli::replica;
 use perdura_execution::Service;
+use perdura_protocol::configuration::Parameters;
 use perdura_protocol::{Scheme, Time};
 use perdura_replica::node::{Boot, Found, Interceptor, Now};
 use perdura_replica::runtime::{self, ReplicaConfig};
+use perdura_simulator::STATEMENTS;
 use perdura_store::Store;
+use perdura_store::partition::Place;
 use perdura_tuples::TupleSpaces;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -24,7 +30,11 @@ pub struct Arguments {
     config: PathBuf,
     /// How it lies: one of the strategies of `perdura-lab simulate --liars`
     #[arg(long, value_name = "STRATEGY", value_parser = parse_strategy)]
-    misbehave: Strategy,
+    misbehave: Option<Strategy>,
+    /// Make it with this mistake, one of `perdura-lab simulate --list-bugs`
+    #[cfg(feature = "seeded-bugs")]
+    #[arg(long, value_name = "NAME", value_parser = crate::seeded::parse)]
+    bug: Option<perdura_protocol::seeded::Bug>,
     /// How much is logged
     #[arg(long, value_enum, value_name = "LEVEL", default_value_t = LogLevel::Info)]
     log_level: LogLevel,
@@ -38,13 +48,20 @@ fn parse_strategy(name: &str) -> Result<Strategy, String> {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (replica, shutdown, _logging) = replica::open(&arguments.config, arguments.log_level)?;
+    #[cfg(feature = "seeded-bugs")]
+    arguments.bug.inspect(|bug| bug.activate());
+    let Some(strategy) = arguments.misbehave else {
+        replica.run(&shutdown)?;
+        return Ok(ExitCode::SUCCESS);
+    };
     let Replica { config, service } = replica;
     let (id, limit) = (config.id, config.parameters.state_limit_bytes);
     let whose = || format!("replica {id}");
-    let liar = liar(&config, service, arguments.misbehave).with_context(whose)?;
+    let liar = liar(&config, service, strategy).with_context(whose)?;
     let ran = match service {
         ServiceKind::KeyValue => {
-            runtime::run_misbehaving(config, liar, move || Store::new(limit), &shutdown)
+            let make = store(&config.parameters);
+            runtime::run_misbehaving(config, liar, make, &shutdown)
         }
         ServiceKind::TupleSpaces => {
             runtime::run_misbehaving(config, liar, move || TupleSpaces::new(limit), &shutdown)
@@ -52,6 +69,17 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     };
     ran.with_context(whose)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What makes the store of a group: all of it, or a partition.
+fn store(parameters: &Parameters) -> impl Fn() -> Store + Send + Sync + 'static {
+    let (limit, max_skew_ms) = (parameters.state_limit_bytes, parameters.max_skew_ms);
+    let place = parameters.map.clone().zip(parameters.partition());
+    let place = place.map(|(map, partition)| Place { map, partition, max_skew_ms });
+    move || match &place {
+        None => Store::new(limit),
+        Some(place) => Store::partitioned(limit, place.clone()),
+    }
 }
 
 fn liar(
@@ -66,13 +94,13 @@ fn liar(
         keys: vec![(config.id, config.key.clone())],
         configurations: vec![config.genesis.configuration.clone()],
         coin: 1,
-        statements: None,
+        statements: config.parameters.map.as_ref().map(|_| STATEMENTS),
     };
     let mut liar = Liar::new(insider, strategy, u64::from(config.id.0) + 1);
     if strategy == Strategy::Twins {
         let limit = config.parameters.state_limit_bytes;
         liar = liar.with_twin(match service {
-            ServiceKind::KeyValue => twin(config, move || Store::new(limit)),
+            ServiceKind::KeyValue => twin(config, store(&config.parameters)),
             ServiceKind::TupleSpaces => twin(config, move || TupleSpaces::new(limit)),
         }?);
     }

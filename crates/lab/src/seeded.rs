@@ -16,7 +16,8 @@ pub struct Mistake {
     list_bugs: bool,
 }
 
-fn parse(name: &str) -> Result<Bug, String> {
+/// A mistake by its name.
+pub fn parse(name: &str) -> Result<Bug, String> {
     Bug::parse(name).ok_or_else(|| "no such bug; see --list-bugs".to_owned())
 }
 

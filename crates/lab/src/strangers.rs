@@ -87,9 +87,13 @@ const IN_PROGRESS: i32 = 115;
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let cluster = arguments.cluster.load()?;
-    let addresses = cluster.replicas.iter().map(|entry| connect_address(&entry.address, 0));
-    let targets: Vec<SocketAddr> = addresses.collect::<std::io::Result<_>>()?;
+    let groups = arguments.cluster.load_groups()?;
+    let replicas = groups.iter().flat_map(|group| &group.replicas);
+    let addresses = replicas.map(|entry| connect_address(&entry.address, 0));
+    let mut targets: Vec<SocketAddr> = addresses.collect::<std::io::Result<_>>()?;
+    // A server has members of several groups.
+    targets.sort();
+    targets.dedup();
     let here = targets.iter().all(|target| target.is_ipv4() && target.ip().is_loopback());
     ensure!(here, "the replicas have to be on this machine, at addresses of 127.0.0.0/8");
     perdura_cli::process::raise_file_limit();

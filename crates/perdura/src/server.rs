@@ -5,7 +5,7 @@ use crate::replica::{check_data, replica_config, run};
 use crate::resolver::Resolver;
 use crate::service::ServiceKind;
 use perdura_protocol::PartitionId;
-use perdura_replica::runtime::{self, LogDevice, RunError, ServerShutdown, Work};
+use perdura_replica::runtime::{self, LogDevice, ReplicaConfig, RunError, ServerShutdown, Work};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -96,13 +96,22 @@ impl Listening {
 
     /// Runs its members until all have ended: as asked, or each for a reason of its own, which ends no other.
     pub fn run(self) -> Result<(), ServerError> {
+        self.run_as(|config, service| Box::new(move |shutdown| run(config, service, shutdown)))
+    }
+
+    /// The same, of members that do with what their files say something of the caller's.
+    pub fn run_as(
+        self,
+        member_work: impl Fn(ReplicaConfig, ServiceKind) -> Work,
+    ) -> Result<(), ServerError> {
         let Listening { server, runtime } = self;
         let id = server.file.id;
         let members = server.file.members.iter().map(|member| {
             let group = server.cluster.group(member.partition);
             let file = server.file.replica(member);
             let work = check_data(&file, &group)
-                .map(|()| work(&server, &runtime, &group, file, member.partition))
+                .map(|()| config_of(&server, &runtime, &group, file, member.partition))
+                .map(|config| member_work(config, server.service))
                 .map_err(|error| error.to_string());
             (member.partition, work)
         });
@@ -119,18 +128,17 @@ impl Listening {
     }
 }
 
-/// What a member does, with what its files say.
-fn work(
+/// What a member is run with, as its files say.
+fn config_of(
     server: &Server,
     runtime: &runtime::Server,
     group: &Cluster,
     file: crate::ReplicaFile,
     partition: PartitionId,
-) -> Work {
+) -> ReplicaConfig {
     let mut config = replica_config(file, group);
     config.log_device = server.log_device;
     config.profile = server.profile;
     config.on_server = runtime.member(partition);
-    let service = server.service;
-    Box::new(move |shutdown| run(config, service, shutdown))
+    config
 }

@@ -36,4 +36,5 @@ pub(crate) use perdura_adversary::random;
 pub use plan::{FaultPlan, LIARS_AT_MOST, NetworkPlan, Plan, WorkloadPlan};
 pub use report::{Calls, FaultKind, Mark, Report, SpaceCounts, TransactionCounts};
 pub use violation::Violation;
+pub use world::STATEMENTS;
 pub use world::{pass_over_stumbles, simulate, simulate_traced, simulate_with_history};

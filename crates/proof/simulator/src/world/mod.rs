@@ -62,6 +62,7 @@ use clock::Clock;
 use ending::Ending;
 use hostile::Hostile;
 use network::Network;
+pub use of_store::STATEMENTS;
 pub(crate) use of_store::{Keys, OfStore};
 use orders::Orders;
 use perdura_client::{CallResult, Refusal};

@@ -62,8 +62,7 @@ impl OfStore {
 }
 
 /// What a partition states in replies, for its liars.
-pub(crate) const STATEMENTS: Statements =
-    Statements { leaf: PartitionReply::leaf, opposite: opposite_of };
+pub const STATEMENTS: Statements = Statements { leaf: PartitionReply::leaf, opposite: opposite_of };
 
 /// The opposite vote, or a fence as far as there is.
 fn opposite_of(reply: &[u8]) -> Option<Bytes> {
