@@ -70,16 +70,18 @@ misbehaving:
 	  --features perdura-lab/misbehave,perdura-lab/seeded-bugs
 
 # Faults of every kind on a cluster of real processes, with a judge of what clients saw; an hour, or
-# for example `make chaos DURATION=120 GROUP="--crash 1" SERVICE=tuples SEED=7 ONLY=memory-rot`. The report is in $(OUT).
+# for example `make chaos DURATION=120 GROUP="--crash 1" SERVICE=tuples SEED=7 ONLY=memory-rot`, or `SERVICE=partitions PARTITIONS=4`. The
+# report is in $(OUT).
 .PHONY: chaos
 DURATION ?= 3600
 GROUP ?= --byzantine 1
 SERVICE ?= kv
+PARTITIONS ?= 2
 SEED ?= $(shell date +%s)
 OUT ?= target/chaos/$(SEED)-$(shell date +%H%M%S)
 chaos: misbehaving
 	scripts/chaos-setup
-	target/fast/perdura-chaos $(GROUP) --service $(SERVICE) --duration $(DURATION) --seed $(SEED) --out $(OUT) \
+	target/fast/perdura-chaos $(GROUP) --service $(SERVICE) --partitions $(PARTITIONS) --duration $(DURATION) --seed $(SEED) --out $(OUT) \
 	  $(if $(ONLY),--only $(ONLY))
 
 # The agreement machine in every order of events within the bounds of docs/testing.md, on two threads;

@@ -48,6 +48,7 @@ fn colour(kind: Kind) -> &'static str {
         | Kind::CheckpointRot
         | Kind::RunningRot
         | Kind::LostDisk
+        | Kind::Liar
         | Kind::TakenBack => "#2e7d4f",
         Kind::ClockJump => "#8a6d1d",
         _ => "#50788c",

@@ -1,5 +1,6 @@
 //! The replicas: hosts with their files and disks, and the processes on them. Whatever is done to
-//! a process on purpose is said here first, so that one that ends by itself is found.
+//! a process on purpose is said here first, so that one that ends by itself is found. Where there are several partitions, each
+//! process is a server with a member of each partition's group.
 
 use crate::course::{Course, lock};
 use crate::files::{ClusterFile, copy_tree, empty_directory};
@@ -48,7 +49,7 @@ struct Process {
     may_end: bool,
     ended: Option<ExitStatus>,
     with_clock: bool,
-    rotten: bool,
+    lies: bool,
     // Where its log goes, of which nobody reads.
     unread: Option<ChildStderr>,
 }
@@ -59,6 +60,10 @@ pub struct Host {
     pub id: usize,
     /// Its status is here.
     pub http: String,
+    /// Of how many partitions' groups it has a member.
+    pub partitions: usize,
+    // Its name as `perdura init` has it: that of a replica, or of a server.
+    name: String,
     directory: PathBuf,
     log: PathBuf,
     volume: Volume,
@@ -73,14 +78,31 @@ pub struct Cluster {
     pub faults: Faults,
     /// What a proposal's time may differ from a replica's clock by.
     pub max_skew_ms: u64,
+    /// Into how many partitions the keys are spread.
+    pub partitions: usize,
     /// By id.
     pub hosts: Vec<Host>,
+    // A mistake that all of them are made with, of a test build.
+    bug: Option<String>,
 }
 
 impl Host {
-    /// The data directory.
-    pub fn data(&self) -> PathBuf {
-        self.directory.join(format!("replica-{}/data", self.id))
+    /// Whether it is a server, whose members may end one by one.
+    pub fn is_server(&self) -> bool {
+        self.partitions > 1
+    }
+
+    /// What its disk holds: the data directory, or that of each member.
+    pub fn disk(&self) -> PathBuf {
+        self.directory.join(&self.name).join("data")
+    }
+
+    /// The data directory of its member of a partition's group.
+    pub fn data(&self, partition: usize) -> PathBuf {
+        match self.is_server() {
+            true => self.disk().join(format!("partition-{partition}")),
+            false => self.disk(),
+        }
     }
 
     /// Its disk.
@@ -151,9 +173,14 @@ impl Host {
         lock(&self.process).may_end = true;
     }
 
-    /// Whether it was started with memory that rots, so that it may find its state wrong.
-    pub fn is_rotten(&self) -> bool {
-        lock(&self.process).rotten
+    /// Whether it was started to lie, or with memory that rots, so that it may find its state wrong.
+    pub fn lies(&self) -> bool {
+        lock(&self.process).lies
+    }
+
+    /// Whether it has a reason to end by itself.
+    pub fn may_end(&self) -> bool {
+        lock(&self.process).may_end
     }
 
     /// From here on it has no reason to end by itself.
@@ -265,8 +292,12 @@ struct Start<'a> {
     files: Option<u32>,
     library: Option<&'a Path>,
     may_end: bool,
-    rotten: bool,
+    // How it lies, and its member of which partition, or all of them; a test build.
+    lies: Option<(&'a str, Option<usize>)>,
 }
+
+/// How one lies whose memory rots.
+const ROTTEN: &str = "rotten-memory";
 
 impl Cluster {
     /// Makes the files of a cluster and its hosts in `directory`.
@@ -275,6 +306,7 @@ impl Cluster {
         directory: &Path,
         bounds: &[String],
         make: Make,
+        bug: Option<String>,
     ) -> Result<Cluster> {
         let admin = directory.join("admin");
         // Checkpoints often, so that faults meet them, truncation and transfers.
@@ -293,11 +325,20 @@ impl Cluster {
         let mut hosts = Vec::new();
         for (id, entry) in file.replicas.iter().enumerate() {
             let own = directory.join(format!("host-{id}"));
-            let data = own.join(format!("replica-{id}/data"));
-            let volume = Volume::create(make, &directory.join(format!("disk-{id}")), &data)?;
+            let kind = if file.is_partitioned() { "server" } else { "replica" };
+            let name = format!("{kind}-{id}");
+            let data = own.join(&name).join("data");
+            let volume = Volume::create(
+                make,
+                file.partitions(),
+                &directory.join(format!("disk-{id}")),
+                &data,
+            )?;
             hosts.push(Host {
                 id,
                 http: entry.http.clone(),
+                partitions: file.partitions(),
+                name,
                 directory: own,
                 log: directory.join(format!("log-{id}.txt")),
                 volume,
@@ -309,10 +350,13 @@ impl Cluster {
             directory: directory.to_owned(),
             faults: file.faults,
             max_skew_ms: file.max_skew_ms,
+            partitions: file.partitions(),
             hosts,
+            bug,
         };
         for id in 0..cluster.hosts.len() {
-            cluster.take_replica_to_host(id)?;
+            cluster.take_files_to_host(id)?;
+            (0..cluster.partitions).try_for_each(|member| cluster.take_data_to_host(id, member))?;
         }
         Ok(cluster)
     }
@@ -339,15 +383,43 @@ impl Cluster {
         self.directory.join("admin/client.toml")
     }
 
-    fn take_replica_to_host(&self, id: usize) -> Result<()> {
-        let name = format!("replica-{id}");
-        let (from, host) = (self.directory.join("admin").join(&name), &self.hosts[id]);
-        empty_directory(&host.data())?;
-        copy_tree(&from, &host.directory.join(&name))?;
-        let file = host.directory.join(&name).join("replica.toml");
-        let text = fs::read_to_string(&file)?;
-        fs::write(&file, format!("{text}scrub_interval_s = {}\n", SCRUB.as_secs()))?;
+    /// Registers another client, and gives the file with its key.
+    pub fn add_client(&self, name: &str) -> Result<PathBuf> {
+        let output =
+            self.client_command("client", "add").args(["--timeout", "60s", name]).output()?;
+        let error = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "perdura client add {name}: {}", error.trim());
+        Ok(self.directory.join(format!("admin/client-{name}.toml")))
+    }
+
+    /// What says who the host's members are.
+    fn take_files_to_host(&self, id: usize) -> Result<()> {
+        let host = &self.hosts[id];
+        let (from, to) =
+            (self.directory.join("admin").join(&host.name), host.directory.join(&host.name));
+        let scrub = format!("scrub_interval_s = {}\n", SCRUB.as_secs());
+        let (file, text) = if host.is_server() {
+            let text = fs::read_to_string(from.join("server.toml"))?;
+            // All members' data is on the disk. What is before the members is of the server.
+            let text = text.replace("data = \"partition-", "data = \"data/partition-");
+            ("server.toml", text.replacen("[[member]]", &format!("{scrub}[[member]]"), 1))
+        } else {
+            ("replica.toml", fs::read_to_string(from.join("replica.toml"))? + &scrub)
+        };
+        fs::create_dir_all(&to)?;
+        fs::write(to.join(file), text)?;
         Ok(())
+    }
+
+    /// The data of a member that begins.
+    fn take_data_to_host(&self, id: usize, partition: usize) -> Result<()> {
+        let host = &self.hosts[id];
+        let from = self.directory.join("admin").join(&host.name);
+        let data = if host.is_server() { format!("partition-{partition}") } else { "data".into() };
+        let own = host.data(partition);
+        fs::create_dir_all(&own)?;
+        empty_directory(&own)?;
+        copy_tree(&from.join(data), &own)
     }
 
     /// Brings cluster.toml to all hosts, with the addresses that lead through the proxies.
@@ -368,9 +440,16 @@ impl Cluster {
         self.start_process(id, &Start::default())
     }
 
-    /// Starts a replica whose memory rots; needs a test build.
-    pub fn start_rotten(&self, id: usize) -> Result<()> {
-        self.start_process(id, &Start { rotten: true, ..Start::default() })
+    /// Starts a replica whose memory rots, or that of its member of a partition's group; needs a test build.
+    pub fn start_rotten(&self, id: usize, partition: usize) -> Result<()> {
+        let lies = Some((ROTTEN, Some(partition)));
+        self.start_process(id, &Start { lies, ..Start::default() })
+    }
+
+    /// Starts a replica that lies, with all of its members; needs a test build. It may stumble over what it says.
+    pub fn start_lying(&self, id: usize, how: &str) -> Result<()> {
+        let lies = Some((how, None));
+        self.start_process(id, &Start { lies, may_end: true, ..Start::default() })
     }
 
     /// Starts a replica that may find that it must not.
@@ -408,13 +487,15 @@ impl Cluster {
     }
 
     fn start_process(&self, id: usize, start: &Start) -> Result<()> {
-        let Start { library, may_end, rotten, output, files } = *start;
+        let Start { library, may_end, lies, output, files } = *start;
         let host = &self.hosts[id];
-        let config = host.directory.join(format!("replica-{id}/replica.toml"));
+        let kind = if host.is_server() { "server" } else { "replica" };
+        let config = host.directory.join(&host.name).join(format!("{kind}.toml"));
         let log = OpenOptions::new().create(true).append(true).open(&host.log)?;
         let mut process = lock(&host.process);
         ensure!(process.child.is_none(), "replica {id} runs already");
-        let program = if rotten { lab_beside(&self.program) } else { self.program.clone() };
+        let is_test_build = lies.is_some() || self.bug.is_some();
+        let program = if is_test_build { lab_beside(&self.program) } else { self.program.clone() };
         let mut command = match files {
             None => Command::new(program),
             Some(files) => {
@@ -424,9 +505,15 @@ impl Cluster {
             }
         };
         let level = if output == Output::Log { "info" } else { "trace" };
-        command.args(["replica", "--log-level", level, "--config"]).arg(config);
-        if rotten {
-            command.args(["--misbehave", "rotten-memory"]);
+        command.args([kind, "--log-level", level, "--config"]).arg(config);
+        if let Some((how, partition)) = lies {
+            command.args(["--misbehave", how]);
+            if let Some(partition) = partition.filter(|_| host.is_server()) {
+                command.args(["--partition", &partition.to_string()]);
+            }
+        }
+        if let Some(bug) = &self.bug {
+            command.args(["--bug", bug]);
         }
         let stderr = match output {
             Output::Log => Stdio::from(log),
@@ -454,25 +541,36 @@ impl Cluster {
         process.child = Some(child);
         process.ended = None;
         process.may_end = may_end;
-        process.rotten = rotten;
+        process.lies = lies.is_some();
         Ok(())
     }
 
-    /// Replaces a replica that lost what it knew, as docs/deploy.md tells an operator.
-    pub fn replace(&self, id: usize, network: &Network) -> Result<()> {
+    /// Replaces a replica that lost what it knew, as docs/deploy.md tells an operator; or these members of a server.
+    pub fn replace(&self, id: usize, members: &[usize], network: &Network) -> Result<()> {
         let host = &self.hosts[id];
         // 1. The old process does not come back.
         host.kill();
-        // 2. On the administrator's machine.
-        let output = Command::new(&self.program)
-            .args(["replica", "reinit", "--timeout", REINIT_SECONDS, "--id", &id.to_string()])
-            .arg("--cluster")
-            .arg(self.directory.join("admin"))
-            .output()?;
-        let error = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "perdura replica reinit --id {id}: {}", error.trim());
-        // 3. The new files to the host, in place of the old ones. 5. The others' file.
-        self.take_replica_to_host(id)?;
+        for partition in members {
+            let (own, of) = match host.is_server() {
+                true => (self.file()?.replica_of(*partition, id)?, Some(partition.to_string())),
+                false => (id, None),
+            };
+            // 2. On the administrator's machine.
+            let mut command = self.client_command("replica", "reinit");
+            command.args(["--timeout", REINIT_SECONDS, "--id", &own.to_string()]);
+            command.args(of.iter().flat_map(|partition| ["--partition", partition]));
+            let output = command.output()?;
+            let error = String::from_utf8_lossy(&output.stderr);
+            ensure!(
+                output.status.success(),
+                "perdura replica reinit --id {own} {of:?}: {}",
+                error.trim()
+            );
+            // 3. The new data to the host, in place of the old one.
+            self.take_data_to_host(id, *partition)?;
+        }
+        // 4. The new files. 5. The others' file.
+        self.take_files_to_host(id)?;
         self.take_cluster_file_to_hosts(network)
     }
 }

@@ -29,6 +29,8 @@ pub enum Kind {
     RunningRot,
     /// Bits of a replica's state flip in memory
     MemoryRot,
+    /// A replica lies, in one of the ways of the simulator's liars; then it is replaced
+    Liar,
     /// The data directory is lost; the replica is replaced
     LostDisk,
     /// The data directory is taken back to a copy of itself
@@ -127,7 +129,7 @@ impl Kind {
             Kind::FullDisk => Need::OwnVolume,
             Kind::FsyncError => Need::LoopDevice,
             Kind::ClockJump => Need::Faketime,
-            Kind::MemoryRot => Need::TestBuild,
+            Kind::MemoryRot | Kind::Liar => Need::TestBuild,
             Kind::Strangers => Need::Lab,
             _ => Need::Nothing,
         }

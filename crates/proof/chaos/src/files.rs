@@ -15,7 +15,14 @@ struct Raw {
     administrator: String,
     faults: RawFaults,
     max_skew_ms: u64,
+    // Of a cluster of one group.
+    #[serde(default)]
     replica: Vec<RawReplica>,
+    // Of one of several partitions.
+    #[serde(default)]
+    server: Vec<RawServer>,
+    #[serde(default)]
+    partition: Vec<RawPartition>,
 }
 
 #[derive(Deserialize)]
@@ -32,19 +39,33 @@ struct RawReplica {
 }
 
 #[derive(Deserialize)]
+struct RawServer {
+    address: String,
+    http: String,
+}
+
+#[derive(Deserialize)]
+struct RawPartition {
+    member: Vec<RawMember>,
+}
+
+#[derive(Deserialize)]
+struct RawMember {
+    server: usize,
+}
+
+#[derive(Deserialize)]
 struct RawKey {
     secret_key: String,
 }
 
-/// A replica, as the file has it.
+/// A process of the cluster, as the file has it: a replica, or a server with a member of each partition's group.
 #[derive(Clone, Debug)]
 pub struct Entry {
     /// Where it listens.
     pub address: String,
     /// Where it tells how it stands.
     pub http: String,
-    /// Its key.
-    pub key: PublicKey,
 }
 
 /// `cluster.toml`.
@@ -59,6 +80,10 @@ pub struct ClusterFile {
     pub max_skew_ms: u64,
     /// By id.
     pub replicas: Vec<Entry>,
+    // Of a cluster of one group, the replicas' keys.
+    keys: Vec<PublicKey>,
+    // By partition, where there are several, and by replica id: on which server it is.
+    placement: Vec<Vec<usize>>,
 }
 
 impl ClusterFile {
@@ -72,18 +97,39 @@ impl ClusterFile {
     fn parse(text: String) -> Result<ClusterFile> {
         let raw: Raw = toml::from_str(&text)?;
         let key = |text: &str| text.parse().ok().with_context(|| format!("{text} is no key"));
-        let replicas = raw.replica.into_iter().map(|one| {
-            let key = key(&one.public_key)?;
-            Ok(Entry { address: one.address, http: one.http, key })
-        });
+        let keys = raw.replica.iter().map(|one| key(&one.public_key)).collect::<Result<_>>()?;
+        let replicas = raw.replica.into_iter().map(|one| (one.address, one.http));
+        let servers = raw.server.into_iter().map(|one| (one.address, one.http));
+        let entries = replicas.chain(servers);
+        let placed =
+            |one: RawPartition| one.member.iter().map(|member| member.server).collect::<Vec<_>>();
         Ok(ClusterFile {
             cluster: raw.cluster.parse().ok().context("the cluster's id does not read")?,
             administrator: key(&raw.administrator)?,
             faults: Faults::new(raw.faults.u, raw.faults.r)?,
             max_skew_ms: raw.max_skew_ms,
-            replicas: replicas.collect::<Result<_>>()?,
+            replicas: entries.map(|(address, http)| Entry { address, http }).collect(),
+            keys,
+            placement: raw.partition.into_iter().map(placed).collect(),
             text,
         })
+    }
+
+    /// Into how many partitions the keys are spread; one if there are none.
+    pub fn partitions(&self) -> usize {
+        self.placement.len().max(1)
+    }
+
+    /// Whether its processes are servers, with a member of each partition's group.
+    pub fn is_partitioned(&self) -> bool {
+        !self.placement.is_empty()
+    }
+
+    /// The replica id of a server's member of a partition.
+    pub fn replica_of(&self, partition: usize, server: usize) -> Result<usize> {
+        let members = self.placement.get(partition).context("there is no such partition")?;
+        let id = members.iter().position(|there| *there == server);
+        id.with_context(|| format!("server {server} has no member of partition {partition}"))
     }
 
     /// The same file with other addresses.
@@ -104,15 +150,15 @@ impl ClusterFile {
 
     /// What a client needs to know, with other addresses.
     pub fn client_config(&self, address: impl Fn(usize) -> String) -> ClusterConfig {
-        let replica = |(id, entry): (usize, &Entry)| ReplicaAddress {
+        let replica = |(id, key): (usize, &PublicKey)| ReplicaAddress {
             id: ReplicaId(id as u8),
             address: address(id),
-            key: entry.key,
+            key: *key,
         };
         ClusterConfig {
             cluster: self.cluster,
             faults: self.faults,
-            replicas: self.replicas.iter().enumerate().map(replica).collect(),
+            replicas: self.keys.iter().enumerate().map(replica).collect(),
             administrator: Some(self.administrator),
             named: false,
         }
@@ -214,5 +260,32 @@ mod tests {
         );
         let config = file.client_config(|id| format!("x:{id}"));
         assert_eq!(config.replicas[1].address, "x:1");
+        assert!(!file.is_partitioned() && file.partitions() == 1);
+    }
+
+    #[test]
+    fn members_of_partitions_are_found_on_their_servers() {
+        let key = "07".repeat(32);
+        let servers = ["1", "2", "3"].map(|port| {
+            format!(
+                "[[server]]\nid = 0\naddress = \"127.0.0.1:{port}\"\nhttp = \"127.0.0.1:1{port}\"\n"
+            )
+        });
+        let member = |server| format!("[[partition.member]]\nserver = {server}\n");
+        let partitions = [[0, 1, 2], [1, 2, 0]]
+            .map(|placed| format!("[[partition]]\nid = 0\n{}", placed.map(member).concat()));
+        let text = format!(
+            "cluster = \"{}\"\nadministrator = \"{key}\"\nmax_skew_ms = 400\n[faults]\nu = 1\nr = 0\n{}{}",
+            "01".repeat(16),
+            servers.concat(),
+            partitions.concat()
+        );
+        let file = ClusterFile::parse(text).unwrap();
+        assert!(file.is_partitioned() && file.partitions() == 2);
+        assert_eq!(file.replicas[2].http, "127.0.0.1:13");
+        let ids = |partition| [0, 1, 2].map(|server| file.replica_of(partition, server).unwrap());
+        assert_eq!((ids(0), ids(1)), ([0, 1, 2], [2, 0, 1]));
+        assert!(file.replica_of(1, 3).is_err() && file.replica_of(2, 0).is_err());
+        assert!(file.with_addresses(|id| format!("x:{id}")).unwrap().contains("address = \"x:2\""));
     }
 }

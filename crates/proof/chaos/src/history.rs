@@ -126,6 +126,14 @@ impl Book {
         place
     }
 
+    /// A place for one more operation in this shard, unless it has been handed over. It has to be called and to end.
+    pub fn again(&self, shard: ShardId) -> bool {
+        let mut state = lock(&self.state);
+        let State { open, ending, .. } = &mut *state;
+        let held = open.get_mut(&shard).or(ending.get_mut(&shard));
+        held.map(|held| held.open += 1).is_some()
+    }
+
     /// Notes a call, before it is made.
     pub fn call(&self, shard: ShardId, process: u64, call: Call, now: impl Fn() -> u64) -> Ticket {
         let mut state = lock(&self.state);
@@ -276,10 +284,18 @@ mod tests {
             let call = Call::Store(store::Call::Put { key, value });
             let ticket = book.call(place.shard, 0, call, || 10 * number + 1);
             let done = Outcome::Ok(Return::Store(store::Return::Put));
+            if number == 7 {
+                // Two at a time, and the shard is full when both have ended.
+                assert!(book.again(place.shard));
+                let get = Call::Store(store::Call::Get { key: "key".to_owned() });
+                let again = book.call(place.shard, 1, get, || 10 * number + 1);
+                book.ended(again, Outcome::Unknown, 10 * number + 2, &[]);
+            }
             book.ended(ticket, done, 10 * number + 2, &[]);
         }
         let (id, operations) = full.try_recv().unwrap();
-        assert_eq!((id.1, operations.len()), (0, SHARD_OPERATIONS));
+        assert_eq!((id.1, operations.len()), (0, SHARD_OPERATIONS + 1));
+        assert!(!book.again(id));
         book.judge(id, &History { operations }, &Clocks::exact()).unwrap().unwrap();
         let last = Operation {
             process: 0,

@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bank;
 mod chart;
 mod clocks;
 mod cluster;

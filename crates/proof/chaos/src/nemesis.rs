@@ -3,7 +3,7 @@
 
 use crate::course::Course;
 use crate::faults::Kind;
-use crate::inject::{Injected, Scene};
+use crate::inject::{Injected, Scene, Victim};
 use anyhow::Result;
 use perdura_adversary::Random;
 use std::time::Duration;
@@ -50,9 +50,10 @@ pub fn strike(scene: &Scene, kinds: &[Kind], random: &mut Random, until: u64) {
                 break;
             }
             let free = (0..scene.cluster.hosts.len())
-                .filter(|id| strikes.iter().all(|(_, struck)| struck != id));
+                .filter(|id| strikes.iter().all(|(_, struck)| struck.host != *id));
             let free: Vec<usize> = free.collect();
-            strikes.push((more, *random.pick(&free)));
+            let host = *random.pick(&free);
+            strikes.push((more, Victim { host, partition: partition(scene, random) }));
         }
         round(scene, &strikes, random);
         let rest = random.between(300, if scene.short { 1_200 } else { 3_000 });
@@ -65,19 +66,30 @@ const LED: Duration = Duration::from_secs(30);
 
 /// The leader for what strikes the leader, and now and then for the rest. `None` when nobody leads,
 /// though all are well.
-fn victim(scene: &Scene, kind: Kind, random: &mut Random) -> Option<usize> {
+fn victim(scene: &Scene, kind: Kind, random: &mut Random) -> Option<Victim> {
     let any = random.below(scene.cluster.hosts.len() as u64) as usize;
-    if kind.strikes_leader() {
-        return scene.course.poll(LED, || scene.watch.leader());
-    }
-    let leader = if random.percent(30) { scene.watch.leader() } else { None };
-    Some(leader.unwrap_or(any))
+    let partition = partition(scene, random);
+    let host = if kind.strikes_leader() {
+        scene.course.poll(LED, || scene.watch.leader(partition))?
+    } else {
+        let leader = if random.percent(30) { scene.watch.leader(partition) } else { None };
+        leader.unwrap_or(any)
+    };
+    Some(Victim { host, partition })
 }
 
-fn round(scene: &Scene, strikes: &[(Kind, usize)], random: &mut Random) {
+/// One of the partitions. Where there is one, nothing is drawn.
+fn partition(scene: &Scene, random: &mut Random) -> usize {
+    match scene.cluster.partitions {
+        1 => 0,
+        several => random.below(several as u64) as usize,
+    }
+}
+
+fn round(scene: &Scene, strikes: &[(Kind, Victim)], random: &mut Random) {
     std::thread::scope(|scope| {
         for (kind, victim) in strikes {
-            let mut random = random.fork(&format!("{} {victim}", kind.name()));
+            let mut random = random.fork(&format!("{} {}", kind.name(), victim.host));
             scope.spawn(move || one(scene, *kind, *victim, &mut random));
         }
     });
@@ -87,8 +99,10 @@ fn round(scene: &Scene, strikes: &[(Kind, usize)], random: &mut Random) {
         return;
     }
     if let Err(missing) = scene.watch.wait_level(course, RECOVERY) {
-        let what: Vec<String> =
-            strikes.iter().map(|(kind, victim)| format!("{} of {victim}", kind.name())).collect();
+        let what: Vec<String> = strikes
+            .iter()
+            .map(|(kind, victim)| format!("{} of {}", kind.name(), victim.host))
+            .collect();
         scene.not_well(&format!("not well {RECOVERY:?} after {}", what.join(", ")), &missing);
         return;
     }
@@ -106,16 +120,16 @@ fn round(scene: &Scene, strikes: &[(Kind, usize)], random: &mut Random) {
     }
 }
 
-fn one(scene: &Scene, kind: Kind, victim: usize, random: &mut Random) {
+fn one(scene: &Scene, kind: Kind, victim: Victim, random: &mut Random) {
     let all: Vec<usize> = (0..scene.cluster.hosts.len()).collect();
-    let struck = if kind.is_disaster() { &all[..] } else { &[victim] };
+    let struck = if kind.is_disaster() { &all[..] } else { &[victim.host] };
     let number = scene.timeline.begin(kind, struck);
     let injected: Result<Injected> = scene.strike(kind, victim, random);
     match injected {
         Ok(injected) => scene.timeline.healed(number, injected),
         Err(error) => {
             scene.timeline.healed(number, Injected::new(format!("{error:#}"), false));
-            report(&scene.course, kind, victim, &error);
+            report(&scene.course, kind, victim.host, &error);
         }
     }
 }

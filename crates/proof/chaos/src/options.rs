@@ -34,6 +34,9 @@ pub struct Options {
     /// What the replicas run, and is judged
     #[arg(long, value_enum, default_value_t = Service::Kv)]
     pub service: Service,
+    /// With --service partitions: into how many of them the keys are spread; each server has a member of each one's group
+    #[arg(long, value_name = "P", default_value_t = 2, value_parser = clap::value_parser!(u16).range(2..=16))]
+    pub partitions: u16,
     /// How long faults are injected: 120, 120s, 2m, 1h
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = parse_duration)]
     pub duration: Duration,
@@ -65,6 +68,9 @@ pub struct Options {
     /// The program under test [default: perdura beside this program]
     #[arg(long, value_name = "FILE")]
     pub perdura: Option<PathBuf>,
+    /// Make all replicas with this mistake, by its name in `perdura-lab simulate --list-bugs`; needs a test build
+    #[arg(long, value_name = "NAME", hide = true)]
+    pub bug: Option<String>,
     /// Inside of namespaces already
     #[arg(long, hide = true)]
     pub inside: bool,
@@ -77,6 +83,7 @@ impl Options {
         let service = match self.service {
             Service::Kv => Vec::new(),
             Service::Tuples => vec!["--service".to_owned(), self.service.name().to_owned()],
+            Service::Partitions => vec!["--partitions".to_owned(), self.partitions.to_string()],
         };
         [self.bounds(), service].concat()
     }
@@ -145,6 +152,10 @@ mod tests {
         assert!(bounds(&["--crash", "1", "--byzantine", "1"]).is_err());
         assert_eq!(bounds(&["--service", "tuples"]).unwrap(), "--byzantine 1 --service tuples");
         assert_eq!(bounds(&["--service", "kv"]).unwrap(), "--byzantine 1");
+        assert_eq!(bounds(&["--service", "partitions"]).unwrap(), "--byzantine 1 --partitions 2");
+        let four = ["--service", "partitions", "--partitions", "4", "--crash", "1"];
+        assert_eq!(bounds(&four).unwrap(), "--crash 1 --partitions 4");
+        assert!(bounds(&["--partitions", "1"]).is_err());
         assert!(bounds(&["--service", "sql"]).is_err());
         assert!(bounds(&["--only", "kill,no-such"]).is_err());
         let judged = |arguments: &[&str]| {

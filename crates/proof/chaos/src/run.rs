@@ -6,35 +6,42 @@ use crate::cluster::{Cluster, faketime, lab_beside};
 use crate::course::{Course, End, lock};
 use crate::faults::{Kind, Need};
 use crate::history::{Book, Judged, ShardId};
-use crate::inject::{DAMAGED, DIFFERENT, FLIP, OLDER, Scene};
+use crate::inject::{DAMAGED, DIFFERENT, FLIP, MISBEHAVES, OLDER, Scene};
 use crate::load::{self, Load};
 use crate::nemesis::{self, RECOVERY};
 use crate::network::Network;
 use crate::operation::{History, Operation};
 use crate::options::Options;
 use crate::report::Report;
-use crate::service::Service;
-use crate::timeline::Timeline;
+use crate::service::{Service, Workload};
+use crate::timeline::{Event, Timeline};
 use crate::volume::{self, Make, system};
 use crate::waits::Samples;
 use crate::watch::Watch;
-use crate::{files, isolation};
+use crate::{bank, files, isolation};
 use anyhow::{Context, Result, ensure};
 use perdura_adversary::Random;
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Output};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Load before the first fault.
 const WARM_UP: Duration = Duration::from_secs(3);
 
+/// Nothing is pending so long after the last call, where all are well: two seconds until a transaction has expired, and what the resolvers
+/// of a busy machine need.
+const LOCKS_END: Duration = Duration::from_secs(15);
+
 /// In runs of at least this length every kind has to fire.
 const LONG: Duration = Duration::from_secs(600);
+
+/// What a server says of a member that has ended for a reason of its own.
+const MEMBER_ENDED: &str = "this member has ended, the others go on";
 
 /// What the judge knows of each shard.
 type Verdicts = Arc<Mutex<BTreeMap<ShardId, Judged>>>;
@@ -124,6 +131,9 @@ fn choose_kinds(options: &Options, make: Make, why: Option<&str>) -> Result<(Vec
         Need::TestBuild if !lies => Some(
             "there is no test build of perdura-lab beside the program; `make misbehaving` makes one",
         ),
+        Need::TestBuild if kind == Kind::Liar && options.is_crash_only() => {
+            Some("a crash-only group believes whoever lies")
+        }
         Need::TestBuild if options.judged() && options.is_crash_only() => Some(
             "clients of a crash-only group may see it; --only memory-rot runs it without a judge",
         ),
@@ -188,8 +198,14 @@ fn carry_out(
     if judge.join().is_err() {
         course.violation("the judge ended with a panic".to_owned());
     }
+    if course.ends().is_none() && options.service == Service::Partitions {
+        locks_end(&scene)?;
+    }
     if course.ends().is_none() && options.judged() {
         read_everything_back(&scene, &book, &verdicts)?;
+    }
+    if course.ends().is_none() && options.service == Service::Partitions {
+        replicas_agree(&scene, &book);
     }
     if course.ends() == Some(End::Interrupted) {
         return Ok(None);
@@ -211,7 +227,8 @@ fn set_up(
     proxies: &tokio::runtime::Runtime,
     settings: (Service, bool, u64, u64),
 ) -> Result<Scene> {
-    let cluster = Arc::new(Cluster::create(program, out, &options.cluster(), make)?);
+    let cluster =
+        Arc::new(Cluster::create(program, out, &options.cluster(), make, options.bug.clone())?);
     let file = cluster.file()?;
     let replicas = file.replicas.iter().map(|replica| Ok(replica.address.parse()?));
     let replicas: Vec<SocketAddr> = replicas.collect::<Result<_>>()?;
@@ -224,8 +241,12 @@ fn set_up(
     if let Err(missing) = watch.wait_level(course, RECOVERY) {
         course.violation(format!("the cluster does not come up: {missing}"));
     }
-    let key = cluster.client_key();
-    let load = Load::start(course, book, samples, &network, (&file, &key), settings)?;
+    let hostile = match options.service {
+        Service::Partitions => Some(cluster.add_client("hostile")?),
+        Service::Kv | Service::Tuples => None,
+    };
+    let keys = load::Keys { usual: cluster.client_key(), hostile };
+    let load = Load::start(course, book, samples, &network, (&file, keys), settings)?;
     let (timeline, service) = (Arc::new(Timeline::new(course)), options.service);
     let short = options.duration < LONG;
     let course = Arc::clone(course);
@@ -261,6 +282,37 @@ fn judge(
     })
 }
 
+/// Everybody is well, and nobody asks for anything: what clients have left is ended all the same.
+fn locks_end(scene: &Scene) -> Result<()> {
+    let course = &scene.course;
+    let begun = Instant::now();
+    let mut last = String::new();
+    let ended = course.poll(LOCKS_END, || {
+        let pending = scene.cluster.client_command("txn", "pending").output();
+        last = pending.as_ref().map_or_else(ToString::to_string, |output| {
+            let said = [&output.stdout[..], &output.stderr[..]].concat();
+            String::from_utf8_lossy(&said).trim().to_owned()
+        });
+        pending.ok().filter(nothing_pending)
+    });
+    match ended {
+        Some(_) => println!(
+            "{:8.1} s  nothing is pending {:.1} s after the last call",
+            course.now_us() as f64 / 1e6,
+            begun.elapsed().as_secs_f64()
+        ),
+        None => course.violation(format!(
+            "{LOCKS_END:?} after the last call transactions are still pending, or it is not known: {last}"
+        )),
+    }
+    Ok(())
+}
+
+/// Whether `perdura txn pending` has asked all partitions, and lists nothing.
+fn nothing_pending(output: &Output) -> bool {
+    output.status.success() && output.stdout.is_empty()
+}
+
 /// kill -9 of everything, and then all that was ever acknowledged has to be there.
 fn read_everything_back(scene: &Scene, book: &Book, verdicts: &Verdicts) -> Result<()> {
     let (course, cluster) = (&scene.course, &scene.cluster);
@@ -294,13 +346,31 @@ fn read_everything_back(scene: &Scene, book: &Book, verdicts: &Verdicts) -> Resu
     Ok(())
 }
 
-/// What no log may say: no replica lies here, so none may say that another one did; and an error
-/// stops a replica, but for a rotten batch that others have too.
+/// All replicas of each group hold the same accounts, and in all groups together they hold all the money.
+fn replicas_agree(scene: &Scene, book: &Book) {
+    let banks = book.shards().into_iter().filter(|shard| shard.0 == Workload::Bank);
+    match scene.load.money_of_all_replicas(scene.cluster.hosts.len()) {
+        Ok(held) => {
+            if let Err(why) = bank::adds_up(&held, banks.count()) {
+                scene.course.violation(format!("by the word of every replica: {why}"));
+            }
+        }
+        Err(error) => scene.course.violation(format!("not all replicas say the same: {error:#}")),
+    }
+}
+
+/// What no log may say: that another one lies, where none does; and an error stops a replica, but for a rotten batch that others have
+/// too. What one that lied says does not count.
 fn look_at_logs(scene: &Scene, course: &Course) {
     let events = scene.timeline.events();
     // Whoever holds the digests of one with rotten memory against others says so.
     let any_rotten = scene.cluster.hosts.iter().any(|host| host.log_since(0).contains(FLIP));
-    for host in &scene.cluster.hosts {
+    let lied = |id: usize| {
+        let lies = |event: &&Event| event.kind == Kind::Liar && event.replicas.contains(&id);
+        events.iter().any(|event| lies(&event))
+    };
+    let any_lied = (0..scene.cluster.hosts.len()).any(lied);
+    for host in scene.cluster.hosts.iter().filter(|host| !lied(host.id)) {
         let log = host.log_since(0);
         // Memory that was made to rot.
         let rotten = log.contains(FLIP);
@@ -312,9 +382,11 @@ fn look_at_logs(scene: &Scene, course: &Course) {
                 || (rotten && line.contains(DAMAGED))
                 || (any_rotten && line.contains(DIFFERENT))
                 || (taken_back && line.contains(OLDER))
+                // Whether it may is judged where it is seen to have ended.
+                || (host.is_server() && (line.contains(MEMBER_ENDED) || line.contains("reinit")))
         };
         let wrong = |line: &&str| {
-            line.contains("misbehaves:")
+            (line.contains(MISBEHAVES) && !any_lied)
                 || line.contains("panicked")
                 || (line.contains(" ERROR ") && !harmless(line))
         };
@@ -329,7 +401,7 @@ fn keep_data(cluster: &Cluster, out: &Path) {
     for host in &cluster.hosts {
         host.kill();
         let target = out.join(format!("data-{}", host.id));
-        if let Err(error) = files::copy_tree(&host.data(), &target) {
+        if let Err(error) = files::copy_tree(&host.disk(), &target) {
             eprintln!("cannot keep the data of replica {}: {error:#}", host.id);
         }
     }
@@ -344,4 +416,17 @@ fn clean(out: &Path) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_listed_is_pending_and_what_nobody_answers_may_be() {
+        let said = |line: &str| Command::new("sh").args(["-c", line]).output().unwrap();
+        assert!(nothing_pending(&said("echo nothing is pending >&2")));
+        assert!(!nothing_pending(&said("echo 4a62  2.0 s  writes  partitions 0,1, pending in 1")));
+        assert!(!nothing_pending(&said("echo partition 1 does not answer >&2; exit 4")));
+    }
 }

@@ -9,6 +9,8 @@ pub enum Service {
     Kv,
     /// Tuple spaces
     Tuples,
+    /// The key-value store over several partitions
+    Partitions,
 }
 
 /// What callers do.
@@ -22,14 +24,17 @@ pub enum Workload {
     Tuples,
     /// Tuples that are put and taken, the oldest first.
     Queue,
+    /// Accounts of a store, between which money is moved.
+    Bank,
 }
 
 impl Service {
-    /// Its name, as `perdura init` takes it.
+    /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             Service::Kv => "kv",
             Service::Tuples => "tuples",
+            Service::Partitions => "partitions",
         }
     }
 
@@ -38,6 +43,7 @@ impl Service {
         match self {
             Service::Kv => [Workload::Register, Workload::Transactions],
             Service::Tuples => [Workload::Tuples, Workload::Queue],
+            Service::Partitions => [Workload::Transactions, Workload::Bank],
         }
     }
 }
@@ -50,6 +56,7 @@ impl Workload {
             Workload::Transactions => "transactions",
             Workload::Tuples => "tuples",
             Workload::Queue => "queue",
+            Workload::Bank => "bank",
         }
     }
 
@@ -58,18 +65,28 @@ impl Workload {
         match self {
             Workload::Register | Workload::Queue => 1,
             Workload::Transactions | Workload::Tuples => 3,
+            Workload::Bank => 6,
         }
     }
 
     /// What a shard's keys begin with in the store, and what its tuples have in their first field.
     /// None begins with that of another shard.
     pub fn prefix(self, shard: u64) -> String {
-        let letter = match self {
+        format!("{}{shard:07}", self.letter())
+    }
+
+    /// From where and up to before where all keys of all of its shards are.
+    pub fn range(self) -> (String, String) {
+        (self.letter().to_string(), format!("{}~", self.letter()))
+    }
+
+    fn letter(self) -> char {
+        match self {
             Workload::Register => 'r',
             Workload::Transactions => 't',
             Workload::Tuples => 'm',
             Workload::Queue => 'q',
-        };
-        format!("{letter}{shard:07}")
+            Workload::Bank => 'k',
+        }
     }
 }

@@ -21,14 +21,17 @@ use std::process::Command;
 
 const MIB: u64 = 1024 * 1024;
 
-/// The file system's size: a dozen log files of 16 MiB and some checkpoints.
+/// The file system's size: a dozen log files of 16 MiB and some checkpoints,
 const SIZE_MIB: u64 = 384;
+
+/// and for each further member of a server.
+const FURTHER_MIB: u64 = 256;
 
 /// How often a disk that is being written to is tried to be made as large as what it holds.
 const BREAK_ATTEMPTS: usize = 50;
 
 /// Room for the file system's own blocks.
-const BACKING_MIB: u64 = SIZE_MIB + 64;
+const BLOCKS_MIB: u64 = 64;
 
 /// Bytes of a block of the ext4, of a request to the loop device, and of a page of the tmpfs.
 const BLOCK: usize = 4096;
@@ -51,6 +54,7 @@ pub enum Make {
 #[derive(Debug)]
 pub struct Volume {
     make: Make,
+    size_mib: u64,
     backing: PathBuf,
     mounted: PathBuf,
 }
@@ -77,7 +81,7 @@ pub fn best_make(scratch: &Path, is_root: bool) -> (Make, Option<String>) {
     }
     for make in [Make::Ext4, Make::Tmpfs] {
         let (backing, mounted) = (scratch.join("try-backing"), scratch.join("try"));
-        let tried = Volume::create(make, &backing, &mounted).and_then(|volume| {
+        let tried = Volume::create(make, 1, &backing, &mounted).and_then(|volume| {
             let kept = if make == Make::Ext4 { volume.keeps_its_word() } else { Ok(()) };
             volume.remove().and(kept)
         });
@@ -95,17 +99,20 @@ pub fn best_make(scratch: &Path, is_root: bool) -> (Make, Option<String>) {
 }
 
 impl Volume {
-    /// Makes it and mounts it at `mounted`.
-    pub fn create(make: Make, backing: &Path, mounted: &Path) -> Result<Volume> {
+    /// Makes it for so many members and mounts it at `mounted`.
+    pub fn create(make: Make, members: usize, backing: &Path, mounted: &Path) -> Result<Volume> {
         fs::create_dir_all(mounted)?;
-        let volume = Volume { make, backing: backing.to_owned(), mounted: mounted.to_owned() };
+        let size_mib = SIZE_MIB + FURTHER_MIB * (members as u64 - 1);
+        let (backing, mounted) = (backing.to_owned(), mounted.to_owned());
+        let volume = Volume { make, size_mib, backing, mounted };
+        let Volume { backing, mounted, .. } = &volume;
         match make {
             Make::Directory => {}
-            Make::Tmpfs => mount_tmpfs(mounted, SIZE_MIB)?,
+            Make::Tmpfs => mount_tmpfs(mounted, size_mib)?,
             Make::Ext4 => {
                 fs::create_dir_all(backing)?;
-                mount_tmpfs(backing, BACKING_MIB)?;
-                File::create(volume.image())?.set_len(SIZE_MIB * MIB)?;
+                mount_tmpfs(backing, size_mib + BLOCKS_MIB)?;
+                File::create(volume.image())?.set_len(size_mib * MIB)?;
                 let image = volume.image();
                 let block = BLOCK.to_string();
                 let options = ["-q", "-F", "-m", "0", "-J", "size=4", "-b", &block];
@@ -202,7 +209,8 @@ impl Volume {
 
     /// Mends the disk, checks the file system, and mounts it again. Nothing may use it.
     pub fn mend_backing(&self) -> Result<()> {
-        let (option, backing) = (format!("remount,size={BACKING_MIB}m"), text(&self.backing)?);
+        let (option, backing) =
+            (format!("remount,size={}m", self.size_mib + BLOCKS_MIB), text(&self.backing)?);
         system("mount", &["-o", &option, backing])?;
         system("umount", &[text(&self.mounted)?])?;
         let image = self.image();

@@ -18,14 +18,17 @@ const INTERVAL: Duration = Duration::from_millis(100);
 /// A replica that does not answer within this time does not stand well.
 const PATIENCE: Duration = Duration::from_millis(1000);
 
-/// What a replica says of itself; it says more.
+/// What a replica says of itself; it says more. Of a server's member that has not said anything yet, only the state is known.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Report {
     /// Whether it leads its view.
+    #[serde(default)]
     pub leader: bool,
     /// Its view.
+    #[serde(default)]
     pub view: u64,
     /// Last slot executed.
+    #[serde(default)]
     pub executed: u64,
     /// active, recovering, diverged, ...
     pub state: String,
@@ -35,11 +38,23 @@ pub struct Report {
     /// Parts of its stored checkpoints that it found damaged.
     #[serde(default)]
     pub checkpoint_damages: u64,
+    /// Why it does not take part.
+    #[serde(default)]
+    pub why_not_ready: Option<String>,
 }
 
-/// The latest reports, by replica.
+/// What a server says of its members.
+#[derive(Deserialize)]
+struct Members {
+    partitions: Vec<Report>,
+}
+
+/// What all members of a host said, by partition, and when they were asked.
+type Said = (Instant, Vec<Report>);
+
+/// The latest reports, by host.
 pub struct Watch {
-    reports: Vec<Mutex<Option<(Instant, Report)>>>,
+    reports: Vec<Mutex<Option<Said>>>,
     stopping: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -81,38 +96,58 @@ impl Watch {
     fn look(&self, id: usize, cluster: &Cluster, course: &Course) {
         let host = &cluster.hosts[id];
         host.look(course);
-        let asked = Instant::now();
-        let report = ask(&host.http);
-        if let Some(report) = &report
-            && (report.state == "diverged" || report.repairs > 0)
-            && !host.is_rotten()
-            && course.ends() != Some(End::Violation)
-        {
-            course.violation(format!("replica {id} has diverged: {}", host.last_line()));
+        let (asked, may_end) = (Instant::now(), host.may_end());
+        let reports = ask(&host.http, host.is_server());
+        for (partition, report) in (0..).zip(reports.iter().flatten()) {
+            let name = name(id, partition, host.is_server());
+            if (report.state == "diverged" || report.repairs > 0)
+                && !host.lies()
+                && course.ends() != Some(End::Violation)
+            {
+                course.violation(format!("{name} has diverged: {}", host.last_line()));
+            }
+            let ended = host.is_server() && report.state == "stopped";
+            if ended && !may_end && !host.may_end() && course.ends() != Some(End::Violation) {
+                let why = report.why_not_ready.as_deref().unwrap_or("in order");
+                course.violation(format!("{name} ended by itself: {why}"));
+            }
         }
-        *lock(&self.reports[id]) = report.map(|report| (asked, report));
+        *lock(&self.reports[id]) = reports.map(|reports| (asked, reports));
     }
 
-    /// What a replica said when asked after `since`.
-    pub fn report(&self, id: usize, since: Instant) -> Option<Report> {
+    /// What all members of a host said when asked after `since`, by partition; a replica is one.
+    pub fn all(&self, id: usize, since: Instant) -> Option<Vec<Report>> {
         let latest = lock(&self.reports[id]).clone();
-        latest.filter(|(asked, _)| *asked >= since).map(|(_, report)| report)
+        latest.filter(|(asked, _)| *asked >= since).map(|(_, reports)| reports)
     }
 
-    /// Who leads in the latest view that anybody tells of.
-    pub fn leader(&self) -> Option<usize> {
-        let reports = self.reports.iter().map(|report| lock(report).clone());
-        let leaders = (0..).zip(reports).filter_map(|(id, report)| Some((id, report?.1)));
-        let leaders = leaders.filter(|(_, report)| report.leader);
+    /// What one of them said when asked after `since`.
+    pub fn report(&self, id: usize, partition: usize, since: Instant) -> Option<Report> {
+        self.all(id, since)?.get(partition).cloned()
+    }
+
+    /// Who leads a partition's group in the latest view that anybody tells of.
+    pub fn leader(&self, partition: usize) -> Option<usize> {
+        let reports = self.reports.iter().map(|said| lock(said).clone());
+        let leaders = (0..).zip(reports).filter_map(|(id, said)| {
+            Some((id, said?.1.get(partition).cloned().filter(|report| report.leader)?))
+        });
         leaders.max_by_key(|(_, report)| report.view).map(|(id, _)| id)
     }
 
-    /// The highest slot that anybody has executed, as far as is known.
-    pub fn executed(&self) -> u64 {
-        let executed = |report: &Mutex<Option<(Instant, Report)>>| {
-            lock(report).as_ref().map_or(0, |(_, report)| report.executed)
-        };
-        self.reports.iter().map(executed).max().unwrap_or_default()
+    /// By partition, the highest slot that anybody has executed, as far as is known.
+    fn executed(&self) -> Vec<u64> {
+        let mut highest = Vec::new();
+        for said in &self.reports {
+            let reports = lock(said).clone().map(|(_, reports)| reports).unwrap_or_default();
+            for (partition, report) in reports.iter().enumerate() {
+                if highest.len() <= partition {
+                    highest.push(0);
+                }
+                highest[partition] = report.executed.max(highest[partition]);
+            }
+        }
+        highest
     }
 
     /// Waits until every replica takes part and has executed what any had when this was called.
@@ -128,11 +163,19 @@ impl Watch {
         course: &Course,
         limit: Duration,
     ) -> Result<(), Lagging> {
-        let (since, target) = (Instant::now(), self.executed());
+        let (since, targets) = (Instant::now(), self.executed());
         let lagging = || {
-            let missing = replicas.iter().filter_map(|id| {
-                let why = lacks(self.report(*id, since).as_ref(), target)?;
-                Some((*id, why))
+            let missing = replicas.iter().flat_map(|id| {
+                let reports = self.all(*id, since);
+                let is_server = targets.len() > 1;
+                // Of one that does not answer nobody knows how many members it has.
+                let count = reports.as_ref().map_or(1, |_| targets.len().max(1));
+                let lacking = (0..count).filter_map(|partition| {
+                    let report = reports.as_ref().and_then(|all| all.get(partition));
+                    let why = lacks(report, targets.get(partition).copied().unwrap_or_default())?;
+                    Some((name(*id, partition, is_server), why))
+                });
+                lacking.collect::<Vec<_>>()
             });
             Lagging(missing.collect())
         };
@@ -143,13 +186,21 @@ impl Watch {
     }
 }
 
+/// What a host's member is called.
+fn name(id: usize, partition: usize, is_server: bool) -> String {
+    match is_server {
+        true => format!("server {id}, partition {partition},"),
+        false => format!("replica {id}"),
+    }
+}
+
 /// Replicas that do not take part as they should, and why not.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Lagging(pub Vec<(usize, String)>);
+pub struct Lagging(Vec<(String, String)>);
 
 impl fmt::Display for Lagging {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let each = self.0.iter().map(|(id, why)| format!("replica {id} {why}"));
+        let each = self.0.iter().map(|(name, why)| format!("{name} {why}"));
         formatter.write_str(&each.collect::<Vec<_>>().join(", "))
     }
 }
@@ -167,8 +218,12 @@ fn lacks(report: Option<&Report>, target: u64) -> Option<String> {
     }
 }
 
-fn ask(address: &str) -> Option<Report> {
-    serde_json::from_str(&page(address, "/status")?).ok()
+fn ask(address: &str, is_server: bool) -> Option<Vec<Report>> {
+    let said = page(address, "/status")?;
+    match is_server {
+        true => serde_json::from_str(&said).ok().map(|members: Members| members.partitions),
+        false => serde_json::from_str(&said).ok().map(|report| vec![report]),
+    }
 }
 
 /// What a replica's HTTP endpoint answers.
@@ -188,10 +243,10 @@ pub fn page(address: &str, path: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn watch(reports: &[Option<Report>]) -> Watch {
+    fn watch_of(reports: &[Option<Vec<Report>>]) -> Watch {
         // Answers to questions that are asked from now on.
         let asked = Instant::now() + Duration::from_secs(3600);
-        let latest = |report: &Option<Report>| Mutex::new(report.clone().map(|r| (asked, r)));
+        let latest = |said: &Option<Vec<Report>>| Mutex::new(said.clone().map(|r| (asked, r)));
         Watch {
             reports: reports.iter().map(latest).collect(),
             stopping: AtomicBool::new(false),
@@ -199,10 +254,55 @@ mod tests {
         }
     }
 
+    fn watch(reports: &[Option<Report>]) -> Watch {
+        let each = reports.iter().map(|report| report.clone().map(|report| vec![report]));
+        watch_of(&each.collect::<Vec<_>>())
+    }
+
     fn at(executed: u64, state: &str) -> Option<Report> {
         let state = state.to_owned();
         let (leader, view, repairs, checkpoint_damages) = (false, 1, 0, 0);
-        Some(Report { leader, view, executed, state, repairs, checkpoint_damages })
+        let why_not_ready = None;
+        Some(Report { leader, view, executed, state, repairs, checkpoint_damages, why_not_ready })
+    }
+
+    #[test]
+    fn each_member_of_a_server_is_held_against_those_of_its_group() {
+        let server =
+            |first, second, state| at(first, "active").into_iter().chain(at(second, state));
+        let said = |first, second, state| Some(server(first, second, state).collect::<Vec<_>>());
+        let course = Course::new();
+        let lagging = |reports: &[Option<Vec<Report>>]| {
+            let lagging = watch_of(reports).wait_level(&course, Duration::ZERO);
+            lagging.err().map(|lagging| lagging.to_string())
+        };
+        assert_eq!(lagging(&[said(90, 4, "active"), said(90, 4, "active")]), None);
+        assert_eq!(
+            lagging(&[said(90, 3, "active"), said(89, 4, "stopped"), None]).unwrap(),
+            "server 0, partition 1, has executed 3 of 4, server 1, partition 0, has executed 89 of 90, \
+             server 1, partition 1, is stopped, server 2, partition 0, does not answer"
+        );
+    }
+
+    #[test]
+    fn who_leads_is_told_by_partition_and_the_latest_view_counts() {
+        let leads = |view, leader| Report { view, leader, ..at(1, "active").unwrap() };
+        let reports = [
+            Some(vec![leads(1, true), leads(1, false)]),
+            Some(vec![leads(2, true), leads(7, false)]),
+            None,
+        ];
+        let watch = watch_of(&reports);
+        assert_eq!((watch.leader(0), watch.leader(1)), (Some(1), None));
+    }
+
+    #[test]
+    fn a_server_tells_of_each_member() {
+        let said = r#"{"server":0,"partitions":[{"leader":true,"view":3,"executed":7,"state":"active","repairs":0},
+            {"state":"starting","ready":false}]}"#;
+        let members: Members = serde_json::from_str(said).unwrap();
+        assert!(members.partitions[0].leader && members.partitions[0].executed == 7);
+        assert_eq!(members.partitions[1].state, "starting");
     }
 
     #[test]
@@ -227,6 +327,6 @@ mod tests {
         let watch = watch(&reports);
         assert!(watch.wait_for(&[1], &course, Duration::ZERO).is_ok());
         let lagging = watch.wait_for(&[0], &course, Duration::ZERO).unwrap_err();
-        assert_eq!(lagging, Lagging(vec![(0, "has executed 5 of 7".to_owned())]));
+        assert_eq!(lagging.to_string(), "replica 0 has executed 5 of 7");
     }
 }

@@ -6,6 +6,7 @@ use crate::course::lock;
 use crate::service::Service;
 use anyhow::{Context, Result, ensure};
 use perdura_adversary::Random;
+use std::collections::BTreeSet;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -66,6 +67,12 @@ impl Fleet<'_> {
     /// What process `number` of them writes.
     fn write(&self, number: usize) -> (&'static str, &'static str, Vec<String>) {
         match self.scene.service {
+            Service::Partitions => {
+                let [one, other] = both(&self.name, number);
+                let insert =
+                    |key: &str| format!("{{\"insert\":{{\"key\":\"{key}\",\"value\":\"1\"}}}}");
+                ("kv", "txn", vec![format!("[{},{}]", insert(&one), insert(&other))])
+            }
             Service::Kv => {
                 ("kv", "put", vec![format!("{}-{number}", self.name), number.to_string()])
             }
@@ -124,6 +131,7 @@ impl Fleet<'_> {
     fn is_there(&self) -> Result<usize> {
         let served = PROCESSES - PROCESSES.div_ceil(KILLED);
         let count = match self.scene.service {
+            Service::Partitions => self.whole()?,
             Service::Kv => {
                 let prefix = ["--prefix", &self.name];
                 let count = self.served("kv", "count", &prefix)?;
@@ -142,6 +150,15 @@ impl Fleet<'_> {
             "{served} clients were told that they had written, and {count} of their writes are there"
         );
         Ok(count - served)
+    }
+
+    /// How many of the transactions are there.
+    fn whole(&self) -> Result<usize> {
+        let prefix = ["--prefix", &self.name, "--keys-only", "--limit", "1000"];
+        let found = self.served("kv", "scan", &prefix)?;
+        let count = count_whole(&self.name, &found.lines().collect())?;
+        self.served("kv", "delete-range", &["--prefix", &self.name, "--yes"])?;
+        Ok(count)
     }
 
     /// What is put is nobody's that was killed while it waited for it, whether that waited to take it or for another's.
@@ -165,6 +182,26 @@ impl Fleet<'_> {
     }
 }
 
+/// The two keys of a process, which are most often in two partitions.
+fn both(name: &str, number: usize) -> [String; 2] {
+    [format!("{name}-{number}-a"), format!("{name}-{number}-b")]
+}
+
+/// How many transactions of a fleet left these keys: of each both writes are there, or none, which is only so of one that was killed.
+fn count_whole(name: &str, found: &BTreeSet<&str>) -> Result<usize> {
+    let mut count = 0;
+    for number in 0..PROCESSES {
+        let there = both(name, number).map(|key| found.contains(&*key));
+        ensure!(
+            there[0] == there[1] && (there[0] || number.is_multiple_of(KILLED)),
+            "of transaction {number} of {name}, which writes two keys, this is there: {there:?}"
+        );
+        count += usize::from(there[0]);
+    }
+    ensure!(found.len() == 2 * count, "{} keys of {count} transactions", found.len());
+    Ok(count)
+}
+
 fn kill(mut child: Child) {
     // It may have ended by itself.
     let _ = child.kill();
@@ -185,4 +222,28 @@ pub(super) fn come_and_go(scene: &Scene, random: &mut Random) -> Result<Injected
         fleet.dead_waiters()?;
     }
     Injected::fired(format!("{PROCESSES} processes, {more} of the killed ones had written"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_transaction_that_is_there_by_half_or_was_served_and_is_not_there_is_found() {
+        let served = |number: &usize| !number.is_multiple_of(KILLED);
+        let all: Vec<String> = (0..PROCESSES).flat_map(|number| both("f", number)).collect();
+        let left = |gone: &[String]| {
+            let found = all.iter().filter(|key| !gone.contains(key)).map(String::as_str);
+            count_whole("f", &found.collect())
+        };
+        assert_eq!(left(&[]).unwrap(), PROCESSES);
+        let killed: Vec<usize> = (0..PROCESSES).filter(|number| !served(number)).collect();
+        let of_killed: Vec<String> = killed.iter().flat_map(|number| both("f", *number)).collect();
+        assert_eq!(left(&of_killed).unwrap(), PROCESSES - killed.len());
+        assert!(left(&of_killed[..1]).unwrap_err().to_string().contains("[false, true]"));
+        let first_served = (0..PROCESSES).find(served).unwrap();
+        assert!(left(&both("f", first_served)).is_err());
+        let stranger = all.iter().map(String::as_str).chain(["f-1-c"]).collect();
+        assert!(count_whole("f", &stranger).is_err());
+    }
 }

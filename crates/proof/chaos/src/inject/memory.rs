@@ -1,7 +1,7 @@
 //! Memory that rots: bits of a replica's state flip, in segments that change and in others. Its own
 //! votes at the next boundary tell it so, or its scrub; it begins anew from what is certified.
 
-use super::{Injected, Scene};
+use super::{Injected, Scene, Victim};
 use crate::cluster::SCRUB;
 use anyhow::Result;
 use std::time::{Duration, Instant};
@@ -31,11 +31,12 @@ const ANEW: &str = "begins anew from what is certified";
 
 /// Restarts a replica with memory that rots, until that was found and it has begun anew; from then on
 /// its memory is as good as any.
-pub(super) fn rot(scene: &Scene, victim: usize) -> Result<Injected> {
+pub(super) fn rot(scene: &Scene, whom: Victim) -> Result<Injected> {
+    let victim = whom.host;
     let host = scene.host(victim);
     host.stop(&scene.course)?;
     let length = host.log_length();
-    scene.cluster.start_rotten(victim)?;
+    scene.cluster.start_rotten(victim, whom.partition)?;
     let line = |what: &str| {
         let log = host.log_since(length);
         log.lines().find(|line| line.contains(what)).map(str::to_owned)
@@ -60,9 +61,9 @@ pub(super) fn rot(scene: &Scene, victim: usize) -> Result<Injected> {
     let why = why.rsplit("event_loop: ").next().unwrap_or_default().to_owned();
     // Its status tells an operator.
     let since = Instant::now();
-    let told = scene
-        .course
-        .poll(TOLD, || scene.watch.report(victim, since).filter(|report| report.repairs > 0));
+    let told = scene.course.poll(TOLD, || {
+        scene.watch.report(victim, whom.partition, since).filter(|said| said.repairs > 0)
+    });
     if told.is_none() && scene.course.ends().is_none() {
         scene.course.violation(format!("replica {victim} began anew, and its status says nothing"));
     }

@@ -5,6 +5,7 @@ mod clock;
 mod disaster;
 mod disk;
 mod fleet;
+mod liar;
 mod memory;
 mod network;
 mod process;
@@ -12,6 +13,7 @@ mod rot;
 mod surroundings;
 mod taken_back;
 
+pub use liar::MISBEHAVES;
 pub use memory::{DAMAGED, DIFFERENT, FLIP};
 pub use taken_back::OLDER;
 
@@ -49,6 +51,15 @@ pub struct Scene {
     pub short: bool,
 }
 
+/// Whom a fault strikes: a process, and where only one of its members is meant, which partition's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Victim {
+    /// Which host's process.
+    pub host: usize,
+    /// Of which partition's group; 0 where there is only one.
+    pub partition: usize,
+}
+
 /// What came of an injection.
 pub struct Injected {
     /// In words.
@@ -79,19 +90,21 @@ impl Drop for Scene {
 
 impl Scene {
     /// Does it to one replica.
-    pub fn strike(&self, kind: Kind, victim: usize, random: &mut Random) -> Result<Injected> {
+    pub fn strike(&self, kind: Kind, whom: Victim, random: &mut Random) -> Result<Injected> {
+        let victim = whom.host;
         match kind {
             Kind::Kill | Kind::KillLeader => process::kill(self, victim, random),
             Kind::Restart => process::restart(self, victim, random),
             Kind::Pause | Kind::PauseLeader => process::pause(self, victim, random),
             Kind::FullDisk => disk::full(self, victim),
             Kind::FsyncError => disk::fsync_error(self, victim),
-            Kind::LogRot => rot::under_stopped(self, victim, rot::What::Log, random),
-            Kind::CheckpointRot => rot::under_stopped(self, victim, rot::What::Checkpoint, random),
-            Kind::RunningRot => rot::under_running(self, victim, random),
-            Kind::MemoryRot => memory::rot(self, victim),
+            Kind::LogRot => rot::under_stopped(self, whom, rot::What::Log, random),
+            Kind::CheckpointRot => rot::under_stopped(self, whom, rot::What::Checkpoint, random),
+            Kind::RunningRot => rot::under_running(self, whom, random),
+            Kind::MemoryRot => memory::rot(self, whom),
+            Kind::Liar => liar::lie(self, victim, random),
             Kind::LostDisk => disk::lost(self, victim),
-            Kind::TakenBack => taken_back::taken_back(self, victim, random),
+            Kind::TakenBack => taken_back::taken_back(self, whom, random),
             Kind::ClockJump => clock::jump(self, victim, random),
             Kind::Unheard => surroundings::unheard(self, victim, random),
             Kind::FewFiles => surroundings::few_files(self, victim, random),
@@ -103,7 +116,7 @@ impl Scene {
             | Kind::OneWayCut
             | Kind::Isolation
             | Kind::IsolateLeader
-            | Kind::Corruption => network::rules(self, kind, victim, random),
+            | Kind::Corruption => network::rules(self, kind, whom, random),
             Kind::Flapping => network::flapping(self, victim, random),
             Kind::Reset => network::reset(self, victim, random),
             Kind::HalfOpen => network::half_open(self, victim, random),

@@ -1,7 +1,7 @@
 //! Faults of the ways to and from one replica. The others and the clients are well among
 //! themselves, so that this replica alone counts as failed.
 
-use super::{Injected, Scene};
+use super::{Injected, Scene, Victim};
 use crate::faults::Kind;
 use crate::network::{Party, Rules, Side};
 use anyhow::{Result, bail};
@@ -69,10 +69,11 @@ const LED_ANEW: Duration = Duration::from_secs(30);
 pub(super) fn rules(
     scene: &Scene,
     kind: Kind,
-    victim: usize,
+    whom: Victim,
     random: &mut Random,
 ) -> Result<Injected> {
-    let (others, whom) = match kind {
+    let victim = whom.host;
+    let (others, who) = match kind {
         Kind::IsolateLeader => (everybody(scene, victim), "everybody"),
         _ => others(scene, victim, random),
     };
@@ -94,14 +95,14 @@ pub(super) fn rules(
     directions.iter().for_each(|way| way.set(rules));
     let since = Instant::now();
     let led = if kind == Kind::IsolateLeader {
-        let led = view_led(scene, victim, since);
+        let led = view_led(scene, whom, since);
         scene.hold(3_000, 10_000, random);
         led
     } else {
         scene.hold(500, 10_000, random);
         None
     };
-    let replaced = led.is_none_or(|view| led_anew(scene, victim, view, since));
+    let replaced = led.is_none_or(|view| led_anew(scene, whom, view, since));
     let seconds = since.elapsed().as_secs_f64();
     directions.iter().for_each(|way| way.set(Rules::default()));
     // What a cut held back counts when it goes on.
@@ -110,20 +111,21 @@ pub(super) fn rules(
         bail!("nobody else leads {seconds:.1} s after the leader was cut off");
     }
     let count = affected() - before;
-    let detail = format!("{what}, {which} {whom}, {seconds:.1} s, {count} pieces");
+    let detail = format!("{what}, {which} {who}, {seconds:.1} s, {count} pieces");
     Ok(Injected::new(detail, count > 0 && (led.is_some() || kind != Kind::IsolateLeader)))
 }
 
 /// The view that the victim leads, as it says when asked after `since`. None if it was replaced before it was struck.
-fn view_led(scene: &Scene, victim: usize, since: Instant) -> Option<u64> {
-    let report = scene.course.poll(LED_ANEW, || scene.watch.report(victim, since));
+fn view_led(scene: &Scene, whom: Victim, since: Instant) -> Option<u64> {
+    let report =
+        scene.course.poll(LED_ANEW, || scene.watch.report(whom.host, whom.partition, since));
     report.filter(|report| report.leader).map(|report| report.view)
 }
 
 /// Waits for another one to lead a later view than this.
-fn led_anew(scene: &Scene, victim: usize, view: u64, since: Instant) -> bool {
+fn led_anew(scene: &Scene, whom: Victim, view: u64, since: Instant) -> bool {
     let leads = |id: usize| {
-        let report = scene.watch.report(id, since).filter(|_| id != victim);
+        let report = scene.watch.report(id, whom.partition, since).filter(|_| id != whom.host);
         report.is_some_and(|report| report.leader && report.view > view)
     };
     let others = 0..scene.cluster.hosts.len();

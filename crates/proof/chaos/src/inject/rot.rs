@@ -13,7 +13,7 @@
 //! a file, which may be taken for a torn one.
 
 use super::disk::{CAME_BACK, NOTICED, STARTED, start_or_replace};
-use super::{Injected, Scene};
+use super::{Injected, Scene, Victim};
 use crate::cluster::SCRUB;
 use anyhow::Result;
 use perdura_adversary::Random;
@@ -234,15 +234,17 @@ fn choose(mut places: Vec<Place>, random: &mut Random) -> Vec<Place> {
 /// replaced.
 pub(super) fn under_stopped(
     scene: &Scene,
-    victim: usize,
+    whom: Victim,
     what: What,
     random: &mut Random,
 ) -> Result<Injected> {
+    let victim = whom.host;
     let host = scene.host(victim);
+    let data = host.data(whom.partition);
     host.kill();
     let places = match what {
-        What::Log => groups(&host.data()),
-        What::Checkpoint => states(&host.data())?,
+        What::Log => groups(&data),
+        What::Checkpoint => states(&data)?,
     };
     let chosen = choose(places, random);
     let mut flipped = Vec::new();
@@ -277,10 +279,12 @@ pub(super) fn under_stopped(
 /// A flip in the newest checkpoint of a running replica, which has to find it while it runs; unless a
 /// newer one takes its place before. It has a disk without damage again when this returns, as far as
 /// that can be seen within a minute.
-pub(super) fn under_running(scene: &Scene, victim: usize, random: &mut Random) -> Result<Injected> {
-    let host = scene.host(victim);
-    let damages = |since| scene.watch.report(victim, since).map(|said| said.checkpoint_damages);
-    let newest = || candidates(&host.data(), "checkpoint").pop();
+pub(super) fn under_running(scene: &Scene, whom: Victim, random: &mut Random) -> Result<Injected> {
+    let Victim { host: victim, partition } = whom;
+    let data = scene.host(victim).data(partition);
+    let damages =
+        |since| scene.watch.report(victim, partition, since).map(|said| said.checkpoint_damages);
+    let newest = || candidates(&data, "checkpoint").pop();
     // One that it stored in this run, so that it reads it, and after earlier damage.
     let old = newest();
     let fresh = || newest().filter(|file| Some(file) != old.as_ref());

@@ -39,15 +39,18 @@ pub(super) fn few_files(scene: &Scene, victim: usize, random: &mut Random) -> Re
     let host = scene.host(victim);
     host.stop(&scene.course)?;
     let length = host.log_length();
-    scene.cluster.start_with_files(victim, FILES)?;
+    // A server shares them out among its members and its door.
+    let partitions = scene.cluster.partitions as u32;
+    let files = if host.is_server() { FILES * (partitions + 1) } else { FILES };
+    scene.cluster.start_with_files(victim, files)?;
     let time = scene.hold(1_000, 10_000, random);
-    let said = format!("may have {FILES} files open");
+    let said = format!("may have {files} files open");
     let fired = scene
         .course
         .poll(Duration::from_secs(10), || host.log_since(length).contains(&said).then_some(()));
     host.stop(&scene.course)?;
     scene.cluster.start(victim)?;
-    let detail = format!("{FILES} files for {:.1} s", time.as_secs_f64());
+    let detail = format!("{files} files for {:.1} s", time.as_secs_f64());
     Ok(Injected::new(detail, fired.is_some()))
 }
 

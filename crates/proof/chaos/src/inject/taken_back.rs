@@ -5,8 +5,8 @@
 //! started once more between copy and end: every other one has kept that boot. Else only votes show it, which it may
 //! have caught up with before it is told of them; and where r = 0 they are not signed, so that nothing does.
 
-use super::disk::{STARTED, replace};
-use super::{Injected, Scene};
+use super::disk::{STARTED, ended_members, replace};
+use super::{Injected, Scene, Victim};
 use crate::files::{copy_moving_tree, copy_tree, empty_directory};
 use anyhow::{Result, bail};
 use perdura_adversary::Random;
@@ -57,9 +57,11 @@ enum Outcome {
     TakesPart,
 }
 
-/// Copies the directory of a replica, lets it go on, and starts it on the copy.
-pub(super) fn taken_back(scene: &Scene, victim: usize, random: &mut Random) -> Result<Injected> {
+/// Copies the directory of a replica, lets it go on, and starts it on the copy. Of a server it is that of one member; the others go on.
+pub(super) fn taken_back(scene: &Scene, whom: Victim, random: &mut Random) -> Result<Injected> {
+    let victim = whom.host;
     let host = scene.host(victim);
+    let data = host.data(whom.partition);
     let copied = match scene.cluster.faults.r() {
         0 => *random.pick(&[Copied::Stopped, Copied::RunningBefore]),
         _ => *random.pick(&[Copied::Stopped, Copied::RunningBefore, Copied::Running]),
@@ -68,18 +70,18 @@ pub(super) fn taken_back(scene: &Scene, victim: usize, random: &mut Random) -> R
     let moment = match copied {
         Copied::Stopped => {
             host.stop(&scene.course)?;
-            copy_tree(&host.data(), &copy)?;
+            copy_tree(&data, &copy)?;
             Moment::One
         }
         _ if random.percent(SNAPSHOTS) => {
             host.pause()?;
-            let done = copy_tree(&host.data(), &copy);
+            let done = copy_tree(&data, &copy);
             host.resume()?;
             done?;
             Moment::One
         }
         _ => {
-            copy_moving_tree(&host.data(), &copy)?;
+            copy_moving_tree(&data, &copy)?;
             Moment::Many
         }
     };
@@ -90,7 +92,7 @@ pub(super) fn taken_back(scene: &Scene, victim: usize, random: &mut Random) -> R
         scene.cluster.start(victim)?;
     }
     let slots = if random.percent(LONG_AGO) { SAID_LONG } else { SAID };
-    if !goes_on(scene, victim, slots) {
+    if !goes_on(scene, whom, slots) {
         scene
             .course
             .violation(format!("replica {victim} does not go on beside a copy of its data"));
@@ -102,8 +104,8 @@ pub(super) fn taken_back(scene: &Scene, victim: usize, random: &mut Random) -> R
     } else {
         host.stop(&scene.course)?;
     }
-    empty_directory(&host.data())?;
-    copy_tree(&copy, &host.data())?;
+    empty_directory(&data)?;
+    copy_tree(&copy, &data)?;
     fs::remove_dir_all(&copy)?;
     let of = if moment == Moment::One { "" } else { " and changing" };
     let seconds = time.as_secs_f64();
@@ -111,12 +113,13 @@ pub(super) fn taken_back(scene: &Scene, victim: usize, random: &mut Random) -> R
     let (length, since) = (host.log_length(), Instant::now());
     scene.cluster.start_doubtful(victim)?;
     let killed = random.percent(50);
-    judge(scene, victim, (copied, moment, killed), (length, since), &what)
+    judge(scene, whom, (copied, moment, killed), (length, since), &what)
 }
 
 /// Whether the replica takes part, and does so for so many slots more.
-fn goes_on(scene: &Scene, victim: usize, slots: u64) -> bool {
-    let active = |since| scene.watch.report(victim, since).filter(|said| said.state == "active");
+fn goes_on(scene: &Scene, whom: Victim, slots: u64) -> bool {
+    let report = |since| scene.watch.report(whom.host, whom.partition, since);
+    let active = |since| report(since).filter(|said| said.state == "active");
     let began = Instant::now();
     let Some(first) = scene.course.poll(STARTED, || active(began)) else { return false };
     let further = || active(began).filter(|said| said.executed >= first.executed + slots);
@@ -124,9 +127,26 @@ fn goes_on(scene: &Scene, victim: usize, slots: u64) -> bool {
 }
 
 /// What was found out once is found at each further start, and before anything is said.
-fn starts_no_more(scene: &Scene, victim: usize) -> Result<()> {
+fn starts_no_more(scene: &Scene, whom: Victim) -> Result<()> {
+    let victim = whom.host;
     let host = scene.host(victim);
+    let since = Instant::now();
     scene.cluster.start_doubtful(victim)?;
+    if host.is_server() {
+        // Its other members go on.
+        let why = scene.course.poll(STARTED, || {
+            let ended = ended_members(scene, victim, since)?;
+            ended.into_iter().find(|(partition, _)| *partition == whom.partition)
+        });
+        if why.as_ref().is_none_or(|(_, why)| !why.contains(OLDER)) {
+            scene.course.violation(format!(
+                "the member of partition {} of server {victim} is started again on a directory that was found to be taken back, \
+                 and does not end for that: {why:?}",
+                whom.partition
+            ));
+        }
+        return Ok(());
+    }
     let status = scene.course.poll(STARTED, || host.ended());
     let last = host.last_line();
     if status.is_none_or(|status| status.code() != Some(1)) || !last.contains(OLDER) {
@@ -141,17 +161,18 @@ fn starts_no_more(scene: &Scene, victim: usize) -> Result<()> {
 /// Holds what the replica does on the copy against what it may do, and replaces it if it has to be.
 fn judge(
     scene: &Scene,
-    victim: usize,
+    whom: Victim,
     (copied, moment, killed): (Copied, Moment, bool),
     (length, since): (u64, Instant),
     what: &str,
 ) -> Result<Injected> {
+    let victim = whom.host;
     let (host, course) = (scene.host(victim), &scene.course);
     let state = || {
         if let Some(status) = host.ended() {
             return Some(Outcome::Ends(status));
         }
-        match scene.watch.report(victim, since)?.state.as_str() {
+        match scene.watch.report(victim, whom.partition, since)?.state.as_str() {
             "stopped" => Some(Outcome::StandsStill),
             "active" => Some(Outcome::TakesPart),
             _ => None,
@@ -181,7 +202,7 @@ fn judge(
                 course
                     .violation(format!("replica {victim} must not vote, and ends with {status:?}"));
             }
-            starts_no_more(scene, victim)?;
+            starts_no_more(scene, whom)?;
             let told = told.unwrap_or_default();
             let told = told.split("what it said: ").nth(1).unwrap_or(told);
             told.split(". It was").next().unwrap_or(told).to_owned()
@@ -193,6 +214,12 @@ fn judge(
                 && host.last_line().contains("reinit") =>
         {
             host.last_line()
+        }
+        // Nor has a member of a server, of which nothing but its own word tells how it ended.
+        Some(Outcome::StandsStill)
+            if host.is_server() && moment == Moment::Many && log.contains("reinit") =>
+        {
+            "its directory does not open".to_owned()
         }
         Some(Outcome::TakesPart) => {
             host.survived();
@@ -208,6 +235,6 @@ fn judge(
         }
         None => bail!("replica {victim} neither takes part nor stops: {}", host.last_line()),
     };
-    replace(scene, victim)?;
+    replace(scene, victim, &[whom.partition])?;
     Injected::fired(format!("{what}; replaced, since {how}"))
 }

@@ -1,4 +1,4 @@
-//! Load of the key-value store: operations on one key, and transactions over three.
+//! Load of the key-value store: operations on one key, and transactions over three; and what is said of all of its workloads.
 
 use super::value::{Values, long, short};
 use super::{Answer, Drawn, Way};
@@ -14,12 +14,12 @@ use perdura_store::{Operation, OperationResult, StoreCommand, StoreReply, Transa
 use seen_as::{Step, StepReturn};
 
 /// Keys of a shard.
-fn keys((workload, shard): ShardId) -> Vec<Bytes> {
+pub(super) fn keys((workload, shard): ShardId) -> Vec<Bytes> {
     let prefix = workload.prefix(shard);
     (0..workload.keys()).map(|key| Bytes::from(format!("{prefix}.{key}"))).collect()
 }
 
-fn drawn(shard: ShardId, command: &StoreCommand, fast: bool) -> Drawn {
+pub(super) fn drawn(shard: ShardId, command: &StoreCommand, fast: bool) -> Drawn {
     Drawn {
         shard,
         call: Call::Store(seen_as::Call::from(command)),
@@ -78,6 +78,7 @@ pub fn draw(place: &Place, values: &Values, random: &mut Random) -> Drawn {
     let keys = keys(place.shard);
     match place.shard.0 {
         Workload::Register => draw_register(place.shard, &keys[0], values, random),
+        Workload::Bank => super::bank::draw(place, values, random),
         _ => draw_transaction(place, &keys, values, random),
     }
 }
@@ -100,7 +101,10 @@ fn draw_transaction(place: &Place, keys: &[Bytes], values: &Values, random: &mut
     let expected = place.seen.get(at).cloned().flatten().map(Bytes::from);
     let value = Bytes::from(values.draw(random));
     let mut fast = false;
-    let operations = match random.below(20) {
+    let operations = match random.below(22) {
+        // Of one key, which meets the locks of the others where there are some.
+        20 => return drawn(place.shard, &StoreCommand::Put { key, value }, false),
+        21 => return drawn(place.shard, &StoreCommand::Get { key }, random.percent(50)),
         // Compare and set, by what was last seen.
         0..=5 => vec![
             Operation::Cmp { key: key.clone(), value: expected },
@@ -150,13 +154,15 @@ pub fn understand(workload: Workload, call: &Call, reply: Bytes) -> Result<Answe
 }
 
 /// What keys of the shard held after a transaction that took effect, as far as it tells.
-fn what_was_seen(
+pub(super) fn what_was_seen(
     workload: Workload,
     call: &Call,
     result: &seen_as::Return,
 ) -> Vec<(usize, Option<String>)> {
-    let (Workload::Transactions, Call::Store(seen_as::Call::Transaction { steps })) =
-        (workload, call)
+    let (
+        Workload::Transactions | Workload::Bank,
+        Call::Store(seen_as::Call::Transaction { steps }),
+    ) = (workload, call)
     else {
         return Vec::new();
     };
@@ -170,6 +176,16 @@ fn what_was_seen(
                 (number(key), Some(value.clone()))
             }
             (Step::Delete { key }, _) => (number(key), None),
+            (Step::Range { .. }, StepReturn::Entries { entries, .. })
+                if workload == Workload::Bank =>
+            {
+                seen.extend(
+                    entries
+                        .iter()
+                        .filter_map(|(key, value)| Some((number(key)?, Some(value.clone())))),
+                );
+                continue;
+            }
             _ => continue,
         };
         if let (Some(key), value) = found {

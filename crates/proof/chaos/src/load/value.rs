@@ -12,9 +12,14 @@ const VALUE_BYTES: u64 = 4096;
 pub struct Values(AtomicU64);
 
 impl Values {
+    /// A number that nobody had.
+    pub fn number(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed)
+    }
+
     /// One that nobody had.
     pub fn draw(&self, random: &mut Random) -> String {
-        let number = self.0.fetch_add(1, Ordering::Relaxed);
+        let number = self.number();
         let length = if random.percent(5) { random.below(VALUE_BYTES) } else { 0 };
         format!("v{number}x{length}")
     }
