@@ -95,6 +95,19 @@ struct State {
     counters: Counters,
 }
 
+/// Who was in the way last, and since when, by this client's clock: a partition's may stand still.
+#[derive(Default)]
+struct Met(Option<(TransactionId, u64)>);
+
+impl Met {
+    /// For how long the same one has been in the way, milliseconds.
+    fn again(&mut self, transaction: TransactionId, now_ms: u64) -> u64 {
+        let same = self.0.filter(|(of, _)| *of == transaction);
+        let (_, since_ms) = *self.0.insert(same.unwrap_or((transaction, now_ms)));
+        now_ms.saturating_sub(since_ms)
+    }
+}
+
 #[derive(Debug)]
 struct Inner<G> {
     groups: G,
@@ -156,6 +169,7 @@ impl<G: Groups> Transactions<G> {
             return Err(TransactionError::Participants { found: split.parts.len(), most });
         }
         let mut conflicts = 0;
+        let mut met = Met::default();
         let mut stale = 0;
         loop {
             let attempt = match &split.parts[..] {
@@ -167,7 +181,7 @@ impl<G: Groups> Transactions<G> {
                 Attempt::Error(error) => return Err(error),
                 Attempt::Conflict(blocker) => {
                     conflicts += 1;
-                    self.give_way(&blocker, conflicts, deadline_ms).await?;
+                    self.give_way(&blocker, &mut met, conflicts, deadline_ms).await?;
                 }
                 Attempt::Unreachable { of, partition, oldest } => {
                     // It may only be that nobody asked it.
@@ -214,6 +228,7 @@ impl<G: Groups> Transactions<G> {
         let partition = self.groups().map().partition_of(key);
         let mode = if fast && command.is_read() { Mode::Fast } else { Mode::Ordered };
         let mut conflicts = 0;
+        let mut met = Met::default();
         loop {
             let encoded = command.to_bytes();
             let answer = self.groups().call(partition, encoded, mode, deadline_ms).await?;
@@ -226,7 +241,7 @@ impl<G: Groups> Transactions<G> {
                 return Err(TransactionError::Nonsense);
             };
             conflicts += 1;
-            self.give_way(&blocker, conflicts, deadline_ms).await?;
+            self.give_way(&blocker, &mut met, conflicts, deadline_ms).await?;
         }
     }
 
@@ -234,12 +249,13 @@ impl<G: Groups> Transactions<G> {
     async fn give_way(
         &self,
         blocker: &Blocker,
+        met: &mut Met,
         conflicts: u32,
         deadline_ms: u64,
     ) -> Result<(), TransactionError> {
         self.inner.state().counters.conflicts += 1;
         if let Blocker::Transaction { intent, pending_ms } = blocker
-            && *pending_ms >= SUSPECT_MS
+            && met.again(intent.id(), self.groups().now_ms()).max(*pending_ms) >= SUSPECT_MS
             && self.rescue(intent, deadline_ms).await == Rescue::Ended
         {
             return Ok(());

@@ -5,8 +5,10 @@
 
 use crate::{Groups, Rescue, Transactions};
 use futures_util::future::join_all;
-use perdura_protocol::{PartitionId, PublicKey, SessionId};
-use perdura_store::partition::{Intent, PartitionCommand, PartitionReply, TransactionId, limits};
+use perdura_protocol::{PartitionId, PublicKey, SessionId, Time};
+use perdura_store::partition::{
+    Intent, PartitionCommand, PartitionReply, TransactionId, Waiting, limits,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How much longer each next one in rank waits before it ends a transaction, milliseconds.
@@ -51,7 +53,7 @@ pub struct Looked {
 }
 
 /// A page of transactions: the last one of the page before.
-type Cursor = Option<(perdura_protocol::Time, TransactionId)>;
+type Cursor = Option<(Time, TransactionId)>;
 
 /// A session of which something is remembered.
 #[derive(Clone, Copy, Debug)]
@@ -63,10 +65,9 @@ struct Noticed {
 }
 
 struct Listed {
-    /// How many there were on the page.
-    found: u64,
-    /// Those that are old enough.
-    old: Vec<Intent>,
+    transactions: Vec<Waiting>,
+    /// The partition's clock.
+    now: Time,
     next: Cursor,
 }
 
@@ -80,6 +81,8 @@ pub struct Resolver<G> {
     forgets_at_ms: u64,
     pages: BTreeMap<PartitionId, Cursor>,
     sessions: BTreeMap<(PartitionId, SessionId), Noticed>,
+    /// Transactions that were pending at the last look, and since which look.
+    pending: BTreeMap<TransactionId, u64>,
 }
 
 impl<G: Groups> Resolver<G> {
@@ -92,7 +95,8 @@ impl<G: Groups> Resolver<G> {
     ) -> Resolver<G> {
         let (pages, sessions) = (BTreeMap::new(), BTreeMap::new());
         let of = of.max(number + 1);
-        Resolver { transactions, own, number, of, forgets_at_ms: 0, pages, sessions }
+        let pending = BTreeMap::new();
+        Resolver { transactions, own, number, of, forgets_at_ms: 0, pages, sessions, pending }
     }
 
     /// With what it does that.
@@ -125,41 +129,42 @@ impl<G: Groups> Resolver<G> {
         self.transactions.groups().now_ms().saturating_add(WITHIN_MS)
     }
 
-    /// A page of transactions that are old enough, by what `wait_ms` says of each, and where it goes on.
-    async fn list(
-        &self,
-        partition: PartitionId,
-        command: PartitionCommand,
-        wait_ms: impl Fn(&Intent) -> u64,
-    ) -> Option<Listed> {
+    /// A page of transactions, and where it goes on.
+    async fn list(&self, partition: PartitionId, command: PartitionCommand) -> Option<Listed> {
         let asked = self.transactions.ask(partition, &command, self.deadline_ms()).await;
         let Ok((PartitionReply::Pending { transactions, more, now }, _)) = asked else {
             return None;
         };
-        let found = transactions.len() as u64;
         let last = transactions.last().map(|last| (last.since, last.intent.id()));
-        let old = transactions
-            .into_iter()
-            .filter(|one| now.0.saturating_sub(one.since.0) >= wait_ms(&one.intent));
-        let old = old.map(|one| one.intent).collect();
-        Some(Listed { found, old, next: last.filter(|_| more) })
+        Some(Listed { transactions, now, next: last.filter(|_| more) })
     }
 
-    async fn end(&self, looked: &mut Looked) {
-        let mut old: Vec<Intent> = Vec::new();
+    async fn end(&mut self, looked: &mut Looked) {
+        let mut old: BTreeMap<TransactionId, Intent> = BTreeMap::new();
+        let mut pending = BTreeMap::new();
         for partition in &self.own {
-            let wait_ms = |intent: &Intent| limits::EXPIRY_MS + RANK_MS * self.rank(intent.client);
             let list = PartitionCommand::Pending { after: None };
             // Who does not answer now is asked again soon.
-            let Some(listed) = self.list(*partition, list, wait_ms).await else {
+            let Some(Listed { transactions, now, .. }) = self.list(*partition, list).await else {
                 looked.silent += 1;
                 continue;
             };
-            looked.pending += listed.found;
-            old.extend(listed.old);
+            looked.pending += transactions.len() as u64;
+            let own_ms = self.transactions.groups().now_ms();
+            for Waiting { since, intent } in transactions {
+                let id = intent.id();
+                let noticed_ms = self.pending.get(&id).copied().unwrap_or(own_ms);
+                pending.insert(id, noticed_ms);
+                // By this one's clock too: where agreed time was led ahead a partition's stands still until all have caught up with it.
+                let by_own_ms = own_ms.saturating_sub(noticed_ms);
+                let age_ms = now.0.saturating_sub(since.0).max(by_own_ms);
+                if age_ms >= limits::EXPIRY_MS + RANK_MS * self.rank(intent.client) {
+                    old.insert(id, intent);
+                }
+            }
         }
-        old.sort_by_key(Intent::id);
-        old.dedup();
+        self.pending = pending;
+        let old: Vec<Intent> = old.into_values().collect();
         for some in old.chunks(AT_ONCE) {
             let deadline_ms = self.deadline_ms();
             let rescues = some.iter().map(|intent| self.transactions.rescue(intent, deadline_ms));
@@ -172,13 +177,13 @@ impl<G: Groups> Resolver<G> {
     async fn forget(&mut self, partition: PartitionId) -> u64 {
         let after = self.pages.get(&partition).copied().flatten();
         let list = PartitionCommand::Over { after };
-        let Some(Listed { old, next, .. }) = self.list(partition, list, |_| 0).await else {
+        let Some(Listed { transactions, next, .. }) = self.list(partition, list).await else {
             return 0;
         };
         self.pages.insert(partition, next);
         let now_ms = self.transactions.groups().now_ms();
         let mut sessions: BTreeMap<SessionId, Vec<Intent>> = BTreeMap::new();
-        for intent in old {
+        for Waiting { intent, .. } in transactions {
             let session = intent.participant(partition).map(|one| intent.session(one));
             if let Some(session) = session.filter(|one| self.is_due((partition, *one), now_ms)) {
                 sessions.entry(session).or_default().push(intent);

@@ -3,8 +3,10 @@
 use crate::support::*;
 use perdura_client::CallError;
 use perdura_protocol::PartitionId;
+use perdura_protocol::partitions::MAP_VERSION;
+use perdura_store::partition::{Intent, Participant, PartitionCommand, digest_of_part};
 use perdura_store::{Operation, OperationResult, StoreCommand, StoreReply, Transaction};
-use perdura_transactions::{Outcome, TransactionError, Transactions};
+use perdura_transactions::{Groups, Outcome, Resolver, Split, TransactionError, Transactions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -120,6 +122,62 @@ fn partitions_forget_what_is_over() {
         async move { client.tidy().await }
     });
     assert_eq!(client.counters().forgotten, 400);
+}
+
+/// Prepares writes everywhere, and ends nothing.
+async fn prepare_only(client: Transactions<Way>, operations: Vec<Operation>, counter: u64) {
+    let groups = client.groups();
+    let deadline_ms = groups.now_ms() + 10 * SECONDS;
+    let split = Split::of(groups.map(), Transaction { operations });
+    let mut participants = Vec::new();
+    for part in &split.parts {
+        let nonce = groups.session(part.partition, deadline_ms).await.unwrap();
+        let (partition, part) = (part.partition, digest_of_part(&part.operations));
+        participants.push(Participant { partition, nonce, part });
+    }
+    let intent = Intent {
+        cluster: groups.map().cluster,
+        map: MAP_VERSION,
+        client: groups.client(),
+        counter,
+        read_only: false,
+        participants,
+    };
+    for part in &split.parts {
+        let (intent, operations) = (intent.clone(), part.operations.clone());
+        let prepare = PartitionCommand::Prepare { intent, operations };
+        client.ask(part.partition, &prepare, deadline_ms).await.unwrap();
+    }
+}
+
+/// Where agreed time was led ahead of all clocks, partitions' clocks stand still until those have caught up with it.
+#[test]
+fn what_all_have_voted_on_is_ended_though_clocks_of_partitions_stand_still() {
+    let shared = Partitions::new(2, 6);
+    let (dead, living) = (client(&shared, 1), client(&shared, 2));
+    {
+        let mut partitions = lock(&shared);
+        partitions.stands_at_ms = Some(partitions.now_ms);
+    }
+    let both = |value: &str| vec![write("a1", value), write("b1", value)];
+    run_one(&shared, prepare_only(dead.clone(), both("1"), 1));
+    // Who meets it ends it.
+    transact(&shared, &living, both("2")).unwrap();
+    assert_eq!(living.counters().rescued, 1);
+    // And so do servers, though nobody meets it.
+    run_one(&shared, prepare_only(dead, both("3"), 2));
+    let all = vec![PartitionId(0), PartitionId(1)];
+    let mut resolver = Resolver::new(living.clone(), all, (0, 1));
+    let of = shared.clone();
+    let ended = run_one(&shared, async move {
+        let first = resolver.look().await;
+        assert_eq!((first.pending, first.ended), (2, 0), "its client may live");
+        lock(&of).now_ms += 2 * SECONDS;
+        resolver.look().await.ended
+    });
+    assert_eq!(ended, 1);
+    let values = vec![value("3"), value("3")];
+    assert_eq!(transact(&shared, &living, vec![read("a1"), read("b1")]), committed(values));
 }
 
 /// Accounts all over, clients that move money and look at all of it, at once; some die in between, messages are lost, a partition is

@@ -177,6 +177,11 @@ impl AgreedTime {
         Err(Broken::new(RULE, what))
     }
 
+    /// The latest time that was agreed on.
+    pub fn latest(&self) -> Option<Time> {
+        self.times.last_key_value().map(|(_, time)| *time)
+    }
+
     /// For `replica` the agreed time after `slot` is `time`.
     pub fn executed(&mut self, replica: usize, slot: Slot, time: Time) -> Check {
         let fail = |what: String| {

@@ -13,7 +13,7 @@ use perdura_protocol::PublicKey;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// All is over in this time once nothing goes wrong any more, microseconds.
+/// All is over in this time once nothing goes wrong any more, and clocks have caught up with agreed times, microseconds.
 const END_US: u64 = 300_000_000;
 
 /// Deadline of the last look, milliseconds.
@@ -49,8 +49,12 @@ impl Deployment {
 
     /// Runs until something is so.
     fn finish(&mut self, what: &str, is_so: impl Fn(&Deployment) -> bool) {
-        let until_us = self.now_us + END_US;
-        self.run_while(|all| all.now_us < until_us && !is_so(all));
+        let from_us = self.now_us;
+        let until_us = |all: &Deployment| {
+            let caught_up_us = all.worlds.iter().map(World::caught_up_us).max().unwrap_or(0);
+            from_us.max(caught_up_us) + END_US
+        };
+        self.run_while(|all| all.now_us < until_us(all) && !is_so(all));
         if !self.failed() && !is_so(self) {
             let what = format!("all is well for {} s, and not yet so: {what}", END_US / 1_000_000);
             self.fail(Broken::new("Progress (transactions)", what));

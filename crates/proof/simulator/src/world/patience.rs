@@ -45,6 +45,11 @@ impl World {
         clock::all_show_us(time, self.parameters.max_skew_ms)
     }
 
+    /// When all clocks in order show what was agreed on: where several that were not led agreed time ahead, much later.
+    pub(crate) fn caught_up_us(&self) -> u64 {
+        self.checkers.agreed_time.latest().map_or(0, |time| self.all_show_us(time))
+    }
+
     /// Whether a command waits that all clocks say has waited for long enough.
     pub(crate) fn is_overdue(&self) -> bool {
         self.checkers.waits.due().is_some_and(|due| self.all_show_us(due) < self.now_us)

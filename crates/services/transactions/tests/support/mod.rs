@@ -42,6 +42,8 @@ pub struct Partitions {
     stores: Vec<Store>,
     members: Vec<Vec<SecretKey>>,
     pub now_ms: u64,
+    /// At which the partitions' clocks stand still, if they do.
+    pub stands_at_ms: Option<u64>,
     pub random: Random,
     /// Partitions that answer nothing.
     pub down: BTreeSet<PartitionId>,
@@ -90,6 +92,7 @@ impl Partitions {
             map: map.clone(),
             members,
             now_ms: 1_000_000,
+            stands_at_ms: None,
             random: Random(seed),
             down: BTreeSet::new(),
             losses: 0,
@@ -111,7 +114,7 @@ impl Partitions {
             reason: Refusal::Ordered(RefusalReason::Service(why.to_owned())),
             detail: String::new(),
         };
-        let now = Time(self.now_ms);
+        let now = Time(self.stands_at_ms.unwrap_or(self.now_ms));
         let store = &mut self.stores[partition.index()];
         store.on_time(now, &mut Vec::new());
         let claims = store.claims(command).expect("a correct client's command is no nonsense");
