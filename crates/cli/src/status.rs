@@ -360,7 +360,7 @@ fn ask(id: usize, address: &str, deadline: Instant) -> Result<Report> {
 }
 
 /// The body of an HTTP answer with status 200.
-fn get(address: &str, path: &str, deadline: Instant) -> Result<String> {
+pub fn get(address: &str, path: &str, deadline: Instant) -> Result<String> {
     let left = || match deadline.saturating_duration_since(Instant::now()) {
         left if left.is_zero() => Err(anyhow::anyhow!("no answer in time")),
         left => Ok(left),

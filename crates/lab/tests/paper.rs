@@ -144,3 +144,89 @@ fn a_signal_ends_its_processes_and_removes_its_directories() {
         .collect();
     assert_eq!(left, ["out"]);
 }
+
+/// What an experiment of Augustus wrote, with these arguments and few entries.
+fn augustus(name: &str, arguments: &[&str]) -> Value {
+    let directory = tempfile::tempdir().unwrap();
+    let (work, out) = (directory.path().join("work"), directory.path().join("out"));
+    std::fs::create_dir(&work).unwrap();
+    let mut command = program();
+    command.args(["paper", name, "--crash", "1", "--keys", "2000", "--seconds", "0.3"]);
+    command.args(["--warm-up", "0.1"]).args(arguments);
+    command.arg("--work").arg(&work).arg("--out").arg(&out);
+    let table = Ran::from(command.output().unwrap()).ok();
+    assert!(table.contains("WORKLOAD"), "{table}");
+    let text = std::fs::read_to_string(out.join(format!("{name}.json"))).unwrap();
+    let picture = std::fs::read_to_string(out.join(format!("{name}.svg"))).unwrap();
+    assert!(picture.starts_with("<svg"));
+    assert_eq!(std::fs::read_dir(&work).unwrap().count(), 0, "the clusters are removed");
+    assert_eq!(replicas_in(&work), 0);
+    let result: Value = serde_json::from_str(&text).unwrap();
+    for point in result["points"].as_array().unwrap() {
+        for figure in ["committed_s", "p99_ms", "server_cpu_us_per_txn", "commands_per_slot"] {
+            assert!(point["figures"][figure].as_f64().unwrap() > 0.0, "{figure}: {point}");
+        }
+        assert_eq!(
+            (&point["figures"]["errors"], &point["figures"]["failed"]),
+            (&json!(0.0), &json!(0.0))
+        );
+    }
+    result
+}
+
+#[test]
+fn transactions_over_partitions_are_beside_those_of_one() {
+    let arguments = ["--workloads", "A,C", "--partitions", "1,2", "--callers", "4"];
+    let result = augustus("augustus-fig3-4", &arguments);
+    let points = result["points"].as_array().unwrap();
+    let setting = |point: &Value| {
+        let global = point["global_percent"].as_u64().unwrap();
+        (
+            point["workload"].as_str().unwrap().to_owned(),
+            point["partitions"].as_u64().unwrap(),
+            global,
+        )
+    };
+    let found: Vec<_> = points.iter().map(setting).collect();
+    let with = |workload: &str, rest: &[(u64, u64)]| {
+        rest.iter()
+            .map(|(count, global)| (workload.to_owned(), *count, *global))
+            .collect::<Vec<_>>()
+    };
+    let expected = [
+        with("A", &[(1, 0)]),
+        with("C", &[(1, 0)]),
+        with("A", &[(2, 0), (2, 20), (2, 100)]),
+        with("C", &[(2, 0), (2, 20), (2, 100)]),
+    ];
+    assert_eq!(found, expected.concat());
+    // Votes are signed where transactions are over several partitions and change something; fences are now and then.
+    let signed = |at: usize| points[at]["figures"]["attestations_signed_per_txn"].as_f64().unwrap();
+    assert_eq!([0, 1, 2, 5].map(signed), [0.0; 4]);
+    for (writing, reading) in [(3, 6), (4, 7)] {
+        assert!(signed(writing) > 2.0 * signed(reading), "{} {}", signed(writing), signed(reading));
+    }
+}
+
+#[test]
+fn clients_that_do_not_finish_are_beside_those_that_do() {
+    let workload = ["--workloads", "A", "--partitions", "2", "--global", "100"];
+    let clients = ["--callers", "4", "--liars", "0,50"];
+    let result = augustus("augustus-fig5", &[&workload[..], &clients].concat());
+    let points = result["points"].as_array().unwrap();
+    let prepared = |index: usize| points[index]["figures"]["liars_prepared"].as_f64().unwrap();
+    assert_eq!((points.len(), prepared(0)), (2, 0.0));
+    assert!(prepared(1) > 0.0 && points[1]["p99_of_base"].is_number(), "{}", points[1]);
+}
+
+#[test]
+fn one_structural_lock_is_met_more_often_than_intervals() {
+    let result = augustus("augustus-locks", &["--callers", "32"]);
+    let points = result["points"].as_array().unwrap();
+    let aborts = |index: usize| points[index]["figures"]["aborts_percent"].as_f64().unwrap();
+    assert_eq!(
+        (&points[0]["workload"], &points[1]["workload"]),
+        (&json!("intervals"), &json!("structural"))
+    );
+    assert!(aborts(1) > 2.0 * aborts(0), "{} and {}", aborts(0), aborts(1));
+}

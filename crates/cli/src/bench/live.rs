@@ -3,11 +3,14 @@
 //! children that outlive a `kill -9` of this process end by themselves.
 
 use crate::init::{Tuning, make, places};
-use crate::local::{Group, Start, replica_file};
+use crate::local::{Group, Kind, Start, replica_file};
+use crate::partitions::{self, New};
 use crate::process;
 use anyhow::{Context, Result};
 use perdura::ServiceKind;
 use perdura::config::{CLIENT_FILE, Cluster, KeyFile, ReplicaFile};
+use perdura::connect::load_groups;
+use perdura::create::{Partitions, Place};
 use perdura_protocol::Faults;
 use perdura_protocol::configuration::Durability;
 use perdura_replica::node::StateTransfer;
@@ -37,6 +40,8 @@ pub struct Made {
     pub transfer: StateTransfer,
     /// Whether they tell of each checkpoint.
     pub debug: bool,
+    /// Whether they measure what their time goes to.
+    pub profile: bool,
 }
 
 impl Default for Made {
@@ -48,6 +53,7 @@ impl Default for Made {
             tuning: Tuning::default(),
             transfer: StateTransfer::default(),
             debug: false,
+            profile: false,
         }
     }
 }
@@ -127,7 +133,7 @@ impl Live {
         let directory = directory(work)?;
         let dir = directory.path().join("cluster");
         let places = places(faults.n(), &[], None, false)?;
-        let Made { durability, device, service, tuning, transfer, debug } = made;
+        let Made { durability, device, service, tuning, transfer, debug, profile } = made;
         let cluster = make(&dir, faults, durability, service, tuning, &places)?;
         let key = KeyFile::load(&dir.join(CLIENT_FILE))?;
         for id in 0..faults.n() {
@@ -135,10 +141,32 @@ impl Live {
             let file = ReplicaFile { state_transfer: transfer, ..ReplicaFile::load(&path)? };
             file.store(&path)?;
         }
-        let start = Start { device, debug, profile: false };
+        let start = Start { device, debug, profile };
         let group = Group::start(&self.program, &dir, faults.n(), start)?;
         *running = Some(Running { group, _directory: directory });
         Ok((Guard(self.clone()), cluster, key))
+    }
+
+    /// The same with several partitions, on as many servers as a group has members. Gives the groups, by partition.
+    pub fn start_partitioned(
+        &self,
+        work: &Path,
+        faults: Faults,
+        made: Made,
+        partitions: Partitions,
+    ) -> Result<(Guard, Vec<Cluster>, KeyFile)> {
+        let mut running = self.lock();
+        let directory = directory(work)?;
+        let dir = directory.path().join("cluster");
+        let places = Place::all(faults.n(), &[], None, false)?;
+        let Made { durability, device, service, tuning, debug, profile, .. } = made;
+        let new = New { partitions, faults, durability, service, tuning, places: &places };
+        partitions::make(&dir, new)?;
+        let (groups, key) = (load_groups(&dir)?, KeyFile::load(&dir.join(CLIENT_FILE))?);
+        let start = Start { device, debug, profile };
+        let group = Group::start_all(Kind::Server, &self.program, &dir, places.len(), start)?;
+        *running = Some(Running { group, _directory: directory });
+        Ok((Guard(self.clone()), groups, key))
     }
 }
 

@@ -33,22 +33,37 @@ pub struct Workload {
     value_size: usize,
     reads_percent: u8,
     pool: Bytes,
-    random: Cell<u64>,
+    chance: Chance,
+}
+
+/// Numbers by chance, SplitMix64.
+pub struct Chance(Cell<u64>);
+
+impl Chance {
+    /// The same ones for the same seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Chance {
+        Chance(Cell::new(seed))
+    }
+
+    /// The next one.
+    pub fn next(&self) -> u64 {
+        let state = self.0.get().wrapping_add(GOLDEN);
+        self.0.set(state);
+        mix(state)
+    }
 }
 
 impl Workload {
     /// `keys` keys, values of `value_size` bytes; `reads_percent` of 100 operations read.
     pub fn new(keys: u64, value_size: usize, reads_percent: u8) -> Result<Workload> {
-        let seed = u64::from_le_bytes(random()?);
+        let chance = Chance::new(u64::from_le_bytes(random()?));
         let mut pool = Vec::with_capacity(POOL_BYTES + value_size + 8);
-        let mut state = seed;
         while pool.len() < POOL_BYTES + value_size {
-            state = state.wrapping_add(GOLDEN);
-            pool.extend_from_slice(&mix(state).to_le_bytes());
+            pool.extend_from_slice(&chance.next().to_le_bytes());
         }
-        let random = Cell::new(state);
         let service = ServiceKind::KeyValue;
-        Ok(Workload { service, keys, value_size, reads_percent, pool: pool.into(), random })
+        Ok(Workload { service, keys, value_size, reads_percent, pool: pool.into(), chance })
     }
 
     /// Insertions of random tuples: four fields of text, of so many bytes together (Dura-SMaRt, section 5).
@@ -94,9 +109,7 @@ impl Workload {
     }
 
     fn next(&self) -> u64 {
-        let state = self.random.get().wrapping_add(GOLDEN);
-        self.random.set(state);
-        mix(state)
+        self.chance.next()
     }
 
     fn value(&self) -> Bytes {

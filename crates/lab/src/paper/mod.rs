@@ -1,6 +1,7 @@
 //! `perdura-lab paper`: the experiments of the papers that Perdura unifies, each one command, on
 //! clusters of its own on this machine.
 
+mod augustus;
 mod measure;
 mod plot;
 mod report;
@@ -17,7 +18,7 @@ use perdura_cli::connect::parse_duration;
 use perdura_cli::init::{Bounds, ServiceName};
 use perdura_cli::say;
 use setting::{SETTINGS, Setting};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -38,6 +39,15 @@ those that were in flight while a checkpoint was stored (dura-fig10) or the repl
 of the others; after that, medians over the rounds. In dura-fig11 a follower is killed (kill -9) after 15% of the run, its checkpoints are removed, \
 and it is started again; it is back when it says that it is active. A state of 1 GB takes some 12 GB of \
 memory in a group of four.";
+
+const AFTER_HELP_AUGUSTUS: &str = "\
+Starts the servers of a store over so many partitions in a directory in --work, writes its entries, and measures \
+with callers that each have one transaction in flight; then kills and removes it. Prints a row for each \
+setting, medians over the rounds, and writes them with all rounds to OUT/NAME.json, and as a picture to \
+OUT/NAME.svg. CPU is user and system time of all servers for each committed transaction; \"signed\" and \"verified\" are signatures \
+of votes for each. What is compared (\"of base\") is local transactions, or no liars, of the same run. \
+All servers share this machine: transactions in a second say nothing about what more machines would carry. \
+Put --work on the disk that is to be measured, and not in memory.";
 
 /// Repeats an experiment of a paper, on clusters of its own on this machine.
 #[derive(Args)]
@@ -63,6 +73,18 @@ enum Command {
     /// Dura-SMaRt, figure 11: writes over time while a replica takes the state over from others
     #[command(name = "dura-fig11", after_help = AFTER_HELP_OVER_TIME)]
     DuraFig11(timeline::RecoveryOptions),
+    /// Augustus (EuroSys 2013), figures 3 and 4: transactions over partitions beside those of one
+    #[command(name = "augustus-fig3-4", after_help = AFTER_HELP_AUGUSTUS)]
+    AugustusFig3And4(augustus::Mixes),
+    /// Augustus, table 4: aborts
+    #[command(after_help = AFTER_HELP_AUGUSTUS)]
+    AugustusTable4(augustus::Mixes),
+    /// Augustus, figure 5: clients that never finish what they prepare
+    #[command(name = "augustus-fig5", after_help = AFTER_HELP_AUGUSTUS)]
+    AugustusFig5(augustus::Byzantine),
+    /// Augustus, section 3.3: inserts beside range reads, with intervals and with one structural lock for each partition
+    #[command(after_help = AFTER_HELP_AUGUSTUS)]
+    AugustusLocks(augustus::Locks),
 }
 
 /// Which one.
@@ -153,6 +175,14 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         Command::DuraFig9(options) => compare(Experiment::DuraFig9, program, options),
         Command::DuraFig10(options) => timeline::checkpoints(program, options),
         Command::DuraFig11(options) => timeline::recovery(program, options),
+        Command::AugustusFig3And4(options) => {
+            augustus::mixes(augustus::Experiment::Fig3And4, program, options)
+        }
+        Command::AugustusTable4(options) => {
+            augustus::mixes(augustus::Experiment::Table4, program, options)
+        }
+        Command::AugustusFig5(options) => augustus::byzantine(program, options),
+        Command::AugustusLocks(options) => augustus::locks(program, options),
     }
 }
 
@@ -202,7 +232,12 @@ fn write(experiment: Experiment, options: &Options, kind: &str, text: &str) -> R
         ServiceName::Kv => "",
         ServiceName::Tuples => "-tuples",
     };
-    let path = options.out.join(format!("{}{of}.{kind}", experiment.name()));
+    write_text(&format!("{}{of}", experiment.name()), &options.out, kind, text)
+}
+
+/// Writes `NAME.KIND`, and says so.
+fn write_text(name: &str, out: &Path, kind: &str, text: &str) -> Result<()> {
+    let path = out.join(format!("{name}.{kind}"));
     std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     say!("{}", path.display());
     Ok(())

@@ -7,7 +7,8 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 const SIZE: (u32, u32) = (900, 560);
 
-const FONT: &str = "sans-serif";
+/// Of all texts.
+pub const FONT: &str = "sans-serif";
 
 /// Colours that people tell apart, whatever colours they see (Okabe and Ito, 2008).
 const COLOURS: [RGBColor; 8] = [
@@ -21,7 +22,8 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(130, 130, 130),
 ];
 
-fn colour(index: usize) -> RGBColor {
+/// Of a series.
+pub fn colour(index: usize) -> RGBColor {
     COLOURS[index % COLOURS.len()]
 }
 

@@ -276,6 +276,11 @@ impl<G: Groups> Transactions<G> {
     }
 
     fn why(&self, split: &Split, partition: PartitionId, reason: Reason) -> Attempt {
+        match &reason {
+            Reason::Unreachable { .. } => self.inner.state().counters.unreachable += 1,
+            Reason::Cap { .. } | Reason::Room => self.inner.state().counters.unaffordable += 1,
+            _ => {}
+        }
         let cause = match reason {
             Reason::Failed { operation } => {
                 let operation = split.origin(partition, operation);

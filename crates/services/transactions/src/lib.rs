@@ -77,6 +77,10 @@ pub struct Counters {
     pub global: u64,
     /// Tries of all kinds that met a lock.
     pub conflicts: u64,
+    /// Tries that were not voted for since another participant was not heard of.
+    pub unreachable: u64,
+    /// Tries that were one too many of this client, or that there was no room for.
+    pub unaffordable: u64,
     /// Transactions of others that it ended.
     pub rescued: u64,
     /// Transactions that partitions forgot as it told them to.
