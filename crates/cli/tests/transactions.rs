@@ -92,7 +92,9 @@ fn a_program_gets_what_each_operation_found() {
             fill.insert(key.clone(), "1");
         }
         assert!(fill.clone().run(&options).await.unwrap().is_committed());
-        assert_eq!(fill.run(&options).await.unwrap(), Ended::Failed { operation: 0 });
+        // Which of them it fails for first depends on who is asked first.
+        let failed = fill.run(&options).await.unwrap();
+        assert!(matches!(failed, Ended::Failed { operation: 0 | 3 }), "{failed:?}");
         let mut several = store.transaction();
         let value = several.read(keys[5].clone());
         let gone = several.cmp(keys[0].clone(), "1").delete(keys[4].clone());

@@ -4,7 +4,7 @@ use crate::command::{Operation, Request, Transaction, key_of};
 use crate::map::{Full, SegmentMap};
 use crate::partition::{
     Asker, Blocker, Entries, Partition, PartitionCommand, PartitionReply, Place, StatementClaim,
-    Touched, claims_of, is_of_partition,
+    Touched, asks_about, claims_of, is_of_partition,
 };
 use crate::plan::Plan;
 use crate::prefetch::CAN_PREFETCH;
@@ -286,7 +286,7 @@ impl Service for Store {
 
     fn asks_about(&self, command: &[u8]) -> Option<SessionId> {
         let partition = self.partition.as_ref().filter(|_| is_of_partition(command))?;
-        PartitionCommand::read(command).ok()?.asks_about(partition.place().partition)
+        asks_about(command, partition.place().partition)
     }
 
     fn attested(&self, reply: &[u8]) -> Option<Bytes> {

@@ -1,6 +1,7 @@
 //! One try of a transaction.
 
 use crate::split::Part;
+use crate::telling::SIGNED_AGAIN;
 use crate::{Answer, Cause, Groups, Outcome, Split, TransactionError, Transactions};
 use futures_util::future::join_all;
 use perdura_client::Mode;
@@ -12,12 +13,11 @@ use perdura_store::partition::{
     TransactionId, Vote, digest_of_part, limits,
 };
 use perdura_store::{OperationResult, StoreCommand, StoreReply, Transaction};
+use std::future::{Future, poll_fn};
+use std::task::Poll;
 
 /// What was begun is ended for so long behind the deadline, milliseconds.
 const GRACE_MS: u64 = 3_000;
-
-/// How often the votes are asked for anew of a group that has other members now.
-const SIGNED_AGAIN: usize = 3;
 
 /// What a try came to.
 pub(crate) enum Attempt {
@@ -47,6 +47,67 @@ enum Heard {
     },
     /// No vote, and why.
     Nothing(CallError),
+    /// It was not asked.
+    Unasked,
+}
+
+/// What became of asking for votes.
+struct Votes {
+    /// By participant.
+    heard: Vec<Heard>,
+    /// Who decided, and so has ended it.
+    decided: Option<usize>,
+}
+
+/// The vote in a participant's answer.
+fn heard_in(
+    of: TransactionId,
+    called: Result<(PartitionReply, Option<Certificate>), CallError>,
+) -> Heard {
+    match called {
+        Ok((PartitionReply::Voted { transaction, vote, results, .. }, proof))
+            if of == transaction =>
+        {
+            match vote {
+                Vote::Commit => Heard::Commit { results, proof },
+                Vote::Abort(reason) => Heard::Abort { reason, proof },
+            }
+        }
+        Ok(_) => Heard::Nothing(nonsense()),
+        Err(error) => Heard::Nothing(error),
+    }
+}
+
+/// Who may hold something, and what shows him how it ended: nothing where it only reads. Who does not answer is told by whoever meets its locks.
+fn to_be_told(
+    intent: &Intent,
+    commit: bool,
+    heard: &[Heard],
+    decided: Option<usize>,
+) -> Vec<(PartitionId, Vec<Certificate>)> {
+    let all = || heard.iter().zip(&intent.participants).enumerate();
+    let told = all().filter(|(index, (vote, _))| match vote {
+        Heard::Commit { .. } => decided != Some(*index),
+        Heard::Abort { .. } | Heard::Unasked => false,
+        // It may have been prepared.
+        Heard::Nothing(error) => !error.is_refusal(),
+    });
+    let shown = told.map(|(_, (_, one))| {
+        let proofs = all().filter_map(|(_, (vote, of))| {
+            let proof = match vote {
+                Heard::Commit { proof, .. } if commit => proof.as_ref(),
+                Heard::Abort { proof, .. } if !commit => proof.as_ref(),
+                _ => None,
+            };
+            proof.filter(|_| of.partition != one.partition).cloned()
+        });
+        let mut votes: Vec<Certificate> = proofs.collect();
+        // One is enough.
+        votes.truncate(if commit { votes.len() } else { 1 });
+        (one.partition, votes)
+    });
+    // Without a vote there is nothing to show: others end it when it has expired.
+    shown.filter(|(_, votes)| intent.read_only || !votes.is_empty()).collect()
 }
 
 impl Split {
@@ -62,25 +123,25 @@ pub(crate) fn nonsense() -> CallError {
 }
 
 /// A number that is in use.
-struct Running<'a, G> {
-    of: &'a Transactions<G>,
+struct Running<G> {
+    of: Transactions<G>,
     counter: u64,
 }
 
-impl<G> Drop for Running<'_, G> {
+impl<G> Drop for Running<G> {
     fn drop(&mut self) {
         self.of.inner.state().running.remove(&self.counter);
     }
 }
 
 impl<G: Groups> Transactions<G> {
-    fn begin(&self) -> Running<'_, G> {
+    fn begin(&self) -> Running<G> {
         let mut state = self.inner.state();
         state.counter += 1;
         state.counters.global += 1;
         let counter = state.counter;
         state.running.insert(counter);
-        Running { of: self, counter }
+        Running { of: self.clone(), counter }
     }
 
     /// In one partition, in one round.
@@ -131,59 +192,108 @@ impl<G: Groups> Transactions<G> {
             read_only: split.is_read(),
             participants,
         };
-        let mut heard: Vec<Heard> = Vec::with_capacity(parts.len());
+        let end_ms = deadline_ms.max(self.groups().now_ms()).saturating_add(GRACE_MS);
+        let Votes { heard, decided } =
+            self.ask_for_votes(&intent, parts, in_turn, deadline_ms, end_ms).await;
+        let commit = heard.iter().all(|vote| matches!(vote, Heard::Commit { .. }));
+        let told = to_be_told(&intent, commit, &heard, decided);
+        let attempt = self.outcome(split, commit, heard);
+        let this = self.clone();
+        let mut ending = Box::pin(async move {
+            this.tell_all(&intent, commit, told, end_ms).await;
+            drop(running);
+            this.note_ended(intent);
+        });
+        // What is known is not held up by who else has to be told; what this client asks for next comes after that.
+        if !matches!(attempt, Attempt::Done(_)) {
+            ending.await;
+        } else if poll_fn(|context| Poll::Ready(ending.as_mut().poll(context))).await.is_pending() {
+            self.groups().spawn(ending);
+        }
+        attempt
+    }
+
+    /// Where something is changed, all but one vote first, and that one decides: it is shown their votes, and so holds its locks for no
+    /// time. Which one goes round, but where partitions are asked one after the other.
+    async fn ask_for_votes(
+        &self,
+        intent: &Intent,
+        parts: &[Part],
+        in_turn: bool,
+        deadline_ms: u64,
+        end_ms: u64,
+    ) -> Votes {
+        let last = match parts.len() {
+            _ if intent.read_only => None,
+            count if in_turn => Some(count - 1),
+            count => Some((intent.counter % count as u64) as usize),
+        };
+        let mut heard: Vec<Heard> = parts.iter().map(|_| Heard::Unasked).collect();
+        let first = parts.iter().zip(&mut heard).enumerate();
+        let first = first.filter(|(index, _)| Some(*index) != last).map(|(_, one)| one);
         if in_turn {
-            for part in parts {
-                let vote = self.prepare(&intent, part, deadline_ms).await;
-                let go_on = matches!(vote, Heard::Commit { .. });
-                heard.push(vote);
-                if !go_on {
+            for (part, vote) in first {
+                *vote = self.prepare(intent, part, deadline_ms).await;
+                if !matches!(vote, Heard::Commit { .. }) {
                     break;
                 }
             }
         } else {
-            let votes = parts.iter().map(|part| self.prepare(&intent, part, deadline_ms));
-            heard = join_all(votes).await;
+            let ask = first
+                .map(async |(part, vote)| *vote = self.prepare(intent, part, deadline_ms).await);
+            join_all(ask).await;
         }
-        let end_ms = deadline_ms.max(self.groups().now_ms()).saturating_add(GRACE_MS);
-        let is_known = |vote: &Heard| !matches!(vote, Heard::Nothing(_));
-        if !intent.read_only && heard.iter().any(is_known) {
-            self.settle(&intent, &mut heard, end_ms).await;
-        }
-        let attempt = self.conclude(split, &intent, heard, end_ms).await;
-        drop(running);
-        self.note_ended(intent);
-        attempt
+        let Some(last) = last else { return Votes { heard, decided: None } };
+        self.settle(intent, &mut heard, end_ms).await;
+        let others = heard.iter().enumerate().filter(|(index, _)| *index != last);
+        let proof = |(_, vote): (usize, &Heard)| match vote {
+            Heard::Commit { proof, .. } => proof.clone(),
+            _ => None,
+        };
+        let Some(votes) = others.map(proof).collect::<Option<Vec<Certificate>>>() else {
+            return Votes { heard, decided: None };
+        };
+        heard[last] = self.prepare_last(intent, &parts[last], votes, deadline_ms).await;
+        self.settle(intent, &mut heard, end_ms).await;
+        let decided = matches!(heard[last], Heard::Commit { .. }).then_some(last);
+        Votes { heard, decided }
     }
 
     async fn prepare(&self, intent: &Intent, part: &Part, deadline_ms: u64) -> Heard {
         let (intent, operations) = (intent.clone(), part.operations.clone());
         let transaction = intent.id();
         let command = PartitionCommand::Prepare { intent, operations };
-        self.vote(part.partition, transaction, &command, deadline_ms).await
+        let called = self.ask(part.partition, &command, deadline_ms).await;
+        heard_in(transaction, called)
     }
 
-    /// What a command comes to that asks for a vote.
-    async fn vote(
+    /// The vote that decides.
+    async fn prepare_last(
         &self,
-        partition: PartitionId,
-        transaction: TransactionId,
-        command: &PartitionCommand,
+        intent: &Intent,
+        part: &Part,
+        mut votes: Vec<Certificate>,
         deadline_ms: u64,
     ) -> Heard {
-        let called = self.ask(partition, command, deadline_ms).await;
-        match called {
-            Ok((PartitionReply::Voted { transaction: of, vote, results, .. }, proof))
-                if of == transaction =>
-            {
-                match vote {
-                    Vote::Commit => Heard::Commit { results, proof },
-                    Vote::Abort(reason) => Heard::Abort { reason, proof },
+        for _ in 0..SIGNED_AGAIN {
+            let (intent_of, operations) = (intent.clone(), part.operations.clone());
+            let command = PartitionCommand::PrepareLast {
+                intent: intent_of,
+                operations,
+                votes: votes.clone(),
+            };
+            match self.ask(part.partition, &command, deadline_ms).await {
+                Ok((PartitionReply::Outdated { partition, configuration }, _)) => {
+                    let of = (partition, configuration);
+                    let signed = self.sign_again(intent, part.partition, of, &mut votes);
+                    if !signed.await {
+                        break;
+                    }
                 }
+                called => return heard_in(intent.id(), called),
             }
-            Ok(_) => Heard::Nothing(nonsense()),
-            Err(error) => Heard::Nothing(error),
         }
+        Heard::Nothing(nonsense())
     }
 
     /// A partition's answer to a command of its own, with the proof of what it states.
@@ -205,13 +315,18 @@ impl<G: Groups> Transactions<G> {
         }
     }
 
-    /// Where nothing was heard the vote may have been given, and is given now if it was not.
+    /// Where nothing was heard the vote may have been given, and is given now if it was not. Where no vote is known nothing is held.
     async fn settle(&self, intent: &Intent, heard: &mut [Heard], end_ms: u64) {
+        let is_known = |vote: &Heard| matches!(vote, Heard::Commit { .. } | Heard::Abort { .. });
+        if !heard.iter().any(is_known) {
+            return;
+        }
         let silent = heard.iter_mut().zip(&intent.participants);
         let asked = silent.filter_map(|(vote, one)| match vote {
             Heard::Nothing(_) => Some(async move {
                 let resolve = PartitionCommand::Resolve { intent: intent.clone(), expired: None };
-                let resolved = self.vote(one.partition, intent.id(), &resolve, end_ms).await;
+                let called = self.ask(one.partition, &resolve, end_ms).await;
+                let resolved = heard_in(intent.id(), called);
                 if !matches!(resolved, Heard::Nothing(_)) {
                     *vote = resolved;
                 }
@@ -221,17 +336,8 @@ impl<G: Groups> Transactions<G> {
         join_all(asked).await;
     }
 
-    /// Ends it where it was prepared, as the votes have it.
-    async fn conclude(
-        &self,
-        split: &Split,
-        intent: &Intent,
-        mut heard: Vec<Heard>,
-        end_ms: u64,
-    ) -> Attempt {
-        let all = heard.len() == split.parts.len();
-        let commit = all && heard.iter().all(|vote| matches!(vote, Heard::Commit { .. }));
-        self.finish(intent, commit, &heard, end_ms).await;
+    /// What it came to, by what was heard.
+    fn outcome(&self, split: &Split, commit: bool, mut heard: Vec<Heard>) -> Attempt {
         if commit {
             let results = heard.into_iter().map(|vote| match vote {
                 Heard::Commit { results, .. } => results,
@@ -264,12 +370,18 @@ impl<G: Groups> Transactions<G> {
             .position(|vote| matches!(vote, Heard::Nothing(error) if error.is_refusal()));
         let index =
             certain.or_else(|| heard.iter().position(|vote| matches!(vote, Heard::Nothing(_))));
-        let error = match index.map(|index| heard.swap_remove(index)) {
-            Some(Heard::Nothing(error)) => error,
-            _ => nonsense(),
+        let incomplete = heard.iter().any(|vote| matches!(vote, Heard::Unasked));
+        let Some((index, Heard::Nothing(error))) =
+            index.map(|index| (index, heard.swap_remove(index)))
+        else {
+            return Attempt::Error(nonsense().into());
         };
         if crate::rescue::is_of_session(&error) {
             Attempt::Stale(error)
+        } else if incomplete && !error.is_refusal() {
+            // Who was not asked never votes for it.
+            let partition = split.parts[index].partition;
+            Attempt::Error(TransactionError::Refused { partition, cause: Cause::Silent })
         } else {
             Attempt::Error(error.into())
         }
@@ -299,67 +411,5 @@ impl<G: Groups> Transactions<G> {
             Reason::Writes => Cause::Writes,
         };
         Attempt::Error(TransactionError::Refused { partition, cause })
-    }
-
-    /// Tells all that may hold something how it ended. Who does not answer is told by whoever meets its locks.
-    async fn finish(&self, intent: &Intent, commit: bool, heard: &[Heard], end_ms: u64) {
-        let told = heard.iter().zip(&intent.participants).filter(|(vote, _)| match vote {
-            Heard::Commit { .. } => true,
-            Heard::Abort { .. } => false,
-            // It may have been prepared.
-            Heard::Nothing(error) => !error.is_refusal(),
-        });
-        let tell = told.map(|(_, one)| {
-            let proofs = heard.iter().zip(&intent.participants).filter_map(|(vote, of)| {
-                let proof = match vote {
-                    Heard::Commit { proof, .. } if commit => proof.as_ref(),
-                    Heard::Abort { proof, .. } if !commit => proof.as_ref(),
-                    _ => None,
-                };
-                proof.filter(|_| of.partition != one.partition).cloned()
-            });
-            let mut votes: Vec<Certificate> = proofs.collect();
-            // One is enough.
-            votes.truncate(if commit { votes.len() } else { 1 });
-            async move {
-                // Without a vote there is nothing to show: others end it when it has expired.
-                if intent.read_only || !votes.is_empty() {
-                    self.tell(intent, one.partition, commit, votes, end_ms).await;
-                }
-            }
-        });
-        join_all(tell).await;
-    }
-
-    /// Shows a participant the votes of others; whether it ended the transaction.
-    pub(crate) async fn tell(
-        &self,
-        intent: &Intent,
-        partition: PartitionId,
-        commit: bool,
-        mut votes: Vec<Certificate>,
-        end_ms: u64,
-    ) -> bool {
-        let transaction = intent.id();
-        for _ in 0..=SIGNED_AGAIN {
-            let finish = PartitionCommand::Finish { transaction, commit, votes: votes.clone() };
-            match self.ask(partition, &finish, end_ms).await {
-                Ok((PartitionReply::Finished { .. }, _)) => return true,
-                Ok((PartitionReply::Outdated { partition: changed, configuration }, _)) => {
-                    self.teach(partition, changed, configuration, end_ms).await;
-                    let resolve =
-                        PartitionCommand::Resolve { intent: intent.clone(), expired: None };
-                    let Ok((_, Some(proof))) = self.ask(changed, &resolve, end_ms).await else {
-                        return false;
-                    };
-                    votes
-                        .iter_mut()
-                        .filter(|vote| vote.partition == changed)
-                        .for_each(|vote| *vote = proof.clone());
-                }
-                _ => return false,
-            }
-        }
-        false
     }
 }

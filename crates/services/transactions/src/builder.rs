@@ -134,7 +134,7 @@ pub enum Ended {
     Committed(Results),
     /// All of it happened; what it read was told to nobody who is left.
     ResultsGone,
-    /// Nothing happened, for this operation: a comparison did not hold, a key was there that was to be inserted, or was not that was to be updated.
+    /// Nothing happened, for this operation, perhaps not the only one: a comparison did not hold, a key was there that was to be inserted, or was not that was to be updated.
     Failed {
         /// Its index, from 0, in the order in which operations were added.
         operation: usize,

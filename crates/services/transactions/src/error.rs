@@ -31,6 +31,9 @@ pub enum Cause {
     /// It writes, and was said to only read.
     #[error("it writes, and was said to only read")]
     Writes,
+    /// It did not answer in time, and others were not asked for that.
+    #[error("it did not answer in time")]
+    Silent,
     /// Nothing is heard of another partition that takes part.
     #[error("nothing is heard of partition {}, which takes part", partition.0)]
     Unreachable {

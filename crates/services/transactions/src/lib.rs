@@ -22,6 +22,7 @@ mod live;
 mod rescue;
 mod resolver;
 mod split;
+mod telling;
 mod tidy;
 
 pub use builder::{Asked, Builder, Ended, Found, Page, Range, Results};

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Time to say at the end what is over.
+/// Time to tell at the end what is left to tell, and to say what is over.
 const TIDY: Duration = Duration::from_secs(1);
 
 /// Why there is no client.
@@ -245,7 +245,11 @@ impl StoreClient {
     /// Says what is over, and closes the clients of all groups.
     pub async fn close(&self) {
         if let StoreClient::Partitioned(transactions) = self {
-            let _ = tokio::time::timeout(TIDY, transactions.tidy()).await;
+            let end = async {
+                transactions.settled().await;
+                transactions.tidy().await;
+            };
+            let _ = tokio::time::timeout(TIDY, end).await;
         }
         for client in self.clients() {
             client.close().await;

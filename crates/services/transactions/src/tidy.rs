@@ -35,6 +35,13 @@ impl<G: Groups> Transactions<G> {
         }
     }
 
+    /// Waits until all has been told that this client has to tell of its transactions, which may be a moment behind what they came to.
+    pub async fn settled(&self) {
+        while !self.inner.state().running.is_empty() {
+            self.groups().sleep(1).await;
+        }
+    }
+
     /// Has the partitions forget what is over in all of them. Begins by itself now and then; to be called before a client ends.
     pub async fn tidy(&self) {
         let (ended, lowest) = {

@@ -174,6 +174,16 @@ impl Hostile {
         self.ask(*partition, &PartitionCommand::Prepare { intent, operations }).await
     }
 
+    async fn prepare_last(
+        &mut self,
+        intent: &Intent,
+        (partition, operations): &Part,
+        votes: Vec<Certificate>,
+    ) -> Option<(PartitionReply, Option<Certificate>)> {
+        let (intent, operations) = (intent.clone(), operations.clone());
+        self.ask(*partition, &PartitionCommand::PrepareLast { intent, operations, votes }).await
+    }
+
     /// Prepares in all partitions or in one, and never ends it.
     async fn leave(&mut self, everywhere: bool) {
         let parts = self.parts();
@@ -271,8 +281,13 @@ impl Hostile {
             let Some(vote) = self.forged(*partition, &statement) else { return };
             votes.push(vote);
         }
-        let finish = PartitionCommand::Finish { transaction, commit, votes };
-        self.ask(parts[0].0, &finish).await;
+        if self.random.percent(50) {
+            let finish = PartitionCommand::Finish { transaction, commit, votes };
+            self.ask(parts[0].0, &finish).await;
+        } else {
+            // The first one is to decide, by what the others never said.
+            self.prepare_last(&intent, &parts[0], votes).await;
+        }
         self.start_anew();
     }
 
@@ -312,8 +327,12 @@ impl Hostile {
                 others.into_iter().map(backwards).collect()
             }
         };
-        let commit = self.random.percent(70);
-        self.ask(at, &PartitionCommand::Finish { transaction, commit, votes }).await;
+        if self.random.percent(30) {
+            self.prepare_last(&intent, &parts[0], votes).await;
+        } else {
+            let commit = self.random.percent(70);
+            self.ask(at, &PartitionCommand::Finish { transaction, commit, votes }).await;
+        }
         if false_one {
             self.start_anew();
         }
@@ -440,10 +459,25 @@ impl Hostile {
         self.ask(partition, &PartitionCommand::Forget { session, fences }).await;
     }
 
+    /// Has the last partition decide, and leaves it pending in the others.
+    async fn decide_and_leave(&mut self, intent: &Intent, parts: &[Part]) {
+        let Some((last, first)) = parts.split_last() else { return };
+        let mut votes = Vec::new();
+        for part in first {
+            let Some((_, Some(proof))) = self.prepare(intent, part).await else { return };
+            votes.push(proof);
+        }
+        self.prepare_last(intent, last, votes).await;
+    }
+
     /// Ends a transaction in one partition, as it may, and leaves it in the others.
     async fn end_half(&mut self) {
         let parts = self.parts();
         let Some(intent) = self.intent(&parts, false).await else { return };
+        if self.random.percent(40) {
+            self.decide_and_leave(&intent, &parts).await;
+            return;
+        }
         let mut votes = Vec::new();
         let mut commit = true;
         for part in &parts {

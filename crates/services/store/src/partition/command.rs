@@ -1,10 +1,10 @@
 //! What clients ask of a partition besides the commands of every store, and its encoding: a tag byte from 16 on, and the content.
 
 use super::certificate::{Certificate, SignedMembers, StatementClaim};
-use super::intent::{Intent, TransactionId, digest_of_part};
+use super::intent::{Intent, TransactionId};
 use super::limits;
 use super::statement::Statement;
-use crate::{Operation, Transaction};
+use crate::Operation;
 use perdura_protocol::codec::{encode_count, encode_list};
 use perdura_protocol::{
     Decode, DecodeError, Encode, Map, PartitionId, Reader, SessionId, Time, seeded,
@@ -19,6 +19,16 @@ pub enum PartitionCommand {
         intent: Intent,
         /// This partition's part; its digest is in the intent.
         operations: Vec<Operation>,
+    },
+    /// As [`PartitionCommand::Prepare`], of the participant that is asked last: all others have voted to commit. Its vote decides, so nothing of it
+    /// is pending here.
+    PrepareLast {
+        /// The transaction; it changes something.
+        intent: Intent,
+        /// This partition's part.
+        operations: Vec<Operation>,
+        /// The vote of each other participant.
+        votes: Vec<Certificate>,
     },
     /// Ends a pending transaction.
     Finish {
@@ -90,7 +100,7 @@ pub enum PartitionCommand {
 
 /// Whether these bytes are a command of a partition, if they are any.
 pub(crate) fn is_of_partition(command: &[u8]) -> bool {
-    command.first().is_some_and(|tag| (16..=27).contains(tag))
+    command.first().is_some_and(|tag| (16..=28).contains(tag))
 }
 
 impl PartitionCommand {
@@ -111,9 +121,10 @@ impl PartitionCommand {
     pub fn claims(&self, map: &Map) -> Option<Vec<StatementClaim>> {
         match self {
             PartitionCommand::Finish { transaction, commit, votes } => {
-                let statement = Statement::Vote { transaction: *transaction, commit: *commit };
-                let claims = votes.iter().map(|vote| vote.claims(map, &statement));
-                claims.collect::<Option<Vec<_>>>().map(|claims| claims.concat())
+                claims_of_votes(votes, map, *transaction, *commit)
+            }
+            PartitionCommand::PrepareLast { intent, votes, .. } => {
+                claims_of_votes(votes, map, intent.id(), true)
             }
             PartitionCommand::Resolve { intent, expired: Some(expired) } => {
                 expired.claims(map, &Statement::Expired { transaction: intent.id() })
@@ -151,6 +162,17 @@ impl PartitionCommand {
             _ => None,
         }
     }
+}
+
+fn claims_of_votes(
+    votes: &[Certificate],
+    map: &Map,
+    transaction: TransactionId,
+    commit: bool,
+) -> Option<Vec<StatementClaim>> {
+    let statement = Statement::Vote { transaction, commit };
+    let claims = votes.iter().map(|vote| vote.claims(map, &statement));
+    claims.collect::<Option<Vec<_>>>().map(|claims| claims.concat())
 }
 
 fn encode_after(after: Option<(Time, TransactionId)>, out: &mut Vec<u8>) {
@@ -231,6 +253,12 @@ impl Encode for PartitionCommand {
                 out.push(27);
                 encode_after(*after, out);
             }
+            PartitionCommand::PrepareLast { intent, operations, votes } => {
+                out.push(28);
+                intent.encode(out);
+                encode_list(operations, out);
+                encode_list(votes, out);
+            }
         }
     }
 }
@@ -276,6 +304,11 @@ impl Decode for PartitionCommand {
             },
             26 => PartitionCommand::Roster { partition: Decode::decode(reader)? },
             27 => PartitionCommand::Over { after: decode_after(reader)? },
+            28 => PartitionCommand::PrepareLast {
+                intent: Decode::decode(reader)?,
+                operations: reader.list("operations", crate::limits::OPERATIONS, 5)?,
+                votes: reader.list("votes", limits::UPDATE_PARTICIPANTS, 6)?,
+            },
             tag => return Err(DecodeError::UnknownTag(tag)),
         })
     }
@@ -284,9 +317,17 @@ impl Decode for PartitionCommand {
 /// The signatures that have to hold for these bytes, a command, to be ordered; none if it is malformed. What has none is not read for that.
 pub(crate) fn claims_of(command: &[u8], map: &Map) -> Option<Vec<StatementClaim>> {
     match command.first() {
-        Some(17) if seeded!(VotesUnverified) => Some(Vec::new()),
-        Some(17 | 18 | 21 | 22) => PartitionCommand::read(command).ok()?.claims(map),
+        Some(17 | 28) if seeded!(VotesUnverified) => Some(Vec::new()),
+        Some(17 | 18 | 21 | 22 | 28) => PartitionCommand::read(command).ok()?.claims(map),
         _ => Some(Vec::new()),
+    }
+}
+
+/// The session that these bytes, a command, ask about ([`PartitionCommand::asks_about`]). What asks about none is not read for that.
+pub(crate) fn asks_about(command: &[u8], partition: PartitionId) -> Option<SessionId> {
+    match command.first() {
+        Some(18 | 20 | 21) => PartitionCommand::read(command).ok()?.asks_about(partition),
+        _ => None,
     }
 }
 
@@ -294,15 +335,6 @@ impl PartitionCommand {
     /// The command that these bytes are, copied: nothing keeps the batch alive in which they came.
     pub(crate) fn read(bytes: &[u8]) -> Result<PartitionCommand, String> {
         let copy = bytes::Bytes::copy_from_slice(bytes);
-        let command = PartitionCommand::from_bytes(copy).map_err(|error| error.to_string())?;
-        if let PartitionCommand::Prepare { intent, operations } = &command {
-            let transaction = Transaction { operations: operations.clone() };
-            transaction.validate().map_err(|error| error.to_string())?;
-            let parts = intent.participants.iter().map(|one| one.part);
-            if !parts.into_iter().any(|part| part == digest_of_part(operations)) {
-                return Err("the operations are no part of this transaction".into());
-            }
-        }
-        Ok(command)
+        PartitionCommand::from_bytes(copy).map_err(|error| error.to_string())
     }
 }

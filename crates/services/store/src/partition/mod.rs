@@ -32,11 +32,12 @@ pub use intent::{Intent, Participant, TransactionId, digest_of_part};
 pub use reply::{Blocker, PartitionReply, Reason, Vote, Waiting};
 pub use statement::Statement;
 
-pub(crate) use command::{claims_of, is_of_partition};
+pub(crate) use command::{asks_about, claims_of, is_of_partition};
 pub(crate) use locks::Touched;
 
 use crate::map::SegmentMap;
 use book::{Book, Contents};
+use bytes::Bytes;
 use caps::Cap;
 use locks::Locks;
 use perdura_execution::{RestoreError, Standing, StateLimit};
@@ -198,7 +199,11 @@ impl Partition {
         match command {
             PartitionCommand::Prepare { intent, operations } => {
                 self.admit(asker.session.client)?;
-                self.prepare(entries, asker, intent, operations)
+                self.prepare(entries, asker, (intent, operations), None)
+            }
+            PartitionCommand::PrepareLast { intent, operations, votes } => {
+                self.admit(asker.session.client)?;
+                self.prepare(entries, asker, (intent, operations), Some(&votes))
             }
             PartitionCommand::Finish { transaction, commit, votes } => {
                 self.finish(entries.map, asker, (transaction, commit), &votes)
@@ -292,26 +297,8 @@ impl Partition {
         // Nobody else may end it without votes: a slow reader would be made to see half of what another one writes.
         let may_give_back = is_own || seeded!(ReaderEndedByOthers);
         let is_given_back = record.intent.read_only && may_give_back && votes.is_empty();
-        if !is_given_back {
-            let voted = |partition| votes.iter().any(|vote| vote.partition == partition);
-            let mut others = record.intent.others(self.place.partition).map(|one| one.partition);
-            if let Some(stranger) = votes
-                .iter()
-                .find(|vote| others.clone().all(|partition| partition != vote.partition))
-            {
-                let stranger = stranger.partition.0;
-                return Err(format!("partition {stranger} does not take part in the transaction"));
-            }
-            let missing = if commit { others.find(|one| !voted(*one)) } else { None };
-            if let Some(missing) = missing {
-                return Err(format!("the vote of partition {} is missing", missing.0));
-            }
-            if !commit && votes.is_empty() {
-                return Err("to abort it takes a vote to abort".into());
-            }
-            if let Some(outdated) = votes.iter().find_map(|vote| self.outdated(vote)) {
-                return Ok(outdated);
-            }
+        if !is_given_back && let Some(outdated) = self.weigh(&record.intent, commit, votes)? {
+            return Ok(outdated);
         }
         votes.iter().for_each(|vote| self.heard_of(vote.partition));
         self.tally.ended_by_client(is_own);
@@ -324,16 +311,38 @@ impl Partition {
         Ok(PartitionReply::Finished { transaction, committed: commit })
     }
 
+    /// That these votes of others decide a transaction so; or who of them would have to sign anew.
+    fn weigh(
+        &self,
+        intent: &Intent,
+        commit: bool,
+        votes: &[Certificate],
+    ) -> Result<Option<PartitionReply>, String> {
+        let voted = |partition| votes.iter().any(|vote| vote.partition == partition);
+        let mut others = intent.others(self.place.partition).map(|one| one.partition);
+        let is_stranger =
+            |vote: &&Certificate| others.clone().all(|partition| partition != vote.partition);
+        if let Some(stranger) = votes.iter().find(is_stranger) {
+            let stranger = stranger.partition.0;
+            return Err(format!("partition {stranger} does not take part in the transaction"));
+        }
+        let missing = if commit { others.find(|one| !voted(*one)) } else { None };
+        if let Some(missing) = missing {
+            return Err(format!("the vote of partition {} is missing", missing.0));
+        }
+        if !commit && votes.is_empty() {
+            return Err("to abort it takes a vote to abort".into());
+        }
+        Ok(votes.iter().find_map(|vote| self.outdated(vote)))
+    }
+
     /// A pending transaction is over: its locks are gone, and what it writes is there if it committed.
     fn end(&mut self, map: &mut SegmentMap, transaction: TransactionId, commit: bool) {
         let Some(held) = self.records.finish(transaction, commit) else { return };
         self.locks.release(transaction, &held.touched);
-        for (key, value) in held.writes.iter().filter(|_| commit) {
-            match value {
-                // Its room was reserved.
-                Some(value) => assert!(map.put(key, value, u64::MAX).is_ok(), "there is no bound"),
-                None => drop(map.remove(key)),
-            }
+        if commit {
+            // Its room was reserved.
+            write_all(map, &held.writes);
         }
         self.book.remove_held(transaction);
         if let Some(record) = self.records.get(transaction) {
@@ -585,5 +594,15 @@ impl Partition {
             partition.records.insert(id, record);
         }
         Ok(partition)
+    }
+}
+
+/// What a transaction writes, for which there is room.
+fn write_all(map: &mut SegmentMap, writes: &BTreeMap<Bytes, Option<Bytes>>) {
+    for (key, value) in writes {
+        match value {
+            Some(value) => assert!(map.put(key, value, u64::MAX).is_ok(), "there is no bound"),
+            None => drop(map.remove(key)),
+        }
     }
 }

@@ -1,10 +1,12 @@
 //! The vote on a part of a transaction.
 
+use super::caps::Cap;
+use super::certificate::Certificate;
 use super::intent::{Intent, digest_of_part};
 use super::locks::Touched;
 use super::records::{Held, Record};
 use super::reply::{Blocker, PartitionReply, Reason, Vote};
-use super::{Asker, Entries, Partition, limits};
+use super::{Asker, Entries, Partition, limits, write_all};
 use crate::plan::Plan;
 use crate::segment::entry_bytes;
 use crate::{Operation, OperationResult, Transaction};
@@ -27,12 +29,13 @@ impl Partition {
             .ok_or_else(|| format!("partition {} does not take part in it", self.place.partition.0))
     }
 
+    /// The vote on this partition's part. Where it is the last one, the votes of the others are shown, and it decides.
     pub(super) fn prepare(
         &mut self,
         entries: Entries<'_>,
         asker: &Asker,
-        intent: Intent,
-        operations: Vec<Operation>,
+        (intent, operations): (Intent, Vec<Operation>),
+        others: Option<&[Certificate]>,
     ) -> Result<PartitionReply, String> {
         let session = self.check_intent(&intent)?;
         if session != asker.session {
@@ -40,16 +43,32 @@ impl Partition {
                 "a transaction is prepared by its own client, in the session that it names".into(),
             );
         }
+        let transaction_part = Transaction { operations };
+        transaction_part.validate().map_err(|error| error.to_string())?;
+        let operations = &transaction_part.operations;
         let part = intent.participant(self.place.partition).map(|one| one.part);
-        if part != Some(digest_of_part(&operations)) {
+        if part != Some(digest_of_part(operations)) {
             return Err("the operations are not this partition's part of the transaction".into());
+        }
+        if let Some(votes) = others {
+            if intent.read_only {
+                return Err("what only reads is not decided by votes".into());
+            }
+            if let Some(outdated) = self.weigh(&intent, true, votes)? {
+                return Ok(outdated);
+            }
+            votes.iter().for_each(|vote| self.heard_of(vote.partition));
         }
         let (transaction, attested) = (intent.id(), !intent.read_only);
         let voted = |vote, results| PartitionReply::Voted { transaction, attested, vote, results };
         let known = self.records.get(transaction);
         if let Some(record) = known.filter(|one| one.vote == Vote::Commit || !seeded!(VoteNotFinal))
         {
-            return Ok(voted(record.vote.clone(), None));
+            let (vote, is_pending) = (record.vote.clone(), record.is_pending());
+            if is_pending && others.is_some() {
+                self.end(entries.map, transaction, true);
+            }
+            return Ok(voted(vote, None));
         }
         if intent.counter < self.fence_of(session) && !seeded!(FenceIgnored) {
             let vote = Vote::Abort(Reason::Fenced);
@@ -64,8 +83,18 @@ impl Partition {
                 self.place.partition.0
             ));
         }
-        let transaction_part = Transaction { operations };
-        match self.consider(&entries, &intent, &transaction_part) {
+        match self.consider(&entries, &intent, &transaction_part, others.is_some()) {
+            Ok((held, results)) if others.is_some() => {
+                let (vote, since) = (Vote::Commit, self.now);
+                self.tally.voted(&vote);
+                self.tally.ended_by_client(true);
+                self.change_cap(intent.client, Cap::redeemed);
+                write_all(entries.map, &held.writes);
+                let record = Record { intent, since, vote, outcome: Some(true), held: None };
+                self.book.put_record(transaction, &record, true);
+                self.records.insert(transaction, record);
+                Ok(voted(Vote::Commit, Some(results)))
+            }
             Ok((held, results)) => {
                 self.locks.take(transaction, &held.touched);
                 let (vote, since) = (Vote::Commit, self.now);
@@ -82,12 +111,13 @@ impl Partition {
         }
     }
 
-    /// What it would hold, and what it reads; or why it cannot be.
+    /// What it would hold, and what it reads; or why it cannot be. What `decides` is held for no time.
     fn consider(
         &mut self,
         entries: &Entries<'_>,
         intent: &Intent,
         transaction: &Transaction,
+        decides: bool,
     ) -> Result<(Held, Vec<OperationResult>), Reason> {
         if intent.map != self.place.map.version || !self.has_all_keys(transaction) {
             return Err(Reason::Map);
@@ -96,7 +126,7 @@ impl Partition {
             return Err(Reason::Writes);
         }
         let cap = self.cap(intent.client).pending;
-        if self.records.of_client(intent.client).1 >= cap {
+        if !decides && self.records.of_client(intent.client).1 >= cap {
             return Err(Reason::Cap { pending: cap });
         }
         let plan = Plan::of(entries.map, transaction).map_err(|_| Reason::TooMuch)?;
@@ -108,11 +138,15 @@ impl Partition {
         if let Some(operation) = failed {
             return Err(Reason::Failed { operation });
         }
-        if !self.locks.has_room(&touched) {
+        if !decides && !self.locks.has_room(&touched) {
             return Err(Reason::Conflict(Blocker::Ranges));
         }
         if plan.exceeds(entries.map, self.unreserved(entries.limit)) {
             return Err(Reason::Room);
+        }
+        if decides {
+            let held = Held { touched, writes: plan.changes, growth: 0 };
+            return Ok((held, plan.result.results));
         }
         let growth = |grown: u64, (key, value): (&Bytes, &Option<Bytes>)| {
             let bytes = |value: &[u8]| entry_bytes(key, value) as u64;

@@ -184,7 +184,7 @@ fn a_part_is_prepared_by_its_client_in_the_session_that_it_names_and_as_it_is_bo
         assert!(refused(0, who, &command(&intent, &parts[0].1)).contains("its own client"));
     }
     let other = two_writes("2");
-    assert!(refused(0, client(1), &command(&intent, &other[0].1)).contains("no part"));
+    assert!(refused(0, client(1), &command(&intent, &other[0].1)).contains("not this partition's"));
     assert!(refused(0, client(1), &command(&intent, &parts[1].1)).contains("not this partition's"));
     assert!(refused(2, client(1), &command(&intent, &parts[0].1)).contains("does not take part"));
     let mut foreign = intent.clone();

@@ -48,6 +48,11 @@ fn commands_are_decoded_as_they_were_encoded() {
     let fence = world.certificate(2, &Statement::Fence { session: client(1), below: 5 });
     both_ways(vec![
         PartitionCommand::Prepare { intent: intent.clone(), operations: parts[0].1.clone() },
+        PartitionCommand::PrepareLast {
+            intent: intent.clone(),
+            operations: parts[1].1.clone(),
+            votes: vec![vote(0)],
+        },
         PartitionCommand::Finish { transaction, commit: true, votes: vec![vote(1), vote(2)] },
         PartitionCommand::Finish { transaction, commit: false, votes: vec![] },
         PartitionCommand::Resolve { intent: intent.clone(), expired: None },

@@ -3,6 +3,7 @@
 mod attacks;
 mod books;
 mod encoding;
+mod last;
 mod measures;
 mod steps;
 mod world;

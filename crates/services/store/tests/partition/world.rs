@@ -10,8 +10,8 @@ use perdura_protocol::{
     SecretKey, SessionId, Time,
 };
 use perdura_store::partition::{
-    Blocker, Certificate, Intent, Participant, PartitionCommand, PartitionReply, Place, Reason,
-    Statement, TransactionId, Vote, digest_of_part,
+    Blocker, Certificate, Intent, Members, Participant, PartitionCommand, PartitionReply, Place,
+    Reason, Statement, TransactionId, Vote, digest_of_part,
 };
 use perdura_store::{Operation, Store, StoreCommand, StoreReply, Transaction};
 use std::sync::Arc;
@@ -213,6 +213,19 @@ impl World {
         let statement = PartitionReply::statement(&reply.to_bytes()).expect("it states something");
         assert_eq!(self.stores[0].attested(&reply.to_bytes()), Some(statement.to_bytes()));
         self.certificate(of, &statement)
+    }
+
+    /// A partition is told that another one's first member has a new key.
+    pub fn replace_member(&mut self, at: u16, of: u16) {
+        let index = usize::from(of);
+        self.configurations[index] += 1;
+        let configuration = self.configurations[index];
+        self.members[index][0] = SecretKey::from_seed(SCHEME, [240 + configuration as u8; 32]);
+        let keys = self.members[index].iter().map(SecretKey::public).collect();
+        let members = Members { partition: partition(of), configuration, keys };
+        let newest = members.signed(&self.map, &self.administrator).unwrap();
+        let known = self.ask(at, client(1), &PartitionCommand::Members(newest));
+        assert!(matches!(known, PartitionReply::Known { .. }), "{known:?}");
     }
 
     pub fn finish(

@@ -305,8 +305,10 @@ impl Case<'_> {
         for (partition, record) in &operation.calls {
             let call = &self.groups[*partition].calls[*record];
             let place = call.number.and_then(|number| places[*partition].get(&number).copied());
-            if let Ok(PartitionCommand::Prepare { intent, .. }) =
-                PartitionCommand::from_bytes(call.command.clone())
+            if let Ok(
+                PartitionCommand::Prepare { intent, .. }
+                | PartitionCommand::PrepareLast { intent, .. },
+            ) = PartitionCommand::from_bytes(call.command.clone())
             {
                 self.tried_globally(operation, *partition, intent.id(), &mut tried);
                 continue;

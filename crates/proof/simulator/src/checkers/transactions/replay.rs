@@ -235,6 +235,10 @@ impl Replay<'_> {
                 PartitionCommand::Prepare { intent, operations },
                 PartitionReply::Voted { transaction, vote, results, .. },
             ) => self.prepared(place, transaction, (intent, operations), vote, results),
+            (
+                PartitionCommand::PrepareLast { intent, operations, .. },
+                PartitionReply::Voted { transaction, vote, results, .. },
+            ) => self.decided(place, transaction, (intent, operations), vote, results),
             (PartitionCommand::Resolve { .. }, PartitionReply::Voted { transaction, vote, .. }) => {
                 self.voted(transaction, vote)
             }
@@ -304,7 +308,8 @@ impl Replay<'_> {
                 if is_known { &[] } else { expired.as_slice() }
             }
             (
-                PartitionCommand::Prepare { intent, .. },
+                PartitionCommand::Prepare { intent, .. }
+                | PartitionCommand::PrepareLast { intent, .. },
                 PartitionReply::Voted { vote: Vote::Commit, .. },
             ) => {
                 let below = self.fences.get(&execution.session).copied().unwrap_or_default();
@@ -312,7 +317,15 @@ impl Replay<'_> {
                     let what = format!("prepared {intent:?}, below the fence {below}");
                     return Err(self.broken(RULE_ATOMIC, what));
                 }
-                &[]
+                let PartitionCommand::PrepareLast { votes, .. } = command else { return Ok(()) };
+                let others = intent.others(PartitionId(self.partition as u16));
+                let missing = others.map(|one| one.partition);
+                let missing = missing.filter(|one| votes.iter().all(|vote| vote.partition != *one));
+                if let Some(missing) = missing.last() {
+                    let what = format!("{intent:?} was decided without the vote of {missing}");
+                    return Err(self.broken(RULE_ATOMIC, what));
+                }
+                votes
             }
             _ => &[],
         };
@@ -374,6 +387,20 @@ impl Replay<'_> {
         let part = Part { intent, operations, vote, prepared: place, results, ended: None };
         self.all.parts.insert(transaction, part);
         Ok(())
+    }
+
+    /// With the votes of the others: what it votes for has happened.
+    fn decided(
+        &mut self,
+        place: usize,
+        transaction: TransactionId,
+        part: (Intent, Vec<Operation>),
+        vote: Vote,
+        results: Option<Vec<OperationResult>>,
+    ) -> Check {
+        let commit = vote == Vote::Commit;
+        self.prepared(place, transaction, part, vote, results)?;
+        if commit { self.finished(place, transaction, true) } else { Ok(()) }
     }
 
     /// A vote is given, perhaps again.
