@@ -78,20 +78,33 @@ fn heard_in(
     }
 }
 
-/// Who may hold something, and what shows him how it ended: nothing where it only reads. Who does not answer is told by whoever meets its locks.
+/// Whom to tell how it ended, with what.
+type Told = Vec<(PartitionId, Vec<Certificate>)>;
+
+/// Who holds something, and what shows him how it ended: nothing where it only reads. Behind them those of whom nothing was heard, who may.
+/// Who does not answer is told by whoever meets its locks.
 fn to_be_told(
     intent: &Intent,
     commit: bool,
     heard: &[Heard],
     decided: Option<usize>,
-) -> Vec<(PartitionId, Vec<Certificate>)> {
+) -> (Told, Told) {
+    let holds = |(index, vote): (usize, &Heard)| {
+        matches!(vote, Heard::Commit { .. }) && decided != Some(index)
+    };
+    let may_hold =
+        |(_, vote): (usize, &Heard)| matches!(vote, Heard::Nothing(error) if !error.is_refusal());
+    (shown_to(intent, commit, heard, holds), shown_to(intent, commit, heard, may_hold))
+}
+
+fn shown_to(
+    intent: &Intent,
+    commit: bool,
+    heard: &[Heard],
+    whom: impl Fn((usize, &Heard)) -> bool,
+) -> Told {
     let all = || heard.iter().zip(&intent.participants).enumerate();
-    let told = all().filter(|(index, (vote, _))| match vote {
-        Heard::Commit { .. } => decided != Some(*index),
-        Heard::Abort { .. } | Heard::Unasked => false,
-        // It may have been prepared.
-        Heard::Nothing(error) => !error.is_refusal(),
-    });
+    let told = all().filter(|(index, (vote, _))| whom((*index, *vote)));
     let shown = told.map(|(_, (_, one))| {
         let proofs = all().filter_map(|(_, (vote, of))| {
             let proof = match vote {
@@ -196,18 +209,23 @@ impl<G: Groups> Transactions<G> {
         let Votes { heard, decided } =
             self.ask_for_votes(&intent, parts, in_turn, deadline_ms, end_ms).await;
         let commit = heard.iter().all(|vote| matches!(vote, Heard::Commit { .. }));
-        let told = to_be_told(&intent, commit, &heard, decided);
+        let (holding, others) = to_be_told(&intent, commit, &heard, decided);
         let attempt = self.outcome(split, commit, heard);
+        let left = if matches!(attempt, Attempt::Done(_)) {
+            [holding, others].concat()
+        } else {
+            // Before it is tried again.
+            self.tell_all(&intent, commit, holding, end_ms).await;
+            others
+        };
         let this = self.clone();
         let mut ending = Box::pin(async move {
-            this.tell_all(&intent, commit, told, end_ms).await;
+            this.tell_all(&intent, commit, left, end_ms).await;
             drop(running);
             this.note_ended(intent);
         });
         // What is known is not held up by who else has to be told; what this client asks for next comes after that.
-        if !matches!(attempt, Attempt::Done(_)) {
-            ending.await;
-        } else if poll_fn(|context| Poll::Ready(ending.as_mut().poll(context))).await.is_pending() {
+        if poll_fn(|context| Poll::Ready(ending.as_mut().poll(context))).await.is_pending() {
             self.groups().spawn(ending);
         }
         attempt
@@ -315,12 +333,16 @@ impl<G: Groups> Transactions<G> {
         }
     }
 
-    /// Where nothing was heard the vote may have been given, and is given now if it was not. Where no vote is known nothing is held.
+    /// Where nothing was heard the vote may have been given, and is given now if it was not. Where no vote is known nothing is held; and one
+    /// vote to abort is enough, which nobody who is down holds up.
     async fn settle(&self, intent: &Intent, heard: &mut [Heard], end_ms: u64) {
-        let is_known = |vote: &Heard| matches!(vote, Heard::Commit { .. } | Heard::Abort { .. });
-        if !heard.iter().any(is_known) {
+        let is_commit = |vote: &Heard| matches!(vote, Heard::Commit { .. });
+        let is_abort = |vote: &Heard| matches!(vote, Heard::Abort { .. });
+        if !heard.iter().any(is_commit) || heard.iter().any(is_abort) {
             return;
         }
+        // Time to show what was found.
+        let end_ms = end_ms.saturating_sub(GRACE_MS / 2);
         let silent = heard.iter_mut().zip(&intent.participants);
         let asked = silent.filter_map(|(vote, one)| match vote {
             Heard::Nothing(_) => Some(async move {

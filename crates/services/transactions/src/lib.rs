@@ -183,6 +183,15 @@ impl<G: Groups> Transactions<G> {
             };
             match attempt {
                 Attempt::Done(outcome) => return Ok(outcome),
+                // Those that its client has pending are over soon, or it may have more again.
+                Attempt::Error(
+                    error @ TransactionError::Refused { cause: Cause::Cap { .. }, .. },
+                ) => {
+                    conflicts += 1;
+                    if self.wait(conflicts, None, deadline_ms).await.is_err() {
+                        return Err(error);
+                    }
+                }
                 Attempt::Error(error) => return Err(error),
                 Attempt::Conflict(blocker) => {
                     conflicts += 1;

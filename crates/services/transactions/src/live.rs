@@ -16,6 +16,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+/// What is found out at the deadline is still told; what takes longer is not waited for.
+const LATE: Duration = Duration::from_millis(200);
+
 /// Time to tell at the end what is left to tell, and to say what is over.
 const TIDY: Duration = Duration::from_secs(1);
 
@@ -100,6 +103,22 @@ impl Live {
     }
 }
 
+/// Says of which partition's replicas the error speaks.
+fn named(error: CallError, partition: PartitionId) -> CallError {
+    let told = |detail: String| match detail.is_empty() {
+        true => detail,
+        false => format!("; partition {partition}{detail}"),
+    };
+    match error {
+        CallError::Refused { reason, detail } => {
+            CallError::Refused { reason, detail: told(detail) }
+        }
+        CallError::Indeterminate { reason, detail } => {
+            CallError::Indeterminate { reason, detail: told(detail) }
+        }
+    }
+}
+
 /// Attestations with the keys under which they hold.
 fn certificate(
     partition: PartitionId,
@@ -121,7 +140,8 @@ impl Groups for Live {
     }
 
     async fn session(&self, partition: PartitionId, deadline_ms: u64) -> Result<u64, CallError> {
-        self.group(partition)?.0.session(self.left(deadline_ms)).await
+        let session = self.group(partition)?.0.session(self.left(deadline_ms)).await;
+        session.map_err(|error| named(error, partition))
     }
 
     async fn call(
@@ -134,10 +154,10 @@ impl Groups for Live {
         let (client, keys) = self.group(partition)?;
         let options = Options { timeout: self.left(deadline_ms), reply_quorum: None };
         let reply = match mode {
-            Mode::Ordered => client.call(command, &options).await?,
-            Mode::Fast => client.read(command, &options).await?,
+            Mode::Ordered => client.call(command, &options).await,
+            Mode::Fast => client.read(command, &options).await,
         };
-        match reply {
+        match reply.map_err(|error| named(error, partition))? {
             Reply::Service(reply) => Ok(Answer { reply, proof: None }),
             Reply::Attested { reply, attestations } => {
                 Ok(Answer { reply, proof: certificate(partition, keys, attestations) })
@@ -197,7 +217,11 @@ impl StoreClient {
                     tokio::spawn(
                         async move { transactions.command(&command, fast, deadline_ms).await },
                     );
-                task.await.unwrap_or(Err(TransactionError::Nonsense))
+                let (reason, detail) = (Indeterminacy::DeadlinePassed, String::new());
+                match tokio::time::timeout(options.timeout.saturating_add(LATE), task).await {
+                    Ok(ended) => ended.unwrap_or(Err(TransactionError::Nonsense)),
+                    Err(_) => Err(CallError::Indeterminate { reason, detail }.into()),
+                }
             }
         }
     }

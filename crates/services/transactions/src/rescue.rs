@@ -59,7 +59,10 @@ impl<G: Groups> Transactions<G> {
 
     async fn end_for_others(&self, intent: &Intent, deadline_ms: u64) -> bool {
         let all: Vec<PartitionId> = intent.participants.iter().map(|one| one.partition).collect();
-        let mut votes = self.votes(intent, &all, None, deadline_ms).await;
+        // Whoever is down is not waited for to the end: one vote to abort is enough, and there has to be time left to show it.
+        let half_ms = |now_ms: u64| now_ms + deadline_ms.saturating_sub(now_ms) / 2;
+        let until_ms = half_ms(self.groups().now_ms());
+        let mut votes = self.votes(intent, &all, None, until_ms).await;
         let silent: Vec<PartitionId> =
             all.iter().copied().filter(|one| !votes.iter().any(|vote| vote.of == *one)).collect();
         let is_aborted = votes.iter().any(|vote| !vote.commit);
@@ -68,7 +71,8 @@ impl<G: Groups> Transactions<G> {
             let Some(expired) = self.expired(intent, &votes, deadline_ms).await else {
                 return false;
             };
-            votes.extend(self.votes(intent, &silent, Some(&expired), deadline_ms).await);
+            let until_ms = half_ms(self.groups().now_ms());
+            votes.extend(self.votes(intent, &silent, Some(&expired), until_ms).await);
         }
         let commit = votes.len() == all.len() && votes.iter().all(|vote| vote.commit);
         let proofs: Vec<Certificate> = votes

@@ -27,6 +27,15 @@ const FORGET_EVERY_MS: u64 = 5_000;
 /// Most time for one question, or for ending one transaction, milliseconds.
 const WITHIN_MS: u64 = 5_000;
 
+/// What could not be ended is tried again after so long, milliseconds, and twice as long each time ...
+const RETRY_MS: u64 = 500;
+
+/// ... up to this: a participant is down.
+const RETRY_AT_MOST_MS: u64 = 30_000;
+
+/// What is not listed for so long is over, milliseconds.
+const UNLISTED_MS: u64 = 120_000;
+
 /// Transactions that it ends at once, and sessions for which it asks at once how far they are fenced off.
 const AT_ONCE: usize = 16;
 
@@ -36,8 +45,11 @@ const AGAIN_MS: u64 = 20_000;
 /// ... up to this.
 const AGAIN_AT_MOST_MS: u64 = 600_000;
 
-/// So many sessions it has in mind.
+/// So many sessions it has in mind ...
 const SESSIONS: usize = 4096;
+
+/// ... and transactions that are pending.
+const PENDING: usize = 16_384;
 
 /// What one look came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -64,6 +76,17 @@ struct Noticed {
     pause_ms: u64,
 }
 
+/// A transaction that is pending.
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    /// Since when this one knows, and when it was last listed.
+    noticed_ms: u64,
+    listed_ms: u64,
+    /// It is ended then, and when that fails after such a pause.
+    ended_at_ms: u64,
+    pause_ms: u64,
+}
+
 struct Listed {
     transactions: Vec<Waiting>,
     /// The partition's clock.
@@ -81,8 +104,10 @@ pub struct Resolver<G> {
     forgets_at_ms: u64,
     pages: BTreeMap<PartitionId, Cursor>,
     sessions: BTreeMap<(PartitionId, SessionId), Noticed>,
-    /// Transactions that were pending at the last look, and since which look.
-    pending: BTreeMap<TransactionId, u64>,
+    /// Where the next look goes on among what is pending.
+    behind: BTreeMap<PartitionId, Cursor>,
+    /// Transactions that are pending.
+    pending: BTreeMap<TransactionId, Pending>,
 }
 
 impl<G: Groups> Resolver<G> {
@@ -95,8 +120,18 @@ impl<G: Groups> Resolver<G> {
     ) -> Resolver<G> {
         let (pages, sessions) = (BTreeMap::new(), BTreeMap::new());
         let of = of.max(number + 1);
-        let pending = BTreeMap::new();
-        Resolver { transactions, own, number, of, forgets_at_ms: 0, pages, sessions, pending }
+        let (behind, pending) = (BTreeMap::new(), BTreeMap::new());
+        Resolver {
+            transactions,
+            own,
+            number,
+            of,
+            forgets_at_ms: 0,
+            pages,
+            sessions,
+            behind,
+            pending,
+        }
     }
 
     /// With what it does that.
@@ -141,35 +176,57 @@ impl<G: Groups> Resolver<G> {
 
     async fn end(&mut self, looked: &mut Looked) {
         let mut old: BTreeMap<TransactionId, Intent> = BTreeMap::new();
-        let mut pending = BTreeMap::new();
-        for partition in &self.own {
-            let list = PartitionCommand::Pending { after: None };
+        for partition in self.own.clone() {
+            let after = self.behind.get(&partition).copied().flatten();
+            let list = PartitionCommand::Pending { after };
             // Who does not answer now is asked again soon.
-            let Some(Listed { transactions, now, .. }) = self.list(*partition, list).await else {
+            let Some(listed) = self.list(partition, list).await else {
                 looked.silent += 1;
                 continue;
             };
-            looked.pending += transactions.len() as u64;
+            // Page by page, and what was there before that counts as well.
+            looked.pending += listed.transactions.len() as u64 + u64::from(after.is_some());
+            self.behind.insert(partition, listed.next);
             let own_ms = self.transactions.groups().now_ms();
-            for Waiting { since, intent } in transactions {
+            for Waiting { since, intent } in listed.transactions {
                 let id = intent.id();
-                let noticed_ms = self.pending.get(&id).copied().unwrap_or(own_ms);
-                pending.insert(id, noticed_ms);
+                let new = Pending {
+                    noticed_ms: own_ms,
+                    listed_ms: own_ms,
+                    ended_at_ms: 0,
+                    pause_ms: RETRY_MS,
+                };
+                let is_known = self.pending.len() < PENDING || self.pending.contains_key(&id);
+                let mut unknown = new;
+                let pending =
+                    if is_known { self.pending.entry(id).or_insert(new) } else { &mut unknown };
+                pending.listed_ms = own_ms;
                 // By this one's clock too: where agreed time was led ahead a partition's stands still until all have caught up with it.
-                let by_own_ms = own_ms.saturating_sub(noticed_ms);
-                let age_ms = now.0.saturating_sub(since.0).max(by_own_ms);
-                if age_ms >= limits::EXPIRY_MS + RANK_MS * self.rank(intent.client) {
+                let by_own_ms = own_ms.saturating_sub(pending.noticed_ms);
+                let age_ms = listed.now.0.saturating_sub(since.0).max(by_own_ms);
+                let is_due = own_ms >= pending.ended_at_ms;
+                if is_due && age_ms >= limits::EXPIRY_MS + RANK_MS * self.rank(intent.client) {
                     old.insert(id, intent);
                 }
             }
+            self.pending.retain(|_, one| own_ms.saturating_sub(one.listed_ms) < UNLISTED_MS);
         }
-        self.pending = pending;
         let old: Vec<Intent> = old.into_values().collect();
         for some in old.chunks(AT_ONCE) {
             let deadline_ms = self.deadline_ms();
             let rescues = some.iter().map(|intent| self.transactions.rescue(intent, deadline_ms));
-            let ended = join_all(rescues).await.into_iter();
-            looked.ended += ended.filter(|rescue| *rescue == Rescue::Ended).count() as u64;
+            let ended = join_all(rescues).await;
+            let now_ms = self.transactions.groups().now_ms();
+            for (intent, rescue) in some.iter().zip(ended) {
+                if rescue == Rescue::Ended {
+                    looked.ended += 1;
+                    self.pending.remove(&intent.id());
+                } else if let Some(pending) = self.pending.get_mut(&intent.id()) {
+                    // Others are not to wait for it again and again.
+                    pending.ended_at_ms = now_ms + pending.pause_ms;
+                    pending.pause_ms = (2 * pending.pause_ms).min(RETRY_AT_MOST_MS);
+                }
+            }
         }
     }
 

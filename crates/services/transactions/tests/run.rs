@@ -109,6 +109,71 @@ fn a_partition_that_is_down_keeps_what_needs_it_from_happening_and_nothing_else(
     assert_eq!(client.counters().rescued, 1);
 }
 
+/// What one participant aborts holds no locks of others, though a third one is down, and says nothing until whoever asks has no time left.
+#[test]
+fn a_vote_to_abort_ends_a_transaction_whichever_other_participants_are_down() {
+    let shared = Partitions::new(3, 6);
+    let ours = client(&shared, 1);
+    transact(&shared, &ours, vec![write("c1", "there")]).unwrap();
+    lock(&shared).down.insert(PartitionId(1));
+    let operations = vec![
+        write("a1", "1"),
+        write("b1", "1"),
+        Operation::Insert { key: bytes("c1"), value: bytes("1") },
+    ];
+    let outcome = transact(&shared, &ours, operations.clone());
+    assert_eq!(outcome, Ok(Outcome::Failed { operation: 2 }));
+    let prepared = lock(&shared).commands;
+    transact(&shared, &ours, vec![write("a1", "free")]).unwrap();
+    assert_eq!(lock(&shared).commands, prepared + 1, "its client has ended it");
+    // Of a client that died others end it. Its second one, which partition 2 would be asked for last.
+    let dead = client(&shared, 2);
+    transact(&shared, &dead, vec![write("a2", "1"), write("c2", "1")]).unwrap();
+    let now_ms = lock(&shared).now_ms;
+    let task = Box::pin(async move {
+        let deadline_ms = now_ms + 10 * SECONDS;
+        drop(dead.transact(Transaction { operations }, true, deadline_ms).await);
+    });
+
+    run_until(&shared, task, now_ms + SECONDS);
+    transact(&shared, &ours, vec![write("a1", "free again")]).unwrap();
+    assert_eq!(ours.counters().rescued, 1);
+}
+
+/// One process that is killed with much in flight costs others with its key time, and no refusals.
+#[test]
+fn a_client_that_may_have_one_pending_waits_for_it() {
+    let shared = Partitions::new(2, 7);
+    let (ours, others) = (client(&shared, 1), client(&shared, 2));
+    let both =
+        |number: u32| vec![write(&format!("a{number}"), "1"), write(&format!("b{number}"), "1")];
+    lock(&shared).down.insert(PartitionId(1));
+    for number in 0..12 {
+        let (dead, operations, now_ms) = (client(&shared, 1), both(number), lock(&shared).now_ms);
+        let task = Box::pin(async move {
+            let deadline_ms = now_ms + 10 * SECONDS;
+            drop(dead.transact(Transaction { operations }, false, deadline_ms).await);
+        });
+        run_until(&shared, task, now_ms + SECONDS / 10);
+    }
+    lock(&shared).down.clear();
+    lock(&shared).now_ms += 3 * SECONDS;
+    (0..12).for_each(|number| drop(transact(&shared, &others, both(number)).unwrap()));
+    assert_eq!(others.counters().rescued, 12);
+    let deadline_ms = lock(&shared).now_ms + 10 * SECONDS;
+    let done = Arc::new(AtomicU64::new(0));
+    let tasks = (0..8).map(|number| -> Task {
+        let (ours, operations, done) = (ours.clone(), both(100 + number), Arc::clone(&done));
+        Box::pin(async move {
+            let outcome = ours.transact(Transaction { operations }, false, deadline_ms).await;
+            assert!(matches!(outcome, Ok(Outcome::Committed { .. })), "{outcome:?}");
+            done.fetch_add(1, Ordering::Relaxed);
+        })
+    });
+    run(&shared, tasks.collect(), 0);
+    assert_eq!(done.load(Ordering::Relaxed), 8);
+}
+
 #[test]
 fn partitions_forget_what_is_over() {
     let shared = Partitions::new(2, 5);

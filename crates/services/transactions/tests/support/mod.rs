@@ -206,14 +206,20 @@ impl Groups for Way {
         deadline_ms: u64,
     ) -> Result<Answer, CallError> {
         self.turns().await;
-        let (is_lost, is_unheard) = {
+        let (is_down, is_lost, is_unheard) = {
             let mut partitions = lock(&self.shared);
             let losses = partitions.losses;
             let down = partitions.down.contains(&partition);
-            (down || partitions.random.below(100) < losses, partitions.random.below(100) < losses)
+            let mut chance = || partitions.random.below(100) < losses;
+            (down, down || chance(), chance())
         };
+        let left_ms = deadline_ms.saturating_sub(self.now_ms());
+        if left_ms == 0 {
+            let (reason, detail) = (Refusal::DeadlinePassed, String::new());
+            return Err(CallError::Refused { reason, detail });
+        }
         if is_lost {
-            self.sleep(deadline_ms.saturating_sub(self.now_ms()).min(50)).await;
+            self.sleep(if is_down { left_ms } else { left_ms.min(50) }).await;
             return Err(indeterminate());
         }
         let answer = lock(&self.shared).execute(partition, self.session, &command);
@@ -266,6 +272,15 @@ pub fn run(shared: &Shared, mut tasks: Vec<Task>, deaths: u64) {
         if dies || tasks[index].as_mut().poll(&mut context).is_ready() {
             drop(tasks.swap_remove(index));
         }
+    }
+}
+
+/// Runs one until then, when it dies.
+pub fn run_until(shared: &Shared, mut task: Task, until_ms: u64) {
+    let mut context = Context::from_waker(Waker::noop());
+    while lock(shared).now_ms < until_ms {
+        assert!(task.as_mut().poll(&mut context).is_pending(), "it lives until then");
+        lock(shared).now_ms += 1;
     }
 }
 
