@@ -6,6 +6,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use perdura::Cluster;
 use perdura::config::KeyFile;
+use perdura_client::CallError;
 use perdura_protocol::{PartitionId, Time};
 use perdura_store::partition::{
     Intent, PartitionCommand, PartitionReply, Reason, TransactionId, Vote,
@@ -39,7 +40,7 @@ enum Command {
 struct How {
     #[command(flatten)]
     cluster: ClusterArguments,
-    /// How long to wait for the partitions
+    /// How long to wait for each answer of the partitions
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
     timeout: Duration,
 }
@@ -72,8 +73,8 @@ struct Show {
 ///
 /// Where one has not voted it votes to abort, if another has had the transaction pending for two seconds.
 ///
-/// With --force the administrator decides for a partition that is gone for good and will never vote. It is refused where the opposite was
-/// decided. Chosen wrongly it is the end of atomicity: the partition that is gone may have voted otherwise, and what it knew be carried out there.
+/// With --force the administrator decides for a partition that is gone for good and will never vote. It is refused where a partition that
+/// answers has decided, or voted, otherwise. Chosen wrongly it is the end of atomicity: the partition that is gone may have voted otherwise, and what it knew be carried out there.
 #[derive(Args)]
 struct Finish {
     /// Its identifier
@@ -110,7 +111,7 @@ struct Store {
     client: StoreClient,
     transactions: Transactions<Live>,
     partitions: u16,
-    deadline_ms: u64,
+    timeout: Duration,
 }
 
 impl Store {
@@ -119,24 +120,35 @@ impl Store {
         let StoreClient::Partitioned(transactions) = client.clone() else {
             bail!("the cluster has one partition, where nothing is ever pending");
         };
-        let deadline_ms = transactions.groups().deadline_ms(timeout);
-        Ok(Store { client, transactions, partitions: groups.len() as u16, deadline_ms })
+        Ok(Store { client, transactions, partitions: groups.len() as u16, timeout })
     }
 
-    /// What each partition answers, or why it does not.
-    async fn ask_all(
-        &self,
-        command: &PartitionCommand,
-    ) -> BTreeMap<PartitionId, Result<PartitionReply, String>> {
-        let mut answers = BTreeMap::new();
-        for partition in (0..self.partitions).map(PartitionId) {
-            let answer = self.transactions.ask(partition, command, self.deadline_ms).await;
-            let answer = answer.map(|(reply, _)| reply).map_err(|error| error.to_string());
-            answers.insert(partition, answer);
-        }
-        answers
+    /// Of a question that is asked now: what one partition that is down takes is not taken from the next question.
+    fn deadline_ms(&self) -> u64 {
+        self.transactions.groups().deadline_ms(self.timeout)
+    }
+
+    fn all(&self) -> impl Iterator<Item = PartitionId> {
+        (0..self.partitions).map(PartitionId)
+    }
+
+    async fn ask(&self, commands: Vec<(PartitionId, PartitionCommand)>) -> Answers {
+        let answers = self.transactions.ask_all(commands, self.deadline_ms()).await;
+        let words = |(partition, answer): (_, Result<_, CallError>)| {
+            (partition, answer.map_err(|error| error.to_string()))
+        };
+        answers.into_iter().map(words).collect()
+    }
+
+    /// What each partition knows of a transaction.
+    async fn show(&self, transaction: TransactionId) -> Answers {
+        let show = PartitionCommand::Show { transaction };
+        self.ask(self.all().map(|partition| (partition, show.clone())).collect()).await
     }
 }
+
+/// What each partition answers, or why it does not.
+type Answers = BTreeMap<PartitionId, Result<PartitionReply, String>>;
 
 /// Does something with a client of all partitions.
 fn with_store<T>(
@@ -166,21 +178,37 @@ struct Found {
     oldest_ms: u64,
 }
 
-async fn all_pending(store: &Store) -> Result<BTreeMap<TransactionId, Found>> {
-    let mut found: BTreeMap<TransactionId, Found> = BTreeMap::new();
-    for partition in (0..store.partitions).map(PartitionId) {
-        let mut after = None;
-        loop {
-            let list = PartitionCommand::Pending { after };
-            let asked = store.transactions.ask(partition, &list, store.deadline_ms).await;
-            let (reply, _) = asked.with_context(|| format!("partition {partition}"))?;
+/// What is pending, and why partitions do not say what is pending there.
+#[derive(Default)]
+struct AllPending {
+    found: BTreeMap<TransactionId, Found>,
+    silent: BTreeMap<PartitionId, String>,
+}
+
+async fn all_pending(store: &Store) -> Result<AllPending> {
+    let mut all = AllPending::default();
+    let list = |partition, after| (partition, PartitionCommand::Pending { after });
+    let mut asked: Vec<_> = store.all().map(|partition| list(partition, None)).collect();
+    while !asked.is_empty() {
+        let answers = store.ask(std::mem::take(&mut asked)).await;
+        for (partition, answer) in answers {
+            let reply = match answer {
+                Ok(reply) => reply,
+                Err(error) => {
+                    all.silent.insert(partition, error);
+                    continue;
+                }
+            };
             let PartitionReply::Pending { transactions, more, now } = reply else {
                 bail!("partition {partition} gave an answer that fits no question");
             };
-            after = transactions.last().map(|last| (last.since, last.intent.id()));
+            let after = transactions.last().map(|last| (last.since, last.intent.id()));
+            if more && after.is_some() {
+                asked.push(list(partition, after));
+            }
             for one in transactions {
                 let age_ms = now.0.saturating_sub(one.since.0);
-                let entry = found.entry(one.intent.id()).or_insert_with(|| Found {
+                let entry = all.found.entry(one.intent.id()).or_insert_with(|| Found {
                     intent: one.intent,
                     pending_in: Vec::new(),
                     oldest_ms: 0,
@@ -188,16 +216,14 @@ async fn all_pending(store: &Store) -> Result<BTreeMap<TransactionId, Found>> {
                 entry.pending_in.push(partition.0);
                 entry.oldest_ms = entry.oldest_ms.max(age_ms);
             }
-            if !more || after.is_none() {
-                break;
-            }
         }
     }
-    Ok(found)
+    Ok(all)
 }
 
 fn pending(arguments: &Pending) -> Result<ExitCode> {
-    let found = with_store(&arguments.how, false, async |store| all_pending(store).await)?;
+    let AllPending { found, silent } =
+        with_store(&arguments.how, false, async |store| all_pending(store).await)?;
     let mut found: Vec<(TransactionId, Found)> = found.into_iter().collect();
     found.sort_by_key(|(id, one)| (std::cmp::Reverse(one.oldest_ms), *id));
     for (id, Found { intent, pending_in, oldest_ms }) in &found {
@@ -219,10 +245,13 @@ fn pending(arguments: &Pending) -> Result<ExitCode> {
             );
         }
     }
-    if found.is_empty() {
+    for (partition, error) in &silent {
+        tell!("perdura: partition {partition} does not say what is pending there: {error}");
+    }
+    if found.is_empty() && silent.is_empty() {
         tell!("perdura: nothing is pending");
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(if silent.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn listed(numbers: &[u16]) -> String {
@@ -274,11 +303,26 @@ fn shown(answer: &Result<PartitionReply, String>) -> (String, Value) {
     }
 }
 
-type Answers = BTreeMap<PartitionId, Result<PartitionReply, String>>;
-
 fn intent_of(answers: &Answers) -> Option<Intent> {
     answers.values().find_map(|answer| match answer {
         Ok(PartitionReply::Shown { intent, .. }) => Some(intent.clone()),
+        _ => None,
+    })
+}
+
+/// A partition that answers, and has decided or voted otherwise: forced against that, the others would differ from it.
+fn against(answers: &Answers, commit: bool) -> Option<(PartitionId, &'static str)> {
+    let mut all = answers.iter();
+    all.find_map(|(partition, answer)| match answer {
+        Ok(PartitionReply::Shown { committed: Some(true), .. }) if !commit => {
+            Some((*partition, "has committed it"))
+        }
+        Ok(PartitionReply::Shown { committed: Some(false), .. }) if commit => {
+            Some((*partition, "has aborted it"))
+        }
+        Ok(PartitionReply::Shown { vote: Vote::Abort(_), .. }) if commit => {
+            Some((*partition, "voted to abort it"))
+        }
         _ => None,
     })
 }
@@ -307,7 +351,7 @@ fn print(id: TransactionId, answers: &Answers, as_json: bool) {
 fn show(arguments: &Show) -> Result<ExitCode> {
     let transaction = arguments.id;
     let answers = with_store(&arguments.how, false, async |store| {
-        Ok(of_participants(store.ask_all(&PartitionCommand::Show { transaction }).await))
+        Ok(of_participants(store.show(transaction).await))
     })?;
     print(transaction, &answers, arguments.json);
     Ok(crate::ending::carried_out(intent_of(&answers).is_some()))
@@ -328,39 +372,43 @@ fn finish(arguments: &Finish) -> Result<ExitCode> {
         }
     }
     with_store(&arguments.how, arguments.force.is_some(), async |store| {
-        let show = PartitionCommand::Show { transaction };
-        let answers = store.ask_all(&show).await;
+        let answers = store.show(transaction).await;
         let intent = intent_of(&answers).context(
             "no partition that answers knows of it: it is over and forgotten, or was never prepared",
         )?;
         let Some(force) = arguments.force else {
-            let rescue = store.transactions.rescue(&intent, store.deadline_ms).await;
-            let answers = of_participants(store.ask_all(&show).await);
+            let rescue = store.transactions.rescue(&intent, store.deadline_ms()).await;
+            let answers = of_participants(store.show(transaction).await);
             print(transaction, &answers, false);
-            let is_pending = answers
-                .values()
-                .any(|answer| matches!(answer, Ok(PartitionReply::Shown { committed: None, .. })));
+            let may_be_pending = |answer: &Result<PartitionReply, String>| {
+                matches!(answer, Ok(PartitionReply::Shown { committed: None, .. }) | Err(_))
+            };
             ensure!(
-                rescue == Rescue::Ended || !is_pending,
+                rescue == Rescue::Ended || !answers.values().any(may_be_pending),
                 "it could not be ended: a partition that takes part does not answer, or has to have it pending for two seconds; try again. If \
                  a partition is gone for good, see --force"
             );
             return Ok(ExitCode::SUCCESS);
         };
         let commit = force == Force::Commit;
+        if let Some((partition, how)) = against(&answers, commit) {
+            bail!("nothing was changed: partition {partition} {how}, so all have to end it so");
+        }
         let mut refused = false;
-        for one in &intent.participants {
-            let command = PartitionCommand::Force { intent: intent.clone(), commit };
-            let asked = store.transactions.ask(one.partition, &command, store.deadline_ms).await;
-            match asked {
-                Ok((PartitionReply::Finished { committed, .. }, _)) => {
+        let command = PartitionCommand::Force { intent: intent.clone(), commit };
+        let participants = intent.participants.iter();
+        for (partition, answer) in
+            store.ask(participants.map(|one| (one.partition, command.clone())).collect()).await
+        {
+            match answer {
+                Ok(PartitionReply::Finished { committed, .. }) => {
                     let how = if committed { "committed" } else { "aborted" };
-                    say!("partition {}: {how}", one.partition);
+                    say!("partition {partition}: {how}");
                 }
-                Ok(_) => bail!("partition {} gave an answer that fits no question", one.partition),
+                Ok(_) => bail!("partition {partition} gave an answer that fits no question"),
                 Err(error) => {
                     refused = true;
-                    say!("partition {}: {error}", one.partition);
+                    say!("partition {partition}: {error}");
                 }
             }
         }

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::time::Duration;
 
-/// Two groups of three replicas, on three servers: server 0 has replica 0 of partition 0, and replica 2 of partition 1.
+/// Two groups of three replicas, on three servers, or as many as are asked for: server 0 has replica 0 of partition 0, and of three replica 2 of partition 1.
 pub struct Servers {
     directory: tempfile::TempDir,
     pub cluster: PartitionedCluster,
@@ -30,10 +30,11 @@ impl Servers {
         command.arg("init").arg(directory.path().join("cluster"));
         command.args(["--crash", "1", "--partitions", "2", "--base-port", &ports]).args(more);
         let out = Ran::from(command.output().unwrap()).ok();
-        assert!(out.contains("of 2 partitions on 3 servers, each a group of 3 replicas"), "{out}");
+        assert!(out.contains(" servers, each a group of 3 replicas"), "{out}");
         let path = directory.path().join("cluster/cluster.toml");
         let cluster = PartitionedCluster::load(&path).unwrap();
-        Servers { directory, cluster, running: vec![None, None, None] }
+        let running = cluster.servers.iter().map(|_| None).collect();
+        Servers { directory, cluster, running }
     }
 
     pub fn start_all() -> Servers {
