@@ -53,8 +53,6 @@ pub struct Arguments {
     /// What a new cluster replicates, for its life [default: kv]
     #[arg(long, value_enum)]
     service: Option<ServiceName>,
-    #[command(flatten)]
-    partitioning: Partitioning,
     /// For experiments: replicas write their logs no faster than such a device, see `perdura replica`
     #[arg(long, value_name = "delay_ms=N,mb_s=N")]
     log_device: Option<LogDevice>,
@@ -64,6 +62,9 @@ pub struct Arguments {
     /// Stop as soon as the key is read back; exit code 0 if it was
     #[arg(long)]
     once: bool,
+    // Last, for its heading.
+    #[command(flatten)]
+    partitioning: Partitioning,
 }
 
 enum Event {
