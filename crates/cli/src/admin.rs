@@ -15,7 +15,7 @@ use crate::client_keys::alone;
 use crate::connect::load_groups;
 use crate::health;
 use crate::members::make_known;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand};
 use perdura::Cluster;
 use perdura::config::keys::fresh_key;
@@ -56,8 +56,11 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (path, pending) = (dir.join(ADMIN_FILE), dir.join(PENDING_ADMIN_FILE));
     let goes_on = pending.exists();
     if !goes_on {
+        let former = administrator_in(&path, cluster)?;
+        for group in groups.iter().filter(|_| groups.len() > 1) {
+            check_answers(group, &former, how)?;
+        }
         // The key that is void afterwards has to be there first.
-        administrator_in(&path, cluster)?;
         KeyFile::write_administrator(&pending, &fresh_key()?, cluster.parameters.whole_cluster())?;
     }
     let new = administrator_in(&pending, cluster)?;
@@ -94,6 +97,21 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         "copies of the former one are of no use any more: nothing that is signed with it is carried out"
     );
     Ok(ExitCode::SUCCESS)
+}
+
+/// That a partition can order anything: a key that is replaced in some partitions only serves for none of them.
+fn check_answers(group: &Cluster, key: &KeyFile, how: &How) -> Result<()> {
+    let faults = group.parameters.faults;
+    let roll = health::ask(group, key, how.timeout.min(ASK))?;
+    let answers = roll.attendance().iter().filter(|one| one.vitals.is_some()).count();
+    ensure!(
+        answers >= faults.n() - faults.u(),
+        "{}{answers} of {} replicas answer, and {} are needed. Nothing was changed: the key is replaced when all partitions can do it; `perdura          status` shows which replicas are down",
+        group.partition_text(),
+        faults.n(),
+        faults.n() - faults.u()
+    );
+    Ok(())
 }
 
 /// Whether replicas take the new key already.

@@ -329,6 +329,25 @@ fn operators_see_what_waits_for_a_partition_that_is_gone_and_end_it() {
     });
 }
 
+/// A key that some partitions only take would serve for none of them.
+#[test]
+fn the_administrators_key_is_replaced_in_all_partitions_or_in_none() {
+    let mut servers = Servers::start_all();
+    let rotate = ["admin", "rotate", "--timeout", "60s"];
+    for server in [1, 2] {
+        servers.kill(server);
+    }
+    servers
+        .run(&rotate)
+        .failed(1, &["1 of 3 replicas answer, and 2 are needed", "Nothing was changed"]);
+    for server in [1, 2] {
+        servers.start(server);
+    }
+    servers.wait_until_active([3, 3]);
+    servers.run(&["client", "add", "somebody", "--timeout", "60s"]).ok();
+    servers.run(&rotate).ok();
+}
+
 /// Moves money between accounts all over until as often as that was told to be done.
 async fn move_money(store: StoreClient, keys: Vec<String>, times: u32, seed: u64) -> u32 {
     let options = Options { timeout: Duration::from_secs(60), reply_quorum: None };

@@ -333,6 +333,19 @@ impl<G: Groups> Transactions<G> {
         }
     }
 
+    /// What each of these partitions answers to its command; they are asked at the same time, so that one that is down costs the others nothing.
+    pub async fn ask_all(
+        &self,
+        commands: Vec<(PartitionId, PartitionCommand)>,
+        deadline_ms: u64,
+    ) -> Vec<(PartitionId, Result<PartitionReply, CallError>)> {
+        let asked = commands.iter().map(async |(partition, command)| {
+            let answer = self.ask(*partition, command, deadline_ms).await;
+            (*partition, answer.map(|(reply, _)| reply))
+        });
+        join_all(asked).await
+    }
+
     /// Where nothing was heard the vote may have been given, and is given now if it was not. Where no vote is known nothing is held; and one
     /// vote to abort is enough, which nobody who is down holds up.
     async fn settle(&self, intent: &Intent, heard: &mut [Heard], end_ms: u64) {
