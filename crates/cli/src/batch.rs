@@ -50,6 +50,12 @@ pub trait Operation: Sized + 'static {
     /// Makes them; inside of a runtime.
     fn connect(cluster: &ClusterArguments) -> Result<Self::Clients>;
 
+    /// Whether an operation may be one that takes further calls to end: cut off from them it would leave its locks.
+    fn takes_calls_to_end(clients: &Self::Clients) -> bool {
+        let _ = clients;
+        false
+    }
+
     /// All of them.
     fn all(clients: &Self::Clients) -> Vec<&Client>;
 
@@ -117,7 +123,8 @@ pub fn run<O: Operation>(how: &How) -> Result<ExitCode> {
     let local = tokio::task::LocalSet::new();
     let clients = local.block_on(&runtime, async { O::connect(&how.cluster) })?;
     let all: Vec<Client> = O::all(&clients).into_iter().cloned().collect();
-    stop_in_order(runtime.handle(), all.clone(), &places, how.in_flight)?;
+    let withdraws = !O::takes_calls_to_end(&clients);
+    stop_in_order(runtime.handle(), (all.clone(), withdraws), &places, how.in_flight)?;
     let main = clients.clone();
     local.spawn_local(async move {
         while let Some(line) = lines.recv().await {
@@ -148,19 +155,21 @@ pub fn run<O: Operation>(how: &How) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// After a signal no further line is carried out, what waits is withdrawn, and the process ends when the lines that were under way are
+/// After a signal no further line is carried out, what waits is withdrawn if it may be, and the process ends when the lines that were under way are
 /// answered, each as it was decided.
 fn stop_in_order(
     handle: &Handle,
-    clients: Vec<Client>,
+    (clients, withdraws): (Vec<Client>, bool),
     places: &Arc<Semaphore>,
     in_flight: u32,
 ) -> Result<()> {
     let (handle, places) = (handle.clone(), Arc::clone(places));
     on_stop(move |name| {
         handle.block_on(async {
-            for client in &clients {
-                client.withdraw().await;
+            if withdraws {
+                for client in &clients {
+                    client.withdraw().await;
+                }
             }
             // Each line gives its place back when its answer is written.
             let written = || places.acquire_many(in_flight);

@@ -51,6 +51,10 @@ impl batch::Operation for Parsed {
         Ok(connect_store(&groups, &cluster.key_of(&groups)?)?)
     }
 
+    fn takes_calls_to_end(client: &StoreClient) -> bool {
+        matches!(client, StoreClient::Partitioned(_))
+    }
+
     fn all(client: &StoreClient) -> Vec<&Client> {
         client.clients()
     }

@@ -1,6 +1,6 @@
 //! Transactions over several partitions, on servers that are real processes.
 
-use crate::common::{Ran, program, wait_for};
+use crate::common::{Ran, program, send_signal, wait_for, wait_for_end};
 use crate::servers::Servers;
 use bytes::Bytes;
 use perdura::config::CLIENT_FILE;
@@ -281,6 +281,39 @@ fn operators_see_what_is_pending_and_end_it() {
     for line in seen {
         wait_for(line, || servers.http(0, "/metrics").filter(|(_, text)| text.contains(line)));
     }
+}
+
+/// Else it would count as one that left them, and others with its key would have to take turns.
+#[test]
+fn a_batch_that_is_interrupted_leaves_no_locks() {
+    let servers = Servers::start_all();
+    let keys = servers.keys(64);
+    let mut command = program();
+    command.args(["kv", "batch", "--in-flight", "16", "--cluster"]).arg(servers.path(""));
+    let mut batch = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines_in = batch.stdin.take().unwrap();
+    let writer = std::thread::spawn(move || {
+        for number in 0usize.. {
+            let (one, other) = (&keys[number % 64], &keys[64 + number % 64]);
+            let write = |key: &String| json!({"write": {"key": key, "value": number.to_string()}});
+            let line = json!({"id": number, "op": "txn", "ops": [write(one), write(other)]});
+            // Until it takes no more.
+            if writeln!(lines_in, "{line}").is_err() {
+                break;
+            }
+        }
+    });
+    let mut answers = BufReader::new(batch.stdout.take().unwrap()).lines();
+    for _ in 0..64 {
+        answers.next().unwrap().unwrap();
+    }
+    let reader = std::thread::spawn(move || answers.for_each(|line| drop(line.unwrap())));
+    send_signal(&batch, "-INT");
+    assert_eq!(wait_for_end(&mut batch).code(), Some(130));
+    let listed = servers.run(&["txn", "pending"]);
+    assert_eq!((listed.code, listed.out.as_str()), (Some(0), ""));
+    writer.join().unwrap();
+    reader.join().unwrap();
 }
 
 /// What is for a partition that is gone works while it is gone.
