@@ -1,6 +1,7 @@
 //! What all threads of a run share: its clock, whether it is over, and what was found.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use crate::standstill::{BEAT, Standstills};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Locks whatever became of other holders: what they left is looked at, not trusted.
@@ -23,6 +24,7 @@ pub struct Course {
     end: Mutex<Option<End>>,
     ended: Condvar,
     violations: Mutex<Vec<String>>,
+    standstills: Standstills,
 }
 
 impl Course {
@@ -33,12 +35,42 @@ impl Course {
             end: Mutex::new(None),
             ended: Condvar::new(),
             violations: Mutex::new(Vec::new()),
+            standstills: Standstills::default(),
         }
     }
 
     /// Microseconds since the start.
     pub fn now_us(&self) -> u64 {
         u64::try_from(self.origin.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// Notes from now on when this program itself stands still.
+    pub fn note_standstills(self: &Arc<Course>) {
+        let course = Arc::downgrade(self);
+        self.standstills.beat(self.now_us());
+        std::thread::spawn(move || {
+            while let Some(course) = course.upgrade() {
+                let now = course.now_us();
+                if let Some(time) = course.standstills.beat(now) {
+                    let (at, time) = (now as f64 / 1e6, time as f64 / 1e6);
+                    println!("{at:8.1} s  this program itself stood still for {time:.1} s");
+                }
+                drop(course);
+                std::thread::sleep(BEAT);
+            }
+        });
+    }
+
+    /// When this program itself stood still.
+    pub fn standstills(&self) -> &Standstills {
+        &self.standstills
+    }
+
+    /// For how long this program has run since then.
+    pub fn ran_since(&self, since: u64) -> Duration {
+        let now = self.now_us();
+        let stood = self.standstills.between(since, now);
+        Duration::from_micros(now.saturating_sub(since).saturating_sub(stood))
     }
 
     /// Ends the run before its time.
@@ -63,14 +95,14 @@ impl Course {
     }
 
     /// Asks every few milliseconds until there is an answer; none after `limit`, or when the run
-    /// is interrupted.
+    /// is interrupted. Time in which this program stood still does not count.
     pub fn poll<T>(&self, limit: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
-        let deadline = Instant::now() + limit;
+        let begun = self.now_us();
         loop {
             if let Some(answer) = ask() {
                 return Some(answer);
             }
-            if Instant::now() >= deadline || self.ends() == Some(End::Interrupted) {
+            if self.ran_since(begun) >= limit || self.ends() == Some(End::Interrupted) {
                 return None;
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -91,5 +123,26 @@ impl Course {
     /// What was found.
     pub fn violations(&self) -> Vec<String> {
         lock(&self.violations).clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_leaves_out_the_time_in_which_this_program_stood_still() {
+        let answers_the_third_time = |course: &Course| {
+            let mut asked = 0;
+            course.poll(Duration::from_micros(1), || {
+                asked += 1;
+                (asked == 3).then_some(asked)
+            })
+        };
+        assert_eq!(answers_the_third_time(&Course::new()), None);
+        let stood_still = Course::new();
+        let beats = [0, u64::MAX].map(|now| stood_still.standstills().beat(now));
+        assert_eq!(beats, [None, Some(u64::MAX)]);
+        assert_eq!(answers_the_third_time(&stood_still), Some(3));
     }
 }

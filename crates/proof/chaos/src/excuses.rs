@@ -1,5 +1,6 @@
 //! Calls that need not have a result.
 
+use crate::load::DEADLINE;
 use crate::timeline::Event;
 use crate::waits::Sample;
 use perdura_protocol::Faults;
@@ -11,11 +12,14 @@ pub struct Excused {
     pub by_disasters: usize,
     /// Of the others, waits for a time that clocks had to catch up with.
     pub by_clocks: usize,
+    /// Of the others, calls that were over before this program itself had run for as long as a call may take.
+    pub by_standstills: usize,
 }
 
 impl Excused {
-    /// Counts one without a result if it is excused; whether it is.
-    pub fn takes(&mut self, events: &[Event], sample: &Sample, faults: Faults) -> bool {
+    /// Counts one without a result if it is excused; whether it is. While it was under way this program itself `stood` still for so many
+    /// microseconds.
+    pub fn takes(&mut self, events: &[Event], sample: &Sample, faults: Faults, stood: u64) -> bool {
         let is_disaster = |event: &Event| {
             let meets = event.began <= sample.ended && event.end() >= sample.invoked;
             event.kind.is_disaster() && meets
@@ -26,7 +30,9 @@ impl Excused {
         }
         let astray = events.iter().any(|event| led_time_astray(event, sample, faults));
         self.by_clocks += usize::from(astray);
-        astray
+        let cut_short = !astray && was_cut_short(sample, stood);
+        self.by_standstills += usize::from(cut_short);
+        astray || cut_short
     }
 }
 
@@ -37,6 +43,13 @@ fn led_time_astray(event: &Event, sample: &Sample, faults: Faults) -> bool {
     let until = event.end().saturating_add(event.ahead_us);
     let meets = event.began <= sample.ended && until >= sample.invoked;
     faults.r() == 0 && sample.waits && event.fired && event.ahead_us > 0 && meets
+}
+
+/// Whether it met its deadline only because this program stood still.
+fn was_cut_short(sample: &Sample, stood: u64) -> bool {
+    let (took, deadline) =
+        (sample.ended.saturating_sub(sample.invoked), DEADLINE.as_micros() as u64);
+    took >= deadline && took.saturating_sub(stood) < deadline
 }
 
 #[cfg(test)]
@@ -58,7 +71,7 @@ mod tests {
         let jump = Event { kind: Kind::ClockJump, ahead_us: 300, ..ended.clone() };
         let excused = |event: &Event, faults, sample: &Sample| {
             let mut excused = Excused::default();
-            let is = excused.takes(std::slice::from_ref(event), sample, faults);
+            let is = excused.takes(std::slice::from_ref(event), sample, faults, 0);
             assert_eq!(excused.by_disasters + excused.by_clocks, usize::from(is));
             assert!(excused.by_disasters == 0 || event.kind.is_disaster());
             is
@@ -79,5 +92,20 @@ mod tests {
             assert!(excused(&disaster, faults, &at_once));
             assert_eq!(excuses(&ended, faults), [false; 6]);
         }
+    }
+    #[test]
+    fn a_standstill_excuses_calls_that_met_their_deadline_for_it_and_no_others() {
+        let faults = Faults::new(1, 1).unwrap();
+        let excuses = |took_s: u64, stood_s: u64| {
+            let ended = 1_000_000 * took_s;
+            let sample = Sample { invoked: 0, ended, waits: false, ..wait(0) };
+            let mut excused = Excused::default();
+            let is = excused.takes(&[], &sample, faults, 1_000_000 * stood_s);
+            assert_eq!(excused, Excused { by_standstills: usize::from(is), ..Excused::default() });
+            is
+        };
+        assert!(excuses(28, 27) && excuses(20, 1));
+        // It ran for all of its time, or was over for another reason.
+        assert!(!excuses(47, 27) && !excuses(20, 0) && !excuses(5, 3));
     }
 }

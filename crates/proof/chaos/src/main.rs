@@ -26,6 +26,7 @@ mod registers;
 mod report;
 mod run;
 mod service;
+mod standstill;
 mod timeline;
 mod volume;
 mod waits;

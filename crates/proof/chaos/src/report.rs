@@ -45,6 +45,8 @@ pub struct Report {
     samples: Vec<Sample>,
     judged: BTreeMap<Workload, Judged>,
     excused: Excused,
+    // When this program itself did.
+    stood_still: Vec<(u64, u64)>,
 }
 
 /// Waits over leader kills, microseconds.
@@ -78,13 +80,15 @@ impl Report {
         let events = scene.timeline.events();
         let mut excused = Excused::default();
         for failure in samples.failures() {
-            if !excused.takes(&events, &failure.sample, scene.cluster.faults) {
+            let Sample { invoked, ended, .. } = failure.sample;
+            let stood = scene.course.standstills().between(invoked, ended);
+            if !excused.takes(&events, &failure.sample, scene.cluster.faults, stood) {
                 scene.course.violation(format!(
                     "a call of the {} workload, from {:.1} s to {:.1} s, got no result although at \
                      most u replicas had failed: {}",
                     failure.sample.workload.name(),
-                    failure.sample.invoked as f64 / 1e6,
-                    failure.sample.ended as f64 / 1e6,
+                    invoked as f64 / 1e6,
+                    ended as f64 / 1e6,
                     failure.why
                 ));
             }
@@ -104,6 +108,7 @@ impl Report {
             samples: samples.all(),
             judged,
             excused,
+            stood_still: scene.course.standstills().all(),
         }
     }
 
@@ -217,12 +222,22 @@ impl Report {
     }
 
     fn write_excused(&self, text: &mut String) {
-        let Excused { by_disasters, by_clocks } = self.excused;
+        let Excused { by_disasters, by_clocks, by_standstills } = self.excused;
         let _ = writeln!(
             text,
             "calls that need not have a result, and have none: {by_disasters} while more than u had \
-             failed, {by_clocks} that waited for a time that a clock had led astray"
+             failed, {by_clocks} that waited for a time that a clock had led astray, {by_standstills} while this program \
+             itself stood still"
         );
+        for (began, ended) in &self.stood_still {
+            let _ = writeln!(
+                text,
+                "this program itself, with all clients and proxies, stood still from {:.1} s to {:.1} s: somebody stopped it, \
+                 or the machine gave it no time. Waits over that time say nothing of the cluster",
+                *began as f64 / 1e6,
+                *ended as f64 / 1e6
+            );
+        }
     }
 
     fn write_faults(&self, text: &mut String) {
@@ -358,7 +373,9 @@ impl Report {
             "excused": {
                 "by_disasters": self.excused.by_disasters,
                 "by_clocks": self.excused.by_clocks,
+                "by_standstills": self.excused.by_standstills,
             },
+            "stood_still_s": self.stood_still.iter().map(|(began, ended)| [*began as f64 / 1e6, *ended as f64 / 1e6]).collect::<Vec<_>>(),
             "workloads": workloads.collect::<serde_json::Map<_, _>>(),
             "faults": faults.collect::<serde_json::Map<_, _>>(),
             "left_out": left_out.collect::<Vec<_>>(),

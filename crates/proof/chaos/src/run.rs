@@ -49,6 +49,7 @@ type Verdicts = Arc<Mutex<BTreeMap<ShardId, Judged>>>;
 /// Runs the command.
 pub fn run(options: &Options) -> Result<ExitCode> {
     let course = Arc::new(Course::new());
+    course.note_standstills();
     isolation::listen(&course, options.inside)?;
     let seed = options.seed.unwrap_or_else(|| {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -269,7 +269,10 @@ impl Shared {
         };
         let (outcome, why) = match answer {
             Err(_) => {
-                self.course.violation(format!("a call has no outcome after {late:?}: {call:?}"));
+                if self.course.ran_since(invoked) >= late {
+                    self.course
+                        .violation(format!("a call has no outcome after {late:?}: {call:?}"));
+                }
                 (Outcome::Unknown, "hung".to_owned())
             }
             Ok(Err(failure)) if failure.is_refusal() => (Outcome::Refused, failure.to_string()),
