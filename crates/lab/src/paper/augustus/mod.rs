@@ -312,14 +312,15 @@ pub fn byzantine(program: PathBuf, options: &Byzantine) -> Result<ExitCode> {
             for of in of_a_store(&options.workloads) {
                 tell!("round {round} of {}: loading", common.rounds());
                 let wanted = common.wanted(options.partitions, Distribution::Hash)?;
-                let (store, draw) = loaded(&live, &wanted, &of, common).await?;
+                let (mut store, draw) = loaded(&live, &wanted, &of, common).await?;
+                let all = u32::from(options.partitions) * common.callers.unwrap_or(80);
+                store.give_keys(all as usize).await?;
                 for (number, (kind, percent)) in of
                     .iter()
                     .flat_map(|kind| options.global.iter().map(move |mix| (*kind, *mix)))
                     .enumerate()
                 {
                     for &liars in &options.liars {
-                        let all = u32::from(options.partitions) * common.callers.unwrap_or(80);
                         let lying = all * u32::from(liars) / 100;
                         let name = format!("liar-{number}-{liars}");
                         let keys = store.register(&name, lying as usize).await?;
