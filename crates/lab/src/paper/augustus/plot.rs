@@ -57,8 +57,8 @@ fn draw(chart: &Chart, area: &DrawingArea<SVGBackend<'_>, Shift>) -> Result<()> 
         .label_style((FONT, 12))
         .x_desc(chart.x)
         .y_desc(chart.y)
-        .x_label_formatter(&|value| value.to_string())
-        .y_label_formatter(&|value| value.to_string())
+        .x_label_formatter(&tick)
+        .y_label_formatter(&tick)
         .draw()?;
     for (index, (name, points)) in chart.lines.iter().enumerate() {
         let style = colour(index).stroke_width(2);
@@ -162,9 +162,21 @@ fn rows(experiment: Experiment, points: &[Point]) -> Vec<Vec<Chart>> {
     }
 }
 
+/// A number beside an axis, without what adding up tenths leaves behind.
+fn tick(value: &f64) -> String {
+    let text = format!("{value:.3}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ticks_are_short() {
+        let all = [0.0, 0.6000000000000001, 1.0, 250.0, 0.25].map(|value| tick(&value));
+        assert_eq!(all, ["0", "0.6", "1", "250", "0.25"]);
+    }
     use crate::paper::augustus::run::Figures;
 
     #[test]
