@@ -8,6 +8,7 @@
 
 pub mod memory;
 pub mod mutation;
+mod partition;
 mod protocol;
 mod script;
 mod service;
@@ -57,6 +58,18 @@ pub const TARGETS: &[Target] = &[
     Target { name: "state", run: state::state, seeds: state::states, smoke: 10000 },
     Target { name: "store_command", run: service::command, seeds: service::commands, smoke: 30000 },
     Target { name: "store_reply", run: service::reply, seeds: service::replies, smoke: 20000 },
+    Target {
+        name: "partition_command",
+        run: partition::command,
+        seeds: partition::commands,
+        smoke: 10000,
+    },
+    Target {
+        name: "partition_reply",
+        run: partition::reply,
+        seeds: partition::replies,
+        smoke: 20000,
+    },
     Target { name: "tuple_command", run: tuples::command, seeds: tuples::commands, smoke: 15000 },
     Target { name: "tuple_reply", run: tuples::reply, seeds: tuples::replies, smoke: 20000 },
     Target { name: "tuple_segment", run: tuples::segment, seeds: tuples::segments, smoke: 15000 },

@@ -78,7 +78,7 @@ macro_rules! smokes {
 
 smokes! {
     message command record framing hello tls superblock directory log_model manifest state
-    store_command store_reply tuple_command tuple_reply tuple_segment cluster_file key_file replica_file json_line space_line history
+    store_command store_reply partition_command partition_reply tuple_command tuple_reply tuple_segment cluster_file key_file replica_file json_line space_line history
 }
 
 /// The measure measures.

@@ -1,0 +1,3 @@
+#![no_main]
+
+perdura_fuzzing::fuzz!("partition_command");
