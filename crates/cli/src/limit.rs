@@ -1,6 +1,6 @@
 //! `perdura limit`: raises the limit of the service's state.
 
-use crate::administer::{How, administer, administer_each, confirmed, uncertain};
+use crate::administer::{How, administer, administer_each, confirmed, is_refused, uncertain};
 use crate::connect::{administrator, load_groups};
 use anyhow::{Result, bail};
 use clap::Args;
@@ -56,17 +56,23 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         say!("the state may take {mib} MiB from now on");
         return Ok(ExitCode::SUCCESS);
     }
-    let mut open = Vec::new();
+    let (mut open, mut certain) = (Vec::new(), true);
     for (partition, result) in administer_each(&key, &groups, how, &command)?.iter().enumerate() {
         match result {
             Ok(_) => say!("partition {partition}: the state may take {mib} MiB from now on"),
-            Err(error) => open.push(format!("partition {partition}: {error:#}")),
+            Err(error) => {
+                certain &= is_refused(error);
+                open.push(format!("partition {partition}: {error:#}"));
+            }
         }
     }
     if !open.is_empty() {
+        let open = open.join("\n");
+        if certain {
+            bail!("the limit is not raised in all partitions:\n{open}");
+        }
         bail!(
-            "the limit may not be raised in all partitions; run the command again, until it is in all:\n{}",
-            open.join("\n")
+            "the limit may not be raised in all partitions; run the command again, until it is in all:\n{open}"
         );
     }
     Ok(ExitCode::SUCCESS)
