@@ -132,17 +132,18 @@ pub async fn measure(store: &Store, demand: &Demand, liars: Option<Liars>) -> Re
         let servers = store.servers.clone();
         tokio::task::spawn_blocking(move || servers.spent())
     };
-    let (before, counted, lied) = (spent().await??, counters(store), done.counts());
+    let (before, counted) = (spent().await??, counters(store));
     run.tally.borrow_mut().is_open = true;
     tokio::time::sleep(Duration::from_secs_f64(demand.seconds)).await;
     let (after, counts) = (spent().await??, counters(store));
     run.tally.borrow_mut().is_open = false;
     run.over.set(true);
-    let lied: Vec<u64> = done.counts().iter().zip(lied).map(|(now, then)| now - then).collect();
     for task in tasks {
         task.await.context("a caller failed")?;
     }
     store.check()?;
+    // Of the whole run: the first one is certain.
+    let lied = done.counts();
     let tally = run.tally.take();
     if let Some(error) = &tally.error {
         perdura_cli::tell!("  {} calls failed; the first: {error}", tally.errors);
