@@ -196,11 +196,14 @@ impl<G: Groups> Resolver<G> {
                     ended_at_ms: 0,
                     pause_ms: RETRY_MS,
                 };
-                let is_known = self.pending.len() < PENDING || self.pending.contains_key(&id);
-                let mut unknown = new;
-                let pending =
-                    if is_known { self.pending.entry(id).or_insert(new) } else { &mut unknown };
-                pending.listed_ms = own_ms;
+                if self.pending.len() < PENDING {
+                    self.pending.entry(id).or_insert(new);
+                }
+                let mut pending = new;
+                if let Some(known) = self.pending.get_mut(&id) {
+                    known.listed_ms = own_ms;
+                    pending = *known;
+                }
                 // By this one's clock too: where agreed time was led ahead a partition's stands still until all have caught up with it.
                 let by_own_ms = own_ms.saturating_sub(pending.noticed_ms);
                 let age_ms = listed.now.0.saturating_sub(since.0).max(by_own_ms);
@@ -209,8 +212,9 @@ impl<G: Groups> Resolver<G> {
                     old.insert(id, intent);
                 }
             }
-            self.pending.retain(|_, one| own_ms.saturating_sub(one.listed_ms) < UNLISTED_MS);
         }
+        let own_ms = self.transactions.groups().now_ms();
+        self.pending.retain(|_, one| own_ms.saturating_sub(one.listed_ms) < UNLISTED_MS);
         let old: Vec<Intent> = old.into_values().collect();
         for some in old.chunks(AT_ONCE) {
             let deadline_ms = self.deadline_ms();

@@ -8,6 +8,9 @@ use perdura_store::partition::{Certificate, Intent, PartitionCommand, PartitionR
 /// How often the votes are asked for anew of a group that has other members now.
 pub(crate) const SIGNED_AGAIN: usize = 4;
 
+/// Time to sign anew, milliseconds.
+const SIGNING_MS: u64 = 3_000;
+
 impl<G: Groups> Transactions<G> {
     /// Tells these participants.
     pub(crate) async fn tell_all(
@@ -71,6 +74,3 @@ impl<G: Groups> Transactions<G> {
         true
     }
 }
-
-/// Time to sign anew, milliseconds.
-const SIGNING_MS: u64 = 3_000;
