@@ -307,6 +307,8 @@ bugs! {
         "Anybody gives back the locks of a transaction that only reads."
     FormerMembersCount "former-members-count" "10"
         "A certificate counts whatever members of its group are known."
+    CommitRefused "commit-refused" "10"
+        "Room is not kept for what was prepared, and a commit that finds none is refused."
     LocksNotRestored "locks-not-restored" "10"
         "Who restores a state has its pending transactions without their locks."
     IntervalsIgnored "intervals-ignored" "10"

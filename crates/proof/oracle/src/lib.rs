@@ -11,12 +11,13 @@
 //! bound on the configurations visited.
 //!
 //! [`history`] what happened, also as JSON lines; [`conditions`] what an operation says about each
-//! key; [`mod@search`] the search.
+//! key; [`mod@search`] the search; [`precedence`] who of transactions has to come before whom.
 
 #![forbid(unsafe_code)]
 
 pub mod conditions;
 pub mod history;
+pub mod precedence;
 pub mod search;
 
 pub use history::{Call, History, Operation, Outcome, Return, Step, StepReturn, text};

@@ -36,8 +36,11 @@ const RETRY_AT_MOST_MS: u64 = 30_000;
 /// What is not listed for so long is over, milliseconds.
 const UNLISTED_MS: u64 = 120_000;
 
-/// Transactions that it ends at once, and sessions for which it asks at once how far they are fenced off.
-const AT_ONCE: usize = 16;
+/// Transactions that it ends at once: those of a participant that is down take their whole time.
+const ENDED_AT_ONCE: usize = 64;
+
+/// Sessions for which it asks in one look how far they are fenced off.
+const FORGOTTEN_AT_ONCE: usize = 16;
 
 /// A session of which nothing could be forgotten is asked for again after so long, milliseconds, and twice as long each time ...
 const AGAIN_MS: u64 = 20_000;
@@ -216,7 +219,7 @@ impl<G: Groups> Resolver<G> {
         let own_ms = self.transactions.groups().now_ms();
         self.pending.retain(|_, one| own_ms.saturating_sub(one.listed_ms) < UNLISTED_MS);
         let old: Vec<Intent> = old.into_values().collect();
-        for some in old.chunks(AT_ONCE) {
+        for some in old.chunks(ENDED_AT_ONCE) {
             let deadline_ms = self.deadline_ms();
             let rescues = some.iter().map(|intent| self.transactions.rescue(intent, deadline_ms));
             let ended = join_all(rescues).await;
@@ -251,7 +254,7 @@ impl<G: Groups> Resolver<G> {
             }
         }
         let mut forgotten = 0;
-        for (session, intents) in sessions.into_iter().take(AT_ONCE) {
+        for (session, intents) in sessions.into_iter().take(FORGOTTEN_AT_ONCE) {
             let deadline_ms = self.deadline_ms();
             let (count, _) = self.transactions.forget(&intents, 0, deadline_ms).await;
             forgotten += count;

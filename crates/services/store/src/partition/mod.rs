@@ -43,7 +43,7 @@ use locks::Locks;
 use perdura_execution::{RestoreError, Standing, StateLimit};
 use perdura_protocol::{Map, PartitionId, PublicKey, SessionId, Time, seeded};
 use reach::Reach;
-use records::{Record, Records};
+use records::{Record, Records, Reserved};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tally::Tally;
@@ -152,12 +152,18 @@ impl Partition {
 
     /// How large the entries may become, besides what is reserved, and what is kept here. Each value may need a segment of its own.
     pub(crate) fn unreserved(&self, limit: StateLimit) -> StateLimit {
-        let reserved = self.records.reserved();
+        let reserved =
+            if seeded!(CommitRefused) { Reserved::default() } else { self.records.reserved() };
         let segments = self.book.0.segments() + reserved.values;
         StateLimit {
             bytes: limit.bytes.saturating_sub(reserved.bytes),
             segments: limit.segments.saturating_sub(segments),
         }
+    }
+
+    /// That the entries would become too large if all that is pending committed. It never happens, since room is reserved.
+    fn has_promised_too_much(&self, entries: &Entries<'_>) -> bool {
+        entries.map.bytes() + self.records.reserved().bytes > entries.limit.bytes
     }
 
     /// Who is in the way of a transaction in this partition alone.
@@ -204,6 +210,11 @@ impl Partition {
             PartitionCommand::PrepareLast { intent, operations, votes } => {
                 self.admit(asker.session.client)?;
                 self.prepare(entries, asker, (intent, operations), Some(&votes))
+            }
+            PartitionCommand::Finish { commit: true, .. }
+                if seeded!(CommitRefused) && self.has_promised_too_much(&entries) =>
+            {
+                Err("there is no room".into())
             }
             PartitionCommand::Finish { transaction, commit, votes } => {
                 self.finish(entries.map, asker, (transaction, commit), &votes)

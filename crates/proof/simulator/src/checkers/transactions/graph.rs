@@ -1,25 +1,26 @@
-//! Who has to come before whom (Adya, "Weak consistency", 1999): whoever wrote what another one read or wrote over, whoever read what
-//! another one wrote over, and whoever had ended when the other began. An order of all is one without a cycle.
+//! Which transaction has to come before which, by what the partitions' orders and the clients' clocks say; an order of all is one
+//! without a cycle.
 
 use super::Node;
 use super::replay::{Reads, Replayed};
+use perdura_oracle::precedence::{Precedence, Span};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Why one comes before another.
-#[derive(Clone, PartialEq, Eq, Debug)]
-enum Why {
+/// Why one comes before another; a partition and a key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Why<'a> {
     /// It wrote what the other one wrote over.
-    WriteWrite(usize, String),
+    WriteWrite(usize, &'a str),
     /// It wrote what the other one read.
-    WriteRead(usize, String),
+    WriteRead(usize, &'a str),
     /// It read what the other one wrote over.
-    ReadWrite(usize, String),
+    ReadWrite(usize, &'a str),
     /// It had ended when the other one began.
     RealTime,
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for Why<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Why::WriteWrite(partition, key) => write!(f, "-ww {key} in {partition}->"),
@@ -30,59 +31,51 @@ impl fmt::Display for Why {
     }
 }
 
-/// The graph. Nodes without a transaction stand for moments.
+/// The graph.
 #[derive(Debug, Default)]
-pub(super) struct Graph {
-    nodes: Vec<Option<Node>>,
+pub(super) struct Graph<'a> {
     numbers: BTreeMap<Node, usize>,
-    edges: Vec<Vec<(usize, Why)>>,
-    pub count: u64,
+    nodes: BTreeMap<usize, Node>,
+    order: Precedence<Why<'a>>,
 }
 
-impl Graph {
-    fn add(&mut self, node: Option<Node>) -> usize {
-        self.nodes.push(node);
-        self.edges.push(Vec::new());
-        self.nodes.len() - 1
-    }
-
+impl<'a> Graph<'a> {
     fn number(&mut self, node: Node) -> usize {
         if let Some(number) = self.numbers.get(&node) {
             return *number;
         }
-        let number = self.add(Some(node));
+        let number = self.order.add();
         self.numbers.insert(node, number);
+        self.nodes.insert(number, node);
         number
     }
 
-    fn edge(&mut self, from: usize, to: usize, why: Why) {
-        if from != to {
-            self.count += 1;
-            self.edges[from].push((to, why));
-        }
+    fn before(&mut self, from: Node, to: Node, why: Why<'a>) {
+        let (from, to) = (self.number(from), self.number(to));
+        self.order.before(from, to, why);
     }
 
-    fn before(&mut self, from: Node, to: Node, why: Why) {
-        let (from, to) = (self.number(from), self.number(to));
-        self.edge(from, to, why);
+    /// How often one comes before another.
+    pub fn count(&self) -> u64 {
+        self.order.count()
     }
 
     /// What a partition's order says, of those that count.
     pub fn partition(
         &mut self,
         partition: usize,
-        replayed: &Replayed,
+        replayed: &'a Replayed,
         counts: impl Fn(Node) -> bool,
     ) {
         for (key, writes) in &replayed.writes {
             for pair in writes.windows(2) {
-                self.before(pair[0].1, pair[1].1, Why::WriteWrite(partition, key.clone()));
+                self.before(pair[0].1, pair[1].1, Why::WriteWrite(partition, key));
             }
         }
         for (place, node, reads) in replayed.reads.iter().filter(|(_, node, _)| counts(*node)) {
             match reads {
                 Reads::Key(key) => {
-                    if let Some(writes) = replayed.writes.get(key) {
+                    if let Some((key, writes)) = replayed.writes.get_key_value(key) {
                         self.read(partition, (*place, *node), key, writes);
                     }
                 }
@@ -102,81 +95,34 @@ impl Graph {
         &mut self,
         partition: usize,
         (place, node): (usize, Node),
-        key: &str,
+        key: &'a str,
         writes: &[(usize, Node)],
     ) {
         let next = writes.partition_point(|(at, _)| *at < place);
         if let Some((_, writer)) = next.checked_sub(1).map(|last| writes[last]) {
-            self.before(writer, node, Why::WriteRead(partition, key.to_owned()));
+            self.before(writer, node, Why::WriteRead(partition, key));
         }
         if let Some((_, writer)) = writes.get(next) {
-            self.before(node, *writer, Why::ReadWrite(partition, key.to_owned()));
+            self.before(node, *writer, Why::ReadWrite(partition, key));
         }
     }
 
     /// What real time says: when each was asked for, and when it ended, if it is known.
     pub fn real_time(&mut self, spans: &[(Node, u64, Option<u64>)]) {
-        let mut moments: Vec<(u64, bool, Node)> = Vec::new();
-        for (node, invoked, ended) in spans {
-            moments.push((*invoked, false, *node));
-            moments.extend(ended.map(|ended| (ended, true, *node)));
-        }
-        moments.sort();
-        let mut last: Option<usize> = None;
-        for (_, is_end, node) in moments {
-            let number = self.number(node);
-            if is_end {
-                let moment = self.add(None);
-                self.edge(number, moment, Why::RealTime);
-                if let Some(last) = last {
-                    self.edge(last, moment, Why::RealTime);
-                }
-                last = Some(moment);
-            } else if let Some(last) = last {
-                self.edge(last, number, Why::RealTime);
-            }
-        }
+        let spans: Vec<Span> = spans
+            .iter()
+            .map(|(node, invoked, ended)| Span {
+                node: self.number(*node),
+                invoked: *invoked,
+                ended: *ended,
+            })
+            .collect();
+        self.order.real_time(spans, Why::RealTime);
     }
 
     /// Some of them that each have to come before the next, and the last one before the first.
     pub fn cycle(&self) -> Option<Vec<String>> {
-        let mut before = vec![0usize; self.nodes.len()];
-        for (to, _) in self.edges.iter().flatten() {
-            before[*to] += 1;
-        }
-        let mut free: Vec<usize> = (0..before.len()).filter(|node| before[*node] == 0).collect();
-        while let Some(node) = free.pop() {
-            for (to, _) in &self.edges[node] {
-                before[*to] -= 1;
-                if before[*to] == 0 {
-                    free.push(*to);
-                }
-            }
-        }
-        // Each that is left has one that is left before it.
-        let mut at = before.iter().position(|count| *count > 0)?;
-        let mut came: BTreeMap<usize, (usize, &Why)> = BTreeMap::new();
-        for (from, edges) in self.edges.iter().enumerate().filter(|(from, _)| before[*from] > 0) {
-            for (to, why) in edges.iter().filter(|(to, _)| before[*to] > 0) {
-                came.entry(*to).or_insert((from, why));
-            }
-        }
-        let mut seen = vec![false; self.nodes.len()];
-        while !seen[at] {
-            seen[at] = true;
-            at = came.get(&at)?.0;
-        }
-        let (first, mut words) = (at, Vec::new());
-        loop {
-            let (from, why) = came.get(&at)?;
-            if let Some(node) = &self.nodes[at] {
-                words.push(format!("{why} {node}"));
-            }
-            at = *from;
-            if at == first {
-                words.reverse();
-                return Some(words);
-            }
-        }
+        let cycle = self.order.cycle()?;
+        Some(cycle.into_iter().map(|(node, why)| format!("{} {why}", self.nodes[&node])).collect())
     }
 }

@@ -466,7 +466,7 @@ impl Case<'_> {
             });
         }
         graph.real_time(&self.spans);
-        self.counts.edges += graph.count;
+        self.counts.edges += graph.count();
         match graph.cycle() {
             None => Ok(()),
             Some(words) => Err(Broken::new(RULE_ORDER, format!("a cycle: {}", words.join(" ")))),
