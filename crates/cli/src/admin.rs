@@ -106,7 +106,7 @@ fn check_answers(group: &Cluster, key: &KeyFile, how: &How) -> Result<()> {
     let answers = roll.attendance().iter().filter(|one| one.vitals.is_some()).count();
     ensure!(
         answers >= faults.n() - faults.u(),
-        "{}{answers} of {} replicas answer, and {} are needed. Nothing was changed: the key is replaced when all partitions can do it; `perdura          status` shows which replicas are down",
+        "{}{answers} of {} replicas answer, and {} are needed. Nothing was changed: the key is replaced when all partitions can do it; `perdura status` shows which replicas are down",
         group.partition_text(),
         faults.n(),
         faults.n() - faults.u()

@@ -264,9 +264,14 @@ fn one(parsed: &Parsed, fast: bool, how: &How) -> Result<ExitCode> {
         client.close().await;
         anyhow::Ok(reply)
     })?;
-    match reply {
-        Ok(reply) => print(parsed, reply, how).context(UNTOLD),
-        Err(error) => Ok(unanswered(&error, error.is_refusal(), how.json)),
+    match (reply, parsed.result_gone()) {
+        (Ok(reply), _) => print(parsed, reply, how).context(UNTOLD),
+        (Err(TransactionError::ResultsGone), Some(result)) => {
+            say!("{result}");
+            tell!("perdura: it happened; what it found can no longer be had");
+            Ok(ExitCode::SUCCESS)
+        }
+        (Err(error), _) => Ok(unanswered(&error, error.is_refusal(), how.json)),
     }
 }
 

@@ -278,6 +278,15 @@ impl Parsed {
         }
     }
 
+    /// The result where it happened, and what it found was told to nobody who is left; `None` where it was done for what it finds.
+    pub fn result_gone(&self) -> Option<Value> {
+        match self.kind {
+            Kind::Scan => None,
+            Kind::Cas => Some(json!({"committed": true})),
+            Kind::Plain => Some(json!({"committed": true, "results": null})),
+        }
+    }
+
     fn transaction_result(&self, mut result: TransactionResult) -> Option<Value> {
         match (self.kind, result.committed) {
             (Kind::Scan, true) => result.results.pop().as_ref().map(operation_result),

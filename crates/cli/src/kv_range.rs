@@ -11,11 +11,13 @@ use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use clap::Args;
 use perdura_client::Options;
+use perdura_protocol::PartitionId;
 use perdura_store::{
     Operation, OperationResult, StoreCommand, StoreReply, Transaction, behind, beyond_prefix,
     limits,
 };
 use perdura_transactions::{StoreClient, TransactionError};
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -188,12 +190,17 @@ async fn delete(
     let (mut start, stop) = (Some(start), Stop::by_signals()?);
     while let Some(from) = start {
         let (entries, next) = page(client, options, from, end.clone()).await?;
-        for some in entries.chunks(limits::OPERATIONS) {
+        // In one partition at a time: one round, and as many at once in any store.
+        let mut keys: BTreeMap<PartitionId, Vec<Bytes>> = BTreeMap::new();
+        for (key, _) in entries {
+            keys.entry(client.partition_of(&key)).or_default().push(key);
+        }
+        for some in keys.values().flat_map(|keys| keys.chunks(limits::OPERATIONS)) {
             if let Some(signal) = stop.by() {
                 tell!("perdura: {signal}: {removed} of {there} entries are removed; run it again");
                 return Ok(ExitCode::from(code_of(signal)));
             }
-            let operation = |(key, _): &(Bytes, Bytes)| Operation::Delete { key: key.clone() };
+            let operation = |key: &Bytes| Operation::Delete { key: key.clone() };
             let operations = some.iter().map(operation).collect();
             let command = StoreCommand::Transaction(Transaction { operations });
             call(client, &command, false, options).await.with_context(|| {

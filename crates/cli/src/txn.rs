@@ -312,8 +312,16 @@ fn intent_of(answers: &Answers) -> Option<Intent> {
 
 /// A partition that answers, and has decided or voted otherwise: forced against that, the others would differ from it.
 fn against(answers: &Answers, commit: bool) -> Option<(PartitionId, &'static str)> {
+    let is_pending = |answer: &Result<PartitionReply, String>| {
+        matches!(answer, Ok(PartitionReply::Shown { committed: None, .. }))
+    };
+    let any_pending = answers.values().any(is_pending);
     let mut all = answers.iter();
     all.find_map(|(partition, answer)| match answer {
+        // Nobody forgets a vote on what is pending elsewhere.
+        Ok(PartitionReply::Unknown { .. }) if commit && any_pending => {
+            Some((*partition, "was never asked to vote on it"))
+        }
         Ok(PartitionReply::Shown { committed: Some(true), .. }) if !commit => {
             Some((*partition, "has committed it"))
         }
@@ -391,6 +399,15 @@ fn finish(arguments: &Finish) -> Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         };
         let commit = force == Force::Commit;
+        let answers = of_participants(answers);
+        // One that is back after the others were forced is brought to the same end.
+        let is_ended = |answer: &Result<PartitionReply, String>| {
+            matches!(answer, Ok(PartitionReply::Shown { committed: Some(_), .. }))
+        };
+        ensure!(
+            answers.values().any(|answer| answer.is_err() || is_ended(answer)),
+            "nothing was changed: all partitions that take part answer, so it can be ended as they vote; leave out --force"
+        );
         if let Some((partition, how)) = against(&answers, commit) {
             bail!("nothing was changed: partition {partition} {how}, so all have to end it so");
         }
