@@ -3,7 +3,8 @@
 
 use crate::config::{Cluster, PartitionedCluster, ServerFile};
 use perdura_protocol::{PartitionId, SecretKey};
-use perdura_transactions::{ConnectError, Live, Resolver as Looks, Transactions};
+use perdura_transactions::{ConnectError, Live, Resolver as Looks, Transactions, Turn};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -96,8 +97,9 @@ impl Work {
         let groups = groups.iter().map(Cluster::client_config).collect();
         let live = Live::connect(Arc::clone(&self.cluster.map), groups, &self.key)?;
         let transactions = Transactions::over(live);
-        let turn = (self.server, self.cluster.servers.len());
-        let mut resolver = Looks::new(transactions.clone(), self.own.clone(), turn);
+        let own: Vec<(PartitionId, Turn)> =
+            self.own.iter().map(|partition| (*partition, self.turn(*partition))).collect();
+        let mut resolver = Looks::new(transactions.clone(), own);
         let mut read = Instant::now();
         while !self.stops() {
             let looked = resolver.look().await;
@@ -114,6 +116,14 @@ impl Work {
         }
         transactions.groups().close().await;
         Ok(())
+    }
+
+    /// Which one it is of the servers that have members of a partition.
+    fn turn(&self, partition: PartitionId) -> Turn {
+        let members = &self.cluster.partitions[partition.index()].members;
+        let servers: BTreeSet<usize> = members.iter().map(|member| member.server).collect();
+        let number = servers.iter().filter(|server| **server < self.server).count();
+        Turn { number, of: servers.len().max(number + 1) }
     }
 
     /// Whether members were replaced, by the file; it is taken over then.

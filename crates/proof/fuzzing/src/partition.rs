@@ -11,8 +11,8 @@ use perdura_protocol::{
     SessionId, Slot, Time,
 };
 use perdura_store::partition::{
-    Certificate, Intent, Members, Participant, PartitionCommand, PartitionReply, Place, Statement,
-    digest_of_part,
+    Certificate, Fence, Intent, Members, Participant, PartitionCommand, PartitionReply, Place,
+    Statement, digest_of_part,
 };
 use perdura_store::{Operation, Store};
 use std::sync::Arc;
@@ -174,7 +174,7 @@ pub fn reply(data: &[u8]) -> bool {
 
 fn all() -> Vec<(&'static str, PartitionCommand)> {
     let pending = intent(1, "a").id();
-    let fence = |below| word(&Statement::Fence { session: CLIENT, below });
+    let fence = |below| word(&Statement::Fence { session: CLIENT, below, now: Time(1) });
     let keys = (0..4).map(|member| key(1, member + 8).public()).collect();
     let members = Members { partition: PartitionId(1), configuration: 1, keys };
     let administrator = SecretKey::from_seed(SCHEME, [200; 32]);
@@ -206,7 +206,8 @@ fn all() -> Vec<(&'static str, PartitionCommand)> {
         ("expire", PartitionCommand::Expire { transaction: pending }),
         ("fence", PartitionCommand::Fence { session: CLIENT, below: 3 }),
         ("forget", {
-            PartitionCommand::Forget { session: CLIENT, fences: vec![(fence(9), 1, 9)] }
+            let fence = Fence { proof: fence(9), nonce: 1, below: 9, signed: Time(1) };
+            PartitionCommand::Forget { session: CLIENT, fences: vec![fence] }
         }),
         ("members", PartitionCommand::Members(newest)),
         ("force", PartitionCommand::Force { intent: intent(1, "a"), commit: true }),

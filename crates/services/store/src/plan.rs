@@ -40,7 +40,16 @@ pub(crate) struct Plan {
     /// New values; `None` where the key goes. Empty unless the transaction commits.
     pub(crate) changes: BTreeMap<Bytes, Option<Bytes>>,
     /// What its reads of ranges saw, if it commits.
-    pub(crate) seen: Vec<Interval>,
+    pub(crate) seen: Seen,
+}
+
+/// What is known of ranges to who read them.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Seen {
+    /// All of this.
+    pub(crate) intervals: Vec<Interval>,
+    /// That these are there, since it was told that there is more.
+    pub(crate) left_out: Vec<Bytes>,
 }
 
 /// Why a transaction did not come to its end.
@@ -54,7 +63,7 @@ enum Stop {
 impl Plan {
     /// Evaluates `transaction`, which is within the limits.
     pub(crate) fn of(map: &SegmentMap, transaction: &Transaction) -> Result<Plan, String> {
-        let (changes, seen) = (BTreeMap::new(), Vec::new());
+        let (changes, seen) = (BTreeMap::new(), Seen::default());
         let mut view = View { map, changes, seen, budget: limits::RESULT_BYTES };
         let operations = &transaction.operations;
         for (index, operation) in operations.iter().enumerate() {
@@ -83,7 +92,7 @@ impl Plan {
 
     fn failed(index: usize) -> Plan {
         let (result, changes) = (TransactionResult::failed(index), BTreeMap::new());
-        Plan { result, changes, seen: Vec::new() }
+        Plan { result, changes, seen: Seen::default() }
     }
 
     /// Whether the changes make the state grow beyond its limit: by bytes, or where it has all its segments by any entry that
@@ -109,7 +118,7 @@ impl Plan {
 struct View<'a> {
     map: &'a SegmentMap,
     changes: BTreeMap<Bytes, Option<Bytes>>,
-    seen: Vec<Interval>,
+    seen: Seen,
     /// Bytes of results that may still be given.
     budget: usize,
 }
@@ -135,7 +144,9 @@ impl View<'_> {
                 self.spend(entries.framed_bytes())?;
                 let more = cut.is_some();
                 let range = Interval { start: start.clone(), end: end.clone() };
-                self.seen.push(range.seen_up_to(cut, *reverse));
+                let (last, left_out) = cut.unzip();
+                self.seen.intervals.push(range.seen_up_to(last, *reverse));
+                self.seen.left_out.extend(left_out);
                 Ok(OperationResult::Entries { entries, more })
             }
             Operation::Insert { key, value } => {
@@ -165,14 +176,14 @@ impl View<'_> {
         Ok(())
     }
 
-    /// Entries up to the limits, and if there are more the last one's key.
+    /// Entries up to the limits, and if there are more the keys of the last one and of the next.
     fn read_range(
         &self,
         start: &[u8],
         end: Option<&[u8]>,
         limit: u32,
         reverse: bool,
-    ) -> (Entries, Option<Bytes>) {
+    ) -> (Entries, Option<(Bytes, Bytes)>) {
         let end = end.map(|end| end.max(start));
         let upper = end.map_or(Bound::Unbounded, Bound::Excluded);
         let changed = self
@@ -214,14 +225,15 @@ fn merge<'a>(
 fn collect<'a>(
     entries: impl Iterator<Item = (&'a [u8], &'a [u8])>,
     limit: u32,
-) -> (Entries, Option<Bytes>) {
+) -> (Entries, Option<(Bytes, Bytes)>) {
     let mut found = EntriesBuilder::default();
     let (mut bytes, mut last): (usize, &[u8]) = (0, &[]);
     for (key, value) in entries {
         bytes += 8 + key.len() + value.len();
         let fits = bytes <= limits::RANGE_BYTES || found.len() == 0;
         if found.len() >= limit as usize || !fits {
-            return (found.finish(), Some(Bytes::copy_from_slice(last)));
+            let [last, next] = [last, key].map(Bytes::copy_from_slice);
+            return (found.finish(), Some((last, next)));
         }
         found.push(key, value);
         last = key;

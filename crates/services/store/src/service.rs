@@ -14,7 +14,7 @@ use perdura_execution::{
     Entry, ExecutionContext, FailingMemory, Footprint, Measure, Release, RestoreError, Service,
     Snapshot, StateLimit,
 };
-use perdura_protocol::{Encode, SessionId, Time, seeded};
+use perdura_protocol::{Encode, PublicKey, SessionId, Time, seeded};
 use std::sync::Arc;
 
 /// A state below this stays in the processor's caches by itself.
@@ -266,6 +266,16 @@ impl Service for Store {
             Ok(_) => None,
             Err(error) => Some(Err(error.to_string())),
         }
+    }
+
+    fn query_by(&self, client: PublicKey, command: &[u8]) -> Option<Result<Bytes, String>> {
+        if let Some(partition) = &self.partition
+            && !is_of_partition(command)
+            && let Err(error) = partition.admit(client)
+        {
+            return Some(Err(error));
+        }
+        self.query(command)
     }
 
     fn on_time(&mut self, clock: Time, _: &mut Vec<Release>) {

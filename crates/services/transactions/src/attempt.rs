@@ -262,7 +262,7 @@ impl<G: Groups> Transactions<G> {
             join_all(ask).await;
         }
         let Some(last) = last else { return Votes { heard, decided: None } };
-        self.settle(intent, &mut heard, end_ms).await;
+        self.settle(intent, &mut heard, None, end_ms).await;
         let others = heard.iter().enumerate().filter(|(index, _)| *index != last);
         let proof = |(_, vote): (usize, &Heard)| match vote {
             Heard::Commit { proof, .. } => proof.clone(),
@@ -272,7 +272,7 @@ impl<G: Groups> Transactions<G> {
             return Votes { heard, decided: None };
         };
         heard[last] = self.prepare_last(intent, &parts[last], votes, deadline_ms).await;
-        self.settle(intent, &mut heard, end_ms).await;
+        self.settle(intent, &mut heard, Some(last), end_ms).await;
         let decided = matches!(heard[last], Heard::Commit { .. }).then_some(last);
         Votes { heard, decided }
     }
@@ -348,7 +348,13 @@ impl<G: Groups> Transactions<G> {
 
     /// Where nothing was heard the vote may have been given, and is given now if it was not. Where no vote is known nothing is held; and one
     /// vote to abort is enough, which nobody who is down holds up.
-    async fn settle(&self, intent: &Intent, heard: &mut [Heard], end_ms: u64) {
+    async fn settle(
+        &self,
+        intent: &Intent,
+        heard: &mut [Heard],
+        decider: Option<usize>,
+        end_ms: u64,
+    ) {
         let is_commit = |vote: &Heard| matches!(vote, Heard::Commit { .. });
         let is_abort = |vote: &Heard| matches!(vote, Heard::Abort { .. });
         if !heard.iter().any(is_commit) || heard.iter().any(is_abort) {
@@ -356,17 +362,20 @@ impl<G: Groups> Transactions<G> {
         }
         // Time to show what was found.
         let end_ms = end_ms.saturating_sub(GRACE_MS / 2);
-        let silent = heard.iter_mut().zip(&intent.participants);
-        let asked = silent.filter_map(|(vote, one)| match vote {
-            Heard::Nothing(_) => Some(async move {
+        let silent = heard.iter_mut().zip(&intent.participants).enumerate();
+        let asked = silent.filter_map(|(index, (vote, one))| {
+            let Heard::Nothing(error) = &*vote else { return None };
+            // It may have decided, others may have ended the transaction by that, and all may have forgotten it since.
+            let may_be_forgotten = decider == Some(index) && !error.is_refusal();
+            Some(async move {
                 let resolve = PartitionCommand::Resolve { intent: intent.clone(), expired: None };
                 let called = self.ask(one.partition, &resolve, end_ms).await;
-                let resolved = heard_in(intent.id(), called);
-                if !matches!(resolved, Heard::Nothing(_)) {
-                    *vote = resolved;
+                match heard_in(intent.id(), called) {
+                    Heard::Abort { reason: Reason::Fenced, .. } if may_be_forgotten => {}
+                    Heard::Nothing(_) => {}
+                    resolved => *vote = resolved,
                 }
-            }),
-            _ => None,
+            })
         });
         join_all(asked).await;
     }

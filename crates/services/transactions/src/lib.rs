@@ -30,12 +30,12 @@ pub use error::{Cause, Holder, TransactionError};
 pub use groups::{Answer, Groups};
 pub use live::{ConnectError, Live, StoreClient};
 pub use rescue::Rescue;
-pub use resolver::{Looked, Resolver};
+pub use resolver::{Looked, Resolver, Turn};
 pub use split::{Part, Split};
 
 use attempt::Attempt;
 use perdura_client::Mode;
-use perdura_protocol::{Decode, Encode};
+use perdura_protocol::{Decode, Encode, PartitionId};
 use perdura_store::partition::{Blocker, Intent, PartitionReply, TransactionId};
 use perdura_store::{OperationResult, StoreCommand, StoreReply, Transaction};
 use std::collections::BTreeSet;
@@ -198,16 +198,10 @@ impl<G: Groups> Transactions<G> {
                     self.give_way(&blocker, &mut met, conflicts, deadline_ms).await?;
                 }
                 Attempt::Unreachable { of, partition, oldest } => {
-                    // It may only be that nobody asked it.
-                    let soon_ms = deadline_ms.min(self.groups().now_ms() + LOOK_MS);
-                    let rescue = match &oldest {
-                        Blocker::Transaction { intent, .. } => self.rescue(intent, soon_ms).await,
-                        Blocker::Ranges | Blocker::Other => Rescue::Failed,
-                    };
-                    if rescue == Rescue::Begun {
+                    if self.is_there_again((of, partition), &oldest, deadline_ms).await {
                         conflicts += 1;
                         self.wait(conflicts, Holder::of(&oldest), deadline_ms).await?;
-                    } else if rescue == Rescue::Failed {
+                    } else {
                         let cause = Cause::Unreachable { partition };
                         return Err(TransactionError::Refused { partition: of, cause });
                     }
@@ -256,6 +250,25 @@ impl<G: Groups> Transactions<G> {
             };
             conflicts += 1;
             self.give_way(&blocker, &mut met, conflicts, deadline_ms).await?;
+        }
+    }
+
+    /// Whether a partition answers that another one takes for one that is down. It may only be that nobody asked it, or that what has been
+    /// pending on it waits for a third one.
+    async fn is_there_again(
+        &self,
+        (of, partition): (PartitionId, PartitionId),
+        oldest: &Blocker,
+        deadline_ms: u64,
+    ) -> bool {
+        let soon_ms = || deadline_ms.min(self.groups().now_ms() + LOOK_MS);
+        let rescue = match oldest {
+            Blocker::Transaction { intent, .. } => self.rescue(intent, soon_ms()).await,
+            Blocker::Ranges | Blocker::Other => Rescue::Failed,
+        };
+        match rescue {
+            Rescue::Ended | Rescue::Begun => true,
+            Rescue::Failed => self.introduce(partition, of, soon_ms()).await,
         }
     }
 

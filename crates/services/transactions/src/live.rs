@@ -250,6 +250,15 @@ impl StoreClient {
         }
     }
 
+    /// In which partition a key is.
+    #[must_use]
+    pub fn partition_of(&self, key: &[u8]) -> PartitionId {
+        match self {
+            StoreClient::Whole(_) => PartitionId(0),
+            StoreClient::Partitioned(transactions) => transactions.groups().map().partition_of(key),
+        }
+    }
+
     /// The clients of its groups.
     #[must_use]
     pub fn clients(&self) -> Vec<&Client> {

@@ -97,13 +97,28 @@ struct Listed {
     next: Cursor,
 }
 
+/// Which one it is of those that look at a partition.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Turn {
+    /// Its number among them.
+    pub number: usize,
+    /// How many they are; more than that.
+    pub of: usize,
+}
+
+impl Turn {
+    /// How many others come before this one for a client.
+    fn rank(self, client: PublicKey) -> u64 {
+        let first = usize::from(client.0[0]) % self.of;
+        ((self.number + self.of - first) % self.of) as u64
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct Resolver<G> {
     transactions: Transactions<G>,
-    own: Vec<PartitionId>,
-    number: usize,
-    of: usize,
+    own: BTreeMap<PartitionId, Turn>,
     forgets_at_ms: u64,
     pages: BTreeMap<PartitionId, Cursor>,
     sessions: BTreeMap<(PartitionId, SessionId), Noticed>,
@@ -114,21 +129,17 @@ pub struct Resolver<G> {
 }
 
 impl<G: Groups> Resolver<G> {
-    /// The one with this number, of so many, for these partitions.
+    /// The one for these partitions.
     #[must_use]
     pub fn new(
         transactions: Transactions<G>,
-        own: Vec<PartitionId>,
-        (number, of): (usize, usize),
+        own: impl IntoIterator<Item = (PartitionId, Turn)>,
     ) -> Resolver<G> {
         let (pages, sessions) = (BTreeMap::new(), BTreeMap::new());
-        let of = of.max(number + 1);
         let (behind, pending) = (BTreeMap::new(), BTreeMap::new());
         Resolver {
             transactions,
-            own,
-            number,
-            of,
+            own: own.into_iter().collect(),
             forgets_at_ms: 0,
             pages,
             sessions,
@@ -143,10 +154,9 @@ impl<G: Groups> Resolver<G> {
         &self.transactions
     }
 
-    /// How many others come before this one for a client.
-    fn rank(&self, client: PublicKey) -> u64 {
-        let first = usize::from(client.0[0]) % self.of;
-        ((self.number + self.of - first) % self.of) as u64
+    /// How many others come before this one for a client, in a partition.
+    fn rank(&self, partition: PartitionId, client: PublicKey) -> u64 {
+        self.own.get(&partition).map_or(0, |turn| turn.rank(client))
     }
 
     /// Looks once at all of its partitions. To be called again and again, twice a second or so.
@@ -156,7 +166,7 @@ impl<G: Groups> Resolver<G> {
         let now_ms = self.transactions.groups().now_ms();
         if now_ms >= self.forgets_at_ms {
             self.forgets_at_ms = now_ms + FORGET_EVERY_MS;
-            for partition in self.own.clone() {
+            for partition in self.own.keys().copied().collect::<Vec<_>>() {
                 looked.forgotten += self.forget(partition).await;
             }
         }
@@ -179,11 +189,16 @@ impl<G: Groups> Resolver<G> {
 
     async fn end(&mut self, looked: &mut Looked) {
         let mut old: BTreeMap<TransactionId, Intent> = BTreeMap::new();
-        for partition in self.own.clone() {
-            let after = self.behind.get(&partition).copied().flatten();
-            let list = PartitionCommand::Pending { after };
+        let after = |partition: &PartitionId| self.behind.get(partition).copied().flatten();
+        let pages: Vec<(PartitionId, Cursor)> =
+            self.own.keys().map(|partition| (*partition, after(partition))).collect();
+        let lists = pages.iter().map(|(partition, after)| {
+            self.list(*partition, PartitionCommand::Pending { after: *after })
+        });
+        let lists = join_all(lists).await;
+        for ((partition, after), listed) in pages.into_iter().zip(lists) {
             // Who does not answer now is asked again soon.
-            let Some(listed) = self.list(partition, list).await else {
+            let Some(listed) = listed else {
                 looked.silent += 1;
                 continue;
             };
@@ -211,14 +226,23 @@ impl<G: Groups> Resolver<G> {
                 let by_own_ms = own_ms.saturating_sub(pending.noticed_ms);
                 let age_ms = listed.now.0.saturating_sub(since.0).max(by_own_ms);
                 let is_due = own_ms >= pending.ended_at_ms;
-                if is_due && age_ms >= limits::EXPIRY_MS + RANK_MS * self.rank(intent.client) {
+                if is_due
+                    && age_ms >= limits::EXPIRY_MS + RANK_MS * self.rank(partition, intent.client)
+                {
                     old.insert(id, intent);
                 }
             }
         }
         let own_ms = self.transactions.groups().now_ms();
         self.pending.retain(|_, one| own_ms.saturating_sub(one.listed_ms) < UNLISTED_MS);
-        let old: Vec<Intent> = old.into_values().collect();
+        // Those of a participant that is down take their whole time: of what was in vain before, some at a time, behind the others.
+        let was_in_vain = |intent: &Intent| {
+            self.pending.get(&intent.id()).is_none_or(|pending| pending.ended_at_ms > 0)
+        };
+        let (mut again, mut old): (Vec<Intent>, Vec<Intent>) =
+            old.into_values().partition(was_in_vain);
+        again.truncate(ENDED_AT_ONCE);
+        old.append(&mut again);
         for some in old.chunks(ENDED_AT_ONCE) {
             let deadline_ms = self.deadline_ms();
             let rescues = some.iter().map(|intent| self.transactions.rescue(intent, deadline_ms));
@@ -279,7 +303,7 @@ impl<G: Groups> Resolver<G> {
             return now_ms >= noticed.asked_at_ms;
         }
         if self.sessions.len() < SESSIONS {
-            let wait_ms = OVER_MS + OVER_RANK_MS * self.rank(place.1.client);
+            let wait_ms = OVER_MS + OVER_RANK_MS * self.rank(place.0, place.1.client);
             let noticed = Noticed { asked_at_ms: now_ms + wait_ms, pause_ms: AGAIN_MS };
             self.sessions.insert(place, noticed);
         }

@@ -4,7 +4,7 @@ use crate::resolver::places_of;
 use crate::{Groups, Transactions};
 use futures_util::future::join_all;
 use perdura_protocol::{PartitionId, SessionId};
-use perdura_store::partition::{Certificate, Intent, PartitionCommand, PartitionReply, limits};
+use perdura_store::partition::{Fence, Intent, PartitionCommand, PartitionReply, limits};
 use std::collections::BTreeMap;
 
 /// Transactions that are over for which it is worth the trouble.
@@ -55,7 +55,7 @@ impl<G: Groups> Transactions<G> {
         let is_over = |intent: &Intent| {
             intent.participants.iter().all(|one| {
                 let fence = fences.get(&(one.partition, one.nonce));
-                fence.is_some_and(|(_, below)| *below > intent.counter)
+                fence.is_some_and(|fence| fence.below > intent.counter)
             })
         };
         let mut state = self.inner.state();
@@ -70,21 +70,24 @@ impl<G: Groups> Transactions<G> {
         over: &[Intent],
         below: u64,
         deadline_ms: u64,
-    ) -> (u64, BTreeMap<Place, (Certificate, u64)>) {
+    ) -> (u64, BTreeMap<Place, Fence>) {
         let Some(client) = over.first().map(|intent| intent.client) else {
             return (0, BTreeMap::new());
         };
         let places = places_of(over);
+        // Whoever is down is not waited for to the end: the others are to forget what they can.
+        let now_ms = self.groups().now_ms();
+        let half_ms = now_ms + deadline_ms.saturating_sub(now_ms) / 2;
         let fence = |(partition, nonce): &Place| {
             let session = SessionId { client, nonce: *nonce };
             let (partition, command) = (*partition, PartitionCommand::Fence { session, below });
-            async move { self.ask(partition, &command, deadline_ms).await }
+            async move { self.ask(partition, &command, half_ms).await }
         };
         let answers = join_all(places.iter().map(fence)).await;
-        let mut fences: BTreeMap<Place, (Certificate, u64)> = BTreeMap::new();
+        let mut fences: BTreeMap<Place, Fence> = BTreeMap::new();
         for (place, answer) in places.iter().zip(answers) {
-            if let Ok((PartitionReply::Fenced { below, .. }, Some(proof))) = answer {
-                fences.insert(*place, (proof, below));
+            if let Ok((PartitionReply::Fenced { below, now: signed, .. }, Some(proof))) = answer {
+                fences.insert(*place, Fence { proof, nonce: place.1, below, signed });
             }
         }
         let forget = fences.keys().map(|place| {
@@ -96,7 +99,7 @@ impl<G: Groups> Transactions<G> {
                 over.iter().any(|intent| takes_part(intent, place) && takes_part(intent, other))
             };
             let others = fences.iter().filter(|(other, _)| *other != place && shares(other));
-            let shown = others.map(|((_, nonce), (proof, below))| (proof.clone(), *nonce, *below));
+            let shown = others.map(|(_, fence)| fence.clone());
             let fences = shown.take(limits::READ_PARTICIPANTS).collect();
             let session = SessionId { client, nonce: place.1 };
             let command = PartitionCommand::Forget { session, fences };
@@ -115,5 +118,38 @@ impl<G: Groups> Transactions<G> {
         }
         self.inner.state().counters.forgotten += forgotten;
         (forgotten, fences)
+    }
+
+    /// Shows one partition that another one answers, which takes it for one that is down; false if that one does not.
+    pub(crate) async fn introduce(
+        &self,
+        other: PartitionId,
+        to: PartitionId,
+        deadline_ms: u64,
+    ) -> bool {
+        let client = self.groups().client();
+        let sessions = [other, to].map(|one| self.groups().session(one, deadline_ms));
+        let Ok(sessions) = join_all(sessions).await.into_iter().collect::<Result<Vec<u64>, _>>()
+        else {
+            return false;
+        };
+        let [there, here] = [sessions[0], sessions[1]].map(|nonce| SessionId { client, nonce });
+        // Whatever it signs now; nothing is fenced off by that.
+        let question = PartitionCommand::Fence { session: there, below: 0 };
+        let Ok((PartitionReply::Fenced { below, now: signed, .. }, Some(proof))) =
+            self.ask(other, &question, deadline_ms).await
+        else {
+            return false;
+        };
+        let fences = vec![Fence { proof, nonce: there.nonce, below, signed }];
+        let shown = PartitionCommand::Forget { session: here, fences };
+        match self.ask(to, &shown, deadline_ms).await {
+            Ok((PartitionReply::Forgotten { .. }, _)) => true,
+            Ok((PartitionReply::Outdated { partition, configuration }, _)) => {
+                self.teach(to, partition, configuration, deadline_ms).await;
+                true
+            }
+            _ => false,
+        }
     }
 }

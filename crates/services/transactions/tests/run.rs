@@ -6,7 +6,9 @@ use perdura_protocol::PartitionId;
 use perdura_protocol::partitions::MAP_VERSION;
 use perdura_store::partition::{Intent, Participant, PartitionCommand, digest_of_part};
 use perdura_store::{Operation, OperationResult, StoreCommand, StoreReply, Transaction};
-use perdura_transactions::{Groups, Outcome, Resolver, Split, TransactionError, Transactions};
+use perdura_transactions::{
+    Groups, Outcome, Resolver, Split, TransactionError, Transactions, Turn,
+};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -26,6 +28,11 @@ fn transact(
 
 fn committed(results: Vec<OperationResult>) -> Result<Outcome, TransactionError> {
     Ok(Outcome::Committed { results: Some(results) })
+}
+
+/// Nobody else looks at this partition.
+fn alone_with(partition: u16) -> (PartitionId, Turn) {
+    (PartitionId(partition), Turn { number: 0, of: 1 })
 }
 
 fn value(text: &str) -> OperationResult {
@@ -189,6 +196,83 @@ fn partitions_forget_what_is_over() {
     assert_eq!(client.counters().forgotten, 400);
 }
 
+/// Else a client could do nothing any more, in partitions that answer, some thousand transactions later.
+#[test]
+fn partitions_forget_what_is_over_though_another_one_is_down() {
+    let shared = Partitions::new(3, 5);
+    let client = client(&shared, 1);
+    transact(&shared, &client, vec![write("a1", "0"), write("c1", "0")]).unwrap();
+    lock(&shared).down.insert(PartitionId(2));
+    for number in 0..50 {
+        let number = number.to_string();
+        transact(&shared, &client, vec![write("a1", &number), write("b1", &number)]).unwrap();
+    }
+    run_one(&shared, {
+        let client = client.clone();
+        async move { client.tidy().await }
+    });
+    assert_eq!(client.counters().forgotten, 100);
+}
+
+/// By a transaction that waits for a third one.
+#[test]
+fn a_partition_that_answers_is_not_taken_for_one_that_is_down() {
+    let shared = Partitions::new(3, 6);
+    let [first, other] = [1, 2].map(|number| client(&shared, number));
+    transact(&shared, &first, vec![write("a1", "0"), write("b1", "0")]).unwrap();
+    lock(&shared).down.insert(PartitionId(2));
+    // Its second one: the last partition is the one that is down, and the others have voted.
+    let all = vec![write("a1", "1"), write("b1", "1"), write("c1", "1")];
+    transact(&shared, &first, all).unwrap_err();
+    for _ in 0..2 {
+        lock(&shared).now_ms += 6 * SECONDS;
+        transact(&shared, &other, vec![write("a2", "1"), write("b2", "1")]).unwrap();
+        let values = vec![value("1"), value("1")];
+        assert_eq!(transact(&shared, &other, vec![read("a2"), read("b2")]), committed(values));
+    }
+    let needs_it = transact(&shared, &other, vec![write("a3", "1"), write("c3", "1")]);
+    assert!(matches!(needs_it, Err(TransactionError::Refused { .. })), "{needs_it:?}");
+}
+
+/// It was decided, ended by others and forgotten before its client heard of it.
+#[test]
+fn what_may_have_been_decided_and_forgotten_is_indeterminate() {
+    let shared = Partitions::new(2, 8);
+    let [ours, others] = [1, 2].map(|number| client(&shared, number));
+    const PREPARE_LAST: u8 = 28;
+    lock(&shared).unheard = Some((PREPARE_LAST, 300 * SECONDS));
+    let deadline_ms = lock(&shared).now_ms + 1_000 * SECONDS;
+    let ended = Arc::new(AtomicU64::new(0));
+    let call: Task = {
+        let (ours, ended) = (ours.clone(), Arc::clone(&ended));
+        Box::pin(async move {
+            let operations = vec![write("a1", "1"), write("b1", "1")];
+            let outcome = ours.transact(Transaction { operations }, false, deadline_ms).await;
+            let Err(TransactionError::Call(error)) = outcome else { panic!("{outcome:?}") };
+            assert!(!error.is_refusal(), "{error}");
+            ended.fetch_add(1, Ordering::Relaxed);
+        })
+    };
+    let servers: Task = {
+        let (others, of) = (others.clone(), Arc::clone(&shared));
+        Box::pin(async move {
+            let mut resolver = Resolver::new(others, [0, 1].map(alone_with));
+            for second in 0..250 {
+                lock(&of).now_ms += SECONDS;
+                resolver.look().await;
+                if second == 60 {
+                    lock(&of).end_session(ours.groups().session);
+                }
+            }
+        })
+    };
+    run(&shared, vec![call, servers], 0);
+    assert_eq!((others.counters().rescued, others.counters().forgotten), (1, 2));
+    assert_eq!(ended.load(Ordering::Relaxed), 1);
+    let values = vec![value("1"), value("1")];
+    assert_eq!(transact(&shared, &others, vec![read("a1"), read("b1")]), committed(values));
+}
+
 /// Prepares writes everywhere, and ends nothing.
 async fn prepare_only(client: Transactions<Way>, operations: Vec<Operation>, counter: u64) {
     let groups = client.groups();
@@ -231,8 +315,7 @@ fn what_all_have_voted_on_is_ended_though_clocks_of_partitions_stand_still() {
     assert_eq!(living.counters().rescued, 1);
     // And so do servers, though nobody meets it.
     run_one(&shared, prepare_only(dead, both("3"), 2));
-    let all = vec![PartitionId(0), PartitionId(1)];
-    let mut resolver = Resolver::new(living.clone(), all, (0, 1));
+    let mut resolver = Resolver::new(living.clone(), [0, 1].map(alone_with));
     let of = shared.clone();
     let ended = run_one(&shared, async move {
         let first = resolver.look().await;

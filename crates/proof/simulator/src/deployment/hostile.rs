@@ -14,8 +14,8 @@ use perdura_protocol::{
 };
 use perdura_store::Operation;
 use perdura_store::partition::{
-    Certificate, Intent, Participant, PartitionCommand, PartitionReply, Statement, TransactionId,
-    digest_of_part,
+    Certificate, Fence, Intent, Participant, PartitionCommand, PartitionReply, Statement,
+    TransactionId, digest_of_part,
 };
 use perdura_transactions::{Groups, Transactions};
 
@@ -449,10 +449,10 @@ impl Hostile {
         let fence = PartitionCommand::Fence { session, below: u64::MAX };
         let fenced = self.ask(partition, &fence).await;
         let fences = match fenced {
-            Some((PartitionReply::Fenced { below, .. }, Some(proof)))
+            Some((PartitionReply::Fenced { below, now: signed, .. }, Some(proof)))
                 if self.random.percent(50) =>
             {
-                vec![(proof, one.nonce, below)]
+                vec![Fence { proof, nonce: one.nonce, below, signed }]
             }
             _ => Vec::new(),
         };

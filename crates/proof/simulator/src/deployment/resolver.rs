@@ -4,7 +4,7 @@ use super::desk::{Way, lock};
 use perdura_client::Mode;
 use perdura_protocol::{Decode, Encode, PartitionId, PublicKey};
 use perdura_store::partition::{PartitionCommand, PartitionReply};
-use perdura_transactions::{Groups, Looked, Transactions};
+use perdura_transactions::{Groups, Looked, Transactions, Turn};
 use std::collections::BTreeSet;
 
 /// Between two looks, milliseconds; and at the end, when it is a matter of minutes.
@@ -23,8 +23,9 @@ pub(crate) struct Resolver {
 impl Resolver {
     pub fn new(client: Transactions<Way>, partitions: usize) -> Resolver {
         let partitions = partitions as u16;
-        let all = (0..partitions).map(PartitionId).collect();
-        Resolver { of: perdura_transactions::Resolver::new(client, all, (0, 1)), partitions }
+        let alone = Turn { number: 0, of: 1 };
+        let all = (0..partitions).map(|partition| (PartitionId(partition), alone));
+        Resolver { of: perdura_transactions::Resolver::new(client, all), partitions }
     }
 
     fn groups(&self) -> &Way {

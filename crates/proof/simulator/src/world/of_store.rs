@@ -75,8 +75,8 @@ fn opposite_of(reply: &[u8]) -> Option<Bytes> {
             PartitionReply::Voted { transaction, attested, vote, results: None }
         }
         PartitionReply::Young { transaction, .. } => PartitionReply::Expired { transaction },
-        PartitionReply::Fenced { session, .. } => {
-            PartitionReply::Fenced { session, below: u64::MAX }
+        PartitionReply::Fenced { session, now, .. } => {
+            PartitionReply::Fenced { session, below: u64::MAX, now }
         }
         PartitionReply::Finished { transaction, committed } => {
             PartitionReply::Finished { transaction, committed: !committed }

@@ -8,14 +8,13 @@
 //! | `f`, session | how far it is fenced off |
 //! | `c`, client key | its cap, where it is not the usual one |
 //! | `m`, partition | the newest members known, and the administrator's word for it |
-//! | `u`, partition | when it was heard of, and when it was tried |
+//! | `u`, partition | when it was heard of |
 //! | `e` | since before when what is pending has expired |
 
 use super::caps::Cap;
 use super::certificate::SignedMembers;
 use super::intent::TransactionId;
 use super::limits::HELD_PIECE_BYTES;
-use super::reach::Reach;
 use super::records::{Held, Record};
 use crate::map::SegmentMap;
 use bytes::Bytes;
@@ -35,7 +34,7 @@ enum Key {
     Fence(SessionId),
     Cap(PublicKey),
     Members(PartitionId),
-    Reach(PartitionId),
+    Heard(PartitionId),
     Expired,
 }
 
@@ -65,7 +64,7 @@ impl Key {
                 out.push(b'm');
                 out.extend_from_slice(&partition.0.to_be_bytes());
             }
-            Key::Reach(partition) => {
+            Key::Heard(partition) => {
                 out.push(b'u');
                 out.extend_from_slice(&partition.0.to_be_bytes());
             }
@@ -95,7 +94,7 @@ impl Key {
             }
             b'c' => rest.try_into().ok().map(PublicKey).map(Key::Cap),
             b'm' => partition(rest).map(Key::Members),
-            b'u' => partition(rest).map(Key::Reach),
+            b'u' => partition(rest).map(Key::Heard),
             b'e' => rest.is_empty().then_some(Key::Expired),
             _ => None,
         }
@@ -160,8 +159,8 @@ impl Book {
         self.put(Key::Members(newest.members.partition), newest);
     }
 
-    pub(crate) fn put_reach(&mut self, partition: PartitionId, reach: Reach) {
-        self.put(Key::Reach(partition), &reach);
+    pub(crate) fn put_heard(&mut self, partition: PartitionId, heard: Time) {
+        self.put(Key::Heard(partition), &heard);
     }
 
     pub(crate) fn put_expired(&mut self, before: Time) {
@@ -176,7 +175,7 @@ pub(crate) struct Contents {
     pub fences: BTreeMap<SessionId, u64>,
     pub caps: BTreeMap<PublicKey, Cap>,
     pub members: Vec<SignedMembers>,
-    pub reach: BTreeMap<PartitionId, Reach>,
+    pub heard: BTreeMap<PartitionId, Time>,
     pub expired: Time,
 }
 
@@ -221,8 +220,8 @@ impl Book {
                     contents.members.push(newest);
                 }
                 Key::Expired => contents.expired = Time::from_bytes(bytes).map_err(malformed)?,
-                Key::Reach(partition) => {
-                    contents.reach.insert(partition, Reach::from_bytes(bytes).map_err(malformed)?);
+                Key::Heard(partition) => {
+                    contents.heard.insert(partition, Time::from_bytes(bytes).map_err(malformed)?);
                 }
             }
         }

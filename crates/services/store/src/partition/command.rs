@@ -5,9 +5,9 @@ use super::intent::{Intent, TransactionId};
 use super::limits;
 use super::statement::Statement;
 use crate::Operation;
-use perdura_protocol::codec::{encode_count, encode_list};
+use perdura_protocol::codec::encode_list;
 use perdura_protocol::{
-    Decode, DecodeError, Encode, Map, PartitionId, Reader, SessionId, Time, seeded,
+    Decode, DecodeError, Encode, Map, PartitionId, PublicKey, Reader, SessionId, Time, seeded,
 };
 
 /// A command of a partition. All but the last four are ordered: those are reads.
@@ -63,8 +63,8 @@ pub enum PartitionCommand {
     Forget {
         /// The session in this partition.
         session: SessionId,
-        /// Of other participants: their sessions with the same client, how far those are fenced off there, and proof of it.
-        fences: Vec<(Certificate, u64, u64)>,
+        /// Of other participants.
+        fences: Vec<Fence>,
     },
     /// Who the members of another group are.
     Members(SignedMembers),
@@ -96,6 +96,47 @@ pub enum PartitionCommand {
         /// Which.
         partition: PartitionId,
     },
+}
+
+/// How far a session is fenced off in another partition.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Fence {
+    /// What says so.
+    pub proof: Certificate,
+    /// The session in that partition, with the same client.
+    pub nonce: u64,
+    /// Nothing of it below this number is pending, nor will be.
+    pub below: u64,
+    /// When it was signed, on that partition's clock.
+    pub signed: Time,
+}
+
+impl Fence {
+    fn claims(&self, map: &Map, client: PublicKey) -> Option<Vec<StatementClaim>> {
+        let session = SessionId { client, nonce: self.nonce };
+        let statement = Statement::Fence { session, below: self.below, now: self.signed };
+        self.proof.claims(map, &statement)
+    }
+}
+
+impl Encode for Fence {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.proof.encode(out);
+        self.nonce.encode(out);
+        self.below.encode(out);
+        self.signed.encode(out);
+    }
+}
+
+impl Decode for Fence {
+    fn decode(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Fence {
+            proof: Decode::decode(reader)?,
+            nonce: Decode::decode(reader)?,
+            below: Decode::decode(reader)?,
+            signed: Decode::decode(reader)?,
+        })
+    }
 }
 
 /// Whether these bytes are a command of a partition, if they are any.
@@ -130,10 +171,7 @@ impl PartitionCommand {
                 expired.claims(map, &Statement::Expired { transaction: intent.id() })
             }
             PartitionCommand::Forget { session, fences } => {
-                let claims = fences.iter().map(|(certificate, nonce, below)| {
-                    let session = SessionId { nonce: *nonce, ..*session };
-                    certificate.claims(map, &Statement::Fence { session, below: *below })
-                });
+                let claims = fences.iter().map(|fence| fence.claims(map, session.client));
                 claims.collect::<Option<Vec<_>>>().map(|claims| claims.concat())
             }
             PartitionCommand::Members(members) => members.claim(map).map(|claim| vec![claim]),
@@ -221,12 +259,7 @@ impl Encode for PartitionCommand {
             PartitionCommand::Forget { session, fences } => {
                 out.push(21);
                 session.encode(out);
-                encode_count(fences.len(), out);
-                for (certificate, nonce, below) in fences {
-                    certificate.encode(out);
-                    nonce.encode(out);
-                    below.encode(out);
-                }
+                encode_list(fences, out);
             }
             PartitionCommand::Members(members) => {
                 out.push(22);
@@ -285,16 +318,10 @@ impl Decode for PartitionCommand {
                 session: Decode::decode(reader)?,
                 below: Decode::decode(reader)?,
             },
-            21 => {
-                let session = Decode::decode(reader)?;
-                let count = reader.count("fences", limits::READ_PARTICIPANTS, 22)?;
-                let mut fences = Vec::with_capacity(count);
-                for _ in 0..count {
-                    let certificate = Decode::decode(reader)?;
-                    fences.push((certificate, Decode::decode(reader)?, Decode::decode(reader)?));
-                }
-                PartitionCommand::Forget { session, fences }
-            }
+            21 => PartitionCommand::Forget {
+                session: Decode::decode(reader)?,
+                fences: reader.list("fences", limits::READ_PARTICIPANTS, 30)?,
+            },
             22 => PartitionCommand::Members(Decode::decode(reader)?),
             23 => PartitionCommand::Pending { after: decode_after(reader)? },
             24 => PartitionCommand::Show { transaction: Decode::decode(reader)? },

@@ -62,7 +62,7 @@ pub struct Intent {
     pub map: u32,
     /// Whose it is.
     pub client: PublicKey,
-    /// The client's own number for it.
+    /// The client's own number for it, below the last one there is.
     pub counter: u64,
     /// Whether it changes nothing: then the locks are the client's to give back, and nobody has to prove anything.
     pub read_only: bool,
@@ -142,6 +142,9 @@ impl Decode for Intent {
         let most = if read_only { limits::READ_PARTICIPANTS } else { limits::UPDATE_PARTICIPANTS };
         let participants: Vec<Participant> = reader.list("participants", most, 42)?;
         let ascending = |pair: &[Participant]| pair[0].partition < pair[1].partition;
+        if counter == u64::MAX {
+            return Err(DecodeError::NotCanonical("no fence is above the last number"));
+        }
         if participants.len() < 2 || !participants.windows(2).all(ascending) {
             return Err(DecodeError::NotCanonical("participants are two at least, ascending"));
         }

@@ -15,18 +15,21 @@ pub const RECORDS_PER_CLIENT: u32 = 8 * PENDING_PER_CLIENT;
 /// So many transactions that a client ended itself double what may be pending again, up to [`PENDING_PER_CLIENT`].
 pub const REDEEMED_BY: u32 = 16;
 
-/// Ranges that pending transactions read, all together: each write is held against each of them.
+/// Ranges that pending transactions read, all together: a write is held against all of them.
 pub const RANGES: usize = 4096;
+
+/// Of these those of one client key: as many as one transaction reads.
+pub const RANGES_PER_CLIENT: usize = crate::limits::OPERATIONS;
+
+/// Values that the pending transactions of one client key write: for each of them a segment may be needed.
+pub const VALUES_PER_CLIENT: usize = 64 * crate::limits::OPERATIONS;
 
 /// A transaction that has been pending for so long may be ended by others, milliseconds; where clocks may differ more, later.
 pub const EXPIRY_MS: u64 = 2_000;
 
 /// A participant from which nothing was heard while a transaction has been pending on it for so long is taken for unreachable,
-/// milliseconds ...
+/// milliseconds.
 pub const UNREACHABLE_MS: u64 = 5_000;
-
-/// ... and one transaction on it is let through in so much time, milliseconds.
-pub const PROBE_MS: u64 = 1_000;
 
 /// Transactions that one question lists.
 pub const LISTED: u32 = 256;

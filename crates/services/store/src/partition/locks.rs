@@ -3,11 +3,12 @@
 //!
 //! A transaction has all of its locks or none. A key is read by many or written by one. A read of a range also holds the
 //! *interval* that it saw, from the range's start to the last key that it was given, or to the range's end where nothing was cut
-//! off: nothing is written in it, so that nothing appears in it either. Keys that are absent are locked like others.
+//! off: nothing is written in it, so that nothing appears in it either. Where something was cut off it also holds the first key that it was
+//! not given, so that there stays more. Keys that are absent are locked like others.
 
 use super::intent::TransactionId;
 use super::limits;
-use crate::plan::Interval;
+use crate::plan::{Interval, Seen};
 use crate::{Operation, Transaction};
 use bytes::Bytes;
 use perdura_protocol::codec::{encode_bytes, encode_count};
@@ -25,9 +26,11 @@ pub(crate) struct Touched {
 }
 
 impl Touched {
-    /// Of a transaction that saw these intervals.
-    pub(crate) fn of(transaction: &Transaction, intervals: Vec<Interval>) -> Touched {
-        let mut touched = Touched { intervals, ..Touched::default() };
+    /// Of a transaction that saw this of ranges.
+    pub(crate) fn of(transaction: &Transaction, seen: Seen) -> Touched {
+        let Seen { intervals, left_out } = seen;
+        let reads = left_out.into_iter().collect();
+        let mut touched = Touched { reads, intervals, ..Touched::default() };
         for operation in &transaction.operations {
             match operation {
                 Operation::Cmp { key, .. } | Operation::Read { key } => {
@@ -98,19 +101,41 @@ impl Locks {
 
     /// Somebody who holds what writing this key takes.
     pub(crate) fn against_write(&self, key: &[u8]) -> Option<TransactionId> {
-        let reader = || self.readers.get(key).and_then(|readers| readers.first().copied());
-        self.against_read(key).or_else(reader).or_else(|| self.interval_over(key))
+        self.against_key(key).or_else(|| self.interval_over([key]))
     }
 
-    fn interval_over(&self, key: &[u8]) -> Option<TransactionId> {
+    fn against_key(&self, key: &[u8]) -> Option<TransactionId> {
+        let reader = || self.readers.get(key).and_then(|readers| readers.first().copied());
+        self.against_read(key).or_else(reader)
+    }
+
+    /// An interval that one of these keys, ascending, is in. Goes once through the intervals, however many keys there are.
+    fn interval_over<'a>(&self, keys: impl IntoIterator<Item = &'a [u8]>) -> Option<TransactionId> {
         if seeded!(IntervalsIgnored) {
             return None;
         }
-        let started = self.intervals.iter().take_while(|((start, ..), _)| **start <= *key);
-        started
-            .filter(|(_, end)| end.as_ref().is_none_or(|end| *key < **end))
-            .map(|((_, id, _), _)| *id)
-            .next()
+        let mut intervals = self.intervals.iter().peekable();
+        // Of those that start at a key or before the one that ends last.
+        let mut longest: Option<(&Option<Bytes>, TransactionId)> = None;
+        let reaches = |end: &Option<Bytes>, key: &[u8]| end.as_ref().is_none_or(|end| *key < **end);
+        for key in keys {
+            while let Some(((_, id, _), end)) =
+                intervals.next_if(|((start, ..), _)| **start <= *key)
+            {
+                let is_longer = |(other, _): (&Option<Bytes>, _)| match (end, other) {
+                    (_, None) => false,
+                    (None, Some(_)) => true,
+                    (Some(end), Some(other)) => end > other,
+                };
+                if longest.is_none_or(is_longer) {
+                    longest = Some((end, *id));
+                }
+            }
+            if let Some((_, id)) = longest.filter(|(end, _)| reaches(end, key)) {
+                return Some(id);
+            }
+        }
+        None
     }
 
     fn against_interval(&self, interval: &Interval) -> Option<TransactionId> {
@@ -124,7 +149,10 @@ impl Locks {
     pub(crate) fn against(&self, touched: &Touched) -> Option<TransactionId> {
         let Touched { reads, writes, intervals } = touched;
         let mut found = reads.iter().filter_map(|key| self.against_read(key));
-        let write = || writes.iter().find_map(|key| self.against_write(key));
+        let write = || {
+            let key = writes.iter().find_map(|key| self.against_key(key));
+            key.or_else(|| self.interval_over(writes.iter().map(|key| &**key)))
+        };
         let interval = || intervals.iter().find_map(|interval| self.against_interval(interval));
         found.next().or_else(write).or_else(interval)
     }
@@ -211,6 +239,12 @@ mod tests {
         let against = |write: &str| locks.against(&touched(&[], &[write], &[]));
         assert_eq!([against("a"), against("d"), against("w")], [None; 3]);
         assert_eq!([against("b"), against("c"), against("zz")], [Some(id(1)); 3]);
+        assert_eq!(locks.against(&touched(&[], &["a", "d", "w"], &[])), None);
+        assert_eq!(locks.against(&touched(&[], &["a", "w", "y"], &[])), Some(id(1)));
+        // A long one is met behind a short one that starts later.
+        locks.take(id(2), &touched(&[], &[], &[("a", Some("g")), ("b", Some("c"))]));
+        assert_eq!(locks.against(&touched(&[], &["e"], &[])), Some(id(2)));
+        locks.release(id(2), &touched(&[], &[], &[("a", Some("g")), ("b", Some("c"))]));
         // Others read the same.
         assert_eq!(locks.against(&touched(&["c"], &[], &[("a", None)])), None);
         locks.release(id(1), &read);

@@ -20,14 +20,13 @@ mod intent;
 pub mod limits;
 mod locks;
 mod prepare;
-mod reach;
 mod records;
 mod reply;
 mod statement;
 mod tally;
 
 pub use certificate::{Certificate, Members, SignedMembers, StatementClaim};
-pub use command::PartitionCommand;
+pub use command::{Fence, PartitionCommand};
 pub use intent::{Intent, Participant, TransactionId, digest_of_part};
 pub use reply::{Blocker, PartitionReply, Reason, Vote, Waiting};
 pub use statement::Statement;
@@ -42,8 +41,7 @@ use caps::Cap;
 use locks::Locks;
 use perdura_execution::{RestoreError, Standing, StateLimit};
 use perdura_protocol::{Map, PartitionId, PublicKey, SessionId, Time, seeded};
-use reach::Reach;
-use records::{Record, Records, Reserved};
+use records::{Record, Records, Taken};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tally::Tally;
@@ -88,7 +86,8 @@ pub(crate) struct Partition {
     members: BTreeMap<PartitionId, Members>,
     /// The administrator's word for those that are not the first ones.
     words: BTreeMap<PartitionId, SignedMembers>,
-    reach: BTreeMap<PartitionId, Reach>,
+    /// When another partition last signed something of which that is known, on its clock; not beyond this one's.
+    heard: BTreeMap<PartitionId, Time>,
     /// What has been pending since before this has expired.
     expired: Time,
     /// Not part of the state.
@@ -115,7 +114,7 @@ impl Partition {
             caps: BTreeMap::new(),
             members,
             words: BTreeMap::new(),
-            reach: BTreeMap::new(),
+            heard: BTreeMap::new(),
             expired: Time(0),
             tally: Tally::default(),
         }
@@ -152,18 +151,17 @@ impl Partition {
 
     /// How large the entries may become, besides what is reserved, and what is kept here. Each value may need a segment of its own.
     pub(crate) fn unreserved(&self, limit: StateLimit) -> StateLimit {
-        let reserved =
-            if seeded!(CommitRefused) { Reserved::default() } else { self.records.reserved() };
-        let segments = self.book.0.segments() + reserved.values;
+        let taken = if seeded!(CommitRefused) { Taken::default() } else { self.records.taken() };
+        let segments = self.book.0.segments() + taken.values;
         StateLimit {
-            bytes: limit.bytes.saturating_sub(reserved.bytes),
+            bytes: limit.bytes.saturating_sub(taken.growth),
             segments: limit.segments.saturating_sub(segments),
         }
     }
 
     /// That the entries would become too large if all that is pending committed. It never happens, since room is reserved.
     fn has_promised_too_much(&self, entries: &Entries<'_>) -> bool {
-        entries.map.bytes() + self.records.reserved().bytes > entries.limit.bytes
+        entries.map.bytes() + self.records.taken().growth > entries.limit.bytes
     }
 
     /// Who is in the way of a transaction in this partition alone.
@@ -311,7 +309,7 @@ impl Partition {
         if !is_given_back && let Some(outdated) = self.weigh(&record.intent, commit, votes)? {
             return Ok(outdated);
         }
-        votes.iter().for_each(|vote| self.heard_of(vote.partition));
+        votes.iter().for_each(|vote| self.heard_of(vote.partition, self.now));
         self.tally.ended_by_client(is_own);
         if is_own {
             self.change_cap(client, Cap::redeemed);
@@ -361,11 +359,13 @@ impl Partition {
         }
     }
 
-    fn heard_of(&mut self, partition: PartitionId) {
-        let reach = self.reach.entry(partition).or_default();
-        if self.now.0 >= reach.heard.0 + HEARD_MS {
-            reach.heard = self.now;
-            self.book.put_reach(partition, *reach);
+    /// What another partition signed at that time came here.
+    fn heard_of(&mut self, partition: PartitionId, signed: Time) {
+        let heard = self.heard.entry(partition).or_default();
+        let newest = signed.min(self.now);
+        if newest.0 >= heard.0 + HEARD_MS {
+            *heard = newest;
+            self.book.put_heard(partition, newest);
         }
     }
 
@@ -420,6 +420,10 @@ impl Partition {
                 return Ok(outdated);
             }
         }
+        // What others resolve is pending elsewhere, and so bounded there.
+        if asker.session.client == intent.client {
+            self.has_place_for_record(intent.client)?;
+        }
         if !seeded!(AbortNotKept) {
             self.remember_abort(transaction, intent, Reason::Resolved);
         }
@@ -472,7 +476,7 @@ impl Partition {
                 self.book.put_fence(session, Some(raised));
             }
         }
-        PartitionReply::Fenced { session, below: self.fenced(session, standing) }
+        PartitionReply::Fenced { session, below: self.fenced(session, standing), now: self.now }
     }
 
     /// A session is over: nothing of it comes any more.
@@ -482,18 +486,14 @@ impl Partition {
         }
     }
 
-    fn forget(
-        &mut self,
-        asker: &Asker,
-        session: SessionId,
-        fences: &[(Certificate, u64, u64)],
-    ) -> PartitionReply {
+    fn forget(&mut self, asker: &Asker, session: SessionId, fences: &[Fence]) -> PartitionReply {
         let mut elsewhere: BTreeMap<(PartitionId, u64), u64> = BTreeMap::new();
-        for (certificate, nonce, below) in fences {
-            if let Some(outdated) = self.outdated(certificate) {
+        for Fence { proof, nonce, below, signed } in fences {
+            if let Some(outdated) = self.outdated(proof) {
                 return outdated;
             }
-            let fence = elsewhere.entry((certificate.partition, *nonce)).or_default();
+            self.heard_of(proof.partition, *signed);
+            let fence = elsewhere.entry((proof.partition, *nonce)).or_default();
             *fence = (*fence).max(*below);
         }
         let here = self.place.partition;
@@ -582,9 +582,9 @@ impl Partition {
     pub(crate) fn restore(place: Place, book: SegmentMap) -> Result<Partition, RestoreError> {
         const CONTRADICTION: RestoreError = RestoreError::Contradiction("locks of the partition");
         let book = Book(book);
-        let Contents { records, fences, caps, members, reach, expired } = book.contents()?;
+        let Contents { records, fences, caps, members, heard, expired } = book.contents()?;
         let mut partition =
-            Partition { book, fences, caps, reach, expired, ..Partition::new(place) };
+            Partition { book, fences, caps, heard, expired, ..Partition::new(place) };
         for newest in members {
             let known = partition.members.get_mut(&newest.members.partition);
             *known.ok_or(CONTRADICTION)? = newest.members.clone();

@@ -11,7 +11,7 @@ use crate::plan::Plan;
 use crate::segment::entry_bytes;
 use crate::{Operation, OperationResult, Transaction};
 use bytes::Bytes;
-use perdura_protocol::{Encode, PartitionId, SessionId, seeded};
+use perdura_protocol::{PartitionId, PublicKey, SessionId, seeded};
 
 impl Partition {
     /// That this partition takes part in it, and how its client is named here.
@@ -57,7 +57,7 @@ impl Partition {
             if let Some(outdated) = self.weigh(&intent, true, votes)? {
                 return Ok(outdated);
             }
-            votes.iter().for_each(|vote| self.heard_of(vote.partition));
+            votes.iter().for_each(|vote| self.heard_of(vote.partition, self.now));
         }
         let (transaction, attested) = (intent.id(), !intent.read_only);
         let voted = |vote, results| PartitionReply::Voted { transaction, attested, vote, results };
@@ -75,14 +75,7 @@ impl Partition {
             self.tally.voted(&vote);
             return Ok(voted(vote, None));
         }
-        if self.records.of_client(intent.client).0 >= limits::RECORDS_PER_CLIENT {
-            return Err(format!(
-                "{} transactions of this client are remembered in partition {}: some of their participants do not answer, or the \
-                 client never says which are over",
-                limits::RECORDS_PER_CLIENT,
-                self.place.partition.0
-            ));
-        }
+        self.has_place_for_record(intent.client)?;
         match self.consider(&entries, &intent, &transaction_part, others.is_some()) {
             Ok((held, results)) if others.is_some() => {
                 let (vote, since) = (Vote::Commit, self.now);
@@ -111,6 +104,19 @@ impl Partition {
         }
     }
 
+    /// That one more transaction of a client can be remembered.
+    pub(super) fn has_place_for_record(&self, client: PublicKey) -> Result<(), String> {
+        if self.records.of_client(client).remembered < limits::RECORDS_PER_CLIENT {
+            return Ok(());
+        }
+        Err(format!(
+            "{} transactions of this client are remembered in partition {}: some of their participants do not answer, or the client \
+             never says which are over",
+            limits::RECORDS_PER_CLIENT,
+            self.place.partition.0
+        ))
+    }
+
     /// What it would hold, and what it reads; or why it cannot be. What `decides` is held for no time.
     fn consider(
         &mut self,
@@ -126,7 +132,8 @@ impl Partition {
             return Err(Reason::Writes);
         }
         let cap = self.cap(intent.client).pending;
-        if !decides && self.records.of_client(intent.client).1 >= cap {
+        let share = self.records.of_client(intent.client);
+        if !decides && share.pending >= cap {
             return Err(Reason::Cap { pending: cap });
         }
         let plan = Plan::of(entries.map, transaction).map_err(|_| Reason::TooMuch)?;
@@ -138,7 +145,8 @@ impl Partition {
         if let Some(operation) = failed {
             return Err(Reason::Failed { operation });
         }
-        if !decides && !self.locks.has_room(&touched) {
+        let ranges = share.taken.ranges + touched.intervals.len();
+        if !decides && (ranges > limits::RANGES_PER_CLIENT || !self.locks.has_room(&touched)) {
             return Err(Reason::Conflict(Blocker::Ranges));
         }
         if plan.exceeds(entries.map, self.unreserved(entries.limit)) {
@@ -155,11 +163,15 @@ impl Partition {
         };
         let growth = plan.changes.iter().fold(0, growth);
         let held = Held { touched, writes: plan.changes, growth };
+        let taken = held.takes();
+        if share.taken.values + taken.values > limits::VALUES_PER_CLIENT {
+            return Err(Reason::Cap { pending: share.pending });
+        }
         // What is held is beside the entries: a quarter of their room.
-        if self.book().bytes() + held.to_bytes().len() as u64 > entries.limit.bytes / 4 {
+        if self.records.taken().held + taken.held > entries.limit.bytes / 4 {
             return Err(Reason::Room);
         }
-        self.admit_others(intent)?;
+        self.answered_by_others(intent)?;
         Ok((held, plan.result.results))
     }
 
@@ -176,33 +188,20 @@ impl Partition {
         })
     }
 
-    /// Whether nothing is heard of a partition on which something is pending.
+    /// Whether nothing is heard of a partition on which something has been pending for long.
     pub(super) fn is_silent(&self, partition: PartitionId) -> bool {
-        let reach = self.reach.get(&partition).copied().unwrap_or_default();
-        let oldest = self.records.oldest_on(partition);
-        !reach.is_hopeful(self.now, oldest.map(|(since, _)| since))
+        let Some((since, _)) = self.records.oldest_on(partition) else { return false };
+        let heard = self.heard.get(&partition).copied().unwrap_or_default();
+        self.now.0.saturating_sub(since.max(heard).0) > limits::UNREACHABLE_MS
     }
 
-    /// That the other participants answer, or that this one is to find out.
-    fn admit_others(&mut self, intent: &Intent) -> Result<(), Reason> {
-        let now = self.now;
-        let others = intent.others(self.place.partition).map(|one| one.partition);
-        let doubtful: Vec<_> = others.filter(|one| self.is_silent(*one)).collect();
-        for partition in &doubtful {
-            if !self.reach.get(partition).copied().unwrap_or_default().may_be_tried(now) {
-                let partition = *partition;
-                let oldest = self
-                    .records
-                    .oldest_on(partition)
-                    .map_or(Blocker::Other, |(_, id)| self.blocker(id));
-                return Err(Reason::Unreachable { partition, oldest });
-            }
-        }
-        for partition in doubtful {
-            let reach = self.reach.entry(partition).or_default();
-            reach.tried = now;
-            self.book.put_reach(partition, *reach);
-        }
-        Ok(())
+    /// That the other participants answer. Transactions that stay pending because one of them is down would lock up the others: after a
+    /// while nothing more is prepared that needs it, until it is shown that it is there again.
+    fn answered_by_others(&self, intent: &Intent) -> Result<(), Reason> {
+        let mut others = intent.others(self.place.partition).map(|one| one.partition);
+        let Some(partition) = others.find(|one| self.is_silent(*one)) else { return Ok(()) };
+        let oldest = self.records.oldest_on(partition);
+        let oldest = oldest.map_or(Blocker::Other, |(_, id)| self.blocker(id));
+        Err(Reason::Unreachable { partition, oldest })
     }
 }

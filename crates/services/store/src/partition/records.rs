@@ -3,6 +3,7 @@
 use super::intent::{Intent, TransactionId};
 use super::locks::Touched;
 use super::reply::Vote;
+use crate::plan::Interval;
 use bytes::Bytes;
 use perdura_protocol::codec::{encode_bytes, encode_count};
 use perdura_protocol::{
@@ -22,17 +23,62 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    fn reserves(&self) -> Reserved {
+    /// What it takes while it is pending.
+    pub(crate) fn takes(&self) -> Taken {
         let values = self.writes.values().filter(|value| value.is_some()).count();
-        Reserved { bytes: self.growth, values }
+        let keys = self.touched.reads.iter().chain(&self.touched.writes);
+        let of_interval = |one: &Interval| one.start.len() + one.end.as_ref().map_or(0, Bytes::len);
+        let written =
+            self.writes.iter().map(|(key, value)| key.len() + value.as_ref().map_or(0, Bytes::len));
+        let held = keys.map(Bytes::len).sum::<usize>()
+            + self.touched.intervals.iter().map(of_interval).sum::<usize>()
+            + written.sum::<usize>();
+        Taken {
+            growth: self.growth,
+            values,
+            held: held as u64,
+            ranges: self.touched.intervals.len(),
+        }
     }
 }
 
-/// What pending transactions will need if they commit.
+/// What pending transactions take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Reserved {
-    pub bytes: u64,
+pub(crate) struct Taken {
+    /// By how many bytes the entries will grow if they commit.
+    pub growth: u64,
+    /// Values that they write then.
     pub values: usize,
+    /// Bytes of keys and values that are kept for them.
+    pub held: u64,
+    /// Ranges that they have read.
+    pub ranges: usize,
+}
+
+impl Taken {
+    fn add(&mut self, more: Taken) {
+        self.growth += more.growth;
+        self.values += more.values;
+        self.held += more.held;
+        self.ranges += more.ranges;
+    }
+
+    fn remove(&mut self, less: Taken) {
+        self.growth -= less.growth;
+        self.values -= less.values;
+        self.held -= less.held;
+        self.ranges -= less.ranges;
+    }
+}
+
+/// What there is of a client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Share {
+    /// Transactions, and how many of them are pending.
+    pub remembered: u32,
+    pub pending: u32,
+    /// By those that are pending.
+    pub taken: Taken,
 }
 
 /// A transaction.
@@ -64,9 +110,8 @@ pub(crate) struct Records {
     over: BTreeSet<(Time, TransactionId)>,
     pending_in: BTreeSet<(SessionId, u64, TransactionId)>,
     pending_on: BTreeMap<PartitionId, BTreeSet<(Time, TransactionId)>>,
-    // All, and those that are pending.
-    of_client: BTreeMap<PublicKey, (u32, u32)>,
-    reserved: Reserved,
+    of_client: BTreeMap<PublicKey, Share>,
+    taken: Taken,
 }
 
 impl Records {
@@ -80,7 +125,7 @@ impl Records {
             pending_in: BTreeSet::new(),
             pending_on: BTreeMap::new(),
             of_client: BTreeMap::new(),
-            reserved: Reserved::default(),
+            taken: Taken::default(),
         }
     }
 
@@ -88,14 +133,14 @@ impl Records {
         self.by_id.get(&id)
     }
 
-    /// How many transactions of a client there are, and how many of them are pending.
-    pub(crate) fn of_client(&self, client: PublicKey) -> (u32, u32) {
+    /// What there is of a client.
+    pub(crate) fn of_client(&self, client: PublicKey) -> Share {
         self.of_client.get(&client).copied().unwrap_or_default()
     }
 
-    /// What all that is pending needs.
-    pub(crate) fn reserved(&self) -> Reserved {
-        self.reserved
+    /// What all that is pending takes.
+    pub(crate) fn taken(&self) -> Taken {
+        self.taken
     }
 
     fn session_of(&self, intent: &Intent) -> Option<SessionId> {
@@ -104,9 +149,12 @@ impl Records {
 
     /// Adds one that is not here yet, and takes part.
     pub(crate) fn insert(&mut self, id: TransactionId, record: Record) {
-        let client = self.of_client.entry(record.intent.client).or_default();
-        client.0 += 1;
-        client.1 += u32::from(record.is_pending());
+        let taken = record.held.as_ref().map(Held::takes).unwrap_or_default();
+        self.taken.add(taken);
+        let share = self.of_client.entry(record.intent.client).or_default();
+        share.remembered += 1;
+        share.pending += u32::from(record.is_pending());
+        share.taken.add(taken);
         let session = self.session_of(&record.intent);
         let place = session.map(|session| (session, record.intent.counter, id));
         self.by_session.extend(place);
@@ -116,9 +164,6 @@ impl Records {
             for one in record.intent.others(self.here) {
                 self.pending_on.entry(one.partition).or_default().insert((record.since, id));
             }
-            let more = record.held.as_ref().map(Held::reserves).unwrap_or_default();
-            self.reserved.bytes += more.bytes;
-            self.reserved.values += more.values;
         } else {
             self.over.insert((record.since, id));
         }
@@ -131,12 +176,12 @@ impl Records {
         record.outcome = Some(committed);
         let held = record.held.take();
         let (since, counter) = (record.since, record.intent.counter);
-        if let Some(client) = self.of_client.get_mut(&record.intent.client) {
-            client.1 -= 1;
+        let taken = held.as_ref().map(Held::takes).unwrap_or_default();
+        self.taken.remove(taken);
+        if let Some(share) = self.of_client.get_mut(&record.intent.client) {
+            share.pending -= 1;
+            share.taken.remove(taken);
         }
-        let less = held.as_ref().map(Held::reserves).unwrap_or_default();
-        self.reserved.bytes -= less.bytes;
-        self.reserved.values -= less.values;
         self.pending.remove(&(since, id));
         self.over.insert((since, id));
         let record = &self.by_id[&id];
@@ -159,9 +204,9 @@ impl Records {
         let Some(record) = self.by_id.remove(&id) else { return };
         self.over.remove(&(record.since, id));
         let client = record.intent.client;
-        if let Some(count) = self.of_client.get_mut(&client) {
-            count.0 -= 1;
-            if count.0 == 0 {
+        if let Some(share) = self.of_client.get_mut(&client) {
+            share.remembered -= 1;
+            if share.remembered == 0 {
                 self.of_client.remove(&client);
             }
         }

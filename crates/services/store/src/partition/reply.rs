@@ -53,6 +53,8 @@ pub enum PartitionReply {
         session: SessionId,
         /// Up to this number of its client's transactions.
         below: u64,
+        /// The partition's clock.
+        now: Time,
     },
     /// So many transactions were forgotten.
     Forgotten {
@@ -215,11 +217,12 @@ impl PartitionReply {
             }
             EXPIRED => Some(Statement::Expired { transaction: transaction()? }),
             FENCED => {
-                let content = Bytes::copy_from_slice(content.get(..48)?);
+                let content = Bytes::copy_from_slice(content.get(..56)?);
                 let mut reader = Reader::new(content);
                 let session = SessionId::decode(&mut reader).ok()?;
                 let below = u64::decode(&mut reader).ok()?;
-                Some(Statement::Fence { session, below })
+                let now = Time::decode(&mut reader).ok()?;
+                Some(Statement::Fence { session, below, now })
             }
             _ => None,
         }
@@ -266,10 +269,11 @@ impl Encode for PartitionReply {
                 transaction.encode(out);
                 left_ms.encode(out);
             }
-            PartitionReply::Fenced { session, below } => {
+            PartitionReply::Fenced { session, below, now } => {
                 out.push(FENCED);
                 session.encode(out);
                 below.encode(out);
+                now.encode(out);
             }
             PartitionReply::Forgotten { count } => {
                 out.push(22);
@@ -337,6 +341,7 @@ impl Decode for PartitionReply {
             FENCED => PartitionReply::Fenced {
                 session: Decode::decode(reader)?,
                 below: Decode::decode(reader)?,
+                now: Decode::decode(reader)?,
             },
             22 => PartitionReply::Forgotten { count: Decode::decode(reader)? },
             23 => PartitionReply::Known {

@@ -1,7 +1,7 @@
 //! What a partition says to the others, through clients: each is the leaf of an attestation ([`perdura_protocol::attestation`]).
 
 use super::intent::TransactionId;
-use perdura_protocol::{Encode, SessionId};
+use perdura_protocol::{Encode, SessionId, Time};
 
 /// A statement about the state of a partition, which r + 1 of its replicas have to sign.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,12 +18,14 @@ pub enum Statement {
         /// Which.
         transaction: TransactionId,
     },
-    /// "Nothing of this session below this number is pending here, and none of it will be."
+    /// "Nothing of this session below this number is pending here at this time, and none of it will be."
     Fence {
         /// The client's session in this partition.
         session: SessionId,
         /// In the client's numbers of transactions.
         below: u64,
+        /// The partition's clock.
+        now: Time,
     },
 }
 
@@ -39,10 +41,11 @@ impl Encode for Statement {
                 out.push(2);
                 transaction.encode(out);
             }
-            Statement::Fence { session, below } => {
+            Statement::Fence { session, below, now } => {
                 out.push(3);
                 session.encode(out);
                 below.encode(out);
+                now.encode(out);
             }
         }
     }

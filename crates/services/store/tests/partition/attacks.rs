@@ -3,9 +3,10 @@
 use super::world::*;
 use crate::support::{bytes, range, read, write};
 use perdura_execution::Service;
-use perdura_protocol::{Encode, PartitionId, PublicKey, ReplicaId, SecretKey, SessionId};
+use perdura_protocol::{Encode, PartitionId, PublicKey, ReplicaId, SecretKey, SessionId, Time};
 use perdura_store::partition::{
-    Blocker, Certificate, Members, PartitionCommand, PartitionReply, Reason, Statement, limits,
+    Blocker, Certificate, Fence, Members, PartitionCommand, PartitionReply, Reason, Statement,
+    limits,
 };
 use perdura_store::{Operation, StoreCommand};
 
@@ -302,8 +303,6 @@ fn a_partition_that_is_down_does_not_lock_the_others_up() {
     let (stuck, vote) = prepare(&mut world, 1);
     assert!(is_commit(&vote));
     world.pass(limits::UNREACHABLE_MS + 1);
-    let (_, probe) = prepare(&mut world, 1);
-    assert!(is_commit(&probe), "one finds out");
     let is_unreachable = |reply| match reason(reply) {
         Reason::Unreachable { partition: PartitionId(1), oldest } => {
             assert!(matches!(oldest, Blocker::Transaction { intent, .. } if intent.id() == stuck));
@@ -314,12 +313,78 @@ fn a_partition_that_is_down_does_not_lock_the_others_up() {
     world.restart();
     is_unreachable(prepare(&mut world, 1).1);
     assert!(is_commit(&prepare(&mut world, 2).1), "another one answers");
-    world.pass(limits::PROBE_MS);
-    assert!(is_commit(&prepare(&mut world, 1).1));
-    is_unreachable(prepare(&mut world, 1).1);
     let votes = [world.certificate(1, &Statement::Vote { transaction: stuck, commit: true })];
     world.finish(0, client(1), (stuck, true), &votes);
     assert!(is_commit(&prepare(&mut world, 1).1), "it was heard of");
+}
+
+/// What is pending on it may wait for a third one.
+#[test]
+fn a_partition_that_answers_is_told_from_one_that_does_not_by_what_it_signs() {
+    let mut world = World::new(3);
+    let parts =
+        |key: &str| -> [Part; 2] { [(0, vec![write(key, "1", false)]), (1, vec![read("b1")])] };
+    let stuck = world.intent(client(1), 1, false, &parts("a1"));
+    assert!(is_commit(&world.prepare(&stuck, client(1), &parts("a1")[0])));
+    let (session, mut counter) = (client(2), 0);
+    let mut is_admitted = |world: &mut World| {
+        counter += 1;
+        let intent = world.intent(session, counter, false, &parts("a2"));
+        let voted = world.prepare(&intent, session, &parts("a2")[0]);
+        if !is_commit(&voted) {
+            assert!(matches!(reason(voted), Reason::Unreachable { .. }));
+            return false;
+        }
+        let vote = Statement::Vote { transaction: intent.id(), commit: false };
+        let vote = world.certificate(1, &vote);
+        let votes = vec![vote];
+        let finish = PartitionCommand::Finish { transaction: intent.id(), commit: false, votes };
+        world.ask(0, session, &finish);
+        true
+    };
+    let show = |world: &mut World, at: u64| {
+        let signed = Time(at);
+        let fence = Statement::Fence { session, below: 0, now: signed };
+        let proof = world.certificate(1, &fence);
+        let fences = vec![Fence { proof, nonce: session.nonce, below: 0, signed }];
+        world.ask(0, session, &PartitionCommand::Forget { session, fences });
+    };
+    let first = world.clock;
+    world.pass(limits::UNREACHABLE_MS + 1);
+    assert!(!is_admitted(&mut world));
+    // Long ago it did answer, which says nothing; and its clock may be ahead.
+    show(&mut world, first);
+    assert!(!is_admitted(&mut world));
+    let ahead = world.clock + 60_000;
+    show(&mut world, ahead);
+    world.restart();
+    assert!(is_admitted(&mut world));
+    world.pass(limits::UNREACHABLE_MS + 1);
+    assert!(!is_admitted(&mut world), "nothing was heard since");
+    let now = world.clock;
+    show(&mut world, now);
+    assert!(is_admitted(&mut world));
+}
+
+#[test]
+fn what_a_client_invents_is_remembered_up_to_its_limit() {
+    let mut world = World::new(2);
+    let intent = |world: &World, who, counter| world.intent(who, counter, false, &two_writes("1"));
+    let resolve = |intent| PartitionCommand::Resolve { intent, expired: None };
+    for counter in 0..u64::from(limits::RECORDS_PER_CLIENT) {
+        let invented = resolve(intent(&world, client(1), counter));
+        assert_eq!(reason(world.ask(0, client(1), &invented)), Reason::Resolved);
+    }
+    let before = world.stores[0].state_bytes();
+    let more = resolve(intent(&world, client(1), 1 << 40));
+    let refused = world.ordered(0, client(1), &more).unwrap();
+    assert!(refused.unwrap_err().contains("are remembered in partition 0"));
+    assert_eq!(world.stores[0].state_bytes(), before);
+    // What is known is told as ever, and others have limits of their own.
+    let known = resolve(intent(&world, client(1), 7));
+    assert_eq!(reason(world.ask(0, client(1), &known)), Reason::Resolved);
+    let of_other = intent(&world, client(2), 1);
+    assert!(is_commit(&world.prepare(&of_other, client(2), &two_writes("1")[0])));
 }
 
 /// Its key is on each server.
@@ -338,6 +403,10 @@ fn who_is_there_to_end_transactions_does_nothing_else() {
         perdura_execution::ExecutionContext { session: resolver, ..crate::support::CONTEXT };
     let refused = world.stores[0].execute(&context, &put.to_bytes());
     assert!(refused.unwrap_err().contains("for ending transactions"));
+    let get = StoreCommand::Get { key: bytes("a1") }.to_bytes();
+    let refused = world.stores[0].query_by(RESOLVER, &get).unwrap();
+    assert!(refused.unwrap_err().contains("for ending transactions"));
+    assert!(world.stores[0].query_by(client(1).client, &get).unwrap().is_ok());
     let intent = world.intent(client(1), 1, false, &parts);
     for part in &parts {
         assert!(is_commit(&world.prepare(&intent, client(1), part)));
@@ -380,13 +449,18 @@ fn ranges_that_are_read_have_a_bound() {
     let mut world = World::new(2);
     let ranges: Vec<Operation> = (0..1024).map(|_| range("a5", Some("a6"), 1, false)).collect();
     let parts = [(0, ranges), (1, vec![read("b1")])];
-    for counter in 0..4 {
-        let intent = world.intent(client(1), counter, true, &parts);
-        assert!(is_commit(&world.prepare(&intent, client(1), &parts[0])));
-    }
     let one = [(0, vec![range("a7", None, 1, false)]), (1, vec![read("b1")])];
-    let intent = world.intent(client(2), 1, true, &one);
-    let told = reason(world.prepare(&intent, client(2), &one[0]));
+    let asks = |world: &mut World, who, counter, parts: &[Part; 2]| {
+        let intent = world.intent(who, counter, true, parts);
+        world.prepare(&intent, who, &parts[0])
+    };
+    for who in 1..=4 {
+        assert!(is_commit(&asks(&mut world, client(who), 1, &parts)));
+        // A client by itself leaves room for others.
+        let told = reason(asks(&mut world, client(who), 2, &one));
+        assert_eq!(told, Reason::Conflict(Blocker::Ranges));
+    }
+    let told = reason(asks(&mut world, client(5), 1, &one));
     assert_eq!(told, Reason::Conflict(Blocker::Ranges));
     assert_eq!(world.put("a7", "1"), PUT);
 }
@@ -394,7 +468,7 @@ fn ranges_that_are_read_have_a_bound() {
 #[test]
 fn a_certificate_names_each_of_its_signers_once() {
     let world = World::new(2);
-    let statement = Statement::Fence { session: client(1), below: 7 };
+    let statement = Statement::Fence { session: client(1), below: 7, now: Time(1) };
     let certificate = world.certificate_by(1, &statement, &[2, 3]);
     assert!(certificate.claims(&world.map, &statement).is_some());
     assert_eq!(certificate.signers[1].1.signer, ReplicaId(3));

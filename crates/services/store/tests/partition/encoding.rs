@@ -5,8 +5,8 @@ use crate::support::{bytes, cmp, insert, range, read, write};
 use perdura_protocol::{Decode, DecodeError, Encode, PublicKey, Signature, Time};
 use perdura_store::OperationResult;
 use perdura_store::partition::{
-    Blocker, Members, PartitionCommand, PartitionReply, Reason, SignedMembers, Statement, Vote,
-    Waiting,
+    Blocker, Fence, Intent, Members, PartitionCommand, PartitionReply, Reason, SignedMembers,
+    Statement, Vote, Waiting,
 };
 use std::fmt::Debug;
 
@@ -45,7 +45,8 @@ fn commands_are_decoded_as_they_were_encoded() {
     let intent = world.intent(client(1), 7, false, &parts);
     let transaction = intent.id();
     let vote = |of| world.certificate(of, &Statement::Vote { transaction, commit: true });
-    let fence = world.certificate(2, &Statement::Fence { session: client(1), below: 5 });
+    let fence =
+        world.certificate(2, &Statement::Fence { session: client(1), below: 5, now: Time(4) });
     both_ways(vec![
         PartitionCommand::Prepare { intent: intent.clone(), operations: parts[0].1.clone() },
         PartitionCommand::PrepareLast {
@@ -59,7 +60,10 @@ fn commands_are_decoded_as_they_were_encoded() {
         PartitionCommand::Resolve { intent: intent.clone(), expired: Some(vote(2)) },
         PartitionCommand::Expire { transaction },
         PartitionCommand::Fence { session: client(3), below: u64::MAX },
-        PartitionCommand::Forget { session: client(1), fences: vec![(fence, 1, 5)] },
+        PartitionCommand::Forget {
+            session: client(1),
+            fences: vec![Fence { proof: fence, nonce: 1, below: 5, signed: Time(4) }],
+        },
         PartitionCommand::Members(signed_members()),
         PartitionCommand::Pending { after: None },
         PartitionCommand::Pending { after: Some((Time(9), transaction)) },
@@ -107,7 +111,10 @@ fn replies_are_decoded_as_they_were_encoded_and_say_what_they_state() {
         ),
         (voted(true, Vote::Commit, None), Statement::Vote { transaction, commit: true }),
         (PartitionReply::Expired { transaction }, Statement::Expired { transaction }),
-        (PartitionReply::Fenced { session, below: 6 }, Statement::Fence { session, below: 6 }),
+        (
+            PartitionReply::Fenced { session, below: 6, now: Time(9) },
+            Statement::Fence { session, below: 6, now: Time(9) },
+        ),
     ];
     for (reply, statement) in stating {
         assert_eq!(states(&reply), Some(statement));
@@ -141,4 +148,14 @@ fn replies_are_decoded_as_they_were_encoded_and_say_what_they_state() {
     for bytes in [&[][..], &[16], &[16; 40], &[19; 20], &[21; 48], &[200; 60]] {
         assert_eq!(PartitionReply::statement(bytes), None, "{bytes:?}");
     }
+}
+
+#[test]
+fn no_transaction_has_the_last_number_since_no_fence_is_above_it() {
+    let world = World::new(2);
+    let parts = [(0, vec![read("a")]), (1, vec![read("b")])];
+    let intent = |counter| world.intent(client(1), counter, true, &parts);
+    let last = intent(u64::MAX - 1);
+    assert_eq!(Intent::from_bytes(last.to_bytes()), Ok(last));
+    assert!(Intent::from_bytes(intent(u64::MAX).to_bytes()).is_err());
 }

@@ -5,7 +5,7 @@ use crate::support::{bytes, cmp, insert, range, read, remove, write};
 use perdura_execution::{Service, Standing};
 use perdura_protocol::Time;
 use perdura_store::partition::{
-    Blocker, PartitionCommand, PartitionReply, Reason, Statement, Vote, limits,
+    Blocker, Fence, PartitionCommand, PartitionReply, Reason, Statement, Vote, limits,
 };
 use perdura_store::{OperationResult, StoreReply};
 
@@ -109,6 +109,9 @@ fn nothing_appears_in_a_range_that_is_being_read() {
     assert!(is_blocked(world.transact(0, vec![remove("a2")])));
     assert_eq!(world.put("a31", "1"), PUT);
     assert_eq!(world.put("a4", "1"), PUT);
+    // It was told that there is more.
+    assert!(is_blocked(world.transact(0, vec![remove("a5")])));
+    assert_eq!(world.put("a51", "1"), PUT);
     assert!(matches!(
         world.transact(0, vec![read("a1"), range("a", None, 9, true)]),
         Plain::Done(StoreReply::Transaction(_))
@@ -202,18 +205,21 @@ fn what_is_over_everywhere_is_forgotten_and_nothing_else() {
     let session = client(1);
     let fence = |below| PartitionCommand::Fence { session, below };
     // Nobody else raises it.
-    let low = PartitionReply::Fenced { session, below: 0 };
+    let now = Time(world.clock);
+    let fenced = |below| PartitionReply::Fenced { session, below, now };
+    let low = fenced(0);
     assert_eq!(world.ask(0, client(2), &fence(9)), low);
     let here = world.ask(0, session, &fence(4));
-    assert_eq!(here, PartitionReply::Fenced { session, below: 4 });
+    assert_eq!(here, fenced(4));
     let forget = |fences| PartitionCommand::Forget { session, fences };
     let forgotten = |count| PartitionReply::Forgotten { count };
     assert_eq!(world.ask(0, session, &forget(vec![])), forgotten(0));
     let there = world.ask(2, session, &fence(3));
     let proof = world.proof(2, &there);
-    let of_other = world.certificate(1, &Statement::Fence { session, below: 9 });
-    assert_eq!(world.ask(0, session, &forget(vec![(of_other, 1, 9)])), forgotten(0));
-    let fences = vec![(proof, session.nonce, 3)];
+    let of_other = world.certificate(1, &Statement::Fence { session, below: 9, now });
+    let of_other = Fence { proof: of_other, nonce: 1, below: 9, signed: now };
+    assert_eq!(world.ask(0, session, &forget(vec![of_other])), forgotten(0));
+    let fences = vec![Fence { proof, nonce: session.nonce, below: 3, signed: now }];
     assert_eq!(world.ask(0, client(2), &forget(fences.clone())), forgotten(2));
     world.restart();
     assert_eq!(world.ask(0, client(2), &forget(fences)), forgotten(0));
@@ -236,7 +242,8 @@ fn a_fence_stays_below_what_is_pending_and_a_session_that_is_over_is_fenced_off_
     let pending = world.intent(session, 7, false, &two_writes("1"));
     assert!(is_commit(&world.prepare(&pending, session, &two_writes("1")[0])));
     let fence = PartitionCommand::Fence { session, below: 100 };
-    let fenced = |below| PartitionReply::Fenced { session, below };
+    let now = Time(world.clock);
+    let fenced = |below| PartitionReply::Fenced { session, below, now };
     assert_eq!(world.ask(0, session, &fence), fenced(7));
     world.standing = Standing::Over;
     world.stores[0].session_ended(session);
@@ -250,9 +257,9 @@ fn a_fence_stays_below_what_is_pending_and_a_session_that_is_over_is_fenced_off_
     let votes = [world.proof(1, &vote)];
     world.finish(0, client(2), (pending.id(), false), &votes);
     assert_eq!(world.ask(0, client(2), &fence), fenced(u64::MAX));
-    let proof = world.certificate(1, &Statement::Fence { session, below: u64::MAX });
-    let forget =
-        PartitionCommand::Forget { session, fences: vec![(proof, session.nonce, u64::MAX)] };
+    let proof = world.certificate(1, &Statement::Fence { session, below: u64::MAX, now });
+    let fences = vec![Fence { proof, nonce: session.nonce, below: u64::MAX, signed: now }];
+    let forget = PartitionCommand::Forget { session, fences };
     assert_eq!(world.ask(0, client(2), &forget), PartitionReply::Forgotten { count: 1 });
     world.restart();
 }

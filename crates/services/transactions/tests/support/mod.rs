@@ -49,6 +49,8 @@ pub struct Partitions {
     pub down: BTreeSet<PartitionId>,
     /// Of a hundred commands so many are lost, or their answers are.
     pub losses: u64,
+    /// Commands with this tag are carried out, and so much later their answers are lost, milliseconds.
+    pub unheard: Option<(u8, u64)>,
     /// Sessions that are over.
     over: BTreeSet<SessionId>,
     spawned: Vec<Task>,
@@ -96,10 +98,17 @@ impl Partitions {
             random: Random(seed),
             down: BTreeSet::new(),
             losses: 0,
+            unheard: None,
             over: BTreeSet::new(),
             spawned: Vec::new(),
             commands: 0,
         }))
+    }
+
+    /// A client's sessions are over.
+    pub fn end_session(&mut self, session: SessionId) {
+        self.over.insert(session);
+        self.stores.iter_mut().for_each(|store| store.session_ended(session));
     }
 
     /// Carries out a command, as a group would.
@@ -224,6 +233,11 @@ impl Groups for Way {
         }
         let answer = lock(&self.shared).execute(partition, self.session, &command);
         self.turns().await;
+        let unheard = lock(&self.shared).unheard.filter(|(tag, _)| command.first() == Some(tag));
+        if let Some((_, ms)) = unheard {
+            self.sleep(ms).await;
+            return Err(indeterminate());
+        }
         if is_unheard { Err(indeterminate()) } else { answer }
     }
 

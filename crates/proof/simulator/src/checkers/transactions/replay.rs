@@ -246,7 +246,7 @@ impl Replay<'_> {
                 PartitionCommand::Finish { .. },
                 PartitionReply::Finished { transaction, committed },
             ) => self.finished(place, transaction, committed),
-            (_, PartitionReply::Fenced { session, below }) => {
+            (_, PartitionReply::Fenced { session, below, .. }) => {
                 let known = self.fences.entry(session).or_default();
                 *known = below.max(*known);
                 Ok(())

@@ -1,7 +1,7 @@
 use super::*;
 use crate::deployment::history::Operation as Asked;
 use perdura_protocol::partitions::{Distribution, Group, MAP_VERSION, group_id};
-use perdura_protocol::{ClusterId, Digest, Encode, Faults, Slot};
+use perdura_protocol::{ClusterId, Digest, Encode, Faults, Slot, Time};
 use perdura_store::partition::{Certificate, Intent, Participant, digest_of_part};
 use perdura_store::{Transaction, TransactionResult};
 
@@ -502,7 +502,7 @@ fn nothing_is_prepared_below_a_fence() {
         let mut made = Made::new();
         let session = SessionId { client: client(1), nonce: 1 };
         let fence = PartitionCommand::Fence { session, below };
-        let fenced = PartitionReply::Fenced { session, below };
+        let fenced = PartitionReply::Fenced { session, below, now: Time(1) };
         made.executes(0, 1, None, (fence.to_bytes(), fenced.to_bytes()));
         writes_both(&mut made, 1, "1", [Some(true); 2]);
         assert_eq!(made.judge().is_ok(), is_kept);
