@@ -24,6 +24,7 @@ use perdura_store::{Operation, OperationResult, StoreCommand, StoreReply};
 use replay::{Reads, Replayed, reads_of, replay};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::ops::RangeInclusive;
 
 const RULE_ORDER: &str = "Serializability (transactions)";
 const RULE_ATOMIC: &str = "Atomicity (transactions)";
@@ -38,6 +39,8 @@ enum Node {
     /// Of one partition: which, and its place there.
     Local(usize, usize),
     Global(TransactionId),
+    /// What failed in one partition, and so is nothing but the read of what failed it there.
+    Failed(usize, TransactionId),
     /// Read without being ordered: the partition, and the record of the call.
     Fast(usize, usize),
 }
@@ -47,6 +50,9 @@ impl fmt::Display for Node {
         match self {
             Node::Local(partition, place) => write!(f, "command {place} of partition {partition}"),
             Node::Global(transaction) => write!(f, "transaction {transaction}"),
+            Node::Failed(partition, transaction) => {
+                write!(f, "what failed transaction {transaction} in partition {partition}")
+            }
             Node::Fast(partition, record) => {
                 write!(f, "fast read {record} of partition {partition}")
             }
@@ -90,8 +96,8 @@ struct Case<'a> {
     replayed: Vec<Replayed>,
     counts: TransactionCounts,
     spans: Vec<(Node, u64, Option<u64>)>,
-    /// Read-only transactions of which somebody was told what they read.
-    heard: BTreeSet<TransactionId>,
+    /// Read-only transactions, and what failed others, of which somebody was told what they read.
+    heard: BTreeSet<Node>,
 }
 
 /// Judges what happened in all groups; how much it was.
@@ -269,11 +275,14 @@ impl Case<'_> {
                     }
                     None
                 }
-                Some(Told::Failed(_)) => {
+                Some(Told::Failed(index)) => {
                     if !updates.is_empty() {
                         return fail(format!("it failed and happened: {updates:?}"));
                     }
-                    tried.failed
+                    let Some(node) = tried.failed_at(*index) else {
+                        return fail(format!("what failed is {:?}", tried.failed));
+                    };
+                    Some(node)
                 }
                 Some(told @ (Told::Committed(_) | Told::Reply(_))) => {
                     let Some((node, expected)) = tried.gave else {
@@ -291,9 +300,7 @@ impl Case<'_> {
             };
             if let Some(node) = node {
                 self.spans.push((node, operation.invoked, ended));
-                if let Node::Global(transaction) = node {
-                    self.heard.insert(transaction);
-                }
+                self.heard.insert(node);
             }
         }
         Ok(())
@@ -318,7 +325,10 @@ impl Case<'_> {
                 let node = Node::Local(*partition, place);
                 let told = told_of(&local.reply);
                 match told {
-                    Told::Failed(_) => tried.failed = Some(node),
+                    Told::Failed(index) if local.command == operation.asked => {
+                        tried.failed.push((node, index));
+                    }
+                    Told::Failed(_) => {}
                     told => {
                         if !local.command.is_read() {
                             tried.happened.insert(node);
@@ -335,7 +345,7 @@ impl Case<'_> {
             {
                 let node = Node::Fast(*partition, *record);
                 match told_of(&reply) {
-                    Told::Failed(_) => tried.failed = Some(node),
+                    Told::Failed(index) => tried.failed.push((node, index)),
                     told => tried.gave = Some((node, told)),
                 }
             }
@@ -352,8 +362,10 @@ impl Case<'_> {
     ) {
         let node = Node::Global(transaction);
         let Some(part) = self.replayed[partition].parts.get(&transaction) else { return };
-        if matches!(part.vote, Vote::Abort(Reason::Failed { .. })) {
-            tried.failed = Some(node);
+        if let Vote::Abort(Reason::Failed { operation: failed }) = part.vote
+            && let Some(index) = self.origin(&operation.asked, partition, failed)
+        {
+            tried.failed.push((Node::Failed(partition, transaction), index));
         }
         let parts: Vec<(usize, &replay::Part)> = self
             .replayed
@@ -373,6 +385,33 @@ impl Case<'_> {
         if committed || part.intent.read_only {
             let told = self.joined(&operation.asked, &parts).map(|all| Told::Committed(Some(all)));
             tried.gave = told.map(|told| (node, told));
+        }
+    }
+
+    /// Which operation of a transaction is the one with this index in a partition's part.
+    fn origin(&self, asked: &StoreCommand, partition: usize, index: u32) -> Option<usize> {
+        let StoreCommand::Transaction(transaction) = asked else { return None };
+        let has = |(_, operation): &(usize, &Operation)| {
+            self.partitions_of(operation).contains(&(partition as u16))
+        };
+        let mut parts = transaction.operations.iter().enumerate().filter(has);
+        parts.nth(index as usize).map(|(index, _)| index)
+    }
+
+    /// Where an operation is carried out.
+    fn partitions_of(&self, operation: &Operation) -> RangeInclusive<u16> {
+        match operation {
+            Operation::Cmp { key, .. }
+            | Operation::Read { key }
+            | Operation::Insert { key, .. }
+            | Operation::Write { key, .. }
+            | Operation::Delete { key } => {
+                let partition = self.map.partition_of(key).0;
+                partition..=partition
+            }
+            Operation::ReadRange { start, end, .. } => {
+                self.map.partitions_of_range(start, end.as_deref())
+            }
         }
     }
 
@@ -458,10 +497,11 @@ impl Case<'_> {
                     let part = replayed.parts.get(&transaction);
                     part.is_some_and(|part| {
                         !part.intent.read_only
-                            || (self.heard.contains(&transaction)
+                            || (self.heard.contains(&node)
                                 && !self.hostile.contains(&part.intent.client))
                     })
                 }
+                Node::Failed(..) => self.heard.contains(&node),
                 Node::Local(..) | Node::Fast(..) => true,
             });
         }
@@ -481,8 +521,16 @@ struct Tried {
     happened: BTreeSet<Node>,
     /// The last one that gave something, and what.
     gave: Option<(Node, Told)>,
-    /// The last one that failed for what it compared.
-    failed: Option<Node>,
+    /// Those that failed for what they compared, and at which operation.
+    failed: Vec<(Node, usize)>,
+}
+
+impl Tried {
+    /// The last one that failed there.
+    fn failed_at(&self, index: usize) -> Option<Node> {
+        let failed = self.failed.iter().rev();
+        failed.copied().find(|(_, at)| *at == index).map(|(node, _)| node)
+    }
 }
 
 fn told_of(reply: &StoreReply) -> Told {

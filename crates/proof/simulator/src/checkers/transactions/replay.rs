@@ -362,6 +362,11 @@ impl Replay<'_> {
                         format!("{operations:?} failed at {operation}, in the model {gives:?}");
                     return Err(self.broken(RULE_ORDER, what));
                 }
+                // It holds nothing, and may be all that its client is told.
+                let node = Node::Failed(self.partition, transaction);
+                let failed = operations.get(operation as usize);
+                let reads = failed.and_then(|operation| reads_of(operation, None));
+                self.all.reads.extend(reads.map(|reads| (place, node, reads)));
             }
             let Vote::Abort(reason) = &vote else { return Ok(()) };
             self.all.refused.insert(transaction, reason.clone());

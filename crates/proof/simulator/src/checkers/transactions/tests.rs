@@ -2,7 +2,7 @@ use super::*;
 use crate::deployment::history::Operation as Asked;
 use perdura_protocol::partitions::{Distribution, Group, MAP_VERSION, group_id};
 use perdura_protocol::{ClusterId, Digest, Encode, Faults, Slot, Time};
-use perdura_store::partition::{Certificate, Intent, Participant, digest_of_part};
+use perdura_store::partition::{Blocker, Certificate, Intent, Participant, digest_of_part};
 use perdura_store::{Transaction, TransactionResult};
 
 /// Histories of two partitions, `a...` and `b...`, made by hand: what each executed, and what clients saw.
@@ -299,6 +299,80 @@ fn clients_are_told_what_happened() {
     made.asked.remove(again);
     made.told(operation, Told::Unknown(String::new()));
     assert_eq!(made.broken(), RULE_TOLD);
+}
+
+fn compare(key: &str, value: Option<&str>) -> Operation {
+    Operation::Cmp { key: bytes(key), value: value.map(bytes) }
+}
+
+/// A transaction of a client that failed in a partition: where, and for what reason.
+fn fails(made: &mut Made, asked: &[Operation], (partition, reason): (usize, Reason)) -> usize {
+    let parts = [0, 1].map(|index| {
+        let is_here = |one: &&Operation| match one {
+            Operation::Cmp { key, .. } | Operation::Write { key, .. } => {
+                made.map.partition_of(key).index() == index
+            }
+            _ => true,
+        };
+        asked.iter().filter(is_here).cloned().collect::<Vec<Operation>>()
+    });
+    let intent = made.intent(3, 1, [&parts[0], &parts[1]], false);
+    let operation = made.asks(asked);
+    let vote = (Vote::Abort(reason), None);
+    made.votes((partition, Some(operation)), &intent, &parts[partition], vote);
+    operation
+}
+
+#[test]
+fn what_failed_is_what_its_client_is_told() {
+    let asked = [compare("a1", None), write("b2", "1"), compare("b1", Some("9"))];
+    let failed = || Reason::Failed { operation: 1 };
+    let in_the_way = || Reason::Conflict(Blocker::Other);
+    for (reason, told, is_so) in
+        [(failed(), 2, true), (failed(), 1, false), (failed(), 0, false), (in_the_way(), 2, false)]
+    {
+        let mut made = Made::new();
+        let operation = fails(&mut made, &asked, (1, reason.clone()));
+        made.told(operation, Told::Failed(told));
+        let judged = made.judge().map(drop).map_err(|broken| broken.rule);
+        assert_eq!(judged, if is_so { Ok(()) } else { Err(RULE_TOLD) }, "{reason:?} {told}");
+    }
+    // Of one partition alone.
+    for (told, is_so) in [(1, true), (0, false)] {
+        let mut made = Made::new();
+        let asked = [write("a1", "1"), compare("a2", Some("9"))];
+        let operation = made.asks(&asked);
+        let command = StoreCommand::Transaction(Transaction { operations: asked.to_vec() });
+        let (committed, failed, results) = (false, Some(1), Vec::new());
+        let reply = StoreReply::Transaction(TransactionResult { committed, failed, results });
+        made.executes(0, 1, Some(operation), (command.to_bytes(), reply.to_bytes()));
+        made.told(operation, Told::Failed(told));
+        assert_eq!(made.judge().is_ok(), is_so, "{told}");
+    }
+}
+
+/// A comparison that is decided while somebody holds the key, whose client knows already that he has written it.
+#[test]
+fn what_failed_was_read() {
+    for (is_told, is_kept) in [(true, false), (false, true)] {
+        let mut made = Made::new();
+        let parts = pair("1");
+        let writer = made.asks(&whole(&parts));
+        let intent = made.intent(1, 1, [&parts[0], &parts[1]], false);
+        for (index, part) in parts.iter().enumerate() {
+            made.prepares((index, Some(writer)), &intent, part, &[WRITTEN]);
+        }
+        made.ends(1, &intent, true);
+        made.told(writer, Told::Committed(Some(vec![WRITTEN, WRITTEN])));
+        let asked = [compare("a1", Some("1")), write("b2", "1")];
+        let operation = fails(&mut made, &asked, (0, Reason::Failed { operation: 0 }));
+        made.ends(0, &intent, true);
+        if is_told {
+            made.told(operation, Told::Failed(0));
+        }
+        let judged = made.judge().map(drop).map_err(|broken| broken.rule);
+        assert_eq!(judged, if is_kept { Ok(()) } else { Err(RULE_ORDER) });
+    }
 }
 
 #[test]
