@@ -315,6 +315,8 @@ bugs! {
         "A key is written in a range that somebody has read."
     ReadsThroughLocks "reads-through-locks" "10"
         "A key is read while a transaction is writing it."
+    ComparedUnderLock "compared-under-lock" "10"
+        "Whether a comparison fails is decided before whether somebody is writing what is compared."
 }
 
 impl Bug {
