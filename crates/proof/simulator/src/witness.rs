@@ -31,6 +31,8 @@ pub struct Execution {
     pub command: Bytes,
     /// By how much agreed time was ahead of the clock of leases and deadlines, milliseconds.
     pub ahead_ms: u64,
+    /// How large the state is then, of a store, bytes.
+    pub state_bytes: u64,
     /// The reply, or the refusal; nothing if the command waits.
     pub reply: Option<Result<Bytes, String>>,
 }
@@ -271,6 +273,10 @@ impl Service for Witnessed {
         self.count += u64::from(self.version > 1);
         let before = released.len();
         let progress = self.inner.service_mut().execute_or_wait(context, command, released);
+        let state_bytes = match &self.inner {
+            Inner::Store(store) => store.state_bytes(),
+            Inner::Spaces(_) => 0,
+        };
         self.write(Step::Executed(Execution {
             slot: context.slot,
             batch: context.batch,
@@ -278,6 +284,7 @@ impl Service for Witnessed {
             number: context.number,
             command: Bytes::copy_from_slice(command),
             ahead_ms: context.time.0.saturating_sub(context.clock.0),
+            state_bytes,
             reply: match &progress {
                 Progress::Done(result) => Some(result.clone()),
                 Progress::Waits => None,

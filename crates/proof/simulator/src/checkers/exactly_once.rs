@@ -153,6 +153,7 @@ mod tests {
             number,
             command: Bytes::from_static(b"c"),
             ahead_ms: 0,
+            state_bytes: 0,
             reply: Some(Ok(Bytes::from_static(reply.as_bytes()))),
         }
     }

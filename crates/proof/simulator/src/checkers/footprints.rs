@@ -60,6 +60,7 @@ mod tests {
             number: 1,
             command: StoreCommand::Put { key, value }.to_bytes(),
             ahead_ms: 0,
+            state_bytes: 0,
             reply: Some(Ok(Bytes::new())),
         }
     }

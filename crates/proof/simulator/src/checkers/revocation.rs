@@ -78,6 +78,7 @@ mod tests {
             number: 1,
             command: Bytes::new(),
             ahead_ms: 0,
+            state_bytes: 0,
             reply: Some(Ok(Bytes::new())),
         };
         assert!(checker.executed(0, &execution(9)).is_ok());

@@ -24,6 +24,7 @@ fn execution(number: u64, command: &StoreCommand, reply: &StoreReply) -> Executi
         number,
         command: command.to_bytes(),
         ahead_ms: 0,
+        state_bytes: 0,
         reply: Some(Ok(reply.to_bytes())),
     }
 }

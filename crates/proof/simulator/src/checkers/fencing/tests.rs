@@ -23,6 +23,7 @@ fn executed(client: PublicKey, operation: Operation, reply: &TupleReply) -> Step
         number: 1,
         command: command.to_bytes(),
         ahead_ms: 0,
+        state_bytes: 0,
         reply: Some(Ok(reply.to_bytes())),
     })
 }

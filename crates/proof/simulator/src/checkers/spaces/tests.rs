@@ -119,7 +119,9 @@ impl Run {
                 Progress::Waits => None,
             };
             let ahead_ms = self.ahead_ms;
-            let execution = Execution { slot, batch, session, number, command, ahead_ms, reply };
+            let state_bytes = 0;
+            let execution =
+                Execution { slot, batch, session, number, command, ahead_ms, state_bytes, reply };
             steps.push(Step::Executed(execution));
             steps.extend(released.drain(..).map(Step::Released));
         }

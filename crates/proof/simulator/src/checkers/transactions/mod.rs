@@ -6,6 +6,7 @@
 //! has to come before whom (Papadimitriou, JACM 1979; Adya, 1999).
 
 mod graph;
+mod remembered;
 mod replay;
 #[cfg(test)]
 mod tests;
@@ -32,6 +33,7 @@ const RULE_ALIVE: &str = "Expiry (transactions)";
 const RULE_TOLD: &str = "Outcome (transactions)";
 const RULE_MONEY: &str = "Money (transactions)";
 const RULE_ROOM: &str = "Room (transactions)";
+const RULE_REMEMBERED: &str = "Remembered (transactions)";
 
 /// A transaction, or a command that is one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -114,7 +116,7 @@ pub(crate) fn judge(
         .enumerate()
         .map(|(partition, ran)| {
             let order = ran.order.iter().copied();
-            replay((partition, ran.limit_bytes), order, &mut counts)
+            replay((partition, map.partitions(), ran.limit_bytes), order, &mut counts)
         })
         .collect::<Result<Vec<Replayed>, Broken>>()?;
     let (spans, heard) = Default::default();

@@ -1,6 +1,7 @@
 //! One partition, as its executed commands have it: what each read and wrote and when, what was voted, and how it ended.
 
-use super::{Node, RULE_ALIVE, RULE_ATOMIC, RULE_ORDER, RULE_ROOM};
+use super::remembered::Remembered;
+use super::{Node, RULE_ALIVE, RULE_ATOMIC, RULE_ORDER, RULE_REMEMBERED, RULE_ROOM};
 use crate::checkers::commit_order::Model;
 use crate::report::TransactionCounts;
 use crate::violation::{Broken, Check};
@@ -119,12 +120,13 @@ struct Replay<'a> {
     fences: BTreeMap<SessionId, u64>,
     /// Numbers of the newest configurations of other groups that are known here.
     members: BTreeMap<PartitionId, u64>,
+    remembered: Remembered,
     counts: &'a mut TransactionCounts,
 }
 
 /// Replays what a partition executed.
 pub(super) fn replay<'a>(
-    (partition, limit_bytes): (usize, u64),
+    (partition, partitions, limit_bytes): (usize, usize, u64),
     order: impl Iterator<Item = &'a Execution>,
     counts: &mut TransactionCounts,
 ) -> Result<Replayed, Broken> {
@@ -135,6 +137,7 @@ pub(super) fn replay<'a>(
         locked: Arc::default(),
         fences: BTreeMap::new(),
         members: BTreeMap::new(),
+        remembered: Remembered::default(),
         counts,
     };
     for (place, execution) in order.enumerate() {
@@ -151,6 +154,13 @@ pub(super) fn replay<'a>(
         if bytes > limit_bytes {
             let what = format!("{execution:?} made it {bytes} bytes, more than {limit_bytes}");
             return Err(replay.broken(RULE_ROOM, what));
+        }
+        let beside = execution.state_bytes.saturating_sub(bytes);
+        let most = replay.remembered.bytes_at_most(partitions);
+        if beside > most {
+            let what =
+                format!("{execution:?} left {beside} bytes beside the entries, more than {most}");
+            return Err(replay.broken(RULE_REMEMBERED, what));
         }
     }
     replay.all.states.push((replay.model, replay.locked));
@@ -230,6 +240,7 @@ impl Replay<'_> {
             );
         };
         self.allowed(execution, &command, &reply)?;
+        self.remember(execution.session.client, &command, &reply)?;
         match (command, reply) {
             (
                 PartitionCommand::Prepare { intent, operations },
@@ -265,6 +276,42 @@ impl Replay<'_> {
             }
             (_, PartitionReply::Outdated { .. }) => {
                 self.counts.outdated += 1;
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What has to be remembered of it.
+    fn remember(
+        &mut self,
+        asker: PublicKey,
+        command: &PartitionCommand,
+        reply: &PartitionReply,
+    ) -> Check {
+        match (command, reply) {
+            (
+                PartitionCommand::Prepare { intent, .. }
+                | PartitionCommand::PrepareLast { intent, .. }
+                | PartitionCommand::Resolve { intent, .. },
+                PartitionReply::Voted { transaction, vote, .. },
+            ) => {
+                let is_known = self.all.parts.contains_key(transaction)
+                    || self.all.refused.contains_key(transaction);
+                let own = intent.participant(PartitionId(self.partition as u16));
+                let Some(own) = own.filter(|_| !is_known) else { return Ok(()) };
+                if *vote == Vote::Abort(Reason::Fenced) {
+                    return Ok(());
+                }
+                let begins = self.remembered.begins(asker, intent.session(own), intent);
+                begins.map_err(|why| self.broken(RULE_REMEMBERED, format!("{intent:?}: {why}")))
+            }
+            (PartitionCommand::Forget { session, .. }, PartitionReply::Forgotten { count }) => {
+                self.remembered.forgets(*session, *count);
+                Ok(())
+            }
+            (_, PartitionReply::Fenced { session, .. }) => {
+                self.remembered.fenced(*session);
                 Ok(())
             }
             _ => Ok(()),
@@ -387,6 +434,7 @@ impl Replay<'_> {
             let what = format!("{operations:?} gave {results:?}, the model {gives:?}");
             return Err(self.broken(RULE_ORDER, what));
         }
+        self.remembered.holds(transaction, &operations, &results);
         let locked = Arc::make_mut(&mut self.locked);
         locked.extend(operations.iter().filter_map(writes_of));
         let part = Part { intent, operations, vote, prepared: place, results, ended: None };
@@ -453,6 +501,7 @@ impl Replay<'_> {
             return Err(self.broken(RULE_ATOMIC, what));
         }
         part.ended = Some((committed, place));
+        self.remembered.ends(transaction);
         let part = part.clone();
         let locked = Arc::make_mut(&mut self.locked);
         part.operations.iter().filter_map(writes_of).for_each(|key| {

@@ -13,6 +13,7 @@ fn command(number: u64, operation: Operation, reply: Option<TupleReply>) -> Step
         number,
         command: command.to_bytes(),
         ahead_ms: 0,
+        state_bytes: 0,
         reply: reply.map(|reply| Ok(reply.to_bytes())),
     })
 }
