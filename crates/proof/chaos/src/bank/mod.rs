@@ -6,6 +6,7 @@
 //! VLDB 2020, section 3: traceable and recoverable versions). It looks for what no such order has:
 //! - a value that nobody wrote, or that somebody wrote of whom it is certain that nothing happened ([`versions`]);
 //! - two that took the place of one value, or one of no known value: an update was lost, or what was acknowledged is gone ([`versions`]);
+//! - a comparison that failed although what was compared was there all the time ([`versions`]);
 //! - a look at all accounts that does not find all the money;
 //! - a cycle among who has to come before whom ([`graph`]): long forks, half of a transaction, stale reads.
 //!
@@ -67,6 +68,17 @@ struct Transaction<'a> {
     // By account; nothing: it was not open.
     saw: BTreeMap<&'a str, Option<&'a str>>,
     wrote: BTreeMap<&'a str, &'a str>,
+    // What it failed for: an account that held something else than this.
+    failed: Option<(&'a str, Option<&'a str>)>,
+}
+
+/// What a step compares, if that is what can fail it.
+fn compared(step: Option<&Step>) -> Option<(&str, Option<&str>)> {
+    match step? {
+        Step::Cmp { key, value } => Some((key, value.as_deref())),
+        Step::Insert { key, .. } => Some((key, None)),
+        _ => None,
+    }
 }
 
 impl<'a> Transaction<'a> {
@@ -84,17 +96,18 @@ impl<'a> Transaction<'a> {
             };
             let (saw, wrote) = (BTreeMap::from([(&**key, value)]), BTreeMap::new());
             let Operation { invoked, ended, .. } = *operation;
-            return Ok(Transaction { invoked, ended, told, saw, wrote });
+            return Ok(Transaction { invoked, ended, told, saw, wrote, failed: None });
         }
         let Call::Store(store::Call::Transaction { steps }) = &operation.call else {
             return Err(strange());
         };
+        let mut failed = None;
         let (told, results) = match &operation.outcome {
             Outcome::Refused => (Told::Nothing, None),
             Outcome::Unknown => (Told::Unknown, None),
             Outcome::Ok(Return::Store(store::Return::Failed(step))) => {
-                let failed = steps.get(*step as usize);
-                if !matches!(failed, Some(Step::Cmp { .. } | Step::Insert { .. })) {
+                failed = compared(steps.get(*step as usize));
+                if failed.is_none() {
                     return Err(format!("it failed at a step that cannot fail: {operation}"));
                 }
                 (Told::Nothing, None)
@@ -137,7 +150,8 @@ impl<'a> Transaction<'a> {
         if wrote.keys().any(|key| !saw.contains_key(key)) {
             return Err(strange());
         }
-        Ok(Transaction { invoked: operation.invoked, ended: operation.ended, told, saw, wrote })
+        let Operation { invoked, ended, .. } = *operation;
+        Ok(Transaction { invoked, ended, told, saw, wrote, failed })
     }
 
     /// That it found all the money, if it looked at all accounts.
@@ -187,6 +201,9 @@ pub fn check(operations: &[Operation]) -> Result<(), String> {
         shown.iter().fold(why, |text, index| format!("{text}\n    {}", operations[*index]))
     };
     let versions = Versions::of(&all).map_err(|(why, shown)| with(why, &shown))?;
+    if let Some((why, shown)) = versions.failed_for_nothing(&all) {
+        return Err(with(why, &shown));
+    }
     for index in versions.happened() {
         all[index].finds_all(&accounts).map_err(|why| with(why, &[index]))?;
     }

@@ -265,3 +265,26 @@ fn what_is_no_bank_is_said_to_be_none() {
     short.outcome = Outcome::Ok(Return::Store(store::Return::Committed(Vec::new())));
     assert!(check(&[short]).is_err());
 }
+
+/// A comparison fails only where something else was there while it was asked for, or may have been.
+#[test]
+fn what_was_there_all_the_time_fails_nothing() {
+    let first = || moves(20, &[("a", "100b0", "90b1"), ("b", "100b0", "110b1")]);
+    let fails =
+        |at: u64| moves(at, &[("a", "90b1", "80b2"), ("b", "110b1", "120b2")]).told(Nothing);
+    let over = |at: u64| moves(at, &[("a", "90b1", "70b3"), ("b", "110b1", "130b3")]);
+    is_found(&[opens(10), first(), fails(30)], "held Some(\"90b1\") all the time");
+    is_found(&[opens(10), first(), fails(30), over(40)], "all the time");
+    is_found(&[opens(10), first(), fails(30), over(40).told(Unknown)], "all the time");
+    // It was not there yet, not any more, or nobody can tell.
+    judge(&[opens(10), first(), fails(22)]).unwrap();
+    judge(&[opens(10), first(), over(32), fails(30)]).unwrap();
+    judge(&[opens(10), first(), over(26).told(Unknown), fails(30)]).unwrap();
+    judge(&[opens(10), first().told(Unknown), fails(30)]).unwrap();
+    judge(&[opens(10), fails(30)]).unwrap();
+    // An account that is not open, and may have been opened.
+    let opening = || opens(10).told(Nothing);
+    is_found(&[opening()], "held None all the time");
+    judge(&[opening(), moves(12, &[("a", "", "100b8"), ("b", "", "100b8"), ("c", "", "100b8")])])
+        .unwrap();
+}

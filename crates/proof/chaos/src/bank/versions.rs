@@ -93,6 +93,47 @@ impl<'a> Versions<'a> {
     }
 }
 
+impl<'a> Versions<'a> {
+    /// One that failed for what was there, from before it was asked for until it had ended.
+    pub fn failed_for_nothing(&self, all: &[Transaction<'a>]) -> Option<Flaw> {
+        all.iter().enumerate().find_map(|(index, one)| {
+            let (account, value) = one.failed?;
+            if !self.was_there(all, (account, value), (one.invoked, one.ended?)) {
+                return None;
+            }
+            let what = format!("it failed for {account}, which held {value:?} all the time");
+            Some((what, self.around(account, value).0.into_iter().chain([index]).collect()))
+        })
+    }
+
+    /// Whether it is certain that an account held this all the time: whoever put it there had ended before, and who may have taken its
+    /// place, known to have happened or not, began later.
+    fn was_there(
+        &self,
+        all: &[Transaction<'a>],
+        (account, value): (&'a str, Option<&'a str>),
+        (from, to): (u64, u64),
+    ) -> bool {
+        if !self.places.contains_key(&(account, value)) {
+            return false;
+        }
+        let (wrote, wrote_over) = self.around(account, value);
+        let had_ended = wrote.is_none_or(|writer| {
+            let writer = &all[writer];
+            writer.told == Told::Committed && writer.ended.is_some_and(|ended| ended < from)
+        });
+        let may_have = |one: &&Transaction<'a>| {
+            let takes = one.wrote.contains_key(account) && one.saw[account] == value;
+            takes && one.told == Told::Unknown && one.invoked <= to
+        };
+        let is_left = match wrote_over {
+            Some(writer) => all[writer].invoked > to,
+            None => all.iter().find(may_have).is_none(),
+        };
+        had_ended && is_left
+    }
+}
+
 /// All that are known to have happened: those whose clients were told so, and those of which these saw anything, and so on.
 fn happened<'a>(
     all: &[Transaction<'a>],
