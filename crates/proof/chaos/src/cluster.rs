@@ -10,7 +10,9 @@ use crate::watch::page;
 use anyhow::{Context, Result, ensure};
 use perdura_protocol::Faults;
 use rustix::process::{Pid, Signal};
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{self, Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::Mutex;
@@ -47,11 +49,26 @@ struct Process {
     child: Option<Child>,
     // Its end, once it came, is no surprise.
     may_end: bool,
+    // Where in its log that was so.
+    ends_expected: Vec<Range<u64>>,
     ended: Option<ExitStatus>,
     with_clock: bool,
     lies: bool,
     // Where its log goes, of which nobody reads.
     unread: Option<ChildStderr>,
+}
+
+impl Process {
+    /// From here on, where its log has so many bytes, it may end by itself, or has no reason to.
+    fn let_end(&mut self, may_end: bool, length: u64) {
+        if may_end && !self.may_end {
+            self.ends_expected.push(length..u64::MAX);
+        }
+        if let Some(last) = self.ends_expected.last_mut().filter(|_| !may_end && self.may_end) {
+            last.end = length;
+        }
+        self.may_end = may_end;
+    }
 }
 
 /// One replica's machine.
@@ -84,6 +101,7 @@ pub struct Cluster {
     pub hosts: Vec<Host>,
     // A mistake that all of them are made with, of a test build.
     bug: Option<String>,
+    lies: Mutex<BTreeMap<usize, Vec<u64>>>,
 }
 
 impl Host {
@@ -170,7 +188,7 @@ impl Host {
 
     /// From here on it may end by itself, because of what is done to it.
     pub fn expect_end(&self) {
-        lock(&self.process).may_end = true;
+        lock(&self.process).let_end(true, self.log_length());
     }
 
     /// Whether it was started to lie, or with memory that rots, so that it may find its state wrong.
@@ -183,9 +201,14 @@ impl Host {
         lock(&self.process).may_end
     }
 
+    /// Where in its log it had a reason to end by itself.
+    pub fn ends_expected(&self) -> Vec<Range<u64>> {
+        lock(&self.process).ends_expected.clone()
+    }
+
     /// From here on it has no reason to end by itself.
     pub fn survived(&self) {
-        lock(&self.process).may_end = false;
+        lock(&self.process).let_end(false, self.log_length());
     }
 
     /// How it ended, if it has.
@@ -353,6 +376,7 @@ impl Cluster {
             partitions: file.partitions(),
             hosts,
             bug,
+            lies: Mutex::default(),
         };
         for id in 0..cluster.hosts.len() {
             cluster.take_files_to_host(id)?;
@@ -449,7 +473,14 @@ impl Cluster {
     /// Starts a replica that lies, with all of its members; needs a test build. It may stumble over what it says.
     pub fn start_lying(&self, id: usize, how: &str) -> Result<()> {
         let lies = Some((how, None));
+        let lengths = || self.hosts.iter().map(Host::log_length).collect();
+        lock(&self.lies).entry(id).or_insert_with(lengths);
         self.start_process(id, &Start { lies, may_end: true, ..Start::default() })
+    }
+
+    /// Who has lied, and how long everybody's log was before the first time.
+    pub fn lies(&self) -> BTreeMap<usize, Vec<u64>> {
+        lock(&self.lies).clone()
     }
 
     /// Starts a replica that may find that it must not.
@@ -540,7 +571,7 @@ impl Cluster {
         process.unread = child.stderr.take().filter(|_| output == Output::Unread);
         process.child = Some(child);
         process.ended = None;
-        process.may_end = may_end;
+        process.let_end(may_end, host.log_length());
         process.lies = lies.is_some();
         Ok(())
     }

@@ -17,6 +17,7 @@ mod inject;
 mod isolation;
 mod judge;
 mod load;
+mod logs;
 mod nemesis;
 mod network;
 mod operation;

@@ -6,7 +6,7 @@ use crate::cluster::{Cluster, faketime, lab_beside};
 use crate::course::{Course, End, lock};
 use crate::faults::{Kind, Need};
 use crate::history::{Book, Judged, ShardId};
-use crate::inject::{DAMAGED, DIFFERENT, FLIP, MISBEHAVES, OLDER, Scene};
+use crate::inject::Scene;
 use crate::load::{self, Load};
 use crate::nemesis::{self, RECOVERY};
 use crate::network::Network;
@@ -14,11 +14,11 @@ use crate::operation::{History, Operation};
 use crate::options::Options;
 use crate::report::Report;
 use crate::service::{Service, Workload};
-use crate::timeline::{Event, Timeline};
+use crate::timeline::Timeline;
 use crate::volume::{self, Make, system};
 use crate::waits::Samples;
 use crate::watch::Watch;
-use crate::{bank, files, isolation};
+use crate::{bank, files, isolation, logs};
 use anyhow::{Context, Result, ensure};
 use perdura_adversary::Random;
 use std::collections::BTreeMap;
@@ -39,9 +39,6 @@ const LOCKS_END: Duration = Duration::from_secs(15);
 
 /// In runs of at least this length every kind has to fire.
 const LONG: Duration = Duration::from_secs(600);
-
-/// What a server says of a member that has ended for a reason of its own.
-const MEMBER_ENDED: &str = "this member has ended, the others go on";
 
 /// What the judge knows of each shard.
 type Verdicts = Arc<Mutex<BTreeMap<ShardId, Judged>>>;
@@ -211,7 +208,7 @@ fn carry_out(
     if course.ends() == Some(End::Interrupted) {
         return Ok(None);
     }
-    look_at_logs(&scene, course);
+    logs::look(&scene, course);
     let report = Report::new(&scene, (from, to), &samples, &lock(&verdicts), make);
     if !report.violations.is_empty() || options.keep {
         keep_data(&scene.cluster, out);
@@ -357,43 +354,6 @@ fn replicas_agree(scene: &Scene, book: &Book) {
             }
         }
         Err(error) => scene.course.violation(format!("not all replicas say the same: {error:#}")),
-    }
-}
-
-/// What no log may say: that another one lies, where none does; and an error stops a replica, but for a rotten batch that others have
-/// too. What one that lied says does not count.
-fn look_at_logs(scene: &Scene, course: &Course) {
-    let events = scene.timeline.events();
-    // Whoever holds the digests of one with rotten memory against others says so.
-    let any_rotten = scene.cluster.hosts.iter().any(|host| host.log_since(0).contains(FLIP));
-    let lied = |id: usize| {
-        let lies = |event: &&Event| event.kind == Kind::Liar && event.replicas.contains(&id);
-        events.iter().any(|event| lies(&event))
-    };
-    let any_lied = (0..scene.cluster.hosts.len()).any(lied);
-    for host in scene.cluster.hosts.iter().filter(|host| !lied(host.id)) {
-        let log = host.log_since(0);
-        // Memory that was made to rot.
-        let rotten = log.contains(FLIP);
-        let taken_back = events
-            .iter()
-            .any(|event| event.kind == Kind::TakenBack && event.replicas.contains(&host.id));
-        let harmless = |line: &str| {
-            line.contains("left for other replicas to send")
-                || (rotten && line.contains(DAMAGED))
-                || (any_rotten && line.contains(DIFFERENT))
-                || (taken_back && line.contains(OLDER))
-                // Whether it may is judged where it is seen to have ended.
-                || (host.is_server() && (line.contains(MEMBER_ENDED) || line.contains("reinit")))
-        };
-        let wrong = |line: &&str| {
-            (line.contains(MISBEHAVES) && !any_lied)
-                || line.contains("panicked")
-                || (line.contains(" ERROR ") && !harmless(line))
-        };
-        if let Some(line) = log.lines().find(wrong) {
-            course.violation(format!("the log of replica {} says: {line}", host.id));
-        }
     }
 }
 

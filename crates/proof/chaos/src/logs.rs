@@ -1,0 +1,146 @@
+//! What no log may say: that another one lies, where it does not; and an error stops a replica, but for a rotten batch that others have too.
+//!
+//! What may be said depends on what was done to whom before it. Where in a log that is, is known by how long it was, since no clock of a
+//! replica can be trusted.
+
+use crate::cluster::Host;
+use crate::course::Course;
+use crate::faults::Kind;
+use crate::inject::{DAMAGED, DIFFERENT, FLIP, MISBEHAVES, OLDER, Scene};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// What a server says of a member that has ended for a reason of its own.
+const MEMBER_ENDED: &str = "this member has ended, the others go on";
+
+/// What one says that has to be replaced.
+const REPLACE: &str = "reinit";
+
+/// What was done by when one replica's log had so many bytes.
+#[derive(Clone, Debug, Default)]
+struct Done {
+    is_server: bool,
+    /// Its own memory was made to rot, or anybody's.
+    rotten: bool,
+    any_rotten: bool,
+    taken_back: bool,
+    /// From where on others may say what they want of these, since they have lied.
+    lied: BTreeMap<usize, u64>,
+    /// Where it may have ended for what was done to it.
+    may_end: Vec<Range<u64>>,
+}
+
+impl Done {
+    /// Whether a line is wrong that begins there.
+    fn is_wrong(&self, at: u64, line: &str) -> bool {
+        (line.contains(MISBEHAVES) && !self.is_guilty(at, line))
+            || line.contains("panicked")
+            || (line.contains(" ERROR ") && !self.is_harmless(at, line))
+    }
+
+    /// Whether whom it accuses has lied before.
+    fn is_guilty(&self, at: u64, line: &str) -> bool {
+        accused(line).is_some_and(|id| self.lied.get(&id).is_some_and(|from| *from <= at))
+    }
+
+    fn is_harmless(&self, at: u64, line: &str) -> bool {
+        let may_end = || self.may_end.iter().any(|range| range.contains(&at));
+        let of_its_end = line.contains(MEMBER_ENDED) || line.contains(REPLACE);
+        line.contains("left for other replicas to send")
+            || (self.rotten && line.contains(DAMAGED))
+            || (self.any_rotten && line.contains(DIFFERENT))
+            || (self.taken_back && line.contains(OLDER))
+            || (self.is_server && of_its_end && may_end())
+    }
+
+    /// The first line of a log that is wrong; what comes from `until` on does not count.
+    fn first_wrong<'a>(&self, log: &'a str, until: u64) -> Option<&'a str> {
+        let mut at = 0;
+        let lines = log.split_inclusive('\n').map(|line| {
+            let begins = at;
+            at += line.len() as u64;
+            (begins, line.trim_end())
+        });
+        let mut lines = lines.take_while(|(begins, _)| *begins < until);
+        lines.find(|(begins, line)| self.is_wrong(*begins, line)).map(|(_, line)| line)
+    }
+}
+
+/// Whom a line accuses.
+fn accused(line: &str) -> Option<usize> {
+    let (_, named) = line.rsplit_once(" replica=")?;
+    named.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()
+}
+
+/// Looks at all logs. What one says that has lied does not count from there on.
+pub fn look(scene: &Scene, course: &Course) {
+    let (events, hosts) = (scene.timeline.events(), &scene.cluster.hosts);
+    let lies = scene.cluster.lies();
+    // Whoever holds the digests of one with rotten memory against others says so.
+    let any_rotten = hosts.iter().any(|host| host.log_since(0).contains(FLIP));
+    let done = |host: &Host, log: &str| Done {
+        is_server: host.is_server(),
+        // Memory that was made to rot.
+        rotten: log.contains(FLIP),
+        any_rotten,
+        taken_back: events
+            .iter()
+            .any(|event| event.kind == Kind::TakenBack && event.replicas.contains(&host.id)),
+        lied: lies.iter().map(|(liar, lengths)| (*liar, lengths[host.id])).collect(),
+        may_end: host.ends_expected(),
+    };
+    for host in hosts {
+        let log = host.log_since(0);
+        let done = done(host, &log);
+        let until = done.lied.get(&host.id).copied().unwrap_or(u64::MAX);
+        if let Some(line) = done.first_wrong(&log, until) {
+            course.violation(format!("the log of replica {} says: {line}", host.id));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BEGINS: &str =
+        "2026-11-28T10:42:33.7Z  INFO member{partition=0}: replica starts replica=0\n";
+
+    fn accuses(whom: usize) -> String {
+        format!(
+            "2026-11-28T10:42:34.7Z  WARN member{{partition=1}}: misbehaves: a vote replica={whom}\n"
+        )
+    }
+
+    #[test]
+    fn nobody_is_accused_who_has_not_lied_by_then() {
+        let from = BEGINS.len() as u64;
+        let lied =
+            |id: usize, from: u64| Done { lied: BTreeMap::from([(id, from)]), ..Done::default() };
+        let log = BEGINS.to_owned() + &accuses(2);
+        let is_wrong = |done: Done| done.first_wrong(&log, u64::MAX).is_some();
+        assert!(is_wrong(Done::default()));
+        assert!(!is_wrong(lied(2, from)));
+        // Another one lied, or it did later.
+        assert!(is_wrong(lied(3, 0)) && is_wrong(lied(2, from + 1)));
+        // Who has lied itself says what it wants.
+        assert!(Done::default().first_wrong(&log, from).is_none());
+        assert_eq!(accused(&accuses(12)), Some(12));
+        assert_eq!(accused("misbehaves: a vote"), None);
+    }
+
+    #[test]
+    fn a_member_ends_only_for_what_was_done_to_its_server() {
+        let ends =
+            format!("2026-11-28T10:42:34.7Z ERROR member{{partition=1}}: {MEMBER_ENDED}: reinit\n");
+        let log = BEGINS.to_owned() + &ends;
+        let from = BEGINS.len() as u64;
+        let is_wrong = |is_server: bool, may_end: Range<u64>| {
+            let done = Done { is_server, may_end: vec![may_end], ..Done::default() };
+            done.first_wrong(&log, u64::MAX).is_some()
+        };
+        assert!(!is_wrong(true, 0..u64::MAX) && !is_wrong(true, from..from + 1));
+        assert!(is_wrong(true, 0..from) && is_wrong(true, from + 1..u64::MAX));
+        assert!(is_wrong(false, 0..u64::MAX));
+    }
+}
