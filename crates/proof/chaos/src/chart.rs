@@ -269,6 +269,8 @@ mod tests {
                 invoked: at * 100_000,
                 ended: at * 100_000 + 5_000,
                 ok: true,
+                may_take: 20_000_000,
+                over: false,
                 waits: false,
             })
             .collect();

@@ -1,9 +1,11 @@
 //! Calls that need not have a result.
 
-use crate::load::DEADLINE;
 use crate::timeline::Event;
 use crate::waits::Sample;
 use perdura_protocol::Faults;
+
+/// Of a hundred calls so many may have met their deadlines for standstills of this program; else the run says too little.
+const CUT_SHORT_AT_MOST: usize = 3;
 
 /// Calls without a result that need not have one.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -34,6 +36,11 @@ impl Excused {
         self.by_standstills += usize::from(cut_short);
         astray || cut_short
     }
+
+    /// Whether of so many calls too many are excused by what is nobody's fault but this program's.
+    pub fn says_too_little(&self, calls: usize) -> bool {
+        100 * self.by_standstills > CUT_SHORT_AT_MOST * calls
+    }
 }
 
 /// Whether a wait may last longer because of this: where nobody is taken to lie, a leader whose clock
@@ -47,9 +54,8 @@ fn led_time_astray(event: &Event, sample: &Sample, faults: Faults) -> bool {
 
 /// Whether it met its deadline only because this program stood still.
 fn was_cut_short(sample: &Sample, stood: u64) -> bool {
-    let (took, deadline) =
-        (sample.ended.saturating_sub(sample.invoked), DEADLINE.as_micros() as u64);
-    took >= deadline && took.saturating_sub(stood) < deadline
+    let took = sample.ended.saturating_sub(sample.invoked);
+    sample.over && took >= sample.may_take && took.saturating_sub(stood) < sample.may_take
 }
 
 #[cfg(test)]
@@ -60,7 +66,8 @@ mod tests {
 
     fn wait(invoked: u64) -> Sample {
         let workload = Workload::Queue;
-        Sample { workload, invoked, ended: invoked + 10, ok: false, waits: true }
+        let (may_take, over) = (20_000_000, true);
+        Sample { workload, invoked, ended: invoked + 10, ok: false, may_take, over, waits: true }
     }
 
     #[test]
@@ -96,16 +103,24 @@ mod tests {
     #[test]
     fn a_standstill_excuses_calls_that_met_their_deadline_for_it_and_no_others() {
         let faults = Faults::new(1, 1).unwrap();
-        let excuses = |took_s: u64, stood_s: u64| {
-            let ended = 1_000_000 * took_s;
-            let sample = Sample { invoked: 0, ended, waits: false, ..wait(0) };
+        let excuses_one = |took_s: u64, stood_s: u64, waits_s: u64, over: bool| {
+            let (ended, may_take) = (1_000_000 * took_s, 1_000_000 * (20 + waits_s));
+            let waits = waits_s > 0;
+            let sample = Sample { invoked: 0, ended, may_take, over, waits, ..wait(0) };
             let mut excused = Excused::default();
             let is = excused.takes(&[], &sample, faults, 1_000_000 * stood_s);
             assert_eq!(excused, Excused { by_standstills: usize::from(is), ..Excused::default() });
             is
         };
+        let excuses = |took_s: u64, stood_s: u64| excuses_one(took_s, stood_s, 0, true);
         assert!(excuses(28, 27) && excuses(20, 1));
+        // One that waits has its wait beside, and what fails for another reason would have failed anyway.
+        assert!(excuses_one(30, 5, 10, true) && !excuses_one(25, 5, 10, true));
+        assert!(!excuses_one(21, 2, 0, false));
         // It ran for all of its time, or was over for another reason.
         assert!(!excuses(47, 27) && !excuses(20, 0) && !excuses(5, 3));
+        let excused = |by_standstills| Excused { by_standstills, ..Excused::default() };
+        assert!(!excused(0).says_too_little(0) && !excused(3).says_too_little(100));
+        assert!(excused(4).says_too_little(100));
     }
 }

@@ -93,6 +93,14 @@ impl Report {
                 ));
             }
         }
+        let all = samples.all();
+        if excused.says_too_little(all.len()) {
+            scene.course.violation(format!(
+                "{} of {} calls have no result since this program stood still: the run says too little, on a machine that is too busy",
+                excused.by_standstills,
+                all.len()
+            ));
+        }
         Report {
             group: String::new(),
             service: Service::Kv,
@@ -105,7 +113,7 @@ impl Report {
             from,
             to,
             events,
-            samples: samples.all(),
+            samples: all,
             judged,
             excused,
             stood_still: scene.course.standstills().all(),

@@ -15,6 +15,10 @@ pub struct Sample {
     pub ended: u64,
     /// Whether it got a result.
     pub ok: bool,
+    /// How long it may take, microseconds.
+    pub may_take: u64,
+    /// Whether it has no result since that time was over.
+    pub over: bool,
     /// Whether it was asked to wait: then how long it took says nothing of the cluster.
     pub waits: bool,
 }
@@ -89,7 +93,8 @@ mod tests {
     fn waits_are_those_of_operations_under_way() {
         let sample = |invoked, ended| {
             let workload = Workload::Register;
-            Sample { workload, invoked, ended, ok: true, waits: false }
+            let (may_take, over) = (1_000, false);
+            Sample { workload, invoked, ended, ok: true, may_take, over, waits: false }
         };
         let asked_to = Sample { waits: true, ..sample(2, 80) };
         let samples = [sample(0, 10), sample(5, 50), sample(60, 61), asked_to, sample(40, 90)];

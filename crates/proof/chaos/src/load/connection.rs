@@ -9,7 +9,7 @@ use perdura::connect::connect_store;
 use perdura_client::{CallError, Client, Indeterminacy, Options, Refusal, Reply};
 use perdura_protocol::{Decode, Encode};
 use perdura_store::{Operation, OperationResult, StoreCommand, StoreReply, Transaction};
-use perdura_transactions::{StoreClient, TransactionError};
+use perdura_transactions::{Cause, StoreClient, TransactionError};
 use std::path::Path;
 use std::time::Duration;
 
@@ -115,6 +115,14 @@ impl Connection {
                         Err(Failure::Nonsense(TransactionError::Nonsense.to_string()))
                     }
                     Err(TransactionError::Call(error)) => Err(error.into()),
+                    // Tried until its time was over, and nothing happened.
+                    Err(
+                        error @ (TransactionError::Conflict { .. }
+                        | TransactionError::Refused {
+                            cause: Cause::Silent | Cause::Unreachable { .. },
+                            ..
+                        }),
+                    ) => Err(Failure::Over { why: error.to_string(), refused: error.is_refusal() }),
                     Err(error) if error.is_refusal() => Err(Failure::Refused(error.to_string())),
                     Err(error) => Err(Failure::Unknown(error.to_string())),
                 }

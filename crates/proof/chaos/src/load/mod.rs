@@ -257,6 +257,7 @@ impl Shared {
         let late = options.timeout + GRACE;
         let answer = client.call(content, drawn.way == Way::Fast, &options);
         let answer = tokio::time::timeout(late, answer).await;
+        let over = matches!(&answer, Err(_) | Ok(Err(Failure::Over { .. })));
         let gave_up = matches!(drawn.way, Way::GivesUp(_))
             && matches!(&answer, Ok(Err(Failure::Over { .. })));
         let ended = now();
@@ -290,7 +291,8 @@ impl Shared {
         let waits = matches!(drawn.way, Way::Waits(_) | Way::GivesUp(_));
         self.book.ended(ticket, outcome, ended, &seen);
         if !gave_up {
-            self.samples.add(Sample { workload, invoked, ended, ok, waits }, why);
+            let may_take = options.timeout.as_micros() as u64;
+            self.samples.add(Sample { workload, invoked, ended, ok, may_take, over, waits }, why);
         }
     }
 }
