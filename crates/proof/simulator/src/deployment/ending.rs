@@ -194,7 +194,7 @@ impl Deployment {
     fn take_counts(&mut self, counts: TransactionCounts) {
         let of_clients = self.report.transactions;
         self.report.transactions.add(&counts);
-        let [_, _, _, room] = counts.aborts;
+        let [_, _, cap, room] = counts.aborts;
         let [fenced, silent, resolved, _] = counts.other_aborts;
         for (mark, count) in [
             (Mark::OutdatedRefused, counts.outdated),
@@ -205,6 +205,7 @@ impl Deployment {
             (Mark::FencedOff, fenced),
             (Mark::OutOfReach, silent),
             (Mark::NoRoom, room),
+            (Mark::CapReached, cap),
             (Mark::LockMet, counts.blocked),
         ] {
             if count > 0 {

@@ -168,6 +168,8 @@ pub enum Mark {
     OutOfReach,
     /// A transaction was not prepared since there was no room.
     NoRoom,
+    /// A transaction was not prepared since too many of its client were pending.
+    CapReached,
     /// A process died when it had asked some of the groups and not the others.
     DiedInBetween,
     /// A command of one partition met a lock.
@@ -176,7 +178,7 @@ pub enum Mark {
 
 impl Mark {
     /// All of them.
-    pub const ALL: [Mark; 84] = [
+    pub const ALL: [Mark; 85] = [
         Mark::TornTailCut,
         Mark::GapRepaired,
         Mark::OldDiskNoticed,
@@ -259,6 +261,7 @@ impl Mark {
         Mark::FencedOff,
         Mark::OutOfReach,
         Mark::NoRoom,
+        Mark::CapReached,
         Mark::DiedInBetween,
         Mark::LockMet,
     ];
