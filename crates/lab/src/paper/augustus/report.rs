@@ -1,6 +1,7 @@
 //! What came out: tables for people, JSON for programs.
 
 use super::run::medians;
+use super::workload::KINDS;
 use super::{Common, Experiment, Point};
 use perdura_cli::status::aligned;
 use perdura_protocol::Faults;
@@ -129,6 +130,7 @@ pub fn json(experiment: Experiment, faults: Faults, common: &Common, points: &[P
             "rounds": point.rounds,
         })
     };
+    let keys = KINDS.iter().map(|kind| (kind.name.to_owned(), json!(common.keys(kind))));
     json!({
         "experiment": experiment.name(),
         "source": SOURCE,
@@ -136,9 +138,7 @@ pub fn json(experiment: Experiment, faults: Faults, common: &Common, points: &[P
         "processors": std::thread::available_parallelism().map_or(0, usize::from),
         "faults": {"u": faults.u(), "r": faults.r()},
         "replicas": faults.n(),
-        "client_keys": super::store::KEYS,
-        "callers_per_partition": common.callers,
-        "keys": common.keys,
+        "keys": Value::Object(keys.collect()),
         "full": common.full,
         "seconds": common.seconds(),
         "round_count": common.rounds(),

@@ -153,10 +153,11 @@ pub async fn measure(store: &Store, demand: &Demand, liars: Option<Liars>) -> Re
     of_tally(&tally, &mut figures);
     let [conflicts, unreachable, unaffordable, rescued] = [0, 1, 2, 3].map(passed);
     let aborts = conflicts + unreachable + unaffordable;
-    // What was refused for good was one try with its call.
-    let attempts = tally.latency_us.len() as u64 + conflicts + unreachable;
+    let attempts = tally.latency_us.len() as u64 + aborts;
     let seconds = figures["seconds"];
     let counts = [
+        ("callers", u64::from(demand.callers)),
+        ("client_keys", store.clients.len() as u64),
         ("attempts", attempts),
         ("aborts_by_conflict", conflicts),
         ("aborts_by_reach", unreachable),
