@@ -87,6 +87,39 @@ pub(super) fn reads_of(operation: &Operation, result: Option<&OperationResult>) 
     }
 }
 
+impl Replayed {
+    /// What somebody reads there who is told that there is more of a range than he is given: that the first key which was left out is there.
+    /// He may have put it there himself.
+    pub fn left_out(
+        &self,
+        place: usize,
+        operations: &[Operation],
+        results: &[OperationResult],
+    ) -> Vec<Reads> {
+        let Some((model, _)) = self.states.get(place) else { return Vec::new() };
+        let with = operations.iter().zip(results).enumerate();
+        let left_out = with.filter_map(|(index, (operation, result))| {
+            let OperationResult::Entries { entries, more: true } = result else { return None };
+            let Operation::ReadRange { start, end, reverse, .. } = operation else { return None };
+            let (start, end) = (key_of(start), end.as_deref().map(key_of));
+            let last = key_of(&entries.iter().last()?.0);
+            let own: BTreeSet<String> = operations[..index].iter().filter_map(writes_of).collect();
+            let keys = model.keys(&start, end.as_deref(), *reverse);
+            let is_beyond = |key: &&str| if *reverse { **key < *last } else { **key > *last };
+            let mut beyond = keys.into_iter().filter(is_beyond);
+            let next = beyond.find(|key| !own.contains(*key))?;
+            let is_own = |key: &String| {
+                let within = *key >= start && end.as_ref().is_none_or(|end| key < end);
+                let before = if *reverse { **key > *next } else { **key < *next };
+                within && before && is_beyond(&&**key)
+            };
+            // Then the other one need not be there.
+            (!own.iter().any(is_own)).then(|| Reads::Key(next.to_owned()))
+        });
+        left_out.collect()
+    }
+}
+
 fn writes_of(operation: &Operation) -> Option<String> {
     match operation {
         Operation::Insert { key, .. }
@@ -220,6 +253,8 @@ impl Replay<'_> {
         operations: &[Operation],
         results: &[OperationResult],
     ) {
+        let left_out = self.all.left_out(read, operations, results);
+        self.all.reads.extend(left_out.into_iter().map(|reads| (read, node, reads)));
         for (index, operation) in operations.iter().enumerate() {
             let reads = reads_of(operation, results.get(index));
             self.all.reads.extend(reads.map(|reads| (read, node, reads)));

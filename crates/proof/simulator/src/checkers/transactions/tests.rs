@@ -514,6 +514,50 @@ fn a_phantom_has_no_order() {
     assert_eq!(made.broken(), RULE_ORDER);
 }
 
+/// A reader is told that there is more, of what somebody deletes whom it comes behind elsewhere.
+#[test]
+fn there_stays_more_where_somebody_was_told_so() {
+    let entries = |of: &[&str], more: bool| OperationResult::Entries {
+        entries: of.iter().map(|key| (bytes(key), bytes("1"))).collect(),
+        more,
+    };
+    let few = |limit: u32, reverse: bool| Operation::ReadRange {
+        start: bytes("a"),
+        end: Some(bytes("b")),
+        limit,
+        reverse,
+    };
+    let delete = |key: &str| Operation::Delete { key: bytes(key) };
+    let deleted = || OperationResult::Deleted { existed: true };
+    // Which key goes, and how the reader reads; that of nothing more is read while one key is deleted that is not the next one.
+    for (goes, limit, reverse, seen, is_kept) in [
+        ("a2", 1, false, &["a1"][..], false),
+        ("a3", 1, false, &["a1"][..], true),
+        ("a2", 1, true, &["a3"][..], false),
+        ("a1", 1, true, &["a3"][..], true),
+        ("a3", 2, false, &["a1", "a2"][..], false),
+    ] {
+        let mut made = Made::new();
+        let all = ["a1", "a2", "a3"].map(|key| write(key, "1"));
+        made.local(0, None, &all, &[WRITTEN; 3]);
+        let parts = [vec![few(limit, reverse)], vec![read("b1")]];
+        let reader = made.intent(2, 1, [&parts[0], &parts[1]], false);
+        made.prepares((0, None), &reader, &parts[0], &[entries(seen, true)]);
+        let goes = [vec![delete(goes)], vec![write("b1", "1")]];
+        let writer = made.intent(1, 1, [&goes[0], &goes[1]], false);
+        made.prepares((0, None), &writer, &goes[0], &[deleted()]);
+        made.prepares((1, None), &writer, &goes[1], &[WRITTEN]);
+        made.ends(0, &writer, true);
+        made.ends(1, &writer, true);
+        made.prepares((1, None), &reader, &parts[1], &[value(Some("1"))]);
+        made.ends(0, &reader, true);
+        made.ends(1, &reader, true);
+        let judged = made.judge().map(drop).map_err(|broken| broken.rule);
+        let so = if is_kept { Ok(()) } else { Err(RULE_ORDER) };
+        assert_eq!(judged, so, "{goes:?} {limit} {reverse}");
+    }
+}
+
 #[test]
 fn nothing_is_read_while_it_is_being_written() {
     let mut made = Made::new();
