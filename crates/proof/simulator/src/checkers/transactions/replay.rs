@@ -175,7 +175,10 @@ pub(super) fn replay<'a>(
     };
     for (place, execution) in order.enumerate() {
         replay.all.states.push((replay.model.clone(), Arc::clone(&replay.locked)));
-        let Some(Ok(reply)) = &execution.reply else { continue };
+        let Some(Ok(reply)) = &execution.reply else {
+            replay.refused(execution)?;
+            continue;
+        };
         if execution.command.first().is_some_and(|tag| *tag >= 16) {
             replay.of_partition(place, execution, reply)?;
         } else if PartitionReply::is_one(reply) {
@@ -203,6 +206,23 @@ pub(super) fn replay<'a>(
 impl Replay<'_> {
     fn broken(&self, rule: &'static str, what: String) -> Broken {
         Broken::new(rule, format!("partition {}: {what}", self.partition))
+    }
+
+    /// What is shown the votes of all others is never refused: its room was kept.
+    fn refused(&self, execution: &Execution) -> Check {
+        let command = PartitionCommand::from_bytes(execution.command.clone());
+        let Ok(PartitionCommand::Finish { transaction, commit: true, votes }) = command else {
+            return Ok(());
+        };
+        let part = self.all.parts.get(&transaction).filter(|part| part.ended.is_none());
+        let Some(part) = part.filter(|part| !part.intent.read_only) else { return Ok(()) };
+        let others = part.intent.others(PartitionId(self.partition as u16));
+        let others: BTreeSet<PartitionId> = others.map(|one| one.partition).collect();
+        if votes.iter().map(|vote| vote.partition).collect::<BTreeSet<PartitionId>>() != others {
+            return Ok(());
+        }
+        let what = format!("{execution:?} is refused, and {:?} was voted for", part.intent);
+        Err(self.broken(RULE_ROOM, what))
     }
 
     fn local(&mut self, place: usize, execution: &Execution, reply: &Bytes) -> Check {
