@@ -415,11 +415,14 @@ impl Report {
 
     /// Rare branches that were never taken: a batch of many seeds fails when there are any. Those of
     /// tuple spaces count only if some run was of them; and [`Mark::HeldInVain`] never: it takes a liar that
-    /// corrupts transfers in a run in which somebody was long away, which is one seed of a thousand.
+    /// corrupts transfers in a run in which somebody was long away, which is one seed of a thousand. Where all runs were of partitioned
+    /// stores only theirs count.
     #[must_use]
     pub fn never_reached(&self) -> Vec<Mark> {
+        let others_too = self.transactions.runs < self.runs;
         let meant = |mark: &Mark| {
             *mark != Mark::HeldInVain
+                && (others_too || mark.is_of_transactions())
                 && (self.spaces.runs > 0 || !mark.is_of_spaces())
                 && (self.transactions.runs > 0 || !mark.is_of_transactions())
         };

@@ -158,6 +158,19 @@ impl Checkers {
         }
     }
 
+    /// `replica` signs what the commands with these numbers gave, for the client of `session` to show to others.
+    pub(crate) fn check_attested(
+        &self,
+        replica: usize,
+        session: SessionId,
+        mut numbers: impl Iterator<Item = u64>,
+    ) -> Check {
+        numbers.try_for_each(|number| {
+            let slot = self.exactly_once.slot_of(session, number);
+            self.persist_before_speak.attests(replica, number, slot, &self.agreement)
+        })
+    }
+
     /// `replica` sends these outcomes to the client of `session`.
     pub(crate) fn check_replies(
         &self,

@@ -10,6 +10,7 @@
 //! | Prefix | the decided batch of every slot of it, or a state after it |
 //! | Checkpoint | that state; with sequential checkpoints that, or the same as with Prefix |
 //! | Replies | the very batch in which the command was executed, or a state after it |
+//! | Attested | the same as with Prefix: what is signed for other groups follows from all slots up to its own |
 
 use super::agreement::Agreement;
 use crate::violation::{Broken, Check};
@@ -48,6 +49,12 @@ impl Kept {
 
     fn has(&self, slot: Slot, batch: Digest) -> bool {
         slot <= self.checkpoint || self.batches.contains(&(slot, batch))
+    }
+
+    /// A slot up to this one whose decided batch is not there.
+    fn missing(&self, slot: Slot, decided: &Agreement) -> Option<u64> {
+        let has = |slot: Slot| self.has_decided(slot, decided.decided(slot));
+        (self.checkpoint.0 + 1..=slot.0).find(|number| !has(Slot(*number)))
     }
 
     /// Whether the decided batch of a slot is there; any, where that is not known.
@@ -159,11 +166,7 @@ impl PersistBeforeSpeak {
         let fail = |what: String| {
             Err(Broken::new(RULE, format!("replica {replica} says {what}, not on its disk")))
         };
-        let missing = |slot: Slot| {
-            let first = kept.checkpoint.0 + 1;
-            let decided = |slot: Slot| kept.has_decided(slot, decided.decided(slot));
-            (first..=slot.0).find(|number| !decided(Slot(*number)))
-        };
+        let missing = |slot: Slot| kept.missing(slot, decided);
         let in_view = |view: View, what: &str| match kept.view {
             Some(entered) if entered >= view => Ok(()),
             entered => fail(format!("{what} in view {view} (on disk: {entered:?})")),
@@ -205,6 +208,25 @@ impl PersistBeforeSpeak {
             }
             _ => Ok(()),
         }
+    }
+
+    /// `replica` signs for other groups what the command with this number gave in `slot`.
+    pub fn attests(
+        &self,
+        replica: usize,
+        number: u64,
+        slot: Option<Slot>,
+        decided: &Agreement,
+    ) -> Check {
+        let missing = slot.map(|slot| (slot, self.replicas[replica].missing(slot, decided)));
+        let what = match missing {
+            Some((_, None)) => return Ok(()),
+            Some((slot, Some(missing))) => {
+                format!("of slot {slot}, and the batch of slot {missing} is not on its disk")
+            }
+            None => "which is not executed".to_owned(),
+        };
+        Err(Broken::new(RULE, format!("replica {replica} attests number {number}, {what}")))
     }
 
     /// `replica` sends these outcomes of a session; `place` knows the slots that they come from, and
@@ -279,6 +301,25 @@ mod tests {
         assert!(checker.says(0, &write).is_err());
         checker.appended(0, &[Record::View(View(1))]);
         assert!(checker.says(0, &write).is_ok());
+    }
+
+    #[test]
+    fn all_that_a_statement_follows_from_is_on_disk_before_it_leaves() {
+        let mut checker = PersistBeforeSpeak::new(3, Schedule::Coordinated);
+        let decided = Agreement::default();
+        let attests = |checker: &PersistBeforeSpeak, slot| checker.attests(1, 7, slot, &decided);
+        let of_slot = |number: u64| {
+            let (writes, batch) = (Certificate::default(), Batch::null());
+            Record::Vote { view: View(0), slot: Slot(number), batch, writes }
+        };
+        checker.appended(1, &[of_slot(1), of_slot(3)]);
+        assert!(attests(&checker, Some(Slot(1))).is_ok());
+        // Ahead of a batch that is missing, and what nobody has executed.
+        assert!(attests(&checker, Some(Slot(3))).is_err() && attests(&checker, None).is_err());
+        checker.appended(1, &[of_slot(2)]);
+        assert!(attests(&checker, Some(Slot(3))).is_ok());
+        checker.stored(1, Slot(64), Digest::ZERO);
+        assert!(attests(&checker, Some(Slot(64))).is_ok());
     }
 
     #[test]

@@ -16,6 +16,10 @@ use std::sync::Arc;
 /// All is over in this time once nothing goes wrong any more, and clocks have caught up with agreed times, microseconds.
 const END_US: u64 = 300_000_000;
 
+/// And nothing is pending any more, whoever left it, in this time once somebody goes about ending it and all groups are up: two seconds until
+/// it has expired, and what looks take, microseconds.
+const ENDED_US: u64 = 5_000_000;
+
 /// Deadline of the last look, milliseconds.
 const LOOK_MS: u64 = 60_000;
 
@@ -50,15 +54,17 @@ impl Deployment {
     /// Runs until something is so.
     fn finish(&mut self, what: &str, is_so: impl Fn(&Deployment) -> bool) {
         let from_us = self.now_us;
-        let until_us = |all: &Deployment| {
-            let caught_up_us = all.worlds.iter().map(World::caught_up_us).max().unwrap_or(0);
-            from_us.max(caught_up_us) + END_US
-        };
+        let until_us = |all: &Deployment| from_us.max(all.caught_up_us()) + END_US;
         self.run_while(|all| all.now_us < until_us(all) && !is_so(all));
         if !self.failed() && !is_so(self) {
             let what = format!("all is well for {} s, and not yet so: {what}", END_US / 1_000_000);
             self.fail(Broken::new("Progress (transactions)", what));
         }
+    }
+
+    /// When all clocks show what was agreed on.
+    fn caught_up_us(&self) -> u64 {
+        self.worlds.iter().map(World::caught_up_us).max().unwrap_or(0)
     }
 
     /// Tasks begin nothing more, and nobody dies.
@@ -88,11 +94,19 @@ impl Deployment {
 
     /// What is pending is ended.
     fn resolve(&mut self) {
+        let from_us = self.now_us.max(self.caught_up_us());
         let task = self.resolver().map(|resolver| Box::pin(resolver.end_all()) as Running);
         self.begin(self.clients.len() - 1, task);
         self.finish("what is pending is ended", |all| {
             all.clients.iter().all(|client| !client.is_busy())
         });
+        let took_us = self.now_us.saturating_sub(from_us);
+        let longest_us = &mut self.report.transactions.longest_end_us;
+        *longest_us = took_us.max(*longest_us);
+        if took_us > ENDED_US && !self.failed() {
+            let what = format!("what was pending is ended after {:.1} s", took_us as f64 / 1e6);
+            self.fail(Broken::new("Expiry (transactions)", what));
+        }
     }
 
     /// What is over is forgotten, of correct clients, once their sessions have ended.

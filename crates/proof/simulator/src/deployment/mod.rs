@@ -6,7 +6,7 @@
 //! cores, and start anew.
 //!
 //! `process` runs the tasks of one client process and `desk` is what they share with the driver, `workload` is what they do, `history`
-//! what they were told; `members` makes known who is in the groups, `resolver` ends what others leave, `ending` brings all to rest and
+//! what they were told; `members` makes known who is in the groups, `revoking` that a client is none any more, `resolver` ends what others leave, `ending` brings all to rest and
 //! judges.
 
 mod desk;
@@ -18,6 +18,7 @@ mod members;
 pub(crate) mod plan;
 mod process;
 mod resolver;
+mod revoking;
 mod workload;
 
 pub(crate) use workload::money;
@@ -93,6 +94,7 @@ pub(crate) struct Deployment {
     random: Random,
     now_us: u64,
     dies_us: u64,
+    revokes_us: u64,
     closing: bool,
     report: Report,
     broken: Option<Broken>,
@@ -198,6 +200,7 @@ impl Deployment {
             random,
             now_us: 0,
             dies_us: u64::MAX,
+            revokes_us: u64::MAX,
             closing: false,
             report: Report::default(),
             broken: None,
@@ -246,6 +249,7 @@ impl Deployment {
             self.start(client);
         }
         self.draw_death();
+        self.draw_revoking();
         let steps = self.options.steps * self.worlds.len() as u64;
         self.run_while(|all| all.steps() < steps);
         if !self.failed() {
@@ -306,7 +310,7 @@ impl Deployment {
         };
         let clients = self.clients.iter().map(client).min().unwrap_or(u64::MAX);
         let heralds = self.heralds.iter().map(Herald::due_us).min().unwrap_or(u64::MAX);
-        clients.min(heralds).min(self.dies_us)
+        clients.min(heralds).min(self.dies_us).min(self.revokes_us)
     }
 
     fn do_what_is_due(&mut self) {
@@ -322,6 +326,9 @@ impl Deployment {
             self.draw_death();
             let client = self.random.below(self.plan.callers as u64) as usize;
             self.kill(client);
+        }
+        if self.revokes_us <= now_us {
+            self.revoke();
         }
         self.send_heralds();
     }

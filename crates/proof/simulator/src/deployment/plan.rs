@@ -38,6 +38,14 @@ pub(crate) struct StorePlan {
     pub state_limit_bytes: u64,
     /// Whether it is waited at the end until all is forgotten that is over: minutes.
     pub forgets: bool,
+    /// When the key of a hostile process is revoked in all groups, if it is, milliseconds.
+    pub revokes_ms: Option<u64>,
+}
+
+/// In one run of four.
+fn revokes_ms(options: &Options) -> Option<u64> {
+    let mut random = Random::new(options.seed).fork("revokes");
+    random.percent(25).then(|| random.between(500, 10_000))
 }
 
 impl StorePlan {
@@ -61,6 +69,7 @@ impl StorePlan {
             resolves: random.percent(50),
             state_limit_bytes: 1 << 30,
             forgets: Random::new(options.seed).fork("forgets").percent(20),
+            revokes_ms: revokes_ms(options),
         };
         let plan = if random.percent(20) { plan.with_little_room() } else { plan };
         let overrides = &options.overrides;
@@ -70,6 +79,7 @@ impl StorePlan {
             tasks: overrides.callers.unwrap_or(plan.tasks).max(1),
             keys: overrides.keys.unwrap_or(plan.keys).max(2),
             deaths_ms: plan.deaths_ms.filter(|_| overrides.allow(FaultKind::ClientRestart)),
+            revokes_ms: plan.revokes_ms.filter(|_| overrides.allow(FaultKind::ClientRevoked)),
             torn: if overrides.allow(FaultKind::ClientRestart) { plan.torn } else { 0 },
             hostile: match &options.attacks {
                 Some(attacks) if attacks.is_empty() => 0,

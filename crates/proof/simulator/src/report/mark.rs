@@ -170,6 +170,8 @@ pub enum Mark {
     NoRoom,
     /// A transaction was not prepared since too many of its client were pending.
     CapReached,
+    /// All groups have revoked the key of a client of transactions.
+    KeyRevoked,
     /// A process died when it had asked some of the groups and not the others.
     DiedInBetween,
     /// A command of one partition met a lock.
@@ -178,7 +180,7 @@ pub enum Mark {
 
 impl Mark {
     /// All of them.
-    pub const ALL: [Mark; 85] = [
+    pub const ALL: [Mark; 86] = [
         Mark::TornTailCut,
         Mark::GapRepaired,
         Mark::OldDiskNoticed,
@@ -262,6 +264,7 @@ impl Mark {
         Mark::OutOfReach,
         Mark::NoRoom,
         Mark::CapReached,
+        Mark::KeyRevoked,
         Mark::DiedInBetween,
         Mark::LockMet,
     ];

@@ -51,6 +51,8 @@ pub struct TransactionCounts {
     pub attackers: u64,
     /// Pairs of which one had to come before the other.
     pub edges: u64,
+    /// The longest time until nothing was pending, once all groups were up and somebody went about it, microseconds.
+    pub longest_end_us: u64,
 }
 
 impl TransactionCounts {
@@ -110,6 +112,7 @@ impl TransactionCounts {
         self.attacks += other.attacks;
         self.attackers += other.attackers;
         self.edges += other.edges;
+        self.longest_end_us = self.longest_end_us.max(other.longest_end_us);
     }
 }
 
@@ -122,7 +125,7 @@ impl fmt::Display for TransactionCounts {
             "{} runs; {} ok, {} failed, {} refused, {} unknown, {} orphaned; {} looks at all the money, {} fast reads; \
              {} over several partitions ({} committed); votes to abort: {failed} failed, {conflict} conflicts, {cap} cap, {room} room, \
              {fenced} fenced, {silent} unreachable, {resolved} resolved, {other} other; {} blocked, {} conflicts, {} expired, {} rescued, \
-             {} forgotten, {} outdated, {} deaths; {} attacks, {} attackers stopped; {} pairs in order",
+             {} forgotten, {} outdated, {} deaths; {} attacks, {} attackers stopped; {} pairs in order; nothing pending after {:.1} s at most",
             self.runs,
             self.committed,
             self.failed,
@@ -142,7 +145,8 @@ impl fmt::Display for TransactionCounts {
             self.deaths,
             self.attacks,
             self.attackers,
-            self.edges
+            self.edges,
+            self.longest_end_us as f64 / 1e6
         )
     }
 }

@@ -193,18 +193,33 @@ impl World {
         if self.checkers.revocation.is_revoked(self.hostile[hostile].key) {
             return;
         }
-        self.revoking = Some(hostile);
+        self.revoking = Some(self.hostile[hostile].key);
         let name = format!("hostile-{hostile}");
         self.administer_command(AdminCommand::RevokeClient { name });
     }
 
+    /// The same of a client of all groups; whether it is revoked.
+    pub(crate) fn revoke_client_of_store(&mut self, client: usize) -> bool {
+        let key = self.clients[client].key.public();
+        if self.checkers.revocation.is_revoked(key) {
+            return true;
+        }
+        let admin = &self.clients[self.clients.len() - 1];
+        if admin.core.is_some() && admin.administered.is_none() {
+            self.revoking = Some(key);
+            let name = format!("client-{client}");
+            self.administer_command(AdminCommand::RevokeClient { name });
+        }
+        false
+    }
+
     /// The administrator's command ended; if it was to revoke a client, the client is revoked.
     pub(crate) fn revoked(&mut self, result: &CallResult) {
-        let Some(hostile) = self.revoking.take() else { return };
+        let Some(key) = self.revoking.take() else { return };
         if matches!(result, CallResult::Completed(_)) {
             self.fired(FaultKind::ClientRevoked);
             let last = self.checkers.agreement.last();
-            self.checkers.revocation.revoked(self.hostile[hostile].key, last);
+            self.checkers.revocation.revoked(key, last);
         }
     }
 

@@ -175,8 +175,8 @@ pub struct World {
     pub(crate) chaos: Chaos,
     pub(crate) replacement: Option<Replacement>,
     pub(crate) orders: Orders,
-    // The hostile client that is being revoked.
-    pub(crate) revoking: Option<usize>,
+    // The key of a hostile client that is being revoked.
+    pub(crate) revoking: Option<PublicKey>,
     pub(crate) ending: Ending,
     // When a replica failed last.
     pub(crate) disturbed_us: u64,

@@ -41,6 +41,11 @@ impl World {
                 let session = SessionId { client: *key, nonce: *nonce };
                 checkers.check_replies(replica, session, outcomes)
             }
+            (Message::Attested(attested), Some(Peer::Client { key, .. })) => {
+                let session = SessionId { client: *key, nonce: attested.nonce };
+                let numbers = attested.leaves.iter().map(|(number, ..)| *number);
+                checkers.check_attested(replica, session, numbers)
+            }
             _ => checkers.persist_before_speak.speaks(replica, &message, &checkers.agreement),
         };
         self.check(check);

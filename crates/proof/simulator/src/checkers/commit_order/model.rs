@@ -2,6 +2,7 @@
 
 use perdura_oracle::{Call, Return, Step, StepReturn};
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 
 /// Keys and values, which all copies share.
@@ -45,6 +46,17 @@ impl Model {
             (key.len() + value.len() + perdura_store::limits::ENTRY_OVERHEAD_BYTES) as u64
         };
         self.0.iter().map(entry).sum()
+    }
+
+    /// The keys from `start` on and before `end`, in the order in which they are read.
+    pub fn keys(&self, start: &str, end: Option<&str>, reverse: bool) -> Vec<&str> {
+        let from = self.0.range::<str, _>((Bound::Included(start), Bound::Unbounded));
+        let keys = from.map(|(key, _)| &**key).take_while(|key| end.is_none_or(|end| *key < end));
+        let mut keys: Vec<&str> = keys.collect();
+        if reverse {
+            keys.reverse();
+        }
+        keys
     }
 
     /// What a call that only reads would give.

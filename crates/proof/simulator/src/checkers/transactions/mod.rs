@@ -205,9 +205,10 @@ impl Case<'_> {
                 let place = self.fast_read(partition, behind, &command, &reply)?;
                 seen.insert(record, place);
                 let node = Node::Fast(partition, record);
-                let reads = reads_of_command(&command, &reply);
+                let replayed = &mut self.replayed[partition];
+                let reads = reads_of_command(&command, &reply, replayed, place);
                 let reads = reads.into_iter().map(|reads| (place, node, reads));
-                self.replayed[partition].reads.extend(reads);
+                replayed.reads.extend(reads);
                 self.counts.fast += 1;
             }
         }
@@ -221,10 +222,11 @@ impl Case<'_> {
         command: &StoreCommand,
         reply: &StoreReply,
     ) -> Result<usize, Broken> {
-        let states = &self.replayed[partition].states;
+        let replayed = &self.replayed[partition];
+        let states = &replayed.states;
         let (call, wanted) = (Call::from(command), Return::from(reply));
-        let reads = reads_of_command(command, reply);
-        let is_locked = |locked: &BTreeSet<String>| {
+        let is_locked = |at: usize, locked: &BTreeSet<String>| {
+            let reads = reads_of_command(command, reply, replayed, at);
             reads.iter().any(|reads| match reads {
                 Reads::Key(key) => locked.contains(key),
                 Reads::Range(start, end) => locked
@@ -236,7 +238,7 @@ impl Case<'_> {
         };
         let fits = |at: &usize| {
             let (model, locked) = &states[*at];
-            model.ask(&call) == wanted && !is_locked(locked)
+            model.ask(&call) == wanted && !is_locked(*at, locked)
         };
         (behind..states.len()).find(fits).ok_or_else(|| {
             let what = format!(
@@ -545,7 +547,13 @@ fn told_of(reply: &StoreReply) -> Told {
     }
 }
 
-fn reads_of_command(command: &StoreCommand, reply: &StoreReply) -> Vec<Reads> {
+/// What a command read there, that is not ordered.
+fn reads_of_command(
+    command: &StoreCommand,
+    reply: &StoreReply,
+    replayed: &Replayed,
+    place: usize,
+) -> Vec<Reads> {
     match command {
         StoreCommand::Get { key } => {
             reads_of(&Operation::Read { key: key.clone() }, None).into_iter().collect()
@@ -556,8 +564,10 @@ fn reads_of_command(command: &StoreCommand, reply: &StoreReply) -> Vec<Reads> {
                 let failed = transaction.operations.get(failed as usize);
                 return failed.and_then(|one| reads_of(one, None)).into_iter().collect();
             }
+            let mut reads = replayed.left_out(place, &transaction.operations, &result.results);
             let with = transaction.operations.iter().enumerate();
-            with.filter_map(|(index, one)| reads_of(one, result.results.get(index))).collect()
+            reads.extend(with.filter_map(|(index, one)| reads_of(one, result.results.get(index))));
+            reads
         }
         StoreCommand::Put { .. } | StoreCommand::Delete { .. } => Vec::new(),
     }

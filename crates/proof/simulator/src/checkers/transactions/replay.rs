@@ -87,6 +87,39 @@ pub(super) fn reads_of(operation: &Operation, result: Option<&OperationResult>) 
     }
 }
 
+impl Replayed {
+    /// What somebody reads there who is told that there is more of a range than he is given: that the first key which was left out is there.
+    /// He may have put it there himself.
+    pub fn left_out(
+        &self,
+        place: usize,
+        operations: &[Operation],
+        results: &[OperationResult],
+    ) -> Vec<Reads> {
+        let Some((model, _)) = self.states.get(place) else { return Vec::new() };
+        let with = operations.iter().zip(results).enumerate();
+        let left_out = with.filter_map(|(index, (operation, result))| {
+            let OperationResult::Entries { entries, more: true } = result else { return None };
+            let Operation::ReadRange { start, end, reverse, .. } = operation else { return None };
+            let (start, end) = (key_of(start), end.as_deref().map(key_of));
+            let last = key_of(&entries.iter().last()?.0);
+            let own: BTreeSet<String> = operations[..index].iter().filter_map(writes_of).collect();
+            let keys = model.keys(&start, end.as_deref(), *reverse);
+            let is_beyond = |key: &&str| if *reverse { **key < *last } else { **key > *last };
+            let mut beyond = keys.into_iter().filter(is_beyond);
+            let next = beyond.find(|key| !own.contains(*key))?;
+            let is_own = |key: &String| {
+                let within = *key >= start && end.as_ref().is_none_or(|end| key < end);
+                let before = if *reverse { **key > *next } else { **key < *next };
+                within && before && is_beyond(&&**key)
+            };
+            // Then the other one need not be there.
+            (!own.iter().any(is_own)).then(|| Reads::Key(next.to_owned()))
+        });
+        left_out.collect()
+    }
+}
+
 fn writes_of(operation: &Operation) -> Option<String> {
     match operation {
         Operation::Insert { key, .. }
@@ -142,7 +175,10 @@ pub(super) fn replay<'a>(
     };
     for (place, execution) in order.enumerate() {
         replay.all.states.push((replay.model.clone(), Arc::clone(&replay.locked)));
-        let Some(Ok(reply)) = &execution.reply else { continue };
+        let Some(Ok(reply)) = &execution.reply else {
+            replay.refused(execution)?;
+            continue;
+        };
         if execution.command.first().is_some_and(|tag| *tag >= 16) {
             replay.of_partition(place, execution, reply)?;
         } else if PartitionReply::is_one(reply) {
@@ -170,6 +206,23 @@ pub(super) fn replay<'a>(
 impl Replay<'_> {
     fn broken(&self, rule: &'static str, what: String) -> Broken {
         Broken::new(rule, format!("partition {}: {what}", self.partition))
+    }
+
+    /// What is shown the votes of all others is never refused: its room was kept.
+    fn refused(&self, execution: &Execution) -> Check {
+        let command = PartitionCommand::from_bytes(execution.command.clone());
+        let Ok(PartitionCommand::Finish { transaction, commit: true, votes }) = command else {
+            return Ok(());
+        };
+        let part = self.all.parts.get(&transaction).filter(|part| part.ended.is_none());
+        let Some(part) = part.filter(|part| !part.intent.read_only) else { return Ok(()) };
+        let others = part.intent.others(PartitionId(self.partition as u16));
+        let others: BTreeSet<PartitionId> = others.map(|one| one.partition).collect();
+        if votes.iter().map(|vote| vote.partition).collect::<BTreeSet<PartitionId>>() != others {
+            return Ok(());
+        }
+        let what = format!("{execution:?} is refused, and {:?} was voted for", part.intent);
+        Err(self.broken(RULE_ROOM, what))
     }
 
     fn local(&mut self, place: usize, execution: &Execution, reply: &Bytes) -> Check {
@@ -220,6 +273,8 @@ impl Replay<'_> {
         operations: &[Operation],
         results: &[OperationResult],
     ) {
+        let left_out = self.all.left_out(read, operations, results);
+        self.all.reads.extend(left_out.into_iter().map(|reads| (read, node, reads)));
         for (index, operation) in operations.iter().enumerate() {
             let reads = reads_of(operation, results.get(index));
             self.all.reads.extend(reads.map(|reads| (read, node, reads)));

@@ -1,3 +1,5 @@
+mod bounds;
+
 use super::*;
 use crate::deployment::history::Operation as Asked;
 use perdura_protocol::partitions::{Distribution, Group, MAP_VERSION, group_id};
@@ -514,6 +516,50 @@ fn a_phantom_has_no_order() {
     assert_eq!(made.broken(), RULE_ORDER);
 }
 
+/// A reader is told that there is more, of what somebody deletes whom it comes behind elsewhere.
+#[test]
+fn there_stays_more_where_somebody_was_told_so() {
+    let entries = |of: &[&str], more: bool| OperationResult::Entries {
+        entries: of.iter().map(|key| (bytes(key), bytes("1"))).collect(),
+        more,
+    };
+    let few = |limit: u32, reverse: bool| Operation::ReadRange {
+        start: bytes("a"),
+        end: Some(bytes("b")),
+        limit,
+        reverse,
+    };
+    let delete = |key: &str| Operation::Delete { key: bytes(key) };
+    let deleted = || OperationResult::Deleted { existed: true };
+    // Which key goes, and how the reader reads; that of nothing more is read while one key is deleted that is not the next one.
+    for (goes, limit, reverse, seen, is_kept) in [
+        ("a2", 1, false, &["a1"][..], false),
+        ("a3", 1, false, &["a1"][..], true),
+        ("a2", 1, true, &["a3"][..], false),
+        ("a1", 1, true, &["a3"][..], true),
+        ("a3", 2, false, &["a1", "a2"][..], false),
+    ] {
+        let mut made = Made::new();
+        let all = ["a1", "a2", "a3"].map(|key| write(key, "1"));
+        made.local(0, None, &all, &[WRITTEN; 3]);
+        let parts = [vec![few(limit, reverse)], vec![read("b1")]];
+        let reader = made.intent(2, 1, [&parts[0], &parts[1]], false);
+        made.prepares((0, None), &reader, &parts[0], &[entries(seen, true)]);
+        let goes = [vec![delete(goes)], vec![write("b1", "1")]];
+        let writer = made.intent(1, 1, [&goes[0], &goes[1]], false);
+        made.prepares((0, None), &writer, &goes[0], &[deleted()]);
+        made.prepares((1, None), &writer, &goes[1], &[WRITTEN]);
+        made.ends(0, &writer, true);
+        made.ends(1, &writer, true);
+        made.prepares((1, None), &reader, &parts[1], &[value(Some("1"))]);
+        made.ends(0, &reader, true);
+        made.ends(1, &reader, true);
+        let judged = made.judge().map(drop).map_err(|broken| broken.rule);
+        let so = if is_kept { Ok(()) } else { Err(RULE_ORDER) };
+        assert_eq!(judged, so, "{goes:?} {limit} {reverse}");
+    }
+}
+
 #[test]
 fn nothing_is_read_while_it_is_being_written() {
     let mut made = Made::new();
@@ -583,74 +629,5 @@ fn nothing_is_prepared_below_a_fence() {
         made.executes(0, 1, None, (fence.to_bytes(), fenced.to_bytes()));
         writes_both(&mut made, 1, "1", [Some(true); 2]);
         assert_eq!(made.judge().is_ok(), is_kept);
-    }
-}
-
-#[test]
-fn no_partition_becomes_larger_than_it_may() {
-    for (limit_bytes, is_kept) in [(67, true), (66, false)] {
-        let mut made = Made { limit_bytes, ..Made::new() };
-        writes_both(&mut made, 1, "1", [Some(true); 2]);
-        assert_eq!(made.judge().map_err(|broken| broken.rule).is_ok(), is_kept);
-    }
-}
-
-#[test]
-fn nobody_makes_a_partition_remember_without_end() {
-    let most = u64::from(perdura_store::partition::limits::RECORDS_PER_CLIENT);
-    let resolves = |made: &mut Made, who: u8, counter: u64| {
-        let intent = made.intent(1, counter, [&[write("a1", "1")], &[write("b1", "1")]], false);
-        let (transaction, vote) = (intent.id(), Vote::Abort(Reason::Resolved));
-        let expired = Certificate { partition: PartitionId(1), signers: Vec::new() };
-        let expired = (who != 1).then_some(expired);
-        let resolve = PartitionCommand::Resolve { intent, expired };
-        let voted = PartitionReply::Voted { transaction, attested: true, vote, results: None };
-        made.executes(0, who, None, (resolve.to_bytes(), voted.to_bytes()));
-    };
-    let mut made = Made::new();
-    (0..most).for_each(|counter| resolves(&mut made, 1, counter));
-    // Others may, since it is pending elsewhere; and the same one again is none more.
-    resolves(&mut made, 2, most);
-    resolves(&mut made, 1, 0);
-    made.judge().unwrap();
-    let session = SessionId { client: client(1), nonce: 1 };
-    let forget = PartitionCommand::Forget { session, fences: Vec::new() };
-    let mut forgetful = Made { orders: made.orders.clone(), ..Made::new() };
-    resolves(&mut made, 1, most + 1);
-    assert_eq!(made.broken(), RULE_REMEMBERED);
-    let forgotten = PartitionReply::Forgotten { count: 2 };
-    forgetful.executes(0, 1, None, (forget.to_bytes(), forgotten.to_bytes()));
-    resolves(&mut forgetful, 1, most + 1);
-    forgetful.judge().unwrap();
-}
-
-#[test]
-fn what_is_kept_takes_no_more_than_it_needs() {
-    // What is held is kept until the transaction ends, its record and no more from then on.
-    let value = "1".repeat(20_000);
-    for (kept, held, ended) in [(1_000, true, true), (40_000, true, false), (400_000, false, false)]
-    {
-        let judge = |ends: bool| {
-            let mut made = Made { limit_bytes: 100_000, ..Made::new() };
-            let parts = pair(&value);
-            let intent = made.intent(1, 1, [&parts[0], &parts[1]], false);
-            made.prepares((1, None), &intent, &parts[1], &[WRITTEN]);
-            if ends {
-                made.prepares((0, None), &intent, &parts[0], &[WRITTEN]);
-                // With the entry.
-                made.state_bytes = kept + 20_066;
-                made.ends(0, &intent, true);
-            } else {
-                made.state_bytes = kept;
-                made.prepares((0, None), &intent, &parts[0], &[WRITTEN]);
-                made.state_bytes = 0;
-                made.ends(0, &intent, true);
-            }
-            made.state_bytes = 0;
-            made.ends(1, &intent, true);
-            made.judge().map(drop).map_err(|broken| broken.rule)
-        };
-        let so = |is_kept: bool| if is_kept { Ok(()) } else { Err(RULE_REMEMBERED) };
-        assert_eq!((judge(false), judge(true)), (so(held), so(ended)), "{kept}");
     }
 }
