@@ -1,1 +1,11 @@
-fn main() {}
+//! The program over HTTP, on real servers of a cluster of two partitions.
+
+mod accounts;
+mod browser;
+mod causality;
+mod deletions;
+mod failures;
+mod mix;
+mod posts;
+mod program;
+mod world;
