@@ -8,7 +8,7 @@ use super::sessions::OWNER;
 use super::trouble::Trouble;
 use crate::network::{Failure, Name};
 use axum::http::HeaderMap;
-use axum::http::header::{CONTENT_TYPE, HOST, ORIGIN};
+use axum::http::header::CONTENT_TYPE;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tower_cookies::cookie::SameSite;
 use tower_cookies::{Cookie, Cookies};
@@ -112,11 +112,12 @@ pub(crate) fn check_form_token(cookies: &Cookies, csrf: &str) -> Result<(), Trou
 
 /// Whether what changes something was sent by a page of ours, or by a program: browsers say where it is from.
 pub(crate) fn is_ours(headers: &HeaderMap) -> bool {
-    let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
-    if let Some(site) = text("sec-fetch-site".parse().unwrap_or(ORIGIN)) {
+    // What is no text is of no site of ours.
+    let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
+    if let Some(site) = text("sec-fetch-site") {
         return matches!(site, "same-origin" | "none");
     }
-    match (text(ORIGIN), text(HOST)) {
+    match (text("origin"), text("host")) {
         (None, _) => true,
         (Some(origin), Some(host)) => {
             origin.split_once("://").is_some_and(|(_, of)| of.eq_ignore_ascii_case(host))

@@ -56,7 +56,6 @@ fn nothing_is_left_of_a_deleted_account() {
     world.start_app(&[]);
 
     let browser = Browser::new(world.url());
-    theirs[0].get("/api");
     let (first, again) = (Browser::new(world.url()), Browser::new(world.url()));
     first.log_in(&others[0], &password_of(&others[0])).is(200).has_not(&["post 24"]);
     let profile = format!("/u/{}", others[0]);

@@ -7,6 +7,7 @@ use super::super::passwords::HashError;
 use super::super::values::{self, AccountValue, LoginsValue};
 use super::super::{COUNTED_FOLLOWERS, COUNTED_POSTS, Count, FRIENDS, Profile};
 use super::{Entries, Perdura, Written, now_ms};
+use argon2::password_hash::phc::PasswordHash;
 use bytes::Bytes;
 use std::time::Duration;
 
@@ -70,6 +71,27 @@ impl Perdura {
             return Err(CreateError::Taken);
         }
         let hash = self.passwords.hash(password).await?;
+        self.insert_account(name, hash).await
+    }
+
+    /// Takes over an account from elsewhere: `hash` is that of its password, as a PHC string (`$argon2id$...`). Hashing is what takes long with many.
+    ///
+    /// # Errors
+    /// As [`crate::network::Network::create_account`]; [`Failure::Broken`] if it is no such string.
+    pub async fn import_account(&self, name: &Name, hash: &str) -> Result<(), CreateError> {
+        PasswordHash::new(hash).map_err(|error| Failure::broken(&error))?;
+        self.insert_account(name, hash.to_owned()).await
+    }
+
+    /// What [`Perdura::import_account`] takes of a password.
+    ///
+    /// # Errors
+    /// [`CreateError::Busy`], and where it cannot be hashed.
+    pub async fn hash(&self, password: &Password) -> Result<String, CreateError> {
+        Ok(self.passwords.hash(password).await?)
+    }
+
+    async fn insert_account(&self, name: &Name, hash: String) -> Result<(), CreateError> {
         let account = AccountValue { hash, made_ms: now_ms(), deleting_ms: None };
         let mut create = self.begin();
         create.insert(keys::account(name), values::write(&account)?);
