@@ -160,7 +160,8 @@ async fn run_server(arguments: Serve) -> Result<()> {
         );
         println!("Buzzer is at http://{address}");
     });
-    serve::serve(network, settings, listener, stop).await
+    let counters = serve::store_counters(&network);
+    serve::serve(network, counters, settings, listener, stop).await
 }
 
 async fn run_deletions(arguments: Deletions) -> Result<()> {

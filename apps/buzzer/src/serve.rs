@@ -1,7 +1,7 @@
 //! Serving the application until it is told to stop.
 
 use crate::network::{Network, Perdura};
-use crate::web::{self, Counters, Settings};
+use crate::web::{self, Counters, Read, Settings};
 use ::perdura::transactions::Counters as Store;
 use anyhow::{Context, Result};
 use std::net::SocketAddr;
@@ -19,12 +19,13 @@ const LOOK: Duration = Duration::from_secs(10);
 /// Between two calls that delete, so that others are served too.
 const BETWEEN: Duration = Duration::from_millis(50);
 
-/// The counters of the store's client.
-fn counters(network: &Arc<Perdura>) -> Counters {
+/// The counters of the store's client, for [`serve`].
+#[must_use]
+pub fn store_counters(network: &Arc<Perdura>) -> Counters {
     let counter = |name, help, read: fn(Store) -> u64| {
         let network = Arc::clone(network);
         let read = move || network.counters().map_or(0, read);
-        (name, help, Box::new(read) as Box<dyn Fn() -> u64 + Send + Sync>)
+        (name, help, Box::new(read) as Read)
     };
     vec![
         counter(
@@ -91,16 +92,15 @@ pub async fn finish_deletions(network: &dyn Network) -> Result<usize> {
 /// # Errors
 /// When it cannot begin, or the listener fails.
 pub async fn serve(
-    network: Arc<Perdura>,
+    network: Arc<dyn Network>,
+    counters: Counters,
     settings: Settings,
     listener: TcpListener,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<()> {
     let (asked, (stopping, stopped)) = (Arc::new(Notify::new()), watch::channel(false));
-    let shared: Arc<dyn Network> = Arc::clone(&network) as _;
-    let router =
-        web::router(Arc::clone(&shared), settings, counters(&network), Arc::clone(&asked))?;
-    let deleting = tokio::spawn(delete_accounts(shared, asked, stopped.clone()));
+    let router = web::router(Arc::clone(&network), settings, counters, Arc::clone(&asked))?;
+    let deleting = tokio::spawn(delete_accounts(Arc::clone(&network), asked, stopped.clone()));
     let service = router.into_make_service_with_connect_info::<SocketAddr>();
     let serving = axum::serve(listener, service).with_graceful_shutdown(async move {
         stop.await;

@@ -131,7 +131,7 @@ impl Text {
         let text = text.trim();
         match text.chars().count() {
             0 => return Err(InputError::Empty),
-            ..=TEXT_MOST => {}
+            1..=TEXT_MOST => {}
             count => return Err(InputError::Long(count)),
         }
         if text.chars().any(|one| one.is_control() && one != '\n' && one != '\t') {

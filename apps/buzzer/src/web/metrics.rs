@@ -12,8 +12,11 @@ use prometheus::{
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Counters of what is below, by name, read when metrics are asked for.
-pub type Counters = Vec<(&'static str, &'static str, Box<dyn Fn() -> u64 + Send + Sync>)>;
+/// What a counter is at.
+pub type Read = Box<dyn Fn() -> u64 + Send + Sync>;
+
+/// Counters of what is below: name, what it counts, and what it is at, read when metrics are asked for.
+pub type Counters = Vec<(&'static str, &'static str, Read)>;
 
 /// Upper bounds of times, seconds.
 const BOUNDS: [f64; 12] = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0];
@@ -23,7 +26,7 @@ pub(super) struct Metrics {
     requests: IntCounterVec,
     seconds: HistogramVec,
     under_way: IntGauge,
-    below: Vec<(GenericCounter<AtomicU64>, Box<dyn Fn() -> u64 + Send + Sync>)>,
+    below: Vec<(GenericCounter<AtomicU64>, Read)>,
 }
 
 impl Metrics {
@@ -53,6 +56,15 @@ impl Metrics {
     }
 }
 
+/// A request that is not answered yet; it ends also where whoever asked does not wait for it.
+struct UnderWay<'a>(&'a IntGauge);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
 /// Counts a request.
 pub(super) async fn count(
     State(metrics): State<Arc<Metrics>>,
@@ -63,13 +75,6 @@ pub(super) async fn count(
     let path = request.extensions().get::<MatchedPath>().cloned();
     let route = path.as_ref().map_or("none", MatchedPath::as_str);
     metrics.under_way.inc();
-    // Also where whoever asked does not wait for it.
-    struct UnderWay<'a>(&'a IntGauge);
-    impl Drop for UnderWay<'_> {
-        fn drop(&mut self) {
-            self.0.dec();
-        }
-    }
     let under_way = UnderWay(&metrics.under_way);
     let response = next.run(request).await;
     drop(under_way);

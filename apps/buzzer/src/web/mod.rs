@@ -32,7 +32,7 @@ use tower_sessions::cookie::SameSite;
 use tower_sessions::{Expiry, SessionManagerLayer};
 
 pub(crate) use accounts::delete_account_of;
-pub use metrics::Counters;
+pub use metrics::{Counters, Read};
 
 /// A session ends when it was not used for so long.
 const SESSION_DAYS: i64 = 14;
@@ -121,9 +121,11 @@ fn pages() -> Router<Shared> {
         .route("/u/{name}/unfollow", post(users::unfollow))
         .route("/api", get(users::api_page))
         .fallback(users::not_found)
+        .method_not_allowed_fallback(users::no_method)
 }
 
-/// The application over a network. What it is told of deletions, `deletions` is.
+/// The application over a network, with counters of what is below it. `deletions` is told when an account is to be deleted: somebody has to call
+/// [`Network::continue_deletions`] then, and from time to time.
 ///
 /// # Errors
 /// When its metrics cannot be made.

@@ -17,7 +17,7 @@ use tower_sessions::Session;
 /// Where a page begins.
 #[derive(Deserialize, Default)]
 #[serde(default)]
-pub(super) struct From {
+pub(super) struct Begin {
     pub(super) after: Option<String>,
 }
 
@@ -59,7 +59,7 @@ pub(super) async fn to_first_page() -> Redirect {
 pub(super) async fn timeline(
     State(app): State<Shared>,
     session: Session,
-    Query(from): Query<From>,
+    Query(from): Query<Begin>,
 ) -> Result<Response, Trouble> {
     let Some(logged_in) = visitor::find(&session).await? else {
         return Ok(html(StatusCode::OK, &WelcomePage { note: None }));

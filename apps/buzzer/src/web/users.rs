@@ -1,7 +1,7 @@
 //! Accounts as others see them, and following them.
 
 use super::pages::{Again, ApiPage, NamesPage, ProfilePage, Relation, cards, html};
-use super::posts::{From, no_page};
+use super::posts::{Begin, no_page};
 use super::trouble::{Fields, Trouble};
 use super::visitor;
 use super::{ON_A_PAGE, Shared};
@@ -35,6 +35,12 @@ pub(super) async fn not_found() -> Trouble {
     Trouble::not_found("There is no such page.")
 }
 
+/// What only takes a form was asked for as a page.
+pub(super) async fn no_method() -> Trouble {
+    let text = "This address takes a form, and is no page. Begin with the first one.";
+    Trouble::new(StatusCode::METHOD_NOT_ALLOWED, "No such page", text)
+}
+
 pub(super) async fn find(Query(form): Query<FindForm>) -> Result<Redirect, Trouble> {
     let name = form.name.trim().trim_start_matches('@');
     let name = Name::new(name).map_err(|_| nobody())?;
@@ -51,7 +57,7 @@ pub(super) async fn profile(
     State(app): State<Shared>,
     session: Session,
     Path(name): Path<String>,
-    Query(from): Query<From>,
+    Query(from): Query<Begin>,
 ) -> Result<Response, Trouble> {
     let looking = visitor::find(&session).await?;
     let name = Name::new(&name).map_err(|_| nobody())?;
@@ -73,7 +79,7 @@ async fn names(
     app: Shared,
     session: Session,
     name: &str,
-    from: From,
+    from: Begin,
     are_followers: bool,
 ) -> Result<Response, Trouble> {
     let looking = visitor::find(&session).await?;
@@ -92,7 +98,7 @@ pub(super) async fn followers(
     State(app): State<Shared>,
     session: Session,
     Path(name): Path<String>,
-    Query(from): Query<From>,
+    Query(from): Query<Begin>,
 ) -> Result<Response, Trouble> {
     names(app, session, &name, from, true).await
 }
@@ -101,7 +107,7 @@ pub(super) async fn friends(
     State(app): State<Shared>,
     session: Session,
     Path(name): Path<String>,
-    Query(from): Query<From>,
+    Query(from): Query<Begin>,
 ) -> Result<Response, Trouble> {
     names(app, session, &name, from, false).await
 }

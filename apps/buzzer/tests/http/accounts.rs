@@ -51,6 +51,7 @@ fn check_headers(world: &World) {
     let page = browser.send_only(&form, &[]).is(303);
     let cookie = page.header("set-cookie").unwrap();
     assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Lax"), "{cookie}");
+    browser.get("/logout").is(405).has(&["No such page"]);
     browser.get("/health").is(200).has(&["\"ok\""]);
     browser
         .get("/metrics")
