@@ -1,4 +1,4 @@
-//! The network as pages, and as JSON ([`crate::api`]).
+//! The network as pages, and as JSON (`api`).
 //!
 //! What every request goes through, from the outside in: metrics, a bound on how many there are at a time, headers, whether what changes something comes from a page
 //! of ours, and the session. The cookie of a session says nothing; what is in it is with the network, and is written when somebody logs in and then at most hourly.

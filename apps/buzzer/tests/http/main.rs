@@ -6,6 +6,7 @@ mod causality;
 mod deletions;
 mod failures;
 mod mix;
+mod network;
 mod posts;
 mod program;
 mod world;
