@@ -2,12 +2,12 @@
 
 use super::answers::{PageJson, ProfileJson, WhoJson, page};
 use super::posts::Asked;
-use super::{ApiError, Body};
+use super::{ApiError, Body, Params};
 use crate::network::{Name, Password};
 use crate::web::visitor::{self, Viewer};
 use crate::web::{Shared, delete_account_of};
 use axum::Json;
-use axum::extract::{ConnectInfo, Path, Query, State};
+use axum::extract::{ConnectInfo, Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use serde::Deserialize;
 use std::net::SocketAddr;
@@ -110,7 +110,7 @@ pub(super) async fn profile(
 pub(super) async fn followers(
     State(app): State<Shared>,
     Path(name): Path<String>,
-    Query(asked): Query<Asked>,
+    Params(asked): Params<Asked>,
 ) -> Result<Json<PageJson<Name>>, ApiError> {
     let (of, after) = (name_of(&name)?, asked.after_name()?);
     let found = app.network.followers(&of, after.as_ref(), asked.limit()).await?;
@@ -120,7 +120,7 @@ pub(super) async fn followers(
 pub(super) async fn friends(
     State(app): State<Shared>,
     Path(name): Path<String>,
-    Query(asked): Query<Asked>,
+    Params(asked): Params<Asked>,
 ) -> Result<Json<PageJson<Name>>, ApiError> {
     let (of, after) = (name_of(&name)?, asked.after_name()?);
     let found = app.network.friends(&of, after.as_ref(), asked.limit()).await?;

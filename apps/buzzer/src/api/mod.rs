@@ -10,8 +10,9 @@ pub(crate) use error::ApiError;
 use crate::web::Shared;
 use crate::web::visitor::is_json;
 use axum::Router;
-use axum::extract::{FromRequest, Request};
+use axum::extract::{FromRequest, FromRequestParts, Query, Request};
 use axum::http::StatusCode;
+use axum::http::request::Parts;
 use axum::routing::{delete, get, post, put};
 use serde::de::DeserializeOwned;
 
@@ -28,6 +29,20 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
         }
         let body = axum::Json::from_request(request, state).await;
         body.map(|axum::Json(body)| Body(body)).map_err(|rejection| {
+            ApiError::new(rejection.status(), "invalid", rejection.body_text())
+        })
+    }
+}
+
+/// What stands behind the question mark; what cannot be read is told as everything else is.
+struct Params<T>(T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Params<T>, ApiError> {
+        let query = Query::from_request_parts(parts, state).await;
+        query.map(|Query(params)| Params(params)).map_err(|rejection| {
             ApiError::new(rejection.status(), "invalid", rejection.body_text())
         })
     }

@@ -2,13 +2,13 @@
 
 use super::accounts::required;
 use super::answers::{PageJson, PostJson, PostedJson, page};
-use super::{ApiError, Body};
+use super::{ApiError, Body, Params};
 use crate::network::{InputError, Name, NewPost, PostId, PostKey, Text};
 use crate::web::compose::{KeyError, check_key, new_key};
 use crate::web::visitor::now_ms;
 use crate::web::{ON_A_PAGE, Shared};
 use axum::Json;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use serde::Deserialize;
 use tower_sessions::Session;
@@ -57,7 +57,7 @@ fn no_post() -> ApiError {
 pub(super) async fn timeline(
     State(app): State<Shared>,
     session: Session,
-    Query(asked): Query<Asked>,
+    Params(asked): Params<Asked>,
 ) -> Result<Json<PageJson<PostJson>>, ApiError> {
     let viewer = required(&session).await?;
     let after: Option<PostId> = asked.after()?;
@@ -68,7 +68,7 @@ pub(super) async fn timeline(
 pub(super) async fn of_user(
     State(app): State<Shared>,
     Path(name): Path<String>,
-    Query(asked): Query<Asked>,
+    Params(asked): Params<Asked>,
 ) -> Result<Json<PageJson<PostJson>>, ApiError> {
     let nobody = |_| ApiError::not_found("there is no account of this name");
     let (of, after) = (Name::new(&name).map_err(nobody)?, asked.after::<PostKey>()?);

@@ -23,6 +23,9 @@ use super::session::SessionKey;
 use bytes::Bytes;
 use perdura::transactions::Range;
 
+/// Digits of a hash before all else: bounds of partitions that are no longer leave users' data together.
+pub(super) const HASH_DIGITS: usize = 4;
+
 /// What stands for yes, where a key is there or not.
 pub(super) const THERE: &[u8] = b"1";
 
@@ -51,8 +54,7 @@ impl Kind {
 
 fn hash_of(bytes: &[u8]) -> String {
     let hash = blake3::hash(bytes);
-    let [high, low, ..] = *hash.as_bytes();
-    format!("{high:02x}{low:02x}")
+    hash.to_hex()[..HASH_DIGITS].to_owned()
 }
 
 fn of(name: &Name, rest: &str) -> Bytes {
@@ -122,7 +124,9 @@ pub(super) fn post_key_in(key: &[u8]) -> Option<PostKey> {
 #[must_use]
 pub fn bounds(partitions: u16) -> Vec<String> {
     let partitions = u32::from(partitions.max(1));
-    (1..partitions).map(|index| format!("{:04x}", index * 0x1_0000 / partitions)).collect()
+    (1..partitions)
+        .map(|index| format!("{:0HASH_DIGITS$x}", index * 0x1_0000 / partitions))
+        .collect()
 }
 
 #[cfg(test)]

@@ -135,12 +135,86 @@ pub(crate) fn is_json(headers: &HeaderMap) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use async_trait::async_trait;
+    use std::sync::{Arc, Mutex};
+    use tower_sessions::session::{Id, Record};
+    use tower_sessions::{SessionStore, session_store};
 
     fn headers(all: &[(&'static str, &'static str)]) -> HeaderMap {
         let pair = |(name, value): &(&'static str, &'static str)| {
             (name.parse().unwrap(), value.parse().unwrap())
         };
         all.iter().map(pair).collect()
+    }
+
+    /// Keeps one session, and counts how often it was written.
+    #[derive(Debug, Default)]
+    struct One(Mutex<(Option<Record>, usize)>);
+
+    #[async_trait]
+    impl SessionStore for One {
+        async fn create(&self, record: &mut Record) -> session_store::Result<()> {
+            self.save(record).await
+        }
+
+        async fn save(&self, record: &Record) -> session_store::Result<()> {
+            let mut kept = self.0.lock().unwrap();
+            *kept = (Some(record.clone()), kept.1 + 1);
+            Ok(())
+        }
+
+        async fn load(&self, id: &Id) -> session_store::Result<Option<Record>> {
+            Ok(self.0.lock().unwrap().0.clone().filter(|record| record.id == *id))
+        }
+
+        async fn delete(&self, _: &Id) -> session_store::Result<()> {
+            self.0.lock().unwrap().0 = None;
+            Ok(())
+        }
+    }
+
+    /// What the layer of sessions does behind a page.
+    async fn end_page(session: &Session) {
+        if session.is_modified() {
+            session.save().await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_session_is_written_at_login_and_then_hourly() {
+        let store = Arc::new(One::default());
+        let page = |id| Session::new(id, Arc::clone(&store), None);
+        let session = page(None);
+        assert!(find(&session).await.unwrap().is_none());
+        log_in(&session, &Name::new("alice").unwrap()).await.unwrap();
+        end_page(&session).await;
+        let id = session.id();
+        let viewer = find(&page(id)).await.unwrap().unwrap();
+        assert_eq!((viewer.name.as_str(), viewer.csrf.len()), ("alice", 32));
+        for _ in 0..3 {
+            let session = page(id);
+            find(&session).await.unwrap().unwrap();
+            end_page(&session).await;
+        }
+        assert_eq!(store.0.lock().unwrap().1, 1);
+
+        let session = page(id);
+        session.insert(SEEN, now_ms() - 3_600_000).await.unwrap();
+        end_page(&session).await;
+        for _ in 0..3 {
+            let session = page(id);
+            find(&session).await.unwrap().unwrap();
+            end_page(&session).await;
+        }
+        assert_eq!(store.0.lock().unwrap().1, 3);
+        // Who logs in again has another session, and the former is no more.
+        let session = page(id);
+        log_in(&session, &Name::new("bob").unwrap()).await.unwrap();
+        end_page(&session).await;
+        assert_ne!(session.id(), id);
+        assert!(find(&page(id)).await.unwrap().is_none());
+        log_out(&session).await.unwrap();
+        assert!(store.0.lock().unwrap().0.is_none());
     }
 
     #[test]

@@ -75,6 +75,9 @@ fn check_api(world: &World) {
     browser.api("POST", "/posts", Some(json!({ "text": "x", "nonsense": 1 }))).is(422);
     browser.api("POST", "/posts", Some(json!({ "text": "x".repeat(20_000) }))).is(413);
     browser.api("GET", "/users/nobody_here", None).is(404);
+    browser.api("GET", "/timeline?limit=many", None).is(400).has(&["\"invalid\""]);
+    browser.api("GET", "/timeline?after=nothing", None).is(422).has(&["\"invalid\""]);
+    browser.api("PUT", "/timeline", None).is(405).has(&["\"invalid\""]);
     browser.api("GET", "/nothing", None).is(404).has(&["not_found"]);
 }
 

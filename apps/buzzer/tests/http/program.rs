@@ -34,6 +34,8 @@ fn bad_surroundings_are_told() {
     };
     let hashed = make("hashed", &["--partitions", "2"]);
     failed(&serve(&hashed, "127.0.0.1:0"), &["spread by hash", "--partition-by range:8000"]);
+    let cut = make("cut", &["--partitions", "2", "--partition-by", "range:8000/m"]);
+    failed(&serve(&cut, "127.0.0.1:0"), &["in the middle", "--partition-by range:8000"]);
     let tuples = make("tuples", &["--service", "tuples"]);
     failed(&serve(&tuples, "127.0.0.1:0"), &["tuple spaces"]);
 }

@@ -77,6 +77,16 @@ pub enum OpenError {
         /// Those that its number of partitions needs.
         bounds: String,
     },
+    /// A partition begins in the middle of somebody's data.
+    #[error(
+        "{file} is the file of a cluster one of whose partitions begins in the middle of a user's keys; make one with `--partition-by range:{bounds}`"
+    )]
+    Bounds {
+        /// The cluster's.
+        file: String,
+        /// Those that its number of partitions needs.
+        bounds: String,
+    },
     /// No password can be hashed.
     #[error(transparent)]
     Failed(#[from] Failure),
@@ -115,21 +125,27 @@ enum Written {
     Failed(usize),
 }
 
-/// Bounds by which a user's keys are together.
+/// A key of each partition, each of which has to have all keys of a user or none.
 fn probes(groups: &[Cluster]) -> Result<Vec<Bytes>, OpenError> {
-    let file = || groups.first().map(|one| one.path.display().to_string()).unwrap_or_default();
-    let first = || Bytes::from_static(keys::DELETIONS.as_bytes());
-    match groups.first().and_then(|group| group.parameters.map.as_deref()) {
-        None => Ok(vec![first()]),
-        Some(map) => match &map.distribution {
-            Distribution::Hash => {
-                let partitions = u16::try_from(map.partitions()).unwrap_or(u16::MAX);
-                Err(OpenError::Hash { file: file(), bounds: keys::bounds(partitions).join(",") })
-            }
-            Distribution::Range { bounds } => {
-                Ok(std::iter::once(first()).chain(bounds.iter().cloned()).collect())
-            }
-        },
+    let first = Bytes::from_static(keys::DELETIONS.as_bytes());
+    let Some((group, map)) =
+        groups.first().and_then(|group| Some((group, group.parameters.map.as_ref()?)))
+    else {
+        return Ok(vec![first]);
+    };
+    let file = group.path.display().to_string();
+    let partitions = u16::try_from(map.partitions()).unwrap_or(u16::MAX);
+    let even = keys::bounds(partitions).join(",");
+    match &map.distribution {
+        Distribution::Hash => Err(OpenError::Hash { file, bounds: even }),
+        Distribution::Range { bounds }
+            if bounds.iter().any(|one| one.len() > keys::HASH_DIGITS) =>
+        {
+            Err(OpenError::Bounds { file, bounds: even })
+        }
+        Distribution::Range { bounds } => {
+            Ok(std::iter::once(first).chain(bounds.iter().cloned()).collect())
+        }
     }
 }
 
