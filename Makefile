@@ -117,3 +117,31 @@ judge-chaos:
 .PHONY: mutants
 mutants:
 	scripts/mutants
+
+# Buzzer, a social network (docs/buzzer.md): a cluster of two partitions and the application on loopback, with their data in perdura-buzzer;
+# Ctrl-C stops both. For example `make buzzer LISTEN=127.0.0.1:9000 DIR=elsewhere`.
+.PHONY: build-buzzer buzzer
+build-buzzer: build
+	$(CARGO) build --manifest-path apps/Cargo.toml --profile fast --locked --bin buzzer
+
+buzzer: export DIR := $(if $(filter-out perdura-dev,$(DIR)),$(DIR),perdura-buzzer)
+buzzer: build-buzzer
+	scripts/buzzer
+
+# Its unit tests, and the program over HTTP on real servers.
+.PHONY: test-buzzer-http
+test-buzzer-http: build-buzzer
+	$(CARGO) test --manifest-path apps/Cargo.toml --profile fast --workspace --locked $(TEST)
+
+# What `make verify` does, for applications. They are no part of it, so that who works on what they stand on does not build them.
+.PHONY: verify-apps
+verify-apps:
+	$(CARGO) fmt --manifest-path apps/Cargo.toml --all --check
+	$(CARGO) clippy --manifest-path apps/Cargo.toml --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --manifest-path apps/Cargo.toml --workspace --no-deps --locked --quiet
+
+# A real browser on it: sign-up, posts, timelines, failures, on a desktop and on a phone; screenshots in target/buzzer-screens. Needs the
+# Debian packages chromium, chromium-driver and python3-venv.
+.PHONY: test-buzzer
+test-buzzer: build-buzzer
+	apps/buzzer/browser/run

@@ -1,0 +1,291 @@
+"""What people do, in a real browser: on a desktop, on a phone, with and without script, while servers fail."""
+
+import json
+import signal
+import shutil
+import tempfile
+import threading
+import urllib.request
+from http.cookiejar import CookieJar
+
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import WebDriverWait
+
+from world import PATIENCE_S, ROOT, World
+
+SCREENS = ROOT / "target/buzzer-screens"
+DESKTOP, PHONE = (1280, 900, False), (390, 844, True)
+MANY_POSTS = 10_000
+POSTERS = 8
+
+
+def password_of(name):
+    return f"correct horse of {name}"
+
+
+class Person:
+    """One person with a browser."""
+
+    def __init__(self, url, shape):
+        options = webdriver.ChromeOptions()
+        for option in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--hide-scrollbars"):
+            options.add_argument(option)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        self.driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+        self.driver.set_page_load_timeout(PATIENCE_S)
+        self.url, self.phone = url, shape[2]
+        width, height, mobile = shape
+        self.cdp("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile)
+
+    def cdp(self, command, **parameters):
+        return self.driver.execute_cdp_cmd(command, parameters)
+
+    def open(self, path):
+        self.driver.get(self.url + path)
+
+    def all(self, selector):
+        return self.driver.find_elements(By.CSS_SELECTOR, selector)
+
+    def one(self, selector):
+        return self.driver.find_element(By.CSS_SELECTOR, selector)
+
+    def wait(self, what, ask):
+        return WebDriverWait(self.driver, PATIENCE_S).until(lambda _: ask(), message=what)
+
+    def press(self, selector):
+        """Presses something that leads to another page, and waits for that."""
+        # The mark is gone with the page that it is on.
+        self.driver.execute_script("window.isOld = true")
+        self.one(selector).click()
+        self.wait_for_page()
+
+    def wait_for_page(self):
+        script = "return !window.isOld && document.readyState === 'complete'"
+        self.wait("another page", lambda: self.driver.execute_script(script))
+
+    def type(self, selector, text):
+        self.one(selector).send_keys(text)
+
+    def texts(self):
+        return [card.find_elements(By.CSS_SELECTOR, ":scope > .text")[0].text for card in self.all(".card")]
+
+    def screen(self, name):
+        """Takes a picture, of a page that is as wide as the window."""
+        width, window = self.driver.execute_script(
+            "return [document.documentElement.scrollWidth, window.innerWidth]"
+        )
+        assert width <= window, f"{name} is {width} wide in a window of {window}"
+        shape = "phone" if self.phone else "desktop"
+        self.driver.save_screenshot(str(SCREENS / f"{shape}-{name}.png"))
+
+    def dark(self, is_dark):
+        value = "dark" if is_dark else "light"
+        self.cdp("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": value}])
+
+    def sign_up(self, name):
+        self.open("/signup")
+        self.type("#name", name)
+        self.type("#password", password_of(name))
+        self.press(".door button")
+        assert f"@{name}" in self.one(".me").text
+
+    def post(self, text):
+        self.open("/")
+        self.type("#text", text)
+        self.press(".compose button")
+
+    def follow(self, name):
+        self.open(f"/u/{name}")
+        self.press(".profile button.strong")
+        assert self.one(".profile button").text == "Unfollow"
+
+    def complaints(self):
+        """What the browser complained of, but for pages that say with their status that something is not so."""
+        logged = self.driver.get_log("browser")
+        return [one["message"] for one in logged if "the server responded with a status" not in one["message"]]
+
+    def quit(self):
+        self.driver.quit()
+
+
+def fill(url, name, count):
+    """An account with many posts, made through the API."""
+    def request(opener, path, body):
+        headers = {"Content-Type": "application/json"}
+        asked = urllib.request.Request(f"{url}/api/v1{path}", json.dumps(body).encode(), headers)
+        with opener.open(asked, timeout=PATIENCE_S) as answer:
+            assert answer.status == 201, answer.status
+
+    opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
+    request(opener, "/accounts", {"name": name, "password": password_of(name)})
+    failed = []
+
+    def post(first):
+        try:
+            for index in range(first, count, POSTERS):
+                request(opener, "/posts", {"text": f"post {index} of many"})
+        except Exception as error:  # Told by whoever waits for this thread.
+            failed.append(error)
+
+    threads = [threading.Thread(target=post, args=(first,)) for first in range(POSTERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed, failed[0]
+
+
+def people_meet(alice, bob):
+    """They sign up, post, follow and answer; one at a desk, one with a phone."""
+    alice.open("/")
+    alice.screen("welcome")
+    bob.open("/")
+    bob.screen("welcome")
+    bob.open("/signup")
+    bob.screen("signup")
+    alice.sign_up("alice")
+    alice.screen("empty")
+    bob.sign_up("bob")
+    markup = "<script>document.title = 'broken'</script> & <b>not bold</b>"
+    alice.post(markup)
+    assert alice.texts() == [markup] and "broken" not in alice.driver.title
+    alice.post("A second post, over\ntwo lines, and https://example.org/" + "a" * 90)
+    bob.follow("alice")
+    bob.screen("profile")
+    bob.open("/")
+    assert len(bob.texts()) == 2 and bob.texts()[1] == markup
+    bob.press(".card .do a")
+    bob.type("#text", "An answer from the bus: very much so!")
+    bob.press(".compose button")
+    assert bob.all(".answered")
+    bob.screen("answer")
+    bob.open("/")
+    bob.screen("timeline")
+    alice.follow("bob")
+    alice.open("/")
+    assert alice.texts()[0] == "An answer from the bus: very much so!"
+    alice.screen("timeline")
+    for person in (alice, bob):
+        person.dark(True)
+        person.screen("timeline-dark")
+        person.dark(False)
+        person.open("/u/alice/followers")
+        person.screen("followers")
+        person.open("/api")
+        person.screen("api")
+        person.open("/settings")
+        person.screen("settings")
+        person.open("/u/nobody_is_here")
+        person.screen("nobody")
+    alice.open("/")
+    alice.type("#text", "x" * 285)
+    assert alice.one(".left").text == "-5 left" and not alice.one(".compose button").is_enabled()
+    alice.screen("too-long")
+
+
+def without_script(person):
+    """All of it works without, but for comfort."""
+    person.cdp("Emulation.setScriptExecutionDisabled", value=True)
+    person.open("/")
+    person.type("#text", "Without script")
+    person.one(".compose button").click()
+    person.wait("the post", lambda: "Without script" in person.texts())
+    assert "characters" in person.one(".left").text
+    person.screen("without-script")
+    person.cdp("Emulation.setScriptExecutionDisabled", value=False)
+
+
+def a_page_of_many(person):
+    person.open("/u/many")
+    assert len(person.texts()) == 20 and "100+" in person.one(".counts").text
+    person.screen("many")
+    seen = person.texts()
+    for _ in range(5):
+        person.press(".more a")
+        assert len(person.texts()) == 20
+        seen += person.texts()
+    assert len(set(seen)) == len(seen)
+    person.screen("many-older")
+
+
+def servers_fail(world, person):
+    """One is killed, which nobody notices; then half of them stand still, which is told."""
+    world.kill(0)
+    person.post("One server was killed")
+    assert person.texts()[0] == "One server was killed"
+    a_page_of_many(person)
+    world.restart(0)
+    person.open("/")
+    typed = "Half of the servers stand still\n<i>and this stays</i>"
+    person.type("#text", typed)
+    world.signal((2, 3), signal.SIGSTOP)
+    try:
+        person.press(".compose button")
+        assert "Try again" in person.one(".trouble").text
+        assert person.one("#text").get_attribute("value") == typed
+        person.screen("unavailable")
+    finally:
+        world.signal((2, 3), signal.SIGCONT)
+
+    def again():
+        if person.all(".trouble"):
+            person.press(".compose button")
+        return not person.all(".trouble")
+
+    person.wait("the store", again)
+    person.open("/")
+    assert person.texts().count(typed) == 1
+
+
+def leave(person, name):
+    person.open("/settings")
+    person.type("#password", password_of(name))
+    person.driver.execute_script("window.isOld = true")
+    person.one(".danger").click()
+    person.driver.switch_to.alert.accept()
+    person.wait_for_page()
+    assert "Goodbye" in person.one(".note").text
+    person.screen("goodbye")
+    person.open(f"/u/{name}")
+    assert "no account" in person.one(".trouble").text
+
+
+def main():
+    shutil.rmtree(SCREENS, ignore_errors=True)
+    SCREENS.mkdir(parents=True)
+    with tempfile.TemporaryDirectory() as dir:
+        world, people = None, []
+        try:
+            world = World(dir)
+            for shape in (DESKTOP, PHONE):
+                people.append(Person(world.url, shape))
+            alice, bob = people
+            people_meet(alice, bob)
+            without_script(bob)
+            fill(world.url, "many", MANY_POSTS)
+            a_page_of_many(bob)
+            servers_fail(world, alice)
+            bob.open("/")
+            bob.screen("later")
+            leave(bob, "bob")
+            for person in people:
+                complaints = person.complaints()
+                assert not complaints, complaints
+        except BaseException:
+            for process in world.processes if world else []:
+                print(process.out, process.said()[-4000:], sep="\n")
+            for index, person in enumerate(people):
+                person.driver.save_screenshot(str(SCREENS / f"failed-{index}.png"))
+            raise
+        finally:
+            for person in people:
+                person.quit()
+            if world:
+                world.stop()
+    print(f"all is well; {len(list(SCREENS.iterdir()))} pictures are in {SCREENS}")
+
+
+if __name__ == "__main__":
+    main()

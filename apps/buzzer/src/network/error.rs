@@ -1,0 +1,105 @@
+//! Why the network did not do what it was asked for.
+
+use std::time::Duration;
+
+/// What any call may end with.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Failure {
+    /// The store did not do it: nothing happened. It can be tried again.
+    #[error("the store does not answer, and nothing happened: {0}")]
+    Unavailable(String),
+    /// The store did not say: it may have happened, or still happen. What can be sent again does no harm if it is.
+    #[error("the store did not say whether it happened: {0}")]
+    Indeterminate(String),
+    /// What is in the store, or in this program, is not as it should be. Trying again does not help.
+    #[error("{0}")]
+    Broken(String),
+}
+
+impl Failure {
+    pub(super) fn broken(error: &dyn std::error::Error) -> Failure {
+        Failure::Broken(format!("what is in the store cannot be read: {error}"))
+    }
+}
+
+/// Why there is no new account.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum CreateError {
+    /// There is an account of this name, or one is being deleted. Choose another.
+    #[error("This name is taken.")]
+    Taken,
+    /// Too many passwords are being looked at. Try again soon.
+    #[error("Too many people are logging in at this moment. Try again soon.")]
+    Busy,
+    /// The store failed.
+    #[error(transparent)]
+    Failed(#[from] Failure),
+}
+
+/// Why somebody is not logged in.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum LoginError {
+    /// There is no account with this name and this password.
+    #[error("The name or the password is wrong.")]
+    Wrong,
+    /// Too many logins with this name failed.
+    #[error("Too many logins with this name failed. Try again in {} seconds.", .0.as_secs().max(1))]
+    Throttled(Duration),
+    /// Too many passwords are being looked at. Try again soon.
+    #[error("Too many people are logging in at this moment. Try again soon.")]
+    Busy,
+    /// The store failed.
+    #[error(transparent)]
+    Failed(#[from] Failure),
+}
+
+/// Why somebody does not follow another.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum FollowError {
+    /// There is no account of this name.
+    #[error("There is no account of this name.")]
+    Nobody,
+    /// Whoever asks has no account, or it is being deleted.
+    #[error("This account is not there any more.")]
+    NoAccount,
+    /// Nobody follows himself.
+    #[error("You cannot follow yourself.")]
+    Oneself,
+    /// Whoever asks follows as many as he may.
+    #[error("You follow {} accounts already, and nobody can follow more.", super::FRIENDS)]
+    TooMany,
+    /// The store failed.
+    #[error(transparent)]
+    Failed(#[from] Failure),
+}
+
+/// Why there is no new post.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum PostError {
+    /// Whoever posts has no account, or it is being deleted.
+    #[error("This account is not there any more.")]
+    NoAccount,
+    /// What it answers is not there.
+    #[error("The post that this one answers is not there any more.")]
+    AnswersNothing,
+    /// Its key is not newer than that of what it answers. Take another.
+    #[error("This post is dated before the one that it answers.")]
+    BeforeAnswered,
+    /// There is another post under this key. Take another.
+    #[error("Another post was sent with this form.")]
+    KeyTaken,
+    /// The store failed.
+    #[error(transparent)]
+    Failed(#[from] Failure),
+}
+
+/// Why a session is not kept.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SessionError {
+    /// Its owner has no account, or it is being deleted.
+    #[error("this account is not there any more")]
+    NoAccount,
+    /// The store failed.
+    #[error(transparent)]
+    Failed(#[from] Failure),
+}

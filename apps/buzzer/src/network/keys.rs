@@ -1,0 +1,188 @@
+//! Where in the store what is. All keys of a user begin alike, so that a partition by ranges has all of them (Augustus, EuroSys 2013,
+//! section 4.4).
+//!
+//! ```text
+//! HASH/NAME/a                 the account: hash of its password, when it was made, whether it is being deleted
+//! HASH/NAME/x                 there while the account is neither absent nor being deleted
+//! HASH/NAME/b/FOLLOWER        who follows it
+//! HASH/NAME/f/FRIEND          whom it follows
+//! HASH/NAME/l                 logins that failed
+//! HASH/NAME/p/INVERTED KEY    its posts, the newest first
+//! HASH/NAME/s/SESSION         its sessions, with their ends
+//! HASH/!l                     logins that failed of names that have no account
+//! HASH/!s/SESSION             a session, HASH being that of its id
+//! !d/NAME                     an account that is being deleted
+//! ```
+//!
+//! HASH are four hexadecimal digits of a hash, of the name but where another is named: accounts are spread evenly over partitions with even bounds.
+//! `!` is in no name, and before all digits: what is being deleted is in the first partition.
+
+use super::name::Name;
+use super::post::{PostId, PostKey};
+use super::session::SessionKey;
+use bytes::Bytes;
+use perdura::transactions::Range;
+
+/// Digits of a hash before all else: bounds of partitions that are no longer leave users' data together.
+pub(super) const HASH_DIGITS: usize = 4;
+
+/// What stands for yes, where a key is there or not.
+pub(super) const THERE: &[u8] = b"1";
+
+/// Accounts that are being deleted.
+pub(super) const DELETIONS: &str = "!d/";
+
+/// The kinds of keys that a user has any number of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    Followers,
+    Friends,
+    Posts,
+    Sessions,
+}
+
+impl Kind {
+    fn letter(self) -> char {
+        match self {
+            Kind::Followers => 'b',
+            Kind::Friends => 'f',
+            Kind::Posts => 'p',
+            Kind::Sessions => 's',
+        }
+    }
+}
+
+fn hash_of(bytes: &[u8]) -> String {
+    let hash = blake3::hash(bytes);
+    hash.to_hex()[..HASH_DIGITS].to_owned()
+}
+
+fn of(name: &Name, rest: &str) -> Bytes {
+    format!("{}/{name}/{rest}", hash_of(name.as_str().as_bytes())).into()
+}
+
+pub(super) fn account(name: &Name) -> Bytes {
+    of(name, "a")
+}
+
+pub(super) fn active(name: &Name) -> Bytes {
+    of(name, "x")
+}
+
+pub(super) fn logins(name: &Name) -> Bytes {
+    of(name, "l")
+}
+
+/// One for all names without an account that have this hash: there are no more of them than hashes.
+pub(super) fn logins_of_nobody(name: &Name) -> Bytes {
+    format!("{}/!l", hash_of(name.as_str().as_bytes())).into()
+}
+
+pub(super) fn follower(of_whom: &Name, follower: &Name) -> Bytes {
+    of(of_whom, &format!("b/{follower}"))
+}
+
+pub(super) fn friend(of_whom: &Name, friend: &Name) -> Bytes {
+    of(of_whom, &format!("f/{friend}"))
+}
+
+pub(super) fn post(id: &PostId) -> Bytes {
+    of(&id.author, &format!("p/{}", id.key.inverted()))
+}
+
+pub(super) fn session(key: &SessionKey) -> Bytes {
+    format!("{}/!s/{key}", hash_of(&key.0)).into()
+}
+
+pub(super) fn session_of(owner: &Name, key: &SessionKey) -> Bytes {
+    of(owner, &format!("s/{key}"))
+}
+
+pub(super) fn deletion(name: &Name) -> Bytes {
+    format!("{DELETIONS}{name}").into()
+}
+
+/// All keys of a kind of a user.
+pub(super) fn all(name: &Name, kind: Kind) -> Range {
+    Range::prefix(of(name, &format!("{}/", kind.letter())))
+}
+
+/// What stands behind the last slash of a key.
+pub(super) fn last_part(key: &[u8]) -> Option<&str> {
+    std::str::from_utf8(key).ok()?.rsplit('/').next()
+}
+
+pub(super) fn name_in(key: &[u8]) -> Option<Name> {
+    Name::new(last_part(key)?).ok()
+}
+
+pub(super) fn post_key_in(key: &[u8]) -> Option<PostKey> {
+    PostKey::of_inverted(last_part(key)?)
+}
+
+/// The bounds for this many partitions, from 1 to 64, as `perdura init --partition-by range:...` takes them: even, since hashes are.
+#[must_use]
+pub fn bounds(partitions: u16) -> Vec<String> {
+    let partitions = u32::from(partitions.max(1));
+    (1..partitions)
+        .map(|index| format!("{:0HASH_DIGITS$x}", index * 0x1_0000 / partitions))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> Name {
+        Name::new(text).unwrap()
+    }
+
+    #[test]
+    fn all_keys_of_a_user_begin_alike_and_no_other_ones_do() {
+        let alice = name("alice");
+        let id = PostId { author: alice.clone(), key: PostKey::new(5, 6) };
+        let key = SessionKey([7; 32]);
+        let keys = [
+            account(&alice),
+            active(&alice),
+            logins(&alice),
+            follower(&alice, &name("bob")),
+            friend(&alice, &name("bob")),
+            post(&id),
+            session_of(&alice, &key),
+        ];
+        let prefix = of(&alice, "");
+        assert!(keys.iter().all(|key| key.starts_with(&prefix)));
+        for other in
+            [account(&name("alice2")), logins_of_nobody(&alice), deletion(&alice), session(&key)]
+        {
+            assert!(!other.starts_with(&prefix));
+        }
+    }
+
+    #[test]
+    fn what_is_in_a_key_is_found_in_it() {
+        let (alice, bob) = (name("alice"), name("bob"));
+        assert_eq!(name_in(&follower(&alice, &bob)), Some(bob));
+        let id = PostId { author: alice, key: PostKey::new(1_700_000_000_000, 77) };
+        assert_eq!(post_key_in(&post(&id)), Some(id.key));
+        assert_eq!(post_key_in(b"nonsense"), None);
+    }
+
+    #[test]
+    fn bounds_are_even() {
+        assert_eq!(bounds(1), Vec::<String>::new());
+        assert_eq!(bounds(2), ["8000"]);
+        assert_eq!(bounds(4), ["4000", "8000", "c000"]);
+        assert_eq!(bounds(3), ["5555", "aaaa"]);
+        assert!(DELETIONS < "0");
+    }
+
+    #[test]
+    fn names_are_spread_over_partitions() {
+        let of_first = (0..1000)
+            .filter(|index| account(&name(&format!("user{index}"))) < Bytes::from_static(b"8000"));
+        let count = of_first.count();
+        assert!((400..600).contains(&count), "{count}");
+    }
+}

@@ -1,0 +1,192 @@
+//! Accounts: making them, checking their passwords, and what there is to see of them.
+
+use super::super::error::{CreateError, Failure, LoginError};
+use super::super::keys::{self, Kind};
+use super::super::name::{Name, Password};
+use super::super::passwords::HashError;
+use super::super::values::{self, AccountValue, LoginsValue};
+use super::super::{COUNTED_FOLLOWERS, COUNTED_POSTS, Count, FRIENDS, Profile};
+use super::{Entries, Perdura, Written, now_ms};
+use argon2::password_hash::phc::PasswordHash;
+use bytes::Bytes;
+use std::time::Duration;
+
+/// So many logins may fail without a pause; ...
+const FREE_FAILURES: u32 = 5;
+
+/// ... then there is one of a second, doubled with each more, ...
+const PAUSE_MS: u64 = 1_000;
+
+/// ... up to this: the owner waits too.
+const PAUSE_MOST_MS: u64 = 300_000;
+
+/// Failures are forgotten after an hour without one.
+const FORGOTTEN_MS: u64 = 3_600_000;
+
+/// Tries to note a login before it is looked at, where others log in with the same name at the same time.
+const NOTE_TRIES: usize = 8;
+
+impl From<HashError> for CreateError {
+    fn from(error: HashError) -> CreateError {
+        match error {
+            HashError::Busy => CreateError::Busy,
+            HashError::Failed(failure) => CreateError::Failed(failure),
+        }
+    }
+}
+
+impl From<HashError> for LoginError {
+    fn from(error: HashError) -> LoginError {
+        match error {
+            HashError::Busy => LoginError::Busy,
+            HashError::Failed(failure) => LoginError::Failed(failure),
+        }
+    }
+}
+
+impl LoginsValue {
+    /// For how long nobody is let in.
+    fn pause(self, now_ms: u64) -> Option<Duration> {
+        let doublings = self.failed.checked_sub(FREE_FAILURES)?.min(16);
+        let pause_ms = (PAUSE_MS << doublings).min(PAUSE_MOST_MS);
+        let left_ms = (self.last_ms + pause_ms).checked_sub(now_ms).filter(|left| *left > 0)?;
+        // Where clocks differ it is not longer than it would be.
+        Some(Duration::from_millis(left_ms.min(pause_ms)))
+    }
+
+    fn with_another(self, now_ms: u64) -> LoginsValue {
+        let is_old = now_ms.saturating_sub(self.last_ms) > FORGOTTEN_MS;
+        let failed = if is_old { 0 } else { self.failed };
+        LoginsValue { failed: failed.saturating_add(1), last_ms: now_ms }
+    }
+}
+
+fn counted(entries: &Entries) -> Count {
+    Count { counted: u32::try_from(entries.entries.len()).unwrap_or(u32::MAX), more: entries.more }
+}
+
+impl Perdura {
+    pub(super) async fn create(&self, name: &Name, password: &Password) -> Result<(), CreateError> {
+        if self.get(keys::account(name)).await?.is_some() {
+            return Err(CreateError::Taken);
+        }
+        let hash = self.passwords.hash(password).await?;
+        self.insert_account(name, hash).await
+    }
+
+    /// Takes over an account from elsewhere: `hash` is that of its password, as a PHC string (`$argon2id$...`). Hashing is what takes long with many.
+    ///
+    /// # Errors
+    /// As [`crate::network::Network::create_account`]; [`Failure::Broken`] if it is no such string.
+    pub async fn import_account(&self, name: &Name, hash: &str) -> Result<(), CreateError> {
+        PasswordHash::new(hash).map_err(|error| Failure::broken(&error))?;
+        self.insert_account(name, hash.to_owned()).await
+    }
+
+    /// What [`Perdura::import_account`] takes of a password.
+    ///
+    /// # Errors
+    /// [`CreateError::Busy`], and where it cannot be hashed.
+    pub async fn hash(&self, password: &Password) -> Result<String, CreateError> {
+        Ok(self.passwords.hash(password).await?)
+    }
+
+    async fn insert_account(&self, name: &Name, hash: String) -> Result<(), CreateError> {
+        let account = AccountValue { hash, made_ms: now_ms(), deleting_ms: None };
+        let mut create = self.begin();
+        create.insert(keys::account(name), values::write(&account)?);
+        create.insert(keys::active(name), keys::THERE);
+        match self.write(create).await? {
+            Written::Done(_) => Ok(()),
+            Written::Failed(_) => Err(CreateError::Taken),
+        }
+    }
+
+    pub(super) async fn check(&self, name: &Name, password: &Password) -> Result<(), LoginError> {
+        let (hash, logins) = self.note_login(name).await?;
+        if !self.passwords.fits(password, hash.as_deref()).await? {
+            return Err(LoginError::Wrong);
+        }
+        // That it was not in vain has been noted or not; who is in is in.
+        if let Err(error) = self.store.delete(logins, &self.options).await {
+            tracing::warn!(%error, "failed logins of an account that logged in are still noted");
+        }
+        Ok(())
+    }
+
+    /// Counts a login as one that failed, before it is looked at: so many at once are no way around the count. Gives the password's hash, if there is one that lets in, and where it was noted.
+    async fn note_login(&self, name: &Name) -> Result<(Option<String>, Bytes), LoginError> {
+        for _ in 0..NOTE_TRIES {
+            let mut look = self.begin();
+            let account = look.read(keys::account(name));
+            let of_account = look.read(keys::logins(name));
+            let of_nobody = look.read(keys::logins_of_nobody(name));
+            let found = self.read(look).await?;
+            let account: Option<Bytes> = found.get(account);
+            let (key, noted) = match account {
+                Some(_) => (keys::logins(name), found.get(of_account)),
+                None => (keys::logins_of_nobody(name), found.get(of_nobody)),
+            };
+            let before: LoginsValue = match &noted {
+                Some(bytes) => values::read(bytes)?,
+                None => LoginsValue::default(),
+            };
+            let now_ms = now_ms();
+            if let Some(pause) = before.pause(now_ms) {
+                return Err(LoginError::Throttled(pause));
+            }
+            let mut note = self.begin();
+            note.unchanged(keys::account(name), account.clone());
+            note.unchanged(key.clone(), noted);
+            note.write(key.clone(), values::write(&before.with_another(now_ms))?);
+            if let Written::Failed(_) = self.write(note).await? {
+                continue;
+            }
+            let value = account.as_deref().map(values::read::<AccountValue>).transpose()?;
+            let lets_in = value.filter(|account| account.deleting_ms.is_none());
+            return Ok((lets_in.map(|account| account.hash), key));
+        }
+        Err(LoginError::Busy)
+    }
+
+    pub(super) async fn profile_of(&self, name: &Name) -> Result<Option<Profile>, Failure> {
+        let mut look = self.begin();
+        let active = look.read(keys::active(name));
+        let posts = look.read_range(keys::all(name, Kind::Posts).limit(COUNTED_POSTS));
+        let followers = look.read_range(keys::all(name, Kind::Followers).limit(COUNTED_FOLLOWERS));
+        let friends = look.read_range(keys::all(name, Kind::Friends).limit(FRIENDS as u32));
+        let found = self.read(look).await?;
+        if found.get(active).is_none() {
+            return Ok(None);
+        }
+        Ok(Some(Profile {
+            name: name.clone(),
+            posts: counted(&found.get(posts)),
+            followers: counted(&found.get(followers)),
+            friends: counted(&found.get(friends)),
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_a_bound() {
+        let after = |failed| LoginsValue { failed, last_ms: 1_000_000 }.pause(1_000_000);
+        assert_eq!(after(4), None);
+        assert_eq!(after(5), Some(Duration::from_secs(1)));
+        assert_eq!(after(7), Some(Duration::from_secs(4)));
+        assert_eq!(after(30), Some(Duration::from_secs(300)));
+        assert_eq!(after(u32::MAX), Some(Duration::from_secs(300)));
+        assert_eq!(LoginsValue { failed: 5, last_ms: 1_000 }.pause(2_000), None);
+    }
+
+    #[test]
+    fn failures_are_forgotten() {
+        let before = LoginsValue { failed: 9, last_ms: 0 };
+        assert_eq!(before.with_another(FORGOTTEN_MS).failed, 10);
+        assert_eq!(before.with_another(FORGOTTEN_MS + 1).failed, 1);
+    }
+}

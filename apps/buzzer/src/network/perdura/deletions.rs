@@ -1,0 +1,162 @@
+//! Deleting an account, in steps that anybody can go on with.
+//!
+//! 1. It is marked, and noted among those that are being deleted: from then on nothing is added to it.
+//! 2. Its sessions, its posts, and who follows it and whom it follows, both keys of each, are deleted, some at a time.
+//! 3. When nothing of that is left the account itself is, with the note. Its name is free then.
+//!
+//! Each step compares the mark, so that one that comes late does not touch a later account of that name.
+
+use super::super::error::Failure;
+use super::super::keys::{self, Kind};
+use super::super::name::Name;
+use super::super::values::{self, AccountValue};
+use super::edges::names_in;
+use super::{Perdura, Written, now_ms};
+use ::perdura::transactions::Range;
+use bytes::Bytes;
+use futures_util::future::join_all;
+
+/// Accounts that are gone on with in one call.
+const ACCOUNTS: u32 = 64;
+
+/// Steps for each of them in one call.
+const STEPS: usize = 32;
+
+/// Posts that one step deletes.
+const POSTS: u32 = 200;
+
+/// Followers, or friends, that one step deletes ...
+const EDGES: u32 = 64;
+
+/// ... so many at a time, each in a transaction of its own.
+const EDGES_AT_A_TIME: usize = 8;
+
+/// What a step came to.
+enum Step {
+    /// It deleted something, and there may be more.
+    Deleted,
+    /// There was nothing of its kind.
+    Nothing,
+    /// The account is not being deleted any more: somebody else did it.
+    Over,
+}
+
+impl Perdura {
+    pub(super) async fn begin_deletion(&self, name: &Name) -> Result<(), Failure> {
+        let key = keys::account(name);
+        loop {
+            let Some(there) = self.get(key.clone()).await? else { return Ok(()) };
+            let account: AccountValue = values::read(&there)?;
+            if account.deleting_ms.is_some() {
+                break;
+            }
+            let marked = AccountValue { deleting_ms: Some(now_ms()), ..account };
+            let mut mark = self.begin();
+            mark.cmp(key.clone(), there);
+            mark.write(key.clone(), values::write(&marked)?);
+            mark.delete(keys::active(name));
+            mark.write(keys::deletion(name), keys::THERE);
+            if let Written::Done(_) = self.write(mark).await? {
+                break;
+            }
+        }
+        // It is marked; what fails here is gone on with later.
+        if let Err(error) = self.end_sessions(name).await {
+            tracing::warn!(%error, "sessions of an account that is being deleted are left for later");
+        }
+        Ok(())
+    }
+
+    pub(super) async fn go_on_deleting(&self) -> Result<usize, Failure> {
+        let all = Range::prefix(Bytes::from_static(keys::DELETIONS.as_bytes()));
+        let entries = self.range(all.limit(ACCOUNTS)).await?;
+        let mut left = usize::from(entries.more);
+        for name in names_in(&entries)? {
+            if !self.delete_some_of(&name).await? {
+                left += 1;
+            }
+        }
+        Ok(left)
+    }
+
+    /// Takes some steps for an account; whether it is gone.
+    async fn delete_some_of(&self, name: &Name) -> Result<bool, Failure> {
+        let mark = self.get(keys::account(name)).await?;
+        let account = mark.as_deref().map(values::read::<AccountValue>).transpose()?;
+        let Some(mark) = mark.filter(|_| account.is_some_and(|one| one.deleting_ms.is_some()))
+        else {
+            return Ok(true);
+        };
+        self.end_sessions(name).await?;
+        for _ in 0..STEPS {
+            let step = match self.delete_posts(name, &mark).await? {
+                Step::Nothing => self.delete_edges(name, &mark, Kind::Followers).await?,
+                step => step,
+            };
+            let step = match step {
+                Step::Nothing => self.delete_edges(name, &mark, Kind::Friends).await?,
+                step => step,
+            };
+            match step {
+                Step::Deleted => {}
+                Step::Over => return Ok(true),
+                Step::Nothing => {
+                    if self.end_sessions(name).await? {
+                        return self.delete_mark(name, mark).await.map(|()| true);
+                    }
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    async fn delete_posts(&self, name: &Name, mark: &Bytes) -> Result<Step, Failure> {
+        let posts = self.range(keys::all(name, Kind::Posts).limit(POSTS)).await?;
+        if posts.entries.is_empty() {
+            return Ok(Step::Nothing);
+        }
+        let mut delete = self.begin();
+        delete.cmp(keys::account(name), mark.clone());
+        for (key, _) in &posts.entries {
+            delete.delete(key);
+        }
+        Ok(match self.write(delete).await? {
+            Written::Done(_) => Step::Deleted,
+            Written::Failed(_) => Step::Over,
+        })
+    }
+
+    async fn delete_edges(&self, name: &Name, mark: &Bytes, kind: Kind) -> Result<Step, Failure> {
+        let names = names_in(&self.range(keys::all(name, kind).limit(EDGES)).await?)?;
+        let mut step = Step::Nothing;
+        for others in names.chunks(EDGES_AT_A_TIME) {
+            let deleted = others.iter().map(|other| async move {
+                let (follower, friend) = match kind {
+                    Kind::Friends => (name, other),
+                    _ => (other, name),
+                };
+                let mut delete = self.begin();
+                delete.cmp(keys::account(name), mark.clone());
+                delete.delete(keys::friend(follower, friend));
+                delete.delete(keys::follower(friend, follower));
+                self.write(delete).await
+            });
+            for deleted in join_all(deleted).await {
+                step = match deleted? {
+                    Written::Done(_) => Step::Deleted,
+                    Written::Failed(_) => return Ok(Step::Over),
+                };
+            }
+        }
+        Ok(step)
+    }
+
+    async fn delete_mark(&self, name: &Name, mark: Bytes) -> Result<(), Failure> {
+        let mut delete = self.begin();
+        delete.cmp(keys::account(name), mark);
+        delete.delete(keys::account(name));
+        delete.delete(keys::logins(name));
+        delete.delete(keys::deletion(name));
+        self.write(delete).await.map(|_| ())
+    }
+}

@@ -1,0 +1,352 @@
+//! The social network on Perdura's partitioned store: each operation is one transaction, or a few of which each leaves the network as it should be.
+//!
+//! The paper's is Augustus, EuroSys 2013, section 4.4: posting is one insert in one partition, following is two inserts in two partitions at worst, a timeline is the
+//! list of friends and then one transaction of ranges that only reads.
+
+mod accounts;
+mod deletions;
+mod edges;
+mod posts;
+mod sessions;
+mod timeline;
+
+use super::error::{CreateError, Failure, FollowError, LoginError, PostError, SessionError};
+use super::name::{Name, Password};
+use super::passwords::Passwords;
+use super::post::{NewPost, PostId, PostKey, Shown};
+use super::session::{Session, SessionKey};
+use super::{Network, PAGE_MOST, Page, Profile, keys};
+use ::perdura::client::Options;
+use ::perdura::connect::{self, connect_store};
+use ::perdura::protocol::partitions::Distribution;
+use ::perdura::transactions::{Builder, Counters, Ended, Groups, Range, Results, StoreClient};
+use ::perdura::transactions::{Page as Entries, TransactionError};
+use ::perdura::{Cluster, ServiceKind};
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::future::join_all;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::sync::{Mutex, MutexGuard};
+
+/// Those who follow somebody take turns, each with the others that have the same hash.
+const TURNS: usize = 256;
+
+/// How the store is used.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The directory of the cluster's files.
+    pub cluster: PathBuf,
+    /// The client's key; none for `client.toml` beside them.
+    pub key: Option<PathBuf>,
+    /// Each transaction ends within this time.
+    pub timeout: Duration,
+}
+
+/// A social network on a store; it has to be made inside of a tokio runtime.
+pub struct Perdura {
+    store: StoreClient,
+    options: Options,
+    passwords: Passwords,
+    turns: [Mutex<()>; TURNS],
+    hasher: RandomState,
+    /// A key of each partition.
+    probes: Vec<Bytes>,
+}
+
+/// Why there is no network on a cluster.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Its files, or the key, cannot be used.
+    #[error("{0}")]
+    Files(String),
+    /// It has another service.
+    #[error(
+        "{0} is the file of a cluster of tuple spaces; make one of a key-value store (`perdura init --service kv`)"
+    )]
+    Service(String),
+    /// Its keys are spread by a hash, and so all of a user's data would be anywhere.
+    #[error(
+        "{file} is the file of a cluster whose keys are spread by hash; make one by ranges, with `--partition-by range:{bounds}`"
+    )]
+    Hash {
+        /// The cluster's.
+        file: String,
+        /// Those that its number of partitions needs.
+        bounds: String,
+    },
+    /// A partition begins in the middle of somebody's data.
+    #[error(
+        "{file} is the file of a cluster one of whose partitions begins in the middle of a user's keys; make one with `--partition-by range:{bounds}`"
+    )]
+    Bounds {
+        /// The cluster's.
+        file: String,
+        /// Those that its number of partitions needs.
+        bounds: String,
+    },
+    /// No password can be hashed.
+    #[error(transparent)]
+    Failed(#[from] Failure),
+}
+
+/// Milliseconds since 1970.
+fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// What a transaction that only reads failed with: nothing happened in any case.
+fn not_read(error: &TransactionError) -> Failure {
+    match error {
+        TransactionError::Invalid(_) | TransactionError::Nonsense => {
+            Failure::Broken(error.to_string())
+        }
+        _ => Failure::Unavailable(error.to_string()),
+    }
+}
+
+/// What one that writes failed with.
+fn not_written(error: &TransactionError) -> Failure {
+    match error {
+        TransactionError::Invalid(_) => Failure::Broken(error.to_string()),
+        _ if error.is_refusal() => Failure::Unavailable(error.to_string()),
+        _ => Failure::Indeterminate(error.to_string()),
+    }
+}
+
+/// What became of a transaction that writes.
+enum Written {
+    /// It happened; what it found is told unless nobody knows that any more.
+    Done(Option<Results>),
+    /// Nothing happened, for this operation.
+    Failed(usize),
+}
+
+/// A key of each partition, each of which has to have all keys of a user or none.
+fn probes(groups: &[Cluster]) -> Result<Vec<Bytes>, OpenError> {
+    let first = Bytes::from_static(keys::DELETIONS.as_bytes());
+    let Some((group, map)) =
+        groups.first().and_then(|group| Some((group, group.parameters.map.as_ref()?)))
+    else {
+        return Ok(vec![first]);
+    };
+    let file = group.path.display().to_string();
+    let partitions = u16::try_from(map.partitions()).unwrap_or(u16::MAX);
+    let even = keys::bounds(partitions).join(",");
+    match &map.distribution {
+        Distribution::Hash => Err(OpenError::Hash { file, bounds: even }),
+        Distribution::Range { bounds }
+            if bounds.iter().any(|one| one.len() > keys::HASH_DIGITS) =>
+        {
+            Err(OpenError::Bounds { file, bounds: even })
+        }
+        Distribution::Range { bounds } => {
+            Ok(std::iter::once(first).chain(bounds.iter().cloned()).collect())
+        }
+    }
+}
+
+impl Perdura {
+    /// The network on the cluster whose files are there. It need not answer yet.
+    ///
+    /// # Errors
+    /// [`OpenError`], with what to do.
+    pub fn open(settings: &Settings) -> Result<Perdura, OpenError> {
+        let files = |error: &dyn std::error::Error| OpenError::Files(error.to_string());
+        let groups = connect::load_groups(&settings.cluster).map_err(|error| files(&error))?;
+        let key = settings.key.clone();
+        let key = key.unwrap_or_else(|| settings.cluster.join(::perdura::config::CLIENT_FILE));
+        let first = groups.first().ok_or_else(|| OpenError::Files("no groups".to_owned()))?;
+        let service = first.service().map_err(|error| files(&error))?;
+        if service != ServiceKind::KeyValue {
+            return Err(OpenError::Service(first.path.display().to_string()));
+        }
+        let probes = probes(&groups)?;
+        let key = connect::key(Path::new(&key), first).map_err(|error| files(&error))?;
+        let store = connect_store(&groups, &key).map_err(|error| files(&error))?;
+        Ok(Perdura::over(store, settings.timeout, probes)?)
+    }
+
+    fn over(store: StoreClient, timeout: Duration, probes: Vec<Bytes>) -> Result<Perdura, Failure> {
+        Ok(Perdura {
+            store,
+            options: Options { timeout, reply_quorum: None },
+            passwords: Passwords::new()?,
+            turns: std::array::from_fn(|_| Mutex::default()),
+            hasher: RandomState::new(),
+            probes,
+        })
+    }
+
+    /// What its client of the store did, if that has partitions.
+    #[must_use]
+    pub fn counters(&self) -> Option<Counters> {
+        match &self.store {
+            StoreClient::Whole(_) => None,
+            StoreClient::Partitioned(transactions) => Some(transactions.counters()),
+        }
+    }
+
+    /// How many partitions the store has.
+    #[must_use]
+    pub fn partitions(&self) -> usize {
+        match &self.store {
+            StoreClient::Whole(_) => 1,
+            StoreClient::Partitioned(transactions) => transactions.groups().map().partitions(),
+        }
+    }
+
+    fn begin(&self) -> Builder {
+        self.store.transaction()
+    }
+
+    /// Carries out one that only reads.
+    async fn read(&self, transaction: Builder) -> Result<Results, Failure> {
+        match transaction.run(&self.options).await {
+            Ok(Ended::Committed(results)) => Ok(results),
+            Ok(Ended::ResultsGone) => {
+                Err(Failure::Unavailable("what was read is not kept any more".to_owned()))
+            }
+            Ok(Ended::Failed { .. }) => {
+                Err(Failure::Broken("a read failed for what it read".to_owned()))
+            }
+            Err(error) => Err(not_read(&error)),
+        }
+    }
+
+    /// Carries out one that writes.
+    async fn write(&self, transaction: Builder) -> Result<Written, Failure> {
+        match transaction.run(&self.options).await {
+            Ok(Ended::Committed(results)) => Ok(Written::Done(Some(results))),
+            Ok(Ended::ResultsGone) => Ok(Written::Done(None)),
+            Ok(Ended::Failed { operation }) => Ok(Written::Failed(operation)),
+            Err(error) => Err(not_written(&error)),
+        }
+    }
+
+    async fn get(&self, key: Bytes) -> Result<Option<Bytes>, Failure> {
+        self.store.get(key, &self.options).await.map_err(|error| not_read(&error))
+    }
+
+    async fn range(&self, range: Range) -> Result<Entries, Failure> {
+        self.store.read_range(range, &self.options).await.map_err(|error| not_read(&error))
+    }
+
+    /// Waits for a user's turn to do what has to be done one after the other.
+    async fn turn_of(&self, name: &Name) -> MutexGuard<'_, ()> {
+        let index = self.hasher.hash_one(name) as usize % TURNS;
+        self.turns[index].lock().await
+    }
+}
+
+/// A limit that can be asked for.
+fn limited(limit: u32) -> u32 {
+    limit.clamp(1, PAGE_MOST)
+}
+
+#[async_trait]
+impl Network for Perdura {
+    async fn create_account(&self, name: &Name, password: &Password) -> Result<(), CreateError> {
+        self.create(name, password).await
+    }
+
+    async fn check_password(&self, name: &Name, password: &Password) -> Result<(), LoginError> {
+        self.check(name, password).await
+    }
+
+    async fn delete_account(&self, name: &Name) -> Result<(), Failure> {
+        self.begin_deletion(name).await
+    }
+
+    async fn continue_deletions(&self) -> Result<usize, Failure> {
+        self.go_on_deleting().await
+    }
+
+    async fn follow(&self, who: &Name, whom: &Name) -> Result<bool, FollowError> {
+        self.add_edge(who, whom).await
+    }
+
+    async fn unfollow(&self, who: &Name, whom: &Name) -> Result<bool, Failure> {
+        self.remove_edge(who, whom).await
+    }
+
+    async fn follows(&self, who: &Name, whom: &Name) -> Result<bool, Failure> {
+        Ok(self.get(keys::friend(who, whom)).await?.is_some())
+    }
+
+    async fn followers(
+        &self,
+        of: &Name,
+        after: Option<&Name>,
+        limit: u32,
+    ) -> Result<Page<Name, Name>, Failure> {
+        self.names(of, keys::Kind::Followers, after, limited(limit)).await
+    }
+
+    async fn friends(
+        &self,
+        of: &Name,
+        after: Option<&Name>,
+        limit: u32,
+    ) -> Result<Page<Name, Name>, Failure> {
+        self.names(of, keys::Kind::Friends, after, limited(limit)).await
+    }
+
+    async fn post(&self, author: &Name, new: &NewPost) -> Result<(), PostError> {
+        self.add_post(author, new).await
+    }
+
+    async fn delete_post(&self, id: &PostId) -> Result<bool, Failure> {
+        self.remove_post(id).await
+    }
+
+    async fn read_post(&self, id: &PostId) -> Result<Option<Shown>, Failure> {
+        self.one_post(id).await
+    }
+
+    async fn posts(
+        &self,
+        of: &Name,
+        after: Option<PostKey>,
+        limit: u32,
+    ) -> Result<Page<Shown, PostKey>, Failure> {
+        self.posts_of(of, after, limited(limit)).await
+    }
+
+    async fn timeline(
+        &self,
+        of: &Name,
+        after: Option<&PostId>,
+        limit: u32,
+    ) -> Result<Page<Shown, PostId>, Failure> {
+        self.timeline_of(of, after, limited(limit)).await
+    }
+
+    async fn profile(&self, name: &Name) -> Result<Option<Profile>, Failure> {
+        self.profile_of(name).await
+    }
+
+    async fn save_session(&self, key: &SessionKey, session: &Session) -> Result<(), SessionError> {
+        self.keep_session(key, session).await
+    }
+
+    async fn load_session(&self, key: &SessionKey) -> Result<Option<Session>, Failure> {
+        self.find_session(key).await
+    }
+
+    async fn delete_session(&self, key: &SessionKey) -> Result<(), Failure> {
+        self.end_session(key).await
+    }
+
+    async fn check_health(&self) -> Result<(), Failure> {
+        let answers = join_all(self.probes.iter().map(|probe| self.get(probe.clone()))).await;
+        answers.into_iter().try_for_each(|answer| answer.map(|_| ()))
+    }
+
+    async fn close(&self) {
+        self.store.close().await;
+    }
+}

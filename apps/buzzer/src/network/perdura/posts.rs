@@ -1,0 +1,122 @@
+//! Posts: one key for each, with its author's.
+
+use super::super::Page;
+use super::super::error::{Failure, PostError};
+use super::super::keys::{self, Kind};
+use super::super::name::Name;
+use super::super::post::{NewPost, Post, PostId, PostKey, Shown};
+use super::super::values::{self, PostValue};
+use super::{Entries, Perdura, Written};
+use bytes::Bytes;
+use std::collections::HashMap;
+
+/// A post as the store has it.
+pub(super) fn post_of(id: PostId, value: &[u8]) -> Result<Post, Failure> {
+    let PostValue { text, answers } = values::read(value)?;
+    Ok(Post { id, text, answers })
+}
+
+/// The posts in a range of an author's.
+pub(super) fn posts_in(author: &Name, entries: &Entries) -> Result<Vec<Post>, Failure> {
+    let post = |(key, value): (Bytes, Bytes)| {
+        let text = || Failure::Broken(format!("{} is no post's", String::from_utf8_lossy(&key)));
+        let key = keys::post_key_in(&key).ok_or_else(text)?;
+        post_of(PostId { author: author.clone(), key }, &value)
+    };
+    entries.entries.iter().map(post).collect()
+}
+
+impl Perdura {
+    /// One insert, in its author's partition; where it answers another post that one is compared, so that it is there.
+    pub(super) async fn add_post(&self, author: &Name, new: &NewPost) -> Result<(), PostError> {
+        let id = PostId { author: author.clone(), key: new.key };
+        let content =
+            PostValue { text: new.text.as_str().to_owned(), answers: new.answers.clone() };
+        let value = values::write(&content)?;
+        let mut post = self.begin();
+        post.cmp(keys::active(author), keys::THERE);
+        post.insert(keys::post(&id), value.clone());
+        if let Some(answered) = &new.answers {
+            if answered.key.time_ms() >= new.key.time_ms() {
+                return Err(PostError::BeforeAnswered);
+            }
+            let there = self.get(keys::post(answered)).await?;
+            let Some(there) = there else {
+                return self.posted_before(&id, &value, PostError::AnswersNothing).await;
+            };
+            post.cmp(keys::post(answered), there);
+        }
+        match self.write(post).await? {
+            Written::Done(_) => Ok(()),
+            Written::Failed(0) => Err(PostError::NoAccount),
+            Written::Failed(1) => self.posted_before(&id, &value, PostError::KeyTaken).await,
+            Written::Failed(_) => self.posted_before(&id, &value, PostError::AnswersNothing).await,
+        }
+    }
+
+    /// Whether it is there already, since it was sent before; else this is why it is not.
+    async fn posted_before(
+        &self,
+        id: &PostId,
+        value: &Bytes,
+        otherwise: PostError,
+    ) -> Result<(), PostError> {
+        match self.get(keys::post(id)).await? {
+            Some(there) if there == *value => Ok(()),
+            _ => Err(otherwise),
+        }
+    }
+
+    pub(super) async fn remove_post(&self, id: &PostId) -> Result<bool, Failure> {
+        let deleted = self.store.delete(keys::post(id), &self.options).await;
+        deleted.map_err(|error| super::not_written(&error))
+    }
+
+    pub(super) async fn one_post(&self, id: &PostId) -> Result<Option<Shown>, Failure> {
+        let Some(value) = self.get(keys::post(id)).await? else { return Ok(None) };
+        let shown = self.with_answered(vec![post_of(id.clone(), &value)?]).await?;
+        Ok(shown.into_iter().next())
+    }
+
+    pub(super) async fn posts_of(
+        &self,
+        of: &Name,
+        after: Option<PostKey>,
+        limit: u32,
+    ) -> Result<Page<Shown, PostKey>, Failure> {
+        let all = keys::all(of, Kind::Posts).limit(limit);
+        let range = match after {
+            Some(key) => all.after(&keys::post(&PostId { author: of.clone(), key })),
+            None => all,
+        };
+        let entries = self.range(range).await?;
+        let posts = posts_in(of, &entries)?;
+        let next = posts.last().filter(|_| entries.more).map(|post| post.id.key);
+        Ok(Page { items: self.with_answered(posts).await?, next })
+    }
+
+    /// With what they answer. That is read later than they are, and so there if it was not deleted.
+    pub(super) async fn with_answered(&self, posts: Vec<Post>) -> Result<Vec<Shown>, Failure> {
+        let mut answered: HashMap<PostId, Post> = HashMap::new();
+        let mut wanted: Vec<PostId> =
+            posts.iter().filter_map(|post| post.answers.clone()).collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        if !wanted.is_empty() {
+            let mut look = self.begin();
+            let asked: Vec<_> =
+                wanted.into_iter().map(|id| (look.read(keys::post(&id)), id)).collect();
+            let found = self.read(look).await?;
+            for (read, id) in asked {
+                if let Some(value) = found.get(read) {
+                    answered.insert(id.clone(), post_of(id, &value)?);
+                }
+            }
+        }
+        let shown = |post: Post| {
+            let answered = post.answers.as_ref().and_then(|id| answered.get(id)).cloned();
+            Shown { post, answered }
+        };
+        Ok(posts.into_iter().map(shown).collect())
+    }
+}

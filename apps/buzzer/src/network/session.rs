@@ -1,0 +1,54 @@
+//! Sessions of those who are logged in. What is in one is the web's affair.
+
+use super::name::Name;
+use bytes::Bytes;
+use std::fmt;
+
+/// Sessions that an account has at a time; a further one takes the place of that which ends first.
+pub const SESSIONS_OF_AN_ACCOUNT: usize = 20;
+
+/// Under what a session is kept: a hash of its id. The id, which is in a cookie, is not in the store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SessionKey(pub(super) [u8; 32]);
+
+impl SessionKey {
+    /// That of the session with this id.
+    #[must_use]
+    pub fn of(id: &[u8]) -> SessionKey {
+        SessionKey(blake3::derive_key("perdura buzzer 2026 key of a session", id))
+    }
+
+    pub(super) fn of_digits(digits: &str) -> Option<SessionKey> {
+        Some(SessionKey(*blake3::Hash::from_hex(digits).ok()?.as_bytes()))
+    }
+}
+
+impl fmt::Display for SessionKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&blake3::Hash::from(self.0).to_hex())
+    }
+}
+
+/// A session.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Session {
+    /// Who is logged in.
+    pub owner: Name,
+    /// Until when, milliseconds since 1970.
+    pub expires_ms: u64,
+    /// What else is known of it.
+    pub content: Bytes,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_read_as_they_are_written() {
+        let key = SessionKey::of(b"id");
+        assert_eq!(SessionKey::of_digits(&key.to_string()), Some(key));
+        assert_ne!(key, SessionKey::of(b"ie"));
+        assert_eq!(SessionKey::of_digits("zz"), None);
+    }
+}

@@ -1,0 +1,123 @@
+//! Serving the application until it is told to stop.
+
+use crate::network::{Network, Perdura};
+use crate::web::{self, Counters, Read, Settings};
+use ::perdura::transactions::Counters as Store;
+use anyhow::{Context, Result};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::{Notify, watch};
+
+/// What is under way when it is told to stop has this time to end.
+const STOP: Duration = Duration::from_secs(10);
+
+/// Accounts that are being deleted are looked for this often; one that this server was asked to delete is gone on with at once.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// Between two calls that delete, so that others are served too.
+const BETWEEN: Duration = Duration::from_millis(50);
+
+/// The counters of the store's client, for [`serve`].
+#[must_use]
+pub fn store_counters(network: &Arc<Perdura>) -> Counters {
+    let counter = |name, help, read: fn(Store) -> u64| {
+        let network = Arc::clone(network);
+        let read = move || network.counters().map_or(0, read);
+        (name, help, Box::new(read) as Read)
+    };
+    vec![
+        counter(
+            "buzzer_store_transactions_total",
+            "Transactions over several partitions, tries counted.",
+            |store| store.global,
+        ),
+        counter("buzzer_store_conflicts_total", "Tries that met others in their way.", |store| {
+            store.conflicts
+        }),
+        counter(
+            "buzzer_store_unreachable_total",
+            "Tries that a partition did not vote for since it did not hear of another.",
+            |store| store.unreachable,
+        ),
+        counter("buzzer_store_rescued_total", "Transactions of others that were ended.", |store| {
+            store.rescued
+        }),
+    ]
+}
+
+/// Goes on with accounts that are being deleted, until told to stop.
+async fn delete_accounts(
+    network: Arc<dyn Network>,
+    asked: Arc<Notify>,
+    mut stopping: watch::Receiver<bool>,
+) {
+    loop {
+        let pause = match network.continue_deletions().await {
+            Ok(0) => LOOK,
+            Ok(left) => {
+                tracing::debug!(left, "accounts are being deleted");
+                BETWEEN
+            }
+            Err(failure) => {
+                tracing::warn!(%failure, "accounts that are being deleted are left for later");
+                LOOK
+            }
+        };
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = asked.notified() => {}
+            _ = stopping.wait_for(|stopping| *stopping) => return,
+        }
+    }
+}
+
+/// Ends all deletions that have begun; how many rounds that took.
+///
+/// # Errors
+/// When the store fails; what is left is gone on with by the next one who tries.
+pub async fn finish_deletions(network: &dyn Network) -> Result<usize> {
+    let mut rounds = 0;
+    loop {
+        rounds += 1;
+        if network.continue_deletions().await? == 0 {
+            return Ok(rounds);
+        }
+    }
+}
+
+/// Serves on a listener until `stop` is done, and ends what is under way then.
+///
+/// # Errors
+/// When it cannot begin, or the listener fails.
+pub async fn serve(
+    network: Arc<dyn Network>,
+    counters: Counters,
+    settings: Settings,
+    listener: TcpListener,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> Result<()> {
+    let (asked, (stopping, stopped)) = (Arc::new(Notify::new()), watch::channel(false));
+    let router = web::router(Arc::clone(&network), settings, counters, Arc::clone(&asked))?;
+    let deleting = tokio::spawn(delete_accounts(Arc::clone(&network), asked, stopped.clone()));
+    let service = router.into_make_service_with_connect_info::<SocketAddr>();
+    let serving = axum::serve(listener, service).with_graceful_shutdown(async move {
+        stop.await;
+        tracing::info!("stopping: what is under way is still answered");
+        let _ = stopping.send(true);
+    });
+    let mut late = stopped;
+    let too_late = async {
+        let _ = late.wait_for(|stopping| *stopping).await;
+        tokio::time::sleep(STOP).await;
+    };
+    tokio::select! {
+        served = async { serving.await } => served.context("serving")?,
+        () = too_late => tracing::warn!("some requests were not answered in time"),
+    }
+    // The task ends by itself once it is told to stop, after the step that it is at.
+    let _ = tokio::time::timeout(STOP, deleting).await;
+    network.close().await;
+    Ok(())
+}

@@ -1,0 +1,266 @@
+//! Making an account, logging in and out, and deleting the account.
+
+use super::Shared;
+use super::pages::{Again, DoorPage, SettingsPage, WelcomePage, html};
+use super::trouble::{Fields, Trouble};
+use super::visitor::{self, Viewer, check_form_token, form_token};
+use crate::network::{CreateError, InputError, LoginError, Name, Password};
+use axum::extract::{ConnectInfo, State};
+use axum::http::header::RETRY_AFTER;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Redirect, Response};
+use serde::Deserialize;
+use std::net::SocketAddr;
+use std::time::Duration;
+use tower_cookies::Cookies;
+use tower_sessions::Session;
+
+type Peer = ConnectInfo<SocketAddr>;
+
+/// The form of both doors.
+#[derive(Deserialize)]
+#[serde(default)]
+#[derive(Default)]
+pub(super) struct DoorForm {
+    csrf: String,
+    name: String,
+    password: String,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+pub(super) struct TokenForm {
+    csrf: String,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+pub(super) struct PasswordForm {
+    csrf: String,
+    password: String,
+}
+
+/// Why a door stays shut: with which status, for how long, in which words.
+struct Shut {
+    status: StatusCode,
+    pause: Option<Duration>,
+    problem: String,
+}
+
+impl Shut {
+    fn new(status: StatusCode, problem: impl ToString) -> Shut {
+        Shut { status, pause: None, problem: problem.to_string() }
+    }
+
+    fn too_often(pause: Duration) -> Shut {
+        let problem = format!(
+            "Too many tries from your network. Try again in {} seconds.",
+            pause.as_secs() + 1
+        );
+        Shut { status: StatusCode::TOO_MANY_REQUESTS, pause: Some(pause), problem }
+    }
+
+    /// The same form with what is wrong.
+    fn page(self, is_new: bool, csrf: String, name: String) -> Response {
+        let page = DoorPage { is_new, csrf, name, problem: Some(self.problem) };
+        let mut response = html(self.status, &page);
+        if let Some(pause) = self.pause {
+            response.headers_mut().insert(RETRY_AFTER, (pause.as_secs() + 1).into());
+        }
+        response
+    }
+}
+
+impl From<InputError> for Shut {
+    fn from(error: InputError) -> Shut {
+        Shut::new(StatusCode::UNPROCESSABLE_ENTITY, error)
+    }
+}
+
+impl From<CreateError> for Shut {
+    fn from(error: CreateError) -> Shut {
+        let unavailable = |problem| Shut::new(StatusCode::SERVICE_UNAVAILABLE, problem);
+        match &error {
+            CreateError::Taken => Shut::new(StatusCode::CONFLICT, error),
+            CreateError::Busy => unavailable(error.to_string()),
+            CreateError::Failed(failure) => {
+                tracing::warn!(%failure, "no account was made");
+                unavailable(
+                    "A part of the store does not answer. Try again in a moment; if the name is taken then, log in: it may be you who has it."
+                        .to_owned(),
+                )
+            }
+        }
+    }
+}
+
+impl From<LoginError> for Shut {
+    fn from(error: LoginError) -> Shut {
+        match &error {
+            LoginError::Wrong => Shut::new(StatusCode::UNAUTHORIZED, error),
+            LoginError::Throttled(pause) => {
+                let pause = Some(*pause);
+                Shut { pause, ..Shut::new(StatusCode::TOO_MANY_REQUESTS, error) }
+            }
+            LoginError::Busy => Shut::new(StatusCode::SERVICE_UNAVAILABLE, error),
+            LoginError::Failed(failure) => {
+                tracing::warn!(%failure, "a password was not checked");
+                let problem = "A part of the store does not answer. Try again in a moment.";
+                Shut::new(StatusCode::SERVICE_UNAVAILABLE, problem)
+            }
+        }
+    }
+}
+
+async fn door(
+    app: &Shared,
+    session: &Session,
+    cookies: &Cookies,
+    is_new: bool,
+) -> Result<Response, Trouble> {
+    if visitor::find(session).await?.is_some() {
+        return Ok(Redirect::to("/").into_response());
+    }
+    let csrf = form_token(app, cookies)?;
+    let page = DoorPage { is_new, csrf, name: String::new(), problem: None };
+    Ok(html(StatusCode::OK, &page))
+}
+
+pub(super) async fn signup_page(
+    State(app): State<Shared>,
+    session: Session,
+    cookies: Cookies,
+) -> Result<Response, Trouble> {
+    door(&app, &session, &cookies, true).await
+}
+
+pub(super) async fn login_page(
+    State(app): State<Shared>,
+    session: Session,
+    cookies: Cookies,
+) -> Result<Response, Trouble> {
+    door(&app, &session, &cookies, false).await
+}
+
+pub(super) async fn sign_up(
+    State(app): State<Shared>,
+    ConnectInfo(peer): Peer,
+    headers: HeaderMap,
+    session: Session,
+    cookies: Cookies,
+    Fields(form): Fields<DoorForm>,
+) -> Result<Response, Trouble> {
+    check_form_token(&cookies, &form.csrf)?;
+    let create = async {
+        let (name, password) = (Name::new(&form.name)?, Password::new(&*form.password)?);
+        app.count_signup(peer, &headers).map_err(Shut::too_often)?;
+        app.network.create_account(&name, &password).await?;
+        Ok(name)
+    };
+    let created: Result<Name, Shut> = create.await;
+    match created {
+        Ok(name) => {
+            visitor::log_in(&session, &name).await?;
+            Ok(Redirect::to("/").into_response())
+        }
+        Err(shut) => Ok(shut.page(true, form.csrf, form.name)),
+    }
+}
+
+pub(super) async fn log_in(
+    State(app): State<Shared>,
+    ConnectInfo(peer): Peer,
+    headers: HeaderMap,
+    session: Session,
+    cookies: Cookies,
+    Fields(form): Fields<DoorForm>,
+) -> Result<Response, Trouble> {
+    check_form_token(&cookies, &form.csrf)?;
+    let check = async {
+        app.count_login(peer, &headers).map_err(Shut::too_often)?;
+        // What cannot be a name or a password is nobody's.
+        let wrong = |_| Shut::from(LoginError::Wrong);
+        let name = Name::new(&form.name).map_err(wrong)?;
+        let password = Password::new(&*form.password).map_err(wrong)?;
+        app.network.check_password(&name, &password).await?;
+        Ok(name)
+    };
+    let checked: Result<Name, Shut> = check.await;
+    match checked {
+        Ok(name) => {
+            visitor::log_in(&session, &name).await?;
+            Ok(Redirect::to("/").into_response())
+        }
+        Err(shut) => Ok(shut.page(false, form.csrf, form.name)),
+    }
+}
+
+pub(super) async fn log_out(
+    session: Session,
+    Fields(form): Fields<TokenForm>,
+) -> Result<Response, Trouble> {
+    let again = || Again {
+        action: "/logout".to_owned(),
+        fields: vec![("csrf", form.csrf.clone())],
+        text: None,
+        button: "Log out",
+    };
+    let out = async {
+        if let Some(viewer) = visitor::find(&session).await? {
+            viewer.check(&form.csrf)?;
+            visitor::log_out(&session).await?;
+        }
+        Ok(Redirect::to("/").into_response())
+    };
+    out.await.map_err(|trouble: Trouble| trouble.again(again()))
+}
+
+pub(super) async fn settings_page(session: Session) -> Result<Response, Trouble> {
+    let logged_in = visitor::required(&session).await?;
+    Ok(html(StatusCode::OK, &SettingsPage { logged_in, problem: None }))
+}
+
+/// Checks the password once more, and begins to delete the account.
+pub(super) async fn delete(
+    State(app): State<Shared>,
+    ConnectInfo(peer): Peer,
+    headers: HeaderMap,
+    session: Session,
+    Fields(form): Fields<PasswordForm>,
+) -> Result<Response, Trouble> {
+    let viewer = visitor::required(&session).await?;
+    viewer.check(&form.csrf)?;
+    let check = async {
+        app.count_login(peer, &headers).map_err(Shut::too_often)?;
+        let wrong = |_| Shut::new(StatusCode::UNAUTHORIZED, "The password is wrong.");
+        let password = Password::new(&*form.password).map_err(wrong)?;
+        match app.network.check_password(&viewer.name, &password).await {
+            Err(LoginError::Wrong) => {
+                Err(Shut::new(StatusCode::UNAUTHORIZED, "The password is wrong."))
+            }
+            checked => checked.map_err(Shut::from),
+        }
+    };
+    if let Err(shut) = check.await {
+        let page = SettingsPage { logged_in: viewer, problem: Some(shut.problem) };
+        return Ok(html(shut.status, &page));
+    }
+    delete_account_of(&app, &session, &viewer).await?;
+    Ok(Redirect::to("/goodbye").into_response())
+}
+
+/// Begins to delete the account of somebody whose password was checked; nobody is logged in afterwards.
+pub(crate) async fn delete_account_of(
+    app: &Shared,
+    session: &Session,
+    viewer: &Viewer,
+) -> Result<(), crate::network::Failure> {
+    app.network.delete_account(&viewer.name).await?;
+    app.deletions.notify_one();
+    visitor::log_out(session).await
+}
+
+pub(super) async fn goodbye() -> Response {
+    let note = Some("Your account is being deleted. Goodbye!");
+    html(StatusCode::OK, &WelcomePage { note })
+}

@@ -1,0 +1,231 @@
+//! Timelines, posts, and the form of a post.
+
+use super::compose::{Compose, KeyError, PostForm, check_key, new_key};
+use super::pages::{
+    Again, Card, ComposePage, PostPage, TimelinePage, WelcomePage, cards, compose_for, html,
+};
+use super::trouble::{Fields, Trouble};
+use super::visitor::{self, Viewer, now_ms};
+use super::{ON_A_PAGE, Shared};
+use crate::network::{Failure, Name, NewPost, PostError, PostId, PostKey, Text};
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Redirect, Response};
+use serde::Deserialize;
+use tower_sessions::Session;
+
+/// Where a page begins.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+pub(super) struct Begin {
+    pub(super) after: Option<String>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+pub(super) struct DeleteForm {
+    csrf: String,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+pub(super) struct KeyFor {
+    answers: String,
+}
+
+pub(super) fn no_page() -> Trouble {
+    Trouble::new(
+        StatusCode::BAD_REQUEST,
+        "No such page",
+        "This address is of no page. Begin with the first one.",
+    )
+}
+
+/// The post with this address.
+fn post_id(name: &str, key: &str) -> Result<PostId, Trouble> {
+    let found = || Some(PostId { author: Name::new(name).ok()?, key: key.parse().ok()? });
+    found().ok_or_else(no_post)
+}
+
+fn no_post() -> Trouble {
+    Trouble::not_found("There is no such post, or it was deleted.")
+}
+
+pub(super) async fn to_first_page() -> Redirect {
+    Redirect::to("/")
+}
+
+/// The first page: the timeline of whoever is logged in.
+pub(super) async fn timeline(
+    State(app): State<Shared>,
+    session: Session,
+    Query(from): Query<Begin>,
+) -> Result<Response, Trouble> {
+    let Some(logged_in) = visitor::find(&session).await? else {
+        return Ok(html(StatusCode::OK, &WelcomePage { note: None }));
+    };
+    let after = from.after.map(|text| text.parse::<PostId>()).transpose();
+    let after = after.map_err(|_| no_page())?;
+    let page = app.network.timeline(&logged_in.name, after.as_ref(), ON_A_PAGE).await?;
+    let viewer = Some(&logged_in);
+    let compose = if after.is_none() { compose_for(viewer, None)? } else { None };
+    let next = page.next.map(|next| next.to_string());
+    let cards = cards(page.items, viewer);
+    Ok(html(StatusCode::OK, &TimelinePage { compose, cards, next, logged_in }))
+}
+
+/// A new key for a form that was open for long.
+pub(super) async fn key(
+    session: Session,
+    Query(for_what): Query<KeyFor>,
+) -> Result<Response, Trouble> {
+    visitor::required(&session).await?;
+    let answers = for_what.answers.parse::<PostId>().ok();
+    Ok(new_key(answers.as_ref())?.to_string().into_response())
+}
+
+/// The same form, to be sent again as it was.
+fn again(form: &PostForm) -> Again {
+    Again {
+        action: "/post".to_owned(),
+        fields: vec![
+            ("csrf", form.csrf.clone()),
+            ("key", form.key.clone()),
+            ("answers", form.answers.clone()),
+            ("again", "1".to_owned()),
+        ],
+        text: Some(form.text.clone()),
+        button: "Try again",
+    }
+}
+
+pub(super) async fn post(
+    State(app): State<Shared>,
+    session: Session,
+    Fields(form): Fields<PostForm>,
+) -> Result<Response, Trouble> {
+    let posted = async {
+        let viewer = visitor::required(&session).await?;
+        viewer.check(&form.csrf)?;
+        post_as(&app, viewer, &form).await
+    };
+    posted.await.map_err(|trouble| trouble.again(again(&form)))
+}
+
+/// The form again under a new key, with what is wrong.
+fn wrong(
+    viewer: Viewer,
+    form: &PostForm,
+    status: StatusCode,
+    problem: String,
+) -> Result<Response, Trouble> {
+    let answers = form.answers.parse::<PostId>().ok();
+    let compose = Compose::new(&viewer.csrf, answers.as_ref())?.with(&form.text, problem);
+    Ok(html(status, &ComposePage { logged_in: viewer, compose: Some(compose) }))
+}
+
+async fn post_as(app: &Shared, viewer: Viewer, form: &PostForm) -> Result<Response, Trouble> {
+    let text = match Text::new(&form.text) {
+        Ok(text) => text,
+        Err(error) => {
+            return wrong(viewer, form, StatusCode::UNPROCESSABLE_ENTITY, error.to_string());
+        }
+    };
+    let answers = match &*form.answers {
+        "" => None,
+        answers => Some(answers.parse::<PostId>().map_err(|_| Trouble::foreign_form())?),
+    };
+    let key: PostKey = form.key.parse().map_err(|_| Trouble::foreign_form())?;
+    let to = match &answers {
+        Some(_) => format!("/u/{}/{key}", viewer.name),
+        None => "/".to_owned(),
+    };
+    if let Err(error) = check_key(key, now_ms(), !form.again.is_empty()) {
+        return stale(app, viewer, form, (key, &text), &to, error).await;
+    }
+    let new = NewPost { key, text, answers };
+    let error = match app.network.post(&viewer.name, &new).await {
+        Ok(()) => return Ok(Redirect::to(&to).into_response()),
+        Err(PostError::Failed(failure)) => return Err(failure.into()),
+        Err(error) => error,
+    };
+    match error {
+        // Sent before under this key, and changed since.
+        PostError::KeyTaken => {
+            let problem = "What you sent with this form before was posted, and stays as it is. Send this one too if you want.";
+            wrong(viewer, form, StatusCode::CONFLICT, problem.to_owned())
+        }
+        PostError::AnswersNothing => {
+            let form = PostForm { answers: String::new(), ..form.clone() };
+            let problem = format!("{error} You can still post it by itself.");
+            wrong(viewer, &form, StatusCode::CONFLICT, problem)
+        }
+        error => wrong(viewer, form, StatusCode::CONFLICT, error.to_string()),
+    }
+}
+
+/// A form that was open for too long: it is not posted, unless it was before.
+async fn stale(
+    app: &Shared,
+    viewer: Viewer,
+    form: &PostForm,
+    (key, text): (PostKey, &Text),
+    to: &str,
+    error: KeyError,
+) -> Result<Response, Trouble> {
+    let id = PostId { author: viewer.name.clone(), key };
+    if app.network.read_post(&id).await?.is_some_and(|shown| shown.post.text == text.as_str()) {
+        return Ok(Redirect::to(to).into_response());
+    }
+    let problem = match error {
+        KeyError::Old => {
+            "This page was open for a while. Nothing was posted yet; press the button once more."
+        }
+        KeyError::Early => {
+            "This form is of a time that is yet to come. Nothing was posted; press the button once more."
+        }
+    };
+    wrong(viewer, form, StatusCode::CONFLICT, problem.to_owned())
+}
+
+/// One post, with a form to answer it.
+pub(super) async fn one(
+    State(app): State<Shared>,
+    session: Session,
+    Path((name, key)): Path<(String, String)>,
+) -> Result<Response, Trouble> {
+    let looking = visitor::find(&session).await?;
+    let id = post_id(&name, &key)?;
+    let shown = app.network.read_post(&id).await?.ok_or_else(no_post)?;
+    let compose = compose_for(looking.as_ref(), Some(&id))?;
+    let card = Card::new(shown, looking.as_ref());
+    Ok(html(StatusCode::OK, &PostPage { looking, card, compose }))
+}
+
+/// Deletes a post of whoever asks.
+pub(super) async fn delete(
+    State(app): State<Shared>,
+    session: Session,
+    Path((name, key)): Path<(String, String)>,
+    Fields(form): Fields<DeleteForm>,
+) -> Result<Response, Trouble> {
+    let id = post_id(&name, &key)?;
+    let again = Again {
+        action: format!("/u/{}/{}/delete", id.author, id.key),
+        fields: vec![("csrf", form.csrf.clone())],
+        text: None,
+        button: "Delete the post",
+    };
+    let deleted = async {
+        let viewer = visitor::required(&session).await?;
+        viewer.check(&form.csrf)?;
+        if viewer.name != id.author {
+            let text = "Only its author can delete a post.";
+            return Err(Trouble::new(StatusCode::FORBIDDEN, "Not yours", text));
+        }
+        let deleted: Result<bool, Failure> = app.network.delete_post(&id).await;
+        deleted?;
+        Ok(Redirect::to(&format!("/u/{}", id.author)).into_response())
+    };
+    deleted.await.map_err(|trouble| trouble.again(again))
+}

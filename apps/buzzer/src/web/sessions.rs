@@ -1,0 +1,99 @@
+//! Where sessions are kept: with the network, under a hash of their ids.
+
+use crate::network::{Name, Network, Session, SessionKey};
+use async_trait::async_trait;
+use bytes::Bytes;
+use std::fmt;
+use std::sync::Arc;
+use time::OffsetDateTime;
+use tower_sessions::SessionStore;
+use tower_sessions::session::{Id, Record};
+use tower_sessions::session_store::{Error, Result};
+
+/// What a session's owner is called in it; there are no sessions without one.
+pub(super) const OWNER: &str = "name";
+
+/// Keeps sessions with a network.
+#[derive(Clone)]
+pub(super) struct Kept(pub(super) Arc<dyn Network>);
+
+impl fmt::Debug for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Kept")
+    }
+}
+
+fn key_of(id: &Id) -> SessionKey {
+    SessionKey::of(&id.0.to_be_bytes())
+}
+
+fn failed(error: impl fmt::Display) -> Error {
+    Error::Backend(error.to_string())
+}
+
+fn session_of(record: &Record) -> Result<Session> {
+    let owner = record.data.get(OWNER).and_then(|name| name.as_str()).unwrap_or_default();
+    let owner = Name::new(owner).map_err(|error| Error::Encode(error.to_string()))?;
+    let expires_ms = record.expiry_date.unix_timestamp_nanos() / 1_000_000;
+    let content = serde_json::to_vec(&record.data);
+    Ok(Session {
+        owner,
+        expires_ms: u64::try_from(expires_ms).unwrap_or(0),
+        content: content.map(Bytes::from).map_err(|error| Error::Encode(error.to_string()))?,
+    })
+}
+
+fn record_of(id: Id, session: &Session) -> Result<Record> {
+    let data = serde_json::from_slice(&session.content);
+    let expiry_ns = i128::from(session.expires_ms) * 1_000_000;
+    Ok(Record {
+        id,
+        data: data.map_err(|error| Error::Decode(error.to_string()))?,
+        expiry_date: OffsetDateTime::from_unix_timestamp_nanos(expiry_ns)
+            .map_err(|error| Error::Decode(error.to_string()))?,
+    })
+}
+
+#[async_trait]
+impl SessionStore for Kept {
+    // Ids are of 128 bits by chance: none comes twice.
+    async fn create(&self, record: &mut Record) -> Result<()> {
+        self.save(record).await
+    }
+
+    async fn save(&self, record: &Record) -> Result<()> {
+        let saved = self.0.save_session(&key_of(&record.id), &session_of(record)?).await;
+        saved.map_err(failed)
+    }
+
+    async fn load(&self, id: &Id) -> Result<Option<Record>> {
+        let session = self.0.load_session(&key_of(id)).await.map_err(failed)?;
+        session.map(|session| record_of(*id, &session)).transpose()
+    }
+
+    async fn delete(&self, id: &Id) -> Result<()> {
+        self.0.delete_session(&key_of(id)).await.map_err(failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_comes_back_as_it_was() {
+        let data = [(OWNER.to_owned(), "alice".into()), ("csrf".to_owned(), "x".into())];
+        let expiry_date = OffsetDateTime::from_unix_timestamp(1_900_000_000).unwrap();
+        let record = Record { id: Id(-5), data: data.into_iter().collect(), expiry_date };
+        let session = session_of(&record).unwrap();
+        assert_eq!(session.owner.as_str(), "alice");
+        assert_eq!(record_of(record.id, &session).unwrap(), record);
+    }
+
+    #[test]
+    fn there_is_none_without_an_owner() {
+        let expiry_date = OffsetDateTime::UNIX_EPOCH;
+        let record = Record { id: Id(1), data: Default::default(), expiry_date };
+        assert!(session_of(&record).is_err());
+    }
+}

@@ -1,0 +1,107 @@
+//! Pages that say what went wrong, and what to do.
+
+use super::pages::{Again, TroublePage, html};
+use crate::network::Failure;
+use axum::extract::rejection::FormRejection;
+use axum::extract::{FromRequest, Request};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Redirect, Response};
+use serde::de::DeserializeOwned;
+
+/// What went wrong.
+#[derive(Debug)]
+pub(crate) enum Trouble {
+    /// There is a page for it.
+    Page(Box<TroublePage>),
+    /// One has to be logged in.
+    LogIn,
+}
+
+impl Trouble {
+    pub(crate) fn new(status: StatusCode, title: &str, text: &str) -> Trouble {
+        let (title, text) = (title.to_owned(), text.to_owned());
+        Trouble::Page(Box::new(TroublePage { status, title, text, again: None, look: false }))
+    }
+
+    pub(crate) fn not_logged_in() -> Trouble {
+        Trouble::LogIn
+    }
+
+    pub(crate) fn not_found(text: &str) -> Trouble {
+        Trouble::new(StatusCode::NOT_FOUND, "Not here", text)
+    }
+
+    pub(crate) fn foreign_form() -> Trouble {
+        let text = "This form is not one that this site gave you, or you have logged in or out since. Nothing was done. Load the page again.";
+        Trouble::new(StatusCode::FORBIDDEN, "Not accepted", text)
+    }
+
+    /// With what was typed, and a button to send it again.
+    pub(crate) fn again(mut self, again: Again) -> Trouble {
+        if let Trouble::Page(page) = &mut self
+            && page.status.is_server_error()
+        {
+            page.again = Some(again);
+        }
+        self
+    }
+}
+
+impl From<Failure> for Trouble {
+    fn from(failure: Failure) -> Trouble {
+        let (status, title, text) = match &failure {
+            Failure::Unavailable(_) => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "Not available at this moment",
+                "A part of the store does not answer. Nothing was changed. Try again in a moment.",
+            ),
+            Failure::Indeterminate(_) => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "It may have happened",
+                "A part of the store did not say whether it was done. You can send it again: it is done once only.",
+            ),
+            Failure::Broken(_) => (
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "Something is broken",
+                "This site found something that should not be. It has been noted for those who run it.",
+            ),
+        };
+        match &failure {
+            Failure::Broken(_) => tracing::error!(%failure, "a page cannot be made"),
+            _ => tracing::warn!(%failure, "a page cannot be made now"),
+        }
+        let mut trouble = Trouble::new(status, title, text);
+        if let Trouble::Page(page) = &mut trouble {
+            page.look = status == StatusCode::SERVICE_UNAVAILABLE;
+        }
+        trouble
+    }
+}
+
+impl IntoResponse for Trouble {
+    fn into_response(self) -> Response {
+        match self {
+            Trouble::LogIn => Redirect::to("/login").into_response(),
+            Trouble::Page(page) => html(page.status, &*page),
+        }
+    }
+}
+
+/// The fields of a form; what is no form gets a page that says so.
+pub(crate) struct Fields<T>(pub(crate) T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Fields<T> {
+    type Rejection = Trouble;
+
+    async fn from_request(request: Request, state: &S) -> Result<Fields<T>, Trouble> {
+        let form: Result<axum::Form<T>, FormRejection> =
+            axum::Form::from_request(request, state).await;
+        form.map(|axum::Form(fields)| Fields(fields)).map_err(|rejection| {
+            Trouble::new(
+                rejection.status(),
+                "Not accepted",
+                "This is no form that this site gave you, or it is too long.",
+            )
+        })
+    }
+}

@@ -1,0 +1,167 @@
+//! Accounts as others see them, and following them.
+
+use super::pages::{Again, ApiPage, NamesPage, ProfilePage, Relation, cards, html};
+use super::posts::{Begin, no_page};
+use super::trouble::{Fields, Trouble};
+use super::visitor;
+use super::{ON_A_PAGE, Shared};
+use crate::network::{FollowError, Name, PostKey};
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Redirect, Response};
+use serde::Deserialize;
+use tower_sessions::Session;
+
+/// Names on a page.
+const NAMES_ON_A_PAGE: u32 = 50;
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+pub(super) struct FindForm {
+    name: String,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+pub(super) struct EdgeForm {
+    csrf: String,
+}
+
+fn nobody() -> Trouble {
+    Trouble::not_found("There is no account of this name.")
+}
+
+pub(super) async fn not_found() -> Trouble {
+    Trouble::not_found("There is no such page.")
+}
+
+/// What only takes a form was asked for as a page.
+pub(super) async fn no_method() -> Trouble {
+    let text = "This address takes a form, and is no page. Begin with the first one.";
+    Trouble::new(StatusCode::METHOD_NOT_ALLOWED, "No such page", text)
+}
+
+pub(super) async fn find(Query(form): Query<FindForm>) -> Result<Redirect, Trouble> {
+    let name = form.name.trim().trim_start_matches('@');
+    let name = Name::new(name).map_err(|_| nobody())?;
+    Ok(Redirect::to(&format!("/u/{name}")))
+}
+
+pub(super) async fn api_page(session: Session) -> Result<Response, Trouble> {
+    let looking = visitor::find(&session).await?;
+    Ok(html(StatusCode::OK, &ApiPage { looking }))
+}
+
+/// An account with its posts.
+pub(super) async fn profile(
+    State(app): State<Shared>,
+    session: Session,
+    Path(name): Path<String>,
+    Query(from): Query<Begin>,
+) -> Result<Response, Trouble> {
+    let looking = visitor::find(&session).await?;
+    let name = Name::new(&name).map_err(|_| nobody())?;
+    let after = from.after.map(|text| text.parse::<PostKey>()).transpose();
+    let after = after.map_err(|_| no_page())?;
+    let profile = app.network.profile(&name).await?.ok_or_else(nobody)?;
+    let follows = match &looking {
+        Some(viewer) if viewer.name != name => app.network.follows(&viewer.name, &name).await?,
+        _ => false,
+    };
+    let page = app.network.posts(&name, after, ON_A_PAGE).await?;
+    let relation = Relation::of(looking.as_ref(), &name, follows);
+    let cards = cards(page.items, looking.as_ref());
+    let (next, is_first) = (page.next.map(|next| next.to_string()), after.is_none());
+    Ok(html(StatusCode::OK, &ProfilePage { looking, profile, relation, is_first, cards, next }))
+}
+
+async fn names(
+    app: Shared,
+    session: Session,
+    name: &str,
+    from: Begin,
+    are_followers: bool,
+) -> Result<Response, Trouble> {
+    let looking = visitor::find(&session).await?;
+    let of = Name::new(name).map_err(|_| nobody())?;
+    let after = from.after.map(|text| Name::new(&text)).transpose().map_err(|_| no_page())?;
+    app.network.profile(&of).await?.ok_or_else(nobody)?;
+    let page = match are_followers {
+        true => app.network.followers(&of, after.as_ref(), NAMES_ON_A_PAGE).await?,
+        false => app.network.friends(&of, after.as_ref(), NAMES_ON_A_PAGE).await?,
+    };
+    let (names, next) = (page.items, page.next);
+    Ok(html(StatusCode::OK, &NamesPage { looking, of, are_followers, names, next }))
+}
+
+pub(super) async fn followers(
+    State(app): State<Shared>,
+    session: Session,
+    Path(name): Path<String>,
+    Query(from): Query<Begin>,
+) -> Result<Response, Trouble> {
+    names(app, session, &name, from, true).await
+}
+
+pub(super) async fn friends(
+    State(app): State<Shared>,
+    session: Session,
+    Path(name): Path<String>,
+    Query(from): Query<Begin>,
+) -> Result<Response, Trouble> {
+    names(app, session, &name, from, false).await
+}
+
+/// Follows somebody, or no longer.
+async fn edge(
+    app: Shared,
+    session: Session,
+    name: &str,
+    form: EdgeForm,
+    wanted: bool,
+) -> Result<Response, Trouble> {
+    let whom = Name::new(name).map_err(|_| nobody())?;
+    let again = Again {
+        action: format!("/u/{whom}/{}", if wanted { "follow" } else { "unfollow" }),
+        fields: vec![("csrf", form.csrf.clone())],
+        text: None,
+        button: "Try again",
+    };
+    let done = async {
+        let viewer = visitor::required(&session).await?;
+        viewer.check(&form.csrf)?;
+        if wanted {
+            app.network.follow(&viewer.name, &whom).await.map_err(not_followed)?;
+        } else {
+            app.network.unfollow(&viewer.name, &whom).await?;
+        }
+        Ok(Redirect::to(&format!("/u/{whom}")).into_response())
+    };
+    done.await.map_err(|trouble: Trouble| trouble.again(again))
+}
+
+fn not_followed(error: FollowError) -> Trouble {
+    match error {
+        FollowError::Failed(failure) => failure.into(),
+        FollowError::Nobody => nobody(),
+        error => Trouble::new(StatusCode::CONFLICT, "Not followed", &error.to_string()),
+    }
+}
+
+pub(super) async fn follow(
+    State(app): State<Shared>,
+    session: Session,
+    Path(name): Path<String>,
+    Fields(form): Fields<EdgeForm>,
+) -> Result<Response, Trouble> {
+    edge(app, session, &name, form, true).await
+}
+
+pub(super) async fn unfollow(
+    State(app): State<Shared>,
+    session: Session,
+    Path(name): Path<String>,
+    Fields(form): Fields<EdgeForm>,
+) -> Result<Response, Trouble> {
+    edge(app, session, &name, form, false).await
+}

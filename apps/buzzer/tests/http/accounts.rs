@@ -1,0 +1,164 @@
+//! Signing up, logging in and out, and what is refused.
+
+use super::browser::{Browser, password_of};
+use super::world::{World, wait_for};
+use serde_json::json;
+
+#[test]
+fn people_sign_up_and_log_in() {
+    let world = World::start(&[]);
+    let browser = Browser::new(world.url());
+    browser.get("/").is(200).has(&["What is the buzz?"]);
+    browser.sign_up("alice");
+    let form = browser.get("/").form("/logout");
+    browser.send(&form).is(200).has(&["What is the buzz?"]);
+
+    // Whose name is taken, too short, or whose password is, is told so, and has not to type his name again.
+    let form = browser.get("/signup").form("/signup");
+    let taken = form.clone().with("name", "Alice").with("password", "12345678");
+    browser.send(&taken).is(409).has(&["This name is taken.", "value=\"Alice\""]);
+    for (name, password) in [("al", "12345678"), ("a/b/c", "12345678"), ("bob", "1234567")] {
+        let form = form.clone().with("name", name).with("password", password);
+        browser.send(&form).is(422);
+    }
+    browser.log_in("alice", "incorrect horse").is(401).has(&["The name or the password is wrong."]);
+    browser
+        .log_in("nobody_here", "incorrect horse")
+        .is(401)
+        .has(&["The name or the password is wrong."]);
+    browser.log_in("ALICE", &password_of("alice")).is(200).has(&["What is new?"]);
+
+    // A session is kept as long as it lasts, and is nothing without the cookie.
+    browser.get("/settings").is(200).has(&["Delete the account"]);
+    Browser::new(world.url()).get("/settings").is(200).has(&["No account yet?"]);
+    check_headers(&world);
+    check_api(&world);
+}
+
+/// What every answer has.
+fn check_headers(world: &World) {
+    let browser = Browser::new(world.url());
+    for path in ["/", "/login", "/style.css", "/nothing", "/api/v1/nothing"] {
+        let page = browser.get(path);
+        let policy = page.header("content-security-policy").unwrap();
+        assert!(policy.starts_with("default-src 'none'"), "{path}: {policy}");
+        assert_eq!(page.header("x-content-type-options"), Some("nosniff"), "{path}");
+    }
+    let page = browser.send_only(&browser.get("/login").form("/login"), &[]);
+    assert_eq!(page.header("set-cookie"), None);
+    let form = browser.get("/login").form("/login");
+    let form = form.with("name", "alice").with("password", &password_of("alice"));
+    let page = browser.send_only(&form, &[]).is(303);
+    let cookie = page.header("set-cookie").unwrap();
+    assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Lax"), "{cookie}");
+    browser.get("/logout").is(405).has(&["No such page"]);
+    browser.get("/health").is(200).has(&["\"ok\""]);
+    browser
+        .get("/metrics")
+        .is(200)
+        .has(&["buzzer_requests_total{method=\"GET\",route=\"/login\",status=\"200\"}"]);
+}
+
+fn check_api(world: &World) {
+    let browser = Browser::new(world.url());
+    browser.get("/api").is(200).has(&["JSON API"]);
+    browser.api("GET", "/timeline", None).is(401).has(&["not_logged_in"]);
+    let door = json!({ "name": "dora", "password": "correct horse" });
+    browser.api("POST", "/accounts", Some(door.clone())).is(201);
+    browser.api("POST", "/accounts", Some(door.clone())).is(409).has(&["\"taken\""]);
+    assert_eq!(browser.api("GET", "/session", None).is(200).json()["name"], "dora");
+    browser.api("DELETE", "/session", None).is(204);
+    assert!(browser.api("GET", "/session", None).is(200).json()["name"].is_null());
+    let wrong = json!({ "name": "dora", "password": "incorrect horse" });
+    browser.api("POST", "/session", Some(wrong)).is(401).has(&["wrong_password"]);
+    browser.api("POST", "/session", Some(door)).is(200);
+    browser.api("POST", "/posts", Some(json!({ "text": "x", "nonsense": 1 }))).is(422);
+    browser.api("POST", "/posts", Some(json!({ "text": "x".repeat(20_000) }))).is(413);
+    browser.api("GET", "/users/nobody_here", None).is(404);
+    browser.api("GET", "/timeline?limit=many", None).is(400).has(&["\"invalid\""]);
+    browser.api("GET", "/timeline?after=nothing", None).is(422).has(&["\"invalid\""]);
+    browser.api("PUT", "/timeline", None).is(405).has(&["\"invalid\""]);
+    browser.api("GET", "/nothing", None).is(404).has(&["not_found"]);
+}
+
+#[test]
+fn guesses_of_passwords_are_slowed_down() {
+    let world = World::start(&["--logins-per-minute", "100000"]);
+    let browser = Browser::new(world.url());
+    browser.sign_up("alice");
+    // One whom there is and one whom there is not are told the same.
+    for name in ["alice", "nobody_here"] {
+        let guesser = Browser::new(world.url());
+        let told: Vec<u16> =
+            (0..6).map(|_| guesser.log_in(name, "incorrect horse").status).collect();
+        assert_eq!(told[..5], [401; 5]);
+        // The sixth came too early, unless the machine was so slow that the pause was over.
+        assert!([401, 429].contains(&told[5]));
+    }
+    let guesser = Browser::new(world.url());
+    let throttled = wait_for("a pause", || {
+        let page = guesser.log_in("alice", "incorrect horse");
+        (page.status == 429).then_some(page)
+    });
+    let throttled = throttled.has(&["Too many logins with this name failed."]);
+    assert!(throttled.header("retry-after").is_some());
+    // The right password helps nothing within the pause, and is taken behind it.
+    wait_for("the end of the pause", || {
+        let page = guesser.log_in("alice", &password_of("alice"));
+        assert!([200, 429].contains(&page.status), "{}", page.text);
+        (page.status == 200).then_some(())
+    });
+    // What failed before is forgotten then.
+    Browser::new(world.url()).log_in("alice", "incorrect horse").is(401);
+}
+
+#[test]
+fn an_address_has_so_many_tries() {
+    let world = World::start(&["--logins-per-minute", "3", "--signups-per-hour", "2"]);
+    let browser = Browser::new(world.url());
+    let form = browser.get("/login").form("/login").with("password", "incorrect horse");
+    let told: Vec<u16> = (0..4)
+        .map(|index| browser.send(&form.clone().with("name", &format!("user{index}"))).status)
+        .collect();
+    // A minute may have passed meanwhile, on a machine that hardly moves.
+    assert_eq!(told[..3], [401; 3]);
+    assert!([401, 429].contains(&told[3]));
+    for name in ["amy", "bob"] {
+        Browser::new(world.url()).sign_up(name);
+    }
+    let form = browser.get("/signup").form("/signup");
+    let form = form.with("name", "cat").with("password", "12345678");
+    browser.send(&form).is(429).has(&["Too many tries from your network."]);
+}
+
+#[test]
+fn forms_of_other_sites_are_refused() {
+    let world = World::start(&[]);
+    let browser = Browser::new(world.url());
+    browser.sign_up("alice");
+    let form = browser.get("/").form("/post").with("text", "not from me");
+    let evil = [("origin", "https://evil.example")];
+    browser.send_only(&form, &evil).is(403);
+    browser.send_only(&form, &[("sec-fetch-site", "cross-site")]).is(403);
+    // Without the token, with a wrong one, with that of somebody else.
+    browser.send_only(&form.clone().with("csrf", ""), &[]).is(403);
+    browser.send_only(&form.clone().with("csrf", &"0".repeat(32)), &[]).is(403);
+    let other = Browser::new(world.url());
+    other.sign_up("mallory");
+    let token = other.get("/").form("/post").get("csrf").to_owned();
+    browser.send_only(&form.clone().with("csrf", &token), &[]).is(403);
+    for action in ["/logout", "/delete-account", "/u/mallory/follow", "/u/mallory/unfollow"] {
+        let fields = vec![("csrf".to_owned(), token.clone())];
+        let form = super::browser::Form { action: action.to_owned(), fields };
+        browser.send_only(&form, &[]).is(403);
+    }
+    // Nobody is logged in by a form that was not given to him either.
+    let stranger = Browser::new(world.url());
+    let door = stranger.get("/login").form("/login");
+    let door = door.with("name", "mallory").with("password", &password_of("mallory"));
+    Browser::new(world.url()).send_only(&door, &[]).is(403);
+    browser.get("/").is(200).has_not(&["not from me"]);
+    let own = [("origin", world.url()), ("sec-fetch-site", "same-origin")];
+    browser.send_only(&form, &own).is(303);
+    browser.get("/").is(200).has(&["not from me"]);
+}

@@ -1,0 +1,12 @@
+//! The program over HTTP, on real servers of a cluster of two partitions.
+
+mod accounts;
+mod browser;
+mod causality;
+mod deletions;
+mod failures;
+mod mix;
+mod network;
+mod posts;
+mod program;
+mod world;

@@ -1,0 +1,170 @@
+//! The network itself on a real store, where it is about bounds that take long to reach over HTTP.
+
+use super::world::World;
+use bytes::Bytes;
+use futures_util::future::join_all;
+use perdura_buzzer::network::{
+    FRIENDS, FollowError, Name, Network, NewPost, Password, Perdura, PostId, PostKey,
+    SESSIONS_OF_AN_ACCOUNT, Session, SessionError, SessionKey, Settings, Text,
+};
+use std::time::{Duration, SystemTime};
+
+fn open(world: &World) -> Perdura {
+    let timeout = Duration::from_secs(60);
+    Perdura::open(&Settings { cluster: world.cluster(), key: None, timeout }).unwrap()
+}
+
+fn name(text: &str) -> Name {
+    Name::new(text).unwrap()
+}
+
+fn now_ms() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis() as u64
+}
+
+fn new_post(key: PostKey, text: &str) -> NewPost {
+    NewPost { key, text: Text::new(text).unwrap(), answers: None }
+}
+
+/// Accounts `user0`, `user1` and so on, all with one password.
+async fn make_accounts(network: &Perdura, count: usize) -> Vec<Name> {
+    let password = Password::new("correct horse").unwrap();
+    let hash = network.hash(&password).await.unwrap();
+    let names: Vec<Name> = (0..count).map(|index| name(&format!("user{index}"))).collect();
+    for some in names.chunks(32) {
+        let made = join_all(some.iter().map(|one| network.import_account(one, &hash))).await;
+        made.into_iter().for_each(|made| made.unwrap());
+    }
+    network.check_password(&names[0], &password).await.unwrap();
+    names
+}
+
+/// Keys of the store that name somebody.
+fn keys_of(world: &World, name: &Name) -> Vec<String> {
+    let mut keys = world.keys();
+    keys.retain(|key| key.split('/').any(|part| part == name.as_str()));
+    keys
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_timeline_of_as_many_as_one_can_follow() {
+    let world = World::start(&[]);
+    let network = open(&world);
+    let names = make_accounts(&network, FRIENDS + 2).await;
+    let (reader, others) = names.split_first().unwrap();
+    for some in others[..FRIENDS].chunks(16) {
+        let followed = join_all(some.iter().map(|one| network.follow(reader, one))).await;
+        assert!(followed.into_iter().all(|followed| followed.unwrap()));
+    }
+    let last = &others[FRIENDS];
+    assert_eq!(network.follow(reader, last).await, Err(FollowError::TooMany));
+    assert_eq!(network.follow(reader, &others[0]).await, Ok(false));
+    assert_eq!(network.follow(reader, reader).await, Err(FollowError::Oneself));
+    assert_eq!(network.follow(reader, &name("nobody_here")).await, Err(FollowError::TooMany));
+
+    // Two posts of some, forty of one, with the same times among them.
+    let mut expected = Vec::new();
+    for (index, author) in others[..64].iter().enumerate() {
+        let count = if index == 0 { 40 } else { 2 };
+        let keys = (0..count).map(|post| PostKey::new(1_000_000 + post * 7 + index as u64 % 5, 9));
+        let keys: Vec<PostKey> = keys.collect();
+        let posts: Vec<NewPost> = keys.iter().map(|key| new_post(*key, "x")).collect();
+        let posted = posts.iter().map(|post| network.post(author, post));
+        join_all(posted).await.into_iter().for_each(|posted| posted.unwrap());
+        expected.extend(keys.into_iter().map(|key| PostId { author: author.clone(), key }));
+    }
+    expected.sort_unstable();
+    let (mut found, mut after): (Vec<PostId>, Option<PostId>) = (Vec::new(), None);
+    loop {
+        let page = network.timeline(reader, after.as_ref(), 20).await.unwrap();
+        assert!(page.items.len() <= 20 && (!page.items.is_empty() || page.next.is_none()));
+        found.extend(page.items.into_iter().map(|shown| shown.post.id));
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(found, expected);
+
+    assert_eq!(network.unfollow(reader, &others[0]).await, Ok(true));
+    assert_eq!(network.unfollow(reader, &others[0]).await, Ok(false));
+    assert_eq!(network.follow(reader, last).await, Ok(true));
+    network.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_large_account_goes_in_steps_that_several_take_at_once() {
+    let world = World::start(&[]);
+    let (network, other) = (open(&world), open(&world));
+    let names = make_accounts(&network, 101).await;
+    let (gone, others) = names.split_first().unwrap();
+    for some in others.chunks(16) {
+        let followed = some.iter().map(|one| network.follow(one, gone));
+        join_all(followed).await.into_iter().for_each(|one| assert!(one.unwrap()));
+        let followed = some.iter().map(|one| network.follow(gone, one));
+        join_all(followed).await.into_iter().for_each(|one| assert!(one.unwrap()));
+    }
+    for round in 0..10_u32 {
+        let post = |index| {
+            let key = PostKey::new(now_ms(), round * 100 + index);
+            let (network, gone) = (&network, gone);
+            async move { network.post(gone, &new_post(key, "x")).await }
+        };
+        join_all((0..50).map(post)).await.into_iter().for_each(|posted| posted.unwrap());
+    }
+    network.delete_account(gone).await.unwrap();
+    // Nothing is added from now on.
+    let key = PostKey::new(now_ms(), 7);
+    assert!(network.post(gone, &new_post(key, "late")).await.is_err());
+    assert_eq!(other.follow(&others[0], gone).await, Ok(false));
+    assert_eq!(network.profile(gone).await.unwrap(), None);
+    loop {
+        let left = tokio::join!(network.continue_deletions(), other.continue_deletions());
+        if left.0.unwrap() == 0 && left.1.unwrap() == 0 {
+            break;
+        }
+    }
+    assert_eq!(keys_of(&world, gone), Vec::<String>::new());
+    let profile = network.profile(&others[0]).await.unwrap().unwrap();
+    assert_eq!((profile.followers.counted, profile.friends.counted), (0, 0));
+    // A step that comes late does not touch who has the name then.
+    make_accounts(&network, 1).await;
+    network.post(gone, &new_post(PostKey::new(now_ms(), 1), "new")).await.unwrap();
+    assert_eq!(other.continue_deletions().await, Ok(0));
+    assert_eq!(network.posts(gone, None, 10).await.unwrap().items.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_account_has_so_many_sessions() {
+    let world = World::start(&[]);
+    let network = open(&world);
+    let owner = make_accounts(&network, 1).await.remove(0);
+    let key = |index: usize| SessionKey::of(&index.to_be_bytes());
+    let session = |expires_ms| {
+        let content = Bytes::from_static(b"content");
+        Session { owner: owner.clone(), expires_ms, content }
+    };
+    let later_ms = now_ms() + 3_600_000;
+    for index in 0..SESSIONS_OF_AN_ACCOUNT + 5 {
+        let expires_ms = later_ms + index as u64;
+        network.save_session(&key(index), &session(expires_ms)).await.unwrap();
+    }
+    let sessions = || world.keys().iter().filter(|key| key.contains("/!s/")).count();
+    assert_eq!(sessions(), SESSIONS_OF_AN_ACCOUNT);
+    // Those that would end first are gone.
+    assert_eq!(network.load_session(&key(4)).await.unwrap(), None);
+    let kept = network.load_session(&key(5)).await.unwrap();
+    assert_eq!(kept, Some(session(later_ms + 5)));
+    // One that has ended is no session, and is gone with the next one.
+    network.save_session(&key(5), &session(1)).await.unwrap();
+    assert_eq!(network.load_session(&key(5)).await.unwrap(), None);
+    network.save_session(&key(6), &session(later_ms)).await.unwrap();
+    assert_eq!(sessions(), SESSIONS_OF_AN_ACCOUNT - 1);
+    network.delete_session(&key(6)).await.unwrap();
+    assert_eq!(network.load_session(&key(6)).await.unwrap(), None);
+
+    network.delete_account(&owner).await.unwrap();
+    assert_eq!(sessions(), 0);
+    let late = network.save_session(&key(9), &session(later_ms)).await;
+    assert_eq!(late, Err(SessionError::NoAccount));
+}
