@@ -115,6 +115,21 @@ impl ClusterFile {
         })
     }
 
+    /// One whose replicas are on these servers, by partition.
+    #[cfg(test)]
+    pub fn placed(placement: Vec<Vec<usize>>) -> ClusterFile {
+        ClusterFile {
+            text: String::new(),
+            cluster: ClusterId([1; 16]),
+            administrator: PublicKey([1; 32]),
+            faults: Faults::new(1, 1).unwrap(),
+            max_skew_ms: 0,
+            replicas: Vec::new(),
+            keys: Vec::new(),
+            placement,
+        }
+    }
+
     /// Into how many partitions the keys are spread; one if there are none.
     pub fn partitions(&self) -> usize {
         self.placement.len().max(1)
@@ -130,6 +145,14 @@ impl ClusterFile {
         let members = self.placement.get(partition).context("there is no such partition")?;
         let id = members.iter().position(|there| *there == server);
         id.with_context(|| format!("server {server} has no member of partition {partition}"))
+    }
+
+    /// Which process has a replica, of a partition where there are several.
+    pub fn process_of(&self, partition: Option<usize>, replica: usize) -> Option<usize> {
+        match partition {
+            None => (!self.is_partitioned()).then_some(replica),
+            Some(partition) => self.placement.get(partition)?.get(replica).copied(),
+        }
     }
 
     /// The same file with other addresses.
@@ -261,6 +284,7 @@ mod tests {
         let config = file.client_config(|id| format!("x:{id}"));
         assert_eq!(config.replicas[1].address, "x:1");
         assert!(!file.is_partitioned() && file.partitions() == 1);
+        assert_eq!((file.process_of(None, 1), file.process_of(Some(0), 1)), (Some(1), None));
     }
 
     #[test]
@@ -285,6 +309,8 @@ mod tests {
         assert_eq!(file.replicas[2].http, "127.0.0.1:13");
         let ids = |partition| [0, 1, 2].map(|server| file.replica_of(partition, server).unwrap());
         assert_eq!((ids(0), ids(1)), ([0, 1, 2], [2, 0, 1]));
+        assert_eq!([0, 1, 2].map(|id| file.process_of(Some(1), id)), [1, 2, 0].map(Some));
+        assert_eq!((file.process_of(Some(2), 0), file.process_of(None, 0)), (None, None));
         assert!(file.replica_of(1, 3).is_err() && file.replica_of(2, 0).is_err());
         assert!(file.with_addresses(|id| format!("x:{id}")).unwrap().contains("address = \"x:2\""));
     }

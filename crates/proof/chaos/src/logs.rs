@@ -6,7 +6,9 @@
 use crate::cluster::Host;
 use crate::course::Course;
 use crate::faults::Kind;
+use crate::files::ClusterFile;
 use crate::inject::{DAMAGED, DIFFERENT, FLIP, MISBEHAVES, OLDER, Scene};
+use anyhow::Result;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -24,23 +26,26 @@ struct Done {
     rotten: bool,
     any_rotten: bool,
     taken_back: bool,
-    /// From where on others may say what they want of these, since they have lied.
+    /// From where on others may say what they want of these processes, since they have lied.
     lied: BTreeMap<usize, u64>,
     /// Where it may have ended for what was done to it.
     may_end: Vec<Range<u64>>,
 }
 
 impl Done {
-    /// Whether a line is wrong that begins there.
-    fn is_wrong(&self, at: u64, line: &str) -> bool {
-        (line.contains(MISBEHAVES) && !self.is_guilty(at, line))
+    /// Whether a line is wrong that begins there; who is who is in the file.
+    fn is_wrong(&self, at: u64, line: &str, file: &ClusterFile) -> bool {
+        (line.contains(MISBEHAVES) && !self.is_guilty(at, line, file))
             || line.contains("panicked")
             || (line.contains(" ERROR ") && !self.is_harmless(at, line))
     }
 
     /// Whether whom it accuses has lied before.
-    fn is_guilty(&self, at: u64, line: &str) -> bool {
-        accused(line).is_some_and(|id| self.lied.get(&id).is_some_and(|from| *from <= at))
+    fn is_guilty(&self, at: u64, line: &str, file: &ClusterFile) -> bool {
+        let (partition, replica) = accused(line);
+        let process = replica.and_then(|replica| file.process_of(partition, replica));
+        let lied = process.and_then(|process| self.lied.get(&process));
+        lied.is_some_and(|from| *from <= at)
     }
 
     fn is_harmless(&self, at: u64, line: &str) -> bool {
@@ -54,7 +59,7 @@ impl Done {
     }
 
     /// The first line of a log that is wrong; what comes from `until` on does not count.
-    fn first_wrong<'a>(&self, log: &'a str, until: u64) -> Option<&'a str> {
+    fn first_wrong<'a>(&self, log: &'a str, until: u64, file: &ClusterFile) -> Option<&'a str> {
         let mut at = 0;
         let lines = log.split_inclusive('\n').map(|line| {
             let begins = at;
@@ -62,18 +67,22 @@ impl Done {
             (begins, line.trim_end())
         });
         let mut lines = lines.take_while(|(begins, _)| *begins < until);
-        lines.find(|(begins, line)| self.is_wrong(*begins, line)).map(|(_, line)| line)
+        lines.find(|(begins, line)| self.is_wrong(*begins, line, file)).map(|(_, line)| line)
     }
 }
 
-/// Whom a line accuses.
-fn accused(line: &str) -> Option<usize> {
-    let (_, named) = line.rsplit_once(" replica=")?;
-    named.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()
+/// Whom a line accuses: a replica, of the partition whose member says so if there are several.
+fn accused(line: &str) -> (Option<usize>, Option<usize>) {
+    let number = |name: &str| {
+        let (_, named) = line.rsplit_once(name)?;
+        named.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()
+    };
+    (number("member{partition="), number(" replica="))
 }
 
 /// Looks at all logs. What one says that has lied does not count from there on.
-pub fn look(scene: &Scene, course: &Course) {
+pub fn look(scene: &Scene, course: &Course) -> Result<()> {
+    let file = scene.cluster.file()?;
     let (events, hosts) = (scene.timeline.events(), &scene.cluster.hosts);
     let lies = scene.cluster.lies();
     // Whoever holds the digests of one with rotten memory against others says so.
@@ -93,10 +102,11 @@ pub fn look(scene: &Scene, course: &Course) {
         let log = host.log_since(0);
         let done = done(host, &log);
         let until = done.lied.get(&host.id).copied().unwrap_or(u64::MAX);
-        if let Some(line) = done.first_wrong(&log, until) {
+        if let Some(line) = done.first_wrong(&log, until, &file) {
             course.violation(format!("the log of replica {} says: {line}", host.id));
         }
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -112,21 +122,28 @@ mod tests {
         )
     }
 
+    /// Of two partitions, whose replicas are on servers 0 to 3, and 1 to 0.
+    fn file() -> ClusterFile {
+        ClusterFile::placed(vec![vec![0, 1, 2, 3], vec![1, 2, 3, 0]])
+    }
+
     #[test]
     fn nobody_is_accused_who_has_not_lied_by_then() {
         let from = BEGINS.len() as u64;
         let lied =
             |id: usize, from: u64| Done { lied: BTreeMap::from([(id, from)]), ..Done::default() };
         let log = BEGINS.to_owned() + &accuses(2);
-        let is_wrong = |done: Done| done.first_wrong(&log, u64::MAX).is_some();
+        let is_wrong = |done: Done| done.first_wrong(&log, u64::MAX, &file()).is_some();
         assert!(is_wrong(Done::default()));
-        assert!(!is_wrong(lied(2, from)));
+        // Replica 2 of partition 1 is on server 3.
+        assert!(!is_wrong(lied(3, from)));
         // Another one lied, or it did later.
-        assert!(is_wrong(lied(3, 0)) && is_wrong(lied(2, from + 1)));
+        assert!(is_wrong(lied(2, 0)) && is_wrong(lied(3, from + 1)));
         // Who has lied itself says what it wants.
-        assert!(Done::default().first_wrong(&log, from).is_none());
-        assert_eq!(accused(&accuses(12)), Some(12));
-        assert_eq!(accused("misbehaves: a vote"), None);
+        assert!(Done::default().first_wrong(&log, from, &file()).is_none());
+        assert_eq!(accused(&accuses(12)), (Some(1), Some(12)));
+        assert_eq!(accused("misbehaves: a vote replica=3"), (None, Some(3)));
+        assert_eq!(accused("misbehaves: a vote"), (None, None));
     }
 
     #[test]
@@ -137,7 +154,7 @@ mod tests {
         let from = BEGINS.len() as u64;
         let is_wrong = |is_server: bool, may_end: Range<u64>| {
             let done = Done { is_server, may_end: vec![may_end], ..Done::default() };
-            done.first_wrong(&log, u64::MAX).is_some()
+            done.first_wrong(&log, u64::MAX, &file()).is_some()
         };
         assert!(!is_wrong(true, 0..u64::MAX) && !is_wrong(true, from..from + 1));
         assert!(is_wrong(true, 0..from) && is_wrong(true, from + 1..u64::MAX));

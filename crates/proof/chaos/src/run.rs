@@ -208,7 +208,7 @@ fn carry_out(
     if course.ends() == Some(End::Interrupted) {
         return Ok(None);
     }
-    logs::look(&scene, course);
+    logs::look(&scene, course)?;
     let report = Report::new(&scene, (from, to), &samples, &lock(&verdicts), make);
     if !report.violations.is_empty() || options.keep {
         keep_data(&scene.cluster, out);
