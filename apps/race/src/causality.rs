@@ -193,6 +193,21 @@ async fn or_over(seen: &Seen, work: impl Future<Output = Result<()>>) -> Result<
     done
 }
 
+/// Who follows whom. Of every other author readers are the first who follow, and of the rest the last: where all followers are told one after the other,
+/// readers are told early of one author, and late of another whom he answers.
+fn pairs(authors: &[Name], readers: &[Name], followers: &[Name]) -> Vec<(Name, Name)> {
+    let mut pairs = Vec::new();
+    for (index, whom) in authors.iter().enumerate() {
+        let mut who: Vec<&Name> = readers.iter().chain(authors).chain(followers).collect();
+        if index % 2 == 1 {
+            who.reverse();
+        }
+        let others = who.into_iter().filter(|who| *who != whom);
+        pairs.extend(others.map(|who| (who.clone(), whom.clone())));
+    }
+    pairs
+}
+
 impl Causality {
     /// Violations on a system.
     async fn look_at(&self, system: Kind) -> Result<u64> {
@@ -201,12 +216,7 @@ impl Causality {
         let names = (0..users).map(name).collect::<Result<Vec<Name>, _>>()?;
         let (authors, rest) = names.split_at(self.authors as usize);
         let (readers, followers) = rest.split_at(self.readers as usize);
-        // Readers come last, so that they are the last to be told where all are told.
-        let who = followers.iter().chain(authors).chain(readers);
-        let pairs: Vec<(Name, Name)> = who
-            .flat_map(|who| authors.iter().map(move |whom| (who.clone(), whom.clone())))
-            .filter(|(who, whom)| who != whom)
-            .collect();
+        let pairs = pairs(authors, readers, followers);
         // Readers have connections of their own.
         let (posting, reading) = (running.open().await?, running.open().await?);
         posting.load_accounts(&names, NO_PASSWORD).await?;

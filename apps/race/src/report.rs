@@ -10,6 +10,9 @@ use std::fmt::Write;
 /// A share of aborted tries above this is told of: what the project wants to stay below (the paper had 15%).
 pub const ABORTED_SHARE_MOST: f64 = 0.02;
 
+/// In a closed loop throughput times mean latency is the number of callers (Little's law), but for what is under way at both ends.
+const AGREEING: std::ops::Range<f64> = 0.8..1.25;
+
 /// What the race is about.
 #[derive(Clone, Debug, Serialize)]
 pub struct Settings {
@@ -89,6 +92,7 @@ fn median_of(points: &[&Measured]) -> Measured {
         calls: sum(|one| one.calls),
         seconds: points.iter().map(|one| one.seconds).sum(),
         calls_s: of(|one| one.calls_s),
+        mean_us: of(|one| one.mean_us),
         p50_us: of(|one| one.p50_us),
         p99_us: of(|one| one.p99_us),
         store_cpu_us: of(|one| one.store_cpu_us),
@@ -151,6 +155,12 @@ impl Report {
             );
             if let Some(why) = &measured.first_failure {
                 warnings.push(format!("{at}: {} calls failed; the first: {why}", measured.failed));
+            }
+            let ratio = measured.calls_s * measured.mean_us / 1e6 / f64::from(place.callers);
+            if measured.calls > 0 && measured.failed == 0 && !AGREEING.contains(&ratio) {
+                warnings.push(format!(
+                    "{at}: throughput times mean latency is {ratio:.2} of the callers, so one of them is wrong"
+                ));
             }
             if measured.aborted_share > ABORTED_SHARE_MOST {
                 let percent = 100.0 * measured.aborted_share;
@@ -272,6 +282,20 @@ pub mod tests {
         assert_eq!(json["rounds"].as_array().unwrap().len(), 5);
         assert_eq!(json["medians"][0]["calls_s"], 200.0);
         assert_eq!(json["settings"]["users"], 1_000);
+    }
+
+    #[test]
+    fn latencies_that_cannot_be_are_told_of() {
+        let mut report = report();
+        for point in &mut report.points {
+            let measured = &mut point.measured;
+            (measured.failed, measured.first_failure, measured.calls) = (0, None, 100);
+            measured.mean_us = 64.0 / measured.calls_s * 1e6;
+        }
+        assert!(report.warnings().is_empty(), "{:?}", report.warnings());
+        report.points.iter_mut().for_each(|point| point.measured.mean_us = 2.0);
+        assert!(report.warnings().iter().all(|warning| warning.contains("one of them is wrong")));
+        assert_eq!(report.warnings().len(), 2);
     }
 
     #[test]

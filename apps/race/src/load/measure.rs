@@ -11,8 +11,14 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Latencies are told apart to three digits.
+/// Latencies are told apart to three digits, ...
 const DIGITS: u8 = 3;
+
+/// ... up to ten minutes, beyond which no call goes on, microseconds.
+const LONGEST_US: u64 = 600_000_000;
+
+/// Whoever fails at once does not fail all the time.
+const AFTER_FAILURE: Duration = Duration::from_millis(20);
 
 const WARM_UP: u8 = 0;
 const MEASURED: u8 = 1;
@@ -35,6 +41,7 @@ pub struct Measured {
     pub calls: u64,
     pub seconds: f64,
     pub calls_s: f64,
+    pub mean_us: f64,
     pub p50_us: f64,
     pub p99_us: f64,
     /// Processor time of all servers of the store for a call, microseconds.
@@ -65,6 +72,12 @@ pub struct Shared {
     pub follows: AtomicU64,
     failed: AtomicU64,
     first_failure: Mutex<Option<String>>,
+}
+
+/// A histogram with room for all latencies. One that begins small grows only where values beyond its range are errors, and not where they are
+/// clamped.
+fn latencies() -> Result<Histogram<u64>> {
+    Ok(Histogram::new_with_bounds(1, LONGEST_US, DIGITS)?)
 }
 
 impl Shared {
@@ -138,7 +151,7 @@ impl Working {
     /// When one of them could not go on.
     pub async fn end(mut self) -> Result<Histogram<u64>> {
         self.shared.stop();
-        let mut all = Histogram::new(DIGITS)?;
+        let mut all = latencies()?;
         for caller in std::mem::take(&mut self.callers) {
             all.add(caller.await.context("a caller panicked")??)?;
         }
@@ -152,7 +165,7 @@ async fn work(
     shared: &Shared,
     characters: usize,
 ) -> Result<Histogram<u64>> {
-    let mut latencies = Histogram::new(DIGITS)?;
+    let mut latencies = latencies()?;
     loop {
         let began_in = shared.phase.load(Ordering::Relaxed);
         if began_in == OVER {
@@ -163,6 +176,7 @@ async fn work(
             Ok(()) => shared.acknowledge(call),
             Err(error) => {
                 shared.fail(format!("{call:?}: {error:#}"));
+                tokio::time::sleep(AFTER_FAILURE).await;
                 continue;
             }
         }
@@ -208,6 +222,7 @@ pub async fn measure(
         calls,
         seconds: took.as_secs_f64(),
         calls_s: calls as f64 / took.as_secs_f64(),
+        mean_us: latencies.mean(),
         p50_us: latencies.value_at_quantile(0.5) as f64,
         p99_us: latencies.value_at_quantile(0.99) as f64,
         store_cpu_us: each(0),
@@ -218,4 +233,22 @@ pub async fn measure(
         aborted,
         aborted_share: aborted as f64 / (calls + aborted).max(1) as f64,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn latencies_of_any_length_are_kept() {
+        let mut kept = latencies().unwrap();
+        for value_us in [40, 5_800, 30_000_000] {
+            kept.saturating_record(value_us);
+        }
+        let at = |quantile| kept.value_at_quantile(quantile) as f64;
+        for (quantile, value_us) in [(0.1, 40.0), (0.5, 5_800.0), (1.0, 30_000_000.0)] {
+            let error = (at(quantile) - value_us).abs() / value_us;
+            assert!(error < 0.002, "{value_us} is told as {}", at(quantile));
+        }
+    }
 }
