@@ -15,6 +15,8 @@ pub struct Machine {
     pub avx2: bool,
     pub memory_mib: u64,
     pub kernel: String,
+    /// Processes that ran or waited to run, on average over the last minute, before anything was started.
+    pub load: f64,
     /// The commit, with `-dirty` if the tree has other changes; `unknown` outside of a repository.
     pub commit: String,
 }
@@ -49,6 +51,11 @@ impl Machine {
             avx2: has("avx2"),
             memory_mib: kib.unwrap_or(0) / 1024,
             kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+            load: read("/proc/loadavg")
+                .split(' ')
+                .next()
+                .and_then(|load| load.parse().ok())
+                .unwrap_or(0.0),
             commit: commit.unwrap_or_else(|_| "unknown".to_owned()),
         }
     }

@@ -44,6 +44,7 @@ pub struct Measured {
     pub mean_us: f64,
     pub p50_us: f64,
     pub p99_us: f64,
+    pub longest_us: f64,
     /// Processor time of all servers of the store for a call, microseconds.
     pub store_cpu_us: f64,
     /// That of the application, if there is one apart from the callers.
@@ -225,6 +226,7 @@ pub async fn measure(
         mean_us: latencies.mean(),
         p50_us: latencies.value_at_quantile(0.5) as f64,
         p99_us: latencies.value_at_quantile(0.99) as f64,
+        longest_us: latencies.max() as f64,
         store_cpu_us: each(0),
         application_cpu_us: target.application().map(|_| each(1)),
         callers_cpu_us: each(2),
