@@ -145,3 +145,12 @@ verify-apps:
 .PHONY: test-buzzer
 test-buzzer: build-buzzer
 	apps/buzzer/browser/run
+
+# Buzzer on Perdura against Retwis on Redis, at the level of calls and over HTTP: tables, JSON and SVG in target/bench-buzzer. Takes one to two
+# hours on a quiet machine; needs Python 3, and installs Redis from its Debian package. For example
+# `make bench-buzzer OPTIONS="run --users 1000 --seconds 2 --rounds 1"`; `OPTIONS=causality` looks for answers that are seen without what they
+# answer, `OPTIONS=survival` kills a server, and counts; `scripts/bench-buzzer run --help` lists more.
+.PHONY: bench-buzzer
+bench-buzzer: release
+	$(CARGO) build --manifest-path apps/Cargo.toml --release --locked --bin buzzer --bin buzzer-race
+	scripts/bench-buzzer $(OPTIONS)

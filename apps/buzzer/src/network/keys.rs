@@ -27,22 +27,28 @@ use perdura::transactions::Range;
 pub(super) const HASH_DIGITS: usize = 4;
 
 /// What stands for yes, where a key is there or not.
-pub(super) const THERE: &[u8] = b"1";
+pub const THERE: &[u8] = b"1";
 
 /// Accounts that are being deleted.
 pub(super) const DELETIONS: &str = "!d/";
 
 /// The kinds of keys that a user has any number of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub enum Kind {
+    /// Who follows a user.
     Followers,
+    /// Whom a user follows.
     Friends,
+    /// What a user posted.
     Posts,
+    /// Where a user is logged in.
     Sessions,
 }
 
 impl Kind {
-    fn letter(self) -> char {
+    /// What stands for it in a key.
+    #[must_use]
+    pub fn letter(self) -> char {
         match self {
             Kind::Followers => 'b',
             Kind::Friends => 'f',
@@ -61,11 +67,15 @@ fn of(name: &Name, rest: &str) -> Bytes {
     format!("{}/{name}/{rest}", hash_of(name.as_str().as_bytes())).into()
 }
 
-pub(super) fn account(name: &Name) -> Bytes {
+/// The account of a name.
+#[must_use]
+pub fn account(name: &Name) -> Bytes {
     of(name, "a")
 }
 
-pub(super) fn active(name: &Name) -> Bytes {
+/// There while the account can be used.
+#[must_use]
+pub fn active(name: &Name) -> Bytes {
     of(name, "x")
 }
 
@@ -78,15 +88,21 @@ pub(super) fn logins_of_nobody(name: &Name) -> Bytes {
     format!("{}/!l", hash_of(name.as_str().as_bytes())).into()
 }
 
-pub(super) fn follower(of_whom: &Name, follower: &Name) -> Bytes {
+/// That somebody follows a user, with the user's keys.
+#[must_use]
+pub fn follower(of_whom: &Name, follower: &Name) -> Bytes {
     of(of_whom, &format!("b/{follower}"))
 }
 
-pub(super) fn friend(of_whom: &Name, friend: &Name) -> Bytes {
+/// That a user follows somebody, with the user's keys.
+#[must_use]
+pub fn friend(of_whom: &Name, friend: &Name) -> Bytes {
     of(of_whom, &format!("f/{friend}"))
 }
 
-pub(super) fn post(id: &PostId) -> Bytes {
+/// A post.
+#[must_use]
+pub fn post(id: &PostId) -> Bytes {
     of(&id.author, &format!("p/{}", id.key.inverted()))
 }
 

@@ -8,14 +8,14 @@
 //! - What is sent again because its outcome is not known happens once: posts have keys, all else is as it is.
 
 mod error;
-mod keys;
+pub mod keys;
 mod merge;
 mod name;
 mod passwords;
 mod perdura;
 mod post;
 mod session;
-mod values;
+pub mod values;
 
 pub use error::{CreateError, Failure, FollowError, LoginError, PostError, SessionError};
 pub use keys::bounds;
@@ -23,6 +23,7 @@ pub use name::{
     InputError, NAME_LEAST, NAME_MOST, Name, PASSWORD_LEAST, PASSWORD_MOST, Password, TEXT_MOST,
     Text,
 };
+pub use passwords::{HashError, Passwords};
 pub use perdura::{OpenError, Perdura, Settings};
 pub use post::{NewPost, Post, PostId, PostKey, Shown};
 pub use session::{SESSIONS_OF_AN_ACCOUNT, Session, SessionKey};

@@ -15,14 +15,16 @@ const AT_A_TIME: usize = 2;
 const WAITING: usize = 64;
 
 /// Why a password was not hashed.
-pub(super) enum HashError {
+#[derive(Debug)]
+pub enum HashError {
     /// Too many are waiting.
     Busy,
+    /// No password can be hashed.
     Failed(Failure),
 }
 
 /// Hashes passwords.
-pub(super) struct Passwords {
+pub struct Passwords {
     running: Semaphore,
     waiting: Semaphore,
     /// The hash of no password: what is compared with where there is no account takes as long.
@@ -35,7 +37,11 @@ fn hash_now(password: &[u8]) -> Result<String, Failure> {
 }
 
 impl Passwords {
-    pub(super) fn new() -> Result<Passwords, Failure> {
+    /// With nothing under way.
+    ///
+    /// # Errors
+    /// When the system gives no random bytes.
+    pub fn new() -> Result<Passwords, Failure> {
         let mut nothing = [0; 32];
         getrandom::fill(&mut nothing).map_err(|error| Failure::Broken(error.to_string()))?;
         Ok(Passwords {
@@ -58,17 +64,19 @@ impl Passwords {
     }
 
     /// What is kept of a password.
-    pub(super) async fn hash(&self, password: &Password) -> Result<String, HashError> {
+    ///
+    /// # Errors
+    /// [`HashError`].
+    pub async fn hash(&self, password: &Password) -> Result<String, HashError> {
         let password = password.clone();
         self.in_turn(move || hash_now(password.as_bytes())).await
     }
 
     /// Whether a password has this hash; without one it has not, and it takes as long.
-    pub(super) async fn fits(
-        &self,
-        password: &Password,
-        hash: Option<&str>,
-    ) -> Result<bool, HashError> {
+    ///
+    /// # Errors
+    /// [`HashError`].
+    pub async fn fits(&self, password: &Password, hash: Option<&str>) -> Result<bool, HashError> {
         let has_hash = hash.is_some();
         let hash: Arc<str> = hash.map_or_else(|| Arc::clone(&self.decoy), Arc::from);
         let password = password.clone();

@@ -20,7 +20,7 @@ struct Versioned<T> {
 
 /// An account.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) struct AccountValue {
+pub struct AccountValue {
     /// The password's hash, as a PHC string.
     pub hash: String,
     /// When it was made, milliseconds since 1970.
@@ -32,8 +32,10 @@ pub(super) struct AccountValue {
 
 /// A post.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) struct PostValue {
+pub struct PostValue {
+    /// What it says.
     pub text: String,
+    /// What it answers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answers: Option<PostId>,
 }
@@ -55,7 +57,10 @@ pub(super) struct SessionValue {
 }
 
 /// A value's bytes.
-pub(super) fn write<T: Serialize>(content: &T) -> Result<Bytes, Failure> {
+///
+/// # Errors
+/// When they cannot be written, which no value of these kinds gives cause for.
+pub fn write<T: Serialize>(content: &T) -> Result<Bytes, Failure> {
     let versioned = Versioned { v: VERSION, content };
     serde_json::to_vec(&versioned).map(Bytes::from).map_err(|error| Failure::broken(&error))
 }

@@ -28,14 +28,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
+use tower_sessions::SessionManagerLayer;
 use tower_sessions::cookie::SameSite;
-use tower_sessions::{Expiry, SessionManagerLayer};
 
 pub(crate) use accounts::delete_account_of;
 pub use metrics::{Counters, Read};
-
-/// A session ends when it was not used for so long.
-const SESSION_DAYS: i64 = 14;
+pub use sessions::open_session;
 
 /// Bytes of a body: a post, with room for how browsers write it.
 const BODY_BYTES: usize = 16 * 1024;
@@ -124,6 +122,12 @@ fn pages() -> Router<Shared> {
         .method_not_allowed_fallback(users::no_method)
 }
 
+/// The cookie that sessions are in.
+#[must_use]
+pub fn cookie_name(insecure: bool) -> &'static str {
+    if insecure { "buzzer" } else { "__Host-buzzer" }
+}
+
 /// The application over a network, with counters of what is below it. `deletions` is told when an account is to be deleted: somebody has to call
 /// [`Network::continue_deletions`] then, and from time to time.
 ///
@@ -147,12 +151,12 @@ pub fn router(
     });
     let secure = !app.settings.insecure;
     let sessions = SessionManagerLayer::new(sessions::Kept(network))
-        .with_name(if secure { "__Host-buzzer" } else { "buzzer" })
+        .with_name(cookie_name(!secure))
         .with_secure(secure)
         .with_http_only(true)
         .with_same_site(SameSite::Lax)
         .with_path("/")
-        .with_expiry(Expiry::OnInactivity(time::Duration::days(SESSION_DAYS)));
+        .with_expiry(sessions::expiry());
     let with_sessions = pages().nest("/api/v1", crate::api::routes()).layer(sessions);
     Ok(with_sessions
         .layer(DefaultBodyLimit::max(BODY_BYTES))

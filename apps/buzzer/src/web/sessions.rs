@@ -1,17 +1,26 @@
 //! Where sessions are kept: with the network, under a hash of their ids.
 
-use crate::network::{Name, Network, Session, SessionKey};
+use super::visitor;
+use crate::network::{Failure, Name, Network, Session, SessionKey};
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::fmt;
 use std::sync::Arc;
 use time::OffsetDateTime;
-use tower_sessions::SessionStore;
 use tower_sessions::session::{Id, Record};
 use tower_sessions::session_store::{Error, Result};
+use tower_sessions::{Expiry, SessionStore};
 
 /// What a session's owner is called in it; there are no sessions without one.
 pub(super) const OWNER: &str = "name";
+
+/// A session ends when it was not used for so long.
+const SESSION_DAYS: i64 = 14;
+
+/// When sessions end.
+pub(super) fn expiry() -> Expiry {
+    Expiry::OnInactivity(time::Duration::days(SESSION_DAYS))
+}
 
 /// Keeps sessions with a network.
 #[derive(Clone)]
@@ -74,6 +83,24 @@ impl SessionStore for Kept {
     async fn delete(&self, id: &Id) -> Result<()> {
         self.0.delete_session(&key_of(id)).await.map_err(failed)
     }
+}
+
+/// Logs somebody in who has shown elsewhere who he is, as a load generator has; what the session's cookie says.
+///
+/// # Errors
+/// When the session cannot be kept.
+pub async fn open_session(
+    network: Arc<dyn Network>,
+    name: &Name,
+) -> std::result::Result<String, Failure> {
+    let failed = |error: tower_sessions::session::Error| {
+        Failure::Unavailable(format!("the session: {error}"))
+    };
+    let session = tower_sessions::Session::new(None, Arc::new(Kept(network)), Some(expiry()));
+    visitor::log_in(&session, name).await?;
+    session.save().await.map_err(failed)?;
+    let id = session.id().ok_or_else(|| Failure::Broken("a session has no id".to_owned()))?;
+    Ok(id.to_string())
 }
 
 #[cfg(test)]
