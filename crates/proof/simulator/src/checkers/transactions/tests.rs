@@ -631,3 +631,27 @@ fn nothing_is_prepared_below_a_fence() {
         assert_eq!(made.judge().is_ok(), is_kept);
     }
 }
+
+/// What former members signed ends nothing for others, and its own client needs nothing signed.
+#[test]
+fn former_members_are_not_believed() {
+    let signed = perdura_protocol::Attestation {
+        signer: perdura_protocol::ReplicaId(1),
+        configuration: 7,
+        index: 0,
+        count: 1,
+        path: Vec::new(),
+        signature: perdura_protocol::Signature([0; 64]),
+    };
+    let proof = Certificate { partition: PartitionId(1), signers: vec![(client(9), signed)] };
+    for (asker, is_kept) in [(1, true), (2, false)] {
+        let mut made = Made::new();
+        let parts = [vec![read("a1")], vec![read("b1")]];
+        let intent = made.intent(1, 1, [&parts[0], &parts[1]], false);
+        let (transaction, vote) = (intent.id(), Vote::Abort(Reason::Resolved));
+        let resolve = PartitionCommand::Resolve { intent, expired: Some(proof.clone()) };
+        let voted = PartitionReply::Voted { transaction, attested: true, vote, results: None };
+        made.executes(0, asker, None, (resolve.to_bytes(), voted.to_bytes()));
+        assert_eq!(made.judge().is_ok(), is_kept);
+    }
+}
