@@ -45,7 +45,7 @@ pub struct How {
 /// What a line asks for.
 pub trait Operation: Sized + 'static {
     /// What carries it out: clients of one key.
-    type Clients: Clone + 'static;
+    type Clients: Clone + Send + 'static;
 
     /// Makes them; inside of a runtime.
     fn connect(cluster: &ClusterArguments) -> Result<Self::Clients>;
@@ -123,8 +123,7 @@ pub fn run<O: Operation>(how: &How) -> Result<ExitCode> {
     let local = tokio::task::LocalSet::new();
     let clients = local.block_on(&runtime, async { O::connect(&how.cluster) })?;
     let all: Vec<Client> = O::all(&clients).into_iter().cloned().collect();
-    let withdraws = !O::takes_calls_to_end(&clients);
-    stop_in_order(runtime.handle(), (all.clone(), withdraws), &places, how.in_flight)?;
+    stop_in_order::<O>(runtime.handle(), clients.clone(), &places, how.in_flight)?;
     let main = clients.clone();
     local.spawn_local(async move {
         while let Some(line) = lines.recv().await {
@@ -156,29 +155,33 @@ pub fn run<O: Operation>(how: &How) -> Result<ExitCode> {
 }
 
 /// After a signal no further line is carried out, what waits is withdrawn if it may be, and the process ends when the lines that were under way are
-/// answered, each as it was decided.
-fn stop_in_order(
+/// answered, each as it was decided, and whoever has to be told has been.
+fn stop_in_order<O: Operation>(
     handle: &Handle,
-    (clients, withdraws): (Vec<Client>, bool),
+    clients: O::Clients,
     places: &Arc<Semaphore>,
     in_flight: u32,
 ) -> Result<()> {
     let (handle, places) = (handle.clone(), Arc::clone(places));
     on_stop(move |name| {
         handle.block_on(async {
-            if withdraws {
-                for client in &clients {
+            if !O::takes_calls_to_end(&clients) {
+                for client in O::all(&clients) {
                     client.withdraw().await;
                 }
             }
-            // Each line gives its place back when its answer is written.
+            // Each line gives its place back when its answer is written; no further one gets it.
             let written = || places.acquire_many(in_flight);
-            if tokio::time::timeout(WITHDRAWN_WITHIN, written()).await.is_err() {
-                for client in &clients {
+            let all = tokio::time::timeout(WITHDRAWN_WITHIN, written()).await;
+            if all.is_ok() {
+                O::end(&clients).await;
+            } else {
+                for client in O::all(&clients) {
                     client.close().await;
                 }
                 let _ = tokio::time::timeout(WRITTEN_WITHIN, written()).await;
             }
+            drop(all);
         });
         std::process::exit(code_of(name).into());
     })
