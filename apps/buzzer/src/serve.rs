@@ -30,12 +30,27 @@ pub fn store_counters(network: &Arc<Perdura>) -> Counters {
     vec![
         counter(
             "buzzer_store_transactions_total",
-            "Transactions over several partitions, tries counted.",
+            "Transactions over several partitions that were prepared, tries counted.",
             |store| store.global,
         ),
         counter("buzzer_store_conflicts_total", "Tries that met others in their way.", |store| {
             store.conflicts
         }),
+        counter(
+            "buzzer_store_snapshots_total",
+            "Reads over several partitions that took no locks.",
+            |store| store.snapshots,
+        ),
+        counter(
+            "buzzer_store_changed_total",
+            "Tries of such reads during which something changed.",
+            |store| store.changed,
+        ),
+        counter(
+            "buzzer_store_unaffordable_total",
+            "Tries for which there was no room, or that were too many at a time.",
+            |store| store.unaffordable,
+        ),
         counter(
             "buzzer_store_unreachable_total",
             "Tries that a partition did not vote for since it did not hear of another.",

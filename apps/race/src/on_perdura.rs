@@ -5,6 +5,7 @@ use anyhow::{Context, Result, ensure};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
+use perdura::transactions::Counters as Tries;
 use perdura::client::Options;
 use perdura::connect::{self, connect_store};
 use perdura::transactions::{Ended, Range, StoreClient};
@@ -120,8 +121,9 @@ impl Store for OnPerdura {
     }
 
     fn aborted(&self) -> Aborted {
-        let aborted = |counters: perdura::transactions::Counters| {
-            counters.conflicts + counters.unreachable + counters.unaffordable
+        let aborted = |counters: Tries| {
+            let Tries { conflicts, changed, unreachable, unaffordable, .. } = counters;
+            conflicts + changed + unreachable + unaffordable
         };
         Aborted(self.network.counters().map_or(0, aborted))
     }

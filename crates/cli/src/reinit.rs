@@ -403,7 +403,7 @@ fn order(
         Ok(Reply::Administered { configuration, from_slot }) => {
             Ok((configuration, Slot(from_slot)))
         }
-        Ok(Reply::Service(_) | Reply::Attested { .. } | Reply::Told(_)) => {
+        Ok(_) => {
             bail!("the cluster gave an answer that fits no replacement")
         }
         Err(CallError::Refused {

@@ -17,6 +17,14 @@ pub enum Reply {
         /// Of r + 1 replicas that gave this reply, ascending, the lowest whose signatures came and hold.
         attestations: Vec<Attestation>,
     },
+    /// The service's reply to a read that was not ordered, if it was asked for with its slot ([`crate::Client::observe`]).
+    Unordered {
+        /// The reply.
+        reply: Bytes,
+        /// It holds behind a slot that is not below this one: the lowest that a replica named which gave it. So if nothing that was read
+        /// has been changed behind this slot, it is what there is.
+        slot: u64,
+    },
     /// An administration command was carried out.
     Administered {
         /// Number of the latest configuration.

@@ -7,7 +7,7 @@ use perdura_client::{
 };
 use perdura_protocol::{
     AdminCommand, ClusterId, Command, Decode, Digest, Encode, Faults, Message, Outcome, PublicKey,
-    RefusalReason, ReplicaId, Scheme, SecretKey, View,
+    RefusalReason, ReplicaId, Scheme, SecretKey, Slot, View,
 };
 use perdura_transport::{Hello, Hub, HubConfig, HubEvent, Peer, Refusal as Refused};
 use socket2::{Domain, Socket, Type};
@@ -116,7 +116,7 @@ impl Replicas {
             }
             Message::Read { id, command } => {
                 let outcome = Some(Outcome::Service(command.slice(1..)));
-                let message = Message::ReadReply { id, outcome }.to_bytes();
+                let message = Message::ReadReply { id, slot: Slot(0), outcome }.to_bytes();
                 let hub = self.hubs[index].as_mut().unwrap();
                 hub.send(&peer, message).unwrap();
             }

@@ -261,6 +261,8 @@ pub enum Message {
     ReadReply {
         /// As in the Read.
         id: u64,
+        /// The last slot that was executed: the reply is of the state behind it.
+        slot: Slot,
         /// The reply; `None` when the replica may not answer now (it recovers) or the command is
         /// not a read.
         outcome: Option<Outcome>,
@@ -419,7 +421,7 @@ impl Encode for Message {
                 put!(out, 34, id);
                 encode_bytes(command, out);
             }
-            Message::ReadReply { id, outcome } => put!(out, 35, id, outcome),
+            Message::ReadReply { id, slot, outcome } => put!(out, 35, id, slot, outcome),
             Message::Replies { view, nonce, outcomes } => {
                 put!(out, 36, view, nonce);
                 encode_list(outcomes, out);
@@ -488,7 +490,7 @@ impl Decode for Message {
                 id: Decode::decode(reader)?,
                 command: reader.bytes("command", limits::COMMAND_BYTES)?,
             },
-            35 => get!(reader, ReadReply { id, outcome }),
+            35 => get!(reader, ReadReply { id, slot, outcome }),
             36 => Message::Replies {
                 view: Decode::decode(reader)?,
                 nonce: Decode::decode(reader)?,

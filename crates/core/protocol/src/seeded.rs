@@ -315,6 +315,12 @@ bugs! {
         "A key is written in a range that somebody has read."
     ReadsThroughLocks "reads-through-locks" "10"
         "A key is read while a transaction is writing it."
+    ChangeUnnoticed "change-unnoticed" "10"
+        "A partition says that nothing was changed of what was read without an order, and does not look."
+    ValidatedUnderLock "validated-under-lock" "10"
+        "What was read without an order holds, though a pending transaction writes it."
+    NotValidated "not-validated" "10"
+        "Who reads in several partitions without an order does not ask whether it still holds."
     ComparedUnderLock "compared-under-lock" "10"
         "Whether a comparison fails is decided before whether somebody is writing what is compared."
 }

@@ -41,7 +41,7 @@ fn a_retry_is_attested_anew_and_an_unordered_read_never() {
     follower.give(client(50), &Message::Read { id: 9, command: encoded(say("c")) });
     follower.end_round();
     let outcome = Some(Outcome::Service(leaf("c")));
-    assert_eq!(follower.heard(50), [Message::ReadReply { id: 9, outcome }]);
+    assert_eq!(follower.heard(50), [Message::ReadReply { id: 9, slot: follower.slot, outcome }]);
 }
 
 #[test]

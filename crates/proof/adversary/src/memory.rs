@@ -116,7 +116,7 @@ impl Memory {
                 self.asked.insert(*id, command.clone());
                 bound(&mut self.asked);
             }
-            Message::ReadReply { id, outcome: Some(outcome) } => {
+            Message::ReadReply { id, outcome: Some(outcome), .. } => {
                 if let Some(command) = self.asked.get(id) {
                     self.answers.entry(command.clone()).or_insert_with(|| outcome.clone());
                     bound(&mut self.answers);

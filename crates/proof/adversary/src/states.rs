@@ -343,8 +343,12 @@ impl Liar {
                     message = Message::Busy { nonce: *nonce, first_number };
                 }
             }
-            Message::ReadReply { outcome: Some(outcome), .. } => {
-                *outcome = self.false_outcome(outcome);
+            Message::ReadReply { outcome: Some(outcome), slot, .. } => {
+                if self.random.percent(50) {
+                    *outcome = self.false_outcome(outcome);
+                }
+                // What was changed since then would not count.
+                slot.0 = slot.0.saturating_add(self.random.below(40)).saturating_sub(10);
             }
             Message::Welcome { view } => view.0 += self.random.below(3),
             _ => return speech.plainly(),
@@ -354,13 +358,13 @@ impl Liar {
 
     pub(crate) fn answer_from_memory(&mut self, mut speech: Speech<'_>) {
         match speech.message {
-            Message::ReadReply { id, .. } => {
+            Message::ReadReply { id, slot, .. } => {
                 let old =
                     self.memory.asked.get(id).and_then(|asked| self.memory.answers.get(asked));
                 match old {
                     Some(outcome) => {
-                        let (id, outcome) = (*id, Some(outcome.clone()));
-                        speech.instead(&Message::ReadReply { id, outcome });
+                        let (id, slot, outcome) = (*id, *slot, Some(outcome.clone()));
+                        speech.instead(&Message::ReadReply { id, slot, outcome });
                     }
                     None => speech.plainly(),
                 }

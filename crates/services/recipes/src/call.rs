@@ -151,9 +151,7 @@ async fn call_once(
     };
     match reply {
         Ok(Reply::Service(bytes)) => TupleReply::from_bytes(bytes).map_err(|_| Error::Nonsense),
-        Ok(Reply::Attested { .. } | Reply::Administered { .. } | Reply::Told(_)) => {
-            Err(Error::Nonsense)
-        }
+        Ok(_) => Err(Error::Nonsense),
         Err(error) => Err(in_words(command, error)),
     }
 }

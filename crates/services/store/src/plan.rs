@@ -52,6 +52,20 @@ pub(crate) struct Seen {
     pub(crate) left_out: Vec<Bytes>,
 }
 
+impl Seen {
+    /// All of the ranges that a transaction reads, however much of them it gets.
+    pub(crate) fn whole(transaction: &Transaction) -> Seen {
+        let range = |operation: &Operation| match operation {
+            Operation::ReadRange { start, end, .. } => {
+                Some(Interval { start: start.clone(), end: end.clone() })
+            }
+            _ => None,
+        };
+        let intervals = transaction.operations.iter().filter_map(range).collect();
+        Seen { intervals, left_out: Vec::new() }
+    }
+}
+
 /// Why a transaction did not come to its end.
 enum Stop {
     /// This operation failed it.

@@ -116,6 +116,12 @@ impl Store {
         }
     }
 
+    fn note_change(&mut self, key: &[u8]) {
+        if let Some(partition) = &mut self.partition {
+            partition.note_change(key);
+        }
+    }
+
     fn read(&self, transaction: &Transaction) -> Result<Bytes, String> {
         let plan = Plan::of(&self.map, transaction)?;
         let blocked = self.blocked(transaction, &plan)?;
@@ -126,6 +132,10 @@ impl Store {
         let partition = self.partition.as_ref()?;
         match PartitionCommand::read(command) {
             Ok(command) if !command.is_read() => None,
+            Ok(PartitionCommand::Validate { since, operations }) => {
+                let reply = partition.validate(&self.map, since, &operations);
+                Some(reply.map(|reply| reply.to_bytes()))
+            }
             Ok(command) => Some(partition.query(&command).map(|reply| reply.to_bytes())),
             Err(error) => Some(Err(error)),
         }
@@ -141,6 +151,7 @@ impl Store {
             return Err(self.full());
         }
         for (key, value) in &plan.changes {
+            self.note_change(key);
             match value {
                 Some(value) => {
                     self.map.put(key, value, u64::MAX).map_err(|Full| self.full())?;
@@ -217,6 +228,9 @@ impl Service for Store {
     }
 
     fn execute(&mut self, context: &ExecutionContext, command: &[u8]) -> Result<Bytes, String> {
+        if let Some(partition) = &mut self.partition {
+            partition.enter(context.slot);
+        }
         if let Some(partition) = &mut self.partition
             && is_of_partition(command)
         {
@@ -242,11 +256,17 @@ impl Service for Store {
             Request::Get { key } => Ok(found(self.map.get(key))),
             Request::Put { key, value } => {
                 match self.map.put(key, value, self.map.room(self.room())) {
-                    Ok(()) => Ok(Bytes::from_static(&[StoreReply::PUT])),
+                    Ok(()) => {
+                        self.note_change(key);
+                        Ok(Bytes::from_static(&[StoreReply::PUT]))
+                    }
                     Err(Full) => Err(self.full()),
                 }
             }
-            Request::Delete { key } => Ok(deleted(self.map.remove(key))),
+            Request::Delete { key } => {
+                self.note_change(key);
+                Ok(deleted(self.map.remove(key)))
+            }
             Request::Transaction(transaction) => self.transact(&transaction),
         }
     }

@@ -326,7 +326,7 @@ impl<G: Groups> Transactions<G> {
     ) -> Result<(PartitionReply, Option<Certificate>), CallError> {
         let mode = if command.is_read() { Mode::Fast } else { Mode::Ordered };
         let call = self.groups().call(partition, command.to_bytes(), mode, deadline_ms);
-        let Answer { reply, proof } = call.await?;
+        let Answer { reply, proof, .. } = call.await?;
         match PartitionReply::from_bytes(reply) {
             Ok(reply) => Ok((reply, proof)),
             Err(_) => Err(nonsense()),

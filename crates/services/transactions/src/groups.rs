@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use perdura_client::CallError;
 use perdura_client::Mode;
-use perdura_protocol::{Map, PartitionId, PublicKey};
+use perdura_protocol::{Map, PartitionId, PublicKey, Slot};
 use perdura_store::partition::Certificate;
 use std::future::Future;
 use std::pin::Pin;
@@ -16,6 +16,8 @@ pub struct Answer {
     pub reply: Bytes,
     /// Proof of what it states to other groups, if it states anything.
     pub proof: Option<Certificate>,
+    /// Of a read that was not ordered: it holds behind a slot that is not below this one ([`perdura_client::Reply::Unordered`]).
+    pub slot: Option<Slot>,
 }
 
 /// A client of each group of a partitioned store, all with one key.

@@ -21,6 +21,7 @@ mod groups;
 mod live;
 mod rescue;
 mod resolver;
+mod snapshot;
 mod split;
 mod telling;
 mod tidy;
@@ -43,6 +44,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// After so many conflicts groups are asked one after the other.
 const CONFLICTS_AT_ONCE: u32 = 2;
+
+/// A read over several partitions is tried so often without locks, before it takes some.
+const SNAPSHOTS: u32 = 3;
 
 /// The first pause after a conflict is up to this, milliseconds; it doubles ...
 const PAUSE_MS: u64 = 4;
@@ -74,8 +78,12 @@ pub enum Outcome {
 /// What a client did; all counters only grow.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Counters {
-    /// Transactions over several partitions that were begun, tries counted.
+    /// Transactions over several partitions that were begun, tries counted; but for snapshots.
     pub global: u64,
+    /// Reads over several partitions that took no locks.
+    pub snapshots: u64,
+    /// Tries of such reads that came to nothing, for what changed meanwhile.
+    pub changed: u64,
     /// Tries of all kinds that met a lock.
     pub conflicts: u64,
     /// Tries that were not voted for since another participant was not heard of.
@@ -157,7 +165,7 @@ impl<G: Groups> Transactions<G> {
     }
 
     /// Carries out a transaction over whichever partitions it touches. Where it meets others it tries again until the deadline. One that only
-    /// reads, in one partition, is not ordered if `fast` ([`Mode::Fast`]).
+    /// reads is not ordered if `fast`, and takes no locks, unless too much changes meanwhile.
     ///
     /// # Errors
     /// [`TransactionError`]; whether it leaves open what happened says [`TransactionError::is_refusal`].
@@ -176,9 +184,18 @@ impl<G: Groups> Transactions<G> {
         let mut conflicts = 0;
         let mut met = Met::default();
         let mut stale = 0;
+        let fast = fast && split.is_read();
+        let mut snapshots = if fast { SNAPSHOTS } else { 0 };
         loop {
             let attempt = match &split.parts[..] {
-                [only] => self.local(only, fast && split.is_read(), deadline_ms).await,
+                [only] => self.local(only, fast, deadline_ms).await,
+                _ if snapshots > 0 => {
+                    snapshots -= 1;
+                    match self.snapshot(&split, deadline_ms).await {
+                        Some(attempt) => attempt,
+                        None => continue,
+                    }
+                }
                 _ => self.global(&split, conflicts >= CONFLICTS_AT_ONCE, deadline_ms).await,
             };
             match attempt {

@@ -6,7 +6,7 @@ use perdura_client::{
     CallError, Client, ClusterConfig, Indeterminacy, Mode, Options, Refusal, Reply,
 };
 use perdura_protocol::attestation::Attestation;
-use perdura_protocol::{Decode, Encode, Map, PartitionId, PublicKey, SecretKey};
+use perdura_protocol::{Decode, Encode, Map, PartitionId, PublicKey, SecretKey, Slot};
 use perdura_store::partition::{Certificate, PartitionReply};
 use perdura_store::{StoreCommand, StoreReply, Transaction, TransactionResult};
 use std::future::Future;
@@ -19,7 +19,10 @@ use std::time::{Duration, Instant};
 /// What is found out at the deadline is still told; what takes longer is not waited for.
 const LATE: Duration = Duration::from_millis(200);
 
-/// Time to tell at the end what is left to tell, and to say what is over.
+/// Time to tell at the end what is left to tell: else others would have to end it ...
+const SETTLE: Duration = Duration::from_secs(3);
+
+/// ... and to say what is over.
 const TIDY: Duration = Duration::from_secs(1);
 
 /// Why there is no client.
@@ -155,12 +158,15 @@ impl Groups for Live {
         let options = Options { timeout: self.left(deadline_ms), reply_quorum: None };
         let reply = match mode {
             Mode::Ordered => client.call(command, &options).await,
-            Mode::Fast => client.read(command, &options).await,
+            Mode::Fast => client.observe(command, &options).await,
         };
         match reply.map_err(|error| named(error, partition))? {
-            Reply::Service(reply) => Ok(Answer { reply, proof: None }),
+            Reply::Service(reply) => Ok(Answer { reply, proof: None, slot: None }),
+            Reply::Unordered { reply, slot } => {
+                Ok(Answer { reply, proof: None, slot: Some(Slot(slot)) })
+            }
             Reply::Attested { reply, attestations } => {
-                Ok(Answer { reply, proof: certificate(partition, keys, attestations) })
+                Ok(Answer { reply, proof: certificate(partition, keys, attestations), slot: None })
             }
             Reply::Administered { .. } | Reply::Told(_) => Err(CallError::Indeterminate {
                 reason: Indeterminacy::Nonsense,
@@ -278,11 +284,8 @@ impl StoreClient {
     /// Says what is over, and closes the clients of all groups.
     pub async fn close(&self) {
         if let StoreClient::Partitioned(transactions) = self {
-            let end = async {
-                transactions.settled().await;
-                transactions.tidy().await;
-            };
-            let _ = tokio::time::timeout(TIDY, end).await;
+            let _ = tokio::time::timeout(SETTLE, transactions.settled()).await;
+            let _ = tokio::time::timeout(TIDY, transactions.tidy()).await;
         }
         for client in self.clients() {
             client.close().await;
@@ -319,8 +322,6 @@ async fn call_whole(
         Reply::Service(bytes) => {
             StoreReply::from_bytes(bytes).map_err(|_| TransactionError::Nonsense)
         }
-        Reply::Attested { .. } | Reply::Administered { .. } | Reply::Told(_) => {
-            Err(TransactionError::Nonsense)
-        }
+        _ => Err(TransactionError::Nonsense),
     }
 }

@@ -7,7 +7,7 @@ use perdura_protocol::partitions::MAP_VERSION;
 use perdura_store::partition::{Intent, Participant, PartitionCommand, digest_of_part};
 use perdura_store::{Operation, OperationResult, StoreCommand, StoreReply, Transaction};
 use perdura_transactions::{
-    Groups, Outcome, Resolver, Split, TransactionError, Transactions, Turn,
+    Counters, Groups, Outcome, Resolver, Split, TransactionError, Transactions, Turn,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -49,11 +49,12 @@ fn results_come_in_the_order_of_operations_from_wherever_they_are() {
     let reads = vec![read("b1"), read("a1"), read("c1"), read("b2"), read("a1")];
     let values = vec![value("2"), value("1"), value("3"), OperationResult::Value(None), value("1")];
     assert_eq!(transact(&shared, &client, reads), committed(values));
-    // In one partition nothing is prepared.
-    assert_eq!(client.counters().global, 2);
+    // What only reads takes no locks, and in one partition nothing is prepared.
+    let count = || (client.counters().global, client.counters().snapshots);
+    assert_eq!(count(), (1, 1));
     assert_eq!(transact(&shared, &client, vec![read("a1")]), committed(vec![value("1")]));
     assert_eq!(transact(&shared, &client, vec![]), committed(vec![]));
-    assert_eq!(client.counters().global, 2);
+    assert_eq!(count(), (1, 1));
 }
 
 #[test]
@@ -332,16 +333,17 @@ fn what_all_have_voted_on_is_ended_though_clocks_of_partitions_stand_still() {
 /// down for a while. No sum is ever another one, and at the end all of it can be had.
 #[test]
 fn money_is_neither_made_nor_lost_whatever_becomes_of_clients() {
-    let (mut moved, mut looked, mut rescued) = (0, 0, 0);
+    let mut all = [0; 5];
     for seed in 0..40 {
-        let of_seed = money(seed);
-        (moved, looked, rescued) = (moved + of_seed.0, looked + of_seed.1, rescued + of_seed.2);
+        all.iter_mut().zip(money(seed)).for_each(|(sum, one)| *sum += one);
     }
-    assert!(moved > 1_000 && looked > 500 && rescued > 50, "{moved} {looked} {rescued}");
+    let [moved, looked, rescued, snapshots, changed] = all;
+    assert!(moved > 1_000 && looked > 500 && rescued > 50, "{all:?}");
+    assert!(snapshots > 100 && snapshots + 100 < looked && changed > 100, "{all:?}");
 }
 
-/// How often money was moved, all of it looked at, and a transaction ended for a client that had died.
-fn money(seed: u64) -> (u64, u64, u64) {
+/// How often money was moved, all of it looked at, a transaction ended for a client that had died, and without locks looked at in vain or not.
+fn money(seed: u64) -> [u64; 5] {
     const PARTITIONS: u64 = 3;
     const ACCOUNTS: u64 = 3;
     const TOTAL: i64 = 100 * (PARTITIONS * ACCOUNTS) as i64;
@@ -366,7 +368,8 @@ fn money(seed: u64) -> (u64, u64, u64) {
                 for _ in 0..12 {
                     let deadline_ms = lock(&shared).now_ms + 20 * SECONDS;
                     if random.below(4) == 0 {
-                        if let Ok(Some(sum)) = look(&client, &keys, deadline_ms).await {
+                        let fast = random.below(4) > 0;
+                        if let Ok(Some(sum)) = look(&client, &keys, fast, deadline_ms).await {
                             assert_eq!(sum, TOTAL, "seed {seed}");
                             looked.fetch_add(1, Ordering::Relaxed);
                         }
@@ -386,23 +389,25 @@ fn money(seed: u64) -> (u64, u64, u64) {
     }
     let deadline_ms = lock(&shared).now_ms + 60 * SECONDS;
     let (judge, all) = (first.clone(), keys.clone());
-    let last = run_one(&shared, async move { look(&judge, &all, deadline_ms).await });
+    let last = run_one(&shared, async move { look(&judge, &all, true, deadline_ms).await });
     assert_eq!(last, Ok(Some(TOTAL)), "seed {seed}");
     // And written, too.
     let all = keys.iter().map(|key| write(key, "0")).collect();
     transact(&shared, &first, all).unwrap();
-    let all = clients.iter().chain([&first]);
-    (moved, looked, all.map(|one| one.counters().rescued).sum())
+    let all = clients.iter().chain([&first]).map(|one| one.counters());
+    let count = |of: fn(Counters) -> u64| all.clone().map(of).sum();
+    [moved, looked, count(|all| all.rescued), count(|all| all.snapshots), count(|all| all.changed)]
 }
 
 /// All that there is, if it was read.
 async fn look(
     client: &Transactions<Way>,
     keys: &[String],
+    fast: bool,
     deadline_ms: u64,
 ) -> Result<Option<i64>, TransactionError> {
     let operations = keys.iter().map(|key| read(key)).collect();
-    match client.transact(Transaction { operations }, true, deadline_ms).await? {
+    match client.transact(Transaction { operations }, fast, deadline_ms).await? {
         Outcome::Committed { results } => {
             Ok(results.map(|results| results.iter().map(number).sum()))
         }

@@ -23,6 +23,7 @@ pub mod bounds;
 mod calls;
 mod lifetime;
 mod opening;
+mod readers;
 mod reads;
 mod receiving;
 mod roll_call;
@@ -39,6 +40,7 @@ use crate::views::Views;
 use bytes::Bytes;
 use calls::{Call, Timer};
 use perdura_protocol::{ClusterId, Faults, Message, PublicKey, ReplicaId, Scheme, SecretKey, View};
+use readers::Readers;
 use reads::Read;
 use roll_call::RollCall;
 use session::Session;
@@ -216,6 +218,7 @@ pub struct ClientCore {
     waiting_calls: usize,
     waiting_bytes: usize,
     reads: BTreeMap<u64, Read>,
+    readers: Readers,
     roll_calls: BTreeMap<CallId, RollCall>,
     /// Those who wait for a session to be open, and until when.
     session_calls: BTreeMap<CallId, u64>,
@@ -250,6 +253,7 @@ impl ClientCore {
             waiting_calls: 0,
             waiting_bytes: 0,
             reads: BTreeMap::new(),
+            readers: Readers::new(faults.n()),
             roll_calls: BTreeMap::new(),
             session_calls: BTreeMap::new(),
             next_read: 1,
@@ -284,6 +288,7 @@ impl ClientCore {
             match timer {
                 Timer::Deadline(id) => self.deadline_passed(id),
                 Timer::FastRead(read) => self.order_read(read),
+                Timer::SpareRead(read) => self.read_is_late(read),
             }
         }
         self.tick_roll_calls(now_ms);

@@ -1,19 +1,53 @@
-//! Fast reads (rule C2): n - u equal answers without ordering, else the read is ordered.
+//! Fast reads (rule C2): n - u equal answers without ordering, else the read is ordered. As many are asked first ([`super::readers`]).
 
 use super::calls::{Stage, Timer};
-use super::receiving::read_result;
-use super::{CallId, ClientCore};
+use super::{CallId, CallResult, ClientCore};
+use crate::outcome::{Refusal, Reply};
 use crate::votes::Votes;
-use perdura_protocol::{Message, Outcome, ReplicaId};
+use bytes::Bytes;
+use perdura_protocol::{Message, Outcome, ReplicaId, Slot};
 
 /// A fast read in flight.
 #[derive(Debug)]
 pub(super) struct Read {
     call: CallId,
+    begin_ms: u64,
     fallback_ms: u64,
+    /// When the others are asked.
+    spare_ms: u64,
+    /// They, and with what.
+    spare: Vec<ReplicaId>,
+    command: Bytes,
     votes: Votes,
+    /// Behind which slots those who answered looked.
+    slots: Vec<(ReplicaId, Slot)>,
     /// Replicas whose answer may still come.
     outstanding: Vec<ReplicaId>,
+}
+
+impl Read {
+    /// The lowest slot of those who gave this answer.
+    fn lowest(&self, outcome: &Outcome) -> Slot {
+        let gave = |replica: &ReplicaId| self.votes.final_of(*replica) == Some(outcome);
+        let slots = self.slots.iter().filter(|(replica, _)| gave(replica));
+        slots.map(|(_, slot)| *slot).min().unwrap_or_default()
+    }
+}
+
+/// What an answer to a fast read means for the call; `None` when it is no answer.
+fn read_result(outcome: &Outcome) -> Option<Result<Bytes, Refusal>> {
+    match outcome {
+        Outcome::Service(reply) => Some(Ok(reply.clone())),
+        Outcome::Refused(reason) => Some(Err(Refusal::Ordered(reason.clone()))),
+        _ => None,
+    }
+}
+
+fn result_of(reply: Result<Bytes, Refusal>, slot: Slot) -> CallResult {
+    match reply {
+        Ok(reply) => CallResult::Completed(Reply::Unordered { reply, slot: slot.0 }),
+        Err(refusal) => CallResult::Refused(refusal),
+    }
 }
 
 impl ClientCore {
@@ -23,17 +57,55 @@ impl ClientCore {
         self.next_read += 1;
         call.stage = Stage::Reading(read);
         let command = call.command.clone();
-        let replicas = self.linked();
+        let mut replicas = self.readers.next(self.linked());
+        let spare = replicas.split_off(replicas.len().min(self.config.faults.fast_read_quorum()));
         for replica in &replicas {
             self.send(*replica, Message::Read { id: read, command: command.clone() });
         }
         let fallback_ms = now_ms + self.config.fast_read_ms;
+        let spare_ms = now_ms + self.readers.patience_ms();
         self.timers.insert((fallback_ms, Timer::FastRead(read)));
-        let votes = Votes::default();
-        self.reads.insert(read, Read { call: id, fallback_ms, votes, outstanding: replicas });
+        self.timers.insert((spare_ms, Timer::SpareRead(read)));
+        let waiting = Read {
+            call: id,
+            begin_ms: now_ms,
+            fallback_ms,
+            spare_ms,
+            spare,
+            command,
+            votes: Votes::default(),
+            slots: Vec::new(),
+            outstanding: replicas,
+        };
+        self.reads.insert(read, waiting);
     }
 
-    pub(super) fn read_reply(&mut self, from: ReplicaId, id: u64, outcome: Option<Outcome>) {
+    /// Those who were asked are late.
+    pub(super) fn read_is_late(&mut self, id: u64) {
+        let Some(read) = self.reads.get(&id) else { return };
+        if !read.spare.is_empty() {
+            read.outstanding.iter().for_each(|replica| self.readers.failed(*replica));
+        }
+        self.ask_others(id);
+    }
+
+    fn ask_others(&mut self, id: u64) {
+        let Some(read) = self.reads.get_mut(&id) else { return };
+        let (command, others) = (read.command.clone(), std::mem::take(&mut read.spare));
+        read.outstanding.extend_from_slice(&others);
+        for replica in others {
+            self.send(replica, Message::Read { id, command: command.clone() });
+        }
+    }
+
+    pub(super) fn read_reply(
+        &mut self,
+        now_ms: u64,
+        from: ReplicaId,
+        id: u64,
+        slot: Slot,
+        outcome: Option<Outcome>,
+    ) {
         let quorum = self.config.faults.fast_read_quorum();
         let Some(read) = self.reads.get_mut(&id) else { return };
         let Some(index) = read.outstanding.iter().position(|replica| *replica == from) else {
@@ -42,16 +114,25 @@ impl ClientCore {
         read.outstanding.swap_remove(index);
         let call = read.call;
         if let Some(outcome) = outcome
-            && let Some(result) = read_result(&outcome)
+            && let Some(reply) = read_result(&outcome)
         {
+            read.slots.push((from, slot));
             let added = read.votes.add(from, &outcome);
             // Not a disagreement: replicas may answer from different slots.
-            if added.support >= quorum && self.leaf_of(&outcome).is_some() {
-                // Nobody attests what was not ordered.
-                self.order_read(id);
-                return;
-            }
             if added.support >= quorum {
+                let result = result_of(reply, read.lowest(&outcome));
+                for (replica, _) in &read.slots {
+                    match read.votes.final_of(*replica) {
+                        Some(other) if *other != outcome => self.readers.failed(*replica),
+                        _ => self.readers.served(*replica),
+                    }
+                }
+                self.readers.took(now_ms.saturating_sub(read.begin_ms));
+                if self.leaf_of(&outcome).is_some() {
+                    // Nobody attests what was not ordered.
+                    self.order_read(id);
+                    return;
+                }
                 self.stats.fast_reads += 1;
                 self.end_call(call, result);
                 return;
@@ -66,19 +147,21 @@ impl ClientCore {
         for id in reads {
             if let Some(read) = self.reads.get_mut(&id) {
                 read.outstanding.retain(|other| *other != replica);
+                read.spare.retain(|other| *other != replica);
             }
             self.order_if_hopeless(id);
         }
     }
 
+    /// Where those who were asked cannot be enough any more.
     fn order_if_hopeless(&mut self, id: u64) {
         let quorum = self.config.faults.fast_read_quorum();
-        let hopeless = self
-            .reads
-            .get(&id)
-            .is_some_and(|read| read.votes.best() + read.outstanding.len() < quorum);
-        if hopeless {
+        let Some(read) = self.reads.get(&id) else { return };
+        let most = read.votes.best() + read.outstanding.len();
+        if most + read.spare.len() < quorum {
             self.order_read(id);
+        } else if most < quorum {
+            self.ask_others(id);
         }
     }
 
@@ -94,6 +177,7 @@ impl ClientCore {
     pub(super) fn end_read(&mut self, id: u64) {
         if let Some(read) = self.reads.remove(&id) {
             self.timers.remove(&(read.fallback_ms, Timer::FastRead(id)));
+            self.timers.remove(&(read.spare_ms, Timer::SpareRead(id)));
         }
     }
 }

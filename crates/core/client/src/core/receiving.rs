@@ -29,7 +29,9 @@ impl ClientCore {
                 }
             }
             Message::Attested(attested) => self.attested(now_ms, from, *attested),
-            Message::ReadReply { id, outcome } => self.read_reply(from, id, outcome),
+            Message::ReadReply { id, slot, outcome } => {
+                self.read_reply(now_ms, from, id, slot, outcome)
+            }
             Message::Busy { nonce, first_number } => {
                 if from == self.views.leader() {
                     self.busy(now_ms, nonce, first_number);
@@ -246,14 +248,5 @@ fn result_of(outcome: &Outcome) -> CallResult {
         Outcome::Opened | Outcome::Waits | Outcome::Waited { .. } => {
             CallResult::Indeterminate(Indeterminacy::Nonsense)
         }
-    }
-}
-
-/// What an answer to a fast read means for the call; `None` when it is no answer.
-pub(super) fn read_result(outcome: &Outcome) -> Option<CallResult> {
-    match outcome {
-        Outcome::Service(reply) => Some(CallResult::Completed(Reply::Service(reply.clone()))),
-        Outcome::Refused(reason) => Some(CallResult::Refused(Refusal::Ordered(reason.clone()))),
-        _ => None,
     }
 }

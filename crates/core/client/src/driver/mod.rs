@@ -224,6 +224,17 @@ impl Client {
     /// # Errors
     /// As [`Client::call`].
     pub async fn read(&self, content: Bytes, options: &Options) -> Result<Reply, CallError> {
+        Ok(match self.observe(content, options).await? {
+            Reply::Unordered { reply, .. } => Reply::Service(reply),
+            reply => reply,
+        })
+    }
+
+    /// As [`Client::read`]; what was not ordered comes with its slot ([`Reply::Unordered`]).
+    ///
+    /// # Errors
+    /// As [`Client::call`].
+    pub async fn observe(&self, content: Bytes, options: &Options) -> Result<Reply, CallError> {
         let command = Command::Service(content).to_bytes();
         self.request(command, Mode::Fast, options).await
     }

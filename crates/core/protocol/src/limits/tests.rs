@@ -122,7 +122,7 @@ fn what_clients_send_and_get() {
     assert!(Message::from_bytes(Message::Frame(frame(FRAME_BYTES + 1)).to_bytes()).is_err());
     check(&Message::Read { id, command: vec![1; COMMAND_BYTES].into() }, CLIENT_MESSAGE_BYTES);
     let reply = Outcome::Service(vec![1; FRAME_BYTES].into());
-    check(&Message::ReadReply { id, outcome: Some(reply.clone()) }, MESSAGE_BYTES);
+    check(&Message::ReadReply { id, slot: Slot(3), outcome: Some(reply.clone()) }, MESSAGE_BYTES);
     let refused = Outcome::Refused(RefusalReason::Service("x".repeat(4096)));
     let outcomes = vec![(3, refused); SESSION_WINDOW as usize - 1].into_iter().chain([(4, reply)]);
     check(&Message::Replies { view, nonce, outcomes: outcomes.collect() }, MESSAGE_BYTES);

@@ -318,7 +318,7 @@ impl<S: Service> Node<S> {
 
     fn reply_read(&mut self, read: &WaitingRead, outcome: Option<Outcome>) {
         let peer = Peer::Client { connection: read.connection, key: read.key };
-        self.send(&[peer], &Message::ReadReply { id: read.id, outcome });
+        self.send(&[peer], &Message::ReadReply { id: read.id, slot: self.machine.slot(), outcome });
     }
 }
 

@@ -102,7 +102,7 @@ fn counters(store: &Store) -> [u64; 4] {
     for client in &store.clients {
         let StoreClient::Partitioned(transactions) = client else { continue };
         let of = transactions.counters();
-        let counts = [of.conflicts, of.unreachable, of.unaffordable, of.rescued];
+        let counts = [of.conflicts + of.changed, of.unreachable, of.unaffordable, of.rescued];
         sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
     }
     sums

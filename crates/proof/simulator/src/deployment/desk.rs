@@ -14,6 +14,9 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+/// A call goes out so late at most, milliseconds.
+const LATE_MS: u64 = 60;
+
 /// What runs in a process.
 pub(crate) type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -61,6 +64,8 @@ pub(crate) struct Desk {
     pub closing: bool,
     /// Whether the process ends now.
     pub dies: bool,
+    /// Of a hundred calls so many go out late.
+    pub stutters: u64,
     /// How often it attacked.
     pub attacks: u64,
     /// The task that is at work.
@@ -87,6 +92,7 @@ impl Desk {
             random,
             closing: false,
             dies: false,
+            stutters: 0,
             attacks: 0,
             at_work: 0,
             operations: BTreeMap::new(),
@@ -102,6 +108,12 @@ impl Desk {
         self.tickets += 1;
         self.waiting.insert(self.tickets, Waiting::default());
         self.tickets
+    }
+
+    /// By how much a call goes out late, if it does, milliseconds.
+    fn late_ms(&mut self) -> Option<u64> {
+        let is_late = self.stutters > 0 && self.random.percent(self.stutters);
+        is_late.then(|| self.random.between(1, LATE_MS))
     }
 
     /// What was asked for since this was taken last.
@@ -219,6 +231,10 @@ impl Groups for Way {
         mode: Mode,
         deadline_ms: u64,
     ) -> Result<Answer, CallError> {
+        let late_ms = lock(&self.desk).late_ms();
+        if let Some(late_ms) = late_ms {
+            self.sleep(late_ms).await;
+        }
         let coming = {
             let mut desk = lock(&self.desk);
             let ticket = desk.ticket();

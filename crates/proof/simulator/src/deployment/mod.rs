@@ -35,7 +35,7 @@ use labelled::Labelled;
 use members::Herald;
 use perdura_client::{CallError, CallResult, Reply};
 use perdura_protocol::partitions::{Distribution, Group, MAP_VERSION, group_id};
-use perdura_protocol::{ClusterId, Map, PartitionId, PublicKey, SecretKey};
+use perdura_protocol::{ClusterId, Map, PartitionId, PublicKey, SecretKey, Slot};
 use perdura_store::partition::{Certificate, Place};
 use perdura_transactions::{Answer, Transactions};
 use plan::StorePlan;
@@ -378,6 +378,9 @@ impl Deployment {
         let random = self.random.fork(&name);
         let desk = Desk::new(now_us / 1_000, random.fork("desk"));
         lock(&desk).closing = self.closing;
+        if here.role == Role::Caller {
+            lock(&desk).stutters = self.plan.stutters;
+        }
         let way =
             Way { map: Arc::clone(&self.map), client: here.key.public(), desk: Arc::clone(&desk) };
         let transactions = Transactions::over(way);
@@ -454,9 +457,14 @@ impl Deployment {
                 let signers =
                     attestations.into_iter().map(|one| (key(one.signer.index()), one)).collect();
                 let partition = PartitionId(group as u16);
-                Ok(Answer { reply, proof: Some(Certificate { partition, signers }) })
+                Ok(Answer { reply, proof: Some(Certificate { partition, signers }), slot: None })
             }
-            CallResult::Completed(Reply::Service(reply)) => Ok(Answer { reply, proof: None }),
+            CallResult::Completed(Reply::Service(reply)) => {
+                Ok(Answer { reply, proof: None, slot: None })
+            }
+            CallResult::Completed(Reply::Unordered { reply, slot }) => {
+                Ok(Answer { reply, proof: None, slot: Some(Slot(slot)) })
+            }
             CallResult::Completed(Reply::Administered { .. } | Reply::Told(_)) => {
                 let reason = perdura_client::Indeterminacy::Nonsense;
                 Err(CallError::Indeterminate { reason, detail })

@@ -33,6 +33,8 @@ pub(crate) struct StorePlan {
     pub deaths_ms: Option<u64>,
     /// Of a hundred times that a process asks several groups at once, so many are its last moment.
     pub torn: u64,
+    /// Of a hundred calls so many go out late, so that what is asked of several groups at once comes to them one after the other.
+    pub stutters: u64,
     /// Whether somebody ends what others leave while faults go on.
     pub resolves: bool,
     pub state_limit_bytes: u64,
@@ -66,6 +68,7 @@ impl StorePlan {
             value_bytes: *random.pick(&[16, 16, 300]),
             deaths_ms: *random.pick(&[None, Some(2_000), Some(10_000)]),
             torn: *random.pick(&[0, 1, 5]),
+            stutters: *Random::new(options.seed).fork("stutters").pick(&[0, 0, 10, 30]),
             resolves: random.percent(50),
             state_limit_bytes: 1 << 30,
             forgets: Random::new(options.seed).fork("forgets").percent(20),

@@ -31,6 +31,8 @@ pub struct TransactionCounts {
     pub blocked: u64,
     /// Reads that were not ordered.
     pub fast: u64,
+    /// Reads over several partitions that took no locks.
+    pub snapshots: u64,
     /// Looks at all the money.
     pub looks: u64,
     /// Transactions that clients ended for others.
@@ -102,6 +104,7 @@ impl TransactionCounts {
         }
         self.blocked += other.blocked;
         self.fast += other.fast;
+        self.snapshots += other.snapshots;
         self.looks += other.looks;
         self.rescued += other.rescued;
         self.expired += other.expired;
@@ -122,7 +125,7 @@ impl fmt::Display for TransactionCounts {
         let [fenced, silent, resolved, other] = self.other_aborts;
         write!(
             f,
-            "{} runs; {} ok, {} failed, {} refused, {} unknown, {} orphaned; {} looks at all the money, {} fast reads; \
+            "{} runs; {} ok, {} failed, {} refused, {} unknown, {} orphaned; {} looks at all the money, {} fast reads, {} snapshots; \
              {} over several partitions ({} committed); votes to abort: {failed} failed, {conflict} conflicts, {cap} cap, {room} room, \
              {fenced} fenced, {silent} unreachable, {resolved} resolved, {other} other; {} blocked, {} conflicts, {} expired, {} rescued, \
              {} forgotten, {} outdated, {} deaths; {} attacks, {} attackers stopped; {} pairs in order; nothing pending after {:.1} s at most",
@@ -134,6 +137,7 @@ impl fmt::Display for TransactionCounts {
             self.orphaned,
             self.looks,
             self.fast,
+            self.snapshots,
             self.global,
             self.global_committed,
             self.blocked,

@@ -502,7 +502,11 @@ impl World {
         call.ended = Some(ended);
         let calls = &mut self.report.calls;
         call.seen = match &result {
-            CallResult::Completed(Reply::Service(bytes) | Reply::Attested { reply: bytes, .. }) => {
+            CallResult::Completed(
+                Reply::Service(bytes)
+                | Reply::Attested { reply: bytes, .. }
+                | Reply::Unordered { reply: bytes, .. },
+            ) => {
                 calls.ok += 1;
                 calls.fast_reads += u64::from(call.number.is_none());
                 Seen::Ok(bytes.clone())
@@ -529,7 +533,9 @@ impl World {
             _ => None,
         };
         let what = match &result {
-            CallResult::Completed(Reply::Service(bytes)) => bytes.clone(),
+            CallResult::Completed(
+                Reply::Service(bytes) | Reply::Unordered { reply: bytes, .. },
+            ) => bytes.clone(),
             other => format!("{other:?}").into(),
         };
         self.trace.event([9, client as u64, id.0, self.now_us], &what);

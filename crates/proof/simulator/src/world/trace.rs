@@ -118,8 +118,11 @@ pub fn summary(bytes: &bytes::Bytes) -> String {
             let numbers: Vec<u64> = outcomes.iter().map(|(number, _)| *number).collect();
             format!("Replies view {view} numbers {numbers:?}")
         }
-        Message::ReadReply { id, outcome } => {
-            format!("ReadReply {id} {}", if outcome.is_some() { "answered" } else { "not now" })
+        Message::ReadReply { id, slot, outcome } => {
+            format!(
+                "ReadReply {id} slot {slot} {}",
+                if outcome.is_some() { "answered" } else { "not now" }
+            )
         }
         Message::Read { id, .. } => format!("Read {id}"),
         other => format!("{other:?}"),

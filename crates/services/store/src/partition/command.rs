@@ -7,10 +7,10 @@ use super::statement::Statement;
 use crate::Operation;
 use perdura_protocol::codec::encode_list;
 use perdura_protocol::{
-    Decode, DecodeError, Encode, Map, PartitionId, PublicKey, Reader, SessionId, Time, seeded,
+    Decode, DecodeError, Encode, Map, PartitionId, PublicKey, Reader, SessionId, Slot, Time, seeded,
 };
 
-/// A command of a partition. All but the last four are ordered: those are reads.
+/// A command of a partition. All but the last five are ordered: those are reads.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PartitionCommand {
     /// Locks all that a part of a transaction needs, and votes on it. In the session that the intent names.
@@ -96,6 +96,14 @@ pub enum PartitionCommand {
         /// Which.
         partition: PartitionId,
     },
+    /// Whether nothing that these operations read has been changed behind a slot, and nobody holds it to change it. A read that is never
+    /// ordered: each replica goes by what it remembers.
+    Validate {
+        /// The slot.
+        since: Slot,
+        /// They only read.
+        operations: Vec<Operation>,
+    },
 }
 
 /// How far a session is fenced off in another partition.
@@ -141,7 +149,7 @@ impl Decode for Fence {
 
 /// Whether these bytes are a command of a partition, if they are any.
 pub(crate) fn is_of_partition(command: &[u8]) -> bool {
-    command.first().is_some_and(|tag| (16..=28).contains(tag))
+    command.first().is_some_and(|tag| (16..=29).contains(tag))
 }
 
 impl PartitionCommand {
@@ -154,6 +162,7 @@ impl PartitionCommand {
                 | PartitionCommand::Over { .. }
                 | PartitionCommand::Show { .. }
                 | PartitionCommand::Roster { .. }
+                | PartitionCommand::Validate { .. }
         )
     }
 
@@ -183,7 +192,8 @@ impl PartitionCommand {
             | PartitionCommand::Pending { .. }
             | PartitionCommand::Over { .. }
             | PartitionCommand::Show { .. }
-            | PartitionCommand::Roster { .. } => Some(Vec::new()),
+            | PartitionCommand::Roster { .. }
+            | PartitionCommand::Validate { .. } => Some(Vec::new()),
         }
     }
 
@@ -292,6 +302,11 @@ impl Encode for PartitionCommand {
                 encode_list(operations, out);
                 encode_list(votes, out);
             }
+            PartitionCommand::Validate { since, operations } => {
+                out.push(29);
+                since.encode(out);
+                encode_list(operations, out);
+            }
         }
     }
 }
@@ -335,6 +350,10 @@ impl Decode for PartitionCommand {
                 intent: Decode::decode(reader)?,
                 operations: reader.list("operations", crate::limits::OPERATIONS, 5)?,
                 votes: reader.list("votes", limits::UPDATE_PARTICIPANTS, 6)?,
+            },
+            29 => PartitionCommand::Validate {
+                since: Decode::decode(reader)?,
+                operations: reader.list("operations", crate::limits::OPERATIONS, 5)?,
             },
             tag => return Err(DecodeError::UnknownTag(tag)),
         })

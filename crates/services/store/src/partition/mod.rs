@@ -20,6 +20,7 @@ mod intent;
 pub mod limits;
 mod locks;
 mod prepare;
+mod recent;
 mod records;
 mod reply;
 mod statement;
@@ -35,12 +36,15 @@ pub(crate) use command::{asks_about, claims_of, is_of_partition};
 pub(crate) use locks::Touched;
 
 use crate::map::SegmentMap;
+use crate::plan::{Plan, Seen};
+use crate::{Operation, Transaction};
 use book::{Book, Contents};
 use bytes::Bytes;
 use caps::Cap;
 use locks::Locks;
 use perdura_execution::{RestoreError, Standing, StateLimit};
-use perdura_protocol::{Map, PartitionId, PublicKey, SessionId, Time, seeded};
+use perdura_protocol::{Map, PartitionId, PublicKey, SessionId, Slot, Time, seeded};
+use recent::Recent;
 use records::{Record, Records, Taken};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -92,6 +96,8 @@ pub(crate) struct Partition {
     expired: Time,
     /// Not part of the state.
     tally: Tally,
+    /// Neither.
+    recent: Recent,
 }
 
 /// What is heard of a partition is noted as often as this, milliseconds.
@@ -117,6 +123,7 @@ impl Partition {
             heard: BTreeMap::new(),
             expired: Time(0),
             tally: Tally::default(),
+            recent: Recent::default(),
         }
     }
 
@@ -193,6 +200,56 @@ impl Partition {
         Ok(())
     }
 
+    /// Commands of this slot are carried out.
+    pub(crate) fn enter(&mut self, slot: Slot) {
+        self.recent.enter(slot);
+    }
+
+    /// A key of this partition is changed.
+    pub(crate) fn note_change(&mut self, key: &[u8]) {
+        self.recent.note(key);
+    }
+
+    /// What a transaction writes, for which there is room.
+    fn write_all(&mut self, map: &mut SegmentMap, writes: &BTreeMap<Bytes, Option<Bytes>>) {
+        for (key, value) in writes {
+            self.note_change(key);
+            match value {
+                Some(value) => assert!(map.put(key, value, u64::MAX).is_ok(), "there is no bound"),
+                None => drop(map.remove(key)),
+            }
+        }
+    }
+
+    /// Whether what a transaction reads is now what it was behind a slot, or who holds it. First all of its ranges are looked at, however little of
+    /// them it gets: mostly nothing of it was changed, and nothing has to be read again then.
+    pub(crate) fn validate(
+        &self,
+        map: &SegmentMap,
+        since: Slot,
+        operations: &[Operation],
+    ) -> Result<PartitionReply, String> {
+        let transaction = Transaction { operations: operations.to_vec() };
+        transaction.validate().map_err(|error| error.to_string())?;
+        if !transaction.is_read() {
+            return Err("what writes is not validated but prepared".into());
+        }
+        let whole = Touched::of(&transaction, Seen::whole(&transaction));
+        let is_free = |touched: &Touched| {
+            seeded!(ValidatedUnderLock) || self.locks.against(touched).is_none()
+        };
+        if !self.recent.may_have_changed(since, &whole) && is_free(&whole) {
+            return Ok(PartitionReply::Validated { holds: true });
+        }
+        let plan = Plan::of(map, &transaction)?;
+        let touched = Touched::of(&transaction, plan.seen);
+        if self.recent.may_have_changed(since, &touched) {
+            return Ok(PartitionReply::Validated { holds: false });
+        }
+        let blocker = self.against(&touched).filter(|_| !is_free(&touched));
+        Ok(blocker.map_or(PartitionReply::Validated { holds: true }, PartitionReply::Blocked))
+    }
+
     /// Carries out what changes something.
     pub(crate) fn execute(
         &mut self,
@@ -228,6 +285,9 @@ impl Partition {
             PartitionCommand::Members(newest) => self.learn(asker, newest),
             PartitionCommand::Force { intent, commit } => {
                 self.force(entries.map, asker, intent, commit)
+            }
+            PartitionCommand::Validate { .. } => {
+                Err("what only one replica knows is not asked in order".into())
             }
             PartitionCommand::Pending { .. }
             | PartitionCommand::Over { .. }
@@ -351,7 +411,7 @@ impl Partition {
         self.locks.release(transaction, &held.touched);
         if commit {
             // Its room was reserved.
-            write_all(map, &held.writes);
+            self.write_all(map, &held.writes);
         }
         self.book.remove_held(transaction);
         if let Some(record) = self.records.get(transaction) {
@@ -605,15 +665,5 @@ impl Partition {
             partition.records.insert(id, record);
         }
         Ok(partition)
-    }
-}
-
-/// What a transaction writes, for which there is room.
-fn write_all(map: &mut SegmentMap, writes: &BTreeMap<Bytes, Option<Bytes>>) {
-    for (key, value) in writes {
-        match value {
-            Some(value) => assert!(map.put(key, value, u64::MAX).is_ok(), "there is no bound"),
-            None => drop(map.remove(key)),
-        }
     }
 }

@@ -6,7 +6,7 @@ use super::intent::{Intent, digest_of_part};
 use super::locks::Touched;
 use super::records::{Held, Record};
 use super::reply::{Blocker, PartitionReply, Reason, Vote};
-use super::{Asker, Entries, Partition, limits, write_all};
+use super::{Asker, Entries, Partition, limits};
 use crate::plan::Plan;
 use crate::segment::entry_bytes;
 use crate::{Operation, OperationResult, Transaction};
@@ -82,7 +82,7 @@ impl Partition {
                 self.tally.voted(&vote);
                 self.tally.ended_by_client(true);
                 self.change_cap(intent.client, Cap::redeemed);
-                write_all(entries.map, &held.writes);
+                self.write_all(entries.map, &held.writes);
                 let record = Record { intent, since, vote, outcome: Some(true), held: None };
                 self.book.put_record(transaction, &record, true);
                 self.records.insert(transaction, record);

@@ -107,6 +107,11 @@ pub enum PartitionReply {
     },
     /// A transaction over several partitions holds what a command of this one alone needs: nothing was done.
     Blocked(Blocker),
+    /// The answer to [`PartitionCommand::Validate`](super::PartitionCommand::Validate), where nobody is in the way.
+    Validated {
+        /// Nothing was changed. Else something was, or it is not known.
+        holds: bool,
+    },
 }
 
 impl Reason {
@@ -312,6 +317,10 @@ impl Encode for PartitionReply {
                 partition.encode(out);
                 newest.encode(out);
             }
+            PartitionReply::Validated { holds } => {
+                out.push(29);
+                holds.encode(out);
+            }
         }
     }
 }
@@ -374,6 +383,7 @@ impl Decode for PartitionReply {
                 partition: Decode::decode(reader)?,
                 newest: Decode::decode(reader)?,
             },
+            29 => PartitionReply::Validated { holds: Decode::decode(reader)? },
             tag => return Err(DecodeError::UnknownTag(tag)),
         })
     }

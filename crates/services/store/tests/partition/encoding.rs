@@ -2,7 +2,7 @@
 
 use super::world::*;
 use crate::support::{bytes, cmp, insert, range, read, write};
-use perdura_protocol::{Decode, DecodeError, Encode, PublicKey, Signature, Time};
+use perdura_protocol::{Decode, DecodeError, Encode, PublicKey, Signature, Slot, Time};
 use perdura_store::OperationResult;
 use perdura_store::partition::{
     Blocker, Fence, Intent, Members, PartitionCommand, PartitionReply, Reason, SignedMembers,
@@ -72,6 +72,7 @@ fn commands_are_decoded_as_they_were_encoded() {
         PartitionCommand::Show { transaction },
         PartitionCommand::Roster { partition: partition(1) },
         PartitionCommand::Force { intent, commit: true },
+        PartitionCommand::Validate { since: Slot(7), operations: parts[0].1.clone() },
     ]);
 }
 
@@ -127,6 +128,7 @@ fn replies_are_decoded_as_they_were_encoded_and_say_what_they_state() {
         PartitionReply::Finished { transaction, committed: true },
         PartitionReply::Young { transaction, left_ms: 3 },
         PartitionReply::Forgotten { count: 3 },
+        PartitionReply::Validated { holds: true },
         PartitionReply::Known { partition: partition(1), configuration: 3 },
         PartitionReply::Outdated { partition: partition(1), configuration: 3 },
         PartitionReply::Pending { transactions: vec![waiting], more: true, now: Time(9) },

@@ -5,5 +5,6 @@ mod books;
 mod encoding;
 mod last;
 mod measures;
+mod snapshots;
 mod steps;
 mod world;

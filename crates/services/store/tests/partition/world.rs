@@ -7,7 +7,7 @@ use perdura_protocol::attestation::attest;
 use perdura_protocol::partitions::{Distribution, Group, MAP_VERSION, group_id};
 use perdura_protocol::{
     ClusterId, Decode, Digest, Encode, Faults, Map, PartitionId, PublicKey, ReplicaId, Scheme,
-    SecretKey, SessionId, Time,
+    SecretKey, SessionId, Slot, Time,
 };
 use perdura_store::partition::{
     Blocker, Certificate, Intent, Members, Participant, PartitionCommand, PartitionReply, Place,
@@ -29,6 +29,8 @@ pub struct World {
     pub members: Vec<Vec<SecretKey>>,
     pub configurations: Vec<u64>,
     pub clock: u64,
+    /// The last one that anything was carried out in.
+    pub slot: u64,
     pub standing: Standing,
     pub administrator: SecretKey,
 }
@@ -93,6 +95,7 @@ impl World {
             configurations: vec![0; partitions],
             members,
             clock: 0,
+            slot: 0,
             standing: Standing::Open,
             administrator: SecretKey::from_seed(SCHEME, [200; 32]),
         };
@@ -107,8 +110,10 @@ impl World {
         }
     }
 
-    fn context(&self, session: SessionId) -> ExecutionContext {
+    fn context(&mut self, session: SessionId) -> ExecutionContext {
+        self.slot += 1;
         ExecutionContext {
+            slot: Slot(self.slot),
             session,
             clock: Time(self.clock),
             time: Time(self.clock),

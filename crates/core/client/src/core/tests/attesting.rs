@@ -280,8 +280,11 @@ fn many_replies_share_a_signature_and_other_sessions_ones_are_not_taken() {
 fn nobody_attests_a_read_that_was_not_ordered() {
     let mut script = script(1, 1);
     let call = script.read("who says a");
-    for id in 0..3 {
-        script.receive(id, Message::ReadReply { id: 1, outcome: Some(reply("said a")) });
+    for id in 1..4 {
+        script.receive(
+            id,
+            Message::ReadReply { id: 1, slot: Slot(0), outcome: Some(reply("said a")) },
+        );
     }
     assert_eq!((script.done(), script.core.stats().fast_reads), (vec![], 0));
     for id in [0, 1] {

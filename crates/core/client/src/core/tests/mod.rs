@@ -3,12 +3,13 @@
 mod attesting;
 mod lifetime;
 mod lossy;
+mod reading;
 mod roll_call;
 mod sessions;
 
 use super::*;
 use crate::outcome::{Indeterminacy, Refusal, Reply};
-use perdura_protocol::{Command, Encode, Frame, Outcome, RefusalReason, Scheme, View};
+use perdura_protocol::{Command, Encode, Frame, Outcome, RefusalReason, Scheme, Slot, View};
 
 const CLUSTER: ClusterId = ClusterId([3; 16]);
 const NONCE: u64 = 1_000_000;
@@ -330,57 +331,6 @@ fn frames_are_closed_at_their_target_size() {
     script.pump();
     let refusal = Refusal::TooLarge(bounds::COMMAND_BYTES + 1);
     assert_eq!(script.done(), [(id, CallResult::Refused(refusal))]);
-}
-
-#[test]
-fn a_fast_read_needs_as_many_equal_answers_as_meet_every_decision() {
-    let mut script = Script::open(1, 1);
-    let id = script.read("get");
-    let (targets, read) = {
-        let sent = script.sent();
-        let Message::Read { id, .. } = sent[0].1 else { panic!("{sent:?}") };
-        (sent.len(), id)
-    };
-    assert_eq!(targets, 4);
-    for replica in [0, 0, 1] {
-        script.receive(replica, Message::ReadReply { id: read, outcome: Some(reply("v")) });
-    }
-    assert_eq!(script.done(), []);
-    script.receive(2, Message::ReadReply { id: read, outcome: Some(reply("v")) });
-    assert_eq!(script.done(), [(id, completed("v"))]);
-    assert_eq!((script.core.stats().fast_reads, script.core.next_deadline()), (1, None));
-}
-
-#[test]
-fn a_fast_read_without_agreement_is_ordered() {
-    // Too many differ.
-    let mut script = Script::open(1, 1);
-    let id = script.read("get");
-    script.receive(0, Message::ReadReply { id: 1, outcome: Some(reply("old")) });
-    script.receive(1, Message::ReadReply { id: 1, outcome: None });
-    script.frames();
-    script.receive(2, Message::ReadReply { id: 1, outcome: Some(reply("new")) });
-    assert_eq!(script.frames().len(), 1);
-    script.answer_all(2, &reply("new"));
-    assert_eq!(script.done(), [(id, completed("new"))]);
-    // Too many are silent.
-    let id = script.read("get");
-    script.frames();
-    script.pass(99);
-    assert_eq!(script.frames(), []);
-    script.pass(1);
-    assert_eq!(script.frames().len(), 1);
-    script.answer_all(3, &reply("ordered"));
-    assert_eq!(script.done(), [(id, completed("ordered"))]);
-    // Too few are linked, from the start or later.
-    script.read("get");
-    script.core.on_link(script.now_ms, ReplicaId(2), false);
-    script.core.on_link(script.now_ms, ReplicaId(3), false);
-    script.pump();
-    assert_eq!(script.frames().len(), 1);
-    script.read("get");
-    assert_eq!(script.frames().len(), 1);
-    assert_eq!(script.core.stats().fast_read_fallbacks, 3);
 }
 
 #[test]

@@ -8,6 +8,7 @@
 mod graph;
 mod remembered;
 mod replay;
+mod snapshots;
 #[cfg(test)]
 mod tests;
 
@@ -45,6 +46,8 @@ enum Node {
     Failed(usize, TransactionId),
     /// Read without being ordered: the partition, and the record of the call.
     Fast(usize, usize),
+    /// Read without being ordered in several: the operation.
+    Snapshot(usize),
 }
 
 impl fmt::Display for Node {
@@ -58,6 +61,7 @@ impl fmt::Display for Node {
             Node::Fast(partition, record) => {
                 write!(f, "fast read {record} of partition {partition}")
             }
+            Node::Snapshot(operation) => write!(f, "the snapshot of operation {operation}"),
         }
     }
 }
@@ -100,6 +104,11 @@ struct Case<'a> {
     spans: Vec<(Node, u64, Option<u64>)>,
     /// Read-only transactions, and what failed others, of which somebody was told what they read.
     heard: BTreeSet<Node>,
+    /// Partitions that were asked whether what they gave still holds, and said so: partition and record, and how many commands had been
+    /// executed there before.
+    validated: BTreeMap<(usize, usize), usize>,
+    /// What operations gave that took no locks in several partitions.
+    snapshots: BTreeMap<usize, Told>,
 }
 
 /// Judges what happened in all groups; how much it was.
@@ -119,10 +128,21 @@ pub(crate) fn judge(
             replay((partition, map.partitions(), ran.limit_bytes), order, &mut counts)
         })
         .collect::<Result<Vec<Replayed>, Broken>>()?;
-    let (spans, heard) = Default::default();
-    let mut case = Case { groups, operations, map, hostile, replayed, counts, spans, heard };
+    let mut case = Case {
+        groups,
+        operations,
+        map,
+        hostile,
+        replayed,
+        counts,
+        spans: Vec::new(),
+        heard: BTreeSet::new(),
+        validated: BTreeMap::new(),
+        snapshots: BTreeMap::new(),
+    };
     case.atomic()?;
     case.fast_reads()?;
+    case.snapshots()?;
     case.told()?;
     case.money(treasury)?;
     case.ordered()?;
@@ -196,7 +216,14 @@ impl Case<'_> {
                     continue;
                 }
                 let Seen::Ok(reply) = &call.seen else { continue };
+                let is_valid = || {
+                    let reply = PartitionReply::from_bytes(reply.clone());
+                    reply == Ok(PartitionReply::Validated { holds: true })
+                };
                 if call.number.is_some() || PartitionReply::is_one(reply) {
+                    if is_valid() {
+                        self.validated.insert((partition, record), behind);
+                    }
                     continue;
                 }
                 let decoded = StoreCommand::decode(&call.command).ok();
@@ -263,7 +290,7 @@ impl Case<'_> {
                 let what = format!("operation {number}, {operation:?}: {what}");
                 Err(Broken::new(RULE_TOLD, what))
             };
-            let tried = self.tried(operation, &places);
+            let tried = self.tried(number, &places);
             self.counts.count_told(operation.told.as_ref());
             let updates: Vec<Node> = tried.happened.iter().copied().collect();
             if updates.len() > 1 {
@@ -311,7 +338,8 @@ impl Case<'_> {
     }
 
     /// What became of the tries of an operation.
-    fn tried(&self, operation: &Asked, places: &[BTreeMap<(SessionId, u64), usize>]) -> Tried {
+    fn tried(&self, number: usize, places: &[BTreeMap<(SessionId, u64), usize>]) -> Tried {
+        let operation = &self.operations[number];
         let mut tried = Tried::default();
         for (partition, record) in &operation.calls {
             let call = &self.groups[*partition].calls[*record];
@@ -332,7 +360,10 @@ impl Case<'_> {
                     Told::Failed(index) if local.command == operation.asked => {
                         tried.failed.push((node, index));
                     }
-                    Told::Failed(_) => {}
+                    Told::Failed(index) => {
+                        let index = self.origin(&operation.asked, *partition, index as u32);
+                        tried.failed.extend(index.map(|index| (node, index)));
+                    }
                     told => {
                         if !local.command.is_read() {
                             tried.happened.insert(node);
@@ -348,11 +379,22 @@ impl Case<'_> {
                 && let Ok(reply) = StoreReply::from_bytes(reply.clone())
             {
                 let node = Node::Fast(*partition, *record);
+                let is_whole =
+                    StoreCommand::decode(&call.command).ok() == Some(operation.asked.clone());
                 match told_of(&reply) {
-                    Told::Failed(index) => tried.failed.push((node, index)),
-                    told => tried.gave = Some((node, told)),
+                    Told::Failed(index) if is_whole => tried.failed.push((node, index)),
+                    Told::Failed(index) => {
+                        let index = self.origin(&operation.asked, *partition, index as u32);
+                        tried.failed.extend(index.map(|index| (node, index)));
+                    }
+                    told if is_whole => tried.gave = Some((node, told)),
+                    // What one of several partitions gave.
+                    _ => {}
                 }
             }
+        }
+        if let Some(told) = self.snapshots.get(&number) {
+            tried.gave = Some((Node::Snapshot(number), told.clone()));
         }
         tried
     }
@@ -387,7 +429,9 @@ impl Case<'_> {
             tried.happened.insert(node);
         }
         if committed || part.intent.read_only {
-            let told = self.joined(&operation.asked, &parts).map(|all| Told::Committed(Some(all)));
+            let results = parts.iter().map(|(index, part)| (*index, &part.results[..])).collect();
+            let told =
+                self.joined(&operation.asked, &results).map(|all| Told::Committed(Some(all)));
             tried.gave = told.map(|told| (node, told));
         }
     }
@@ -423,15 +467,15 @@ impl Case<'_> {
     fn joined(
         &self,
         asked: &StoreCommand,
-        parts: &[(usize, &replay::Part)],
+        parts: &BTreeMap<usize, &[OperationResult]>,
     ) -> Option<Vec<OperationResult>> {
         let StoreCommand::Transaction(transaction) = asked else { return None };
         let mut next: BTreeMap<usize, usize> = BTreeMap::new();
         let mut take = |partition: usize| {
-            let (_, part) = parts.iter().find(|(index, _)| *index == partition)?;
+            let results = parts.get(&partition)?;
             let index = next.entry(partition).or_default();
             *index += 1;
-            part.results.get(*index - 1).cloned()
+            results.get(*index - 1).cloned()
         };
         let mut results = Vec::new();
         for operation in &transaction.operations {
@@ -506,7 +550,7 @@ impl Case<'_> {
                     })
                 }
                 Node::Failed(..) => self.heard.contains(&node),
-                Node::Local(..) | Node::Fast(..) => true,
+                Node::Local(..) | Node::Fast(..) | Node::Snapshot(..) => true,
             });
         }
         graph.real_time(&self.spans);

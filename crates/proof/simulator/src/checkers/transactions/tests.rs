@@ -1,5 +1,6 @@
 mod allowed;
 mod bounds;
+mod snapshots;
 
 use super::*;
 use crate::deployment::history::Operation as Asked;

@@ -1,0 +1,110 @@
+//! Whom a client asks to read what is not ordered: as many as have to answer alike, in turn, and the others only where these do not answer
+//! soon, or not alike. So each read is carried out by n - u replicas, not by all.
+
+use perdura_protocol::ReplicaId;
+
+/// Who failed so often in a row is asked last ...
+const SHUNNED: u32 = 3;
+
+/// ... but for one read of so many.
+const RETRIED: usize = 16;
+
+/// Reads take so long until something else is known, milliseconds.
+const USUAL_MS: u64 = 5;
+
+/// A smoothed time is kept in so many parts of a millisecond.
+const PARTS: u64 = 8;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Readers {
+    turn: usize,
+    /// By replica, how often in a row it gave no answer in time, or another one than was taken.
+    failures: Vec<u32>,
+    usual: u64,
+}
+
+impl Readers {
+    pub fn new(replicas: usize) -> Readers {
+        Readers { turn: 0, failures: vec![0; replicas], usual: USUAL_MS * PARTS }
+    }
+
+    /// In which order those are asked to whom there is a link.
+    pub fn next(&mut self, mut linked: Vec<ReplicaId>) -> Vec<ReplicaId> {
+        self.turn = self.turn.wrapping_add(1);
+        let first = self.turn % linked.len().max(1);
+        linked.rotate_left(first);
+        if !self.turn.is_multiple_of(RETRIED) {
+            let is_shunned = |replica: &ReplicaId| self.failures[replica.index()] >= SHUNNED;
+            linked.sort_by_key(is_shunned);
+        }
+        linked
+    }
+
+    /// After so long the others are asked, milliseconds.
+    pub fn patience_ms(&self) -> u64 {
+        2 * self.usual / PARTS + 2
+    }
+
+    pub fn failed(&mut self, replica: ReplicaId) {
+        let failures = &mut self.failures[replica.index()];
+        *failures = failures.saturating_add(1);
+    }
+
+    /// Its answer was taken.
+    pub fn served(&mut self, replica: ReplicaId) {
+        self.failures[replica.index()] = 0;
+    }
+
+    /// A read took so long.
+    pub fn took(&mut self, ms: u64) {
+        self.usual = (self.usual * (PARTS - 1) + ms.min(10_000) * PARTS) / PARTS;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all() -> Vec<ReplicaId> {
+        (0..4).map(ReplicaId).collect()
+    }
+
+    /// How often each is among the first three, of 64 reads.
+    fn asked(readers: &mut Readers) -> [u32; 4] {
+        let mut counts = [0; 4];
+        for _ in 0..64 {
+            for replica in &readers.next(all())[..3] {
+                counts[replica.index()] += 1;
+            }
+        }
+        counts
+    }
+
+    #[test]
+    fn all_are_asked_in_turn_and_who_fails_only_now_and_then() {
+        let mut readers = Readers::new(4);
+        assert_eq!(asked(&mut readers), [48; 4]);
+        readers.failed(ReplicaId(2));
+        readers.failed(ReplicaId(2));
+        assert_eq!(asked(&mut readers), [48; 4], "once is nothing");
+        readers.failed(ReplicaId(2));
+        let counts = asked(&mut readers);
+        assert!(counts[2] > 0 && counts[2] <= 4 && counts.iter().sum::<u32>() == 192, "{counts:?}");
+        readers.served(ReplicaId(2));
+        assert_eq!(asked(&mut readers), [48; 4]);
+        // One whose link is down is not asked at all.
+        assert_eq!(readers.next(vec![ReplicaId(3)]), [ReplicaId(3)]);
+        assert_eq!(readers.next(vec![]), []);
+    }
+
+    #[test]
+    fn patience_follows_what_reads_take() {
+        let mut readers = Readers::new(4);
+        assert_eq!(readers.patience_ms(), 12);
+        (0..50).for_each(|_| readers.took(0));
+        assert_eq!(readers.patience_ms(), 2);
+        (0..50).for_each(|_| readers.took(30));
+        assert!((56..=62).contains(&readers.patience_ms()), "{}", readers.patience_ms());
+    }
+}

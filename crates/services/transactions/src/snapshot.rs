@@ -1,0 +1,116 @@
+//! Reads over several partitions that take no locks: all partitions are read, each without an order, and then asked whether what they gave
+//! still holds. If it does in all of them, it held in all of them at once, in between: the double collect of atomic snapshots (Afek et
+//! al., JACM 1993), with validation (Kung and Robinson, TODS 1981) in place of the second look. Why that is so stands in `docs/partitions.md`.
+
+use crate::attempt::{Attempt, nonsense};
+use crate::split::Part;
+use crate::{Answer, Groups, Outcome, Split, TransactionError, Transactions};
+use futures_util::future::join_all;
+use perdura_client::Mode;
+use perdura_protocol::{Decode, Encode, Slot, seeded};
+use perdura_store::partition::{Blocker, PartitionCommand, PartitionReply};
+use perdura_store::{OperationResult, StoreCommand, StoreReply, Transaction};
+
+/// What a partition gave.
+enum Look {
+    /// So much, behind a slot that is not below this one.
+    Seen(Vec<OperationResult>, Slot),
+    /// It failed, at this operation of the part.
+    Failed(u32),
+    /// Somebody writes some of it.
+    Blocked(Blocker),
+    /// It was only given in order, which says nothing of other partitions.
+    Ordered,
+    Error(TransactionError),
+}
+
+/// What a partition says of it later.
+enum Check {
+    Holds,
+    Blocked(Blocker),
+    /// It does not, or nobody knows.
+    Doubtful,
+}
+
+impl<G: Groups> Transactions<G> {
+    /// One try; none if it came to nothing, and locks would help.
+    pub(crate) async fn snapshot(&self, split: &Split, deadline_ms: u64) -> Option<Attempt> {
+        let looks = split.parts.iter().map(|part| self.look(part, deadline_ms));
+        let (mut results, mut slots, mut ordered) = (Vec::new(), Vec::new(), false);
+        let mut blocked = None;
+        for (part, look) in split.parts.iter().zip(join_all(looks).await) {
+            match look {
+                Look::Seen(seen, slot) => {
+                    results.push(seen);
+                    slots.push(slot);
+                }
+                // What fails in one partition fails, whatever the others have.
+                Look::Failed(operation) => {
+                    let operation = split.origin(part.partition, operation);
+                    return Some(Attempt::Done(Outcome::Failed { operation }));
+                }
+                Look::Error(error) => return Some(Attempt::Error(error)),
+                Look::Blocked(blocker) => blocked = Some(blocker),
+                Look::Ordered => ordered = true,
+            }
+        }
+        if let Some(blocker) = blocked {
+            return Some(Attempt::Conflict(blocker));
+        }
+        if ordered {
+            return None;
+        }
+        let parts = split.parts.iter().zip(slots);
+        let checks = parts.map(|(part, slot)| self.check(part, slot, deadline_ms));
+        let checks = if seeded!(NotValidated) { Vec::new() } else { join_all(checks).await };
+        for check in checks {
+            match check {
+                Check::Holds => {}
+                Check::Blocked(blocker) => return Some(Attempt::Conflict(blocker)),
+                Check::Doubtful => {
+                    self.inner.state().counters.changed += 1;
+                    return None;
+                }
+            }
+        }
+        let Some(results) = split.join(results) else {
+            return Some(Attempt::Error(TransactionError::Nonsense));
+        };
+        self.inner.state().counters.snapshots += 1;
+        Some(Attempt::Done(Outcome::Committed { results: Some(results) }))
+    }
+
+    async fn look(&self, part: &Part, deadline_ms: u64) -> Look {
+        let transaction = Transaction { operations: part.operations.clone() };
+        let command = StoreCommand::Transaction(transaction).to_bytes();
+        let call = self.groups().call(part.partition, command, Mode::Fast, deadline_ms);
+        let Answer { reply, slot, .. } = match call.await {
+            Ok(answer) => answer,
+            Err(error) => return Look::Error(error.into()),
+        };
+        if PartitionReply::is_one(&reply) {
+            return match PartitionReply::from_bytes(reply) {
+                Ok(PartitionReply::Blocked(blocker)) => Look::Blocked(blocker),
+                _ => Look::Error(nonsense().into()),
+            };
+        }
+        match (StoreReply::from_bytes(reply), slot) {
+            (Ok(StoreReply::Transaction(result)), slot) => match (result.failed, slot) {
+                (Some(operation), _) => Look::Failed(operation),
+                (None, Some(slot)) => Look::Seen(result.results, slot),
+                (None, None) => Look::Ordered,
+            },
+            _ => Look::Error(nonsense().into()),
+        }
+    }
+
+    async fn check(&self, part: &Part, since: Slot, deadline_ms: u64) -> Check {
+        let operations = part.operations.clone();
+        let command = PartitionCommand::Validate { since, operations };
+        match self.ask(part.partition, &command, deadline_ms).await {
+            Ok((PartitionReply::Validated { holds: true }, _)) => Check::Holds,
+            Ok((PartitionReply::Blocked(blocker), _)) => Check::Blocked(blocker),
+            _ => Check::Doubtful,
+        }
+    }
+}
