@@ -21,8 +21,8 @@ pub enum Reply {
     Unordered {
         /// The reply.
         reply: Bytes,
-        /// It holds behind a slot that is not below this one: the lowest that a replica named which gave it. So if nothing that was read
-        /// has been changed behind this slot, it is what there is.
+        /// It holds behind a slot that is not below this one, the (r + 1)-th highest that those named who gave it. So if nothing that was
+        /// read has been changed behind this slot, it is what there is.
         slot: u64,
     },
     /// An administration command was carried out.

@@ -250,7 +250,7 @@ pub enum Message {
         /// The replica's view.
         view: View,
     },
-    /// Client to all: a read that is not ordered (rule C2).
+    /// Client to n - u replicas, or to more: a read that is not ordered (rule C2).
     Read {
         /// Chosen by the client, echoed in the answer.
         id: u64,

@@ -1,6 +1,7 @@
 //! A typed client of a partitioned store: transactions over any of its partitions (Augustus, EuroSys 2013, section 3).
 //!
-//! What one partition has is asked of it in one round. What several have is *prepared* in each of them: each locks its part and votes.
+//! What one partition has is asked of it in one round. What is only read in several is asked of them in two, without locks. What is changed
+//! in several is *prepared* in each of them: each locks its part and votes.
 //! Then each is shown the others' votes, and that ends it. A client that dies in between leaves locks; whoever
 //! meets one that is old ends the transaction for it, as the votes have it.
 //!
@@ -39,6 +40,7 @@ use perdura_client::Mode;
 use perdura_protocol::{Decode, Encode, PartitionId};
 use perdura_store::partition::{Blocker, Intent, PartitionReply, TransactionId};
 use perdura_store::{OperationResult, StoreCommand, StoreReply, Transaction};
+use snapshot::Tried;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -192,8 +194,15 @@ impl<G: Groups> Transactions<G> {
                 _ if snapshots > 0 => {
                     snapshots -= 1;
                     match self.snapshot(&split, deadline_ms).await {
-                        Some(attempt) => attempt,
-                        None => continue,
+                        Tried::Over(attempt) => attempt,
+                        Tried::Doubtful => {
+                            self.wait(SNAPSHOTS - snapshots, None, deadline_ms).await?;
+                            continue;
+                        }
+                        Tried::Ordered => {
+                            snapshots = 0;
+                            continue;
+                        }
                     }
                 }
                 _ => self.global(&split, conflicts >= CONFLICTS_AT_ONCE, deadline_ms).await,
@@ -230,7 +239,7 @@ impl<G: Groups> Transactions<G> {
         }
     }
 
-    /// Carries out any command of a store; a read in one partition is not ordered if `fast` ([`Mode::Fast`]).
+    /// Carries out any command of a store; a read is not ordered if `fast` ([`Mode::Fast`]).
     ///
     /// # Errors
     /// As [`Transactions::transact`].

@@ -203,7 +203,7 @@ pub enum StoreClient {
 }
 
 impl StoreClient {
-    /// Carries out a command, within a time-out. A read need not be ordered if `fast`, or where it goes over several partitions.
+    /// Carries out a command, within a time-out. A read need not be ordered if `fast`.
     ///
     /// # Errors
     /// As [`Transactions::transact`].

@@ -4,9 +4,9 @@
 
 use crate::attempt::{Attempt, nonsense};
 use crate::split::Part;
-use crate::{Answer, Groups, Outcome, Split, TransactionError, Transactions};
+use crate::{Answer, Cause, Groups, Outcome, Split, TransactionError, Transactions};
 use futures_util::future::join_all;
-use perdura_client::Mode;
+use perdura_client::{CallError, Indeterminacy, Mode};
 use perdura_protocol::{Decode, Encode, Slot, seeded};
 use perdura_store::partition::{Blocker, PartitionCommand, PartitionReply};
 use perdura_store::{OperationResult, StoreCommand, StoreReply, Transaction};
@@ -32,9 +32,18 @@ enum Check {
     Doubtful,
 }
 
+/// What a try came to.
+pub(crate) enum Tried {
+    Over(Attempt),
+    /// To nothing: something changed meanwhile, or may have.
+    Doubtful,
+    /// To nothing, and so would the next one: replicas do not agree without an order.
+    Ordered,
+}
+
 impl<G: Groups> Transactions<G> {
-    /// One try; none if it came to nothing, and locks would help.
-    pub(crate) async fn snapshot(&self, split: &Split, deadline_ms: u64) -> Option<Attempt> {
+    /// One try.
+    pub(crate) async fn snapshot(&self, split: &Split, deadline_ms: u64) -> Tried {
         let looks = split.parts.iter().map(|part| self.look(part, deadline_ms));
         let (mut results, mut slots, mut ordered) = (Vec::new(), Vec::new(), false);
         let mut blocked = None;
@@ -47,18 +56,18 @@ impl<G: Groups> Transactions<G> {
                 // What fails in one partition fails, whatever the others have.
                 Look::Failed(operation) => {
                     let operation = split.origin(part.partition, operation);
-                    return Some(Attempt::Done(Outcome::Failed { operation }));
+                    return Tried::Over(Attempt::Done(Outcome::Failed { operation }));
                 }
-                Look::Error(error) => return Some(Attempt::Error(error)),
+                Look::Error(error) => return Tried::Over(Attempt::Error(error)),
                 Look::Blocked(blocker) => blocked = Some(blocker),
                 Look::Ordered => ordered = true,
             }
         }
         if let Some(blocker) = blocked {
-            return Some(Attempt::Conflict(blocker));
+            return Tried::Over(Attempt::Conflict(blocker));
         }
         if ordered {
-            return None;
+            return Tried::Ordered;
         }
         let parts = split.parts.iter().zip(slots);
         let checks = parts.map(|(part, slot)| self.check(part, slot, deadline_ms));
@@ -66,18 +75,18 @@ impl<G: Groups> Transactions<G> {
         for check in checks {
             match check {
                 Check::Holds => {}
-                Check::Blocked(blocker) => return Some(Attempt::Conflict(blocker)),
+                Check::Blocked(blocker) => return Tried::Over(Attempt::Conflict(blocker)),
                 Check::Doubtful => {
                     self.inner.state().counters.changed += 1;
-                    return None;
+                    return Tried::Doubtful;
                 }
             }
         }
         let Some(results) = split.join(results) else {
-            return Some(Attempt::Error(TransactionError::Nonsense));
+            return Tried::Over(Attempt::Error(TransactionError::Nonsense));
         };
         self.inner.state().counters.snapshots += 1;
-        Some(Attempt::Done(Outcome::Committed { results: Some(results) }))
+        Tried::Over(Attempt::Done(Outcome::Committed { results: Some(results) }))
     }
 
     async fn look(&self, part: &Part, deadline_ms: u64) -> Look {
@@ -86,6 +95,16 @@ impl<G: Groups> Transactions<G> {
         let call = self.groups().call(part.partition, command, Mode::Fast, deadline_ms);
         let Answer { reply, slot, .. } = match call.await {
             Ok(answer) => answer,
+            // Its reply was not kept.
+            Err(CallError::Indeterminate {
+                reason: Indeterminacy::TooOld | Indeterminacy::NoSession,
+                ..
+            }) => return Look::Ordered,
+            // It only reads.
+            Err(CallError::Indeterminate { reason: Indeterminacy::DeadlinePassed, .. }) => {
+                let (partition, cause) = (part.partition, Cause::Silent);
+                return Look::Error(TransactionError::Refused { partition, cause });
+            }
             Err(error) => return Look::Error(error.into()),
         };
         if PartitionReply::is_one(&reply) {

@@ -13,6 +13,7 @@ pub(super) enum Timer {
     Deadline(CallId),
     /// The fast read with this number is ordered instead.
     FastRead(u64),
+    /// Others are asked, too, for the fast read with this number.
     SpareRead(u64),
 }
 

@@ -287,7 +287,7 @@ impl ClientCore {
             self.timers.pop_first();
             match timer {
                 Timer::Deadline(id) => self.deadline_passed(id),
-                Timer::FastRead(read) => self.order_read(read),
+                Timer::FastRead(read) => self.read_expires(read),
                 Timer::SpareRead(read) => self.read_is_late(read),
             }
         }

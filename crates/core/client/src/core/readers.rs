@@ -6,7 +6,7 @@ use perdura_protocol::ReplicaId;
 /// Who failed so often in a row is asked last ...
 const SHUNNED: u32 = 3;
 
-/// ... but for one read of so many.
+/// ... but for one read of so many, which one of these is asked first.
 const RETRIED: usize = 16;
 
 /// Reads take so long until something else is known, milliseconds.
@@ -34,9 +34,13 @@ impl Readers {
         self.turn = self.turn.wrapping_add(1);
         let first = self.turn % linked.len().max(1);
         linked.rotate_left(first);
-        if !self.turn.is_multiple_of(RETRIED) {
-            let is_shunned = |replica: &ReplicaId| self.failures[replica.index()] >= SHUNNED;
-            linked.sort_by_key(is_shunned);
+        let is_shunned = |replica: &ReplicaId| self.failures[replica.index()] >= SHUNNED;
+        linked.sort_by_key(is_shunned);
+        let shunned = linked.iter().filter(|replica| is_shunned(replica)).count();
+        if shunned > 0 && self.turn.is_multiple_of(RETRIED) {
+            // One of them, and another one the next time.
+            let one = linked.len() - 1 - self.turn / RETRIED % shunned;
+            linked[..=one].rotate_right(1);
         }
         linked
     }
@@ -56,7 +60,7 @@ impl Readers {
         self.failures[replica.index()] = 0;
     }
 
-    /// A read took so long.
+    /// So long it took until enough had answered that one of them is correct.
     pub fn took(&mut self, ms: u64) {
         self.usual = (self.usual * (PARTS - 1) + ms.min(10_000) * PARTS) / PARTS;
     }
@@ -96,6 +100,26 @@ mod tests {
         // One whose link is down is not asked at all.
         assert_eq!(readers.next(vec![ReplicaId(3)]), [ReplicaId(3)]);
         assert_eq!(readers.next(vec![]), []);
+    }
+
+    /// Whoever it is, and however many there are.
+    #[test]
+    fn who_fails_no_more_is_asked_again() {
+        for replicas in 3..=16u8 {
+            let all: Vec<ReplicaId> = (0..replicas).map(ReplicaId).collect();
+            for first in 0..replicas {
+                let mut readers = Readers::new(all.len());
+                let shunned = [first, (first + 1) % replicas].map(ReplicaId);
+                shunned.iter().for_each(|one| (0..9).for_each(|_| readers.failed(*one)));
+                let mut left = shunned.to_vec();
+                for _ in 0..4 * RETRIED {
+                    let asked = readers.next(all.clone());
+                    assert_eq!(asked.len(), all.len());
+                    left.retain(|one| asked[0] != *one);
+                }
+                assert_eq!(left, [], "of {replicas}");
+            }
+        }
     }
 
     #[test]

@@ -12,6 +12,8 @@ use perdura_protocol::{Message, Outcome, ReplicaId, Slot};
 pub(super) struct Read {
     call: CallId,
     begin_ms: u64,
+    /// When r + 1 had given the same: r liars can hold that up by nothing.
+    known_ms: Option<u64>,
     fallback_ms: u64,
     /// When the others are asked.
     spare_ms: u64,
@@ -26,11 +28,13 @@ pub(super) struct Read {
 }
 
 impl Read {
-    /// The lowest slot of those who gave this answer.
-    fn lowest(&self, outcome: &Outcome) -> Slot {
+    /// A slot that some correct replica which gave this answer had executed, where r lie: they can make it neither too high nor low at will.
+    fn certain_slot(&self, outcome: &Outcome, liars: usize) -> Slot {
         let gave = |replica: &ReplicaId| self.votes.final_of(*replica) == Some(outcome);
-        let slots = self.slots.iter().filter(|(replica, _)| gave(replica));
-        slots.map(|(_, slot)| *slot).min().unwrap_or_default()
+        let gave = self.slots.iter().filter(|(replica, _)| gave(replica));
+        let mut slots: Vec<Slot> = gave.map(|(_, slot)| *slot).collect();
+        slots.sort_unstable();
+        slots.iter().rev().nth(liars).copied().unwrap_or_default()
     }
 }
 
@@ -63,12 +67,13 @@ impl ClientCore {
             self.send(*replica, Message::Read { id: read, command: command.clone() });
         }
         let fallback_ms = now_ms + self.config.fast_read_ms;
-        let spare_ms = now_ms + self.readers.patience_ms();
+        let spare_ms = now_ms + self.readers.patience_ms().min(self.config.fast_read_ms / 2);
         self.timers.insert((fallback_ms, Timer::FastRead(read)));
         self.timers.insert((spare_ms, Timer::SpareRead(read)));
         let waiting = Read {
             call: id,
             begin_ms: now_ms,
+            known_ms: None,
             fallback_ms,
             spare_ms,
             spare,
@@ -89,6 +94,13 @@ impl ClientCore {
         self.ask_others(id);
     }
 
+    /// So are all.
+    pub(super) fn read_expires(&mut self, id: u64) {
+        let Some(read) = self.reads.get(&id) else { return };
+        read.outstanding.iter().for_each(|replica| self.readers.failed(*replica));
+        self.order_read(id);
+    }
+
     fn ask_others(&mut self, id: u64) {
         let Some(read) = self.reads.get_mut(&id) else { return };
         let (command, others) = (read.command.clone(), std::mem::take(&mut read.spare));
@@ -106,7 +118,7 @@ impl ClientCore {
         slot: Slot,
         outcome: Option<Outcome>,
     ) {
-        let quorum = self.config.faults.fast_read_quorum();
+        let (quorum, liars) = (self.config.faults.fast_read_quorum(), self.config.faults.r());
         let Some(read) = self.reads.get_mut(&id) else { return };
         let Some(index) = read.outstanding.iter().position(|replica| *replica == from) else {
             return;
@@ -118,16 +130,20 @@ impl ClientCore {
         {
             read.slots.push((from, slot));
             let added = read.votes.add(from, &outcome);
+            if added.support > liars {
+                read.known_ms.get_or_insert(now_ms);
+            }
             // Not a disagreement: replicas may answer from different slots.
             if added.support >= quorum {
-                let result = result_of(reply, read.lowest(&outcome));
+                let result = result_of(reply, read.certain_slot(&outcome, liars));
                 for (replica, _) in &read.slots {
                     match read.votes.final_of(*replica) {
                         Some(other) if *other != outcome => self.readers.failed(*replica),
                         _ => self.readers.served(*replica),
                     }
                 }
-                self.readers.took(now_ms.saturating_sub(read.begin_ms));
+                let known_ms = read.known_ms.unwrap_or(now_ms);
+                self.readers.took(known_ms.saturating_sub(read.begin_ms));
                 if self.leaf_of(&outcome).is_some() {
                     // Nobody attests what was not ordered.
                     self.order_read(id);
@@ -137,6 +153,8 @@ impl ClientCore {
                 self.end_call(call, result);
                 return;
             }
+        } else {
+            self.readers.failed(from);
         }
         self.order_if_hopeless(id);
     }

@@ -25,6 +25,7 @@ mod records;
 mod reply;
 mod statement;
 mod tally;
+mod validate;
 
 pub use certificate::{Certificate, Members, SignedMembers, StatementClaim};
 pub use command::{Fence, PartitionCommand};
@@ -36,8 +37,6 @@ pub(crate) use command::{asks_about, claims_of, is_of_partition};
 pub(crate) use locks::Touched;
 
 use crate::map::SegmentMap;
-use crate::plan::{Plan, Seen};
-use crate::{Operation, Transaction};
 use book::{Book, Contents};
 use bytes::Bytes;
 use caps::Cap;
@@ -219,35 +218,6 @@ impl Partition {
                 None => drop(map.remove(key)),
             }
         }
-    }
-
-    /// Whether what a transaction reads is now what it was behind a slot, or who holds it. First all of its ranges are looked at, however little of
-    /// them it gets: mostly nothing of it was changed, and nothing has to be read again then.
-    pub(crate) fn validate(
-        &self,
-        map: &SegmentMap,
-        since: Slot,
-        operations: &[Operation],
-    ) -> Result<PartitionReply, String> {
-        let transaction = Transaction { operations: operations.to_vec() };
-        transaction.validate().map_err(|error| error.to_string())?;
-        if !transaction.is_read() {
-            return Err("what writes is not validated but prepared".into());
-        }
-        let whole = Touched::of(&transaction, Seen::whole(&transaction));
-        let is_free = |touched: &Touched| {
-            seeded!(ValidatedUnderLock) || self.locks.against(touched).is_none()
-        };
-        if !self.recent.may_have_changed(since, &whole) && is_free(&whole) {
-            return Ok(PartitionReply::Validated { holds: true });
-        }
-        let plan = Plan::of(map, &transaction)?;
-        let touched = Touched::of(&transaction, plan.seen);
-        if self.recent.may_have_changed(since, &touched) {
-            return Ok(PartitionReply::Validated { holds: false });
-        }
-        let blocker = self.against(&touched).filter(|_| !is_free(&touched));
-        Ok(blocker.map_or(PartitionReply::Validated { holds: true }, PartitionReply::Blocked))
     }
 
     /// Carries out what changes something.

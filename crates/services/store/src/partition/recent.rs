@@ -11,8 +11,11 @@ use bytes::Bytes;
 use perdura_protocol::{Slot, seeded};
 use std::collections::{BTreeSet, VecDeque};
 
-/// Changes that are remembered: between a read and its validation there are a few.
-const CHANGES: usize = 4096;
+/// Changes that are remembered: between a read and its validation there are a few, and each validation goes through those.
+const CHANGES: usize = 16_384;
+
+/// Bytes of their keys.
+const BYTES: usize = 4 * 1024 * 1024;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -22,6 +25,7 @@ pub(crate) struct Recent {
     /// None before any is.
     since: Option<Slot>,
     changes: VecDeque<(Slot, Bytes)>,
+    bytes: usize,
 }
 
 impl Recent {
@@ -33,10 +37,12 @@ impl Recent {
 
     /// They change this key.
     pub(crate) fn note(&mut self, key: &[u8]) {
-        if self.changes.len() == CHANGES
-            && let Some((slot, _)) = self.changes.pop_front()
+        self.bytes += key.len();
+        while (self.changes.len() == CHANGES || self.bytes > BYTES)
+            && let Some((slot, key)) = self.changes.pop_front()
         {
             self.since = Some(slot);
+            self.bytes -= key.len();
         }
         self.changes.push_back((self.now, Bytes::copy_from_slice(key)));
     }
@@ -142,6 +148,12 @@ mod tests {
         assert!(recent.may_have_changed(Slot(0), &other));
         assert!(!recent.may_have_changed(Slot(1), &other));
         assert_eq!(recent.changes.len(), CHANGES);
+        for _ in 0..2 * CHANGES {
+            recent.note(&[7; 1_000]);
+            assert!(recent.bytes <= BYTES);
+        }
+        let bytes: usize = recent.changes.iter().map(|(_, key)| key.len()).sum();
+        assert!(recent.bytes == bytes && bytes > BYTES - 1_000, "{bytes}");
     }
 
     /// Beside looking at each of them.
