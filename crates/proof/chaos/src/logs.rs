@@ -37,23 +37,47 @@ impl Done {
     fn is_wrong(&self, at: u64, line: &str, file: &ClusterFile) -> bool {
         (line.contains(MISBEHAVES) && !self.is_guilty(at, line, file))
             || line.contains("panicked")
-            || (line.contains(" ERROR ") && !self.is_harmless(at, line))
+            || (line.contains(" ERROR ") && !self.is_harmless(at, line, file))
     }
 
     /// Whether whom it accuses has lied before.
     fn is_guilty(&self, at: u64, line: &str, file: &ClusterFile) -> bool {
         let (partition, replica) = accused(line);
-        let process = replica.and_then(|replica| file.process_of(partition, replica));
+        replica.is_some_and(|replica| self.has_lied(at, (partition, replica), file))
+    }
+
+    fn has_lied(
+        &self,
+        at: u64,
+        (partition, replica): (Option<usize>, usize),
+        file: &ClusterFile,
+    ) -> bool {
+        let process = file.process_of(partition, replica);
         let lied = process.and_then(|process| self.lied.get(&process));
         lied.is_some_and(|from| *from <= at)
     }
 
-    fn is_harmless(&self, at: u64, line: &str) -> bool {
+    /// Whether all that signed one state have lied before, of those that signed one and another.
+    fn is_forged(&self, at: u64, line: &str, file: &ClusterFile) -> bool {
+        let (partition, _) = accused(line);
+        let states = states(line);
+        let others = |state: &str| {
+            let others = states.iter().filter(|(_, other)| *other != state);
+            others.map(|(replica, _)| *replica).collect::<Vec<usize>>()
+        };
+        states.iter().any(|(_, state)| {
+            let others = others(state);
+            !others.is_empty()
+                && others.into_iter().all(|other| self.has_lied(at, (partition, other), file))
+        })
+    }
+
+    fn is_harmless(&self, at: u64, line: &str, file: &ClusterFile) -> bool {
         let may_end = || self.may_end.iter().any(|range| range.contains(&at));
         let of_its_end = line.contains(MEMBER_ENDED) || line.contains(REPLACE);
         line.contains("left for other replicas to send")
             || (self.rotten && line.contains(DAMAGED))
-            || (self.any_rotten && line.contains(DIFFERENT))
+            || (line.contains(DIFFERENT) && (self.any_rotten || self.is_forged(at, line, file)))
             || (self.taken_back && line.contains(OLDER))
             || (self.is_server && of_its_end && may_end())
     }
@@ -78,6 +102,15 @@ fn accused(line: &str) -> (Option<usize>, Option<usize>) {
         named.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()
     };
     (number("member{partition="), number(" replica="))
+}
+
+/// The replicas that a line says to have signed different states, and what each signed.
+fn states(line: &str) -> Vec<(usize, &str)> {
+    let said = line.split_once(DIFFERENT).and_then(|(_, said)| said.split_once(": "));
+    let words = said.and_then(|(_, said)| said.split('.').next()).unwrap_or_default();
+    let words: Vec<&str> = words.split_whitespace().collect();
+    let pairs = words.as_chunks::<2>().0.iter();
+    pairs.filter_map(|[replica, state]| Some((replica.parse().ok()?, *state))).collect()
 }
 
 /// Looks at all logs. What one says that has lied does not count from there on.
@@ -144,6 +177,27 @@ mod tests {
         assert_eq!(accused(&accuses(12)), (Some(1), Some(12)));
         assert_eq!(accused("misbehaves: a vote replica=3"), (None, Some(3)));
         assert_eq!(accused("misbehaves: a vote"), (None, None));
+    }
+
+    #[test]
+    fn other_states_are_of_those_who_have_lied() {
+        let differ = |states: &str| {
+            format!(
+                "{BEGINS}2026-11-28T16:52:33Z ERROR member{{partition=1}}: {DIFFERENT} 9595: {states}. Those in the minority run another program\n"
+            )
+        };
+        let is_wrong = |states: &str, lied: &[(usize, u64)]| {
+            let done = Done { lied: lied.iter().copied().collect(), ..Done::default() };
+            done.first_wrong(&differ(states), u64::MAX, &file()).is_some()
+        };
+        let from = BEGINS.len() as u64;
+        // Replica 3 of partition 1 is on server 0.
+        let one = "0 a53c 1 a53c 2 a53c 3 61e2";
+        assert!(!is_wrong(one, &[(0, from)]) && is_wrong(one, &[(0, from + 1)]));
+        assert!(is_wrong(one, &[(1, 0)]) && is_wrong(one, &[]));
+        assert!(!is_wrong("2 a53c 3 61e2", &[(0, 0)]) && is_wrong("1 a53c 2 61e2", &[(0, 0)]));
+        let two = "0 a53c 1 a53c 2 77ff 3 61e2";
+        assert!(is_wrong(two, &[(0, 0)]) && !is_wrong(two, &[(0, 0), (3, 0)]));
     }
 
     #[test]
