@@ -230,21 +230,17 @@ impl Service for Store {
     fn execute(&mut self, context: &ExecutionContext, command: &[u8]) -> Result<Bytes, String> {
         if let Some(partition) = &mut self.partition {
             partition.enter(context.slot);
-        }
-        if let Some(partition) = &mut self.partition
-            && is_of_partition(command)
-        {
-            let command = PartitionCommand::read(command)?;
-            let ExecutionContext { session, administrator, other, .. } = *context;
-            let entries = Entries { map: &mut self.map, limit: self.limit };
-            let reply = partition.execute(
-                entries,
-                &Asker { session, administrator, standing: other },
-                command,
-            )?;
-            return Ok(reply.to_bytes());
-        }
-        if let Some(partition) = &self.partition {
+            if is_of_partition(command) {
+                let command = PartitionCommand::read(command)?;
+                let ExecutionContext { session, administrator, other, .. } = *context;
+                let entries = Entries { map: &mut self.map, limit: self.limit };
+                let reply = partition.execute(
+                    entries,
+                    &Asker { session, administrator, standing: other },
+                    command,
+                )?;
+                return Ok(reply.to_bytes());
+            }
             partition.admit(context.session.client)?;
         }
         let request = Request::decode(command).map_err(|error| error.to_string())?;

@@ -7,12 +7,12 @@ use futures_util::future::join_all;
 use perdura_client::Mode;
 use perdura_client::{CallError, Indeterminacy};
 use perdura_protocol::partitions::MAP_VERSION;
-use perdura_protocol::{Decode, Encode, PartitionId};
+use perdura_protocol::{Decode, Encode, PartitionId, Slot};
 use perdura_store::partition::{
     Blocker, Certificate, Intent, Participant, PartitionCommand, PartitionReply, Reason,
     TransactionId, Vote, digest_of_part, limits,
 };
-use perdura_store::{OperationResult, StoreCommand, StoreReply, Transaction};
+use perdura_store::{OperationResult, StoreCommand, StoreReply, Transaction, TransactionResult};
 use std::future::{Future, poll_fn};
 use std::task::Poll;
 
@@ -33,6 +33,15 @@ pub(crate) enum Attempt {
         partition: PartitionId,
         oldest: Blocker,
     },
+}
+
+/// What a partition gave that carried out a part by itself.
+pub(crate) enum Given {
+    /// What it came to, and behind which slot that holds if it was not ordered.
+    Result(TransactionResult, Option<Slot>),
+    /// Nothing: somebody holds some of it.
+    Blocked(Blocker),
+    Nonsense,
 }
 
 /// A participant's vote, as far as it is known.
@@ -159,26 +168,39 @@ impl<G: Groups> Transactions<G> {
 
     /// In one partition, in one round.
     pub(crate) async fn local(&self, part: &Part, fast: bool, deadline_ms: u64) -> Attempt {
-        let transaction = Transaction { operations: part.operations.clone() };
         let mode = if fast { Mode::Fast } else { Mode::Ordered };
+        match self.ask_for_part(part, mode, deadline_ms).await {
+            Ok(Given::Result(result, _)) => Attempt::Done(match result.failed {
+                Some(operation) => Outcome::Failed { operation: operation as usize },
+                None => Outcome::Committed { results: Some(result.results) },
+            }),
+            Ok(Given::Blocked(blocker)) => Attempt::Conflict(blocker),
+            Ok(Given::Nonsense) => Attempt::Error(TransactionError::Nonsense),
+            Err(error) => Attempt::Error(error.into()),
+        }
+    }
+
+    /// Has a partition carry out a part by itself.
+    pub(crate) async fn ask_for_part(
+        &self,
+        part: &Part,
+        mode: Mode,
+        deadline_ms: u64,
+    ) -> Result<Given, CallError> {
+        let transaction = Transaction { operations: part.operations.clone() };
         let command = StoreCommand::Transaction(transaction).to_bytes();
-        let answer = match self.groups().call(part.partition, command, mode, deadline_ms).await {
-            Ok(answer) => answer,
-            Err(error) => return Attempt::Error(error.into()),
-        };
-        if PartitionReply::is_one(&answer.reply) {
-            return match PartitionReply::from_bytes(answer.reply) {
-                Ok(PartitionReply::Blocked(blocker)) => Attempt::Conflict(blocker),
-                _ => Attempt::Error(TransactionError::Nonsense),
-            };
+        let call = self.groups().call(part.partition, command, mode, deadline_ms);
+        let Answer { reply, slot, .. } = call.await?;
+        if PartitionReply::is_one(&reply) {
+            return Ok(match PartitionReply::from_bytes(reply) {
+                Ok(PartitionReply::Blocked(blocker)) => Given::Blocked(blocker),
+                _ => Given::Nonsense,
+            });
         }
-        let Ok(StoreReply::Transaction(result)) = StoreReply::from_bytes(answer.reply) else {
-            return Attempt::Error(TransactionError::Nonsense);
-        };
-        match result.failed {
-            Some(operation) => Attempt::Done(Outcome::Failed { operation: operation as usize }),
-            None => Attempt::Done(Outcome::Committed { results: Some(result.results) }),
-        }
+        Ok(match StoreReply::from_bytes(reply) {
+            Ok(StoreReply::Transaction(result)) => Given::Result(result, slot),
+            _ => Given::Nonsense,
+        })
     }
 
     /// In several partitions: all at once, or one after the other.

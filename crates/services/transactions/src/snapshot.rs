@@ -2,14 +2,14 @@
 //! still holds. If it does in all of them, it held in all of them at once, in between: the double collect of atomic snapshots (Afek et
 //! al., JACM 1993), with validation (Kung and Robinson, TODS 1981) in place of the second look. Why that is so stands in `docs/partitions.md`.
 
-use crate::attempt::{Attempt, nonsense};
+use crate::attempt::{Attempt, Given};
 use crate::split::Part;
-use crate::{Answer, Cause, Groups, Outcome, Split, TransactionError, Transactions};
+use crate::{Cause, Groups, Outcome, Split, TransactionError, Transactions};
 use futures_util::future::join_all;
 use perdura_client::{CallError, Indeterminacy, Mode};
-use perdura_protocol::{Decode, Encode, Slot, seeded};
+use perdura_protocol::{Slot, seeded};
+use perdura_store::OperationResult;
 use perdura_store::partition::{Blocker, PartitionCommand, PartitionReply};
-use perdura_store::{OperationResult, StoreCommand, StoreReply, Transaction};
 
 /// What a partition gave.
 enum Look {
@@ -90,36 +90,25 @@ impl<G: Groups> Transactions<G> {
     }
 
     async fn look(&self, part: &Part, deadline_ms: u64) -> Look {
-        let transaction = Transaction { operations: part.operations.clone() };
-        let command = StoreCommand::Transaction(transaction).to_bytes();
-        let call = self.groups().call(part.partition, command, Mode::Fast, deadline_ms);
-        let Answer { reply, slot, .. } = match call.await {
-            Ok(answer) => answer,
-            // Its reply was not kept.
-            Err(CallError::Indeterminate {
-                reason: Indeterminacy::TooOld | Indeterminacy::NoSession,
-                ..
-            }) => return Look::Ordered,
-            // It only reads.
-            Err(CallError::Indeterminate { reason: Indeterminacy::DeadlinePassed, .. }) => {
-                let (partition, cause) = (part.partition, Cause::Silent);
-                return Look::Error(TransactionError::Refused { partition, cause });
-            }
-            Err(error) => return Look::Error(error.into()),
-        };
-        if PartitionReply::is_one(&reply) {
-            return match PartitionReply::from_bytes(reply) {
-                Ok(PartitionReply::Blocked(blocker)) => Look::Blocked(blocker),
-                _ => Look::Error(nonsense().into()),
-            };
-        }
-        match (StoreReply::from_bytes(reply), slot) {
-            (Ok(StoreReply::Transaction(result)), slot) => match (result.failed, slot) {
+        match self.ask_for_part(part, Mode::Fast, deadline_ms).await {
+            Ok(Given::Result(result, slot)) => match (result.failed, slot) {
                 (Some(operation), _) => Look::Failed(operation),
                 (None, Some(slot)) => Look::Seen(result.results, slot),
                 (None, None) => Look::Ordered,
             },
-            _ => Look::Error(nonsense().into()),
+            Ok(Given::Blocked(blocker)) => Look::Blocked(blocker),
+            Ok(Given::Nonsense) => Look::Error(TransactionError::Nonsense),
+            // Its reply was not kept.
+            Err(CallError::Indeterminate {
+                reason: Indeterminacy::TooOld | Indeterminacy::NoSession,
+                ..
+            }) => Look::Ordered,
+            // It only reads.
+            Err(CallError::Indeterminate { reason: Indeterminacy::DeadlinePassed, .. }) => {
+                let (partition, cause) = (part.partition, Cause::Silent);
+                Look::Error(TransactionError::Refused { partition, cause })
+            }
+            Err(error) => Look::Error(error.into()),
         }
     }
 
