@@ -2,6 +2,9 @@
 //! where keys on their own would cost a cache miss for each comparison, and a copy on write copies
 //! them at once.
 
+use crate::prefetch::prefetch;
+use std::cmp::Ordering;
+
 /// Keys by index. Empty to begin with.
 ///
 /// Invariants: while all keys have the same length, which is not 0, `ends` is empty: where a key ends follows from its
@@ -13,6 +16,34 @@ pub(crate) struct Keys {
     width: usize,
     // Where each key ends; it starts where the one before it ends.
     ends: Vec<u32>,
+}
+
+/// A search for where a key belongs: between these.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Search {
+    low: usize,
+    high: usize,
+}
+
+impl Search {
+    /// Where the key belongs, when nothing is left to be compared.
+    pub(crate) fn low(self) -> usize {
+        self.low
+    }
+
+    /// Which key is compared next.
+    fn middle(self) -> Option<usize> {
+        (self.low < self.high).then(|| self.low.midpoint(self.high))
+    }
+
+    /// The one in the middle was so, compared with what is sought.
+    fn narrow(&mut self, order: Ordering) {
+        match (self.middle(), order) {
+            (Some(middle), Ordering::Less) => self.low = middle + 1,
+            (Some(middle), _) => self.high = middle,
+            (None, _) => {}
+        }
+    }
 }
 
 /// The keys of a segment are far below this, as are those where segments begin.
@@ -43,16 +74,53 @@ impl Keys {
 
     /// Where `key` is, or where it belongs.
     pub(crate) fn find(&self, key: &[u8]) -> Result<usize, usize> {
-        let (mut low, mut high) = (0, self.len());
-        while low < high {
-            let middle = low.midpoint(high);
+        self.find_between(0, self.len(), key)
+    }
+
+    fn find_between(&self, low: usize, high: usize, key: &[u8]) -> Result<usize, usize> {
+        let mut search = Search { low, high };
+        while let Some(middle) = search.middle() {
             match self.get(middle).cmp(key) {
-                std::cmp::Ordering::Less => low = middle + 1,
-                std::cmp::Ordering::Equal => return Ok(middle),
-                std::cmp::Ordering::Greater => high = middle,
+                Ordering::Equal => return Ok(middle),
+                order => search.narrow(order),
             }
         }
-        Err(low)
+        Err(search.low)
+    }
+
+    /// Where the keys from `first` on end that are below `key`: in steps that double, so that few of few keys are looked at.
+    pub(crate) fn end_from(&self, first: usize, key: &[u8]) -> usize {
+        let (mut low, mut step) = (first, 1);
+        while low < self.len() && self.get((low + step).min(self.len()) - 1) < key {
+            low = (low + step).min(self.len());
+            step *= 2;
+        }
+        let high = (low + step).min(self.len());
+        self.find_between(low, high, key).unwrap_or_else(|index| index)
+    }
+
+    /// A search among all of them.
+    pub(crate) fn search(&self) -> Search {
+        Search { low: 0, high: self.len() }
+    }
+
+    /// Asks for what tells where the next key is that is compared.
+    pub(crate) fn prefetch_place(&self, search: Search) {
+        if let Some(end) = search.middle().and_then(|middle| self.ends.get(middle)) {
+            prefetch(end);
+        }
+    }
+
+    /// Asks for that key.
+    pub(crate) fn prefetch_next(&self, search: Search) {
+        search.middle().into_iter().for_each(|middle| prefetch(self.get(middle)));
+    }
+
+    /// Compares it; whether there are more.
+    pub(crate) fn step(&self, search: &mut Search, key: &[u8]) -> bool {
+        let Some(middle) = search.middle() else { return false };
+        search.narrow(self.get(middle).cmp(key));
+        true
     }
 
     /// Puts `key` in front of the one at `index`, where [`Keys::find`] says that it belongs.
@@ -190,7 +258,7 @@ mod tests {
                 (0..5, Err(place)) if model.len() < 200 => {
                     assert_eq!(model.binary_search(&key), Err(place));
                     keys.insert(place, &key);
-                    model.insert(place, key);
+                    model.insert(place, key.clone());
                 }
                 (5..8, _) if !model.is_empty() => {
                     let place = below(model.len());
@@ -215,6 +283,11 @@ mod tests {
             for (index, key) in model.iter().enumerate() {
                 assert_eq!(keys.find(key), Ok(index));
             }
+            let (first, below_key) = (below(model.len() + 1), model.partition_point(|k| *k < key));
+            assert_eq!(keys.end_from(first, &key), below_key.max(first));
+            let mut search = keys.search();
+            while keys.step(&mut search, &key) {}
+            assert_eq!(search.low(), below_key);
             if keys.width > 0 {
                 assert!(keys.ends.is_empty() && model.iter().all(|key| key.len() == keys.width));
                 even += usize::from(model.len() > 10);

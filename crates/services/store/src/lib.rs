@@ -16,6 +16,7 @@
 
 #![deny(unsafe_code)]
 
+mod ahead;
 mod bounds;
 mod command;
 mod directory;

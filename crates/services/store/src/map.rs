@@ -17,9 +17,6 @@ use bytes::Bytes;
 use perdura_execution::{Entry, RestoreError, Snapshot, StateLimit};
 use std::sync::{Arc, OnceLock};
 
-/// Keys that are looked ahead for at once: what they need fits a second-level cache.
-const AHEAD: usize = 64;
-
 /// The change would leave more bytes in the state than allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Full;
@@ -28,7 +25,7 @@ pub struct Full;
 /// [`limits::VALUE_BYTES`]: a longer one could not be restored. Cloning shares.
 #[derive(Clone, Debug)]
 pub struct SegmentMap {
-    segments: Directory,
+    pub(crate) segments: Directory,
     // Sum of the segments' bytes, and of their entries.
     bytes: u64,
     entries: u64,
@@ -116,33 +113,6 @@ impl SegmentMap {
         self.bytes -= bytes as u64;
         self.entries -= 1;
         true
-    }
-
-    /// Asks for the memory that entries with these keys are in, a step for many of them before the next step for each, so
-    /// that many answers are on their way at once, where a look-up waits for each of its own. Changes nothing. It waits for
-    /// where segments are, and of keys of many lengths for where they are. Returns how many entries it found; there may be more.
-    pub(crate) fn look_ahead(&self, keys: &[&[u8]]) -> usize {
-        let mut count = 0;
-        for keys in keys.chunks(AHEAD) {
-            let segment = |key: &&[u8]| {
-                let segment = &**self.segments.get(self.segments.find(key));
-                segment.prefetch();
-                segment
-            };
-            let segments: Vec<&Segment> = keys.iter().map(segment).collect();
-            segments.iter().for_each(|segment| segment.prefetch_tags());
-            let sought = || segments.iter().zip(keys);
-            sought().for_each(|(segment, key)| segment.prefetch_keys(key));
-            let found = sought().filter_map(|(segment, key)| {
-                let index = segment.find_likely(key)?;
-                segment.prefetch_place(index);
-                Some((*segment, index))
-            });
-            let found: Vec<(&Segment, usize)> = found.collect();
-            found.iter().for_each(|(segment, index)| segment.prefetch_value(*index));
-            count += found.len();
-        }
-        count
     }
 
     /// The entries from `start` up to `end` (without it), ascending.
@@ -348,46 +318,6 @@ mod tests {
             .filter(|segment| !segment.is_digested())
             .count();
         assert_eq!(forgotten, 1);
-    }
-
-    /// Keys that are there, that are not, and that no command may have; more of them than are looked for at once. Values of
-    /// each kind, and keys of one length and of many.
-    #[test]
-    fn looking_ahead_finds_entries_of_any_keys() {
-        for value_bytes in [0, 16, 100, 1000] {
-            let mut map = SegmentMap::new();
-            for number in 0..2000_u32 {
-                map.put(&number.to_be_bytes(), &vec![1; value_bytes], u64::MAX).unwrap();
-            }
-            look_ahead_of(&map);
-            for number in (0..2000_u32).step_by(100) {
-                let key = [&number.to_be_bytes()[..], b"and more"].concat();
-                map.put(&key, &[1; 17], u64::MAX).unwrap();
-            }
-            for number in (0..2000_u32).step_by(3) {
-                map.put(&number.to_be_bytes(), &[2; 3], u64::MAX).unwrap();
-            }
-            look_ahead_of(&map);
-        }
-    }
-
-    fn look_ahead_of(map: &SegmentMap) {
-        let (before, count) = (entries(map), map.entries());
-        let keys: Vec<Vec<u8>> = (0..3000_u32)
-            .map(|number| number.to_be_bytes().to_vec())
-            .chain([Vec::new(), vec![0xff; 5000], b"absent".to_vec()])
-            .collect();
-        let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
-        // Few of these stand behind eight others with their tag.
-        let found = map.look_ahead(&keys);
-        assert!((1900..=2000).contains(&found), "{found}");
-        assert_eq!((map.look_ahead(&[]), SegmentMap::new().look_ahead(&keys)), (0, 0));
-        assert!(entries(map) == before && map.entries() == count);
-    }
-
-    fn entries(map: &SegmentMap) -> Vec<Entry> {
-        let snapshot = map.snapshot();
-        (0..snapshot.segments()).map(|index| snapshot.entry(index)).collect()
     }
 
     /// Neighbours in a segment often differ in the last bytes alone: numbers, as bytes or as text.

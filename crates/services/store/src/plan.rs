@@ -34,6 +34,13 @@ impl Interval {
     }
 }
 
+fn range_of(operation: &Operation) -> Option<(&[u8], Option<&[u8]>)> {
+    match operation {
+        Operation::ReadRange { start, end, .. } => Some((start, end.as_deref())),
+        _ => None,
+    }
+}
+
 /// What a transaction would do.
 pub(crate) struct Plan {
     pub(crate) result: TransactionResult,
@@ -80,6 +87,12 @@ impl Plan {
         let (changes, seen) = (BTreeMap::new(), Seen::default());
         let mut view = View { map, changes, seen, budget: limits::RESULT_BYTES };
         let operations = &transaction.operations;
+        if map.looks_ahead() {
+            let ranges: Vec<_> = operations.iter().filter_map(range_of).collect();
+            if ranges.len() > 1 {
+                map.look_ahead_in(&ranges);
+            }
+        }
         for (index, operation) in operations.iter().enumerate() {
             if let Operation::Cmp { key, value } = operation
                 && view.get(key) != value.as_deref()

@@ -22,6 +22,9 @@ pub(crate) fn entry_bytes(key: &[u8], value: &[u8]) -> usize {
 /// Of most processors.
 const CACHE_LINE_BYTES: usize = 64;
 
+/// Of a value so many are asked for ahead.
+const LINES_AHEAD: usize = 4;
+
 /// Most entries with the tag of a key that are looked at, before all keys are searched. A segment has some 1,000 entries
 /// at most, so few keys have more with their tag, but for those that somebody chose to have it.
 const LIKELY: usize = 8;
@@ -74,6 +77,10 @@ impl Segment {
         self.keys.last()
     }
 
+    pub(crate) fn keys(&self) -> &Keys {
+        &self.keys
+    }
+
     /// Where `key` is, or where it belongs.
     pub(crate) fn find(&self, key: &[u8]) -> Result<usize, usize> {
         self.find_likely(key).map_or_else(|| self.keys.find(key), Ok)
@@ -115,7 +122,7 @@ impl Segment {
 
     /// Asks for the value at `index`, or for its beginning.
     pub(crate) fn prefetch_value(&self, index: usize) {
-        prefetch(self.values.get(index));
+        self.values.get(index).chunks(CACHE_LINE_BYTES).take(LINES_AHEAD).for_each(prefetch);
     }
 
     pub(crate) fn value(&self, index: usize) -> &[u8] {
@@ -128,9 +135,9 @@ impl Segment {
         start: &[u8],
         end: Option<&[u8]>,
     ) -> impl DoubleEndedIterator<Item = (&[u8], &[u8])> {
-        let place = |key| self.keys.find(key).unwrap_or_else(|index| index);
-        let indices = place(start)..end.map_or(self.len(), place);
-        indices.map(|index| (self.keys.get(index), self.values.get(index)))
+        let first = self.keys.find(start).unwrap_or_else(|index| index);
+        let end = end.map_or(self.len(), |end| self.keys.end_from(first, end));
+        (first..end).map(|index| (self.keys.get(index), self.values.get(index)))
     }
 
     fn entries(&self) -> impl Iterator<Item = (&[u8], &[u8])> {

@@ -7,7 +7,6 @@ use crate::partition::{
     Touched, asks_about, claims_of, is_of_partition,
 };
 use crate::plan::Plan;
-use crate::prefetch::CAN_PREFETCH;
 use crate::reply::StoreReply;
 use bytes::Bytes;
 use perdura_execution::{
@@ -16,9 +15,6 @@ use perdura_execution::{
 };
 use perdura_protocol::{Encode, PublicKey, SessionId, Time, seeded};
 use std::sync::Arc;
-
-/// A state below this stays in the processor's caches by itself.
-const LARGE_BYTES: u64 = 8 * 1024 * 1024;
 
 /// The store of one replica.
 #[derive(Debug)]
@@ -222,7 +218,7 @@ impl Service for Store {
     }
 
     fn anticipate(&self, commands: &mut dyn Iterator<Item = &[u8]>) {
-        if CAN_PREFETCH && self.map.bytes() >= LARGE_BYTES {
+        if self.map.looks_ahead() {
             self.map.look_ahead(&commands.filter_map(key_of).collect::<Vec<_>>());
         }
     }
@@ -416,6 +412,7 @@ fn add(operation: &Operation, footprint: &mut Footprint) {
 mod tests {
     use super::*;
     use crate::StoreCommand;
+    use crate::prefetch::CAN_PREFETCH;
     use crate::random::choices;
 
     /// Whatever is found there only moves memory about, so the keys are compared, and bytes of any kind tried on a
@@ -427,7 +424,7 @@ mod tests {
         for number in 0..20_000 {
             store.map.put(&key(number), &[7; 512], u64::MAX).unwrap();
         }
-        assert!(store.map.bytes() > LARGE_BYTES);
+        assert!(store.map.looks_ahead() || !CAN_PREFETCH);
         let value = || Bytes::from_static(b"value");
         let mut commands: Vec<Bytes> = Vec::new();
         for number in (0..30_000).step_by(50) {
