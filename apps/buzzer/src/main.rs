@@ -41,7 +41,7 @@ struct Store {
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
     /// Each transaction ends within so many milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 4_000, value_parser = clap::value_parser!(u64).range(100..=60_000))]
+    #[arg(long, value_name = "MS", default_value_t = 4_000, value_parser = clap::value_parser!(u64).range(100..=600_000))]
     timeout_ms: u64,
 }
 

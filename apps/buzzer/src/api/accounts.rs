@@ -1,6 +1,6 @@
 //! Accounts, sessions, and who follows whom.
 
-use super::answers::{PageJson, ProfileJson, WhoJson, page};
+use super::answers::{ChangedJson, PageJson, ProfileJson, WhoJson, page};
 use super::posts::Asked;
 use super::{ApiError, Body, Params};
 use crate::network::{Name, Password};
@@ -26,6 +26,13 @@ pub(super) struct Door {
 #[serde(deny_unknown_fields)]
 pub(super) struct OnlyPassword {
     password: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NewPassword {
+    password: String,
+    new_password: String,
 }
 
 fn name_of(text: &str) -> Result<Name, ApiError> {
@@ -97,6 +104,22 @@ pub(super) async fn delete(
     app.network.check_password(&viewer.name, &password).await?;
     delete_account_of(&app, &session, &viewer).await?;
     Ok(StatusCode::ACCEPTED)
+}
+
+pub(super) async fn change_password(
+    State(app): State<Shared>,
+    ConnectInfo(peer): Peer,
+    headers: HeaderMap,
+    session: Session,
+    Body(change): Body<NewPassword>,
+) -> Result<Json<ChangedJson>, ApiError> {
+    let viewer = required(&session).await?;
+    let new = Password::new(change.new_password)?;
+    app.count_login(peer, &headers).map_err(ApiError::throttled)?;
+    let password = Password::new(change.password).map_err(|_| wrong_password())?;
+    let others_ended = app.network.change_password(&viewer.name, &password, &new).await?;
+    visitor::log_in(&session, &viewer.name).await?;
+    Ok(Json(ChangedJson { others_ended }))
 }
 
 pub(super) async fn profile(

@@ -21,6 +21,12 @@ struct AnswersJson {
 }
 
 #[derive(Serialize)]
+pub(super) struct ChangedJson {
+    /// False if some other session may be left.
+    pub(super) others_ended: bool,
+}
+
+#[derive(Serialize)]
 pub(super) struct PageJson<T> {
     pub(super) items: Vec<T>,
     pub(super) next: Option<String>,

@@ -53,6 +53,7 @@ pub(crate) fn routes() -> Router<Shared> {
     Router::new()
         .route("/accounts", post(accounts::create))
         .route("/account", delete(accounts::delete))
+        .route("/password", put(accounts::change_password))
         .route("/session", post(accounts::log_in).get(accounts::who).delete(accounts::log_out))
         .route("/timeline", get(posts::timeline))
         .route("/posts", post(posts::post))

@@ -99,6 +99,9 @@ pub enum SessionError {
     /// Its owner has no account, or it is being deleted.
     #[error("this account is not there any more")]
     NoAccount,
+    /// It was ended, or it never was.
+    #[error("this session is over")]
+    Over,
     /// The store failed.
     #[error(transparent)]
     Failed(#[from] Failure),

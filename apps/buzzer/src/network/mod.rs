@@ -83,6 +83,15 @@ pub trait Network: Send + Sync + 'static {
     /// with each.
     async fn check_password(&self, name: &Name, password: &Password) -> Result<(), LoginError>;
 
+    /// Gives an account another password, if this one is its password, which is looked at as by [`Network::check_password`], and ends its sessions. Whether it could
+    /// end all of them.
+    async fn change_password(
+        &self,
+        name: &Name,
+        password: &Password,
+        new: &Password,
+    ) -> Result<bool, LoginError>;
+
     /// Begins to delete an account: nobody can log in with it, follow it, or post with it any more, and its sessions are over. [`Network::continue_deletions`] does
     /// the rest.
     async fn delete_account(&self, name: &Name) -> Result<(), Failure>;
@@ -143,7 +152,11 @@ pub trait Network: Send + Sync + 'static {
     /// What there is to see of an account, if there is one.
     async fn profile(&self, name: &Name) -> Result<Option<Profile>, Failure>;
 
-    /// Keeps a session, a new one or one that is there. An account has up to [`SESSIONS_OF_AN_ACCOUNT`].
+    /// Keeps a new session. An account has up to [`SESSIONS_OF_AN_ACCOUNT`].
+    async fn create_session(&self, key: &SessionKey, session: &Session)
+    -> Result<(), SessionError>;
+
+    /// Keeps what a session is now, unless it was ended.
     async fn save_session(&self, key: &SessionKey, session: &Session) -> Result<(), SessionError>;
 
     /// A session, if it is there and has not ended.

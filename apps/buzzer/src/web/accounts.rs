@@ -1,11 +1,11 @@
-//! Making an account, logging in and out, and deleting the account.
+//! Making an account, logging in and out, changing the password, and deleting the account.
 
 use super::Shared;
 use super::pages::{Again, DoorPage, SettingsPage, WelcomePage, html};
 use super::trouble::{Fields, Trouble};
 use super::visitor::{self, Viewer, check_form_token, form_token};
 use crate::network::{CreateError, InputError, LoginError, Name, Password};
-use axum::extract::{ConnectInfo, State};
+use axum::extract::{ConnectInfo, Query, State};
 use axum::http::header::RETRY_AFTER;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Redirect, Response};
@@ -37,6 +37,21 @@ pub(super) struct TokenForm {
 #[serde(default)]
 pub(super) struct PasswordForm {
     csrf: String,
+    password: String,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+pub(super) struct NewPasswordForm {
+    csrf: String,
+    password: String,
+    new_password: String,
+}
+
+/// What was done on the page before.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+pub(super) struct Done {
     password: String,
 }
 
@@ -157,14 +172,7 @@ pub(super) async fn sign_up(
         app.network.create_account(&name, &password).await?;
         Ok(name)
     };
-    let created: Result<Name, Shut> = create.await;
-    match created {
-        Ok(name) => {
-            visitor::log_in(&session, &name).await?;
-            Ok(Redirect::to("/").into_response())
-        }
-        Err(shut) => Ok(shut.page(true, form.csrf, form.name)),
-    }
+    enter(&session, create.await, true, form).await
 }
 
 pub(super) async fn log_in(
@@ -185,13 +193,22 @@ pub(super) async fn log_in(
         app.network.check_password(&name, &password).await?;
         Ok(name)
     };
-    let checked: Result<Name, Shut> = check.await;
-    match checked {
+    enter(&session, check.await, false, form).await
+}
+
+/// Behind the door, or in front of it with what is wrong.
+async fn enter(
+    session: &Session,
+    let_in: Result<Name, Shut>,
+    is_new: bool,
+    form: DoorForm,
+) -> Result<Response, Trouble> {
+    match let_in {
         Ok(name) => {
-            visitor::log_in(&session, &name).await?;
+            visitor::log_in(session, &name).await?;
             Ok(Redirect::to("/").into_response())
         }
-        Err(shut) => Ok(shut.page(false, form.csrf, form.name)),
+        Err(shut) => Ok(shut.page(is_new, form.csrf, form.name)),
     }
 }
 
@@ -215,9 +232,70 @@ pub(super) async fn log_out(
     out.await.map_err(|trouble: Trouble| trouble.again(again()))
 }
 
-pub(super) async fn settings_page(session: Session) -> Result<Response, Trouble> {
-    let logged_in = visitor::required(&session).await?;
-    Ok(html(StatusCode::OK, &SettingsPage { logged_in, problem: None }))
+pub(super) async fn settings_page(
+    session: Session,
+    Query(done): Query<Done>,
+) -> Result<Response, Trouble> {
+    let viewer = visitor::required(&session).await?;
+    let note = match done.password.as_str() {
+        "changed" => Some("Your password was changed, and your other sessions are over."),
+        "sessions-left" => Some(
+            "Your password was changed. A part of the store did not answer, so you may still be logged in elsewhere: change it once more to end that.",
+        ),
+        _ => None,
+    };
+    Ok(html(StatusCode::OK, &SettingsPage { note, ..SettingsPage::of(viewer) }))
+}
+
+pub(super) async fn to_settings() -> Redirect {
+    Redirect::to("/settings")
+}
+
+/// What to say of a password that was typed once more.
+fn of_viewer(error: LoginError) -> Shut {
+    match error {
+        LoginError::Wrong => Shut::new(StatusCode::UNAUTHORIZED, "The password is wrong."),
+        error => error.into(),
+    }
+}
+
+/// Changes the password, and goes on in a new session: all others end.
+pub(super) async fn change_password(
+    State(app): State<Shared>,
+    ConnectInfo(peer): Peer,
+    headers: HeaderMap,
+    session: Session,
+    Fields(form): Fields<NewPasswordForm>,
+) -> Result<Response, Trouble> {
+    let viewer = visitor::required(&session).await?;
+    viewer.check(&form.csrf)?;
+    let change = async {
+        let new = Password::new(&*form.new_password)?;
+        app.count_login(peer, &headers).map_err(Shut::too_often)?;
+        let password = Password::new(&*form.password).map_err(|_| of_viewer(LoginError::Wrong))?;
+        let changed = app.network.change_password(&viewer.name, &password, &new).await;
+        changed.map_err(|error| match error {
+            LoginError::Failed(failure) => {
+                tracing::warn!(%failure, "a password was not changed, or may not be");
+                let problem = "A part of the store does not answer. Try again in a moment; if the password is wrong then, it is the new one.";
+                Shut::new(StatusCode::SERVICE_UNAVAILABLE, problem)
+            }
+            error => of_viewer(error),
+        })
+    };
+    let changed: Result<bool, Shut> = change.await;
+    match changed {
+        Ok(all_ended) => {
+            visitor::log_in(&session, &viewer.name).await?;
+            let done = if all_ended { "changed" } else { "sessions-left" };
+            Ok(Redirect::to(&format!("/settings?password={done}")).into_response())
+        }
+        Err(shut) => {
+            let password_problem = Some(shut.problem);
+            let page = SettingsPage { password_problem, ..SettingsPage::of(viewer) };
+            Ok(html(shut.status, &page))
+        }
+    }
 }
 
 /// Checks the password once more, and begins to delete the account.
@@ -232,17 +310,11 @@ pub(super) async fn delete(
     viewer.check(&form.csrf)?;
     let check = async {
         app.count_login(peer, &headers).map_err(Shut::too_often)?;
-        let wrong = |_| Shut::new(StatusCode::UNAUTHORIZED, "The password is wrong.");
-        let password = Password::new(&*form.password).map_err(wrong)?;
-        match app.network.check_password(&viewer.name, &password).await {
-            Err(LoginError::Wrong) => {
-                Err(Shut::new(StatusCode::UNAUTHORIZED, "The password is wrong."))
-            }
-            checked => checked.map_err(Shut::from),
-        }
+        let password = Password::new(&*form.password).map_err(|_| of_viewer(LoginError::Wrong))?;
+        app.network.check_password(&viewer.name, &password).await.map_err(of_viewer)
     };
     if let Err(shut) = check.await {
-        let page = SettingsPage { logged_in: viewer, problem: Some(shut.problem) };
+        let page = SettingsPage { delete_problem: Some(shut.problem), ..SettingsPage::of(viewer) };
         return Ok(html(shut.status, &page));
     }
     delete_account_of(&app, &session, &viewer).await?;

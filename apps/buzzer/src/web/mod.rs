@@ -109,6 +109,7 @@ fn pages() -> Router<Shared> {
         .route("/login", get(accounts::login_page).post(accounts::log_in))
         .route("/logout", post(accounts::log_out))
         .route("/settings", get(accounts::settings_page))
+        .route("/password", post(accounts::change_password).get(accounts::to_settings))
         .route("/delete-account", post(accounts::delete))
         .route("/goodbye", get(accounts::goodbye))
         .route("/find", get(users::find))

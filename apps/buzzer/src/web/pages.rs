@@ -261,10 +261,18 @@ impl ComposePage {
 #[template(path = "settings.html")]
 pub(crate) struct SettingsPage {
     pub(crate) logged_in: Viewer,
-    pub(crate) problem: Option<String>,
+    /// What was done.
+    pub(crate) note: Option<&'static str>,
+    /// What is wrong with each of the forms.
+    pub(crate) password_problem: Option<String>,
+    pub(crate) delete_problem: Option<String>,
 }
 
 impl SettingsPage {
+    pub(crate) fn of(logged_in: Viewer) -> SettingsPage {
+        SettingsPage { logged_in, note: None, password_problem: None, delete_problem: None }
+    }
+
     fn viewer(&self) -> Option<&Viewer> {
         Some(&self.logged_in)
     }

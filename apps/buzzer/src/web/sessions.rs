@@ -1,7 +1,7 @@
 //! Where sessions are kept: with the network, under a hash of their ids.
 
 use super::visitor;
-use crate::network::{Failure, Name, Network, Session, SessionKey};
+use crate::network::{Failure, Name, Network, Session, SessionError, SessionKey};
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::fmt;
@@ -67,12 +67,16 @@ fn record_of(id: Id, session: &Session) -> Result<Record> {
 impl SessionStore for Kept {
     // Ids are of 128 bits by chance: none comes twice.
     async fn create(&self, record: &mut Record) -> Result<()> {
-        self.save(record).await
+        let created = self.0.create_session(&key_of(&record.id), &session_of(record)?).await;
+        created.map_err(failed)
     }
 
     async fn save(&self, record: &Record) -> Result<()> {
-        let saved = self.0.save_session(&key_of(&record.id), &session_of(record)?).await;
-        saved.map_err(failed)
+        match self.0.save_session(&key_of(&record.id), &session_of(record)?).await {
+            // The page was that of somebody who was logged in when it was asked for.
+            Ok(()) | Err(SessionError::Over) => Ok(()),
+            Err(error) => Err(failed(error)),
+        }
     }
 
     async fn load(&self, id: &Id) -> Result<Option<Record>> {

@@ -82,6 +82,38 @@ fn check_api(world: &World) {
 }
 
 #[test]
+fn a_password_is_changed_and_other_sessions_end() {
+    let world = World::start(&[]);
+    let browser = Browser::new(world.url());
+    browser.sign_up("alice");
+    let elsewhere = Browser::new(world.url());
+    elsewhere.log_in("alice", &password_of("alice")).is(200).has(&["What is new?"]);
+
+    let form = browser.get("/settings").form("/password");
+    let change = |old: &str, new: &str| {
+        browser.send(&form.clone().with("password", old).with("new_password", new))
+    };
+    change("incorrect horse", "another horse").is(401).has(&["The password is wrong."]);
+    change(&password_of("alice"), "short").is(422);
+    elsewhere.get("/").is(200).has(&["What is new?"]);
+    let changed = change(&password_of("alice"), "another horse").is(200);
+    changed.has(&["Your password was changed, and your other sessions are over."]);
+    browser.get("/").is(200).has(&["What is new?"]);
+    elsewhere.get("/").is(200).has(&["What is the buzz?"]);
+    elsewhere.log_in("alice", &password_of("alice")).is(401);
+    elsewhere.log_in("alice", "another horse").is(200).has(&["What is new?"]);
+
+    // The same by the API; the session that it gave the browser is over then.
+    let new = json!({ "password": "another horse", "new_password": "the third horse" });
+    let done = elsewhere.api("PUT", "/password", Some(new.clone())).is(200).json();
+    assert_eq!(done["others_ended"], true);
+    assert_eq!(elsewhere.api("GET", "/session", None).is(200).json()["name"], "alice");
+    browser.get("/").is(200).has(&["What is the buzz?"]);
+    browser.api("PUT", "/password", Some(new.clone())).is(401).has(&["not_logged_in"]);
+    elsewhere.api("PUT", "/password", Some(new)).is(401).has(&["wrong_password"]);
+}
+
+#[test]
 fn guesses_of_passwords_are_slowed_down() {
     let world = World::start(&["--logins-per-minute", "100000"]);
     let browser = Browser::new(world.url());
@@ -147,7 +179,8 @@ fn forms_of_other_sites_are_refused() {
     other.sign_up("mallory");
     let token = other.get("/").form("/post").get("csrf").to_owned();
     browser.send_only(&form.clone().with("csrf", &token), &[]).is(403);
-    for action in ["/logout", "/delete-account", "/u/mallory/follow", "/u/mallory/unfollow"] {
+    let actions = ["/logout", "/password", "/delete-account", "/u/mallory/follow"];
+    for action in actions.into_iter().chain(["/u/mallory/unfollow"]) {
         let fields = vec![("csrf".to_owned(), token.clone())];
         let form = super::browser::Form { action: action.to_owned(), fields };
         browser.send_only(&form, &[]).is(403);

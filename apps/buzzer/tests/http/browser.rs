@@ -174,7 +174,8 @@ impl Browser {
             ("GET", _) => self.agent.get(address).call(),
             ("DELETE", None) => self.agent.delete(address).call(),
             ("DELETE", Some(body)) => self.agent.delete(address).force_send_body().send_json(body),
-            ("PUT", _) => self.agent.put(address).send_empty(),
+            ("PUT", None) => self.agent.put(address).send_empty(),
+            ("PUT", Some(body)) => self.agent.put(address).send_json(body),
             (_, body) => self.agent.post(address).send_json(body.unwrap_or_default()),
         };
         Page::of(response.unwrap())

@@ -147,7 +147,7 @@ async fn an_account_has_so_many_sessions() {
     let later_ms = now_ms() + 3_600_000;
     for index in 0..SESSIONS_OF_AN_ACCOUNT + 5 {
         let expires_ms = later_ms + index as u64;
-        network.save_session(&key(index), &session(expires_ms)).await.unwrap();
+        network.create_session(&key(index), &session(expires_ms)).await.unwrap();
     }
     let sessions = || world.keys().iter().filter(|key| key.contains("/!s/")).count();
     assert_eq!(sessions(), SESSIONS_OF_AN_ACCOUNT);
@@ -158,13 +158,17 @@ async fn an_account_has_so_many_sessions() {
     // One that has ended is no session, and is gone with the next one.
     network.save_session(&key(5), &session(1)).await.unwrap();
     assert_eq!(network.load_session(&key(5)).await.unwrap(), None);
-    network.save_session(&key(6), &session(later_ms)).await.unwrap();
+    network.create_session(&key(6), &session(later_ms)).await.unwrap();
     assert_eq!(sessions(), SESSIONS_OF_AN_ACCOUNT - 1);
     network.delete_session(&key(6)).await.unwrap();
+    assert_eq!(network.load_session(&key(6)).await.unwrap(), None);
+    // A page that was asked for before, and says afterwards that it was seen, brings it not back.
+    let late = network.save_session(&key(6), &session(later_ms)).await;
+    assert_eq!(late, Err(SessionError::Over));
     assert_eq!(network.load_session(&key(6)).await.unwrap(), None);
 
     network.delete_account(&owner).await.unwrap();
     assert_eq!(sessions(), 0);
-    let late = network.save_session(&key(9), &session(later_ms)).await;
+    let late = network.create_session(&key(9), &session(later_ms)).await;
     assert_eq!(late, Err(SessionError::NoAccount));
 }

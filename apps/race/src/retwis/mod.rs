@@ -17,7 +17,8 @@ use perdura_buzzer::network::{
     PostKey, Profile, Session, SessionError, SessionKey, Shown,
 };
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use redis::{FromRedisValue, Pipeline, RedisError, pipe};
+use redis::io::tcp::TcpSettings;
+use redis::{FromRedisValue, IntoConnectionInfo, Pipeline, RedisError, pipe};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -59,7 +60,11 @@ impl Retwis {
     /// # Errors
     /// When it cannot be connected to, or no password can be hashed.
     pub async fn open(port: u16, connections: usize, timeout: Duration) -> anyhow::Result<Retwis> {
-        let client = redis::Client::open(format!("redis://127.0.0.1:{port}/"))?;
+        let address = format!("redis://127.0.0.1:{port}/").into_connection_info()?;
+        // As Perdura's connections are: what is small does not wait for what comes before it.
+        let client = redis::Client::open(
+            address.set_tcp_settings(TcpSettings::default().set_nodelay(true)),
+        )?;
         let config = ConnectionManagerConfig::new()
             .set_response_timeout(Some(timeout))
             .set_connection_timeout(Some(timeout));
@@ -75,6 +80,17 @@ impl Retwis {
     pub async fn run<T: FromRedisValue>(&self, commands: &Pipeline) -> Result<T, RedisError> {
         let turn = self.next.fetch_add(1, Ordering::Relaxed) % self.connections.len();
         commands.query_async(&mut self.connections[turn].clone()).await
+    }
+
+    /// Whether the server writes its log anew at this moment, or is about to.
+    ///
+    /// # Errors
+    /// When it does not say.
+    pub async fn rewrites(&self) -> Result<bool, RedisError> {
+        let (said,): (String,) =
+            self.run(&pipe().cmd("INFO").arg("persistence").to_owned()).await?;
+        let states = ["aof_rewrite_in_progress:1", "aof_rewrite_scheduled:1"];
+        Ok(said.lines().any(|line| states.contains(&line.trim())))
     }
 
     async fn read<T: FromRedisValue>(&self, commands: &Pipeline) -> Result<T, Failure> {
@@ -113,6 +129,15 @@ impl Retwis {
     }
 }
 
+/// The command that keeps a session until it ends.
+fn keep(key: &SessionKey, session: &Session) -> Result<Pipeline, Failure> {
+    let left_ms = session.expires_ms.saturating_sub(now_ms()).max(1);
+    let mut keep = pipe();
+    keep.cmd("SET").arg(keys::session(key)).arg(values::write_session(session)?);
+    keep.arg("PX").arg(left_ms);
+    Ok(keep)
+}
+
 #[async_trait]
 impl Network for Retwis {
     async fn create_account(&self, name: &Name, password: &Password) -> Result<(), CreateError> {
@@ -134,6 +159,15 @@ impl Network for Retwis {
             Err(HashError::Busy) => Err(LoginError::Busy),
             Err(HashError::Failed(failure)) => Err(LoginError::Failed(failure)),
         }
+    }
+
+    async fn change_password(
+        &self,
+        _name: &Name,
+        _password: &Password,
+        _new: &Password,
+    ) -> Result<bool, LoginError> {
+        Err(Failure::Broken("Retwis does not change passwords".to_owned()).into())
     }
 
     async fn delete_account(&self, _name: &Name) -> Result<(), Failure> {
@@ -235,12 +269,17 @@ impl Network for Retwis {
         }))
     }
 
+    async fn create_session(
+        &self,
+        key: &SessionKey,
+        session: &Session,
+    ) -> Result<(), SessionError> {
+        Ok(self.write::<()>(keep(key, session)?.ignore()).await?)
+    }
+
     async fn save_session(&self, key: &SessionKey, session: &Session) -> Result<(), SessionError> {
-        let left_ms = session.expires_ms.saturating_sub(now_ms()).max(1);
-        let mut save = pipe();
-        save.cmd("SET").arg(keys::session(key)).arg(values::write_session(session)?);
-        save.arg("PX").arg(left_ms).ignore();
-        Ok(self.write::<()>(&save).await?)
+        let (kept,): (Option<String>,) = self.write(keep(key, session)?.arg("XX")).await?;
+        kept.map(|_| ()).ok_or(SessionError::Over)
     }
 
     async fn load_session(&self, key: &SessionKey) -> Result<Option<Session>, Failure> {

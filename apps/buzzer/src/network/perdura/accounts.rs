@@ -61,6 +61,14 @@ impl LoginsValue {
     }
 }
 
+/// A login that was counted.
+struct Noted {
+    /// The account, if there is one that lets in, and as it stands in the store.
+    account: Option<(Bytes, AccountValue)>,
+    /// Where it was counted.
+    logins: Bytes,
+}
+
 fn counted(entries: &Entries) -> Count {
     Count { counted: u32::try_from(entries.entries.len()).unwrap_or(u32::MAX), more: entries.more }
 }
@@ -103,19 +111,53 @@ impl Perdura {
     }
 
     pub(super) async fn check(&self, name: &Name, password: &Password) -> Result<(), LoginError> {
-        let (hash, logins) = self.note_login(name).await?;
-        if !self.passwords.fits(password, hash.as_deref()).await? {
-            return Err(LoginError::Wrong);
-        }
+        let noted = self.note_login(name).await?;
+        self.owner(&noted, password).await?;
         // That it was not in vain has been noted or not; who is in is in.
-        if let Err(error) = self.store.delete(logins, &self.options).await {
+        if let Err(error) = self.store.delete(noted.logins, &self.options).await {
             tracing::warn!(%error, "failed logins of an account that logged in are still noted");
         }
         Ok(())
     }
 
-    /// Counts a login as one that failed, before it is looked at: so many at once are no way around the count. Gives the password's hash, if there is one that lets in, and where it was noted.
-    async fn note_login(&self, name: &Name) -> Result<(Option<String>, Bytes), LoginError> {
+    pub(super) async fn change(
+        &self,
+        name: &Name,
+        password: &Password,
+        new: &Password,
+    ) -> Result<bool, LoginError> {
+        let noted = self.note_login(name).await?;
+        let (there, account) = self.owner(&noted, password).await?;
+        let hash = self.passwords.hash(new).await?;
+        let changed = AccountValue { hash, ..account.clone() };
+        let mut change = self.begin();
+        change.cmp(keys::account(name), there.clone());
+        change.write(keys::account(name), values::write(&changed)?);
+        change.delete(noted.logins);
+        // Somebody else changed it meanwhile.
+        let Written::Done(_) = self.write(change).await? else { return Err(LoginError::Wrong) };
+        let ended = self.end_sessions(name).await;
+        if let Err(error) = &ended {
+            tracing::warn!(%error, "sessions of an account whose password was changed are left");
+        }
+        Ok(ended.is_ok())
+    }
+
+    /// The account to which the password is the one.
+    async fn owner<'a>(
+        &self,
+        noted: &'a Noted,
+        password: &Password,
+    ) -> Result<&'a (Bytes, AccountValue), LoginError> {
+        let hash = noted.account.as_ref().map(|(_, account)| account.hash.as_str());
+        match (self.passwords.fits(password, hash).await?, &noted.account) {
+            (true, Some(account)) => Ok(account),
+            _ => Err(LoginError::Wrong),
+        }
+    }
+
+    /// Counts a login as one that failed, before it is looked at: so many at once are no way around the count.
+    async fn note_login(&self, name: &Name) -> Result<Noted, LoginError> {
         for _ in 0..NOTE_TRIES {
             let mut look = self.begin();
             let account = look.read(keys::account(name));
@@ -142,9 +184,10 @@ impl Perdura {
             if let Written::Failed(_) = self.write(note).await? {
                 continue;
             }
-            let value = account.as_deref().map(values::read::<AccountValue>).transpose()?;
-            let lets_in = value.filter(|account| account.deleting_ms.is_none());
-            return Ok((lets_in.map(|account| account.hash), key));
+            let Some(bytes) = account else { return Ok(Noted { account: None, logins: key }) };
+            let value: AccountValue = values::read(&bytes)?;
+            let lets_in = value.deleting_ms.is_none();
+            return Ok(Noted { account: lets_in.then_some((bytes, value)), logins: key });
         }
         Err(LoginError::Busy)
     }

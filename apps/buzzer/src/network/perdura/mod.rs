@@ -257,6 +257,15 @@ impl Network for Perdura {
         self.check(name, password).await
     }
 
+    async fn change_password(
+        &self,
+        name: &Name,
+        password: &Password,
+        new: &Password,
+    ) -> Result<bool, LoginError> {
+        self.change(name, password, new).await
+    }
+
     async fn delete_account(&self, name: &Name) -> Result<(), Failure> {
         self.begin_deletion(name).await
     }
@@ -329,8 +338,16 @@ impl Network for Perdura {
         self.profile_of(name).await
     }
 
+    async fn create_session(
+        &self,
+        key: &SessionKey,
+        session: &Session,
+    ) -> Result<(), SessionError> {
+        self.add_session(key, session).await
+    }
+
     async fn save_session(&self, key: &SessionKey, session: &Session) -> Result<(), SessionError> {
-        self.keep_session(key, session).await
+        self.update_session(key, session).await
     }
 
     async fn load_session(&self, key: &SessionKey) -> Result<Option<Session>, Failure> {

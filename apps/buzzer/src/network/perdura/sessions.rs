@@ -11,29 +11,51 @@ use bytes::Bytes;
 /// Sessions of an account that are read: servers that add some at once may go beyond what it may have.
 const SESSIONS_READ: u32 = 2 * SESSIONS_OF_AN_ACCOUNT as u32;
 
+fn value_of(session: &Session) -> Bytes {
+    let Session { owner, expires_ms, content } = session.clone();
+    SessionValue { expires_ms, owner, content }.write()
+}
+
+fn end_of(session: &Session) -> Bytes {
+    Bytes::copy_from_slice(&session.expires_ms.to_be_bytes())
+}
+
 fn end_in(value: &[u8]) -> u64 {
     value.try_into().map_or(0, u64::from_be_bytes)
 }
 
 impl Perdura {
-    pub(super) async fn keep_session(
+    pub(super) async fn add_session(
         &self,
         key: &SessionKey,
         session: &Session,
     ) -> Result<(), SessionError> {
-        let Session { owner, expires_ms, content } = session.clone();
-        let of_owner = keys::session_of(&owner, key);
-        for old in self.too_many(&owner, key).await? {
-            self.end_session_of(&owner, &old).await?;
+        let owner = &session.owner;
+        for old in self.too_many(owner, key).await? {
+            self.end_session_of(owner, &old).await?;
         }
-        let value = SessionValue { expires_ms, owner: owner.clone(), content };
-        let mut keep = self.begin();
-        keep.cmp(keys::active(&owner), keys::THERE);
-        keep.write(keys::session(key), value.write());
-        keep.write(of_owner, Bytes::copy_from_slice(&expires_ms.to_be_bytes()));
-        match self.write(keep).await? {
+        let mut add = self.begin();
+        add.cmp(keys::active(owner), keys::THERE);
+        add.write(keys::session(key), value_of(session));
+        add.write(keys::session_of(owner, key), end_of(session));
+        match self.write(add).await? {
             Written::Done(_) => Ok(()),
             Written::Failed(_) => Err(SessionError::NoAccount),
+        }
+    }
+
+    /// Not where it was ended meanwhile, by another page of the same visitor or by a change of the password: it would live again.
+    pub(super) async fn update_session(
+        &self,
+        key: &SessionKey,
+        session: &Session,
+    ) -> Result<(), SessionError> {
+        let mut update = self.begin();
+        update.update(keys::session(key), value_of(session));
+        update.update(keys::session_of(&session.owner, key), end_of(session));
+        match self.write(update).await? {
+            Written::Done(_) => Ok(()),
+            Written::Failed(_) => Err(SessionError::Over),
         }
     }
 
