@@ -25,6 +25,17 @@ def install():
     return ["--redis-server", redis.server] + (["--redis-libraries", libraries] if libraries else [])
 
 
+def needs_redis(arguments):
+    """Whether Redis takes part, and is to be brought."""
+    if arguments[0] not in COMMANDS or {"-h", "--help"} & set(arguments):
+        return False
+    if any(word.split("=")[0] == "--redis-server" for word in arguments):
+        return False
+    words = " ".join(arguments).replace("--systems=", "--systems ").split()
+    named = [after for word, after in zip(words, words[1:]) if word == "--systems"]
+    return not named or any("redis" in systems for systems in named)
+
+
 def interrupted(*_):
     raise KeyboardInterrupt
 
@@ -37,7 +48,7 @@ def main():
     for number in ENDS:
         signal.signal(number, interrupted)
     try:
-        redis = install() if arguments[0] in COMMANDS and not {"-h", "--help"} & set(arguments) else []
+        redis = install() if needs_redis(arguments) else []
     except (Failed, OSError) as failed:
         sys.exit(f"bench-buzzer: {failed}")
     except KeyboardInterrupt:

@@ -11,7 +11,7 @@ use super::{directory, tell};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use futures_util::future::try_join_all;
-use perdura_buzzer::network::{Name, Network, NewPost, Page, PostId, PostKey, Shown};
+use perdura_buzzer::network::{Name, Network, NewPost, PAGE_MOST, Page, PostId, PostKey, Shown};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeSet;
@@ -20,11 +20,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Posts of a page: few, so that what is answered is often behind it.
-const ON_A_PAGE: u32 = 30;
+/// Posts of a page, in turn: few, so that what is answered is often behind it, and as many as there can be, so that it is seldom.
+const ON_A_PAGE: [u32; 2] = [30, PAGE_MOST];
 
 /// Pages behind the first that are looked through for what was answered.
 const PAGES: usize = 100;
+
+/// Of so many looks one may end before it came to what was answered.
+const CUT_SHORT: u64 = 10;
 
 /// Violations that are told; more are counted.
 const TOLD: usize = 3;
@@ -37,7 +40,7 @@ const PATIENCE: u32 = 20;
 
 /// Look for answers that are seen without what they answer
 ///
-/// Exit code 1 if there are any on Perdura. What is found of Retwis is told.
+/// Exit code 1 if there are any on Perdura, or with --torn none. What is found of Retwis is told.
 #[derive(Args)]
 pub struct Causality {
     #[command(flatten)]
@@ -62,6 +65,9 @@ pub struct Causality {
     /// Seconds
     #[arg(long, value_name = "S", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=3_600))]
     seconds: u32,
+    /// Read the authors of a timeline one after the other, each in a transaction of its own, as it should not be: to see that it is found
+    #[arg(long)]
+    torn: bool,
     /// What all chance is drawn from
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -77,6 +83,8 @@ struct Seen {
     posts: AtomicU64,
     pages: AtomicU64,
     answers: AtomicU64,
+    /// Looks that ended before they came to what was answered.
+    cut_short: AtomicU64,
     violations: AtomicU64,
 }
 
@@ -124,28 +132,83 @@ fn look(page: &Page<Shown, PostId>) -> Look {
     found
 }
 
-async fn read(network: &dyn Network, reader: &Name, seen: &Seen) -> Result<()> {
-    while !seen.is_over() {
-        let mut page = network.timeline(reader, None, ON_A_PAGE).await?;
+/// Where timelines come from.
+#[derive(Clone, Copy)]
+enum Timelines<'a> {
+    OfTheNetwork,
+    /// Of what these posted, read one after the other.
+    Torn(&'a [Name]),
+}
+
+impl Timelines<'_> {
+    async fn page(
+        self,
+        network: &dyn Network,
+        reader: &Name,
+        after: Option<&PostId>,
+        limit: u32,
+    ) -> Result<Page<Shown, PostId>> {
+        let Timelines::Torn(authors) = self else {
+            return Ok(network.timeline(reader, after, limit).await?);
+        };
+        let mut items = Vec::new();
+        for author in authors {
+            let after = after.map(|id| id.key);
+            items.extend(network.posts(author, after, limit).await?.items);
+        }
+        items.sort_unstable_by(|one, other| one.post.id.cmp(&other.post.id));
+        let more = items.len() > limit as usize;
+        items.truncate(limit as usize);
+        let next = items.last().filter(|_| more).map(|item| item.post.id.clone());
+        Ok(Page { items, next })
+    }
+}
+
+async fn read(
+    network: &dyn Network,
+    reader: &Name,
+    timelines: Timelines<'_>,
+    seen: &Seen,
+) -> Result<()> {
+    for limit in ON_A_PAGE.into_iter().cycle() {
+        if seen.is_over() {
+            break;
+        }
+        let mut page = timelines.page(network, reader, None, limit).await?;
         let mut found = look(&page);
+        let mut end = page.next.clone();
         for _ in 0..PAGES {
-            let Some(next) = page.next.filter(|_| !found.behind.is_empty()) else { break };
-            page = network.timeline(reader, Some(&next), ON_A_PAGE).await?;
+            // Up to here nothing is missing.
+            let Some(next) = end.clone() else { break };
+            if found.behind.iter().all(|id| *id <= next) {
+                break;
+            }
+            page = timelines.page(network, reader, Some(&next), limit).await?;
             for item in &page.items {
                 found.behind.remove(&item.post.id);
             }
-            if page.next.is_none() {
-                break;
-            }
+            end.clone_from(&page.next);
         }
         found.violations.iter().for_each(|what| seen.violation(what));
-        for id in &found.behind {
+        let (missing, not_come_to) = not_there(&found.behind, end.as_ref());
+        for id in missing {
             seen.violation(&format!("{reader} sees an answer to {id}, and not that one"));
         }
+        seen.cut_short.fetch_add(u64::from(not_come_to > 0), Ordering::Relaxed);
         seen.pages.fetch_add(1, Ordering::Relaxed);
         seen.answers.fetch_add(found.answers, Ordering::Relaxed);
     }
     Ok(())
+}
+
+/// Of what has to be behind a page, and was on none up to the end of the last: what is missing, and how many belong further behind.
+fn not_there<'a>(
+    behind: &'a BTreeSet<PostId>,
+    end: Option<&PostId>,
+) -> (impl Iterator<Item = &'a PostId>, usize) {
+    let missing = move |id: &&PostId| end.is_none_or(|end| *id <= end);
+    let count = behind.iter().filter(missing).count();
+    (behind.iter().filter(missing), behind.len() - count)
 }
 
 async fn post(
@@ -171,10 +234,10 @@ async fn post(
     Ok(())
 }
 
-/// Ends the work after its time, once something was seen.
-async fn end(seen: &Seen, seconds: u32) -> Result<()> {
+/// Ends the work after its time, once there was enough of this.
+async fn end(seen: &Seen, enough: &AtomicU64, seconds: u32) -> Result<()> {
     let (since, time) = (Instant::now(), Duration::from_secs(u64::from(seconds)));
-    while since.elapsed() < time || seen.answers.load(Ordering::Relaxed) == 0 {
+    while since.elapsed() < time || enough.load(Ordering::Relaxed) == 0 {
         if seen.is_over() || since.elapsed() > time * PATIENCE {
             break;
         }
@@ -215,6 +278,7 @@ impl Causality {
         let users = self.authors + self.readers + self.followers;
         let names = (0..users).map(name).collect::<Result<Vec<Name>, _>>()?;
         let (authors, rest) = names.split_at(self.authors as usize);
+        system.check_spread(authors)?;
         let (readers, followers) = rest.split_at(self.readers as usize);
         let pairs = pairs(authors, readers, followers);
         // Readers have connections of their own.
@@ -226,8 +290,14 @@ impl Causality {
         let work = async {
             let posts = (0..authors.len())
                 .map(|one| or_over(&seen, post(&*networks.0, authors, one, &seen, rng(one))));
-            let reads = readers.iter().map(|one| or_over(&seen, read(&*networks.1, one, &seen)));
-            tokio::try_join!(try_join_all(posts), try_join_all(reads), end(&seen, self.seconds))
+            let (timelines, enough) = match self.torn {
+                false => (Timelines::OfTheNetwork, &seen.answers),
+                true => (Timelines::Torn(authors), &seen.violations),
+            };
+            let reads =
+                readers.iter().map(|one| or_over(&seen, read(&*networks.1, one, timelines, &seen)));
+            let end = end(&seen, enough, self.seconds);
+            tokio::try_join!(try_join_all(posts), try_join_all(reads), end)
         };
         work.await.with_context(|| system.label())?;
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
@@ -236,6 +306,11 @@ impl Causality {
         let label = system.label();
         println!(
             "{label}: {violations} answers without what they answer; {posts} posts, {pages} timelines with {answers} answers"
+        );
+        let cut_short = of(&seen.cut_short);
+        ensure!(
+            violations > 0 || cut_short * CUT_SHORT <= pages,
+            "{label}: {cut_short} of {pages} looks ended before what was answered: too little was checked; choose fewer --authors"
         );
         ensure!(answers > 0, "{label}: nobody saw an answer, so nothing was checked");
         networks.0.close().await;
@@ -246,11 +321,14 @@ impl Causality {
 
 /// Carries it out.
 pub async fn run(mut arguments: Causality) -> Result<()> {
-    arguments.out = directory(&arguments.out)?;
+    let (out, _locked) = directory(&arguments.out)?;
+    arguments.out = out;
     let mut wrong = Vec::new();
     for system in &arguments.systems {
         let violations = arguments.look_at(*system).await?;
-        if violations > 0 && system.is_perdura() {
+        if arguments.torn {
+            ensure!(violations > 0, "{}: torn timelines were not found out", system.label());
+        } else if violations > 0 && system.is_perdura() {
             wrong.push(format!("{}: {violations}", system.label()));
         }
     }
@@ -301,5 +379,17 @@ mod tests {
         let mut alone = shown(id("bob", 2), Some(id("amy", 1)));
         alone.answered = None;
         assert_eq!(look(&page(vec![alone], true)).violations.len(), 1);
+    }
+
+    #[test]
+    fn what_belongs_behind_the_end_is_not_missing() {
+        let behind = BTreeSet::from([id("amy", 5), id("amy", 2)]);
+        let missing = |end: Option<PostId>| {
+            let (missing, further) = not_there(&behind, end.as_ref());
+            (missing.cloned().collect::<Vec<_>>(), further)
+        };
+        assert_eq!(missing(Some(id("bob", 3))), (vec![id("amy", 5)], 1));
+        assert_eq!(missing(Some(id("bob", 7))), (vec![], 2));
+        assert_eq!(missing(None), (vec![id("amy", 5), id("amy", 2)], 0));
     }
 }

@@ -19,9 +19,10 @@ mod store;
 mod survival;
 mod systems;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
 use std::fmt;
+use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -50,10 +51,27 @@ fn tell(what: fmt::Arguments<'_>) {
     let _ = writeln!(std::io::stderr(), "{what}");
 }
 
-/// A directory for results and data, which is made if it is not there.
-fn directory(path: &Path) -> Result<PathBuf> {
+/// What directories with data of one run begin with.
+const RUN: &str = "run-";
+
+/// A directory for results and data, which is made if it is not there, for one run at a time: as long as the file is held. What is left of a run that was killed is
+/// removed.
+fn directory(path: &Path) -> Result<(PathBuf, File)> {
     std::fs::create_dir_all(path).with_context(|| format!("cannot make {}", path.display()))?;
-    Ok(path.canonicalize()?)
+    let path = path.canonicalize()?;
+    let file = File::open(&path)?;
+    if file.try_lock().is_err() {
+        bail!("another run uses {}: wait for its end, or name another with --out", path.display());
+    }
+    for entry in std::fs::read_dir(&path)? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with(RUN) {
+            let name = entry.path();
+            tell(format_args!("{} is left of a run that was killed: removed", name.display()));
+            std::fs::remove_dir_all(name)?;
+        }
+    }
+    Ok((path, file))
 }
 
 /// Carries a command out, unless a signal comes first; then all that it started is ended and removed, as it is when it fails.

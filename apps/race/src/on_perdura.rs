@@ -120,12 +120,12 @@ impl Store for OnPerdura {
         }
     }
 
-    fn aborted(&self) -> Aborted {
+    fn aborted(&self) -> Option<Aborted> {
         let aborted = |counters: Tries| {
             let Tries { conflicts, changed, unreachable, unaffordable, .. } = counters;
             conflicts + changed + unreachable + unaffordable
         };
-        Aborted(self.network.counters().map_or(0, aborted))
+        self.network.counters().map(aborted).map(Aborted)
     }
 }
 

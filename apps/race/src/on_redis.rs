@@ -95,8 +95,8 @@ impl Store for OnRedis {
         Ok(sums)
     }
 
-    fn aborted(&self) -> Aborted {
+    fn aborted(&self) -> Option<Aborted> {
         // It has no transactions.
-        Aborted::default()
+        None
     }
 }

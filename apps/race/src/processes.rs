@@ -115,20 +115,36 @@ pub fn cpu_us(processes: &[u32]) -> Result<u64> {
     Ok(ticks * 1_000_000 / rustix::param::clock_ticks_per_second())
 }
 
-/// User and system time. The name stands in parentheses and may hold anything; what follows it is numbers.
+/// User and system time, with that of children that have ended. The name stands in parentheses and may hold anything; what follows it is numbers.
 fn ticks_in(stat: &str) -> Option<u64> {
-    let mut fields = stat.get(stat.rfind(')')? + 1..)?.split_whitespace().skip(11);
-    let (user, system): (u64, u64) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
-    Some(user + system)
+    let fields = stat.get(stat.rfind(')')? + 1..)?.split_whitespace().skip(11);
+    let ticks: Vec<u64> = fields.take(4).map_while(|field| field.parse().ok()).collect();
+    (ticks.len() == 4).then(|| ticks.iter().sum())
 }
 
-/// A port of loopback that nothing listens on.
+/// Processor time of all programs of this machine so far, microseconds: that of users, nice or not, and of the system for them.
+///
+/// # Errors
+/// When the system does not say.
+pub fn all_cpu_us() -> Result<u64> {
+    let stat = std::fs::read_to_string("/proc/stat").context("/proc/stat")?;
+    let ticks = all_ticks_in(&stat).with_context(|| format!("/proc/stat: {stat:?}"))?;
+    Ok(ticks * 1_000_000 / rustix::param::clock_ticks_per_second())
+}
+
+fn all_ticks_in(stat: &str) -> Option<u64> {
+    let fields = stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace();
+    let ticks: Vec<u64> = fields.take(3).map_while(|field| field.parse().ok()).collect();
+    (ticks.len() == 3).then(|| ticks.iter().sum())
+}
+
+/// A port of loopback that nothing listens on, and that the system gives to no connection by itself: a server may come back to it.
 ///
 /// # Errors
 /// When there is none.
 pub fn free_port() -> Result<u16> {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).context("no port is free")?;
-    Ok(listener.local_addr()?.port())
+    let mut ports = (0..100).map(|_| rand::random_range(20_000..32_000_u16));
+    ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).context("no port is free")
 }
 
 #[cfg(test)]
@@ -138,10 +154,12 @@ mod tests {
     #[test]
     fn processor_time_is_read_behind_any_name() {
         let stat = "7 (a) b (c) S 1 7 7 0 -1 4194560 1 2 3 4 50 6 7 8 20 0 1 0 100 200 300";
-        assert_eq!(ticks_in(stat), Some(56));
+        assert_eq!(ticks_in(stat), Some(56 + 7 + 8));
         assert_eq!(ticks_in("7 (x) S 1"), None);
         assert!(cpu_us(&[std::process::id()]).is_ok());
         assert!(cpu_us(&[u32::MAX]).is_err());
+        assert_eq!(all_ticks_in("cpu  100 20 3 400 5\ncpu0 1 1 1 1"), Some(123));
+        assert!(all_cpu_us().unwrap() > 0);
     }
 
     #[test]

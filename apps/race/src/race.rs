@@ -119,7 +119,7 @@ impl Race {
         let setting = |system: &Kind| (system.name(), system.setting(programs));
         let Size { users, posts, characters, sessions, seed } = self.size;
         Ok(Settings {
-            machine: Machine::here(),
+            machine: Machine::here(&self.out)?,
             versions,
             systems: self.systems.iter().map(setting).collect(),
             users,
@@ -149,18 +149,20 @@ impl Race {
         let store = running.open().await?;
         load(&*store, &social, self.size.loading(relations)).await?;
         store.network().close().await;
+        running.settle().await?;
         let mut targets = Vec::new();
         for level in &self.levels {
             targets.push(Target::open(&running, *level, &social, self.size.sessions).await?);
         }
         let mut points = Vec::new();
         for workload in loads {
-            for target in &targets {
+            for target in &mut targets {
                 for callers in &self.callers {
                     let (level, callers) = (target.level, *callers);
                     let place = Place { system, level, workload, callers };
                     let measured = self.measure(target, &social, place, &running).await?;
                     running.check()?;
+                    target.check()?;
                     points.push(Point { round, place, measured });
                 }
             }
@@ -220,7 +222,8 @@ pub async fn run(mut race: Race) -> Result<()> {
         !needs_redis || race.programs.redis_server.is_some(),
         "Redis races, and there is no --redis-server; scripts/bench-buzzer installs one, or leave Redis out with --systems"
     );
-    race.out = directory(&race.out)?;
+    let (out, _locked) = directory(&race.out)?;
+    race.out = out;
     let mut report = Report { settings: race.settings()?, points: Vec::new() };
     println!("{}", report.settings.machine.line());
     for round in 1..=race.rounds {
@@ -232,14 +235,16 @@ pub async fn run(mut race: Race) -> Result<()> {
             for relations in [false, true] {
                 report.points.extend(race.points(system, relations, round).await?);
             }
+            // In the order in which systems were named, whoever began.
+            let place =
+                |point: &Point| race.systems.iter().position(|one| *one == point.place.system);
+            report.points.sort_by_key(|point| (point.round, place(point)));
+            write(&report, &race.out)?;
         }
-        // In the order in which systems were named, whoever began.
-        let place = |point: &Point| race.systems.iter().position(|one| *one == point.place.system);
-        report.points.sort_by_key(|point| (point.round, place(point)));
-        write(&report, &race.out)?;
     }
     println!("{}", report.table());
-    report.warnings().iter().for_each(|warning| println!("{warning}"));
     println!("wrote bench-buzzer.json, bench-buzzer.md and pictures into {}", race.out.display());
+    let failed = report.failed();
+    ensure!(failed == 0, "{failed} calls failed on Perdura");
     Ok(())
 }

@@ -10,8 +10,11 @@ use std::fmt::Write;
 /// A share of aborted tries above this is told of: what the project wants to stay below (the paper had 15%).
 pub const ABORTED_SHARE_MOST: f64 = 0.02;
 
-/// A machine with more than this load for each of its processors is not quiet.
-const QUIET: f64 = 0.5;
+/// Where other programs use more of the processors than this the machine is not quiet.
+const OTHERS_MOST: f64 = 0.05;
+
+/// Timelines of systems differ by less in how many posts they show: they are the same network.
+const SHOWN_APART: f64 = 0.02;
 
 /// Of the time that callers had so much may be spent between calls.
 const BETWEEN_CALLS: f64 = 0.1;
@@ -48,6 +51,14 @@ pub struct Place {
     pub callers: u32,
 }
 
+impl Place {
+    /// In words, without callers.
+    fn at(&self) -> String {
+        let Place { system, level, workload, .. } = self;
+        format!("{}, {}, {}", system.label(), level.name(), workload.name())
+    }
+}
+
 /// A point in one round.
 #[derive(Clone, Debug)]
 pub struct Point {
@@ -65,6 +76,7 @@ struct Row<'a> {
     callers: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     round: Option<u32>,
+    aborted_share: Option<f64>,
     #[serde(flatten)]
     measured: &'a Measured,
 }
@@ -100,10 +112,13 @@ fn median_of(points: &[&Measured]) -> Measured {
     let of = |figure: fn(&Measured) -> f64| median(points.iter().map(|one| figure(one)).collect());
     let sum = |count: fn(&Measured) -> u64| points.iter().map(|one| count(one)).sum::<u64>();
     let application = points.iter().filter_map(|one| one.application_cpu_us).collect::<Vec<_>>();
+    let shown = points.iter().filter_map(|one| one.posts_shown).collect::<Vec<_>>();
+    let each = || points.iter().map(|one| one.calls_s);
     Measured {
         calls: sum(|one| one.calls),
         seconds: points.iter().map(|one| one.seconds).sum(),
         calls_s: of(|one| one.calls_s),
+        calls_s_between: [each().fold(f64::INFINITY, f64::min), each().fold(0.0, f64::max)],
         mean_us: of(|one| one.mean_us),
         p50_us: of(|one| one.p50_us),
         p99_us: of(|one| one.p99_us),
@@ -113,15 +128,17 @@ fn median_of(points: &[&Measured]) -> Measured {
         callers_cpu_us: of(|one| one.callers_cpu_us),
         failed: sum(|one| one.failed),
         first_failure: points.iter().find_map(|one| one.first_failure.clone()),
-        aborted: sum(|one| one.aborted),
-        aborted_share: of(|one| one.aborted_share),
+        aborted: points.iter().map(|one| one.aborted).sum(),
+        posts_shown: (!shown.is_empty()).then(|| median(shown)),
+        others_share: points.iter().map(|one| one.others_share).fold(0.0, f64::max),
     }
 }
 
 fn row(place: Place, round: Option<u32>, measured: &Measured) -> Row<'_> {
     let Place { system, level, workload, callers } = place;
     let (system, level, workload) = (system.name(), level.name(), workload.name());
-    Row { system, level, workload, callers, round, measured }
+    let aborted_share = measured.aborted_share();
+    Row { system, level, workload, callers, round, aborted_share, measured }
 }
 
 impl Report {
@@ -159,38 +176,60 @@ impl Report {
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
-        let machine = &self.settings.machine;
-        if machine.load > machine.processors as f64 * QUIET {
-            let (load, processors) = (machine.load, machine.processors);
+        let disk = &self.settings.machine.disk;
+        if disk.is_memory() {
             warnings.push(format!(
-                "the machine was busy before it began, load {load:.1} on {processors} processors: these figures are no measurement"
+                "data was in memory ({}): what is durable is no measurement",
+                disk.kind
             ));
         }
-        for point in self.points.iter().filter(|point| !agrees(point)) {
-            warnings.push(format!(
-                "{}, {}, {}, round {}: latencies do not fit to throughput, so one of them is wrong",
-                point.place.system.label(),
-                point.place.level.name(),
-                point.place.workload.name(),
-                point.round
-            ));
+        for point in &self.points {
+            let (at, one) =
+                (format!("{}, round {}", point.place.at(), point.round), &point.measured);
+            if !agrees(point) {
+                warnings.push(format!(
+                    "{at}: latencies do not fit to throughput, so one of them is wrong"
+                ));
+            }
+            if one.others_share > OTHERS_MOST {
+                let percent = 100.0 * one.others_share;
+                warnings.push(format!(
+                    "{at}: other programs used {percent:.0}% of the processors: this is no measurement"
+                ));
+            }
+            if let Some(share) = one.aborted_share().filter(|share| *share > ABORTED_SHARE_MOST) {
+                warnings.push(format!("{at}: {:.1}% of tries were aborted", 100.0 * share));
+            }
         }
         for (place, measured) in self.medians() {
-            let at = format!(
-                "{}, {}, {}",
-                place.system.label(),
-                place.level.name(),
-                place.workload.name()
-            );
             if let Some(why) = &measured.first_failure {
-                warnings.push(format!("{at}: {} calls failed; the first: {why}", measured.failed));
-            }
-            if measured.aborted_share > ABORTED_SHARE_MOST {
-                let percent = 100.0 * measured.aborted_share;
-                warnings.push(format!("{at}: {percent:.1}% of tries were aborted"));
+                let (at, failed) = (place.at(), measured.failed);
+                warnings.push(format!("{at}: {failed} calls failed; the first: {why}"));
             }
         }
+        warnings.extend(self.different_timelines());
         warnings
+    }
+
+    /// Where systems do not show the same timelines; in the mix they cannot, since some post more than others.
+    fn different_timelines(&self) -> Vec<String> {
+        let medians = self.medians();
+        let of_timelines = medians.iter().filter(|(place, _)| place.workload == Workload::Timeline);
+        let shown: Vec<(Place, f64)> =
+            of_timelines.filter_map(|(place, one)| Some((*place, one.posts_shown?))).collect();
+        let most = shown.iter().map(|(_, posts)| *posts).fold(0.0, f64::max);
+        let differ = shown.iter().filter(|(_, posts)| *posts < most * (1.0 - SHOWN_APART));
+        let told = |(place, posts): &(Place, f64)| {
+            format!("{}: timelines show {posts:.1} posts, elsewhere {most:.1}", place.at())
+        };
+        differ.map(told).collect()
+    }
+
+    /// Calls that failed on Perdura.
+    #[must_use]
+    pub fn failed(&self) -> u64 {
+        let points = self.points.iter().filter(|point| point.place.system.is_perdura());
+        points.map(|point| point.measured.failed).sum()
     }
 
     /// Tables in Markdown, one for each load, level and number of callers.
@@ -216,24 +255,30 @@ impl Report {
                 }
             }
         }
+        for warning in self.warnings() {
+            let _ = write!(out, "\n{warning}\n");
+        }
         out
     }
 }
 
-const HEAD: &str = "| system | calls/s | store CPU, µs | application CPU, µs | callers' CPU, µs | p50, ms | p99, ms | aborted | failed |\n\
-                    |---|--:|--:|--:|--:|--:|--:|--:|--:|";
+const HEAD: &str = "| system | calls/s | between | store CPU, µs | application CPU, µs | callers' CPU, µs | p50, ms | p99, ms | posts shown | aborted | failed |\n\
+                    |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|";
 
 fn line(place: Place, one: &Measured) -> String {
     let application = one.application_cpu_us.map_or("-".to_owned(), |us| format!("{us:.0}"));
+    let shown = one.posts_shown.map_or("-".to_owned(), |posts| format!("{posts:.1}"));
+    let aborted = one.aborted_share();
+    let aborted = aborted.map_or("-".to_owned(), |share| format!("{:.2}%", 100.0 * share));
+    let [least, most] = one.calls_s_between;
     format!(
-        "| {} | {:.0} | {:.0} | {application} | {:.0} | {:.2} | {:.2} | {:.2}% | {} |\n",
+        "| {} | {:.0} | {least:.0} to {most:.0} | {:.0} | {application} | {:.0} | {:.2} | {:.2} | {shown} | {aborted} | {} |\n",
         place.system.label(),
         one.calls_s,
         one.store_cpu_us,
         one.callers_cpu_us,
         one.p50_us / 1000.0,
         one.p99_us / 1000.0,
-        100.0 * one.aborted_share,
         one.failed
     )
 }
@@ -258,7 +303,7 @@ pub mod tests {
                 calls_s,
                 failed,
                 first_failure,
-                aborted_share: 0.01,
+                aborted: Some(32),
                 ..Measured::default()
             };
             Point { round, place: Place { system, level, workload, callers }, measured }
@@ -271,7 +316,7 @@ pub mod tests {
             point(3, "crash-2", 200.0),
         ];
         let settings = Settings {
-            machine: Machine { load: 0.0, ..Machine::here() },
+            machine: Machine::here(std::path::Path::new("/")).unwrap(),
             versions: BTreeMap::new(),
             systems: BTreeMap::new(),
             users: 1_000,
@@ -338,7 +383,29 @@ pub mod tests {
     #[test]
     fn too_many_aborted_tries_are_told_of() {
         let mut report = report();
-        report.points.iter_mut().for_each(|point| point.measured.aborted_share = 0.15);
-        assert!(report.warnings().iter().any(|warning| warning.contains("15.0%")));
+        report.points[0].measured.aborted = Some(800);
+        let warnings = report.warnings();
+        assert!(warnings.iter().any(|warning| warning.contains("round 1: 20.0%")), "{warnings:?}");
+        assert!(report.table().contains("20.0% of tries"));
+        // What is not counted is not told to be none.
+        report.points.iter_mut().for_each(|point| point.measured.aborted = None);
+        assert!(report.table().contains("| - | 0 |") && report.failed() == 0);
+    }
+
+    #[test]
+    fn timelines_that_differ_and_busy_machines_are_told_of() {
+        let mut report = report();
+        report.points.iter_mut().for_each(|point| {
+            point.place.workload = Workload::Timeline;
+            point.measured.posts_shown = Some(18.0);
+        });
+        assert_eq!(report.warnings().len(), 1, "{:?}", report.warnings());
+        report.points[4].measured.others_share = 0.2;
+        for point in report.points.iter_mut().filter(|point| !point.place.system.is_perdura()) {
+            point.measured.posts_shown = Some(11.0);
+        }
+        let warnings = report.warnings().join("; ");
+        assert!(warnings.contains("show 11.0 posts, elsewhere 18.0"), "{warnings}");
+        assert!(warnings.contains("round 3: other programs used 20%"), "{warnings}");
     }
 }

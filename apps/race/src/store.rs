@@ -50,6 +50,6 @@ pub trait Store: Send + Sync + 'static {
     /// Counts what is there of these users.
     async fn sums(&self, names: &[Name]) -> Result<Sums>;
 
-    /// What its client met so far.
-    fn aborted(&self) -> Aborted;
+    /// What its client met so far; none where nothing can be met, as in one partition, and nothing is counted.
+    fn aborted(&self) -> Option<Aborted>;
 }

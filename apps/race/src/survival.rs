@@ -20,6 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(240);
 
 /// Kill a server during the mix, bring it back, and count what is in the store
 ///
+/// Then another one is killed, without which nothing is answered unless the first one is back indeed.
+///
 /// Exit code 1 if a call fails on Perdura, or if posts or follows that were acknowledged are not in the store, or are there twice. What is found of Redis is told.
 #[derive(Args)]
 pub struct Survival {
@@ -34,7 +36,7 @@ pub struct Survival {
     )]
     systems: Vec<Kind>,
     /// Where the load is put on
-    #[arg(long, value_enum, default_value_t = Level::Api)]
+    #[arg(long, value_enum, default_value_t = Level::Http)]
     level: Level,
     #[command(flatten)]
     size: Size,
@@ -111,7 +113,7 @@ impl Survival {
         let store = running.open().await?;
         let loaded = load(&*store, &social, self.size.loading(true)).await?;
         store.network().close().await;
-        let target = Target::open(&running, self.level, &social, self.size.sessions).await?;
+        let mut target = Target::open(&running, self.level, &social, self.size.sessions).await?;
         let (workload, callers, seed) = (Workload::Mix, self.callers, self.size.seed);
         let load = Load { workload, callers, characters: self.size.characters, seed };
         let working = Working::start(&target, &social, &load);
@@ -123,8 +125,16 @@ impl Survival {
         running.restart(usize::from(server))?;
         tell(format_args!("  server {server} was started again"));
         self.let_work(&working, true).await?;
+        if servers > 1 {
+            let other = (server + 1) % servers;
+            running.kill(usize::from(other));
+            tell(format_args!("  server {other} was killed"));
+            self.let_work(&working, true).await?;
+            running.restart(usize::from(other))?;
+        }
         working.end().await?;
         running.check()?;
+        target.check()?;
         target.close().await;
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let (answered, posts, follows) =
@@ -144,7 +154,8 @@ impl Survival {
 
 /// Carries it out.
 pub async fn run(mut arguments: Survival) -> Result<()> {
-    arguments.out = directory(&arguments.out)?;
+    let (out, _locked) = directory(&arguments.out)?;
+    arguments.out = out;
     let mut is_wrong = false;
     for system in &arguments.systems {
         let label = system.label();

@@ -5,9 +5,11 @@ use super::on_redis::OnRedis;
 use super::processes::{Process, bound_to_parent, free_port, output};
 use super::retwis::Retwis;
 use super::store::Store;
-use super::tell;
+use super::{RUN, tell};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
+use perdura_buzzer::network::Name;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::str::FromStr;
@@ -150,6 +152,26 @@ impl Kind {
         }
     }
 
+    /// That not all of these are in one partition of several.
+    ///
+    /// # Errors
+    /// When they are.
+    pub fn check_spread(self, names: &[Name]) -> Result<()> {
+        let Kind::Perdura { partitions, .. } = self else { return Ok(()) };
+        let bounds = perdura_buzzer::network::bounds(partitions);
+        let partition = |name: &Name| {
+            let key = perdura_buzzer::network::keys::account(name);
+            bounds.partition_point(|bound| bound.as_bytes() <= &key[..])
+        };
+        let used: BTreeSet<usize> = names.iter().map(partition).collect();
+        ensure!(
+            partitions == 1 || used.len() > 1,
+            "all {} authors are in one partition, so nothing over several is looked at: choose more",
+            names.len()
+        );
+        Ok(())
+    }
+
     /// How it is set, in words.
     #[must_use]
     pub fn setting(self, programs: &Programs) -> String {
@@ -166,7 +188,9 @@ impl Kind {
                 let log =
                     if durable { "appendonly yes, appendfsync always" } else { "appendonly no" };
                 let connections = programs.redis_connections;
-                format!("1 server, not replicated, {log}, save \"\"; {connections} connections")
+                format!(
+                    "1 server, not replicated, {log}, save \"\", else as it comes; {connections} connections, without Nagle's algorithm"
+                )
             }
         }
     }
@@ -189,7 +213,7 @@ impl Running {
     /// When it does not, with what it said.
     pub async fn start(kind: Kind, programs: &Programs, work: &Path) -> Result<Running> {
         tell(format_args!("{}: starts", kind.label()));
-        let dir = tempfile::Builder::new().prefix("run-").tempdir_in(work);
+        let dir = tempfile::Builder::new().prefix(RUN).tempdir_in(work);
         let dir = dir.with_context(|| format!("cannot write into {}", work.display()))?;
         let (programs, servers) = (programs.clone(), Vec::new());
         let mut running = Running { kind, programs, servers, port: free_port()?, dir };
@@ -272,6 +296,23 @@ impl Running {
             ensure!(Instant::now() < deadline, "{label} does not serve after {READY:?}: {error}");
             tokio::time::sleep(LOOK).await;
         }
+    }
+
+    /// Waits until what a load left behind is done: Redis may be writing its log anew.
+    ///
+    /// # Errors
+    /// When it is not after a long time.
+    pub async fn settle(&self) -> Result<()> {
+        if self.kind.is_perdura() {
+            return Ok(());
+        }
+        let retwis = Retwis::open(self.port, 1, self.programs.timeout()).await?;
+        let deadline = Instant::now() + READY;
+        while retwis.rewrites().await? {
+            ensure!(Instant::now() < deadline, "Redis writes its log anew for {READY:?}");
+            tokio::time::sleep(LOOK).await;
+        }
+        Ok(())
     }
 
     /// A network on it, and what fills it, of a client of their own.

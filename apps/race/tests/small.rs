@@ -14,7 +14,9 @@ fn perdura() -> PathBuf {
 /// A command of the program, with its data and results in a directory.
 fn command(what: &str, out: &Path, options: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_buzzer-race"));
-    command.arg(what).arg("--perdura").arg(perdura()).arg("--out").arg(out).args(options);
+    let buzzer = Path::new(env!("CARGO_BIN_EXE_buzzer-race")).with_file_name("buzzer");
+    command.arg(what).arg("--perdura").arg(perdura()).arg("--buzzer").arg(buzzer);
+    command.arg("--out").arg(out).args(options);
     command
 }
 
@@ -51,15 +53,19 @@ fn no_answer_is_seen_without_its_post() {
     let options = [&options[..], &["--followers", "50"]].concat();
     let said = said(&run("causality", out.path(), &options));
     assert!(said.contains("2 partitions: 0 answers without"), "{said}");
+    // Where timelines are no transactions it finds some.
+    let torn = [&options[..], &["--torn"]].concat();
+    let found = self::said(&run("causality", out.path(), &torn));
+    assert!(found.contains("sees an answer to") || found.contains("is seen without"), "{found}");
     assert_eq!(entries(out.path()), [""; 0]);
 }
 
 #[test]
 fn a_server_that_is_killed_costs_no_call_and_no_post() {
     let out = tempfile::tempdir().unwrap();
-    for system in ["crash-2", "byzantine-1"] {
+    for (system, level) in [("crash-2", "http"), ("byzantine-1", "api")] {
         let options = ["--systems", system, "--seconds", "2", "--callers", "8", "--users", "300"];
-        let options = [&options[..], &["--timeout-ms", "120000"]].concat();
+        let options = [&options[..], &["--timeout-ms", "120000", "--level", level]].concat();
         let said = said(&run("survival", out.path(), &options));
         assert!(said.contains("no call failed"), "{said}");
     }
@@ -69,21 +75,28 @@ fn a_server_that_is_killed_costs_no_call_and_no_post() {
 #[test]
 fn a_small_race_runs_to_its_end() {
     let out = tempfile::tempdir().unwrap();
-    let options = ["--systems", "crash-1,crash-2", "--levels", "api", "--users", "300"];
+    let options = ["--systems", "crash-1,crash-2", "--levels", "api,http", "--users", "300"];
     let options =
         [&options[..], &["--seconds", "1", "--warm-up", "1", "--rounds", "2", "--callers", "8"]];
     let said = said(&run("run", out.path(), &options.concat()));
     assert!(said.contains("**mix, api, 8 callers**"), "{said}");
+    assert!(said.contains("**mix, http, 8 callers**"), "{said}");
     let written = std::fs::read_to_string(out.path().join("bench-buzzer.json")).unwrap();
     let report: serde_json::Value = serde_json::from_str(&written).unwrap();
     let medians = report["medians"].as_array().unwrap();
-    assert_eq!(medians.len(), 2 * 4);
+    assert_eq!(medians.len(), 2 * 2 * 4);
     for one in medians {
         assert!(one["calls"].as_u64().unwrap() > 0 && one["failed"] == 0, "{one}");
         assert!(one["store_cpu_us"].as_f64().unwrap() > 0.0, "{one}");
+        assert_eq!(one["aborted"].is_null(), one["system"] == "crash-1", "{one}");
+        if one["workload"] == "timeline" {
+            // Of all who are followed there are four.
+            assert!(one["posts_shown"].as_f64().unwrap() > 10.0, "{one}");
+        }
     }
-    assert_eq!(report["rounds"].as_array().unwrap().len(), 2 * 2 * 4);
-    let expected = ["bench-buzzer-api-8.svg", "bench-buzzer.json", "bench-buzzer.md"];
+    assert_eq!(report["rounds"].as_array().unwrap().len(), 2 * 2 * 2 * 4);
+    let pictures = ["bench-buzzer-api-8.svg", "bench-buzzer-http-8.svg"];
+    let expected = [&pictures[..], &["bench-buzzer.json", "bench-buzzer.md"]].concat();
     assert_eq!(entries(out.path()), expected);
 }
 

@@ -57,7 +57,8 @@ impl Http {
         Ok(content)
     }
 
-    pub async fn call(&self, call: Call, rng: &mut SmallRng, characters: usize) -> Result<()> {
+    /// As [`super::Caller::call`].
+    pub async fn call(&self, call: Call, rng: &mut SmallRng, characters: usize) -> Result<usize> {
         match call {
             Call::Post { who } => {
                 let new = new_post(rng, characters)?;
@@ -72,34 +73,53 @@ impl Http {
             Call::Timeline { who } => {
                 let page = self.send(Method::GET, "/api/v1/timeline", Some(who), None).await?;
                 ensure!(page.starts_with(b"{\"items\":"), "what is answered is no timeline");
+                return Ok(posts_in(&page));
             }
         }
-        Ok(())
+        Ok(0)
     }
 
     /// The sum of counters of the application with these names.
     pub async fn counters(&self, names: &[&str]) -> Result<u64> {
         let page = self.send(Method::GET, "/metrics", None, None).await?;
-        Ok(counters_in(&String::from_utf8_lossy(&page), names))
+        counters_in(&String::from_utf8_lossy(&page), names)
     }
 }
 
-fn counters_in(page: &str, names: &[&str]) -> u64 {
-    let value = |line: &str| {
-        let (name, value) = line.split_once(' ')?;
-        names.contains(&name).then(|| value.trim().parse::<u64>().ok())?
+/// Posts on a page, by the field that each of them has and nothing else: in texts its quotes have backslashes.
+fn posts_in(page: &[u8]) -> usize {
+    const FIELD: &[u8] = b"\"answers\":";
+    page.windows(FIELD.len()).filter(|bytes| *bytes == FIELD).count()
+}
+
+fn counters_in(page: &str, names: &[&str]) -> Result<u64> {
+    let value = |name: &str| {
+        let value = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        let value = value.with_context(|| format!("the application does not count {name}"))?;
+        Ok(value.trim().parse::<u64>()?)
     };
-    page.lines().filter_map(value).sum()
+    names.iter().map(|name| value(name)).sum()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::Value;
 
     #[test]
     fn counters_are_found_among_others() {
         let page = "# HELP a Help.\n# TYPE a counter\na 5\nab 7\nb 2\n";
-        assert_eq!(counters_in(page, &["a", "b"]), 7);
-        assert_eq!(counters_in(page, &["c"]), 0);
+        assert_eq!(counters_in(page, &["a", "b"]).unwrap(), 7);
+        assert!(counters_in(page, &["a", "c"]).is_err());
+    }
+
+    #[test]
+    fn posts_of_a_page_are_counted() {
+        let post = |text: &str, answers: Value| json!({ "text": text, "answers": answers });
+        let answered = json!({ "author": "amy", "text": "\"answers\":" });
+        let items = [post("\"answers\": 1", Value::Null), post("x", answered)];
+        let page = json!({ "items": items, "next": null }).to_string();
+        assert_eq!(posts_in(page.as_bytes()), 2);
+        assert_eq!(posts_in(b"{\"items\":[]}"), 0);
     }
 }

@@ -1,6 +1,6 @@
 //! Callers at work, and what they measure.
 
-use super::super::processes::cpu_us;
+use super::super::processes::{all_cpu_us, cpu_us};
 use super::super::social::Social;
 use super::target::Target;
 use super::workload::{Call, Drawing, Workload};
@@ -41,6 +41,8 @@ pub struct Measured {
     pub calls: u64,
     pub seconds: f64,
     pub calls_s: f64,
+    /// Of several rounds the least and the most.
+    pub calls_s_between: [f64; 2],
     pub mean_us: f64,
     pub p50_us: f64,
     pub p99_us: f64,
@@ -55,10 +57,20 @@ pub struct Measured {
     pub failed: u64,
     /// Why the first of them did.
     pub first_failure: Option<String>,
-    /// Tries that met others and were made again.
-    pub aborted: u64,
-    /// Those over all tries, where a call counts as one try, and so too high rather than too low.
-    pub aborted_share: f64,
+    /// Tries that met others and were made again; none where nothing is counted. Reads that were ordered since replicas differed are not among them.
+    pub aborted: Option<u64>,
+    /// Posts that a timeline showed on average, warm-up included; none if there were no timelines.
+    pub posts_shown: Option<f64>,
+    /// What other programs than these used of all processors.
+    pub others_share: f64,
+}
+
+impl Measured {
+    /// Tries in vain over all tries, where a call counts as one.
+    #[must_use]
+    pub fn aborted_share(&self) -> Option<f64> {
+        self.aborted.map(|aborted| aborted as f64 / (self.calls + aborted).max(1) as f64)
+    }
 }
 
 /// What callers share.
@@ -71,6 +83,9 @@ pub struct Shared {
     pub posts: AtomicU64,
     /// Follows that were.
     pub follows: AtomicU64,
+    timelines: AtomicU64,
+    /// Posts that they showed.
+    shown: AtomicU64,
     failed: AtomicU64,
     first_failure: Mutex<Option<String>>,
 }
@@ -100,13 +115,21 @@ impl Shared {
         (self.failed.load(Ordering::Relaxed), first.clone())
     }
 
-    fn acknowledge(&self, call: Call) {
+    fn acknowledge(&self, call: Call, shown: usize) {
         self.answered.fetch_add(1, Ordering::Relaxed);
-        match call {
-            Call::Post { .. } => self.posts.fetch_add(1, Ordering::Relaxed),
-            Call::Follow { .. } => self.follows.fetch_add(1, Ordering::Relaxed),
-            Call::Timeline { .. } => 0,
+        self.shown.fetch_add(shown as u64, Ordering::Relaxed);
+        let of_its_kind = match call {
+            Call::Post { .. } => &self.posts,
+            Call::Follow { .. } => &self.follows,
+            Call::Timeline { .. } => &self.timelines,
         };
+        of_its_kind.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn posts_shown(&self) -> Option<f64> {
+        let timelines = self.timelines.load(Ordering::Relaxed);
+        let shown = self.shown.load(Ordering::Relaxed);
+        (timelines > 0).then(|| shown as f64 / timelines as f64)
     }
 }
 
@@ -174,7 +197,7 @@ async fn work(
         }
         let (call, since) = (drawing.draw()?, Instant::now());
         match caller.call(call, &mut drawing.rng, characters).await {
-            Ok(()) => shared.acknowledge(call),
+            Ok(shown) => shared.acknowledge(call, shown),
             Err(error) => {
                 shared.fail(format!("{call:?}: {error:#}"));
                 tokio::time::sleep(AFTER_FAILURE).await;
@@ -188,10 +211,11 @@ async fn work(
     }
 }
 
-/// Processor time of the store, of the application and of this process, so far.
-fn used(store: &[u32], target: &Target) -> Result<[u64; 3]> {
+/// Processor time of the store, of the application, of this process, and of all that there is, so far.
+fn used(store: &[u32], target: &Target) -> Result<[u64; 4]> {
     let application: Vec<u32> = target.application().into_iter().collect();
-    Ok([cpu_us(store)?, cpu_us(&application)?, cpu_us(&[std::process::id()])?])
+    let own = cpu_us(&[std::process::id()])?;
+    Ok([cpu_us(store)?, cpu_us(&application)?, own, all_cpu_us()?])
 }
 
 /// Puts a load on a target and measures it, after a warm-up. `store` are the processes of the store.
@@ -214,15 +238,20 @@ pub async fn measure(
     tokio::time::sleep(time).await;
     shared.stop();
     let (took, used_after) = (since.elapsed(), used(store, target)?);
-    let aborted = target.aborted().await?.0.saturating_sub(aborted_before.0);
+    let aborted = target.aborted().await?.zip(aborted_before);
     let latencies = working.end().await?;
     let (failed, first_failure) = shared.failures();
     let calls = latencies.len();
-    let each = |index: usize| (used_after[index] - used_before[index]) as f64 / calls.max(1) as f64;
+    let calls_s = calls as f64 / took.as_secs_f64();
+    let used = |index: usize| used_after[index].saturating_sub(used_before[index]) as f64;
+    let each = |index: usize| used(index) / calls.max(1) as f64;
+    let others_us = used(3) - used(0) - used(1) - used(2);
+    let processors = std::thread::available_parallelism().map_or(1, usize::from) as f64;
     Ok(Measured {
         calls,
         seconds: took.as_secs_f64(),
-        calls_s: calls as f64 / took.as_secs_f64(),
+        calls_s,
+        calls_s_between: [calls_s; 2],
         mean_us: latencies.mean(),
         p50_us: latencies.value_at_quantile(0.5) as f64,
         p99_us: latencies.value_at_quantile(0.99) as f64,
@@ -232,8 +261,9 @@ pub async fn measure(
         callers_cpu_us: each(2),
         failed,
         first_failure,
-        aborted,
-        aborted_share: aborted as f64 / (calls + aborted).max(1) as f64,
+        aborted: aborted.map(|(after, before)| after.0.saturating_sub(before.0)),
+        posts_shown: shared.posts_shown(),
+        others_share: (others_us / 1e6 / took.as_secs_f64() / processors).max(0.0),
     })
 }
 

@@ -21,7 +21,12 @@ const ON_A_PAGE: u32 = 20;
 const AT_A_TIME: usize = 32;
 
 /// Counters of the application that say what came to nothing and was tried again.
-const ABORTED: [&str; 2] = ["buzzer_store_conflicts_total", "buzzer_store_unreachable_total"];
+const ABORTED: [&str; 4] = [
+    "buzzer_store_conflicts_total",
+    "buzzer_store_changed_total",
+    "buzzer_store_unreachable_total",
+    "buzzer_store_unaffordable_total",
+];
 
 /// Where a load is put on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -50,11 +55,11 @@ pub enum Caller {
 }
 
 impl Caller {
-    /// Makes a call.
+    /// Makes a call. Returns how many posts it showed.
     ///
     /// # Errors
     /// When it fails, whatever the reason.
-    pub async fn call(&self, call: Call, rng: &mut SmallRng, characters: usize) -> Result<()> {
+    pub async fn call(&self, call: Call, rng: &mut SmallRng, characters: usize) -> Result<usize> {
         let network = match self {
             Caller::Http(http) => return http.call(call, rng, characters).await,
             Caller::Api(network) => network,
@@ -62,9 +67,12 @@ impl Caller {
         match call {
             Call::Post { who } => network.post(&name(who)?, &new_post(rng, characters)?).await?,
             Call::Follow { who, whom } => drop(network.follow(&name(who)?, &name(whom)?).await?),
-            Call::Timeline { who } => drop(network.timeline(&name(who)?, None, ON_A_PAGE).await?),
+            Call::Timeline { who } => {
+                let page = network.timeline(&name(who)?, None, ON_A_PAGE).await?;
+                return Ok(page.items.len());
+            }
         }
-        Ok(())
+        Ok(0)
     }
 }
 
@@ -120,15 +128,26 @@ impl Target {
         self.application.as_ref().map(Process::id)
     }
 
-    /// What came to nothing and was tried again, so far.
+    /// What came to nothing and was tried again, so far; none where nothing is counted.
     ///
     /// # Errors
     /// When the application does not say.
-    pub async fn aborted(&self) -> Result<Aborted> {
+    pub async fn aborted(&self) -> Result<Option<Aborted>> {
+        let in_this_process = self.store.aborted();
         Ok(match &*self.caller {
-            Caller::Api(_) => self.store.aborted(),
-            Caller::Http(http) => Aborted(http.counters(&ABORTED).await?),
+            Caller::Http(http) if in_this_process.is_some() => {
+                Some(Aborted(http.counters(&ABORTED).await?))
+            }
+            _ => in_this_process,
         })
+    }
+
+    /// That the application runs.
+    ///
+    /// # Errors
+    /// When it has ended, with what it said last.
+    pub fn check(&mut self) -> Result<()> {
+        self.application.as_mut().map_or(Ok(()), Process::check)
     }
 
     /// Ends the application, and closes connections.
