@@ -11,7 +11,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tracing::Level;
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// How often a store that does not answer yet is asked.
 const LOOK: Duration = Duration::from_millis(500);
@@ -109,11 +112,20 @@ impl Store {
 }
 
 fn start_logs(logs: Logs, verbose: bool) {
-    let level = if verbose { Level::DEBUG } else { Level::INFO };
-    let to = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr);
+    let level = if verbose { LevelFilter::DEBUG } else { LevelFilter::INFO };
+    // What sessions fail with is told by the application; that crate warns of every cookie that anybody makes up.
+    let targets = Targets::new()
+        .with_default(LevelFilter::INFO)
+        .with_targets([("buzzer", level), ("perdura_buzzer", level)])
+        .with_targets([
+            ("tower_sessions", LevelFilter::OFF),
+            ("tower_sessions_core", LevelFilter::OFF),
+        ]);
+    let to = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let registry = tracing_subscriber::registry();
     match logs {
-        Logs::Text => to.init(),
-        Logs::Json => to.json().init(),
+        Logs::Text => registry.with(to.with_filter(targets)).init(),
+        Logs::Json => registry.with(to.json().with_filter(targets)).init(),
     }
 }
 
@@ -139,6 +151,11 @@ async fn run_server(arguments: Serve) -> Result<()> {
         )
     })?;
     let address = listener.local_addr()?;
+    if arguments.insecure_cookies && !address.ip().is_loopback() {
+        tracing::warn!(
+            "--insecure-cookies, and others can reach {address}: whoever listens on the way can be whoever logs in"
+        );
+    }
     let network = Arc::new(arguments.store.open()?);
     let settings = web::Settings {
         insecure: arguments.insecure_cookies,

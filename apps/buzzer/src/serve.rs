@@ -4,6 +4,7 @@ use crate::network::{Network, Perdura};
 use crate::web::{self, Counters, Read, Settings};
 use ::perdura::transactions::Counters as Store;
 use anyhow::{Context, Result};
+use futures_util::FutureExt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +13,9 @@ use tokio::sync::{Notify, watch};
 
 /// What is under way when it is told to stop has this time to end.
 const STOP: Duration = Duration::from_secs(10);
+
+/// So long it may take to say to the store what is over.
+const CLOSE: Duration = Duration::from_secs(5);
 
 /// Accounts that are being deleted are looked for this often; one that this server was asked to delete is gone on with at once.
 const LOOK: Duration = Duration::from_secs(10);
@@ -22,6 +26,10 @@ const BETWEEN: Duration = Duration::from_millis(50);
 /// The counters of the store's client, for [`serve`].
 #[must_use]
 pub fn store_counters(network: &Arc<Perdura>) -> Counters {
+    if network.counters().is_none() {
+        // One partition has none of these.
+        return Vec::new();
+    }
     let counter = |name, help, read: fn(Store) -> u64| {
         let network = Arc::clone(network);
         let read = move || network.counters().map_or(0, read);
@@ -126,13 +134,22 @@ pub async fn serve(
     let too_late = async {
         let _ = late.wait_for(|stopping| *stopping).await;
         tokio::time::sleep(STOP).await;
-    };
+    }
+    .fuse();
+    tokio::pin!(too_late);
     tokio::select! {
         served = async { serving.await } => served.context("serving")?,
-        () = too_late => tracing::warn!("some requests were not answered in time"),
+        () = &mut too_late => {
+            tracing::warn!("some requests were not answered in time");
+            deleting.abort();
+        }
     }
-    // The task ends by itself once it is told to stop, after the step that it is at.
-    let _ = tokio::time::timeout(STOP, deleting).await;
-    network.close().await;
+    // The task ends by itself once it is told to stop, after the step that it is at; what it leaves is gone on with by others.
+    let ended = deleting.abort_handle();
+    tokio::select! {
+        _ = deleting => {}
+        () = too_late => ended.abort(),
+    }
+    let _ = tokio::time::timeout(CLOSE, network.close()).await;
     Ok(())
 }

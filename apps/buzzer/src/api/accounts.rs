@@ -2,12 +2,12 @@
 
 use super::answers::{ChangedJson, PageJson, ProfileJson, WhoJson, page};
 use super::posts::Asked;
-use super::{ApiError, Body, Params};
-use crate::network::{Name, Password};
+use super::{ApiError, Body, InPath, Params};
+use crate::network::{Name, Password, Proof};
 use crate::web::visitor::{self, Viewer};
 use crate::web::{Shared, delete_account_of};
 use axum::Json;
-use axum::extract::{ConnectInfo, Path, State};
+use axum::extract::{ConnectInfo, State};
 use axum::http::{HeaderMap, StatusCode};
 use serde::Deserialize;
 use std::net::SocketAddr;
@@ -47,6 +47,14 @@ fn wrong_password() -> ApiError {
     crate::network::LoginError::Wrong.into()
 }
 
+/// Logs in whoever has what he asked for already.
+async fn log_in_after(session: &Session, name: &Name, proof: &Proof) -> Result<(), ApiError> {
+    visitor::log_in(session, name, Some(proof)).await.map_err(|failure| {
+        tracing::warn!(%failure, "somebody is not logged in");
+        ApiError::no_session()
+    })
+}
+
 /// Who is logged in.
 pub(super) async fn required(session: &Session) -> Result<Viewer, ApiError> {
     visitor::find(session).await?.ok_or_else(ApiError::not_logged_in)
@@ -61,8 +69,8 @@ pub(super) async fn create(
 ) -> Result<(StatusCode, Json<WhoJson>), ApiError> {
     let (name, password) = (Name::new(&door.name)?, Password::new(door.password)?);
     app.count_signup(peer, &headers).map_err(ApiError::throttled)?;
-    app.network.create_account(&name, &password).await?;
-    visitor::log_in(&session, &name).await?;
+    let proof = app.network.create_account(&name, &password).await?;
+    log_in_after(&session, &name, &proof).await?;
     Ok((StatusCode::CREATED, Json(WhoJson { name: Some(name) })))
 }
 
@@ -76,8 +84,8 @@ pub(super) async fn log_in(
     app.count_login(peer, &headers).map_err(ApiError::throttled)?;
     let name = Name::new(&door.name).map_err(|_| wrong_password())?;
     let password = Password::new(door.password).map_err(|_| wrong_password())?;
-    app.network.check_password(&name, &password).await?;
-    visitor::log_in(&session, &name).await?;
+    let proof = app.network.check_password(&name, &password).await?;
+    log_in_after(&session, &name, &proof).await?;
     Ok(Json(WhoJson { name: Some(name) }))
 }
 
@@ -101,8 +109,8 @@ pub(super) async fn delete(
     let viewer = required(&session).await?;
     app.count_login(peer, &headers).map_err(ApiError::throttled)?;
     let password = Password::new(door.password).map_err(|_| wrong_password())?;
-    app.network.check_password(&viewer.name, &password).await?;
-    delete_account_of(&app, &session, &viewer).await?;
+    let proof = app.network.check_password(&viewer.name, &password).await?;
+    delete_account_of(&app, &session, &viewer, &proof).await?;
     Ok(StatusCode::ACCEPTED)
 }
 
@@ -117,14 +125,14 @@ pub(super) async fn change_password(
     let new = Password::new(change.new_password)?;
     app.count_login(peer, &headers).map_err(ApiError::throttled)?;
     let password = Password::new(change.password).map_err(|_| wrong_password())?;
-    let others_ended = app.network.change_password(&viewer.name, &password, &new).await?;
-    visitor::log_in(&session, &viewer.name).await?;
-    Ok(Json(ChangedJson { others_ended }))
+    let changed = app.change_password(&viewer.name, &password, &new).await?;
+    log_in_after(&session, &viewer.name, &changed.proof).await?;
+    Ok(Json(ChangedJson { others_ended: changed.all_ended }))
 }
 
 pub(super) async fn profile(
     State(app): State<Shared>,
-    Path(name): Path<String>,
+    InPath(name): InPath<String>,
 ) -> Result<Json<ProfileJson>, ApiError> {
     let profile = app.network.profile(&name_of(&name)?).await?.ok_or_else(nobody)?;
     Ok(Json(profile.into()))
@@ -132,7 +140,7 @@ pub(super) async fn profile(
 
 pub(super) async fn followers(
     State(app): State<Shared>,
-    Path(name): Path<String>,
+    InPath(name): InPath<String>,
     Params(asked): Params<Asked>,
 ) -> Result<Json<PageJson<Name>>, ApiError> {
     let (of, after) = (name_of(&name)?, asked.after_name()?);
@@ -142,7 +150,7 @@ pub(super) async fn followers(
 
 pub(super) async fn friends(
     State(app): State<Shared>,
-    Path(name): Path<String>,
+    InPath(name): InPath<String>,
     Params(asked): Params<Asked>,
 ) -> Result<Json<PageJson<Name>>, ApiError> {
     let (of, after) = (name_of(&name)?, asked.after_name()?);
@@ -153,7 +161,7 @@ pub(super) async fn friends(
 pub(super) async fn follow(
     State(app): State<Shared>,
     session: Session,
-    Path(name): Path<String>,
+    InPath(name): InPath<String>,
 ) -> Result<StatusCode, ApiError> {
     let viewer = required(&session).await?;
     app.network.follow(&viewer.name, &name_of(&name)?).await?;
@@ -163,7 +171,7 @@ pub(super) async fn follow(
 pub(super) async fn unfollow(
     State(app): State<Shared>,
     session: Session,
-    Path(name): Path<String>,
+    InPath(name): InPath<String>,
 ) -> Result<StatusCode, ApiError> {
     let viewer = required(&session).await?;
     app.network.unfollow(&viewer.name, &name_of(&name)?).await?;

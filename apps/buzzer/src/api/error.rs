@@ -22,6 +22,12 @@ impl ApiError {
         ApiError { status, code, message: message.to_string(), pause: None }
     }
 
+    /// With more to say.
+    pub(crate) fn and(mut self, more: &str) -> ApiError {
+        self.message.push_str(more);
+        self
+    }
+
     pub(crate) fn not_found(message: impl ToString) -> ApiError {
         ApiError::new(StatusCode::NOT_FOUND, "not_found", message)
     }
@@ -45,7 +51,13 @@ impl ApiError {
         ApiError { pause: Some(pause), ..error }
     }
 
-    fn busy(message: impl ToString) -> ApiError {
+    /// What was asked for is done, and whoever asked is not logged in.
+    pub(crate) fn no_session() -> ApiError {
+        let message = "it is done, but your session could not be kept: log in";
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "no_session", message)
+    }
+
+    pub(crate) fn busy(message: impl ToString) -> ApiError {
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message)
     }
 }
@@ -77,8 +89,7 @@ impl From<Failure> for ApiError {
             }
             Failure::Indeterminate(_) => {
                 tracing::warn!(%failure, "what became of a request is not known");
-                let message =
-                    "the store did not say whether it happened; what is sent again happens once";
+                let message = "the store did not say whether it happened";
                 ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "indeterminate", message)
             }
             Failure::Broken(_) => {

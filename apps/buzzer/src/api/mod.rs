@@ -10,7 +10,7 @@ pub(crate) use error::ApiError;
 use crate::web::Shared;
 use crate::web::visitor::is_json;
 use axum::Router;
-use axum::extract::{FromRequest, FromRequestParts, Query, Request};
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::routing::{delete, get, post, put};
@@ -43,6 +43,20 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Params<T>, ApiError> {
         let query = Query::from_request_parts(parts, state).await;
         query.map(|Query(params)| Params(params)).map_err(|rejection| {
+            ApiError::new(rejection.status(), "invalid", rejection.body_text())
+        })
+    }
+}
+
+/// Parts of the path.
+struct InPath<T>(T);
+
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for InPath<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<InPath<T>, ApiError> {
+        let path = Path::from_request_parts(parts, state).await;
+        path.map(|Path(found)| InPath(found)).map_err(|rejection| {
             ApiError::new(rejection.status(), "invalid", rejection.body_text())
         })
     }

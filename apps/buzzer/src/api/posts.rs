@@ -2,13 +2,13 @@
 
 use super::accounts::required;
 use super::answers::{PageJson, PostJson, PostedJson, page};
-use super::{ApiError, Body, Params};
-use crate::network::{InputError, Name, NewPost, PostId, PostKey, Text};
+use super::{ApiError, Body, InPath, Params};
+use crate::network::{Failure, InputError, Name, NewPost, PostError, PostId, PostKey, Text};
 use crate::web::compose::{KeyError, check_key, new_key};
 use crate::web::visitor::now_ms;
 use crate::web::{ON_A_PAGE, Shared};
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use serde::Deserialize;
 use tower_sessions::Session;
@@ -67,7 +67,7 @@ pub(super) async fn timeline(
 
 pub(super) async fn of_user(
     State(app): State<Shared>,
-    Path(name): Path<String>,
+    InPath(name): InPath<String>,
     Params(asked): Params<Asked>,
 ) -> Result<Json<PageJson<PostJson>>, ApiError> {
     let nobody = |_| ApiError::not_found("there is no account of this name");
@@ -95,14 +95,19 @@ pub(super) async fn post(
         };
         ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", message)
     })?;
-    app.network.post(&viewer.name, &NewPost { key, text, answers }).await?;
+    let posted = app.network.post(&viewer.name, &NewPost { key, text, answers }).await;
+    posted.map_err(|error| match error {
+        PostError::Failed(Failure::Indeterminate(_)) => ApiError::from(error)
+            .and(&format!("; sent again with \"key\": \"{key}\" it is posted once")),
+        error => error.into(),
+    })?;
     let id = PostId { author: viewer.name, key };
     Ok((StatusCode::CREATED, Json(id.into())))
 }
 
 pub(super) async fn one(
     State(app): State<Shared>,
-    Path((author, key)): Path<(String, String)>,
+    InPath((author, key)): InPath<(String, String)>,
 ) -> Result<Json<PostJson>, ApiError> {
     let shown = app.network.read_post(&post_id(&author, &key)?).await?.ok_or_else(no_post)?;
     Ok(Json(shown.into()))
@@ -111,7 +116,7 @@ pub(super) async fn one(
 pub(super) async fn delete(
     State(app): State<Shared>,
     session: Session,
-    Path((author, key)): Path<(String, String)>,
+    InPath((author, key)): InPath<(String, String)>,
 ) -> Result<StatusCode, ApiError> {
     let viewer = required(&session).await?;
     let id = post_id(&author, &key)?;

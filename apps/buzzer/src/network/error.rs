@@ -97,7 +97,7 @@ pub enum PostError {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SessionError {
     /// Its owner has no account, or it is being deleted.
-    #[error("this account is not there any more")]
+    #[error("this account is gone, or another one by now")]
     NoAccount,
     /// It was ended, or it never was.
     #[error("this session is over")]

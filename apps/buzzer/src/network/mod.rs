@@ -23,10 +23,10 @@ pub use name::{
     InputError, NAME_LEAST, NAME_MOST, Name, PASSWORD_LEAST, PASSWORD_MOST, Password, TEXT_MOST,
     Text,
 };
-pub use passwords::{HashError, Passwords};
+pub use passwords::{HashError, Passwords, Place};
 pub use perdura::{OpenError, Perdura, Settings};
 pub use post::{NewPost, Post, PostId, PostKey, Shown};
-pub use session::{SESSIONS_OF_AN_ACCOUNT, Session, SessionKey};
+pub use session::{Changed, Proof, SESSIONS_OF_AN_ACCOUNT, Session, SessionKey};
 
 use async_trait::async_trait;
 
@@ -77,24 +77,24 @@ pub struct Profile {
 #[async_trait]
 pub trait Network: Send + Sync + 'static {
     /// Makes an account.
-    async fn create_account(&self, name: &Name, password: &Password) -> Result<(), CreateError>;
+    async fn create_account(&self, name: &Name, password: &Password) -> Result<Proof, CreateError>;
 
     /// Whether there is an account with this name and this password. Takes as long if there is none of this name. After some failures there is a pause, longer
     /// with each.
-    async fn check_password(&self, name: &Name, password: &Password) -> Result<(), LoginError>;
+    async fn check_password(&self, name: &Name, password: &Password) -> Result<Proof, LoginError>;
 
-    /// Gives an account another password, if this one is its password, which is looked at as by [`Network::check_password`], and ends its sessions. Whether it could
-    /// end all of them.
+    /// Gives an account another password, if this one is its password, which is looked at as by [`Network::check_password`], and ends its sessions. Sent again, with
+    /// an account that has the new one already, it ends what is left of them.
     async fn change_password(
         &self,
         name: &Name,
         password: &Password,
         new: &Password,
-    ) -> Result<bool, LoginError>;
+    ) -> Result<Changed, LoginError>;
 
     /// Begins to delete an account: nobody can log in with it, follow it, or post with it any more, and its sessions are over. [`Network::continue_deletions`] does
-    /// the rest.
-    async fn delete_account(&self, name: &Name) -> Result<(), Failure>;
+    /// the rest. Not where it is another account than that of the proof by now; whether it began.
+    async fn delete_account(&self, name: &Name, proof: &Proof) -> Result<bool, Failure>;
 
     /// Goes on with what is left of accounts that are being deleted, for some time; how many are left.
     async fn continue_deletions(&self) -> Result<usize, Failure>;
@@ -152,9 +152,13 @@ pub trait Network: Send + Sync + 'static {
     /// What there is to see of an account, if there is one.
     async fn profile(&self, name: &Name) -> Result<Option<Profile>, Failure>;
 
-    /// Keeps a new session. An account has up to [`SESSIONS_OF_AN_ACCOUNT`].
-    async fn create_session(&self, key: &SessionKey, session: &Session)
-    -> Result<(), SessionError>;
+    /// Keeps a new session, unless its owner's account is another one than that of the proof by now. An account has up to [`SESSIONS_OF_AN_ACCOUNT`].
+    async fn create_session(
+        &self,
+        key: &SessionKey,
+        session: &Session,
+        proof: Option<&Proof>,
+    ) -> Result<(), SessionError>;
 
     /// Keeps what a session is now, unless it was ended.
     async fn save_session(&self, key: &SessionKey, session: &Session) -> Result<(), SessionError>;

@@ -6,7 +6,7 @@ use argon2::Argon2;
 use argon2::password_hash::phc::PasswordHash;
 use argon2::password_hash::{PasswordHasher, PasswordVerifier};
 use std::sync::Arc;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Passwords that are hashed at a time; each takes 19 MiB.
 const AT_A_TIME: usize = 2;
@@ -23,10 +23,15 @@ pub enum HashError {
     Failed(Failure),
 }
 
+/// A place among those that wait; it is had until the password is hashed, also where nobody waits for that any more.
+pub struct Place {
+    _permit: OwnedSemaphorePermit,
+}
+
 /// Hashes passwords.
 pub struct Passwords {
-    running: Semaphore,
-    waiting: Semaphore,
+    running: Arc<Semaphore>,
+    waiting: Arc<Semaphore>,
     /// The hash of no password: what is compared with where there is no account takes as long.
     decoy: Arc<str>,
 }
@@ -45,20 +50,35 @@ impl Passwords {
         let mut nothing = [0; 32];
         getrandom::fill(&mut nothing).map_err(|error| Failure::Broken(error.to_string()))?;
         Ok(Passwords {
-            running: Semaphore::new(AT_A_TIME),
-            waiting: Semaphore::new(WAITING),
+            running: Arc::new(Semaphore::new(AT_A_TIME)),
+            waiting: Arc::new(Semaphore::new(WAITING)),
             decoy: hash_now(&nothing)?.into(),
         })
+    }
+
+    /// A place, before anything is done that would be in vain without one.
+    ///
+    /// # Errors
+    /// [`HashError::Busy`].
+    pub fn place(&self) -> Result<Place, HashError> {
+        let place = Arc::clone(&self.waiting).try_acquire_owned();
+        place.map(|permit| Place { _permit: permit }).map_err(|_| HashError::Busy)
     }
 
     /// In its turn, on a thread that may be kept.
     async fn in_turn<T: Send + 'static>(
         &self,
+        place: Place,
         work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, HashError> {
-        let _waiting = self.waiting.try_acquire().map_err(|_| HashError::Busy)?;
-        let _running = self.running.acquire().await.map_err(|_| HashError::Busy)?;
-        let done = tokio::task::spawn_blocking(work).await;
+        let running = Arc::clone(&self.running).acquire_owned().await;
+        let running = running.map_err(|_| HashError::Busy)?;
+        let done = tokio::task::spawn_blocking(move || {
+            // Here, where it goes on when nobody waits for it any more.
+            let _held = (place, running);
+            work()
+        });
+        let done = done.await;
         let done = done.unwrap_or_else(|error| Err(Failure::Broken(error.to_string())));
         done.map_err(HashError::Failed)
     }
@@ -67,20 +87,25 @@ impl Passwords {
     ///
     /// # Errors
     /// [`HashError`].
-    pub async fn hash(&self, password: &Password) -> Result<String, HashError> {
+    pub async fn hash(&self, place: Place, password: &Password) -> Result<String, HashError> {
         let password = password.clone();
-        self.in_turn(move || hash_now(password.as_bytes())).await
+        self.in_turn(place, move || hash_now(password.as_bytes())).await
     }
 
     /// Whether a password has this hash; without one it has not, and it takes as long.
     ///
     /// # Errors
     /// [`HashError`].
-    pub async fn fits(&self, password: &Password, hash: Option<&str>) -> Result<bool, HashError> {
+    pub async fn fits(
+        &self,
+        place: Place,
+        password: &Password,
+        hash: Option<&str>,
+    ) -> Result<bool, HashError> {
         let has_hash = hash.is_some();
         let hash: Arc<str> = hash.map_or_else(|| Arc::clone(&self.decoy), Arc::from);
         let password = password.clone();
-        let fits = self.in_turn(move || {
+        let fits = self.in_turn(place, move || {
             let hash = PasswordHash::new(&hash).map_err(|error| Failure::broken(&error))?;
             Ok(Argon2::default().verify_password(password.as_bytes(), &hash).is_ok())
         });
@@ -96,11 +121,47 @@ mod tests {
     async fn only_the_password_fits_its_hash() {
         let passwords = Passwords::new().ok().unwrap();
         let password = Password::new("correct horse").unwrap();
-        let hash = passwords.hash(&password).await.ok().unwrap();
+        let place = passwords.place().ok().unwrap();
+        let hash = passwords.hash(place, &password).await.ok().unwrap();
         assert!(hash.starts_with("$argon2id$"));
-        assert!(passwords.fits(&password, Some(&hash)).await.ok().unwrap());
+        let fits = async |password: &Password, hash| {
+            passwords.fits(passwords.place().ok().unwrap(), password, hash).await.ok().unwrap()
+        };
+        assert!(fits(&password, Some(&hash)).await);
         let other = Password::new("correct house").unwrap();
-        assert!(!passwords.fits(&other, Some(&hash)).await.ok().unwrap());
-        assert!(!passwords.fits(&password, None).await.ok().unwrap());
+        assert!(!fits(&other, Some(&hash)).await);
+        assert!(!fits(&password, None).await);
+    }
+
+    /// Whoever asks and hangs up has his place as long as his password is hashed.
+    #[tokio::test]
+    async fn no_more_are_hashed_than_have_places() {
+        let passwords = Arc::new(Passwords::new().ok().unwrap());
+        let (release, wait) = std::sync::mpsc::channel::<()>();
+        let work = {
+            let passwords = Arc::clone(&passwords);
+            async move {
+                let place = passwords.place()?;
+                let wait_for_it = move || {
+                    let _ = wait.recv();
+                    Ok(())
+                };
+                passwords.in_turn(place, wait_for_it).await
+            }
+        };
+        let task = tokio::spawn(work);
+        while passwords.running.available_permits() == AT_A_TIME {
+            tokio::task::yield_now().await;
+        }
+        task.abort();
+        assert!(task.await.is_err());
+        assert_eq!(passwords.running.available_permits(), AT_A_TIME - 1);
+        let places: Vec<Place> = std::iter::from_fn(|| passwords.place().ok()).collect();
+        assert_eq!(places.len(), WAITING - 1);
+        drop((places, release));
+        while passwords.running.available_permits() < AT_A_TIME {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(passwords.waiting.available_permits(), WAITING);
     }
 }

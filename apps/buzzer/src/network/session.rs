@@ -2,6 +2,7 @@
 
 use super::name::Name;
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Sessions that an account has at a time; a further one takes the place of that which ends first.
@@ -27,6 +28,29 @@ impl fmt::Display for SessionKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&blake3::Hash::from(self.0).to_hex())
     }
+}
+
+/// Of which account somebody showed the password, as it was then: with another password, or of the same name again, it is another one.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Proof(String);
+
+impl Proof {
+    /// Of the account that is kept so.
+    #[must_use]
+    pub fn of(account: &[u8]) -> Proof {
+        let hash = blake3::derive_key("perdura buzzer 2026 proof of an account", account);
+        Proof(blake3::Hash::from(hash).to_hex().to_string())
+    }
+}
+
+/// What a change of a password came to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Changed {
+    /// Of the account as it is now.
+    pub proof: Proof,
+    /// Whether all its sessions are over; else some are left.
+    pub all_ended: bool,
 }
 
 /// A session.

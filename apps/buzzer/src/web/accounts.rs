@@ -2,10 +2,12 @@
 
 use super::Shared;
 use super::pages::{Again, DoorPage, SettingsPage, WelcomePage, html};
-use super::trouble::{Fields, Trouble};
+use super::trouble::{Fields, Params, Trouble};
 use super::visitor::{self, Viewer, check_form_token, form_token};
-use crate::network::{CreateError, InputError, LoginError, Name, Password};
-use axum::extract::{ConnectInfo, Query, State};
+use crate::network::{
+    Changed, CreateError, Failure, InputError, LoginError, Name, Password, Proof,
+};
+use axum::extract::{ConnectInfo, State};
 use axum::http::header::RETRY_AFTER;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Redirect, Response};
@@ -78,12 +80,16 @@ impl Shut {
     /// The same form with what is wrong.
     fn page(self, is_new: bool, csrf: String, name: String) -> Response {
         let page = DoorPage { is_new, csrf, name, problem: Some(self.problem) };
-        let mut response = html(self.status, &page);
-        if let Some(pause) = self.pause {
-            response.headers_mut().insert(RETRY_AFTER, (pause.as_secs() + 1).into());
-        }
-        response
+        with_pause(html(self.status, &page), self.pause)
     }
+}
+
+/// An answer that says when it is worth trying again.
+fn with_pause(mut response: Response, pause: Option<Duration>) -> Response {
+    if let Some(pause) = pause {
+        response.headers_mut().insert(RETRY_AFTER, (pause.as_secs() + 1).into());
+    }
+    response
 }
 
 impl From<InputError> for Shut {
@@ -133,7 +139,7 @@ async fn door(
     cookies: &Cookies,
     is_new: bool,
 ) -> Result<Response, Trouble> {
-    if visitor::find(session).await?.is_some() {
+    if matches!(visitor::find(session).await, Ok(Some(_))) {
         return Ok(Redirect::to("/").into_response());
     }
     let csrf = form_token(app, cookies)?;
@@ -165,12 +171,12 @@ pub(super) async fn sign_up(
     cookies: Cookies,
     Fields(form): Fields<DoorForm>,
 ) -> Result<Response, Trouble> {
-    check_form_token(&cookies, &form.csrf)?;
+    check_form_token(&app, &cookies, &form.csrf)?;
     let create = async {
         let (name, password) = (Name::new(&form.name)?, Password::new(&*form.password)?);
         app.count_signup(peer, &headers).map_err(Shut::too_often)?;
-        app.network.create_account(&name, &password).await?;
-        Ok(name)
+        let proof = app.network.create_account(&name, &password).await?;
+        Ok((name, proof))
     };
     enter(&session, create.await, true, form).await
 }
@@ -183,29 +189,37 @@ pub(super) async fn log_in(
     cookies: Cookies,
     Fields(form): Fields<DoorForm>,
 ) -> Result<Response, Trouble> {
-    check_form_token(&cookies, &form.csrf)?;
+    check_form_token(&app, &cookies, &form.csrf)?;
     let check = async {
         app.count_login(peer, &headers).map_err(Shut::too_often)?;
         // What cannot be a name or a password is nobody's.
         let wrong = |_| Shut::from(LoginError::Wrong);
         let name = Name::new(&form.name).map_err(wrong)?;
         let password = Password::new(&*form.password).map_err(wrong)?;
-        app.network.check_password(&name, &password).await?;
-        Ok(name)
+        let proof = app.network.check_password(&name, &password).await?;
+        Ok((name, proof))
     };
     enter(&session, check.await, false, form).await
+}
+
+/// Logs in whoever has what he asked for already.
+async fn log_in_after(session: &Session, name: &Name, proof: &Proof) -> Result<(), Trouble> {
+    visitor::log_in(session, name, Some(proof)).await.map_err(|failure| {
+        tracing::warn!(%failure, "somebody is not logged in");
+        Trouble::no_session()
+    })
 }
 
 /// Behind the door, or in front of it with what is wrong.
 async fn enter(
     session: &Session,
-    let_in: Result<Name, Shut>,
+    let_in: Result<(Name, Proof), Shut>,
     is_new: bool,
     form: DoorForm,
 ) -> Result<Response, Trouble> {
     match let_in {
-        Ok(name) => {
-            visitor::log_in(session, &name).await?;
+        Ok((name, proof)) => {
+            log_in_after(session, &name, &proof).await?;
             Ok(Redirect::to("/").into_response())
         }
         Err(shut) => Ok(shut.page(is_new, form.csrf, form.name)),
@@ -234,7 +248,7 @@ pub(super) async fn log_out(
 
 pub(super) async fn settings_page(
     session: Session,
-    Query(done): Query<Done>,
+    Params(done): Params<Done>,
 ) -> Result<Response, Trouble> {
     let viewer = visitor::required(&session).await?;
     let note = match done.password.as_str() {
@@ -273,27 +287,26 @@ pub(super) async fn change_password(
         let new = Password::new(&*form.new_password)?;
         app.count_login(peer, &headers).map_err(Shut::too_often)?;
         let password = Password::new(&*form.password).map_err(|_| of_viewer(LoginError::Wrong))?;
-        let changed = app.network.change_password(&viewer.name, &password, &new).await;
-        changed.map_err(|error| match error {
+        app.change_password(&viewer.name, &password, &new).await.map_err(|error| match error {
             LoginError::Failed(failure) => {
                 tracing::warn!(%failure, "a password was not changed, or may not be");
-                let problem = "A part of the store does not answer. Try again in a moment; if the password is wrong then, it is the new one.";
+                let problem = "A part of the store does not answer. It may have been changed. Send the same again in a moment, which also ends your other sessions.";
                 Shut::new(StatusCode::SERVICE_UNAVAILABLE, problem)
             }
             error => of_viewer(error),
         })
     };
-    let changed: Result<bool, Shut> = change.await;
+    let changed: Result<Changed, Shut> = change.await;
     match changed {
-        Ok(all_ended) => {
-            visitor::log_in(&session, &viewer.name).await?;
+        Ok(Changed { proof, all_ended }) => {
+            log_in_after(&session, &viewer.name, &proof).await?;
             let done = if all_ended { "changed" } else { "sessions-left" };
             Ok(Redirect::to(&format!("/settings?password={done}")).into_response())
         }
         Err(shut) => {
             let password_problem = Some(shut.problem);
             let page = SettingsPage { password_problem, ..SettingsPage::of(viewer) };
-            Ok(html(shut.status, &page))
+            Ok(with_pause(html(shut.status, &page), shut.pause))
         }
     }
 }
@@ -308,28 +321,49 @@ pub(super) async fn delete(
 ) -> Result<Response, Trouble> {
     let viewer = visitor::required(&session).await?;
     viewer.check(&form.csrf)?;
-    let check = async {
+    let delete = async {
         app.count_login(peer, &headers).map_err(Shut::too_often)?;
         let password = Password::new(&*form.password).map_err(|_| of_viewer(LoginError::Wrong))?;
-        app.network.check_password(&viewer.name, &password).await.map_err(of_viewer)
+        let proof = app.network.check_password(&viewer.name, &password).await;
+        let proof = proof.map_err(of_viewer)?;
+        delete_account_of(&app, &session, &viewer, &proof).await.map_err(|error| match error {
+            LoginError::Failed(Failure::Indeterminate(failure)) => {
+                tracing::warn!(%failure, "an account may have begun to be deleted");
+                let problem = "A part of the store did not answer. It may have begun: then you are soon logged out. If not, try again in a moment.";
+                Shut::new(StatusCode::SERVICE_UNAVAILABLE, problem)
+            }
+            error => of_viewer(error),
+        })
     };
-    if let Err(shut) = check.await {
-        let page = SettingsPage { delete_problem: Some(shut.problem), ..SettingsPage::of(viewer) };
-        return Ok(html(shut.status, &page));
+    let deleted: Result<(), Shut> = delete.await;
+    match deleted {
+        Ok(()) => Ok(Redirect::to("/goodbye").into_response()),
+        Err(shut) => {
+            let delete_problem = Some(shut.problem);
+            let page = SettingsPage { delete_problem, ..SettingsPage::of(viewer) };
+            Ok(with_pause(html(shut.status, &page), shut.pause))
+        }
     }
-    delete_account_of(&app, &session, &viewer).await?;
-    Ok(Redirect::to("/goodbye").into_response())
 }
 
-/// Begins to delete the account of somebody whose password was checked; nobody is logged in afterwards.
+/// Begins to delete the account of somebody whose password was checked; nobody is logged in afterwards. The password is wrong if it was changed meanwhile.
 pub(crate) async fn delete_account_of(
     app: &Shared,
     session: &Session,
     viewer: &Viewer,
-) -> Result<(), crate::network::Failure> {
-    app.network.delete_account(&viewer.name).await?;
+    proof: &Proof,
+) -> Result<(), LoginError> {
+    let began = app.delete_account(&viewer.name, proof).await;
+    // It may have where that is not known.
     app.deletions.notify_one();
-    visitor::log_out(session).await
+    if !began? {
+        return Err(LoginError::Wrong);
+    }
+    // It ends with the account in any case.
+    if let Err(failure) = visitor::log_out(session).await {
+        tracing::warn!(%failure, "a session of an account that is being deleted is left for later");
+    }
+    Ok(())
 }
 
 pub(super) async fn goodbye() -> Response {

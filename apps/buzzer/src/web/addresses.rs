@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Addresses that are remembered. When it is full those that have not come for longest are forgotten.
+/// Addresses that are remembered. When it is full those that began to be counted first are forgotten.
 const ADDRESSES: usize = 10_000;
 
 /// Counts tries of each address.

@@ -3,13 +3,13 @@
 use super::trouble::Trouble;
 use super::visitor::is_ours;
 use crate::api::ApiError;
-use crate::network::Failure;
 use axum::body::HttpBody;
 use axum::extract::{Request, State};
 use axum::http::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, HeaderName, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, HeaderName, REFERRER_POLICY, RETRY_AFTER, SET_COOKIE,
+    X_CONTENT_TYPE_OPTIONS,
 };
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use std::sync::Arc;
@@ -38,10 +38,33 @@ fn is_api(request: &Request) -> bool {
 
 /// Turns away what there is no room for.
 pub(super) async fn bounded(State(room): State<Room>, request: Request, next: Next) -> Response {
-    match room.0.try_acquire() {
-        Ok(_room) => next.run(request).await,
-        Err(_) => (StatusCode::SERVICE_UNAVAILABLE, "Too many requests at this moment. Try again.")
-            .into_response(),
+    if let Ok(_room) = room.0.try_acquire() {
+        return next.run(request).await;
+    }
+    let mut response = if is_api(&request) {
+        ApiError::busy("too many requests at this moment; nothing happened; try again")
+            .into_response()
+    } else {
+        let text = "Too many requests are under way. Nothing was changed. Try again in a moment.";
+        Trouble::new(StatusCode::SERVICE_UNAVAILABLE, "Not available at this moment", text)
+            .into_response()
+    };
+    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    response
+}
+
+/// Sees to it that a `__Host-` cookie that is removed is so: browsers take nothing about it that is not `Secure`.
+fn secure_removals(headers: &mut HeaderMap) {
+    let told: Vec<HeaderValue> = headers.get_all(SET_COOKIE).iter().cloned().collect();
+    let lacks = |value: &str| value.starts_with("__Host-") && !value.contains("; Secure");
+    if !told.iter().filter_map(|value| value.to_str().ok()).any(lacks) {
+        return;
+    }
+    headers.remove(SET_COOKIE);
+    for value in told {
+        let mended = value.to_str().ok().filter(|text| lacks(text));
+        let mended = mended.and_then(|text| HeaderValue::try_from(format!("{text}; Secure")).ok());
+        headers.append(SET_COOKIE, mended.unwrap_or(value));
     }
 }
 
@@ -69,15 +92,35 @@ pub(super) async fn only_ours(request: Request, next: Next) -> Response {
             Trouble::foreign_form().into_response()
         };
     }
-    let response = next.run(request).await;
+    let mut response = next.run(request).await;
+    secure_removals(response.headers_mut());
     let is_blank = response.body().size_hint().exact() == Some(0);
     if response.status() != StatusCode::INTERNAL_SERVER_ERROR || !is_blank {
         return response;
     }
-    let failure = Failure::Unavailable("a session could not be written".to_owned());
+    // Of all that is written of sessions only a new one is answered for so, behind what was asked for.
     if is_api {
-        ApiError::from(failure).into_response()
+        ApiError::no_session().into_response()
     } else {
-        Trouble::from(failure).into_response()
+        Trouble::no_session().into_response()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_removes_a_cookie_is_taken_by_browsers() {
+        let mut headers = HeaderMap::new();
+        for cookie in ["__Host-buzzer=; Path=/; Max-Age=0", "other=1", "__Host-a=1; Secure; Path=/"]
+        {
+            headers.append(SET_COOKIE, HeaderValue::from_static(cookie));
+        }
+        secure_removals(&mut headers);
+        let told: Vec<_> = headers.get_all(SET_COOKIE).iter().collect();
+        let expected =
+            ["__Host-buzzer=; Path=/; Max-Age=0; Secure", "other=1", "__Host-a=1; Secure; Path=/"];
+        assert_eq!(told, expected);
     }
 }

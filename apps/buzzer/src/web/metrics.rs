@@ -9,8 +9,9 @@ use prometheus::core::{AtomicU64, GenericCounter};
 use prometheus::{
     HistogramOpts, HistogramVec, IntCounterVec, IntGauge, Opts, Registry, TextEncoder,
 };
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
+use tracing::Instrument;
 
 /// What a counter is at.
 pub type Read = Box<dyn Fn() -> u64 + Send + Sync>;
@@ -26,7 +27,8 @@ pub(super) struct Metrics {
     requests: IntCounterVec,
     seconds: HistogramVec,
     under_way: IntGauge,
-    below: Vec<(GenericCounter<AtomicU64>, Read)>,
+    /// Taken by one at a time: what two add at once is too much.
+    below: Mutex<Vec<(GenericCounter<AtomicU64>, Read)>>,
 }
 
 impl Metrics {
@@ -52,6 +54,7 @@ impl Metrics {
             registry.register(Box::new(counter.clone()))?;
             below.push((counter, read));
         }
+        let below = Mutex::new(below);
         Ok(Metrics { registry, requests, seconds, under_way, below })
     }
 }
@@ -76,7 +79,8 @@ pub(super) async fn count(
     let route = path.as_ref().map_or("none", MatchedPath::as_str);
     metrics.under_way.inc();
     let under_way = UnderWay(&metrics.under_way);
-    let response = next.run(request).await;
+    let span = tracing::info_span!("request", route, %method);
+    let response = next.run(request).instrument(span).await;
     drop(under_way);
     let (status, took) = (response.status(), since.elapsed());
     metrics.seconds.with_label_values(&[route]).observe(took.as_secs_f64());
@@ -95,7 +99,7 @@ pub(super) async fn count(
 }
 
 pub(super) async fn answer(State(metrics): State<Arc<Metrics>>) -> Response {
-    for (counter, read) in &metrics.below {
+    for (counter, read) in &*metrics.below.lock().unwrap_or_else(PoisonError::into_inner) {
         counter.inc_by(read().saturating_sub(counter.get()));
     }
     match TextEncoder::new().encode_to_string(&metrics.registry.gather()) {

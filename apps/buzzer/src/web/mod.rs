@@ -1,6 +1,6 @@
 //! The network as pages, and as JSON (`api`).
 //!
-//! What every request goes through, from the outside in: metrics, a bound on how many there are at a time, headers, whether what changes something comes from a page
+//! What every request goes through, from the outside in: metrics, headers, a bound on how many there are at a time, whether what changes something comes from a page
 //! of ours, and the session. The cookie of a session says nothing; what is in it is with the network, and is written when somebody logs in and then at most hourly.
 
 mod accounts;
@@ -17,19 +17,20 @@ pub(crate) mod trouble;
 mod users;
 pub(crate) mod visitor;
 
-use crate::network::Network;
+use crate::network::{Changed, Failure, LoginError, Name, Network, Password, Proof};
 use addresses::Addresses;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, HeaderValue};
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::{get, post};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tower_sessions::SessionManagerLayer;
 use tower_sessions::cookie::SameSite;
+use tracing::Instrument;
 
 pub(crate) use accounts::delete_account_of;
 pub use metrics::{Counters, Read};
@@ -37,6 +38,9 @@ pub use sessions::open_session;
 
 /// Bytes of a body: a post, with room for how browsers write it.
 const BODY_BYTES: usize = 16 * 1024;
+
+/// Where proxies write whom they speak for.
+const FORWARDED: &str = "x-forwarded-for";
 
 /// Posts or names on a page.
 pub(crate) const ON_A_PAGE: u32 = 20;
@@ -63,19 +67,56 @@ pub(crate) struct App {
     /// Told when an account is to be deleted.
     pub(crate) deletions: Arc<Notify>,
     health: health::Health,
+    /// A proxy that is not as the settings say is told of once.
+    odd_proxy: Once,
 }
 
 pub(crate) type Shared = Arc<App>;
 
+/// The address that was added last, with or without a port.
+fn address_in(told: &HeaderValue) -> Option<IpAddr> {
+    let last = told.to_str().ok()?.rsplit(',').next()?.trim();
+    let bare = last.trim_start_matches('[').trim_end_matches(']');
+    let with_port = || last.parse::<SocketAddr>().ok().map(|address| address.ip());
+    bare.parse().ok().or_else(with_port)
+}
+
 impl App {
     /// Who comes from there.
     fn address(&self, peer: SocketAddr, headers: &HeaderMap) -> IpAddr {
-        let told = || {
-            let last = headers.get_all("x-forwarded-for").iter().next_back()?;
-            last.to_str().ok()?.rsplit(',').next()?.trim().parse().ok()
+        let told = headers.get_all(FORWARDED).iter().next_back();
+        let odd = match (told, self.settings.behind_proxy) {
+            (None, false) => return peer.ip(),
+            (Some(_), false) => {
+                "is there and not looked at; add --behind-proxy if a proxy of yours writes it"
+            }
+            (told, true) => match told.and_then(address_in) {
+                Some(address) => return address,
+                None => "names no address, and --behind-proxy was given",
+            },
         };
-        let told: Option<IpAddr> = if self.settings.behind_proxy { told() } else { None };
-        told.unwrap_or(peer.ip())
+        self.odd_proxy.call_once(|| {
+            tracing::warn!("{FORWARDED} {odd}: all who come that way count as one address");
+        });
+        peer.ip()
+    }
+
+    /// As [`Network::change_password`], to its end.
+    pub(crate) async fn change_password(
+        &self,
+        name: &Name,
+        password: &Password,
+        new: &Password,
+    ) -> Result<Changed, LoginError> {
+        let (network, name) = (Arc::clone(&self.network), name.clone());
+        let (password, new) = (password.clone(), new.clone());
+        to_its_end(async move { network.change_password(&name, &password, &new).await }).await?
+    }
+
+    /// As [`Network::delete_account`], to its end.
+    pub(crate) async fn delete_account(&self, name: &Name, proof: &Proof) -> Result<bool, Failure> {
+        let (network, name, proof) = (Arc::clone(&self.network), name.clone(), proof.clone());
+        to_its_end(async move { network.delete_account(&name, &proof).await }).await?
     }
 
     /// Counts a login that is tried, or says for how long there are to be none from there.
@@ -97,6 +138,13 @@ impl App {
     }
 }
 
+/// Carries something out to its end, also where whoever asked for it hangs up.
+async fn to_its_end<T: Send + 'static>(
+    work: impl Future<Output = T> + Send + 'static,
+) -> Result<T, Failure> {
+    tokio::spawn(work.in_current_span()).await.map_err(|error| Failure::Broken(error.to_string()))
+}
+
 /// The pages.
 fn pages() -> Router<Shared> {
     Router::new()
@@ -110,7 +158,7 @@ fn pages() -> Router<Shared> {
         .route("/logout", post(accounts::log_out))
         .route("/settings", get(accounts::settings_page))
         .route("/password", post(accounts::change_password).get(accounts::to_settings))
-        .route("/delete-account", post(accounts::delete))
+        .route("/delete-account", post(accounts::delete).get(accounts::to_settings))
         .route("/goodbye", get(accounts::goodbye))
         .route("/find", get(users::find))
         .route("/u/{name}", get(users::profile))
@@ -146,6 +194,7 @@ pub fn router(
         logins: Addresses::new(settings.logins_per_minute, minute),
         signups: Addresses::new(settings.signups_per_hour, 60 * minute),
         health: health::Health::default(),
+        odd_proxy: Once::new(),
         network: Arc::clone(&network),
         settings,
         deletions,
@@ -163,10 +212,34 @@ pub fn router(
         .layer(DefaultBodyLimit::max(BODY_BYTES))
         .layer(from_fn(guard::only_ours))
         .merge(assets::routes())
+        .layer(from_fn_with_state(guard::Room::default(), guard::bounded))
+        // These are answered however many requests there are.
+        .route("/live", get(health::live))
         .route("/health", get(health::answer))
         .route("/metrics", get(metrics::answer).with_state(Arc::clone(&metrics)))
         .layer(from_fn(guard::headers))
-        .layer(from_fn_with_state(guard::Room::default(), guard::bounded))
         .layer(from_fn_with_state(metrics, metrics::count))
         .with_state(app))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn proxies_write_addresses_in_several_ways() {
+        for (told, address) in [
+            ("10.0.0.1", Some("10.0.0.1")),
+            ("1.1.1.1, 10.0.0.2", Some("10.0.0.2")),
+            ("10.0.0.3:4567", Some("10.0.0.3")),
+            ("[2001:db8::1]:4567", Some("2001:db8::1")),
+            ("[2001:db8::2]", Some("2001:db8::2")),
+            ("2001:db8::3", Some("2001:db8::3")),
+            ("unknown", None),
+            ("", None),
+        ] {
+            let address = address.map(|address| address.parse().unwrap());
+            assert_eq!(address_in(&HeaderValue::from_static(told)), address, "{told}");
+        }
+    }
 }

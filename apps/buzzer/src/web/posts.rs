@@ -4,11 +4,11 @@ use super::compose::{Compose, KeyError, PostForm, check_key, new_key};
 use super::pages::{
     Again, Card, ComposePage, PostPage, TimelinePage, WelcomePage, cards, compose_for, html,
 };
-use super::trouble::{Fields, Trouble};
+use super::trouble::{Fields, InPath, Params, Trouble};
 use super::visitor::{self, Viewer, now_ms};
 use super::{ON_A_PAGE, Shared};
 use crate::network::{Failure, Name, NewPost, PostError, PostId, PostKey, Text};
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
 use serde::Deserialize;
@@ -59,7 +59,7 @@ pub(super) async fn to_first_page() -> Redirect {
 pub(super) async fn timeline(
     State(app): State<Shared>,
     session: Session,
-    Query(from): Query<Begin>,
+    Params(from): Params<Begin>,
 ) -> Result<Response, Trouble> {
     let Some(logged_in) = visitor::find(&session).await? else {
         return Ok(html(StatusCode::OK, &WelcomePage { note: None }));
@@ -77,7 +77,7 @@ pub(super) async fn timeline(
 /// A new key for a form that was open for long.
 pub(super) async fn key(
     session: Session,
-    Query(for_what): Query<KeyFor>,
+    Params(for_what): Params<KeyFor>,
 ) -> Result<Response, Trouble> {
     visitor::required(&session).await?;
     let answers = for_what.answers.parse::<PostId>().ok();
@@ -105,8 +105,13 @@ pub(super) async fn post(
     Fields(form): Fields<PostForm>,
 ) -> Result<Response, Trouble> {
     let posted = async {
-        let viewer = visitor::required(&session).await?;
-        viewer.check(&form.csrf)?;
+        let Some(viewer) = visitor::find(&session).await? else {
+            return Err(Trouble::logged_out(again(&form)));
+        };
+        if viewer.check(&form.csrf).is_err() {
+            let problem = "You have logged in or out since this form was made, so it was not posted. Send it again if it is to be yours.";
+            return wrong(viewer, &form, StatusCode::FORBIDDEN, problem.to_owned());
+        }
         post_as(&app, viewer, &form).await
     };
     posted.await.map_err(|trouble| trouble.again(again(&form)))
@@ -192,7 +197,7 @@ async fn stale(
 pub(super) async fn one(
     State(app): State<Shared>,
     session: Session,
-    Path((name, key)): Path<(String, String)>,
+    InPath((name, key)): InPath<(String, String)>,
 ) -> Result<Response, Trouble> {
     let looking = visitor::find(&session).await?;
     let id = post_id(&name, &key)?;
@@ -206,7 +211,7 @@ pub(super) async fn one(
 pub(super) async fn delete(
     State(app): State<Shared>,
     session: Session,
-    Path((name, key)): Path<(String, String)>,
+    InPath((name, key)): InPath<(String, String)>,
     Fields(form): Fields<DeleteForm>,
 ) -> Result<Response, Trouble> {
     let id = post_id(&name, &key)?;

@@ -1,7 +1,7 @@
 //! Where sessions are kept: with the network, under a hash of their ids.
 
 use super::visitor;
-use crate::network::{Failure, Name, Network, Session, SessionError, SessionKey};
+use crate::network::{Failure, Name, Network, Proof, Session, SessionError, SessionKey};
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::fmt;
@@ -13,6 +13,9 @@ use tower_sessions::{Expiry, SessionStore};
 
 /// What a session's owner is called in it; there are no sessions without one.
 pub(super) const OWNER: &str = "name";
+
+/// ... and the proof of his password, as it was when he logged in.
+pub(super) const PROOF: &str = "proof";
 
 /// A session ends when it was not used for so long.
 const SESSION_DAYS: i64 = 14;
@@ -67,16 +70,25 @@ fn record_of(id: Id, session: &Session) -> Result<Record> {
 impl SessionStore for Kept {
     // Ids are of 128 bits by chance: none comes twice.
     async fn create(&self, record: &mut Record) -> Result<()> {
-        let created = self.0.create_session(&key_of(&record.id), &session_of(record)?).await;
-        created.map_err(failed)
+        let proof = record.data.get(PROOF).cloned().map(serde_json::from_value).transpose();
+        let proof: Option<Proof> = proof.map_err(|error| Error::Encode(error.to_string()))?;
+        let (key, session) = (key_of(&record.id), session_of(record)?);
+        let created = self.0.create_session(&key, &session, proof.as_ref()).await;
+        created.inspect_err(|error| tracing::warn!(%error, "a session is not kept")).map_err(failed)
     }
 
     async fn save(&self, record: &Record) -> Result<()> {
-        match self.0.save_session(&key_of(&record.id), &session_of(record)?).await {
-            // The page was that of somebody who was logged in when it was asked for.
-            Ok(()) | Err(SessionError::Over) => Ok(()),
-            Err(error) => Err(failed(error)),
-        }
+        // It was to end and could not be: that was told, or it ends with its account.
+        let Ok(session) = session_of(record) else { return Ok(()) };
+        // All that changes is until when it lasts. No page waits for that, or fails for it: what it did is done. The next one tries again, unless the session is over.
+        let (network, key) = (Arc::clone(&self.0), key_of(&record.id));
+        tokio::spawn(async move {
+            match network.save_session(&key, &session).await {
+                Ok(()) | Err(SessionError::Over) => {}
+                Err(error) => tracing::warn!(%error, "a session is not written again"),
+            }
+        });
+        Ok(())
     }
 
     async fn load(&self, id: &Id) -> Result<Option<Record>> {
@@ -101,7 +113,7 @@ pub async fn open_session(
         Failure::Unavailable(format!("the session: {error}"))
     };
     let session = tower_sessions::Session::new(None, Arc::new(Kept(network)), Some(expiry()));
-    visitor::log_in(&session, name).await?;
+    visitor::log_in(&session, name, None).await?;
     session.save().await.map_err(failed)?;
     let id = session.id().ok_or_else(|| Failure::Broken("a session has no id".to_owned()))?;
     Ok(id.to_string())

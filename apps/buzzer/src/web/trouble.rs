@@ -3,8 +3,9 @@
 use super::pages::{Again, TroublePage, html};
 use crate::network::Failure;
 use axum::extract::rejection::FormRejection;
-use axum::extract::{FromRequest, Request};
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::StatusCode;
+use axum::http::request::Parts;
 use axum::response::{IntoResponse, Redirect, Response};
 use serde::de::DeserializeOwned;
 
@@ -32,8 +33,25 @@ impl Trouble {
     }
 
     pub(crate) fn foreign_form() -> Trouble {
-        let text = "This form is not one that this site gave you, or you have logged in or out since. Nothing was done. Load the page again.";
+        let text = "This form is not one that this site gave you, or you have logged in or out since, or your browser keeps no cookies of this site, as over plain HTTP. Nothing was done. Load the page again.";
         Trouble::new(StatusCode::FORBIDDEN, "Not accepted", text)
+    }
+
+    /// What was asked for is done, and whoever asked is not logged in.
+    pub(crate) fn no_session() -> Trouble {
+        let text =
+            "What you asked for is done, but your session could not be kept. Log in in a moment.";
+        Trouble::new(StatusCode::SERVICE_UNAVAILABLE, "You are not logged in", text)
+    }
+
+    /// Whoever typed something is not logged in any more: it is kept on the page, to be sent when he is.
+    pub(crate) fn logged_out(again: Again) -> Trouble {
+        let text = "You are not logged in any more, and nothing was posted. Log in in another window, then send it here.";
+        let mut trouble = Trouble::new(StatusCode::UNAUTHORIZED, "You are not logged in", text);
+        if let Trouble::Page(page) = &mut trouble {
+            page.again = Some(again);
+        }
+        trouble
     }
 
     /// With what was typed, and a button to send it again.
@@ -84,6 +102,34 @@ impl IntoResponse for Trouble {
             Trouble::LogIn => Redirect::to("/login").into_response(),
             Trouble::Page(page) => html(page.status, &*page),
         }
+    }
+}
+
+/// What stands behind the question mark of a page's address.
+pub(crate) struct Params<T>(pub(crate) T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
+    type Rejection = Trouble;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Params<T>, Trouble> {
+        let query = Query::from_request_parts(parts, state).await;
+        query.map(|Query(params)| Params(params)).map_err(|_| {
+            let text = "This address is of no page. Begin with the first one.";
+            Trouble::new(StatusCode::BAD_REQUEST, "No such page", text)
+        })
+    }
+}
+
+/// Parts of a page's address.
+pub(crate) struct InPath<T>(pub(crate) T);
+
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for InPath<T> {
+    type Rejection = Trouble;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<InPath<T>, Trouble> {
+        let path = Path::from_request_parts(parts, state).await;
+        path.map(|Path(found)| InPath(found))
+            .map_err(|_| Trouble::not_found("There is no such page."))
     }
 }
 

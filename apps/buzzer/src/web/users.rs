@@ -2,11 +2,11 @@
 
 use super::pages::{Again, ApiPage, NamesPage, ProfilePage, Relation, cards, html};
 use super::posts::{Begin, no_page};
-use super::trouble::{Fields, Trouble};
+use super::trouble::{Fields, InPath, Params, Trouble};
 use super::visitor;
 use super::{ON_A_PAGE, Shared};
 use crate::network::{FollowError, Name, PostKey};
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
 use serde::Deserialize;
@@ -41,7 +41,7 @@ pub(super) async fn no_method() -> Trouble {
     Trouble::new(StatusCode::METHOD_NOT_ALLOWED, "No such page", text)
 }
 
-pub(super) async fn find(Query(form): Query<FindForm>) -> Result<Redirect, Trouble> {
+pub(super) async fn find(Params(form): Params<FindForm>) -> Result<Redirect, Trouble> {
     let name = form.name.trim().trim_start_matches('@');
     let name = Name::new(name).map_err(|_| nobody())?;
     Ok(Redirect::to(&format!("/u/{name}")))
@@ -56,8 +56,8 @@ pub(super) async fn api_page(session: Session) -> Result<Response, Trouble> {
 pub(super) async fn profile(
     State(app): State<Shared>,
     session: Session,
-    Path(name): Path<String>,
-    Query(from): Query<Begin>,
+    InPath(name): InPath<String>,
+    Params(from): Params<Begin>,
 ) -> Result<Response, Trouble> {
     let looking = visitor::find(&session).await?;
     let name = Name::new(&name).map_err(|_| nobody())?;
@@ -97,8 +97,8 @@ async fn names(
 pub(super) async fn followers(
     State(app): State<Shared>,
     session: Session,
-    Path(name): Path<String>,
-    Query(from): Query<Begin>,
+    InPath(name): InPath<String>,
+    Params(from): Params<Begin>,
 ) -> Result<Response, Trouble> {
     names(app, session, &name, from, true).await
 }
@@ -106,8 +106,8 @@ pub(super) async fn followers(
 pub(super) async fn friends(
     State(app): State<Shared>,
     session: Session,
-    Path(name): Path<String>,
-    Query(from): Query<Begin>,
+    InPath(name): InPath<String>,
+    Params(from): Params<Begin>,
 ) -> Result<Response, Trouble> {
     names(app, session, &name, from, false).await
 }
@@ -151,7 +151,7 @@ fn not_followed(error: FollowError) -> Trouble {
 pub(super) async fn follow(
     State(app): State<Shared>,
     session: Session,
-    Path(name): Path<String>,
+    InPath(name): InPath<String>,
     Fields(form): Fields<EdgeForm>,
 ) -> Result<Response, Trouble> {
     edge(app, session, &name, form, true).await
@@ -160,7 +160,7 @@ pub(super) async fn follow(
 pub(super) async fn unfollow(
     State(app): State<Shared>,
     session: Session,
-    Path(name): Path<String>,
+    InPath(name): InPath<String>,
     Fields(form): Fields<EdgeForm>,
 ) -> Result<Response, Trouble> {
     edge(app, session, &name, form, false).await

@@ -4,9 +4,9 @@
 //! can set or read, so that nothing is kept of them.
 
 use super::Shared;
-use super::sessions::OWNER;
+use super::sessions::{OWNER, PROOF};
 use super::trouble::Trouble;
-use crate::network::{Failure, Name};
+use crate::network::{Failure, Name, Proof};
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -16,7 +16,6 @@ use tower_sessions::Session;
 
 const CSRF: &str = "csrf";
 const SEEN: &str = "seen_ms";
-const FORM_COOKIE: &str = "buzzer_form";
 
 /// A session is written again after this time, so that it does not end while it is used.
 const WRITTEN_AGAIN: Duration = Duration::from_secs(3600);
@@ -41,8 +40,20 @@ fn token() -> Result<String, Failure> {
     Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
 }
 
+/// What a session could not be read for.
 fn failed(error: tower_sessions::session::Error) -> Failure {
-    Failure::Unavailable(format!("the session: {error}"))
+    use tower_sessions::session::Error;
+    use tower_sessions::session_store::Error as StoreError;
+    let told = format!("the session: {error}");
+    match error {
+        Error::Store(StoreError::Backend(_)) => Failure::Unavailable(told),
+        _ => Failure::Broken(told),
+    }
+}
+
+/// The cookie with the token of forms of those who are not logged in. Of a `__Host-` one browsers see to it that no other site sets it.
+fn form_cookie(insecure: bool) -> &'static str {
+    if insecure { "buzzer_form" } else { "__Host-buzzer_form" }
 }
 
 /// Who is logged in, if anybody is.
@@ -62,20 +73,30 @@ pub(crate) async fn required(session: &Session) -> Result<Viewer, Trouble> {
     find(session).await?.ok_or_else(Trouble::not_logged_in)
 }
 
-/// From now on somebody is logged in, under another session than before.
-pub(crate) async fn log_in(session: &Session, name: &Name) -> Result<(), Failure> {
-    if find(session).await?.is_some() {
-        session.cycle_id().await.map_err(failed)?;
+/// From now on somebody is logged in, under another session than before. It is kept only while his account is that of the proof.
+pub(crate) async fn log_in(
+    session: &Session,
+    name: &Name,
+    proof: Option<&Proof>,
+) -> Result<(), Failure> {
+    if !matches!(find(session).await, Ok(None)) {
+        // Its part of the store may not answer: then it is left, and this one is another.
         session.clear().await;
+        if let Err(error) = session.cycle_id().await {
+            tracing::warn!(%error, "a former session is left");
+        }
     }
     session.insert(OWNER, name).await.map_err(failed)?;
+    if let Some(proof) = proof {
+        session.insert(PROOF, proof).await.map_err(failed)?;
+    }
     session.insert(CSRF, token()?).await.map_err(failed)?;
     session.insert(SEEN, now_ms()).await.map_err(failed)
 }
 
 /// From now on nobody is.
 pub(crate) async fn log_out(session: &Session) -> Result<(), Failure> {
-    session.flush().await.map_err(failed)
+    session.flush().await.map_err(|error| Failure::Indeterminate(format!("the session: {error}")))
 }
 
 /// Whether two texts are equal, in a time that does not tell where they differ.
@@ -92,19 +113,20 @@ impl Viewer {
 
 /// What the forms of somebody who is not logged in have in them.
 pub(crate) fn form_token(app: &Shared, cookies: &Cookies) -> Result<String, Failure> {
-    if let Some(there) = cookies.get(FORM_COOKIE).filter(|there| there.value().len() == 32) {
+    let name = form_cookie(app.settings.insecure);
+    if let Some(there) = cookies.get(name).filter(|there| there.value().len() == 32) {
         return Ok(there.value().to_owned());
     }
     let token = token()?;
-    let cookie = Cookie::build((FORM_COOKIE, token.clone()));
+    let cookie = Cookie::build((name, token.clone()));
     let cookie = cookie.http_only(true).same_site(SameSite::Lax).secure(!app.settings.insecure);
     cookies.add(cookie.path("/").build());
     Ok(token)
 }
 
 /// That such a form is one of ours.
-pub(crate) fn check_form_token(cookies: &Cookies, csrf: &str) -> Result<(), Trouble> {
-    match cookies.get(FORM_COOKIE) {
+pub(crate) fn check_form_token(app: &Shared, cookies: &Cookies, csrf: &str) -> Result<(), Trouble> {
+    match cookies.get(form_cookie(app.settings.insecure)) {
         Some(there) if there.value().len() == 32 && equal(there.value(), csrf) => Ok(()),
         _ => Err(Trouble::foreign_form()),
     }
@@ -186,7 +208,7 @@ mod tests {
         let page = |id| Session::new(id, Arc::clone(&store), None);
         let session = page(None);
         assert!(find(&session).await.unwrap().is_none());
-        log_in(&session, &Name::new("alice").unwrap()).await.unwrap();
+        log_in(&session, &Name::new("alice").unwrap(), None).await.unwrap();
         end_page(&session).await;
         let id = session.id();
         let viewer = find(&page(id)).await.unwrap().unwrap();
@@ -209,7 +231,7 @@ mod tests {
         assert_eq!(store.0.lock().unwrap().1, 3);
         // Who logs in again has another session, and the former is no more.
         let session = page(id);
-        log_in(&session, &Name::new("bob").unwrap()).await.unwrap();
+        log_in(&session, &Name::new("bob").unwrap(), None).await.unwrap();
         end_page(&session).await;
         assert_ne!(session.id(), id);
         assert!(find(&page(id)).await.unwrap().is_none());

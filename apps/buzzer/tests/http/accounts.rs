@@ -1,6 +1,6 @@
 //! Signing up, logging in and out, and what is refused.
 
-use super::browser::{Browser, password_of};
+use super::browser::{Browser, Page, password_of};
 use super::world::{World, wait_for};
 use serde_json::json;
 
@@ -52,6 +52,10 @@ fn check_headers(world: &World) {
     let cookie = page.header("set-cookie").unwrap();
     assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Lax"), "{cookie}");
     browser.get("/logout").is(405).has(&["No such page"]);
+    browser.get("/live").is(200).has(&["ok"]);
+    browser.get("/?after=x&after=y").is(400).has(&["No such page"]);
+    browser.get("/u/%ff").is(404).has(&["There is no such page."]);
+    browser.get("/api/v1/users/%ff").is(400).has(&["\"invalid\""]);
     browser.get("/health").is(200).has(&["\"ok\""]);
     browser
         .get("/metrics")
@@ -110,7 +114,41 @@ fn a_password_is_changed_and_other_sessions_end() {
     assert_eq!(elsewhere.api("GET", "/session", None).is(200).json()["name"], "alice");
     browser.get("/").is(200).has(&["What is the buzz?"]);
     browser.api("PUT", "/password", Some(new.clone())).is(401).has(&["not_logged_in"]);
-    elsewhere.api("PUT", "/password", Some(new)).is(401).has(&["wrong_password"]);
+    // Sent again, as when no answer came, it is done already; with another new one it is not taken.
+    elsewhere.api("PUT", "/password", Some(new)).is(200);
+    let other = json!({ "password": "another horse", "new_password": "the fourth horse" });
+    elsewhere.api("PUT", "/password", Some(other)).is(401).has(&["wrong_password"]);
+}
+
+/// As it is deployed: what has cookies over plain HTTP keeps none of these, so they are handed on here.
+#[test]
+fn cookies_are_secure_and_go_when_somebody_logs_out() {
+    let world = World::start_with_secure_cookies();
+    // The cookies that are set, and what they are to be sent back as.
+    let cookies = |page: &Page| -> Vec<String> {
+        let set = page.headers.iter().filter(|(name, _)| name == "set-cookie");
+        set.map(|(_, cookie)| cookie.clone()).collect()
+    };
+    let pair = |cookie: &str| cookie.split(';').next().unwrap().to_owned();
+    let secure = |cookie: &str| {
+        cookie.starts_with("__Host-buzzer")
+            && ["Secure", "Path=/"].iter().all(|word| cookie.contains(word))
+    };
+    let get =
+        |path: &str, cookie: &str| Browser::new(world.url()).get_only(path, &[("cookie", cookie)]);
+    let page = get("/signup", "").is(200);
+    let set = cookies(&page);
+    assert!(set.len() == 1 && secure(&set[0]), "{set:?}");
+    let form = page.form("/signup").with("name", "alice").with("password", "correct horse");
+    let sent = Browser::new(world.url()).send_only(&form, &[("cookie", &pair(&set[0]))]).is(303);
+    let set = cookies(&sent);
+    assert!(set.len() == 1 && secure(&set[0]) && set[0].contains("HttpOnly"), "{set:?}");
+    let session = pair(&set[0]);
+    let form = get("/", &session).is(200).has(&["What is new?"]).form("/logout");
+    let out = Browser::new(world.url()).send_only(&form, &[("cookie", &session)]).is(303);
+    let set = cookies(&out);
+    assert!(set.len() == 1 && secure(&set[0]) && set[0].contains("Max-Age=0"), "{set:?}");
+    get("/", &session).is(200).has(&["What is the buzz?"]);
 }
 
 #[test]

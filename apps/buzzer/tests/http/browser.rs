@@ -142,6 +142,15 @@ impl Browser {
         self.follow(Page::of(self.agent.get(self.address(path)).call().unwrap()))
     }
 
+    /// With more headers, and without going where it leads.
+    pub fn get_only(&self, path: &str, headers: &[(&str, &str)]) -> Page {
+        let mut request = self.agent.get(self.address(path));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        Page::of(request.call().unwrap())
+    }
+
     fn follow(&self, mut page: Page) -> Page {
         for _ in 0..REDIRECTS {
             let Some(to) = page.header("location").map(str::to_owned) else { return page };

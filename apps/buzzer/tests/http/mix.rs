@@ -1,7 +1,7 @@
 //! People who post, follow and read, while a server is killed and comes back: nobody sees an error, and all that was done is there.
 
 use super::browser::Browser;
-use super::world::{World, name_in};
+use super::world::{World, name_in, wait_for};
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -61,10 +61,7 @@ fn sums_are_right_though_a_server_was_killed() {
         .collect();
     let done = AtomicUsize::new(0);
     let wait_until = |most: usize| {
-        while done.load(Ordering::Relaxed) < most {
-            std::thread::yield_now();
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
+        wait_for("what people do", || (done.load(Ordering::Relaxed) >= most).then_some(()));
     };
     let did: Vec<Did> = std::thread::scope(|scope| {
         let acting: Vec<_> = browsers

@@ -26,9 +26,14 @@ fn new_post(key: PostKey, text: &str) -> NewPost {
     NewPost { key, text: Text::new(text).unwrap(), answers: None }
 }
 
+/// That of all of them.
+fn password() -> Password {
+    Password::new("correct horse").unwrap()
+}
+
 /// Accounts `user0`, `user1` and so on, all with one password.
 async fn make_accounts(network: &Perdura, count: usize) -> Vec<Name> {
-    let password = Password::new("correct horse").unwrap();
+    let password = password();
     let hash = network.hash(&password).await.unwrap();
     let names: Vec<Name> = (0..count).map(|index| name(&format!("user{index}"))).collect();
     for some in names.chunks(32) {
@@ -112,7 +117,8 @@ async fn a_large_account_goes_in_steps_that_several_take_at_once() {
         };
         join_all((0..50).map(post)).await.into_iter().for_each(|posted| posted.unwrap());
     }
-    network.delete_account(gone).await.unwrap();
+    let proof = network.check_password(gone, &password()).await.unwrap();
+    assert_eq!(network.delete_account(gone, &proof).await, Ok(true));
     // Nothing is added from now on.
     let key = PostKey::new(now_ms(), 7);
     assert!(network.post(gone, &new_post(key, "late")).await.is_err());
@@ -147,7 +153,7 @@ async fn an_account_has_so_many_sessions() {
     let later_ms = now_ms() + 3_600_000;
     for index in 0..SESSIONS_OF_AN_ACCOUNT + 5 {
         let expires_ms = later_ms + index as u64;
-        network.create_session(&key(index), &session(expires_ms)).await.unwrap();
+        network.create_session(&key(index), &session(expires_ms), None).await.unwrap();
     }
     let sessions = || world.keys().iter().filter(|key| key.contains("/!s/")).count();
     assert_eq!(sessions(), SESSIONS_OF_AN_ACCOUNT);
@@ -158,7 +164,7 @@ async fn an_account_has_so_many_sessions() {
     // One that has ended is no session, and is gone with the next one.
     network.save_session(&key(5), &session(1)).await.unwrap();
     assert_eq!(network.load_session(&key(5)).await.unwrap(), None);
-    network.create_session(&key(6), &session(later_ms)).await.unwrap();
+    network.create_session(&key(6), &session(later_ms), None).await.unwrap();
     assert_eq!(sessions(), SESSIONS_OF_AN_ACCOUNT - 1);
     network.delete_session(&key(6)).await.unwrap();
     assert_eq!(network.load_session(&key(6)).await.unwrap(), None);
@@ -167,8 +173,26 @@ async fn an_account_has_so_many_sessions() {
     assert_eq!(late, Err(SessionError::Over));
     assert_eq!(network.load_session(&key(6)).await.unwrap(), None);
 
-    network.delete_account(&owner).await.unwrap();
+    // Who logged in with the former password gets no session when it was changed, however late he asks.
+    let before = network.check_password(&owner, &password()).await.unwrap();
+    network.create_session(&key(7), &session(later_ms), Some(&before)).await.unwrap();
+    let new = Password::new("another horse").unwrap();
+    let changed = network.change_password(&owner, &password(), &new).await.unwrap();
+    assert!(changed.all_ended && sessions() == 0);
+    let late = network.create_session(&key(8), &session(later_ms), Some(&before)).await;
+    assert_eq!(late, Err(SessionError::NoAccount));
+    let now = Some(&changed.proof);
+    network.create_session(&key(8), &session(later_ms), now).await.unwrap();
+    // Sent again, it ends what came to be meanwhile.
+    let again = network.change_password(&owner, &password(), &new).await.unwrap();
+    assert_eq!((again, sessions()), (changed.clone(), 0));
+
+    // Nor is the account deleted by who saw it before.
+    network.create_session(&key(9), &session(later_ms), now).await.unwrap();
+    assert_eq!(network.delete_account(&owner, &before).await, Ok(false));
+    assert_eq!(sessions(), 1);
+    assert_eq!(network.delete_account(&owner, &changed.proof).await, Ok(true));
     assert_eq!(sessions(), 0);
-    let late = network.create_session(&key(9), &session(later_ms)).await;
+    let late = network.create_session(&key(9), &session(later_ms), None).await;
     assert_eq!(late, Err(SessionError::NoAccount));
 }

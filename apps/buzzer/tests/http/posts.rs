@@ -1,6 +1,6 @@
 //! Posting, following, timelines, answers.
 
-use super::browser::{Browser, texts};
+use super::browser::{Browser, password_of, texts};
 use super::world::{World, name_in};
 use serde_json::{Value, json};
 
@@ -153,4 +153,21 @@ fn answers_show_what_they_answer() {
     let page = bob.send(&late).is(409).has(&["not there any more", "too late"]);
     bob.send(&page.form("/post")).is(200).has(&["too late"]);
     bob.get(&at).is(404);
+}
+
+#[test]
+fn what_was_typed_is_kept_when_one_is_not_logged_in_any_more() {
+    let world = World::start(&[]);
+    let browser = Browser::new(world.url());
+    browser.sign_up("alice");
+    let typed = "a long <story>";
+    let form = browser.get("/").form("/post").with("text", typed);
+    browser.send(&browser.get("/").form("/logout")).is(200);
+    let kept = browser.send(&form).is(401).form("/post");
+    assert_eq!(kept.get("text"), typed);
+    // In another window he logs in, and so has other forms.
+    browser.log_in("alice", &password_of("alice")).is(200);
+    let kept = browser.send(&kept).is(403).has(&["it was not posted"]).form("/post");
+    assert_eq!(kept.get("text"), typed);
+    assert_eq!(texts(&browser.send(&kept).is(200)), [typed]);
 }

@@ -118,6 +118,15 @@ pub struct World {
 impl World {
     /// With more options of `buzzer serve`.
     pub fn start(options: &[&str]) -> World {
+        World::start_serving(&[&["--insecure-cookies"], options].concat())
+    }
+
+    /// With cookies as they are behind a proxy.
+    pub fn start_with_secure_cookies() -> World {
+        World::start_serving(&[])
+    }
+
+    fn start_serving(options: &[&str]) -> World {
         let dir = tempfile::tempdir().unwrap();
         let mut dev = Command::new(perdura());
         dev.arg("dev").arg(dir.path().join("cluster")).args(["--crash", "1", "--partitions", "2"]);
@@ -129,7 +138,7 @@ impl World {
         assert_eq!(servers.len(), 2 * OF_A_PARTITION);
         let (restarted, url) = (Vec::new(), String::new());
         let mut world = World { app: None, restarted, cluster, servers, url, dir };
-        world.start_app(options);
+        world.serve(options);
         world
     }
 
@@ -146,9 +155,14 @@ impl World {
         self.app.as_mut().unwrap()
     }
 
+    /// Starts the application again.
     pub fn start_app(&mut self, options: &[&str]) {
+        self.serve(&[&["--insecure-cookies"], options].concat());
+    }
+
+    fn serve(&mut self, options: &[&str]) {
         let mut serve = buzzer();
-        serve.args(["serve", "--listen", "127.0.0.1:0", "--insecure-cookies", "--cluster"]);
+        serve.args(["serve", "--listen", "127.0.0.1:0", "--cluster"]);
         serve.arg(self.cluster()).args(options);
         let mut app = Process::start(serve, self.dir.path().join("app.txt"));
         let said = app.wait_to_say("Buzzer is at ");

@@ -12,9 +12,9 @@ pub mod values;
 
 use async_trait::async_trait;
 use perdura_buzzer::network::{
-    COUNTED_FOLLOWERS, COUNTED_POSTS, Count, CreateError, FRIENDS, Failure, FollowError, HashError,
+    COUNTED_FOLLOWERS, COUNTED_POSTS, Changed, Count, CreateError, FRIENDS, Failure, FollowError,
     LoginError, Name, Network, NewPost, PAGE_MOST, Page, Password, Passwords, PostError, PostId,
-    PostKey, Profile, Session, SessionError, SessionKey, Shown,
+    PostKey, Profile, Proof, Session, SessionError, SessionKey, Shown,
 };
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::io::tcp::TcpSettings;
@@ -140,25 +140,20 @@ fn keep(key: &SessionKey, session: &Session) -> Result<Pipeline, Failure> {
 
 #[async_trait]
 impl Network for Retwis {
-    async fn create_account(&self, name: &Name, password: &Password) -> Result<(), CreateError> {
-        let hash = self.passwords.hash(password).await.map_err(|error| match error {
-            HashError::Busy => CreateError::Busy,
-            HashError::Failed(failure) => CreateError::Failed(failure),
-        })?;
-        let create = pipe().cmd("SETNX").arg(keys::account(name)).arg(hash).to_owned();
+    async fn create_account(&self, name: &Name, password: &Password) -> Result<Proof, CreateError> {
+        let hash = self.passwords.hash(self.passwords.place()?, password).await?;
+        let create = pipe().cmd("SETNX").arg(keys::account(name)).arg(&hash).to_owned();
         let (is_new,): (bool,) = self.write(&create).await?;
-        if is_new { Ok(()) } else { Err(CreateError::Taken) }
+        if is_new { Ok(Proof::of(hash.as_bytes())) } else { Err(CreateError::Taken) }
     }
 
-    async fn check_password(&self, name: &Name, password: &Password) -> Result<(), LoginError> {
+    async fn check_password(&self, name: &Name, password: &Password) -> Result<Proof, LoginError> {
+        let place = self.passwords.place()?;
         let look = pipe().cmd("GET").arg(keys::account(name)).to_owned();
         let (hash,): (Option<String>,) = self.read(&look).await?;
-        match self.passwords.fits(password, hash.as_deref()).await {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(LoginError::Wrong),
-            Err(HashError::Busy) => Err(LoginError::Busy),
-            Err(HashError::Failed(failure)) => Err(LoginError::Failed(failure)),
-        }
+        let fits = self.passwords.fits(place, password, hash.as_deref()).await?;
+        let hash = hash.filter(|_| fits).ok_or(LoginError::Wrong)?;
+        Ok(Proof::of(hash.as_bytes()))
     }
 
     async fn change_password(
@@ -166,11 +161,11 @@ impl Network for Retwis {
         _name: &Name,
         _password: &Password,
         _new: &Password,
-    ) -> Result<bool, LoginError> {
+    ) -> Result<Changed, LoginError> {
         Err(Failure::Broken("Retwis does not change passwords".to_owned()).into())
     }
 
-    async fn delete_account(&self, _name: &Name) -> Result<(), Failure> {
+    async fn delete_account(&self, _name: &Name, _proof: &Proof) -> Result<bool, Failure> {
         Err(Failure::Broken("Retwis does not delete accounts".to_owned()))
     }
 
@@ -273,6 +268,7 @@ impl Network for Retwis {
         &self,
         key: &SessionKey,
         session: &Session,
+        _proof: Option<&Proof>,
     ) -> Result<(), SessionError> {
         Ok(self.write::<()>(keep(key, session)?.ignore()).await?)
     }

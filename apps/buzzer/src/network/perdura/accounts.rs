@@ -3,7 +3,8 @@
 use super::super::error::{CreateError, Failure, LoginError};
 use super::super::keys::{self, Kind};
 use super::super::name::{Name, Password};
-use super::super::passwords::HashError;
+use super::super::passwords::{HashError, Place};
+use super::super::session::{Changed, Proof};
 use super::super::values::{self, AccountValue, LoginsValue};
 use super::super::{COUNTED_FOLLOWERS, COUNTED_POSTS, Count, FRIENDS, Profile};
 use super::{Entries, Perdura, Written, now_ms};
@@ -69,16 +70,27 @@ struct Noted {
     logins: Bytes,
 }
 
+impl Noted {
+    /// That of the password, if there is an account.
+    fn hash(&self) -> Option<&str> {
+        self.account.as_ref().map(|(_, account)| &*account.hash)
+    }
+}
+
 fn counted(entries: &Entries) -> Count {
     Count { counted: u32::try_from(entries.entries.len()).unwrap_or(u32::MAX), more: entries.more }
 }
 
 impl Perdura {
-    pub(super) async fn create(&self, name: &Name, password: &Password) -> Result<(), CreateError> {
+    pub(super) async fn create(
+        &self,
+        name: &Name,
+        password: &Password,
+    ) -> Result<Proof, CreateError> {
         if self.get(keys::account(name)).await?.is_some() {
             return Err(CreateError::Taken);
         }
-        let hash = self.passwords.hash(password).await?;
+        let hash = self.hash(password).await?;
         self.insert_account(name, hash).await
     }
 
@@ -88,7 +100,7 @@ impl Perdura {
     /// As [`crate::network::Network::create_account`]; [`Failure::Broken`] if it is no such string.
     pub async fn import_account(&self, name: &Name, hash: &str) -> Result<(), CreateError> {
         PasswordHash::new(hash).map_err(|error| Failure::broken(&error))?;
-        self.insert_account(name, hash.to_owned()).await
+        self.insert_account(name, hash.to_owned()).await.map(|_| ())
     }
 
     /// What [`Perdura::import_account`] takes of a password.
@@ -96,28 +108,37 @@ impl Perdura {
     /// # Errors
     /// [`CreateError::Busy`], and where it cannot be hashed.
     pub async fn hash(&self, password: &Password) -> Result<String, CreateError> {
-        Ok(self.passwords.hash(password).await?)
+        Ok(self.passwords.hash(self.passwords.place()?, password).await?)
     }
 
-    async fn insert_account(&self, name: &Name, hash: String) -> Result<(), CreateError> {
+    async fn insert_account(&self, name: &Name, hash: String) -> Result<Proof, CreateError> {
         let account = AccountValue { hash, made_ms: now_ms(), deleting_ms: None };
+        let account = values::write(&account)?;
         let mut create = self.begin();
-        create.insert(keys::account(name), values::write(&account)?);
+        create.insert(keys::account(name), account.clone());
         create.insert(keys::active(name), keys::THERE);
         match self.write(create).await? {
-            Written::Done(_) => Ok(()),
+            Written::Done(_) => Ok(Proof::of(&account)),
             Written::Failed(_) => Err(CreateError::Taken),
         }
     }
 
-    pub(super) async fn check(&self, name: &Name, password: &Password) -> Result<(), LoginError> {
+    pub(super) async fn check(
+        &self,
+        name: &Name,
+        password: &Password,
+    ) -> Result<Proof, LoginError> {
+        let place = self.passwords.place()?;
         let noted = self.note_login(name).await?;
-        self.owner(&noted, password).await?;
+        let fits = self.passwords.fits(place, password, noted.hash()).await?;
+        let Some((account, _)) = noted.account.filter(|_| fits) else {
+            return Err(LoginError::Wrong);
+        };
         // That it was not in vain has been noted or not; who is in is in.
         if let Err(error) = self.store.delete(noted.logins, &self.options).await {
             tracing::warn!(%error, "failed logins of an account that logged in are still noted");
         }
-        Ok(())
+        Ok(Proof::of(&account))
     }
 
     pub(super) async fn change(
@@ -125,34 +146,52 @@ impl Perdura {
         name: &Name,
         password: &Password,
         new: &Password,
-    ) -> Result<bool, LoginError> {
+    ) -> Result<Changed, LoginError> {
+        let (place, place_of_new) = (self.passwords.place()?, self.passwords.place()?);
         let noted = self.note_login(name).await?;
-        let (there, account) = self.owner(&noted, password).await?;
-        let hash = self.passwords.hash(new).await?;
-        let changed = AccountValue { hash, ..account.clone() };
-        let mut change = self.begin();
-        change.cmp(keys::account(name), there.clone());
-        change.write(keys::account(name), values::write(&changed)?);
-        change.delete(noted.logins);
-        // Somebody else changed it meanwhile.
-        let Written::Done(_) = self.write(change).await? else { return Err(LoginError::Wrong) };
-        let ended = self.end_sessions(name).await;
+        let fits = self.passwords.fits(place, password, noted.hash()).await?;
+        let account = if fits {
+            self.write_password(name, noted, place_of_new, new).await?
+        } else if self.passwords.fits(place_of_new, new, noted.hash()).await? {
+            // Sent again: it was changed before, and nobody heard of it.
+            if let Err(error) = self.store.delete(noted.logins, &self.options).await {
+                tracing::warn!(%error, "a change of a password that was sent again is noted as a login that failed");
+            }
+            noted.account.map(|(account, _)| account).ok_or(LoginError::Wrong)?
+        } else {
+            return Err(LoginError::Wrong);
+        };
+        let ended = self.end_sessions(name, Some(&account)).await;
         if let Err(error) = &ended {
             tracing::warn!(%error, "sessions of an account whose password was changed are left");
         }
-        Ok(ended.is_ok())
+        Ok(Changed { proof: Proof::of(&account), all_ended: ended.is_ok() })
     }
 
-    /// The account to which the password is the one.
-    async fn owner<'a>(
+    /// Writes another password of an account; what is kept of it then.
+    async fn write_password(
         &self,
-        noted: &'a Noted,
-        password: &Password,
-    ) -> Result<&'a (Bytes, AccountValue), LoginError> {
-        let hash = noted.account.as_ref().map(|(_, account)| account.hash.as_str());
-        match (self.passwords.fits(password, hash).await?, &noted.account) {
-            (true, Some(account)) => Ok(account),
-            _ => Err(LoginError::Wrong),
+        name: &Name,
+        noted: Noted,
+        place: Place,
+        new: &Password,
+    ) -> Result<Bytes, LoginError> {
+        let Some((there, account)) = noted.account else { return Err(LoginError::Wrong) };
+        let hash = self.passwords.hash(place, new).await?;
+        let changed = values::write(&AccountValue { hash, ..account })?;
+        let mut change = self.begin();
+        change.cmp(keys::account(name), there);
+        change.write(keys::account(name), changed.clone());
+        change.delete(noted.logins);
+        match self.write(change).await {
+            Ok(Written::Done(_)) => Ok(changed),
+            // Somebody else changed it meanwhile.
+            Ok(Written::Failed(_)) => Err(LoginError::Wrong),
+            Err(failure @ Failure::Indeterminate(_)) => match self.get(keys::account(name)).await {
+                Ok(now) if now.as_ref() == Some(&changed) => Ok(changed),
+                _ => Err(failure.into()),
+            },
+            Err(failure) => Err(failure.into()),
         }
     }
 

@@ -9,6 +9,7 @@
 use super::super::error::Failure;
 use super::super::keys::{self, Kind};
 use super::super::name::Name;
+use super::super::session::Proof;
 use super::super::values::{self, AccountValue};
 use super::edges::names_in;
 use super::{Perdura, Written, now_ms};
@@ -18,6 +19,9 @@ use futures_util::future::join_all;
 
 /// Accounts that are gone on with in one call.
 const ACCOUNTS: u32 = 64;
+
+/// Of these so many at a time: one may wait for a partition that is down.
+const ACCOUNTS_AT_A_TIME: usize = 8;
 
 /// Steps for each of them in one call.
 const STEPS: usize = 32;
@@ -42,41 +46,59 @@ enum Step {
 }
 
 impl Perdura {
-    pub(super) async fn begin_deletion(&self, name: &Name) -> Result<(), Failure> {
+    pub(super) async fn begin_deletion(&self, name: &Name, proof: &Proof) -> Result<bool, Failure> {
         let key = keys::account(name);
-        loop {
-            let Some(there) = self.get(key.clone()).await? else { return Ok(()) };
-            let account: AccountValue = values::read(&there)?;
-            if account.deleting_ms.is_some() {
-                break;
-            }
-            let marked = AccountValue { deleting_ms: Some(now_ms()), ..account };
-            let mut mark = self.begin();
-            mark.cmp(key.clone(), there);
-            mark.write(key.clone(), values::write(&marked)?);
-            mark.delete(keys::active(name));
-            mark.write(keys::deletion(name), keys::THERE);
-            if let Written::Done(_) = self.write(mark).await? {
-                break;
-            }
-        }
+        let there = self.get(key.clone()).await?.filter(|there| Proof::of(there) == *proof);
+        let Some(there) = there else { return Ok(false) };
+        let account: AccountValue = values::read(&there)?;
+        let marked = values::write(&AccountValue { deleting_ms: Some(now_ms()), ..account })?;
+        let mut mark = self.begin();
+        mark.cmp(key.clone(), there);
+        mark.write(key, marked.clone());
+        mark.delete(keys::active(name));
+        mark.write(keys::deletion(name), keys::THERE);
+        let Written::Done(_) = self.write(mark).await? else { return Ok(false) };
         // It is marked; what fails here is gone on with later.
-        if let Err(error) = self.end_sessions(name).await {
+        if let Err(error) = self.end_sessions(name, Some(&marked)).await {
             tracing::warn!(%error, "sessions of an account that is being deleted are left for later");
         }
-        Ok(())
+        Ok(true)
     }
 
+    /// Goes on with some accounts, and with others where these cannot be gone on with. Fails if none of what is left can be now.
     pub(super) async fn go_on_deleting(&self) -> Result<usize, Failure> {
-        let all = Range::prefix(Bytes::from_static(keys::DELETIONS.as_bytes()));
-        let entries = self.range(all.limit(ACCOUNTS)).await?;
-        let mut left = usize::from(entries.more);
-        for name in names_in(&entries)? {
-            if !self.delete_some_of(&name).await? {
-                left += 1;
+        let all = || Range::prefix(Bytes::from_static(keys::DELETIONS.as_bytes())).limit(ACCOUNTS);
+        let (mut range, mut left, mut failed) = (all(), 0, Vec::new());
+        loop {
+            let entries = self.range(range).await?;
+            let names = names_in(&entries)?;
+            let failed_before = failed.len();
+            for some in names.chunks(ACCOUNTS_AT_A_TIME) {
+                let done = join_all(some.iter().map(|name| self.delete_some_of(name))).await;
+                for (name, done) in some.iter().zip(done) {
+                    match done {
+                        Ok(is_gone) => left += usize::from(!is_gone),
+                        Err(failure) => {
+                            tracing::warn!(%name, %failure, "an account that is being deleted is left for later");
+                            failed.push(failure);
+                        }
+                    }
+                }
+            }
+            let all_failed = failed.len() - failed_before == names.len();
+            match names.last().filter(|_| entries.more) {
+                Some(last) if all_failed => range = all().after(&keys::deletion(last)),
+                more => {
+                    left += usize::from(more.is_some());
+                    break;
+                }
             }
         }
-        Ok(left)
+        let count = failed.len();
+        match failed.into_iter().next() {
+            Some(failure) if left == 0 => Err(failure),
+            _ => Ok(left + count),
+        }
     }
 
     /// Takes some steps for an account; whether it is gone.
@@ -87,7 +109,7 @@ impl Perdura {
         else {
             return Ok(true);
         };
-        self.end_sessions(name).await?;
+        self.end_sessions(name, Some(&mark)).await?;
         for _ in 0..STEPS {
             let step = match self.delete_posts(name, &mark).await? {
                 Step::Nothing => self.delete_edges(name, &mark, Kind::Followers).await?,
@@ -101,9 +123,11 @@ impl Perdura {
                 Step::Deleted => {}
                 Step::Over => return Ok(true),
                 Step::Nothing => {
-                    if self.end_sessions(name).await? {
-                        return self.delete_mark(name, mark).await.map(|()| true);
+                    if !self.end_sessions(name, Some(&mark)).await? {
+                        // They are gone with the next call, or are those of a later account.
+                        return Ok(false);
                     }
+                    return self.delete_mark(name, mark).await.map(|()| true);
                 }
             }
         }

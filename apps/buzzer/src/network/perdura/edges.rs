@@ -21,7 +21,7 @@ impl Perdura {
         if who == whom {
             return Err(FollowError::Oneself);
         }
-        let _turn = self.turn_of(who).await;
+        let _turn = self.turn_of(who).await?;
         let friends = self.range(keys::all(who, Kind::Friends).limit(FRIENDS as u32)).await?;
         if names_in(&friends)?.contains(whom) {
             return Ok(false);

@@ -14,7 +14,7 @@ use super::error::{CreateError, Failure, FollowError, LoginError, PostError, Ses
 use super::name::{Name, Password};
 use super::passwords::Passwords;
 use super::post::{NewPost, PostId, PostKey, Shown};
-use super::session::{Session, SessionKey};
+use super::session::{Changed, Proof, Session, SessionKey};
 use super::{Network, PAGE_MOST, Page, Profile, keys};
 use ::perdura::client::Options;
 use ::perdura::connect::{self, connect_store};
@@ -30,6 +30,7 @@ use std::hash::BuildHasher;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Mutex, MutexGuard};
+use tokio::time::timeout;
 
 /// Those who follow somebody take turns, each with the others that have the same hash.
 const TURNS: usize = 256;
@@ -235,10 +236,12 @@ impl Perdura {
         self.store.read_range(range, &self.options).await.map_err(|error| not_read(&error))
     }
 
-    /// Waits for a user's turn to do what has to be done one after the other.
-    async fn turn_of(&self, name: &Name) -> MutexGuard<'_, ()> {
+    /// Waits for a user's turn to do what has to be done one after the other: not for longer than a transaction may take, since those before may wait for a
+    /// partition that is down.
+    async fn turn_of(&self, name: &Name) -> Result<MutexGuard<'_, ()>, Failure> {
         let index = self.hasher.hash_one(name) as usize % TURNS;
-        self.turns[index].lock().await
+        let turn = timeout(self.options.timeout, self.turns[index].lock()).await;
+        turn.map_err(|_| Failure::Unavailable("others before wait for the store".to_owned()))
     }
 }
 
@@ -249,11 +252,11 @@ fn limited(limit: u32) -> u32 {
 
 #[async_trait]
 impl Network for Perdura {
-    async fn create_account(&self, name: &Name, password: &Password) -> Result<(), CreateError> {
+    async fn create_account(&self, name: &Name, password: &Password) -> Result<Proof, CreateError> {
         self.create(name, password).await
     }
 
-    async fn check_password(&self, name: &Name, password: &Password) -> Result<(), LoginError> {
+    async fn check_password(&self, name: &Name, password: &Password) -> Result<Proof, LoginError> {
         self.check(name, password).await
     }
 
@@ -262,12 +265,12 @@ impl Network for Perdura {
         name: &Name,
         password: &Password,
         new: &Password,
-    ) -> Result<bool, LoginError> {
+    ) -> Result<Changed, LoginError> {
         self.change(name, password, new).await
     }
 
-    async fn delete_account(&self, name: &Name) -> Result<(), Failure> {
-        self.begin_deletion(name).await
+    async fn delete_account(&self, name: &Name, proof: &Proof) -> Result<bool, Failure> {
+        self.begin_deletion(name, proof).await
     }
 
     async fn continue_deletions(&self) -> Result<usize, Failure> {
@@ -342,8 +345,9 @@ impl Network for Perdura {
         &self,
         key: &SessionKey,
         session: &Session,
+        proof: Option<&Proof>,
     ) -> Result<(), SessionError> {
-        self.add_session(key, session).await
+        self.add_session(key, session, proof).await
     }
 
     async fn save_session(&self, key: &SessionKey, session: &Session) -> Result<(), SessionError> {
