@@ -9,6 +9,7 @@ import urllib.request
 from http.cookiejar import CookieJar
 
 from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
@@ -52,7 +53,9 @@ class Person:
         return self.driver.find_element(By.CSS_SELECTOR, selector)
 
     def wait(self, what, ask):
-        return WebDriverWait(self.driver, PATIENCE_S).until(lambda _: ask(), message=what)
+        # What is looked at may be of a page that is about to go.
+        wait = WebDriverWait(self.driver, PATIENCE_S, ignored_exceptions=[StaleElementReferenceException])
+        return wait.until(lambda _: ask(), message=what)
 
     def press(self, selector):
         """Presses something that leads to another page, and waits for that."""
@@ -239,6 +242,25 @@ def servers_fail(world, person):
     assert person.texts().count(typed) == 1
 
 
+def change_password(person, name):
+    person.open("/settings")
+    person.type("#old-password", "not this one")
+    person.type("#new-password", "another horse")
+    person.press("form[action='/password'] button")
+    assert "wrong" in person.one(".problem").text
+    person.screen("password-wrong")
+    person.type("#old-password", password_of(name))
+    person.type("#new-password", "another horse")
+    person.press("form[action='/password'] button")
+    assert "was changed" in person.one(".note").text
+    person.screen("password-changed")
+    # And back, for what follows.
+    person.type("#old-password", "another horse")
+    person.type("#new-password", password_of(name))
+    person.press("form[action='/password'] button")
+    assert "was changed" in person.one(".note").text
+
+
 def leave(person, name):
     person.open("/settings")
     person.type("#password", password_of(name))
@@ -264,6 +286,7 @@ def main():
             alice, bob = people
             people_meet(alice, bob)
             without_script(bob)
+            change_password(alice, "alice")
             fill(world.url, "many", MANY_POSTS)
             a_page_of_many(bob)
             servers_fail(world, alice)
