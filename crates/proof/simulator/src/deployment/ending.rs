@@ -10,6 +10,7 @@ use crate::report::{FaultKind, Mark, TransactionCounts};
 use crate::violation::Broken;
 use crate::world::World;
 use perdura_protocol::PublicKey;
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -94,13 +95,17 @@ impl Deployment {
 
     /// What is pending is ended.
     fn resolve(&mut self) {
-        let from_us = self.now_us.max(self.caught_up_us());
+        let from_us = Cell::new(self.now_us.max(self.caught_up_us()));
         let task = self.resolver().map(|resolver| Box::pin(resolver.end_all()) as Running);
         self.begin(self.clients.len() - 1, task);
         self.finish("what is pending is ended", |all| {
+            if !all.worlds.iter().all(World::is_up) {
+                // A view whose leader lies may take its whole patience.
+                from_us.set(all.now_us.max(from_us.get()));
+            }
             all.clients.iter().all(|client| !client.is_busy())
         });
-        let took_us = self.now_us.saturating_sub(from_us);
+        let took_us = self.now_us.saturating_sub(from_us.get());
         let longest_us = &mut self.report.transactions.longest_end_us;
         *longest_us = took_us.max(*longest_us);
         if took_us > ENDED_US && !self.failed() {

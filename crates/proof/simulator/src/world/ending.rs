@@ -182,6 +182,15 @@ impl World {
         self.ending.looks_at_rest >= LOOKS_AT_REST
     }
 
+    /// Whether all replicas that are members and do not lie take part in a view.
+    pub(crate) fn is_up(&self) -> bool {
+        self.replicas.iter().enumerate().all(|(index, replica)| {
+            let counts = !replica.away && (replica.liar.is_none() || self.is_repaired(index));
+            let process = replica.process.as_ref();
+            !counts || process.is_some_and(|process| process.node.report().state == State::Active)
+        })
+    }
+
     pub(crate) fn look(&mut self) {
         match self.unrest() {
             None => self.ending.looks_at_rest += 1,
