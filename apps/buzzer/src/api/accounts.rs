@@ -3,7 +3,7 @@
 use super::answers::{ChangedJson, PageJson, ProfileJson, WhoJson, page};
 use super::posts::Asked;
 use super::{ApiError, Body, InPath, Params};
-use crate::network::{Name, Password, Proof};
+use crate::network::{Name, Password};
 use crate::web::visitor::{self, Viewer};
 use crate::web::{Shared, delete_account_of};
 use axum::Json;
@@ -47,14 +47,6 @@ fn wrong_password() -> ApiError {
     crate::network::LoginError::Wrong.into()
 }
 
-/// Logs in whoever has what he asked for already.
-async fn log_in_after(session: &Session, name: &Name, proof: &Proof) -> Result<(), ApiError> {
-    visitor::log_in(session, name, Some(proof)).await.map_err(|failure| {
-        tracing::warn!(%failure, "somebody is not logged in");
-        ApiError::no_session()
-    })
-}
-
 /// Who is logged in.
 pub(super) async fn required(session: &Session) -> Result<Viewer, ApiError> {
     visitor::find(session).await?.ok_or_else(ApiError::not_logged_in)
@@ -70,7 +62,7 @@ pub(super) async fn create(
     let (name, password) = (Name::new(&door.name)?, Password::new(door.password)?);
     app.count_signup(peer, &headers).map_err(ApiError::throttled)?;
     let proof = app.network.create_account(&name, &password).await?;
-    log_in_after(&session, &name, &proof).await?;
+    visitor::log_in_after(&session, &name, &proof).await?;
     Ok((StatusCode::CREATED, Json(WhoJson { name: Some(name) })))
 }
 
@@ -85,7 +77,7 @@ pub(super) async fn log_in(
     let name = Name::new(&door.name).map_err(|_| wrong_password())?;
     let password = Password::new(door.password).map_err(|_| wrong_password())?;
     let proof = app.network.check_password(&name, &password).await?;
-    log_in_after(&session, &name, &proof).await?;
+    visitor::log_in_after(&session, &name, &proof).await?;
     Ok(Json(WhoJson { name: Some(name) }))
 }
 
@@ -126,7 +118,7 @@ pub(super) async fn change_password(
     app.count_login(peer, &headers).map_err(ApiError::throttled)?;
     let password = Password::new(change.password).map_err(|_| wrong_password())?;
     let changed = app.change_password(&viewer.name, &password, &new).await?;
-    log_in_after(&session, &viewer.name, &changed.proof).await?;
+    visitor::log_in_after(&session, &viewer.name, &changed.proof).await?;
     Ok(Json(ChangedJson { others_ended: changed.all_ended }))
 }
 

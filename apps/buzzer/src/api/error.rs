@@ -1,6 +1,7 @@
 //! What went wrong, as JSON.
 
 use crate::network::{CreateError, Failure, FollowError, InputError, LoginError, PostError};
+use crate::web::visitor::NoSession;
 use axum::Json;
 use axum::http::StatusCode;
 use axum::http::header::RETRY_AFTER;
@@ -51,12 +52,6 @@ impl ApiError {
         ApiError { pause: Some(pause), ..error }
     }
 
-    /// What was asked for is done, and whoever asked is not logged in.
-    pub(crate) fn no_session() -> ApiError {
-        let message = "it is done, but your session could not be kept: log in";
-        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "no_session", message)
-    }
-
     pub(crate) fn busy(message: impl ToString) -> ApiError {
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message)
     }
@@ -70,6 +65,13 @@ impl IntoResponse for ApiError {
             response.headers_mut().insert(RETRY_AFTER, (pause.as_secs() + 1).into());
         }
         response
+    }
+}
+
+impl From<NoSession> for ApiError {
+    fn from(NoSession: NoSession) -> ApiError {
+        let message = "it is done, but your session could not be kept: log in";
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "no_session", message)
     }
 }
 

@@ -202,14 +202,6 @@ pub(super) async fn log_in(
     enter(&session, check.await, false, form).await
 }
 
-/// Logs in whoever has what he asked for already.
-async fn log_in_after(session: &Session, name: &Name, proof: &Proof) -> Result<(), Trouble> {
-    visitor::log_in(session, name, Some(proof)).await.map_err(|failure| {
-        tracing::warn!(%failure, "somebody is not logged in");
-        Trouble::no_session()
-    })
-}
-
 /// Behind the door, or in front of it with what is wrong.
 async fn enter(
     session: &Session,
@@ -219,7 +211,7 @@ async fn enter(
 ) -> Result<Response, Trouble> {
     match let_in {
         Ok((name, proof)) => {
-            log_in_after(session, &name, &proof).await?;
+            visitor::log_in_after(session, &name, &proof).await?;
             Ok(Redirect::to("/").into_response())
         }
         Err(shut) => Ok(shut.page(is_new, form.csrf, form.name)),
@@ -299,7 +291,7 @@ pub(super) async fn change_password(
     let changed: Result<Changed, Shut> = change.await;
     match changed {
         Ok(Changed { proof, all_ended }) => {
-            log_in_after(&session, &viewer.name, &proof).await?;
+            visitor::log_in_after(&session, &viewer.name, &proof).await?;
             let done = if all_ended { "changed" } else { "sessions-left" };
             Ok(Redirect::to(&format!("/settings?password={done}")).into_response())
         }

@@ -1,7 +1,7 @@
 //! What holds for all requests, whatever they ask for.
 
 use super::trouble::Trouble;
-use super::visitor::is_ours;
+use super::visitor::{NoSession, is_ours};
 use crate::api::ApiError;
 use axum::body::HttpBody;
 use axum::extract::{Request, State};
@@ -100,9 +100,9 @@ pub(super) async fn only_ours(request: Request, next: Next) -> Response {
     }
     // Of all that is written of sessions only a new one is answered for so, behind what was asked for.
     if is_api {
-        ApiError::no_session().into_response()
+        ApiError::from(NoSession).into_response()
     } else {
-        Trouble::no_session().into_response()
+        Trouble::from(NoSession).into_response()
     }
 }
 

@@ -200,7 +200,7 @@ pub fn router(
         deletions,
     });
     let secure = !app.settings.insecure;
-    let sessions = SessionManagerLayer::new(sessions::Kept(network))
+    let sessions = SessionManagerLayer::new(sessions::Kept::with(network))
         .with_name(cookie_name(!secure))
         .with_secure(secure)
         .with_http_only(true)

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use std::fmt;
 use std::sync::Arc;
 use time::OffsetDateTime;
+use tokio::sync::Semaphore;
 use tower_sessions::session::{Id, Record};
 use tower_sessions::session_store::{Error, Result};
 use tower_sessions::{Expiry, SessionStore};
@@ -20,6 +21,9 @@ pub(super) const PROOF: &str = "proof";
 /// A session ends when it was not used for so long.
 const SESSION_DAYS: i64 = 14;
 
+/// So many are written again at a time; they may wait for a partition that is down.
+const WRITTEN_AT_A_TIME: usize = 64;
+
 /// When sessions end.
 pub(super) fn expiry() -> Expiry {
     Expiry::OnInactivity(time::Duration::days(SESSION_DAYS))
@@ -27,7 +31,17 @@ pub(super) fn expiry() -> Expiry {
 
 /// Keeps sessions with a network.
 #[derive(Clone)]
-pub(super) struct Kept(pub(super) Arc<dyn Network>);
+pub(super) struct Kept {
+    network: Arc<dyn Network>,
+    /// Room for sessions that are written again behind their pages.
+    room: Arc<Semaphore>,
+}
+
+impl Kept {
+    pub(super) fn with(network: Arc<dyn Network>) -> Kept {
+        Kept { network, room: Arc::new(Semaphore::new(WRITTEN_AT_A_TIME)) }
+    }
+}
 
 impl fmt::Debug for Kept {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -73,7 +87,7 @@ impl SessionStore for Kept {
         let proof = record.data.get(PROOF).cloned().map(serde_json::from_value).transpose();
         let proof: Option<Proof> = proof.map_err(|error| Error::Encode(error.to_string()))?;
         let (key, session) = (key_of(&record.id), session_of(record)?);
-        let created = self.0.create_session(&key, &session, proof.as_ref()).await;
+        let created = self.network.create_session(&key, &session, proof.as_ref()).await;
         created.inspect_err(|error| tracing::warn!(%error, "a session is not kept")).map_err(failed)
     }
 
@@ -81,8 +95,10 @@ impl SessionStore for Kept {
         // It was to end and could not be: that was told, or it ends with its account.
         let Ok(session) = session_of(record) else { return Ok(()) };
         // All that changes is until when it lasts. No page waits for that, or fails for it: what it did is done. The next one tries again, unless the session is over.
-        let (network, key) = (Arc::clone(&self.0), key_of(&record.id));
+        let Ok(room) = Arc::clone(&self.room).try_acquire_owned() else { return Ok(()) };
+        let (network, key) = (Arc::clone(&self.network), key_of(&record.id));
         tokio::spawn(async move {
+            let _room = room;
             match network.save_session(&key, &session).await {
                 Ok(()) | Err(SessionError::Over) => {}
                 Err(error) => tracing::warn!(%error, "a session is not written again"),
@@ -92,12 +108,12 @@ impl SessionStore for Kept {
     }
 
     async fn load(&self, id: &Id) -> Result<Option<Record>> {
-        let session = self.0.load_session(&key_of(id)).await.map_err(failed)?;
+        let session = self.network.load_session(&key_of(id)).await.map_err(failed)?;
         session.map(|session| record_of(*id, &session)).transpose()
     }
 
     async fn delete(&self, id: &Id) -> Result<()> {
-        self.0.delete_session(&key_of(id)).await.map_err(failed)
+        self.network.delete_session(&key_of(id)).await.map_err(failed)
     }
 }
 
@@ -112,7 +128,7 @@ pub async fn open_session(
     let failed = |error: tower_sessions::session::Error| {
         Failure::Unavailable(format!("the session: {error}"))
     };
-    let session = tower_sessions::Session::new(None, Arc::new(Kept(network)), Some(expiry()));
+    let session = tower_sessions::Session::new(None, Arc::new(Kept::with(network)), Some(expiry()));
     visitor::log_in(&session, name, None).await?;
     session.save().await.map_err(failed)?;
     let id = session.id().ok_or_else(|| Failure::Broken("a session has no id".to_owned()))?;

@@ -1,6 +1,7 @@
 //! Pages that say what went wrong, and what to do.
 
 use super::pages::{Again, TroublePage, html};
+use super::visitor::NoSession;
 use crate::network::Failure;
 use axum::extract::rejection::FormRejection;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
@@ -37,13 +38,6 @@ impl Trouble {
         Trouble::new(StatusCode::FORBIDDEN, "Not accepted", text)
     }
 
-    /// What was asked for is done, and whoever asked is not logged in.
-    pub(crate) fn no_session() -> Trouble {
-        let text =
-            "What you asked for is done, but your session could not be kept. Log in in a moment.";
-        Trouble::new(StatusCode::SERVICE_UNAVAILABLE, "You are not logged in", text)
-    }
-
     /// Whoever typed something is not logged in any more: it is kept on the page, to be sent when he is.
     pub(crate) fn logged_out(again: Again) -> Trouble {
         let text = "You are not logged in any more, and nothing was posted. Log in in another window, then send it here.";
@@ -62,6 +56,14 @@ impl Trouble {
             page.again = Some(again);
         }
         self
+    }
+}
+
+impl From<NoSession> for Trouble {
+    fn from(NoSession: NoSession) -> Trouble {
+        let text =
+            "What you asked for is done, but your session could not be kept. Log in in a moment.";
+        Trouble::new(StatusCode::SERVICE_UNAVAILABLE, "You are not logged in", text)
     }
 }
 

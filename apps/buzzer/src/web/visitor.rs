@@ -94,6 +94,21 @@ pub(crate) async fn log_in(
     session.insert(SEEN, now_ms()).await.map_err(failed)
 }
 
+/// What was asked for is done, and whoever asked for it is not logged in.
+pub(crate) struct NoSession;
+
+/// Logs in whoever has what he asked for already.
+pub(crate) async fn log_in_after(
+    session: &Session,
+    name: &Name,
+    proof: &Proof,
+) -> Result<(), NoSession> {
+    log_in(session, name, Some(proof)).await.map_err(|failure| {
+        tracing::warn!(%failure, "somebody is not logged in");
+        NoSession
+    })
+}
+
 /// From now on nobody is.
 pub(crate) async fn log_out(session: &Session) -> Result<(), Failure> {
     session.flush().await.map_err(|error| Failure::Indeterminate(format!("the session: {error}")))
