@@ -299,6 +299,8 @@ bugs! {
         "A vote to abort what never came is given and forgotten."
     EndedUnexpired "ended-unexpired" "10"
         "Others end a transaction where it is unknown, though no participant has had it for long."
+    EndedLate "ended-late" "10"
+        "What a client left behind is ended by others only after ten times the time after which it has expired."
     ForgottenUnfenced "forgotten-unfenced" "10"
         "A transaction that is over here is forgotten, whether or not it is over elsewhere."
     FenceIgnored "fence-ignored" "10"

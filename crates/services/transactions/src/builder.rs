@@ -1,12 +1,15 @@
 //! Transactions as programs write them, and what they read.
 
-use crate::{Outcome, StoreClient, TransactionError};
+use crate::split::touched;
+use crate::{Groups, Outcome, StoreClient, TransactionError};
 use bytes::Bytes;
 use perdura_client::Options;
+use perdura_protocol::PartitionId;
 use perdura_store::{
     Entries, Operation, OperationResult, StoreCommand, StoreReply, Transaction, behind,
     beyond_prefix, limits,
 };
+use std::collections::BTreeSet;
 use std::marker::PhantomData;
 
 /// Where among the results of a [`Builder`] what an operation found is. Of that builder only.
@@ -233,6 +236,19 @@ impl Builder {
     /// Removes a key, whether it is there or not; its result says which.
     pub fn delete(&mut self, key: impl Into<Bytes>) -> Asked<bool> {
         self.add(Operation::Delete { key: key.into() })
+    }
+
+    /// The partitions that have some of what it touches.
+    #[must_use]
+    pub fn partitions(&self) -> BTreeSet<PartitionId> {
+        let operations = self.transaction.operations.iter();
+        match &self.client {
+            StoreClient::Whole(_) => BTreeSet::from([PartitionId(0)]),
+            StoreClient::Partitioned(transactions) => {
+                let map = transactions.groups().map();
+                operations.flat_map(|one| touched(map, one)).map(PartitionId).collect()
+            }
+        }
     }
 
     /// Carries it out. Where others are in its way it is tried again until the deadline.

@@ -3,6 +3,7 @@
 use perdura_protocol::{Map, PartitionId};
 use perdura_store::{Operation, OperationResult, Transaction, limits};
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 /// One partition's part.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -13,6 +14,21 @@ pub struct Part {
     pub operations: Vec<Operation>,
     // For each its index in the transaction.
     origins: Vec<usize>,
+}
+
+/// The partitions that have some of what an operation touches.
+pub(crate) fn touched(map: &Map, operation: &Operation) -> RangeInclusive<u16> {
+    match operation {
+        Operation::Cmp { key, .. }
+        | Operation::Read { key }
+        | Operation::Insert { key, .. }
+        | Operation::Write { key, .. }
+        | Operation::Delete { key } => {
+            let partition = map.partition_of(key).0;
+            partition..=partition
+        }
+        Operation::ReadRange { start, end, .. } => map.partitions_of_range(start, end.as_deref()),
+    }
 }
 
 /// A transaction in parts, ascending by partition; at least one.
@@ -38,19 +54,8 @@ impl Split {
             part.origins.push(origin);
         };
         for (origin, operation) in transaction.operations.iter().enumerate() {
-            match operation {
-                Operation::Cmp { key, .. }
-                | Operation::Read { key }
-                | Operation::Insert { key, .. }
-                | Operation::Write { key, .. }
-                | Operation::Delete { key } => {
-                    add(map.partition_of(key).0, operation.clone(), origin);
-                }
-                Operation::ReadRange { start, end, .. } => {
-                    for partition in map.partitions_of_range(start, end.as_deref()) {
-                        add(partition, operation.clone(), origin);
-                    }
-                }
+            for partition in touched(map, operation) {
+                add(partition, operation.clone(), origin);
             }
         }
         let mut parts: Vec<Part> = parts.into_values().collect();
