@@ -1,13 +1,15 @@
 //! The network itself on a real store, where it is about bounds that take long to reach over HTTP.
 
-use super::world::World;
+use super::world::{World, name_in};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use perdura_buzzer::network::{
-    FRIENDS, FollowError, Name, Network, NewPost, Password, Perdura, PostId, PostKey,
+    FRIENDS, Failure, FollowError, Name, Network, NewPost, Password, Perdura, PostId, PostKey,
     SESSIONS_OF_AN_ACCOUNT, Session, SessionError, SessionKey, Settings, Text,
 };
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
+use tokio::task::JoinSet;
 
 fn open(world: &World) -> Perdura {
     let timeout = Duration::from_secs(60);
@@ -195,4 +197,32 @@ async fn an_account_has_so_many_sessions() {
     assert_eq!(sessions(), 0);
     let late = network.create_session(&key(9), &session(later_ms), None).await;
     assert_eq!(late, Err(SessionError::NoAccount));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_that_wait_for_a_partition_that_is_down_leave_room_for_others() {
+    let world = World::start(&[]);
+    let network = Arc::new(open(&world));
+    let (amy, bob) = (name(&name_in(0, "amy")), name(&name_in(1, "bob")));
+    let hash = network.hash(&password()).await.unwrap();
+    network.import_account(&amy, &hash).await.unwrap();
+    network.import_account(&bob, &hash).await.unwrap();
+
+    world.signal_partition(0, "-STOP");
+    let mut asked = JoinSet::new();
+    for _ in 0..300 {
+        let (network, amy) = (Arc::clone(&network), amy.clone());
+        asked.spawn(async move { network.profile(&amy).await });
+    }
+    // What there is no place for is told so at once, while the others wait.
+    for _ in 256..300 {
+        let refused = asked.join_next().await.unwrap().unwrap();
+        assert!(matches!(refused, Err(Failure::Unavailable(why)) if why.contains("too many")));
+    }
+    assert!(network.profile(&bob).await.unwrap().is_some());
+    assert_eq!(asked.len(), 256);
+    world.signal_partition(0, "-CONT");
+    while let Some(found) = asked.join_next().await {
+        assert!(found.unwrap().unwrap().is_some());
+    }
 }

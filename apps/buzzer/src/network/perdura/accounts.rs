@@ -135,7 +135,7 @@ impl Perdura {
             return Err(LoginError::Wrong);
         };
         // That it was not in vain has been noted or not; who is in is in.
-        if let Err(error) = self.store.delete(noted.logins, &self.options).await {
+        if let Err(error) = self.delete(noted.logins).await {
             tracing::warn!(%error, "failed logins of an account that logged in are still noted");
         }
         Ok(Proof::of(&account))
@@ -154,7 +154,7 @@ impl Perdura {
             self.write_password(name, noted, place_of_new, new).await?
         } else if self.passwords.fits(place_of_new, new, noted.hash()).await? {
             // Sent again: it was changed before, and nobody heard of it.
-            if let Err(error) = self.store.delete(noted.logins, &self.options).await {
+            if let Err(error) = self.delete(noted.logins).await {
                 tracing::warn!(%error, "a change of a password that was sent again is noted as a login that failed");
             }
             noted.account.map(|(account, _)| account).ok_or(LoginError::Wrong)?

@@ -6,6 +6,7 @@
 mod accounts;
 mod deletions;
 mod edges;
+mod places;
 mod posts;
 mod sessions;
 mod timeline;
@@ -25,6 +26,7 @@ use ::perdura::{Cluster, ServiceKind};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::future::join_all;
+use places::{Place, Places};
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::path::{Path, PathBuf};
@@ -52,6 +54,7 @@ pub struct Perdura {
     options: Options,
     passwords: Passwords,
     turns: [Mutex<()>; TURNS],
+    places: Places,
     hasher: RandomState,
     /// A key of each partition.
     probes: Vec<Bytes>,
@@ -172,12 +175,14 @@ impl Perdura {
     }
 
     fn over(store: StoreClient, timeout: Duration, probes: Vec<Bytes>) -> Result<Perdura, Failure> {
+        let partitions = probes.len();
         Ok(Perdura {
             store,
             options: Options { timeout, reply_quorum: None },
             passwords: Passwords::new()?,
             turns: std::array::from_fn(|_| Mutex::default()),
             hasher: RandomState::new(),
+            places: Places::new(partitions),
             probes,
         })
     }
@@ -206,6 +211,7 @@ impl Perdura {
 
     /// Carries out one that only reads.
     async fn read(&self, transaction: Builder) -> Result<Results, Failure> {
+        let _place = self.places.enter(transaction.partitions())?;
         match transaction.run(&self.options).await {
             Ok(Ended::Committed(results)) => Ok(results),
             Ok(Ended::ResultsGone) => {
@@ -220,6 +226,7 @@ impl Perdura {
 
     /// Carries out one that writes.
     async fn write(&self, transaction: Builder) -> Result<Written, Failure> {
+        let _place = self.places.enter(transaction.partitions())?;
         match transaction.run(&self.options).await {
             Ok(Ended::Committed(results)) => Ok(Written::Done(Some(results))),
             Ok(Ended::ResultsGone) => Ok(Written::Done(None)),
@@ -229,19 +236,33 @@ impl Perdura {
     }
 
     async fn get(&self, key: Bytes) -> Result<Option<Bytes>, Failure> {
+        let _place = self.place_of(&key)?;
         self.store.get(key, &self.options).await.map_err(|error| not_read(&error))
     }
 
     async fn range(&self, range: Range) -> Result<Entries, Failure> {
-        self.store.read_range(range, &self.options).await.map_err(|error| not_read(&error))
+        let mut look = self.begin();
+        let page = look.read_range(range);
+        Ok(self.read(look).await?.get(page))
+    }
+
+    async fn delete(&self, key: Bytes) -> Result<bool, Failure> {
+        let _place = self.place_of(&key)?;
+        self.store.delete(key, &self.options).await.map_err(|error| not_written(&error))
+    }
+
+    fn place_of(&self, key: &[u8]) -> Result<Place<'_>, Failure> {
+        self.places.enter([self.store.partition_of(key)])
     }
 
     /// Waits for a user's turn to do what has to be done one after the other: not for longer than a transaction may take, since those before may wait for a
     /// partition that is down.
-    async fn turn_of(&self, name: &Name) -> Result<MutexGuard<'_, ()>, Failure> {
+    async fn turn_of(&self, name: &Name) -> Result<(MutexGuard<'_, ()>, Place<'_>), Failure> {
+        let place = self.place_of(&keys::account(name))?;
         let index = self.hasher.hash_one(name) as usize % TURNS;
         let turn = timeout(self.options.timeout, self.turns[index].lock()).await;
-        turn.map_err(|_| Failure::Unavailable("others before wait for the store".to_owned()))
+        let text = "others before wait for the store";
+        turn.map(|turn| (turn, place)).map_err(|_| Failure::Unavailable(text.to_owned()))
     }
 }
 

@@ -68,8 +68,7 @@ impl Perdura {
     }
 
     pub(super) async fn remove_post(&self, id: &PostId) -> Result<bool, Failure> {
-        let deleted = self.store.delete(keys::post(id), &self.options).await;
-        deleted.map_err(|error| super::not_written(&error))
+        self.delete(keys::post(id)).await
     }
 
     pub(super) async fn one_post(&self, id: &PostId) -> Result<Option<Shown>, Failure> {
