@@ -128,6 +128,8 @@ impl Perdura {
         name: &Name,
         password: &Password,
     ) -> Result<Proof, LoginError> {
+        // Where its partition is down that is waited for without a place, which others need.
+        self.get(keys::account(name)).await?;
         let place = self.passwords.place()?;
         let noted = self.note_login(name).await?;
         let fits = self.passwords.fits(place, password, noted.hash()).await?;
@@ -147,6 +149,7 @@ impl Perdura {
         password: &Password,
         new: &Password,
     ) -> Result<Changed, LoginError> {
+        self.get(keys::account(name)).await?;
         let (place, place_of_new) = (self.passwords.place()?, self.passwords.place()?);
         let noted = self.note_login(name).await?;
         let fits = self.passwords.fits(place, password, noted.hash()).await?;
