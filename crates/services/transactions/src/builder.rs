@@ -1,7 +1,6 @@
 //! Transactions as programs write them, and what they read.
 
-use crate::split::touched;
-use crate::{Groups, Outcome, StoreClient, TransactionError};
+use crate::{Groups, Outcome, Split, StoreClient, TransactionError};
 use bytes::Bytes;
 use perdura_client::Options;
 use perdura_protocol::PartitionId;
@@ -238,15 +237,13 @@ impl Builder {
         self.add(Operation::Delete { key: key.into() })
     }
 
-    /// The partitions that have some of what it touches.
+    /// The partitions that have some of what it touches; 0 if that is nothing.
     #[must_use]
     pub fn partitions(&self) -> BTreeSet<PartitionId> {
-        let operations = self.transaction.operations.iter();
         match &self.client {
             StoreClient::Whole(_) => BTreeSet::from([PartitionId(0)]),
             StoreClient::Partitioned(transactions) => {
-                let map = transactions.groups().map();
-                operations.flat_map(|one| touched(map, one)).map(PartitionId).collect()
+                Split::partitions_of(transactions.groups().map(), &self.transaction)
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use perdura_protocol::{Map, PartitionId};
 use perdura_store::{Operation, OperationResult, Transaction, limits};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
 /// One partition's part.
@@ -17,7 +17,7 @@ pub struct Part {
 }
 
 /// The partitions that have some of what an operation touches.
-pub(crate) fn touched(map: &Map, operation: &Operation) -> RangeInclusive<u16> {
+fn touched(map: &Map, operation: &Operation) -> RangeInclusive<u16> {
     match operation {
         Operation::Cmp { key, .. }
         | Operation::Read { key }
@@ -40,6 +40,18 @@ pub struct Split {
 }
 
 impl Split {
+    /// The partitions of the parts of `transaction`.
+    #[must_use]
+    pub fn partitions_of(map: &Map, transaction: &Transaction) -> BTreeSet<PartitionId> {
+        let operations = transaction.operations.iter();
+        let mut all: BTreeSet<PartitionId> =
+            operations.flat_map(|one| touched(map, one)).map(PartitionId).collect();
+        if all.is_empty() {
+            all.insert(PartitionId(0));
+        }
+        all
+    }
+
     /// The parts of `transaction`. One without operations is partition 0's.
     #[must_use]
     pub fn of(map: &Map, transaction: Transaction) -> Split {

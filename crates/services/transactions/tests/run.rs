@@ -274,6 +274,29 @@ fn what_may_have_been_decided_and_forgotten_is_indeterminate() {
     assert_eq!(transact(&shared, &others, vec![read("a1"), read("b1")]), committed(values));
 }
 
+#[test]
+fn the_partitions_of_a_transaction_are_those_of_its_parts() {
+    let shared = Partitions::new(3, 1);
+    let client = client(&shared, 1);
+    let range = |start: &str, end: &str| {
+        let (start, end) = (bytes(start), Some(bytes(end)));
+        Operation::ReadRange { start, end, limit: 1, reverse: false }
+    };
+    for (operations, expected) in [
+        (vec![], vec![0]),
+        (vec![read("b1")], vec![1]),
+        (vec![write("c1", "1"), read("a1"), read("c2")], vec![0, 2]),
+        (vec![range("a1", "b"), read("c1")], vec![0, 2]),
+        (vec![range("a1", "b1")], vec![0, 1]),
+    ] {
+        let transaction = Transaction { operations };
+        let of = Split::partitions_of(client.groups().map(), &transaction);
+        assert_eq!(of, expected.into_iter().map(PartitionId).collect());
+        let split = Split::of(client.groups().map(), transaction);
+        assert!(split.parts.iter().map(|part| part.partition).eq(of));
+    }
+}
+
 /// Prepares writes everywhere, and ends nothing.
 async fn prepare_only(client: Transactions<Way>, operations: Vec<Operation>, counter: u64) {
     let groups = client.groups();

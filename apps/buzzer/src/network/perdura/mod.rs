@@ -6,10 +6,10 @@
 mod accounts;
 mod deletions;
 mod edges;
-mod places;
 mod posts;
 mod sessions;
 mod timeline;
+mod waiters;
 
 use super::error::{CreateError, Failure, FollowError, LoginError, PostError, SessionError};
 use super::name::{Name, Password};
@@ -19,6 +19,7 @@ use super::session::{Changed, Proof, Session, SessionKey};
 use super::{Network, PAGE_MOST, Page, Profile, keys};
 use ::perdura::client::Options;
 use ::perdura::connect::{self, connect_store};
+use ::perdura::protocol::PartitionId;
 use ::perdura::protocol::partitions::Distribution;
 use ::perdura::transactions::{Builder, Counters, Ended, Groups, Range, Results, StoreClient};
 use ::perdura::transactions::{Page as Entries, TransactionError};
@@ -26,13 +27,14 @@ use ::perdura::{Cluster, ServiceKind};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::future::join_all;
-use places::{Place, Places};
+use std::collections::BTreeSet;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::timeout;
+use waiters::Waiters;
 
 /// Those who follow somebody take turns, each with the others that have the same hash.
 const TURNS: usize = 256;
@@ -54,7 +56,7 @@ pub struct Perdura {
     options: Options,
     passwords: Passwords,
     turns: [Mutex<()>; TURNS],
-    places: Places,
+    waiters: Waiters,
     hasher: RandomState,
     /// A key of each partition.
     probes: Vec<Bytes>,
@@ -182,7 +184,7 @@ impl Perdura {
             passwords: Passwords::new()?,
             turns: std::array::from_fn(|_| Mutex::default()),
             hasher: RandomState::new(),
-            places: Places::new(partitions),
+            waiters: Waiters::new(partitions),
             probes,
         })
     }
@@ -211,8 +213,8 @@ impl Perdura {
 
     /// Carries out one that only reads.
     async fn read(&self, transaction: Builder) -> Result<Results, Failure> {
-        let _place = self.places.enter(transaction.partitions())?;
-        match transaction.run(&self.options).await {
+        let waiter = self.waiters.ask(transaction.partitions(), Instant::now())?;
+        match waiter.until(transaction.run(&self.options)).await {
             Ok(Ended::Committed(results)) => Ok(results),
             Ok(Ended::ResultsGone) => {
                 Err(Failure::Unavailable("what was read is not kept any more".to_owned()))
@@ -226,8 +228,8 @@ impl Perdura {
 
     /// Carries out one that writes.
     async fn write(&self, transaction: Builder) -> Result<Written, Failure> {
-        let _place = self.places.enter(transaction.partitions())?;
-        match transaction.run(&self.options).await {
+        let waiter = self.waiters.ask(transaction.partitions(), Instant::now())?;
+        match waiter.until(transaction.run(&self.options)).await {
             Ok(Ended::Committed(results)) => Ok(Written::Done(Some(results))),
             Ok(Ended::ResultsGone) => Ok(Written::Done(None)),
             Ok(Ended::Failed { operation }) => Ok(Written::Failed(operation)),
@@ -236,8 +238,9 @@ impl Perdura {
     }
 
     async fn get(&self, key: Bytes) -> Result<Option<Bytes>, Failure> {
-        let _place = self.place_of(&key)?;
-        self.store.get(key, &self.options).await.map_err(|error| not_read(&error))
+        let waiter = self.waiters.ask(self.partition_of(&key), Instant::now())?;
+        let got = waiter.until(self.store.get(key, &self.options)).await;
+        got.map_err(|error| not_read(&error))
     }
 
     async fn range(&self, range: Range) -> Result<Entries, Failure> {
@@ -247,22 +250,23 @@ impl Perdura {
     }
 
     async fn delete(&self, key: Bytes) -> Result<bool, Failure> {
-        let _place = self.place_of(&key)?;
-        self.store.delete(key, &self.options).await.map_err(|error| not_written(&error))
+        let waiter = self.waiters.ask(self.partition_of(&key), Instant::now())?;
+        let deleted = waiter.until(self.store.delete(key, &self.options)).await;
+        deleted.map_err(|error| not_written(&error))
     }
 
-    fn place_of(&self, key: &[u8]) -> Result<Place<'_>, Failure> {
-        self.places.enter([self.store.partition_of(key)])
+    fn partition_of(&self, key: &[u8]) -> BTreeSet<PartitionId> {
+        BTreeSet::from([self.store.partition_of(key)])
     }
 
     /// Waits for a user's turn to do what has to be done one after the other: not for longer than a transaction may take, since those before may wait for a
     /// partition that is down.
-    async fn turn_of(&self, name: &Name) -> Result<(MutexGuard<'_, ()>, Place<'_>), Failure> {
-        let place = self.place_of(&keys::account(name))?;
+    async fn turn_of(&self, name: &Name) -> Result<MutexGuard<'_, ()>, Failure> {
+        let _waiter =
+            self.waiters.queue(self.partition_of(&keys::account(name)), Instant::now())?;
         let index = self.hasher.hash_one(name) as usize % TURNS;
         let turn = timeout(self.options.timeout, self.turns[index].lock()).await;
-        let text = "others before wait for the store";
-        turn.map(|turn| (turn, place)).map_err(|_| Failure::Unavailable(text.to_owned()))
+        turn.map_err(|_| Failure::Unavailable("others before wait for the store".to_owned()))
     }
 }
 
@@ -384,8 +388,9 @@ impl Network for Perdura {
     }
 
     async fn check_health(&self) -> Result<(), Failure> {
-        let answers = join_all(self.probes.iter().map(|probe| self.get(probe.clone()))).await;
-        answers.into_iter().try_for_each(|answer| answer.map(|_| ()))
+        let asked = self.probes.iter().map(|probe| self.store.get(probe.clone(), &self.options));
+        let answers = join_all(asked).await;
+        answers.into_iter().try_for_each(|answer| answer.map(|_| ()).map_err(|one| not_read(&one)))
     }
 
     async fn close(&self) {
