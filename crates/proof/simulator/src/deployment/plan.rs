@@ -92,10 +92,15 @@ impl StorePlan {
         }
     }
 
-    /// Large values, many of them written at once, and not room for all of them.
+    /// Large values, many of them written at once in several partitions, and not room for all of them.
     fn with_little_room(self) -> StorePlan {
-        let (value_bytes, state_limit_bytes) = (2_000, 24 << 10);
-        StorePlan { value_bytes, state_limit_bytes, keys: self.keys + 12, tasks: 4, ..self }
+        const VALUE_BYTES: usize = 2_000;
+        let keys = self.keys + 12;
+        // Of registers and of members there are so many; all of them take twice as much.
+        let state_limit_bytes = VALUE_BYTES as u64 * keys / self.partitions as u64;
+        let (global, stutters) = (self.global.max(60), self.stutters.max(10));
+        let (value_bytes, tasks) = (VALUE_BYTES, 4);
+        StorePlan { value_bytes, state_limit_bytes, keys, global, stutters, tasks, ..self }
     }
 
     /// Client processes: those of the workload, those that attack, and one that ends what others leave.
