@@ -123,13 +123,17 @@ impl Perdura {
         }
     }
 
+    /// Waits for the partition of an account before a place is taken that others need while that is down.
+    async fn reach(&self, name: &Name) -> Result<(), Failure> {
+        self.get(keys::account(name)).await.map(|_| ())
+    }
+
     pub(super) async fn check(
         &self,
         name: &Name,
         password: &Password,
     ) -> Result<Proof, LoginError> {
-        // Where its partition is down that is waited for without a place, which others need.
-        self.get(keys::account(name)).await?;
+        self.reach(name).await?;
         let place = self.passwords.place()?;
         let noted = self.note_login(name).await?;
         let fits = self.passwords.fits(place, password, noted.hash()).await?;
@@ -149,7 +153,7 @@ impl Perdura {
         password: &Password,
         new: &Password,
     ) -> Result<Changed, LoginError> {
-        self.get(keys::account(name)).await?;
+        self.reach(name).await?;
         let (place, place_of_new) = (self.passwords.place()?, self.passwords.place()?);
         let noted = self.note_login(name).await?;
         let fits = self.passwords.fits(place, password, noted.hash()).await?;

@@ -32,12 +32,15 @@ use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::sync::{Mutex, MutexGuard, Semaphore};
 use tokio::time::timeout;
 use waiters::Waiters;
 
 /// Those who follow somebody take turns, each with the others that have the same hash.
 const TURNS: usize = 256;
+
+/// So many wait for their turn at a time. With those that wait for partitions they are fewer than requests may be.
+const WAITING_FOR_TURNS: usize = 256;
 
 /// How the store is used.
 #[derive(Clone, Debug)]
@@ -56,6 +59,7 @@ pub struct Perdura {
     options: Options,
     passwords: Passwords,
     turns: [Mutex<()>; TURNS],
+    room_for_turns: Semaphore,
     waiters: Waiters,
     hasher: RandomState,
     /// A key of each partition.
@@ -183,6 +187,7 @@ impl Perdura {
             options: Options { timeout, reply_quorum: None },
             passwords: Passwords::new()?,
             turns: std::array::from_fn(|_| Mutex::default()),
+            room_for_turns: Semaphore::new(WAITING_FOR_TURNS),
             hasher: RandomState::new(),
             waiters: Waiters::new(partitions),
             probes,
@@ -262,11 +267,12 @@ impl Perdura {
     /// Waits for a user's turn to do what has to be done one after the other: not for longer than a transaction may take, since those before may wait for a
     /// partition that is down.
     async fn turn_of(&self, name: &Name) -> Result<MutexGuard<'_, ()>, Failure> {
-        let _waiter =
-            self.waiters.queue(self.partition_of(&keys::account(name)), Instant::now())?;
+        let failed = |text: &str| Failure::Unavailable(text.to_owned());
+        let room = self.room_for_turns.try_acquire();
+        let _room = room.map_err(|_| failed("too many wait for their turn"))?;
         let index = self.hasher.hash_one(name) as usize % TURNS;
         let turn = timeout(self.options.timeout, self.turns[index].lock()).await;
-        turn.map_err(|_| Failure::Unavailable("others before wait for the store".to_owned()))
+        turn.map_err(|_| failed("others before wait for the store"))
     }
 }
 

@@ -15,7 +15,9 @@ const SILENT: Duration = Duration::from_secs(2);
 #[derive(Clone, Copy, Default)]
 struct Partition {
     waiting: usize,
-    /// Since when it has not answered what it alone was asked: what others were asked as well may wait for them.
+    /// Those that have asked it alone: what others were asked as well says nothing of it, since it may wait for them.
+    alone: usize,
+    /// Since when it has not answered any of these.
     silent_since: Option<Instant>,
 }
 
@@ -43,31 +45,18 @@ impl Waiters {
         self.partitions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One more that asks these partitions something; if one of them does not answer as many as may wait for it, at once none.
+    /// One more that asks these partitions something; none, at once, if one of them does not answer and as many as may wait for it already. Whoever is the only one to ask
+    /// one alone does so in any case: else nobody would see that it is back.
     pub(super) fn ask(
         &self,
         partitions: BTreeSet<PartitionId>,
         now: Instant,
     ) -> Result<Waiter<'_>, Failure> {
-        let waiter = self.queue(partitions, now)?;
-        if let [alone] = waiter.partitions.iter().collect::<Vec<_>>()[..]
-            && let Some(alone) = self.lock().get_mut(alone.index())
-        {
-            alone.silent_since.get_or_insert(now);
-        }
-        Ok(waiter)
-    }
-
-    /// One more that waits for these partitions, behind others that have asked them.
-    pub(super) fn queue(
-        &self,
-        partitions: BTreeSet<PartitionId>,
-        now: Instant,
-    ) -> Result<Waiter<'_>, Failure> {
         let mut all = self.lock();
+        let is_alone = partitions.len() == 1;
         let is_full = |one: &Partition| {
             let is_silent = one.silent_since.is_some_and(|since| now - since >= SILENT);
-            is_silent && one.waiting >= self.share
+            is_silent && one.waiting >= self.share && !(is_alone && one.alone == 0)
         };
         if partitions.iter().filter_map(|one| all.get(one.index())).any(is_full) {
             let text = "a part of it does not answer, and many wait for that already";
@@ -76,6 +65,10 @@ impl Waiters {
         for one in &partitions {
             if let Some(one) = all.get_mut(one.index()) {
                 one.waiting += 1;
+                if is_alone {
+                    one.alone += 1;
+                    one.silent_since.get_or_insert(now);
+                }
             }
         }
         Ok(Waiter { of: self, partitions })
@@ -95,12 +88,22 @@ impl Waiter<'_> {
         answer
     }
 
-    /// Its partitions have answered it.
+    /// What it asked was answered.
     fn answered(self) {
+        if self.is_alone() {
+            self.each(|one| one.silent_since = None);
+        }
+    }
+
+    fn is_alone(&self) -> bool {
+        self.partitions.len() == 1
+    }
+
+    fn each(&self, change: impl Fn(&mut Partition)) {
         let mut all = self.of.lock();
         for one in &self.partitions {
             if let Some(one) = all.get_mut(one.index()) {
-                one.silent_since = None;
+                change(one);
             }
         }
     }
@@ -108,12 +111,11 @@ impl Waiter<'_> {
 
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
-        let mut all = self.of.lock();
-        for one in &self.partitions {
-            if let Some(one) = all.get_mut(one.index()) {
-                one.waiting -= 1;
-            }
-        }
+        let alone = usize::from(self.is_alone());
+        self.each(|one| {
+            one.waiting -= 1;
+            one.alone -= alone;
+        });
     }
 }
 
@@ -141,7 +143,6 @@ mod tests {
         let held = fill(&waiters, &[0], later);
         assert_eq!(held.len(), WAITING / 4 - 1);
         assert!(waiters.ask(some(&[0, 1]), later).is_err());
-        assert!(waiters.queue(some(&[0]), later).is_err());
         assert_eq!(fill(&waiters, &[1], later).len(), MANY);
         assert_eq!(fill(&waiters, &[1, 2, 3], later).len(), MANY);
         first.answered();
@@ -173,10 +174,22 @@ mod tests {
         let waiters = Waiters::new(2);
         let begin = Instant::now();
         let both = fill(&waiters, &[0, 1], begin);
-        let queued = waiters.queue(some(&[1]), begin).ok().unwrap();
         assert_eq!(both.len(), MANY);
         assert!(waiters.ask(some(&[1]), begin + SILENT).is_ok());
-        drop(queued);
+    }
+
+    #[test]
+    fn one_that_is_back_is_found_though_its_room_is_full() {
+        let waiters = Waiters::new(2);
+        let begin = Instant::now();
+        drop(waiters.ask(some(&[1]), begin));
+        let later = begin + SILENT;
+        let both = fill(&waiters, &[0, 1], later);
+        assert_eq!(both.len(), WAITING / 2);
+        let only = waiters.ask(some(&[1]), later).ok().unwrap();
+        assert!(waiters.ask(some(&[1]), later).is_err());
+        only.answered();
+        assert_eq!(fill(&waiters, &[1], later).len(), MANY);
     }
 
     #[test]
