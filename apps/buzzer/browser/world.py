@@ -54,7 +54,7 @@ class World:
         self.dir = Path(dir)
         self.processes = []
         perdura = os.environ.get("PERDURA", ROOT / "target/fast/perdura")
-        buzzer = os.environ.get("BUZZER", ROOT / "apps/target/fast/buzzer")
+        buzzer = os.environ.get("BUZZER", ROOT / "target/fast/buzzer")
         self.perdura, cluster = perdura, self.dir / "cluster"
         shape = subprocess.run([buzzer, "bounds", "--partitions", "2"], capture_output=True, text=True, check=True)
         dev = self.start([perdura, "dev", cluster, *shape.stdout.split()], "cluster")

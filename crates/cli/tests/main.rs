@@ -7,7 +7,6 @@ mod cluster;
 mod cold_restart;
 mod common;
 mod kills;
-mod no_seeded_bugs;
 mod older;
 mod output;
 mod servers;

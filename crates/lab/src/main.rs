@@ -4,11 +4,9 @@
 #![forbid(unsafe_code)]
 
 mod attack;
-#[cfg(feature = "misbehave")]
 mod misbehave;
 mod paper;
 mod replicas;
-#[cfg(feature = "seeded-bugs")]
 mod seeded;
 mod simulate;
 mod strangers;
@@ -41,11 +39,9 @@ enum Command {
     Simulate(simulate::Arguments),
     /// Attack a cluster as a hostile client
     Attack(attack::Arguments),
-    /// Run a replica that lies (in test builds only)
-    #[cfg(feature = "misbehave")]
+    /// Run a replica that lies
     Replica(misbehave::Arguments),
-    /// Run a server whose members lie (in test builds only)
-    #[cfg(feature = "misbehave")]
+    /// Run a server whose members lie
     Server(misbehave::server::Arguments),
     /// Connect to a cluster on this machine as nobody, from many addresses, without end
     Strangers(strangers::Arguments),
@@ -58,9 +54,7 @@ fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Attack(arguments) => attack::run(&arguments),
-        #[cfg(feature = "misbehave")]
         Command::Replica(arguments) => misbehave::run(&arguments),
-        #[cfg(feature = "misbehave")]
         Command::Server(arguments) => misbehave::server::run(&arguments),
         Command::Strangers(arguments) => strangers::run(&arguments),
         Command::Paper(arguments) => paper::run(&arguments),

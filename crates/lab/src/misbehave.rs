@@ -1,5 +1,4 @@
-//! `perdura-lab replica --misbehave` and `perdura-lab server --misbehave`, in test builds only (feature `misbehave`): replicas that lie,
-//! on real links.
+//! `perdura-lab replica --misbehave` and `perdura-lab server --misbehave`: replicas that lie, on real links.
 
 pub mod server;
 
@@ -10,8 +9,9 @@ use perdura::replica::Replica;
 use perdura_adversary::{Insider, Liar, Shadow, Strategy, Twin};
 use perdura_cli::process::LogLevel;
 use perdura_cli::replica;
-use perdura_execution::Service;
+use perdura_execution::{Service, any_service};
 use perdura_protocol::configuration::Parameters;
+use perdura_protocol::seeded::Bug;
 use perdura_protocol::{Scheme, Time};
 use perdura_replica::node::{Boot, Found, Interceptor, Now};
 use perdura_replica::runtime::{self, ReplicaConfig};
@@ -32,9 +32,8 @@ pub struct Arguments {
     #[arg(long, value_name = "STRATEGY", value_parser = parse_strategy)]
     misbehave: Option<Strategy>,
     /// Make it with this mistake, one of `perdura-lab simulate --list-bugs`
-    #[cfg(feature = "seeded-bugs")]
     #[arg(long, value_name = "NAME", value_parser = crate::seeded::parse)]
-    bug: Option<perdura_protocol::seeded::Bug>,
+    bug: Option<Bug>,
     /// How much is logged
     #[arg(long, value_enum, value_name = "LEVEL", default_value_t = LogLevel::Info)]
     log_level: LogLevel,
@@ -48,8 +47,7 @@ fn parse_strategy(name: &str) -> Result<Strategy, String> {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (replica, shutdown, _logging) = replica::open(&arguments.config, arguments.log_level)?;
-    #[cfg(feature = "seeded-bugs")]
-    arguments.bug.inspect(|bug| bug.activate());
+    arguments.bug.map_or(Ok(()), Bug::activate)?;
     let Some(strategy) = arguments.misbehave else {
         replica.run(&shutdown)?;
         return Ok(ExitCode::SUCCESS);
@@ -61,10 +59,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let ran = match service {
         ServiceKind::KeyValue => {
             let make = store(&config.parameters);
-            runtime::run_misbehaving(config, liar, make, &shutdown)
+            runtime::run_tapped(config, liar, make, &shutdown)
         }
         ServiceKind::TupleSpaces => {
-            runtime::run_misbehaving(config, liar, move || TupleSpaces::new(limit), &shutdown)
+            runtime::run_tapped(config, liar, move || TupleSpaces::new(limit), &shutdown)
         }
     };
     ran.with_context(whose)?;
@@ -120,7 +118,7 @@ fn twin<S: Service>(
         genesis: config.genesis.clone(),
         latest: config.latest.clone(),
         entropy: [7; 32],
-        make_service: Box::new(make_service),
+        make_service: Box::new(any_service(make_service)),
         found: Found::default(),
         backlog_bytes: perdura_replica::node::BACKLOG_BYTES,
         state_transfer: Default::default(),

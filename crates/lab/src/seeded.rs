@@ -1,14 +1,13 @@
-//! `perdura-lab simulate --bug NAME`: runs with a mistake in them, to measure what is detected. Only in
-//! builds with the feature `seeded-bugs`.
+//! `perdura-lab simulate --bug NAME`: runs with a mistake in them, to measure what is detected.
 
 use clap::Args;
 use perdura_cli::say;
-use perdura_protocol::seeded::Bug;
+use perdura_protocol::seeded::{Bug, NotBuiltIn};
 
 /// Which mistake.
 #[derive(Args)]
 pub struct Mistake {
-    /// Switch a seeded bug on, and stop at the first violation
+    /// Switch a seeded bug on, and stop at the first violation; only builds for tests have them
     #[arg(long, value_name = "NAME", value_parser = parse)]
     bug: Option<Bug>,
     /// List the seeded bugs: name, rule and what is wrong, separated by tabs
@@ -23,16 +22,17 @@ pub fn parse(name: &str) -> Result<Bug, String> {
 
 impl Mistake {
     /// Switches the bug on that is asked for. False when only the list is, which it prints.
-    pub fn apply(&self) -> bool {
-        if let Some(bug) = self.bug {
-            bug.activate();
-        }
+    ///
+    /// # Errors
+    /// [`NotBuiltIn`].
+    pub fn apply(&self) -> Result<bool, NotBuiltIn> {
+        self.bug.map_or(Ok(()), Bug::activate)?;
         if self.list_bugs {
             for bug in Bug::ALL {
                 say!("{}\t{}\t{}", bug.name(), bug.rule(), bug.what());
             }
         }
-        !self.list_bugs
+        Ok(!self.list_bugs)
     }
 
     /// A violation was found: with a bug switched on, that is all there is to find.

@@ -2,7 +2,6 @@
 
 mod attack;
 mod bad_input;
-mod no_seeded_bugs;
 mod paper;
 #[path = "../../cli/tests/common/processes.rs"]
 mod processes;

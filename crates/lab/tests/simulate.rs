@@ -37,5 +37,4 @@ fn simulate_repeats_itself_and_knows_its_flags() {
     simulate(&["--faults", "1"]).failed(2, &["2,1"]);
     simulate(&["--mode", "bliss"]).failed(2, &["liveness or safety"]);
     simulate(&["--signatures", "none"]).failed(2, &["keyed-hash"]);
-    run(&["simulate"]).failed(2, &["--seed"]);
 }

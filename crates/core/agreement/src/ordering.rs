@@ -303,7 +303,9 @@ impl Agreement {
         if !self.byzantine() && !self.leads() {
             return;
         }
-        let Some((view, digest)) = state.accepts.candidate(self.quorum()) else { return };
+        let alone = seeded!(ExecutesAccepted) && !self.byzantine();
+        let enough = if alone { 1 } else { self.quorum() };
+        let Some((view, digest)) = state.accepts.candidate(enough) else { return };
         if !self.byzantine() && view != self.view {
             return;
         }
@@ -383,15 +385,8 @@ impl Agreement {
     pub(crate) fn deliver_decided(&mut self, now: Now) {
         while !self.awaiting_state && self.lags_since.is_none() {
             let slot = self.delivered.next();
-            let Some(decided) = self.slots.get(&slot).and_then(|state| match &state.locked {
-                Some(Locked { view, batch, .. })
-                    if seeded!(ExecutesAccepted) && !self.byzantine() =>
-                {
-                    let (view, batch) = (*view, batch.clone());
-                    Some(Decided { view, batch, accepts: Certificate::default() })
-                }
-                _ => state.decided.clone(),
-            }) else {
+            let Some(decided) = self.slots.get(&slot).and_then(|state| state.decided.clone())
+            else {
                 if self.decide_marked(now) {
                     continue;
                 }

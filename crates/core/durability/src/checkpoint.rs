@@ -313,9 +313,7 @@ impl<D: Disk> Checkpoints<D> {
         keep: Slot,
     ) -> Result<(), CheckpointError> {
         self.disk.rename(TEMPORARY_NAME, &name_of(name.slot))?;
-        if !seeded!(RenameNotSynced) {
-            self.disk.sync_directory(DIRECTORY)?;
-        }
+        self.disk.sync_directory(DIRECTORY)?;
         let link = |file: &Slot| Link { checkpoint: name.slot, file: *file };
         let links: Vec<Link> = files.iter().map(link).collect();
         if seeded!(RemovedTooEarly) {

@@ -14,6 +14,7 @@
 
 mod administration;
 mod asked;
+mod boxed;
 mod footprint;
 mod genesis;
 mod machine;
@@ -28,6 +29,7 @@ mod snapshot;
 mod terms;
 
 pub use asked::{Asked, Call, ServicePanic, Shown, panic_is_expected};
+pub use boxed::{AnyService, any_service, flip_bit_of};
 pub use footprint::{Footprint, KeyMark, KeyRange};
 pub use genesis::{Genesis, GenesisError};
 pub use machine::{Executed, Machine, Reply, newest_versions};

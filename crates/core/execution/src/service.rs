@@ -15,6 +15,7 @@ use bytes::Bytes;
 use perdura_protocol::keys::Claim;
 use perdura_protocol::statement::STATEMENT_BYTES;
 use perdura_protocol::{ClusterId, Digest, Encode, PublicKey, SessionId, Slot, Time};
+use std::any::Any;
 use std::sync::Arc;
 
 /// Whether a session may still send commands. What is over stays so.
@@ -115,7 +116,7 @@ pub struct Release {
 /// A panic in one of its functions ends the replica, and all others that run the same command, and does so again at every start until
 /// the program is another one: it is for states that must not be, and never for input. In those that only read (`query`,
 /// `footprint`, `anticipate`, `attested`, `claims`) it ends nothing.
-pub trait Service: Send + 'static {
+pub trait Service: Any + Send {
     /// What `command` reads and writes, known before it runs. It may err only towards conflict
     /// (rule E1), and should not panic on any bytes: it conflicts with everything then. The default conflicts with everything.
     fn footprint(&self, command: &[u8]) -> Footprint {

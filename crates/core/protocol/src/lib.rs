@@ -6,23 +6,12 @@
 
 #![forbid(unsafe_code)]
 
-/// Whether a seeded bug is switched on: always `false`, but in builds with the feature
+/// Whether a seeded bug is switched on: the constant `false`, but in builds with the feature
 /// `seeded-bugs`.
-#[cfg(feature = "seeded-bugs")]
 #[macro_export]
 macro_rules! seeded {
     ($bug:ident) => {
-        $crate::seeded::Bug::$bug.is_active()
-    };
-}
-
-/// Whether a seeded bug is switched on: always `false`, but in builds with the feature
-/// `seeded-bugs`.
-#[cfg(not(feature = "seeded-bugs"))]
-#[macro_export]
-macro_rules! seeded {
-    ($bug:ident) => {
-        false
+        $crate::seeded::ARE_BUILT_IN && $crate::seeded::Bug::$bug.is_active()
     };
 }
 
@@ -41,7 +30,6 @@ pub mod message;
 pub mod partitions;
 pub mod quorum;
 pub mod record;
-#[cfg(feature = "seeded-bugs")]
 pub mod seeded;
 pub mod statement;
 pub mod text;

@@ -1,10 +1,13 @@
 //! Seeded bugs: mistakes that a good engineer could make, one of which may be switched on in a
 //! process, to measure what the simulator detects (`docs/testing.md`, "Detection power").
 //!
-//! Only builds with the feature `seeded-bugs` have this module. Without it [`crate::seeded!`] is
-//! the constant `false`, so that a line that asks for a bug is the line that stood there before.
+//! Only builds with the feature `seeded-bugs` have them: all that tests use, and none that is released. In any other
+//! [`crate::seeded!`] is the constant `false`, so that a line that asks for a bug is the line that stood there before.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Whether this build has them.
+pub const ARE_BUILT_IN: bool = cfg!(feature = "seeded-bugs");
 
 /// Number in [`Bug::ALL`] of the bug that is switched on, plus one; 0 is none.
 static ACTIVE: AtomicUsize = AtomicUsize::new(0);
@@ -86,8 +89,6 @@ bugs! {
     NewViewNotRepeated "new-view-not-repeated" "A4"
         "Who missed a NewView is never sent it again."
 
-    FramesUnverified "frames-unverified" "A5"
-        "Signatures of the frames inside a proposal are not verified."
     FirstFrameOnly "first-frame-only" "A5"
         "Of the frames inside a proposal only the first one's signature is verified."
     HeldFrameByNumber "held-frame-by-number" "A5"
@@ -105,13 +106,11 @@ bugs! {
         "Replies leave before their batch is on disk."
     RetryBeforeLog "retry-before-log" "D1"
         "A retry is answered from the session before the command's batch is on disk."
-    AttestedBeforeLog "attested-before-log" "D1"
-        "What replies state to those outside of the group is signed and sent before their batch is on disk."
     DecisionNotLogged "decision-not-logged" "D1"
         "A decided batch for which this replica did not vote is not written to its log."
 
     ExecutesAccepted "executes-accepted" "D2"
-        "With r = 0, a batch is executed when it is accepted here, before it is decided."
+        "With r = 0, a leader executes what it has accepted itself, before it is decided."
     MarkAheadOfWrite "mark-ahead-of-write" "D2"
         "A long append is split in two, and the first part is reported under the number of the second."
 
@@ -233,8 +232,6 @@ bugs! {
         "A replica is ready that hears of one member too few."
     BootNotLogged "boot-not-logged" "12"
         "What others announce of their boots is kept in memory only."
-    BootAnsweredEarly "boot-answered-early" "12"
-        "A boot is given back before it is on disk."
     BootsNotCarried "boots-not-carried" "12"
         "Boots of others go with the file of the log in which they were noted."
     ComparedByOneLess "compared-by-one-less" "12"
@@ -280,8 +277,6 @@ bugs! {
         "The number of the youngest tuple is used again when that is taken."
     TakenBackToTheEnd "taken-back-to-the-end" "tuples"
         "A tuple that was offered and is taken back gets a new number, and so is the youngest."
-    ClaimOvertaken "claim-overtaken" "tuples"
-        "When a key comes free, the second claim in line for it gets through, not the first."
     LeaseFromOffer "lease-from-offer" "tuples"
         "The lease of what a claim inserts begins when it is offered, not when it is confirmed."
     OfferExpires "offer-expires" "tuples"
@@ -293,8 +288,6 @@ bugs! {
 
     VotesUnverified "votes-unverified" "10"
         "Votes of other partitions are taken for genuine, whoever signed them (Augustus, figure 2b)."
-    VoteNotFinal "vote-not-final" "10"
-        "A partition that voted to abort votes anew when the transaction's part comes."
     AbortNotKept "abort-not-kept" "10"
         "A vote to abort what never came is given and forgotten."
     EndedUnexpired "ended-unexpired" "10"
@@ -309,16 +302,14 @@ bugs! {
         "Anybody gives back the locks of a transaction that only reads."
     FormerMembersCount "former-members-count" "10"
         "A certificate counts whatever members of its group are known."
-    CommitRefused "commit-refused" "10"
-        "Room is not kept for what was prepared, and a commit that finds none is refused."
+    RoomNotKept "room-not-kept" "10"
+        "Room is not kept for what was prepared."
     LocksNotRestored "locks-not-restored" "10"
         "Who restores a state has its pending transactions without their locks."
     IntervalsIgnored "intervals-ignored" "10"
         "A key is written in a range that somebody has read."
     ReadsThroughLocks "reads-through-locks" "10"
         "A key is read while a transaction is writing it."
-    ChangeUnnoticed "change-unnoticed" "10"
-        "A partition says that nothing was changed of what was read without an order, and does not look."
     ValidatedUnderLock "validated-under-lock" "10"
         "What was read without an order holds, though a pending transaction writes it."
     NotValidated "not-validated" "10"
@@ -326,6 +317,11 @@ bugs! {
     ComparedUnderLock "compared-under-lock" "10"
         "Whether a comparison fails is decided before whether somebody is writing what is compared."
 }
+
+/// This build has no mistakes that could be switched on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("this build has no mistakes in it; `make programs` makes one that has")]
+pub struct NotBuiltIn;
 
 impl Bug {
     /// The one with this name.
@@ -335,8 +331,15 @@ impl Bug {
     }
 
     /// Switches this bug on, for the whole process.
-    pub fn activate(self) {
+    ///
+    /// # Errors
+    /// [`NotBuiltIn`]; nothing is switched on.
+    pub fn activate(self) -> Result<(), NotBuiltIn> {
+        if !ARE_BUILT_IN {
+            return Err(NotBuiltIn);
+        }
         ACTIVE.store(self as usize + 1, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Whether this bug is switched on.

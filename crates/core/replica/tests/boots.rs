@@ -8,7 +8,6 @@ use perdura_protocol::{
     Signature, Slot, Time, View,
 };
 use perdura_replica::node::{Boot, Found, Input, Node, Now, Output, Peer, State};
-use perdura_store::Store;
 
 const SCHEME: Scheme = Scheme::KeyedHash;
 
@@ -33,12 +32,12 @@ fn announcement(id: u8, boot: BootId) -> Announcement {
 }
 
 /// Replica 0 of four, which found these records.
-fn replica(boot: BootId, records: Vec<Record>) -> Node<Store> {
+fn replica(boot: BootId, records: Vec<Record>) -> Node {
     replica_among((1, 1), boot, records)
 }
 
 /// Replica 0 of a group with these bounds u and r.
-fn replica_among(faults: (u8, u8), boot: BootId, records: Vec<Record>) -> Node<Store> {
+fn replica_among(faults: (u8, u8), boot: BootId, records: Vec<Record>) -> Node {
     let found = Found { boot: Some(boot), records, ..Found::default() };
     let boot = Boot { found, ..common::boot(0, SCHEME, faults, Vec::new()) };
     let mut node = Node::boot(boot, now(0)).unwrap();
@@ -49,7 +48,7 @@ fn replica_among(faults: (u8, u8), boot: BootId, records: Vec<Record>) -> Node<S
 }
 
 /// What it wants, with every append durable at once if `durable`; its words by whom they are for.
-fn outputs(node: &mut Node<Store>, ms: u64, durable: bool) -> (Vec<(u8, Message)>, Option<String>) {
+fn outputs(node: &mut Node, ms: u64, durable: bool) -> (Vec<(u8, Message)>, Option<String>) {
     let (mut said, mut halted) = (Vec::new(), None);
     node.flush(now(ms));
     while let Some(output) = node.next_output() {
@@ -73,7 +72,7 @@ fn outputs(node: &mut Node<Store>, ms: u64, durable: bool) -> (Vec<(u8, Message)
     (said, halted)
 }
 
-fn tell(node: &mut Node<Store>, ms: u64, from: u8, message: &Message) {
+fn tell(node: &mut Node, ms: u64, from: u8, message: &Message) {
     let peer = Peer::Replica(ReplicaId(from));
     node.handle(now(ms), Input::Message { peer, bytes: message.to_bytes() });
 }
@@ -84,7 +83,7 @@ fn recall(asked: BootId, announcement: Option<Announcement>, vote: Option<HeldVo
 }
 
 /// Others are there and say where they are.
-fn beside_others(node: &mut Node<Store>, ms: u64) -> State {
+fn beside_others(node: &mut Node, ms: u64) -> State {
     for id in 1..4 {
         let status = Message::Status { view: View(0), changing: false, delivered: Slot(0) };
         tell(node, ms, id, &status);
@@ -164,8 +163,7 @@ fn its_own_signature_over_another_boot_keeps_it_out_and_nobody_elses_does() {
         let mut found = Found { boot: Some(own), ..Found::default() };
         found.former_boots = vec![boot_id(2), boot_id(0)];
         let mut node =
-            Node::<Store>::boot(Boot { found, ..common::boot(0, SCHEME, (1, 1), vec![]) }, now(0))
-                .unwrap();
+            Node::boot(Boot { found, ..common::boot(0, SCHEME, (1, 1), vec![]) }, now(0)).unwrap();
         for id in 1..4 {
             node.handle(now(0), Input::LinkUp(Peer::Replica(ReplicaId(id))));
         }
@@ -184,7 +182,7 @@ fn its_own_signature_over_another_boot_keeps_it_out_and_nobody_elses_does() {
         let found =
             Found { boot: Some(boot_id(4)), former_boots: vec![boot_id(3)], ..Found::default() };
         let boots = Boot { found, ..common::boot(0, SCHEME, (1, 1), vec![]) };
-        let mut node = Node::<Store>::boot(boots, now(0)).unwrap();
+        let mut node = Node::boot(boots, now(0)).unwrap();
         node.handle(now(0), Input::LinkUp(Peer::Replica(ReplicaId(2))));
         tell(&mut node, 60, 2, &recall(boot_id(4), Some(announcement(0, boot)), None));
         assert_eq!(outputs(&mut node, 60, true).1, None, "{boot:?}");
@@ -196,7 +194,7 @@ fn its_own_signature_over_another_boot_keeps_it_out_and_nobody_elses_does() {
 fn what_was_found_out_has_announced_nothing() {
     let mut peer = replica(boot_id(1), Vec::new());
     let (copy, itself) = (BootId { nonce: [70; 16], ..boot_id(11) }, boot_id(11));
-    let asks = |peer: &mut Node<Store>, ms, boot| {
+    let asks = |peer: &mut Node, ms, boot| {
         tell(peer, ms, 2, &Message::Compare(boot));
         recalled(&outputs(peer, ms, true).0)
     };
@@ -316,7 +314,7 @@ fn of_two_processes_on_copies_the_later_one_learns_in_whose_place_it_came() {
     let found =
         Found { boot: Some(boot_id(12)), former_boots: vec![boot_id(10)], ..Found::default() };
     let boots = Boot { found, ..common::boot(0, SCHEME, (1, 1), vec![]) };
-    let mut node = Node::<Store>::boot(boots, now(0)).unwrap();
+    let mut node = Node::boot(boots, now(0)).unwrap();
     node.handle(now(0), Input::LinkUp(Peer::Replica(ReplicaId(1))));
     tell(&mut node, 50, 1, &Message::Recall(Box::new(recalled)));
     assert!(outputs(&mut node, 50, true).1.is_some());
@@ -366,7 +364,7 @@ fn answers_that_nobody_asked_for_are_not_verified() {
 }
 
 /// The records of its appends until it wants nothing more, each durable at once.
-fn appended(node: &mut Node<Store>, ms: u64) -> Vec<Record> {
+fn appended(node: &mut Node, ms: u64) -> Vec<Record> {
     let mut all = Vec::new();
     node.flush(now(ms));
     while let Some(output) = node.next_output() {
@@ -398,7 +396,7 @@ fn the_newest_vote_that_was_heard_is_given_back_after_a_restart_too() {
         let signature = sign(2, Kind::Accept, view, slot, digest);
         HeldVote { view, slot, digest, configuration: 0, signature }
     };
-    let says = |node: &mut Node<Store>, ms, HeldVote { view, slot, digest, signature, .. }| {
+    let says = |node: &mut Node, ms, HeldVote { view, slot, digest, signature, .. }| {
         tell(node, ms, 2, &Message::Accept { view, slot, digest, signature });
     };
     let mut node = replica(boot_id(1), Vec::new());
@@ -409,7 +407,7 @@ fn the_newest_vote_that_was_heard_is_given_back_after_a_restart_too() {
         says(&mut node, 60, vote(slot));
     }
     // It causes no write for long.
-    let idle = |node: &mut Node<Store>, from: u64, to: u64| {
+    let idle = |node: &mut Node, from: u64, to: u64| {
         (from..to).step_by(20).all(|ms| appended(node, ms).is_empty())
     };
     assert!(idle(&mut node, 60, 10_060));

@@ -12,10 +12,10 @@ use perdura_protocol::{
     ReplicaId, Scheme, SecretKey, SessionId, Signature, Slot, Time, View, limits,
 };
 use perdura_replica::node::{Input, Node, NotAdmitted, Now, Output, Peer, QUESTIONS, State};
-use perdura_store::{Store, StoreCommand};
+use perdura_store::StoreCommand;
 
 struct Single {
-    node: Node<Store>,
+    node: Node,
     now_ms: u64,
     sent: Vec<(Peer, Message)>,
     accused: usize,

@@ -35,7 +35,7 @@ fn certificate(ids: &[u8], kind: Kind, slot: Slot, digest: Digest) -> Certificat
     Certificate::new(ids.iter().map(one).collect())
 }
 
-fn boot() -> Boot<Store> {
+fn boot() -> Boot {
     common::boot(0, Scheme::KeyedHash, (1, 1), Vec::new())
 }
 
@@ -57,7 +57,7 @@ fn stored(snapshot: &StateSnapshot) -> (Manifest, Vec<Bytes>) {
 
 /// Replica 0 of four after a restart: it has stored the states after both slots, and its log proves
 /// the first one, and the history.
-fn restarted() -> Node<Store> {
+fn restarted() -> Node {
     let ([first, second], history) = states();
     let digest = first.manifest().digest();
     let state = StateCertificate {
@@ -89,7 +89,7 @@ fn restarted() -> Node<Store> {
     node
 }
 
-fn said(node: &mut Node<Store>, ms: u64) -> Vec<Message> {
+fn said(node: &mut Node, ms: u64) -> Vec<Message> {
     node.flush(now(ms));
     let mut said = Vec::new();
     while let Some(output) = node.next_output() {
@@ -101,7 +101,7 @@ fn said(node: &mut Node<Store>, ms: u64) -> Vec<Message> {
 }
 
 /// It makes a machine of the pieces that came.
-fn restore(node: &mut Node<Store>, ms: u64) {
+fn restore(node: &mut Node, ms: u64) {
     node.flush(now(ms));
     let mut outputs = std::iter::from_fn(|| node.next_output());
     let restoration = outputs.find_map(|output| match output {
@@ -113,12 +113,12 @@ fn restore(node: &mut Node<Store>, ms: u64) {
 }
 
 /// What it answers to replica 1.
-fn ask(node: &mut Node<Store>, ms: u64, message: &Message) -> Vec<Message> {
+fn ask(node: &mut Node, ms: u64, message: &Message) -> Vec<Message> {
     tell(node, ms, 1, message);
     said(node, ms)
 }
 
-fn tell(node: &mut Node<Store>, ms: u64, from: u8, message: &Message) {
+fn tell(node: &mut Node, ms: u64, from: u8, message: &Message) {
     let (peer, bytes) = (Peer::Replica(ReplicaId(from)), message.to_bytes());
     node.handle(now(ms), Input::Message { peer, bytes });
 }
@@ -213,7 +213,7 @@ fn a_false_signature_in_the_certificate_of_a_transferred_state_is_left_out() {
     restore(&mut node, 10_030);
     said(&mut node, 10_030);
     node.handle(now(10_040), Input::CheckpointStored { manifest });
-    let signers = |node: &mut Node<Store>, ms| {
+    let signers = |node: &mut Node, ms| {
         let offer = offered(ask(node, ms, &Message::StateQuery));
         let genuine = |(id, one): &(ReplicaId, Signature)| {
             assert_eq!(*one, sign(id.0, Kind::Checkpoint, slot, digest));
@@ -260,7 +260,7 @@ fn fetches_a_state_of(configuration: u64, away: bool) -> bool {
 }
 
 /// The others have a state, and no log before it.
-fn sent_after_a_state(node: &mut Node<Store>, checkpoint: Slot) {
+fn sent_after_a_state(node: &mut Node, checkpoint: Slot) {
     let status = Message::Status { view: View(0), changing: false, delivered: checkpoint };
     let asked = (1..5).find_map(|step| {
         let ms = 10_000 + 100 * step;
@@ -304,7 +304,7 @@ fn stored_late(transferred: bool) -> Vec<Slot> {
     }
     tell(&mut node, 10_005, 1, &decision(1));
     let mut marks = Vec::new();
-    let mut appended = |node: &mut Node<Store>| {
+    let mut appended = |node: &mut Node| {
         node.flush(now(10_005));
         while let Some(output) = node.next_output() {
             if let Output::Append { mark, .. } = output {
@@ -330,7 +330,7 @@ fn own_stored(output: &Output) -> Option<Slot> {
 }
 
 /// It is given the state after slot 2, certified by `signers`, and has made a machine of it.
-fn take_over(node: &mut Node<Store>, signers: &[u8]) {
+fn take_over(node: &mut Node, signers: &[u8]) {
     let ([_, state], history) = states();
     let (manifest, pieces) = stored(&state);
     let (slot, digest) = (manifest.slot, manifest.digest());
@@ -353,7 +353,7 @@ fn take_over(node: &mut Node<Store>, signers: &[u8]) {
 }
 
 /// The same, and the state is on its way to its disk then, once the log is there. Gives what of its own goes there.
-fn transfer(node: &mut Node<Store>, signers: &[u8]) -> Vec<Slot> {
+fn transfer(node: &mut Node, signers: &[u8]) -> Vec<Slot> {
     take_over(node, signers);
     node.flush(now(10_030));
     let outputs: Vec<Output> = std::iter::from_fn(|| node.next_output()).collect();
@@ -508,16 +508,16 @@ fn a_newer_programs_state_ends_a_replica_only_if_it_is_certified() {
     }
 }
 
-fn asked_for_manifest(node: &mut Node<Store>, ms: u64) -> u8 {
+fn asked_for_manifest(node: &mut Node, ms: u64) -> u8 {
     manifest_asked_for(node, ms).expect("it asks for a manifest")
 }
 
-fn manifest_asked_for(node: &mut Node<Store>, ms: u64) -> Option<u8> {
+fn manifest_asked_for(node: &mut Node, ms: u64) -> Option<u8> {
     asked(node, ms, |message| matches!(message, Message::FetchManifest { .. }))
 }
 
 /// Whom it sends such a message, and nobody else.
-fn asked(node: &mut Node<Store>, ms: u64, such: impl Fn(&Message) -> bool) -> Option<u8> {
+fn asked(node: &mut Node, ms: u64, such: impl Fn(&Message) -> bool) -> Option<u8> {
     node.flush(now(ms));
     let mut asked = None;
     while let Some(output) = node.next_output() {

@@ -17,7 +17,6 @@ use perdura_protocol::{
     Scheme, SecretKey, Signature, Slot, Time, View,
 };
 use perdura_replica::node::{Boot, Found, Input, Node, Now, Output, Peer};
-use perdura_store::Store;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::ops::{Range, RangeInclusive};
@@ -71,7 +70,7 @@ impl Group {
         FIRST + self.depth
     }
 
-    fn boot(self, id: u8, ms: u64, records: Vec<Record>) -> Node<Store> {
+    fn boot(self, id: u8, ms: u64, records: Vec<Record>) -> Node {
         let mut boot = common::boot(id, Scheme::KeyedHash, self.bounds, Vec::new());
         boot.parameters.depth = self.depth;
         let found = Found { records, ..Found::default() };
@@ -111,7 +110,7 @@ struct Sent {
 struct World {
     group: Group,
     ms: u64,
-    nodes: BTreeMap<u8, Node<Store>>,
+    nodes: BTreeMap<u8, Node>,
     disks: BTreeMap<u8, Vec<Record>>,
     queue: VecDeque<Sent>,
     /// What is late on links.
@@ -348,7 +347,7 @@ impl World {
     /// All have executed the slots up to this one after so much time at the latest.
     fn expect_all_within(&mut self, most_ms: u64, executed: u64) {
         let until_ms = self.ms + most_ms;
-        let lags = |node: &Node<Store>| node.report().executed != Slot(executed);
+        let lags = |node: &Node| node.report().executed != Slot(executed);
         while self.nodes.values().any(lags) && self.ms < until_ms {
             self.tick();
         }

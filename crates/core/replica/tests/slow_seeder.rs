@@ -37,7 +37,7 @@ fn client(number: u16) -> PublicKey {
     PublicKey(bytes)
 }
 
-fn boot(schedule: Schedule) -> Boot<Store> {
+fn boot(schedule: Schedule) -> Boot {
     let clients = (0..CLIENTS).map(|number| (format!("c{number}"), client(number))).collect();
     let found = Found { vote_after: Slot(1), ..Found::default() };
     let mut boot = Boot { found, ..common::boot(ME, Scheme::KeyedHash, (1, 1), clients) };
@@ -91,7 +91,7 @@ impl Known {
 
 /// The laggard, with the answers of the others that are on their way to it.
 struct Away {
-    node: Node<Store>,
+    node: Node,
     known: Known,
     /// What the slow one has.
     slow: Known,

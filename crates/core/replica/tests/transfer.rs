@@ -6,7 +6,6 @@ use perdura_protocol::message::Lane;
 use perdura_protocol::viewchange::PrefixCertificate;
 use perdura_protocol::{Decode, Encode, Message, ReplicaId, Scheme, SecretKey, Slot, Time, View};
 use perdura_replica::node::{Boot, Found, Input, Node, Now, Output, Peer};
-use perdura_store::Store;
 
 fn key(seed: u8) -> SecretKey {
     SecretKey::from_seed(Scheme::Ed25519, [seed; 32])
@@ -17,12 +16,12 @@ fn now(ms: u64) -> Now {
 }
 
 /// Replica 0 of three, whose state after slot 5 is lost.
-fn without_state() -> Node<Store> {
+fn without_state() -> Node {
     Node::boot(boot(), now(86_400_000)).unwrap()
 }
 
 /// Its directory, and the configuration file of the beginning.
-fn boot() -> Boot<Store> {
+fn boot() -> Boot {
     Boot {
         found: Found {
             vote_after: Slot(5),
@@ -35,7 +34,7 @@ fn boot() -> Boot<Store> {
 }
 
 /// Who is asked for a state in this round.
-fn asked(node: &mut Node<Store>, ms: u64) -> Vec<Peer> {
+fn asked(node: &mut Node, ms: u64) -> Vec<Peer> {
     node.flush(now(ms));
     let mut asked = Vec::new();
     while let Some(output) = node.next_output() {
@@ -92,7 +91,7 @@ fn who_was_away_links_to_the_members_of_the_file() {
 
 /// The replicas that are asked for decided batches in this round, and for which first slot. All other
 /// than such questions goes over the link of agreement.
-fn fetches(node: &mut Node<Store>, ms: u64) -> Vec<(Peer, Slot)> {
+fn fetches(node: &mut Node, ms: u64) -> Vec<(Peer, Slot)> {
     node.flush(now(ms));
     let mut fetches = Vec::new();
     while let Some(output) = node.next_output() {

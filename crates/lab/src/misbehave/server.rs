@@ -7,6 +7,7 @@ use perdura::ServiceKind;
 use perdura_adversary::Strategy;
 use perdura_cli::process::LogLevel;
 use perdura_cli::server;
+use perdura_protocol::seeded::Bug;
 use perdura_replica::runtime::{self, ReplicaConfig, RunError, Work};
 use perdura_tuples::TupleSpaces;
 use std::path::PathBuf;
@@ -25,9 +26,8 @@ pub struct Arguments {
     #[arg(long, value_name = "P")]
     partition: Option<u16>,
     /// Make all of them with this mistake, one of `perdura-lab simulate --list-bugs`
-    #[cfg(feature = "seeded-bugs")]
     #[arg(long, value_name = "NAME", value_parser = crate::seeded::parse)]
-    bug: Option<perdura_protocol::seeded::Bug>,
+    bug: Option<Bug>,
     /// How much is logged
     #[arg(long, value_enum, value_name = "LEVEL", default_value_t = LogLevel::Info)]
     log_level: LogLevel,
@@ -36,8 +36,7 @@ pub struct Arguments {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (server, logging) = server::open(&arguments.config, arguments.log_level)?;
-    #[cfg(feature = "seeded-bugs")]
-    arguments.bug.inspect(|bug| bug.activate());
+    arguments.bug.map_or(Ok(()), Bug::activate)?;
     let Arguments { misbehave, partition, .. } = *arguments;
     server::listen(server, &logging)?.run_as(|config, service| {
         let own = config.parameters.partition().map(|own| own.0);
@@ -57,13 +56,13 @@ fn work(config: ReplicaConfig, service: ServiceKind, lies: Option<Strategy>) -> 
         match (service, liar) {
             (ServiceKind::KeyValue, None) => runtime::run(config, make, shutdown),
             (ServiceKind::KeyValue, Some(liar)) => {
-                runtime::run_misbehaving(config, liar, make, shutdown)
+                runtime::run_tapped(config, liar, make, shutdown)
             }
             (ServiceKind::TupleSpaces, None) => {
                 runtime::run(config, move || TupleSpaces::new(limit), shutdown)
             }
             (ServiceKind::TupleSpaces, Some(liar)) => {
-                runtime::run_misbehaving(config, liar, move || TupleSpaces::new(limit), shutdown)
+                runtime::run_tapped(config, liar, move || TupleSpaces::new(limit), shutdown)
             }
         }
     })

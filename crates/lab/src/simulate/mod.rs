@@ -34,8 +34,7 @@ use std::process::ExitCode;
 #[derive(Args)]
 pub struct Arguments {
     /// Decides everything
-    #[arg(long, value_name = "N")]
-    #[cfg_attr(feature = "seeded-bugs", arg(default_value_t = 1))]
+    #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Delivered messages, disk completions and timers before the faults stop
     #[arg(long, value_name = "M", default_value_t = 10_000,
@@ -45,9 +44,9 @@ pub struct Arguments {
     #[arg(long, value_name = "COUNT", default_value_t = 1,
           value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
-    /// Run as many seeds as --seeds says again, from this one on, in the same report
-    #[arg(long, value_name = "SEED", conflicts_with_all = ["trace", "history"])]
-    and_from: Option<u64>,
+    /// Run these seeds too, in the same report
+    #[arg(long, value_name = "N,N,...", value_delimiter = ',', conflicts_with_all = ["trace", "history"])]
+    also: Vec<u64>,
     /// Runs at a time
     #[arg(long, value_name = "THREADS", default_value_t = 1,
           value_parser = clap::value_parser!(u64).range(1..=1024))]
@@ -113,7 +112,6 @@ pub struct Arguments {
     /// group runs the key-value store, whatever the seed has
     #[arg(long, value_name = "FILE", conflicts_with_all = ["seeds", "trace"])]
     history: Option<PathBuf>,
-    #[cfg(feature = "seeded-bugs")]
     #[command(flatten)]
     mistake: crate::seeded::Mistake,
 }
@@ -231,8 +229,7 @@ fn parse_signatures(text: &str) -> Result<Scheme, String> {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    #[cfg(feature = "seeded-bugs")]
-    if !arguments.mistake.apply() {
+    if !arguments.mistake.apply()? {
         return Ok(ExitCode::SUCCESS);
     }
     check_liars(arguments)?;
@@ -271,20 +268,14 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 
 /// First seed and number of seeds of each range; each seed is in one of them at most.
 fn ranges(arguments: &Arguments) -> Result<Vec<(u64, u64)>, Usage> {
-    let firsts = [Some(arguments.seed), arguments.and_from];
-    let ranges: Vec<(u64, u64)> = firsts
-        .into_iter()
-        .flatten()
-        .map(|first| (first, arguments.seeds.min(u64::MAX - first)))
-        .collect();
-    if let [(first, count), (other, _)] = ranges[..]
-        && first.abs_diff(other) < count
-    {
-        return Err(Usage(format!(
-            "--and-from {other} is within {count} seeds of --seed {first}: give seeds that are not run already"
-        )));
+    let (first, count) = (arguments.seed, arguments.seeds.min(u64::MAX - arguments.seed));
+    let mut run = BTreeSet::new();
+    let is_run = |seed: &&u64| (first..first + count).contains(seed) || !run.insert(**seed);
+    if let Some(again) = arguments.also.iter().find(is_run) {
+        return Err(Usage(format!("--also {again}: that seed is run already")));
     }
-    Ok(ranges)
+    let also = arguments.also.iter().map(|seed| (*seed, 1));
+    Ok([(first, count)].into_iter().chain(also).collect())
 }
 
 /// A group has to have room for the liars that are asked for.
@@ -318,7 +309,6 @@ impl Batch<'_> {
                 if self.arguments.shrink {
                     say!("{}", shrunk(&violation, self.arguments.shrink_runs));
                 }
-                #[cfg(feature = "seeded-bugs")]
                 self.arguments.mistake.found();
             }
         }
@@ -508,17 +498,17 @@ mod tests {
     }
 
     #[test]
-    fn a_second_range_has_other_seeds() {
+    fn no_seed_is_run_twice() {
         let ranges = |line: &str| {
             let read = Line::try_parse_from(line.split_whitespace());
             super::ranges(&read.unwrap_or_else(|error| panic!("{error}")).arguments)
         };
-        let both = ranges("simulate --seed 501 --seeds 500 --and-from 1001").unwrap();
-        assert_eq!(both, [(501, 500), (1001, 500)]);
+        let more = ranges("simulate --seed 501 --seeds 500 --also 500,1001,7").unwrap();
+        assert_eq!(more, [(501, 500), (500, 1), (1001, 1), (7, 1)]);
         assert_eq!(ranges("simulate --seed 7 --seeds 3").unwrap(), [(7, 3)]);
-        for overlapping in ["1000", "501", "2"] {
-            let line = format!("simulate --seed 501 --seeds 500 --and-from {overlapping}");
-            assert!(ranges(&line).is_err(), "{overlapping}");
+        for again in ["1000", "501", "7,8,7"] {
+            let line = format!("simulate --seed 501 --seeds 500 --also {again}");
+            assert!(ranges(&line).is_err(), "{again}");
         }
     }
 }

@@ -2,7 +2,6 @@
 //! and is never slow, and it forgets everything when it starts.
 
 use bytes::Bytes;
-use perdura_execution::Service;
 use perdura_replica::node::{Boot, BootError, Input, Node, Now, Output, Peer};
 use std::collections::VecDeque;
 
@@ -16,16 +15,16 @@ pub trait Shadow {
 }
 
 /// A real replica without a disk.
-pub struct Twin<S> {
-    node: Node<S>,
+pub struct Twin {
+    node: Node,
 }
 
-impl<S: Service> Twin<S> {
+impl Twin {
     /// Starts on nothing.
     ///
     /// # Errors
     /// When the genesis does not fit, as for any replica.
-    pub fn new(boot: Boot<S>, now: Now) -> Result<Twin<S>, BootError> {
+    pub fn new(boot: Boot, now: Now) -> Result<Twin, BootError> {
         Ok(Twin { node: Node::boot(boot, now)? })
     }
 
@@ -76,7 +75,7 @@ impl<S: Service> Twin<S> {
     }
 }
 
-impl<S: Service> Shadow for Twin<S> {
+impl Shadow for Twin {
     fn hear(&mut self, now: Now, input: Input) -> Vec<(Vec<Peer>, Bytes)> {
         self.node.handle(now, input);
         self.round(now)

@@ -84,8 +84,6 @@ pub enum Need {
     LoopDevice,
     /// libfaketime
     Faketime,
-    /// A build of perdura-lab with the feature `misbehave`
-    TestBuild,
     /// perdura-lab beside the program
     Lab,
 }
@@ -129,8 +127,7 @@ impl Kind {
             Kind::FullDisk => Need::OwnVolume,
             Kind::FsyncError => Need::LoopDevice,
             Kind::ClockJump => Need::Faketime,
-            Kind::MemoryRot | Kind::Liar => Need::TestBuild,
-            Kind::Strangers => Need::Lab,
+            Kind::MemoryRot | Kind::Liar | Kind::Strangers => Need::Lab,
             _ => Need::Nothing,
         }
     }

@@ -25,7 +25,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Output};
+use std::process::{ExitCode, Output};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -116,7 +116,6 @@ type LeftOut = Vec<(Kind, String)>;
 fn choose_kinds(options: &Options, make: Make, why: Option<&str>) -> Result<(Vec<Kind>, LeftOut)> {
     let asked = if options.only.is_empty() { Kind::all() } else { &options.only };
     let lab = lab_beside(&program(options)?);
-    let lies = takes_lies(&lab);
     let missing = |kind: Kind| match kind.need() {
         Need::OwnVolume if make == Make::Directory => why,
         Need::LoopDevice if make != Make::Ext4 => why,
@@ -124,17 +123,16 @@ fn choose_kinds(options: &Options, make: Make, why: Option<&str>) -> Result<(Vec
             Some("libfaketime is not installed; scripts/chaos-setup does it")
         }
         Need::Lab if !lab.exists() => {
-            Some("there is no perdura-lab beside the program; `make misbehaving` makes one")
+            Some("there is no perdura-lab beside the program; `make programs` makes one")
         }
-        Need::TestBuild if !lies => Some(
-            "there is no test build of perdura-lab beside the program; `make misbehaving` makes one",
-        ),
-        Need::TestBuild if kind == Kind::Liar && options.is_crash_only() => {
+        Need::Lab if kind == Kind::Liar && options.is_crash_only() => {
             Some("a crash-only group believes whoever lies")
         }
-        Need::TestBuild if options.judged() && options.is_crash_only() => Some(
-            "clients of a crash-only group may see it; --only memory-rot runs it without a judge",
-        ),
+        Need::Lab if kind == Kind::MemoryRot && options.judged() && options.is_crash_only() => {
+            Some(
+                "clients of a crash-only group may see it; --only memory-rot runs it without a judge",
+            )
+        }
         _ => None,
     };
     let (mut kinds, mut left_out) = (Vec::new(), Vec::new());
@@ -153,12 +151,6 @@ fn program(options: &Options) -> Result<PathBuf> {
         Some(program) => program.clone(),
         None => std::env::current_exe()?.with_file_name("perdura"),
     })
-}
-
-/// Whether there are replicas that can be made to lie, or to have memory that rots.
-fn takes_lies(lab: &Path) -> bool {
-    let help = Command::new(lab).args(["replica", "--help"]).output();
-    help.is_ok_and(|help| String::from_utf8_lossy(&help.stdout).contains("--misbehave"))
 }
 
 /// The run itself; none if it was interrupted.
@@ -382,6 +374,7 @@ fn clean(out: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::process::Command;
 
     #[test]
     fn what_is_listed_is_pending_and_what_nobody_answers_may_be() {

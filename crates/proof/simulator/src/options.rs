@@ -164,7 +164,6 @@ impl fmt::Display for Options {
         if let Some(partitions) = self.partitions {
             write!(f, " --partitions {partitions}")?;
         }
-        #[cfg(feature = "seeded-bugs")]
         if let Some(bug) = perdura_protocol::seeded::Bug::active() {
             write!(f, " --bug {}", bug.name())?;
         }

@@ -5,8 +5,8 @@
 use crate::options::ServiceKind;
 use bytes::Bytes;
 use perdura_execution::{
-    Entry, ExecutionContext, FailingMemory, Footprint, Progress, Release, RestoreError, Service,
-    Snapshot, StateLimit,
+    AnyService, Entry, ExecutionContext, FailingMemory, Footprint, Progress, Release, RestoreError,
+    Service, Snapshot, StateLimit,
 };
 use perdura_protocol::keys::Claim;
 use perdura_protocol::statement::STATEMENT_BYTES;
@@ -14,6 +14,7 @@ use perdura_protocol::{Decode, Digest, Encode, PublicKey, SessionId, Slot, Time}
 use perdura_store::Store;
 use perdura_store::partition::Place;
 use perdura_tuples::TupleSpaces;
+use std::any::Any;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// One executed command.
@@ -186,6 +187,16 @@ impl std::fmt::Debug for Witnessed {
 }
 
 impl Witnessed {
+    /// The service of a simulated replica.
+    ///
+    /// # Panics
+    /// When it is another one: all are made by this crate.
+    #[must_use]
+    pub fn of(service: &AnyService) -> &Witnessed {
+        let service: &dyn Any = &**service;
+        service.downcast_ref().expect("simulated replicas have a witness")
+    }
+
     /// An empty service that writes into `notes`.
     #[must_use]
     pub fn new(kind: ServiceKind, state_limit_bytes: u64, notes: Notes) -> Witnessed {

@@ -50,7 +50,6 @@ fn first(map: &SegmentMap, space: u64, key: u8, fields: &[&[u8]]) -> Option<(u64
     };
     let mut of_key = places.filter(of_key);
     let first = of_key.next();
-    let first = if seeded!(ClaimOvertaken) { of_key.next().or(first) } else { first };
     let first = if seeded!(NewestWaiterFirst) { of_key.next_back().or(first) } else { first };
     first.map(|place| (waiting::number_in(&place), place))
 }

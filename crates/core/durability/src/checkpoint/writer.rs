@@ -4,7 +4,7 @@ use super::format::{Check, Entry, FOOTER_BYTES, Footer, Header, Place};
 use super::{CheckpointError, NewState, TEMPORARY_NAME};
 use crate::disk::{DIRECT_BYTES, Disk, DiskError};
 use crate::page_buffer::PageBuffer;
-use perdura_protocol::{Digest, seeded};
+use perdura_protocol::Digest;
 use std::ops::ControlFlow;
 
 /// A checkpoint is written in chunks of at most this size, with a pause between them if its pace
@@ -128,9 +128,7 @@ pub(super) fn write_file(
     if cut_down(disk, TEMPORARY_NAME, written, sync_bytes, &mut || (state.pace)(0))?.is_break() {
         return Err(CheckpointError::Stopped);
     }
-    if !seeded!(CheckpointNotFlushed) {
-        disk.sync(TEMPORARY_NAME)?;
-    }
+    disk.sync(TEMPORARY_NAME)?;
     disk.release(TEMPORARY_NAME);
     Ok((written, over))
 }

@@ -375,16 +375,8 @@ impl<D: Disk> Log<D> {
             self.disk.write_at(&file.name, offset, rest)?;
         }
         let (place, mark) = encode_mark(&self.key, file.use_number, self.next_group);
-        if seeded!(MarkBeforeFlush) {
-            self.disk.write_at(MARKS, place, &mark)?;
-        }
         if self.identity.durability.is_flushed() {
-            let flushed = self.disk.sync(&file.name);
-            if seeded!(FlushRetried) && flushed.is_err() {
-                self.disk.sync(&file.name)?;
-            } else {
-                flushed?;
-            }
+            self.disk.sync(&file.name)?;
         }
         self.disk.write_at(MARKS, place, &mark)?;
         self.unmarked += 1;

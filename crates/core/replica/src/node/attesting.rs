@@ -10,18 +10,16 @@
 //!
 //! All that leaves at once has one signature, or one for each [`limits::ATTESTED`] statements.
 
+use super::Node;
 use super::executing::Ready;
-use super::{Node, Peer};
 use bytes::Bytes;
-use perdura_execution::Service;
 use perdura_protocol::attestation::{Attested, attest};
-use perdura_protocol::message::Message;
-use perdura_protocol::{Outcome, SessionId, limits};
+use perdura_protocol::{Outcome, limits};
 
 /// About what an attestation takes in a message.
 pub(super) const ATTESTATION_BYTES: usize = 16 + 32 * limits::ATTESTED.ilog2() as usize;
 
-impl<S: Service> Node<S> {
+impl Node {
     /// What the replies of these parts state, signed, by the index of the part, ascending.
     pub(super) fn attest(&mut self, parts: &[Ready]) -> Vec<(usize, Attested)> {
         let mut leaves: Vec<(usize, u64, Bytes)> = Vec::new();
@@ -63,14 +61,5 @@ impl<S: Service> Node<S> {
             self.counters.statements_signed += together.len() as u64;
         }
         all
-    }
-
-    /// A mistake ([`perdura_protocol::seeded!`]): what replies state leaves before they do.
-    pub(super) fn attest_at_once(&mut self, session: SessionId, outcomes: Vec<(u64, Outcome)>) {
-        let Some(connection) = self.routes.get(&session).copied() else { return };
-        let peer = Peer::Client { connection, key: session.client };
-        for (_, attested) in self.attest(&[Ready { session, outcomes, bytes: 0 }]) {
-            self.send(&[peer], &Message::Attested(Box::new(attested)));
-        }
     }
 }

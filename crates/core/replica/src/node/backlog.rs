@@ -6,7 +6,6 @@
 //! votes for no more than a pipeline's depth, and fetches what it missed when its disk goes on (A6).
 
 use super::{Node, Now};
-use perdura_execution::Service;
 use perdura_protocol::Record;
 use std::collections::VecDeque;
 
@@ -77,7 +76,7 @@ impl Backlog {
     }
 }
 
-impl<S: Service> Node<S> {
+impl Node {
     /// Bytes that wait for the disk.
     pub(super) fn waiting_bytes(&self) -> usize {
         self.backlog.bytes() + self.egress_bytes

@@ -20,7 +20,7 @@ use perdura_durability::{
     CheckpointError, CheckpointReader, Checkpoints, Disk, Log, Opened, RecoveredState,
 };
 use perdura_execution::{
-    Asked, Genesis, GenesisError, Machine, Manifest, ManifestError, RestoreError, Service,
+    AnyService, Asked, Genesis, GenesisError, Machine, Manifest, ManifestError, RestoreError,
 };
 use perdura_protocol::configuration::{Configurations, Parameters};
 use perdura_protocol::message::StateCertificate;
@@ -53,7 +53,7 @@ pub struct Found {
 }
 
 /// What a replica starts from.
-pub struct Boot<S> {
+pub struct Boot {
     /// Which replica.
     pub me: ReplicaId,
     /// The key of this incarnation.
@@ -70,7 +70,7 @@ pub struct Boot<S> {
     /// Secret random bytes.
     pub entropy: [u8; 32],
     /// Makes a service in its initial state.
-    pub make_service: Box<dyn Fn() -> S + Send>,
+    pub make_service: Box<dyn Fn() -> AnyService + Send>,
     /// What its data directory holds.
     pub found: Found,
     /// Bytes that may wait for the disk before nothing more is executed.
@@ -130,13 +130,13 @@ pub enum RecoverError {
     },
 }
 
-impl<S: Service> Node<S> {
+impl Node {
     /// Starts a node. It executes what its log proves decided; the rest comes back through
     /// agreement.
     ///
     /// # Errors
     /// When configuration or checkpoint are not usable.
-    pub fn boot(boot: Boot<S>, now: Now) -> Result<Node<S>, BootError> {
+    pub fn boot(boot: Boot, now: Now) -> Result<Node, BootError> {
         Node::boot_telling(boot, now, Asked::default())
     }
 
@@ -144,7 +144,7 @@ impl<S: Service> Node<S> {
     ///
     /// # Errors
     /// As [`Node::boot`].
-    pub fn boot_telling(boot: Boot<S>, now: Now, asked: Asked) -> Result<Node<S>, BootError> {
+    pub fn boot_telling(boot: Boot, now: Now, asked: Asked) -> Result<Node, BootError> {
         let Boot { me, key, scheme, parameters, genesis, entropy, make_service, mut found, .. } =
             boot;
         let n = parameters.faults.n();
@@ -352,7 +352,7 @@ fn genesis_of_zero(mut genesis: Genesis) -> Genesis {
 }
 
 /// A configuration that is pending forces a checkpoint before its first slot.
-fn set_forced<S: Service>(checkpointing: &mut Checkpointing, machine: &Machine<S>) {
+fn set_forced(checkpointing: &mut Checkpointing, machine: &Machine<AnyService>) {
     let pending = machine
         .configurations()
         .last()

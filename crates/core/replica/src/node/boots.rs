@@ -13,7 +13,6 @@
 //! votes are not signed, and go to the leader only: its word is believed.) `docs/deploy.md` tells operators so.
 
 use super::{NOTE_MS, Node, Now, Output, Peer};
-use perdura_execution::Service;
 use perdura_protocol::boots::{Announcement, HeldVote, Recalled};
 use perdura_protocol::message::Message;
 use perdura_protocol::statement::Kind;
@@ -222,7 +221,7 @@ impl Boots {
     }
 }
 
-impl<S: Service> Node<S> {
+impl Node {
     /// A boot, signed.
     pub(super) fn announce(
         key: &perdura_protocol::SecretKey,
@@ -346,7 +345,7 @@ impl<S: Service> Node<S> {
         if !seeded!(BootNotLogged) {
             self.note(now, Record::Boot { replica: from, key, announcement });
         }
-        let mark = if seeded!(BootAnsweredEarly) { 0 } else { self.log_all() };
+        let mark = self.log_all();
         self.boots.answers.push_back((mark, from, Answer { asked: boot, replaced }));
         self.answer_boots();
     }

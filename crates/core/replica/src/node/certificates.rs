@@ -10,7 +10,6 @@
 use super::checkpoints::{Checkpointing, Stored};
 use super::ingress::Origin;
 use super::{Node, Now, Output, Peer};
-use perdura_execution::Service;
 use perdura_protocol::message::{Message, StateCertificate};
 use perdura_protocol::statement::Kind;
 use perdura_protocol::{
@@ -125,7 +124,7 @@ impl Checkpointing {
     }
 }
 
-impl<S: Service> Node<S> {
+impl Node {
     /// "My state after this slot has this digest, and is durable here."
     pub(super) fn vote_for_state(&mut self, slot: Slot, digest: Digest) {
         if let Some(signature) = self.sign_state(slot, digest) {

@@ -15,7 +15,7 @@ use super::certificates::Certificates;
 use super::{Node, Now, Output};
 use bytes::Bytes;
 use perdura_durability::PieceName;
-use perdura_execution::{Entry, Manifest, Service, StateSnapshot};
+use perdura_execution::{Entry, Manifest, StateSnapshot};
 use perdura_protocol::configuration::{Interval, Parameters, Schedule};
 use perdura_protocol::message::{Decision, StateCertificate};
 use perdura_protocol::viewchange::PrefixCertificate;
@@ -387,7 +387,7 @@ pub(super) fn least(turns: impl Iterator<Item = u64>) -> usize {
     turns.enumerate().min_by_key(|(_, turn)| turn.trailing_zeros()).map_or(0, |(index, _)| index)
 }
 
-impl<S: Service> Node<S> {
+impl Node {
     /// Whether this replica's next checkpoint waits for one that is being stored.
     #[must_use]
     pub fn checkpoint_is_late(&self) -> bool {

@@ -8,7 +8,7 @@
 
 use super::{Node, Output, Peer, State};
 use perdura_agreement::Now;
-use perdura_execution::{Service, newest_versions};
+use perdura_execution::newest_versions;
 use perdura_protocol::message::Message;
 use perdura_protocol::statement::Kind;
 use perdura_protocol::vitals::{Condition, Echo, Presence, Program, Runs, Vitals};
@@ -393,7 +393,7 @@ impl Company {
     }
 }
 
-impl<S: Service> Node<S> {
+impl Node {
     pub(super) fn tick_company(&mut self, now: Now) {
         let now_ms = now.monotonic_ms;
         let longest = self.appending.longest_ms(now_ms);

@@ -2,7 +2,6 @@
 //! nobody can be (D7).
 
 use super::{Node, Output};
-use perdura_execution::Service;
 use perdura_protocol::message::StateCertificate;
 use perdura_protocol::{Certificate, Digest, Faults, ReplicaId, Slot};
 use std::collections::BTreeMap;
@@ -63,7 +62,7 @@ pub(super) struct Differences {
     alarmed_ms: Option<u64>,
 }
 
-impl<S: Service> Node<S> {
+impl Node {
     /// The newest difference, unless a later state was certified since.
     pub(super) fn difference(&self) -> Option<&Difference> {
         let certified = self.checkpointing.certificates.all().next().map(|state| state.slot);

@@ -10,7 +10,6 @@ use super::waiting::Capacity;
 use super::{Node, Peer, ROUTES, Stage};
 use bytes::Bytes;
 use perdura_agreement::Now;
-use perdura_execution::Service;
 use perdura_protocol::message::Message;
 use perdura_protocol::{Outcome, PublicKey, SessionId, Slot, limits, seeded};
 use std::collections::BTreeMap;
@@ -96,7 +95,7 @@ impl WaitingRead {
     }
 }
 
-impl<S: Service> Node<S> {
+impl Node {
     pub(super) fn deliver(&mut self, now: Now, delivery: Delivery) {
         let Delivery { slot, ref batch, history, logged_at } = delivery;
         if self.halted {
@@ -169,9 +168,6 @@ impl<S: Service> Node<S> {
             return;
         }
         let logged_at = if seeded!(ReplyBeforeLog) { 0 } else { logged_at };
-        if seeded!(AttestedBeforeLog) {
-            self.attest_at_once(session, outcomes.clone());
-        }
         let bytes = outcomes.iter().map(|(_, outcome)| size_of_outcome(outcome)).sum();
         self.egress_bytes += bytes;
         self.largest_egress = self.largest_egress.max(bytes);

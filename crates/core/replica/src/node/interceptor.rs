@@ -15,8 +15,8 @@ pub struct Said {
     pub bytes: Bytes,
 }
 
-/// Decides what a node hears, and what leaves in its place. No replica in use has one: a runtime
-/// takes it only when it is built with the feature `misbehave`.
+/// Decides what a node hears, and what leaves in its place. No replica in use has one, and no program but those of tests gives a
+/// runtime one (`run_tapped`).
 pub trait Interceptor: Send {
     /// An input arrives. False when the node is not to see it; what is said at once goes to `out`.
     fn hears(&mut self, now: Now, input: &Input, out: &mut Vec<Said>) -> bool;

@@ -68,7 +68,7 @@ use flushes::Flushes;
 use fullness::Fullness;
 use ingress::{Origin, WaitingFrame};
 use perdura_agreement::{Agreement, Effect, Penalty, Suspicion};
-use perdura_execution::{Machine, Manifest, Service, StateSnapshot};
+use perdura_execution::{AnyService, Machine, Manifest, StateSnapshot};
 use perdura_protocol::configuration::Parameters;
 use perdura_protocol::message::{Decision, Lane, Message};
 use perdura_protocol::{
@@ -247,7 +247,7 @@ pub enum Output {
 }
 
 /// A replica.
-pub struct Node<S> {
+pub struct Node {
     me: ReplicaId,
     key: SecretKey,
     scheme: Scheme,
@@ -255,8 +255,8 @@ pub struct Node<S> {
     entropy: [u8; 32],
     entropy_used: u64,
     agreement: Agreement,
-    machine: Machine<S>,
-    make_service: Box<dyn Fn() -> S + Send>,
+    machine: Machine<AnyService>,
+    make_service: Box<dyn Fn() -> AnyService + Send>,
 
     outputs: VecDeque<Output>,
     // Of messages among the outputs.
@@ -311,7 +311,7 @@ pub struct Node<S> {
     boots: Boots,
     differences: Differences,
     fullness: Fullness,
-    transfer: Transfer<S>,
+    transfer: Transfer,
     past: BTreeMap<Slot, Past>,
     ticked_ms: u64,
     // When votes for states were last repeated to all.
@@ -327,7 +327,7 @@ pub struct Node<S> {
     newest: Configuration,
 }
 
-impl<S: Service> Node<S> {
+impl Node {
     /// Whom this replica links to where `configuration` is what it knows: who was away while others
     /// were replaced has to find those who are there now.
     fn linked(&self, configuration: &Configuration) -> Configuration {

@@ -6,7 +6,6 @@
 
 use super::{Node, Peer};
 use perdura_agreement::Now;
-use perdura_execution::Service;
 use perdura_protocol::message::Message;
 use perdura_protocol::{ReplicaId, Slot, limits, seeded};
 use std::collections::VecDeque;
@@ -87,7 +86,7 @@ fn remember<T: PartialEq>(remembered: &mut VecDeque<T>, new: T) -> bool {
     again
 }
 
-impl<S: Service> Node<S> {
+impl Node {
     /// Takes a costly question; answers it at once if nothing stands before it.
     pub(super) fn ask(&mut self, now: Now, from: ReplicaId, question: Message) {
         let Some(asker) = self.askers.get_mut(from.index()) else { return };

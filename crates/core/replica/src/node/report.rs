@@ -5,7 +5,7 @@ use super::company::CompanyReport;
 use super::differences::Difference;
 use super::questions::Asker;
 use perdura_agreement::{HeldMemory, Mode};
-use perdura_execution::{Measure, Service};
+use perdura_execution::{AnyService, Machine, Measure, Service};
 use perdura_protocol::{Digest, ReplicaId, Slot, Versions, View};
 
 /// Counted since the process started.
@@ -185,7 +185,7 @@ pub struct Report {
     pub counters: Counters,
 }
 
-impl<S: Service> Node<S> {
+impl Node {
     /// How it stands.
     #[must_use]
     pub fn report(&self) -> Report {
@@ -278,14 +278,14 @@ impl<S: Service> Node<S> {
 
     /// The executed state, for checks and figures.
     #[must_use]
-    pub fn machine(&self) -> &perdura_execution::Machine<S> {
+    pub fn machine(&self) -> &Machine<AnyService> {
         &self.machine
     }
 
     /// The service, for tests that damage it.
     #[doc(hidden)]
-    pub fn service_mut(&mut self) -> &mut S {
-        self.machine.service_mut()
+    pub fn service_mut(&mut self) -> &mut dyn Service {
+        &mut **self.machine.service_mut()
     }
 
     /// The last slot about which it holds anything.

@@ -2,7 +2,7 @@
 //! answer nobody, and the links to others would break. So the driver has it made elsewhere.
 
 use bytes::Bytes;
-use perdura_execution::{Machine, Manifest, RestoreError, Service};
+use perdura_execution::{AnyService, Machine, Manifest, RestoreError};
 use perdura_protocol::Slot;
 use perdura_protocol::configuration::Parameters;
 use std::fmt;
@@ -32,19 +32,19 @@ impl fmt::Debug for Restoration {
     }
 }
 
-type Outcome<S> = Result<Machine<S>, RestoreError>;
+type Outcome = Result<Machine<AnyService>, RestoreError>;
 
 /// Where its outcome will be.
-pub(super) struct Restored<S>(Arc<Mutex<Option<Outcome<S>>>>);
+pub(super) struct Restored(Arc<Mutex<Option<Outcome>>>);
 
-impl<S: Service> Restored<S> {
+impl Restored {
     /// The work, and where its outcome will be.
     pub fn of(
         parameters: Parameters,
         manifest: Manifest,
         pieces: Vec<Bytes>,
-        service: S,
-    ) -> (Restoration, Restored<S>) {
+        service: AnyService,
+    ) -> (Restoration, Restored) {
         let outcome = Arc::new(Mutex::new(None));
         let place = outcome.clone();
         let (slot, count) = (manifest.slot, pieces.len());
@@ -56,7 +56,7 @@ impl<S: Service> Restored<S> {
     }
 
     /// The outcome, if the work is done.
-    pub fn take(&self) -> Option<Outcome<S>> {
+    pub fn take(&self) -> Option<Outcome> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }

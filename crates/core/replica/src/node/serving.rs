@@ -7,7 +7,6 @@
 //! (`perdura_agreement`).
 
 use super::{Node, Output, Peer};
-use perdura_execution::Service;
 use perdura_protocol::message::{Decision, Message};
 use perdura_protocol::viewchange::PrefixCertificate;
 use perdura_protocol::{Digest, ReplicaId, Slot, limits, seeded};
@@ -33,7 +32,7 @@ fn testified(first: Slot, last: Slot, depth: u64) -> impl Iterator<Item = Slot> 
     further.into_iter().chain((last >= first).then_some(first))
 }
 
-impl<S: Service> Node<S> {
+impl Node {
     /// Keeps what was executed, by which a laggard's batches are found in the log, and proven.
     pub(super) fn remember(&mut self, slot: Slot, past: Past) {
         self.past.insert(slot, past);

@@ -17,7 +17,7 @@ use super::ingress::is_open;
 use super::restoring::Restored;
 use super::{Node, Now, Output, Peer};
 use bytes::Bytes;
-use perdura_execution::{Machine, Manifest, ManifestError, Service, newest_versions};
+use perdura_execution::{AnyService, Machine, Manifest, ManifestError, newest_versions};
 use perdura_protocol::configuration::Schedule;
 use perdura_protocol::fields::FieldError;
 use perdura_protocol::message::{Message, StateCertificate};
@@ -45,7 +45,7 @@ pub(super) struct Offer {
     pub prefix: PrefixCertificate,
 }
 
-enum Phase<S> {
+enum Phase {
     Idle,
     Asking {
         since_ms: u64,
@@ -60,12 +60,12 @@ enum Phase<S> {
         offer: Offer,
         manifest: Manifest,
         pieces: Vec<Bytes>,
-        restored: Restored<S>,
+        restored: Restored,
         seeder: Option<ReplicaId>,
     },
     /// The certificate goes to the log before the state to its disk: what is there can be offered after a restart.
     Installing {
-        machine: Box<Machine<S>>,
+        machine: Box<Machine<AnyService>>,
         state: Option<StateCertificate>,
         seeder: Option<ReplicaId>,
         /// What is stored once the log is durable up to a mark.
@@ -73,9 +73,9 @@ enum Phase<S> {
     },
 }
 
-pub(super) struct Transfer<S> {
+pub(super) struct Transfer {
     how: StateTransfer,
-    phase: Phase<S>,
+    phase: Phase,
     offers: BTreeMap<ReplicaId, Offer>,
     answers: BTreeSet<ReplicaId>,
     ended_ms: u64,
@@ -90,8 +90,8 @@ pub(super) struct Transfer<S> {
     pub at_least: Slot,
 }
 
-impl<S: Service> Transfer<S> {
-    pub fn new(at_least: Slot, how: StateTransfer) -> Transfer<S> {
+impl Transfer {
+    pub fn new(at_least: Slot, how: StateTransfer) -> Transfer {
         Transfer {
             how,
             phase: Phase::Idle,
@@ -173,7 +173,7 @@ impl<S: Service> Transfer<S> {
     }
 }
 
-impl<S: Service> Node<S> {
+impl Node {
     /// Starts to look for a newer state, unless that is under way. Who may not vote until a prefix is certified may be one of
     /// those who have to sign it.
     pub(super) fn want_state(&mut self, now: Now, _offered: Slot) {

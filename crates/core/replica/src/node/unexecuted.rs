@@ -8,7 +8,6 @@
 //! what waits here.
 
 use super::{Node, Now};
-use perdura_execution::Service;
 use perdura_protocol::configuration::{Durability, Schedule};
 use perdura_protocol::{Batch, Digest, Frame, Slot};
 
@@ -21,7 +20,7 @@ pub(super) struct Delivery {
     pub logged_at: u64,
 }
 
-impl<S: Service> Node<S> {
+impl Node {
     /// Whether this replica executes nothing, until its state is stored. A store that fails stops the
     /// replica (D3), and a received state that takes the place of this one ends it too.
     #[must_use]

@@ -15,13 +15,13 @@ use super::panicked;
 use super::reaper::Reaper;
 use super::repairs::Repairs;
 use super::slowness::Slowness;
+use super::tap::Tap;
 use super::{Clock, Ended, ReplicaConfig, RunError, Shutdown, experiments};
 use super::{taken_back, worker};
 use crate::node::{Input, Node, NotAdmitted, Now, Output, Peer, Report, Restoration, Stage, State};
 use bytes::Bytes;
 use perdura_agreement::timing::TICK_MS;
 use perdura_durability::{CheckpointError, Checkpoints, Log, storage};
-use perdura_execution::Service;
 use perdura_protocol::configuration::{Durability, Schedule};
 use perdura_protocol::{Configuration, PublicKey, ReplicaId, Slot, View};
 use perdura_transport::Peer as LinkPeer;
@@ -49,12 +49,12 @@ const NOT_THE_DISK: &str = "The disk did not fail, and everything acknowledged i
     of this machine, start the replica again (it goes on from its log and the checkpoint before), \
     and report this";
 
-pub(super) struct EventLoop<S> {
+pub(super) struct EventLoop {
     config: Arc<ReplicaConfig>,
     clock: Clock,
     hub: Hub,
     courier: Courier,
-    node: Node<S>,
+    node: Node,
     shared: Shared,
     repairs: Repairs,
     // Of the states on disk, when this one is not the certified one.
@@ -71,10 +71,7 @@ pub(super) struct EventLoop<S> {
     slowness: Slowness,
     timings: Timings,
     checkpoints: CheckpointBytes,
-    #[cfg(feature = "misbehave")]
-    intercept: super::intercept::Intercept,
-    #[cfg(feature = "misbehave")]
-    flip_bit: Option<fn(&mut S, u64) -> bool>,
+    tap: Tap,
 }
 
 struct Workers {
@@ -98,15 +95,15 @@ fn link_peer(peer: Peer) -> LinkPeer {
     }
 }
 
-impl<S: Service> EventLoop<S> {
+impl EventLoop {
     pub fn start(
         config: Arc<ReplicaConfig>,
         clock: Clock,
         (hub, courier): (Hub, Courier),
-        node: Node<S>,
+        node: Node,
         shared: Shared,
         repairs: Repairs,
-    ) -> EventLoop<S> {
+    ) -> EventLoop {
         let completions =
             Completions { waiting: Arc::new(Mutex::new(Vec::new())), waker: hub.waker() };
         let in_memory = config.parameters.durability == Durability::None;
@@ -130,10 +127,7 @@ impl<S: Service> EventLoop<S> {
             slowness: Slowness::default(),
             timings: Timings::new(),
             checkpoints: CheckpointBytes::default(),
-            #[cfg(feature = "misbehave")]
-            intercept: super::intercept::Intercept::default(),
-            #[cfg(feature = "misbehave")]
-            flip_bit: None,
+            tap: Tap::default(),
         }
     }
 
@@ -141,14 +135,9 @@ impl<S: Service> EventLoop<S> {
         self.hub.waker()
     }
 
-    #[cfg(feature = "misbehave")]
-    pub fn misbehave(
-        &mut self,
-        interceptor: Option<Box<dyn crate::node::Interceptor>>,
-        flip_bit: fn(&mut S, u64) -> bool,
-    ) {
-        self.intercept = super::intercept::Intercept::new(interceptor);
-        self.flip_bit = Some(flip_bit);
+    /// This stands between the node and its links from now on.
+    pub fn set_tap(&mut self, tap: Tap) {
+        self.tap = tap;
     }
 
     pub fn run(
@@ -361,8 +350,7 @@ impl<S: Service> EventLoop<S> {
                     continue;
                 }
             };
-            #[cfg(feature = "misbehave")]
-            if !self.intercept.hears(now, &input) {
+            if !self.tap.hears(now, &input) {
                 continue;
             }
             self.node.handle(now, input);
@@ -380,21 +368,13 @@ impl<S: Service> EventLoop<S> {
         let late = self.node.checkpoint_is_late() || self.node.digest_is_forced();
         workers.checkpointer.hurry(stopped || late);
         workers.digester.hurry(self.node.digest_is_late());
-        #[cfg(feature = "misbehave")]
-        for (peer, bytes) in self.intercept.due(now) {
+        for (peer, bytes) in self.tap.due(now) {
             self.send(peer, Lane::of(&bytes), bytes);
         }
-        #[cfg(feature = "misbehave")]
-        if let Some(at) = self.intercept.flips(now)
-            && self.flip_bit.is_some_and(|flip_bit| flip_bit(self.node.service_mut(), at))
-        {
+        if self.tap.rots(now, self.node.service_mut()) {
             tracing::warn!("a bit of the state was flipped");
             // What is shared with an earlier snapshot would have been flipped there too.
             workers.digester.hold(self.node.machine().snapshot());
-        }
-        #[cfg(feature = "misbehave")]
-        if let Some(lies) = self.intercept.lies(now) {
-            tracing::info!("lies told so far: {lies}");
         }
         self.flush_links();
         self.slowness.note("a round of the event loop", begun.elapsed());
@@ -413,8 +393,7 @@ impl<S: Service> EventLoop<S> {
     fn take_transfers(&mut self, now: Now, workers: &Workers) -> Result<(), RunError> {
         let mut taken = 0;
         while let Some(input) = self.courier.next_input(&mut taken) {
-            #[cfg(feature = "misbehave")]
-            if !self.intercept.hears(now, &input) {
+            if !self.tap.hears(now, &input) {
                 continue;
             }
             let (from, before) = (sender(&input), self.node.malformed());
@@ -450,8 +429,7 @@ impl<S: Service> EventLoop<S> {
         while let Some(output) = self.node.next_output() {
             match output {
                 Output::Send { peers, lane, bytes } => {
-                    #[cfg(feature = "misbehave")]
-                    if self.intercept.says(self.clock.now(), &peers, &bytes) {
+                    if self.tap.says(self.clock.now(), &peers, &bytes) {
                         continue;
                     }
                     let before = self.node.stages().enter(Stage::Send);
@@ -566,8 +544,7 @@ impl<S: Service> EventLoop<S> {
                 own.map_or(0, |member| member.incarnation)
             );
         }
-        #[cfg(feature = "misbehave")]
-        self.intercept.learn(configuration);
+        self.tap.learn(configuration);
         self.hub.set_members(&members);
         self.courier.set_members(members);
     }
@@ -674,11 +651,11 @@ fn failure(completions: &[Completion]) -> Result<(), RunError> {
 }
 
 /// Who may come in, and who has to wait.
-struct Door<'a, S> {
-    node: &'a Node<S>,
+struct Door<'a> {
+    node: &'a Node,
 }
 
-impl<S: Service> Admission for Door<'_, S> {
+impl Admission for Door<'_> {
     fn admit(&mut self, _: &Hello, key: PublicKey) -> Result<(), Refusal> {
         self.node.admit_client(key).map_err(|reason| Refusal(reason.to_string()))
     }

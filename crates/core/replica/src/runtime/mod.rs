@@ -12,8 +12,6 @@ mod device;
 mod digester;
 mod event_loop;
 mod http;
-#[cfg(feature = "misbehave")]
-mod intercept;
 mod keeper;
 mod metrics;
 mod pace;
@@ -24,6 +22,7 @@ mod reread;
 mod server;
 mod slowness;
 mod taken_back;
+mod tap;
 mod threads;
 mod worker;
 
@@ -39,7 +38,9 @@ use perdura_durability::{
     CheckpointError, Checkpoints, Expectation, FileDisk, Log, OpenError, Options, storage,
 };
 pub use perdura_execution::panic_is_expected;
-use perdura_execution::{Asked, Call, Genesis, Service, ServicePanic};
+use perdura_execution::{
+    AnyService, Asked, Call, FailingMemory, Genesis, Service, ServicePanic, any_service,
+};
 use perdura_protocol::configuration::{Durability, Parameters, Schedule};
 use perdura_protocol::{Configuration, ReplicaId, Scheme, SecretKey, Slot, Time};
 use perdura_transport::{BindError, Hub, HubConfig, Lane};
@@ -49,6 +50,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tap::Tap;
 
 /// Everything that a replica is told.
 pub struct ReplicaConfig {
@@ -325,36 +327,31 @@ pub fn run<S: Service>(
     make_service: impl Fn() -> S + Send + Sync + 'static,
     shutdown: &Shutdown,
 ) -> Result<(), RunError> {
-    live(config, make_service, shutdown, |life| life)
+    live(config, Arc::new(any_service(make_service)), shutdown, Tap::default())
 }
 
-/// Runs one in whose name `interceptor` speaks, until it repairs itself, and in whose memory bits flip when that says so.
+/// Runs one for tests, in whose name `interceptor` speaks, until it repairs itself, and in whose memory bits flip when that says so.
 ///
 /// # Errors
 /// As [`run`].
-#[cfg(feature = "misbehave")]
-pub fn run_misbehaving<S: Service + perdura_execution::FailingMemory>(
+pub fn run_tapped<S: Service + FailingMemory>(
     config: ReplicaConfig,
     interceptor: Box<dyn node::Interceptor>,
     make_service: impl Fn() -> S + Send + Sync + 'static,
     shutdown: &Shutdown,
 ) -> Result<(), RunError> {
-    let mut interceptor = Some(interceptor);
-    live(config, make_service, shutdown, |mut life| {
-        life.event_loop.misbehave(interceptor.take(), S::flip_bit);
-        life
-    })
+    live(config, Arc::new(any_service(make_service)), shutdown, Tap::new::<S>(interceptor))
 }
 
-/// One life after the other, each as `born` has it.
-fn live<S: Service>(
+/// One life after the other, the first with a tap.
+fn live(
     config: ReplicaConfig,
-    make_service: impl Fn() -> S + Send + Sync + 'static,
+    make_service: MakeService,
     shutdown: &Shutdown,
-    mut born: impl FnMut(Life<S>) -> Life<S>,
+    tap: Tap,
 ) -> Result<(), RunError> {
     let config = Arc::new(config);
-    let make_service: MakeService<S> = Arc::new(make_service);
+    let mut tap = Some(tap);
     let mut shared = config.on_server.as_ref().map(OnServer::published);
     let mut repairs = Repairs::default();
     panicked::check(&config.data)?;
@@ -363,7 +360,10 @@ fn live<S: Service>(
         let start = |shared: &mut _| {
             begin(&config, &make_service, shared, (repairs.clone(), shutdown.0.asked.clone()))
         };
-        let lived = start(&mut shared).and_then(|life| born(life).run(shutdown));
+        let lived = start(&mut shared).and_then(|mut life| {
+            life.event_loop.set_tap(tap.take().unwrap_or_default());
+            life.run(shutdown)
+        });
         let lived = lived.map_err(|error| panicked::note(&config.data, error));
         match lived? {
             Ended::Diverged if !shutdown.requested() => repairs.begin(Instant::now()),
@@ -385,7 +385,7 @@ enum Ended {
 /// What a data directory is on.
 type DataDisk = Paced<FileDisk>;
 
-type MakeService<S> = Arc<dyn Fn() -> S + Send + Sync>;
+type MakeService = Arc<dyn Fn() -> AnyService + Send + Sync>;
 
 /// Bytes that nobody can guess.
 fn random<const N: usize>() -> io::Result<[u8; N]> {
@@ -444,12 +444,12 @@ fn give_up(log: Log<DataDisk>, checkpoints: Checkpoints<DataDisk>, why: RunError
 }
 
 /// Opens the data directory, and whatever else there is to open.
-fn begin<S: Service>(
+fn begin(
     config: &Arc<ReplicaConfig>,
-    make_service: &MakeService<S>,
+    make_service: &MakeService,
     published: &mut Option<http::Shared>,
     (repairs, asked): (Repairs, Asked),
-) -> Result<Life<S>, RunError> {
+) -> Result<Life, RunError> {
     let clock = Clock { origin: Instant::now() };
     let disk = Paced::new(FileDisk::open(&config.data)?, config.log_device);
     let expectation = Expectation {
@@ -547,13 +547,13 @@ fn thread_nanoseconds() -> u64 {
 }
 
 /// From the opening of the data directory to its closing.
-struct Life<S> {
-    event_loop: EventLoop<S>,
+struct Life {
+    event_loop: EventLoop,
     log: Log<DataDisk>,
     checkpoints: Checkpoints<DataDisk>,
 }
 
-impl<S: Service> Life<S> {
+impl Life {
     fn run(self, shutdown: &Shutdown) -> Result<Ended, RunError> {
         shutdown.attach(self.event_loop.waker());
         self.event_loop.run(self.log, self.checkpoints, shutdown)

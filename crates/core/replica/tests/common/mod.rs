@@ -2,7 +2,7 @@
 
 #![allow(dead_code)] // Each test binary uses its part.
 
-use perdura_execution::Genesis;
+use perdura_execution::{Genesis, Service, any_service};
 use perdura_protocol::configuration::{Configuration, Durability, Member, Parameters};
 use perdura_protocol::{ClusterId, Faults, PublicKey, ReplicaId, Scheme, SecretKey, Slot};
 use perdura_replica::node::{BACKLOG_BYTES, Boot, Found};
@@ -32,23 +32,18 @@ fn parameters(scheme: Scheme, (u, r): (u8, u8)) -> Parameters {
 }
 
 /// A replica of it that starts for the first time.
-pub fn boot(
-    me: u8,
-    scheme: Scheme,
-    faults: (u8, u8),
-    clients: Vec<(String, PublicKey)>,
-) -> Boot<Store> {
+pub fn boot(me: u8, scheme: Scheme, faults: (u8, u8), clients: Vec<(String, PublicKey)>) -> Boot {
     boot_around(me, scheme, faults, clients, || Store::new(1 << 30))
 }
 
 /// The same of any service.
-pub fn boot_around<S>(
+pub fn boot_around<S: Service>(
     me: u8,
     scheme: Scheme,
     faults: (u8, u8),
     clients: Vec<(String, PublicKey)>,
     make_service: impl Fn() -> S + Send + 'static,
-) -> Boot<S> {
+) -> Boot {
     let parameters = parameters(scheme, faults);
     let key = |id: u8| SecretKey::from_seed(scheme, [10 + id; 32]);
     let members = (0..parameters.faults.n() as u8)
@@ -63,7 +58,7 @@ pub fn boot_around<S>(
         latest: configuration.clone(),
         genesis: Genesis { configuration, clients },
         entropy: [3; 32],
-        make_service: Box::new(make_service),
+        make_service: Box::new(any_service(make_service)),
         found: Found::default(),
         backlog_bytes: BACKLOG_BYTES,
         state_transfer: Default::default(),

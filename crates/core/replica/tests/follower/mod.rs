@@ -11,7 +11,7 @@ use perdura_protocol::{
     SecretKey, SessionId, Slot, Time, View, limits,
 };
 use perdura_replica::node::{Boot, Input, Node, Now, Output, Peer};
-use perdura_store::{Store, StoreCommand};
+use perdura_store::StoreCommand;
 
 pub const DEPTH: u64 = 4;
 pub const COMMAND_BYTES: usize = 100_000;
@@ -32,7 +32,7 @@ fn client() -> PublicKey {
 
 /// Follower 1 of three that may crash; its disk does nothing by itself.
 pub struct Follower {
-    pub node: Node<Store>,
+    pub node: Node,
     pub now_ms: u64,
     history: Digest,
     /// The last slot that the leader proposed.

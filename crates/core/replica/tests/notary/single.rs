@@ -62,7 +62,7 @@ pub fn forged(text: &str) -> Bytes {
 }
 
 pub struct Single {
-    pub node: Node<Notary>,
+    pub node: Node,
     pub now_ms: u64,
     pub slot: Slot,
     pub history: Digest,

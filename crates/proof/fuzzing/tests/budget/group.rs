@@ -7,7 +7,7 @@ use bytes::Bytes;
 use perdura_client::{
     CallId, CallOptions, CallResult, ClientConfig, ClientCore, Mode, Output as ToDo,
 };
-use perdura_execution::Genesis;
+use perdura_execution::{Genesis, any_service};
 use perdura_fuzzing::memory::allocations_of;
 use perdura_protocol::configuration::{Configuration, Durability, Member, Parameters, Schedule};
 use perdura_protocol::{
@@ -48,7 +48,7 @@ fn of_client(number: u8) -> Peer {
     Peer::Client { connection: u64::from(number), key: client_key(number).public() }
 }
 
-fn node(me: u8, faults: Faults) -> Node<Store> {
+fn node(me: u8, faults: Faults) -> Node {
     let parameters = Parameters {
         cluster: CLUSTER,
         faults,
@@ -79,7 +79,7 @@ fn node(me: u8, faults: Faults) -> Node<Store> {
         latest: configuration.clone(),
         genesis: Genesis { configuration, clients },
         entropy: [me; 32],
-        make_service: Box::new(|| Store::new(1 << 30)),
+        make_service: Box::new(any_service(|| Store::new(1 << 30))),
         found: Found::default(),
         backlog_bytes: BACKLOG_BYTES,
         state_transfer: Default::default(),
@@ -166,7 +166,7 @@ struct Flight {
 
 /// Replicas, then clients, and what is on its way between them.
 pub struct Group {
-    nodes: Vec<Node<Store>>,
+    nodes: Vec<Node>,
     disks: Vec<Disk>,
     flush_turns: u64,
     clients: Vec<ClientCore>,
@@ -454,7 +454,7 @@ impl Group {
 
     /// Since the beginning.
     pub fn counts(&self) -> Counts {
-        let verified = |node: &Node<Store>| {
+        let verified = |node: &Node| {
             let counters = node.report().counters;
             counters.statements_verified + counters.signatures_verified
         };

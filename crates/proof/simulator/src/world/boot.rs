@@ -1,5 +1,6 @@
 //! Processes end and start.
 
+use super::careless::Careless;
 use super::damage::{gaps, is_whole, lost_state};
 use super::{Event, TICK_US, World};
 use crate::checkers::bounded_memory::BACKLOG_BYTES;
@@ -205,7 +206,7 @@ impl World {
         &self,
         replica: usize,
         disk: MemoryDisk,
-    ) -> Result<Opened<MemoryDisk>, OpenError> {
+    ) -> Result<Opened<Careless>, OpenError> {
         // It differs from run to run, and no stream of randomness is drawn from for it.
         let mut nonce = [0; 16];
         let run = [replica as u64, self.now_us].map(u64::to_le_bytes).concat();
@@ -228,7 +229,7 @@ impl World {
             small_state_bytes: 0,
             checkpoint_sync_bytes: 4 * 1024,
         };
-        storage::open(disk, &expected, &options)
+        storage::open(Careless::new(disk), &expected, &options)
     }
 
     /// The newest members, as the operator brought them to every machine.
@@ -239,7 +240,7 @@ impl World {
     }
 
     /// Starts on what was opened; what an intact disk holds is held against what was written to it.
-    fn boot(&mut self, replica: usize, opened: Opened<MemoryDisk>, trusted: bool) {
+    fn boot(&mut self, replica: usize, opened: Opened<Careless>, trusted: bool) {
         if opened.torn_tail.is_some() {
             self.report.torn_tails += 1;
             self.mark(Mark::TornTailCut);
@@ -314,7 +315,7 @@ impl World {
             genesis: here.genesis.clone(),
             latest: self.latest_members(),
             entropy,
-            make_service: Box::new(move || make(service_notes.clone())),
+            make_service: Box::new(move || Box::new(make(service_notes.clone()))),
             found,
             backlog_bytes: BACKLOG_BYTES,
             state_transfer: self.plan.state_transfer,

@@ -22,6 +22,7 @@
 //! is used again, damaged or not.
 
 use super::World;
+use super::careless::Careless;
 use super::chaos::{Ill, Trouble};
 use crate::report::{FaultKind, Mark};
 use crate::violation::Broken;
@@ -111,7 +112,7 @@ impl Kept {
 pub(crate) type Gap = (u64, u64);
 
 /// Whether an opened directory says that nothing is missing but what is known to be.
-pub(crate) fn is_whole(opened: &Opened<MemoryDisk>, known: &[Gap]) -> bool {
+pub(crate) fn is_whole(opened: &Opened<Careless>, known: &[Gap]) -> bool {
     // Where the files before it were freed, nothing tells how far back a gap went: from group 1 on.
     let is_known = |gap: &RepairedGap| {
         let begins = |first: &u64| *first <= gap.first_group || gap.first_group == 1;
@@ -123,12 +124,12 @@ pub(crate) fn is_whole(opened: &Opened<MemoryDisk>, known: &[Gap]) -> bool {
 }
 
 /// The groups that an opened directory lacks.
-pub(crate) fn gaps(opened: &Opened<MemoryDisk>) -> Vec<Gap> {
+pub(crate) fn gaps(opened: &Opened<Careless>) -> Vec<Gap> {
     opened.repaired_gaps.iter().map(|gap| (gap.first_group, gap.last_group)).collect()
 }
 
 /// The state that was found to be damaged.
-pub(crate) fn lost_state(opened: &Opened<MemoryDisk>) -> Option<Slot> {
+pub(crate) fn lost_state(opened: &Opened<Careless>) -> Option<Slot> {
     match &opened.state {
         RecoveredState::Previous { lost, .. } | RecoveredState::Lost(lost) => Some(lost.slot),
         RecoveredState::Initial | RecoveredState::Checkpoint(_) => None,
@@ -136,7 +137,7 @@ pub(crate) fn lost_state(opened: &Opened<MemoryDisk>) -> Option<Slot> {
 }
 
 /// Whether the newest state was lost with a piece in the file of an older one.
-fn lacks_linked_piece(opened: &Opened<MemoryDisk>) -> bool {
+fn lacks_linked_piece(opened: &Opened<Careless>) -> bool {
     let Some(slot) = lost_state(opened) else { return false };
     let Ok(mut reader) = opened.checkpoints.load(slot) else { return false };
     (0..reader.piece_count()).any(|index| {
@@ -146,11 +147,10 @@ fn lacks_linked_piece(opened: &Opened<MemoryDisk>) -> bool {
 }
 
 /// Holds what was found on a damaged disk against what would have been found.
-fn compare(whole: &Opened<MemoryDisk>, found: &Opened<MemoryDisk>, known: &[Gap]) -> Verdict {
+fn compare(whole: &Opened<Careless>, found: &Opened<Careless>, known: &[Gap]) -> Verdict {
     let (before, after) = (Kept::of(&whole.records), Kept::of(&found.records));
     let state = lost_state(found);
-    let durable =
-        |opened: &Opened<MemoryDisk>| opened.superblock.checkpoint().map(|name| name.slot);
+    let durable = |opened: &Opened<Careless>| opened.superblock.checkpoint().map(|name| name.slot);
     let covered = if state.is_none() { durable(found).unwrap_or_default() } else { Slot(0) };
     let gaps = &found.repaired_gaps;
     let votes_through = gaps.iter().map(|gap| gap.votes_through).max().unwrap_or_default();
@@ -369,7 +369,7 @@ impl World {
 
     /// A replica opens a damaged disk. As if it were intact, everything must be there; as it is,
     /// what is missing must be noticed.
-    pub(crate) fn open_damaged(&mut self, replica: usize) -> Result<Opened<MemoryDisk>, OpenError> {
+    pub(crate) fn open_damaged(&mut self, replica: usize) -> Result<Opened<Careless>, OpenError> {
         let intact = self.replicas[replica].disk.intact_copy();
         let whole = match self.open(replica, intact) {
             Ok(whole) => whole,

@@ -2,12 +2,13 @@
 //! queued up goes in the next (D2). A write happens at its beginning or at its end, as chance has
 //! it: a crash before the word of it finds it done, or not, or (armed) half done.
 
+use super::careless::Careless;
 use super::{Event, World};
 use crate::options::ServiceKind;
 use crate::report::{FaultKind, Mark};
 use crate::world::replica::{Flush, StateJob};
 use bytes::Bytes;
-use perdura_durability::{CheckpointError, Checkpoints, LogError, MemoryDisk, NewState, Stored};
+use perdura_durability::{CheckpointError, Checkpoints, LogError, NewState, Stored};
 use perdura_execution::{Manifest, StateSnapshot};
 use perdura_protocol::message::Decision;
 use perdura_protocol::{Digest, Encode, Record, ReplicaId, Slot, limits};
@@ -334,7 +335,7 @@ impl World {
 
 /// What was stored, and in how many steps what is old by now was cut down.
 fn store(
-    checkpoints: &mut Checkpoints<MemoryDisk>,
+    checkpoints: &mut Checkpoints<Careless>,
     manifest: &Manifest,
     content: &mut dyn FnMut(usize) -> Bytes,
     keep: Slot,

@@ -12,7 +12,7 @@ use crate::witness::{Notes, Witnessed};
 use bytes::Bytes;
 use perdura_adversary::{Insider, Liar, Strategy, Twin};
 use perdura_durability::CheckpointError;
-use perdura_execution::FailingMemory;
+use perdura_execution::flip_bit_of;
 use perdura_protocol::message::Lane;
 use perdura_protocol::{ReplicaId, SecretKey, Slot};
 use perdura_replica::node::{Boot, Found, Input, Interceptor, Node, Now, Peer, Said};
@@ -78,7 +78,7 @@ impl World {
         &self,
         replica: usize,
         entropy: [u8; 32],
-    ) -> Result<Twin<Witnessed>, perdura_replica::node::BootError> {
+    ) -> Result<Twin, perdura_replica::node::BootError> {
         let here = &self.replicas[replica];
         let make = self.makes_service();
         let boot = Boot {
@@ -89,7 +89,7 @@ impl World {
             genesis: here.genesis.clone(),
             latest: here.genesis.configuration.clone(),
             entropy,
-            make_service: Box::new(move || make(Notes::default())),
+            make_service: Box::new(move || Box::new(make(Notes::default()))),
             found: Found::default(),
             backlog_bytes: crate::checkers::bounded_memory::BACKLOG_BYTES,
             state_transfer: self.plan.state_transfer,
@@ -103,7 +103,7 @@ impl World {
     }
 
     /// Lets a node work. A liar may stumble over its own lies; then it stops, and starts again.
-    pub(crate) fn work(&mut self, replica: usize, body: impl FnOnce(&mut Node<Witnessed>)) {
+    pub(crate) fn work(&mut self, replica: usize, body: impl FnOnce(&mut Node)) {
         let here = &mut self.replicas[replica];
         let Some(process) = &mut here.process else { return };
         if here.liar.is_none() {
@@ -189,7 +189,7 @@ impl World {
         let Some(liar) = here.liar.as_mut().filter(|_| may) else { return };
         let strategy = liar.strategy();
         if let (Some(at), Some(process)) = (liar.flips(now), &mut here.process)
-            && process.node.service_mut().flip_bit(at)
+            && flip_bit_of::<Witnessed>(process.node.service_mut(), at)
         {
             here.memory.flipped = true;
             self.count_lies(strategy, 1);

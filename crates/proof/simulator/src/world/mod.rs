@@ -13,6 +13,7 @@
 mod boot;
 mod bulk;
 pub(crate) mod by_hand;
+mod careless;
 mod chaos;
 mod client_faults;
 mod clients;

@@ -6,7 +6,7 @@ use crate::checkers::terms::InForce;
 use crate::checkers::{footprints, progress};
 use crate::report::Mark;
 use crate::violation::Broken;
-use crate::witness::{Execution, Step};
+use crate::witness::{Execution, Step, Witnessed};
 use bytes::Bytes;
 use perdura_adversary::Strategy;
 use perdura_protocol::{Command, Decode, Encode, Message, SessionId, Slot};
@@ -229,7 +229,7 @@ impl World {
         let looks = slot.0 / VALIDITY_SLOTS != process.executed.0 / VALIDITY_SLOTS;
         process.executed = slot;
         // Batches of a service that is gone are known by where it stood when it was looked at last.
-        let (service, batches) = machine.service().position();
+        let (service, batches) = Witnessed::of(machine.service()).position();
         let last = process.service.replace((service, slot.0.saturating_sub(batches)));
         let base = |of: u64| [process.service, last].into_iter().flatten().find(|(s, _)| *s == of);
         let notes = process.notes.take();
@@ -323,7 +323,7 @@ impl World {
             waits.executed(replica, slot, steps, self.now_us, may_forget)
         });
         let check = check.and_then(|()| {
-            let service = machine.service().waiters();
+            let service = Witnessed::of(machine.service()).waiters();
             waits.holds(replica, machine.slot(), service, machine.waiting(), machine.offered())
         });
         for mark in waits.reached() {

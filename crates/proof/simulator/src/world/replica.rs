@@ -1,9 +1,10 @@
 //! A replica as the world has it: a machine with a clock and a disk, and on it a process, or none.
 
+use super::careless::Careless;
 use super::clock::Clock;
 use super::damage::Gap;
 use crate::report::FaultKind;
-use crate::witness::{Notes, Witnessed};
+use crate::witness::Notes;
 use bytes::Bytes;
 use perdura_adversary::Liar;
 use perdura_durability::{Checkpoints, Log, MemoryDisk};
@@ -47,13 +48,13 @@ pub enum StateJob {
 /// A running process.
 pub struct Process {
     /// The replica itself.
-    pub node: Node<Witnessed>,
+    pub node: Node,
     /// What it executed.
     pub notes: Notes,
     /// Its log.
-    pub log: Log<MemoryDisk>,
+    pub log: Log<Careless>,
     /// Its checkpoints.
-    pub checkpoints: Checkpoints<MemoryDisk>,
+    pub checkpoints: Checkpoints<Careless>,
     /// What waits for the keeper.
     pub appends: VecDeque<(Vec<Record>, u64)>,
     /// What the keeper is at.

@@ -62,8 +62,7 @@ impl Partition {
         let (transaction, attested) = (intent.id(), !intent.read_only);
         let voted = |vote, results| PartitionReply::Voted { transaction, attested, vote, results };
         let known = self.records.get(transaction);
-        if let Some(record) = known.filter(|one| one.vote == Vote::Commit || !seeded!(VoteNotFinal))
-        {
+        if let Some(record) = known {
             let (vote, is_pending) = (record.vote.clone(), record.is_pending());
             if is_pending && others.is_some() {
                 self.end(entries.map, transaction, true);

@@ -8,7 +8,7 @@
 use super::locks::Touched;
 use crate::plan::Interval;
 use bytes::Bytes;
-use perdura_protocol::{Slot, seeded};
+use perdura_protocol::Slot;
 use std::collections::{BTreeSet, VecDeque};
 
 /// Changes that are remembered: between a read and its validation there are a few, and each validation goes through those.
@@ -49,9 +49,6 @@ impl Recent {
 
     /// Whether something of this was changed behind a slot, as far as it is known: else it may have been.
     pub(crate) fn may_have_changed(&self, since: Slot, touched: &Touched) -> bool {
-        if seeded!(ChangeUnnoticed) {
-            return false;
-        }
         if self.since.is_none_or(|known| since < known) {
             return true;
         }

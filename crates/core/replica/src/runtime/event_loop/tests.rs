@@ -7,7 +7,7 @@ use crate::runtime::device::Paced;
 use perdura_durability::{
     Expectation, FileDisk, Identity, NewState, OpenError, Opened, Options, PieceName,
 };
-use perdura_execution::Genesis;
+use perdura_execution::{Genesis, any_service};
 use perdura_protocol::configuration::{Member, Parameters};
 use perdura_protocol::{ClusterId, Decode, Encode, Faults, Scheme, SecretKey, Slot};
 use perdura_store::Store;
@@ -152,7 +152,7 @@ fn a_state_of_a_newer_program_is_refused_and_kept() {
         first.checkpoints.store(state, Slot(0)).unwrap();
         storage::close(first.log, first.checkpoints).unwrap();
         let (config, make) =
-            (Arc::new(config), Arc::new(|| Store::new(1 << 30)) as MakeService<Store>);
+            (Arc::new(config), Arc::new(any_service(|| Store::new(1 << 30))) as MakeService);
         let refused = crate::runtime::begin(&config, &make, &mut None, Default::default());
         let words = refused.map(|_| ()).unwrap_err().to_string();
         let expected = if required { "\"colour\"" } else { "the core is at version 2" };
@@ -163,7 +163,7 @@ fn a_state_of_a_newer_program_is_refused_and_kept() {
     }
 }
 
-fn event_loop() -> EventLoop<Store> {
+fn event_loop() -> EventLoop {
     let config = config();
     let clock = Clock { origin: Instant::now() };
     let hub = HubConfig {
@@ -186,7 +186,7 @@ fn event_loop() -> EventLoop<Store> {
         genesis: config.genesis.clone(),
         latest: config.latest.clone(),
         entropy: [1; 32],
-        make_service: Box::new(|| Store::new(1 << 30)),
+        make_service: Box::new(any_service(|| Store::new(1 << 30))),
         found: Found::default(),
         backlog_bytes: BACKLOG_BYTES,
         state_transfer: Default::default(),

@@ -1,0 +1,9 @@
+//! The modules of the library once more, with their tests.
+
+#![forbid(unsafe_code)]
+#![allow(dead_code, reason = "what only others use is used by nobody here")]
+
+mod api;
+mod network;
+mod serve;
+mod web;
