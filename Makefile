@@ -4,33 +4,47 @@ DIR ?= perdura-dev
 # Tests draw from the commit, so that a rerun repeats them.
 export PERDURA_SEED ?= $(shell printf '%d' 0x$$(git rev-parse --short=7 HEAD 2> /dev/null || echo 1))
 
-.PHONY: dev test verify fix bench build release
+.PHONY: dev test verify fix bench build programs release
 
-# What tests, the tour and `make dev` run: optimised, with assertions, linked fast.
+# Whatever runs from this tree: optimised, with assertions, linked fast, and with mistakes that tests switch on. The same packages and
+# features whatever is asked for, so that code is generated once.
+FAST = --profile fast --locked --workspace --features perdura-protocol/seeded-bugs
+
+# What the tour and `make dev` run.
 build:
-	$(CARGO) build --profile fast --locked --bin perdura
+	$(CARGO) build $(FAST) --bin perdura
 
-# What is shipped, `target/release/perdura`: optimised over all crates together, which takes minutes.
+# And what simulates groups, makes replicas lie, and injects faults.
+programs:
+	$(CARGO) build $(FAST) --bin perdura --bin perdura-lab --bin perdura-chaos
+
+# What is shipped, `target/release/perdura`: optimised over all crates together, which takes minutes, and with nothing in it that misbehaves.
 release:
-	$(CARGO) build --release --locked --bin perdura
+	$(CARGO) build --release --locked --package perdura-cli
+	scripts/check-shipped target/release/perdura
 
 # The experiments' program, `target/release/perdura-lab`, and beside it the `perdura` that it measures.
 .PHONY: lab
 lab: release
-	$(CARGO) build --release --locked --bin perdura-lab
+	$(CARGO) build --release --locked --package perdura-lab
 
 # A cluster of real processes on loopback, with its data in $(DIR); Ctrl-C stops it.
 dev: build
 	target/fast/perdura dev $(DIR)
 
+# All but the suites of applications on processes (`make test-buzzer-http`).
 test:
-	$(CARGO) test --profile fast --workspace --locked $(TEST)
+	$(CARGO) test $(FAST) $(TEST)
 
-# Checks and never writes.
+# Checks and never writes: what is shipped, without what tests switch on.
 verify:
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	scripts/check-architecture
+	$(CARGO) clippy --profile fast --workspace --all-targets --locked -- -D warnings
+
+# Documentation without warnings, in target/doc.
+.PHONY: doc
+doc:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked --quiet
 
 fix:
@@ -59,15 +73,7 @@ bench-peers: $(if $(PERDURA),,release)
 .PHONY: kills
 ROUNDS ?= 60
 kills:
-	PERDURA_ALL=1 PERDURA_ROUNDS=$(ROUNDS) $(CARGO) test --profile fast --locked -p perdura-cli --test main kills:: -- \
-	  --nocapture --test-threads 1
-
-# The same programs with what misbehaves built in: replicas that lie, memory that rots, mistakes made on purpose.
-# `perdura` takes the place of that of `make build`.
-.PHONY: misbehaving
-misbehaving:
-	$(CARGO) build --profile fast --locked -p perdura-cli -p perdura-lab -p perdura-chaos -p perdura-simulator \
-	  --features perdura-lab/misbehave,perdura-lab/seeded-bugs
+	PERDURA_ALL=1 PERDURA_ROUNDS=$(ROUNDS) $(CARGO) test $(FAST) --test main kills:: -- --nocapture --test-threads 1
 
 # Faults of every kind on a cluster of real processes, with a judge of what clients saw; an hour, or
 # for example `make chaos DURATION=120 GROUP="--crash 1" SERVICE=tuples SEED=7 ONLY=memory-rot`, or `SERVICE=partitions PARTITIONS=4`. The
@@ -79,7 +85,7 @@ SERVICE ?= kv
 PARTITIONS ?= 2
 SEED ?= $(shell date +%s)
 OUT ?= target/chaos/$(SEED)-$(shell date +%H%M%S)
-chaos: misbehaving
+chaos: programs
 	scripts/chaos-setup
 	target/fast/perdura-chaos $(GROUP) --service $(SERVICE) --partitions $(PARTITIONS) --duration $(DURATION) --seed $(SEED) --out $(OUT) \
 	  $(if $(ONLY),--only $(ONLY))
@@ -88,7 +94,7 @@ chaos: misbehaving
 # then flaws made on purpose, which it has to find, and random walks beyond the bounds.
 .PHONY: model-check
 model-check:
-	$(CARGO) build --profile fast --locked -p perdura-model
+	$(CARGO) build $(FAST) --bin perdura-model
 	target/fast/perdura-model
 	target/fast/perdura-model --flaws
 	target/fast/perdura-model --walks 60
@@ -122,23 +128,16 @@ mutants:
 # Ctrl-C stops both. For example `make buzzer LISTEN=127.0.0.1:9000 DIR=elsewhere`.
 .PHONY: build-buzzer buzzer
 build-buzzer: build
-	$(CARGO) build --manifest-path apps/Cargo.toml --profile fast --locked --bin buzzer
+	$(CARGO) build $(FAST) --bin buzzer
 
 buzzer: export DIR := $(if $(filter-out perdura-dev,$(DIR)),$(DIR),perdura-buzzer)
 buzzer: build-buzzer
 	scripts/buzzer
 
-# Its unit tests, and the program over HTTP on real servers.
+# Its unit tests, the program over HTTP on real servers, and its race at a small size.
 .PHONY: test-buzzer-http
 test-buzzer-http: build-buzzer
-	$(CARGO) test --manifest-path apps/Cargo.toml --profile fast --workspace --locked $(TEST)
-
-# What `make verify` does, for applications. They are no part of it, so that who works on what they stand on does not build them.
-.PHONY: verify-apps
-verify-apps:
-	$(CARGO) fmt --manifest-path apps/Cargo.toml --all --check
-	$(CARGO) clippy --manifest-path apps/Cargo.toml --workspace --all-targets --locked -- -D warnings
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --manifest-path apps/Cargo.toml --workspace --no-deps --locked --quiet
+	$(CARGO) test $(FAST) --test units --test http --test small --bin buzzer-race $(TEST)
 
 # A real browser on it: sign-up, posts, timelines, failures, on a desktop and on a phone; screenshots in target/buzzer-screens. Needs the
 # Debian packages chromium, chromium-driver and python3-venv.
@@ -152,5 +151,5 @@ test-buzzer: build-buzzer
 # answer, `OPTIONS=survival` kills a server, and counts; `scripts/bench-buzzer run --help` lists more.
 .PHONY: bench-buzzer
 bench-buzzer: release
-	$(CARGO) build --manifest-path apps/Cargo.toml --release --locked --bin buzzer --bin buzzer-race
+	$(CARGO) build --release --locked --package perdura-buzzer --package perdura-race
 	scripts/bench-buzzer $(OPTIONS)

@@ -41,7 +41,7 @@ def interrupted(*_):
 
 
 def main():
-    race = Path(os.environ.get("RACE", ROOT / "apps/target/release/buzzer-race"))
+    race = Path(os.environ.get("RACE", ROOT / "target/release/buzzer-race"))
     arguments = sys.argv[1:] or ["run"]
     if not race.exists():
         sys.exit(f"bench-buzzer: {race} is not there: run `make bench-buzzer`, which builds it, or set RACE to a binary")
