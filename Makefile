@@ -36,10 +36,15 @@ dev: build
 test:
 	$(CARGO) test $(FAST) $(TEST)
 
-# Checks and never writes: what is shipped, without what tests switch on.
+# Checks and never writes: what is shipped, without what tests switch on. All but applications.
 verify:
 	$(CARGO) fmt --all --check
 	scripts/check-architecture
+	$(CARGO) clippy --profile fast --workspace --tests --examples --locked -- -D warnings
+
+# And applications.
+.PHONY: verify-apps
+verify-apps:
 	$(CARGO) clippy --profile fast --workspace --all-targets --locked -- -D warnings
 
 # Documentation without warnings, in target/doc.
