@@ -162,13 +162,16 @@ fn what_is_exported_is_imported() {
     import.stdin(Stdio::piped()).stderr(Stdio::piped());
     let mut import = import.spawn().unwrap();
     let lines = b"\n{\"op\":\"put\",\"key\":\"d\",\"value\":\"1\"}\n";
-    import.stdin.as_mut().unwrap().write_all(lines).unwrap();
+    // Open to the end: the end of what it reads ends it too.
+    let mut stdin = import.stdin.take().unwrap();
+    stdin.write_all(lines).unwrap();
     wait_for("a line to be written", || {
         (cluster.run(&["kv", "get", "d"]).code == Some(0)).then_some(())
     });
     send_signal(&import, "-INT");
     let words = ["SIGINT", "1 entries imported", "--from-line 3 goes on"];
     Ran::from(import.wait_with_output().unwrap()).failed(130, &words);
+    drop(stdin);
 
     // More bytes at once than replicas keep of replies.
     let mut batch = Batch::start(&cluster, &[]);
