@@ -32,6 +32,9 @@ lab: release
 dev: build
 	target/fast/perdura dev $(DIR)
 
+# Many wait for processes most of their time.
+export RUST_TEST_THREADS ?= $(shell expr 2 \* "$$(nproc)")
+
 # All but the suites of applications on processes (`make test-buzzer-http`).
 test:
 	$(CARGO) test $(FAST) $(TEST)
