@@ -33,17 +33,21 @@ dev: build
 	target/fast/perdura dev $(DIR)
 
 # Many wait for processes most of their time.
-export RUST_TEST_THREADS ?= $(shell expr 2 \* "$$(nproc)")
+export RUST_TEST_THREADS ?= $(shell expr 2 + "$$(nproc)")
 
 # All but the suites of applications on processes (`make test-buzzer-http`).
 test:
 	$(CARGO) test $(FAST) $(TEST)
 
 # Checks and never writes: what is shipped, without what tests switch on. All but applications.
-verify:
+verify: structure
+	$(CARGO) clippy --profile fast --workspace --tests --examples --bin perdura --bin perdura-model --locked -- -D warnings
+
+# Its first seconds: formatting, of applications too, and what uses what.
+.PHONY: structure
+structure:
 	$(CARGO) fmt --all --check
 	scripts/check-architecture
-	$(CARGO) clippy --profile fast --workspace --tests --examples --locked -- -D warnings
 
 # And applications.
 .PHONY: verify-apps
@@ -57,7 +61,7 @@ doc:
 
 fix:
 	$(CARGO) fmt --all
-	$(CARGO) clippy --workspace --all-targets --fix --allow-dirty --allow-staged
+	$(CARGO) clippy --profile fast --locked --workspace --all-targets --fix --allow-dirty --allow-staged
 
 # All that CI does, of each thing more, and what is too long for it. Prints one summary; NIGHTLY names
 # steps, in place of all.

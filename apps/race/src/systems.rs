@@ -30,7 +30,7 @@ pub struct Programs {
     #[arg(long, value_name = "FILE", env = "PERDURA", default_value = "target/release/perdura")]
     pub perdura: PathBuf,
     /// The program `buzzer`
-    #[arg(long, value_name = "FILE", env = "BUZZER", default_value = "apps/target/release/buzzer")]
+    #[arg(long, value_name = "FILE", env = "BUZZER", default_value = "target/release/buzzer")]
     pub buzzer: PathBuf,
     /// The program `redis-server`, which `scripts/bench-buzzer` installs
     #[arg(long, value_name = "FILE")]

@@ -47,7 +47,7 @@ fn parse_strategy(name: &str) -> Result<Strategy, String> {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (replica, shutdown, _logging) = replica::open(&arguments.config, arguments.log_level)?;
-    arguments.bug.map_or(Ok(()), Bug::activate)?;
+    crate::seeded::activate(arguments.bug)?;
     let Some(strategy) = arguments.misbehave else {
         replica.run(&shutdown)?;
         return Ok(ExitCode::SUCCESS);

@@ -1,8 +1,8 @@
 //! `perdura-lab simulate --bug NAME`: runs with a mistake in them, to measure what is detected.
 
 use clap::Args;
-use perdura_cli::say;
-use perdura_protocol::seeded::{Bug, NotBuiltIn};
+use perdura_cli::{Usage, say};
+use perdura_protocol::seeded::Bug;
 
 /// Which mistake.
 #[derive(Args)]
@@ -20,13 +20,21 @@ pub fn parse(name: &str) -> Result<Bug, String> {
     Bug::parse(name).ok_or_else(|| "no such bug; see --list-bugs".to_owned())
 }
 
+/// Switches a mistake on, if one is given.
+///
+/// # Errors
+/// [`Usage`]: this build has none.
+pub fn activate(bug: Option<Bug>) -> Result<(), Usage> {
+    bug.map_or(Ok(()), Bug::activate).map_err(|error| Usage(format!("--bug: {error}")))
+}
+
 impl Mistake {
     /// Switches the bug on that is asked for. False when only the list is, which it prints.
     ///
     /// # Errors
-    /// [`NotBuiltIn`].
-    pub fn apply(&self) -> Result<bool, NotBuiltIn> {
-        self.bug.map_or(Ok(()), Bug::activate)?;
+    /// As [`activate`].
+    pub fn apply(&self) -> Result<bool, Usage> {
+        activate(self.bug)?;
         if self.list_bugs {
             for bug in Bug::ALL {
                 say!("{}\t{}\t{}", bug.name(), bug.rule(), bug.what());

@@ -36,7 +36,7 @@ pub struct Arguments {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (server, logging) = server::open(&arguments.config, arguments.log_level)?;
-    arguments.bug.map_or(Ok(()), Bug::activate)?;
+    crate::seeded::activate(arguments.bug)?;
     let Arguments { misbehave, partition, .. } = *arguments;
     server::listen(server, &logging)?.run_as(|config, service| {
         let own = config.parameters.partition().map(|own| own.0);

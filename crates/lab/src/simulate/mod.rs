@@ -252,30 +252,47 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             batch.take(result);
         }
         (None, None) => {
-            for (first, count) in ranges(arguments)? {
-                let (of, mut seed) = (|index| options(arguments, first + index), first);
-                batch::run(count, arguments.jobs, of, |result| {
-                    batch.note_fingerprint(seed, &result);
-                    batch.take(result);
-                    seed += 1;
-                });
-            }
+            let seeds = seeds(arguments)?;
+            let of = |index: u64| options(arguments, seeds.get(index));
+            let mut index = 0;
+            batch::run(seeds.count(), arguments.jobs, of, |result| {
+                batch.note_fingerprint(seeds.get(index), &result);
+                batch.take(result);
+                index += 1;
+            });
         }
     }
     batch.close_fingerprints()?;
     Ok(batch.end(cpu_seconds() - began))
 }
 
-/// First seed and number of seeds of each range; each seed is in one of them at most.
-fn ranges(arguments: &Arguments) -> Result<Vec<(u64, u64)>, Usage> {
+/// Which are run: some in a row, and others.
+struct Seeds<'a> {
+    first: u64,
+    in_a_row: u64,
+    also: &'a [u64],
+}
+
+impl Seeds<'_> {
+    fn count(&self) -> u64 {
+        self.in_a_row + self.also.len() as u64
+    }
+
+    fn get(&self, index: u64) -> u64 {
+        let other = index.checked_sub(self.in_a_row).and_then(|other| usize::try_from(other).ok());
+        other.map_or(self.first + index, |other| self.also[other])
+    }
+}
+
+/// The seeds that are asked for, each once.
+fn seeds(arguments: &Arguments) -> Result<Seeds<'_>, Usage> {
     let (first, count) = (arguments.seed, arguments.seeds.min(u64::MAX - arguments.seed));
     let mut run = BTreeSet::new();
     let is_run = |seed: &&u64| (first..first + count).contains(seed) || !run.insert(**seed);
     if let Some(again) = arguments.also.iter().find(is_run) {
         return Err(Usage(format!("--also {again}: that seed is run already")));
     }
-    let also = arguments.also.iter().map(|seed| (*seed, 1));
-    Ok([(first, count)].into_iter().chain(also).collect())
+    Ok(Seeds { first, in_a_row: count, also: &arguments.also })
 }
 
 /// A group has to have room for the liars that are asked for.
@@ -499,16 +516,18 @@ mod tests {
 
     #[test]
     fn no_seed_is_run_twice() {
-        let ranges = |line: &str| {
+        let seeds = |line: &str| {
             let read = Line::try_parse_from(line.split_whitespace());
-            super::ranges(&read.unwrap_or_else(|error| panic!("{error}")).arguments)
+            let arguments = read.unwrap_or_else(|error| panic!("{error}")).arguments;
+            let seeds = super::seeds(&arguments).ok()?;
+            Some((0..seeds.count()).map(|index| seeds.get(index)).collect::<Vec<u64>>())
         };
-        let more = ranges("simulate --seed 501 --seeds 500 --also 500,1001,7").unwrap();
-        assert_eq!(more, [(501, 500), (500, 1), (1001, 1), (7, 1)]);
-        assert_eq!(ranges("simulate --seed 7 --seeds 3").unwrap(), [(7, 3)]);
+        let more = seeds("simulate --seed 501 --seeds 3 --also 500,1001,7").unwrap();
+        assert_eq!(more, [501, 502, 503, 500, 1001, 7]);
+        assert_eq!(seeds("simulate --seed 7 --seeds 3").unwrap(), [7, 8, 9]);
         for again in ["1000", "501", "7,8,7"] {
             let line = format!("simulate --seed 501 --seeds 500 --also {again}");
-            assert!(ranges(&line).is_err(), "{again}");
+            assert!(seeds(&line).is_none(), "{again}");
         }
     }
 }

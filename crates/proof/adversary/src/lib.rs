@@ -3,7 +3,7 @@
 //! A liar is a real replica with a [`Liar`] between it and its links: what it says is replaced,
 //! withheld, delayed, repeated or said differently to each, and signed anew with its own key and
 //! those of its accomplices; other replicas' keys it does not have. One [`Strategy`] is one way of
-//! lying. The simulator and real processes (`perdura-lab replica --misbehave`, in test builds) use the same liars.
+//! lying. The simulator and real processes (`perdura-lab replica --misbehave`) use the same liars.
 //! A hostile client is an [`Attacker`], with a key of its own that the cluster knows.
 //!
 //! Everything here is pure: chance is a seed, time an argument.

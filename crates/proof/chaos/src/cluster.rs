@@ -315,7 +315,7 @@ struct Start<'a> {
     files: Option<u32>,
     library: Option<&'a Path>,
     may_end: bool,
-    // How it lies, and its member of which partition, or all of them; a test build.
+    // How it lies, and its member of which partition, or all of them.
     lies: Option<(&'a str, Option<usize>)>,
 }
 
@@ -464,13 +464,13 @@ impl Cluster {
         self.start_process(id, &Start::default())
     }
 
-    /// Starts a replica whose memory rots, or that of its member of a partition's group; needs a test build.
+    /// Starts a replica whose memory rots, or that of its member of a partition's group.
     pub fn start_rotten(&self, id: usize, partition: usize) -> Result<()> {
         let lies = Some((ROTTEN, Some(partition)));
         self.start_process(id, &Start { lies, ..Start::default() })
     }
 
-    /// Starts a replica that lies, with all of its members; needs a test build. It may stumble over what it says.
+    /// Starts a replica that lies, with all of its members. It may stumble over what it says.
     pub fn start_lying(&self, id: usize, how: &str) -> Result<()> {
         let lies = Some((how, None));
         let lengths = || self.hosts.iter().map(Host::log_length).collect();

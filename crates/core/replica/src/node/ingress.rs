@@ -526,6 +526,9 @@ impl Node {
         *spent += outcomes.iter().map(|(_, outcome)| bytes(outcome)).sum::<usize>();
         let logged_at = if seeded!(RetryBeforeLog) { 0 } else { self.logged_at };
         self.hold_replies(logged_at, frame.session, outcomes);
+        if seeded!(RetryBeforeLog) {
+            self.egress.rotate_right(1);
+        }
         true
     }
 

@@ -1,6 +1,7 @@
 //! What may stand between a node and its links, and reach into its memory, so that tests have replicas that lie and memory that
 //! rots ([`Interceptor`]). A replica in use has none: whatever the node says leaves, and it hears all that comes.
 
+use super::Clock;
 use crate::node::{Input, Interceptor, Now, Peer, Said};
 use bytes::Bytes;
 use perdura_execution::{FailingMemory, Service, flip_bit_of};
@@ -56,8 +57,9 @@ impl Tap {
     }
 
     /// Whether something else leaves in place of what the node says, which is due then.
-    pub fn says(&mut self, now: Now, peers: &[Peer], bytes: &Bytes) -> bool {
+    pub fn says(&mut self, clock: Clock, peers: &[Peer], bytes: &Bytes) -> bool {
         let Some(tapped) = &mut self.tapped else { return false };
+        let now = clock.now();
         let said = tapped.interceptor.says(now, peers, bytes);
         tapped.take(now, said);
         true
