@@ -157,12 +157,17 @@ impl Partition {
 
     /// How large the entries may become, besides what is reserved, and what is kept here. Each value may need a segment of its own.
     pub(crate) fn unreserved(&self, limit: StateLimit) -> StateLimit {
-        let taken = if seeded!(RoomNotKept) { Taken::default() } else { self.records.taken() };
+        let taken = if seeded!(CommitRefused) { Taken::default() } else { self.records.taken() };
         let segments = self.book.0.segments() + taken.values;
         StateLimit {
             bytes: limit.bytes.saturating_sub(taken.growth),
             segments: limit.segments.saturating_sub(segments),
         }
+    }
+
+    /// That the entries would become too large if all that is pending committed. It never happens, since room is reserved.
+    fn has_promised_too_much(&self, entries: &Entries<'_>) -> bool {
+        entries.map.bytes() + self.records.taken().growth > entries.limit.bytes
     }
 
     /// Who is in the way of a transaction in this partition alone.
@@ -230,6 +235,11 @@ impl Partition {
             PartitionCommand::PrepareLast { intent, operations, votes } => {
                 self.admit(asker.session.client)?;
                 self.prepare(entries, asker, (intent, operations), Some(&votes))
+            }
+            PartitionCommand::Finish { commit: true, .. }
+                if seeded!(CommitRefused) && self.has_promised_too_much(&entries) =>
+            {
+                Err("there is no room".into())
             }
             PartitionCommand::Finish { transaction, commit, votes } => {
                 self.finish(entries.map, asker, (transaction, commit), &votes)
